@@ -1,0 +1,186 @@
+package keys
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Namespace names the timers of an app, of one module of it, or of one type of
+// that module. An empty part stands for any.
+type Namespace struct {
+	App, Module, Type string
+}
+
+// ParseNamespace reads app[:module[:type]], where * and what is left out stand
+// for any. A comma, a semicolon, a star or any other byte that the place of use
+// gives a meaning to can be written %XX.
+func ParseNamespace(s string) (Namespace, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) > 3 {
+		return Namespace{}, fmt.Errorf("namespace %q: want app[:module[:type]], at most three parts", s)
+	}
+	var fields [3]string
+	for i, part := range parts {
+		if part == "*" {
+			continue
+		}
+		if part == "" {
+			return Namespace{}, fmt.Errorf("namespace %q: part %d is empty; write * for any", s, i+1)
+		}
+		if strings.Contains(part, "*") {
+			return Namespace{}, fmt.Errorf("namespace %q: * stands for a whole part, not within one (write %%2A for a literal star)", s)
+		}
+		decoded, err := DecodeText(part)
+		if err != nil {
+			return Namespace{}, fmt.Errorf("namespace %q: %w", s, err)
+		}
+		if strings.Contains(decoded, ":") {
+			return Namespace{}, fmt.Errorf("namespace %q: part %d holds a colon, which no key can match", s, i+1)
+		}
+		if len(decoded) > MaxPartBytes {
+			return Namespace{}, fmt.Errorf("namespace %q: part %d has %d bytes, at most %d are allowed", s, i+1, len(decoded), MaxPartBytes)
+		}
+		fields[i] = decoded
+	}
+	return Namespace{App: fields[0], Module: fields[1], Type: fields[2]}, nil
+}
+
+// String returns the form that ParseNamespace reads, with trailing stars left
+// out.
+func (n Namespace) String() string {
+	parts := []string{n.App, n.Module, n.Type}
+	for len(parts) > 1 && parts[len(parts)-1] == "" {
+		parts = parts[:len(parts)-1]
+	}
+	for i, part := range parts {
+		if part == "" {
+			parts[i] = "*"
+			continue
+		}
+		var b strings.Builder
+		for j := range len(part) {
+			if c := part[j]; c <= ' ' || c >= 0x7f || strings.IndexByte("%*,;=", c) >= 0 {
+				writePercent(&b, c)
+			} else {
+				b.WriteByte(c)
+			}
+		}
+		parts[i] = b.String()
+	}
+	return strings.Join(parts, ":")
+}
+
+// Match tells whether k lies in the namespace.
+func (n Namespace) Match(k Key) bool {
+	return (n.App == "" || n.App == k.App) &&
+		(n.Module == "" || n.Module == k.Module) &&
+		(n.Type == "" || n.Type == k.Type)
+}
+
+// covers tells whether every key in m is in n too.
+func (n Namespace) covers(m Namespace) bool {
+	return (n.App == "" || n.App == m.App) &&
+		(n.Module == "" || n.Module == m.Module) &&
+		(n.Type == "" || n.Type == m.Type)
+}
+
+// Glob returns the Redis glob pattern of the namespace's keys. It may match
+// more than the namespace, because a glob star matches colons too; Match
+// decides.
+func (n Namespace) Glob() string {
+	var b strings.Builder
+	for _, part := range [...]string{n.App, n.Module, n.Type} {
+		if part == "" {
+			b.WriteByte('*')
+		} else {
+			writeGlob(&b, part)
+		}
+		b.WriteByte(':')
+	}
+	b.WriteByte('*')
+	return b.String()
+}
+
+// writeGlob writes s so that a Redis glob matches exactly s.
+func writeGlob(b *strings.Builder, s string) {
+	for i := range len(s) {
+		if strings.IndexByte(`*?[]\^-`, s[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(s[i])
+	}
+}
+
+// Subject returns the wildcard subject of the namespace's events of the given
+// kind, such as timers.fired.shop.*.* for the namespace shop.
+func (n Namespace) Subject(prefix, kind string) string {
+	tokens := []string{prefix, kind}
+	for _, part := range [...]string{n.App, n.Module, n.Type} {
+		if part == "" {
+			tokens = append(tokens, "*")
+		} else {
+			tokens = append(tokens, EncodeToken(part))
+		}
+	}
+	return strings.Join(tokens, ".")
+}
+
+// Namespaces is a set of namespaces. A key is in the set if it is in one of
+// them.
+type Namespaces []Namespace
+
+// ParseNamespaces reads a comma-separated list of namespaces, and reports every
+// fault in it. The list must not be empty. Namespaces that another one of the
+// list covers are left out of the result.
+func ParseNamespaces(s string) (Namespaces, error) {
+	var all Namespaces
+	var faults []error
+	for entry := range strings.SplitSeq(s, ",") {
+		entry = strings.TrimSpace(entry)
+		if entry == "" {
+			continue
+		}
+		n, err := ParseNamespace(entry)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		all = append(all, n)
+	}
+	if len(all) == 0 && len(faults) == 0 {
+		faults = append(faults, errors.New("no namespace given: want a comma-separated list of app[:module[:type]], or * for every four-part key"))
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	var set Namespaces
+	for i, n := range all {
+		covered := slices.ContainsFunc(set, func(m Namespace) bool { return m.covers(n) }) ||
+			slices.ContainsFunc(all[i+1:], func(m Namespace) bool { return m.covers(n) && m != n })
+		if !covered {
+			set = append(set, n)
+		}
+	}
+	return set, nil
+}
+
+// Match tells whether k lies in one of the namespaces.
+func (ns Namespaces) Match(k Key) bool {
+	for _, n := range ns {
+		if n.Match(k) {
+			return true
+		}
+	}
+	return false
+}
+
+// String returns the list that ParseNamespaces reads.
+func (ns Namespaces) String() string {
+	parts := make([]string, len(ns))
+	for i, n := range ns {
+		parts[i] = n.String()
+	}
+	return strings.Join(parts, ",")
+}

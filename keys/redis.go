@@ -1,0 +1,69 @@
+package keys
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Redis names that hold no partition.
+const (
+	// WakeChannel carries the due time, in unix ms, of a timer that became the
+	// first of its partition. It is published by the function library, so that
+	// a timer set through it needs no keyspace events to be on time.
+	WakeChannel = "timerd:wake"
+	// canaryPrefix begins the keys by which a timerd checks that keyspace events
+	// still reach it. They have three parts, so no namespace takes them for timers.
+	canaryPrefix = "timerd:canary:"
+)
+
+// CanaryKey returns the key whose events tell the timerd of the given instance
+// id that its subscription works.
+func CanaryKey(instance string) string { return canaryPrefix + instance }
+
+// Partition is the hash tag that the index keys of one part of the schedule
+// share, so that a script sees them together. Its keys have three parts, so
+// that no namespace takes them for timers.
+type Partition string
+
+// Single is the partition of a Redis that is not a cluster.
+const Single Partition = "t"
+
+func (p Partition) key(name string) string { return "timerd:{" + string(p) + "}:" + name }
+
+// Due names the sorted set of pending timers, scored by due time in unix ms.
+func (p Partition) Due() string { return p.key("due") }
+
+// Data names the hash of the pending timers' attempts, flags and payloads.
+func (p Partition) Data() string { return p.key("data") }
+
+// Firing names the sorted set of firings that are owed or claimed, scored by
+// the end of their lease in unix ms.
+func (p Partition) Firing() string { return p.key("firing") }
+
+// FiringData names the hash of those firings' flags and payloads.
+func (p Partition) FiringData() string { return p.key("firingdata") }
+
+// Fired names the sorted set of tombstones: what lately fired, was lately
+// cancelled after its time, or was lately retried, scored by when.
+func (p Partition) Fired() string { return p.key("fired") }
+
+// Members names the sorted set of timerds at work, scored by their last sign
+// of life in unix ms.
+func (p Partition) Members() string { return p.key("members") }
+
+// ExpiredChannel returns the channel of the expired events of a database.
+func ExpiredChannel(db int) string { return "__keyevent@" + strconv.Itoa(db) + "__:expired" }
+
+// KeyspacePrefix returns what precedes the key in the keyspace channels of a
+// database.
+func KeyspacePrefix(db int) string { return "__keyspace@" + strconv.Itoa(db) + "__:" }
+
+// KeyspacePattern returns the channel pattern of the keyspace events of a
+// namespace. It may match other keys too, as Namespace.Glob does.
+func KeyspacePattern(db int, n Namespace) string { return KeyspacePrefix(db) + n.Glob() }
+
+// KeyspaceKey returns the key whose event came on a keyspace channel of the
+// database, and whether the channel is one.
+func KeyspaceKey(db int, channel string) (string, bool) {
+	return strings.CutPrefix(channel, KeyspacePrefix(db))
+}
