@@ -1,0 +1,56 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Trigger says what made a timer fire.
+type Trigger string
+
+// The triggers, as they stand in the event.
+const (
+	TriggerDeadline Trigger = "deadline" // the reconciler woke up for it
+	TriggerExpired  Trigger = "expired"  // Redis's event came first
+	TriggerSweep    Trigger = "sweep"    // recovered by a sweep
+	TriggerReclaim  Trigger = "reclaim"  // claimed before by someone whose lease ran out
+)
+
+// Status says whether a timer has its payload.
+type Status uint8
+
+// The states of a payload.
+const (
+	PayloadPresent  Status = iota
+	PayloadMissing         // never seen, or of a type without one
+	PayloadTooLarge        // over the payload limit, so not kept
+)
+
+// Firing is a claimed timer: one event to publish. Whoever claimed it holds it
+// until its lease runs out, and then anybody may claim it again.
+type Firing struct {
+	Ref     string // names the firing in the index
+	Key     keys.Key
+	Due     int64 // unix ms on the Redis server's clock
+	Attempt int   // timerd's own count; 0 means that the payload says it, or 1
+	Payload []byte
+	Status  Status
+	Trigger Trigger
+
+	Partition keys.Partition
+	ClaimedAt time.Time     // on the Redis server's clock
+	Received  time.Time     // the local instant, with monotonic reading, of the claim
+	Lease     time.Duration // from ClaimedAt on
+}
+
+// Now estimates the time on the Redis server's clock. It never precedes
+// ClaimedAt, and a step of the local clock does not move it.
+func (f *Firing) Now() time.Time { return f.ClaimedAt.Add(time.Since(f.Received)) }
+
+// Remaining returns how much of the lease is left by the local monotonic clock;
+// it errs on the short side, by the duration of the claim.
+func (f *Firing) Remaining() time.Duration { return f.Lease - time.Since(f.Received) }
+
+// leaseEnd returns the score of the firing's claim in the index.
+func (f *Firing) leaseEnd() int64 { return f.ClaimedAt.UnixMilli() + f.Lease.Milliseconds() }
