@@ -1,0 +1,166 @@
+// Package event is the message that timerd publishes for a firing or a dead
+// letter: a CloudEvent 1.0 in structured JSON. It encodes and decodes the event
+// byte for byte, and does no I/O.
+package event
+
+import (
+	"encoding/base64"
+	"strconv"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Types of event.
+const (
+	TypeFired = "timerd.timer.fired"
+	TypeDead  = "timerd.timer.dead"
+)
+
+// Values of the attributes that never change.
+const (
+	SpecVersion = "1.0"
+	Source      = "/timerd"
+)
+
+// Headers of the messages that carry an event.
+const (
+	MsgIDHeader       = "Nats-Msg-Id"                  // holds the event's id: JetStream drops duplicates by it
+	ContentTypeHeader = "Content-Type"                 // holds ContentType
+	ContentType       = "application/cloudevents+json" // a CloudEvent in structured JSON
+	DelayHeader       = "Timer-Delay"                  // of a retry request: a Go duration that overrides the policy
+	ErrorHeader       = "Timer-Error"                  // of a retry request or a dead letter: what went wrong, as text
+)
+
+// Content types of a payload, as DataContentType finds them.
+const (
+	DataJSON   = "application/json"
+	DataText   = "text/plain"
+	DataBinary = "application/octet-stream"
+)
+
+// Why an event has no payload: the values of Event.Status.
+const (
+	StatusMissing  = "missing"  // never seen, or the key is of a type without one
+	StatusTooLarge = "toolarge" // over timerd's limit or NATS's
+)
+
+// timeLayout is RFC 3339 with milliseconds, for times in UTC.
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+// Event is one firing of a timer, or its dead letter.
+type Event struct {
+	ID          string // the same for the same firing, always; see keys.EventID
+	Type        string // TypeFired or TypeDead
+	Key         keys.Key
+	Time        time.Time // when the event was published; the zero time if not told
+	Due         time.Time // when the timer was due, to the millisecond
+	Attempt     int       // 1 for the first firing, at most math.MaxInt32
+	MaxAttempts int       // 0 if not told
+	Trigger     string    // what made the timer fire; "" if not told
+
+	// Data is the payload as the producer set it, byte for byte; nil if there
+	// is none. An empty, non-nil Data is an empty payload.
+	Data []byte
+	// ContentType is the datacontenttype of a parsed event, "" if it has no
+	// data. AppendJSON derives it from Data and does not read this field.
+	ContentType string
+	// Status says why there is no payload: "", StatusMissing or StatusTooLarge.
+	Status string
+
+	DeadReason string // of a dead letter: why timerd or the consumer gave up
+	LastError  string // of a dead letter: the last error that a consumer told
+}
+
+// AppendJSON appends the event in CloudEvents structured JSON to dst and
+// returns the extended slice. It allocates nothing but room in dst, unless the
+// key holds bytes that an attribute cannot show.
+//
+// A payload that is valid JSON is embedded as it is, white space included; other
+// UTF-8 becomes a JSON string, and other bytes base64. Nothing of Data is written
+// when Status is set. Control characters and bytes that are not UTF-8 are written
+// %XX in the key's attributes, and become a space or U+FFFD in DeadReason,
+// LastError and Trigger, which are for people to read.
+//
+// Parse is the inverse. Attempt must be at least 1 and ID, Type and Key must be
+// set for that; the times are cut to milliseconds.
+func (e Event) AppendJSON(dst []byte) []byte {
+	dst = append(dst, `{"specversion":"`+SpecVersion+`","id":"`...)
+	dst = appendEscaped(dst, e.ID)
+	dst = append(dst, `","source":"`+Source+`","type":"`...)
+	dst = appendEscaped(dst, e.Type)
+	dst = append(dst, `","subject":"`...)
+	dst = appendAttribute(dst, e.Key.App)
+	dst = append(dst, ':')
+	dst = appendAttribute(dst, e.Key.Module)
+	dst = append(dst, ':')
+	dst = appendAttribute(dst, e.Key.Type)
+	dst = append(dst, ':')
+	dst = appendAttribute(dst, e.Key.ID)
+	if !e.Time.IsZero() {
+		dst = append(dst, `","time":"`...)
+		dst = e.Time.UTC().AppendFormat(dst, timeLayout)
+	}
+	kind := ""
+	if e.Data != nil && e.Status == "" {
+		kind = DataContentType(e.Data)
+		dst = append(dst, `","datacontenttype":"`...)
+		dst = append(dst, kind...)
+	}
+	dst = append(dst, `","app":"`...)
+	dst = appendAttribute(dst, e.Key.App)
+	dst = append(dst, `","module":"`...)
+	dst = appendAttribute(dst, e.Key.Module)
+	dst = append(dst, `","timertype":"`...)
+	dst = appendAttribute(dst, e.Key.Type)
+	dst = append(dst, `","timerid":"`...)
+	dst = appendAttribute(dst, e.Key.ID)
+	dst = append(dst, `","dueat":"`...)
+	dst = e.Due.UTC().AppendFormat(dst, timeLayout)
+	dst = append(dst, `","attempt":`...)
+	dst = strconv.AppendInt(dst, int64(e.Attempt), 10)
+	if e.MaxAttempts != 0 {
+		dst = append(dst, `,"maxattempts":`...)
+		dst = strconv.AppendInt(dst, int64(e.MaxAttempts), 10)
+	}
+	dst = appendText(dst, `,"trigger":"`, e.Trigger)
+	dst = appendText(dst, `,"datastatus":"`, e.Status)
+	dst = appendText(dst, `,"deadreason":"`, e.DeadReason)
+	dst = appendText(dst, `,"lasterror":"`, e.LastError)
+	switch kind {
+	case DataJSON:
+		dst = append(dst, `,"data":`...)
+		dst = append(dst, e.Data...)
+	case DataText:
+		dst = append(dst, `,"data":"`...)
+		dst = appendEscaped(dst, e.Data)
+		dst = append(dst, '"')
+	case DataBinary:
+		dst = append(dst, `,"data_base64":"`...)
+		dst = base64.StdEncoding.AppendEncode(dst, e.Data)
+		dst = append(dst, '"')
+	}
+	return append(dst, '}')
+}
+
+// Attempt returns the attempt that a payload counts by itself: the integer from
+// 1 to math.MaxInt32 that a JSON object has under "attempt", in that case and
+// not in a nested object; the last one if there are several. It returns 1 for
+// any other payload.
+func Attempt(payload []byte) int {
+	if !mayHoldAttempt(payload) || !isJSON(payload) {
+		return 1
+	}
+	attempt := 1
+	object := members{b: payload}
+	for object.next() {
+		if string(object.name) != "attempt" {
+			continue
+		}
+		attempt = 1
+		if n, err := parseInteger(object.value); err == nil && n >= 1 {
+			attempt = n
+		}
+	}
+	return attempt
+}

@@ -1,0 +1,413 @@
+package event
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// maxDepth is how deep a payload may nest and still be embedded as JSON. It is
+// one less than encoding/json reads, so that Go consumers can read the event
+// around it too; what nests deeper travels as text.
+const maxDepth = 9999
+
+const lowerHex = "0123456789abcdef"
+
+// DataContentType returns the content type under which a payload travels:
+// DataJSON, DataText or DataBinary. A payload that is not UTF-8 is DataBinary,
+// even if it is JSON otherwise; an empty one is DataText.
+func DataContentType(payload []byte) string {
+	switch {
+	case !utf8.Valid(payload):
+		return DataBinary
+	case isJSONText(payload):
+		return DataJSON
+	default:
+		return DataText
+	}
+}
+
+// isJSON tells whether b is one JSON value in UTF-8.
+func isJSON(b []byte) bool { return utf8.Valid(b) && isJSONText(b) }
+
+// isJSONText tells whether b, which is UTF-8, is one JSON value.
+func isJSONText(b []byte) bool {
+	end := scanValue(b, skipSpace(b, 0), maxDepth)
+	return end >= 0 && skipSpace(b, end) == len(b)
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+// skipSpace returns the offset of the first byte from i on that is not white space.
+func skipSpace(b []byte, i int) int {
+	for i < len(b) && isSpace(b[i]) {
+		i++
+	}
+	return i
+}
+
+// The scan functions return the offset after the token that begins at i, or -1
+// if there is no such token. They take the text to be UTF-8.
+
+func scanValue(b []byte, i, depth int) int {
+	if i >= len(b) {
+		return -1
+	}
+	switch c := b[i]; {
+	case c == '{' || c == '[':
+		return scanContainer(b, i, depth)
+	case c == '"':
+		return scanString(b, i)
+	case c == '-' || isDigit(c):
+		return scanNumber(b, i)
+	case c == 't':
+		return scanLiteral(b, i, "true")
+	case c == 'f':
+		return scanLiteral(b, i, "false")
+	case c == 'n':
+		return scanLiteral(b, i, "null")
+	}
+	return -1
+}
+
+// scanContainer scans an object or an array that may nest depth levels, itself
+// included.
+func scanContainer(b []byte, i, depth int) int {
+	if depth == 0 {
+		return -1
+	}
+	object := b[i] == '{'
+	closing := byte(']')
+	if object {
+		closing = '}'
+	}
+	i = skipSpace(b, i+1)
+	if i < len(b) && b[i] == closing {
+		return i + 1
+	}
+	for {
+		if object {
+			if i = scanString(b, i); i < 0 {
+				return -1
+			}
+			if i = skipSpace(b, i); i >= len(b) || b[i] != ':' {
+				return -1
+			}
+			i = skipSpace(b, i+1)
+		}
+		if i = scanValue(b, i, depth-1); i < 0 {
+			return -1
+		}
+		if i = skipSpace(b, i); i >= len(b) {
+			return -1
+		}
+		if b[i] == closing {
+			return i + 1
+		}
+		if b[i] != ',' {
+			return -1
+		}
+		i = skipSpace(b, i+1)
+	}
+}
+
+func scanString(b []byte, i int) int {
+	if i >= len(b) || b[i] != '"' {
+		return -1
+	}
+	for i++; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == '"':
+			return i + 1
+		case c < 0x20:
+			return -1
+		case c == '\\':
+			i++
+			if i >= len(b) {
+				return -1
+			}
+			switch b[i] {
+			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			case 'u':
+				if unicodeEscape(b, i-1) < 0 {
+					return -1
+				}
+				i += 4
+			default:
+				return -1
+			}
+		}
+	}
+	return -1
+}
+
+// unicodeEscape returns the code unit of the \uXXXX at i, or -1.
+func unicodeEscape(b []byte, i int) rune {
+	if i+6 > len(b) || b[i] != '\\' || b[i+1] != 'u' {
+		return -1
+	}
+	var r rune
+	for _, c := range b[i+2 : i+6] {
+		switch {
+		case isDigit(c):
+			r = r<<4 | rune(c-'0')
+		case c >= 'a' && c <= 'f':
+			r = r<<4 | rune(c-'a'+10)
+		case c >= 'A' && c <= 'F':
+			r = r<<4 | rune(c-'A'+10)
+		default:
+			return -1
+		}
+	}
+	return r
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func scanDigits(b []byte, i int) int {
+	start := i
+	for i < len(b) && isDigit(b[i]) {
+		i++
+	}
+	if i == start {
+		return -1
+	}
+	return i
+}
+
+func scanNumber(b []byte, i int) int {
+	if b[i] == '-' {
+		i++
+	}
+	if i < len(b) && b[i] == '0' {
+		i++
+	} else if i = scanDigits(b, i); i < 0 {
+		return -1
+	}
+	if i < len(b) && b[i] == '.' {
+		if i = scanDigits(b, i+1); i < 0 {
+			return -1
+		}
+	}
+	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		return scanDigits(b, i)
+	}
+	return i
+}
+
+func scanLiteral(b []byte, i int, literal string) int {
+	if !bytes.HasPrefix(b[i:], []byte(literal)) {
+		return -1
+	}
+	return i + len(literal)
+}
+
+// members walks the members of the JSON object that b holds. After next has
+// returned false, err says whether b is such an object and nothing more.
+type members struct {
+	b   []byte
+	pos int
+	err error
+
+	name  []byte // decoded
+	value []byte // the JSON value, without white space around it
+	start int    // offset after the member's colon
+	end   int    // offset of the comma or brace after the member
+	loose bool   // white space was seen outside the last value
+	last  bool   // the walk is over, or err is set
+}
+
+// next goes to the next member. Names and values are only valid until then.
+func (m *members) next() bool {
+	if m.last {
+		return false
+	}
+	i := m.space(m.pos)
+	if m.pos == 0 {
+		if i >= len(m.b) || m.b[i] != '{' {
+			return m.fail(i, "want a JSON object")
+		}
+		i = m.space(i + 1)
+		if i < len(m.b) && m.b[i] == '}' {
+			return m.finish(i + 1)
+		}
+	}
+	nameEnd := scanString(m.b, i)
+	if nameEnd < 0 {
+		return m.fail(i, "want a member name in double quotes")
+	}
+	m.name = unquote(m.b[i:nameEnd])
+	i = m.space(nameEnd)
+	if i >= len(m.b) || m.b[i] != ':' {
+		return m.fail(i, "want a colon after the member name")
+	}
+	m.start = i + 1
+	valueStart := skipSpace(m.b, m.start)
+	valueEnd := scanValue(m.b, valueStart, maxDepth)
+	if valueEnd < 0 {
+		return m.fail(valueStart, fmt.Sprintf("want a JSON value for %q", clip(string(m.name))))
+	}
+	m.value = m.b[valueStart:valueEnd]
+	m.end = skipSpace(m.b, valueEnd)
+	if m.end >= len(m.b) || m.b[m.end] != ',' && m.b[m.end] != '}' {
+		return m.fail(m.end, "want a comma or a closing brace")
+	}
+	m.pos = m.end + 1
+	if m.b[m.end] == '}' {
+		m.finish(m.pos)
+	}
+	return m.err == nil
+}
+
+// space is skipSpace that takes note of white space.
+func (m *members) space(i int) int {
+	end := skipSpace(m.b, i)
+	m.loose = m.loose || end > i
+	return end
+}
+
+// finish ends the walk after the object's closing brace.
+func (m *members) finish(i int) bool {
+	m.last = true
+	if i = m.space(i); i < len(m.b) {
+		return m.fail(i, "want nothing after the JSON object")
+	}
+	return false
+}
+
+func (m *members) fail(i int, want string) bool {
+	m.last = true
+	if i >= len(m.b) {
+		m.err = fmt.Errorf("cut short after %d bytes: %s", len(m.b), want)
+	} else {
+		m.err = fmt.Errorf("%q at byte %d: %s", m.b[i], i, want)
+	}
+	return false
+}
+
+// clip shortens what a stranger wrote for an error message.
+func clip(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// unquote decodes a JSON string that scanString has accepted. It returns a part
+// of quoted where it can.
+func unquote(quoted []byte) []byte {
+	in := quoted[1 : len(quoted)-1]
+	i := bytes.IndexByte(in, '\\')
+	if i < 0 {
+		return in
+	}
+	out := make([]byte, 0, len(in))
+	for ; i >= 0; i = bytes.IndexByte(in, '\\') {
+		out = append(out, in[:i]...)
+		size := 2
+		switch c := in[i+1]; c {
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'n':
+			out = append(out, '\n')
+		case 'r':
+			out = append(out, '\r')
+		case 't':
+			out = append(out, '\t')
+		case 'u':
+			size = 6
+			r := unicodeEscape(in, i)
+			if utf16.IsSurrogate(r) {
+				if pair := utf16.DecodeRune(r, unicodeEscape(in, i+6)); pair != utf8.RuneError {
+					r, size = pair, 12
+				}
+			}
+			out = utf8.AppendRune(out, r)
+		default:
+			out = append(out, c)
+		}
+		in = in[i+size:]
+	}
+	return append(out, in...)
+}
+
+// parseInteger reads a JSON number that is a CloudEvents Integer: 32 bits, no
+// fraction, no exponent.
+func parseInteger(value []byte) (int, error) {
+	n, err := strconv.ParseInt(string(value), 10, 32)
+	return int(n), err
+}
+
+// mayHoldAttempt tells cheaply whether b can be an object with a member
+// "attempt", possibly written with escapes.
+func mayHoldAttempt(b []byte) bool {
+	i := skipSpace(b, 0)
+	return i < len(b) && b[i] == '{' &&
+		(bytes.Contains(b, []byte(`"attempt"`)) || bytes.Contains(b, []byte(`\u00`)))
+}
+
+// appendEscaped appends the inside of a JSON string of s, which is UTF-8.
+func appendEscaped[S string | []byte](dst []byte, s S) []byte {
+	plain := 0
+	for i := range len(s) {
+		c := s[i]
+		if c >= 0x20 && c != '"' && c != '\\' {
+			continue
+		}
+		dst = append(dst, s[plain:i]...)
+		plain = i + 1
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', lowerHex[c>>4], lowerHex[c&15])
+		}
+	}
+	return append(dst, s[plain:]...)
+}
+
+// appendAttribute appends the inside of a JSON string of a part of a key.
+func appendAttribute(dst []byte, s string) []byte {
+	return appendEscaped(dst, keys.EncodeText(s))
+}
+
+// appendText appends a member whose value is text for people, given its name
+// with the quotes and the colon; nothing if s is empty. What a CloudEvents
+// attribute cannot hold becomes a space or U+FFFD.
+func appendText(dst []byte, member, s string) []byte {
+	if s == "" {
+		return dst
+	}
+	dst = append(dst, member...)
+	for i, r := range s {
+		switch {
+		case r < 0x20 || r >= 0x7f && r <= 0x9f:
+			dst = append(dst, ' ')
+		case r == utf8.RuneError || r >= 0xfdd0 && r <= 0xfdef || r&0xfffe == 0xfffe:
+			dst = append(dst, string(utf8.RuneError)...)
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		default:
+			dst = append(dst, s[i:i+utf8.RuneLen(r)]...)
+		}
+	}
+	return append(dst, '"')
+}

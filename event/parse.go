@@ -1,0 +1,230 @@
+package event
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Parse reads an event that AppendJSON wrote, or that someone wrote anew from
+// one: members may come in any order and with white space, and unknown ones are
+// passed over. The event must be a CloudEvent 1.0 of TypeFired or TypeDead with
+// an id, a subject that is a timer key, a dueat and an attempt of at least 1. The
+// error names every member that is missing or wrong.
+//
+// Data comes back byte for byte; white space around embedded JSON too, as long
+// as the event is as AppendJSON wrote it. The event shares no memory with b.
+func Parse(b []byte) (Event, error) {
+	if !utf8.Valid(b) {
+		return Event{}, errors.New("event: not valid UTF-8")
+	}
+	var p parser
+	object := members{b: b}
+	for object.next() {
+		p.member(&object)
+	}
+	if object.err != nil {
+		return Event{}, fmt.Errorf("event: not a JSON object: %w", object.err)
+	}
+	p.finish(!object.loose)
+	if len(p.faults) > 0 {
+		return Event{}, fmt.Errorf("event: %w", p.faults)
+	}
+	return p.event, nil
+}
+
+// faults is everything that is wrong with an event, on one line.
+type faults []error
+
+func (f faults) Error() string {
+	texts := make([]string, len(f))
+	for i, err := range f {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (f faults) Unwrap() []error { return f }
+
+// parser gathers an event, and what is wrong with it, member by member.
+type parser struct {
+	event  Event
+	faults faults
+	seen   []string
+
+	data       []byte // the JSON value of data, nil if there is none
+	padded     []byte // the same with the white space around it
+	binary     []byte // what data_base64 holds, nil if there is none
+	loose      bool   // there is white space around another member
+	dataIsLast bool
+}
+
+func (p *parser) fault(name, format string, args ...any) {
+	p.faults = append(p.faults, fmt.Errorf("%s: %w", name, fmt.Errorf(format, args...)))
+}
+
+func (p *parser) member(m *members) {
+	name := string(m.name)
+	if name != "data" {
+		p.dataIsLast = false
+		p.loose = p.loose || len(m.value) < m.end-m.start
+		if string(m.value) == "null" {
+			return
+		}
+	}
+	if !p.take(name, m) {
+		return
+	}
+	if slices.Contains(p.seen, name) {
+		p.fault(name, "given twice")
+	}
+	p.seen = append(p.seen, name)
+}
+
+// take stores a member and tells whether it is a known one.
+func (p *parser) take(name string, m *members) bool {
+	e := &p.event
+	switch name {
+	case "specversion":
+		if v, ok := p.text(name, m.value); ok && v != SpecVersion {
+			p.fault(name, "%q, want %q", clip(v), SpecVersion)
+		}
+	case "id":
+		var ok bool
+		if e.ID, ok = p.text(name, m.value); ok && e.ID == "" {
+			p.fault(name, "empty")
+		}
+	case "type":
+		var ok bool
+		if e.Type, ok = p.text(name, m.value); ok && e.Type != TypeFired && e.Type != TypeDead {
+			p.fault(name, "%q, want %q or %q", clip(e.Type), TypeFired, TypeDead)
+		}
+	case "subject":
+		p.subject(name, m.value)
+	case "time":
+		e.Time = p.time(name, m.value)
+	case "dueat":
+		e.Due = p.time(name, m.value)
+	case "attempt":
+		e.Attempt = p.integer(name, m.value)
+	case "maxattempts":
+		e.MaxAttempts = p.integer(name, m.value)
+	case "trigger":
+		e.Trigger, _ = p.text(name, m.value)
+	case "datastatus":
+		e.Status, _ = p.text(name, m.value)
+	case "deadreason":
+		e.DeadReason, _ = p.text(name, m.value)
+	case "lasterror":
+		e.LastError, _ = p.text(name, m.value)
+	case "datacontenttype":
+		e.ContentType, _ = p.text(name, m.value)
+	case "data":
+		p.data, p.padded = m.value, m.b[m.start:m.end]
+		p.dataIsLast = true
+	case "data_base64":
+		p.base64(name, m.value)
+	default:
+		return false
+	}
+	return true
+}
+
+// finish checks what must be there and settles what the data are. compact says
+// that there is no white space between the members.
+func (p *parser) finish(compact bool) {
+	e := &p.event
+	for _, name := range []string{"specversion", "id", "type", "subject", "dueat", "attempt"} {
+		if !slices.Contains(p.seen, name) {
+			p.fault(name, "missing")
+		}
+	}
+	switch {
+	case p.data != nil && p.binary != nil:
+		p.fault("data", "given together with data_base64")
+	case p.binary != nil:
+		e.Data = p.binary
+	case p.data == nil:
+		e.ContentType = ""
+	case p.data[0] == '"' && !isJSONType(e.ContentType):
+		e.Data = slices.Clone(unquote(p.data))
+	case compact && !p.loose && p.dataIsLast:
+		e.Data = slices.Clone(p.padded)
+	default:
+		e.Data = slices.Clone(p.data)
+	}
+	if e.Data != nil {
+		e.Status = ""
+	}
+}
+
+// isJSONType tells whether data of the content type are JSON: also where none
+// is given, as CloudEvents has it.
+func isJSONType(contentType string) bool {
+	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
+	media = strings.TrimSpace(media)
+	return media == "" || media == DataJSON || media == "text/json" || strings.HasSuffix(media, "+json")
+}
+
+// text returns the string that a member holds, and false if it holds none.
+func (p *parser) text(name string, value []byte) (string, bool) {
+	if value[0] != '"' {
+		p.fault(name, "%q, want a string", clip(string(value)))
+		return "", false
+	}
+	return string(unquote(value)), true
+}
+
+func (p *parser) integer(name string, value []byte) int {
+	n, err := parseInteger(value)
+	if err != nil || n < 1 {
+		p.fault(name, "%q, want an integer from 1 to %d", clip(string(value)), math.MaxInt32)
+	}
+	return n
+}
+
+func (p *parser) time(name string, value []byte) time.Time {
+	s, ok := p.text(name, value)
+	if !ok {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		p.fault(name, "%q, want a time as in RFC 3339", clip(s))
+	}
+	return t.UTC()
+}
+
+func (p *parser) subject(name string, value []byte) {
+	s, ok := p.text(name, value)
+	if !ok {
+		return
+	}
+	decoded, err := keys.DecodeText(s)
+	if err == nil {
+		p.event.Key, err = keys.Parse(decoded)
+	}
+	if err != nil {
+		p.fault(name, "%w", err)
+	}
+}
+
+func (p *parser) base64(name string, value []byte) {
+	s, ok := p.text(name, value)
+	if !ok {
+		return
+	}
+	data, err := base64.StdEncoding.DecodeString(s)
+	if err != nil {
+		p.fault(name, "not base64: %w", err)
+		return
+	}
+	p.binary = append([]byte{}, data...)
+}
