@@ -28,7 +28,10 @@ type Partition string
 // Single is the partition of a Redis that is not a cluster.
 const Single Partition = "t"
 
-func (p Partition) key(name string) string { return "timerd:{" + string(p) + "}:" + name }
+// Prefix returns what the names of the partition's index keys begin with.
+func (p Partition) Prefix() string { return "timerd:{" + string(p) + "}:" }
+
+func (p Partition) key(name string) string { return p.Prefix() + name }
 
 // Due names the sorted set of pending timers, scored by due time in unix ms.
 func (p Partition) Due() string { return p.key("due") }

@@ -1,0 +1,693 @@
+package schedule_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const lease = 10 * time.Second
+
+// index is a schedule on a Redis of its own. No listener runs: tests hand in
+// the hints that they want it to have seen.
+type index struct {
+	*schedule.Schedule
+	t   testing.TB
+	rdb *redis.Client
+}
+
+func newIndex(t testing.TB, opts ...testenv.RedisOption) *index {
+	t.Helper()
+	rdb := testenv.Redis(t, opts...).Client()
+	s := schedule.New(rdb, 1000)
+	if err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &index{Schedule: s, t: t, rdb: rdb}
+}
+
+// do runs a Redis command and returns its reply, with nil for a null.
+func (x *index) do(args ...any) any {
+	x.t.Helper()
+	reply, err := x.rdb.Do(x.t.Context(), args...).Result()
+	if err != nil && err != redis.Nil {
+		x.t.Fatalf("%v: %v", args, err)
+	}
+	return reply
+}
+
+// fails runs a Redis command that must be refused with a text.
+func (x *index) fails(text string, args ...any) {
+	x.t.Helper()
+	reply, err := x.rdb.Do(x.t.Context(), args...).Result()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		x.t.Fatalf("%q: got %v, %v; want an error with %q", args, reply, err, text)
+	}
+}
+
+// hint takes in hints given as "kind key".
+func (x *index) hint(hints ...string) schedule.Observed {
+	x.t.Helper()
+	var in []schedule.Hint
+	for _, h := range hints {
+		in = append(in, schedule.Hint{Kind: schedule.HintKind(h[0]), Key: h[2:]})
+	}
+	seen, err := x.Observe(x.t.Context(), in)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return seen
+}
+
+// claim claims once and describes each firing as "key trigger payload".
+func (x *index) claim() ([]schedule.Firing, []string) {
+	x.t.Helper()
+	c, err := x.Claim(x.t.Context(), keys.Single, lease, 0)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	var said []string
+	for _, f := range c.Firings {
+		payload := string(f.Payload)
+		if f.Status != schedule.PayloadPresent {
+			payload = fmt.Sprintf("status %d", f.Status)
+		}
+		said = append(said, fmt.Sprintf("%s %s %s", f.Key, f.Trigger, payload))
+		if c.At.UnixMilli() < f.Due {
+			x.t.Errorf("%s was claimed at %d, before it was due at %d", f.Key, c.At.UnixMilli(), f.Due)
+		}
+	}
+	return c.Firings, said
+}
+
+// wants claims and compares, in order.
+func (x *index) wants(want ...string) []schedule.Firing {
+	x.t.Helper()
+	firings, got := x.claim()
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		x.t.Fatalf("claimed\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	return firings
+}
+
+// redisNow returns the server's clock in unix ms.
+func (x *index) redisNow() int64 {
+	x.t.Helper()
+	now, err := x.rdb.Time(x.t.Context()).Result()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return now.UnixMilli()
+}
+
+// after waits until the server's clock is past an instant in unix ms.
+func (x *index) after(at int64) {
+	x.t.Helper()
+	testenv.Eventually(x.t, time.Minute, func() bool { return x.redisNow() > at }, "the clock to pass")
+}
+
+// expire waits until a key has run out, without touching it.
+func (x *index) expire(key string) {
+	x.t.Helper()
+	at, ok := x.do("PEXPIRETIME", key).(int64)
+	if !ok || at < 0 {
+		x.t.Fatalf("%s has no TTL", key)
+	}
+	x.after(at)
+}
+
+// empty checks that the index holds nothing but tombstones.
+func (x *index) empty() {
+	x.t.Helper()
+	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData()} {
+		if n := x.do("EXISTS", name); n != int64(0) {
+			x.t.Errorf("%s is not empty: %v", name, x.do("TYPE", name))
+		}
+	}
+}
+
+const k = "app1:trans:notice:1"
+
+func TestSetFiresOnceAndSettles(t *testing.T) {
+	x := newIndex(t)
+	due := x.do("FCALL", "timer_set", 1, k, "hello", "PX", 60)
+	if at := x.do("PEXPIRETIME", k); at != due {
+		t.Fatalf("the key runs out at %v, timer_set said %v", at, due)
+	}
+	x.wants()
+	x.expire(k)
+	firings := x.wants(k + " deadline hello")
+	if firings[0].Due != due {
+		t.Errorf("due %d, want %v", firings[0].Due, due)
+	}
+	x.wants()
+	for range 2 {
+		if err := x.Settle(t.Context(), firings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.hint("x " + k)
+	x.wants()
+	x.empty()
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "fired" {
+		t.Errorf("timer_cancel after firing: %v, want fired", got)
+	}
+}
+
+func TestSetOptions(t *testing.T) {
+	x := newIndex(t)
+	now := x.redisNow()
+	for _, c := range []struct {
+		args []any
+		want int64
+	}{
+		{[]any{"PX", 60000}, now + 60000},
+		{[]any{"ex", 60}, now + 60000},
+		{[]any{"PXAT", now + 70000}, now + 70000},
+		{[]any{"exat", now/1000 + 80}, (now/1000 + 80) * 1000},
+	} {
+		got, _ := x.do(append([]any{"FCALL", "timer_set", 1, k, ""}, c.args...)...).(int64)
+		if got < c.want || got > c.want+5000 {
+			t.Errorf("%v: due %d, want %d or a little later", c.args, got, c.want)
+		}
+	}
+	if got := x.do("FCALL", "timer_set", 1, k, "no", "PX", 1000, "NX"); got != nil {
+		t.Errorf("NX on a pending timer: %v, want nil", got)
+	}
+	if got := x.do("FCALL", "timer_set", 1, k, "yes", "PX", 90000, "XX", "ATTEMPT", 7); got == nil {
+		t.Error("XX on a pending timer said no")
+	}
+	if got := x.do("FCALL", "timer_set", 1, k+"2", "no", "PX", 1000, "XX"); got != nil {
+		t.Errorf("XX without a timer: %v, want nil", got)
+	}
+	if got := x.do("FCALL", "timer_set", 1, k+"2", "yes", "PX", 1000, "NX"); got == nil {
+		t.Error("NX without a timer said no")
+	}
+	got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k))
+	if want := fmt.Sprintf("[due %v attempt 7 payload yes]", x.do("PEXPIRETIME", k)); got != want {
+		t.Errorf("timer_get: %s, want %s", got, want)
+	}
+	if got := x.do("FCALL_RO", "timer_get", 1, k+"3"); got != nil {
+		t.Errorf("timer_get without a timer: %v, want nil", got)
+	}
+}
+
+func TestBadCallsChangeNothing(t *testing.T) {
+	x := newIndex(t)
+	long := strings.Repeat("a", 129)
+	for _, c := range []struct {
+		text string
+		args []any
+	}{
+		{"not a timer key", []any{1, "a:b:c", "p", "PX", 1000}},
+		{"not a timer key", []any{1, "a::c:d", "p", "PX", 1000}},
+		{"1028 bytes", []any{1, "a:b:c:" + strings.Repeat("d", 1022), "p", "PX", 1000}},
+		{"at most 128 bytes", []any{1, "a:" + long + ":c:d", "p", "PX", 1000}},
+		{"one key", []any{2, k, k, "p", "PX", 1000}},
+		{"wants: payload", []any{1, k, "p"}},
+		{"payload has 1001 bytes", []any{1, k, strings.Repeat("p", 1001), "PX", 1000}},
+		{"no time given", []any{1, k, "p", "ATTEMPT", 1}},
+		{"must be greater than 0", []any{1, k, "p", "PX", 0}},
+		{"must be greater than 0", []any{1, k, "p", "PX", -5}},
+		{"must be greater than 0", []any{1, k, "p", "PXAT", 12345}},
+		{"over 10 years", []any{1, k, "p", "EX", 315360001}},
+		{"PX wants an integer", []any{1, k, "p", "PX", "1e3"}},
+		{"PX wants an integer", []any{1, k, "p", "PX", "0x10"}},
+		{"EX wants an integer", []any{1, k, "p", "EX", "1.5"}},
+		{"PX wants an integer", []any{1, k, "p", "PX", "99999999999999999999"}},
+		{"PX wants an integer", []any{1, k, "p", "NX", "PX"}},
+		{"given once", []any{1, k, "p", "PX", 1000, "EX", 1}},
+		{"given once", []any{1, k, "p", "PX", 1000, "NX", "XX"}},
+		{"unknown option", []any{1, k, "p", "PX", 1000, "KEEPTTL"}},
+		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT", 0}},
+		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT"}},
+	} {
+		x.fails(c.text, append([]any{"FCALL", "timer_set"}, c.args...)...)
+	}
+	x.fails("not a timer key", "FCALL", "timer_cancel", 1, "a:b:c")
+	x.fails("takes no arguments", "FCALL", "timer_cancel", 1, k, "now")
+	x.fails("not a timer key", "FCALL_RO", "timer_get", 1, "a:b:c")
+	if size := x.do("DBSIZE"); size != int64(0) {
+		t.Errorf("bad calls left %v keys: %v", size, x.do("KEYS", "*"))
+	}
+}
+
+func TestCancel(t *testing.T) {
+	x := newIndex(t)
+	cancel := func(want string) {
+		t.Helper()
+		if got := x.do("FCALL", "timer_cancel", 1, k); got != want {
+			t.Fatalf("timer_cancel: %v, want %s", got, want)
+		}
+	}
+	cancel("unknown")
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000)
+	cancel("cancelled")
+	cancel("unknown")
+	if n := x.do("EXISTS", k); n != int64(0) {
+		t.Error("the trigger key outlived its timer")
+	}
+
+	x.do("SET", k, "not adopted yet", "PX", 60000)
+	cancel("cancelled")
+
+	x.do("SET", k, "an ordinary key")
+	cancel("unknown")
+	if n := x.do("DEL", k); n != int64(1) {
+		t.Error("timer_cancel deleted a key that is no trigger key")
+	}
+
+	// Due but not yet claimed: there is still time, and the expired event that
+	// the deletion of the key causes is no evidence against it.
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.expire(k)
+	cancel("cancelled")
+	cancel("unknown")
+	x.hint("x " + k)
+	x.wants()
+	x.empty()
+
+	// Claimed: too late.
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.expire(k)
+	x.wants(k + " deadline p")
+	cancel("fired")
+}
+
+func TestFollowsTheKey(t *testing.T) {
+	far := int64(4102444800000) // in 2100
+	for _, c := range []struct {
+		name     string
+		commands [][]any // after SET k old PX 60000 was adopted
+		hint     string  // the last event of them
+		due      int64   // 0: cancelled; -1: as it was
+		payload  string
+	}{
+		{"extend", [][]any{{"PEXPIREAT", k, far}}, "t", far, "old"},
+		{"getex", [][]any{{"GETEX", k, "PXAT", far}}, "t", far, "old"},
+		{"set again", [][]any{{"SET", k, "new", "PXAT", far}}, "t", far, "new"},
+		{"keepttl", [][]any{{"SET", k, "new", "KEEPTTL"}}, "t", -1, "new"},
+		{"append", [][]any{{"APPEND", k, "er"}}, "t", -1, "older"},
+		{"persist", [][]any{{"PERSIST", k}}, "t", 0, ""},
+		{"set without ttl", [][]any{{"SET", k, "new"}}, "t", 0, ""},
+		{"del", [][]any{{"DEL", k}}, "g", 0, ""},
+		{"expire in the past", [][]any{{"PEXPIREAT", k, 1}}, "g", 0, ""},
+		{"rename away", [][]any{{"RENAME", k, "elsewhere"}}, "g", 0, ""},
+		{"rename onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"RENAME", "else", k}}, "t", far, "new"},
+		{"copy onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"COPY", "else", k, "REPLACE"}}, "t", far, "new"},
+		{"timerless rename onto", [][]any{{"SET", "else", "new"}, {"RENAME", "else", k}}, "t", 0, ""},
+		{"event of a state that is over", [][]any{{"DEL", k}, {"SET", k, "new", "PXAT", far}}, "g", far, "new"},
+		{"touched then gone", [][]any{{"DEL", k}}, "t", -1, "old"},
+		{"evicted", [][]any{{"DEL", k}}, "v", -1, "old"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("SET", k, "old", "PX", 60000)
+			was := x.do("PEXPIRETIME", k)
+			if seen := x.hint("t " + k); seen.Adopted != 1 || seen.Head != was {
+				t.Fatalf("adopting: %+v, want one with head %v", seen, was)
+			}
+			if seen := x.hint("t " + k); seen.Adopted+seen.Rescheduled+seen.Cancelled != 0 {
+				t.Fatalf("adopting again: %+v", seen)
+			}
+			for _, command := range c.commands {
+				x.do(command...)
+			}
+			for range 2 {
+				x.hint(c.hint + " " + k)
+			}
+			want := c.due
+			if c.due == -1 {
+				want, _ = was.(int64)
+			}
+			got, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result()
+			switch {
+			case want == 0 && err == nil:
+				t.Fatalf("still due at %.0f, want cancelled", got)
+			case want == 0:
+				x.empty()
+			case int64(got) != want:
+				t.Fatalf("due at %.0f, want %d (%v)", got, want, err)
+			default:
+				record := fmt.Sprint(x.do("HGET", keys.Single.Data(), k))
+				if _, payload, _ := strings.Cut(record, ":"); payload != c.payload {
+					t.Errorf("payload %q, want %q", payload, c.payload)
+				}
+			}
+		})
+	}
+}
+
+func TestPayloadTypes(t *testing.T) {
+	x := newIndex(t)
+	x.do("HSET", "a:b:c:hash", "order", "42", "na\"me", "a\x01b")
+	x.do("HSET", "a:b:c:bighash", "f", strings.Repeat("v", 1000))
+	x.do("RPUSH", "a:b:c:list", "1")
+	x.do("SET", "a:b:c:empty", "")
+	x.do("SET", "a:b:c:full", strings.Repeat("v", 1000))
+	x.do("SET", "a:b:c:over", strings.Repeat("v", 1001))
+	x.do("SET", "a:b:c:raw", "\x00\xff:\r\n")
+	names := []string{"bighash", "empty", "full", "hash", "list", "over", "raw"}
+	at := x.redisNow() + 300
+	for _, name := range names {
+		x.do("PEXPIREAT", "a:b:c:"+name, at)
+		x.hint("t a:b:c:" + name)
+	}
+	x.after(at)
+	x.wants(
+		"a:b:c:bighash deadline status 2",
+		"a:b:c:empty deadline ",
+		"a:b:c:full deadline "+strings.Repeat("v", 1000),
+		`a:b:c:hash deadline {"order":"42","na\"me":"a\u0001b"}`,
+		"a:b:c:list deadline status 1",
+		"a:b:c:over deadline status 2",
+		"a:b:c:raw deadline \x00\xff:\r\n",
+	)
+}
+
+func TestMarkedKeys(t *testing.T) {
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "mine", "PX", 60000, "ATTEMPT", 3)
+	value, _ := x.do("GET", k).(string)
+	payload := func(want string) {
+		t.Helper()
+		x.hint("t " + k)
+		got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k))
+		if _, got, _ := strings.Cut(got, "attempt "); got != want+"]" {
+			t.Fatalf("timer_get: attempt %s, want %s", got, want)
+		}
+	}
+	x.do("PEXPIRE", k, 90000)
+	payload("3 payload mine")
+	x.do("APPEND", k, "more")
+	payload("1 payload more")
+	x.do("SET", k, `{"attempt":5}`, "PX", 60000)
+	payload(`5 payload {"attempt":5}`)
+	x.do("FCALL", "timer_set", 1, k, value, "PX", 60000)
+	payload("1 payload " + value)
+
+	// The mark alone, under another name, says that the payload is not there.
+	x.do("COPY", k, k+"2")
+	x.hint("t " + k + "2")
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"2")); !strings.HasSuffix(got, "payload <nil>]") {
+		t.Errorf("a copied mark: %s", got)
+	}
+}
+
+func TestExpiredEvents(t *testing.T) {
+	x := newIndex(t)
+
+	// Ahead of the claim: it fires, once.
+	x.do("SET", k, "v1", "PX", 30)
+	x.hint("t " + k)
+	x.expire(k)
+	if seen := x.hint("x " + k); seen.Owed != 1 {
+		t.Fatalf("expired: %+v, want one owed", seen)
+	}
+	x.hint("x " + k)
+	x.hint("t " + k)
+	x.wants(k + " expired v1")
+	x.wants()
+
+	// Never adopted: it fires without data, once whoever else saw the event.
+	other := k + "-other"
+	x.hint("x " + other)
+	x.hint("x " + other)
+	firings := x.wants(other + " expired status 1")
+	if age := firings[0].ClaimedAt.UnixMilli() - firings[0].Due; age < 0 || age > 10000 {
+		t.Errorf("due %d ms before the claim, want when the event was seen", age)
+	}
+
+	// Shortened, and the event of that was lost.
+	third := k + "-third"
+	x.do("SET", third, "v3", "PX", 60000)
+	x.hint("t " + third)
+	x.do("PEXPIRE", third, 10)
+	x.expire(third)
+	x.hint("x " + third)
+	x.wants(third + " expired v3")
+
+	// A late event of the firing before says nothing about the timer set since.
+	x.do("SET", k, "v2", "PX", 60000)
+	x.hint("t " + k)
+	x.hint("x " + k)
+	x.wants()
+	if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
+		t.Error("the timer set since is gone")
+	}
+}
+
+func TestOwedIsNeverOverwritten(t *testing.T) {
+	t.Run("by timer_set", func(t *testing.T) {
+		x := newIndex(t)
+		x.do("SET", k, "v1", "PX", 20)
+		x.hint("t " + k)
+		x.expire(k)
+		x.do("FCALL", "timer_set", 1, k, "v2", "PX", 30)
+		x.hint("x "+k, "t "+k)
+		x.expire(k)
+		x.wants(k+" deadline v1", k+" deadline v2")
+	})
+	t.Run("by a plain set after its expired event", func(t *testing.T) {
+		x := newIndex(t)
+		x.do("SET", k, "v1", "PX", 20)
+		x.hint("t " + k)
+		x.expire(k)
+		x.do("SET", k, "v2", "PX", 30)
+		x.hint("x "+k, "t "+k)
+		x.expire(k)
+		x.wants(k+" expired v1", k+" deadline v2")
+	})
+	t.Run("when the claim is ahead of the expired event", func(t *testing.T) {
+		x := newIndex(t)
+		x.do("SET", k, "v1", "PX", 20)
+		x.hint("t " + k)
+		x.expire(k)
+		x.do("SET", k, "v2", "PX", 30)
+		x.wants()
+		x.hint("x "+k, "t "+k)
+		x.expire(k)
+		x.wants(k+" expired v1", k+" deadline v2")
+		x.wants()
+	})
+	t.Run("by a key without TTL", func(t *testing.T) {
+		x := newIndex(t)
+		x.do("SET", k, "v1", "PX", 20)
+		x.hint("t " + k)
+		x.expire(k)
+		x.do("SET", k, "v2")
+		x.wants()
+		x.hint("x "+k, "t "+k)
+		x.wants(k + " expired v1")
+	})
+	t.Run("when nobody was there to see it", func(t *testing.T) {
+		x := newIndex(t)
+		x.do("SET", k, "v1", "PX", 20)
+		x.hint("t " + k)
+		due, _ := x.do("PEXPIRETIME", k).(int64)
+		x.after(due + 4000)
+		x.do("SET", k, "v2", "PX", 60000)
+		x.wants(k + " deadline v1")
+		if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
+			t.Error("the timer set since was not adopted")
+		}
+	})
+}
+
+func TestLostEventsHealAtTheClaim(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		delay int64 // of the timers, in ms; the access times that a claim compares have a resolution of 1 s
+		wait  int64 // for the claim after the due time, in ms
+	}{{"at once", 300, 0}, {"after a downtime", 3000, 4000}} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newIndex(t)
+			for _, name := range []string{"extended", "persisted", "deleted"} {
+				x.do("SET", "a:b:c:"+name, name, "PX", c.delay)
+				x.hint("t a:b:c:" + name)
+			}
+			due, _ := x.do("PEXPIRETIME", "a:b:c:persisted").(int64)
+			x.do("PEXPIREAT", "a:b:c:extended", due+c.wait+3000)
+			x.do("PERSIST", "a:b:c:persisted")
+			x.do("DEL", "a:b:c:deleted")
+			x.after(due + c.wait)
+			// That a deletion nobody heard of fires is a known limit.
+			x.wants("a:b:c:deleted deadline deleted")
+			x.expire("a:b:c:extended")
+			x.wants("a:b:c:extended deadline extended")
+			testenv.Eventually(t, 10*time.Second, func() bool {
+				x.wants()
+				return x.do("EXISTS", keys.Single.Due()) == int64(0)
+			}, "doubts to go")
+		})
+	}
+}
+
+func TestClaimsOfTheDead(t *testing.T) {
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.expire(k)
+	const short = 100 * time.Millisecond
+	c, err := x.Claim(t.Context(), keys.Single, short, 0)
+	if err != nil || len(c.Firings) != 1 {
+		t.Fatalf("claim: %+v, %v", c, err)
+	}
+	if want := c.At.UnixMilli() + short.Milliseconds(); c.Next != want {
+		t.Errorf("next %d, want the end of the lease %d", c.Next, want)
+	}
+	x.wants()
+	x.after(c.Next)
+	again := x.wants(k + " reclaim p")
+	if again[0].Ref != c.Firings[0].Ref {
+		t.Errorf("reclaimed as %s, want %s", again[0].Ref, c.Firings[0].Ref)
+	}
+
+	// The sleeper wakes up: it cannot give back what is another's.
+	if err := x.Release(t.Context(), c.Firings); err != nil {
+		t.Fatal(err)
+	}
+	x.wants()
+	if err := x.Release(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	x.wants(k + " deadline p")
+	// But what it has published is published.
+	if err := x.Settle(t.Context(), c.Firings); err != nil {
+		t.Fatal(err)
+	}
+	x.empty()
+}
+
+func TestClaimIsBounded(t *testing.T) {
+	x := newIndex(t)
+	at := x.redisNow() + 500
+	const n = 2*schedule.MaxClaim + 10
+	for i := range n {
+		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PXAT", at)
+	}
+	x.after(at)
+	seen := map[string]bool{}
+	for _, want := range []int{schedule.MaxClaim, schedule.MaxClaim, 10} {
+		firings, _ := x.claim()
+		if len(firings) != want {
+			t.Fatalf("claimed %d, want %d", len(firings), want)
+		}
+		for _, f := range firings {
+			seen[f.Ref] = true
+		}
+	}
+	if len(seen) != n {
+		t.Errorf("%d distinct firings, want %d", len(seen), n)
+	}
+}
+
+func TestAudit(t *testing.T) {
+	x := newIndex(t)
+	for _, name := range []string{"kept", "deleted", "persisted", "moved", "evicted"} {
+		x.do("SET", "a:b:c:"+name, name, "PX", 60000)
+		x.hint("t a:b:c:" + name)
+	}
+	x.do("DEL", "a:b:c:deleted", "a:b:c:evicted")
+	x.hint("v a:b:c:evicted")
+	x.do("PERSIST", "a:b:c:persisted")
+	x.do("PEXPIRE", "a:b:c:moved", 90000)
+	audit := func(mayEvict bool) schedule.Observed {
+		var all schedule.Observed
+		for cursor := uint64(0); ; {
+			next, seen, err := x.AuditPage(t.Context(), keys.Single, cursor, 2, mayEvict)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Add(seen)
+			if cursor = next; cursor == 0 {
+				return all
+			}
+		}
+	}
+	if seen := audit(true); seen.Cancelled != 1 || seen.Rescheduled != 1 {
+		t.Errorf("where keys may be evicted: %+v, want the persisted one cancelled and the moved one rescheduled", seen)
+	}
+	if seen := audit(false); seen.Cancelled != 1 || seen.Rescheduled != 0 {
+		t.Errorf("where they may not: %+v, want the deleted one cancelled", seen)
+	}
+	if n := x.do("ZCARD", keys.Single.Due()); n != int64(3) {
+		t.Errorf("%v timers left, want 3", n)
+	}
+}
+
+func TestLibraryAndScriptsComeBack(t *testing.T) {
+	x := newIndex(t)
+	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent {
+		t.Fatalf("library: %s, %v", state, err)
+	}
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.do("FUNCTION", "FLUSH")
+	x.do("SCRIPT", "FLUSH")
+	x.expire(k)
+	x.wants(k + " deadline p")
+	for _, want := range []bool{true, false} {
+		if loaded, err := x.EnsureLibrary(t.Context()); err != nil || loaded != want {
+			t.Fatalf("ensure: %v, %v; want %v", loaded, err, want)
+		}
+	}
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+
+	// A timerd with another limit replaces it; the first one leaves that alone.
+	other := schedule.New(x.rdb, 10)
+	if err := other.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.fails("at most 10", "FCALL", "timer_set", 1, k, "12345678901", "PX", 20)
+	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryDifferent {
+		t.Fatalf("library: %s, %v", state, err)
+	}
+	if loaded, err := x.EnsureLibrary(t.Context()); err != nil || loaded {
+		t.Fatalf("ensure: %v, %v; want it left alone", loaded, err)
+	}
+}
+
+func TestRanks(t *testing.T) {
+	x := newIndex(t)
+	ctx := context.Background()
+	beat := func(id string, rank, of int) {
+		t.Helper()
+		gotRank, gotOf, err := x.Beat(ctx, keys.Single, id, time.Minute)
+		if err != nil || gotRank != rank || gotOf != of {
+			t.Fatalf("%s: rank %d of %d (%v), want %d of %d", id, gotRank, gotOf, err, rank, of)
+		}
+	}
+	beat("b", 0, 1)
+	beat("a", 0, 2)
+	beat("b", 1, 2)
+	if err := x.Retire(ctx, keys.Single, "a"); err != nil {
+		t.Fatal(err)
+	}
+	beat("b", 0, 1)
+}
+
+func TestList(t *testing.T) {
+	x := newIndex(t)
+	for i := range 250 {
+		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%03d", i), i, "PX", 60000+i, "ATTEMPT", i+1)
+	}
+	x.do("FCALL", "timer_set", 1, "z:b:c:d", "", "PX", 1000)
+	var got []string
+	err := x.List(t.Context(), keys.Single, keys.Namespace{App: "a"}, func(p schedule.Pending) bool {
+		if string(p.Payload) != fmt.Sprint(len(got)) || p.Attempt != len(got)+1 {
+			t.Errorf("%s: payload %q, attempt %d", p.Key, p.Payload, p.Attempt)
+		}
+		got = append(got, p.Key.ID)
+		return len(got) < 240
+	})
+	if err != nil || len(got) != 240 || got[239] != "239" {
+		t.Errorf("listed %d, %v", len(got), err)
+	}
+}

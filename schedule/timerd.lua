@@ -1,0 +1,543 @@
+--[[
+timerd's schedule: every atomic step on it, in one place.
+
+schedule/script.go cuts this file at its "--@" lines. The section "common" goes
+before each of the others; "library" becomes the function library that clients
+call, and each "script NAME" a script that only timerd calls. Above them all
+stand the constants PREFIX (of the index keys, with the hash tag, ending in a
+colon) and MAX_PAYLOAD (bytes).
+
+The index, with t for the hash tag:
+  timerd:{t}:due         ZSET  member -> due
+  timerd:{t}:data        HASH  member -> record
+  timerd:{t}:firing      ZSET  ref -> end of lease; 0: owed, nobody has claimed it
+  timerd:{t}:firingdata  HASH  ref -> record
+  timerd:{t}:fired       ZSET  tombstone -> when
+
+Times are unix ms on this server's clock. A member is a timer's key, or ":?:key"
+for a doubt (see contest). No timer key begins with a colon. A ref is
+"due:attempt:key". A record is "<attempt><flags>:<payload>": the attempt is
+timerd's own count, empty where the payload decides, and the flags are
+  m  there is no payload      l  the payload was too large
+  e  the key was evicted      x  fired because of its expired event
+A tombstone is a timer's key that lately fired, or ":c:key" for one that was
+cancelled after its key had run out. Both explain an expired event yet to come.
+
+Every step moves a timer as a whole: it is in due or in firing, never in both
+and never in neither, until it is cancelled or settled. So a script that never
+ran, ran twice, or ran beside another one loses nothing and doubles nothing.
+]]
+
+--@ common
+-- The value of a trigger key that timerd wrote: the payload is in the index.
+local MARK = '\0tmd'
+-- While events are fresh, an expired event reaches us within this time, in ms.
+local GRACE = 2000
+-- How long a tombstone is kept, in ms, and how many one call removes at most:
+-- more than one claim adds, so that they never pile up.
+local REMEMBER, TRIM = 60000, 256
+
+local now, due_key, data_key, firing_key, firingdata_key, fired_key
+
+-- open reads the clock and names the index. It returns TIME's reply.
+local function open(prefix)
+  local t = redis.call('TIME')
+  now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+  due_key, data_key = prefix .. 'due', prefix .. 'data'
+  firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
+  fired_key = prefix .. 'fired'
+  return t
+end
+
+-- int writes a time in full; Lua by itself would write it in 14 digits.
+local function int(n) return string.format('%.0f', n) end
+
+-- pending returns when a member is due, or nil.
+local function pending(member)
+  return tonumber(redis.call('ZSCORE', due_key, member) or nil)
+end
+
+-- forget takes a member out of the schedule.
+local function forget(member)
+  redis.call('ZREM', due_key, member)
+  redis.call('HDEL', data_key, member)
+end
+
+-- flags returns the flags of a record.
+local function flags(record) return string.match(record, '^%d*(%a*):') end
+
+-- flagged returns a record with one flag added.
+local function flagged(record, flag)
+  if string.find(flags(record), flag, 1, true) then return record end
+  return (string.gsub(record, '^%d*', '%0' .. flag, 1))
+end
+
+-- fire puts a firing where it is owed or, with a lease end, claimed. A ref that
+-- is taken belongs to another firing of the same due time: this one moves on
+-- by 1 ms. It returns the ref.
+local function fire(key, due, record, lease_end)
+  local attempt = string.match(record, '^%d*')
+  local ref = int(due) .. ':' .. attempt .. ':' .. key
+  while redis.call('ZADD', firing_key, 'NX', lease_end, ref) == 0 do
+    due = due + 1
+    ref = int(due) .. ':' .. attempt .. ':' .. key
+  end
+  redis.call('HSET', firingdata_key, ref, record)
+  redis.call('ZADD', fired_key, now, key)
+  return ref
+end
+
+-- owe moves a pending timer to where it is owed, safe from being overwritten.
+local function owe(key, due, flag)
+  local record = redis.call('HGET', data_key, key) or 'm:'
+  if flag then record = flagged(record, flag) end
+  forget(key)
+  fire(key, due, record, 0)
+end
+
+-- hash_payload writes a hash as a JSON object in HGETALL's order, or returns
+-- nil where that would exceed the payload limit.
+local function hash_payload(key, max)
+  local names = redis.call('HKEYS', key)
+  local size = 6 * #names
+  for i = 1, #names do
+    if size > max then return nil end
+    size = size + #names[i] + redis.call('HSTRLEN', key, names[i])
+  end
+  if size > max then return nil end
+  local pairs_of = redis.call('HGETALL', key)
+  local out = {}
+  for i = 1, #pairs_of, 2 do
+    out[#out + 1] = cjson.encode(pairs_of[i]) .. ':' .. cjson.encode(pairs_of[i + 1])
+  end
+  local json = '{' .. table.concat(out, ',') .. '}'
+  if #json > max then return nil end
+  return json
+end
+
+-- record_of returns the record that a live trigger key stands for, or nil if
+-- it has timerd's mark and so says nothing of the payload.
+local function record_of(key, max)
+  local value = redis.pcall('GETRANGE', key, 0, max + #MARK)
+  if type(value) == 'table' then
+    if redis.call('TYPE', key).ok ~= 'hash' then return 'm:' end
+    value = hash_payload(key, max)
+    return value and ':' .. value or 'l:'
+  end
+  if value == MARK then return nil end
+  if string.sub(value, 1, #MARK) == MARK then value = string.sub(value, #MARK + 1) end
+  if #value > max then return 'l:' end
+  return ':' .. value
+end
+
+-- upsert makes the index agree with a live trigger key that runs out at at.
+-- was is when the index has it due, or nil. It returns 1 for a new timer, 2
+-- for one whose due time changed, 0 otherwise.
+local function upsert(key, was, at, max)
+  local record = record_of(key, max)
+  if not was then
+    redis.call('ZADD', due_key, at, key)
+    redis.call('HSET', data_key, key, record or 'm:')
+    return 1
+  end
+  if record and redis.call('HGET', data_key, key) ~= record then
+    redis.call('HSET', data_key, key, record)
+  end
+  if was == at then return 0 end
+  redis.call('ZADD', due_key, at, key)
+  return 2
+end
+
+-- contest decides about a timer that the index has due while its key lives on,
+-- with a later TTL (at) or with none (at = -1). Either the key changed before
+-- the due time and we have not heard, so nothing is owed; or it ran out, is
+-- owed, and was set again. In the second case Redis told so with an expired
+-- event before anything else.
+--   Within GRACE: the first, by that order of events. But a claim may be ahead
+-- of the event, so the old timer stays as a doubt until GRACE is over, and an
+-- expired event makes it owed after all.
+--   Later than that nobody was claiming at the due time and the events are gone.
+-- Then the key's last access tells, if it was before the due time for certain;
+-- a mark tells too, because timer_set owes for itself. Otherwise it is owed:
+-- better one firing too many than one lost.
+-- lease_end is that of the claimer, or 0. It returns the ref of an owed firing
+-- or nil; the key's own state is not yet taken in.
+local function contest(key, due, lease_end)
+  local record = redis.call('HGET', data_key, key) or 'm:'
+  if now - due <= GRACE then
+    redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
+    redis.call('HSET', data_key, ':?:' .. key, int(due) .. '/' .. record)
+    return nil
+  end
+  local idle = redis.pcall('OBJECT', 'IDLETIME', key)
+  if type(idle) == 'number' and now - idle * 1000 + 1000 < due then return nil end
+  local value = redis.pcall('GETRANGE', key, 0, #MARK)
+  if value == MARK then return nil end
+  forget(key)
+  return fire(key, due, record, lease_end)
+end
+
+-- follow takes in the state of a key that lives on while the index has it due,
+-- after contest. It returns as upsert does, or -1 for a cancelled timer.
+local function follow(key, at, max)
+  if at == -1 then
+    forget(key)
+    return -1
+  end
+  return upsert(key, pending(key), at, max)
+end
+
+-- head returns the first due time, or -1.
+local function head()
+  local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
+  return tonumber(first[2] or -1)
+end
+
+--@ library
+local MAX_KEY, MAX_PART, MAX_DELAY, MAX_ATTEMPT = 1024, 128, 315360000000, 2147483647
+
+local function fault(text) return redis.error_reply('ERR timerd: ' .. text) end
+
+-- key_fault says what is wrong with a timer key, or returns nil.
+local function key_fault(key)
+  local app, module, typ = string.match(key, '^([^:]+):([^:]+):([^:]+):.+$')
+  if not app then
+    return 'the key is not a timer key: want app:module:type:id with four non-empty parts'
+  end
+  if #key > MAX_KEY then
+    return 'the key has ' .. #key .. ' bytes, at most ' .. MAX_KEY .. ' are allowed'
+  end
+  if #app > MAX_PART or #module > MAX_PART or #typ > MAX_PART then
+    return 'app, module and type of the key may have at most ' .. MAX_PART .. ' bytes each'
+  end
+end
+
+-- whole reads an integer, or returns nil.
+local function whole(s)
+  if s and string.find(s, '^-?%d+$') and #s <= 16 then return tonumber(s) end
+end
+
+--[[ timer_set KEY  PAYLOAD (PX ms | EX s | PXAT unix-ms | EXAT unix-s) [NX | XX] [ATTEMPT n]
+Sets a timer: writes the trigger key and the index in one step. Returns the due
+time in unix ms, or nil where NX found a timer or a key, or XX found none. An
+error changes nothing. A timer of the same key that was due already is owed and
+fires too; one that was pending is replaced. ]]
+local function timer_set(keys, args)
+  local key, payload = keys[1], args[1]
+  if #keys ~= 1 then return fault('timer_set wants one key, got ' .. #keys) end
+  local wrong = key_fault(key)
+  if wrong then return fault(wrong) end
+  if #args < 3 then return fault('timer_set wants: payload, then PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
+  if #payload > MAX_PAYLOAD then
+    return fault('the payload has ' .. #payload .. ' bytes, at most ' .. int(MAX_PAYLOAD) .. ' are allowed')
+  end
+  open(PREFIX)
+
+  local due, when, exists, attempt
+  local i = 2
+  while i <= #args do
+    local option = string.upper(args[i])
+    if option == 'NX' or option == 'XX' then
+      if exists then return fault('NX or XX can be given once') end
+      exists = option
+      i = i + 1
+    elseif option == 'ATTEMPT' then
+      attempt = whole(args[i + 1])
+      if not attempt or attempt < 1 or attempt > MAX_ATTEMPT then
+        return fault('ATTEMPT wants an integer from 1 to ' .. int(MAX_ATTEMPT))
+      end
+      i = i + 2
+    elseif option == 'PX' or option == 'EX' or option == 'PXAT' or option == 'EXAT' then
+      if when then return fault('PX, EX, PXAT or EXAT can be given once') end
+      when = whole(args[i + 1])
+      if not when then return fault(option .. ' wants an integer') end
+      if option == 'EX' or option == 'EXAT' then when = when * 1000 end
+      due = (option == 'PX' or option == 'EX') and now + when or when
+      i = i + 2
+    else
+      return fault('unknown option: want PX, EX, PXAT, EXAT, NX, XX or ATTEMPT')
+    end
+  end
+  if not due then return fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
+  if due <= now then return fault('the delay must be greater than 0') end
+  if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
+
+  local was, at = pending(key), redis.call('PEXPIRETIME', key)
+  local live = at == -1 or at > now or (was ~= nil and was > now)
+  if exists == 'NX' and live or exists == 'XX' and not live then return false end
+
+  if was and was <= now then
+    if at == -1 or at > now then contest(key, was, 0) else owe(key, was) end
+  end
+  redis.call('SET', key, MARK, 'PXAT', int(due))
+  redis.call('ZADD', due_key, due, key)
+  redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
+  if redis.call('ZRANGE', due_key, 0, 0)[1] == key then
+    redis.pcall('PUBLISH', WAKE, int(due))
+  end
+  return due
+end
+
+--[[ timer_cancel KEY
+Cancels a timer and deletes its trigger key. Returns "cancelled"; "fired" if it
+is firing or fired within the last half minute at least; or "unknown". A key
+without a TTL is no trigger key and stays. ]]
+local function timer_cancel(keys, args)
+  if #keys ~= 1 then return fault('timer_cancel wants one key, got ' .. #keys) end
+  if #args > 0 then return fault('timer_cancel takes no arguments') end
+  local key = keys[1]
+  local wrong = key_fault(key)
+  if wrong then return fault(wrong) end
+  open(PREFIX)
+  local was, at = pending(key), redis.call('PEXPIRETIME', key)
+  local deleted = at ~= -1 and redis.call('DEL', key) == 1
+  if was or deleted then
+    forget(key)
+    if not deleted or was and was <= now then redis.call('ZADD', fired_key, now, ':c:' .. key) end
+    return 'cancelled'
+  end
+  if redis.call('ZSCORE', fired_key, key) then return 'fired' end
+  return 'unknown'
+end
+
+-- payload_attempt returns the attempt that a payload states, or 1.
+local function payload_attempt(payload)
+  if string.find(payload, 'attempt', 1, true) then
+    local ok, object = pcall(cjson.decode, payload)
+    local n = ok and type(object) == 'table' and object.attempt
+    if type(n) == 'number' and n >= 1 and n <= MAX_ATTEMPT and n == math.floor(n) then return n end
+  end
+  return 1
+end
+
+--[[ timer_get KEY
+Returns nil where no timer is pending, or {"due", ms, "attempt", n, "payload",
+bytes}; the payload is nil where there is none. It changes nothing. ]]
+local function timer_get(keys, args)
+  if #keys ~= 1 then return fault('timer_get wants one key, got ' .. #keys) end
+  if #args > 0 then return fault('timer_get takes no arguments') end
+  local key = keys[1]
+  local wrong = key_fault(key)
+  if wrong then return fault(wrong) end
+  open(PREFIX)
+  local due, at = pending(key), redis.call('PEXPIRETIME', key)
+  local record
+  if at == -1 then return false end
+  if at > now then
+    due, record = at, record_of(key, MAX_PAYLOAD)
+  end
+  if not due then return false end
+  record = record or redis.call('HGET', data_key, key) or 'm:'
+  local attempt, flag, payload = string.match(record, '^(%d*)(%a*):(.*)$')
+  if string.find(flag, '[ml]') then payload = nil end
+  return { 'due', due, 'attempt', tonumber(attempt) or payload_attempt(payload or ''), 'payload', payload or false }
+end
+
+redis.register_function { function_name = 'timer_set', callback = timer_set }
+redis.register_function { function_name = 'timer_cancel', callback = timer_cancel, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'timer_get', callback = timer_get, flags = { 'no-writes' } }
+
+--@ script observe
+--[[ Takes in what keyspace events hint at, in their order.
+KEYS    1  the partition's due set; it names the partition
+ARGV    pairs of a kind and a timer's key:
+        t  touched: the key may live; if it does not, another event says why
+        g  gone: deleted, renamed or moved away
+        v  evicted
+        x  expired: it did run out, whatever the index says
+Returns {first due time or -1, owed, adopted, rescheduled, cancelled}; the last
+four count timers. ]]
+local owed, adopted, rescheduled, cancelled = 0, 0, 0, 0
+
+local function count(outcome)
+  if outcome == 1 then adopted = adopted + 1
+  elseif outcome == 2 then rescheduled = rescheduled + 1
+  elseif outcome == -1 then cancelled = cancelled + 1 end
+end
+
+-- touch makes the index agree with the key, as far as the key lives.
+local function touch(key, was, at)
+  if at == -2 then return end
+  if was and was <= now and (at == -1 or at > now) then
+    if contest(key, was, 0) then owed = owed + 1 end
+    return count(follow(key, at, MAX_PAYLOAD))
+  end
+  if at == -1 then
+    if was then count(follow(key, at, MAX_PAYLOAD)) end
+  elseif at > now or not redis.call('ZSCORE', fired_key, key) then
+    count(upsert(key, was, at, MAX_PAYLOAD))
+  end
+end
+
+local kinds = {
+  t = touch,
+
+  g = function(key, was, at)
+    if at ~= -2 then return touch(key, was, at) end
+    if was and was > now and not string.find(flags(redis.call('HGET', data_key, key) or 'm:'), 'e', 1, true) then
+      forget(key)
+      cancelled = cancelled + 1
+    end
+  end,
+
+  v = function(key, was, at)
+    if at ~= -2 then return touch(key, was, at) end
+    if was then
+      redis.call('HSET', data_key, key, flagged(redis.call('HGET', data_key, key) or 'm:', 'e'))
+    end
+  end,
+
+  x = function(key, was, at)
+    local doubt = redis.call('HGET', data_key, ':?:' .. key)
+    if doubt then
+      local due, record = string.match(doubt, '^(%d+)/(.*)$')
+      forget(':?:' .. key)
+      fire(key, tonumber(due), flagged(record, 'x'), 0)
+      owed = owed + 1
+    elseif was and was <= now then
+      owe(key, was, 'x')
+      owed, was = owed + 1, nil
+    elseif redis.call('ZSCORE', fired_key, key) or redis.call('ZSCORE', fired_key, ':c:' .. key) then
+      -- The event of a firing or a cancel that is known already.
+    elseif not was then
+      fire(key, now, 'mx:', 0)
+      owed = owed + 1
+    elseif at == -2 then
+      owe(key, now, 'x')
+      owed, was = owed + 1, nil
+    end
+    touch(key, was, at)
+  end,
+}
+
+open(string.sub(KEYS[1], 1, -4))
+for i = 1, #ARGV, 2 do
+  local key = ARGV[i + 1]
+  kinds[ARGV[i]](key, pending(key), redis.call('PEXPIRETIME', key))
+end
+return { head(), owed, adopted, rescheduled, cancelled }
+
+--@ script claim
+--[[ Claims what is owed, what was claimed by someone whose lease ran out, and
+what is due, in this order, for lease ms.
+KEYS    1  the partition's due set
+ARGV    1  lease in ms
+        2  how many firings at most
+        3  how many bytes of payload at most; one firing is claimed in any case
+Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, then for
+each firing its ref, its record and how it was: "o" owed, "r" reclaimed, "d"
+due}. The first two are the time of the claim. next is when there is something
+to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
+trimmed is 1 where more tombstones are to be removed. ]]
+local t = open(string.sub(KEYS[1], 1, -4))
+local lease_end, limit, room = now + tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local out = { t[1], t[2], -1, 0, 0, 0 }
+local claimed = 0
+
+local function take(ref, record, how)
+  out[#out + 1], out[#out + 2], out[#out + 3] = ref, record, how
+  claimed, room = claimed + 1, room - #record
+end
+
+local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit)
+for i = 1, #held, 2 do
+  if room <= 0 then break end
+  local ref = held[i]
+  local record = redis.call('HGET', firingdata_key, ref) or 'm:'
+  redis.call('ZADD', firing_key, lease_end, ref)
+  redis.call('ZADD', fired_key, now, string.match(ref, '^%d+:%d*:(.*)$'))
+  take(ref, record, tonumber(held[i + 1]) == 0 and 'o' or 'r')
+end
+
+local members = claimed < limit and room > 0
+  and redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit - claimed) or {}
+for i = 1, #members, 2 do
+  if room <= 0 then break end
+  local member, due = members[i], tonumber(members[i + 1])
+  if string.byte(member) == 58 then
+    forget(member)
+  else
+    local at = redis.call('PEXPIRETIME', member)
+    if at == -1 or at > now then
+      local ref = contest(member, due, lease_end)
+      if ref then take(ref, redis.call('HGET', firingdata_key, ref), 'd') end
+      local outcome = follow(member, at, MAX_PAYLOAD)
+      if outcome == -1 then out[6] = out[6] + 1 elseif outcome == 2 then out[5] = out[5] + 1 end
+    else
+      local record = redis.call('HGET', data_key, member) or 'm:'
+      forget(member)
+      take(fire(member, due, record, lease_end), record, 'd')
+    end
+  end
+end
+
+out[3] = head()
+local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
+if lease and (out[3] == -1 or lease < out[3]) then out[3] = lease end
+
+if lease ~= 0 then
+  local old = redis.call('ZCOUNT', fired_key, '-inf', int(now - REMEMBER - tonumber(ARGV[1])))
+  if old > 0 then redis.call('ZREMRANGEBYRANK', fired_key, 0, math.min(old, TRIM) - 1) end
+  if old > TRIM then out[4] = 1 end
+end
+return out
+
+--@ script release
+--[[ Gives claims back, so that anybody may claim them at once. One that was
+claimed again meanwhile stays as it is.
+KEYS    1  the partition's due set
+ARGV    pairs of a ref and the end of the lease that it was claimed under
+Returns how many were given back. ]]
+open(string.sub(KEYS[1], 1, -4))
+local released = 0
+for i = 1, #ARGV, 2 do
+  if tonumber(redis.call('ZSCORE', firing_key, ARGV[i]) or nil) == tonumber(ARGV[i + 1]) then
+    redis.call('ZADD', firing_key, 0, ARGV[i])
+    released = released + 1
+  end
+end
+return released
+
+--@ script audit
+--[[ Compares one page of the index with the keys: pending timers whose key was
+deleted or lost its TTL are cancelled, those whose TTL changed are rescheduled.
+Timers that are due already are left to the claim.
+KEYS    1  the partition's due set
+ARGV    1  cursor; 0 begins
+        2  how many timers to look at, roughly
+        3  1 if keys may have been evicted, so that a key's absence says nothing
+Returns {next cursor, 0 at the end, timers looked at, rescheduled, cancelled}. ]]
+open(string.sub(KEYS[1], 1, -4))
+local page = redis.call('ZSCAN', due_key, ARGV[1], 'COUNT', ARGV[2])
+local members, rescheduled, cancelled = page[2], 0, 0
+for i = 1, #members, 2 do
+  local key, due = members[i], tonumber(members[i + 1])
+  if due > now and string.byte(key) ~= 58 then
+    local at = redis.call('PEXPIRETIME', key)
+    local lost = at == -1
+    if at == -2 and ARGV[3] ~= '1' then
+      lost = not string.find(flags(redis.call('HGET', data_key, key) or 'm:'), 'e', 1, true)
+    end
+    if lost then
+      forget(key)
+      cancelled = cancelled + 1
+    elseif at > now and at ~= due then
+      rescheduled = rescheduled + 1
+      upsert(key, due, at, MAX_PAYLOAD)
+    end
+  end
+end
+return { page[1], #members / 2, rescheduled, cancelled }
+
+--@ script beat
+--[[ Notes a sign of life of a timerd and returns who is alive, sorted.
+KEYS    1  the partition's members set
+ARGV    1  the timerd's instance id
+        2  after how many ms of silence one is dead ]]
+local t = redis.call('TIME')
+local now_ms = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', int(now_ms - tonumber(ARGV[2])))
+redis.call('ZADD', KEYS[1], now_ms, ARGV[1])
+local alive = redis.call('ZRANGE', KEYS[1], 0, -1)
+table.sort(alive)
+return alive
