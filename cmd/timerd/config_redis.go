@@ -1,0 +1,185 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"net/url"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// redisMode says how the Redis servers are organised.
+type redisMode string
+
+const (
+	modeStandalone redisMode = "standalone"
+	modeSentinel   redisMode = "sentinel"
+	modeCluster    redisMode = "cluster"
+)
+
+// clientName is how timerd shows in CLIENT LIST and in NATS's connection list.
+const clientName = "timerd"
+
+// redisConfig says where Redis is. Exactly the options of its mode are set.
+type redisConfig struct {
+	Mode       redisMode
+	Shown      string // the URL without its secrets
+	standalone *redis.Options
+	sentinel   *redis.FailoverOptions
+	cluster    *redis.ClusterOptions
+}
+
+// newClient returns a client that connects when it is first used. Contexts bound
+// its commands, besides the timeouts of the URL.
+func (c redisConfig) newClient() redis.UniversalClient {
+	switch c.Mode {
+	case modeSentinel:
+		o := *c.sentinel
+		o.ContextTimeoutEnabled = true
+		return redis.NewFailoverClient(&o)
+	case modeCluster:
+		o := *c.cluster
+		o.ContextTimeoutEnabled = true
+		return redis.NewClusterClient(&o)
+	default:
+		o := *c.standalone
+		o.ContextTimeoutEnabled = true
+		return redis.NewClient(&o)
+	}
+}
+
+// db returns the number of the database.
+func (c redisConfig) db() int {
+	switch c.Mode {
+	case modeSentinel:
+		return c.sentinel.DB
+	case modeCluster:
+		return 0
+	default:
+		return c.standalone.DB
+	}
+}
+
+// user returns the name of the ACL user that timerd logs in as.
+func (c redisConfig) user() string {
+	var name string
+	switch c.Mode {
+	case modeSentinel:
+		name = c.sentinel.Username
+	case modeCluster:
+		name = c.cluster.Username
+	default:
+		name = c.standalone.Username
+	}
+	if name == "" {
+		return "default"
+	}
+	return name
+}
+
+func parseRedis(env *environment, f *faults) redisConfig {
+	c := redisConfig{Mode: redisMode(strings.ToLower(env.Redis.Mode))}
+	var parse func(string) error
+	var want string
+	switch c.Mode {
+	case modeStandalone:
+		want = "redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path?db=0"
+		parse = func(s string) (err error) { c.standalone, err = redis.ParseURL(s); return err }
+	case modeSentinel:
+		want = "redis://sentinel:26379/db?master_name=name, with &addr=sentinel2:26379 for each further sentinel"
+		parse = func(s string) (err error) {
+			c.sentinel, err = redis.ParseFailoverURL(s)
+			if err == nil && c.sentinel.MasterName == "" {
+				err = errors.New("master_name is missing")
+			}
+			if err == nil && (c.sentinel.ReplicaOnly || c.sentinel.RouteByLatency || c.sentinel.RouteRandomly) {
+				err = errors.New("replica_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the master")
+			}
+			return err
+		}
+	case modeCluster:
+		want = "redis://node1:6379, with ?addr=node2:6379&addr=node3:6379 for further nodes"
+		parse = func(s string) (err error) {
+			c.cluster, err = redis.ParseClusterURL(s)
+			if err == nil && (c.cluster.ReadOnly || c.cluster.RouteByLatency || c.cluster.RouteRandomly) {
+				err = errors.New("read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the masters")
+			}
+			return err
+		}
+	default:
+		f.add("REDIS_MODE", env.Redis.Mode, "standalone, sentinel or cluster")
+		return c
+	}
+	shown, ok := showURL(env.Redis.URL)
+	if err := parse(env.Redis.URL); err != nil || !ok {
+		f.addURL("REDIS_URL", env.Redis.URL, want, err)
+		return c
+	}
+	c.Shown = shown
+	if db := c.db(); db < 0 {
+		f.addf("REDIS_URL", "database %d: want 0 or more", db)
+	}
+	for _, t := range c.tlsConfigs() {
+		if t != nil {
+			t.MinVersion = max(t.MinVersion, tls.VersionTLS12)
+		}
+	}
+	return c
+}
+
+func (c redisConfig) tlsConfigs() []*tls.Config {
+	switch c.Mode {
+	case modeSentinel:
+		return []*tls.Config{c.sentinel.TLSConfig}
+	case modeCluster:
+		return []*tls.Config{c.cluster.TLSConfig}
+	default:
+		return []*tls.Config{c.standalone.TLSConfig}
+	}
+}
+
+// addURL reports a URL that may hold secrets. cause, from whoever parsed it, may
+// be nil; it is only told where it cannot quote a secret.
+func (f *faults) addURL(name, value, want string, cause error) {
+	shown, ok := showURL(value)
+	switch {
+	case value == "":
+		f.add(name, value, want)
+	case !ok:
+		f.addf(name, "not a URL that can be read (it is not shown: it may hold a password; in a password, write : / ? # @ %% as %%3A %%2F %%3F %%23 %%40 %%25): want %s", want)
+	case cause != nil:
+		f.addf(name, "%q: %v: want %s", shown, cause, want)
+	default:
+		f.addf(name, "%q: want %s", shown, want)
+	}
+}
+
+// hidden stands for a secret.
+const hidden = "xxxxx"
+
+// showURL returns a URL without its secrets, and whether it could tell where
+// they are. The user is hidden along with the password: NATS tokens stand there,
+// and Redis passwords do by mistake.
+func showURL(raw string) (string, bool) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme == "" || u.Opaque != "" || u.Host == "" && u.Scheme != "unix" {
+		return "", false
+	}
+	if u.User != nil {
+		u.User = url.User(hidden)
+	}
+	rest := *u
+	rest.User = nil
+	if strings.Contains(rest.String(), "@") {
+		return "", false // a password with a slash, or the like, that went astray
+	}
+	q := u.Query()
+	for name := range q {
+		if name == "password" || name == "username" {
+			q.Set(name, hidden)
+		}
+	}
+	u.RawQuery = q.Encode()
+	return u.String(), true
+}

@@ -1,0 +1,89 @@
+// Timerd fires Redis keys as NATS events when their time has come.
+//
+//	timerd            run it, configured by the environment
+//	timerd dev        try it: its own Redis and NATS, nothing to set up
+//	timerd doctor     check the servers and say what to mend
+//
+// and set, get, cancel, ls, watch and dead for a look at the timers. The exit code
+// is 0, 1 for a failure, or 2 for bad usage or configuration.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2 // bad usage or configuration
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program without its process. The environment is read through
+// envconfig, so it is the process's own.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	var usage *usageError
+	var config *configError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errSaid):
+		return exitFailed
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "timerd: %v\nTry: %s --help\n", err, usage.command)
+		return exitUsage
+	case errors.As(err, &config):
+		fmt.Fprintf(stderr, "timerd: %v\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "timerd: %v\n", err)
+		return exitFailed
+	}
+}
+
+// errSaid ends a command with exit code 1 where the command has said why itself.
+var errSaid = errors.New("failed")
+
+// usageError is a command line that makes no sense.
+type usageError struct {
+	command string // whose help to read
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// usagef returns a *usageError.
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}
+
+// arguments makes what an argument check finds a *usageError.
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
+		return nil
+	}
+}

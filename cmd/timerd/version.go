@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is set by a release build: go build -ldflags "-X main.version=v1.2.3".
+var version string
+
+// versionText returns the version and what is known about the build, in one line.
+func versionText() string {
+	v, revision, modified := version, "", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if v == "" {
+			v = info.Main.Version
+		}
+		for _, setting := range info.Settings {
+			switch {
+			case setting.Key == "vcs.revision":
+				revision = setting.Value
+			case setting.Key == "vcs.modified" && setting.Value == "true":
+				modified = ", modified"
+			}
+		}
+	}
+	if v == "" {
+		v = "(devel)"
+	}
+	if len(revision) > 12 {
+		revision = revision[:12]
+	}
+	if revision != "" {
+		revision = " " + revision + modified
+	}
+	return fmt.Sprintf("timerd %s%s %s %s/%s", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
