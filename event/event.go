@@ -143,10 +143,10 @@ func (e Event) AppendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// Attempt returns the attempt that a payload counts by itself: the integer from
-// 1 to math.MaxInt32 that a JSON object has under "attempt", in that case and
-// not in a nested object; the last one if there are several. It returns 1 for
-// any other payload.
+// Attempt returns the attempt that a payload counts by itself: the whole number
+// from 1 to math.MaxInt32 that a JSON object has under "attempt", in lower case
+// and not in a nested object; the last one if there are several. It returns 1
+// for any other payload.
 func Attempt(payload []byte) int {
 	if !mayHoldAttempt(payload) || !isJSON(payload) {
 		return 1
@@ -158,7 +158,7 @@ func Attempt(payload []byte) int {
 			continue
 		}
 		attempt = 1
-		if n, err := parseInteger(object.value); err == nil && n >= 1 {
+		if n, ok := parsePositive(object.value); ok {
 			attempt = n
 		}
 	}

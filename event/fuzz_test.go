@@ -2,6 +2,7 @@ package event_test
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -80,8 +81,8 @@ func FuzzAttempt(f *testing.F) {
 		var object map[string]json.RawMessage
 		want := 1
 		if event.DataContentType(payload) == event.DataJSON && json.Unmarshal(payload, &object) == nil {
-			var n int32
-			if json.Unmarshal(object["attempt"], &n) == nil && n >= 1 {
+			var n float64
+			if json.Unmarshal(object["attempt"], &n) == nil && n >= 1 && n <= math.MaxInt32 && n == math.Trunc(n) {
 				want = int(n)
 			}
 		}

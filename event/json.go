@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -343,11 +344,15 @@ func unquote(quoted []byte) []byte {
 	return append(out, in...)
 }
 
-// parseInteger reads a JSON number that is a CloudEvents Integer: 32 bits, no
-// fraction, no exponent.
-func parseInteger(value []byte) (int, error) {
-	n, err := strconv.ParseInt(string(value), 10, 32)
-	return int(n), err
+// parsePositive reads a JSON number that is a whole number from 1 to
+// math.MaxInt32, however it is written: writers that know only floating point
+// may make 2.0 of 2.
+func parsePositive(value []byte) (int, bool) {
+	f, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || f < 1 || f > math.MaxInt32 || f != math.Trunc(f) {
+		return 0, false
+	}
+	return int(f), true
 }
 
 // mayHoldAttempt tells cheaply whether b can be an object with a member

@@ -183,8 +183,8 @@ func (p *parser) text(name string, value []byte) (string, bool) {
 }
 
 func (p *parser) integer(name string, value []byte) int {
-	n, err := parseInteger(value)
-	if err != nil || n < 1 {
+	n, ok := parsePositive(value)
+	if !ok {
 		p.fault(name, "%q, want an integer from 1 to %d", clip(string(value)), math.MaxInt32)
 	}
 	return n
