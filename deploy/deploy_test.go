@@ -1,0 +1,296 @@
+package deploy_test
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/deploy"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// TestRedisConf checks that the server takes each line of redis.conf for what it says.
+func TestRedisConf(t *testing.T) {
+	got, err := testenv.Redis(t).Client().ConfigGet(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := 0
+	for line := range strings.Lines(deploy.RedisConf()) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		lines++
+		name, want, _ := strings.Cut(line, " ")
+		want = strings.Trim(want, `"`)
+		has, known := got[name]
+		switch {
+		case name == "port": // a port of the test's own
+		case !known:
+			t.Errorf("%s: the server does not know it", name)
+		case name == "notify-keyspace-events":
+			for _, flag := range want {
+				if !strings.ContainsRune(has, flag) {
+					t.Errorf("%s is %q, lacks %q", name, has, flag)
+				}
+			}
+		case name == "client-output-buffer-limit":
+			if limit := "pubsub 268435456 67108864 60"; !strings.Contains(has, limit) {
+				t.Errorf("%s is %q, lacks %q", name, has, limit)
+			}
+		case has != want:
+			t.Errorf("%s is %q, want %q", name, has, want)
+		}
+	}
+	if lines < 10 {
+		t.Errorf("redis.conf has %d settings", lines)
+	}
+}
+
+const password = "secret"
+
+// aclServer starts a server with users.acl, in which every user has got a password.
+func aclServer(t *testing.T) *testenv.RedisServer {
+	t.Helper()
+	text, err := os.ReadFile("users.acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testenv.Redis(t, testenv.RedisACL(strings.ReplaceAll(string(text), " resetpass ", " >"+password+" ")))
+}
+
+func as(user string) func(*redis.Options) {
+	return func(o *redis.Options) { o.Username, o.Password = user, password }
+}
+
+// luaCall finds the commands in the schedule's scripts.
+var luaCall = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(IDLETIME|[A-Z]+)')?`)
+
+// luaCommands returns the commands that the sections of timerd.lua call whose "--@" line begins with
+// one of the names.
+func luaCommands(t *testing.T, sections ...string) [][]string {
+	t.Helper()
+	source, err := os.ReadFile("../schedule/timerd.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands [][]string
+	for section := range strings.SplitSeq(string(source), "\n--@ ") {
+		for _, name := range sections {
+			if !strings.HasPrefix(section, name) {
+				continue
+			}
+			for _, m := range luaCall.FindAllStringSubmatch(section, -1) {
+				command := []string{m[1]}
+				if m[1] == "OBJECT" {
+					command = append(command, m[2])
+				}
+				commands = append(commands, command)
+			}
+		}
+	}
+	if len(commands) < 10 {
+		t.Fatalf("found only %d commands in the sections %v of timerd.lua", len(commands), sections)
+	}
+	return commands
+}
+
+// dryRun asks the server whether the user may run a command on a key. It adds arguments up to the
+// number that the command needs.
+func dryRun(t *testing.T, admin *redis.Client, user, key string, command []string) {
+	t.Helper()
+	name := strings.ToLower(strings.Join(command, "|"))
+	info, err := admin.Do(t.Context(), "COMMAND", "INFO", name).Slice()
+	if err != nil || len(info) != 1 || info[0] == nil {
+		t.Errorf("COMMAND INFO %s: %v, %v", name, info, err)
+		return
+	}
+	details, _ := info[0].([]any)
+	arity, _ := details[1].(int64)
+	args := []any{"ACL", "DRYRUN", user}
+	for _, word := range command {
+		args = append(args, word)
+	}
+	for n := int64(len(command)); n < max(arity, -arity); n++ {
+		args = append(args, key)
+	}
+	reply, err := admin.Do(t.Context(), args...).Text()
+	if err != nil || reply != "OK" {
+		t.Errorf("%s may not run %s on %s: %s %v", user, name, key, reply, err)
+	}
+}
+
+func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
+	admin := aclServer(t).Client(as("admin"))
+	for _, command := range luaCommands(t, "common", "library", "script ") {
+		if command[0] == "PUBLISH" {
+			continue // its argument is a channel: below
+		}
+		dryRun(t, admin, "timerd", "any:key:of:yours", command)
+	}
+	for _, command := range luaCommands(t, "common", "library") {
+		if command[0] == "PUBLISH" {
+			continue
+		}
+		for _, key := range []string{"app1:trans:notice:1", keys.Single.Due()} {
+			dryRun(t, admin, "producer", key, command)
+		}
+	}
+	for _, user := range []string{"timerd", "producer"} {
+		dryRun(t, admin, user, keys.WakeChannel, []string{"PUBLISH"})
+	}
+}
+
+func TestACLAllowsWhatTimerdCalls(t *testing.T) {
+	server := aclServer(t)
+	admin := server.Client(as("admin"))
+	for _, command := range []string{
+		"PING", "SELECT", "CLIENT|SETNAME", "CLIENT|ID", "INFO", "CONFIG|GET", "ROLE", "TIME", "SCAN",
+		"SCRIPT|LOAD", "FUNCTION|LOAD", "FUNCTION|LIST", "MULTI", "EXEC", "HMGET", "ZCARD",
+		"CLUSTER|SLOTS", "CLUSTER|SHARDS", "CLUSTER|NODES", "CLUSTER|KEYSLOT", "READONLY", "ASKING",
+	} {
+		dryRun(t, admin, "timerd", "1", strings.Split(command, "|"))
+	}
+	all, err := keys.ParseNamespace("*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A pattern has to be in the ACL letter by letter: Redis does not match patterns with patterns.
+	sub := server.Client(as("timerd")).PSubscribe(t.Context(), keys.KeyspacePattern(0, all))
+	if err := sub.Subscribe(t.Context(), keys.ExpiredChannel(0), keys.WakeChannel); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if msg, err := sub.Receive(t.Context()); err != nil {
+			t.Fatalf("subscribing as timerd: %v, %v", msg, err)
+		}
+	}
+	if err := sub.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestACLCarriesATimer takes a timer through the schedule with the two users' rights.
+func TestACLCarriesATimer(t *testing.T) {
+	server := aclServer(t)
+	ctx := t.Context()
+	timerd, producer := server.Client(as("timerd")), server.Client(as("producer"))
+	s := schedule.New(timerd, schedule.DefaultMaxPayload)
+	if err := s.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
+	const key = "app1:trans:notice:1"
+	for _, k := range []string{key, key + "-cancelled"} {
+		if err := producer.FCall(ctx, "timer_set", []string{k}, "payload", "PX", "20").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := producer.FCallRO(ctx, "timer_get", []string{key}).Err(); err != nil && !errors.Is(err, redis.Nil) {
+		t.Error(err)
+	}
+	if err := producer.FCall(ctx, "timer_cancel", []string{key + "-cancelled"}).Err(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Observe(ctx, []schedule.Hint{{Kind: schedule.Touched, Key: key}}); err != nil {
+		t.Error(err)
+	}
+	var claimed []schedule.Firing
+	testenv.Eventually(t, 5*time.Second, func() bool {
+		c, err := s.Claim(ctx, keys.Single, 10*time.Second, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed = append(claimed, c.Firings...)
+		return len(claimed) > 0
+	}, "the claim of "+key)
+	if got := claimed[0].Key.String(); got != key || len(claimed) != 1 {
+		t.Errorf("claimed %d firings, the first of %s; want 1 of %s", len(claimed), got, key)
+	}
+	if err := s.Release(ctx, claimed); err != nil {
+		t.Error(err)
+	}
+	if err := s.Settle(ctx, claimed); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := s.AuditPage(ctx, keys.Single, 0, 10, false); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.MayEvict(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestACLRefuses(t *testing.T) {
+	server := aclServer(t)
+	ctx := t.Context()
+	if err := server.Client().Ping(ctx).Err(); err == nil {
+		t.Error("the default user may log in")
+	}
+	producer, timerd := server.Client(as("producer")), server.Client(as("timerd"))
+	if err := producer.Set(ctx, "app1:trans:notice:1", "v", 0).Err(); err != nil {
+		t.Errorf("producer may not set a key of its application: %v", err)
+	}
+	for what, err := range map[string]error{
+		"producer: SET of another application's key": producer.Set(ctx, "app2:trans:notice:1", "v", 0).Err(),
+		"producer: FUNCTION LOAD":                    producer.FunctionLoad(ctx, "#!lua name=x\n").Err(),
+		"producer: EVAL":                             producer.Eval(ctx, "return 1", nil).Err(),
+		"producer: PUBLISH":                          producer.Publish(ctx, "news", "x").Err(),
+		"producer: FLUSHALL":                         producer.FlushAll(ctx).Err(),
+		"timerd: FLUSHALL":                           timerd.FlushAll(ctx).Err(),
+		"timerd: CONFIG SET":                         timerd.ConfigSet(ctx, "hz", "10").Err(),
+		"timerd: CLIENT KILL":                        timerd.ClientKillByFilter(ctx, "TYPE", "pubsub").Err(),
+		"timerd: ACL SETUSER":                        timerd.ACLSetUser(ctx, "x", "on").Err(),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
+			t.Errorf("%s: %v, want NOPERM", what, err)
+		}
+	}
+}
+
+// TestACLHasNoPasswords keeps the shipped file from letting anybody in.
+func TestACLHasNoPasswords(t *testing.T) {
+	text, err := os.ReadFile("users.acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testenv.Redis(t, testenv.RedisACL(string(text)))
+	for _, user := range []string{"admin", "timerd", "producer"} {
+		for _, pass := range []string{"", "x", password} {
+			c := server.Client(func(o *redis.Options) { o.Username, o.Password = user, pass })
+			if err := c.Ping(t.Context()).Err(); err == nil {
+				t.Errorf("%s logs in with the password %q", user, pass)
+			}
+		}
+	}
+}
+
+func TestNATSConf(t *testing.T) {
+	opts, err := server.ProcessConfigFile("nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !opts.JetStream || !opts.SyncAlways || opts.StoreDir == "" {
+		t.Errorf("JetStream %t, sync always %t, store %q", opts.JetStream, opts.SyncAlways, opts.StoreDir)
+	}
+	if opts.Host != "127.0.0.1" || opts.HTTPHost != "127.0.0.1" {
+		t.Errorf("listens on %s, monitoring on %s; want the loopback", opts.Host, opts.HTTPHost)
+	}
+	if want := int32(6*256<<10 + 64<<10); opts.MaxPayload < want {
+		t.Errorf("max_payload is %d, want at least %d: the largest payload, escaped", opts.MaxPayload, want)
+	}
+	started := testenv.NATS(t, func(o *server.Options) {
+		o.SyncAlways, o.MaxPayload, o.JetStreamMaxStore = opts.SyncAlways, opts.MaxPayload, opts.JetStreamMaxStore
+	})
+	if _, err := started.JetStream().AccountInfo(t.Context()); err != nil {
+		t.Error(errors.Join(errors.New("JetStream with the settings of nats.conf"), err))
+	}
+}
