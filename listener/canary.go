@@ -1,0 +1,164 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// canary checks, end to end, that events reach the subscription: at each
+// interval the command connection writes a key with a short TTL and touches the
+// one before it, whose TTL has run out. Each of the events that this causes
+// stands for a class of them. A canary that stays away tells of lost flags, of
+// a server that is no longer the master, of a connection that is half open.
+type canary struct {
+	l     *Listener
+	runID string // of the server
+
+	mu      sync.Mutex
+	waiting map[string]time.Time // event -> when the first canary without it was sent
+	flows   map[string]bool      // event -> whether it ever came in this session
+}
+
+// canaryEvents returns the events of a canary, and the flags that they need.
+func canaryEvents() map[string]string {
+	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
+}
+
+func newCanary(l *Listener) *canary {
+	return &canary{l: l, waiting: map[string]time.Time{}, flows: map[string]bool{}}
+}
+
+// seen notes that one of the canary's events came. The first of a session shows
+// that events flow.
+func (c *canary) seen(event string) {
+	c.mu.Lock()
+	first := len(c.flows) == 0
+	delete(c.waiting, event)
+	c.flows[event] = true
+	c.mu.Unlock()
+	if first {
+		c.l.setState(nil)
+	}
+}
+
+// flowing tells whether any event came in this session.
+func (c *canary) flowing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.flows) > 0
+}
+
+// run sends canaries until ctx ends or none of their events comes any more; it
+// returns why. flagsErr says why flags could not be switched on, if so.
+func (c *canary) run(ctx context.Context, flagsErr error) error {
+	tick := time.NewTicker(c.l.CanaryInterval)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		restarted, err := c.send(ctx, first)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			c.l.setState(fmt.Errorf("canary not sent: %w", err))
+		case restarted:
+			return errors.New("the server has restarted or changed")
+		case c.flowing():
+			c.l.setState(nil)
+		}
+
+		overdue, adopting := c.check()
+		if len(overdue) > 0 {
+			flagsErr = errors.Join(flagsErr, c.lost(ctx, overdue))
+		}
+		if len(overdue) == len(canaryEvents()) {
+			return errors.Join(fmt.Errorf("no canary came back for %s", c.l.CanaryTimeout), flagsErr)
+		}
+		if adopting && c.l.incomplete {
+			c.l.incomplete = false
+			c.l.OnGap("events back")
+			c.l.OnComplete(true)
+		}
+
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// send sends one canary. It tells whether the server is another one than
+// before, or has restarted.
+func (c *canary) send(ctx context.Context, first bool) (restarted bool, err error) {
+	ttl := c.l.CanaryInterval / 2
+	now := time.Now()
+	var info *redis.StringCmd
+	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		info = pipe.Info(ctx, "server")
+		pipe.Exists(ctx, c.l.canaryKey)
+		pipe.Set(ctx, c.l.canaryKey, "", ttl)
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	c.mu.Lock()
+	for event := range canaryEvents() {
+		if _, ok := c.waiting[event]; !ok && (event != "expired" || !first) {
+			c.waiting[event] = now
+		}
+	}
+	c.mu.Unlock()
+	runID := runIDOf(info.Val())
+	restarted = c.runID != "" && runID != c.runID
+	c.runID = runID
+	return restarted, nil
+}
+
+// check returns the flags of the events that stay away, sorted, and whether
+// those that adoption needs have come in this session and do not stay away.
+func (c *canary) check() (overdue []string, adopting bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	adopting = true
+	for event, flags := range canaryEvents() {
+		since, waits := c.waiting[event]
+		late := waits && time.Since(since) > c.l.CanaryTimeout
+		if late {
+			overdue = append(overdue, flags)
+		}
+		if event != "expired" && (late || !c.flows[event]) {
+			adopting = false
+		}
+	}
+	slices.Sort(overdue)
+	return overdue, adopting
+}
+
+// lost tries to switch lost flags on again and, where it concerns adoption,
+// says once that events are incomplete. Its error is that of the try.
+func (c *canary) lost(ctx context.Context, overdue []string) error {
+	if c.l.incomplete || slices.Equal(overdue, []string{"Ex"}) {
+		return nil
+	}
+	err := enableFlags(ctx, c.l.rdb)
+	c.l.incomplete = true
+	c.l.Logger.Warn("some keyspace events stay away; until they are back plain keys are adopted by audit only",
+		"missing", strings.Join(overdue, " "), "err", err)
+	c.l.OnComplete(false)
+	return err
+}
+
+// runIDOf returns the run id in an INFO reply.
+func runIDOf(info string) string {
+	_, rest, _ := strings.Cut(info, "run_id:")
+	id, _, _ := strings.Cut(rest, "\r\n")
+	return id
+}

@@ -1,0 +1,60 @@
+package listener
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// NotifyFlags are the flags of notify-keyspace-events that timerd uses: both
+// kinds of channel (KE), generic commands (g), strings ($), hashes (h), expiry
+// (x) and eviction (e).
+const NotifyFlags = "KEg$hxe"
+
+// parameter is the name of the server's setting.
+const parameter = "notify-keyspace-events"
+
+// MissingFlags returns which of NotifyFlags a value of notify-keyspace-events
+// leaves out.
+func MissingFlags(value string) string {
+	var missing strings.Builder
+	for _, flag := range NotifyFlags {
+		classes := "g$hxe"
+		if strings.ContainsRune(value, flag) || strings.Contains(value, "A") && strings.ContainsRune(classes, flag) {
+			continue
+		}
+		missing.WriteRune(flag)
+	}
+	return missing.String()
+}
+
+// enableFlags switches on the flags that are missing and leaves the others as
+// they are. Its error says what to do instead.
+func enableFlags(ctx context.Context, rdb *redis.Client) error {
+	current, err := rdb.ConfigGet(ctx, parameter).Result()
+	if err != nil {
+		return flagsError(NotifyFlags, err)
+	}
+	value := current[parameter]
+	missing := MissingFlags(value)
+	if missing == "" {
+		return nil
+	}
+	want := value + missing
+	if strings.Contains(value, "A") && !strings.Contains(value, "n") {
+		// Redis 7.0 does not show the flag n beside A. Setting it costs a little;
+		// not setting it might take it from somebody.
+		want += "n"
+	}
+	if err := rdb.ConfigSet(ctx, parameter, want).Err(); err != nil {
+		return flagsError(value+missing, err)
+	}
+	return nil
+}
+
+func flagsError(want string, err error) error {
+	return fmt.Errorf("cannot switch on keyspace events (%w); set %s to %q in redis.conf, in the parameter group of a managed Redis, or by CONFIG SET as an administrator",
+		err, parameter, want)
+}
