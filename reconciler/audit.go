@@ -1,0 +1,142 @@
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	scanCount = 1000 // keys per SCAN step: about half a millisecond of Redis's time
+	pageCount = 128  // index entries per audit step
+
+	// auditShare is the part of the time that audits may take at most while they
+	// stand in for events.
+	auditShare = 10
+)
+
+// audit audits at start, after every gap, and regularly.
+func (r *Reconciler) audit(ctx context.Context) {
+	reason, backoff := "start", minBackoff
+	for {
+		began := time.Now()
+		seen, err := r.auditOnce(ctx)
+		took := time.Since(began)
+		if ctx.Err() != nil {
+			return
+		}
+		wait := backoff
+		if err == nil {
+			backoff = minBackoff
+			r.mu.Lock()
+			incomplete := r.incomplete
+			r.mu.Unlock()
+			wait = r.AuditInterval
+			if incomplete {
+				wait = max(r.SweepInterval, (auditShare-1)*took)
+			}
+			if reason != "regular" && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
+				r.Logger.Info("audited", "reason", reason, "adopted", seen.Adopted,
+					"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "took", took)
+			}
+			r.OnAudit(reason, seen, took)
+		} else {
+			if backoff == minBackoff {
+				r.Logger.Warn("audit failed; trying again", "err", err, "reason", reason, "delay", backoff)
+			}
+			backoff = min(2*backoff, maxBackoff)
+		}
+		next := reason
+		if err == nil {
+			next = "regular"
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case next = <-r.gaps:
+			timer.Stop()
+		case <-timer.C:
+		}
+		reason = next
+	}
+}
+
+// auditOnce adopts the keys of the namespaces that the index lacks, and takes
+// out of the index what has lost its key.
+func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
+	seen := schedule.Observed{Head: -1}
+	if err := r.adoptAll(ctx, &seen); err != nil {
+		return seen, fmt.Errorf("audit the keys: %w", err)
+	}
+	mayEvict, err := r.schedule.MayEvict(ctx)
+	if err != nil {
+		return seen, fmt.Errorf("audit the index: %w", err)
+	}
+	for cursor := uint64(0); ; {
+		next, page, err := r.schedule.AuditPage(ctx, r.partition, cursor, pageCount, mayEvict)
+		if err != nil {
+			return seen, fmt.Errorf("audit the index: %w", err)
+		}
+		seen.Add(page)
+		if cursor = next; cursor == 0 {
+			return seen, nil
+		}
+	}
+}
+
+// adoptAll hands every key of the namespaces to the schedule as touched.
+func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) error {
+	var hints []schedule.Hint
+	flush := func() error {
+		got, err := r.schedule.Observe(ctx, hints)
+		if err != nil {
+			return err
+		}
+		hints = hints[:0]
+		seen.Add(got)
+		r.Observed(got)
+		return nil
+	}
+	for cursor := uint64(0); ; {
+		found, next, err := r.rdb.Scan(ctx, cursor, r.glob(), scanCount).Result()
+		if err != nil {
+			return err
+		}
+		for _, name := range found {
+			key, err := keys.Parse(name)
+			if err != nil || !r.namespaces.Match(key) {
+				continue
+			}
+			hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: name})
+			if len(hints) == schedule.MaxHints {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return flush()
+		}
+	}
+}
+
+// glob returns a pattern that all keys of the namespaces match.
+func (r *Reconciler) glob() string {
+	if len(r.namespaces) == 1 {
+		return r.namespaces[0].Glob()
+	}
+	return keys.Namespace{}.Glob()
+}
+
+// Observed wakes the reconciler for what a batch of hints brought.
+func (r *Reconciler) Observed(seen schedule.Observed) {
+	if seen.Owed > 0 {
+		r.Wake(0)
+	}
+	r.Wake(seen.Head)
+}
