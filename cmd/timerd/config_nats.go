@@ -21,7 +21,7 @@ type natsConfig struct {
 	Embedded bool
 	Listen   string // of the embedded server, host:port; "" for the default address
 	DataDir  string // of the embedded server
-	URL      string // comma-separated; not for logs: it may hold secrets
+	URL      string // comma-separated, "" if embedded; not for logs: it may hold secrets
 	Shown    string // the same without secrets
 	Creds    string // file
 	CA       string // file
@@ -49,7 +49,7 @@ func parseNATS(env *environment, f *faults) natsConfig {
 		Stream:  parseStream(env.Stream, f),
 	}
 	if scheme, address, _ := strings.Cut(env.NATS.URL, "://"); scheme == embedded {
-		c.Embedded, c.Listen, c.Shown = true, address, env.NATS.URL
+		c.Embedded, c.Listen, c.URL, c.Shown = true, address, "", env.NATS.URL
 		if env.NATS.URL != embedded && (!isHostPort(address) || strings.Contains(address, "@")) {
 			c.Shown = ""
 			f.addURL("NATS_URL", env.NATS.URL, "embedded, or embedded://host:port, such as embedded://127.0.0.1:4222", nil)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 )
 
 func newLogger(c logConfig, w io.Writer) *slog.Logger {
@@ -25,15 +26,42 @@ func (l redisLogger) Printf(_ context.Context, format string, args ...any) {
 }
 
 // natsServerLogger passes on what the embedded NATS server says.
-type natsServerLogger struct{ log *slog.Logger }
+type natsServerLogger struct {
+	log *slog.Logger
 
-func (l natsServerLogger) Noticef(format string, args ...any) { l.print(slog.LevelDebug, format, args) }
-func (l natsServerLogger) Warnf(format string, args ...any)   { l.print(slog.LevelWarn, format, args) }
-func (l natsServerLogger) Errorf(format string, args ...any)  { l.print(slog.LevelError, format, args) }
-func (l natsServerLogger) Fatalf(format string, args ...any)  { l.print(slog.LevelError, format, args) }
-func (l natsServerLogger) Debugf(format string, args ...any)  { l.print(slog.LevelDebug, format, args) }
-func (l natsServerLogger) Tracef(format string, args ...any)  { l.print(slog.LevelDebug, format, args) }
+	mu    sync.Mutex
+	first string
+}
 
-func (l natsServerLogger) print(level slog.Level, format string, args []any) {
+// fatal returns the first reason for which the server gave up, or "".
+func (l *natsServerLogger) fatal() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first
+}
+
+// Fatalf keeps why the server gave up, for the error of who started it.
+func (l *natsServerLogger) Fatalf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.first == "" {
+		l.first = fmt.Sprintf(format, args...)
+	}
+}
+
+// Noticef, and the rest, log; the server's notices are timerd's details.
+func (l *natsServerLogger) Noticef(format string, args ...any) {
+	l.print(slog.LevelDebug, format, args)
+}
+
+func (l *natsServerLogger) Warnf(format string, args ...any) { l.print(slog.LevelWarn, format, args) }
+
+func (l *natsServerLogger) Errorf(format string, args ...any) { l.print(slog.LevelError, format, args) }
+
+func (l *natsServerLogger) Debugf(format string, args ...any) { l.print(slog.LevelDebug, format, args) }
+
+func (l *natsServerLogger) Tracef(format string, args ...any) { l.print(slog.LevelDebug, format, args) }
+
+func (l *natsServerLogger) print(level slog.Level, format string, args []any) {
 	l.log.Log(context.Background(), level, strings.TrimSpace(fmt.Sprintf(format, args...)), "source", "nats-server")
 }

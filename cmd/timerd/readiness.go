@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// How often readiness is checked, and how long a check may take. Together they
+// bound how long a failure or a recovery goes unnoticed.
+const (
+	checkInterval = time.Second
+	checkTimeout  = 2 * time.Second
+	// checkStale is the age from which on a result counts no more: the check
+	// hangs, which is no good sign.
+	checkStale = checkInterval + checkTimeout + time.Second
+)
+
+// errUnchecked is a check's result until it has run.
+var errUnchecked = errors.New("not checked yet")
+
+// check asks whether one part of timerd works. It returns nil, or what is wrong
+// in words for an operator, and ends when its context does.
+type check func(context.Context) error
+
+// readiness runs named checks over and over and remembers what each said last,
+// so that asking it costs nothing and blocks on nothing. Its methods may be
+// called concurrently once run was called.
+type readiness struct {
+	log    *slog.Logger
+	names  []string
+	checks []check
+
+	mu      sync.Mutex
+	results []result
+}
+
+// result is what a check said last.
+type result struct {
+	err  error
+	at   time.Time
+	told bool // err was logged
+}
+
+// add adds a check. Call it before run.
+func (r *readiness) add(name string, c check) {
+	r.names = append(r.names, name)
+	r.checks = append(r.checks, c)
+	r.results = append(r.results, result{err: errUnchecked, at: time.Now()})
+}
+
+// run runs the checks until ctx ends. It logs each failure and each recovery
+// once.
+func (r *readiness) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for i := range r.checks {
+		wg.Go(func() { r.repeat(ctx, i) })
+	}
+	wg.Wait()
+}
+
+func (r *readiness) repeat(ctx context.Context, i int) {
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	for {
+		within, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := r.checks[i](within)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		r.note(i, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *readiness) note(i int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.results[i]
+	now := result{err: err, at: time.Now(), told: err != nil}
+	switch {
+	case err != nil && !before.told:
+		r.log.Warn("not ready", "check", r.names[i], "err", err)
+	case err == nil && before.told:
+		r.log.Info("ready again", "check", r.names[i])
+	}
+	r.results[i] = now
+}
+
+// checked is the state of one check.
+type checked struct {
+	name string
+	err  error
+}
+
+// state returns the state of every check, in the order they were added, and
+// whether all is well.
+func (r *readiness) state() ([]checked, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all, ready := make([]checked, len(r.results)), true
+	for i, res := range r.results {
+		if age := time.Since(res.at); age > checkStale {
+			res.err = fmt.Errorf("the check has not answered for %v", age.Round(time.Second))
+		}
+		all[i] = checked{r.names[i], res.err}
+		ready = ready && res.err == nil
+	}
+	return all, ready
+}
