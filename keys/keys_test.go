@@ -1,0 +1,204 @@
+package keys_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want keys.Key
+		err  error
+	}{
+		{in: "app1:trans:notice:1615283234", want: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"}},
+		{in: "a:b:c:d:e::f", want: keys.Key{App: "a", Module: "b", Type: "c", ID: "d:e::f"}},
+		{in: "a:b:c::", want: keys.Key{App: "a", Module: "b", Type: "c", ID: ":"}},
+		{in: "\x00:\xff:\r\n:>", want: keys.Key{App: "\x00", Module: "\xff", Type: "\r\n", ID: ">"}},
+		{in: "", err: keys.ErrNotTimer},
+		{in: "a:b:c", err: keys.ErrNotTimer},
+		{in: "a:b:c:", err: keys.ErrNotTimer},
+		{in: ":b:c:d", err: keys.ErrNotTimer},
+		{in: "a::c:d", err: keys.ErrNotTimer},
+		{in: "a:b::d", err: keys.ErrNotTimer},
+		{in: "a:b:c:" + strings.Repeat("d", 1018), want: keys.Key{App: "a", Module: "b", Type: "c", ID: strings.Repeat("d", 1018)}},
+		{in: "a:b:c:" + strings.Repeat("d", 1019), err: keys.ErrTooLong},
+		{in: strings.Repeat("a", 128) + ":b:c:d", want: keys.Key{App: strings.Repeat("a", 128), Module: "b", Type: "c", ID: "d"}},
+		{in: "a:" + strings.Repeat("b", 129) + ":c:d", err: keys.ErrTooLong},
+	} {
+		got, err := keys.Parse(c.in)
+		if !errors.Is(err, c.err) || err == nil && got != c.want {
+			t.Errorf("Parse(%.40q) = %.60q, %v; want %.60q, %v", c.in, got, err, c.want, c.err)
+		}
+	}
+}
+
+func TestSubject(t *testing.T) {
+	key := keys.Key{App: "app.1", Module: "*", Type: ">é\r\n", ID: "x"}
+	got := key.Subject("timers", keys.Fired)
+	if want := "timers.fired.app%2E1.%2A.%3E%C3%A9%0D%0A"; got != want {
+		t.Errorf("subject %s, want %s", got, want)
+	}
+	if want := "timers.fired.>"; keys.SubjectAll("timers", keys.Fired) != want {
+		t.Errorf("all subjects %s, want %s", keys.SubjectAll("timers", keys.Fired), want)
+	}
+	for _, bad := range []string{"", "timers.fired.a.b", "timers.fired.a.b.c.d", "timers.retry.a.b.c", "timers.fired.a..c", "timers.fired.a.%2.c", "timers.fired.a.%ZZ.c", "timers.fired.a.é.c"} {
+		if _, _, _, err := keys.ParseSubject(bad, "timers", keys.Fired); err == nil {
+			t.Errorf("ParseSubject(%q) found no fault", bad)
+		}
+	}
+}
+
+func TestEventID(t *testing.T) {
+	for _, c := range []struct {
+		key     string
+		due     int64
+		attempt int
+		want    string
+	}{
+		{"app1:trans:notice:1615283234", 1763629200000, 1, "app1:trans:notice:1615283234@1763629200000.1"},
+		{"a:b:c:x y%\r\né~!", 5, 12, "a:b:c:x%20y%25%0D%0A%C3%A9~!@5.12"},
+	} {
+		if got := keys.EventID(c.key, c.due, c.attempt); got != c.want {
+			t.Errorf("id %s, want %s", got, c.want)
+		}
+	}
+	long := keys.EventID("a:b:c:"+strings.Repeat("d", 600), 5, 1)
+	if !strings.HasPrefix(long, "sha256:") || len(long) != 71 {
+		t.Errorf("id of a long key: %s", long)
+	}
+}
+
+func TestParseNamespaces(t *testing.T) {
+	for _, c := range []struct {
+		in, want string
+		match    string
+		other    string
+	}{
+		{"*", "*", "a:b:c:d", ""},
+		{"shop, pay:order", "shop,pay:order", "pay:order:x:1", "pay:refund:x:1"},
+		{"shop:*:cancel", "shop:*:cancel", "shop:x:cancel:1", "shop:x:other:1"},
+		{"shop:order,shop", "shop", "shop:x:y:z", "shopx:order:y:z"},
+		{"*:*:*", "*", "a:b:c:d", ""},
+		{"a,a,a:b", "a", "a:b:c:d", "b:b:c:d"},
+		{"a%2Cb:%2A", "a%2Cb:%2A", "a,b:*:c:d", "a,b:x:c:d"},
+	} {
+		set, err := keys.ParseNamespaces(c.in)
+		if err != nil || set.String() != c.want {
+			t.Errorf("ParseNamespaces(%q) = %s, %v; want %s", c.in, set, err, c.want)
+			continue
+		}
+		in, _ := keys.Parse(c.match)
+		if !set.Match(in) {
+			t.Errorf("%q does not match %s", c.in, c.match)
+		}
+		if out, err := keys.Parse(c.other); err == nil && set.Match(out) {
+			t.Errorf("%q matches %s", c.in, c.other)
+		}
+	}
+	for _, bad := range []string{"", " , ", "a:b:c:d", "a::c", "a*", "a:%4", strings.Repeat("a", 129)} {
+		if set, err := keys.ParseNamespaces(bad); err == nil {
+			t.Errorf("ParseNamespaces(%.20q) = %s, want an error", bad, set)
+		}
+	}
+	_, err := keys.ParseNamespaces("a::b,ok,c*")
+	if err == nil || !strings.Contains(err.Error(), `"a::b"`) || !strings.Contains(err.Error(), `"c*"`) {
+		t.Errorf("both faults should be named: %v", err)
+	}
+}
+
+func TestNamespaceSubject(t *testing.T) {
+	n := keys.Namespace{App: "shop.eu", Type: "cancel"}
+	if got, want := n.Subject("timers", keys.Dead), "timers.dead.shop%2Eeu.*.cancel"; got != want {
+		t.Errorf("subject %s, want %s", got, want)
+	}
+	if got, want := (keys.Namespace{App: "a[b]*"}).Glob(), `a\[b\]\*:*:*:*`; got != want {
+		t.Errorf("glob %s, want %s", got, want)
+	}
+}
+
+func TestIndexKeysAreNobodysTimers(t *testing.T) {
+	p := keys.Single
+	for _, name := range []string{p.Due(), p.Data(), p.Firing(), p.FiringData(), p.Fired(), p.Members(), keys.CanaryKey("host-1")} {
+		if strings.Count(name, ":") != 2 {
+			t.Errorf("%s has %d colons: a namespace pattern would deliver its events", name, strings.Count(name, ":"))
+		}
+	}
+}
+
+func TestKeyspaceNames(t *testing.T) {
+	if got := keys.KeyspacePattern(3, keys.Namespace{App: "shop"}); got != "__keyspace@3__:shop:*:*:*" {
+		t.Errorf("pattern %s", got)
+	}
+	if got := keys.ExpiredChannel(0); got != "__keyevent@0__:expired" {
+		t.Errorf("channel %s", got)
+	}
+	if key, ok := keys.KeyspaceKey(3, "__keyspace@3__:a:b:c:d"); !ok || key != "a:b:c:d" {
+		t.Errorf("key %q, %v", key, ok)
+	}
+	if _, ok := keys.KeyspaceKey(3, "__keyevent@3__:expired"); ok {
+		t.Error("a keyevent channel is no keyspace channel")
+	}
+}
+
+func FuzzRoundTrips(f *testing.F) {
+	for _, seed := range []string{"", "a:b:c:d", "a.b:*:>:d", "\x00\xff\r\n:é:%41:x y", "ａ:\u0085:\ufffd:\ufffe"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		token := keys.EncodeToken(s)
+		if back, err := keys.DecodeToken(token); err != nil || back != s {
+			t.Fatalf("token %q came back as %q, %v", s, back, err)
+		}
+		if strings.ContainsAny(token, ".*> \r\n\x00") {
+			t.Fatalf("token %q of %q is not one token", token, s)
+		}
+		if back, err := keys.DecodeText(keys.EncodeText(s)); err != nil || back != s {
+			t.Fatalf("text %q came back as %q, %v", s, back, err)
+		}
+		_, _ = keys.DecodeToken(s)
+		_, _ = keys.DecodeText(s)
+		_, _ = keys.ParseNamespaces(s)
+
+		key, err := keys.Parse(s)
+		if err != nil {
+			return
+		}
+		if key.String() != s {
+			t.Fatalf("key %q came back as %q", s, key)
+		}
+		app, module, typ, err := keys.ParseSubject(key.Subject("p", keys.Retry), "p", keys.Retry)
+		if err != nil || app != key.App || module != key.Module || typ != key.Type {
+			t.Fatalf("subject of %q came back as %q %q %q, %v", s, app, module, typ, err)
+		}
+		n := keys.Namespace{App: key.App, Module: key.Module, Type: key.Type}
+		if again, err := keys.ParseNamespace(n.String()); err != nil || again != n || !again.Match(key) {
+			t.Fatalf("namespace of %q came back as %q, %v", s, again, err)
+		}
+	})
+}
+
+func FuzzEventIDsDiffer(f *testing.F) {
+	f.Add("a:b:c:d", int64(1), 1, "a:b:c:d", int64(1), 2)
+	f.Add("a:b:c:d@1.1", int64(2), 1, "a:b:c:d", int64(1), 1)
+	f.Add("a:b:c: ", int64(1), 1, "a:b:c:%20", int64(1), 1)
+	f.Add(strings.Repeat("d", 600), int64(1), 1, strings.Repeat("d", 601), int64(1), 1)
+	f.Fuzz(func(t *testing.T, key1 string, due1 int64, attempt1 int, key2 string, due2 int64, attempt2 int) {
+		id1, id2 := keys.EventID(key1, due1, attempt1), keys.EventID(key2, due2, attempt2)
+		same := key1 == key2 && due1 == due2 && attempt1 == attempt2
+		if (id1 == id2) != same {
+			t.Fatalf("%q and %q for firings that are the same: %v", id1, id2, same)
+		}
+		for _, c := range []byte(id1) {
+			if c < '!' || c > '~' {
+				t.Fatalf("id %q holds the byte %q", id1, c)
+			}
+		}
+		if len(id1) > keys.MaxEventIDBytes {
+			t.Fatalf("id of %d bytes", len(id1))
+		}
+	})
+}
