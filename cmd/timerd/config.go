@@ -14,6 +14,7 @@ import (
 	"github.com/kelseyhightower/envconfig"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
 )
 
 // envPrefix begins the name of every variable that timerd reads.
@@ -49,6 +50,7 @@ type environment struct {
 	}
 	DataDir        string `split_words:"true" desc:"directory of the embedded NATS server's streams"`
 	Namespaces     string `desc:"the keys that are timers: a comma-separated list of app[:module[:type]], * for any"`
+	Retry          string `default:"*=exp(10s,2,1h,12)~10%" desc:"retry policies: namespace=policy; ... where a policy is a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays, or exp(first,factor,max,retries)"`
 	SweepInterval  string `split_words:"true" default:"1s" desc:"how often to look for timers whose events were lost"`
 	Lease          string `default:"10s" desc:"how long a claim outlives a dead timerd"`
 	MaxPayload     string `split_words:"true" default:"262144" desc:"bytes of payload that a timer may have"`
@@ -75,6 +77,7 @@ type config struct {
 // serviceConfig is what only a running timerd needs.
 type serviceConfig struct {
 	Namespaces     keys.Namespaces
+	Retry          notify.Policies
 	SweepInterval  time.Duration
 	Lease          time.Duration
 	MaxPayload     int // bytes
@@ -210,6 +213,11 @@ func parseService(env *environment, f *faults) serviceConfig {
 		}
 	}
 	c.Namespaces = namespaces
+	if c.Retry, err = notify.ParsePolicies(env.Retry); err != nil {
+		for _, fault := range unjoin(err) {
+			f.addf("RETRY", "%w", fault)
+		}
+	}
 	switch strings.ToLower(env.KeyspaceEvents) {
 	case "on":
 		c.KeyspaceEvents = true

@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/timerd-io/timerd/notify"
 )
 
 // embedded is the NATS URL of the server within timerd, and its scheme where an
@@ -27,15 +29,8 @@ type natsConfig struct {
 	CA       string // file
 	Cert     string // file, together with Key
 	Key      string // file
-	Prefix   string // of subjects
-	Stream   string // of firings; RetryStream and DeadStream derive from it
+	Streams  notify.Streams
 }
-
-// RetryStream names the stream of retry requests.
-func (c natsConfig) RetryStream() string { return c.Stream + "_RETRY" }
-
-// DeadStream names the stream of dead letters.
-func (c natsConfig) DeadStream() string { return c.Stream + "_DEAD" }
 
 func parseNATS(env *environment, f *faults) natsConfig {
 	c := natsConfig{
@@ -45,8 +40,10 @@ func parseNATS(env *environment, f *faults) natsConfig {
 		CA:      env.NATS.CA,
 		Cert:    env.NATS.Cert,
 		Key:     env.NATS.Key,
-		Prefix:  parseSubjectPrefix(env.SubjectPrefix, f),
-		Stream:  parseStream(env.Stream, f),
+		Streams: notify.Streams{
+			Prefix: parseSubjectPrefix(env.SubjectPrefix, f),
+			Name:   parseStream(env.Stream, f),
+		},
 	}
 	if scheme, address, _ := strings.Cut(env.NATS.URL, "://"); scheme == embedded {
 		c.Embedded, c.Listen, c.URL, c.Shown = true, address, "", env.NATS.URL

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
 )
 
 // setEnv makes the environment hold exactly these variables of timerd's.
@@ -42,10 +43,13 @@ func TestConfigDefaults(t *testing.T) {
 	if c.NATS.URL != "nats://127.0.0.1:4222" || c.NATS.Embedded {
 		t.Errorf("NATS: %+v", c.NATS)
 	}
-	if c.NATS.Prefix != "timers" || c.NATS.Stream != "TIMERS" || c.NATS.RetryStream() != "TIMERS_RETRY" || c.NATS.DeadStream() != "TIMERS_DEAD" {
+	if c.NATS.Streams.Prefix != "timers" || c.NATS.Streams.Name != "TIMERS" {
 		t.Errorf("names: %+v", c.NATS)
 	}
 	s := c.Service
+	if got := s.Retry.String(); got != notify.DefaultRetry {
+		t.Errorf("retry policies %s", got)
+	}
 	if s.SweepInterval != time.Second || s.Lease != 10*time.Second || s.MaxPayload != 262144 || !s.KeyspaceEvents || s.HTTPAddr != "127.0.0.1:8080" {
 		t.Errorf("service: %+v", s)
 	}
@@ -99,6 +103,9 @@ func TestConfigValues(t *testing.T) {
 		{"NAMESPACES", " , ", "no namespace given"},
 		{"NAMESPACES", "a:b:c:d", "at most three parts"},
 		{"NAMESPACES", "a:b*", "stands for a whole part"},
+		{"RETRY", "app1:trans:notice=wechatpay; shop=10s,30s,2m; *=exp(10s,2,1h,12)", ""},
+		{"RETRY", "", ""}, // the default policy is appended
+		{"RETRY", "shop=soon", "soon"},
 		{"SWEEP_INTERVAL", "250ms", ""},
 		{"SWEEP_INTERVAL", "1m", ""},
 		{"SWEEP_INTERVAL", "1", "want a duration from 100ms to 1m0s"},
@@ -164,7 +171,7 @@ func TestConfigValues(t *testing.T) {
 func TestConfigTellsEveryFaultAtOnce(t *testing.T) {
 	setEnv(t, map[string]string{
 		"TIMERD_REDIS_URL": "tcp://x", "TIMERD_NATS_URL": "udp://x", "TIMERD_NAMESPACES": "a:b:c:d,,*x",
-		"TIMERD_SWEEP_INTERVAL": "x", "TIMERD_LEASE": "x", "TIMERD_MAX_PAYLOAD": "x", "TIMERD_KEYSPACE_EVENTS": "x",
+		"TIMERD_RETRY": "x", "TIMERD_SWEEP_INTERVAL": "x", "TIMERD_LEASE": "x", "TIMERD_MAX_PAYLOAD": "x", "TIMERD_KEYSPACE_EVENTS": "x",
 		"TIMERD_SUBJECT_PREFIX": "*", "TIMERD_STREAM": "*", "TIMERD_HTTP_ADDR": "x", "TIMERD_LOG_LEVEL": "x", "TIMERD_LOG_FORMAT": "x",
 		"TIMERD_NATS_CREDS": "/x", "TIMERD_NATS_CA": "/x", "TIMERD_NATS_CERT": "/x", "TIMERD_NATS_KEY": "/x",
 	})
