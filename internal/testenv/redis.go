@@ -198,7 +198,7 @@ func (s *RedisServer) IsValkey() bool {
 
 func (s *RedisServer) versionLine() string {
 	s.t.Helper()
-	out, err := exec.Command(s.binary, "--version").Output() //nolint:gosec // the binary under test
+	out, err := exec.Command(s.binary, "--version").Output()
 	if err != nil {
 		s.t.Fatalf("testenv: %s --version: %v", s.binary, err)
 	}
@@ -210,7 +210,7 @@ func (s *RedisServer) start() error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	cmd := exec.Command(s.binary, s.confFile()) //nolint:gosec // the binary under test
+	cmd := exec.Command(s.binary, s.confFile())
 	cmd.Dir = s.dir
 	proc, err := startChild(cmd)
 	if err != nil {

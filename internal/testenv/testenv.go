@@ -54,7 +54,7 @@ func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Ito
 // that a Unix socket fits in it.
 func tempDir(t testing.TB, name string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "timerd-"+name+"-")
+	dir, err := os.MkdirTemp("", "timerd-"+name+"-") //nolint:usetesting // for the short path
 	if err != nil {
 		t.Fatalf("testenv: %v", err)
 	}

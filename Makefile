@@ -1,0 +1,52 @@
+# `make run` and `make test` are all it takes, from a fresh clone on: what is missing is installed.
+# Nothing below needs more than Go, a shell, and the system's package manager.
+
+# Go's own installer leaves PATH alone.
+export PATH := $(CURDIR)/bin:$(PATH):/usr/local/go/bin
+
+# What TIMERD_* variables do is in `timerd help`.
+ARGS ?=
+FUZZTIME ?= 30s
+VERSION ?=
+
+# Tools are built from source at these versions, through the Go module proxy, into bin/.
+GOLANGCI_LINT_VERSION := v2.15.0
+GOVULNCHECK_VERSION := v1.8.0
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test lint vuln fuzz deps clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+run: ## a timerd with Redis and NATS of its own, printing each firing (ARGS: more arguments)
+	@scripts/deps.sh redis
+	@$(MAKE) --no-print-directory build
+	bin/timerd dev $(ARGS)
+
+build: ## bin/timerd (VERSION: what `timerd version` says)
+	@scripts/deps.sh go
+	go build -trimpath -ldflags "$(if $(VERSION),-X main.version=$(VERSION))" -o bin/timerd ./cmd/timerd
+
+test: deps ## every check, and all tests with the race detector
+	@GOLANGCI_LINT_VERSION=$(GOLANGCI_LINT_VERSION) GOVULNCHECK_VERSION=$(GOVULNCHECK_VERSION) scripts/test.sh
+
+lint: ## golangci-lint alone
+	@scripts/deps.sh go
+	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+	golangci-lint run
+
+vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
+	@scripts/deps.sh go
+	@scripts/tool.sh golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+	govulncheck ./...
+
+fuzz: ## each fuzz target for FUZZTIME (30s)
+	@scripts/deps.sh go
+	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
+	@scripts/deps.sh go redis cc
+
+clean: ## remove what was built
+	rm -rf bin .cache

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds a Go tool into bin/ unless it is there in this version. Usage: scripts/tool.sh PACKAGE@VERSION
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+package=${1%@*} version=${1#*@}
+binary=bin/$(basename "$package")
+if [ -x "$binary" ] && go version -m "$binary" | awk '$1 == "mod" {print $3}' | grep -qx "$version"; then
+  exit
+fi
+echo "building $binary $version (once, takes minutes)"
+# A binary for this machine, whatever the build is for.
+GOBIN=$PWD/bin GOOS='' GOARCH='' GOFLAGS='' go install "$1"
