@@ -75,7 +75,9 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 
 		overdue, adopting := c.check()
 		if len(overdue) > 0 {
-			flagsErr = errors.Join(flagsErr, c.lost(ctx, overdue))
+			if err := c.lost(ctx, overdue); err != nil {
+				flagsErr = err
+			}
 		}
 		if len(overdue) == len(canaryEvents()) {
 			return errors.Join(fmt.Errorf("no canary came back for %s", c.l.CanaryTimeout), flagsErr)
@@ -148,12 +150,15 @@ func (c *canary) lost(ctx context.Context, overdue []string) error {
 	if c.l.incomplete || slices.Equal(overdue, []string{"Ex"}) {
 		return nil
 	}
-	err := enableFlags(ctx, c.l.rdb)
 	c.l.incomplete = true
-	c.l.Logger.Warn("some keyspace events stay away; until they are back plain keys are adopted by audit only",
-		"missing", strings.Join(overdue, " "), "err", err)
 	c.l.OnComplete(false)
-	return err
+	missing := strings.Join(overdue, " ")
+	if err := enableFlags(ctx, c.l.rdb); err != nil {
+		c.l.Logger.Warn("some keyspace events stay away; plain keys are adopted by audit only", "missing", missing, "err", err)
+		return err
+	}
+	c.l.Logger.Warn("some keyspace events stayed away; their flags are on again now", "missing", missing)
+	return nil
 }
 
 // runIDOf returns the run id in an INFO reply.
