@@ -34,12 +34,12 @@ test: deps ## every check, and all tests with the race detector
 lint: ## golangci-lint alone
 	@scripts/deps.sh go
 	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
-	golangci-lint run
+	bin/golangci-lint run
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 	@scripts/deps.sh go
 	@scripts/tool.sh golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
-	govulncheck ./...
+	bin/govulncheck ./...
 
 fuzz: ## each fuzz target for FUZZTIME (30s)
 	@scripts/deps.sh go
