@@ -50,6 +50,10 @@ func (p Partition) FiringData() string { return p.key("firingdata") }
 // cancelled after its time, or was lately retried, scored by when.
 func (p Partition) Fired() string { return p.key("fired") }
 
+// Retried names the sorted set of the ids of events whose retry was set, scored
+// by when.
+func (p Partition) Retried() string { return p.key("retried") }
+
 // Members names the sorted set of timerds at work, scored by their last sign
 // of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }

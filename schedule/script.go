@@ -18,8 +18,8 @@ const LibraryName = "timerd"
 
 // scripts holds timerd.lua cut into what Redis loads.
 type scripts struct {
-	library                              string // source of the function library
-	observe, claim, release, audit, beat *redis.Script
+	library                                     string // source of the function library
+	observe, claim, release, retry, audit, beat *redis.Script
 }
 
 // newScripts cuts timerd.lua at its "--@" lines. maxPayload is in bytes.
@@ -41,6 +41,7 @@ func newScripts(maxPayload int) *scripts {
 		observe: script("observe"),
 		claim:   script("claim"),
 		release: script("release"),
+		retry:   script("retry"),
 		audit:   script("audit"),
 		beat:    script("beat"),
 	}

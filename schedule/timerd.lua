@@ -13,10 +13,12 @@ The index, with t for the hash tag:
   timerd:{t}:firing      ZSET  ref -> end of lease; 0: owed, nobody has claimed it
   timerd:{t}:firingdata  HASH  ref -> record
   timerd:{t}:fired       ZSET  tombstone -> when
+  timerd:{t}:retried     ZSET  event id -> when its retry was set
 
-Times are unix ms on this server's clock. A member is a timer's key, or ":?:key"
-for a doubt (see contest). No timer key begins with a colon. A ref is
-"due:attempt:key". A record is "<attempt><flags>:<payload>": the attempt is
+Times are unix ms on this server's clock. A member is a timer's key, ":?:key"
+for a doubt (see contest), or ":due.attempt:key" for a retry that waits beside a
+newer timer of its key; data has their names in ":b:key". No timer key begins
+with a colon. A ref is "due:attempt:key". A record is "<attempt><flags>:<payload>": the attempt is
 timerd's own count, empty where the payload decides, and the flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
@@ -37,7 +39,7 @@ local GRACE = 2000
 -- more than one claim adds, so that they never pile up.
 local REMEMBER, TRIM = 60000, 256
 
-local now, due_key, data_key, firing_key, firingdata_key, fired_key
+local now, due_key, data_key, firing_key, firingdata_key, fired_key, retried_key
 
 -- open reads the clock and names the index. It returns TIME's reply.
 local function open(prefix)
@@ -45,7 +47,7 @@ local function open(prefix)
   now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
   due_key, data_key = prefix .. 'due', prefix .. 'data'
   firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
-  fired_key = prefix .. 'fired'
+  fired_key, retried_key = prefix .. 'fired', prefix .. 'retried'
   return t
 end
 
@@ -93,6 +95,22 @@ local function owe(key, due, flag)
   if flag then record = flagged(record, flag) end
   forget(key)
   fire(key, due, record, 0)
+end
+
+-- besides returns the retries that wait beside a key's newer timer, each
+-- followed by a space, or nil.
+local function besides(key) return redis.call('HGET', data_key, ':b:' .. key) or nil end
+
+-- leave takes a retry that waited beside a newer timer out of the schedule.
+local function leave(member, key)
+  forget(member)
+  local names, name = besides(key) or '', string.match(member, '^:([^:]*):')
+  local rest = string.gsub(names, '[^ ]+ ', function(n) if n == name .. ' ' then return '' end end)
+  if rest == '' then
+    redis.call('HDEL', data_key, ':b:' .. key)
+  else
+    redis.call('HSET', data_key, ':b:' .. key, rest)
+  end
 end
 
 -- hash_payload writes a hash as a JSON object in HGETALL's order, or returns
@@ -291,9 +309,12 @@ local function timer_cancel(keys, args)
   open(PREFIX)
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
   local deleted = at ~= -1 and redis.call('DEL', key) == 1
-  if was or deleted then
+  local names = besides(key)
+  for name in string.gmatch(names or '', '[^ ]+') do forget(':' .. name .. ':' .. key) end
+  redis.call('HDEL', data_key, ':b:' .. key)
+  if was or deleted or names then
     forget(key)
-    if not deleted or was and was <= now then redis.call('ZADD', fired_key, now, ':c:' .. key) end
+    if was and not deleted or was and was <= now then redis.call('ZADD', fired_key, now, ':c:' .. key) end
     return 'cancelled'
   end
   if redis.call('ZSCORE', fired_key, key) then return 'fired' end
@@ -454,8 +475,16 @@ local members = claimed < limit and room > 0
 for i = 1, #members, 2 do
   if room <= 0 then break end
   local member, due = members[i], tonumber(members[i + 1])
-  if string.byte(member) == 58 then
+  local name, beside_of = string.match(member, '^:([^:]*):(.*)$')
+  if name == '?' then
     forget(member)
+  elseif name then
+    local record = redis.call('HGET', data_key, member) or 'm:'
+    leave(member, beside_of)
+    -- The id of an event knows no refs: one of the same key and due time, whose
+    -- attempt the payload decides, may have the same.
+    if pending(beside_of) == due or redis.call('ZSCORE', firing_key, int(due) .. '::' .. beside_of) then due = due + 1 end
+    take(fire(beside_of, due, record, lease_end), record, 'd')
   else
     local at = redis.call('PEXPIRETIME', member)
     if at == -1 or at > now then
@@ -497,6 +526,44 @@ for i = 1, #ARGV, 2 do
   end
 end
 return released
+
+--@ script retry
+--[[ Sets a timer again after a failed attempt: once per event id, however often
+it is called. Where the key has been set anew it waits beside the newer timer;
+where it is due already it is owed.
+KEYS    1  the partition's due set
+ARGV    1  id of the event whose attempt failed
+        2  the timer's key
+        3  when the retry is due
+        4  its attempt
+        5  "m" or "l" where there is no payload, else empty
+        6  payload
+Returns the due time, or -1 where this event's retry was set before. ]]
+open(string.sub(KEYS[1], 1, -4))
+if redis.call('ZADD', retried_key, 'NX', now, ARGV[1]) == 0 then return -1 end
+local key, due, record = ARGV[2], tonumber(ARGV[3]), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
+if due <= now then
+  fire(key, due, record, 0)
+  return due
+end
+local was = pending(key)
+if was == due then due = due + 1 end
+if not was and redis.call('EXISTS', key) == 0 then
+  redis.call('SET', key, MARK, 'PXAT', int(due))
+  redis.call('ZADD', due_key, due, key)
+  redis.call('HSET', data_key, key, record)
+  return due
+end
+local name, member
+repeat
+  name = int(due) .. '.' .. ARGV[4]
+  member = ':' .. name .. ':' .. key
+  local added = redis.call('ZADD', due_key, 'NX', due, member)
+  if added == 0 then due = due + 1 end
+until added == 1
+redis.call('HSET', data_key, member, record)
+redis.call('HSET', data_key, ':b:' .. key, (besides(key) or '') .. name .. ' ')
+return due
 
 --@ script audit
 --[[ Compares one page of the index with the keys: pending timers whose key was

@@ -1,0 +1,58 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Retry asks for a timer to be set again after a failed attempt.
+type Retry struct {
+	EventID string // of the firing that failed
+	Key     keys.Key
+	Due     int64 // unix ms on the Redis server's clock
+	Attempt int   // that the retry will be
+	Payload []byte
+	Status  Status
+}
+
+// Retry sets a timer again, once per event id however often it is called, until
+// TrimRetried forgets the id. It returns when the timer is due, or ok false
+// where the event's retry was set before. Where the key has been set anew, the
+// retry waits beside the newer timer and both fire. A due time that has passed
+// makes it fire at once. After an error it may have been set or not; calling
+// again is safe.
+func (s *Schedule) Retry(ctx context.Context, r Retry) (due int64, ok bool, err error) {
+	flag := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status]
+	reply, err := s.scripts.retry.Run(ctx, s.rdb, []string{keys.Single.Due()},
+		r.EventID, r.Key.String(), r.Due, r.Attempt, flag, r.Payload).Int64()
+	if err != nil {
+		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
+	}
+	return reply, reply >= 0, nil
+}
+
+// trimRetried is how many event ids one TrimRetried forgets at most.
+const trimRetried = 1000
+
+// TrimRetried forgets ids of events whose retry was set longer than age ago. It
+// must not be called while requests that were delivered before are still
+// unacknowledged, or their retries would be set again.
+func (s *Schedule) TrimRetried(ctx context.Context, p keys.Partition, age time.Duration) error {
+	now, err := s.rdb.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("schedule: trim retried events: %w", err)
+	}
+	last := strconv.FormatInt(now.Add(-age).UnixMilli(), 10)
+	old, err := s.rdb.ZCount(ctx, p.Retried(), "-inf", last).Result()
+	if err != nil || old == 0 {
+		return err
+	}
+	if err := s.rdb.ZRemRangeByRank(ctx, p.Retried(), 0, min(old, trimRetried)-1).Err(); err != nil {
+		return fmt.Errorf("schedule: trim retried events: %w", err)
+	}
+	return nil
+}
