@@ -36,7 +36,7 @@ const (
 // connector makes the first connections.
 type connector struct {
 	log      *slog.Logger
-	patience time.Duration // how long servers that are away are tried
+	patience time.Duration // how long servers that are away are tried; 0: once
 }
 
 // redis connects to Redis. It returns once the server answers; the caller closes
@@ -187,6 +187,8 @@ func (c connector) persist(ctx context.Context, server string, refused func(erro
 			return context.Cause(ctx)
 		case refused(err):
 			return fmt.Errorf("%s refuses the connection: %w", server, err)
+		case c.patience == 0:
+			return fmt.Errorf("%s does not answer: %w", server, err)
 		case left <= 0:
 			return fmt.Errorf("%s did not answer for %v: %w", server, c.patience, err)
 		}

@@ -64,7 +64,7 @@ func startNATSServer(config natsConfig, maxPayload int, log *slog.Logger) (*serv
 		// Room for the payload in base64 and the rest of the event.
 		MaxPayload: int32(min(max(server.MAX_PAYLOAD_SIZE, 2*maxPayload), natsMaxPayload)), //nolint:gosec // bounded
 	}
-	if err := listenOn(o, config.Listen, log); err != nil {
+	if err := listenOn(o, config, log); err != nil {
 		return nil, err
 	}
 	ns, err := server.NewServer(o)
@@ -83,12 +83,16 @@ func startNATSServer(config natsConfig, maxPayload int, log *slog.Logger) (*serv
 		cmp.Or(said.fatal(), fmt.Sprintf("not ready within %v", embeddedReady)))
 }
 
+// listenAddr returns the address on which the embedded server listens.
+func (c natsConfig) listenAddr() string { return cmp.Or(c.Listen, embeddedAddr) }
+
 // listenOn has the server listen on an address, if it is free.
-func listenOn(o *server.Options, address string, log *slog.Logger) error {
-	l, err := net.Listen("tcp", cmp.Or(address, embeddedAddr))
-	if err != nil && address == "" {
+func listenOn(o *server.Options, config natsConfig, log *slog.Logger) error {
+	address := config.listenAddr()
+	l, err := net.Listen("tcp", address)
+	if err != nil && config.Listen == "" {
 		log.Warn("the embedded NATS server does not listen, so no consumer can connect to it; "+
-			"name a free address with TIMERD_NATS_URL=embedded://host:port", "address", embeddedAddr, "err", err)
+			"name a free address with TIMERD_NATS_URL=embedded://host:port", "address", address, "err", err)
 		return nil
 	}
 	if err != nil {

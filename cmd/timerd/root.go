@@ -16,11 +16,13 @@ func newRoot() *cobra.Command {
 		// Errors are told by run, which knows the exit codes.
 		SilenceErrors: true,
 		SilenceUsage:  true,
+
+		SuggestionsMinimumDistance: 2,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{cmd.CommandPath(), err}
 	})
-	root.AddCommand(newVersion())
+	root.AddCommand(newSet(), newGet(), newCancel(), newLs(), newWatch(), newVersion())
 	return root
 }
 

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// timerd runs the program to its end.
+func timerd(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, strings.NewReader(stdin), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// ok runs the program, which must succeed and say nothing on stderr.
+func ok(t *testing.T, args ...string) string {
+	t.Helper()
+	code, out, errs := timerd(t, "", args...)
+	if code != 0 || errs != "" {
+		t.Fatalf("timerd %q: exit code %d\n%s%s", args, code, out, errs)
+	}
+	return out
+}
+
+func TestUsage(t *testing.T) {
+	setEnv(t, nil)
+	for _, test := range []struct {
+		args, want string
+	}{
+		{"nosuch", `unknown command "nosuch"`},
+		{"canel x", "did you mean cancel?"},
+		{"--nosuch", "unknown flag: --nosuch"},
+		{"version now", "Try: timerd version --help"},
+		{"set a:b:c:d", "accepts between 2 and 3 arg(s)"},
+		{"set a:b:c:d soon", `DELAY "soon": want a duration such as`},
+		{"set a:b:c:d 30", `DELAY "30": want`},
+		{"set a:b:c:d @soon", "want milliseconds since 1970"},
+		{"set a:b:c:d 30s --nx --xx", "exclude each other"},
+		{"set a:b:c:d 30s --attempt 0", "--attempt=0: want a number"},
+		{"get a:b:c:d --raw --json", "exclude each other"},
+		{"get", "accepts 1 arg(s)"},
+		{"cancel", "accepts 1 arg(s)"},
+		{"ls a:b:c:d", "at most three parts"},
+		{"ls --limit -1", "--limit=-1"},
+		{"watch --count -1", "cannot be negative"},
+	} {
+		code, out, errs := timerd(t, "", strings.Fields(test.args)...)
+		if code != 2 || out != "" || !strings.Contains(errs, test.want) {
+			t.Errorf("timerd %s: exit code %d, want 2 and %q\n%s%s", test.args, code, test.want, out, errs)
+		}
+	}
+	t.Setenv("TIMERD_REDIS_URL", "nosuch")
+	if code, _, errs := timerd(t, "", "get", "a:b:c:d"); code != 2 || !strings.Contains(errs, "TIMERD_REDIS_URL") {
+		t.Errorf("a bad configuration: exit code %d\n%s", code, errs)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if out := ok(t, "version"); !strings.HasPrefix(out, "timerd ") || !strings.Contains(out, "go1.") {
+		t.Errorf("version: %s", out)
+	}
+}
+
+// withRedis starts a Redis with the function library and points the program to it.
+func withRedis(t *testing.T) *testenv.RedisServer {
+	t.Helper()
+	server := testenv.Redis(t)
+	if err := schedule.New(server.Client(), 1000).Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	setEnv(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0)})
+	return server
+}
+
+func TestSetGetCancelLs(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := withRedis(t)
+	redisNow := func() time.Time {
+		now, err := server.Client().Time(t.Context()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+
+	before := redisNow()
+	out := ok(t, "set", "app:mod:typ:1", "1h", `{"attempt":3, "x":"<ü>"}`)
+	if !strings.HasPrefix(out, "app:mod:typ:1 is due at 20") || !strings.Contains(out, "(1h0m0s)") && !strings.Contains(out, "(59m59s)") {
+		t.Errorf("set: %s", out)
+	}
+	var got timerView
+	if err := json.Unmarshal([]byte(ok(t, "get", "app:mod:typ:1", "--json")), &got); err != nil {
+		t.Fatal(err)
+	}
+	if due := time.UnixMilli(got.Due); due.Before(before.Add(time.Hour).Truncate(time.Millisecond)) || due.After(redisNow().Add(time.Hour)) {
+		t.Errorf("due at %v, set at %v for an hour later", due, before)
+	}
+	if got.Attempt != 3 || string(got.Data) != `{"attempt":3,"x":"<ü>"}` || got.DataContentType != "application/json" {
+		t.Errorf("get: %+v", got)
+	}
+	if out := ok(t, "get", "app:mod:typ:1", "--raw"); out != `{"attempt":3, "x":"<ü>"}` {
+		t.Errorf("get --raw: %q", out)
+	}
+	if out := ok(t, "get", "app:mod:typ:1"); !strings.Contains(out, "attempt  3\n") || !strings.Contains(out, `payload  {"attempt":3, "x":"<ü>"}`) {
+		t.Errorf("get: %s", out)
+	}
+
+	at := time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
+	if out := ok(t, "set", "app:mod:typ:1", at.Format(time.RFC3339), "--xx", "--attempt", "7"); !strings.Contains(out, at.Format("2006-01-02T15:04:05.000Z")) {
+		t.Errorf("set at an instant: %s", out)
+	}
+	if code, _, errs := timerd(t, "", "set", "app:mod:typ:1", "1h", "--nx"); code != 1 || !strings.Contains(errs, "--nx was given") {
+		t.Errorf("set --nx of a pending timer: %d %s", code, errs)
+	}
+	if code, _, errs := timerd(t, "", "set", "app:mod:typ:2", "1h", "--xx"); code != 1 || !strings.Contains(errs, "--xx was given") {
+		t.Errorf("set --xx of no timer: %d %s", code, errs)
+	}
+	const binary = "a\x00\xff\n"
+	if code, _, errs := timerd(t, binary, "set", "app:mod:other:2", fmt.Sprintf("@%d", at.Add(time.Hour).UnixMilli()), "-", "--nx"); code != 0 {
+		t.Errorf("set from standard input: %s", errs)
+	}
+	if out := ok(t, "get", "app:mod:other:2", "--raw"); out != binary {
+		t.Errorf("get --raw: %q", out)
+	}
+	ok(t, "set", "shop:a b:typ:\x1b[31m", "3m", strings.Repeat("é", 100))
+
+	table := strings.Split(strings.TrimSpace(ok(t, "ls")), "\n")
+	if len(table) != 4 || !strings.HasPrefix(table[0], "DUE ") {
+		t.Fatalf("ls:\n%s", strings.Join(table, "\n"))
+	}
+	for i, want := range []string{"shop:a b:typ:%1B[31m " + strings.Repeat("é", 30) + "… (200 bytes)", `7 app:mod:typ:1 ""`, `app:mod:other:2 "a\x00\xff\n"`} {
+		if !strings.Contains(strings.Join(strings.Fields(table[i+1]), " "), want) {
+			t.Errorf("line %d of ls lacks %q:\n%s", i+1, want, table[i+1])
+		}
+	}
+	if out := ok(t, "ls", "app:*:typ", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"app:mod:typ:1"`) || !strings.Contains(out, `"data":""`) {
+		t.Errorf("ls app:*:typ --json: %s", out)
+	}
+	if code, out, errs := timerd(t, "", "ls", "--limit", "1"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(errs, "more than these 1") {
+		t.Errorf("ls --limit 1: %d %s%s", code, out, errs)
+	}
+	if out := ok(t, "ls", "nosuch"); out != "" {
+		t.Errorf("ls of nothing: %s", out)
+	}
+
+	if out := ok(t, "cancel", "app:mod:typ:1"); out != "cancelled\n" {
+		t.Errorf("cancel: %s", out)
+	}
+	if code, out, errs := timerd(t, "", "cancel", "app:mod:typ:1"); code != 1 || out != "unknown\n" || errs != "" {
+		t.Errorf("cancel again: %d %s%s", code, out, errs)
+	}
+	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending") {
+		t.Errorf("get of a cancelled timer: %d %s%s", code, out, errs)
+	}
+	if code, _, errs := timerd(t, "", "set", "app:mod", "1h"); code != 1 || !strings.Contains(errs, "want app:module:type:id") {
+		t.Errorf("set of another key: %d %s", code, errs)
+	}
+}
+
+func TestClientCommandsTellWhatIsMissing(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	setEnv(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0), "TIMERD_REDISURL": "x"})
+	for _, args := range [][]string{{"set", "a:b:c:d", "1h"}, {"get", "a:b:c:d"}, {"cancel", "a:b:c:d"}} {
+		code, _, errs := timerd(t, "", args...)
+		if code != 1 || !strings.Contains(errs, "start timerd on it once") {
+			t.Errorf("%v without the library: %d %s", args, code, errs)
+		}
+		if !strings.Contains(errs, "warning: TIMERD_REDISURL is unknown and has no effect; did you mean TIMERD_REDIS_URL?") {
+			t.Errorf("no warning: %s", errs)
+		}
+	}
+	server.Stop()
+	if code, _, errs := timerd(t, "", "get", "a:b:c:d"); code != 1 || !strings.Contains(errs, server.Addr()+"/0 does not answer") {
+		t.Errorf("without Redis: %d %s", code, errs)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.NATS(t)
+	setEnv(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
+	if code, _, errs := timerd(t, "", "watch"); code != 1 || !strings.Contains(errs, "follow stream TIMERS: it does not exist") {
+		t.Errorf("watch without a stream: %d %s", code, errs)
+	}
+	js := server.JetStream()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(app string, n int) {
+		t.Helper()
+		due := time.UnixMilli(1763629200000)
+		e := event.Event{
+			Type: event.TypeFired, Key: keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(n)}, Due: due, Time: due.Add(3 * time.Millisecond),
+			Attempt: 2, MaxAttempts: 16, Trigger: "deadline", Data: []byte("{\n}"),
+		}
+		e.ID = keys.EventID(e.Key.String(), due.UnixMilli(), 2)
+		if _, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Fired), e.AppendJSON(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("app", 1)
+	publish("shop", 2)
+	_, out, _ := timerd(t, "", "watch", "--since", "1h", "--count", "2")
+	if strings.Count(out, "\n") != 2 ||
+		!strings.Contains(out, `2025-11-20T09:00:00.000Z    +3ms  app:m:t:1  2/16  deadline  "{\n}"`) {
+		t.Errorf("watch --since: %s", out)
+	}
+	_, out, _ = timerd(t, "", "watch", "shop", "--since", "1h", "--count", "1", "--json")
+	if strings.Count(out, "\n") != 1 || !strings.Contains(out, `"data":{}`) {
+		t.Errorf("watch --json: %s", out)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var live, errs output
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, []string{"watch", "app"}, strings.NewReader(""), &live, &errs) }()
+	errs.wait(t, 5*time.Second, "watching timers.fired.app.*.* in stream TIMERS")
+	publish("shop", 3)
+	publish("app", 4)
+	server.Restart()
+	publish("app", 5)
+	live.wait(t, 10*time.Second, "app:m:t:5")
+	if got := live.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "app:m:t:4") {
+		t.Errorf("watch app: %s", got)
+	}
+	cancel()
+	if code := <-ended; code != 0 {
+		t.Errorf("an interrupted watch: %d %s", code, &errs)
+	}
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const namespaceHelp = `NAMESPACE is app[:module[:type]], with * for any part and for what is left out.`
+
+// lsPayload is how much of a payload a line of a table shows, in bytes.
+const lsPayload = 60
+
+func newLs() *cobra.Command {
+	var limit int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls [NAMESPACE]",
+		Short: "List pending timers",
+		Long: `List pending timers in the order of their due times.
+
+` + namespaceHelp,
+		Example: `  timerd ls
+  timerd ls shop:order --limit 10
+  timerd ls shop --limit 0 --json > timers.jsonl`,
+		Args: arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			namespace, err := namespaceArg(cmd, args)
+			if err != nil {
+				return err
+			}
+			if limit < 0 {
+				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
+			}
+			return list(cmd, namespace, limit, asJSON)
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "how many to list; 0 for all")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each")
+	return cmd
+}
+
+// namespaceArg reads the argument NAMESPACE; left out, it is every timer.
+func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
+	if len(args) == 0 {
+		return keys.Namespace{}, nil
+	}
+	n, err := keys.ParseNamespace(args[0])
+	if err != nil {
+		return n, &usageError{cmd.CommandPath(), err}
+	}
+	return n, nil
+}
+
+func list(cmd *cobra.Command, namespace keys.Namespace, limit int, asJSON bool) (err error) {
+	c, log, err := commandConfig(cmd, sectionRedis)
+	if err != nil {
+		return err
+	}
+	rdb, err := openRedis(cmd, c, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	if err := refuseCluster(c.Redis); err != nil {
+		return err
+	}
+	now, err := rdb.Time(cmd.Context()).Result()
+	if err != nil {
+		return fmt.Errorf("read the clock of Redis: %w", err)
+	}
+
+	const page = 100 // rows that share their columns
+	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	rows, more := 0, false
+	row := func(p schedule.Pending) error {
+		view := newTimerView(p.Key.String(), p.Due, p.Attempt)
+		if view.Attempt == 0 {
+			view.Attempt = event.Attempt(p.Payload)
+		}
+		if asJSON {
+			return writeJSON(cmd.OutOrStdout(), view.withPayload(p.Payload, dataStatus(p.Status)))
+		}
+		if rows == 0 {
+			fmt.Fprintln(table, "DUE\tIN\tATTEMPT\tKEY\tPAYLOAD")
+		}
+		_, err := fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", view.DueAt, showWait(p.Due.Sub(now)), view.Attempt, view.Key,
+			showPayload(p.Payload, dataStatus(p.Status), lsPayload))
+		if rows%page == page-1 {
+			err = errors.Join(err, table.Flush())
+		}
+		return err
+	}
+	var writeErr error
+	err = schedule.New(rdb, schedule.DefaultMaxPayload).List(cmd.Context(), keys.Single, namespace, func(p schedule.Pending) bool {
+		if limit > 0 && rows == limit {
+			more = true
+			return false
+		}
+		writeErr = row(p)
+		rows++
+		return writeErr == nil
+	})
+	err = errors.Join(err, writeErr, table.Flush())
+	if more {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", rows)
+	}
+	return err
+}
+
+// dataStatus is a payload's status as the event shows it.
+func dataStatus(s schedule.Status) string {
+	if s == schedule.PayloadTooLarge {
+		return event.StatusTooLarge
+	}
+	return event.StatusMissing
+}
+
+// refuseCluster returns an error in cluster mode, which schedule does not serve.
+func refuseCluster(c redisConfig) error {
+	if c.Mode == modeCluster {
+		return errors.New("TIMERD_REDIS_MODE=cluster: this version keeps its schedule in a single Redis or one with Sentinel")
+	}
+	return nil
+}

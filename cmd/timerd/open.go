@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+)
+
+// commandConfig reads the sections of the configuration that a client command
+// needs, and passes its warnings on.
+func commandConfig(cmd *cobra.Command, sections section) (config, *slog.Logger, error) {
+	c, err := readConfig(sections)
+	for _, warning := range c.Warnings {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", warning)
+	}
+	return c, newLogger(c.Log, cmd.ErrOrStderr()), err
+}
+
+// openRedis connects a client command to Redis. Unlike the service it does not
+// wait for a server that is away.
+func openRedis(cmd *cobra.Command, c config, log *slog.Logger) (redis.UniversalClient, error) {
+	return connector{log: log}.redis(cmd.Context(), c.Redis)
+}
+
+// openNATS connects a client command to NATS; to an embedded server, where it
+// listens.
+func openNATS(cmd *cobra.Command, c config, log *slog.Logger) (*nats.Conn, error) {
+	n := c.NATS
+	if n.Embedded {
+		n.URL = "nats://" + n.listenAddr()
+		n.Shown = n.URL
+	}
+	return connector{log: log}.nats(cmd.Context(), n)
+}

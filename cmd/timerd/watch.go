@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+)
+
+func newWatch() *cobra.Command {
+	var asJSON bool
+	var count int
+	var since time.Duration
+	cmd := &cobra.Command{
+		Use:   "watch [NAMESPACE]",
+		Short: "Follow firings live",
+		Long: `Follow firings as they happen, until interrupted. Each line tells when a timer was due, how late
+its event was published, its key, attempt, trigger and payload.
+
+` + namespaceHelp,
+		Example: `  timerd watch
+  timerd watch shop:order
+  timerd watch shop --since 1h --json`,
+		Args: arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			namespace, err := namespaceArg(cmd, args)
+			if err != nil {
+				return err
+			}
+			if count < 0 || since < 0 {
+				return usagef(cmd, "--count and --since cannot be negative")
+			}
+			c, log, err := commandConfig(cmd, sectionNATS)
+			if err != nil {
+				return err
+			}
+			nc, err := openNATS(cmd, c, log)
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			js, err := jetstream.New(nc)
+			if err != nil {
+				return err
+			}
+			print := printFiring
+			if asJSON {
+				print = printFiringJSON
+			}
+			w := watched{
+				stream:  c.NATS.Streams.Fired(),
+				subject: namespace.Subject(c.NATS.Streams.Prefix, keys.Fired),
+				since:   since,
+				count:   count,
+			}
+			w.ready = func() {
+				fmt.Fprintf(cmd.ErrOrStderr(), "timerd: watching %s in stream %s\n", w.subject, w.stream)
+			}
+			return watch(cmd.Context(), js, w, func(data []byte) error { return print(cmd.OutOrStdout(), data) })
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events themselves, each in a line")
+	cmd.Flags().IntVar(&count, "count", 0, "end after so many firings; 0: never")
+	cmd.Flags().DurationVar(&since, "since", 0, "begin so long ago instead of now")
+	return cmd
+}
+
+// watched says which messages to follow.
+type watched struct {
+	stream, subject string
+	since           time.Duration // 0: only new ones
+	count           int           // 0: for ever
+	ready           func()        // called once nothing can be missed any more
+}
+
+// consumer begins at an exact place in the stream: where "new" is would move with
+// each reconnection.
+func (w watched) consumer(ctx context.Context, js jetstream.JetStream) (jetstream.MessagesContext, error) {
+	stream, err := js.Stream(ctx, w.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, errors.New("it does not exist: timerd makes it at its start; TIMERD_STREAM names another one")
+	}
+	if err != nil {
+		return nil, err
+	}
+	config := jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{w.subject},
+		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:    stream.CachedInfo().State.LastSeq + 1,
+	}
+	if w.since > 0 {
+		start := time.Now().Add(-w.since)
+		config.DeliverPolicy, config.OptStartSeq, config.OptStartTime = jetstream.DeliverByStartTimePolicy, 0, &start
+	}
+	consumer, err := stream.OrderedConsumer(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return consumer.Messages()
+}
+
+// watch hands the content of messages to show until ctx ends, which is no error,
+// or the count is reached. It goes on through restarts of NATS.
+func watch(ctx context.Context, js jetstream.JetStream, w watched, show func([]byte) error) error {
+	messages, err := w.consumer(ctx, js)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("follow stream %s: %w", w.stream, err)
+	}
+	defer messages.Stop()
+	w.ready()
+	for seen := 0; w.count == 0 || seen < w.count; seen++ {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("follow stream %s: %w", w.stream, err)
+		}
+		if err := show(m.Data()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printFiring(w io.Writer, data []byte) error {
+	e, err := event.Parse(data)
+	if err != nil {
+		_, err = fmt.Fprintf(w, "not an event: %v: %s\n", err, showPayload(data, "", lsPayload))
+		return err
+	}
+	late := "?"
+	if !e.Time.IsZero() {
+		late = fmt.Sprintf("%+dms", e.Time.Sub(e.Due).Milliseconds())
+	}
+	attempt := fmt.Sprint(e.Attempt)
+	if e.MaxAttempts > 0 {
+		attempt = fmt.Sprintf("%d/%d", e.Attempt, e.MaxAttempts)
+	}
+	_, err = fmt.Fprintf(w, "%s  %6s  %s  %s  %s  %s\n", e.Due.UTC().Format(timeLayout), late,
+		keys.EncodeText(e.Key.String()), attempt, e.Trigger, showPayload(e.Data, e.Status, lsPayload))
+	return err
+}
+
+func printFiringJSON(w io.Writer, data []byte) error {
+	var line bytes.Buffer
+	if err := json.Compact(&line, data); err != nil {
+		return printFiring(w, data)
+	}
+	line.WriteByte('\n')
+	_, err := w.Write(line.Bytes())
+	return err
+}
