@@ -1,0 +1,279 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	// ErrNotSet says that NX found a timer or a key, or that XX found none, so
+	// nothing was set.
+	ErrNotSet = errors.New("not set: NX found the timer, or XX did not")
+	// ErrInvalid says that timerd's function library refused the call for what
+	// it asked: not a timer key, a delay of 0 or less or over 10 years, a payload
+	// over the limit, a bad option. Nothing was changed, and repeating the call
+	// does not help. The text names what was wrong.
+	ErrInvalid = errors.New("refused")
+	// ErrNoLibrary says that this Redis does not have timerd's function library.
+	// timerd loads it at its start; after that no timerd needs to run.
+	ErrNoLibrary = errors.New("timerd's function library is not in this Redis: start timerd on it once, or see what `timerd doctor` says")
+)
+
+// Outcome is what a cancellation found.
+type Outcome string
+
+const (
+	// Cancelled means that the timer was pending and will not fire.
+	Cancelled Outcome = "cancelled"
+	// Fired means that it is too late: the timer is firing, or has fired within
+	// the last 30 seconds.
+	Fired Outcome = "fired"
+	// Unknown means that there is no such timer: it was never set, is cancelled
+	// already, or has fired longer ago.
+	Unknown Outcome = "unknown"
+)
+
+// Timer is a pending timer.
+type Timer struct {
+	Due     time.Time // by the Redis server's clock, in UTC, to the millisecond
+	Attempt int       // that it will fire as; 1 unless it is a retry or was set so
+	Payload []byte    // nil if it has none that fires with it
+}
+
+// When says when a timer is due: After or At. The zero When is invalid.
+type When struct {
+	option string
+	ms     int64
+}
+
+// After makes a timer due once d has passed on the Redis server's clock,
+// beginning with its receipt of the call. d is rounded up to whole milliseconds,
+// and must be positive and at most 10 years.
+func After(d time.Duration) When {
+	ms := d.Milliseconds()
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return When{option: "PX", ms: ms}
+}
+
+// At makes a timer due when the Redis server's clock shows t, rounded up to
+// whole milliseconds. t must be in the future on that clock, by at most 10 years.
+func At(t time.Time) When {
+	ms := t.UnixMilli()
+	if t.Nanosecond()%int(time.Millisecond) > 0 {
+		ms++
+	}
+	return When{option: "PXAT", ms: ms}
+}
+
+// SetOption changes how a timer is set: NX, XX or Attempt.
+type SetOption struct{ args []any }
+
+// NX sets the timer only if neither it nor a Redis key of its name exists.
+// Set returns ErrNotSet otherwise. go-redis repeats a call whose reply was lost:
+// the repetition then finds what the first one set.
+func NX() SetOption { return SetOption{[]any{"NX"}} }
+
+// XX sets the timer only if it, or a Redis key of its name, exists. Set returns
+// ErrNotSet otherwise.
+func XX() SetOption { return SetOption{[]any{"XX"}} }
+
+// Attempt makes the timer fire as attempt n, from 1 on, and wins over an attempt
+// in the payload. Retries count on from there.
+func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
+
+// Timers sets, cancels and reads timers in Redis through timerd's function
+// library. It needs no NATS, and no running timerd once the library is loaded.
+//
+// A key is app:module:type:id, four non-empty parts of any bytes, of which only
+// the id may hold colons. Any such key is accepted, whatever namespaces timerd is
+// configured for.
+//
+// Its methods may be called concurrently. An error that wraps none of this
+// package's errors is one of the connection or the server: the call may have
+// taken effect or not, and calling again is safe.
+type Timers struct {
+	rdb redis.UniversalClient
+}
+
+// New returns Timers on rdb: a client for one server, Sentinel or Cluster, on the
+// database that timerd watches. The caller goes on to own rdb, and closes it.
+func New(rdb redis.UniversalClient) *Timers { return &Timers{rdb: rdb} }
+
+// Set sets a timer and returns when it is due. Setting a pending timer again
+// replaces its due time, payload and attempt; one that is due already fires too.
+// A nil payload is an empty one. Once Set has returned without an error the timer
+// is in the schedule, as durable as Redis is.
+//
+// Set returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary.
+func (t *Timers) Set(ctx context.Context, key string, payload []byte, when When, opts ...SetOption) (due time.Time, err error) {
+	s := Setting{Key: key, Payload: payload, When: when, Options: opts}
+	if err := s.check(); err != nil {
+		return time.Time{}, err
+	}
+	return s.result(t.rdb.FCall(ctx, "timer_set", []string{key}, s.args()...))
+}
+
+// Setting is one timer for SetMany; the fields are as the arguments of Set.
+type Setting struct {
+	Key     string
+	Payload []byte
+	When    When
+	Options []SetOption
+}
+
+// SetResult is what came of one Setting, as Set returns it.
+type SetResult struct {
+	Due time.Time
+	Err error
+}
+
+// setManyBatch is how many timers SetMany sends at a time: more of them save
+// next to nothing, and every one waits in memory for its reply.
+const setManyBatch = 512
+
+// SetMany sets many timers in few round trips, in their order. It is not atomic:
+// each one is set or not by itself, as its result tells; results has one for each
+// setting, always. The error says how many failed and wraps the first failure;
+// ErrNotSet is no failure.
+func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []SetResult, err error) {
+	results = make([]SetResult, len(settings))
+	failed := 0
+	for first := 0; first < len(settings); first += setManyBatch {
+		last := min(first+setManyBatch, len(settings))
+		t.setBatch(ctx, settings[first:last], results[first:last])
+		for _, r := range results[first:last] {
+			if r.Err == nil || errors.Is(r.Err, ErrNotSet) {
+				continue
+			}
+			if failed++; failed == 1 {
+				err = r.Err
+			}
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("client: %d of %d timers could not be set; the first: %w", failed, len(settings), err)
+	}
+	return results, err
+}
+
+func (t *Timers) setBatch(ctx context.Context, settings []Setting, results []SetResult) {
+	pipe := t.rdb.Pipeline()
+	replies := make([]*redis.Cmd, len(settings))
+	for i, s := range settings {
+		if results[i].Err = s.check(); results[i].Err == nil {
+			replies[i] = pipe.FCall(ctx, "timer_set", []string{s.Key}, s.args()...)
+		}
+	}
+	_, _ = pipe.Exec(ctx) // each reply has its own error
+	for i, s := range settings {
+		if replies[i] != nil {
+			results[i].Due, results[i].Err = s.result(replies[i])
+		}
+	}
+}
+
+func (s Setting) check() error {
+	if s.When.option == "" {
+		return fmt.Errorf("client: set %q: %w: no time given, use After or At", s.Key, ErrInvalid)
+	}
+	return nil
+}
+
+func (s Setting) args() []any {
+	args := make([]any, 0, 8)
+	args = append(args, s.Payload, s.When.option, s.When.ms)
+	for _, o := range s.Options {
+		args = append(args, o.args...)
+	}
+	return args
+}
+
+func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
+	ms, err := reply.Int64()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return time.Time{}, fmt.Errorf("client: set %q: %w", s.Key, ErrNotSet)
+	case err != nil:
+		return time.Time{}, fmt.Errorf("client: set %q: %w", s.Key, explain(err))
+	}
+	return time.UnixMilli(ms).UTC(), nil
+}
+
+// Cancel cancels a timer, deletes its Redis key, and says what it found. Once it
+// has returned Cancelled the timer does not fire. Asked again it returns Unknown;
+// so it may after a lost reply that go-redis asked for again.
+//
+// Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
+func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
+	text, err := t.rdb.FCall(ctx, "timer_cancel", []string{key}).Text()
+	if err != nil {
+		return "", fmt.Errorf("client: cancel %q: %w", key, explain(err))
+	}
+	switch outcome := Outcome(text); outcome {
+	case Cancelled, Fired, Unknown:
+		return outcome, nil
+	}
+	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", key, text)
+}
+
+// Get returns a pending timer, and whether there is one. It changes nothing. A
+// timer that is due and not yet claimed for firing is still pending.
+//
+// Get returns errors that wrap ErrInvalid or ErrNoLibrary.
+func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {
+	fields, err := t.rdb.FCallRO(ctx, "timer_get", []string{key}).Slice()
+	if errors.Is(err, redis.Nil) {
+		return Timer{}, false, nil
+	}
+	if err == nil {
+		timer, err = parseTimer(fields)
+	}
+	if err != nil {
+		return Timer{}, false, fmt.Errorf("client: get %q: %w", key, explain(err))
+	}
+	return timer, true, nil
+}
+
+// parseTimer reads the reply of timer_get: names and values in turn. Names that
+// it does not know are a later version's.
+func parseTimer(fields []any) (Timer, error) {
+	var timer Timer
+	for i := 0; i+1 < len(fields); i += 2 {
+		switch value := fields[i+1].(type) {
+		case int64:
+			switch fields[i] {
+			case "due":
+				timer.Due = time.UnixMilli(value).UTC()
+			case "attempt":
+				timer.Attempt = int(value)
+			}
+		case string:
+			if fields[i] == "payload" {
+				timer.Payload = []byte(value)
+			}
+		}
+	}
+	if timer.Due.IsZero() || timer.Attempt == 0 {
+		return Timer{}, fmt.Errorf("timer_get answered %d fields without a due time and an attempt", len(fields))
+	}
+	return timer, nil
+}
+
+// explain marks an error reply of Redis as what it means to the caller.
+func explain(err error) error {
+	switch {
+	case redis.HasErrorPrefix(err, "timerd: "):
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	case redis.HasErrorPrefix(err, "Function not found"):
+		return fmt.Errorf("%w: %w", ErrNoLibrary, err)
+	case redis.HasErrorPrefix(err, "unknown command"):
+		return fmt.Errorf("%w; it needs Redis 7.0 or later: %w", ErrNoLibrary, err)
+	}
+	return err
+}
