@@ -1,0 +1,257 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Defaults of a Consumer's fields.
+const (
+	DefaultStream        = "TIMERS"
+	DefaultPrefix        = "timers"
+	DefaultConcurrency   = 16
+	DefaultAckWait       = 30 * time.Second
+	DefaultMaxAckPending = 1000
+	DefaultStopTimeout   = 10 * time.Second
+)
+
+// Event is one firing, as a handler gets it. Its Data are the payload, byte for
+// byte; where there is none, Data is nil and Status says why.
+type Event = event.Event
+
+// Handler works on one event. It is called from many goroutines at once. What it
+// returns decides what becomes of the event:
+//
+//   - nil: the work is done, and the event is acknowledged.
+//   - an error: timerd sets the timer again with the next attempt, after the delay
+//     of its retry policy, or makes it a dead letter when its attempts are used up.
+//   - RetryAfter(d, err): the same, after d.
+//   - Dead(err): the event goes to the dead letters now.
+//
+// A panic is an error like any other, and its stack is logged. ctx ends when the
+// consumer has to stop and the handler has used up Consumer.StopTimeout; a plain
+// error that it returns after that costs no attempt.
+type Handler func(ctx context.Context, e Event) error
+
+// Consumer hands events of a JetStream stream to a handler. Set its fields before
+// the first Consume, and not after.
+type Consumer struct {
+	// Stream is the stream of timerd's events, TIMERD_STREAM. Default: DefaultStream.
+	Stream string
+	// Prefix is the first token of every subject, TIMERD_SUBJECT_PREFIX. Default:
+	// DefaultPrefix.
+	Prefix string
+	// Durable names the consumer in JetStream, which keeps what was acknowledged
+	// under it. Consumers with the same name, in any number of processes, share
+	// the events; each one with a name of its own sees all of them. Default: a name
+	// made of the namespace, such as timerd~shop~order for shop:order.
+	Durable string
+	// Concurrency is how many handlers run at a time, in this process. No event is
+	// fetched before there is a handler free for it. Default: DefaultConcurrency.
+	Concurrency int
+	// AckWait is how soon JetStream hands an event to another process after this
+	// one died. It does not limit a handler: while one runs, its event's deadline
+	// is moved on. Default: DefaultAckWait.
+	AckWait time.Duration
+	// MaxAckPending is how many events may be with handlers in all the processes
+	// that share Durable; -1 is unlimited. Default: DefaultMaxAckPending, or
+	// Concurrency if that is greater.
+	MaxAckPending int
+	// StopTimeout is how long running handlers get to finish after Consume's
+	// context has ended, until their own ends too; negative is none. Default:
+	// DefaultStopTimeout.
+	StopTimeout time.Duration
+	// Logger gets a line for every failed attempt, dead letter, bad event and
+	// lasting trouble with NATS. Default: slog.Default().
+	Logger *slog.Logger
+
+	js jetstream.JetStream
+}
+
+// NewConsumer returns a Consumer on the caller's connection to NATS, which the
+// caller goes on to own. The connection should reconnect for ever:
+// nats.MaxReconnects(-1).
+func NewConsumer(js jetstream.JetStream) *Consumer { return &Consumer{js: js} }
+
+// Consume hands the events of a namespace to handler until ctx ends. A namespace
+// is app[:module[:type]], where * and what is left out stand for any.
+//
+// It makes the durable consumer in JetStream if there is none, beginning with the
+// oldest event of the stream, and otherwise goes on where it was left; its AckWait
+// and MaxAckPending become those of c. It then goes through losses and restarts of
+// NATS on its own.
+//
+// When ctx ends, no handler is called any more, and running ones get StopTimeout
+// to finish. Consume then returns nil. Its error says if handlers ran on even
+// after that: their events are delivered again, after AckWait. Consume returns an
+// error, too, where it cannot begin (a bad namespace, no such stream, a durable
+// consumer of another namespace), when the connection is closed, and when the
+// stream or the durable consumer is deleted.
+//
+// An event that is not one of timerd's goes to the dead letters, with a line in
+// the log.
+func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handler) error {
+	ns, err := keys.ParseNamespace(namespace)
+	if err != nil {
+		return fmt.Errorf("client: consume: %w", err)
+	}
+	full, err := c.withDefaults(ns)
+	if err != nil {
+		return fmt.Errorf("client: consume %s: %w", ns, err)
+	}
+	durable, err := full.bind(ctx, ns)
+	if err != nil {
+		return fmt.Errorf("client: consume %s: %w", ns, err)
+	}
+	r := &run{Consumer: full, handler: handler, durable: durable, conn: c.js.Conn()}
+	if err := r.run(ctx); err != nil {
+		return fmt.Errorf("client: consume %s: %w", ns, err)
+	}
+	return nil
+}
+
+// withDefaults returns a copy of c with every field set.
+func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
+	full := *c
+	if full.Stream == "" {
+		full.Stream = DefaultStream
+	}
+	if full.Prefix == "" {
+		full.Prefix = DefaultPrefix
+	}
+	if full.Durable == "" {
+		full.Durable = durableName(ns)
+	}
+	if full.Concurrency == 0 {
+		full.Concurrency = DefaultConcurrency
+	}
+	if full.AckWait == 0 {
+		full.AckWait = DefaultAckWait
+	}
+	if full.MaxAckPending == 0 {
+		full.MaxAckPending = max(DefaultMaxAckPending, full.Concurrency)
+	}
+	if full.StopTimeout == 0 {
+		full.StopTimeout = DefaultStopTimeout
+	}
+	if full.Logger == nil {
+		full.Logger = slog.Default()
+	}
+	var faults []error
+	if full.Concurrency < 0 {
+		faults = append(faults, fmt.Errorf("Consumer.Concurrency is %d, want at least 1", full.Concurrency))
+	}
+	if full.AckWait < minAckWait {
+		faults = append(faults, fmt.Errorf("Consumer.AckWait is %v, want at least %v", full.AckWait, minAckWait))
+	}
+	if full.MaxAckPending < -1 {
+		faults = append(faults, fmt.Errorf("Consumer.MaxAckPending is %d, want at least 1, or -1 for no limit", full.MaxAckPending))
+	}
+	return &full, errors.Join(faults...)
+}
+
+// minAckWait leaves time to move a running handler's deadline on over a network.
+const minAckWait = 100 * time.Millisecond
+
+// maxDurableName is JetStream's limit, in bytes.
+const maxDurableName = 255
+
+// durableName returns the durable name of a namespace: no two have the same.
+func durableName(ns keys.Namespace) string {
+	parts := []string{"timerd"}
+	for _, part := range [...]string{ns.App, ns.Module, ns.Type} {
+		parts = append(parts, keys.EncodeToken(part))
+	}
+	name := strings.TrimRight(strings.Join(parts, "~"), "~")
+	if len(name) > maxDurableName {
+		sum := sha256.Sum256([]byte(name))
+		return "timerd~~" + hex.EncodeToString(sum[:])
+	}
+	return name
+}
+
+// minMaxWaiting is JetStream's own default for the fetches that may wait at a
+// consumer, and waitingShare how many processes of this concurrency it must have
+// room for: each free handler is one waiting fetch.
+const (
+	minMaxWaiting = 512
+	waitingShare  = 16
+)
+
+// bind finds the durable consumer and brings its settings in line, or makes it.
+func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) (jetstream.Consumer, error) {
+	want := jetstream.ConsumerConfig{
+		Durable:       c.Durable,
+		Description:   "timerd client, " + ns.String(),
+		FilterSubject: ns.Subject(c.Prefix, keys.Fired),
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       c.AckWait,
+		MaxDeliver:    -1,
+		MaxAckPending: c.MaxAckPending,
+		MaxWaiting:    max(minMaxWaiting, waitingShare*c.Concurrency),
+	}
+	found, err := c.js.Consumer(ctx, c.Stream, c.Durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		made, err := c.js.CreateConsumer(ctx, c.Stream, want)
+		if !errors.Is(err, jetstream.ErrConsumerExists) {
+			return made, c.explain(err)
+		}
+		found, err = c.js.Consumer(ctx, c.Stream, c.Durable)
+		if err != nil {
+			return nil, c.explain(err)
+		}
+	} else if err != nil {
+		return nil, c.explain(err)
+	}
+
+	have := found.CachedInfo().Config
+	if subjects := filters(have); len(subjects) != 1 || subjects[0] != want.FilterSubject {
+		return nil, fmt.Errorf("the durable consumer %q of stream %q reads %s, not %s: give Consumer.Durable another name",
+			c.Durable, c.Stream, strings.Join(subjects, ", "), want.FilterSubject)
+	}
+	if have.AckPolicy != want.AckPolicy {
+		return nil, fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable another name",
+			c.Durable, c.Stream, have.AckPolicy, want.AckPolicy)
+	}
+	if have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver &&
+		have.MaxAckPending == want.MaxAckPending && len(have.BackOff) == 0 {
+		return found, nil
+	}
+	have.AckWait, have.MaxDeliver, have.MaxAckPending, have.BackOff = want.AckWait, want.MaxDeliver, want.MaxAckPending, nil
+	found, err = c.js.UpdateConsumer(ctx, c.Stream, have)
+	return found, c.explain(err)
+}
+
+// filters returns the subjects that a consumer reads.
+func filters(cfg jetstream.ConsumerConfig) []string {
+	switch {
+	case cfg.FilterSubject != "":
+		return []string{cfg.FilterSubject}
+	case len(cfg.FilterSubjects) > 0:
+		return cfg.FilterSubjects
+	}
+	return []string{"every subject"}
+}
+
+func (c *Consumer) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("JetStream has no stream %q: start timerd, which makes it, or set Consumer.Stream: %w", c.Stream, err)
+	case errors.Is(err, jetstream.ErrNotPullConsumer):
+		return fmt.Errorf("the durable consumer %q of stream %q is a push consumer: give Consumer.Durable another name: %w", c.Durable, c.Stream, err)
+	}
+	return fmt.Errorf("durable consumer %q of stream %q: %w", c.Durable, c.Stream, err)
+}
