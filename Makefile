@@ -3,6 +3,8 @@
 
 # Go's own installer leaves PATH alone.
 export PATH := $(CURDIR)/bin:$(PATH):/usr/local/go/bin
+# Go keeps its caches under HOME, which some build machines do not set.
+export HOME := $(or $(HOME),$(CURDIR)/.cache)
 
 # What TIMERD_* variables do is in `timerd help`.
 ARGS ?=
@@ -49,4 +51,5 @@ deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
 	@scripts/deps.sh go redis cc
 
 clean: ## remove what was built
+	@if [ -d .cache ]; then chmod -R u+w .cache; fi
 	rm -rf bin .cache

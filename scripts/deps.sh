@@ -7,34 +7,39 @@ set -euo pipefail
 fail() { echo "deps: $*" >&2; exit 1; }
 
 as_root() {
-  if [ "$(id -u)" = 0 ]; then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo "$@"
-  else
-    fail "not root and no sudo: run as root: $*"
-  fi
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# may_install PACKAGE... ends the script where nobody may install packages.
+may_install() {
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+    fail "missing, and neither root nor sudo to install it: $*"
 }
 
 # apt_install installs Debian packages without starting their services: a Redis on port 6379 that
 # nobody asked for would be in the way of the user's own.
 apt_install() {
-  local policy=/usr/sbin/policy-rc.d made=""
+  local policy=/usr/sbin/policy-rc.d
   if [ ! -e "$policy" ]; then
+    trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
     printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
     as_root chmod 755 "$policy"
-    made=1
   fi
-  local status=0
-  { as_root apt-get update -q &&
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"; } || status=$?
-  [ -z "$made" ] || as_root rm -f "$policy"
-  return "$status"
+  # A source that is broken need not be the one that matters.
+  as_root apt-get update -q || echo "deps: apt-get update failed, going on with what apt knows" >&2
+  as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=120 "$@"
 }
 
-# install_packages APT APK DNF BREW: package lists of the package managers; a | separates alternatives.
+# install_packages APT APK DNF BREW: package names for each; a | separates alternatives.
 install_packages() {
   local apt=$1 apk=$2 dnf=$3 brew=$4 try tries
+  if [ "$(uname -s)" = Darwin ]; then
+    command -v brew >/dev/null || fail "no brew: install by hand: $brew"
+    brew install $brew
+    return
+  fi
+  may_install "${apt%%|*}"
   if command -v apt-get >/dev/null; then
     IFS='|' read -ra tries <<<"$apt"
     for try in "${tries[@]}"; do apt_install $try && return; done
@@ -44,11 +49,8 @@ install_packages() {
   elif command -v dnf >/dev/null; then
     IFS='|' read -ra tries <<<"$dnf"
     for try in "${tries[@]}"; do as_root dnf install -y $try && return; done
-  elif command -v brew >/dev/null; then
-    IFS='|' read -ra tries <<<"$brew"
-    for try in "${tries[@]}"; do brew install $try && return; done
   else
-    fail "no apt-get, apk, dnf or brew: install by hand: $apt"
+    fail "no apt-get, apk or dnf: install by hand: $apt"
   fi
   fail "the package manager could not install: $apt"
 }
@@ -62,10 +64,10 @@ redis_binary() {
 need_redis() {
   if ! redis_binary >/dev/null; then
     install_packages "redis-server|valkey-server" "redis|valkey" "redis|valkey" "redis"
-    # The package is to lend its binary, not to run at the next boot.
-    if command -v systemctl >/dev/null && [ -d /run/systemd/system ]; then
-      for unit in redis-server redis valkey-server valkey; do
-        as_root systemctl disable --quiet "$unit" 2>/dev/null || true
+    # Debian's package enables its service: it is to lend its binary, not to run at the next boot.
+    if command -v update-rc.d >/dev/null; then
+      for service in redis-server valkey-server; do
+        [ ! -e "/etc/init.d/$service" ] || as_root update-rc.d "$service" disable
       done
     fi
   fi
