@@ -1,0 +1,239 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// probeInterval is how often the stream is looked at while all is well, and
+	// probeTimeout how long an answer may take: together under the 5 s in which a
+	// failure must show.
+	probeInterval = 1500 * time.Millisecond
+	probeTimeout  = 2 * time.Second
+	// firstProbe and longestProbe bound the pause before the stream is looked at
+	// again after it has refused events.
+	firstProbe   = 100 * time.Millisecond
+	longestProbe = 2 * time.Second
+	// staleAfter is how long the last good answer of JetStream may be ago.
+	staleAfter = 4500 * time.Millisecond
+	// remakeTimeout bounds making the streams again.
+	remakeTimeout = 5 * time.Second
+	// fullSlack is how much room for a message, beside its payload, a full stream
+	// must have before events are published to it again.
+	fullSlack = 4 << 10
+)
+
+// gate is what is known about whether events can be published. Publisher.mu
+// guards it.
+type gate struct {
+	connected  bool
+	changedAt  time.Time // when connected changed
+	fault      error     // why the stream takes no events; nil if it does
+	faultSince time.Time
+	faultBytes int       // payload bytes of the last event that it refused
+	probes     int       // of a closed gate, since an event was acknowledged
+	lastGood   time.Time // when JetStream last answered that all is well
+	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
+}
+
+// open tells whether events can be published.
+func (g *gate) open() bool { return g.connected && g.fault == nil }
+
+// acknowledged notes that an event was stored.
+func (g *gate) acknowledged() {
+	g.probes = 0
+	g.silent = time.Time{}
+}
+
+// unanswered notes that an event was not acknowledged in time.
+func (g *gate) unanswered(now time.Time) {
+	if g.silent.IsZero() {
+		g.silent = now
+	}
+}
+
+// pause returns how long to wait before the next look at the stream.
+func (g *gate) pause() time.Duration {
+	if g.fault == nil {
+		return probeInterval
+	}
+	return min(firstProbe<<min(g.probes, 10), longestProbe)
+}
+
+// connection takes note of the connection's status. It is read anew, because a
+// listener that is slow misses changes.
+func (p *Publisher) connection() {
+	connected := p.nc.Status() == nats.CONNECTED
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gate.connected == connected && !p.gate.changedAt.IsZero() {
+		return
+	}
+	p.gate.connected, p.gate.changedAt = connected, time.Now()
+	if connected {
+		p.gate.lastGood = p.gate.changedAt
+	} else {
+		for _, f := range p.flights {
+			if f.sent {
+				p.failed(f, FailureDisconnected)
+			}
+		}
+	}
+	signal(p.alarm)
+	p.announce()
+}
+
+// blame notes that the stream refused an event, and closes the gate if it will
+// refuse others too. p.mu is held.
+func (p *Publisher) blame(class Failure, err error, payloadBytes int) {
+	switch class {
+	case FailureNoStream, FailureFull, FailureUnavailable:
+		p.gate.faultBytes = payloadBytes
+		p.close(err)
+	}
+}
+
+// close closes the gate until the stream looks well again. p.mu is held.
+func (p *Publisher) close(err error) {
+	if p.gate.fault == nil {
+		p.gate.faultSince = time.Now()
+		p.log().Warn("events wait until the stream takes them", "err", err)
+		signal(p.alarm)
+	}
+	p.gate.fault = err
+}
+
+// probe looks at the stream from time to time, and soon after it refused an
+// event, until ctx ends. It opens and closes the gate accordingly.
+func (p *Publisher) probe(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.alarm:
+		case <-timer.C:
+			p.look(ctx)
+		}
+		p.mu.Lock()
+		timer.Reset(p.gate.pause())
+		p.mu.Unlock()
+	}
+}
+
+// look examines the stream once, unless the connection is down.
+func (p *Publisher) look(ctx context.Context) {
+	p.mu.Lock()
+	connected, payloadBytes := p.gate.connected, p.gate.faultBytes
+	p.mu.Unlock()
+	if !connected {
+		return
+	}
+	err := p.examine(ctx, payloadBytes)
+	if ctx.Err() != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil || p.gate.fault != nil {
+		p.gate.probes++
+	}
+	if err != nil {
+		if p.gate.connected {
+			p.close(err)
+		}
+		return
+	}
+	p.gate.lastGood = time.Now()
+	if p.gate.fault != nil {
+		p.log().Info("the stream takes events again", "after", time.Since(p.gate.faultSince).Round(time.Millisecond))
+		p.gate.fault = nil
+		signal(p.kick)
+		p.announce()
+	}
+}
+
+// examine says what keeps the stream of the firings from taking an event. It
+// makes the stream if there is none.
+func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
+	asking, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	want := p.Streams.configs()[0]
+	info, err := streamInfo(asking, p.js, want.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return p.remake(ctx, want.Name)
+	case err != nil:
+		return fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
+	}
+	for _, fault := range p.Streams.faults(want, info.Config) {
+		if !isWarning(fault) {
+			return fault
+		}
+	}
+	return fullness(info, payloadBytes)
+}
+
+// remake makes the streams again.
+func (p *Publisher) remake(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, remakeTimeout)
+	defer cancel()
+	if err := EnsureStreams(ctx, p.js, p.Streams); err != nil {
+		return fmt.Errorf("the stream is gone and cannot be made again: %w", err)
+	}
+	p.log().Warn("the stream was gone and has been made again", "source", name)
+	return nil
+}
+
+// fullness says how full a stream is if it cannot take an event with a payload of
+// the given size.
+func fullness(info *jetstream.StreamInfo, payloadBytes int) error {
+	c, s := info.Config, info.State
+	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
+		return nil
+	}
+	fix := "purge it, raise its limits, or let it discard old messages"
+	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
+		return &StreamFault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Fix: fix}
+	}
+	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
+		return &StreamFault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Fix: fix}
+	}
+	return nil
+}
+
+// Healthy returns nil while events can be published as far as is known, and else
+// what does not work. It answers from memory, and may be called at any time.
+func (p *Publisher) Healthy() error {
+	select {
+	case <-p.started:
+	default:
+		return errors.New("the publisher has not started")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since := func(t time.Time) time.Duration { return time.Since(t).Round(time.Second) }
+	switch g := &p.gate; {
+	case p.stopping:
+		return ErrStopped
+	case !g.connected:
+		return fmt.Errorf("NATS has been disconnected for %v", since(g.changedAt))
+	case g.fault != nil:
+		return g.fault
+	case time.Since(g.lastGood) > staleAfter:
+		return fmt.Errorf("JetStream has not answered for %v", since(g.lastGood))
+	case !g.silent.IsZero():
+		return fmt.Errorf("no event has been acknowledged for %v: does the NATS user have the right to publish to %s?",
+			since(g.silent), p.Streams.SubjectAll(keys.Fired))
+	}
+	return nil
+}
