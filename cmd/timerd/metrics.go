@@ -1,0 +1,120 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// metrics is how a user sees that the guarantees hold.
+type metrics struct {
+	fired       *prometheus.CounterVec
+	lateness    prometheus.Histogram
+	duplicates  prometheus.Counter
+	failures    *prometheus.CounterVec
+	settled     prometheus.Counter
+	released    prometheus.Counter
+	adopted     prometheus.Counter
+	rescheduled prometheus.Counter
+	cancelled   prometheus.Counter
+	refused     prometheus.Counter
+	gaps        *prometheus.CounterVec
+	audits      *prometheus.CounterVec
+	auditTime   prometheus.Histogram
+	pending     prometheus.Gauge
+	firing      prometheus.Gauge
+	complete    prometheus.Gauge
+}
+
+// newMetrics registers timerd's metrics. inFlight is asked at each scrape.
+func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "timerd", Name: name, Help: help})
+		registry.MustRegister(c)
+		return c
+	}
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "timerd", Name: name, Help: help}, []string{label})
+		registry.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "timerd", Name: name, Help: help})
+		registry.MustRegister(g)
+		return g
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "timerd", Name: name, Help: help, Buckets: buckets})
+		registry.MustRegister(h)
+		return h
+	}
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "timerd", Name: "inflight_firings",
+			Help: "Firings claimed by this process and not yet settled.",
+		}, func() float64 { return float64(inFlight()) }),
+	)
+	return &metrics{
+		fired: counters("fired_total", "Events published and acknowledged by JetStream, by what made them fire.", "trigger"),
+		lateness: histogram("lateness_seconds", "How long after its due time an event was published.",
+			[]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600}),
+		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
+		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
+		settled:     counter("settled_total", "Firings taken out of the schedule after their acknowledgement."),
+		released:    counter("released_total", "Claims given back because the event could not be published in time."),
+		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
+		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
+		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
+		refused:     counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
+		gaps:        counters("gaps_total", "Times in which keyspace events may have been missed, by reason; each is followed by an audit.", "reason"),
+		audits:      counters("audits_total", "Audits of all keys and timers, by reason.", "reason"),
+		auditTime:   histogram("audit_seconds", "How long an audit took.", prometheus.ExponentialBuckets(.001, 4, 10)),
+		pending:     gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
+		firing:      gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
+		complete:    gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
+	}
+}
+
+// publisherHooks feeds what the publisher does into the metrics.
+func (m *metrics) publisherHooks() notify.Hooks {
+	return notify.Hooks{
+		Fired: func(f *schedule.Firing, lateness time.Duration, duplicate bool) {
+			m.fired.WithLabelValues(string(f.Trigger)).Inc()
+			m.lateness.Observe(lateness.Seconds())
+			if duplicate {
+				m.duplicates.Inc()
+			}
+		},
+		Failed:   func(class notify.Failure) { m.failures.WithLabelValues(string(class)).Inc() },
+		Settled:  func(n int) { m.settled.Add(float64(n)) },
+		Released: func(n int) { m.released.Add(float64(n)) },
+	}
+}
+
+// observed counts what hints or an audit brought.
+func (m *metrics) observed(seen schedule.Observed) {
+	m.adopted.Add(float64(seen.Adopted))
+	m.rescheduled.Add(float64(seen.Rescheduled))
+	m.cancelled.Add(float64(seen.Cancelled))
+}
+
+// audited counts an audit.
+func (m *metrics) audited(reason string, seen schedule.Observed, took time.Duration) {
+	m.audits.WithLabelValues(reason).Inc()
+	m.auditTime.Observe(took.Seconds())
+	m.observed(seen)
+}
+
+// setComplete notes whether the events that adoption needs arrive.
+func (m *metrics) setComplete(complete bool) {
+	m.complete.Set(0)
+	if complete {
+		m.complete.Set(1)
+	}
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/listener"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/reconciler"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// closeTimeout bounds the end of the connections.
+const closeTimeout = 2 * time.Second
+
+func newServe() *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run timerd, configured by the environment",
+		Long:  "Run timerd until SIGTERM or SIGINT.\n\n" + environmentHelp(),
+		Args:  arguments(cobra.NoArgs),
+		RunE:  runServe,
+	}
+}
+
+func runServe(cmd *cobra.Command, _ []string) error {
+	c, log, err := commandConfig(cmd, sectionRedis|sectionNATS|sectionService)
+	if err != nil {
+		return err
+	}
+	return serve(cmd.Context(), c, log)
+}
+
+// serve runs timerd until ctx ends.
+//
+//	                 hints                     wake, gap
+//	Redis ── events ──────▶ listener ─────────────────────────▶ reconciler
+//	  ▲  ▲                     │ observe                  claim │    ▲ wait
+//	  │  └─────────────────────┴──────── schedule ◀─────────────┘    │
+//	  │                                      ▲                       ▼ firings
+//	  └── trigger keys, index                └──── settle ─────── publisher ──▶ NATS
+//
+// At the end the listener and the reconciler stop first, so that nothing new is
+// claimed; then the publisher finishes and settles what it has; then the HTTP
+// server and the connections end.
+func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
+	began := time.Now()
+	connect := connector{log: log, patience: startPatience}
+	rdb, err := connect.redis(ctx, c.Redis)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	node, ok := rdb.(*redis.Client)
+	if !ok {
+		return errors.New("TIMERD_REDIS_MODE=cluster: this version serves a standalone Redis or one behind Sentinel")
+	}
+
+	nc, closeNATS, err := openService(ctx, connect, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeNATS()) }()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("JetStream: %w", err)
+	}
+	if err := notify.EnsureStreams(ctx, js, c.NATS.Streams); err != nil {
+		return err
+	}
+
+	sched := schedule.New(rdb, c.Service.MaxPayload)
+	if err := sched.Load(ctx); err != nil {
+		return err
+	}
+
+	instance := instanceID()
+	registry := prometheus.NewRegistry()
+	publisher := notify.NewPublisher(nc, js, sched)
+	m := newMetrics(registry, publisher.InFlight)
+	publisher.Streams = c.NATS.Streams
+	publisher.Policies = c.Service.Retry
+	publisher.Logger = log
+	publisher.Hooks = m.publisherHooks()
+
+	rec := reconciler.New(sched, publisher, rdb, c.Service.Namespaces, instance)
+	rec.Logger = log
+	rec.SweepInterval = c.Service.SweepInterval
+	rec.Lease = c.Service.Lease
+	rec.OnAudit = m.audited
+	rec.OnCounts = func(pending, firing int64) {
+		m.pending.Set(float64(pending))
+		m.firing.Set(float64(firing))
+	}
+	rec.OnClaimed = func(claimed schedule.Claimed) {
+		m.rescheduled.Add(float64(claimed.Rescheduled))
+		m.cancelled.Add(float64(claimed.Cancelled))
+	}
+
+	ready := &readiness{log: log}
+	ready.add("redis", func(ctx context.Context) error { return rdb.Ping(ctx).Err() })
+	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })
+
+	intake := []func(context.Context){rec.Run}
+	if c.Service.KeyspaceEvents {
+		events := listener.New(node, sched, node.Options().DB, c.Service.Namespaces, instance)
+		events.Logger = log
+		events.OnObserved = func(seen schedule.Observed) {
+			m.observed(seen)
+			rec.Observed(seen)
+		}
+		events.OnWake = rec.Wake
+		events.OnGap = func(reason string) {
+			m.gaps.WithLabelValues(reason).Inc()
+			rec.Gap(reason)
+		}
+		events.OnComplete = func(complete bool) {
+			m.setComplete(complete)
+			rec.SetComplete(complete)
+		}
+		events.OnRefused = func(key string, err error) {
+			m.refused.Inc()
+			log.Warn("not a timer", "key", abbreviate(key), "err", err)
+		}
+		m.setComplete(true)
+		ready.add("keyspace events", func(context.Context) error { return events.Healthy() })
+		intake = append(intake, events.Run)
+	} else {
+		rec.SetComplete(false)
+	}
+
+	httpListener, err := listenHTTP(ctx, c.Service.HTTPAddr)
+	if err != nil {
+		return err
+	}
+	log.Info("timerd is running", "version", versionText(), "instance", instance, "redis", c.Redis.Shown, "nats", c.NATS.Shown,
+		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(httpListener), "after", time.Since(began).Round(time.Millisecond))
+	err = runAll(ctx, intake, publisher.Run, func(ctx context.Context) error {
+		if httpListener == nil {
+			<-ctx.Done()
+			return nil
+		}
+		return serveHTTP(ctx, httpListener, newHTTPHandler(ready, registry), log)
+	}, ready.run)
+	log.Info("timerd has stopped", "err", err)
+	return err
+}
+
+// runAll runs the parts of the service until ctx ends or the HTTP server or the
+// publisher fails, and ends them in order: intake, publisher, the rest.
+func runAll(ctx context.Context, intake []func(context.Context), publish, answer func(context.Context) error, watch func(context.Context)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	beyond := context.WithoutCancel(ctx)
+	publishing, stopPublishing := context.WithCancel(beyond)
+	defer stopPublishing()
+	answering, stopAnswering := context.WithCancel(beyond)
+	defer stopAnswering()
+
+	var first, second, third sync.WaitGroup
+	third.Go(func() { watch(answering) })
+	third.Go(func() {
+		if err := answer(answering); err != nil {
+			stop(err)
+		}
+	})
+	second.Go(func() {
+		if err := publish(publishing); err != nil {
+			stop(err)
+		}
+	})
+	for _, part := range intake {
+		first.Go(func() { part(ctx) })
+	}
+	<-ctx.Done()
+	first.Wait()
+	stopPublishing()
+	second.Wait()
+	stopAnswering()
+	third.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// openService connects to NATS, or starts the embedded server and connects to
+// that. The returned function ends both.
+func openService(ctx context.Context, connect connector, c config) (*nats.Conn, func() error, error) {
+	options := notify.ConnOptions()
+	var embedded *embeddedNATS
+	if c.NATS.Embedded {
+		var err error
+		if embedded, err = startEmbedded(c.NATS, c.Service.MaxPayload, connect.log); err != nil {
+			return nil, nil, err
+		}
+		options = append(options, nats.InProcessServer(embedded))
+	}
+	stop := func() error {
+		if embedded == nil {
+			return nil
+		}
+		return embedded.stop()
+	}
+	nc, err := connect.nats(ctx, c.NATS, options...)
+	if err != nil {
+		return nil, nil, errors.Join(err, stop())
+	}
+	return nc, func() error {
+		err := nc.FlushTimeout(closeTimeout)
+		nc.Close()
+		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrConnectionReconnecting) || errors.Is(err, nats.ErrTimeout) {
+			err = nil // NATS is away; whatever it has not acknowledged is not settled
+		}
+		return errors.Join(err, stop())
+	}, nil
+}
+
+// listenHTTP returns nil for no address.
+func listenHTTP(ctx context.Context, addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("TIMERD_HTTP_ADDR: %w; choose another address, or off", err)
+	}
+	return l, nil
+}
+
+func httpAddr(l net.Listener) string {
+	if l == nil {
+		return "off"
+	}
+	return l.Addr().String()
+}
+
+// instanceID returns a name that no other process has, and that tells an
+// operator which one this is.
+func instanceID() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "timerd"
+	}
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
+}
+
+// abbreviate cuts a long key for the log.
+func abbreviate(key string) string {
+	const most = 100
+	if len(key) <= most {
+		return key
+	}
+	return fmt.Sprintf("%s… (%d bytes)", key[:most], len(key))
+}
