@@ -21,8 +21,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Back-off between sessions, and how long a subscription may take.
+// Back-off between sessions, how long a subscription may take, and how often an
+// error that stays the same is logged.
 const (
+	sayAgain         = time.Minute
 	minBackoff       = 50 * time.Millisecond
 	maxBackoff       = 5 * time.Second
 	subscribeTimeout = 5 * time.Second
@@ -105,7 +107,7 @@ func (l *Listener) Run(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() { l.observe(ctx) })
 
-	backoff := minBackoff
+	backoff, said, saidAt := minBackoff, "", time.Time{}
 	for attempt := 1; ; attempt++ {
 		began := time.Now()
 		err := l.session(ctx)
@@ -114,10 +116,11 @@ func (l *Listener) Run(ctx context.Context) {
 		}
 		l.setState(err)
 		if time.Since(began) > 2*l.CanaryTimeout {
-			backoff, attempt = minBackoff, 1
+			backoff, attempt, said = minBackoff, 1, ""
 		}
-		if attempt == 1 || backoff == maxBackoff {
+		if err.Error() != said || time.Since(saidAt) > sayAgain {
 			l.Logger.Warn("keyspace events do not flow; subscribing again", "err", err, "attempt", attempt, "delay", backoff)
+			said, saidAt = err.Error(), time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -136,22 +139,29 @@ func (l *Listener) session(parent context.Context) error {
 	flagsErr := enableFlags(ctx, l.rdb)
 
 	sub := l.rdb.Subscribe(ctx)
-	defer sub.Close()
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
-	defer context.AfterFunc(ctx, func() { _ = sub.Close() })()
+	unsubscribe := func() { _ = sub.Close() }
+	defer unsubscribe()
+	defer context.AfterFunc(ctx, unsubscribe)()
 
 	channels := []string{keys.ExpiredChannel(l.db), keys.KeyspacePrefix(l.db) + l.canaryKey, keys.WakeChannel}
 	patterns := make([]string, len(l.namespaces))
 	for i, n := range l.namespaces {
 		patterns[i] = keys.KeyspacePattern(l.db, n)
 	}
-	if err := sub.Subscribe(ctx, channels...); err != nil {
+	refused := func(err error) error {
+		if redis.IsPermissionError(err) {
+			return fmt.Errorf("subscribe: %w; the user needs the channels %q", err, append(channels, patterns...))
+		}
 		return fmt.Errorf("subscribe: %w", err)
+	}
+	if err := sub.Subscribe(ctx, channels...); err != nil {
+		return refused(err)
 	}
 	if len(patterns) > 0 {
 		if err := sub.PSubscribe(ctx, patterns...); err != nil {
-			return fmt.Errorf("subscribe: %w", err)
+			return refused(err)
 		}
 	}
 
@@ -162,7 +172,7 @@ func (l *Listener) session(parent context.Context) error {
 	for confirmed := 0; confirmed < len(channels)+len(patterns); {
 		message, err := sub.Receive(ctx)
 		if err != nil {
-			return fmt.Errorf("subscribe: %w", l.explain(ctx, err))
+			return refused(l.explain(ctx, err))
 		}
 		switch m := message.(type) {
 		case *redis.Subscription:
