@@ -90,55 +90,49 @@ func (b *book) expect(t *testing.T, settled, released int) {
 	}
 }
 
-// tally counts what the hooks tell.
+// counts is what the hooks told.
+type counts struct {
+	fired, duplicates, early, settled, released int
+	failed                                      map[notify.Failure]int
+}
+
+// tally gathers what the hooks tell.
 type tally struct {
-	mu         sync.Mutex
-	fired      int
-	duplicates int
-	early      int
-	failed     map[notify.Failure]int
-	settled    int
-	released   int
+	mu  sync.Mutex
+	now counts
 }
 
 func (c *tally) hooks() notify.Hooks {
-	count := func(n *int) func(int) {
-		return func(by int) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			*n += by
-		}
+	locked := func(f func()) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		f()
 	}
+	c.now.failed = make(map[notify.Failure]int)
 	return notify.Hooks{
 		Fired: func(_ *schedule.Firing, lateness time.Duration, duplicate bool) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.fired++
-			if duplicate {
-				c.duplicates++
-			}
-			if lateness < 0 {
-				c.early++
-			}
+			locked(func() {
+				c.now.fired++
+				if duplicate {
+					c.now.duplicates++
+				}
+				if lateness < 0 {
+					c.now.early++
+				}
+			})
 		},
-		Failed: func(class notify.Failure) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if c.failed == nil {
-				c.failed = make(map[notify.Failure]int)
-			}
-			c.failed[class]++
-		},
-		Settled:  count(&c.settled),
-		Released: count(&c.released),
+		Failed:   func(class notify.Failure) { locked(func() { c.now.failed[class]++ }) },
+		Settled:  func(n int) { locked(func() { c.now.settled += n }) },
+		Released: func(n int) { locked(func() { c.now.released += n }) },
 	}
 }
 
-// got returns how many tries failed in this way.
-func (c *tally) got(class notify.Failure) int {
+func (c *tally) counts() counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failed[class]
+	now := c.now
+	now.failed = maps.Clone(now.failed)
+	return now
 }
 
 // rig is a publisher at work.
@@ -287,7 +281,7 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 	r.book.expect(t, 1000, 0)
 	testenv.Eventually(t, patience, func() bool { return r.InFlight() == 0 }, "an empty window")
 	r.stop(t)
-	if c := r.tally; c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 || c.early != 0 || len(c.failed) > 0 {
+	if c := r.tally.counts(); c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 || c.early != 0 || len(c.failed) > 0 {
 		t.Errorf("hooks counted %+v", c)
 	}
 	if _, _, calls := r.book.counts(); calls > 100 {
@@ -408,8 +402,8 @@ func TestExpiredLeaseIsNotPublished(t *testing.T) {
 	r.book.expect(t, 1, 3)
 	checkStream(t, collector, all[3:])
 	collector.Stays(1, 100*time.Millisecond)
-	if len(r.tally.failed) > 0 {
-		t.Errorf("hooks counted failures %v", r.tally.failed)
+	if c := r.tally.counts(); len(c.failed) > 0 {
+		t.Errorf("hooks counted failures %v", c.failed)
 	}
 }
 

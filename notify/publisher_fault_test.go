@@ -1,0 +1,472 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/notify"
+)
+
+// healthy waits until Healthy returns an error with this text, or nil for "".
+func (r *rig) healthy(t *testing.T, within time.Duration, text string) {
+	t.Helper()
+	testenv.Eventually(t, within, func() error {
+		err := r.Healthy()
+		if text == "" && err == nil || text != "" && err != nil && strings.Contains(err.Error(), text) {
+			return nil
+		}
+		return errors.Join(errors.New("it says"), err)
+	}, "health "+text)
+}
+
+// blocked checks that Wait does not return for a moment.
+func (r *rig) blocked(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := r.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Wait returned %v, want it to wait", err)
+	}
+}
+
+func TestRestartOfNATSLosesAndDoublesNothing(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	const batches, size = 60, 50
+	all := firings(0, batches*size, "x")
+	halfway := make(chan struct{})
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		for i := range batches {
+			if i == batches/3 {
+				close(halfway)
+			}
+			if err := r.Wait(t.Context()); err != nil {
+				t.Errorf("Wait: %v", err)
+			}
+			r.publish(t, all[i*size:(i+1)*size]...)
+		}
+	}()
+	<-halfway
+	nats.Restart()
+	<-published
+	r.book.expect(t, len(all), 0)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
+	r.healthy(t, patience, "")
+}
+
+func TestFiringsWaitForNATS(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	r.healthy(t, patience, "")
+	nats.Stop()
+	r.healthy(t, 5*time.Second, "NATS has been disconnected")
+	r.blocked(t)
+	all := firings(0, 10, "x")
+	r.publish(t, all...)
+	waited := make(chan error, 1)
+	go func() { waited <- r.Wait(t.Context()) }()
+	nats.Start()
+	if err := <-waited; err != nil {
+		t.Errorf("Wait: %v", err)
+	}
+	r.healthy(t, 10*time.Second, "")
+	r.book.expect(t, 10, 0)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
+}
+
+func TestLeasesRunOutWhileNATSIsAway(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	nats.Stop()
+	r.healthy(t, patience, "NATS has been disconnected")
+	all := firings(0, 10, "x")
+	for i := range all {
+		all[i].Lease = 300 * time.Millisecond
+	}
+	r.publish(t, all...)
+	r.book.expect(t, 0, 10)
+	nats.Start()
+	r.healthy(t, patience, "")
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	collector.Stays(0, 200*time.Millisecond)
+	if c := r.tally.counts(); r.InFlight() != 0 || c.released != 10 || c.failed[notify.FailureDisconnected] == 0 {
+		t.Errorf("%d in flight, hooks counted %+v", r.InFlight(), c)
+	}
+}
+
+func TestLostAcknowledgementsDoubleNothing(t *testing.T) {
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	r := start(t, nats, "nats://"+proxy.Addr(), nil, nil)
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	r.healthy(t, patience, "")
+	// The events reach the stream, but the connection breaks before the
+	// acknowledgements come through the proxy.
+	proxy.Delay(500 * time.Millisecond)
+	all := firings(0, 100, "x")
+	r.publish(t, all...)
+	collector.Wait(100, patience)
+	proxy.Drop()
+	proxy.Heal()
+	r.book.expect(t, 100, 0)
+	checkStream(t, collector, all)
+	collector.Stays(100, 100*time.Millisecond)
+	r.stop(t)
+	if c := r.tally.counts(); c.duplicates != 100 || c.fired != 100 || c.failed[notify.FailureDisconnected] < 100 {
+		t.Errorf("hooks counted %+v, want 100 duplicates and as many failures", c)
+	}
+}
+
+func TestLateAcknowledgementCounts(t *testing.T) {
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	r := start(t, nats, "nats://"+proxy.Addr(), nil, func(p *notify.Publisher) { p.AckWait = 150 * time.Millisecond })
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	proxy.Delay(200 * time.Millisecond)
+	all := firings(0, 20, "x")
+	r.publish(t, all...)
+	r.book.expect(t, 20, 0)
+	proxy.Heal()
+	checkStream(t, collector, all)
+	r.stop(t)
+	if c := r.tally.counts(); c.failed[notify.FailureTimeout] < 20 || c.fired != 20 {
+		t.Errorf("hooks counted %+v", c)
+	}
+}
+
+func TestFlakyNetworkLosesAndDoublesNothing(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	r := start(t, nats, "nats://"+proxy.Addr(), nil, nil)
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	all := firings(0, 5000, "x")
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		for batch := range slices.Chunk(all, 100) {
+			r.publish(t, batch...)
+		}
+	}()
+	for i := range 8 {
+		collector.WaitFunc(patience, func(seen []testenv.Message) error {
+			if len(seen) < (i+1)*500 {
+				return errors.New("too few messages")
+			}
+			return nil
+		})
+		proxy.Drop()
+	}
+	<-published
+	r.book.expect(t, 5000, 0)
+	checkStream(t, collector, all)
+}
+
+func TestFullStreamHoldsFiringsBack(t *testing.T) {
+	nats := testenv.NATS(t)
+	js := nats.JetStream()
+	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 5}
+	stream, err := js.CreateStream(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, nats, nats.URL(), nil, nil)
+	collector := testenv.Collect(t, js, "TIMERS")
+	all := firings(0, 20, "x")
+	for i := 15; i < 20; i++ {
+		all[i].Lease = 500 * time.Millisecond
+	}
+	r.publish(t, all...)
+	r.book.expect(t, 5, 5)
+	r.healthy(t, 5*time.Second, "it is full: 5 messages of at most 5")
+	r.blocked(t)
+	collector.Stays(5, 300*time.Millisecond)
+	if n := r.tally.counts().failed[notify.FailureFull]; n > 100 {
+		t.Errorf("%d refusals: it keeps trying a stream that is full", n)
+	}
+
+	waited := make(chan error, 1)
+	go func() { waited <- r.Wait(t.Context()) }()
+	for range 2 {
+		collector.WaitFunc(patience, func([]testenv.Message) error {
+			info, err := stream.Info(t.Context())
+			if err != nil || info.State.Msgs < 5 {
+				return errors.Join(errors.New("not full"), err)
+			}
+			return nil
+		})
+		if err := stream.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.book.expect(t, 15, 5)
+	collector.Wait(15, patience)
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waited; err != nil {
+		t.Errorf("Wait: %v", err)
+	}
+	r.healthy(t, patience, "")
+	if dup := collector.DuplicateIDs(); len(dup) > 0 {
+		t.Errorf("stored twice: %v", dup)
+	}
+}
+
+func TestStreamFullOfBytesHoldsFiringsBack(t *testing.T) {
+	nats := testenv.NATS(t)
+	js := nats.JetStream()
+	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Discard: jetstream.DiscardNew, MaxBytes: 20_000}
+	stream, err := js.CreateStream(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, nats, nats.URL(), nil, nil)
+	r.publish(t, firings(0, 3, strings.Repeat("x", 8_000))...)
+	r.book.expect(t, 2, 0)
+	r.healthy(t, 5*time.Second, "of at most 20000")
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.book.expect(t, 3, 0)
+	r.healthy(t, patience, "")
+}
+
+func TestDeletedStreamIsMadeAgain(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	first := firings(0, 5, "x")
+	r.publish(t, first...)
+	r.book.expect(t, 5, 0)
+	if err := r.js.DeleteStream(t.Context(), "TIMERS"); err != nil {
+		t.Fatal(err)
+	}
+	second := firings(5, 50, "x")
+	r.publish(t, second...)
+	r.book.expect(t, 55, 0)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), second)
+	r.healthy(t, patience, "")
+	if r.tally.counts().failed[notify.FailureNoStream] == 0 {
+		t.Error("hooks counted no missing stream")
+	}
+}
+
+func TestDeletedStreamIsMissedWithoutFirings(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	r.healthy(t, patience, "")
+	if err := r.js.DeleteStream(t.Context(), "TIMERS"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.fired.x.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.healthy(t, 5*time.Second, "because stream OTHER takes timers.fired.x.>")
+	r.blocked(t)
+	if err := r.js.DeleteStream(t.Context(), "OTHER"); err != nil {
+		t.Fatal(err)
+	}
+	r.healthy(t, 10*time.Second, "")
+}
+
+func TestUnfitStreamIsNoticed(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	r.healthy(t, patience, "")
+	config := streamConfig(t, r.js, "TIMERS")
+	config.Subjects = []string{"timers.fired.a.>"}
+	if _, err := r.js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	all := firings(0, 3, "x")
+	r.publish(t, all...)
+	r.healthy(t, 5*time.Second, "nats stream edit TIMERS --subjects 'timers.fired.>'")
+	config.Subjects = []string{"timers.fired.>"}
+	if _, err := r.js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	r.book.expect(t, 3, 0)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
+}
+
+func TestTooLargeEventFiresWithoutPayload(t *testing.T) {
+	for name, limit := range map[string]struct {
+		server func(*server.Options)
+		stream int32
+	}{
+		"max_payload of the server":  {server: func(o *server.Options) { o.MaxPayload = 20_000 }},
+		"max_msg_size of the stream": {server: func(*server.Options) {}, stream: 20_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nats := testenv.NATS(t, limit.server)
+			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, MaxMsgSize: limit.stream}
+			if _, err := nats.JetStream().CreateStream(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, nats, nats.URL(), nil, nil)
+			collector := testenv.Collect(t, r.js, "TIMERS")
+			all := slices.Concat(firings(0, 3, strings.Repeat("x", 20_000)), firings(3, 3, strings.Repeat("x", 18_000)), firings(6, 1, strings.Repeat("\xff", 18_000)))
+			r.publish(t, all...)
+			events := checkStream(t, collector, all)
+			for i, f := range all {
+				e := events[f.Key.String()]
+				whole := i >= 3 && i < 6
+				if whole && string(e.Data) != string(f.Payload) || !whole && (e.Data != nil || e.Status != event.StatusTooLarge) {
+					t.Errorf("%s of %d bytes fired with %d bytes and status %q", f.Key, len(f.Payload), len(e.Data), e.Status)
+				}
+			}
+			r.book.expect(t, 7, 0)
+			if n := r.tally.counts().failed[notify.FailureTooLarge]; n != 4 {
+				t.Errorf("%d failures for size, want 4", n)
+			}
+		})
+	}
+}
+
+func TestStrangersRepliesAreIgnored(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	stranger := nats.Conn()
+	for _, answer := range []string{"ok", "{}", `{"stream":""}`, "", `{"stream":1,"seq":2}`, `null`} {
+		_, err := stranger.Subscribe("timers.fired.>", func(m *natsgo.Msg) {
+			if err := m.Respond([]byte(answer)); err != nil {
+				t.Errorf("responding: %v", err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stranger.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	all := firings(0, 50, "x")
+	r.publish(t, all...)
+	r.book.expect(t, 50, 0)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
+	if c := r.tally.counts(); len(c.failed) > 0 {
+		t.Errorf("hooks counted failures %v", c.failed)
+	}
+}
+
+func TestUserWithoutTheRightToPublish(t *testing.T) {
+	allowed := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.>"}}}
+	nats := testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: allowed}}
+		o.NoAuthUser = "admin"
+	})
+	r := start(t, nats, "nats://timerd:t@"+nats.Addr(), nil, func(p *notify.Publisher) { p.AckWait = 100 * time.Millisecond })
+	f := firings(0, 1, "x")
+	f[0].Lease = 500 * time.Millisecond
+	r.publish(t, f...)
+	r.healthy(t, 5*time.Second, "does the NATS user have the right to publish to timers.fired.>?")
+	r.book.expect(t, 0, 1)
+}
+
+func TestSilentNetworkIsNoticed(t *testing.T) {
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	r := start(t, nats, "nats://"+proxy.Addr(), nil, nil)
+	r.healthy(t, patience, "")
+	proxy.Blackhole()
+	all := firings(0, 10, "x")
+	r.publish(t, all...)
+	testenv.Eventually(t, 5*time.Second, func() bool { return r.Healthy() != nil }, "noticing")
+	r.blocked(t)
+	proxy.Heal()
+	r.healthy(t, 10*time.Second, "")
+	r.book.expect(t, 10, 0)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
+}
+
+func TestDrainSettlesWhatIsAcknowledged(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	r := start(t, nats, "nats://"+proxy.Addr(), nil, nil)
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	proxy.Delay(200 * time.Millisecond)
+	all := firings(0, 500, "x")
+	r.publish(t, all...)
+	r.stop(t)
+	if settled, released, _ := r.book.counts(); settled != 500 || released != 0 {
+		t.Errorf("%d settled and %d released after the end", settled, released)
+	}
+	checkStream(t, collector, all)
+
+	if err := r.Wait(t.Context()); !errors.Is(err, notify.ErrStopped) {
+		t.Errorf("Wait: %v, want %v", err, notify.ErrStopped)
+	}
+	if err := r.Healthy(); !errors.Is(err, notify.ErrStopped) {
+		t.Errorf("Healthy: %v, want %v", err, notify.ErrStopped)
+	}
+	if err := r.Publish(t.Context(), firings(500, 3, "x")); !errors.Is(err, notify.ErrStopped) {
+		t.Errorf("Publish: %v, want %v", err, notify.ErrStopped)
+	}
+	r.book.expect(t, 500, 3)
+}
+
+func TestDrainGivesBackWhatCannotBePublished(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	for name, fault := range map[string]func(){"refused": proxy.Cut, "silent": proxy.Blackhole} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, nats, "nats://"+proxy.Addr(), nil, func(p *notify.Publisher) { p.DrainTimeout = 2 * time.Second })
+			r.healthy(t, patience, "")
+			fault()
+			r.publish(t, firings(0, 5, "x")...)
+			begin := time.Now()
+			r.stop(t)
+			if took := time.Since(begin); took > 3*time.Second {
+				t.Errorf("draining took %v", took)
+			}
+			r.book.expect(t, 0, 5)
+			proxy.Heal()
+		})
+	}
+}
+
+func TestDrainEndsWhenNothingWorks(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.DrainTimeout = time.Second })
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	r.book.failWith(errors.New("Redis is away"))
+	r.publish(t, firings(0, 5, "x")...)
+	collector.Wait(5, patience)
+	begin := time.Now()
+	r.stop(t)
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("draining took %v", took)
+	}
+}
+
+func TestPublishGivesBackWhatFindsNoRoom(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.Window = 4 })
+	nats.Stop()
+	r.healthy(t, patience, "NATS has been disconnected")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := r.Publish(ctx, firings(0, 10, "x")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "6 of the firings not published") {
+		t.Errorf("Publish: %v", err)
+	}
+	r.book.expect(t, 0, 6)
+	nats.Start()
+	r.book.expect(t, 4, 6)
+}
