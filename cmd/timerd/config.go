@@ -26,8 +26,10 @@ const (
 	maxSweep = time.Minute
 	// maxLease keeps the second publication of a firing, by whoever takes over
 	// from a dead timerd, well within JetStream's duplicate window of 2 minutes.
-	minLease        = time.Second
-	maxLease        = 30 * time.Second
+	minLease = time.Second
+	maxLease = 30 * time.Second
+	// minDuplicates is the shortest duplicate window that any lease is fine with.
+	minDuplicates   = 30 * time.Second
 	maxPayloadBound = 512 << 20 // what a Redis string can hold
 	maxPrefixBytes  = 128
 	maxStreamBytes  = 200 // JetStream allows 255; the suffixes and consumer names need room
@@ -74,6 +76,14 @@ type config struct {
 	Warnings []string
 }
 
+// streams returns the streams to use. Their duplicate window must outlast a
+// claim, with room for whoever takes over from a dead timerd.
+func (c config) streams() notify.Streams {
+	s := c.NATS.Streams
+	s.MinDuplicates = max(minDuplicates, 2*c.Service.Lease)
+	return s
+}
+
 // serviceConfig is what only a running timerd needs.
 type serviceConfig struct {
 	Namespaces     keys.Namespaces
@@ -94,9 +104,10 @@ type logConfig struct {
 // section is a part of the configuration.
 type section uint8
 
-// The sections. Logging belongs to every command.
+// The sections.
 const (
-	sectionRedis section = 1 << iota
+	sectionLog section = 1 << iota
+	sectionRedis
 	sectionNATS
 	sectionService
 )
@@ -152,7 +163,9 @@ func readConfig(sections section) (config, error) {
 	if err := envconfig.Process(envPrefix, &env); err != nil {
 		return c, &configError{[]error{err}} // cannot happen: every field is a string
 	}
-	c.Log = parseLog(&env, &f)
+	if sections&sectionLog != 0 {
+		c.Log = parseLog(&env, &f)
+	}
 	if sections&sectionRedis != 0 {
 		c.Redis = parseRedis(&env, &f)
 	}

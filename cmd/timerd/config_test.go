@@ -29,7 +29,7 @@ func setEnv(t *testing.T, variables map[string]string) {
 	}
 }
 
-const sectionAll = sectionRedis | sectionNATS | sectionService
+const sectionAll = sectionLog | sectionRedis | sectionNATS | sectionService
 
 func TestConfigDefaults(t *testing.T) {
 	setEnv(t, map[string]string{"TIMERD_NAMESPACES": "*"})

@@ -72,15 +72,11 @@ func redisRefused(err error) bool {
 // nats connects to NATS and makes sure that JetStream answers. Further options,
 // such as nats.InProcessServer, come last. The caller closes the connection.
 func (c connector) nats(ctx context.Context, config natsConfig, extra ...nats.Option) (*nats.Conn, error) {
-	var nc *nats.Conn
-	err := c.persist(ctx, "NATS at "+config.Shown, natsRefused, func(ctx context.Context) error {
-		if nc == nil {
-			conn, err := nats.Connect(config.URL, append(natsOptions(config, c.log), extra...)...)
-			if err != nil {
-				return err
-			}
-			nc = conn
-		}
+	nc, err := c.dialNATS(ctx, config, extra...)
+	if err != nil {
+		return nil, err
+	}
+	err = c.persist(ctx, "JetStream at "+config.Shown, natsRefused, func(ctx context.Context) error {
 		js, err := jetstream.New(nc)
 		if err != nil {
 			return err
@@ -89,12 +85,20 @@ func (c connector) nats(ctx context.Context, config natsConfig, extra ...nats.Op
 		return err
 	})
 	if err != nil {
-		if nc != nil {
-			nc.Close()
-		}
+		nc.Close()
 		return nil, err
 	}
 	return nc, nil
+}
+
+// dialNATS connects to NATS, with or without JetStream.
+func (c connector) dialNATS(ctx context.Context, config natsConfig, extra ...nats.Option) (nc *nats.Conn, err error) {
+	options := append(natsOptions(config, c.log), extra...)
+	err = c.persist(ctx, "NATS at "+config.Shown, natsRefused, func(context.Context) error {
+		nc, err = nats.Connect(config.URL, options...)
+		return err
+	})
+	return nc, err
 }
 
 // natsRefused tells whether trying again is of no use.

@@ -86,6 +86,12 @@ func startNATSServer(config natsConfig, maxPayload int, log *slog.Logger) (*serv
 // listenAddr returns the address on which the embedded server listens.
 func (c natsConfig) listenAddr() string { return cmp.Or(c.Listen, embeddedAddr) }
 
+// fromOutside returns how another process connects to the embedded server.
+func (c natsConfig) fromOutside() natsConfig {
+	url := "nats://" + c.listenAddr()
+	return natsConfig{URL: url, Shown: url, Streams: c.Streams}
+}
+
 // listenOn has the server listen on an address, if it is free.
 func listenOn(o *server.Options, config natsConfig, log *slog.Logger) error {
 	address := config.listenAddr()

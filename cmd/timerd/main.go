@@ -31,7 +31,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	if c, err := readConfig(0); err == nil {
+	if c, err := readConfig(sectionLog); err == nil {
 		redis.SetLogger(redisLogger{newLogger(c.Log, os.Stderr)})
 	}
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -46,13 +46,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	var said exitCode
 	var usage *usageError
 	var config *configError
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errSaid):
-		return exitFailed
+	case errors.As(err, &said):
+		return int(said)
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "timerd: %v\nTry: %s --help\n", err, usage.command)
 		return exitUsage
@@ -65,8 +66,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 }
 
-// errSaid ends a command with exit code 1 where the command has said why itself.
-var errSaid = errors.New("failed")
+// exitCode ends a command that has said itself what is wrong.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // usageError is a command line that makes no sense.
 type usageError struct {

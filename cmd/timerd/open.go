@@ -12,7 +12,7 @@ import (
 // commandConfig reads the sections of the configuration that a client command
 // needs, and passes its warnings on.
 func commandConfig(cmd *cobra.Command, sections section) (config, *slog.Logger, error) {
-	c, err := readConfig(sections)
+	c, err := readConfig(sections | sectionLog)
 	for _, warning := range c.Warnings {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", warning)
 	}
@@ -30,8 +30,7 @@ func openRedis(cmd *cobra.Command, c config, log *slog.Logger) (redis.UniversalC
 func openNATS(cmd *cobra.Command, c config, log *slog.Logger) (*nats.Conn, error) {
 	n := c.NATS
 	if n.Embedded {
-		n.URL = "nats://" + n.listenAddr()
-		n.Shown = n.URL
+		n = n.fromOutside()
 	}
 	return connector{log: log}.nats(cmd.Context(), n)
 }

@@ -12,7 +12,7 @@ func newRoot() *cobra.Command {
 		Use:   "timerd",
 		Short: "Timers in Redis, fired as NATS events",
 		Args:  noSuchCommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE:  runServe,
 		// Errors are told by run, which knows the exit codes.
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -22,7 +22,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{cmd.CommandPath(), err}
 	})
-	root.AddCommand(newSet(), newGet(), newCancel(), newLs(), newWatch(), newVersion())
+	root.AddCommand(newServe(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDoctor(), newVersion())
 	return root
 }
 

@@ -161,7 +161,7 @@ The exit code is 0 only for the first.
 					return err
 				}
 				if outcome != client.Cancelled {
-					return errSaid
+					return exitCode(exitFailed)
 				}
 				return nil
 			})

@@ -1,0 +1,277 @@
+package doctor_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const maxPayload = 1000
+
+// wants checks the findings of one check: "level text fix" of each, in parts.
+func wants(t *testing.T, findings []doctor.Finding, check string, level doctor.Level, texts ...string) {
+	t.Helper()
+	for _, f := range findings {
+		all := f.Text + " | " + f.Fix
+		if f.Check != check || f.Level != level {
+			continue
+		}
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(all, text) }) {
+			if level != doctor.OK && f.Fix == "" {
+				t.Errorf("%s: no fix in %+v", check, f)
+			}
+			return
+		}
+	}
+	t.Errorf("want %s of %s with %q, got:\n%s", level, check, texts, describe(findings))
+}
+
+func describe(findings []doctor.Finding) string {
+	var b strings.Builder
+	for _, f := range findings {
+		b.WriteString("\t" + string(f.Level) + " " + f.Check + ": " + f.Text + " | " + f.Fix + "\n")
+	}
+	return b.String()
+}
+
+func namespaces(t *testing.T, s string) keys.Namespaces {
+	t.Helper()
+	ns, err := keys.ParseNamespaces(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+func checkRedis(t *testing.T, rdb *redis.Client, configure ...func(*doctor.Redis)) []doctor.Finding {
+	t.Helper()
+	d := doctor.NewRedis(rdb)
+	d.MaxPayload = maxPayload
+	d.Namespaces = namespaces(t, "app1:trans,shop")
+	for _, f := range configure {
+		f(d)
+	}
+	return d.Check(t.Context())
+}
+
+func TestRedisAsShipped(t *testing.T) {
+	testenv.NoLeaks(t)
+	s := testenv.Redis(t)
+	rdb := s.Client()
+	findings := checkRedis(t, rdb)
+	wants(t, findings, "function library", doctor.Warn, "not loaded yet", "start timerd once")
+	if err := schedule.New(rdb, maxPayload).Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	findings = checkRedis(t, rdb)
+	for _, f := range findings {
+		if f.Level != doctor.OK {
+			t.Errorf("%+v", f)
+		}
+	}
+	for check, text := range map[string]string{
+		"redis version": s.Version(), "redis role": "master", "keyspace events": "notify-keyspace-events is",
+		"persistence": "append-only file", "eviction": "noeviction", "redis rights": "user default may do all that timerd does on its index and in app1:trans,shop",
+		"function library": "of this version", "clock": "that of Redis agrees",
+	} {
+		wants(t, findings, check, doctor.OK, text)
+	}
+	if n, err := rdb.DBSize(t.Context()).Result(); err != nil || n != 0 {
+		t.Errorf("%d keys are left, %v", n, err)
+	}
+}
+
+func TestRedisMisconfigured(t *testing.T) {
+	s := testenv.Redis(t, testenv.RedisConfig("appendonly", "no"), testenv.RedisConfig("maxmemory", "100mb"))
+	rdb := s.Client()
+	set := func(name, value string) {
+		t.Helper()
+		if err := rdb.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := schedule.New(rdb, maxPayload+1).Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	set("notify-keyspace-events", "Ex")
+	set("maxmemory-policy", "allkeys-lru")
+	findings := checkRedis(t, rdb)
+	wants(t, findings, "keyspace events", doctor.Fail, `is "xE" and lacks Kg$he`, "CONFIG SET notify-keyspace-events KEg$hxe")
+	wants(t, findings, "persistence", doctor.Fail, "a restart loses every timer", "appendonly yes")
+	wants(t, findings, "eviction", doctor.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
+	wants(t, findings, "function library", doctor.Warn, "another TIMERD_MAX_PAYLOAD")
+
+	set("notify-keyspace-events", "KEg$xe")
+	set("save", "3600 1")
+	set("maxmemory-policy", "volatile-ttl")
+	findings = checkRedis(t, rdb)
+	wants(t, findings, "keyspace events", doctor.Warn, "lacks h")
+	wants(t, findings, "persistence", doctor.Warn, "snapshots only (save 3600 1)")
+	wants(t, findings, "eviction", doctor.Warn, "volatile-ttl")
+
+	set("maxmemory-policy", "noeviction")
+	set("maxmemory", "1mb")
+	findings = checkRedis(t, rdb, func(d *doctor.Redis) { d.Events = false })
+	wants(t, findings, "keyspace events", doctor.OK, "TIMERD_KEYSPACE_EVENTS=off")
+	wants(t, findings, "eviction", doctor.Warn, "bytes are used")
+
+	set("maxmemory", "0")
+	set("maxmemory-policy", "allkeys-lru")
+	wants(t, checkRedis(t, rdb), "eviction", doctor.Warn, "once a maxmemory is set")
+}
+
+func TestRedisSynced(t *testing.T) {
+	s := testenv.Redis(t, testenv.RedisConfig("appendfsync", "no"))
+	wants(t, checkRedis(t, s.Client()), "persistence", doctor.Warn, "synced when the operating system likes")
+	if err := s.Client().ConfigSet(t.Context(), "appendfsync", "always").Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, checkRedis(t, s.Client()), "persistence", doctor.OK, "every write is synced")
+}
+
+func TestRedisReplicaAndCluster(t *testing.T) {
+	master := testenv.Redis(t)
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	replica := testenv.Redis(t, testenv.RedisConfig("replicaof", host, port))
+	wants(t, checkRedis(t, replica.Client()), "redis role", doctor.Fail, "replica of "+master.Addr(), "TIMERD_REDIS_MODE=sentinel")
+	cluster := testenv.Redis(t, testenv.RedisConfig("cluster-enabled", "yes"))
+	wants(t, checkRedis(t, cluster.Client()), "redis cluster", doctor.Fail, "Redis Cluster")
+}
+
+// The ACL example that is shipped allows all that is tried, for its database and
+// its namespaces; taking one thing away is found, with the command that mends it.
+func TestRedisRights(t *testing.T) {
+	file, err := os.ReadFile("../../deploy/users.acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	acl := strings.NewReplacer("resetpass", "nopass", "&timerd:*", "&timerd:* &__keyspace@0__:timerd:canary:*").Replace(string(file))
+	s := testenv.Redis(t, testenv.RedisACL(acl))
+	as := func(user string) *redis.Client {
+		return s.Client(func(o *redis.Options) { o.Username, o.Password = user, "any" })
+	}
+	all := func(d *doctor.Redis) { d.Namespaces = namespaces(t, "*") }
+	admin, timerd := as("admin"), as("timerd")
+	findings := checkRedis(t, timerd, all)
+	wants(t, findings, "redis rights", doctor.OK, "user timerd may do all")
+
+	for _, test := range []struct{ take, want string }{
+		{"-zrangebyscore", "ACL SETUSER timerd +zrangebyscore;"},
+		{"-config|get", "+config|get"},
+		{"-object|idletime", "+object|idletime"},
+		{"-function|load -evalsha", "+evalsha +function|load;"},
+		{"-psubscribe", "+psubscribe"},
+		{"resetkeys ~timerd:*", "~*:*:*:*;"},
+		{"resetkeys ~app:*", "~timerd:*"},
+		{"resetchannels &timerd:wake &__keyspace@0__:*:*:*:*", "&__keyevent@0__:expired &__keyspace@0__:timerd:canary:*;"},
+		{"resetchannels &__keyevent@0__:expired &__keyspace@0__:*", "&__keyspace@0__:*:*:*:* &timerd:wake;"},
+	} {
+		const allowAll = "resetkeys ~* resetchannels &* +@all "
+		change := []any{"ACL", "SETUSER", "timerd"}
+		for word := range strings.FieldsSeq(allowAll + test.take) {
+			change = append(change, word)
+		}
+		if err := admin.Do(t.Context(), change...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		wants(t, checkRedis(t, as("timerd"), all), "redis rights", doctor.Fail, test.want)
+	}
+}
+
+// Where CONFIG GET is not allowed, as in most managed services, events are tried.
+func TestRedisEventsWithoutConfigGet(t *testing.T) {
+	s := testenv.Redis(t, testenv.RedisACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config\n"))
+	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
+	findings := checkRedis(t, app)
+	wants(t, findings, "keyspace events", doctor.OK, "set, expire and expired arrive")
+	wants(t, findings, "redis rights", doctor.Fail, "+config|get")
+	if err := s.Client().ConfigSet(t.Context(), "notify-keyspace-events", "Kgx").Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, checkRedis(t, app), "keyspace events", doctor.Fail, "no event for expired (x), set ($)")
+	if err := s.Client().Do(t.Context(), "ACL", "SETUSER", "app", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	findings = checkRedis(t, app)
+	wants(t, findings, "redis version", doctor.Fail, "INFO")
+	wants(t, findings, "redis rights", doctor.Fail, "+config|get +info")
+}
+
+// Every command in timerd.lua has to be among the rights that are tried.
+func TestRightsKnowTheScripts(t *testing.T) {
+	lua, err := os.ReadFile("../../schedule/timerd.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights, err := os.ReadFile("rights.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(string(lua), -1) {
+		if command := strings.ToLower(call[1]); !regexp.MustCompile(`"` + command + `["|]`).Match(rights) {
+			t.Errorf("the right to %s is not tried", command)
+		}
+	}
+}
+
+func checkNATS(t *testing.T, js jetstream.JetStream, limit int) []doctor.Finding {
+	t.Helper()
+	return doctor.NewNATS(js, notify.Streams{MinDuplicates: time.Minute}, limit).Check(t.Context())
+}
+
+func TestNATS(t *testing.T) {
+	testenv.NoLeaks(t)
+	s := testenv.NATS(t)
+	js := s.JetStream()
+	findings := checkNATS(t, js, maxPayload)
+	wants(t, findings, "nats version", doctor.OK, "nats-server "+server.VERSION)
+	wants(t, findings, "jetstream", doctor.OK, "enabled")
+	wants(t, findings, "nats limits", doctor.OK, "max_payload is 1048576")
+	wants(t, findings, "streams", doctor.OK, "TIMERS, TIMERS_RETRY, TIMERS_DEAD not there yet")
+
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	findings = checkNATS(t, js, maxPayload)
+	wants(t, findings, "streams", doctor.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit; duplicate window at least 1m0s")
+	wants(t, findings, "clock", doctor.OK, "that of NATS agrees")
+	wants(t, checkNATS(t, js, 1<<20), "nats limits", doctor.Warn, "fire without data", "max_payload: ")
+
+	if err := js.DeleteStream(t.Context(), "TIMERS"); err != nil {
+		t.Fatal(err)
+	}
+	bad := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Duplicates: 10 * time.Second, Storage: jetstream.MemoryStorage}
+	if _, err := js.CreateStream(t.Context(), bad); err != nil {
+		t.Fatal(err)
+	}
+	findings = checkNATS(t, js, maxPayload)
+	wants(t, findings, "streams", doctor.Fail, "TIMERS: its duplicate window is 10s", "nats stream edit TIMERS --dupe-window")
+	wants(t, findings, "streams", doctor.Warn, "TIMERS: it is kept in memory")
+}
+
+func TestNATSWithoutJetStream(t *testing.T) {
+	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
+	wants(t, checkNATS(t, off.JetStream(), maxPayload), "jetstream", doctor.Fail, "without JetStream", "jetstream block")
+
+	denied := testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "app", Password: "pw", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Deny: []string{"$JS.API.>"}},
+		}}}
+	})
+	js := denied.JetStream(nats.UserInfo("app", "pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	wants(t, checkNATS(t, js, maxPayload), "jetstream", doctor.Fail, "it does not answer", "$JS.API.>")
+}

@@ -1,0 +1,105 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/listener"
+)
+
+// eventsTimeout is how long the events of a probe may take.
+const eventsTimeout = 2 * time.Second
+
+// managed tells where the setting is where CONFIG SET is not.
+const managed = "in redis.conf, or in the parameter group of a managed Redis"
+
+// events checks that keyspace events flow: by the setting where it can be read,
+// else by trying.
+func (d *Redis) events(ctx context.Context, settings map[string]string, r *report) {
+	if !d.Events {
+		r.ok(checkEvents, "not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
+		return
+	}
+	fix := fmt.Sprintf("CONFIG SET notify-keyspace-events %s, and notify-keyspace-events %q %s", listener.NotifyFlags, listener.NotifyFlags, managed)
+	value, known := settings["notify-keyspace-events"]
+	if !known {
+		d.tryEvents(ctx, r, fix)
+		return
+	}
+	missing := listener.MissingFlags(value)
+	switch {
+	case missing == "":
+		r.ok(checkEvents, "notify-keyspace-events is %q", value)
+	case missing == "h":
+		r.warn(checkEvents, fix, "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
+	default:
+		r.fail(checkEvents, fix, "notify-keyspace-events is %q and lacks %s; timerd switches them on at its start if it may, until Redis restarts", value, missing)
+	}
+}
+
+// tryEvents writes a probe and looks which of its events come.
+func (d *Redis) tryEvents(ctx context.Context, r *report, fix string) {
+	missing, err := d.missingEvents(ctx)
+	switch {
+	case err != nil:
+		r.fail(checkEvents, "grant what the redis rights lack", "CONFIG GET is not allowed, and trying fails: %v", err)
+	case len(missing) > 0:
+		r.fail(checkEvents, fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
+	default:
+		r.ok(checkEvents, "set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")
+	}
+}
+
+// missingEvents returns which events of a probe did not come in time.
+func (d *Redis) missingEvents(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
+	defer cancel()
+	probe := keys.CanaryKey("doctor-" + nonce())
+	channels := []string{keys.KeyspacePrefix(d.DB) + probe, keys.ExpiredChannel(d.DB)}
+	sub := d.rdb.Subscribe(ctx, channels...)
+	defer sub.Close()
+	for range channels {
+		if _, err := sub.Receive(ctx); err != nil {
+			return nil, fmt.Errorf("subscribe: %w", err)
+		}
+	}
+	const ttl = 50 * time.Millisecond
+	if err := d.rdb.Set(ctx, probe, "", ttl).Err(); err != nil {
+		return nil, fmt.Errorf("set a probe: %w", err)
+	}
+	// Redis tells that a key has run out when it is touched.
+	touched := time.AfterFunc(2*ttl, func() { d.rdb.Exists(ctx, probe) })
+	defer touched.Stop()
+
+	missing := map[string]bool{"set ($)": true, "expire (g)": true, "expired (x)": true}
+	for len(missing) > 0 {
+		message, err := sub.Receive(ctx)
+		var timeout net.Error
+		if ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		m, ok := message.(*redis.Message)
+		switch {
+		case !ok:
+		case m.Channel == channels[1] && m.Payload == probe:
+			delete(missing, "expired (x)")
+		case m.Payload == "set":
+			delete(missing, "set ($)")
+		case m.Payload == "expire":
+			delete(missing, "expire (g)")
+		}
+	}
+	return slices.Sorted(maps.Keys(missing)), nil
+}

@@ -1,0 +1,155 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/notify"
+)
+
+// Names of the checks of NATS.
+const (
+	checkNATSVersion = "nats version"
+	checkJetStream   = "jetstream"
+	checkStreams     = "streams"
+	checkLimits      = "nats limits"
+)
+
+// The oldest NATS server that has the consumers that timerd and its clients use.
+const minNATSMajor, minNATSMinor = 2, 10
+
+// eventOverhead is more than an event takes besides its payload, with a long key.
+const eventOverhead = 8 << 10
+
+// answerTimeout is how long JetStream may take to answer. A request that is not
+// allowed is never answered.
+const answerTimeout = 2 * time.Second
+
+// NATS looks at a NATS server. Set its fields before Check.
+type NATS struct {
+	js jetstream.JetStream
+
+	Streams    notify.Streams
+	MaxPayload int // of a timer, in bytes
+}
+
+// NewNATS returns a NATS to check on a connection such as timerd would use.
+func NewNATS(js jetstream.JetStream, streams notify.Streams, maxPayload int) *NATS {
+	return &NATS{js: js, Streams: streams, MaxPayload: maxPayload}
+}
+
+// Check returns what it found.
+func (d *NATS) Check(ctx context.Context) []Finding {
+	var r report
+	d.version(&r)
+	if !d.account(ctx, &r) {
+		return r
+	}
+	d.limits(&r)
+	d.streams(ctx, &r)
+	d.clock(ctx, &r)
+	return r
+}
+
+func (d *NATS) version(r *report) {
+	version := d.js.Conn().ConnectedServerVersion()
+	if olderThan(version, minNATSMajor, minNATSMinor) {
+		r.fail(checkNATSVersion, fmt.Sprintf("upgrade to nats-server %d.%d or later", minNATSMajor, minNATSMinor), "nats-server %s is too old", version)
+		return
+	}
+	r.ok(checkNATSVersion, "nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
+}
+
+// olderThan tells whether a version such as 2.9.3 is older than major.minor. One
+// that cannot be read is not.
+func olderThan(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, errA := strconv.Atoi(parts[0])
+	b, errB := strconv.Atoi(parts[1])
+	return errA == nil && errB == nil && (a < major || a == major && b < minor)
+}
+
+// account tells whether JetStream can be used.
+func (d *NATS) account(ctx context.Context, r *report) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	account, err := d.js.AccountInfo(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
+		r.fail(checkJetStream, "add a jetstream block to the server's configuration, as in deploy/nats.conf", "the server runs without JetStream")
+		return false
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		r.fail(checkJetStream, "enable it for the account: jetstream: enabled", "JetStream is off for this account")
+		return false
+	case err != nil:
+		r.fail(checkJetStream, "let the user publish to $JS.API.> and subscribe to _INBOX.>", "it does not answer: %v", err)
+		return false
+	}
+	used, most := account.Store, account.Limits.MaxStore
+	switch {
+	case most == 0:
+		r.fail(checkJetStream, "give the account file storage: max_file", "the account has no file storage")
+	case most > 0 && used > uint64(most)/10*9:
+		r.warn(checkJetStream, "give the account more file storage, or purge streams that nobody needs",
+			"%d of %d bytes of file storage are used: a full store holds up every timer", used, most)
+	default:
+		r.ok(checkJetStream, "enabled; %d streams, %d bytes stored", account.Streams, used)
+	}
+	return true
+}
+
+func (d *NATS) limits(r *report) {
+	most := d.js.Conn().MaxPayload()
+	// In base64 a payload grows by a third; JSON text rarely by more.
+	if need := int64(d.MaxPayload)/3*4 + eventOverhead; need > most {
+		r.warn(checkLimits, fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need, (most-eventOverhead)/4*3),
+			"max_payload is %d bytes: timers with a payload near TIMERD_MAX_PAYLOAD=%d fire without data", most, d.MaxPayload)
+		return
+	}
+	r.ok(checkLimits, "max_payload is %d bytes", most)
+}
+
+func (d *NATS) streams(ctx context.Context, r *report) {
+	faults, missing, err := notify.CheckStreams(ctx, d.js, d.Streams)
+	if err != nil {
+		r.fail(checkStreams, "let the user call $JS.API.STREAM.INFO.*", "%v", err)
+		return
+	}
+	for _, f := range faults {
+		text := f.Problem
+		if f.Stream != "" {
+			text = f.Stream + ": " + text
+		}
+		if f.Warning {
+			r.warn(checkStreams, f.Fix, "%s", text)
+		} else {
+			r.fail(checkStreams, f.Fix, "%s", text)
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		r.ok(checkStreams, "%s not there yet: timerd makes them at its start", strings.Join(missing, ", "))
+	case len(faults) == 0:
+		r.ok(checkStreams, "%s, %s and %s fit; duplicate window at least %v", d.Streams.Fired(), d.Streams.Retry(), d.Streams.Dead(), d.Streams.MinDuplicates)
+	}
+}
+
+// clock compares the clock of NATS, which only tells it together with a stream.
+func (d *NATS) clock(ctx context.Context, r *report) {
+	before := time.Now()
+	stream, err := d.js.Stream(ctx, d.Streams.Fired())
+	after := time.Now()
+	if err != nil || stream.CachedInfo().TimeStamp.IsZero() {
+		return
+	}
+	skew("NATS", before, after, stream.CachedInfo().TimeStamp, r)
+}

@@ -1,0 +1,202 @@
+package doctor
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Names of the checks of Redis.
+const (
+	checkVersion     = "redis version"
+	checkRole        = "redis role"
+	checkCluster     = "redis cluster"
+	checkEvents      = "keyspace events"
+	checkPersistence = "persistence"
+	checkEviction    = "eviction"
+	checkRights      = "redis rights"
+	checkLibrary     = "function library"
+	checkClock       = "clock"
+)
+
+// maxSkew is how far apart clocks may be without a warning.
+const maxSkew = time.Second
+
+// Redis looks at a Redis server. Set its fields before Check.
+type Redis struct {
+	rdb redis.UniversalClient
+
+	DB         int             // the database of the timers
+	Namespaces keys.Namespaces // whose keys timerd must be allowed to touch; none if unknown
+	MaxPayload int             // of the function library, in bytes
+	Events     bool            // whether timerd is to use keyspace events
+}
+
+// NewRedis returns a Redis to check with the client that timerd would use.
+func NewRedis(rdb redis.UniversalClient) *Redis {
+	return &Redis{rdb: rdb, MaxPayload: schedule.DefaultMaxPayload, Events: true}
+}
+
+// Check returns what it found. A server that does not answer is a finding too.
+func (d *Redis) Check(ctx context.Context) []Finding {
+	var r report
+	reply, err := d.rdb.Info(ctx).Result()
+	if err != nil {
+		r.fail(checkVersion, "let timerd's user run INFO; without it the other checks of Redis are blind", "INFO: %v", err)
+		d.rights(ctx, &r)
+		return r
+	}
+	server := parseInfo(reply)
+	if !d.version(server, &r) {
+		return r
+	}
+	d.role(server, &r)
+	settings := d.settings(ctx)
+	d.events(ctx, settings, &r)
+	d.persistence(server, settings, &r)
+	d.eviction(server, &r)
+	d.rights(ctx, &r)
+	d.library(ctx, &r)
+	d.clock(ctx, &r)
+	return r
+}
+
+// version tells whether the server is one to go on with.
+func (d *Redis) version(server info, r *report) bool {
+	version := server["redis_version"]
+	name := "Redis " + version
+	if v := server["valkey_version"]; v != "" {
+		name = "Valkey " + v
+	}
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 7 {
+		r.fail(checkVersion, "upgrade to Redis 7.0 or later, or to Valkey", "%s lacks functions", name)
+		return false
+	}
+	r.ok(checkVersion, "%s", name)
+	return true
+}
+
+func (d *Redis) role(server info, r *report) {
+	switch {
+	case server["role"] != "master":
+		r.fail(checkRole, "let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel",
+			"it is a replica of %s:%s and takes no writes", server["master_host"], server["master_port"])
+	case server["loading"] == "1":
+		r.warn(checkRole, "wait until it has loaded its data", "it is loading its data")
+	default:
+		r.ok(checkRole, "master with %s replicas", server["connected_slaves"])
+	}
+	if server["cluster_enabled"] == "1" {
+		r.fail(checkCluster, "use a Redis without cluster-enabled, alone or with Sentinel", "it is part of a Redis Cluster")
+	}
+}
+
+// settings returns those settings that CONFIG GET shows; none where it is not
+// allowed.
+func (d *Redis) settings(ctx context.Context) map[string]string {
+	settings := map[string]string{}
+	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save"} {
+		got, err := d.rdb.ConfigGet(ctx, name).Result()
+		if value, ok := got[name]; err == nil && ok {
+			settings[name] = value
+		}
+	}
+	return settings
+}
+
+func (d *Redis) persistence(server info, settings map[string]string, r *report) {
+	const appendOnly = `CONFIG SET appendonly yes, and "appendonly yes" in redis.conf`
+	save, knowsSave := settings["save"]
+	switch {
+	case server["aof_last_write_status"] == "err" || server["rdb_last_bgsave_status"] == "err":
+		r.fail(checkPersistence, "see the server's log: mostly a full disk or missing rights on its directory",
+			"the last write to disk failed (AOF: %s, RDB: %s), so a restart loses timers or writes are refused",
+			server["aof_last_write_status"], server["rdb_last_bgsave_status"])
+	case server["aof_enabled"] == "1" && settings["appendfsync"] == "no":
+		r.warn(checkPersistence, `CONFIG SET appendfsync everysec, and "appendfsync everysec" in redis.conf`,
+			"append-only file, synced when the operating system likes: a power cut loses some 30 s of timers")
+	case server["aof_enabled"] == "1":
+		lost := "a power cut may lose the last second"
+		if settings["appendfsync"] == "always" {
+			lost = "every write is synced"
+		}
+		r.ok(checkPersistence, "append-only file; %s", lost)
+	case !knowsSave:
+		r.warn(checkPersistence, "switch the append-only file on, in the parameter group of a managed Redis",
+			"no append-only file, and CONFIG GET does not show whether there are snapshots")
+	case save == "":
+		r.fail(checkPersistence, appendOnly, "neither append-only file nor snapshots: a restart loses every timer")
+	default:
+		r.warn(checkPersistence, appendOnly,
+			"snapshots only (save %s): a crash loses the timers set since the last one, and plain keys that run out while Redis is down never fire", save)
+	}
+}
+
+func (d *Redis) eviction(server info, r *report) {
+	policy, limit, used := server["maxmemory_policy"], server.number("maxmemory"), server.number("used_memory")
+	const fix = `CONFIG SET maxmemory-policy noeviction, and "maxmemory-policy noeviction" in redis.conf`
+	switch {
+	case limit == 0 && policy == "noeviction":
+		r.ok(checkEviction, "noeviction; no maxmemory")
+	case limit == 0:
+		r.warn(checkEviction, fix, "%s, which begins to count once a maxmemory is set", policy)
+	case strings.HasPrefix(policy, "allkeys-"):
+		r.fail(checkEviction, fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
+	case policy != "noeviction":
+		r.warn(checkEviction, fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told from an eviction", policy)
+	case used > limit/10*9:
+		r.warn(checkEviction, "raise maxmemory; plan 0.5 kB for each timer with a payload of 200 bytes",
+			"noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
+	default:
+		r.ok(checkEviction, "noeviction; %d %% of maxmemory used", 100*used/limit)
+	}
+}
+
+func (d *Redis) library(ctx context.Context, r *report) {
+	state, err := schedule.New(d.rdb, d.MaxPayload).Library(ctx)
+	switch {
+	case err != nil:
+		r.fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)
+	case state == schedule.LibraryMissing:
+		r.warn(checkLibrary, "start timerd once: it loads it", "it is not loaded yet, so timer_set and the like are unknown")
+	case state == schedule.LibraryDifferent:
+		r.warn(checkLibrary, "none needed: the timerd that starts last loads its own", "it is of another version of timerd, or of another TIMERD_MAX_PAYLOAD")
+	default:
+		r.ok(checkLibrary, "loaded, of this version; payloads up to %d bytes", d.MaxPayload)
+	}
+}
+
+func (d *Redis) clock(ctx context.Context, r *report) {
+	before := time.Now()
+	at, err := d.rdb.Time(ctx).Result()
+	after := time.Now()
+	if err != nil {
+		r.fail(checkClock, "grant TIME: ACL SETUSER <user> +time", "TIME: %v", err)
+		return
+	}
+	skew("Redis", before, after, at, r)
+}
+
+// skew judges the clock of a server that was read between two local instants.
+func skew(server string, before, after, at time.Time, r *report) {
+	var off time.Duration
+	switch {
+	case at.Before(before):
+		off = at.Sub(before)
+	case at.After(after):
+		off = at.Sub(after)
+	}
+	if off.Abs() > maxSkew {
+		r.warn(checkClock, "let NTP or chrony set both clocks",
+			"that of %s is off by %v from the one here: due times follow the clock of Redis, delays of retries that of NATS too", server, off.Round(time.Millisecond))
+		return
+	}
+	r.ok(checkClock, "that of %s agrees with the one here", server)
+}
