@@ -204,12 +204,15 @@ func readVerdict(m *nats.Msg) (verdict, bool) {
 // isPlainAck tells whether data is {"stream":"…", "seq":123}, as nearly every
 // acknowledgement is: worth not decoding the JSON.
 func isPlainAck(data []byte) bool {
-	rest, ok := bytes.CutSuffix(data, []byte("}"))
-	if !ok || !bytes.HasPrefix(data, []byte(`{"stream":"`)) || bytes.Contains(data, []byte(`"error"`)) {
+	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
+	name := bytes.IndexByte(rest, '"')
+	if !ok || name < 1 {
 		return false
 	}
-	name := bytes.TrimRight(rest, "0123456789 ")
-	return len(name) < len(rest) && bytes.HasSuffix(name, []byte(`"seq":`))
+	rest = bytes.TrimPrefix(rest[name+1:], []byte(", "))
+	rest, ok = bytes.CutPrefix(bytes.TrimPrefix(rest, []byte(",")), []byte(`"seq":`))
+	seq, closed := bytes.CutSuffix(rest, []byte("}"))
+	return ok && closed && len(seq) > 0 && len(bytes.TrimLeft(seq, "0123456789")) == 0
 }
 
 // reply takes what came in on the reply subject of a flight. It may be about any

@@ -68,25 +68,25 @@ func (g *gate) pause() time.Duration {
 	return min(firstProbe<<min(g.probes, 10), longestProbe)
 }
 
-// connection takes note of the connection's status. It is read anew, because a
-// listener that is slow misses changes.
-func (p *Publisher) connection() {
+// connection takes note of the connection's status, which it reads anew, because
+// a listener that is slow misses changes. lost says that the connection was down
+// in between, so that what was sent before will not be answered.
+func (p *Publisher) connection(lost bool) {
 	connected := p.nc.Status() == nats.CONNECTED
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gate.connected == connected && !p.gate.changedAt.IsZero() {
-		return
-	}
-	p.gate.connected, p.gate.changedAt = connected, time.Now()
-	if connected {
-		p.gate.lastGood = p.gate.changedAt
-	} else {
+	if lost || !connected {
 		for _, f := range p.flights {
 			if f.sent {
 				p.failed(f, FailureDisconnected)
 			}
 		}
 	}
+	if p.gate.connected == connected && !p.gate.changedAt.IsZero() {
+		return
+	}
+	p.gate.connected, p.gate.changedAt = connected, time.Now()
+	p.gate.lastGood = p.gate.changedAt
 	signal(p.alarm)
 	p.announce()
 }

@@ -259,9 +259,27 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 		}
 		flights := p.admit(firings)
 		p.send(flights)
+		for _, f := range flights {
+			p.tellStatus(f)
+		}
 		firings = firings[len(flights):]
 	}
 	return nil
+}
+
+// tellStatus logs that a timer fires without its payload.
+func (p *Publisher) tellStatus(f *flight) {
+	why := ""
+	switch f.firing.Status {
+	case schedule.PayloadMissing:
+		why = event.StatusMissing
+	case schedule.PayloadTooLarge:
+		why = event.StatusTooLarge
+	default:
+		return
+	}
+	p.log().Warn("timer fires without its payload", "key", f.firing.Key.String(),
+		"due_at", time.UnixMilli(f.firing.Due).UTC(), "attempt", f.attempt, "source", string(f.firing.Trigger), "err", why)
 }
 
 // admit takes as many firings into the window as there is room for. They count
@@ -333,7 +351,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		}
 	}()
 	p.inbox = inbox
-	p.connection()
+	p.connection(false)
 	close(p.started)
 
 	// What follows goes on for a while after ctx has ended.
@@ -381,11 +399,11 @@ func (p *Publisher) loop(stop <-chan struct{}, status <-chan nats.Status, deadli
 			return
 		case <-deadline:
 			return
-		case _, ok := <-status:
+		case s, ok := <-status:
 			if !ok {
 				status = nil
 			}
-			p.connection()
+			p.connection(s != nats.CONNECTED)
 		case <-p.kick:
 		case <-timer.C:
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -469,4 +470,32 @@ func TestPublishGivesBackWhatFindsNoRoom(t *testing.T) {
 	r.book.expect(t, 0, 6)
 	nats.Start()
 	r.book.expect(t, 4, 6)
+}
+
+func TestEveryFiringIsSettledOrGivenBackWheneverRunEnds(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	for round := range 20 {
+		r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.Window = 64 })
+		all := firings(round*1000, 400, "x")
+		var publishers sync.WaitGroup
+		for part := range slices.Chunk(all, 100) {
+			publishers.Go(func() {
+				for batch := range slices.Chunk(part, 10) {
+					if err := r.Publish(t.Context(), batch); err != nil && !errors.Is(err, notify.ErrStopped) {
+						t.Errorf("Publish: %v", err)
+					}
+				}
+			})
+		}
+		if round%2 == 0 {
+			testenv.Eventually(t, patience, func() bool { return r.tally.counts().fired > round*10 }, "some firings")
+		}
+		r.stop(t)
+		publishers.Wait()
+		settled, released, _ := r.book.counts()
+		if settled+released != len(all) || r.InFlight() != 0 {
+			t.Fatalf("round %d: %d settled and %d given back of %d, %d in flight", round, settled, released, len(all), r.InFlight())
+		}
+	}
 }

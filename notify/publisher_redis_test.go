@@ -54,7 +54,7 @@ func (p *plan) claim(t *testing.T, n int, lease time.Duration) []schedule.Firing
 	t.Helper()
 	var all []schedule.Firing
 	testenv.Eventually(t, patience, func() error {
-		c, err := p.Claim(t.Context(), keys.Single, lease, 0)
+		c, err := p.Claim(t.Context(), keys.Single, lease, 0, 0)
 		all = append(all, c.Firings...)
 		if err == nil && len(all) < n {
 			err = fmt.Errorf("%d claimed, want %d", len(all), n)
@@ -111,7 +111,7 @@ func TestRedisAwayWhileSettling(t *testing.T) {
 
 func TestReclaimedFiringsAreStoredOnce(t *testing.T) {
 	p, nats := newPlan(t), testenv.NATS(t)
-	crashing := start(t, nats, nats.URL(), nil, nil)
+	crashing := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.DrainTimeout = 100 * time.Millisecond })
 	crashing.book.failWith(errors.New("crashed before it could settle"))
 	r := start(t, nats, nats.URL(), p, nil)
 	collector := testenv.Collect(t, r.js, "TIMERS")

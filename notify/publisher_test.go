@@ -291,7 +291,8 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 
 func TestPayloadsAttemptsAndStatus(t *testing.T) {
 	server := testenv.NATS(t)
-	r := start(t, server, server.URL(), nil, nil)
+	logged := make(lines, 100)
+	r := start(t, server, server.URL(), nil, func(p *notify.Publisher) { p.Logger = slog.New(slog.NewTextHandler(logged, nil)) })
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	k := func(id string) keys.Key { return keys.Key{App: "a", Module: "b", Type: "c", ID: id} }
 	missing, large, empty, own, retried := firing(k("missing"), ""), firing(k("large"), ""), firing(k("empty"), ""), firing(k("own"), `{"attempt":3}`), firing(k("retried"), `{"attempt":3}`)
@@ -318,6 +319,19 @@ func TestPayloadsAttemptsAndStatus(t *testing.T) {
 			t.Errorf("%s fired as %+v", id, e)
 		}
 	}
+	for _, want := range []string{`key=a:b:c:missing`, `key=a:b:c:large`} {
+		if line := <-logged; !strings.Contains(line, `msg="timer fires without its payload" `+want) {
+			t.Errorf("logged %q, want the one about %s", line, want)
+		}
+	}
+}
+
+// lines is a writer of log lines.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) {
+	l <- string(b)
+	return len(b), nil
 }
 
 func TestHostileKeysFireOnTheirSubjects(t *testing.T) {
