@@ -15,19 +15,19 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // redisWithLibrary starts a Redis with the function library in it, as a timerd
 // leaves it, and no timerd.
-func redisWithLibrary(t testing.TB) (*redis.Client, *schedule.Schedule) {
+func redisWithLibrary(t testing.TB) *redis.Client {
 	t.Helper()
 	rdb := testenv.Redis(t).Client()
-	s := schedule.New(rdb, schedule.DefaultMaxPayload)
-	if err := s.Load(t.Context()); err != nil {
+	if err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return rdb, s
+	return rdb
 }
 
 func serverTime(t testing.TB, rdb *redis.Client) time.Time {
@@ -42,7 +42,7 @@ func serverTime(t testing.TB, rdb *redis.Client) time.Time {
 func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 	testenv.NoLeaks(t)
 	ctx := t.Context()
-	rdb, _ := redisWithLibrary(t)
+	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 
@@ -98,7 +98,7 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 
 func TestSetOnlyIf(t *testing.T) {
 	ctx := t.Context()
-	rdb, _ := redisWithLibrary(t)
+	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 
@@ -125,7 +125,7 @@ func TestSetOnlyIf(t *testing.T) {
 
 func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
 	ctx := t.Context()
-	rdb, _ := redisWithLibrary(t)
+	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 	minute := client.After(time.Minute)
@@ -166,7 +166,7 @@ func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	ctx := t.Context()
-	rdb, index := redisWithLibrary(t)
+	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 	cancel := func(want client.Outcome) {
@@ -189,17 +189,13 @@ func TestCancel(t *testing.T) {
 		t.Error("the key of a cancelled timer is still there")
 	}
 
+	server := testenv.NATS(t)
+	runTimerd(t, rdb, server.Conn(notify.ConnOptions()...))
+	events := testenv.Collect(t, server.JetStream(), client.DefaultStream)
 	if _, err := timers.Set(ctx, key, nil, client.After(time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 10*time.Second, func() error {
-		claimed, err := index.Claim(ctx, keys.Single, time.Minute, 0)
-		if err == nil && len(claimed.Firings) != 1 {
-			err = fmt.Errorf("%d firings claimed, want 1", len(claimed.Firings))
-		}
-		return err
-	}, "the claim of the timer")
-	testenv.Eventually(t, 10*time.Second, func() bool { return rdb.Exists(ctx, key).Val() == 0 }, "the end of the timer's key")
+	events.Wait(1, patience)
 	cancel(client.Fired)
 }
 
@@ -227,7 +223,7 @@ func TestMissingLibrary(t *testing.T) {
 func TestSetMany(t *testing.T) {
 	testenv.NoLeaks(t)
 	ctx := t.Context()
-	rdb, _ := redisWithLibrary(t)
+	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
 
 	const n = 1300
@@ -319,7 +315,7 @@ func TestConnectionTroubleIsAnError(t *testing.T) {
 
 // Any key and any payload come back byte for byte.
 func TestHostileKeysAndPayloads(t *testing.T) {
-	rdb, _ := redisWithLibrary(t)
+	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
 	part := rapid.Custom(func(t *rapid.T) string {
 		b := rapid.SliceOfN(rapid.Byte(), 1, keys.MaxPartBytes).Draw(t, "part")

@@ -200,12 +200,12 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err := producer.FCall(ctx, "timer_cancel", []string{key + "-cancelled"}).Err(); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Observe(ctx, []schedule.Hint{{Kind: schedule.Touched, Key: key}}); err != nil {
+	if _, err := s.Observe(ctx, []schedule.Hint{{Kind: schedule.Touched, Key: key}}, 0); err != nil {
 		t.Error(err)
 	}
 	var claimed []schedule.Firing
 	testenv.Eventually(t, 5*time.Second, func() bool {
-		c, err := s.Claim(ctx, keys.Single, 10*time.Second, -1)
+		c, err := s.Claim(ctx, keys.Single, 10*time.Second, -1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,7 +33,7 @@ const (
 
 // Observer is the part of the schedule that takes hints in.
 type Observer interface {
-	Observe(ctx context.Context, hints []schedule.Hint) (schedule.Observed, error)
+	Observe(ctx context.Context, hints []schedule.Hint, since int64) (schedule.Observed, error)
 }
 
 // Listener follows one server. Set its fields before Run.
@@ -54,6 +55,9 @@ type Listener struct {
 	// OnWake is called when a client has set a timer, due at the given unix ms,
 	// that is the first to be due.
 	OnWake func(due int64)
+	// OnSince is called with the unix ms, on the server's clock, from when on every
+	// event is heard, and with schedule.NoEvents when that is over.
+	OnSince func(since int64)
 	// OnGap is called, once events flow again, after any time in which some may
 	// have been missed.
 	OnGap func(reason string)
@@ -64,15 +68,17 @@ type Listener struct {
 	OnRefused func(key string, err error)
 
 	hints      hintBuffer
+	since      atomic.Int64
 	incomplete bool // what OnComplete was last told, negated; the canary's
-	mu         sync.Mutex
-	state      error // why events do not flow; nil while they do
+
+	mu    sync.Mutex
+	state error // why events do not flow; nil while they do
 }
 
 // New returns a listener to the events of a database of the server that rdb
 // talks to. instance tells this process from all others that use the server.
 func New(rdb *redis.Client, observer Observer, db int, namespaces keys.Namespaces, instance string) *Listener {
-	return &Listener{
+	l := &Listener{
 		rdb: rdb, observer: observer, db: db, namespaces: namespaces,
 		canaryKey:      keys.CanaryKey(instance),
 		Logger:         slog.Default(),
@@ -80,12 +86,15 @@ func New(rdb *redis.Client, observer Observer, db int, namespaces keys.Namespace
 		CanaryTimeout:  3 * time.Second,
 		OnObserved:     func(schedule.Observed) {},
 		OnWake:         func(int64) {},
+		OnSince:        func(int64) {},
 		OnGap:          func(string) {},
 		OnComplete:     func(bool) {},
 		OnRefused:      func(string, error) {},
 		hints:          newHintBuffer(),
 		state:          errors.New("not subscribed yet"),
 	}
+	l.since.Store(schedule.NoEvents)
+	return l
 }
 
 // Healthy returns nil while events flow, and otherwise what is wrong.
@@ -99,6 +108,11 @@ func (l *Listener) setState(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = err
+}
+
+func (l *Listener) setSince(since int64) {
+	l.since.Store(since)
+	l.OnSince(since)
 }
 
 // Run follows the events until ctx ends. Whatever fails is tried again.
@@ -178,7 +192,9 @@ func (l *Listener) session(parent context.Context) error {
 		case *redis.Subscription:
 			confirmed++
 		case *redis.Message:
-			l.take(m, nil)
+			if err := l.take(m, nil); err != nil {
+				return err
+			}
 		}
 	}
 	if !slow.Stop() {
@@ -190,6 +206,13 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil) // before the wait
 	c := newCanary(l)
 	wg.Go(func() { end(c.run(ctx, flagsErr)) })
+	// From some time before this reading on.
+	since, err := l.rdb.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("read the server's clock: %w", err)
+	}
+	l.setSince(since.UnixMilli())
+	defer l.setSince(schedule.NoEvents)
 	l.Logger.Info("subscribed to keyspace events", "db", l.db, "namespaces", l.namespaces.String())
 	l.OnGap("subscribed")
 	for {
@@ -199,10 +222,11 @@ func (l *Listener) session(parent context.Context) error {
 		}
 		switch m := message.(type) {
 		case *redis.Subscription:
-			// The client has reconnected behind our back.
-			l.OnGap("resubscribed")
+			return errors.New("the client has reconnected behind our back")
 		case *redis.Message:
-			l.take(m, c)
+			if err := l.take(m, c); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -216,41 +240,42 @@ func (l *Listener) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// take sorts one message: a canary's, a wake-up, or a hint.
-func (l *Listener) take(m *redis.Message, c *canary) {
+// take sorts one message: a canary's, a wake-up, or a hint. An error ends the
+// session, because events were lost.
+func (l *Listener) take(m *redis.Message, c *canary) error {
 	if m.Channel == keys.WakeChannel {
 		if due, err := strconv.ParseInt(m.Payload, 10, 64); err == nil {
 			l.OnWake(due)
 		}
-		return
+		return nil
 	}
 	key, event, kind := m.Payload, "expired", schedule.Expired
 	if name, ok := keys.KeyspaceKey(l.db, m.Channel); ok {
 		key, event = name, m.Payload
 		if kind = kindOf(event); kind == 0 && key != l.canaryKey {
-			return
+			return nil
 		}
 	}
 	if key == l.canaryKey {
 		if c != nil {
 			c.seen(event)
 		}
-		return
+		return nil
 	}
 	parsed, err := keys.Parse(key)
 	if errors.Is(err, keys.ErrNotTimer) || !l.namespaces.Match(parsed) {
-		return
+		return nil
 	}
 	if err != nil {
 		if kind == schedule.Touched {
 			l.OnRefused(key, err)
 		}
-		return
+		return nil
 	}
 	if !l.hints.add(schedule.Hint{Kind: kind, Key: key}) {
-		l.Logger.Warn("too many keyspace events wait for Redis; dropped them for an audit", "dropped", maxHints)
-		l.OnGap("overflow")
+		return fmt.Errorf("dropped %d keyspace events that Redis was too slow to take in", maxHints)
 	}
+	return nil
 }
 
 // kindOf says what an event on a keyspace channel hints at, or 0 for nothing:
@@ -280,7 +305,7 @@ func (l *Listener) observe(ctx context.Context) {
 		}
 		for len(hints) > 0 {
 			n := min(len(hints), schedule.MaxHints)
-			seen, err := l.observer.Observe(ctx, hints[:n])
+			seen, err := l.observer.Observe(ctx, hints[:n], l.since.Load())
 			if err == nil {
 				l.OnObserved(seen)
 				hints, backoff = hints[n:], minBackoff

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,8 +29,8 @@ const (
 
 // Schedule is the part of the schedule that the reconciler works on.
 type Schedule interface {
-	Claim(ctx context.Context, p keys.Partition, lease time.Duration, known int64) (schedule.Claimed, error)
-	Observe(ctx context.Context, hints []schedule.Hint) (schedule.Observed, error)
+	Claim(ctx context.Context, p keys.Partition, lease time.Duration, known, since int64) (schedule.Claimed, error)
+	Observe(ctx context.Context, hints []schedule.Hint, since int64) (schedule.Observed, error)
 	AuditPage(ctx context.Context, p keys.Partition, cursor uint64, count int, mayEvict bool) (uint64, schedule.Observed, error)
 	MayEvict(ctx context.Context) (bool, error)
 	EnsureLibrary(ctx context.Context) (bool, error)
@@ -75,6 +76,7 @@ type Reconciler struct {
 	// OnClaimed is called after each claim that changed something.
 	OnClaimed func(schedule.Claimed)
 
+	since      atomic.Int64
 	mu         sync.Mutex
 	known      int64 // unix ms of the first due time that is known; never for none
 	rank       int
@@ -87,7 +89,7 @@ type Reconciler struct {
 // New returns a reconciler for the timers of the namespaces. instance tells
 // this process from all others that serve the same schedule.
 func New(s Schedule, p Publisher, rdb redis.UniversalClient, namespaces keys.Namespaces, instance string) *Reconciler {
-	return &Reconciler{
+	r := &Reconciler{
 		schedule: s, publisher: p, rdb: rdb, namespaces: namespaces, instance: instance,
 		partition:     keys.Single,
 		Logger:        slog.Default(),
@@ -101,7 +103,14 @@ func New(s Schedule, p Publisher, rdb redis.UniversalClient, namespaces keys.Nam
 		woken:         make(chan struct{}, 1),
 		gaps:          make(chan string, 1),
 	}
+	r.since.Store(schedule.NoEvents)
+	return r
 }
+
+// SetSince says from when on, in unix ms on the Redis server's clock, every
+// keyspace event has been heard; schedule.NoEvents, as at first, says that they
+// are not.
+func (r *Reconciler) SetSince(since int64) { r.since.Store(since) }
 
 // Wake says that a timer is due at the given unix ms on the Redis server's
 // clock; 0 says that something is owed now, and a negative value nothing. It
@@ -214,7 +223,7 @@ func (r *Reconciler) drain(ctx context.Context) error {
 		r.mu.Unlock()
 		// A claim that is under way at the end of ctx is still carried through: given
 		// up, it would keep its timers from firing until the lease is over.
-		c, err := r.schedule.Claim(context.WithoutCancel(ctx), r.partition, r.Lease, known)
+		c, err := r.schedule.Claim(context.WithoutCancel(ctx), r.partition, r.Lease, known, r.since.Load())
 		received := time.Now()
 		if err != nil {
 			r.Wake(known)

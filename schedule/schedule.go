@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -85,13 +86,18 @@ func (o *Observed) Add(other Observed) {
 	o.Cancelled += other.Cancelled
 }
 
+// NoEvents is the since of a caller that hears no keyspace events.
+const NoEvents = math.MaxInt64
+
 // Observe takes hints in, in their order, MaxHints in one atomic step. It is
-// safe to repeat after an error. The keys must be timer keys.
-func (s *Schedule) Observe(ctx context.Context, hints []Hint) (Observed, error) {
+// safe to repeat after an error. The keys must be timer keys. since is the unix
+// ms from when on the caller has heard every event: it decides where a key lives
+// on though it was due.
+func (s *Schedule) Observe(ctx context.Context, hints []Hint, since int64) (Observed, error) {
 	seen := Observed{Head: -1}
 	for len(hints) > 0 {
 		n := min(len(hints), MaxHints)
-		args := make([]any, 0, 2*n)
+		args := append(make([]any, 0, 2*n+1), since)
 		for _, h := range hints[:n] {
 			args = append(args, string(h.Kind), h.Key)
 		}
@@ -127,12 +133,13 @@ type Claimed struct {
 
 // Claim takes up to MaxClaim firings under a lease: what is owed, what somebody
 // claimed whose lease ran out, and what is due. known is the first due time
-// that the caller knew of: earlier ones have the trigger sweep. Firings that a
+// that the caller knew of: earlier ones have the trigger sweep. since is as for
+// Observe. Firings that a
 // crashed or failed caller does not settle can be claimed again when the lease
 // is over; so can those of a claim whose reply was lost.
-func (s *Schedule) Claim(ctx context.Context, p keys.Partition, lease time.Duration, known int64) (Claimed, error) {
+func (s *Schedule) Claim(ctx context.Context, p keys.Partition, lease time.Duration, known, since int64) (Claimed, error) {
 	sent := time.Now()
-	reply, err := s.scripts.claim.Run(ctx, s.rdb, []string{p.Due()}, lease.Milliseconds(), MaxClaim, maxClaimBytes).Slice()
+	reply, err := s.scripts.claim.Run(ctx, s.rdb, []string{p.Due()}, lease.Milliseconds(), MaxClaim, maxClaimBytes, since).Slice()
 	if err != nil {
 		return Claimed{}, fmt.Errorf("schedule: claim: %w", err)
 	}

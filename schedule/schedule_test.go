@@ -20,8 +20,9 @@ const lease = 10 * time.Second
 // the hints that they want it to have seen.
 type index struct {
 	*schedule.Schedule
-	t   testing.TB
-	rdb *redis.Client
+	t     testing.TB
+	rdb   *redis.Client
+	since int64 // from when on every event was heard; 0: always
 }
 
 func newIndex(t testing.TB, opts ...testenv.RedisOption) *index {
@@ -60,7 +61,7 @@ func (x *index) hint(hints ...string) schedule.Observed {
 	for _, h := range hints {
 		in = append(in, schedule.Hint{Kind: schedule.HintKind(h[0]), Key: h[2:]})
 	}
-	seen, err := x.Observe(x.t.Context(), in)
+	seen, err := x.Observe(x.t.Context(), in, x.since)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func (x *index) hint(hints ...string) schedule.Observed {
 // claim claims once and describes each firing as "key trigger payload".
 func (x *index) claim() ([]schedule.Firing, []string) {
 	x.t.Helper()
-	c, err := x.Claim(x.t.Context(), keys.Single, lease, 0)
+	c, err := x.Claim(x.t.Context(), keys.Single, lease, 0, x.since)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -96,6 +97,14 @@ func (x *index) wants(want ...string) []schedule.Firing {
 		x.t.Fatalf("claimed\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 	return firings
+}
+
+// settles claims, compares and settles.
+func (x *index) settles(want ...string) {
+	x.t.Helper()
+	if err := x.Settle(x.t.Context(), x.wants(want...)); err != nil {
+		x.t.Fatal(err)
+	}
 }
 
 // redisNow returns the server's clock in unix ms.
@@ -488,29 +497,43 @@ func TestOwedIsNeverOverwritten(t *testing.T) {
 		x.hint("x "+k, "t "+k)
 		x.wants(k + " expired v1")
 	})
-	t.Run("when nobody was there to see it", func(t *testing.T) {
-		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 20)
-		x.hint("t " + k)
-		due, _ := x.do("PEXPIRETIME", k).(int64)
-		x.after(due + 4000)
-		x.do("SET", k, "v2", "PX", 60000)
-		x.wants(k + " deadline v1")
-		if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
-			t.Error("the timer set since was not adopted")
-		}
-	})
+	for _, wait := range []int64{150, 4000} {
+		t.Run(fmt.Sprintf("when nobody was there to see it, %d ms late", wait), func(t *testing.T) {
+			x := newIndex(t)
+			x.do("SET", k, "v1", "PX", 20)
+			x.hint("t " + k)
+			due, _ := x.do("PEXPIRETIME", k).(int64)
+			x.after(due + wait)
+			x.do("SET", k, "v2", "PX", 60000)
+			x.since = schedule.NoEvents
+			x.wants(k + " deadline v1")
+			if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
+				t.Error("the timer set since was not adopted")
+			}
+		})
+	}
 }
 
+// Extended, persisted, or set to the same again, before or after it was due: what
+// no event tells is decided for the key as it is now.
 func TestLostEventsHealAtTheClaim(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		delay int64 // of the timers, in ms; the access times that a claim compares have a resolution of 1 s
-		wait  int64 // for the claim after the due time, in ms
-	}{{"at once", 300, 0}, {"after a downtime", 3000, 4000}} {
+		name   string
+		events bool  // whether events were heard, but not those of the changes
+		delay  int64 // of the timers, in ms
+		wait   int64 // for the claim after the due time, in ms
+	}{
+		{"events lost", true, 300, 0},
+		{"no events", false, 300, 0},
+		{"after a downtime", false, 300, 1000},
+		{"after a long downtime", false, 3000, 4000},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newIndex(t)
-			for _, name := range []string{"extended", "persisted", "deleted"} {
+			if !c.events {
+				x.since = schedule.NoEvents
+			}
+			for _, name := range []string{"extended", "persisted", "deleted", "replaced"} {
 				x.do("SET", "a:b:c:"+name, name, "PX", c.delay)
 				x.hint("t a:b:c:" + name)
 			}
@@ -518,16 +541,41 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 			x.do("PEXPIREAT", "a:b:c:extended", due+c.wait+3000)
 			x.do("PERSIST", "a:b:c:persisted")
 			x.do("DEL", "a:b:c:deleted")
+			x.do("SET", "a:b:c:replaced", "new", "PXAT", due+c.wait+3000)
 			x.after(due + c.wait)
-			// That a deletion nobody heard of fires is a known limit.
-			x.wants("a:b:c:deleted deadline deleted")
+			// That a deletion nobody heard of fires is a known limit; and so does a
+			// value that was replaced shortly before a downtime's due time.
+			want := []string{"a:b:c:deleted deadline deleted"}
+			if c.name == "after a downtime" {
+				want = append(want, "a:b:c:replaced deadline replaced")
+			}
+			x.settles(want...)
 			x.expire("a:b:c:extended")
-			x.wants("a:b:c:extended deadline extended")
-			testenv.Eventually(t, 10*time.Second, func() bool {
+			x.settles("a:b:c:extended deadline extended", "a:b:c:replaced deadline new")
+			testenv.Eventually(t, 20*time.Second, func() bool {
 				x.wants()
 				return x.do("EXISTS", keys.Single.Due()) == int64(0)
 			}, "doubts to go")
 		})
+	}
+}
+
+// A doubt outlives the events that would have settled it.
+func TestDoubtWhoseEventWasLost(t *testing.T) {
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 20)
+	x.hint("t " + k)
+	x.expire(k)
+	x.do("SET", k, "v2", "PX", 60000)
+	x.wants()
+	x.since = schedule.NoEvents // the subscription turned out to be dead
+	var said []string
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		_, said = x.claim()
+		return len(said) > 0
+	}, "the doubt to be decided")
+	if len(said) != 1 || said[0] != k+" deadline v1" {
+		t.Errorf("fired %q, want the owed one", said)
 	}
 }
 
@@ -536,7 +584,7 @@ func TestClaimsOfTheDead(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 	x.expire(k)
 	const short = 100 * time.Millisecond
-	c, err := x.Claim(t.Context(), keys.Single, short, 0)
+	c, err := x.Claim(t.Context(), keys.Single, short, 0, 0)
 	if err != nil || len(c.Firings) != 1 {
 		t.Fatalf("claim: %+v, %v", c, err)
 	}

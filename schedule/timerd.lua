@@ -33,8 +33,10 @@ ran, ran twice, or ran beside another one loses nothing and doubles nothing.
 --@ common
 -- The value of a trigger key that timerd wrote: the payload is in the index.
 local MARK = '\0tmd'
--- While events are fresh, an expired event reaches us within this time, in ms.
-local GRACE = 2000
+-- Where events flow, an expired event reaches us within this time, in ms.
+local GRACE = 10000
+-- A claim this soon after the due time, in ms, was there in time.
+local PUNCTUAL = 100
 -- How long a tombstone is kept, in ms, and how many one call removes at most:
 -- more than one claim adds, so that they never pile up.
 local REMEMBER, TRIM = 60000, 256
@@ -166,33 +168,49 @@ local function upsert(key, was, at, max)
   return 2
 end
 
+-- ran_out tells whether a key that lives on, though the index had it due, ran
+-- out at that time and was set again since, as far as can be told without events:
+-- not if it was last accessed before the due time for certain (the resolution is
+-- a second), not if it has the mark, because timer_set owes for itself, and not
+-- if its value is still the same. Otherwise better one firing too many than one
+-- lost.
+local function ran_out(key, due, record)
+  local idle = redis.pcall('OBJECT', 'IDLETIME', key)
+  if type(idle) == 'number' and now - idle * 1000 + 1000 < due then return false end
+  local current = record_of(key, MAX_PAYLOAD)
+  return current ~= nil and string.match(current, ':.*') ~= string.match(record, ':.*')
+end
+
 -- contest decides about a timer that the index has due while its key lives on,
--- with a later TTL (at) or with none (at = -1). Either the key changed before
--- the due time and we have not heard, so nothing is owed; or it ran out, is
--- owed, and was set again. In the second case Redis told so with an expired
--- event before anything else.
---   Within GRACE: the first, by that order of events. But a claim may be ahead
--- of the event, so the old timer stays as a doubt until GRACE is over, and an
--- expired event makes it owed after all.
---   Later than that nobody was claiming at the due time and the events are gone.
--- Then the key's last access tells, if it was before the due time for certain;
--- a mark tells too, because timer_set owes for itself. Otherwise it is owed:
--- better one firing too many than one lost.
+-- with a later TTL or with none. Either the key changed before the due time and
+-- we have not heard, so nothing is owed; or it ran out, is owed, and was set
+-- again. since is from when on the caller has heard every event.
+--   In the second case Redis told so with an expired event before anything else.
+-- If the caller has heard every event since the due time, it is the first case,
+-- unless that event is still on its way: so the old timer stays as a doubt until
+-- GRACE is over, and the event makes it owed after all.
+--   Without events a punctual claim speaks for the first case too: there was no
+-- time to set the key again. Otherwise ran_out tells.
 -- lease_end is that of the claimer, or 0. It returns the ref of an owed firing
 -- or nil; the key's own state is not yet taken in.
-local function contest(key, due, lease_end)
+local function contest(key, due, since, lease_end)
   local record = redis.call('HGET', data_key, key) or 'm:'
-  if now - due <= GRACE then
+  if due >= since then
     redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
     redis.call('HSET', data_key, ':?:' .. key, int(due) .. '/' .. record)
     return nil
   end
-  local idle = redis.pcall('OBJECT', 'IDLETIME', key)
-  if type(idle) == 'number' and now - idle * 1000 + 1000 < due then return nil end
-  local value = redis.pcall('GETRANGE', key, 0, #MARK)
-  if value == MARK then return nil end
+  if now - due <= PUNCTUAL or not ran_out(key, due, record) then return nil end
   forget(key)
   return fire(key, due, record, lease_end)
+end
+
+-- doubt takes what contest left in doubt out of the schedule. It returns when
+-- that was due, and its record; or nil.
+local function doubt(key)
+  local due, record = string.match(redis.call('HGET', data_key, ':?:' .. key) or '', '^(%d+)/(.*)$')
+  if due then forget(':?:' .. key) end
+  return tonumber(due), record
 end
 
 -- follow takes in the state of a key that lives on while the index has it due,
@@ -285,7 +303,7 @@ local function timer_set(keys, args)
   if exists == 'NX' and live or exists == 'XX' and not live then return false end
 
   if was and was <= now then
-    if at == -1 or at > now then contest(key, was, 0) else owe(key, was) end
+    if at == -1 or at > now then contest(key, was, 0, 0) else owe(key, was) end
   end
   redis.call('SET', key, MARK, 'PXAT', int(due))
   redis.call('ZADD', due_key, due, key)
@@ -361,13 +379,15 @@ redis.register_function { function_name = 'timer_get', callback = timer_get, fla
 --@ script observe
 --[[ Takes in what keyspace events hint at, in their order.
 KEYS    1  the partition's due set; it names the partition
-ARGV    pairs of a kind and a timer's key:
+ARGV    1  from when on the caller has heard every event, in ms
+        then pairs of a kind and a timer's key:
         t  touched: the key may live; if it does not, another event says why
         g  gone: deleted, renamed or moved away
         v  evicted
         x  expired: it did run out, whatever the index says
 Returns {first due time or -1, owed, adopted, rescheduled, cancelled}; the last
 four count timers. ]]
+local since = tonumber(ARGV[1])
 local owed, adopted, rescheduled, cancelled = 0, 0, 0, 0
 
 local function count(outcome)
@@ -380,7 +400,7 @@ end
 local function touch(key, was, at)
   if at == -2 then return end
   if was and was <= now and (at == -1 or at > now) then
-    if contest(key, was, 0) then owed = owed + 1 end
+    if contest(key, was, since, 0) then owed = owed + 1 end
     return count(follow(key, at, MAX_PAYLOAD))
   end
   if at == -1 then
@@ -409,15 +429,13 @@ local kinds = {
   end,
 
   x = function(key, was, at)
-    local doubt = redis.call('HGET', data_key, ':?:' .. key)
-    if doubt then
-      local due, record = string.match(doubt, '^(%d+)/(.*)$')
-      forget(':?:' .. key)
-      fire(key, tonumber(due), flagged(record, 'x'), 0)
-      owed = owed + 1
-    elseif was and was <= now then
+    local due, record = doubt(key)
+    if was and was <= now then
       owe(key, was, 'x')
       owed, was = owed + 1, nil
+    elseif due then
+      fire(key, due, flagged(record, 'x'), 0)
+      owed = owed + 1
     elseif redis.call('ZSCORE', fired_key, key) or redis.call('ZSCORE', fired_key, ':c:' .. key) then
       -- The event of a firing or a cancel that is known already.
     elseif not was then
@@ -432,7 +450,7 @@ local kinds = {
 }
 
 open(string.sub(KEYS[1], 1, -4))
-for i = 1, #ARGV, 2 do
+for i = 2, #ARGV, 2 do
   local key = ARGV[i + 1]
   kinds[ARGV[i]](key, pending(key), redis.call('PEXPIRETIME', key))
 end
@@ -445,6 +463,7 @@ KEYS    1  the partition's due set
 ARGV    1  lease in ms
         2  how many firings at most
         3  how many bytes of payload at most; one firing is claimed in any case
+        4  from when on the caller has heard every event, in ms
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, then for
 each firing its ref, its record and how it was: "o" owed, "r" reclaimed, "d"
 due}. The first two are the time of the claim. next is when there is something
@@ -452,6 +471,7 @@ to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
 trimmed is 1 where more tombstones are to be removed. ]]
 local t = open(string.sub(KEYS[1], 1, -4))
 local lease_end, limit, room = now + tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local since = tonumber(ARGV[4])
 local out = { t[1], t[2], -1, 0, 0, 0 }
 local claimed = 0
 
@@ -477,7 +497,11 @@ for i = 1, #members, 2 do
   local member, due = members[i], tonumber(members[i + 1])
   local name, beside_of = string.match(member, '^:([^:]*):(.*)$')
   if name == '?' then
-    forget(member)
+    -- No event has come. That says something only if it would have been heard.
+    local was, record = doubt(beside_of)
+    if was and was < since and ran_out(beside_of, was, record) then
+      take(fire(beside_of, was, record, lease_end), record, 'd')
+    end
   elseif name then
     local record = redis.call('HGET', data_key, member) or 'm:'
     leave(member, beside_of)
@@ -488,13 +512,14 @@ for i = 1, #members, 2 do
   else
     local at = redis.call('PEXPIRETIME', member)
     if at == -1 or at > now then
-      local ref = contest(member, due, lease_end)
+      local ref = contest(member, due, since, lease_end)
       if ref then take(ref, redis.call('HGET', firingdata_key, ref), 'd') end
       local outcome = follow(member, at, MAX_PAYLOAD)
       if outcome == -1 then out[6] = out[6] + 1 elseif outcome == 2 then out[5] = out[5] + 1 end
     else
       local record = redis.call('HGET', data_key, member) or 'm:'
       forget(member)
+      doubt(member)
       take(fire(member, due, record, lease_end), record, 'd')
     end
   end

@@ -123,6 +123,7 @@ func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
 			rec.Observed(seen)
 		}
 		events.OnWake = rec.Wake
+		events.OnSince = rec.SetSince
 		events.OnGap = func(reason string) {
 			m.gaps.WithLabelValues(reason).Inc()
 			rec.Gap(reason)
