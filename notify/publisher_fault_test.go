@@ -384,13 +384,19 @@ func TestSilentNetworkIsNoticed(t *testing.T) {
 	r := start(t, nats, "nats://"+proxy.Addr(), nil, nil)
 	r.healthy(t, patience, "")
 	proxy.Blackhole()
-	all := firings(0, 10, "x")
-	r.publish(t, all...)
+	// More than the network's buffers hold, so that writing blocks.
+	all := firings(0, 2000, strings.Repeat("x", 10_000))
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		r.publish(t, all...)
+	}()
 	testenv.Eventually(t, 5*time.Second, func() bool { return r.Healthy() != nil }, "noticing")
 	r.blocked(t)
 	proxy.Heal()
 	r.healthy(t, 10*time.Second, "")
-	r.book.expect(t, 10, 0)
+	<-published
+	r.book.expect(t, 2000, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }
 
