@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -105,6 +106,7 @@ func (b *bench) consumeOn(js jetstream.JetStream, handler client.Handler, config
 	b.t.Helper()
 	c := client.NewConsumer(js)
 	c.AckWait = shortAckWait
+	c.Logger = slog.New(slog.NewTextHandler(b.t.Output(), nil))
 	for _, f := range configure {
 		f(c)
 	}
@@ -142,18 +144,21 @@ func (c *consuming) wait() error {
 	return c.err
 }
 
-// settled waits until the durable consumer has delivered n messages and nothing is
-// left to deliver or to acknowledge.
+// settled waits until the durable consumer has every event of the stream acknowledged.
 func (b *bench) settled(durable string) {
 	b.t.Helper()
 	testenv.Eventually(b.t, patience, func() error {
-		c, err := b.js.Consumer(b.t.Context(), "TIMERS", durable)
+		stream, err := b.js.Stream(b.t.Context(), "TIMERS")
 		if err != nil {
 			return err
 		}
-		info, err := c.Info(b.t.Context())
-		if err == nil && (info.NumPending > 0 || info.NumAckPending > 0) {
-			err = fmt.Errorf("%d to deliver, %d to acknowledge", info.NumPending, info.NumAckPending)
+		c, err := stream.Consumer(b.t.Context(), durable)
+		if err != nil {
+			return err
+		}
+		last, info := stream.CachedInfo().State.LastSeq, c.CachedInfo()
+		if info.AckFloor.Stream < last {
+			err = fmt.Errorf("acknowledged up to %d of %d, %d in work", info.AckFloor.Stream, last, info.NumAckPending)
 		}
 		return err
 	}, "every event acknowledged")

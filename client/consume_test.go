@@ -439,10 +439,19 @@ func TestStopLeavesStuckHandlersBehind(t *testing.T) {
 // is handled once, and what handlers wanted is done after the return.
 func TestConsumeSurvivesRestartsOfNATS(t *testing.T) {
 	testenv.NoLeaks(t)
+	for name, opts := range map[string][]nats.Option{
+		"buffered":   nil,
+		"unbuffered": {nats.ReconnectBufSize(-1)}, // publishing fails while NATS is away
+	} {
+		t.Run(name, func(t *testing.T) { consumeThroughRestarts(t, opts...) })
+	}
+}
+
+func consumeThroughRestarts(t *testing.T, opts ...nats.Option) {
 	b := newBench(t)
 	var calls counter
 	began, release := make(chan struct{}, 10), make(chan struct{})
-	c := b.consume(func(_ context.Context, e client.Event) error {
+	c := b.consumeOn(b.nats.JetStream(opts...), func(_ context.Context, e client.Event) error {
 		calls.add(e.Key.ID)
 		if e.Key.Module == "slow" {
 			began <- struct{}{}
@@ -477,6 +486,29 @@ func TestConsumeSurvivesRestartsOfNATS(t *testing.T) {
 	if err := c.stop(); err != nil {
 		t.Errorf("Consume = %v", err)
 	}
+}
+
+// A stop is bounded while NATS is away too, whatever handlers do.
+func TestStopWhileNATSIsAway(t *testing.T) {
+	testenv.NoLeaks(t)
+	b := newBench(t)
+	began, release := make(chan struct{}, 1), make(chan struct{})
+	c := b.consume(func(context.Context, client.Event) error {
+		began <- struct{}{}
+		<-release
+		return errors.New("no")
+	}, func(c *client.Consumer) { c.StopTimeout = 100 * time.Millisecond })
+	b.publish(fired("shop:order:timeout:42", nil))
+	take(t, began, "call")
+	b.nats.Stop()
+	close(release)
+	if err := c.stop(); err != nil {
+		t.Errorf("Consume = %v, want nil: no handler runs", err)
+	}
+	b.nats.Start()
+	b.consume(func(context.Context, client.Event) error { return errors.New("no") })
+	b.retry.Wait(1, patience)
+	b.settled("timerd")
 }
 
 // Connections break all the time while events come in: all are handled.

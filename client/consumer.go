@@ -49,7 +49,7 @@ type Handler func(ctx context.Context, e Event) error
 type Consumer struct {
 	// Stream is the stream of timerd's events, TIMERD_STREAM. Default: DefaultStream.
 	Stream string
-	// Prefix is the first token of every subject, TIMERD_SUBJECT_PREFIX. Default:
+	// Prefix is what every subject begins with, TIMERD_SUBJECT_PREFIX. Default:
 	// DefaultPrefix.
 	Prefix string
 	// Durable names the consumer in JetStream, which keeps what was acknowledged
@@ -110,11 +110,14 @@ func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handle
 	if err != nil {
 		return fmt.Errorf("client: consume %s: %w", ns, err)
 	}
-	durable, err := full.bind(ctx, ns)
-	if err != nil {
+	if err := full.bind(ctx, ns); err != nil {
 		return fmt.Errorf("client: consume %s: %w", ns, err)
 	}
-	r := &run{Consumer: full, handler: handler, durable: durable, conn: c.js.Conn()}
+	r := &run{
+		Consumer: full,
+		handler:  handler,
+		source:   newSource(full.js, full.Stream, full.Durable, full.Concurrency, full.Logger),
+	}
 	if err := r.run(ctx); err != nil {
 		return fmt.Errorf("client: consume %s: %w", ns, err)
 	}
@@ -181,16 +184,16 @@ func durableName(ns keys.Namespace) string {
 	return name
 }
 
-// minMaxWaiting is JetStream's own default for the fetches that may wait at a
-// consumer, and waitingShare how many processes of this concurrency it must have
-// room for: each free handler is one waiting fetch.
+// minMaxWaiting is JetStream's own default for the requests that may wait at a
+// consumer, and waitingShare for how many processes of this concurrency it must
+// have room: each free handler is up to one waiting request.
 const (
 	minMaxWaiting = 512
 	waitingShare  = 16
 )
 
 // bind finds the durable consumer and brings its settings in line, or makes it.
-func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) (jetstream.Consumer, error) {
+func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	want := jetstream.ConsumerConfig{
 		Durable:       c.Durable,
 		Description:   "timerd client, " + ns.String(),
@@ -203,34 +206,32 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) (jetstream.Consu
 	}
 	found, err := c.js.Consumer(ctx, c.Stream, c.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		made, err := c.js.CreateConsumer(ctx, c.Stream, want)
+		_, err = c.js.CreateConsumer(ctx, c.Stream, want)
 		if !errors.Is(err, jetstream.ErrConsumerExists) {
-			return made, c.explain(err)
+			return c.explain(err)
 		}
 		found, err = c.js.Consumer(ctx, c.Stream, c.Durable)
-		if err != nil {
-			return nil, c.explain(err)
-		}
-	} else if err != nil {
-		return nil, c.explain(err)
+	}
+	if err != nil {
+		return c.explain(err)
 	}
 
 	have := found.CachedInfo().Config
 	if subjects := filters(have); len(subjects) != 1 || subjects[0] != want.FilterSubject {
-		return nil, fmt.Errorf("the durable consumer %q of stream %q reads %s, not %s: give Consumer.Durable another name",
+		return fmt.Errorf("the durable consumer %q of stream %q reads %s, not %s: give Consumer.Durable another name",
 			c.Durable, c.Stream, strings.Join(subjects, ", "), want.FilterSubject)
 	}
 	if have.AckPolicy != want.AckPolicy {
-		return nil, fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable another name",
+		return fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable another name",
 			c.Durable, c.Stream, have.AckPolicy, want.AckPolicy)
 	}
 	if have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver &&
 		have.MaxAckPending == want.MaxAckPending && len(have.BackOff) == 0 {
-		return found, nil
+		return nil
 	}
 	have.AckWait, have.MaxDeliver, have.MaxAckPending, have.BackOff = want.AckWait, want.MaxDeliver, want.MaxAckPending, nil
-	found, err = c.js.UpdateConsumer(ctx, c.Stream, have)
-	return found, c.explain(err)
+	_, err = c.js.UpdateConsumer(ctx, c.Stream, have)
+	return c.explain(err)
 }
 
 // filters returns the subjects that a consumer reads.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
@@ -42,11 +41,11 @@ func (r *run) publish(ctx context.Context, l *letter) (err error) {
 
 // retryRequest is the event as it came, on the subject where timerd takes retries,
 // with the outcome's error and, for verdictRetryAfter, its delay.
-func (r *run) retryRequest(msg jetstream.Msg, e Event, o outcome) *letter {
+func (r *run) retryRequest(msg *nats.Msg, e Event, o outcome) *letter {
 	subject := e.Key.Subject(r.Prefix, keys.Retry)
 	bare := func() *nats.Msg {
 		m := nats.NewMsg(subject)
-		m.Data = msg.Data()
+		m.Data = msg.Data
 		m.Header.Set(event.MsgIDHeader, messageID(e.ID, keys.Retry))
 		if o.verdict == verdictRetryAfter {
 			m.Header.Set(event.DelayHeader, o.delay.String())
@@ -89,12 +88,12 @@ func (r *run) deadLetter(e Event, reason, lastError string) *letter {
 // malformed returns an event that stands for a message that is none: of a timer of
 // the message's subject, named by the message's place in the stream, with the
 // message as its payload.
-func (r *run) malformed(msg jetstream.Msg) (Event, error) {
+func (r *run) malformed(msg *nats.Msg) (Event, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return Event{}, fmt.Errorf("malformed event: %w", err)
 	}
-	app, module, typ, err := keys.ParseSubject(msg.Subject(), r.Prefix, keys.Fired)
+	app, module, typ, err := keys.ParseSubject(msg.Subject, r.Prefix, keys.Fired)
 	if err != nil {
 		return Event{}, fmt.Errorf("malformed event: %w", err)
 	}
@@ -106,7 +105,7 @@ func (r *run) malformed(msg jetstream.Msg) (Event, error) {
 		Time:    due,
 		Due:     due,
 		Attempt: 1,
-		Data:    append([]byte{}, msg.Data()...),
+		Data:    append([]byte{}, msg.Data...),
 	}, nil
 }
 

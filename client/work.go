@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
@@ -21,7 +21,7 @@ const extensions = 3
 
 // work has one event handled and settles it. Where settle ends first, the event is
 // left to be delivered again.
-func (r *run) work(handlers, settle context.Context, msg jetstream.Msg) {
+func (r *run) work(handlers, settle context.Context, msg *nats.Msg) {
 	e, err := r.parse(msg)
 	if err != nil {
 		r.bury(settle, msg, err)
@@ -48,7 +48,7 @@ func (r *run) work(handlers, settle context.Context, msg jetstream.Msg) {
 			r.conclude(settle, msg, e, o)
 			return
 		case <-extend.C:
-			r.extend(msg)
+			r.source.extend(msg)
 		case <-settle.Done():
 			r.unfinished.Add(1)
 			return
@@ -56,35 +56,28 @@ func (r *run) work(handlers, settle context.Context, msg jetstream.Msg) {
 	}
 }
 
-// extend moves on the deadline after which JetStream delivers an event again.
-func (r *run) extend(msg jetstream.Msg) {
-	if err := msg.InProgress(); err != nil {
-		r.Logger.Warn("timerd client: an event's deadline could not be moved on, it may come again", "subject", msg.Subject(), "err", err)
-	}
-}
-
 // parse reads the event of a message and checks that it belongs to its subject.
-func (r *run) parse(msg jetstream.Msg) (Event, error) {
-	e, err := event.Parse(msg.Data())
+func (r *run) parse(msg *nats.Msg) (Event, error) {
+	e, err := event.Parse(msg.Data)
 	switch {
 	case err != nil:
 		return Event{}, err
 	case e.Type != event.TypeFired:
 		return Event{}, fmt.Errorf("event: type %q, want %q", e.Type, event.TypeFired)
-	case e.Key.Subject(r.Prefix, keys.Fired) != msg.Subject():
+	case e.Key.Subject(r.Prefix, keys.Fired) != msg.Subject:
 		return Event{}, fmt.Errorf("event: of the timer %q, which is not one of its NATS subject", e.Key)
 	}
 	return e, nil
 }
 
 // conclude does what a handler's outcome asks for.
-func (r *run) conclude(settle context.Context, msg jetstream.Msg, e Event, o outcome) {
+func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome) {
 	log := r.Logger.With("key", e.Key.String(), "due_at", e.Due, "attempt", e.Attempt)
 	var next *letter
 	switch {
 	case o.verdict == verdictReturn:
 		log.Info("timerd client: handler was cut short, giving its event back", "err", o.err)
-		r.giveBack(msg)
+		r.source.giveBack(msg)
 		return
 	case o.verdict == verdictDead:
 		log.Warn("timerd client: event given up, sending it to the dead letters", "err", o.err)
@@ -105,21 +98,21 @@ func (r *run) conclude(settle context.Context, msg jetstream.Msg, e Event, o out
 }
 
 // bury sends a message that is no event to the dead letters.
-func (r *run) bury(settle context.Context, msg jetstream.Msg, cause error) {
-	r.Logger.Error("timerd client: malformed event, sending it to the dead letters", "subject", msg.Subject(), "err", cause)
+func (r *run) bury(settle context.Context, msg *nats.Msg, cause error) {
+	r.Logger.Error("timerd client: malformed event, sending it to the dead letters", "subject", msg.Subject, "err", cause)
 	e, err := r.malformed(msg)
 	if err == nil {
 		err = r.settle(settle, msg, r.deadLetter(e, clip(reasonMalformed+cause.Error()), ""))
 	}
 	if err != nil {
-		r.Logger.Error("timerd client: malformed event not settled, it is delivered again", "subject", msg.Subject(), "err", err)
+		r.Logger.Error("timerd client: malformed event not settled, it is delivered again", "subject", msg.Subject, "err", err)
 	}
 }
 
 // settle publishes what is to come of an event, if anything, and then acknowledges
 // the event; each durably, and tried again until settle ends or settleTimeout is
 // over. After an error the event is delivered again.
-func (r *run) settle(settle context.Context, msg jetstream.Msg, next *letter) error {
+func (r *run) settle(settle context.Context, msg *nats.Msg, next *letter) error {
 	ctx, cancel := context.WithTimeout(settle, settleTimeout)
 	defer cancel()
 	if next != nil {
@@ -127,7 +120,7 @@ func (r *run) settle(settle context.Context, msg jetstream.Msg, next *letter) er
 			return fmt.Errorf("publish to %s: %w", next.subject, err)
 		}
 	}
-	if err := r.persist(ctx, msg, msg.DoubleAck); err != nil {
+	if err := r.persist(ctx, msg, func(ctx context.Context) error { return r.source.acknowledge(ctx, msg) }); err != nil {
 		return fmt.Errorf("acknowledge: %w", err)
 	}
 	return nil
@@ -135,7 +128,7 @@ func (r *run) settle(settle context.Context, msg jetstream.Msg, next *letter) er
 
 // persist tries do until it succeeds, ctx ends or the connection is closed, and
 // moves the deadline of msg on meanwhile.
-func (r *run) persist(ctx context.Context, msg jetstream.Msg, do func(context.Context) error) error {
+func (r *run) persist(ctx context.Context, msg *nats.Msg, do func(context.Context) error) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		call, cancel := context.WithTimeout(ctx, min(callTimeout, r.AckWait/extensions))
 		err := do(call)
@@ -143,9 +136,9 @@ func (r *run) persist(ctx context.Context, msg jetstream.Msg, do func(context.Co
 		if err == nil {
 			return nil
 		}
-		if r.conn.IsClosed() || !wait(ctx, min(pause, r.AckWait/extensions)) {
+		if r.js.Conn().IsClosed() || !wait(ctx, min(pause, r.AckWait/extensions)) {
 			return err
 		}
-		r.extend(msg)
+		r.source.extend(msg)
 	}
 }

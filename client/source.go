@@ -1,0 +1,248 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// heartbeat is how often the server is to say that it knows of a request.
+	heartbeat = 5 * time.Second
+
+	// renewEvery is how often everything is asked anew, in one request: a cluster
+	// may have lost some of what was asked for while it answers the rest.
+	renewEvery = 30 * time.Second
+
+	// pullExpiry is how long a request waits at the server.
+	pullExpiry = 2 * renewEvery
+
+	// drainTimeout bounds the wait for events that were on their way when they
+	// were no longer wanted.
+	drainTimeout = 2 * time.Second
+)
+
+// errSilent says that the server has forgotten what it was asked for, or that
+// nobody hears it.
+var errSilent = errors.New("JetStream sends no heartbeats")
+
+// source fetches events from a durable consumer: as many as there are free
+// handlers, and never one more, so that none waits in this process while its ack
+// deadline passes and while a handler elsewhere is free.
+//
+// It speaks JetStream's pull protocol itself, because the iterators of package
+// jetstream fetch ahead: even one that is limited to one message asks for another
+// before that is wanted after a reconnect, and now and then not at all until it
+// misses a heartbeat.
+type source struct {
+	conn    *nats.Conn
+	subject string // to ask on
+	log     *slog.Logger
+	events  chan *nats.Msg // has room for every event that may be asked for
+	faults  chan error     // why what was asked for is void; has room for one
+
+	mu    sync.Mutex
+	inbox *nats.Subscription // for what was asked last; nil when closed
+	ended chan struct{}      // closed when inbox has handed out all
+	began time.Time          // when inbox was made
+	free  int                // handlers that wait for an event
+	asked int                // events to come to inbox for them
+	heard time.Time          // of the server, while events are to come
+}
+
+func newSource(js jetstream.JetStream, stream, durable string, handlers int, log *slog.Logger) *source {
+	return &source{
+		conn:    js.Conn(),
+		subject: apiPrefix(js.Options()) + "CONSUMER.MSG.NEXT." + stream + "." + durable,
+		log:     log,
+		events:  make(chan *nats.Msg, handlers),
+		faults:  make(chan error, 1),
+	}
+}
+
+// apiPrefix returns what the subjects of JetStream's API begin with.
+func apiPrefix(o jetstream.JetStreamOptions) string {
+	switch {
+	case o.Domain != "":
+		return "$JS." + o.Domain + ".API."
+	case o.APIPrefix != "":
+		return strings.TrimSuffix(o.APIPrefix, ".") + "."
+	}
+	return jetstream.DefaultAPIPrefix
+}
+
+// want asks for an event for one more handler, which then takes it from events.
+func (s *source) want() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free++
+	s.ask()
+}
+
+// ask asks for an event for each free handler that none is to come for. What
+// cannot be asked now is asked at the next renew or tend. The caller holds mu.
+func (s *source) ask() {
+	n := s.free - s.asked
+	if s.inbox == nil || n <= 0 {
+		return
+	}
+	request := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, n, pullExpiry, heartbeat)
+	if s.conn.PublishRequest(s.subject, s.inbox.Subject, request) != nil {
+		return
+	}
+	if s.asked == 0 {
+		s.heard = time.Now()
+	}
+	s.asked += n
+}
+
+// renew makes void what was asked for, and asks anew. After an error nothing is
+// asked for.
+func (s *source) renew() error {
+	ended := make(chan struct{})
+	inbox, err := s.conn.Subscribe(s.conn.NewInbox(), s.receive)
+	if err == nil {
+		inbox.SetClosedHandler(func(string) { close(ended) })
+	}
+	s.mu.Lock()
+	old := s.inbox
+	s.inbox, s.ended, s.began, s.asked = inbox, ended, time.Now(), 0
+	s.ask()
+	s.mu.Unlock()
+	s.withdraw(old)
+	return err
+}
+
+// withdraw lets a subscription end. Events that are on their way to it still reach
+// receive, if they can.
+func (s *source) withdraw(inbox *nats.Subscription) {
+	switch {
+	case inbox == nil:
+		return
+	case s.conn.IsConnected():
+		_ = inbox.Drain() // fails if it has ended already
+	default:
+		_ = inbox.Unsubscribe()
+	}
+}
+
+// close gives back what is on its way and what no handler has taken.
+func (s *source) close(ctx context.Context) {
+	s.mu.Lock()
+	inbox, ended := s.inbox, s.ended
+	s.inbox = nil
+	s.mu.Unlock()
+	if inbox != nil {
+		s.withdraw(inbox)
+		within(drainTimeout, ended)
+	}
+	for {
+		select {
+		case msg := <-s.events:
+			s.giveBack(msg)
+			continue
+		default:
+		}
+		break
+	}
+	if !s.conn.IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	if err := s.conn.FlushWithContext(ctx); err != nil {
+		s.log.Warn("timerd client: events given back may come again later", "err", err)
+	}
+}
+
+// receive takes what the server sends: an event, or the status of a request.
+func (s *source) receive(msg *nats.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	current := msg.Sub == s.inbox
+	if current {
+		s.heard = time.Now()
+	}
+	if msg.Reply != "" { // to acknowledge it: this is an event
+		if current {
+			s.asked = max(0, s.asked-1)
+		}
+		if s.free == 0 || s.inbox == nil {
+			s.giveBack(msg)
+			return
+		}
+		s.free--
+		s.events <- msg
+		return
+	}
+	if !current {
+		return
+	}
+	const heartbeat, noMessages, timeout = "100", "404", "408"
+	switch status := msg.Header.Get("Status"); status {
+	case heartbeat:
+	case noMessages, timeout: // the request has ended; so many events were to come
+		left, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Messages"))
+		if err != nil {
+			s.fail(fmt.Errorf("JetStream: %s %s", status, msg.Header.Get("Description")))
+			return
+		}
+		s.asked = max(0, s.asked-left)
+		s.ask()
+	default:
+		s.fail(fmt.Errorf("JetStream: %s %s", status, msg.Header.Get("Description")))
+	}
+}
+
+func (s *source) fail(err error) {
+	select {
+	case s.faults <- err:
+	default: // one is enough
+	}
+}
+
+// tend is to be called every heartbeat or so. It returns an error if the server
+// has not been heard of for so long that what was asked for must be void.
+func (s *source) tend() error {
+	s.mu.Lock()
+	silent := s.asked > 0 && time.Since(s.heard) > 2*heartbeat
+	old := s.asked > 0 && time.Since(s.began) > renewEvery
+	s.ask()
+	s.mu.Unlock()
+	switch {
+	case silent:
+		return errSilent
+	case old:
+		return s.renew()
+	}
+	return nil
+}
+
+// giveBack hands an event back to JetStream, which delivers it again at once, at
+// no cost to its attempts. Should that not get there, it does so after AckWait.
+func (s *source) giveBack(msg *nats.Msg) {
+	if err := s.conn.Publish(msg.Reply, []byte("-NAK")); err != nil {
+		s.log.Warn("timerd client: event could not be given back, it comes again later", "subject", msg.Subject, "err", err)
+	}
+}
+
+// extend moves on the deadline after which JetStream delivers an event again.
+func (s *source) extend(msg *nats.Msg) {
+	if err := s.conn.Publish(msg.Reply, []byte("+WPI")); err != nil {
+		s.log.Warn("timerd client: an event's deadline could not be moved on, it may come again", "subject", msg.Subject, "err", err)
+	}
+}
+
+// acknowledge tells JetStream that an event is settled, and waits until it knows.
+func (s *source) acknowledge(ctx context.Context, msg *nats.Msg) error {
+	_, err := s.conn.RequestWithContext(ctx, msg.Reply, []byte("+ACK"))
+	return err
+}

@@ -1,0 +1,95 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/reconciler"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// runTimerd runs, until t ends, what of timerd fires timers that were set through
+// the function library.
+func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	index := schedule.New(rdb, schedule.DefaultMaxPayload)
+	if err := index.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	publisher := notify.NewPublisher(nc, js, index)
+	fire := reconciler.New(index, publisher, rdb, keys.Namespaces{{}}, "test")
+	fire.SweepInterval = 20 * time.Millisecond
+
+	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(t.Context()))
+	firing, stopFiring := context.WithCancel(publishing)
+	var first, second sync.WaitGroup
+	second.Go(func() {
+		if err := publisher.Run(publishing); err != nil {
+			t.Error(err)
+		}
+	})
+	first.Go(func() { fire.Run(firing) })
+	t.Cleanup(func() {
+		stopFiring()
+		first.Wait()
+		stopPublishing()
+		second.Wait()
+	})
+}
+
+// servers starts a Redis, a NATS and a timerd for an example. It makes its own
+// testing.TB, because an example has none.
+func servers() (rdb *redis.Client, js jetstream.JetStream, stop func()) {
+	t := &exampleTB{}
+	natsServer := testenv.NATS(t)
+	rdb = testenv.Redis(t).Client()
+	runTimerd(t, rdb, natsServer.Conn(notify.ConnOptions()...))
+	return rdb, natsServer.JetStream(), t.stop
+}
+
+// quiet is for examples whose handlers fail on purpose.
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// exampleTB is the testing.TB of an example: what fails ends the test binary.
+type exampleTB struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (t *exampleTB) Helper()                           {}
+func (t *exampleTB) Context() context.Context          { return context.Background() }
+func (t *exampleTB) Cleanup(f func())                  { t.cleanups = append(t.cleanups, f) }
+func (t *exampleTB) Failed() bool                      { return false }
+func (t *exampleTB) Error(args ...any)                 { t.Fatal(args...) }
+func (t *exampleTB) Errorf(format string, args ...any) { t.Fatalf(format, args...) }
+func (t *exampleTB) Fatal(args ...any)                 { t.Fatalf("%s", fmt.Sprint(args...)) }
+func (t *exampleTB) Fatalf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+	panic("example failed")
+}
+
+func (t *exampleTB) stop() {
+	for _, f := range slices.Backward(t.cleanups) {
+		f()
+	}
+}
