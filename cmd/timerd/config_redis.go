@@ -61,23 +61,6 @@ func (c redisConfig) db() int {
 	}
 }
 
-// user returns the name of the ACL user that timerd logs in as.
-func (c redisConfig) user() string {
-	var name string
-	switch c.Mode {
-	case modeSentinel:
-		name = c.sentinel.Username
-	case modeCluster:
-		name = c.cluster.Username
-	default:
-		name = c.standalone.Username
-	}
-	if name == "" {
-		return "default"
-	}
-	return name
-}
-
 func parseRedis(env *environment, f *faults) redisConfig {
 	c := redisConfig{Mode: redisMode(strings.ToLower(env.Redis.Mode))}
 	var parse func(string) error

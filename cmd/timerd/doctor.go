@@ -96,8 +96,7 @@ func examineConfig() (findings []doctor.Finding, broken section, all config) {
 	}
 	for _, s := range []section{sectionLog, sectionRedis, sectionNATS, sectionService} {
 		c, err := readConfig(s)
-		var faults *configError
-		if errors.As(err, &faults) {
+		if faults, ok := errors.AsType[*configError](err); ok {
 			broken |= s
 			for _, fault := range faults.faults {
 				add(doctor.Fail, fault.Error(), "correct the variable; timerd serve --help explains each one")
@@ -136,7 +135,7 @@ func examineRedis(ctx context.Context, connect connector, c config) []doctor.Fin
 		}
 		return []doctor.Finding{{Level: doctor.Fail, Check: checkRedis, Text: err.Error(), Fix: fix}}
 	}
-	defer rdb.Close()
+	defer func() { _ = rdb.Close() }() // nothing is pending on it
 	d := doctor.NewRedis(rdb)
 	d.DB, d.Namespaces = c.Redis.db(), c.Service.Namespaces
 	d.MaxPayload, d.Events = c.Service.MaxPayload, c.Service.KeyspaceEvents

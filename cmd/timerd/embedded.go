@@ -62,7 +62,7 @@ func startNATSServer(config natsConfig, maxPayload int, log *slog.Logger) (*serv
 		SyncInterval:           embeddedSync,
 		DisableJetStreamBanner: true,
 		// Room for the payload in base64 and the rest of the event.
-		MaxPayload: int32(min(max(server.MAX_PAYLOAD_SIZE, 2*maxPayload), natsMaxPayload)), //nolint:gosec // bounded
+		MaxPayload: int32(min(max(server.MAX_PAYLOAD_SIZE, 2*maxPayload), natsMaxPayload)),
 	}
 	if err := listenOn(o, config, log); err != nil {
 		return nil, err

@@ -80,6 +80,8 @@ func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *s
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = server.Close()
 	}
-	<-served
+	if stopped := <-served; !errors.Is(stopped, http.ErrServerClosed) {
+		err = errors.Join(err, stopped)
+	}
 	return err
 }

@@ -59,7 +59,7 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("/readyz before the first check: %d %s", status, body)
 	}
 	go ready.run(ctx)
-	logs.wait(t, 5*time.Second, "not ready")
+	logs.wait(t, 10*time.Second, "not ready")
 	if status, body := get("/readyz"); status != 503 || body != "redis: ok\njetstream: failed: no stream; no leader\n" {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
@@ -104,6 +104,9 @@ func TestReadinessOverTime(t *testing.T) {
 		all, ok := ready.state()
 		if ok || all[0].err == nil || !strings.Contains(all[0].err.Error(), "has not answered for") || all[1].err != nil {
 			t.Errorf("while a check hangs: %v", all)
+		}
+		if logs.String() != "" {
+			t.Errorf("logged at the start:\n%s", &logs)
 		}
 		close(hang)
 		synctest.Wait()

@@ -14,9 +14,13 @@ import (
 const (
 	checkInterval = time.Second
 	checkTimeout  = 2 * time.Second
+	// recheckInterval is how often a check that fails is run.
+	recheckInterval = 100 * time.Millisecond
 	// checkStale is the age from which on a result counts no more: the check
 	// hangs, which is no good sign.
 	checkStale = checkInterval + checkTimeout + time.Second
+	// startGrace is how long a part may take to get going before that is logged.
+	startGrace = 5 * time.Second
 )
 
 // errUnchecked is a check's result until it has run.
@@ -40,20 +44,22 @@ type readiness struct {
 
 // result is what a check said last.
 type result struct {
-	err  error
-	at   time.Time
-	told bool // err was logged
+	err   error
+	at    time.Time
+	grace time.Time // until when a failure is not worth a line
+	told  bool      // err was logged
 }
 
 // add adds a check. Call it before run.
 func (r *readiness) add(name string, c check) {
 	r.names = append(r.names, name)
 	r.checks = append(r.checks, c)
-	r.results = append(r.results, result{err: errUnchecked, at: time.Now()})
+	now := time.Now()
+	r.results = append(r.results, result{err: errUnchecked, at: now, grace: now.Add(startGrace)})
 }
 
 // run runs the checks until ctx ends. It logs each failure and each recovery
-// once.
+// once, and nothing of the first moments after add.
 func (r *readiness) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for i := range r.checks {
@@ -63,8 +69,6 @@ func (r *readiness) run(ctx context.Context) {
 }
 
 func (r *readiness) repeat(ctx context.Context, i int) {
-	tick := time.NewTicker(checkInterval)
-	defer tick.Stop()
 	for {
 		within, cancel := context.WithTimeout(ctx, checkTimeout)
 		err := r.checks[i](within)
@@ -73,10 +77,14 @@ func (r *readiness) repeat(ctx context.Context, i int) {
 			return
 		}
 		r.note(i, err)
+		wait := checkInterval
+		if err != nil {
+			wait = recheckInterval
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(wait):
 		}
 	}
 }
@@ -84,15 +92,18 @@ func (r *readiness) repeat(ctx context.Context, i int) {
 func (r *readiness) note(i int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.results[i]
-	now := result{err: err, at: time.Now(), told: err != nil}
+	now, last := time.Now(), &r.results[i]
 	switch {
-	case err != nil && !before.told:
+	case err != nil && !last.told && now.After(last.grace):
 		r.log.Warn("not ready", "check", r.names[i], "err", err)
-	case err == nil && before.told:
+		last.told = true
+	case err == nil && last.told:
 		r.log.Info("ready again", "check", r.names[i])
+		last.told = false
+	case err == nil:
+		last.grace = now
 	}
-	r.results[i] = now
+	last.err, last.at = err, now
 }
 
 // checked is the state of one check.

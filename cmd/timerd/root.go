@@ -11,8 +11,15 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "timerd",
 		Short: "Timers in Redis, fired as NATS events",
-		Args:  noSuchCommand,
-		RunE:  runServe,
+		Long: `timerd fires Redis keys app:module:type:id with a TTL as NATS JetStream events, on time and at least
+once. Without a command it runs the service, as timerd serve does.
+
+` + environmentHelp(),
+		Example: `  timerd dev
+  TIMERD_NAMESPACES=shop TIMERD_REDIS_URL=redis://127.0.0.1:6379/0 TIMERD_NATS_URL=nats://127.0.0.1:4222 timerd serve
+  timerd set shop:order:timeout:42 30m '{"order":42}'`,
+		Args: noSuchCommand,
+		RunE: runServe,
 		// Errors are told by run, which knows the exit codes.
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -22,7 +29,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{cmd.CommandPath(), err}
 	})
-	root.AddCommand(newServe(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDoctor(), newVersion())
+	root.AddCommand(newServe(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDead(), newDoctor(), newVersion())
 	return root
 }
 

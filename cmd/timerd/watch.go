@@ -52,9 +52,9 @@ its event was published, its key, attempt, trigger and payload.
 			if err != nil {
 				return err
 			}
-			print := printFiring
+			show := printFiring
 			if asJSON {
-				print = printFiringJSON
+				show = printFiringJSON
 			}
 			w := watched{
 				stream:  c.NATS.Streams.Fired(),
@@ -65,7 +65,7 @@ its event was published, its key, attempt, trigger and payload.
 			w.ready = func() {
 				fmt.Fprintf(cmd.ErrOrStderr(), "timerd: watching %s in stream %s\n", w.subject, w.stream)
 			}
-			return watch(cmd.Context(), js, w, func(data []byte) error { return print(cmd.OutOrStdout(), data) })
+			return watch(cmd.Context(), js, w, func(data []byte) error { return show(cmd.OutOrStdout(), data) })
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events themselves, each in a line")

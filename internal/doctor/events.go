@@ -36,10 +36,10 @@ func (d *Redis) events(ctx context.Context, settings map[string]string, r *repor
 		return
 	}
 	missing := listener.MissingFlags(value)
-	switch {
-	case missing == "":
+	switch missing {
+	case "":
 		r.ok(checkEvents, "notify-keyspace-events is %q", value)
-	case missing == "h":
+	case "h":
 		r.warn(checkEvents, fix, "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
 	default:
 		r.fail(checkEvents, fix, "notify-keyspace-events is %q and lacks %s; timerd switches them on at its start if it may, until Redis restarts", value, missing)
@@ -66,7 +66,7 @@ func (d *Redis) missingEvents(ctx context.Context) ([]string, error) {
 	probe := keys.CanaryKey("doctor-" + nonce())
 	channels := []string{keys.KeyspacePrefix(d.DB) + probe, keys.ExpiredChannel(d.DB)}
 	sub := d.rdb.Subscribe(ctx, channels...)
-	defer sub.Close()
+	defer func() { _ = sub.Close() }()
 	for range channels {
 		if _, err := sub.Receive(ctx); err != nil {
 			return nil, fmt.Errorf("subscribe: %w", err)

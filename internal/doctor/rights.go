@@ -133,7 +133,7 @@ func (d *Redis) channelGrants(ctx context.Context) []string {
 	var grants []string
 	try := func(command, name, grant string) {
 		sub := d.rdb.Subscribe(ctx)
-		defer sub.Close()
+		defer func() { _ = sub.Close() }()
 		subscribe := sub.Subscribe
 		if command == "psubscribe" {
 			subscribe = sub.PSubscribe
