@@ -157,26 +157,39 @@ func (f *faults) addf(name, format string, args ...any) {
 // readConfig reads and judges the given sections of the environment. Its error
 // is a *configError.
 func readConfig(sections section) (config, error) {
+	env, err := readEnvironment()
+	if err != nil {
+		return config{}, err
+	}
+	return env.parse(sections)
+}
+
+func readEnvironment() (environment, error) {
 	var env environment
+	if err := envconfig.Process(envPrefix, &env); err != nil {
+		return env, &configError{[]error{err}} // cannot happen: every field is a string
+	}
+	return env, nil
+}
+
+// parse judges the given sections. Its error is a *configError.
+func (env *environment) parse(sections section) (config, error) {
 	var c config
 	var f faults
-	if err := envconfig.Process(envPrefix, &env); err != nil {
-		return c, &configError{[]error{err}} // cannot happen: every field is a string
-	}
 	if sections&sectionLog != 0 {
-		c.Log = parseLog(&env, &f)
+		c.Log = parseLog(env, &f)
 	}
 	if sections&sectionRedis != 0 {
-		c.Redis = parseRedis(&env, &f)
+		c.Redis = parseRedis(env, &f)
 	}
 	if sections&sectionNATS != 0 {
-		c.NATS = parseNATS(&env, &f)
+		c.NATS = parseNATS(env, &f)
 		if c.NATS.Embedded && env.NATS.Creds+env.NATS.CA+env.NATS.Cert+env.NATS.Key != "" {
 			c.Warnings = append(c.Warnings, "TIMERD_NATS_CREDS, _CA, _CERT and _KEY have no effect: the NATS server is embedded")
 		}
 	}
 	if sections&sectionService != 0 {
-		c.Service = parseService(&env, &f)
+		c.Service = parseService(env, &f)
 	}
 	c.Warnings = append(c.Warnings, unknownVariables(os.Environ())...)
 	if len(f.errs) > 0 {
@@ -314,6 +327,7 @@ const helpFormat = `{{range .}}{{if usage_description .}}  {{usage_key .}}{{with
 // environmentHelp describes every variable that timerd reads.
 func environmentHelp() string {
 	var b strings.Builder
+	b.WriteString("It is configured by the environment:\n\n")
 	if err := envconfig.Usagef(envPrefix, &environment{}, &b, helpFormat); err != nil {
 		return err.Error() // cannot happen: the template is constant
 	}

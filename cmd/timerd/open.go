@@ -13,10 +13,15 @@ import (
 // needs, and passes its warnings on.
 func commandConfig(cmd *cobra.Command, sections section) (config, *slog.Logger, error) {
 	c, err := readConfig(sections | sectionLog)
+	return c, announce(cmd, c), err
+}
+
+// announce passes the warnings of a configuration on and returns its logger.
+func announce(cmd *cobra.Command, c config) *slog.Logger {
 	for _, warning := range c.Warnings {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", warning)
 	}
-	return c, newLogger(c.Log, cmd.ErrOrStderr()), err
+	return newLogger(c.Log, cmd.ErrOrStderr())
 }
 
 // openRedis connects a client command to Redis. Unlike the service it does not

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	devReady     = 20 * time.Second // how long timerd may take to be ready
+	devReadyPoll = 50 * time.Millisecond
+)
+
+// devFlags are the flags of timerd dev; a port 0 is a free one.
+type devFlags struct {
+	redisPort, natsPort int
+	httpAddr            string
+	noSamples           bool
+}
+
+func newDev() *cobra.Command {
+	var flags devFlags
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Try timerd with a Redis and a NATS of its own",
+		Long: `Run timerd with a private redis-server and a NATS server within the process, on free ports of
+127.0.0.1, for every key of four parts. It sets a few timers, says how to set more, and prints each firing.
+Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH.
+
+TIMERD_RETRY and the other variables that concern neither server have their effect.`,
+		Example: `  timerd dev
+  timerd dev --redis-port 6379 --nats-port 4222`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for name, port := range map[string]int{"redis-port": flags.redisPort, "nats-port": flags.natsPort} {
+				if port < 0 || port > 65535 {
+					return usagef(cmd, "--%s=%d: want a port, or 0 for a free one", name, port)
+				}
+			}
+			if !isHostPort(flags.httpAddr) {
+				return usagef(cmd, "--http-addr=%s: want host:port", flags.httpAddr)
+			}
+			return dev(cmd, flags)
+		},
+	}
+	cmd.Flags().IntVar(&flags.redisPort, "redis-port", 0, "port of Redis; 0: a free one")
+	cmd.Flags().IntVar(&flags.natsPort, "nats-port", 0, "port of NATS; 0: a free one")
+	cmd.Flags().StringVar(&flags.httpAddr, "http-addr", "127.0.0.1:0", "address of /healthz, /readyz and /metrics; port 0: a free one")
+	cmd.Flags().BoolVar(&flags.noSamples, "no-samples", false, "set no timers to begin with")
+	return cmd
+}
+
+// dev runs everything until the command's context ends or a part of it fails.
+func dev(cmd *cobra.Command, flags devFlags) (err error) {
+	dir, err := os.MkdirTemp("", "timerd-dev-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	server, err := startDevRedis(cmd.Context(), dir, flags.redisPort)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	c, err := devConfig(server, dir, flags)
+	if err != nil {
+		return err
+	}
+	log := announce(cmd, c)
+
+	group, ctx := errgroup.WithContext(cmd.Context())
+	group.Go(func() error { return serve(ctx, c, log) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-server.process.Done():
+			return fmt.Errorf("redis-server has ended, exit code %d\n%s", server.process.ExitCode(), server.said())
+		}
+	})
+	group.Go(func() error { return demonstrate(ctx, cmd.OutOrStdout(), c, server, !flags.noSamples) })
+	err = group.Wait()
+	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// devConfig is the environment's configuration with what dev decides.
+func devConfig(server *devRedis, dir string, flags devFlags) (config, error) {
+	env, err := readEnvironment()
+	if err != nil {
+		return config{}, err
+	}
+	natsPort := flags.natsPort
+	if natsPort == 0 {
+		if natsPort, err = freePort(); err != nil {
+			return config{}, err
+		}
+	}
+	host, port, err := net.SplitHostPort(flags.httpAddr)
+	if err != nil {
+		return config{}, err
+	}
+	if port == "0" {
+		free, err := freePort()
+		if err != nil {
+			return config{}, err
+		}
+		port = strconv.Itoa(free)
+	}
+	env.Redis.URL, env.Redis.Mode = server.url(), string(modeStandalone)
+	env.NATS.URL, env.DataDir = fmt.Sprintf("%s://127.0.0.1:%d", embedded, natsPort), filepath.Join(dir, "nats")
+	env.NATS.Creds, env.NATS.CA, env.NATS.Cert, env.NATS.Key = "", "", "", ""
+	env.Namespaces = "*"
+	env.HTTPAddr = net.JoinHostPort(host, port)
+	if _, chosen := os.LookupEnv(envPrefix + "_LOG_LEVEL"); !chosen {
+		env.LogLevel = "warn" // the firings are what is to be seen
+	}
+	return env.parse(sectionLog | sectionRedis | sectionNATS | sectionService)
+}
+
+// demonstrate says how to set timers, sets a few itself, and prints the firings
+// until ctx ends.
+func demonstrate(ctx context.Context, w io.Writer, c config, server *devRedis, samples bool) error {
+	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
+		return err
+	}
+	natsURL := c.NATS.fromOutside().URL
+	nc, err := nats.Connect(natsURL, nats.MaxReconnects(-1), nats.Name("timerd dev"))
+	if err != nil {
+		return fmt.Errorf("connect to the NATS server within: %w", err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	rdb := c.Redis.newClient()
+	defer func() { _ = rdb.Close() }()
+
+	var armed error
+	firings := watched{
+		stream:  c.NATS.Streams.Fired(),
+		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
+		ready: func() {
+			fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, server.url(), natsURL, c.Service.HTTPAddr)
+			if samples {
+				armed = setSamples(ctx, w, rdb)
+			}
+			fmt.Fprint(w, "\nEach firing: when it was due, how late it was published, key, attempt, trigger, payload.\n\n")
+		},
+	}
+	err = watch(ctx, js, firings, func(data []byte) error { return printFiring(w, data) })
+	return errors.Join(armed, err)
+}
+
+const devBanner = `timerd is running with a Redis and a NATS of its own. Set a timer:
+
+  redis-cli -p %d SET shop:order:timeout:42 '{"order":42}' EX 5
+  redis-cli -p %d FCALL timer_set 1 shop:order:timeout:43 '{"order":43}' PX 5000
+
+Consume the events, or look at the timers, from another terminal:
+
+  nats -s %s sub '%s.fired.>'
+  TIMERD_REDIS_URL=%s TIMERD_NATS_URL=%s timerd ls
+
+Metrics are at http://%s/metrics. Ctrl-C ends it and deletes everything.
+`
+
+// setSamples sets a timer in each of the ways there are.
+func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) error {
+	plain := rdb.Set(ctx, "dev:sample:plain:1", `{"set":"with SET"}`, 2*time.Second).Err()
+	_, explicit := client.New(rdb).Set(ctx, "dev:sample:explicit:2", []byte(`{"set":"with timer_set"}`), client.After(3500*time.Millisecond))
+	_, hash := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		tx.HSet(ctx, "dev:sample:hash:3", "set", "with HSET and EXPIRE")
+		tx.Expire(ctx, "dev:sample:hash:3", 5*time.Second)
+		return nil
+	})
+	if err := errors.Join(plain, explicit, hash); err != nil {
+		return fmt.Errorf("set the samples: %w", err)
+	}
+	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds.\n")
+	return err
+}
+
+// awaitReady waits until timerd is ready.
+func awaitReady(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, devReady, fmt.Errorf("timerd was not ready within %v; see http://%s/readyz", devReady, addr))
+	defer cancel()
+	for {
+		ready, err := isReady(ctx, addr)
+		if ready {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(devReadyPoll):
+		}
+	}
+}
+
+func isReady(ctx context.Context, addr string) (bool, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", http.NoBody)
+	if err != nil {
+		return false, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false, err
+	}
+	return response.StatusCode == http.StatusOK, response.Body.Close()
+}

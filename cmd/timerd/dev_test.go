@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// devPort returns the port of Redis that dev's instructions name.
+func devPort(t *testing.T, said string) string {
+	t.Helper()
+	found := regexp.MustCompile(`redis-cli -p (\d+) SET`).FindStringSubmatch(said)
+	if found == nil {
+		t.Fatalf("no port of Redis in:\n%s", said)
+	}
+	return found[1]
+}
+
+// portCloses waits until nobody listens on a port any more.
+func portCloses(t *testing.T, port string) {
+	t.Helper()
+	testenv.Eventually(t, patience, func() bool {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			return true
+		}
+		_ = conn.Close()
+		return false
+	}, "the end of the server on port "+port)
+}
+
+func TestDev(t *testing.T) {
+	testenv.NoLeaks(t)
+	setEnv(t, map[string]string{"TIMERD_REDIS_URL": "redis://127.0.0.1:1", "TIMERD_NAMESPACES": "nobody", "TIMERD_RETRY": "*=1m,2m"})
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out, errs output
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, []string{"dev"}, strings.NewReader(""), &out, &errs) }()
+	for _, want := range []string{
+		`dev:sample:plain:1  1/3  deadline  {"set":"with SET"}`,
+		`dev:sample:explicit:2  1/3  deadline  {"set":"with timer_set"}`,
+		`dev:sample:hash:3  1/3  deadline  {"set":"with HSET and EXPIRE"}`,
+	} {
+		out.wait(t, patience, want)
+	}
+	port := devPort(t, out.String())
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
+	if err := rdb.Set(t.Context(), "shop:order:timeout:42", "mine", 100*time.Millisecond).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Close(); err != nil {
+		t.Error(err)
+	}
+	out.wait(t, patience, "shop:order:timeout:42  1/3  deadline  mine")
+
+	cancel()
+	if code := <-ended; code != exitOK || errs.String() != "" {
+		t.Errorf("exit code %d\n%s", code, &errs)
+	}
+	portCloses(t, port)
+	left, err := os.ReadDir(temp)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestDevEndsWithItsRedis(t *testing.T) {
+	testenv.NoLeaks(t)
+	setEnv(t, nil)
+	t.Setenv("TMPDIR", t.TempDir())
+	out, in := io.Pipe()
+	var errs output
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(t.Context(), []string{"dev", "--no-samples"}, strings.NewReader(""), in, &errs)
+		_ = in.Close()
+	}()
+	var said strings.Builder
+	for !strings.Contains(said.String(), "Each firing") {
+		buf := make([]byte, 1000)
+		n, err := out.Read(buf)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, &errs)
+		}
+		said.Write(buf[:n])
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + devPort(t, said.String()), MaxRetries: -1})
+	rdb.ShutdownNoSave(t.Context())
+	if err := rdb.Close(); err != nil {
+		t.Error(err)
+	}
+	if code := <-ended; code != exitFailed || !strings.Contains(errs.String(), "redis-server has ended, exit code 0") {
+		t.Errorf("exit code %d\n%s", code, &errs)
+	}
+}
+
+func TestDevTellsWhatIsWrong(t *testing.T) {
+	setEnv(t, map[string]string{"TIMERD_RETRY": "soon"})
+	t.Setenv("TMPDIR", t.TempDir())
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args, want string
+		code       int
+	}{
+		{"dev --redis-port 65536", "--redis-port=65536: want a port", exitUsage},
+		{"dev --http-addr 80", "--http-addr=80: want host:port", exitUsage},
+		{"dev now", "unknown command", exitUsage},
+		{"dev", "TIMERD_RETRY", exitUsage},
+		{"dev --redis-port " + port, "ddress already in use", exitFailed},
+	} {
+		if code, _, errs := timerd(t, "", strings.Fields(test.args)...); code != test.code || !strings.Contains(errs, test.want) {
+			t.Errorf("timerd %s: exit code %d, want %d and %q\n%s", test.args, code, test.code, test.want, errs)
+		}
+	}
+	setEnv(t, nil)
+	if code, _, errs := timerd(t, "", "dev", "--nats-port", port, "--no-samples"); code != exitFailed || !strings.Contains(errs, "address already in use") {
+		t.Errorf("a taken port of NATS: exit code %d\n%s", code, errs)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if code, _, errs := timerd(t, "", "dev"); code != exitFailed || !strings.Contains(errs, "apt-get install redis-server") {
+		t.Errorf("without redis-server: exit code %d\n%s", code, errs)
+	}
+}
