@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -22,9 +21,6 @@ import (
 	"github.com/timerd-io/timerd/reconciler"
 	"github.com/timerd-io/timerd/schedule"
 )
-
-// closeTimeout bounds the end of the connections.
-const closeTimeout = 2 * time.Second
 
 func newServe() *cobra.Command {
 	return &cobra.Command{
@@ -41,7 +37,11 @@ func runServe(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	return serve(cmd.Context(), c, log)
+	err = serve(cmd.Context(), c, log)
+	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // it was told to stop before it had started
+	}
+	return err
 }
 
 // serve runs timerd until ctx ends.
@@ -58,27 +58,24 @@ func runServe(cmd *cobra.Command, _ []string) error {
 // server and the connections end.
 func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
 	began := time.Now()
-	connect := connector{log: log, patience: startPatience}
-	rdb, err := connect.redis(ctx, c.Redis)
+	if err := refuseCluster(c.Redis); err != nil {
+		return err
+	}
+	conns, err := connectBoth(ctx, connector{log: log, patience: startPatience}, c)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rdb.Close()) }()
+	defer func() { err = errors.Join(err, conns.close()) }()
+	rdb, nc := conns.rdb, conns.nc
 	node, ok := rdb.(*redis.Client)
 	if !ok {
-		return errors.New("TIMERD_REDIS_MODE=cluster: this version serves a standalone Redis or one behind Sentinel")
+		return fmt.Errorf("unexpected client of Redis: %T", rdb)
 	}
-
-	nc, closeNATS, err := openService(ctx, connect, c)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeNATS()) }()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("JetStream: %w", err)
 	}
-	if err := notify.EnsureStreams(ctx, js, c.NATS.Streams); err != nil {
+	if err := notify.EnsureStreams(ctx, js, c.streams()); err != nil {
 		return err
 	}
 
@@ -156,7 +153,7 @@ func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
 		}
 		return serveHTTP(ctx, httpListener, newHTTPHandler(ready, registry), log)
 	}, ready.run)
-	log.Info("timerd has stopped", "err", err)
+	log.Info("timerd has stopped")
 	return err
 }
 
@@ -196,38 +193,6 @@ func runAll(ctx context.Context, intake []func(context.Context), publish, answer
 		return cause
 	}
 	return nil
-}
-
-// openService connects to NATS, or starts the embedded server and connects to
-// that. The returned function ends both.
-func openService(ctx context.Context, connect connector, c config) (*nats.Conn, func() error, error) {
-	options := notify.ConnOptions()
-	var embedded *embeddedNATS
-	if c.NATS.Embedded {
-		var err error
-		if embedded, err = startEmbedded(c.NATS, c.Service.MaxPayload, connect.log); err != nil {
-			return nil, nil, err
-		}
-		options = append(options, nats.InProcessServer(embedded))
-	}
-	stop := func() error {
-		if embedded == nil {
-			return nil
-		}
-		return embedded.stop()
-	}
-	nc, err := connect.nats(ctx, c.NATS, options...)
-	if err != nil {
-		return nil, nil, errors.Join(err, stop())
-	}
-	return nc, func() error {
-		err := nc.FlushTimeout(closeTimeout)
-		nc.Close()
-		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrConnectionReconnecting) || errors.Is(err, nats.ErrTimeout) {
-			err = nil // NATS is away; whatever it has not acknowledged is not settled
-		}
-		return errors.Join(err, stop())
-	}, nil
 }
 
 // listenHTTP returns nil for no address.

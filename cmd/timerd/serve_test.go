@@ -1,0 +1,102 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// ends waits for the end of a process and returns its exit code.
+func (p *daemon) ends() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.t.Fatal("timerd did not end")
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func TestServeRefusesAtOnce(t *testing.T) {
+	s := newSystem(t)
+	acl := testenv.Redis(t, testenv.RedisACL("user default on >"+secret+" ~* &* +@all\n"))
+	cluster := testenv.Redis(t, testenv.RedisConfig("cluster-enabled", "yes"))
+	for _, test := range []struct {
+		setting, want string
+		code          int
+	}{
+		{"TIMERD_LEASE=1h", "TIMERD_LEASE", exitUsage},
+		{"TIMERD_NAMESPACES=", "TIMERD_NAMESPACES", exitUsage},
+		{"TIMERD_REDIS_URL=redis://:wrong" + secret + "@" + acl.Addr(), "WRONGPASS", exitFailed},
+		{"TIMERD_REDIS_URL=" + cluster.URL(0), "part of a Redis Cluster", exitFailed},
+		{"TIMERD_REDIS_MODE=cluster", "TIMERD_REDIS_MODE=cluster", exitFailed},
+		{"TIMERD_HTTP_ADDR=" + s.nats.Addr(), "TIMERD_HTTP_ADDR", exitFailed},
+		{"TIMERD_NATS_URL=embedded", "TIMERD_DATA_DIR", exitUsage},
+	} {
+		began := time.Now()
+		p := s.launch(test.setting)
+		if code := p.ends(); code != test.code || !strings.Contains(p.log.String(), test.want) {
+			t.Errorf("%s: exit code %d, want %d and %q in\n%s", test.setting, code, test.code, test.want, p.log)
+		}
+		if took := time.Since(began); took > startPatience/2 {
+			t.Errorf("%s: it took %v", test.setting, took)
+		}
+		lacks(t, p.log.String(), secret)
+	}
+}
+
+func TestServeToldToStopWhileItStarts(t *testing.T) {
+	s := newSystem(t)
+	s.redis.Stop()
+	p := s.launch()
+	p.log.wait(t, patience, "server is away, trying again")
+	p.stop()
+}
+
+func TestServeEmbedded(t *testing.T) {
+	s := newSystem(t)
+	addr := freeAddr(t)
+	settings := []string{"TIMERD_NATS_URL=embedded://" + addr, "TIMERD_DATA_DIR=" + t.TempDir()}
+	p := s.start(settings...)
+	connect := func() jetstream.JetStream {
+		t.Helper()
+		nc, err := nats.Connect("nats://"+addr, nats.MaxReconnects(-1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return js
+	}
+	s.js = connect()
+	c := s.collect()
+	s.do("FCALL", "timer_set", 1, "a:b:c:1", "one", "PX", 300)
+	s.expect(c, "a:b:c:1=one")
+	s.do("FCALL", "timer_set", 1, "a:b:c:2", "two", "PX", 3000)
+	p.stop()
+	s.start(settings...)
+	s.expect(c, "a:b:c:1=one", "a:b:c:2=two")
+	s.settled()
+}
+
+// Pid 1 in a container gets its signals like any other.
+func TestServeStopsOnInterrupt(t *testing.T) {
+	s := newSystem(t)
+	p := s.start()
+	p.signal(syscall.SIGINT)
+	if code := p.ends(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, p.log)
+	}
+	if !strings.Contains(p.log.String(), "timerd has stopped") {
+		t.Errorf("no word of it:\n%s", p.log)
+	}
+}
