@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -262,5 +263,61 @@ func TestStartAndStopManyTimes(t *testing.T) {
 	b.settled("timerd") // with an AckWait of an hour: what was on its way was given back
 	if got := handled.Load(); got != int64(n) {
 		t.Errorf("%d events handled, want %d", got, n)
+	}
+}
+
+// JetStream behind a domain works as any other.
+func TestDomain(t *testing.T) {
+	server := testenv.NATS(t, func(o *server.Options) { o.JetStreamDomain = "hub" })
+	js, err := jetstream.NewWithDomain(server.Conn(), "hub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, nats: server, js: js}
+	makeStreams(t, js)
+	b.retry = testenv.Collect(t, js, "TIMERS_RETRY")
+	b.consumeOn(js, func(context.Context, client.Event) error { return errors.New("no") })
+	b.publish(fired("shop:order:timeout:42", nil))
+	b.retry.Wait(1, patience)
+	b.settled("timerd")
+}
+
+// The rights that Consumer's documentation lists are enough.
+func TestLeastRights(t *testing.T) {
+	b := &bench{t: t, nats: testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "admin", Password: "a"},
+			{Username: "app", Password: "b", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Allow: []string{
+					"$JS.API.CONSUMER.*.TIMERS.>", "$JS.API.CONSUMER.MSG.NEXT.TIMERS.>", "$JS.ACK.TIMERS.>", "timers.retry.>", "timers.dead.>",
+				}},
+				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+			}},
+		}
+	})}
+	b.js = b.nats.JetStream(nats.UserInfo("admin", "a"))
+	makeStreams(t, b.js)
+	b.retry, b.dead = testenv.Collect(t, b.js, "TIMERS_RETRY"), testenv.Collect(t, b.js, "TIMERS_DEAD")
+	violations := make(chan error, 10)
+	js := b.nats.JetStream(nats.UserInfo("app", "b"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))
+	b.publish(fired("shop:order:timeout:1", nil), fired("shop:order:timeout:2", nil))
+	c := b.consumeOn(js, func(_ context.Context, e client.Event) error {
+		if e.Key.ID == "1" {
+			return errors.New("no")
+		}
+		return client.Dead(nil)
+	})
+	b.retry.Wait(1, patience)
+	b.dead.Wait(1, patience)
+	b.settled("timerd")
+	if err := c.stop(); err != nil {
+		t.Error(err)
+	}
+	// With the consumer as it is, and with another AckWait.
+	b.publish(fired("shop:order:timeout:3", nil))
+	b.consumeOn(js, ignore, func(c *client.Consumer) { c.AckWait = time.Minute })
+	b.settled("timerd")
+	for len(violations) > 0 {
+		t.Error(<-violations)
 	}
 }

@@ -46,6 +46,10 @@ type Handler func(ctx context.Context, e Event) error
 
 // Consumer hands events of a JetStream stream to a handler. Set its fields before
 // the first Consume, and not after.
+//
+// Of NATS it needs the right to publish to $JS.API.CONSUMER.*.<stream>.>,
+// $JS.API.CONSUMER.MSG.NEXT.<stream>.>, $JS.ACK.<stream>.>, <prefix>.retry.> and
+// <prefix>.dead.>, and to subscribe to _INBOX.>.
 type Consumer struct {
 	// Stream is the stream of timerd's events, TIMERD_STREAM. Default: DefaultStream.
 	Stream string
@@ -117,6 +121,7 @@ func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handle
 		Consumer: full,
 		handler:  handler,
 		source:   newSource(full.js, full.Stream, full.Durable, full.Concurrency, full.Logger),
+		ledger:   newLedger(),
 	}
 	if err := r.run(ctx); err != nil {
 		return fmt.Errorf("client: consume %s: %w", ns, err)

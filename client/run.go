@@ -35,6 +35,7 @@ type run struct {
 	*Consumer // with every field set
 	handler   Handler
 	source    *source
+	ledger    *ledger
 
 	unfinished atomic.Int64 // handlers left behind by lanes that had to end
 }

@@ -115,6 +115,10 @@ func (s *source) renew() error {
 	s.mu.Lock()
 	old := s.inbox
 	s.inbox, s.ended, s.began, s.asked = inbox, ended, time.Now(), 0
+	select {
+	case <-s.faults: // of what is void now
+	default:
+	}
 	s.ask()
 	s.mu.Unlock()
 	s.withdraw(old)

@@ -19,13 +19,31 @@ const settleTimeout = time.Minute
 // on, so that one or two lost messages do no harm.
 const extensions = 3
 
-// work has one event handled and settles it. Where settle ends first, the event is
-// left to be delivered again.
+// work attends to one message, unless it is a second delivery of one that is being
+// attended to or is settled already.
 func (r *run) work(handlers, settle context.Context, msg *nats.Msg) {
+	p, err := placeOf(msg)
+	if err != nil {
+		r.Logger.Error("timerd client: message passed over, it is not one of a stream", "subject", msg.Subject, "err", err)
+		return
+	}
+	fresh, settled := r.ledger.begin(p)
+	switch {
+	case fresh:
+		r.ledger.end(p, r.attend(handlers, settle, msg))
+	case settled:
+		if err := r.settle(settle, msg, nil); err != nil {
+			r.Logger.Warn("timerd client: second delivery not acknowledged", "subject", msg.Subject, "err", err)
+		}
+	}
+}
+
+// attend has one event handled and settles it, and tells whether it could. Where
+// settle ends first, the event is left to be delivered again.
+func (r *run) attend(handlers, settle context.Context, msg *nats.Msg) (settled bool) {
 	e, err := r.parse(msg)
 	if err != nil {
-		r.bury(settle, msg, err)
-		return
+		return r.bury(settle, msg, err)
 	}
 	result := make(chan outcome, 1)
 	go func() {
@@ -45,13 +63,12 @@ func (r *run) work(handlers, settle context.Context, msg *nats.Msg) {
 	for {
 		select {
 		case o := <-result:
-			r.conclude(settle, msg, e, o)
-			return
+			return r.conclude(settle, msg, e, o)
 		case <-extend.C:
 			r.source.extend(msg)
 		case <-settle.Done():
 			r.unfinished.Add(1)
-			return
+			return false
 		}
 	}
 }
@@ -70,15 +87,16 @@ func (r *run) parse(msg *nats.Msg) (Event, error) {
 	return e, nil
 }
 
-// conclude does what a handler's outcome asks for.
-func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome) {
+// conclude does what a handler's outcome asks for, and tells whether the event is
+// settled.
+func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome) bool {
 	log := r.Logger.With("key", e.Key.String(), "due_at", e.Due, "attempt", e.Attempt)
 	var next *letter
 	switch {
 	case o.verdict == verdictReturn:
 		log.Info("timerd client: handler was cut short, giving its event back", "err", o.err)
 		r.source.giveBack(msg)
-		return
+		return false
 	case o.verdict == verdictDead:
 		log.Warn("timerd client: event given up, sending it to the dead letters", "err", o.err)
 		next = r.deadLetter(e, reasonGivenUp, o.err)
@@ -92,13 +110,16 @@ func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome
 		log.Warn("timerd client: attempt failed, asking for a retry", "err", o.err)
 		next = r.retryRequest(msg, e, o)
 	}
-	if err := r.settle(settle, msg, next); err != nil {
+	err := r.settle(settle, msg, next)
+	if err != nil {
 		log.Error("timerd client: event not settled, it is delivered again", "err", err)
 	}
+	return err == nil
 }
 
-// bury sends a message that is no event to the dead letters.
-func (r *run) bury(settle context.Context, msg *nats.Msg, cause error) {
+// bury sends a message that is no event to the dead letters, and tells whether it
+// could.
+func (r *run) bury(settle context.Context, msg *nats.Msg, cause error) bool {
 	r.Logger.Error("timerd client: malformed event, sending it to the dead letters", "subject", msg.Subject, "err", cause)
 	e, err := r.malformed(msg)
 	if err == nil {
@@ -107,6 +128,7 @@ func (r *run) bury(settle context.Context, msg *nats.Msg, cause error) {
 	if err != nil {
 		r.Logger.Error("timerd client: malformed event not settled, it is delivered again", "subject", msg.Subject, "err", err)
 	}
+	return err == nil
 }
 
 // settle publishes what is to come of an event, if anything, and then acknowledges
