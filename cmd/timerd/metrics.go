@@ -22,6 +22,9 @@ type metrics struct {
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
 	refused     prometheus.Counter
+	retries     prometheus.Counter
+	repeated    prometheus.Counter
+	dead        *prometheus.CounterVec
 	gaps        *prometheus.CounterVec
 	audits      *prometheus.CounterVec
 	auditTime   prometheus.Histogram
@@ -72,6 +75,9 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
 		refused:     counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
+		retries:     counter("retries_total", "Timers set again because a consumer asked for it."),
+		repeated:    counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
+		dead:        counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
 		gaps:        counters("gaps_total", "Times in which keyspace events may have been missed, by reason; each is followed by an audit.", "reason"),
 		audits:      counters("audits_total", "Audits of all keys and timers, by reason.", "reason"),
 		auditTime:   histogram("audit_seconds", "How long an audit took.", prometheus.ExponentialBuckets(.001, 4, 10)),
@@ -94,6 +100,19 @@ func (m *metrics) publisherHooks() notify.Hooks {
 		Failed:   func(class notify.Failure) { m.failures.WithLabelValues(string(class)).Inc() },
 		Settled:  func(n int) { m.settled.Add(float64(n)) },
 		Released: func(n int) { m.released.Add(float64(n)) },
+	}
+}
+
+// intakeHooks feeds what the retry intake does into the metrics. wake is told when
+// each timer is due that was set again.
+func (m *metrics) intakeHooks(wake func(due int64)) notify.IntakeHooks {
+	return notify.IntakeHooks{
+		Retried: func(due int64) {
+			m.retries.Inc()
+			wake(due)
+		},
+		Ignored: m.repeated.Inc,
+		Buried:  func(class notify.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() },
 	}
 }
 

@@ -51,10 +51,12 @@ func runServe(cmd *cobra.Command, _ []string) error {
 //	  ▲  ▲                     │ observe                  claim │    ▲ wait
 //	  │  └─────────────────────┴──────── schedule ◀─────────────┘    │
 //	  │                                      ▲                       ▼ firings
-//	  └── trigger keys, index                └──── settle ─────── publisher ──▶ NATS
+//	  ├── trigger keys, index                └──── settle ─────── publisher ──▶ NATS
+//	  │                                                                          │
+//	  └─────────── set again ───────────── retry intake ◀─────── requests ───────┘
 //
-// At the end the listener and the reconciler stop first, so that nothing new is
-// claimed; then the publisher finishes and settles what it has; then the HTTP
+// At the end the listener, the reconciler and the retry intake stop first, so that
+// nothing new is claimed; then the publisher finishes and settles what it has; then the HTTP
 // server and the connections end.
 func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
 	began := time.Now()
@@ -88,7 +90,7 @@ func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
 	registry := prometheus.NewRegistry()
 	publisher := notify.NewPublisher(nc, js, sched)
 	m := newMetrics(registry, publisher.InFlight)
-	publisher.Streams = c.NATS.Streams
+	publisher.Streams = c.streams()
 	publisher.Policies = c.Service.Retry
 	publisher.Logger = log
 	publisher.Hooks = m.publisherHooks()
@@ -107,11 +109,18 @@ func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
 		m.cancelled.Add(float64(claimed.Cancelled))
 	}
 
+	retries := notify.NewIntake(js, sched)
+	retries.Streams = c.streams()
+	retries.Policies = c.Service.Retry
+	retries.Logger = log
+	retries.Hooks = m.intakeHooks(rec.Wake)
+
 	ready := &readiness{log: log}
 	ready.add("redis", func(ctx context.Context) error { return rdb.Ping(ctx).Err() })
 	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })
+	ready.add("retry intake", func(context.Context) error { return retries.Healthy() })
 
-	intake := []func(context.Context){rec.Run}
+	intake := []func(context.Context){rec.Run, retries.Run}
 	if c.Service.KeyspaceEvents {
 		events := listener.New(node, sched, node.Options().DB, c.Service.Namespaces, instance)
 		events.Logger = log
