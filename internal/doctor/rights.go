@@ -47,14 +47,16 @@ func generalRights() []right {
 	}
 }
 
-// indexRights are those on timerd's own keys. The probe is gone at the end.
+// indexRights are those on timerd's own keys. The probe is a hash, so commands on
+// other types do nothing. It is gone at the end.
 func indexRights(probe string) []right {
 	const pattern = "timerd:*"
 	on := func(command string, args ...any) right {
 		return right{command: command, args: append([]any{probe}, args...), keys: pattern}
 	}
 	return []right{
-		on("hset", "f", ""), on("hget", "f"), on("hmget", "f"), on("hdel", "f"),
+		on("hset", "f", ""), on("hsetnx", "f", ""), on("hget", "f"), on("hmget", "f"), on("hexists", "f"), on("hdel", "g"),
+		on("sadd", "m"), on("srem", "m"), on("scard"), on("smembers"),
 		on("zadd", "0", "m"), on("zrange", "0", "0"), on("zrangebyscore", "0", "0"), on("zscore", "m"), on("zcard"), on("zcount", "0", "0"),
 		on("zscan", "0"), on("zrem", "n"), on("zremrangebyrank", "5", "5"), on("zremrangebyscore", "5", "5"),
 		on("set", "", "PX", "1000"), on("exists"), on("del"),
@@ -69,7 +71,7 @@ func timerRights(probe, pattern string) []right {
 	}
 	return []right{
 		on("set", "", "XX", "PX", "1000"), on("exists"), on("type"), on("pexpiretime"), on("getrange", "0", "1"),
-		on("hkeys"), on("hstrlen", "f"), on("hgetall"), on("del"),
+		on("hlen"), on("hkeys"), on("hstrlen", "f"), on("hgetall"), on("del"),
 		{command: "object|idletime", args: []any{probe}, keys: pattern},
 	}
 }
