@@ -176,6 +176,11 @@ func (ns Namespaces) Match(k Key) bool {
 	return false
 }
 
+// Cover tells whether every key of n lies in one of the namespaces.
+func (ns Namespaces) Cover(n Namespace) bool {
+	return slices.ContainsFunc(ns, func(m Namespace) bool { return m.covers(n) })
+}
+
 // String returns the list that ParseNamespaces reads.
 func (ns Namespaces) String() string {
 	parts := make([]string, len(ns))

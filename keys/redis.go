@@ -7,10 +7,13 @@ import (
 
 // Redis names that hold no partition.
 const (
-	// WakeChannel carries the due time, in unix ms, of a timer that became the
-	// first of its partition. It is published by the function library, so that
-	// a timer set through it needs no keyspace events to be on time.
+	// WakeChannel is what the function library publishes to, so that a timer set
+	// through it needs no keyspace events to be on time: the due time in unix ms
+	// of one that became the first of its partition, or AppMessage and the app of
+	// the first one set for an app.
 	WakeChannel = "timerd:wake"
+	// AppMessage precedes the app in a message on WakeChannel.
+	AppMessage = "app "
 	// canaryPrefix begins the keys by which a timerd checks that keyspace events
 	// still reach it. They have three parts, so no namespace takes them for timers.
 	canaryPrefix = "timerd:canary:"
@@ -53,6 +56,10 @@ func (p Partition) Fired() string { return p.key("fired") }
 // Retried names the sorted set of the ids of events whose retry was set, scored
 // by when.
 func (p Partition) Retried() string { return p.key("retried") }
+
+// Apps names the set of the apps that timers were set for through the function
+// library.
+func (p Partition) Apps() string { return p.key("apps") }
 
 // Members names the sorted set of timerds at work, scored by their last sign
 // of life in unix ms.

@@ -21,9 +21,10 @@ type canary struct {
 	l     *Listener
 	runID string // of the server
 
-	mu      sync.Mutex
-	waiting map[string]time.Time // event -> when the first canary without it was sent
-	flows   map[string]bool      // event -> whether it ever came in this session
+	mu    sync.Mutex
+	sent  map[string][]time.Time // event -> when the canaries without it were sent
+	flows map[string]bool        // event -> whether it ever came in this session
+	heard time.Time              // what comes from now on happened then or later
 }
 
 // canaryEvents returns the events of a canary, and the flags that they need.
@@ -32,7 +33,7 @@ func canaryEvents() map[string]string {
 }
 
 func newCanary(l *Listener) *canary {
-	return &canary{l: l, waiting: map[string]time.Time{}, flows: map[string]bool{}}
+	return &canary{l: l, sent: map[string][]time.Time{}, flows: map[string]bool{}, heard: time.Now()}
 }
 
 // seen notes that one of the canary's events came. The first of a session shows
@@ -40,12 +41,24 @@ func newCanary(l *Listener) *canary {
 func (c *canary) seen(event string) {
 	c.mu.Lock()
 	first := len(c.flows) == 0
-	delete(c.waiting, event)
 	c.flows[event] = true
+	if waiting := c.sent[event]; len(waiting) > 0 {
+		c.sent[event] = waiting[1:]
+		if waiting[0].After(c.heard) {
+			c.heard = waiting[0]
+		}
+	}
 	c.mu.Unlock()
 	if first {
 		c.l.setState(nil)
 	}
+}
+
+// heardSince returns a time that nothing precedes that comes from now on.
+func (c *canary) heardSince() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard
 }
 
 // flowing tells whether any event came in this session.
@@ -60,13 +73,17 @@ func (c *canary) flowing() bool {
 func (c *canary) run(ctx context.Context, flagsErr error) error {
 	tick := time.NewTicker(c.l.CanaryInterval)
 	defer tick.Stop()
-	for first := true; ; first = false {
-		restarted, err := c.send(ctx, first)
+	for {
+		restarted, err := c.send(ctx)
+		var refused redis.Error
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case errors.As(err, &refused): // out of memory, for one
+			c.l.setState(fmt.Errorf("canary refused: %w", err))
 		case err != nil:
-			c.l.setState(fmt.Errorf("canary not sent: %w", err))
+			// It may have been sent or not, and then nobody could count them.
+			return fmt.Errorf("canary not sent: %w", err)
 		case restarted:
 			return errors.New("the server has restarted or changed")
 		case c.flowing():
@@ -81,6 +98,9 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		}
 		if len(overdue) == len(canaryEvents()) {
 			return errors.Join(fmt.Errorf("no canary came back for %s", c.l.CanaryTimeout), flagsErr)
+		}
+		if len(overdue) == 0 {
+			c.l.missing = ""
 		}
 		if adopting && c.l.incomplete {
 			c.l.incomplete = false
@@ -98,26 +118,27 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 
 // send sends one canary. It tells whether the server is another one than
 // before, or has restarted.
-func (c *canary) send(ctx context.Context, first bool) (restarted bool, err error) {
-	ttl := c.l.CanaryInterval / 2
-	now := time.Now()
+func (c *canary) send(ctx context.Context) (restarted bool, err error) {
+	c.mu.Lock()
+	for event := range canaryEvents() {
+		c.sent[event] = append(c.sent[event], time.Now())
+	}
+	c.mu.Unlock()
 	var info *redis.StringCmd
 	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		info = pipe.Info(ctx, "server")
 		pipe.Exists(ctx, c.l.canaryKey)
-		pipe.Set(ctx, c.l.canaryKey, "", ttl)
+		pipe.Set(ctx, c.l.canaryKey, "", c.l.CanaryInterval/2)
 		return nil
 	})
 	if err != nil {
+		c.mu.Lock()
+		for event, waiting := range c.sent {
+			c.sent[event] = waiting[:max(len(waiting)-1, 0)]
+		}
+		c.mu.Unlock()
 		return false, err
 	}
-	c.mu.Lock()
-	for event := range canaryEvents() {
-		if _, ok := c.waiting[event]; !ok && (event != "expired" || !first) {
-			c.waiting[event] = now
-		}
-	}
-	c.mu.Unlock()
 	runID := runIDOf(info.Val())
 	restarted = c.runID != "" && runID != c.runID
 	c.runID = runID
@@ -131,8 +152,8 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	defer c.mu.Unlock()
 	adopting = true
 	for event, flags := range canaryEvents() {
-		since, waits := c.waiting[event]
-		late := waits && time.Since(since) > c.l.CanaryTimeout
+		waiting := c.sent[event]
+		late := len(waiting) > 0 && time.Since(waiting[0]) > c.l.CanaryTimeout
 		if late {
 			overdue = append(overdue, flags)
 		}
@@ -144,17 +165,20 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	return overdue, adopting
 }
 
-// lost tries to switch lost flags on again and, where it concerns adoption,
-// says once that events are incomplete. Its error is that of the try.
+// lost tries to switch lost flags on again, and says once that they were. Its
+// error is that of the try.
 func (c *canary) lost(ctx context.Context, overdue []string) error {
-	if c.l.incomplete || slices.Equal(overdue, []string{"Ex"}) {
+	missing := strings.Join(overdue, " ")
+	if missing == c.l.missing {
 		return nil
 	}
-	c.l.incomplete = true
-	c.l.OnComplete(false)
-	missing := strings.Join(overdue, " ")
+	c.l.missing = missing
+	if missing != "Ex" && !c.l.incomplete { // expired is only a help
+		c.l.incomplete = true
+		c.l.OnComplete(false)
+	}
 	if err := enableFlags(ctx, c.l.rdb); err != nil {
-		c.l.Logger.Warn("some keyspace events stay away; plain keys are adopted by audit only", "missing", missing, "err", err)
+		c.l.Logger.Warn("some keyspace events stay away", "missing", missing, "adoption_by_audit", c.l.incomplete, "err", err)
 		return err
 	}
 	c.l.Logger.Warn("some keyspace events stayed away; their flags are on again now", "missing", missing)

@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -17,6 +18,7 @@ const maxHints = 500_000
 type hintBuffer struct {
 	mu     sync.Mutex
 	hints  []schedule.Hint
+	heard  time.Time // when what the first of hints tells of happened at the earliest
 	last   map[string]schedule.HintKind
 	signal chan struct{}
 }
@@ -25,9 +27,9 @@ func newHintBuffer() hintBuffer {
 	return hintBuffer{last: map[string]schedule.HintKind{}, signal: make(chan struct{}, 1)}
 }
 
-// add appends a hint. Where there is no room it drops them all, and returns
-// false.
-func (b *hintBuffer) add(h schedule.Hint) bool {
+// add appends a hint of something that happened at heard or later. Where there
+// is no room it drops them all, and returns false.
+func (b *hintBuffer) add(h schedule.Hint, heard time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.last[h.Key] == h.Kind {
@@ -38,6 +40,9 @@ func (b *hintBuffer) add(h schedule.Hint) bool {
 		clear(b.last)
 		return false
 	}
+	if len(b.hints) == 0 {
+		b.heard = heard
+	}
 	b.last[h.Key] = h.Kind
 	b.hints = append(b.hints, h)
 	select {
@@ -47,22 +52,22 @@ func (b *hintBuffer) add(h schedule.Hint) bool {
 	return true
 }
 
-// wait returns what has gathered, as soon as there is something; nil when ctx
-// ends.
-func (b *hintBuffer) wait(ctx context.Context) []schedule.Hint {
+// wait returns what has gathered, as soon as there is something, and when the
+// first of it happened at the earliest; nil when ctx ends.
+func (b *hintBuffer) wait(ctx context.Context) ([]schedule.Hint, time.Time) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return nil, time.Time{}
 		case <-b.signal:
 		}
 		b.mu.Lock()
-		hints := b.hints
+		hints, heard := b.hints, b.heard
 		b.hints = nil
 		clear(b.last)
 		b.mu.Unlock()
 		if len(hints) > 0 {
-			return hints
+			return hints, heard
 		}
 	}
 }

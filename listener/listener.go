@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +27,11 @@ import (
 // Back-off between sessions, how long a subscription may take, and how often an
 // error that stays the same is logged.
 const (
+	// maxAge is how old an expired event may be to prove that a timer ran out that
+	// the schedule does not know. One that is older may be of a timer that others
+	// have fired and forgotten while this process slept. It is shorter than the
+	// time for which the schedule takes a firing for the reason of such an event.
+	maxAge           = 3 * time.Second
 	sayAgain         = time.Minute
 	minBackoff       = 50 * time.Millisecond
 	maxBackoff       = 5 * time.Second
@@ -42,6 +49,7 @@ type Listener struct {
 	observer   Observer
 	db         int
 	namespaces keys.Namespaces
+	partition  keys.Partition
 	canaryKey  string
 
 	// Logger gets what happens to the subscription. Default: slog.Default().
@@ -69,7 +77,8 @@ type Listener struct {
 
 	hints      hintBuffer
 	since      atomic.Int64
-	incomplete bool // what OnComplete was last told, negated; the canary's
+	incomplete bool   // what OnComplete was last told, negated; the canary's
+	missing    string // what was last said to be missing; the canary's
 
 	mu    sync.Mutex
 	state error // why events do not flow; nil while they do
@@ -79,7 +88,7 @@ type Listener struct {
 // talks to. instance tells this process from all others that use the server.
 func New(rdb *redis.Client, observer Observer, db int, namespaces keys.Namespaces, instance string) *Listener {
 	l := &Listener{
-		rdb: rdb, observer: observer, db: db, namespaces: namespaces,
+		rdb: rdb, observer: observer, db: db, namespaces: namespaces, partition: keys.Single,
 		canaryKey:      keys.CanaryKey(instance),
 		Logger:         slog.Default(),
 		CanaryInterval: time.Second,
@@ -145,6 +154,16 @@ func (l *Listener) Run(ctx context.Context) {
 	}
 }
 
+// session is one subscription.
+type session struct {
+	*Listener
+	sub    *redis.PubSub
+	canary *canary
+	// followed has the patterns of apps in none of the namespaces for whose
+	// timers the function library was called.
+	followed map[string]bool
+}
+
 // session subscribes once and follows the events until something ends it. It
 // returns why.
 func (l *Listener) session(parent context.Context) error {
@@ -152,60 +171,24 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil)
 	flagsErr := enableFlags(ctx, l.rdb)
 
-	sub := l.rdb.Subscribe(ctx)
+	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l), followed: map[string]bool{}}
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
-	unsubscribe := func() { _ = sub.Close() }
+	unsubscribe := func() { _ = s.sub.Close() }
 	defer unsubscribe()
 	defer context.AfterFunc(ctx, unsubscribe)()
-
-	channels := []string{keys.ExpiredChannel(l.db), keys.KeyspacePrefix(l.db) + l.canaryKey, keys.WakeChannel}
-	patterns := make([]string, len(l.namespaces))
-	for i, n := range l.namespaces {
-		patterns[i] = keys.KeyspacePattern(l.db, n)
-	}
-	refused := func(err error) error {
-		if redis.IsPermissionError(err) {
-			return fmt.Errorf("subscribe: %w; the user needs the channels %q", err, append(channels, patterns...))
-		}
-		return fmt.Errorf("subscribe: %w", err)
-	}
-	if err := sub.Subscribe(ctx, channels...); err != nil {
-		return refused(err)
-	}
-	if len(patterns) > 0 {
-		if err := sub.PSubscribe(ctx, patterns...); err != nil {
-			return refused(err)
-		}
-	}
 
 	slow := time.AfterFunc(subscribeTimeout, func() {
 		end(fmt.Errorf("subscribe: not confirmed within %s", subscribeTimeout))
 	})
 	defer slow.Stop()
-	for confirmed := 0; confirmed < len(channels)+len(patterns); {
-		message, err := sub.Receive(ctx)
-		if err != nil {
-			return refused(l.explain(ctx, err))
-		}
-		switch m := message.(type) {
-		case *redis.Subscription:
-			confirmed++
-		case *redis.Message:
-			if err := l.take(m, nil); err != nil {
-				return err
-			}
-		}
+	if err := s.subscribe(ctx); err != nil {
+		return err
 	}
 	if !slow.Stop() {
 		return context.Cause(ctx)
 	}
 
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer end(nil) // before the wait
-	c := newCanary(l)
-	wg.Go(func() { end(c.run(ctx, flagsErr)) })
 	// From some time before this reading on.
 	since, err := l.rdb.Time(ctx).Result()
 	if err != nil {
@@ -213,22 +196,102 @@ func (l *Listener) session(parent context.Context) error {
 	}
 	l.setSince(since.UnixMilli())
 	defer l.setSince(schedule.NoEvents)
+	if err := s.followAll(ctx); err != nil {
+		return err
+	}
 	l.Logger.Info("subscribed to keyspace events", "db", l.db, "namespaces", l.namespaces.String())
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end(nil) // before the wait
+	wg.Go(func() { end(s.canary.run(ctx, flagsErr)) })
 	l.OnGap("subscribed")
 	for {
-		message, err := sub.Receive(ctx)
-		if err != nil {
-			return l.explain(ctx, err)
-		}
+		message, err := s.sub.Receive(ctx)
 		switch m := message.(type) {
+		case nil:
+			if !redis.IsPermissionError(err) || ctx.Err() != nil {
+				return l.explain(ctx, err)
+			}
+			l.Logger.Warn("cannot follow the keys of timers outside the namespaces: DEL and EXPIRE on them go unnoticed until an audit", "err", err)
 		case *redis.Subscription:
-			return errors.New("the client has reconnected behind our back")
+			if !s.followed[m.Channel] {
+				return errors.New("the client has reconnected behind our back")
+			}
 		case *redis.Message:
-			if err := l.take(m, c); err != nil {
+			if err := s.take(ctx, m); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// subscribe subscribes to what every session needs and waits until the server
+// has confirmed it.
+func (s *session) subscribe(ctx context.Context) error {
+	channels := []string{keys.ExpiredChannel(s.db), keys.KeyspacePrefix(s.db) + s.canaryKey, keys.WakeChannel}
+	patterns := make([]string, len(s.namespaces))
+	for i, n := range s.namespaces {
+		patterns[i] = keys.KeyspacePattern(s.db, n)
+	}
+	refused := func(err error) error {
+		err = s.explain(ctx, err)
+		if redis.IsPermissionError(err) {
+			return fmt.Errorf("subscribe: %w; the user needs the channels %q", err, slices.Concat(channels, patterns))
+		}
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	if err := s.sub.Subscribe(ctx, channels...); err != nil {
+		return refused(err)
+	}
+	if len(patterns) > 0 {
+		if err := s.sub.PSubscribe(ctx, patterns...); err != nil {
+			return refused(err)
+		}
+	}
+	for confirmed := 0; confirmed < len(channels)+len(patterns); {
+		message, err := s.sub.Receive(ctx)
+		if err != nil {
+			return refused(err)
+		}
+		switch m := message.(type) {
+		case *redis.Subscription:
+			confirmed++
+		case *redis.Message:
+			if err := s.take(ctx, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// followAll follows the apps that the function library was called for so far.
+func (s *session) followAll(ctx context.Context) error {
+	apps, err := s.rdb.SMembers(ctx, s.partition.Apps()).Result()
+	if err != nil {
+		return fmt.Errorf("read the apps: %w", err)
+	}
+	for _, app := range apps {
+		if err := s.follow(ctx, app); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow subscribes to the keys of an app, unless a namespace has them all.
+func (s *session) follow(ctx context.Context, app string) error {
+	n := keys.Namespace{App: app}
+	pattern := keys.KeyspacePattern(s.db, n)
+	if s.namespaces.Cover(n) || s.followed[pattern] {
+		return nil
+	}
+	s.followed[pattern] = true
+	if err := s.sub.PSubscribe(ctx, pattern); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	return nil
 }
 
 // explain returns why the session was ended from within, or else the error
@@ -240,39 +303,44 @@ func (l *Listener) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// take sorts one message: a canary's, a wake-up, or a hint. An error ends the
-// session, because events were lost.
-func (l *Listener) take(m *redis.Message, c *canary) error {
+// take sorts one message: a canary's, a message of the function library, or a
+// hint. An error ends the session.
+func (s *session) take(ctx context.Context, m *redis.Message) error {
 	if m.Channel == keys.WakeChannel {
+		if app, ok := strings.CutPrefix(m.Payload, keys.AppMessage); ok {
+			return s.follow(ctx, app)
+		}
 		if due, err := strconv.ParseInt(m.Payload, 10, 64); err == nil {
-			l.OnWake(due)
+			s.OnWake(due)
 		}
 		return nil
 	}
 	key, event, kind := m.Payload, "expired", schedule.Expired
-	if name, ok := keys.KeyspaceKey(l.db, m.Channel); ok {
+	if name, ok := keys.KeyspaceKey(s.db, m.Channel); ok {
 		key, event = name, m.Payload
-		if kind = kindOf(event); kind == 0 && key != l.canaryKey {
+		if kind = kindOf(event); kind == 0 {
 			return nil
 		}
 	}
-	if key == l.canaryKey {
-		if c != nil {
-			c.seen(event)
-		}
+	if key == s.canaryKey {
+		s.canary.seen(event)
 		return nil
 	}
 	parsed, err := keys.Parse(key)
-	if errors.Is(err, keys.ErrNotTimer) || !l.namespaces.Match(parsed) {
+	if errors.Is(err, keys.ErrNotTimer) {
 		return nil
 	}
-	if err != nil {
+	ours := s.namespaces.Match(parsed)
+	switch {
+	case ours && err != nil:
 		if kind == schedule.Touched {
-			l.OnRefused(key, err)
+			s.OnRefused(key, err)
 		}
 		return nil
+	case err != nil, !ours && !s.followed[keys.KeyspacePattern(s.db, keys.Namespace{App: parsed.App})]:
+		return nil
 	}
-	if !l.hints.add(schedule.Hint{Kind: kind, Key: key}) {
+	if !s.hints.add(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince()) {
 		return fmt.Errorf("dropped %d keyspace events that Redis was too slow to take in", maxHints)
 	}
 	return nil
@@ -299,12 +367,17 @@ func kindOf(event string) schedule.HintKind {
 func (l *Listener) observe(ctx context.Context) {
 	backoff := minBackoff
 	for {
-		hints := l.hints.wait(ctx)
+		hints, heard := l.hints.wait(ctx)
 		if hints == nil {
 			return
 		}
 		for len(hints) > 0 {
 			n := min(len(hints), schedule.MaxHints)
+			if time.Since(heard) > maxAge {
+				for i := range hints[:n] {
+					hints[i].Known = hints[i].Known || hints[i].Kind == schedule.Expired
+				}
+			}
 			seen, err := l.observer.Observe(ctx, hints[:n], l.since.Load())
 			if err == nil {
 				l.OnObserved(seen)

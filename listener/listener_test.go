@@ -1,8 +1,10 @@
 package listener_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -34,7 +36,7 @@ type ear struct {
 }
 
 // listen starts a listener that uses the client conn, on the server of rdb.
-func listen(t testing.TB, rdb, conn *redis.Client, namespaces string) *ear {
+func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure ...func(*listener.Listener)) *ear {
 	t.Helper()
 	set, err := keys.ParseNamespaces(namespaces)
 	if err != nil {
@@ -51,6 +53,9 @@ func listen(t testing.TB, rdb, conn *redis.Client, namespaces string) *ear {
 	e.OnComplete = func(c bool) { e.note(func() { e.complete = append(e.complete, c) }) }
 	e.OnRefused = func(key string, _ error) { e.note(func() { e.refused = append(e.refused, key) }) }
 	e.OnObserved = func(o schedule.Observed) { e.note(func() { e.observed.Add(o) }) }
+	for _, c := range configure {
+		c(e.Listener)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -192,6 +197,35 @@ func TestWakesForTimersSetThroughTheLibrary(t *testing.T) {
 	e.eventually("a wake-up", func() bool { return len(e.wakes) == 1 && e.wakes[0] == due })
 }
 
+// timer_set accepts every key; its trigger key is followed like any other.
+func TestTimersOutsideTheNamespaces(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := testenv.Redis(t).Client()
+	set := func(key string) {
+		t.Helper()
+		if err := rdb.FCall(t.Context(), "timer_set", []string{key}, "p", "PX", 3_600_000).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := listen(t, rdb, rdb, "ours")
+	set("before:b:c:d")
+	e.healthy()
+	set("after:b:c:d")
+	for _, app := range []string{"before", "after"} {
+		rdb.Set(t.Context(), app+":b:c:plain", "not ours", time.Hour)
+		testenv.Eventually(t, bound, func() bool {
+			rdb.Expire(t.Context(), app+":b:c:d", 2*time.Hour)
+			due := rdb.ZScore(t.Context(), keys.Single.Due(), app+":b:c:d").Val()
+			return int64(due) > time.Now().Add(90*time.Minute).UnixMilli()
+		}, "EXPIRE to be followed")
+		rdb.Del(t.Context(), app+":b:c:d")
+		e.indexed(app+":b:c:d", false)
+	}
+	if n := rdb.ZCard(t.Context(), keys.Single.Due()).Val(); n != 0 {
+		t.Errorf("%d timers, want none: keys outside the namespaces were adopted", n)
+	}
+}
+
 func TestRefusesLongKeys(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := testenv.Redis(t).Client()
@@ -290,6 +324,36 @@ func TestExpiryEventsAlone(t *testing.T) {
 	}, "the expired event to be followed")
 }
 
+// Without E no expired event comes, whatever the keyspace channels bring.
+func TestNoticesThatExpiredEventsAreLost(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	rdb := server.Client()
+	rdb.ConfigSet(t.Context(), "notify-keyspace-events", "Kg$xe")
+	var said logBuffer
+	guest := restricted(t, server, rdb)
+	listen(t, rdb, guest, "*", func(l *listener.Listener) { l.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	testenv.Eventually(t, bound, func() bool { return strings.Contains(said.String(), "missing=Ex") }, "the loss to be named")
+}
+
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
 func TestNoticesGaps(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -338,8 +402,8 @@ func via(t testing.TB, proxy *testenv.Proxy) *redis.Client {
 	return through
 }
 
-// What a black hole held back arrives in the end, so it is no gap. But as long
-// as it lasts nobody may think that events flow.
+// As long as a black hole lasts nobody may think that events flow, and what it
+// held back may never come.
 func TestNoticesABlackHole(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.Redis(t)
@@ -347,10 +411,10 @@ func TestNoticesABlackHole(t *testing.T) {
 	rdb := server.Client()
 	e := listen(t, rdb, via(t, proxy), "*")
 	e.healthy()
+	n := e.gapsSeen()
 	proxy.Blackhole()
 	testenv.Eventually(t, bound, func() bool { return e.Healthy() != nil }, "the black hole to be noticed")
-	rdb.Set(t.Context(), "a:b:c:d", "set meanwhile", time.Hour)
 	proxy.Heal()
-	e.healthy()
-	e.indexed("a:b:c:d", true)
+	e.gapAfter(n)
+	e.adopts("a:b:c:after")
 }

@@ -112,7 +112,7 @@ func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) erro
 			if err != nil || !r.namespaces.Match(key) {
 				continue
 			}
-			hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: name})
+			hints = append(hints, schedule.Hint{Kind: schedule.Audited, Key: name})
 			if len(hints) == schedule.MaxHints {
 				if err := flush(); err != nil {
 					return err

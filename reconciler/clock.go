@@ -10,13 +10,17 @@ type clock struct {
 }
 
 // read takes a reading of the server's clock, made between two local instants.
-// It is dropped if an older one, not too old, is much better.
+// It is dropped if an older one, not too old, is much better and agrees with it.
 func (c *clock) read(server, sent, received time.Time) {
 	accuracy := received.Sub(sent) / 2
-	if accuracy > 2*c.accuracy && received.Sub(c.local) < maxClockAge && !c.local.IsZero() {
-		return
+	local := sent.Add(accuracy)
+	if !c.local.IsZero() && accuracy > 2*c.accuracy && received.Sub(c.local) < maxClockAge {
+		predicted := c.server.Add(local.Sub(c.local))
+		if server.Sub(predicted).Abs() <= accuracy+c.accuracy {
+			return
+		}
 	}
-	*c = clock{server: server, local: sent.Add(accuracy), accuracy: accuracy}
+	*c = clock{server: server, local: local, accuracy: accuracy}
 }
 
 // until returns how long it is, locally, until the server's clock shows the

@@ -23,6 +23,7 @@ const (
 	maxBackoff   = 2 * time.Second
 	beatsToDeath = 4                    // a timerd is dead after this many sweeps without a sign of life
 	standbyStep  = 5 * time.Millisecond // how much later each rank wakes than the one before it
+	longestSleep = time.Hour
 	never        = math.MaxInt64
 	maxClockAge  = 10 * time.Second // after which any newer reading of the clock is better
 )
@@ -206,9 +207,9 @@ func (r *Reconciler) untilDue() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.known == never {
-		return math.MaxInt64
+		return longestSleep
 	}
-	return r.clock.until(r.known) + time.Duration(r.rank)*standbyStep
+	return min(r.clock.until(r.known), longestSleep) + time.Duration(r.rank)*standbyStep
 }
 
 // drain claims and publishes batches until nothing is due.
@@ -237,6 +238,9 @@ func (r *Reconciler) drain(ctx context.Context) error {
 			if err := r.publisher.Publish(context.WithoutCancel(ctx), c.Firings); err != nil {
 				return err
 			}
+		}
+		for _, err := range c.Corrupt {
+			r.Logger.Error("removed from the schedule what is no timer", "err", err)
 		}
 		if len(c.Firings) > 0 || c.Rescheduled > 0 || c.Cancelled > 0 {
 			r.OnClaimed(c)

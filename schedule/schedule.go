@@ -57,6 +57,7 @@ type HintKind byte
 // read again.
 const (
 	Touched HintKind = 't' // the key was set or changed
+	Audited HintKind = 'a' // an audit came across the key; there was no event
 	Gone    HintKind = 'g' // the key was deleted, renamed or moved away
 	Evicted HintKind = 'v' // Redis evicted the key
 	Expired HintKind = 'x' // the key's TTL ran out
@@ -66,6 +67,18 @@ const (
 type Hint struct {
 	Kind HintKind
 	Key  string
+	// Known restricts the hint to a timer that the schedule has already: the key
+	// is in none of the namespaces, or the event is too old to prove that an
+	// unknown timer has run out.
+	Known bool
+}
+
+// code returns the kind as the script reads it.
+func (h Hint) code() string {
+	if h.Known {
+		return strings.ToUpper(string(h.Kind))
+	}
+	return string(h.Kind)
 }
 
 // Observed is what a step of taking in hints or auditing did.
@@ -89,7 +102,7 @@ func (o *Observed) Add(other Observed) {
 // NoEvents is the since of a caller that hears no keyspace events.
 const NoEvents = math.MaxInt64
 
-// Observe takes hints in, in their order, MaxHints in one atomic step. It is
+// Observe takes hints in, in their order, up to MaxHints in one atomic step. It is
 // safe to repeat after an error. The keys must be timer keys. since is the unix
 // ms from when on the caller has heard every event: it decides where a key lives
 // on though it was due.
@@ -99,13 +112,13 @@ func (s *Schedule) Observe(ctx context.Context, hints []Hint, since int64) (Obse
 		n := min(len(hints), MaxHints)
 		args := append(make([]any, 0, 2*n+1), since)
 		for _, h := range hints[:n] {
-			args = append(args, string(h.Kind), h.Key)
+			args = append(args, h.code(), h.Key)
 		}
 		reply, err := s.scripts.observe.Run(ctx, s.rdb, []string{keys.Single.Due()}, args...).Int64Slice()
 		if err != nil {
 			return seen, fmt.Errorf("schedule: observe %d keys: %w", n, err)
 		}
-		if len(reply) != 5 {
+		if len(reply) != 6 {
 			return seen, fmt.Errorf("schedule: observe: unexpected reply of %d elements", len(reply))
 		}
 		seen.Add(Observed{
@@ -115,7 +128,7 @@ func (s *Schedule) Observe(ctx context.Context, hints []Hint, since int64) (Obse
 			Rescheduled: int(reply[3]),
 			Cancelled:   int(reply[4]),
 		})
-		hints = hints[n:]
+		hints = hints[reply[5]:]
 	}
 	return seen, nil
 }
@@ -129,6 +142,7 @@ type Claimed struct {
 	Untidy      bool      // more tombstones are to be removed: claim again when idle
 	Rescheduled int       // timers that were due but whose key had got a later TTL
 	Cancelled   int       // timers that were due but whose key had lost its TTL
+	Corrupt     []error   // entries that are no timers; they were removed
 }
 
 // Claim takes up to MaxClaim firings under a lease: what is owed, what somebody
@@ -158,13 +172,17 @@ func (s *Schedule) Claim(ctx context.Context, p keys.Partition, lease time.Durat
 	rescheduled, _ := reply[4].(int64)
 	cancelled, _ := reply[5].(int64)
 	c.Rescheduled, c.Cancelled = int(rescheduled), int(cancelled)
+	var corrupt []Firing
 	for i := fixed; i < len(reply); i += 3 {
 		ref, _ := reply[i].(string)
 		record, _ := reply[i+1].(string)
 		how, _ := reply[i+2].(string)
 		f, err := newFiring(ref, record)
 		if err != nil {
-			return c, fmt.Errorf("schedule: claim: %w", err)
+			// It must not hold up the others.
+			c.Corrupt = append(c.Corrupt, err)
+			corrupt = append(corrupt, Firing{Ref: ref, Partition: p})
+			continue
 		}
 		f.Partition, f.ClaimedAt, f.Received, f.Lease = p, at, sent, lease
 		switch {
@@ -176,6 +194,9 @@ func (s *Schedule) Claim(ctx context.Context, p keys.Partition, lease time.Durat
 			f.Trigger = TriggerDeadline
 		}
 		c.Firings = append(c.Firings, f)
+	}
+	if err := s.Settle(ctx, corrupt); err != nil {
+		c.Corrupt = append(c.Corrupt, err)
 	}
 	return c, nil
 }

@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -39,7 +40,7 @@ func newIndex(t testing.TB, opts ...testenv.RedisOption) *index {
 func (x *index) do(args ...any) any {
 	x.t.Helper()
 	reply, err := x.rdb.Do(x.t.Context(), args...).Result()
-	if err != nil && err != redis.Nil {
+	if err != nil && !errors.Is(err, redis.Nil) {
 		x.t.Fatalf("%v: %v", args, err)
 	}
 	return reply
@@ -54,12 +55,14 @@ func (x *index) fails(text string, args ...any) {
 	}
 }
 
-// hint takes in hints given as "kind key".
+// hint takes in hints given as "kind key", the kind in upper case where only
+// known timers are concerned.
 func (x *index) hint(hints ...string) schedule.Observed {
 	x.t.Helper()
 	var in []schedule.Hint
 	for _, h := range hints {
-		in = append(in, schedule.Hint{Kind: schedule.HintKind(h[0]), Key: h[2:]})
+		kind := strings.ToLower(h[:1])
+		in = append(in, schedule.Hint{Kind: schedule.HintKind(kind[0]), Key: h[2:], Known: kind != h[:1]})
 	}
 	seen, err := x.Observe(x.t.Context(), in, x.since)
 	if err != nil {

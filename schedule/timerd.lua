@@ -14,6 +14,7 @@ The index, with t for the hash tag:
   timerd:{t}:firingdata  HASH  ref -> record
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
+  timerd:{t}:apps        SET   apps that timer_set was called for
 
 Times are unix ms on this server's clock. A member is a timer's key, ":?:key"
 for a doubt (see contest), or ":due.attempt:key" for a retry that waits beside a
@@ -23,7 +24,8 @@ timerd's own count, empty where the payload decides, and the flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
 A tombstone is a timer's key that lately fired, or ":c:key" for one that was
-cancelled after its key had run out. Both explain an expired event yet to come.
+cancelled after its key had run out; both explain an expired event yet to come.
+":u:key" says that a timer was cancelled since its key last fired.
 
 Every step moves a timer as a whole: it is in due or in firing, never in both
 and never in neither, until it is cancelled or settled. So a script that never
@@ -31,10 +33,17 @@ ran, ran twice, or ran beside another one loses nothing and doubles nothing.
 ]]
 
 --@ common
--- The value of a trigger key that timerd wrote: the payload is in the index.
-local MARK = '\0tmd'
--- Where events flow, an expired event reaches us within this time, in ms.
+-- The value of a trigger key that timerd wrote begins so: the payload is in the
+-- index. What follows is the key's own, so that RENAME and COPY do not pass one
+-- timer's mark off as another's.
+local MARK, MARK_BYTES = '\0tmd', 8
+-- For how long a doubt waits for the expired event that would settle it, in ms.
 local GRACE = 10000
+-- An expired event is explained by a tombstone that is not older than this, in
+-- ms. Callers hand in older events only for timers that the index knows.
+local FRESH = 4000
+-- By how much the clock of a server that takes over may be behind, in ms.
+local SKEW = 2000
 -- A claim this soon after the due time, in ms, was there in time.
 local PUNCTUAL = 100
 -- How long a tombstone is kept, in ms, and how many one call removes at most:
@@ -61,6 +70,15 @@ local function pending(member)
   return tonumber(redis.call('ZSCORE', due_key, member) or nil)
 end
 
+-- mark returns the value of the trigger key of a timer that timerd wrote.
+local function mark(key) return MARK .. string.sub(redis.sha1hex(key), 1, MARK_BYTES - #MARK) end
+
+-- age returns how long ago a tombstone was made, or nil.
+local function age(tombstone)
+  local at = tonumber(redis.call('ZSCORE', fired_key, tombstone) or nil)
+  return at and now - at
+end
+
 -- forget takes a member out of the schedule.
 local function forget(member)
   redis.call('ZREM', due_key, member)
@@ -77,13 +95,13 @@ local function flagged(record, flag)
 end
 
 -- fire puts a firing where it is owed or, with a lease end, claimed. A ref that
--- is taken belongs to another firing of the same due time: this one moves on
--- by 1 ms. It returns the ref.
+-- is taken belongs to another firing of the same due time: this one moves back
+-- by 1 ms, because forward might be too early. It returns the ref.
 local function fire(key, due, record, lease_end)
   local attempt = string.match(record, '^%d*')
   local ref = int(due) .. ':' .. attempt .. ':' .. key
   while redis.call('ZADD', firing_key, 'NX', lease_end, ref) == 0 do
-    due = due + 1
+    due = due - 1
     ref = int(due) .. ':' .. attempt .. ':' .. key
   end
   redis.call('HSET', firingdata_key, ref, record)
@@ -118,6 +136,7 @@ end
 -- hash_payload writes a hash as a JSON object in HGETALL's order, or returns
 -- nil where that would exceed the payload limit.
 local function hash_payload(key, max)
+  if 6 * redis.call('HLEN', key) > max then return nil end
   local names = redis.call('HKEYS', key)
   local size = 6 * #names
   for i = 1, #names do
@@ -135,17 +154,26 @@ local function hash_payload(key, max)
   return json
 end
 
+-- How many bytes of values record_of has read, with a field of a hash counted as
+-- FIELD_BYTES: what a call on several keys is bounded by.
+local spent, FIELD_BYTES = 0, 64
+
 -- record_of returns the record that a live trigger key stands for, or nil if
--- it has timerd's mark and so says nothing of the payload.
+-- it has its mark and so says nothing of the payload.
 local function record_of(key, max)
-  local value = redis.pcall('GETRANGE', key, 0, max + #MARK)
+  local value = redis.pcall('GETRANGE', key, 0, max + MARK_BYTES)
   if type(value) == 'table' then
     if redis.call('TYPE', key).ok ~= 'hash' then return 'm:' end
+    spent = spent + FIELD_BYTES * math.min(redis.call('HLEN', key), max)
     value = hash_payload(key, max)
     return value and ':' .. value or 'l:'
   end
-  if value == MARK then return nil end
-  if string.sub(value, 1, #MARK) == MARK then value = string.sub(value, #MARK + 1) end
+  spent = spent + #value
+  if string.sub(value, 1, #MARK) == MARK and #value >= MARK_BYTES then
+    if string.sub(value, 1, MARK_BYTES) ~= mark(key) then return 'm:' end
+    if #value == MARK_BYTES then return nil end
+    value = string.sub(value, MARK_BYTES + 1)
+  end
   if #value > max then return 'l:' end
   return ':' .. value
 end
@@ -196,8 +224,9 @@ end
 local function contest(key, due, since, lease_end)
   local record = redis.call('HGET', data_key, key) or 'm:'
   if due >= since then
-    redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
-    redis.call('HSET', data_key, ':?:' .. key, int(due) .. '/' .. record)
+    if redis.call('HSETNX', data_key, ':?:' .. key, int(due) .. '/' .. record) == 1 then
+      redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
+    end
     return nil
   end
   if now - due <= PUNCTUAL or not ran_out(key, due, record) then return nil end
@@ -230,7 +259,7 @@ local function head()
 end
 
 --@ library
-local MAX_KEY, MAX_PART, MAX_DELAY, MAX_ATTEMPT = 1024, 128, 315360000000, 2147483647
+local MAX_KEY, MAX_PART, MAX_DELAY, MAX_ATTEMPT, MAX_APPS = 1024, 128, 315360000000, 2147483647, 1000
 
 local function fault(text) return redis.error_reply('ERR timerd: ' .. text) end
 
@@ -245,6 +274,18 @@ local function key_fault(key)
   end
   if #app > MAX_PART or #module > MAX_PART or #typ > MAX_PART then
     return 'app, module and type of the key may have at most ' .. MAX_PART .. ' bytes each'
+  end
+end
+
+-- introduce tells the timerds of an app that timer_set is called for the first
+-- time for, so that they follow its trigger keys whatever their namespaces say.
+local function introduce(key)
+  local apps, app = PREFIX .. 'apps', string.match(key, '^[^:]+')
+  if redis.call('SADD', apps, app) == 0 then return end
+  if redis.call('SCARD', apps) > MAX_APPS then
+    redis.call('SREM', apps, app)
+  else
+    redis.pcall('PUBLISH', WAKE, 'app ' .. app)
   end
 end
 
@@ -299,13 +340,17 @@ local function timer_set(keys, args)
   if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
 
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
-  local live = at == -1 or at > now or (was ~= nil and was > now)
+  local live = at == -1 or at > now
+  if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
+    live = string.find(flags(redis.call('HGET', data_key, key) or ':'), 'e', 1, true) ~= nil
+  end
   if exists == 'NX' and live or exists == 'XX' and not live then return false end
 
   if was and was <= now then
     if at == -1 or at > now then contest(key, was, 0, 0) else owe(key, was) end
   end
-  redis.call('SET', key, MARK, 'PXAT', int(due))
+  introduce(key)
+  redis.call('SET', key, mark(key), 'PXAT', int(due))
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
   if redis.call('ZRANGE', due_key, 0, 0)[1] == key then
@@ -330,12 +375,15 @@ local function timer_cancel(keys, args)
   local names = besides(key)
   for name in string.gmatch(names or '', '[^ ]+') do forget(':' .. name .. ':' .. key) end
   redis.call('HDEL', data_key, ':b:' .. key)
-  if was or deleted or names then
+  -- In the very ms of its due time a claimed timer's key is still there.
+  if was or names or deleted and (at > now or not age(key)) then
     forget(key)
-    if was and not deleted or was and was <= now then redis.call('ZADD', fired_key, now, ':c:' .. key) end
+    if was and (not deleted or was <= now) then redis.call('ZADD', fired_key, now, ':c:' .. key) end
+    if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
     return 'cancelled'
   end
-  if redis.call('ZSCORE', fired_key, key) then return 'fired' end
+  local fired, cancelled = age(key), age(':u:' .. key)
+  if fired and not (cancelled and cancelled <= fired) then return 'fired' end
   return 'unknown'
 end
 
@@ -382,11 +430,14 @@ KEYS    1  the partition's due set; it names the partition
 ARGV    1  from when on the caller has heard every event, in ms
         then pairs of a kind and a timer's key:
         t  touched: the key may live; if it does not, another event says why
+        a  audited: the same without an event
         g  gone: deleted, renamed or moved away
         v  evicted
         x  expired: it did run out, whatever the index says
-Returns {first due time or -1, owed, adopted, rescheduled, cancelled}; the last
-four count timers. ]]
+        In upper case they are for timers that the index knows already.
+Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs}; the
+four in the middle count timers. pairs is how many were taken in: fewer than
+given where their payloads are large. ]]
 local since = tonumber(ARGV[1])
 local owed, adopted, rescheduled, cancelled = 0, 0, 0, 0
 
@@ -410,8 +461,17 @@ local function touch(key, was, at)
   end
 end
 
+-- How many bytes of payload a call reads, about.
+local BUDGET = 1048576
+
 local kinds = {
-  t = touch,
+  a = touch,
+
+  -- Had the key run out before, the event of that would have come first.
+  t = function(key, was, at)
+    doubt(key)
+    touch(key, was, at)
+  end,
 
   g = function(key, was, at)
     if at ~= -2 then return touch(key, was, at) end
@@ -430,31 +490,41 @@ local kinds = {
 
   x = function(key, was, at)
     local due, record = doubt(key)
-    if was and was <= now then
-      owe(key, was, 'x')
-      owed, was = owed + 1, nil
-    elseif due then
+    if due then
       fire(key, due, flagged(record, 'x'), 0)
       owed = owed + 1
-    elseif redis.call('ZSCORE', fired_key, key) or redis.call('ZSCORE', fired_key, ':c:' .. key) then
-      -- The event of a firing or a cancel that is known already.
-    elseif not was then
-      fire(key, now, 'mx:', 0)
-      owed = owed + 1
-    elseif at == -2 then
-      owe(key, now, 'x')
+    elseif was and was <= now then
+      owe(key, was, 'x')
       owed, was = owed + 1, nil
+    else
+      local told = math.min(age(key) or FRESH + 1, age(':c:' .. key) or FRESH + 1)
+      if told <= FRESH then return touch(key, was, at) end
+      -- Nothing explains the event, so a timer ran out that we know nothing of, or
+      -- not that its due time had changed.
+      if was and at == -2 then
+        owe(key, now, 'x')
+        was = nil
+      else
+        fire(key, now, 'mx:', 0)
+      end
+      owed = owed + 1
     end
     touch(key, was, at)
   end,
 }
 
 open(string.sub(KEYS[1], 1, -4))
+local taken = 0
 for i = 2, #ARGV, 2 do
-  local key = ARGV[i + 1]
-  kinds[ARGV[i]](key, pending(key), redis.call('PEXPIRETIME', key))
+  if spent > BUDGET then break end
+  local kind, key = ARGV[i], ARGV[i + 1]
+  local was, lower = pending(key), string.lower(kind)
+  if kind == lower or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
+    kinds[lower](key, was, redis.call('PEXPIRETIME', key))
+  end
+  taken = taken + 1
 end
-return { head(), owed, adopted, rescheduled, cancelled }
+return { head(), owed, adopted, rescheduled, cancelled, taken }
 
 --@ script claim
 --[[ Claims what is owed, what was claimed by someone whose lease ran out, and
@@ -486,7 +556,7 @@ for i = 1, #held, 2 do
   local ref = held[i]
   local record = redis.call('HGET', firingdata_key, ref) or 'm:'
   redis.call('ZADD', firing_key, lease_end, ref)
-  redis.call('ZADD', fired_key, now, string.match(ref, '^%d+:%d*:(.*)$'))
+  redis.call('ZADD', fired_key, now, string.match(ref, '^%d+:%d*:(.*)$') or ref)
   take(ref, record, tonumber(held[i + 1]) == 0 and 'o' or 'r')
 end
 
@@ -507,7 +577,7 @@ for i = 1, #members, 2 do
     leave(member, beside_of)
     -- The id of an event knows no refs: one of the same key and due time, whose
     -- attempt the payload decides, may have the same.
-    if pending(beside_of) == due or redis.call('ZSCORE', firing_key, int(due) .. '::' .. beside_of) then due = due + 1 end
+    if pending(beside_of) == due or redis.call('ZSCORE', firing_key, int(due) .. '::' .. beside_of) then due = due - 1 end
     take(fire(beside_of, due, record, lease_end), record, 'd')
   else
     local at = redis.call('PEXPIRETIME', member)
@@ -519,7 +589,6 @@ for i = 1, #members, 2 do
     else
       local record = redis.call('HGET', data_key, member) or 'm:'
       forget(member)
-      doubt(member)
       take(fire(member, due, record, lease_end), record, 'd')
     end
   end
@@ -566,7 +635,7 @@ ARGV    1  id of the event whose attempt failed
 Returns the due time, or -1 where this event's retry was set before. ]]
 open(string.sub(KEYS[1], 1, -4))
 if redis.call('ZADD', retried_key, 'NX', now, ARGV[1]) == 0 then return -1 end
-local key, due, record = ARGV[2], tonumber(ARGV[3]), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
+local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
 if due <= now then
   fire(key, due, record, 0)
   return due
@@ -574,7 +643,7 @@ end
 local was = pending(key)
 if was == due then due = due + 1 end
 if not was and redis.call('EXISTS', key) == 0 then
-  redis.call('SET', key, MARK, 'PXAT', int(due))
+  redis.call('SET', key, mark(key), 'PXAT', int(due))
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, record)
   return due
@@ -593,7 +662,8 @@ return due
 --@ script audit
 --[[ Compares one page of the index with the keys: pending timers whose key was
 deleted or lost its TTL are cancelled, those whose TTL changed are rescheduled.
-Timers that are due already are left to the claim.
+Timers that are due already are left to the claim; so are those without a key
+whose time is so close that another server's clock may have been past it.
 KEYS    1  the partition's due set
 ARGV    1  cursor; 0 begins
         2  how many timers to look at, roughly
@@ -607,7 +677,7 @@ for i = 1, #members, 2 do
   if due > now and string.byte(key) ~= 58 then
     local at = redis.call('PEXPIRETIME', key)
     local lost = at == -1
-    if at == -2 and ARGV[3] ~= '1' then
+    if at == -2 and ARGV[3] ~= '1' and due > now + SKEW then
       lost = not string.find(flags(redis.call('HGET', data_key, key) or 'm:'), 'e', 1, true)
     end
     if lost then

@@ -1,0 +1,208 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// fired lets a timer of k fire and settles it.
+func (x *index) fired() {
+	x.t.Helper()
+	x.do("FCALL", "timer_set", 1, k, "before", "PX", 10)
+	x.expire(k)
+	x.settles(k + " deadline before")
+}
+
+// An expired event that comes some time after a firing of its key is not the
+// event of that firing.
+func TestExpiredEventsSomeTimeAfterAFiring(t *testing.T) {
+	x := newIndex(t)
+	x.fired()
+	x.after(x.redisNow() + 4100)
+
+	x.do("FCALL", "timer_set", 1, k, "shortened", "EX", 3600)
+	x.do("PEXPIRE", k, 3)
+	x.expire(k)
+	x.hint("t "+k, "x "+k)
+	x.settles(k + " expired shortened")
+	x.after(x.redisNow() + 4100)
+
+	x.do("SET", k, "too short to be adopted", "PX", 3)
+	x.expire(k)
+	x.hint("t "+k, "x "+k)
+	x.settles(k + " expired status 1")
+	x.empty()
+}
+
+// One batch of hints holds the end of one life of a key and the begin of another.
+func TestLivesInOneBatch(t *testing.T) {
+	x := newIndex(t)
+	x.do("SET", k, "first", "PX", 5)
+	x.expire(k)
+	x.do("SET", k, "second", "PX", 60000)
+	x.hint("t "+k, "x "+k, "t "+k)
+	x.wants(k + " expired status 1")
+	if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
+		t.Error("the second life is not pending")
+	}
+}
+
+// The newer timer fires before the event arrives that makes the older one owed.
+func TestDoubtOutlivesTheNewerTimer(t *testing.T) {
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 40)
+	x.hint("t " + k)
+	x.expire(k)
+	x.do("SET", k, "v2", "PX", 40)
+	x.wants()
+	x.expire(k)
+	x.wants(k + " deadline v2")
+	x.hint("x "+k, "t "+k, "x "+k)
+	x.wants(k + " expired v1")
+
+	// But one that was merely extended is no more.
+	x.do("SET", k+"2", "v1", "PX", 40)
+	x.hint("t " + k + "2")
+	x.do("PEXPIRE", k+"2", 80)
+	due, _ := x.rdb.ZScore(t.Context(), keys.Single.Due(), k+"2").Result()
+	x.after(int64(due))
+	x.wants()
+	x.expire(k + "2")
+	x.wants(k + "2 deadline v1")
+	x.hint("t "+k+"2", "x "+k+"2")
+	x.wants()
+}
+
+func TestNXAfterADeletionNobodyHeardOf(t *testing.T) {
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "deleted", "PX", 60000)
+	x.do("DEL", k)
+	if got := x.do("FCALL", "timer_set", 1, k, "no", "PX", 60000, "XX"); got != nil {
+		t.Errorf("XX after DEL: %v, want nil", got)
+	}
+	if got := x.do("FCALL", "timer_set", 1, k, "new", "PX", 60000, "NX"); got == nil {
+		t.Error("NX after DEL said no")
+	}
+	x.hint("g " + k)
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.Contains(got, "payload new") {
+		t.Errorf("timer_get: %s", got)
+	}
+
+	// An evicted timer is pending all the same.
+	x.do("DEL", k)
+	x.hint("v " + k)
+	if got := x.do("FCALL", "timer_set", 1, k, "no", "PX", 60000, "NX"); got != nil {
+		t.Errorf("NX on an evicted timer: %v, want nil", got)
+	}
+}
+
+// In the millisecond of its due time a claimed timer's key can still be seen.
+func TestCancelInTheMillisecondOfTheClaim(t *testing.T) {
+	x := newIndex(t)
+	for i := range 300 {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		due, _ := x.do("FCALL", "timer_set", 1, key, "p", "PX", 3).(int64)
+		var claimed bool
+		for !claimed && x.redisNow() <= due {
+			firings, _ := x.claim()
+			claimed = len(firings) == 1
+		}
+		if got := x.do("FCALL", "timer_cancel", 1, key); claimed != (got == "fired") {
+			t.Fatalf("claimed: %v, but timer_cancel answered %v", claimed, got)
+		}
+	}
+}
+
+func TestCancelAfterAFiring(t *testing.T) {
+	x := newIndex(t)
+	x.fired()
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000)
+	for _, want := range []string{"cancelled", "unknown"} {
+		if got := x.do("FCALL", "timer_cancel", 1, k); got != want {
+			t.Errorf("timer_cancel: %v, want %s", got, want)
+		}
+	}
+}
+
+// What is in the index by mistake must not hold up what is there by right.
+func TestCorruptEntries(t *testing.T) {
+	x := newIndex(t)
+	for i := range 5 {
+		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PX", 20)
+	}
+	x.expire("a:b:c:4")
+	x.do("ZADD", keys.Single.Due(), 1, "garbage", 2, "::")
+	x.do("ZADD", keys.Single.Firing(), 0, "garbage", 0, "-5:1:a:b:c:d")
+	c, err := x.Claim(t.Context(), keys.Single, lease, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := 0
+	for _, f := range c.Firings {
+		if f.Key.App == "a" && f.Key.ID != "d" {
+			good++
+		}
+	}
+	if good != 5 || len(c.Corrupt) == 0 {
+		t.Errorf("%d good firings, corrupt: %v; want 5 and some", good, c.Corrupt)
+	}
+	if err := x.Settle(t.Context(), c.Firings); err != nil {
+		t.Fatal(err)
+	}
+	x.empty()
+}
+
+// A mark under another name is not that timer's own.
+func TestMarksAreNotExchangeable(t *testing.T) {
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k+"a", "A", "PX", 60000)
+	x.do("FCALL", "timer_set", 1, k+"b", "B", "PX", 60000)
+	x.do("RENAME", k+"a", k+"b")
+	x.hint("g "+k+"a", "t "+k+"b")
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"b")); !strings.HasSuffix(got, "payload <nil>]") {
+		t.Errorf("timer_get after RENAME: %s, want no payload rather than B", got)
+	}
+}
+
+// Hints for timers that are known leave no trace of keys that are not.
+func TestHintsForKnownTimers(t *testing.T) {
+	x := newIndex(t)
+	x.do("SET", "other:b:c:plain", "p", "PX", 60000)
+	x.do("FCALL", "timer_set", 1, "other:b:c:set", "p", "PX", 60000)
+	x.do("PEXPIRE", "other:b:c:set", 20)
+	x.hint("T other:b:c:plain", "X other:b:c:gone", "T other:b:c:set")
+	x.expire("other:b:c:set")
+	x.wants("other:b:c:set deadline p")
+	if n := x.do("ZCARD", keys.Single.Due()); n != int64(0) {
+		t.Errorf("%v timers pending, want none", n)
+	}
+	if got := x.do("SMEMBERS", keys.Single.Apps()); fmt.Sprint(got) != "[other]" {
+		t.Errorf("apps: %v", got)
+	}
+}
+
+// However large the payloads, one call is short; but all hints are taken in.
+func TestObserveIsBounded(t *testing.T) {
+	rdb := testenv.Redis(t).Client()
+	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	ctx := t.Context()
+	var hints []schedule.Hint
+	for i := range 20 {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		rdb.Set(ctx, key, strings.Repeat("x", schedule.DefaultMaxPayload), time.Hour)
+		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
+	}
+	seen, err := s.Observe(ctx, hints, 0)
+	if err != nil || seen.Adopted != 20 {
+		t.Errorf("%+v, %v; want 20 adopted", seen, err)
+	}
+	if n := rdb.HLen(ctx, keys.Single.Data()).Val(); n != 20 {
+		t.Errorf("%d payloads, want 20", n)
+	}
+}
