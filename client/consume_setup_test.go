@@ -167,11 +167,22 @@ func (b *bench) settled(durable string) {
 // unacknowledged says how many events the durable consumer waits for.
 func (b *bench) unacknowledged(durable string) int {
 	b.t.Helper()
+	return b.info(durable).NumAckPending
+}
+
+// deliveries says how many times the durable consumer has delivered an event.
+func (b *bench) deliveries(durable string) uint64 {
+	b.t.Helper()
+	return b.info(durable).Delivered.Consumer
+}
+
+func (b *bench) info(durable string) *jetstream.ConsumerInfo {
+	b.t.Helper()
 	c, err := b.js.Consumer(b.t.Context(), "TIMERS", durable)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return c.CachedInfo().NumAckPending
+	return c.CachedInfo()
 }
 
 // take receives from c, or ends the test.
