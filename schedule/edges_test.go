@@ -119,6 +119,30 @@ func TestCancelInTheMillisecondOfTheClaim(t *testing.T) {
 	}
 }
 
+// A trigger key that Redis has not removed yet when its timer is claimed must not
+// be reported as expired ages later, when nobody remembers the firing.
+func TestClaimsLeaveNoTriggerKeyBehind(t *testing.T) {
+	x := newIndex(t)
+	inTheSameMillisecond := 0
+	for i := range 300 {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		due, _ := x.do("FCALL", "timer_set", 1, key, "p", "PX", 3).(int64)
+		var firings []schedule.Firing
+		for len(firings) == 0 {
+			firings, _ = x.claim()
+		}
+		if firings[0].ClaimedAt.UnixMilli() == due {
+			inTheSameMillisecond++
+		}
+		if size := x.do("EVAL", "return #redis.call('KEYS', 'a:b:c:*')", 0); size != int64(0) {
+			t.Fatalf("%v trigger keys are left after the claim", size)
+		}
+	}
+	if inTheSameMillisecond == 0 {
+		t.Error("no timer was claimed in the millisecond of its due time: this shows nothing")
+	}
+}
+
 func TestCancelAfterAFiring(t *testing.T) {
 	x := newIndex(t)
 	x.fired()

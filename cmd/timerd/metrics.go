@@ -14,6 +14,7 @@ import (
 type metrics struct {
 	fired       *prometheus.CounterVec
 	lateness    prometheus.Histogram
+	without     *prometheus.CounterVec
 	duplicates  prometheus.Counter
 	failures    *prometheus.CounterVec
 	settled     prometheus.Counter
@@ -67,6 +68,7 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		fired: counters("fired_total", "Events published and acknowledged by JetStream, by what made them fire.", "trigger"),
 		lateness: histogram("lateness_seconds", "How long after its due time an event was published.",
 			[]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600}),
+		without:     counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
 		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
 		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
 		settled:     counter("settled_total", "Firings taken out of the schedule after their acknowledgement."),
@@ -93,6 +95,12 @@ func (m *metrics) publisherHooks() notify.Hooks {
 		Fired: func(f *schedule.Firing, lateness time.Duration, duplicate bool) {
 			m.fired.WithLabelValues(string(f.Trigger)).Inc()
 			m.lateness.Observe(lateness.Seconds())
+			switch f.Status {
+			case schedule.PayloadMissing:
+				m.without.WithLabelValues("missing").Inc()
+			case schedule.PayloadTooLarge:
+				m.without.WithLabelValues("toolarge").Inc()
+			}
 			if duplicate {
 				m.duplicates.Inc()
 			}
