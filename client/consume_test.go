@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
@@ -233,6 +234,23 @@ func TestLettersOfTheLargestEvents(t *testing.T) {
 			t.Errorf("dead letter %s: %d bytes of data, reason %q, last error %q", e.Key, len(e.Data), e.DeadReason, e.LastError)
 		}
 	}
+}
+
+// A dead letter that its stream does not take as it is goes there without its
+// payload, and says so.
+func TestDeadLetterOverTheLimitOfItsStream(t *testing.T) {
+	b := newBench(t)
+	limited := jetstream.StreamConfig{Name: "TIMERS_DEAD", Subjects: []string{"timers.dead.>"}, MaxMsgSize: 1000}
+	if _, err := b.js.UpdateStream(t.Context(), limited); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(fired("shop:order:timeout:42", bytes.Repeat([]byte("z"), 1000)))
+	b.consume(func(context.Context, client.Event) error { return client.Dead(errors.New("no")) })
+	e := deadEvent(t, b.dead.Wait(1, patience)[0])
+	if e.Data != nil || e.Status != event.StatusTooLarge || e.Key.ID != "42" || e.DeadReason == "" {
+		t.Errorf("dead letter %+v, want one without data", e)
+	}
+	b.settled("timerd")
 }
 
 func TestConcurrencyIsLimitedAndUsed(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
@@ -22,7 +23,8 @@ const (
 )
 
 // letter is a message about an event, for timerd or the dead letters. Its forms
-// are ever smaller, for an event that is itself close to NATS's max_payload.
+// are ever smaller, for an event that is itself close to the limit of NATS or of
+// the letter's stream.
 type letter struct {
 	subject string
 	forms   []func() *nats.Msg
@@ -32,11 +34,21 @@ type letter struct {
 // until it is stored.
 func (r *run) publish(ctx context.Context, l *letter) (err error) {
 	for _, form := range l.forms {
-		if _, err = r.js.PublishMsg(ctx, form()); !errors.Is(err, nats.ErrMaxPayload) {
+		if _, err = r.js.PublishMsg(ctx, form()); !isTooLarge(err) {
 			return err
 		}
 	}
 	return err
+}
+
+// codeMessageTooLong is JetStream's error code for a message over the stream's own
+// limit.
+const codeMessageTooLong jetstream.ErrorCode = 10054
+
+// isTooLarge tells whether a message was refused for its size.
+func isTooLarge(err error) bool {
+	var refused *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &refused) && refused.ErrorCode == codeMessageTooLong
 }
 
 // retryRequest is the event as it came, on the subject where timerd takes retries,
