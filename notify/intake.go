@@ -26,10 +26,12 @@ const (
 	defaultIntakeDrain   = 3 * time.Second
 	maxIntakePending     = 1024
 
-	// fetchTime is how long one fetch waits for requests, and fetchHeartbeat how
-	// often JetStream says meanwhile that it is there: twice that is how long a
-	// loss goes unnoticed.
+	// fetchTime is how long one fetch waits for requests, while something does not
+	// work shortFetch, so that a recovery shows soon. fetchHeartbeat is how often
+	// JetStream says meanwhile that it is there: twice that is how long a loss goes
+	// unnoticed.
 	fetchTime      = 10 * time.Second
+	shortFetch     = 2500 * time.Millisecond
 	fetchHeartbeat = time.Second
 	bindTimeout    = 5 * time.Second
 
@@ -194,11 +196,12 @@ func (in *Intake) feed(ctx, work context.Context, parts *sync.WaitGroup) {
 	var err error
 	pause := firstIntakePause
 	for ctx.Err() == nil {
+		fetched := 0
 		if consumer == nil {
 			consumer, err = in.bind(ctx)
 		}
 		if consumer != nil {
-			err = in.fetch(ctx, consumer, slots, func(msg jetstream.Msg) {
+			fetched, err = in.fetch(ctx, consumer, slots, func(msg jetstream.Msg) {
 				parts.Go(func() {
 					defer func() { <-slots }()
 					in.handle(ctx, work, msg)
@@ -209,6 +212,12 @@ func (in *Intake) feed(ctx, work context.Context, parts *sync.WaitGroup) {
 			return
 		}
 		in.note(partConsumer, err)
+		if err == nil && fetched == 0 && len(slots) == 0 {
+			// Nothing waits, so nothing is held up: another timerd has done it.
+			for _, part := range []intakePart{partRedis, partDead, partAck} {
+				in.note(part, nil)
+			}
+		}
 		switch {
 		case err != nil:
 			consumer = nil
@@ -259,17 +268,22 @@ func (in *Intake) bind(ctx context.Context) (jetstream.Consumer, error) {
 	return nil, fmt.Errorf("consumer %q of stream %s: %w", IntakeConsumer, stream, err)
 }
 
-// fetch hands requests to handle, for each of which it takes one of the slots. It
-// returns once as many have come as there were free slots, or after fetchTime.
-// While something does not work, one request is enough to see whether it does.
-func (in *Intake) fetch(ctx context.Context, consumer jetstream.Consumer, slots chan struct{}, handle func(jetstream.Msg)) error {
+// fetch hands requests to handle, for each of which it takes one of the slots, and
+// returns how many. It returns once as many have come as there were free slots, or
+// after fetchTime. While something does not work, one request is enough to see
+// whether it does.
+func (in *Intake) fetch(ctx context.Context, consumer jetstream.Consumer, slots chan struct{}, handle func(jetstream.Msg)) (int, error) {
 	select {
 	case slots <- struct{}{}:
 	case <-ctx.Done():
-		return nil
+		return 0, nil
 	}
-	taken := 1
-	for more := !in.troubled(); more; {
+	taken, patience := 1, fetchTime
+	more := !in.troubled()
+	if !more {
+		patience = shortFetch
+	}
+	for more {
 		select {
 		case slots <- struct{}{}:
 			taken++
@@ -282,17 +296,19 @@ func (in *Intake) fetch(ctx context.Context, consumer jetstream.Consumer, slots 
 			<-slots
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	batch, err := consumer.Fetch(taken, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(fetchHeartbeat))
 	if err != nil {
-		return err
+		return 0, err
 	}
+	fetched := 0
 	for msg := range batch.Messages() {
 		taken--
+		fetched++
 		handle(msg)
 	}
-	return batch.Error()
+	return fetched, batch.Error()
 }
 
 // trim forgets old event ids now and then, until ctx ends.
@@ -356,42 +372,26 @@ func (in *Intake) note(part intakePart, err error) {
 	switch {
 	case err != nil && fault.err == nil:
 		fault.since = time.Now()
-		in.log().Warn(part.waiting(), "err", err)
+		in.log().Warn("retry intake is held up, requests wait", "source", part.String(), "err", err)
 	case err == nil && fault.err != nil:
-		in.log().Info(part.working(), "after", time.Since(fault.since).Round(time.Millisecond))
+		in.log().Info("retry intake goes on", "source", part.String(), "after", time.Since(fault.since).Round(time.Millisecond))
 	}
 	fault.err = err
 }
 
-// waiting says what follows from a fault of the part.
-func (p intakePart) waiting() string {
+// String names what a part does, for the log.
+func (p intakePart) String() string {
 	switch p {
 	case partConsumer:
-		return "retry requests cannot be fetched and wait in their stream"
+		return "fetching requests"
 	case partRedis:
-		return "retries cannot be set, so their requests wait"
+		return "setting timers in Redis"
 	case partDead:
-		return "dead letters cannot be published, so their requests wait"
+		return "publishing dead letters"
 	case partAck:
-		return "retry requests that were carried out cannot be acknowledged, and come again"
+		return "acknowledging requests"
 	default:
-		return "ids of old retries cannot be forgotten and pile up"
-	}
-}
-
-// working says that the part works again.
-func (p intakePart) working() string {
-	switch p {
-	case partConsumer:
-		return "retry requests are fetched again"
-	case partRedis:
-		return "retries are set again"
-	case partDead:
-		return "dead letters are published again"
-	case partAck:
-		return "retry requests are acknowledged again"
-	default:
-		return "ids of old retries are forgotten again"
+		return "forgetting old retries"
 	}
 }
 

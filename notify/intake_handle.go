@@ -111,8 +111,7 @@ func (in *Intake) bury(ctx context.Context, l *letter) (err error) {
 		msg.Header.Set(event.MsgIDHeader, e.ID)
 		msg.Header.Set(event.ContentTypeHeader, event.ContentType)
 		_, err = in.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(in.Streams.Dead()))
-		var api *jetstream.APIError
-		if !errors.Is(err, nats.ErrMaxPayload) && !(errors.As(err, &api) && api.ErrorCode == codeMessageTooLong) {
+		if !isTooLarge(err) {
 			break
 		}
 	}
@@ -120,6 +119,12 @@ func (in *Intake) bury(ctx context.Context, l *letter) (err error) {
 		return errors.Join(err, EnsureStreams(ctx, in.js, in.Streams))
 	}
 	return err
+}
+
+// isTooLarge tells whether a message was refused for its size.
+func isTooLarge(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.ErrorCode == codeMessageTooLong
 }
 
 // buried tells of a dead letter.

@@ -140,8 +140,8 @@ func (d *desk) openAt(url string, retrier notify.Retrier, policy string, configu
 	return c
 }
 
-// stop ends the intake as SIGTERM does, kill as a crash: whatever it still does
-// does not reach NATS.
+// stop ends the intake as SIGTERM does, and kill as a crash: what it still does never
+// reaches NATS.
 func (c *clerk) stop() {
 	c.t.Helper()
 	c.cancel()
