@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // What DeadReason says in the dead letters that timerd makes.
@@ -98,6 +99,20 @@ func refused(s Streams, r request, e event.Event, fault error) *letter {
 	e.ID, e.Type = r.id(r.key(s.prefix())), event.TypeDead
 	e.DeadReason, e.LastError = ReasonRefused+clipText(fault.Error()), r.lastError()
 	return &letter{event: e, subject: s.Subject(e.Key, keys.Dead), class: DeadMalformed, request: r.name()}
+}
+
+// Replay returns the timer of a dead letter, to be set again at due as attempt 1.
+// However often that of one letter is set, it fires once: for as long as retries are
+// remembered, a day at least.
+func Replay(e event.Event, due int64) schedule.Retry {
+	return schedule.Retry{
+		EventID: retryID(e) + ".replay",
+		Key:     e.Key,
+		Due:     due,
+		Attempt: 1,
+		Payload: e.Data,
+		Status:  statusOf(e),
+	}
 }
 
 // messageID returns an event's id as a header can hold it. One that timerd made is

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -11,22 +12,21 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
 )
-
-// letterTimeout is how long JetStream may take to hand a letter over.
-const letterTimeout = 10 * time.Second
 
 func newDead() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
 		Short: "List, replay or purge dead letters",
-		Long: `Dead letters are events whose attempts are used up, or on which a consumer has given up. They stay in
-their stream until they are replayed or purged.`,
+		Long: `Dead letters are events whose attempts are used up, or on which a consumer has given up, and retry
+requests that make no sense. They stay in their stream until they are replayed or purged.`,
 		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return usagef(cmd, "want ls, replay or purge") },
 	}
@@ -40,7 +40,7 @@ func newDeadLs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
 		Short: "List dead letters, oldest first",
-		Long:  "List dead letters, oldest first.\n\n" + namespaceHelp,
+		Long:  "List dead letters, oldest first, and how many there are.\n\n" + namespaceHelp,
 		Example: `  timerd dead ls
   timerd dead ls shop:order --json --limit 0 > dead.jsonl`,
 		Args: arguments(cobra.MaximumNArgs(1)),
@@ -48,43 +48,68 @@ func newDeadLs() *cobra.Command {
 			if limit < 0 {
 				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
 			}
-			return withDeadLetters(cmd, args, 0, sectionNATS, func(all *deadLetters, _ config, _ *slog.Logger) error {
+			return withDeadLetters(cmd, selection{args: args}, sectionNATS, func(all *deadLetters, _ config, _ *slog.Logger) error {
 				return listDead(cmd, all, limit, asJSON)
 			})
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many to list; 0 for all")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events themselves, each in a line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events themselves, each in a line of JSON")
 	return cmd
 }
 
 func listDead(cmd *cobra.Command, all *deadLetters, limit int, asJSON bool) error {
 	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	rows, more := 0, false
+	rows := 0
+	more := false
 	err := all.each(cmd.Context(), func(l letter) (bool, error) {
 		if limit > 0 && rows == limit {
 			more = true
 			return false, nil
 		}
-		if rows++; asJSON {
+		rows++
+		if asJSON && l.fault != "" {
+			return true, writeJSON(cmd.OutOrStdout(), l.view())
+		}
+		if asJSON {
 			return true, printFiringJSON(cmd.OutOrStdout(), l.data)
 		}
 		if rows == 1 {
-			fmt.Fprintln(table, "SEQ\tSTORED\tKEY\tATTEMPT\tREASON\tLAST ERROR")
+			fmt.Fprintln(table, "SEQ\tSTORED\tKEY\tATTEMPT\tREASON\tLAST ERROR\tID")
 		}
 		at := l.stored.UTC().Format(timeLayout)
 		if l.fault != "" {
-			_, err := fmt.Fprintf(table, "%d\t%s\t%s\t\tnot an event: %s\t\n", l.seq, at, l.subject, l.fault)
+			_, err := fmt.Fprintf(table, "%d\t%s\t%s\t\tnot an event: %s\t\t%s\n", l.seq, at, l.subject, showText(l.fault), showText(l.id()))
 			return true, err
 		}
-		_, err := fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\n", l.seq, at, keys.EncodeText(l.event.Key.String()), l.event.Attempt,
-			showText(l.event.DeadReason), showText(l.event.LastError))
+		_, err := fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", l.seq, at, keys.EncodeText(l.event.Key.String()), showAttempt(l.event),
+			showText(l.event.DeadReason), showText(l.event.LastError), l.id())
 		return true, err
 	})
-	if more {
+	err = errors.Join(err, table.Flush())
+	switch {
+	case more:
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", rows)
+	case !asJSON && err == nil:
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", countLetters(rows))
 	}
-	return errors.Join(err, table.Flush())
+	return err
+}
+
+// countLetters says how many dead letters there are.
+func countLetters(n int) string {
+	if n == 1 {
+		return "1 dead letter"
+	}
+	return fmt.Sprintf("%d dead letters", n)
+}
+
+// showAttempt returns which attempt it was, of how many if that is known.
+func showAttempt(e event.Event) string {
+	if e.MaxAttempts == 0 {
+		return fmt.Sprint(e.Attempt)
+	}
+	return fmt.Sprintf("%d/%d", e.Attempt, e.MaxAttempts)
 }
 
 // showText returns a text in one cell of a table.
@@ -95,250 +120,209 @@ func showText(s string) string {
 	return showPayload([]byte(s), "", lsPayload)
 }
 
+const selectionHelp = `
+
+The dead letters of NAMESPACE, or only those with --id or --seq, or else all. How many there are is told, and
+asked whether to go on, unless there are none or --yes is given. Without an answer nothing happens and the exit
+code is 1.
+
+` + namespaceHelp
+
+// selectionFlags adds the flags that say which letters a command is for.
+func selectionFlags(cmd *cobra.Command, s *selection, yes *bool) {
+	cmd.Flags().StringVar(&s.id, "id", "", "only letters with this id, of any namespace; timerd dead ls shows it")
+	cmd.Flags().Uint64Var(&s.seq, "seq", 0, "only the letter with this number in its stream, of any namespace")
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
+}
+
 func newDeadReplay() *cobra.Command {
-	var seq uint64
+	var chosen selection
+	var yes bool
 	cmd := &cobra.Command{
-		Use:   "replay {NAMESPACE | --seq N}",
+		Use:   "replay [NAMESPACE | --id ID | --seq N]",
 		Short: "Let the timers of dead letters fire again",
 		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and take the letter out of its
-stream. Left where they are, each with a line that says why, are letters whose timer has been set again
-meanwhile, whose payload is lost, and what is no event. Then the exit code is 1.
-
-` + namespaceHelp + ` Write '*' for all.`,
+stream. A timer of the same key that was set meanwhile stays, and both fire. An interrupted replay can be
+repeated: each timer is set once. Letters without a timer in them are left where they are, each with a line
+that says why; the exit code is then 1.` + selectionHelp,
 		Example: `  timerd dead replay shop:order
-  timerd dead replay --seq 42`,
+  timerd dead replay --id shop:order:timeout:42@1763629200000.16 --yes`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if (len(args) == 0) == (seq == 0) {
-				return usagef(cmd, "want either a NAMESPACE, '*' for all, or --seq")
-			}
-			return withDeadLetters(cmd, args, seq, sectionNATS|sectionRedis, func(all *deadLetters, c config, log *slog.Logger) error {
+			chosen.args = args
+			return withDeadLetters(cmd, chosen, sectionNATS|sectionRedis, func(all *deadLetters, c config, log *slog.Logger) error {
+				if err := refuseCluster(c.Redis); err != nil {
+					return err
+				}
 				rdb, err := openRedis(cmd, c, log)
 				if err != nil {
 					return err
 				}
-				return errors.Join(replay(cmd.Context(), cmd.OutOrStdout(), all, client.New(rdb)), rdb.Close())
+				return errors.Join(replay(cmd, all, rdb, yes), rdb.Close())
 			})
 		},
 	}
-	cmd.Flags().Uint64Var(&seq, "seq", 0, "only the letter with this number, of any namespace; timerd dead ls shows it")
+	selectionFlags(cmd, &chosen, &yes)
 	return cmd
 }
 
 // replay sets timers again. A letter is deleted only after its timer is set, so
 // that an interruption loses none.
-func replay(ctx context.Context, w io.Writer, all *deadLetters, timers *client.Timers) error {
-	replayed, left := 0, 0
+func replay(cmd *cobra.Command, all *deadLetters, rdb redis.UniversalClient, yes bool) error {
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	var good []uint64
+	left := 0
 	err := all.each(ctx, func(l letter) (bool, error) {
-		why, err := setAgain(ctx, timers, l)
-		if err != nil {
-			return false, err
-		}
-		if why != "" {
+		if _, why := l.retry(0); why != "" {
 			left++
-			_, err := fmt.Fprintf(w, "%d left: %s\n", l.seq, why)
+			_, err := fmt.Fprintf(out, "%d left: %s\n", l.seq, why)
 			return true, err
 		}
-		if err := all.stream.DeleteMsg(ctx, l.seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-			return false, fmt.Errorf("the timer of letter %d is set, but the letter could not be deleted: %w", l.seq, err)
-		}
-		replayed++
-		_, err = fmt.Fprintf(w, "%d replayed: %s\n", l.seq, keys.EncodeText(l.event.Key.String()))
-		return true, err
+		good = append(good, l.seq)
+		return true, nil
 	})
-	fmt.Fprintf(w, "%d replayed, %d left\n", replayed, left)
+	if err != nil {
+		return err
+	}
+	if len(good) > 0 && !yes {
+		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?", countLetters(len(good)))); err != nil {
+			return err
+		}
+	}
+	replayed, err := all.replay(ctx, out, rdb, good)
+	fmt.Fprintf(out, "%d replayed, %d left\n", replayed, left)
 	if err == nil && left > 0 {
 		return exitCode(exitFailed)
 	}
 	return err
 }
 
-// setAgain sets the timer of a letter, or says why not.
-func setAgain(ctx context.Context, timers *client.Timers, l letter) (why string, err error) {
+// replay sets the timers of the letters with the given numbers, and returns how
+// many.
+func (d *deadLetters) replay(ctx context.Context, out io.Writer, rdb redis.UniversalClient, good []uint64) (replayed int, err error) {
+	now, err := rdb.Time(ctx).Result()
+	if err != nil {
+		return 0, fmt.Errorf("read the clock of Redis: %w", err)
+	}
+	sched := schedule.New(rdb, schedule.DefaultMaxPayload)
+	for _, seq := range good {
+		l, err := d.get(ctx, seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue // somebody else was faster
+		}
+		if err != nil {
+			return replayed, err
+		}
+		timer, _ := l.retry(now.UnixMilli())
+		_, fresh, err := sched.Retry(ctx, timer)
+		if err != nil {
+			return replayed, err
+		}
+		if err := d.delete(ctx, seq); err != nil {
+			return replayed, fmt.Errorf("the timer of letter %d is set, but the letter could not be deleted: %w", seq, err)
+		}
+		replayed++
+		how := "replayed"
+		if !fresh {
+			how = "was replayed before"
+		}
+		if _, err := fmt.Fprintf(out, "%d %s: %s\n", seq, how, keys.EncodeText(l.event.Key.String())); err != nil {
+			return replayed, err
+		}
+	}
+	return replayed, nil
+}
+
+// retry returns the timer of a letter, to be set again at due, or says why there is
+// none.
+func (l letter) retry(due int64) (r schedule.Retry, why string) {
 	switch {
 	case l.fault != "":
-		return "not an event: " + l.fault, nil
-	case strings.HasPrefix(l.event.DeadReason, "malformed"):
-		return "it stands for a message that is no event: timerd dead ls --json shows it", nil
-	case l.event.Status == event.StatusTooLarge:
-		return keys.EncodeText(l.event.Key.String()) + ": its payload was too large and is lost", nil
+		return r, "not an event: " + l.fault
+	case strings.HasPrefix(l.event.DeadReason, notify.ReasonMalformed):
+		return r, "it holds no timer but a message that made no sense: timerd dead ls --json shows it"
 	}
-	_, err = timers.Set(ctx, l.event.Key.String(), l.event.Data, client.After(time.Millisecond), client.NX(), client.Attempt(1))
-	switch {
-	case errors.Is(err, client.ErrNotSet):
-		return keys.EncodeText(l.event.Key.String()) + ": the timer, or a key of its name, is set again already", nil
-	case errors.Is(err, client.ErrInvalid):
-		return err.Error(), nil
-	}
-	return "", err
+	return notify.Replay(l.event, due), ""
 }
 
 func newDeadPurge() *cobra.Command {
-	var seq uint64
+	var chosen selection
+	var yes bool
 	var olderThan time.Duration
 	cmd := &cobra.Command{
-		Use:   "purge {NAMESPACE | --seq N}",
+		Use:   "purge [NAMESPACE | --id ID | --seq N]",
 		Short: "Delete dead letters for good",
-		Long:  "Delete dead letters for good.\n\n" + namespaceHelp + " Write '*' for all.",
-		Example: `  timerd dead purge '*' --older-than 720h
-  timerd dead purge --seq 42`,
+		Long:  "Delete dead letters for good." + selectionHelp,
+		Example: `  timerd dead purge --older-than 720h
+  timerd dead purge shop:order --yes`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if (len(args) == 0) == (seq == 0) {
-				return usagef(cmd, "want either a NAMESPACE, '*' for all, or --seq")
+			chosen.args = args
+			if olderThan < 0 {
+				return usagef(cmd, "--older-than=%v: want a positive duration", olderThan)
 			}
-			if olderThan < 0 || olderThan > 0 && seq > 0 {
-				return usagef(cmd, "--older-than=%v: want a positive duration, and no --seq", olderThan)
-			}
-			return withDeadLetters(cmd, args, seq, sectionNATS, func(all *deadLetters, _ config, _ *slog.Logger) error {
-				purged, err := all.purge(cmd.Context(), olderThan)
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d purged\n", purged)
-				return err
+			return withDeadLetters(cmd, chosen, sectionNATS, func(all *deadLetters, _ config, _ *slog.Logger) error {
+				return purge(cmd, all, olderThan, yes)
 			})
 		},
 	}
-	cmd.Flags().Uint64Var(&seq, "seq", 0, "only the letter with this number, of any namespace; timerd dead ls shows it")
+	selectionFlags(cmd, &chosen, &yes)
 	cmd.Flags().DurationVar(&olderThan, "older-than", 0, "only letters that were stored so long ago, such as 720h")
 	return cmd
 }
 
-// letter is one message of the stream of dead letters.
-type letter struct {
-	seq     uint64
-	stored  time.Time
-	subject string
-	data    []byte
-	event   event.Event
-	fault   string // why the data are no event, "" if they are one
-}
-
-// deadLetters are the letters that were there when the command began.
-type deadLetters struct {
-	stream  jetstream.Stream
-	subject string
-	first   uint64 // sequence numbers, both included
-	last    uint64
-	one     bool // only the letter first, of whatever subject
-}
-
-// withDeadLetters calls f with the letters of the namespace in args, or with the
-// one of a sequence number, and with the sections of the configuration.
-func withDeadLetters(cmd *cobra.Command, args []string, seq uint64, sections section, f func(*deadLetters, config, *slog.Logger) error) error {
-	namespace, err := namespaceArg(cmd, args)
-	if err != nil {
-		return err
-	}
-	c, log, err := commandConfig(cmd, sections)
-	if err != nil {
-		return err
-	}
-	nc, err := openNATS(cmd, c, log)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
+func purge(cmd *cobra.Command, all *deadLetters, olderThan time.Duration, yes bool) error {
 	ctx := cmd.Context()
-	stream, err := js.Stream(ctx, c.NATS.Streams.Dead())
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("there is no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", c.NATS.Streams.Dead())
-	}
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", c.NATS.Streams.Dead(), err)
-	}
-	state := stream.CachedInfo().State
-	all := &deadLetters{stream: stream, subject: namespace.Subject(c.NATS.Streams.Prefix, keys.Dead), first: state.FirstSeq, last: state.LastSeq}
-	if seq > 0 {
-		if _, err := stream.GetMsg(ctx, seq); err != nil {
-			return fmt.Errorf("stream %s: letter %d: %w", c.NATS.Streams.Dead(), seq, err)
-		}
-		all.first, all.last, all.one = seq, seq, true
-	}
-	return f(all, c, log)
-}
-
-// purge deletes the one letter, or those that were stored that long ago, and
-// returns how many there were.
-func (d *deadLetters) purge(ctx context.Context, olderThan time.Duration) (int, error) {
-	if d.one {
-		if err := d.stream.DeleteMsg(ctx, d.last); err != nil {
-			return 0, fmt.Errorf("delete letter %d: %w", d.last, err)
-		}
-		return 1, nil
-	}
-	purged, end := 0, d.last+1
+	var doomed []uint64
 	young := time.Now().Add(-olderThan)
-	err := d.each(ctx, func(l letter) (bool, error) {
+	err := all.each(ctx, func(l letter) (bool, error) {
 		if olderThan > 0 && l.stored.After(young) {
-			end = l.seq // letters come in the order in which they were stored
-			return false, nil
+			return false, nil // letters come in the order in which they were stored
 		}
-		purged++
+		doomed = append(doomed, l.seq)
 		return true, nil
 	})
-	if err != nil || purged == 0 {
-		return 0, err
-	}
-	if err := d.stream.Purge(ctx, jetstream.WithPurgeSubject(d.subject), jetstream.WithPurgeSequence(end)); err != nil {
-		return 0, fmt.Errorf("purge the dead letters: %w", err)
-	}
-	return purged, nil
-}
-
-// each calls f for each letter, oldest first, until it returns false or an error.
-func (d *deadLetters) each(ctx context.Context, f func(letter) (bool, error)) error {
-	consumer, err := d.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{d.subject},
-		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:    max(d.first, 1),
-	})
 	if err != nil {
-		return fmt.Errorf("read the dead letters: %w", err)
+		return err
 	}
-	if consumer.CachedInfo().NumPending == 0 {
-		return nil
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return fmt.Errorf("read the dead letters: %w", err)
-	}
-	defer messages.Stop()
-	for {
-		l, left, err := nextLetter(ctx, messages)
-		if err != nil {
-			return fmt.Errorf("read the dead letters: %w", err)
+	if len(doomed) > 0 {
+		if !yes {
+			if err := confirm(cmd, fmt.Sprintf("%s to delete for good. Go on?", countLetters(len(doomed)))); err != nil {
+				return err
+			}
 		}
-		if l.seq > d.last {
-			return nil
-		}
-		more, err := f(l)
-		if err != nil || !more || l.seq == d.last || left == 0 {
+		if err := all.purge(ctx, doomed); err != nil {
 			return err
 		}
 	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d purged\n", len(doomed))
+	return err
 }
 
-// nextLetter returns a letter and how many there are after it.
-func nextLetter(ctx context.Context, messages jetstream.MessagesContext) (letter, uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, letterTimeout)
-	defer cancel()
-	m, err := messages.Next(jetstream.NextContext(ctx))
-	if err != nil {
-		return letter{}, 0, err
+// confirm asks a question on standard error and returns nil for a yes on standard
+// input.
+func confirm(cmd *cobra.Command, question string) error {
+	fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s [y/N] ", question)
+	answered := make(chan string, 1)
+	go func() {
+		answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+		if err != nil && answer == "" {
+			close(answered)
+			return
+		}
+		answered <- strings.ToLower(strings.TrimSpace(answer))
+	}()
+	select {
+	case answer, ok := <-answered:
+		switch {
+		case !ok:
+			fmt.Fprintln(cmd.ErrOrStderr())
+			return errors.New("nothing was done: there is no answer on standard input; give --yes to go on without one")
+		case answer != "y" && answer != "yes":
+			return errors.New("nothing was done")
+		}
+		return nil
+	case <-cmd.Context().Done():
+		return errors.New("nothing was done")
 	}
-	meta, err := m.Metadata()
-	if err != nil {
-		return letter{}, 0, err
-	}
-	l := letter{seq: meta.Sequence.Stream, stored: meta.Timestamp, subject: m.Subject(), data: m.Data()}
-	if l.event, err = event.Parse(l.data); err != nil {
-		l.fault = err.Error()
-	}
-	return l, meta.NumPending, nil
 }

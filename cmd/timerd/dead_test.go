@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,10 @@ func TestDead(t *testing.T) {
 	if code, _, errs := timerd(t, "", "dead", "ls"); code != 1 || !strings.Contains(errs, "no stream TIMERS_DEAD") {
 		t.Errorf("without a stream: %d %s", code, errs)
 	}
-	for _, args := range []string{"dead", "dead nosuch", "dead replay", "dead purge", "dead purge * --seq 1", "dead replay a:b:c:d", "dead ls --limit -1", "dead purge --seq 1 --older-than 1h"} {
+	for _, args := range []string{
+		"dead", "dead nosuch", "dead purge * --seq 1", "dead purge --id x --seq 1", "dead replay a --id x", "dead replay a:b:c:d",
+		"dead ls --limit -1", "dead purge --older-than -1h",
+	} {
 		if code, _, errs := timerd(t, "", strings.Fields(args)...); code != 2 {
 			t.Errorf("timerd %s: exit code %d %s", args, code, errs)
 		}
@@ -28,16 +33,19 @@ func TestDead(t *testing.T) {
 	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
 		t.Fatal(err)
 	}
-	if out := ok(t, "dead", "ls"); out != "" {
+	if out := ok(t, "dead", "ls"); out != "0 dead letters\n" {
 		t.Errorf("ls of nothing: %s", out)
 	}
-	if out := ok(t, "dead", "purge", "*"); out != "0 purged\n" {
+	if out := ok(t, "dead", "purge"); out != "0 purged\n" {
 		t.Errorf("purge of nothing: %s", out)
+	}
+	if out := ok(t, "dead", "replay"); out != "0 replayed, 0 left\n" {
+		t.Errorf("replay of nothing: %s", out)
 	}
 	letter := func(app string, id int, change func(*event.Event)) {
 		t.Helper()
 		e := event.Event{
-			Type: event.TypeDead, Key: keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(id)}, Due: time.Now(), Attempt: 13,
+			Type: event.TypeDead, Key: keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(id)}, Due: time.Now(), Attempt: 13, MaxAttempts: 16,
 			Data: []byte(`{"attempt":5}`), DeadReason: "attempts used up", LastError: "no\nanswer",
 		}
 		if change != nil {
@@ -59,55 +67,81 @@ func TestDead(t *testing.T) {
 	letter("shop", 7, func(e *event.Event) { e.Data, e.Status = nil, event.StatusMissing })
 
 	table := strings.Split(strings.TrimSpace(ok(t, "dead", "ls")), "\n")
-	if len(table) != 8 || !strings.HasPrefix(table[0], "SEQ ") {
+	if len(table) != 9 || !strings.HasPrefix(table[0], "SEQ ") || table[8] != "7 dead letters" {
 		t.Fatalf("dead ls:\n%s", strings.Join(table, "\n"))
 	}
-	for i, want := range map[int]string{1: `app:m:t:1 13 attempts used up no answer`, 6: "timers.dead.shop.m.t not an event"} {
+	for i, want := range map[int]string{1: `app:m:t:1 13/16 attempts used up no answer app:m:t:1@`, 6: "timers.dead.shop.m.t not an event"} {
 		if got := strings.Join(strings.Fields(table[i]), " "); !strings.HasPrefix(got, fmt.Sprint(i)) || !strings.Contains(got, want) {
 			t.Errorf("line %d of dead ls lacks %q: %s", i, want, got)
 		}
 	}
+	id := table[1][strings.LastIndex(table[1], " ")+1:]
 	if out := ok(t, "dead", "ls", "app", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"deadreason":"attempts used up"`) {
 		t.Errorf("dead ls --json: %s", out)
+	}
+	for line := range strings.Lines(ok(t, "dead", "ls", "--json")) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("dead ls --json: %s", line)
+		}
 	}
 	if code, out, errs := timerd(t, "", "dead", "ls", "--limit", "2"); code != 0 || strings.Count(out, "\n") != 3 || !strings.Contains(errs, "more than these 2") {
 		t.Errorf("dead ls --limit: %d %s%s", code, out, errs)
 	}
 
-	// 4 is set again already; 3, 5 and 6 cannot be replayed.
+	// Nothing happens without a yes.
+	for _, command := range [][]string{{"dead", "replay"}, {"dead", "purge"}, {"dead", "purge", "--id", id}} {
+		for input, want := range map[string]string{"": "give --yes", "n\n": "nothing was done", "\n": "nothing was done"} {
+			if code, _, errs := timerd(t, input, command...); code != 1 || !strings.Contains(errs, want) || !strings.Contains(errs, " dead letter") {
+				t.Errorf("timerd %s with the answer %q: %d %s", command, input, code, errs)
+			}
+		}
+	}
+	if out := ok(t, "dead", "ls", "--limit", "0"); !strings.HasSuffix(out, "\n7 dead letters\n") {
+		t.Fatalf("dead ls: %s", out)
+	}
+
+	// 4 is set again already, and fires beside. 5 and 6 cannot be replayed.
 	ok(t, "set", "shop:m:t:4", "1h", "newer")
-	code, out, errs := timerd(t, "", "dead", "replay", "shop")
-	if code != 1 || errs != "" || !strings.Contains(out, "2 replayed: shop:m:t:2\n") || !strings.Contains(out, "7 replayed: shop:m:t:7\n") || !strings.HasSuffix(out, "\n2 replayed, 4 left\n") {
+	code, out, errs := timerd(t, "y\n", "dead", "replay", "shop")
+	if code != 1 || !strings.Contains(errs, "4 dead letters to replay") || !strings.HasSuffix(out, "\n4 replayed, 2 left\n") {
 		t.Errorf("dead replay: %d\n%s%s", code, out, errs)
 	}
-	for _, want := range []string{"3 left: shop:m:t:3: its payload was too large", "4 left: shop:m:t:4: the timer, or a key of its name, is set again", "5 left: it stands for a message", "6 left: not an event"} {
+	for _, want := range []string{"2 replayed: shop:m:t:2\n", "3 replayed: shop:m:t:3\n", "4 replayed: shop:m:t:4\n", "7 replayed: shop:m:t:7\n", "5 left: it holds no timer", "6 left: not an event"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("dead replay lacks %q:\n%s", want, out)
 		}
 	}
 	rdb := redis.Client()
-	if record, err := rdb.HGet(t.Context(), keys.Single.Data(), "shop:m:t:2").Result(); err != nil || record != `1:{"attempt":5}` {
-		t.Errorf("the record of a replayed timer: %q, %v", record, err)
+	records := rdb.HVals(t.Context(), keys.Single.FiringData()).Val()
+	slices.Sort(records)
+	if want := []string{"1:{\"attempt\":5}", "1:{\"attempt\":5}", "1l:", "1m:"}; !slices.Equal(records, want) {
+		t.Errorf("the replayed timers are %q, want %q", records, want)
 	}
 	if out := ok(t, "get", "shop:m:t:4", "--raw"); out != "newer" {
 		t.Errorf("a newer timer was overwritten: %s", out)
 	}
-	if out := ok(t, "dead", "replay", "--seq", "1"); out != "1 replayed: app:m:t:1\n1 replayed, 0 left\n" {
-		t.Errorf("dead replay --seq: %s", out)
+	if code, out, _ := timerd(t, "", "dead", "replay", "--seq", "5", "--yes"); code != 1 || !strings.HasSuffix(out, "\n0 replayed, 1 left\n") {
+		t.Errorf("dead replay of what holds no timer: %d %s", code, out)
+	}
+	if out := ok(t, "dead", "replay", "--id", id, "--yes"); out != "1 replayed: app:m:t:1\n1 replayed, 0 left\n" {
+		t.Errorf("dead replay --id: %s", out)
+	}
+	if code, _, errs := timerd(t, "", "dead", "replay", "--id", id, "--yes"); code != 1 || !strings.Contains(errs, "no dead letter has the id") {
+		t.Errorf("dead replay of a letter that is gone: %d %s", code, errs)
 	}
 
 	// The one letter that is left of app must not go with those of others.
 	letter("app", 8, nil)
-	if out := ok(t, "dead", "purge", "*", "--older-than", "1h"); out != "0 purged\n" {
+	if out := ok(t, "dead", "purge", "--older-than", "1h"); out != "0 purged\n" {
 		t.Errorf("dead purge --older-than: %s", out)
 	}
-	if out := ok(t, "dead", "purge", "--seq", "3"); out != "1 purged\n" {
+	if out := ok(t, "dead", "purge", "--seq", "5", "--yes"); out != "1 purged\n" {
 		t.Errorf("dead purge --seq: %s", out)
 	}
-	if code, _, errs := timerd(t, "", "dead", "purge", "--seq", "3"); code != 1 || !strings.Contains(errs, "letter 3") {
+	if code, _, errs := timerd(t, "", "dead", "purge", "--seq", "5"); code != 1 || !strings.Contains(errs, "dead letter 5") {
 		t.Errorf("dead purge of a letter that is gone: %d %s", code, errs)
 	}
-	if out := ok(t, "dead", "purge", "shop", "--older-than", "1ns"); out != "3 purged\n" {
+	if code, out, _ := timerd(t, "yes\n", "dead", "purge", "shop", "--older-than", "1ns"); code != 0 || out != "1 purged\n" {
 		t.Errorf("dead purge shop: %s", out)
 	}
 	if out := ok(t, "dead", "purge", "nobody"); out != "0 purged\n" {
@@ -120,7 +154,32 @@ func TestDead(t *testing.T) {
 	if n := dead.CachedInfo().State.Msgs; n != 1 {
 		t.Errorf("%d letters are left, want 1", n)
 	}
-	if out := ok(t, "dead", "purge", "*"); out != "1 purged\n" {
+	if out := ok(t, "dead", "purge", "--yes"); out != "1 purged\n" {
 		t.Errorf("dead purge: %s", out)
+	}
+}
+
+// A replay that ended between setting a timer and deleting its letter, and a letter
+// that was stored twice, set the timer once.
+func TestDeadReplayOfTheSameLetter(t *testing.T) {
+	redis, nats := withRedis(t), testenv.NATS(t)
+	t.Setenv("TIMERD_NATS_URL", nats.URL())
+	js := nats.JetStream()
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	k := keys.Key{App: "app", Module: "m", Type: "t", ID: "1"}
+	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: notify.ReasonExhausted}
+	e.ID = keys.EventID(k.String(), e.Due.UnixMilli(), 3)
+	for range 2 {
+		if _, err := js.Publish(t.Context(), k.Subject("timers", keys.Dead), e.AppendJSON(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := ok(t, "dead", "replay", "--yes"); out != "1 replayed: app:m:t:1\n2 was replayed before: app:m:t:1\n2 replayed, 0 left\n" {
+		t.Errorf("dead replay: %s", out)
+	}
+	if n := redis.Client().ZCard(t.Context(), keys.Single.Firing()).Val(); n != 1 {
+		t.Errorf("%d firings, want 1", n)
 	}
 }
