@@ -28,6 +28,7 @@ const (
 
 func newDoctor() *cobra.Command {
 	var asJSON bool
+	var key string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the servers and say what to mend",
@@ -37,11 +38,17 @@ func newDoctor() *cobra.Command {
   warn  timerd works, but keeps less than it could
   fail  timerd does not start, or does not keep its guarantees
 
-The exit code is 0 only without fail. Nothing is changed. Run it with the environment of timerd itself.`,
+The exit code is 0 only without fail. Nothing is changed. Run it with the environment of timerd itself.
+
+With --key, nothing is checked: it prints when that timer would fire again under TIMERD_RETRY.`,
 		Example: `  timerd doctor
-  timerd doctor --json`,
+  timerd doctor --json
+  TIMERD_RETRY='app1:trans=wechatpay' timerd doctor --key app1:trans:notice:1`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("key") {
+				return explainKey(cmd, key, asJSON)
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), doctorTimeout)
 			defer cancel()
 			findings, code := examine(ctx, slog.New(slog.DiscardHandler))
@@ -60,7 +67,8 @@ The exit code is 0 only without fail. Nothing is changed. Run it with the enviro
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each finding")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each finding, or for each attempt")
+	cmd.Flags().StringVar(&key, "key", "", "print the retry schedule of a timer: app:module:type:id")
 	return cmd
 }
 

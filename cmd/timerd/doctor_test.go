@@ -85,3 +85,36 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 		t.Errorf("cluster and embedded: %d\n%s", code, out)
 	}
 }
+
+func TestDoctorExplainsAKey(t *testing.T) {
+	setEnv(t, map[string]string{"TIMERD_RETRY": "app1:trans=10s,30s,2m; app1=wechatpay; shop=exp(1s,2,3s,3)~10%"})
+	out := ok(t, "doctor", "--key", "app1:trans:notice:1")
+	for _, want := range []string{
+		"app1:trans:notice:1 follows app1:trans=10s,30s,2m\n", "\n1        when due ", "\n3        30s                40s\n", "\n4        2m0s               2m40s\n",
+		"\nWhen attempt 4 fails too, the event goes to the dead letters.\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q:\n%s", want, out)
+		}
+	}
+	if out := ok(t, "doctor", "--key", "app1:x:y:z"); !strings.Contains(out, "follows app1=wechatpay\n") || !strings.Contains(out, "When attempt 16 fails") {
+		t.Errorf("a preset:\n%s", out)
+	}
+	if out := ok(t, "doctor", "--key", "shop:x:y:z"); !strings.Contains(out, "\n2        1s to 1.1s         1s\n") || !strings.Contains(out, "3s to 3.3s") {
+		t.Errorf("with jitter:\n%s", out)
+	}
+	if out := ok(t, "doctor", "--key", "other:x:y:z"); !strings.Contains(out, "follows *=exp(10s,2,1h,12)~10%\n") {
+		t.Errorf("the default:\n%s", out)
+	}
+	if out := ok(t, "doctor", "--key", "app1:trans:notice:1", "--json"); strings.Count(out, "\n") != 4 ||
+		!strings.Contains(out, `{"attempt":4,"after":120,"atmost":120,"total":160}`) {
+		t.Errorf("--json:\n%s", out)
+	}
+	if code, _, errs := timerd(t, "", "doctor", "--key", "app1:trans:notice"); code != 2 || !strings.Contains(errs, "four non-empty parts") {
+		t.Errorf("no timer key: %d %s", code, errs)
+	}
+	setEnv(t, map[string]string{"TIMERD_RETRY": "app1=soon"})
+	if code, _, errs := timerd(t, "", "doctor", "--key", "app1:trans:notice:1"); code != 2 || !strings.Contains(errs, "TIMERD_RETRY: column 6") {
+		t.Errorf("a bad policy: %d %s", code, errs)
+	}
+}

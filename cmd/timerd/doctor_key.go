@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+)
+
+// attemptView is one attempt of a timer as --json shows it.
+type attemptView struct {
+	Attempt int     `json:"attempt"`
+	After   float64 `json:"after"` // seconds since the attempt before, or since the timer was due
+	AtMost  float64 `json:"atmost"`
+	Total   float64 `json:"total"` // seconds from the first attempt on, without jitter
+}
+
+// explainKey prints when a timer would fire again under TIMERD_RETRY. It needs no
+// server.
+func explainKey(cmd *cobra.Command, name string, asJSON bool) error {
+	key, err := keys.Parse(name)
+	if err != nil {
+		return usagef(cmd, "--key=%s: %w", name, err)
+	}
+	env, err := readEnvironment()
+	if err != nil {
+		return err
+	}
+	policies, err := notify.ParsePolicies(env.Retry)
+	if err != nil {
+		var f faults
+		for _, fault := range unjoin(err) {
+			f.addf("RETRY", "%w", fault)
+		}
+		return &configError{f.errs}
+	}
+	policy := policies.For(key)
+	attempts := []attemptView{{Attempt: 1}}
+	total := time.Duration(0)
+	for i, delay := range policy.Delays() {
+		total += delay
+		longest := time.Duration(float64(delay) * (1 + policy.Jitter()/100)).Round(time.Millisecond)
+		attempts = append(attempts, attemptView{i + 2, delay.Seconds(), longest.Seconds(), total.Seconds()})
+	}
+	if asJSON {
+		for _, a := range attempts {
+			if err := writeJSON(cmd.OutOrStdout(), a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return printAttempts(cmd.OutOrStdout(), key, policies, attempts)
+}
+
+func printAttempts(w io.Writer, key keys.Key, policies notify.Policies, attempts []attemptView) error {
+	entry := ""
+	for _, p := range policies {
+		if p.Namespace.Match(key) {
+			entry = p.Namespace.String() + "=" + p.Policy.String()
+			break
+		}
+	}
+	fmt.Fprintf(w, "%s follows %s\n\n", keys.EncodeText(key.String()), entry)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ATTEMPT\tAFTER THE FAILURE\tSINCE THE FIRST")
+	for _, a := range attempts {
+		after := "when due"
+		if a.Attempt > 1 {
+			after = seconds(a.After)
+			if a.AtMost > a.After {
+				after += " to " + seconds(a.AtMost)
+			}
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\n", a.Attempt, after, seconds(a.Total))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\nWhen attempt %d fails too, the event goes to the dead letters.\n", len(attempts))
+	return err
+}
+
+// seconds writes a number of seconds as a duration.
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+}
