@@ -16,10 +16,10 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vuln fuzz deps clean
+.PHONY: help run build test lint vuln fuzz example-callback deps clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
 
 run: ## a timerd with Redis and NATS of its own, printing each firing (ARGS: more arguments)
 	@scripts/deps.sh redis
@@ -46,6 +46,12 @@ vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 fuzz: ## each fuzz target for FUZZTIME (30s)
 	@scripts/deps.sh go
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+example-callback: ## payment callbacks to flaky merchants, on a timerd of their own (ARGS: more arguments)
+	@scripts/deps.sh redis
+	@$(MAKE) --no-print-directory build
+	go build -trimpath -o bin/example-callback ./examples/callback
+	bin/example-callback -timerd bin/timerd $(ARGS)
 
 deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
 	@scripts/deps.sh go redis cc

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// reaction is how a merchant reacts to a call.
+type reaction string
+
+// The reactions.
+const (
+	accepts  reaction = "accepts"  // 200
+	fails    reaction = "fails"    // 500
+	hangs    reaction = "hangs"    // no answer
+	closes   reaction = "closes"   // closes the connection, without an answer
+	throttle reaction = "throttle" // 429, Retry-After: 1
+	busy     reaction = "busy"     // 503, Retry-After: 1
+	gone     reaction = "gone"     // 410
+)
+
+// pauseAsked is the Retry-After of throttle and busy.
+const pauseAsked = time.Second
+
+const merchantSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" //nolint:gosec // of merchants that exist in this process only
+
+// merchants is an HTTP server that plays the merchants. Each has a URL that ends
+// with its name.
+type merchants struct {
+	// reactions returns how the calls for an order are reacted to, in turn; the last
+	// one stays.
+	reactions func(merchant, order string) []reaction
+
+	webhook *standardwebhooks.Webhook
+	server  *http.Server
+	base    string
+	ended   chan error
+
+	mu     sync.Mutex
+	calls  map[string][]reaction // by webhook-id
+	forged int                   // calls without a valid signature
+}
+
+// openMerchants starts the server on a free port of 127.0.0.1.
+func openMerchants(reactions func(merchant, order string) []reaction) (*merchants, error) {
+	webhook, err := standardwebhooks.NewWebhook(merchantSecret)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	m := &merchants{
+		reactions: reactions,
+		webhook:   webhook,
+		base:      "http://" + l.Addr().String() + "/",
+		ended:     make(chan error, 1),
+		calls:     make(map[string][]reaction),
+	}
+	m.server = &http.Server{Handler: m, ReadHeaderTimeout: time.Minute}
+	go func() { m.ended <- m.server.Serve(l) }()
+	return m, nil
+}
+
+// close ends the server and every call.
+func (m *merchants) close() error {
+	err := m.server.Close()
+	if ended := <-m.ended; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return err
+}
+
+// endpoints returns where the named merchants are called.
+func (m *merchants) endpoints(names ...string) map[string]endpoint {
+	all := make(map[string]endpoint, len(names))
+	for _, name := range names {
+		all[name] = endpoint{url: m.base + name, webhook: m.webhook}
+	}
+	return all
+}
+
+// ServeHTTP reacts to a call.
+func (m *merchants) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnswer))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := m.webhook.Verify(body, r.Header); err != nil {
+		m.mu.Lock()
+		m.forged++
+		m.mu.Unlock()
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return
+	}
+	react(w, r, m.reaction(path.Base(r.URL.Path), r.Header.Get(standardwebhooks.HeaderWebhookID)))
+}
+
+// reaction returns how to react to a call, and writes it down.
+func (m *merchants) reaction(merchant, id string) reaction {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.reactions(merchant, strings.TrimPrefix(id, webhookIDPrefix))
+	next := all[min(len(m.calls[id]), len(all)-1)]
+	m.calls[id] = append(m.calls[id], next)
+	return next
+}
+
+func react(w http.ResponseWriter, r *http.Request, how reaction) {
+	status := http.StatusOK
+	switch how {
+	case hangs:
+		<-r.Context().Done()
+		return
+	case closes:
+		panic(http.ErrAbortHandler) // net/http's way to drop a connection
+	case fails:
+		status = http.StatusInternalServerError
+	case gone:
+		status = http.StatusGone
+	case throttle:
+		status = http.StatusTooManyRequests
+	case busy:
+		status = http.StatusServiceUnavailable
+	}
+	if how == throttle || how == busy {
+		w.Header().Set("Retry-After", fmt.Sprint(pauseAsked.Seconds()))
+	}
+	w.WriteHeader(status)
+}
