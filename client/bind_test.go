@@ -155,7 +155,7 @@ func TestSharingADurableConsumer(t *testing.T) {
 	b.consume(count(&shared))
 	b.consume(count(&shared))
 	b.consume(count(&own), func(c *client.Consumer) { c.Durable = "audit" })
-	for _, id := range strings.Fields("a b c d e f g h") {
+	for id := range strings.FieldsSeq("a b c d e f g h") {
 		b.publish(fired("shop:order:timeout:"+id, nil))
 	}
 	for durable, c := range map[string]*counter{"timerd": &shared, "audit": &own} {

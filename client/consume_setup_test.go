@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -216,11 +217,7 @@ func (c *counter) add(name string) int {
 func (c *counter) all() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[string]int, len(c.n))
-	for name, n := range c.n {
-		all[name] = n
-	}
-	return all
+	return maps.Clone(c.n)
 }
 
 // deadEvent reads a dead letter, and requires it to be a CloudEvent that encoding/json

@@ -69,7 +69,7 @@ func TestErrorsDecide(t *testing.T) {
 		{name: "dead-nil", handler: func() error { return client.Dead(nil) }, dead: "given up"},
 		{name: "dead-wins", handler: func() error { return errors.Join(client.RetryAfter(time.Second, boom), client.Dead(nil)) }, dead: "merchant said   500  \ufffd given up"},
 		{name: "panic", handler: func() error { panic("on purpose") }, retry: nats.Header{"Timer-Error": {"panic: on purpose"}}},
-		{name: "nil-map", handler: func() error { var m map[string]int; m["a"] = 1; return nil }, retry: nats.Header{"Timer-Error": {"panic: assignment to entry in nil map"}}},
+		{name: "nil-map", handler: func() error { return writeTo(nil) }, retry: nats.Header{"Timer-Error": {"panic: assignment to entry in nil map"}}},
 		{name: "goexit", handler: func() error { runtime.Goexit(); return nil }, retry: nats.Header{"Timer-Error": {"the handler called runtime.Goexit"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -290,4 +290,10 @@ func TestConcurrencyIsLimitedAndUsed(t *testing.T) {
 	if all := seen.all(); len(all) != n {
 		t.Errorf("%d events handled, want %d", len(all), n)
 	}
+}
+
+// writeTo writes to a map, which panics if it is nil.
+func writeTo(m map[string]int) error {
+	m["a"] = 1
+	return nil
 }

@@ -153,7 +153,7 @@ func (r *run) await(intake context.Context, statuses <-chan nats.Status) error {
 		}
 		switch err := r.lookUp(intake); {
 		case err == nil || intake.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // asked to stop meanwhile
 		case !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
 			gone = time.Time{}
 		case gone.IsZero():

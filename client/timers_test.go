@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -241,7 +242,7 @@ func TestSetMany(t *testing.T) {
 	}
 	for i, r := range results {
 		timer, found, err := timers.Get(ctx, settings[i].Key)
-		if r.Err != nil || err != nil || !found || !timer.Due.Equal(r.Due) || string(timer.Payload) != string(settings[i].Payload) {
+		if r.Err != nil || err != nil || !found || !timer.Due.Equal(r.Due) || !bytes.Equal(timer.Payload, settings[i].Payload) {
 			t.Fatalf("timer %d: result %+v, found %+v %v %v", i, r, timer, found, err)
 		}
 	}
@@ -338,7 +339,7 @@ func TestHostileKeysAndPayloads(t *testing.T) {
 			rt.Fatal(err)
 		}
 		timer, found, err := timers.Get(t.Context(), key)
-		if err != nil || !found || !timer.Due.Equal(due) || timer.Attempt != attempt || string(timer.Payload) != string(payload) {
+		if err != nil || !found || !timer.Due.Equal(due) || timer.Attempt != attempt || !bytes.Equal(timer.Payload, payload) {
 			rt.Fatalf("Get(%q) = %+v, %v, %v; want due %v, attempt %d, payload %q", key, timer, found, err, due, attempt, payload)
 		}
 		if outcome, err := timers.Cancel(t.Context(), key); err != nil || outcome != client.Cancelled {

@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"strings"
@@ -67,7 +68,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q became %+v, which does not parse: %v", b, e, err)
 		}
-		if again.ID != e.ID || again.Key != e.Key || again.Attempt != e.Attempt || string(again.Data) != string(e.Data) {
+		if again.ID != e.ID || again.Key != e.Key || again.Attempt != e.Attempt || !bytes.Equal(again.Data, e.Data) {
 			t.Fatalf("%+v came back as %+v", e, again)
 		}
 	})

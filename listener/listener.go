@@ -159,9 +159,9 @@ type session struct {
 	*Listener
 	sub    *redis.PubSub
 	canary *canary
-	// followed has the patterns of apps in none of the namespaces for whose
-	// timers the function library was called.
-	followed map[string]bool
+	// followed has the apps in none of the namespaces for whose timers the
+	// function library was called; asked has the patterns of their keys.
+	followed, asked map[string]bool
 }
 
 // session subscribes once and follows the events until something ends it. It
@@ -171,7 +171,7 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil)
 	flagsErr := enableFlags(ctx, l.rdb)
 
-	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l), followed: map[string]bool{}}
+	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l), followed: map[string]bool{}, asked: map[string]bool{}}
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
 	unsubscribe := func() { _ = s.sub.Close() }
@@ -215,7 +215,7 @@ func (l *Listener) session(parent context.Context) error {
 			}
 			l.Logger.Warn("cannot follow the keys of timers outside the namespaces: DEL and EXPIRE on them go unnoticed until an audit", "err", err)
 		case *redis.Subscription:
-			if !s.followed[m.Channel] {
+			if !s.asked[m.Channel] {
 				return errors.New("the client has reconnected behind our back")
 			}
 		case *redis.Message:
@@ -284,10 +284,10 @@ func (s *session) followAll(ctx context.Context) error {
 func (s *session) follow(ctx context.Context, app string) error {
 	n := keys.Namespace{App: app}
 	pattern := keys.KeyspacePattern(s.db, n)
-	if s.namespaces.Cover(n) || s.followed[pattern] {
+	if s.namespaces.Cover(n) || s.followed[app] {
 		return nil
 	}
-	s.followed[pattern] = true
+	s.followed[app], s.asked[pattern] = true, true
 	if err := s.sub.PSubscribe(ctx, pattern); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
@@ -326,18 +326,12 @@ func (s *session) take(ctx context.Context, m *redis.Message) error {
 		s.canary.seen(event)
 		return nil
 	}
-	parsed, err := keys.Parse(key)
-	if errors.Is(err, keys.ErrNotTimer) {
-		return nil
+	parsed, fault := keys.Parse(key)
+	ours := !errors.Is(fault, keys.ErrNotTimer) && s.namespaces.Match(parsed)
+	if ours && fault != nil && kind == schedule.Touched {
+		s.OnRefused(key, fault)
 	}
-	ours := s.namespaces.Match(parsed)
-	switch {
-	case ours && err != nil:
-		if kind == schedule.Touched {
-			s.OnRefused(key, err)
-		}
-		return nil
-	case err != nil, !ours && !s.followed[keys.KeyspacePattern(s.db, keys.Namespace{App: parsed.App})]:
+	if fault != nil || !ours && !s.followed[parsed.App] {
 		return nil
 	}
 	if !s.hints.add(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince()) {

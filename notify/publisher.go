@@ -269,7 +269,7 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 
 // tellStatus logs that a timer fires without its payload.
 func (p *Publisher) tellStatus(f *flight) {
-	why := ""
+	var why string
 	switch f.firing.Status {
 	case schedule.PayloadMissing:
 		why = event.StatusMissing

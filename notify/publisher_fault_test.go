@@ -1,6 +1,7 @@
 package notify_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -326,7 +327,7 @@ func TestTooLargeEventFiresWithoutPayload(t *testing.T) {
 			for i, f := range all {
 				e := events[f.Key.String()]
 				whole := i >= 3 && i < 6
-				if whole && string(e.Data) != string(f.Payload) || !whole && (e.Data != nil || e.Status != event.StatusTooLarge) {
+				if whole && !bytes.Equal(e.Data, f.Payload) || !whole && (e.Data != nil || e.Status != event.StatusTooLarge) {
 					t.Errorf("%s of %d bytes fired with %d bytes and status %q", f.Key, len(f.Payload), len(e.Data), e.Status)
 				}
 			}

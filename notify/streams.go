@@ -150,8 +150,7 @@ func CheckStreams(ctx context.Context, js jetstream.JetStream, s Streams) (fault
 		}
 	}
 	for _, f := range found {
-		var fault *StreamFault
-		if errors.As(f, &fault) {
+		if fault, ok := errors.AsType[*StreamFault](f); ok {
 			faults = append(faults, fault)
 		}
 	}

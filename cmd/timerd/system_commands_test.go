@@ -81,7 +81,7 @@ func TestCommands(t *testing.T) {
 				continue
 			}
 			var args []any
-			for _, word := range strings.Split(command, " ") {
+			for word := range strings.SplitSeq(command, " ") {
 				switch word {
 				case "K":
 					word = key

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ type modelTimer struct {
 type model struct {
 	timers    map[string]*modelTimer
 	must, may []firing
+	history   []string
 	blindFrom int64 // since when timerd is down; 0: it is up
 	blindTo   int64 // until when it was, the last time
 }
@@ -84,8 +86,27 @@ func (m *model) ends(key string, k *modelTimer, now int64, exact bool) {
 // plain says whether a plain command at a time may go unheard.
 func (m *model) plain(now int64) bool { return m.blindFrom != 0 || now-m.blindTo <= lag }
 
+// tell returns what is known of a key, for the message of a failure.
+func (m *model) tell(key string) string {
+	var b strings.Builder
+	for _, line := range m.history {
+		if strings.Contains(line, key+" ") || strings.Contains(line, "timerd") {
+			fmt.Fprintf(&b, "\n\t%s", line)
+		}
+	}
+	for name, list := range map[string][]firing{"must": m.must, "may": m.may} {
+		for _, f := range list {
+			if f.key == key {
+				fmt.Fprintf(&b, "\n\t%s fire: %d %s", name, f.due, f.payload)
+			}
+		}
+	}
+	return b.String()
+}
+
 // kill says that timerd was killed at a time.
 func (m *model) kill(now int64) {
+	m.history = append(m.history, fmt.Sprintf("%d timerd killed", now))
 	m.blindFrom = now
 	for _, k := range m.timers {
 		k.unheard = k.unheard || now-k.changed <= lag
@@ -95,6 +116,7 @@ func (m *model) kill(now int64) {
 // ready says that timerd has been there again since a time: it hears of what has
 // some time left.
 func (m *model) ready(now int64) {
+	m.history = append(m.history, fmt.Sprintf("%d timerd ready", now))
 	m.blindFrom, m.blindTo = 0, now
 	for _, k := range m.timers {
 		k.unheard = k.unheard && k.due-now <= lag
@@ -150,6 +172,7 @@ func (s *system) play(m *model, st step, payload string) {
 	now, due := clock.Val().UnixMilli(), expires.Val().Milliseconds()
 	k := m.at(st.key, now)
 	reply, err := replies[0].Result()
+	m.history = append(m.history, fmt.Sprintf("%d %s %s %d ms, %q: %v, due %d", now, st.key, st.what, st.ttl, payload, reply, due))
 	switch st.what {
 	case "SET":
 		m.ends(st.key, k, now, true)
@@ -277,7 +300,7 @@ func (s *system) judge(rt *rapid.T, c *testenv.Collector, m *model) {
 		}
 		for _, f := range m.must {
 			if seen[f] == 0 {
-				return fmt.Errorf("%v has not fired", f)
+				return fmt.Errorf("%v has not fired%s", f, m.tell(f.key))
 			}
 		}
 		return nil
@@ -285,7 +308,7 @@ func (s *system) judge(rt *rapid.T, c *testenv.Collector, m *model) {
 	deadline := time.Now().Add(15 * time.Second)
 	for err := decode(); err != nil; err = decode() {
 		if time.Now().After(deadline) {
-			rt.Fatalf("%v; fired: %v", err, seen)
+			rt.Fatal(err)
 		}
 		<-time.After(20 * time.Millisecond)
 	}
@@ -298,7 +321,7 @@ func (s *system) judge(rt *rapid.T, c *testenv.Collector, m *model) {
 			return g.key == f.key && (f.payload == "missing" || f.payload == g.payload && f.due >= g.due && f.due <= g.due+lag)
 		})
 		if !allowed {
-			rt.Fatalf("%v fired %d times; must: %v, may: %v", f, n, m.must, m.may)
+			rt.Fatalf("%v fired %d times%s", f, n, m.tell(f.key))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainVariable) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	os.Exit(m.Run()) //nolint:forbidigo // as the testing package has it
 }
 
 // system is a Redis, a NATS and any number of timerd processes.
@@ -189,7 +190,7 @@ func freeAddr(t testing.TB) string {
 func (s *system) do(args ...any) any {
 	s.t.Helper()
 	reply, err := s.rdb.Do(s.t.Context(), args...).Result()
-	if err != nil && err != redis.Nil {
+	if err != nil && !errors.Is(err, redis.Nil) {
 		s.t.Fatalf("%q: %v", args, err)
 	}
 	return reply
