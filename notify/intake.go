@@ -129,8 +129,8 @@ type Intake struct {
 type intakeState int
 
 const (
-	intakeNew intakeState = iota
-	intakeRunning
+	intakeNew   intakeState = iota
+	intakeBound             // it has found its consumer
 	intakeStopped
 )
 
@@ -171,7 +171,6 @@ func (in *Intake) ackWait() time.Duration { return orDefault(in.AckWait, default
 // gives back those it has, for at most DrainTimeout. It makes the streams and the
 // consumer where they are missing, also when they vanish meanwhile. Call it once.
 func (in *Intake) Run(ctx context.Context) {
-	in.enter(intakeRunning)
 	defer in.enter(intakeStopped)
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -198,7 +197,9 @@ func (in *Intake) feed(ctx, work context.Context, parts *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		fetched := 0
 		if consumer == nil {
-			consumer, err = in.bind(ctx)
+			if consumer, err = in.bind(ctx); err == nil {
+				in.enter(intakeBound)
+			}
 		}
 		if consumer != nil {
 			fetched, err = in.fetch(ctx, consumer, slots, func(msg jetstream.Msg) {
@@ -415,13 +416,14 @@ func (in *Intake) Healthy() error {
 	in.mu.Lock()
 	state := in.state
 	in.mu.Unlock()
-	switch state {
-	case intakeNew:
-		return errors.New("the retry intake has not started")
-	case intakeStopped:
+	fault := in.fault()
+	switch {
+	case state == intakeStopped:
 		return errors.New("the retry intake has stopped")
+	case fault == nil && state == intakeNew:
+		return errors.New("the retry intake has not found its consumer yet")
 	}
-	return in.fault()
+	return fault
 }
 
 // wait waits for d, and tells whether ctx went on for that long.

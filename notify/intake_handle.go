@@ -110,7 +110,7 @@ func (in *Intake) bury(ctx context.Context, l *letter) (err error) {
 		msg.Data = e.AppendJSON(nil)
 		msg.Header.Set(event.MsgIDHeader, e.ID)
 		msg.Header.Set(event.ContentTypeHeader, event.ContentType)
-		_, err = in.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(in.Streams.Dead()))
+		_, err = in.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(in.Streams.Dead()), jetstream.WithRetryAttempts(0))
 		if !isTooLarge(err) {
 			break
 		}
