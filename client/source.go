@@ -116,7 +116,7 @@ func (s *source) renew() error {
 	old := s.inbox
 	s.inbox, s.ended, s.began, s.asked = inbox, ended, time.Now(), 0
 	select {
-	case _ = <-s.faults: // of what is void now
+	case <-s.faults: //nolint:errcheck // of what is void now
 	default:
 	}
 	s.ask()

@@ -332,7 +332,7 @@ func (s *session) take(ctx context.Context, m *redis.Message) error {
 		s.OnRefused(key, fault)
 	}
 	if fault != nil || !ours && !s.followed[parsed.App] {
-		return nil
+		return nil //nolint:nilerr // somebody else's key, or one that was refused
 	}
 	if !s.hints.add(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince()) {
 		return fmt.Errorf("dropped %d keyspace events that Redis was too slow to take in", maxHints)

@@ -46,19 +46,28 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	s.env["TIMERD_LEASE"] = "1s"
 	p := s.start()
 	c := s.collect()
-	const spread = 6 * time.Second
-	want := s.load("killed", 3000, spread)
+	// Bursts: a kill shortly after one finds it between claim and settle.
+	const bursts, interval = 24, 300
+	var want []string
+	var due []int64
+	from := s.now() + 1000
+	for i := range bursts {
+		due = append(due, from+int64(i)*interval)
+		for j := range 200 {
+			key := fmt.Sprintf("load:killed:t:%d-%d", i, j)
+			s.do("FCALL", "timer_set", 1, key, j, "PXAT", due[i])
+			want = append(want, fmt.Sprintf("%s=%d", key, j))
+		}
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	kills := 0
-	for end := time.Now().Add(spread); time.Now().Before(end); kills++ {
-		life := time.NewTimer(time.Duration(random.IntN(300)) * time.Millisecond)
-		<-life.C
+	for i := 1; i < bursts; i += 2 {
+		s.after(due[i])
+		<-time.After(time.Duration(random.IntN(8000)) * time.Microsecond)
 		p.kill()
-		p = s.start()
+		p = s.launch()
 	}
-	t.Logf("killed %d times", kills)
 	reclaimed := 0
 	for _, e := range s.expect(c, want...) {
 		if e.Trigger == string(schedule.TriggerReclaim) {

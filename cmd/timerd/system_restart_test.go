@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// TestStartedAndStoppedAHundredTimes runs the service in this process, so that
+// what one run leaves behind shows.
+func TestStartedAndStoppedAHundredTimes(t *testing.T) {
+	s := newSystem(t)
+	for name, value := range maps.All(s.env) {
+		t.Setenv(name, value)
+	}
+	t.Setenv("TIMERD_HTTP_ADDR", "127.0.0.1:0")
+	c, err := readConfig(sectionRedis | sectionNATS | sectionService)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.start().stop() // makes the streams
+	fired := s.collect()
+	testenv.NoLeaks(t)
+
+	const times = 100
+	var want []string
+	for i := range times {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		s.do("FCALL", "timer_set", 1, key, i, "PX", 5)
+		want = append(want, fmt.Sprintf("%s=%d", key, i))
+		ctx, stop := context.WithCancel(t.Context())
+		var log output
+		done := make(chan error, 1)
+		go func() { done <- serve(ctx, c, logTo(&log)) }()
+		// Some runs are stopped right at the start, others after they have fired.
+		if i%3 > 0 {
+			log.wait(t, patience, "timerd is running")
+		}
+		if i%3 > 1 {
+			fired.WaitFunc(patience, atLeast(i+1))
+		}
+		stop()
+		select {
+		case err := <-done:
+			if err != nil && !(errors.Is(err, context.Canceled) && i%3 == 0) {
+				t.Fatalf("run %d: %v\n%s", i, err, &log)
+			}
+		case <-time.After(patience):
+			t.Fatalf("run %d does not stop:\n%s", i, &log)
+		}
+	}
+	s.start()
+	s.expect(fired, want...)
+	s.settled()
+}
