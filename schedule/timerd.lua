@@ -252,6 +252,11 @@ local function follow(key, at, max)
   return upsert(key, pending(key), at, max)
 end
 
+-- wake tells the timerds of a member that has become the first to be due.
+local function wake(member, due)
+  if redis.call('ZRANGE', due_key, 0, 0)[1] == member then redis.pcall('PUBLISH', WAKE, int(due)) end
+end
+
 -- head returns the first due time, or -1.
 local function head()
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
@@ -353,9 +358,7 @@ local function timer_set(keys, args)
   redis.call('SET', key, mark(key), 'PXAT', int(due))
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
-  if redis.call('ZRANGE', due_key, 0, 0)[1] == key then
-    redis.pcall('PUBLISH', WAKE, int(due))
-  end
+  wake(key, due)
   return due
 end
 
@@ -641,6 +644,7 @@ if redis.call('ZADD', retried_key, 'NX', now, ARGV[1]) == 0 then return -1 end
 local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
 if due <= now then
   fire(key, due, record, 0)
+  redis.pcall('PUBLISH', WAKE, '0')
   return due
 end
 local was = pending(key)
@@ -649,6 +653,7 @@ if not was and redis.call('EXISTS', key) == 0 then
   redis.call('SET', key, mark(key), 'PXAT', int(due))
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, record)
+  wake(key, due)
   return due
 end
 local name, member
@@ -660,6 +665,7 @@ repeat
 until added == 1
 redis.call('HSET', data_key, member, record)
 redis.call('HSET', data_key, ':b:' .. key, (besides(key) or '') .. name .. ' ')
+wake(member, due)
 return due
 
 --@ script audit
