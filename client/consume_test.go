@@ -91,7 +91,7 @@ func TestErrorsDecide(t *testing.T) {
 			case c.dead != "":
 				m := b.dead.Wait(1, patience)[0]
 				got := deadEvent(t, m)
-				if m.Subject != "timers.dead.shop.order."+c.name || m.ID() != e.ID+".dead" {
+				if m.Subject != "timers.dead.shop.order."+c.name || m.ID() != e.ID {
 					t.Errorf("dead letter on %s with id %s", m.Subject, m.ID())
 				}
 				if got.ID != e.ID || got.Key != e.Key || !got.Due.Equal(e.Due) || got.Attempt != 1 || !bytes.Equal(got.Data, e.Data) ||

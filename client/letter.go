@@ -58,7 +58,7 @@ func (r *run) retryRequest(msg *nats.Msg, e Event, o outcome) *letter {
 	bare := func() *nats.Msg {
 		m := nats.NewMsg(subject)
 		m.Data = msg.Data
-		m.Header.Set(event.MsgIDHeader, messageID(e.ID, keys.Retry))
+		m.Header.Set(event.MsgIDHeader, messageID(e.ID)+"."+keys.Retry)
 		if o.verdict == verdictRetryAfter {
 			m.Header.Set(event.DelayHeader, o.delay.String())
 		}
@@ -85,7 +85,7 @@ func (r *run) deadLetter(e Event, reason, lastError string) *letter {
 		return func() *nats.Msg {
 			m := nats.NewMsg(subject)
 			m.Data = e.AppendJSON(nil)
-			m.Header.Set(event.MsgIDHeader, messageID(e.ID, keys.Dead))
+			m.Header.Set(event.MsgIDHeader, messageID(e.ID))
 			return m
 		}
 	}
@@ -122,13 +122,14 @@ func (r *run) malformed(msg *nats.Msg) (Event, error) {
 }
 
 // messageID returns the Nats-Msg-Id of a letter about an event, by which JetStream
-// drops the one that a second delivery of the event would bring. An id that a
-// header cannot hold, which timerd never makes, is hashed.
-func messageID(eventID, kind string) string {
+// drops the one that a second delivery of the event would bring, and the dead
+// letter that timerd makes of the same event. An id that a header cannot hold,
+// which timerd never makes, is hashed.
+func messageID(eventID string) string {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' }
 	if len(eventID) > keys.MaxEventIDBytes || strings.ContainsFunc(eventID, odd) {
 		sum := sha256.Sum256([]byte(eventID))
-		eventID = "sha256:" + hex.EncodeToString(sum[:])
+		return "sha256:" + hex.EncodeToString(sum[:])
 	}
-	return eventID + "." + kind
+	return eventID
 }
