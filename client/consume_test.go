@@ -164,7 +164,11 @@ func TestHostileEvents(t *testing.T) {
 			if e.Data == nil {
 				e.Status = event.StatusMissing
 			}
-			want[e.ID+"."+kind] = e
+			id := e.ID
+			if kind == keys.Retry {
+				id += "." + keys.Retry
+			}
+			want[id] = e
 			b.publish(e)
 		}
 	}
