@@ -16,7 +16,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vuln fuzz example-callback deps clean
+.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -52,6 +52,12 @@ example-callback: ## payment callbacks to flaky merchants, on a timerd of their 
 	@$(MAKE) --no-print-directory build
 	go build -trimpath -o bin/example-callback ./examples/callback
 	bin/example-callback -timerd bin/timerd $(ARGS)
+
+example-order-timeout: ## orders that are cancelled unless they are paid in time, likewise
+	@scripts/deps.sh redis
+	@$(MAKE) --no-print-directory build
+	go build -trimpath -o bin/example-order-timeout ./examples/order-timeout
+	bin/example-order-timeout -timerd bin/timerd $(ARGS)
 
 deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
 	@scripts/deps.sh go redis cc
