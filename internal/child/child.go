@@ -57,8 +57,8 @@ func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 // Stop ends the process with SIGTERM, and with SIGKILL if it is still there after
 // grace. It returns once the process is gone, at once if it is already.
 func (p *Process) Stop(grace time.Duration) error {
-	if err := p.signal(syscall.SIGTERM); err != nil {
-		return err
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return ignoreDone(err)
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -67,14 +67,16 @@ func (p *Process) Stop(grace time.Duration) error {
 		return nil
 	case <-timer.C:
 	}
-	err := p.signal(syscall.SIGKILL)
+	err := ignoreDone(p.Signal(syscall.SIGKILL))
 	<-p.done
 	return err
 }
 
-// signal sends a signal to the process unless it has ended.
-func (p *Process) signal(sig os.Signal) error {
-	err := p.cmd.Process.Signal(sig)
+// Signal sends a signal to the process. It returns os.ErrProcessDone if that has
+// ended.
+func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
+
+func ignoreDone(err error) error {
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/deploy"
+	"github.com/timerd-io/timerd/internal/child"
 )
 
 // stopGrace is how long a redis-server may take to end after SIGTERM before it is killed.
@@ -37,7 +38,7 @@ type RedisServer struct {
 	port   int
 
 	mu   sync.Mutex
-	proc *child // nil when stopped
+	proc *child.Process // nil when stopped
 }
 
 // RedisOption changes how Redis starts a server.
@@ -120,7 +121,7 @@ func (s *RedisServer) Client(configure ...func(*redis.Options)) *redis.Client {
 // Pid returns the id of the running process, 0 when the server is stopped.
 func (s *RedisServer) Pid() int {
 	if c := s.running(); c != nil {
-		return c.pid()
+		return c.Pid()
 	}
 	return 0
 }
@@ -212,7 +213,7 @@ func (s *RedisServer) start() error {
 	}
 	cmd := exec.Command(s.binary, s.confFile())
 	cmd.Dir = s.dir
-	proc, err := startChild(cmd)
+	proc, err := child.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("testenv: starting %s: %w", s.binary, err)
 	}
@@ -221,7 +222,7 @@ func (s *RedisServer) start() error {
 	s.mu.Unlock()
 	err = poll(startTimeout, func() error {
 		select {
-		case <-proc.done:
+		case <-proc.Done():
 			return nil
 		default:
 			return answers(s.Addr())
@@ -231,14 +232,14 @@ func (s *RedisServer) start() error {
 		return fmt.Errorf("testenv: %s at %s did not answer: %w\n%s", s.binary, s.Addr(), err, s.Log())
 	}
 	select {
-	case <-proc.done:
+	case <-proc.Done():
 	default:
 		return nil
 	}
 	s.mu.Lock()
 	s.proc = nil
 	s.mu.Unlock()
-	cause := proc.err
+	cause := fmt.Errorf("exit code %d", proc.ExitCode())
 	if strings.Contains(s.Log(), "Address already in use") {
 		cause = syscall.EADDRINUSE
 	}
@@ -278,7 +279,7 @@ func (s *RedisServer) configure() error {
 func (s *RedisServer) confFile() string { return filepath.Join(s.dir, "redis.conf") }
 func (s *RedisServer) logFile() string  { return filepath.Join(s.dir, "redis.log") }
 
-func (s *RedisServer) running() *child {
+func (s *RedisServer) running() *child.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc
@@ -290,7 +291,7 @@ func (s *RedisServer) signal(sig syscall.Signal) {
 	if c == nil {
 		s.t.Fatalf("testenv: %v for the server at %s, which is stopped", sig, s.Addr())
 	}
-	if err := c.signal(sig); err != nil {
+	if err := c.Signal(sig); err != nil {
 		s.t.Fatalf("testenv: %v for the server at %s: %v\n%s", sig, s.Addr(), err, s.Log())
 	}
 }
@@ -299,7 +300,7 @@ func (s *RedisServer) signal(sig syscall.Signal) {
 func (s *RedisServer) gone(within time.Duration) {
 	s.t.Helper()
 	select {
-	case <-s.running().done:
+	case <-s.running().Done():
 	case <-time.After(within):
 		s.t.Fatalf("testenv: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(), within, s.Log())
 	}
@@ -318,21 +319,12 @@ func (s *RedisServer) cleanup() {
 	if c == nil {
 		return
 	}
-	for _, sig := range []syscall.Signal{syscall.SIGCONT, syscall.SIGTERM} {
-		if err := c.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			s.t.Errorf("testenv: %v for pid %d: %v", sig, c.pid(), err)
-		}
+	if err := c.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		s.t.Errorf("testenv: resuming pid %d: %v", c.Pid(), err)
 	}
-	select {
-	case <-c.done:
-		return
-	case <-time.After(stopGrace):
+	if err := c.Stop(stopGrace); err != nil {
+		s.t.Errorf("testenv: stopping pid %d: %v", c.Pid(), err)
 	}
-	if err := c.signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		s.t.Errorf("testenv: killing pid %d: %v", c.pid(), err)
-		return
-	}
-	<-c.done
 }
 
 // answers reports whether a Redis server at addr has loaded its data. A refusal for want of a
