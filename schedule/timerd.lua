@@ -563,6 +563,45 @@ for i = 1, #held, 2 do
   take(ref, record, tonumber(held[i + 1]) == 0 and 'o' or 'r')
 end
 
+-- Ordinary timers are moved in groups, for fewer commands; and not in larger
+-- ones, because a group's payloads are read before there is known to be room.
+local GROUP = 32
+local group, group_due = {}, {}
+
+-- move claims the group as far as there is room.
+local function move()
+  if #group == 0 then return end
+  local records = redis.call('HMGET', data_key, unpack(group))
+  local refs, names, firing, firingdata, tombstones = {}, {}, {}, {}, {}
+  for i = 1, #group do
+    if room <= 0 then break end
+    local key, record = group[i], records[i] or 'm:'
+    local ref = int(group_due[i]) .. ':' .. string.match(record, '^%d*') .. ':' .. key
+    refs[i], names[i] = ref, key
+    firing[2 * i - 1], firing[2 * i] = lease_end, ref
+    firingdata[2 * i - 1], firingdata[2 * i] = ref, record
+    tombstones[2 * i - 1], tombstones[2 * i] = now, key
+    room = room - #record
+  end
+  if #refs > 0 then
+    local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
+    redis.call('ZREM', due_key, unpack(names))
+    redis.call('HDEL', data_key, unpack(names))
+    redis.call('ZADD', fired_key, unpack(tombstones))
+    for i = 1, #refs do
+      if taken[i] then -- by another firing, which stays as it is
+        refs[i] = fire(names[i], group_due[i], firingdata[2 * i], lease_end)
+        firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
+      end
+      out[#out + 1], out[#out + 2], out[#out + 3] = refs[i], firingdata[2 * i], 'd'
+    end
+    redis.call('ZADD', firing_key, unpack(firing))
+    redis.call('HSET', firingdata_key, unpack(firingdata))
+    claimed = claimed + #refs
+  end
+  group, group_due = {}, {}
+end
+
 local members = claimed < limit and room > 0
   and redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit - claimed) or {}
 for i = 1, #members, 2 do
@@ -590,15 +629,15 @@ for i = 1, #members, 2 do
       local outcome = follow(member, at, MAX_PAYLOAD)
       if outcome == -1 then out[6] = out[6] + 1 elseif outcome == 2 then out[5] = out[5] + 1 end
     else
-      local record = redis.call('HGET', data_key, member) or 'm:'
-      forget(member)
       -- In the ms of its due time Redis still has the key. Left alone it would
       -- report it expired when it gets round to that, long after the tombstone.
       if at ~= -2 then redis.call('DEL', member) end
-      take(fire(member, due, record, lease_end), record, 'd')
+      group[#group + 1], group_due[#group + 1] = member, due
+      if #group == GROUP then move() end
     end
   end
 end
+move()
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
