@@ -200,7 +200,7 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err := producer.FCall(ctx, "timer_cancel", []string{key + "-cancelled"}).Err(); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Observe(ctx, []schedule.Hint{{Kind: schedule.Touched, Key: key}}, 0); err != nil {
+	if _, err := s.Observe(ctx, []schedule.Hint{{Kind: schedule.Touched, Key: key}}, 0, 0); err != nil {
 		t.Error(err)
 	}
 	var claimed []schedule.Firing

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // canary checks, end to end, that events reach the subscription: at each
@@ -20,6 +22,7 @@ import (
 type canary struct {
 	l     *Listener
 	runID string // of the server
+	deaf  bool   // expired events stay away
 
 	mu    sync.Mutex
 	sent  map[string][]time.Time // event -> when the canaries without it were sent
@@ -42,7 +45,10 @@ func (c *canary) seen(event string) {
 	c.mu.Lock()
 	first := len(c.flows) == 0
 	c.flows[event] = true
-	if waiting := c.sent[event]; len(waiting) > 0 {
+	// What stayed away for too long does not come any more.
+	waiting := slices.DeleteFunc(c.sent[event], func(sent time.Time) bool { return time.Since(sent) > c.l.CanaryTimeout })
+	c.sent[event] = waiting
+	if len(waiting) > 0 {
 		c.sent[event] = waiting[1:]
 		if waiting[0].After(c.heard) {
 			c.heard = waiting[0]
@@ -92,15 +98,30 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 
 		overdue, adopting := c.check()
 		if len(overdue) > 0 {
-			if err := c.lost(ctx, overdue); err != nil {
+			err := c.lost(ctx, overdue)
+			var lost *flagsLostError
+			if errors.As(err, &lost) {
+				return err
+			}
+			if err != nil {
 				flagsErr = err
 			}
 		}
 		if len(overdue) == len(canaryEvents()) {
 			return errors.Join(fmt.Errorf("no canary came back for %s", c.l.CanaryTimeout), flagsErr)
 		}
-		if len(overdue) == 0 {
+		if c.complete() {
 			c.l.missing = ""
+		}
+		switch deaf := slices.Contains(overdue, "Ex"); {
+		case deaf && !c.deaf:
+			c.l.setSince(schedule.NoEvents)
+			c.deaf = true
+		case !deaf && c.deaf && c.flowing():
+			if err := c.l.hearFromNowOn(ctx); err != nil {
+				return err
+			}
+			c.deaf = false
 		}
 		if adopting && c.l.incomplete {
 			c.l.incomplete = false
@@ -116,6 +137,13 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 	}
 }
 
+// complete tells whether every event of a canary has come in this session.
+func (c *canary) complete() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.flows) == len(canaryEvents())
+}
+
 // send sends one canary. It tells whether the server is another one than
 // before, or has restarted.
 func (c *canary) send(ctx context.Context) (restarted bool, err error) {
@@ -125,10 +153,12 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	}
 	c.mu.Unlock()
 	var info *redis.StringCmd
+	var clock *redis.TimeCmd
 	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		info = pipe.Info(ctx, "server")
 		pipe.Exists(ctx, c.l.canaryKey)
 		pipe.Set(ctx, c.l.canaryKey, "", c.l.CanaryInterval/2)
+		clock = pipe.Time(ctx)
 		return nil
 	})
 	if err != nil {
@@ -139,6 +169,7 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 		c.mu.Unlock()
 		return false, err
 	}
+	c.l.clock.read(clock.Val(), time.Now())
 	runID := runIDOf(info.Val())
 	restarted = c.runID != "" && runID != c.runID
 	c.runID = runID
@@ -165,8 +196,16 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	return overdue, adopting
 }
 
-// lost tries to switch lost flags on again, and says once that they were. Its
-// error is that of the try.
+// flagsLostError ends a session in which flags were lost, and events with them.
+type flagsLostError struct{ missing string }
+
+func (e *flagsLostError) Error() string {
+	return "keyspace events were lost: the flags for " + e.missing + " had been switched off; they are on again"
+}
+
+// lost says once that events stay away, and tries to switch their flags on
+// again: if that works, it returns a *flagsLostError, because a new session heals
+// everything; if not, it returns why.
 func (c *canary) lost(ctx context.Context, overdue []string) error {
 	missing := strings.Join(overdue, " ")
 	if missing == c.l.missing {
@@ -181,8 +220,7 @@ func (c *canary) lost(ctx context.Context, overdue []string) error {
 		c.l.Logger.Warn("some keyspace events stay away", "missing", missing, "adoption_by_audit", c.l.incomplete, "err", err)
 		return err
 	}
-	c.l.Logger.Warn("some keyspace events stayed away; their flags are on again now", "missing", missing)
-	return nil
+	return &flagsLostError{missing}
 }
 
 // runIDOf returns the run id in an INFO reply.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,11 +28,6 @@ import (
 // Back-off between sessions, how long a subscription may take, and how often an
 // error that stays the same is logged.
 const (
-	// maxAge is how old an expired event may be to prove that a timer ran out that
-	// the schedule does not know. One that is older may be of a timer that others
-	// have fired and forgotten while this process slept. It is shorter than the
-	// time for which the schedule takes a firing for the reason of such an event.
-	maxAge           = 3 * time.Second
 	sayAgain         = time.Minute
 	minBackoff       = 50 * time.Millisecond
 	maxBackoff       = 5 * time.Second
@@ -40,7 +36,7 @@ const (
 
 // Observer is the part of the schedule that takes hints in.
 type Observer interface {
-	Observe(ctx context.Context, hints []schedule.Hint, since int64) (schedule.Observed, error)
+	Observe(ctx context.Context, hints []schedule.Hint, since, heard int64) (schedule.Observed, error)
 }
 
 // Listener follows one server. Set its fields before Run.
@@ -77,6 +73,7 @@ type Listener struct {
 
 	hints      hintBuffer
 	since      atomic.Int64
+	clock      serverClock
 	incomplete bool   // what OnComplete was last told, negated; the canary's
 	missing    string // what was last said to be missing; the canary's
 
@@ -189,12 +186,9 @@ func (l *Listener) session(parent context.Context) error {
 		return context.Cause(ctx)
 	}
 
-	// From some time before this reading on.
-	since, err := l.rdb.Time(ctx).Result()
-	if err != nil {
-		return fmt.Errorf("read the server's clock: %w", err)
+	if err := l.hearFromNowOn(ctx); err != nil {
+		return err
 	}
-	l.setSince(since.UnixMilli())
 	defer l.setSince(schedule.NoEvents)
 	if err := s.followAll(ctx); err != nil {
 		return err
@@ -213,7 +207,8 @@ func (l *Listener) session(parent context.Context) error {
 			if !redis.IsPermissionError(err) || ctx.Err() != nil {
 				return l.explain(ctx, err)
 			}
-			l.Logger.Warn("cannot follow the keys of timers outside the namespaces: DEL and EXPIRE on them go unnoticed until an audit", "err", err)
+			l.Logger.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an audit; allow the user these channels",
+				"err", err, "channels", slices.Sorted(maps.Keys(s.asked)))
 		case *redis.Subscription:
 			if !s.asked[m.Channel] {
 				return errors.New("the client has reconnected behind our back")
@@ -224,6 +219,18 @@ func (l *Listener) session(parent context.Context) error {
 			}
 		}
 	}
+}
+
+// hearFromNowOn notes that every event is heard from now on, by the server's
+// clock.
+func (l *Listener) hearFromNowOn(ctx context.Context) error {
+	now, err := l.rdb.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("read the server's clock: %w", err)
+	}
+	l.clock.read(now, time.Now())
+	l.setSince(now.UnixMilli())
+	return nil
 }
 
 // subscribe subscribes to what every session needs and waits until the server
@@ -367,12 +374,7 @@ func (l *Listener) observe(ctx context.Context) {
 		}
 		for len(hints) > 0 {
 			n := min(len(hints), schedule.MaxHints)
-			if time.Since(heard) > maxAge {
-				for i := range hints[:n] {
-					hints[i].Known = hints[i].Known || hints[i].Kind == schedule.Expired
-				}
-			}
-			seen, err := l.observer.Observe(ctx, hints[:n], l.since.Load())
+			seen, err := l.observer.Observe(ctx, hints[:n], l.since.Load(), l.clock.at(heard))
 			if err == nil {
 				l.OnObserved(seen)
 				hints, backoff = hints[n:], minBackoff

@@ -226,6 +226,18 @@ func TestTimersOutsideTheNamespaces(t *testing.T) {
 	}
 }
 
+// Some flags are lost and switched on again: everything is as it was.
+func TestRecoversFromAPartialLoss(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := testenv.Redis(t).Client()
+	e := listen(t, rdb, rdb, "*")
+	e.healthy()
+	rdb.ConfigSet(t.Context(), "notify-keyspace-events", "KEx")
+	e.eventually("the loss to be noticed", func() bool { return len(e.complete) > 0 && !e.complete[0] })
+	e.eventually("events to be complete again", func() bool { return e.complete[len(e.complete)-1] })
+	e.adopts("a:b:c:d")
+}
+
 func TestRefusesLongKeys(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := testenv.Redis(t).Client()

@@ -230,6 +230,8 @@ func (p *Publisher) reply(token string, m *nats.Msg) {
 	p.mu.Lock()
 	f := p.flights[n]
 	switch {
+	case f == nil && v.ok: // too late for its firing, but the stream works
+		p.gate.acknowledged()
 	case f == nil:
 	case v.ok:
 		p.acknowledged(f)

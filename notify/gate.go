@@ -86,7 +86,7 @@ func (p *Publisher) connection(lost bool) {
 		return
 	}
 	p.gate.connected, p.gate.changedAt = connected, time.Now()
-	p.gate.lastGood = p.gate.changedAt
+	p.gate.lastGood, p.gate.silent = p.gate.changedAt, time.Time{}
 	signal(p.alarm)
 	p.announce()
 }

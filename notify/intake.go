@@ -396,13 +396,15 @@ func (p intakePart) String() string {
 	}
 }
 
-// troubled tells whether something does not work that requests need.
-func (in *Intake) troubled() bool { return in.fault() != nil }
+// troubled tells whether something does not work that every request needs. The
+// dead letters are not: retries go on without them.
+func (in *Intake) troubled() bool { return in.fault(partConsumer, partRedis, partAck) != nil }
 
-func (in *Intake) fault() error {
+// fault returns what is wrong with the first of some parts that does not work.
+func (in *Intake) fault(parts ...intakePart) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, part := range []intakePart{partConsumer, partRedis, partDead, partAck} {
+	for _, part := range parts {
 		if err := in.faults[part].err; err != nil {
 			return err
 		}
@@ -416,7 +418,7 @@ func (in *Intake) Healthy() error {
 	in.mu.Lock()
 	state := in.state
 	in.mu.Unlock()
-	fault := in.fault()
+	fault := in.fault(partConsumer, partRedis, partDead, partAck)
 	switch {
 	case state == intakeStopped:
 		return errors.New("the retry intake has stopped")

@@ -164,7 +164,7 @@ func TestIntakeRetriesAreCancelled(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, reply, err)
 		}
 		hint := schedule.Hint{Kind: schedule.Gone, Key: e.Key.String()}
-		if _, err := d.plan.Observe(t.Context(), []schedule.Hint{hint}, 0); err != nil {
+		if _, err := d.plan.Observe(t.Context(), []schedule.Hint{hint}, 0, 0); err != nil {
 			t.Fatal(err)
 		}
 		if pending, firing := d.timers(); pending+firing != 0 {

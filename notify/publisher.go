@@ -207,15 +207,23 @@ func (p *Publisher) InFlight() int {
 // before claiming firings. It returns ctx's error when ctx ends first, and
 // ErrStopped when Run is ending.
 func (p *Publisher) Wait(ctx context.Context) error {
-	return p.await(ctx, func() bool { return p.gate.open() && p.hasRoom() })
+	if err := p.await(ctx, func() bool { return p.gate.open() && p.hasRoom() }); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
-// await waits until ready, which is called with p.mu held, returns true.
+// await waits until ready, which is called with p.mu held, returns true. It does
+// not wait after ctx has ended.
 func (p *Publisher) await(ctx context.Context, ready func() bool) error {
 	select {
 	case <-p.started:
-	case <-ctx.Done():
-		return ctx.Err()
+	default:
+		select {
+		case <-p.started:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	for {
 		p.mu.Lock()
@@ -229,7 +237,7 @@ func (p *Publisher) await(ctx context.Context, ready func() bool) error {
 		case stopping:
 			return ErrStopped
 		case ok:
-			return ctx.Err()
+			return nil
 		}
 		select {
 		case <-changed:
@@ -249,8 +257,8 @@ func (p *Publisher) announce() {
 
 // Publish takes over claimed firings and returns once all of them are in the
 // window: published, or to be published as soon as possible. It always takes
-// them over. When ctx ends before there was room for all, or Run is ending, the
-// rest is given back and the error says so.
+// them over. When ctx has ended and there is no room for all, or Run is ending,
+// the rest is given back and the error says so.
 func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) error {
 	for len(firings) > 0 {
 		if err := p.await(ctx, p.hasRoom); err != nil {

@@ -93,7 +93,7 @@ func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
 func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) error {
 	var hints []schedule.Hint
 	flush := func() error {
-		got, err := r.schedule.Observe(ctx, hints, r.since.Load())
+		got, err := r.schedule.Observe(ctx, hints, r.since.Load(), 0)
 		if err != nil {
 			return err
 		}

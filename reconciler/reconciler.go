@@ -24,6 +24,7 @@ const (
 	beatsToDeath = 4                    // a timerd is dead after this many sweeps without a sign of life
 	standbyStep  = 5 * time.Millisecond // how much later each rank wakes than the one before it
 	longestSleep = time.Hour
+	claimGrace   = time.Second // for a claim under way when the process stops
 	never        = math.MaxInt64
 	maxClockAge  = 10 * time.Second // after which any newer reading of the clock is better
 )
@@ -31,7 +32,7 @@ const (
 // Schedule is the part of the schedule that the reconciler works on.
 type Schedule interface {
 	Claim(ctx context.Context, p keys.Partition, lease time.Duration, known, since int64) (schedule.Claimed, error)
-	Observe(ctx context.Context, hints []schedule.Hint, since int64) (schedule.Observed, error)
+	Observe(ctx context.Context, hints []schedule.Hint, since, heard int64) (schedule.Observed, error)
 	AuditPage(ctx context.Context, p keys.Partition, cursor uint64, count int, mayEvict bool) (uint64, schedule.Observed, error)
 	MayEvict(ctx context.Context) (bool, error)
 	EnsureLibrary(ctx context.Context) (bool, error)
@@ -45,8 +46,8 @@ type Publisher interface {
 	// Wait returns when firings can be published, or an error when ctx ends.
 	// Nothing is claimed before it returns.
 	Wait(ctx context.Context) error
-	// Publish takes firings over, within their lease; an error says that it has
-	// not, and that their leases run out.
+	// Publish takes firings over: once ctx has ended, as many as there is room for,
+	// and gives the others back.
 	Publish(ctx context.Context, firings []schedule.Firing) error
 }
 
@@ -222,10 +223,10 @@ func (r *Reconciler) drain(ctx context.Context) error {
 		known := r.known
 		r.known = never
 		r.mu.Unlock()
-		// A claim that is under way at the end of ctx is still carried through: given
-		// up, it would keep its timers from firing until the lease is over.
-		c, err := r.schedule.Claim(context.WithoutCancel(ctx), r.partition, r.Lease, known, r.since.Load())
+		claiming, done := carryThrough(ctx)
+		c, err := r.schedule.Claim(claiming, r.partition, r.Lease, known, r.since.Load())
 		received := time.Now()
+		done()
 		if err != nil {
 			r.Wake(known)
 			return err
@@ -235,7 +236,7 @@ func (r *Reconciler) drain(ctx context.Context) error {
 		r.mu.Unlock()
 		r.Wake(c.Next)
 		if len(c.Firings) > 0 {
-			if err := r.publisher.Publish(context.WithoutCancel(ctx), c.Firings); err != nil {
+			if err := r.publisher.Publish(ctx, c.Firings); err != nil {
 				return err
 			}
 		}
@@ -248,6 +249,18 @@ func (r *Reconciler) drain(ctx context.Context) error {
 		if idle := c.Next < 0 || c.Next > c.At.UnixMilli(); idle && !c.Untidy {
 			return nil
 		}
+	}
+}
+
+// carryThrough returns a context that goes on for a while after ctx has ended. A
+// claim that is given up in the middle keeps its timers from firing until the
+// lease is over.
+func carryThrough(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(claimGrace, cancel) })
+	return longer, func() {
+		stop()
+		cancel()
 	}
 }
 

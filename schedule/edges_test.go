@@ -222,11 +222,78 @@ func TestObserveIsBounded(t *testing.T) {
 		rdb.Set(ctx, key, strings.Repeat("x", schedule.DefaultMaxPayload), time.Hour)
 		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
 	}
-	seen, err := s.Observe(ctx, hints, 0)
+	seen, err := s.Observe(ctx, hints, 0, 0)
 	if err != nil || seen.Adopted != 20 {
 		t.Errorf("%+v, %v; want 20 adopted", seen, err)
 	}
 	if n := rdb.HLen(ctx, keys.Single.Data()).Val(); n != 20 {
 		t.Errorf("%d payloads, want 20", n)
+	}
+}
+
+// An old expired event says nothing about a timer that was set since, nor about
+// one that is not known.
+func TestOldExpiredEvents(t *testing.T) {
+	x := newIndex(t)
+	x.fired()
+	x.after(x.redisNow() + 4100)
+	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60000)
+	x.old = true
+	x.hint("x "+k, "X "+k, "x "+k+"-unknown")
+	x.wants()
+	if due := x.do("ZSCORE", keys.Single.Due(), k); due == nil {
+		t.Error("the newer timer is gone")
+	}
+}
+
+// The hint of an earlier change comes after the claim that left the timer in
+// doubt, and before the event that it ran out.
+func TestDoubtAndAnEarlierHint(t *testing.T) {
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 60)
+	x.hint("t " + k)
+	due, _ := x.do("PEXPIRETIME", k).(int64)
+	x.do("APPEND", k, "+")
+	x.hint("t " + k)
+	x.expire(k)
+	x.do("SET", k, "v2", "PX", 60000)
+	x.wants()
+	x.hint("t "+k, "x "+k, "t "+k)
+	firings := x.wants(k + " expired v1+")
+	if firings[0].Due != due {
+		t.Errorf("due %d, want %d", firings[0].Due, due)
+	}
+}
+
+// Two lives of a key have run out before any event of them arrives.
+func TestTwoLivesInDoubt(t *testing.T) {
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 40)
+	x.hint("t " + k)
+	for _, v := range []string{"v2", "v3"} {
+		x.expire(k)
+		x.do("SET", k, v, "PX", 400)
+		if v == "v2" {
+			x.wants()
+		}
+	}
+	x.wants(k + " deadline v2")
+	x.hint("x "+k, "t "+k, "x "+k, "t "+k)
+	x.wants(k + " expired v1")
+	x.expire(k)
+	x.wants(k + " deadline v3")
+}
+
+// A record that nobody can read harms nobody else.
+func TestCorruptRecord(t *testing.T) {
+	x := newIndex(t)
+	x.do("SET", k, "p", "PX", 60000)
+	x.hint("t " + k)
+	x.do("HSET", keys.Single.Data(), k, "no colon")
+	x.do("DEL", k)
+	x.do("SET", k+"2", "p", "PX", 60000)
+	x.hint("g "+k, "v "+k, "x "+k, "t "+k+"2")
+	if due := x.do("ZSCORE", keys.Single.Due(), k+"2"); due == nil {
+		t.Error("the timer beside the corrupt record was not adopted")
 	}
 }

@@ -67,9 +67,8 @@ const (
 type Hint struct {
 	Kind HintKind
 	Key  string
-	// Known restricts the hint to a timer that the schedule has already: the key
-	// is in none of the namespaces, or the event is too old to prove that an
-	// unknown timer has run out.
+	// Known restricts the hint to a timer that the schedule has already, because
+	// the key is in none of the namespaces.
 	Known bool
 }
 
@@ -105,12 +104,15 @@ const NoEvents = math.MaxInt64
 // Observe takes hints in, in their order, up to MaxHints in one atomic step. It is
 // safe to repeat after an error. The keys must be timer keys. since is the unix
 // ms from when on the caller has heard every event: it decides where a key lives
-// on though it was due.
-func (s *Schedule) Observe(ctx context.Context, hints []Hint, since int64) (Observed, error) {
+// on though it was due. heard is the unix ms at which the first of the hints
+// happened at the earliest: an expired event proves nothing about a timer that the
+// schedule does not know if it is so old that others may have fired and forgotten
+// that. Both are by the server's clock.
+func (s *Schedule) Observe(ctx context.Context, hints []Hint, since, heard int64) (Observed, error) {
 	seen := Observed{Head: -1}
 	for len(hints) > 0 {
 		n := min(len(hints), MaxHints)
-		args := append(make([]any, 0, 2*n+1), since)
+		args := append(make([]any, 0, 2*n+2), since, heard)
 		for _, h := range hints[:n] {
 			args = append(args, h.code(), h.Key)
 		}

@@ -25,6 +25,7 @@ type index struct {
 	t     testing.TB
 	rdb   *redis.Client
 	since int64 // from when on every event was heard; 0: always
+	old   bool  // whether hints are of long ago
 }
 
 func newIndex(t testing.TB, opts ...testenv.RedisOption) *index {
@@ -65,11 +66,19 @@ func (x *index) hint(hints ...string) schedule.Observed {
 		kind := strings.ToLower(h[:1])
 		in = append(in, schedule.Hint{Kind: schedule.HintKind(kind[0]), Key: h[2:], Known: kind != h[:1]})
 	}
-	seen, err := x.Observe(x.t.Context(), in, x.since)
+	seen, err := x.Observe(x.t.Context(), in, x.since, x.heard())
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	return seen
+}
+
+// heard returns when the hints happened.
+func (x *index) heard() int64 {
+	if x.old {
+		return 0
+	}
+	return x.redisNow()
 }
 
 // claim claims once and describes each firing as "key trigger payload".

@@ -17,7 +17,7 @@ The index, with t for the hash tag:
   timerd:{t}:apps        SET   apps that timer_set was called for
 
 Times are unix ms on this server's clock. A member is a timer's key, ":?:key"
-for a doubt (see contest), or ":due.attempt:key" for a retry that waits beside a
+for a doubt (see contest), ":d:key" for a doubt that was dismissed, or ":due.attempt:key" for a retry that waits beside a
 newer timer of its key; data has their names in ":b:key". No timer key begins
 with a colon. A ref is "due:attempt:key". A record is "<attempt><flags>:<payload>": the attempt is
 timerd's own count, empty where the payload decides, and the flags are
@@ -40,8 +40,9 @@ local MARK, MARK_BYTES = '\0tmd', 8
 -- For how long a doubt waits for the expired event that would settle it, in ms.
 local GRACE = 10000
 -- An expired event is explained by a tombstone that is not older than this, in
--- ms. Callers hand in older events only for timers that the index knows.
-local FRESH = 4000
+-- ms. An event that is older itself than OLD proves nothing about a timer that the
+-- index does not know: others may have fired and forgotten it meanwhile.
+local FRESH, OLD = 4000, 3000
 -- By how much the clock of a server that takes over may be behind, in ms.
 local SKEW = 2000
 -- A claim this soon after the due time, in ms, was there in time.
@@ -86,7 +87,7 @@ local function forget(member)
 end
 
 -- flags returns the flags of a record.
-local function flags(record) return string.match(record, '^%d*(%a*):') end
+local function flags(record) return string.match(record, '^%d*(%a*):') or 'm' end
 
 -- flagged returns a record with one flag added.
 local function flagged(record, flag)
@@ -226,20 +227,35 @@ local function contest(key, due, since, lease_end)
   if due >= since then
     if redis.call('HSETNX', data_key, ':?:' .. key, int(due) .. '/' .. record) == 1 then
       redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
+      return nil
     end
+    -- One is in doubt already, so events are late by more than a whole life.
+    if not ran_out(key, due, record) then return nil end
+  elseif now - due <= PUNCTUAL or not ran_out(key, due, record) then
     return nil
   end
-  if now - due <= PUNCTUAL or not ran_out(key, due, record) then return nil end
   forget(key)
   return fire(key, due, record, lease_end)
 end
 
--- doubt takes what contest left in doubt out of the schedule. It returns when
--- that was due, and its record; or nil.
-local function doubt(key)
-  local due, record = string.match(redis.call('HGET', data_key, ':?:' .. key) or '', '^(%d+)/(.*)$')
-  if due then forget(':?:' .. key) end
+-- doubt takes what contest left in doubt out of the schedule, or with the prefix
+-- ":d:" what was dismissed. It returns when that was due, and its record; or nil.
+local function doubt(key, prefix)
+  local member = (prefix or ':?:') .. key
+  local due, record = string.match(redis.call('HGET', data_key, member) or '', '^(%d+)/(.*)$')
+  if due then forget(member) end
   return tonumber(due), record
+end
+
+-- dismiss ends a doubt in favour of the newer state of the key. What it was about
+-- is kept until GRACE is over: the event that dismissed it may have been older
+-- than the doubt, and then an expired event follows that nothing else explains.
+local function dismiss(key)
+  local due, record = doubt(key)
+  if due then
+    redis.call('ZADD', due_key, now + GRACE, ':d:' .. key)
+    redis.call('HSET', data_key, ':d:' .. key, int(due) .. '/' .. record)
+  end
 end
 
 -- follow takes in the state of a key that lives on while the index has it due,
@@ -431,6 +447,7 @@ redis.register_function { function_name = 'timer_get', callback = timer_get, fla
 --[[ Takes in what keyspace events hint at, in their order.
 KEYS    1  the partition's due set; it names the partition
 ARGV    1  from when on the caller has heard every event, in ms
+        2  when the first of these happened at the earliest, in ms
         then pairs of a kind and a timer's key:
         t  touched: the key may live; if it does not, another event says why
         a  audited: the same without an event
@@ -441,7 +458,7 @@ ARGV    1  from when on the caller has heard every event, in ms
 Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs}; the
 four in the middle count timers. pairs is how many were taken in: fewer than
 given where their payloads are large. ]]
-local since = tonumber(ARGV[1])
+local since, heard = tonumber(ARGV[1]), tonumber(ARGV[2])
 local owed, adopted, rescheduled, cancelled = 0, 0, 0, 0
 
 local function count(outcome)
@@ -472,7 +489,7 @@ local kinds = {
 
   -- Had the key run out before, the event of that would have come first.
   t = function(key, was, at)
-    doubt(key)
+    dismiss(key)
     touch(key, was, at)
   end,
 
@@ -491,7 +508,7 @@ local kinds = {
     end
   end,
 
-  x = function(key, was, at)
+  x = function(key, was, at, known)
     local due, record = doubt(key)
     if due then
       fire(key, due, flagged(record, 'x'), 0)
@@ -504,9 +521,14 @@ local kinds = {
       if told <= FRESH then return touch(key, was, at) end
       -- Nothing explains the event, so a timer ran out that we know nothing of, or
       -- not that its due time had changed.
-      if was and at == -2 then
+      due, record = doubt(key, ':d:')
+      if due then
+        fire(key, due, flagged(record, 'x'), 0)
+      elseif was and at == -2 then
         owe(key, now, 'x')
         was = nil
+      elseif known then
+        return touch(key, was, at)
       else
         fire(key, now, 'mx:', 0)
       end
@@ -518,12 +540,13 @@ local kinds = {
 
 open(string.sub(KEYS[1], 1, -4))
 local taken = 0
-for i = 2, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
   if spent > BUDGET then break end
   local kind, key = ARGV[i], ARGV[i + 1]
   local was, lower = pending(key), string.lower(kind)
-  if kind == lower or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
-    kinds[lower](key, was, redis.call('PEXPIRETIME', key))
+  local known = kind ~= lower or kind == 'x' and now - heard > OLD
+  if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
+    kinds[lower](key, was, redis.call('PEXPIRETIME', key), known)
   end
   taken = taken + 1
 end
@@ -608,7 +631,9 @@ for i = 1, #members, 2 do
   if room <= 0 then break end
   local member, due = members[i], tonumber(members[i + 1])
   local name, beside_of = string.match(member, '^:([^:]*):(.*)$')
-  if name == '?' then
+  if name == 'd' then
+    forget(member)
+  elseif name == '?' then
     -- No event has come. That says something only if it would have been heard.
     local was, record = doubt(beside_of)
     if was and was < since and ran_out(beside_of, was, record) then

@@ -224,3 +224,31 @@ func TestDowntime(t *testing.T) {
 	s.settled()
 	p.stop()
 }
+
+// However the servers behave, timerd ends within ten seconds.
+func TestStopsInTime(t *testing.T) {
+	for name, fault := range map[string]func(s *system, proxy *testenv.Proxy){
+		"NATS silent, window full": func(s *system, proxy *testenv.Proxy) {
+			proxy.Blackhole()
+			for i := range 6000 {
+				s.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PX", 20)
+			}
+		},
+		"Redis hangs": func(s *system, _ *testenv.Proxy) { s.redis.Pause() },
+		"both": func(s *system, proxy *testenv.Proxy) {
+			proxy.Blackhole()
+			s.redis.Pause()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t)
+			proxy := testenv.NewProxy(t, s.nats.Addr())
+			s.env["TIMERD_NATS_URL"] = "nats://" + proxy.Addr()
+			s.env["TIMERD_LEASE"] = "30s"
+			p := s.start()
+			fault(s, proxy)
+			p.stop()
+			s.redis.Resume()
+		})
+	}
+}
