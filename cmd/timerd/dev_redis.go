@@ -10,9 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/timerd-io/timerd/deploy"
 	"github.com/timerd-io/timerd/internal/child"
@@ -47,9 +50,12 @@ func startDevRedis(ctx context.Context, dir string, port int) (*devRedis, error)
 		return nil, err
 	}
 	if port == 0 {
-		if port, err = freePort(); err != nil {
-			return nil, err
-		}
+		port, err = freePort()
+	} else {
+		err = checkFree("--redis-port", port)
+	}
+	if err != nil {
+		return nil, err
 	}
 	s := &devRedis{port: port, log: filepath.Join(dir, "redis.log")}
 	conf := filepath.Join(dir, "redis.conf")
@@ -68,16 +74,24 @@ func startDevRedis(ctx context.Context, dir string, port int) (*devRedis, error)
 	return s, nil
 }
 
-// answers waits until the server answers.
+// answers waits until the server answers, and no other one in its place: whoever
+// else took the port meanwhile is asked which process it is, and nothing more.
 func (s *devRedis) answers(ctx context.Context) error {
-	rdb := redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1, DialerRetries: 1, ReadTimeout: devRedisAnswer})
+	rdb := redis.NewClient(&redis.Options{
+		Addr: s.addr(), MaxRetries: -1, DialerRetries: 1, ReadTimeout: devRedisAnswer, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
 	defer func() { _ = rdb.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, devRedisStart)
 	defer cancel()
+	own := fmt.Sprintf("\r\nprocess_id:%d\r\n", s.process.Pid())
 	for {
-		err := rdb.Ping(ctx).Err()
-		if err == nil {
+		said, err := rdb.Info(ctx, "server").Result()
+		switch {
+		case err == nil && strings.Contains(said, own):
 			return nil
+		case err == nil:
+			err = errors.New("another server has taken the port")
 		}
 		select {
 		case <-s.process.Done():
@@ -112,6 +126,19 @@ func findRedis() (string, error) {
 		}
 	}
 	return "", errNoRedis
+}
+
+// checkFree returns an error that names the flag if somebody listens on a port of
+// 127.0.0.1.
+func checkFree(flag string, port int) error {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s=%d is in use; choose another port, or 0 for a free one", flag, port)
+	case err != nil:
+		return fmt.Errorf("%s=%d: %w", flag, port, err)
+	}
+	return l.Close()
 }
 
 // freePort returns a port of 127.0.0.1 that nobody listens on at the moment.

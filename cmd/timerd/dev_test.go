@@ -5,13 +5,17 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/child"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -126,7 +130,7 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 		{"dev --http-addr 80", "--http-addr=80: want host:port", exitUsage},
 		{"dev now", "unknown command", exitUsage},
 		{"dev", "TIMERD_RETRY", exitUsage},
-		{"dev --redis-port " + port, "ddress already in use", exitFailed},
+		{"dev --redis-port " + port, "--redis-port=" + port + " is in use", exitFailed},
 	} {
 		if code, _, errs := timerd(t, "", strings.Fields(test.args)...); code != test.code || !strings.Contains(errs, test.want) {
 			t.Errorf("timerd %s: exit code %d, want %d and %q\n%s", test.args, code, test.code, test.want, errs)
@@ -139,5 +143,53 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if code, _, errs := timerd(t, "", "dev"); code != exitFailed || !strings.Contains(errs, "apt-get install redis-server") {
 		t.Errorf("without redis-server: exit code %d\n%s", code, errs)
+	}
+}
+
+// Whatever it takes to start, dev keeps off a Redis that is not its own.
+func TestDevLeavesAnotherRedisAlone(t *testing.T) {
+	testenv.NoLeaks(t)
+	setEnv(t, nil)
+	t.Setenv("TMPDIR", t.TempDir())
+	other := testenv.Redis(t)
+	_, port, err := net.SplitHostPort(other.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := timerd(t, "", "dev", "--redis-port", port); code != exitFailed || !strings.Contains(errs, "--redis-port="+port+" is in use") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+
+	// Somebody takes the port between the check and the start.
+	process, err := child.Start(exec.Command("sleep", "60"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &devRedis{process: process}
+	if s.port, err = strconv.Atoi(port); err != nil {
+		t.Fatal(err)
+	}
+	within, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := s.answers(within); err == nil {
+		t.Error("another Redis was taken for dev's own")
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := s.answers(t.Context()); err == nil || !strings.Contains(err.Error(), "it ended at its start") {
+		t.Errorf("its end: %v", err)
+	}
+
+	stats, err := other.Client().Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(stats) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "cmdstat_"), ":")
+		// CLIENT is what the asking client of this test says of itself.
+		if !slices.Contains([]string{"", "# Commandstats", "ping", "hello", "info", "client|setinfo", "client|maint_notifications"}, name) {
+			t.Errorf("the other Redis was told %s", line)
+		}
 	}
 }
