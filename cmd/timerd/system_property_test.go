@@ -190,7 +190,7 @@ func (s *system) play(m *model, st step, payload string) {
 	case "EXPIRE":
 		if reply == int64(1) && k.live {
 			m.ends(st.key, k, now, true)
-			k.unheard = m.plain(now) || k.unheard && st.ttl <= lag
+			k.unheard = m.plain(now) || st.ttl <= lag
 			k.due, k.changed = due, now
 			if k.payload == "" {
 				k.payload = s.do("GET", st.key).(string)
