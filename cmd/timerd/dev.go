@@ -155,20 +155,21 @@ func demonstrate(ctx context.Context, w io.Writer, c config, server *devRedis, s
 	rdb := c.Redis.newClient()
 	defer func() { _ = rdb.Close() }()
 
-	var armed error
 	firings := watched{
 		stream:  c.NATS.Streams.Fired(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
-		ready: func() {
-			fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, server.url(), natsURL, c.Service.HTTPAddr)
-			if samples {
-				armed = setSamples(ctx, w, rdb)
+		ready: func() error {
+			_, err := fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, server.url(), natsURL, c.Service.HTTPAddr)
+			if err == nil && samples {
+				err = setSamples(ctx, w, rdb)
 			}
-			fmt.Fprint(w, "\nEach firing: when it was due, how late it was published, key, attempt, trigger, payload.\n\n")
+			if err == nil {
+				_, err = fmt.Fprint(w, "\nEach firing: when it was due, how late it was published, key, attempt, trigger, payload.\n\n")
+			}
+			return err
 		},
 	}
-	err = watch(ctx, js, firings, func(data []byte) error { return printFiring(w, data) })
-	return errors.Join(armed, err)
+	return watch(ctx, js, firings, func(data []byte) error { return printFiring(w, data) })
 }
 
 const devBanner = `timerd is running with a Redis and a NATS of its own. Set a timer:

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -33,4 +34,44 @@ func TestDevKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	portCloses(t, port)
+}
+
+// Its output cut off, as by head, dev clears everything away.
+func TestDevCutOff(t *testing.T) {
+	testenv.NoLeaks(t)
+	temp := t.TempDir()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs output
+	cmd := exec.Command(os.Args[0], "dev")
+	cmd.Env = []string{mainVariable + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + temp}
+	cmd.Stdout, cmd.Stderr = writer, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if err := writer.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := reader.Read(make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	if err := reader.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err = <-ended:
+	case <-time.After(patience):
+		_ = cmd.Process.Kill()
+		t.Fatalf("dev did not end: %v\n%s", <-ended, &errs)
+	}
+	if err != nil || errs.String() != "" {
+		t.Errorf("%v\n%s", err, &errs)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }

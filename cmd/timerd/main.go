@@ -31,6 +31,9 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	// A write to a closed pipe is to fail, not to end the program before its
+	// servers and files are cleared away.
+	signal.Ignore(syscall.SIGPIPE)
 	if c, err := readConfig(sectionLog); err == nil {
 		redis.SetLogger(redisLogger{newLogger(c.Log, os.Stderr)})
 	}
@@ -38,19 +41,20 @@ func main() {
 }
 
 // run is the program without its process. The environment is read through
-// envconfig, so it is the process's own.
+// envconfig, so it is the process's own. A standard output that is a closed pipe
+// ends a command that writes to it, and is no failure: whoever read it has enough.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(pipe{stdout})
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	var said exitCode
 	var usage *usageError
 	var config *configError
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, errReaderGone):
 		return exitOK
 	case errors.As(err, &said):
 		return int(said)
@@ -64,6 +68,20 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintf(stderr, "timerd: %v\n", err)
 		return exitFailed
 	}
+}
+
+// errReaderGone says that nobody reads the standard output any more.
+var errReaderGone = errors.New("nobody reads the standard output")
+
+// pipe is the standard output; it tells a closed pipe there from one elsewhere.
+type pipe struct{ io.Writer }
+
+func (p pipe) Write(b []byte) (int, error) {
+	n, err := p.Writer.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		err = errReaderGone
+	}
+	return n, err
 }
 
 // exitCode ends a command that has said itself what is wrong.

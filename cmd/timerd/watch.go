@@ -62,8 +62,9 @@ its event was published, its key, attempt, trigger and payload.
 				since:   since,
 				count:   count,
 			}
-			w.ready = func() {
+			w.ready = func() error {
 				fmt.Fprintf(cmd.ErrOrStderr(), "timerd: watching %s in stream %s\n", w.subject, w.stream)
+				return nil
 			}
 			return watch(cmd.Context(), js, w, func(data []byte) error { return show(cmd.OutOrStdout(), data) })
 		},
@@ -79,7 +80,7 @@ type watched struct {
 	stream, subject string
 	since           time.Duration // 0: only new ones
 	count           int           // 0: for ever
-	ready           func()        // called once nothing can be missed any more
+	ready           func() error  // called once nothing can be missed any more
 }
 
 // consumer begins at an exact place in the stream: where "new" is would move with
@@ -119,7 +120,9 @@ func watch(ctx context.Context, js jetstream.JetStream, w watched, show func([]b
 		return fmt.Errorf("follow stream %s: %w", w.stream, err)
 	}
 	defer messages.Stop()
-	w.ready()
+	if err := w.ready(); err != nil {
+		return err
+	}
 	for seen := 0; w.count == 0 || seen < w.count; seen++ {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if ctx.Err() != nil {
