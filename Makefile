@@ -60,7 +60,7 @@ example-order-timeout: ## orders that are cancelled unless they are paid in time
 	bin/example-order-timeout -timerd bin/timerd $(ARGS)
 
 deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
-	@scripts/deps.sh go redis cc
+	@scripts/deps.sh go redis redis_cli cc
 
 clean: ## remove what was built
 	@if [ -d .cache ]; then chmod -R u+w .cache; fi

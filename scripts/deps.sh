@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing of: go (only checked), redis (redis-server or valkey-server, 7.0 or later),
+# Installs what is missing of: go (only checked), redis (redis-server or valkey-server, 7.0 or later), redis_cli,
 # cc (a C compiler, for the race detector). Usage: scripts/deps.sh WHAT...
 # Uses the system's package manager, with sudo where needed. Says nothing when all is there.
 set -euo pipefail
@@ -76,6 +76,11 @@ need_redis() {
   version=$("$binary" --version | sed -n 's/.* v=\([0-9]*\)\..*/\1/p')
   [ "${version:-0}" -ge 7 ] ||
     fail "$binary is too old: $("$binary" --version); timerd needs Redis 7.0 or later, or Valkey"
+}
+
+# The tests use the client too; on Debian it is a package of its own.
+need_redis_cli() {
+  command -v redis-cli >/dev/null || install_packages "redis-tools" "redis" "redis|valkey" "redis"
 }
 
 need_cc() {

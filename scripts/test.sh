@@ -62,6 +62,9 @@ step "go mod tidy" go mod tidy -diff
 step "go vet" go vet ./...
 step golangci-lint lint
 step govulncheck vulnerable
+if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
+  echo "NOT TESTED: examples/node, because node or npm is not installed"
+fi
 step "go test" go test -race -timeout 10m ./...
 
 if [ ${#failed[@]} -gt 0 ]; then
