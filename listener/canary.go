@@ -99,9 +99,8 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		overdue, adopting := c.check()
 		if len(overdue) > 0 {
 			err := c.lost(ctx, overdue)
-			var lost *flagsLostError
-			if errors.As(err, &lost) {
-				return err
+			if lost, ok := errors.AsType[*flagsLostError](err); ok {
+				return lost
 			}
 			if err != nil {
 				flagsErr = err
