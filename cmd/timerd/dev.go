@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -68,24 +67,41 @@ TIMERD_RETRY and the other variables that concern neither server have their effe
 
 // dev runs everything until the command's context ends or a part of it fails.
 func dev(cmd *cobra.Command, flags devFlags) (err error) {
+	for name, port := range map[string]*int{"--redis-port": &flags.redisPort, "--nats-port": &flags.natsPort} {
+		if *port == 0 {
+			*port, err = freePort()
+		} else {
+			err = checkFree(name, *port)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	dir, err := os.MkdirTemp("", "timerd-dev-")
+	if err != nil {
+		return fmt.Errorf("make a directory for the servers: %w; TMPDIR names another place", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	c, err := devConfig(dir, flags)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	// Here and not in serve, so that what answers is this timerd and no other one.
+	l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", flags.httpAddr)
+	if err != nil {
+		return fmt.Errorf("--http-addr=%s: %w; choose another address", flags.httpAddr, err)
+	}
+	defer func() { _ = l.Close() }() // serve has, once it runs
+	c.Service.HTTPAddr = l.Addr().String()
 	server, err := startDevRedis(cmd.Context(), dir, flags.redisPort)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	c, err := devConfig(server, dir, flags)
-	if err != nil {
-		return err
-	}
 	log := announce(cmd, c)
 
 	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(func() error { return serve(ctx, c, log) })
+	group.Go(func() error { return serveOn(ctx, l, c, log) })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -102,34 +118,18 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	return err
 }
 
-// devConfig is the environment's configuration with what dev decides.
-func devConfig(server *devRedis, dir string, flags devFlags) (config, error) {
+// devConfig is the environment's configuration with what dev decides. The ports
+// in flags are chosen.
+func devConfig(dir string, flags devFlags) (config, error) {
 	env, err := readEnvironment()
 	if err != nil {
 		return config{}, err
 	}
-	natsPort := flags.natsPort
-	if natsPort == 0 {
-		if natsPort, err = freePort(); err != nil {
-			return config{}, err
-		}
-	}
-	host, port, err := net.SplitHostPort(flags.httpAddr)
-	if err != nil {
-		return config{}, err
-	}
-	if port == "0" {
-		free, err := freePort()
-		if err != nil {
-			return config{}, err
-		}
-		port = strconv.Itoa(free)
-	}
-	env.Redis.URL, env.Redis.Mode = server.url(), string(modeStandalone)
-	env.NATS.URL, env.DataDir = fmt.Sprintf("%s://127.0.0.1:%d", embedded, natsPort), filepath.Join(dir, "nats")
+	env.Redis.URL, env.Redis.Mode = devRedisURL(flags.redisPort), string(modeStandalone)
+	env.NATS.URL, env.DataDir = fmt.Sprintf("%s://127.0.0.1:%d", embedded, flags.natsPort), filepath.Join(dir, "nats")
 	env.NATS.Creds, env.NATS.CA, env.NATS.Cert, env.NATS.Key = "", "", "", ""
 	env.Namespaces = "*"
-	env.HTTPAddr = net.JoinHostPort(host, port)
+	env.HTTPAddr = flags.httpAddr
 	if _, chosen := os.LookupEnv(envPrefix + "_LOG_LEVEL"); !chosen {
 		env.LogLevel = "warn" // the firings are what is to be seen
 	}
@@ -159,7 +159,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config, server *devRedis, s
 		stream:  c.NATS.Streams.Fired(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
-			_, err := fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, server.url(), natsURL, c.Service.HTTPAddr)
+			_, err := fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, devRedisURL(server.port), natsURL, c.Service.HTTPAddr)
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
 			}

@@ -43,17 +43,9 @@ type devRedis struct {
 }
 
 // startDevRedis starts a redis-server with the shipped settings and its data in
-// dir. It returns once the server answers.
+// dir, on a port that is free. It returns once the server answers.
 func startDevRedis(ctx context.Context, dir string, port int) (*devRedis, error) {
 	binary, err := findRedis()
-	if err != nil {
-		return nil, err
-	}
-	if port == 0 {
-		port, err = freePort()
-	} else {
-		err = checkFree("--redis-port", port)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -103,9 +95,12 @@ func (s *devRedis) answers(ctx context.Context) error {
 	}
 }
 
-func (s *devRedis) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *devRedis) addr() string { return localAddr(s.port) }
 
-func (s *devRedis) url() string { return "redis://" + s.addr() + "/0" }
+// devRedisURL returns the URL of the server on a port.
+func devRedisURL(port int) string { return "redis://" + localAddr(port) + "/0" }
+
+func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 func (s *devRedis) stop() error { return s.process.Stop(devRedisGrace) }
 
@@ -131,7 +126,7 @@ func findRedis() (string, error) {
 // checkFree returns an error that names the flag if somebody listens on a port of
 // 127.0.0.1.
 func checkFree(flag string, port int) error {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	l, err := net.Listen("tcp", localAddr(port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%s=%d is in use; choose another port, or 0 for a free one", flag, port)

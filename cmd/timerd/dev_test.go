@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
@@ -130,19 +132,44 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 		{"dev --http-addr 80", "--http-addr=80: want host:port", exitUsage},
 		{"dev now", "unknown command", exitUsage},
 		{"dev", "TIMERD_RETRY", exitUsage},
-		{"dev --redis-port " + port, "--redis-port=" + port + " is in use", exitFailed},
 	} {
 		if code, _, errs := timerd(t, "", strings.Fields(test.args)...); code != test.code || !strings.Contains(errs, test.want) {
 			t.Errorf("timerd %s: exit code %d, want %d and %q\n%s", test.args, code, test.code, test.want, errs)
 		}
 	}
 	setEnv(t, nil)
-	if code, _, errs := timerd(t, "", "dev", "--nats-port", port, "--no-samples"); code != exitFailed || !strings.Contains(errs, "address already in use") {
-		t.Errorf("a taken port of NATS: exit code %d\n%s", code, errs)
+	for args, want := range map[string]string{
+		"dev --redis-port " + port: "--redis-port=" + port + " is in use",
+		"dev --nats-port " + port:  "--nats-port=" + port + " is in use",
+	} {
+		if code, out, errs := timerd(t, "", strings.Fields(args)...); code != exitFailed || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("timerd %s: exit code %d, want %q\n%s%s", args, code, want, out, errs)
+		}
 	}
+	t.Setenv("TMPDIR", "/nonexistent")
+	if code, _, errs := timerd(t, "", "dev"); code != exitFailed || !strings.Contains(errs, "TMPDIR") {
+		t.Errorf("without a place for its files: exit code %d\n%s", code, errs)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv("PATH", t.TempDir())
 	if code, _, errs := timerd(t, "", "dev"); code != exitFailed || !strings.Contains(errs, "apt-get install redis-server") {
 		t.Errorf("without redis-server: exit code %d\n%s", code, errs)
+	}
+}
+
+// Another timerd at the address, ready as it may be, is not taken for this one.
+func TestDevTellsATakenHTTPAddress(t *testing.T) {
+	testenv.NoLeaks(t)
+	setEnv(t, nil)
+	t.Setenv("TMPDIR", t.TempDir())
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Errorf("asked for %s", r.URL)
+		w.WriteHeader(http.StatusOK)
+	}))
+	defer other.Close()
+	addr := strings.TrimPrefix(other.URL, "http://")
+	if code, out, errs := timerd(t, "", "dev", "--http-addr", addr); code != exitFailed || out != "" || !strings.Contains(errs, "--http-addr="+addr+": listen") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }
 

@@ -44,7 +44,21 @@ func runServe(cmd *cobra.Command, _ []string) error {
 	return err
 }
 
-// serve runs timerd until ctx ends.
+// serve runs timerd until ctx ends. A taken HTTP address is an error before
+// anything else is tried.
+func serve(ctx context.Context, c config, log *slog.Logger) error {
+	if err := refuseCluster(c.Redis); err != nil {
+		return err
+	}
+	l, err := listenHTTP(ctx, c.Service.HTTPAddr)
+	if err != nil {
+		return err
+	}
+	return serveOn(ctx, l, c, log)
+}
+
+// serveOn runs timerd until ctx ends. Its HTTP server answers on l, which may be
+// nil for none, and which is closed at the end.
 //
 //	                 hints                     wake, gap
 //	Redis ── events ──────▶ listener ─────────────────────────▶ reconciler
@@ -58,10 +72,10 @@ func runServe(cmd *cobra.Command, _ []string) error {
 // At the end the listener, the reconciler and the retry intake stop first, so that
 // nothing new is claimed; then the publisher finishes and settles what it has; then the HTTP
 // server and the connections end.
-func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
+func serveOn(ctx context.Context, httpListener net.Listener, c config, log *slog.Logger) (err error) {
 	began := time.Now()
-	if err := refuseCluster(c.Redis); err != nil {
-		return err
+	if httpListener != nil {
+		defer func() { _ = httpListener.Close() }() // its server has, once it runs
 	}
 	conns, err := connectBoth(ctx, connector{log: log, patience: startPatience}, c)
 	if err != nil {
@@ -149,10 +163,6 @@ func serve(ctx context.Context, c config, log *slog.Logger) (err error) {
 		rec.SetComplete(false)
 	}
 
-	httpListener, err := listenHTTP(ctx, c.Service.HTTPAddr)
-	if err != nil {
-		return err
-	}
 	log.Info("timerd is running", "version", versionText(), "instance", instance, "redis", c.Redis.Shown, "nats", c.NATS.Shown,
 		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(httpListener), "after", time.Since(began).Round(time.Millisecond))
 	err = runAll(ctx, intake, publisher.Run, func(ctx context.Context) error {
