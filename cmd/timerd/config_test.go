@@ -212,12 +212,14 @@ func TestConfigHidesSecrets(t *testing.T) {
 		"redis://user:%zzs3cr3t@127.0.0.1", "redis://user:s3cr3t@", "redis://:s3cr3t", "://:s3cr3t@x", "redis://127.0.0.1/x?password=s3cr3t",
 		"redis://127.0.0.1/0?master_name=m&password=s3cr3t&db=x", "redis://127.0.0.1/0?master_name=m&username=u&password=s3cr3t",
 		"redis://user:s3cr3t\n@127.0.0.1", "redis://127.0.0.1/?password=a%40s3cr3t", "redis://:@s3cr3t@127.0.0.1/db",
-		"redis://u:s3cr3t@127.0.0.1/0?addr=:s3cr3t@x",
+		"redis://u:s3cr3t@127.0.0.1/0?addr=:s3cr3t@x", "redis://127.0.0.1/0?sentinel_password=s3cr3t", "redis://127.0.0.1/0?foo=s3cr3t",
+		"redis://127.0.0.1/0?foo=x&foo=s3cr3t", "redis://127.0.0.1/0?master_name=m&sentinel_password=s3cr3t", "redis://127.0.0.1/0?disableIdentity=s3cr3t",
+		"redis://127.0.0.1/0?unstable_resp3=s3cr3t", "redis://127.0.0.1/0?Password=s3cr3t&db=1", "redis://127.0.0.1/0?pipeline_pool_size=s3cr3t",
 	}
 	natsURLs := []string{
 		"nats://s3cr3t@127.0.0.1", "nats://user:s3cr3t@127.0.0.1", "s3cr3t@127.0.0.1", "user:s3cr3t@127.0.0.1:4222",
 		"http://s3cr3t@127.0.0.1", "nats://s3cr3t@127.0.0.1:port", "nats://user:s3/s3cr3t@127.0.0.1,nats://x",
-		"nats://a,nats://user:s3cr3t@", "wss://u:s3cr3t@a,nats://u:s3cr3t@b", "embedded://u:s3cr3t@127.0.0.1:4222",
+		"nats://a?token=s3cr3t", "http://a?token=s3cr3t", "nats://a,nats://user:s3cr3t@", "wss://u:s3cr3t@a,nats://u:s3cr3t@b", "embedded://u:s3cr3t@127.0.0.1:4222",
 	}
 	try := func(env map[string]string) {
 		env["TIMERD_NAMESPACES"] = "*"
