@@ -152,8 +152,8 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "ls", "--limit", "1"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(errs, "more than these 1") {
 		t.Errorf("ls --limit 1: %d %s%s", code, out, errs)
 	}
-	if out := ok(t, "ls", "nosuch"); out != "" {
-		t.Errorf("ls of nothing: %s", out)
+	if code, out, errs := timerd(t, "", "ls", "nosuch"); code != 0 || out != "" || errs != "timerd: 0 pending timers\n" {
+		t.Errorf("ls of nothing: %d %s%s", code, out, errs)
 	}
 
 	if out := ok(t, "cancel", "app:mod:typ:1"); out != "cancelled\n" {

@@ -40,8 +40,8 @@ const (
 // and none can hide another one or print a secret.
 type environment struct {
 	Redis struct {
-		URL  string `default:"redis://127.0.0.1:6379/0" desc:"go-redis URL: redis://, rediss:// or unix://; in sentinel and cluster mode with go-redis's own URL parameters"`
-		Mode string `default:"standalone" desc:"standalone, sentinel or cluster"`
+		URL  string `default:"redis://127.0.0.1:6379/0" desc:"go-redis URL: redis://, rediss:// or unix://; in sentinel mode with go-redis's own URL parameters"`
+		Mode string `default:"standalone" desc:"standalone or sentinel; this version refuses cluster"`
 	}
 	NATS struct {
 		URL   string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR"`
@@ -57,7 +57,7 @@ type environment struct {
 	Lease          string `default:"10s" desc:"how long a claim outlives a dead timerd"`
 	MaxPayload     string `split_words:"true" default:"262144" desc:"bytes of payload that a timer may have"`
 	KeyspaceEvents string `split_words:"true" default:"on" desc:"off: run without Redis's events, by audit and sweep only"`
-	SubjectPrefix  string `split_words:"true" default:"timers" desc:"first token of the NATS subjects"`
+	SubjectPrefix  string `split_words:"true" default:"timers" desc:"what the NATS subjects begin with: one token, or several joined by dots"`
 	Stream         string `default:"TIMERS" desc:"name of the JetStream stream; with _RETRY and _DEAD appended, of the two others"`
 	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off"`
 	LogLevel       string `split_words:"true" default:"info" desc:"debug, info, warn or error"`

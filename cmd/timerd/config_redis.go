@@ -16,7 +16,7 @@ type redisMode string
 const (
 	modeStandalone redisMode = "standalone"
 	modeSentinel   redisMode = "sentinel"
-	modeCluster    redisMode = "cluster"
+	modeCluster    redisMode = "cluster" // refused
 )
 
 // clientName is how timerd shows in CLIENT LIST and in NATS's connection list.
@@ -28,7 +28,6 @@ type redisConfig struct {
 	Shown      string // the URL without its secrets
 	standalone *redis.Options
 	sentinel   *redis.FailoverOptions
-	cluster    *redis.ClusterOptions
 }
 
 // newClient returns a client that connects when it is first used. Contexts bound
@@ -39,10 +38,6 @@ func (c redisConfig) newClient() redis.UniversalClient {
 		o := *c.sentinel
 		o.ContextTimeoutEnabled = true
 		return redis.NewFailoverClient(&o)
-	case modeCluster:
-		o := *c.cluster
-		o.ContextTimeoutEnabled = true
-		return redis.NewClusterClient(&o)
 	default:
 		o := *c.standalone
 		o.ContextTimeoutEnabled = true
@@ -55,8 +50,6 @@ func (c redisConfig) db() int {
 	switch c.Mode {
 	case modeSentinel:
 		return c.sentinel.DB
-	case modeCluster:
-		return 0
 	default:
 		return c.standalone.DB
 	}
@@ -67,6 +60,13 @@ func parseRedis(env *environment, f *faults) redisConfig {
 	var parse func(string) error
 	var want string
 	switch c.Mode {
+	case modeCluster:
+		f.addf("REDIS_MODE", "cluster mode: this version keeps its schedule in a single Redis or one with Sentinel; want standalone or sentinel")
+		return c
+	default:
+		f.add("REDIS_MODE", env.Redis.Mode, "standalone or sentinel")
+		c.Mode = modeStandalone // so that what is wrong with the URL is told too
+		fallthrough
 	case modeStandalone:
 		want = "redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path?db=0"
 		parse = func(s string) (err error) { c.standalone, err = redis.ParseURL(s); return err }
@@ -82,18 +82,6 @@ func parseRedis(env *environment, f *faults) redisConfig {
 			}
 			return err
 		}
-	case modeCluster:
-		want = "redis://node1:6379, with ?addr=node2:6379&addr=node3:6379 for further nodes"
-		parse = func(s string) (err error) {
-			c.cluster, err = redis.ParseClusterURL(s)
-			if err == nil && (c.cluster.ReadOnly || c.cluster.RouteByLatency || c.cluster.RouteRandomly) {
-				err = errors.New("read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the masters")
-			}
-			return err
-		}
-	default:
-		f.add("REDIS_MODE", env.Redis.Mode, "standalone, sentinel or cluster")
-		return c
 	}
 	shown, ok := showURL(env.Redis.URL)
 	if err := parse(env.Redis.URL); err != nil || !ok {
@@ -116,8 +104,6 @@ func (c redisConfig) tlsConfigs() []*tls.Config {
 	switch c.Mode {
 	case modeSentinel:
 		return []*tls.Config{c.sentinel.TLSConfig}
-	case modeCluster:
-		return []*tls.Config{c.cluster.TLSConfig}
 	default:
 		return []*tls.Config{c.standalone.TLSConfig}
 	}
@@ -174,8 +160,8 @@ func isHarmless(name string) bool {
 	switch name {
 	case "db", "addr", "master_name", "client_name", "protocol", "skip_verify", "max_retries", "min_retry_backoff", "max_retry_backoff",
 		"dial_timeout", "read_timeout", "write_timeout", "pool_timeout", "pool_size", "pool_fifo", "min_idle_conns", "max_idle_conns",
-		"max_active_conns", "conn_max_idle_time", "conn_max_lifetime", "idle_timeout", "max_conn_age", "max_redirects",
-		"read_only", "replica_only", "route_by_latency", "route_randomly":
+		"max_active_conns", "conn_max_idle_time", "conn_max_lifetime", "idle_timeout", "max_conn_age",
+		"replica_only", "route_by_latency", "route_randomly":
 		return true
 	}
 	return false

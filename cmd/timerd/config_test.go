@@ -76,9 +76,9 @@ func TestConfigValues(t *testing.T) {
 		{"REDIS_URL", "redis://127.0.0.1/-1", "want 0 or more"},
 		{"REDIS_URL", "redis://127.0.0.1?colour=red", "unexpected option: colour"},
 		{"REDIS_MODE", "standalone", ""},
-		{"REDIS_MODE", "Cluster", ""},
+		{"REDIS_MODE", "Cluster", "this version keeps its schedule in a single Redis"},
 		{"REDIS_MODE", "sentinel", "master_name is missing"},
-		{"REDIS_MODE", "replica", "want standalone, sentinel or cluster"},
+		{"REDIS_MODE", "replica", "want standalone or sentinel"},
 		{"NATS_URL", "nats://127.0.0.1:4333", ""},
 		{"NATS_URL", "localhost", ""},
 		{"NATS_URL", "tls://token@a.example, nats://user:pw@b.example:4222", ""},
@@ -190,6 +190,14 @@ func TestConfigTellsEveryFaultAtOnce(t *testing.T) {
 	}
 	if n := strings.Count(err.Error(), "TIMERD_NAMESPACES"); n != 2 {
 		t.Errorf("%d faults of TIMERD_NAMESPACES, want 2: %v", n, err)
+	}
+}
+
+func TestConfigChecksTheURLOfABadMode(t *testing.T) {
+	setEnv(t, map[string]string{"TIMERD_REDIS_MODE": "replica", "TIMERD_REDIS_URL": "redis://127.0.0.1/x"})
+	_, err := readConfig(sectionRedis)
+	if err == nil || !strings.Contains(err.Error(), "TIMERD_REDIS_MODE") || !strings.Contains(err.Error(), "TIMERD_REDIS_URL") {
+		t.Errorf("want both faults, got: %v", err)
 	}
 }
 

@@ -151,9 +151,6 @@ that says why; the exit code is then 1.` + selectionHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			chosen.args = args
 			return withDeadLetters(cmd, chosen, sectionNATS|sectionRedis, func(all *deadLetters, c config, log *slog.Logger) error {
-				if err := refuseCluster(c.Redis); err != nil {
-					return err
-				}
 				rdb, err := openRedis(cmd, c, log)
 				if err != nil {
 					return err

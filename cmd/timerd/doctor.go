@@ -132,9 +132,6 @@ func examineConfig() (findings []doctor.Finding, broken section, all config) {
 }
 
 func examineRedis(ctx context.Context, connect connector, c config) []doctor.Finding {
-	if err := refuseCluster(c.Redis); err != nil {
-		return []doctor.Finding{{Level: doctor.Fail, Check: checkRedis, Text: err.Error(), Fix: "set TIMERD_REDIS_MODE to standalone or sentinel, with a Redis that is no cluster"}}
-	}
 	rdb, err := connect.redis(ctx, c.Redis)
 	if err != nil {
 		fix := "start Redis, or correct TIMERD_REDIS_URL"

@@ -80,7 +80,7 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 		"TIMERD_REDIS_MODE": "cluster", "TIMERD_NAMESPACES": "*",
 		"TIMERD_NATS_URL": "embedded://" + nats.Addr(), "TIMERD_DATA_DIR": t.TempDir(),
 	})
-	if code, out, _ := timerd(t, "", "doctor"); code != 1 || !strings.Contains(out, "fail  redis             TIMERD_REDIS_MODE=cluster") ||
+	if code, out, _ := timerd(t, "", "doctor"); code != 2 || !strings.Contains(out, "fail  configuration     TIMERD_REDIS_MODE: cluster mode") ||
 		!strings.Contains(out, "warn  nats              embedded; it cannot be checked") {
 		t.Errorf("cluster and embedded: %d\n%s", code, out)
 	}

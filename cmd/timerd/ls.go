@@ -68,9 +68,6 @@ func list(cmd *cobra.Command, namespace keys.Namespace, limit int, asJSON bool) 
 		return err
 	}
 	defer func() { err = errors.Join(err, rdb.Close()) }()
-	if err := refuseCluster(c.Redis); err != nil {
-		return err
-	}
 	now, err := rdb.Time(cmd.Context()).Result()
 	if err != nil {
 		return fmt.Errorf("read the clock of Redis: %w", err)
@@ -107,7 +104,13 @@ func list(cmd *cobra.Command, namespace keys.Namespace, limit int, asJSON bool) 
 		rows++
 		return writeErr == nil
 	})
-	err = errors.Join(err, writeErr, table.Flush())
+	if writeErr == nil {
+		writeErr = table.Flush() // else it would fail again with the same error
+	}
+	err = errors.Join(err, writeErr)
+	if rows == 0 && err == nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: 0 pending timers")
+	}
 	if more {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", rows)
 	}
@@ -120,12 +123,4 @@ func dataStatus(s schedule.Status) string {
 		return event.StatusTooLarge
 	}
 	return event.StatusMissing
-}
-
-// refuseCluster returns an error in cluster mode, which schedule does not serve.
-func refuseCluster(c redisConfig) error {
-	if c.Mode == modeCluster {
-		return errors.New("TIMERD_REDIS_MODE=cluster: this version keeps its schedule in a single Redis or one with Sentinel")
-	}
-	return nil
 }

@@ -34,9 +34,8 @@ func main() {
 	// A write to a closed pipe is to fail, not to end the program before its
 	// servers and files are cleared away.
 	signal.Ignore(syscall.SIGPIPE)
-	if c, err := readConfig(sectionLog); err == nil {
-		redis.SetLogger(redisLogger{newLogger(c.Log, os.Stderr)})
-	}
+	c, _ := readConfig(sectionLog) // each command reads it again, and tells its faults
+	redis.SetLogger(redisLogger{newLogger(c.Log, os.Stderr)})
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -47,9 +47,6 @@ func runServe(cmd *cobra.Command, _ []string) error {
 // serve runs timerd until ctx ends. A taken HTTP address is an error before
 // anything else is tried.
 func serve(ctx context.Context, c config, log *slog.Logger) error {
-	if err := refuseCluster(c.Redis); err != nil {
-		return err
-	}
 	l, err := listenHTTP(ctx, c.Service.HTTPAddr)
 	if err != nil {
 		return err
