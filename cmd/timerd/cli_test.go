@@ -44,7 +44,16 @@ func TestUsage(t *testing.T) {
 		{"canel x", "did you mean cancel?"},
 		{"--nosuch", "unknown flag: --nosuch"},
 		{"version now", "Try: timerd version --help"},
-		{"set a:b:c:d", "accepts between 2 and 3 arg(s)"},
+		{"set a:b:c:d", "want KEY DELAY [PAYLOAD], got 1"},
+		{"set a:b:c:d 30s some words", "put quotes around a PAYLOAD"},
+		{"set a:b:c 30s", "want app:module:type:id"},
+		{"get a:b:c", "want app:module:type:id"},
+		{"cancel a:b:c", "want app:module:type:id"},
+		{"set a:b:c:" + strings.Repeat("d", 1030) + " 30s", "ddd… (1036 bytes)\": timer key too long: 1036 bytes"},
+		{"set a:b:c:d 0s", "want at least 1ms from now"},
+		{"set a:b:c:d -5s", "DELAY cannot be negative"},
+		{"set a:b:c:d 5s --nosuch", "unknown flag: --nosuch"},
+		{"set a:b:c:d -- -5s", "want at least 1ms from now"},
 		{"set a:b:c:d soon", `DELAY "soon": want a duration such as`},
 		{"set a:b:c:d 30", `DELAY "30": want`},
 		{"set a:b:c:d @soon", "want milliseconds since 1970"},
@@ -165,7 +174,10 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending") {
 		t.Errorf("get of a cancelled timer: %d %s%s", code, out, errs)
 	}
-	if code, _, errs := timerd(t, "", "set", "app:mod", "1h"); code != 1 || !strings.Contains(errs, "want app:module:type:id") {
+	if code, _, errs := timerd(t, "", "set", "app:mod:typ:1", "@99999999999999999"); code != 2 || !strings.Contains(errs, "Try: timerd set --help") {
+		t.Errorf("set for a time too far away: %d %s", code, errs)
+	}
+	if code, _, errs := timerd(t, "", "set", "app:mod", "1h"); code != 2 || !strings.Contains(errs, "want app:module:type:id") {
 		t.Errorf("set of another key: %d %s", code, errs)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
 )
 
 const keyHelp = `KEY is app:module:type:id, as it is in Redis.`
@@ -33,10 +34,13 @@ PAYLOAD is what the event brings; - reads it from standard input.`,
 		Example: `  timerd set shop:order:timeout:42 30m '{"order":42}'
   timerd set shop:report:daily:1 2027-01-01T00:00:00Z
   cat invoice.json | timerd set shop:invoice:due:7 720h - --nx`,
-		Args: arguments(cobra.RangeArgs(2, 3)),
+		Args: setArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if nx && xx {
 				return usagef(cmd, "--nx and --xx exclude each other")
+			}
+			if err := checkKey(cmd, args[0]); err != nil {
+				return err
 			}
 			when, err := parseWhen(args[1])
 			if err != nil {
@@ -85,6 +89,14 @@ PAYLOAD is what the event brings; - reads it from standard input.`,
 			})
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		for digit := '0'; digit <= '9'; digit++ {
+			if strings.HasPrefix(err.Error(), fmt.Sprintf("unknown shorthand flag: %q", digit)) {
+				return usagef(cmd, "DELAY cannot be negative, and a PAYLOAD that begins with - comes after --")
+			}
+		}
+		return &usageError{cmd.CommandPath(), err}
+	})
 	cmd.Flags().BoolVar(&nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&xx, "xx", false, "only if there is such a timer")
 	cmd.Flags().IntVar(&attempt, "attempt", 0, "the attempt that it fires as; default: what the payload says, or 1")
@@ -106,6 +118,9 @@ func newGet() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asJSON && raw {
 				return usagef(cmd, "--json and --raw exclude each other")
+			}
+			if err := checkKey(cmd, args[0]); err != nil {
+				return err
 			}
 			return withTimers(cmd, func(ctx context.Context, timers *client.Timers, rdb redis.UniversalClient) error {
 				timer, found, err := timers.Get(ctx, args[0])
@@ -152,6 +167,9 @@ The exit code is 0 only for the first.
 		Example: `  timerd cancel shop:order:timeout:42`,
 		Args:    arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkKey(cmd, args[0]); err != nil {
+				return err
+			}
 			return withTimers(cmd, func(ctx context.Context, timers *client.Timers, _ redis.UniversalClient) error {
 				outcome, err := timers.Cancel(ctx, args[0])
 				if err != nil {
@@ -169,7 +187,27 @@ The exit code is 0 only for the first.
 	}
 }
 
-// withTimers calls f with a connection to Redis.
+// setArgs is the argument check of set.
+func setArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) < 2:
+		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d of them", len(args))
+	case len(args) > 3:
+		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d arguments; put quotes around a PAYLOAD with spaces", len(args))
+	}
+	return nil
+}
+
+// checkKey returns a *usageError for a KEY that is none of a timer.
+func checkKey(cmd *cobra.Command, key string) error {
+	if _, err := keys.Parse(key); err != nil {
+		return usagef(cmd, "KEY %q: %w", abbreviate(key), err)
+	}
+	return nil
+}
+
+// withTimers calls f with a connection to Redis. What the function library refuses
+// becomes a *usageError.
 func withTimers(cmd *cobra.Command, f func(context.Context, *client.Timers, redis.UniversalClient) error) error {
 	c, log, err := commandConfig(cmd, sectionRedis)
 	if err != nil {
@@ -179,7 +217,11 @@ func withTimers(cmd *cobra.Command, f func(context.Context, *client.Timers, redi
 	if err != nil {
 		return err
 	}
-	return errors.Join(f(cmd.Context(), client.New(rdb), rdb), rdb.Close())
+	err = f(cmd.Context(), client.New(rdb), rdb)
+	if errors.Is(err, client.ErrInvalid) {
+		err = &usageError{cmd.CommandPath(), err}
+	}
+	return errors.Join(err, rdb.Close())
 }
 
 // waitFrom returns how long it is until due by the clock of Redis, in brackets,
@@ -202,6 +244,9 @@ func parseWhen(s string) (client.When, error) {
 		return client.At(time.UnixMilli(n)), nil
 	}
 	if d, err := time.ParseDuration(s); err == nil {
+		if d < time.Millisecond {
+			return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
+		}
 		return client.After(d), nil
 	}
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
