@@ -120,7 +120,11 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections section, f f
 		all.subject = namespace.Subject(c.NATS.Streams.Prefix, keys.Dead)
 	}
 	if chosen.seq > 0 {
-		if _, err := all.get(ctx, chosen.seq); err != nil {
+		_, err := all.get(ctx, chosen.seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return fmt.Errorf("stream %s: no dead letter %d; timerd dead ls shows their numbers", c.NATS.Streams.Dead(), chosen.seq)
+		}
+		if err != nil {
 			return err
 		}
 		all.first, all.last = chosen.seq, chosen.seq

@@ -138,7 +138,7 @@ func TestDead(t *testing.T) {
 	if out := ok(t, "dead", "purge", "--seq", "5", "--yes"); out != "1 purged\n" {
 		t.Errorf("dead purge --seq: %s", out)
 	}
-	if code, _, errs := timerd(t, "", "dead", "purge", "--seq", "5"); code != 1 || !strings.Contains(errs, "dead letter 5") {
+	if code, _, errs := timerd(t, "", "dead", "purge", "--seq", "5"); code != 1 || !strings.Contains(errs, "no dead letter 5;") {
 		t.Errorf("dead purge of a letter that is gone: %d %s", code, errs)
 	}
 	if code, out, _ := timerd(t, "yes\n", "dead", "purge", "shop", "--older-than", "1ns"); code != 0 || out != "1 purged\n" {

@@ -64,7 +64,7 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 			Help: "Firings claimed by this process and not yet settled.",
 		}, func() float64 { return float64(inFlight()) }),
 	)
-	return &metrics{
+	m := &metrics{
 		fired: counters("fired_total", "Events published and acknowledged by JetStream, by what made them fire.", "trigger"),
 		lateness: histogram("lateness_seconds", "How long after its due time an event was published.",
 			[]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600}),
@@ -86,6 +86,25 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		pending:     gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
 		firing:      gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
 		complete:    gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
+	}
+	m.startAtZero()
+	return m
+}
+
+// startAtZero makes the counters with known labels show before they count: rate()
+// does not see the first increment of a counter that was not there.
+func (m *metrics) startAtZero() {
+	for _, trigger := range []schedule.Trigger{schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim} {
+		m.fired.WithLabelValues(string(trigger))
+	}
+	for _, class := range []notify.Failure{
+		notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
+		notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge,
+	} {
+		m.failures.WithLabelValues(string(class))
+	}
+	for _, class := range []notify.DeadClass{notify.DeadExhausted, notify.DeadMalformed} {
+		m.dead.WithLabelValues(string(class))
 	}
 }
 
