@@ -60,13 +60,15 @@ func parseRedis(env *environment, f *faults) redisConfig {
 	var parse func(string) error
 	var want string
 	switch c.Mode {
+	case modeStandalone, modeSentinel:
 	case modeCluster:
 		f.addf("REDIS_MODE", "cluster mode: this version keeps its schedule in a single Redis or one with Sentinel; want standalone or sentinel")
 		return c
 	default:
 		f.add("REDIS_MODE", env.Redis.Mode, "standalone or sentinel")
 		c.Mode = modeStandalone // so that what is wrong with the URL is told too
-		fallthrough
+	}
+	switch c.Mode {
 	case modeStandalone:
 		want = "redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path?db=0"
 		parse = func(s string) (err error) { c.standalone, err = redis.ParseURL(s); return err }

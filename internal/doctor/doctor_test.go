@@ -86,7 +86,7 @@ func TestRedisAsShipped(t *testing.T) {
 	for check, text := range map[string]string{
 		"redis version": s.Version(), "redis role": "master", "keyspace events": "notify-keyspace-events is",
 		"persistence": "append-only file", "eviction": "noeviction", "redis rights": "user default may do all that timerd does on its index and in app1:trans,shop",
-		"function library": "of this version", "clock": "that of Redis agrees",
+		"function library": "of this version", "redis clock": "that of Redis agrees",
 	} {
 		wants(t, findings, check, doctor.OK, text)
 	}
@@ -247,7 +247,7 @@ func TestNATS(t *testing.T) {
 	}
 	findings = checkNATS(t, js, maxPayload)
 	wants(t, findings, "streams", doctor.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit; duplicate window at least 1m0s")
-	wants(t, findings, "clock", doctor.OK, "that of NATS agrees")
+	wants(t, findings, "nats clock", doctor.OK, "that of NATS agrees")
 	wants(t, checkNATS(t, js, 1<<20), "nats limits", doctor.Warn, "fire without data", "max_payload: ")
 
 	if err := js.DeleteStream(t.Context(), "TIMERS"); err != nil {

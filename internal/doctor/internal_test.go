@@ -52,7 +52,7 @@ func TestSkew(t *testing.T) {
 		-1100 * time.Millisecond: Warn, 1200 * time.Millisecond: Warn, time.Hour: Warn,
 	} {
 		var r report
-		skew("Redis", before, after, before.Add(off), &r)
+		skew(checkRedisClock, "Redis", before, after, before.Add(off), &r)
 		if len(r) != 1 || r[0].Level != level {
 			t.Errorf("%v off: %+v", off, r)
 		}

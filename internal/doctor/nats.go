@@ -151,5 +151,5 @@ func (d *NATS) clock(ctx context.Context, r *report) {
 	if err != nil || stream.CachedInfo().TimeStamp.IsZero() {
 		return
 	}
-	skew("NATS", before, after, stream.CachedInfo().TimeStamp, r)
+	skew(checkNATSClock, "NATS", before, after, stream.CachedInfo().TimeStamp, r)
 }

@@ -22,7 +22,8 @@ const (
 	checkEviction    = "eviction"
 	checkRights      = "redis rights"
 	checkLibrary     = "function library"
-	checkClock       = "clock"
+	checkRedisClock  = "redis clock"
+	checkNATSClock   = "nats clock"
 )
 
 // maxSkew is how far apart clocks may be without a warning.
@@ -178,14 +179,14 @@ func (d *Redis) clock(ctx context.Context, r *report) {
 	at, err := d.rdb.Time(ctx).Result()
 	after := time.Now()
 	if err != nil {
-		r.fail(checkClock, "grant TIME: ACL SETUSER <user> +time", "TIME: %v", err)
+		r.fail(checkRedisClock, "grant TIME: ACL SETUSER <user> +time", "TIME: %v", err)
 		return
 	}
-	skew("Redis", before, after, at, r)
+	skew(checkRedisClock, "Redis", before, after, at, r)
 }
 
 // skew judges the clock of a server that was read between two local instants.
-func skew(server string, before, after, at time.Time, r *report) {
+func skew(check, server string, before, after, at time.Time, r *report) {
 	var off time.Duration
 	switch {
 	case at.Before(before):
@@ -194,9 +195,9 @@ func skew(server string, before, after, at time.Time, r *report) {
 		off = at.Sub(after)
 	}
 	if off.Abs() > maxSkew {
-		r.warn(checkClock, "let NTP or chrony set both clocks",
+		r.warn(check, "let NTP or chrony set both clocks",
 			"that of %s is off by %v from the one here: due times follow the clock of Redis, delays of retries that of NATS too", server, off.Round(time.Millisecond))
 		return
 	}
-	r.ok(checkClock, "that of %s agrees with the one here", server)
+	r.ok(check, "that of %s agrees with the one here", server)
 }
