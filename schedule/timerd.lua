@@ -45,8 +45,6 @@ local GRACE = 10000
 local FRESH, OLD = 4000, 3000
 -- By how much the clock of a server that takes over may be behind, in ms.
 local SKEW = 2000
--- A claim this soon after the due time, in ms, was there in time.
-local PUNCTUAL = 100
 -- How long a tombstone is kept, in ms, and how many one call removes at most:
 -- more than one claim adds, so that they never pile up.
 local REMEMBER, TRIM = 60000, 256
@@ -218,8 +216,7 @@ end
 -- If the caller has heard every event since the due time, it is the first case,
 -- unless that event is still on its way: so the old timer stays as a doubt until
 -- GRACE is over, and the event makes it owed after all.
---   Without events a punctual claim speaks for the first case too: there was no
--- time to set the key again. Otherwise ran_out tells.
+--   Without events ran_out tells.
 -- lease_end is that of the claimer, or 0. It returns the ref of an owed firing
 -- or nil; the key's own state is not yet taken in.
 local function contest(key, due, since, lease_end)
@@ -231,7 +228,7 @@ local function contest(key, due, since, lease_end)
     end
     -- One is in doubt already, so events are late by more than a whole life.
     if not ran_out(key, due, record) then return nil end
-  elseif now - due <= PUNCTUAL or not ran_out(key, due, record) then
+  elseif not ran_out(key, due, record) then
     return nil
   end
   forget(key)
