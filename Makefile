@@ -16,7 +16,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout deps clean
+.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout model deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -58,6 +58,12 @@ example-order-timeout: ## orders that are cancelled unless they are paid in time
 	@$(MAKE) --no-print-directory build
 	go build -trimpath -o bin/example-order-timeout ./examples/order-timeout
 	bin/example-order-timeout -timerd bin/timerd $(ARGS)
+
+model: ## check the model of the schedule exhaustively, see docs/model (ARGS: configurations, told step by step)
+	@scripts/deps.sh cc
+	@command -v spin >/dev/null || { apt-get update -q && apt-get install -y -q spin; } || \
+	  { echo "model: install spin by hand" >&2; exit 1; }
+	@docs/model/run.sh $(ARGS)
 
 deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
 	@scripts/deps.sh go redis redis_cli cc

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Checks timerd.pml exhaustively in every configuration below: those that have to hold hold, and those
+# in which something is dropped or wrong have the counterexample that they should have.
+# Usage: docs/model/run.sh [NAME...]   all, or those named, whose counterexamples are then told step by step
+# Needs spin and a C compiler; MEMORY (6000) is the limit of each run in MB.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# NAME | what must come of it: holds, or the assertion that fails | switches
+configurations='
+one-life            | holds     | -DCRASHES=2 -DLOSSES=1
+set-again           | holds     | -DLIVES=2 -DCRASHES=1 -DFAULTS=0
+set-again-deaf      | holds     | -DLIVES=2 -DCRASHES=0 -DFAULTS=0 -DLOSSES=1
+timer-set-again     | holds     | -DLIVES=2 -DONLY_TIMER_SET
+extend-cancel       | holds     | -DCRASHES=1 -DFAULTS=0 -DLOSSES=1 -DEXTENDS=1 -DCANCELS=1
+delete              | holds     | -DCRASHES=1 -DLOSSES=1 -DDELS=1
+retry               | holds     | -DONLY_TIMER_SET -DRETRIES=1 -DCANCELS=1
+retry-beside        | holds     | -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DFAULTS=0 -DH=3
+window              | holds     | -DNO_DELAYS -DCRASHES=1 -DWINDOW=3
+paused              | holds     | -DHINTS_TOO_LATE -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=6
+
+claim-early         | early     | -DMISTAKE_CLAIM_EARLY -DCRASHES=0 -DFAULTS=0
+claim-ignores-key   | early     | -DMISTAKE_CLAIM_IGNORES_KEY -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
+claim-without-lease | lost      | -DMISTAKE_CLAIM_WITHOUT_LEASE
+settle-before-ack   | lost      | -DMISTAKE_SETTLE_BEFORE_ACK
+overwrite-owed      | lost      | -DMISTAKE_OVERWRITE_OWED -DIGNORE_PAYLOADS -DN=1 -DLIVES=2 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+absence-cancels     | lost      | -DMISTAKE_ABSENCE_CANCELS -DHINT_DELAY=2 -DLIVES=2 -DCRASHES=0 -DFAULTS=0
+new-id-each-try     | duplicate | -DMISTAKE_NEW_ID_EACH_TRY
+no-tombstone        | duplicate | -DMISTAKE_NO_TOMBSTONE -DIGNORE_PAYLOADS
+punctual-claim      | lost      | -DMISTAKE_PUNCTUAL -DIGNORE_PAYLOADS -DN=1 -DONLY_PLAIN -DLIVES=2 -DCRASHES=1 -DFAULTS=0
+retry-forgets-id    | duplicate | -DMISTAKE_RETRY_FORGETS_ID -DRETRIES=1 -DONLY_TIMER_SET
+
+found-anyone        | lost      | -DFOUND_ANYONE_DISMISSES -DIGNORE_PAYLOADS -DLIVES=2 -DCRASHES=1 -DFAULTS=0
+found-due-tick      | lost      | -DFOUND_DUE_TICK_OVERWRITES -DLIVES=2 -DCRASHES=1 -DFAULTS=0
+found-doubt-cancel  | revived   | -DFOUND_DOUBT_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1 -DCANCELS=1
+found-old-expired   | duplicate | -DFOUND_OLD_EXPIRED_FIRES -DHINTS_TOO_LATE -DIGNORE_PAYLOADS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DH=6
+found-doubt-twice   | duplicate | -DFOUND_DOUBT_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1
+
+downtime            | lost      | -DCHECK_EVERY_SET -DONLY_PLAIN -DCRASHES=2
+short-payload       | bare      | -DCHECK_EVERY_PAYLOAD -DHINT_DELAY=2 -DONLY_PLAIN -DCRASHES=0
+short-set-again     | lost      | -DCHECK_EVERY_SET -DONLY_PLAIN -DLIVES=2 -DCRASHES=0 -DFAULTS=0
+lost-del            | undead    | -DCHECK_DEL -DDELS=1 -DLOSSES=1 -DCRASHES=0
+valkey-past         | undead    | -DCHECK_DEL -DDELS=1 -DVALKEY_EXPIRE_IN_THE_PAST -DCRASHES=0
+same-value          | lost      | -DSAME_VALUE -DIGNORE_PAYLOADS -DN=1 -DONLY_PLAIN -DLIVES=2 -DCRASHES=1 -DFAULTS=0
+changed-unheard     | stale     | -DCHECK_STALE -DONLY_PLAIN -DLIVES=2 -DCRASHES=2 -DFAULTS=0
+shortened-unheard   | lost      | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
+replication         | lost      | -DASYNC_REPLICATION_LOSS -DCRASHES=0
+nats-loss           | lost      | -DNATS_LOSS -DCRASHES=0
+window-too-short    | duplicate | -DNO_DELAYS -DCRASHES=1 -DWINDOW=2
+hints-too-late      | lost      | -DHINTS_TOO_LATE -DIGNORE_PAYLOADS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DH=6
+deafness-unnoticed  | lost      | -DDEAFNESS_UNNOTICED -DLIVES=2 -DN=1 -DLOSSES=1 -DCRASHES=0 -DFAULTS=0 -DH=6
+same-attempt        | lost      | -DPAYLOAD_STATES_ATTEMPT -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=0 -DFAULTS=0 -DH=3
+'
+
+# check NAME WANT SWITCH... prints one line of the table and fails if it is not as wanted.
+check() {
+  local name=$1 want=$2 dir=$work/$1 search='' got states seconds
+  shift 2
+  mkdir "$dir"
+  [ "$want" = holds ] || search=-DBFS # the shortest counterexample
+  (cd "$dir" && spin -a "$@" "$here/timerd.pml" >spin.out && "${CC:-cc}" -O2 -DSAFETY -DCOLLAPSE -DNOREDUCE \
+    -DMEMLIM="${MEMORY:-6000}" $search -o pan pan.c && nice -n 10 ./pan -m1000000 >out) || { cat "$dir"/*out; return 1; }
+  got=$(sed -n 's/.*assertion violated *!(\([a-z]*\)).*/\1/p;s/^pan.*\(invalid end state\|out of memory\|max search depth\).*/\1/p' "$dir/out" | head -n 1)
+  states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' "$dir/out")
+  seconds=$(sed -n 's/.*elapsed time \([0-9.]*\) .*/\1/p' "$dir/out")
+  if [ -z "$got" ] && grep -q 'errors: 0' "$dir/out" && ! grep -q 'not completed' "$dir/out"; then got=holds; fi
+  printf '%-20s %-10s %12s %8s s  %s\n' "$name" "${got:-failed}" "$states" "$seconds" "$([ "$got" = "$want" ] || echo "WANTED $want")"
+  [ "${told:-}" = "" ] || [ ! -e "$dir/timerd.pml.trail" ] ||
+    (cd "$dir" && spin -k timerd.pml.trail "$@" "$here/timerd.pml" | sed -n 's/^ *\([0-9]*: \(timerd\|client\|redis\).*\)/    \1/p')
+  rm -r "$dir"
+  [ "$got" = "$want" ]
+}
+
+told="$*" bad=0 count=0
+printf '%-20s %-10s %12s %10s\n' configuration outcome states time
+while IFS='|' read -r name want switches; do
+  name=${name// /} want=${want// /}
+  if [ -z "$name" ] || { [ -n "$told" ] && [[ " $told " != *" $name "* ]]; }; then continue; fi
+  count=$((count + 1))
+  # shellcheck disable=SC2086 # switches are words
+  check "$name" "$want" $switches || bad=$((bad + 1))
+done <<<"$configurations"
+if [ "$count" = 0 ]; then echo "no such configuration: $told" >&2; exit 2; fi
+if [ "$bad" != 0 ]; then echo "$bad of $count configurations are not as they should be"; exit 1; fi
+echo "all $count configurations are as they should be"

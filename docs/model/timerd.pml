@@ -1,0 +1,786 @@
+/*
+timerd in Promela: one key, two timerds, Redis, NATS and everything that can go
+wrong between them. README.md says what is left out and how to run it.
+
+Each d_step is one atomic step of Redis: one script of schedule/timerd.lua, under
+its name, or one command of a client. Between any two of them anything can happen,
+and time may pass.
+
+Time goes by in ticks. Until H everything may be slow, crash, or be lost, as far as
+the switches allow. From H on nothing fails any more, and time passes only when
+there is nothing left to do; at TMAX whatever is owed has to be in the stream.
+*/
+
+/* Scope: how much of each may happen. run.sh sets other values. */
+#ifndef LIVES
+#define LIVES 1			/* how often the client sets the key */
+#endif
+#ifndef CRASHES
+#define CRASHES 1
+#endif
+#ifndef LOSSES
+#define LOSSES 0		/* subscriptions that go deaf */
+#endif
+#ifndef CANCELS
+#define CANCELS 0		/* timer_cancel */
+#endif
+#ifndef DELS
+#define DELS 0			/* DEL */
+#endif
+#ifndef EXTENDS
+#define EXTENDS 0		/* EXPIRE to a later time */
+#endif
+#ifndef FAULTS
+#define FAULTS 1		/* replies of a claim, messages and acknowledgements lost on their way */
+#endif
+#ifndef RETRIES
+#define RETRIES 0		/* 1: the first event is given back to be retried, twice over */
+#endif
+#ifndef N
+#define N 2			/* timerds */
+#endif
+
+/* Times in ticks. What matters is their order, which is that of the real ones. */
+#ifndef H
+#define H 4
+#endif
+#define TMAX (H + 9)
+#define LEASE 2			/* 10 s */
+#ifndef WINDOW
+#define WINDOW TMAX		/* the duplicate window: 2 min */
+#endif
+#define GRACE 2			/* 10 s: how long a doubt lasts */
+#define CANARY 1		/* 3 s: how long deafness goes unnoticed */
+#define MAXAGE 1		/* 3 s: age up to which an expired event proves something by itself */
+#define FRESH 2			/* 4 s: age up to which a tombstone explains an expired event */
+#ifndef HINT_DELAY
+#define HINT_DELAY 1		/* how long a hint waits at most in a timerd that lives */
+#endif
+
+#define NO_EVENTS 255		/* since, of a timerd that hears no events */
+#define BUFFER 3		/* hints that may wait; beyond it is a gap */
+#define RETRY (LIVES + 1)	/* the life of the retry */
+#define REF(d, att) ((d) * 2 + (att))
+#define REFS (2 * (TMAX + 2))
+#define F 3			/* firings at once */
+
+mtype = { touched, gone, expired };					/* hints */
+mtype = { live, over, tie, replaced, deleted, cancelled };		/* what became of a life */
+mtype = { idle, claimed, sent, acked };					/* what a timerd does with its firing */
+mtype = { off, on, deaf };						/* subscriptions */
+mtype = { none, pending, finished };					/* the retry request */
+
+/* Redis: the clock, the trigger key, the schedule. A life stands for a payload. */
+byte now = 1;
+byte key_at, key_life, key_used;	/* PEXPIRETIME, 0: no key; value; last access */
+bool key_mark;				/* the value is timer_set's mark */
+byte due, due_life; bit due_att;	/* due, data: 0 is none; att 1 is a retry's attempt */
+byte doubt_due, doubt_life, doubt_end;	/* :?:key */
+byte past_due, past_life, past_end;	/* :d:key, a doubt that was dismissed */
+bool doubt_owed;			/* what ran_out said when the doubt arose */
+byte beside_due;			/* :due.attempt:key, always of life RETRY */
+byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
+byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
+bool retried;
+
+/* NATS: when each id was stored last; what is on its way to it; its answers. */
+byte stored[REFS];
+byte wire_id[N], wire_life[N];		/* 0 is none */
+bool answer[N];				/* the acknowledgement of what wire_id was */
+mtype request = none;			/* the retry request in its stream */
+byte request_due;
+
+/* The timerds. */
+bool up[N] = true;
+mtype phase[N] = idle;
+byte hand_ref[N], hand_life[N], hand_lease[N];
+mtype sub[N] = on;
+byte since[N] = 1;
+byte deaf_at[N];
+bool audit_keys[N], audit_index[N];
+chan hints[N] = [BUFFER] of { mtype, byte, byte };	/* kind, life (for the judge only), when */
+mtype last_hint[N];
+byte oldest_hint[N];
+
+/* The judge: what really became of each life, and what is in the stream. */
+byte lives;				/* set so far */
+byte holder;				/* the life that the key stands for */
+mtype life[LIVES + 2];
+byte life_due[LIVES + 2];
+bool known[LIVES + 2];			/* acknowledged or adopted: has to fire */
+byte messages[LIVES + 2];
+bool early, duplicate, lost, revived, stale, undead, bare;
+
+byte crashes = CRASHES, losses = LOSSES, cancels = CANCELS, dels = DELS, extends = EXTENDS, faults = FAULTS;
+
+/* Scratch of the scripts; always 0 between them, so that it adds no states. */
+byte s_was, s_at, s_ref, s_due, s_i, s_life, s_t, s_slot;
+bool s_hit;
+mtype s_kind;
+
+/* ---- Redis ---------------------------------------------------------------- */
+
+inline emit(kind, whose) {
+	for (s_i : 0 .. N - 1) {
+		if
+		:: sub[s_i] == on && last_hint[s_i] != kind ->
+			if
+			:: empty(hints[s_i]) -> oldest_hint[s_i] = now
+			:: full(hints[s_i]) -> silence(s_i)
+			:: nempty(hints[s_i]) && nfull(hints[s_i])
+			fi;
+			if
+			:: sub[s_i] == on -> hints[s_i]!kind,whose,now; last_hint[s_i] = kind
+			:: else
+			fi
+		:: else
+		fi
+	}
+	s_i = 0
+}
+
+/* The subscription is over, and what had come of it is dropped. */
+inline silence(i) {
+	sub[i] = off; since[i] = NO_EVENTS; deaf_at[i] = 0;
+	do :: nempty(hints[i]) -> hints[i]?_,_,_ :: empty(hints[i]) -> break od;
+	last_hint[i] = 0; oldest_hint[i] = 0
+}
+
+/* A key that has run out vanishes when it is looked at. In the tick of its due
+   time it is still there. s_at is PEXPIRETIME. */
+inline look() {
+	if
+	:: key_at != 0 && key_at < now -> s_life = key_life; key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit(expired, s_life); s_life = 0
+	:: else
+	fi;
+	s_at = key_at
+}
+
+inline write_key(at, whose, marked) {
+	key_at = at; key_life = whose; key_mark = marked; key_used = now; holder = whose;
+	emit(touched, 0)
+}
+
+inline delete_key() { key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit(gone, 0) }
+
+/* ---- timerd.lua ----------------------------------------------------------- */
+
+inline forget() { due = 0; due_life = 0; due_att = 0 }
+
+/* Sets s_slot to where ref is in firing, or to F. */
+inline find(ref) {
+	s_slot = 0;
+	do
+	:: s_slot < F && firing_ref[s_slot] != ref -> s_slot++
+	:: else -> break
+	od
+}
+
+/* Sets s_ref. lease is its end, or 0 for owed. */
+inline fire(at, att, whose, lease) {
+	s_due = at;
+	do
+	:: find(REF(s_due, att)); if :: s_slot < F -> s_due-- :: else -> break fi
+	od;
+	find(0);
+	assert(s_slot < F);
+	s_ref = REF(s_due, att);
+	firing_ref[s_slot] = s_ref; firing_lease[s_slot] = lease; firing_life[s_slot] = whose;
+	s_due = 0; s_slot = 0;
+#ifndef MISTAKE_NO_TOMBSTONE
+	fired = now
+#endif
+}
+
+inline owe(at) {
+	s_life = due_life; s_t = due_att;
+	forget();
+	fire(at, s_t, s_life, 0);
+	s_life = 0; s_t = 0
+}
+
+/* was is s_was; the key lives on with s_at. */
+inline upsert() {
+	if
+	:: due == 0 || !key_mark -> due_life = key_life; due_att = 0
+	:: else
+	fi;
+	key_used = now;
+	due = s_at;
+	known[due_life] = true
+}
+
+/* Sets s_hit. */
+inline ran_out(at, whose) {
+	if
+	:: key_at != 0 && key_used + 1 < at -> s_hit = false
+	:: key_at != 0 && key_used + 1 >= at && key_mark -> s_hit = false
+#ifdef SAME_VALUE
+	:: key_at != 0 && key_used + 1 >= at && !key_mark -> s_hit = false
+#else
+	:: key_at != 0 && key_used + 1 >= at && !key_mark -> s_hit = (key_life != whose)
+#endif
+	:: key_at == 0 -> s_hit = true
+	fi
+}
+
+/* Sets s_ref to the ref of an owed firing, or to 0. */
+inline contest(heard, lease) {
+	s_ref = 0;
+	if
+	:: s_was >= heard && doubt_due == 0 ->
+		doubt_due = s_was; doubt_life = due_life; doubt_end = now + GRACE;
+		ran_out(s_was, due_life); doubt_owed = s_hit; s_hit = false
+#ifdef MISTAKE_PUNCTUAL
+	:: s_was < heard && now - s_was <= 1
+#endif
+	:: else ->
+		ran_out(s_was, due_life);
+		if
+		:: s_hit -> s_life = due_life; s_t = due_att; forget(); fire(s_was, s_t, s_life, lease); s_life = 0; s_t = 0
+		:: else
+		fi;
+		s_hit = false
+	fi
+}
+
+inline drop_doubt() { doubt_due = 0; doubt_life = 0; doubt_end = 0; doubt_owed = false }
+
+/* The hint that dismisses a doubt may be older than the doubt: an expired event may follow. */
+inline dismiss() {
+	past_due = doubt_due; past_life = doubt_life; past_end = now + GRACE;
+	drop_doubt()
+}
+
+inline drop_past() { past_due = 0; past_life = 0; past_end = 0 }
+
+inline done() { s_was = 0; s_at = 0; s_ref = 0; s_hit = false }
+
+inline timer_set(px) {
+	look(); s_was = due;
+#ifndef MISTAKE_OVERWRITE_OWED
+	if
+	:: s_was != 0 && s_was <= now && s_at > now -> contest(0, 0)
+	:: s_was != 0 && s_was <= now && s_at <= now -> owe(s_was)
+	:: else
+	fi;
+#endif
+	write_key(now + px, lives, true);
+	due = now + px; due_life = lives; due_att = 0;
+	known[lives] = true;
+	done()
+}
+
+inline timer_cancel() {
+	look(); s_was = due;
+	s_hit = (s_at != 0);
+	if
+	:: s_hit -> delete_key()
+	:: else
+	fi;
+	if
+	:: s_was != 0 || beside_due != 0 || s_hit && (s_at > now || fired == 0) ->
+		/* The answer is "cancelled". */
+		judge_cancel(due_life);
+		if :: beside_due != 0 -> judge_cancel(RETRY) :: else fi;
+		if :: s_hit -> judge_cancel(holder) :: else fi;
+		forget();
+		if :: s_was != 0 && (!s_hit || s_was <= now) -> fired_c = now :: else fi
+	:: else
+	fi;
+	beside_due = 0;
+	holder = 0;
+	done()
+}
+
+/* Whether a live key runs out at another time than the index, which is due, says. */
+#ifdef FOUND_DUE_TICK_OVERWRITES
+#define LATER(at, was) (at > now)
+#else
+#define LATER(at, was) (at >= now && at != was)
+#endif
+
+inline touch(heard) {
+	if
+	:: s_at == 0
+	:: s_at != 0 && s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(heard, 0); upsert()
+	:: s_at != 0 && !(s_was != 0 && s_was <= now && LATER(s_at, s_was)) ->
+		if
+		:: s_at > now || fired == 0 -> upsert()
+		:: else
+		fi
+	fi
+}
+
+inline kind_g(heard) {
+	if
+	:: s_at != 0 -> touch(heard)
+#ifdef MISTAKE_ABSENCE_CANCELS
+	:: s_at == 0 -> forget()
+#else
+	:: s_at == 0 -> if :: s_was > now -> forget() :: else fi
+#endif
+	fi
+}
+
+inline told() {
+	s_hit = (fired != 0 && now - fired <= FRESH || fired_c != 0 && now - fired_c <= FRESH)
+}
+
+#ifdef CHECK_EVERY_PAYLOAD
+#define PAYLOAD_EXPECTED(i) true
+#else
+#ifdef IGNORE_PAYLOADS
+#define PAYLOAD_EXPECTED(i) false
+#else
+#define PAYLOAD_EXPECTED(i) known[i]
+#endif
+#endif
+
+/* An event that is old proves nothing of a timer that the index does not know. */
+#ifdef FOUND_OLD_EXPIRED_FIRES
+#define PROVES(at) true
+#else
+#define PROVES(at) (now - at <= MAXAGE)
+#endif
+
+inline kind_x(heard, whose, at) {
+	if
+	:: doubt_due != 0 -> fire(doubt_due, 0, doubt_life, 0); drop_doubt()
+	:: doubt_due == 0 && s_was != 0 && s_was <= now -> owe(s_was); s_was = 0
+	:: doubt_due == 0 && !(s_was != 0 && s_was <= now) ->
+		told();
+		if
+		:: s_hit
+		:: !s_hit && past_due != 0 -> fire(past_due, 0, past_life, 0); drop_past()
+		:: !s_hit && past_due == 0 && s_was != 0 && s_at == 0 -> owe(now); s_was = 0
+		:: !s_hit && past_due == 0 && !(s_was != 0 && s_at == 0) ->
+			if
+			:: PROVES(at) -> fire(now, 0, whose, 0); if :: PAYLOAD_EXPECTED(whose) -> bare = true :: else fi
+			:: else
+			fi
+		fi;
+		s_hit = false
+	fi;
+	touch(heard)
+}
+
+/* Whether a key that is touched shows that it had not run out before: only if this
+   timerd would have heard of that first. */
+#ifdef FOUND_ANYONE_DISMISSES
+#define DISMISSES(heard) true
+#else
+#define DISMISSES(heard) (heard <= doubt_due)
+#endif
+
+/* One hint of those that timerd i has heard. An expired event that is old says
+   something only about timers that the index knows. */
+inline observe(i, kind, whose, at) {
+	look(); s_was = due;
+	if
+	:: kind == touched ->
+		if :: doubt_due != 0 && DISMISSES(since[i]) -> dismiss() :: else fi;
+		touch(since[i])
+	:: kind == gone -> kind_g(since[i])
+	:: kind == expired && (now - at <= MAXAGE || s_was != 0 || doubt_due != 0) -> kind_x(since[i], whose, at)
+	:: else
+	fi;
+	done()
+}
+
+/* The audit's SCAN: a hint of kind a. */
+inline observe_audited(i) { look(); s_was = due; touch(since[i]); done() }
+
+inline audit() {
+	look(); s_was = due;
+	if
+	:: s_was > now && s_at == 0 -> forget()
+	:: s_was > now && s_at > now && s_at != s_was -> upsert()
+	:: else
+	fi;
+	done()
+}
+
+/* claim, with a limit of one firing and once for each thing that it may meet
+   first. take hands the firing s_ref to timerd i, unless the reply is lost. */
+inline take(i, reply) {
+	if
+	:: s_ref != 0 ->
+		find(s_ref);
+		if
+		:: reply -> phase[i] = claimed; hand_ref[i] = s_ref; hand_life[i] = firing_life[s_slot]; hand_lease[i] = firing_lease[s_slot]
+		:: else
+		fi;
+#ifdef MISTAKE_CLAIM_WITHOUT_LEASE
+		firing_ref[s_slot] = 0; firing_lease[s_slot] = 0; firing_life[s_slot] = 0;
+#endif
+		s_slot = 0
+	:: else
+	fi;
+	done()
+}
+
+#define HELD(slot) (firing_ref[slot] != 0 && firing_lease[slot] <= now)
+
+inline claim_held(i, reply) {
+	do
+	:: HELD(s_slot) -> break
+	:: else -> s_slot++
+	od;
+	s_ref = firing_ref[s_slot];
+	firing_lease[s_slot] = now + LEASE;
+	fired = now;
+	take(i, reply)
+}
+
+inline claim_doubt(i, reply) {
+	look();
+	if
+#ifdef FOUND_DOUBT_DECIDED_LATE
+	:: doubt_due < since[i] -> ran_out(doubt_due, doubt_life)
+#else
+	:: doubt_due < since[i] -> s_hit = doubt_owed
+#endif
+	:: else -> s_hit = false
+	fi;
+	if
+	:: s_hit -> fire(doubt_due, 0, doubt_life, now + LEASE)
+	:: else
+	fi;
+	drop_doubt();
+	take(i, reply)
+}
+
+inline claim_beside(i, reply) {
+	s_due = beside_due;
+	beside_due = 0;
+	find(REF(s_due, 0));
+	if
+	:: due == s_due || s_slot < F -> s_due--
+	:: else
+	fi;
+	s_t = s_due;
+	fire(s_t, 1, RETRY, now + LEASE);
+	s_t = 0;
+	take(i, reply)
+}
+
+inline claim_due(i, reply) {
+	look(); s_was = due;
+	if
+#ifndef MISTAKE_CLAIM_IGNORES_KEY
+	:: LATER(s_at, s_was) ->
+		contest(since[i], now + LEASE);
+		upsert()
+	:: !LATER(s_at, s_was) ->
+#else
+	:: true ->
+#endif
+		s_life = due_life; s_t = due_att;
+		forget();
+		if :: s_at != 0 -> delete_key() :: else fi;
+		fire(s_was, s_t, s_life, now + LEASE);
+		s_life = 0; s_t = 0
+	fi;
+	take(i, reply)
+}
+
+inline settle(i) {
+	find(hand_ref[i]);
+	if
+	:: s_slot < F -> firing_ref[s_slot] = 0; firing_lease[s_slot] = 0; firing_life[s_slot] = 0
+	:: else
+	fi;
+	s_slot = 0;
+	let_go(i)
+}
+
+inline release(i) {
+	find(hand_ref[i]);
+	if
+	:: s_slot < F && firing_lease[s_slot] == hand_lease[i] -> firing_lease[s_slot] = 0
+	:: else
+	fi;
+	s_slot = 0;
+	let_go(i)
+}
+
+inline let_go(i) { phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false }
+
+/* The retry of the first event, due at request_due. */
+inline retry() {
+#ifdef MISTAKE_RETRY_FORGETS_ID
+	if
+	:: true ->
+#else
+	if
+	:: retried
+	:: !retried ->
+#endif
+		retried = true;
+		life[RETRY] = live; life_due[RETRY] = request_due; known[RETRY] = true;
+		look();
+		s_due = request_due;
+		if
+		:: s_due <= now -> s_t = s_due; fire(s_t, 1, RETRY, 0); s_t = 0
+		:: s_due > now && due == 0 && s_at == 0 ->
+			write_key(s_due, RETRY, true);
+			due = s_due; due_life = RETRY; due_att = 1
+		:: s_due > now && !(due == 0 && s_at == 0) ->
+			if :: due == s_due -> s_due++ :: else fi;
+			beside_due = s_due
+		fi;
+		s_due = 0
+	fi;
+	done()
+}
+
+/* ---- the judge ------------------------------------------------------------ */
+
+/* The client is about to replace or delete what the key stands for. */
+inline judge_end(how) {
+	if
+	:: holder != 0 && life[holder] == live ->
+		if
+		:: now < life_due[holder] -> life[holder] = how
+		:: now == life_due[holder] -> life[holder] = tie
+		:: now > life_due[holder] -> life[holder] = over
+		fi
+	:: else
+	fi
+}
+
+inline judge_cancel(whose) {
+	if
+	:: whose != 0 && life[whose] != 0 -> life[whose] = cancelled
+	:: else
+	fi
+}
+
+inline judge_stored(whose) {
+	if :: now < life_due[whose] -> early = true :: else fi;
+	if :: messages[whose] > 0 -> duplicate = true :: else messages[whose]++ fi;
+	if :: life[whose] == cancelled -> revived = true :: else fi;
+#ifdef CHECK_STALE
+	if :: life[whose] == replaced -> stale = true :: else fi;
+#endif
+#ifdef CHECK_DEL
+	if :: life[whose] == deleted -> undead = true :: else fi;
+#endif
+	assert(!early); assert(!duplicate); assert(!revived); assert(!stale); assert(!undead); assert(!bare)
+}
+
+#ifdef CHECK_EVERY_SET
+#define HAS_TO_FIRE(i) true
+#else
+#define HAS_TO_FIRE(i) known[i]
+#endif
+
+inline judge_all() {
+	for (s_i : 1 .. LIVES + 1) {
+		if
+		:: (life[s_i] == live || life[s_i] == over) && messages[s_i] == 0 && HAS_TO_FIRE(s_i) -> lost = true
+		:: else
+		fi
+	}
+	s_i = 0;
+	assert(!lost)
+}
+
+/* ---- processes ------------------------------------------------------------ */
+
+#define calm (now < H)
+
+proctype client() {
+	byte px;
+end:	do
+	:: calm && lives < LIVES ->
+		if :: px = 1 :: px = 2 fi;
+		if
+#ifndef ONLY_TIMER_SET
+		:: d_step {
+			lives++;
+			printf("%d: client: SET life %d, due %d\n", now, lives, now + px);
+			look(); done();
+			judge_end(replaced);
+			life[lives] = live; life_due[lives] = now + px;
+			write_key(now + px, lives, false);
+			px = 0
+		}
+#endif
+#ifndef ONLY_PLAIN
+		:: d_step {
+			lives++;
+			printf("%d: client: timer_set life %d, due %d\n", now, lives, now + px);
+			judge_end(replaced);
+			life[lives] = live; life_due[lives] = now + px;
+			timer_set(px);
+			px = 0
+		}
+#endif
+		fi
+	:: d_step { calm && dels > 0 && key_at >= now -> printf("%d: client: DEL\n", now); dels--; judge_end(deleted); holder = 0;
+#ifdef VALKEY_EXPIRE_IN_THE_PAST
+		s_life = key_life; key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit(expired, s_life); s_life = 0
+#else
+		delete_key()
+#endif
+		}
+	:: d_step { calm && extends > 0 && key_at >= now -> extends--; printf("%d: client: EXPIRE\n", now);
+#ifdef SHORTENED_UNHEARD
+		key_at = now;
+#else
+		key_at = key_at + 2;
+#endif
+		life_due[holder] = key_at; key_used = now; emit(touched, 0) }
+	:: d_step { calm && cancels > 0 && lives > 0 -> cancels--; printf("%d: client: timer_cancel\n", now); timer_cancel() }
+	od
+}
+
+/* Redis deletes what has run out when it gets round to it. */
+proctype redis() {
+end:	do
+	:: d_step { key_at != 0 && key_at < now -> printf("%d: redis deletes what ran out\n", now); look(); done() }
+#ifdef ASYNC_REPLICATION_LOSS
+	/* A failover to a replica that lacks the last set, or a power cut. */
+	:: d_step { calm && key_at != 0 && key_life == lives && due_life == lives -> key_at = 0; key_life = 0; key_mark = 0; key_used = 0; forget() }
+#endif
+#ifdef NATS_LOSS
+	/* JetStream loses what it has acknowledged: a power cut before its next fsync. */
+	:: d_step { calm && stored[REF(2, 0)] != 0 -> stored[REF(2, 0)] = 0; messages[1] = 0 }
+#endif
+	od
+}
+
+/* A message reaches JetStream, which stores it unless it has its id, and answers. */
+inline deliver(i) {
+	if
+	:: stored[wire_id[i]] != 0 && now - stored[wire_id[i]] < WINDOW
+	:: else ->
+		stored[wire_id[i]] = now;
+		judge_stored(wire_life[i]);
+		if :: RETRIES && wire_life[i] == 1 && request == none && calm -> request = pending; request_due = now + 1 :: else fi
+	fi;
+	answer[i] = (phase[i] == sent);
+	wire_id[i] = 0; wire_life[i] = 0
+}
+
+/* The id of an event is its ref, unless the payload states the attempt, as life 2's may. */
+#ifdef PAYLOAD_STATES_ATTEMPT
+#define ID(ref, whose) (whose == 2 -> (ref) | 1 : (ref))
+#else
+#ifdef MISTAKE_NEW_ID_EACH_TRY
+#define ID(ref, whose) REF(now, 0)
+#else
+#define ID(ref, whose) (ref)
+#endif
+#endif
+
+/* How far ahead of its due time a timer may be claimed: not at all. */
+#ifdef MISTAKE_CLAIM_EARLY
+#define AHEAD 1
+#else
+#define AHEAD 0
+#endif
+
+#define fails		(calm && faults > 0)
+#define idles(i)	(up[i] && phase[i] == idle)
+#define flies(i)	(up[i] && (phase[i] == claimed || phase[i] == sent))
+#define in_time(i)	(now < hand_lease[i])
+#define held_now	(HELD(0) || HELD(1) || HELD(2))
+#define due_now		(due != 0 && due <= now + AHEAD)
+#define doubt_now	(doubt_due != 0 && doubt_end <= now)
+#define beside_now	(beside_due != 0 && beside_due <= now)
+
+proctype timerd(byte i) {
+	byte at, whose;
+	mtype kind;
+end:	do
+	/* The reconciler claims. A claim whose reply is lost has happened all the same. */
+	:: d_step { idles(i) && held_now -> printf("%d: timerd %d claims what is held\n", now, i); claim_held(i, true) }
+	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due\n", now, i); claim_due(i, true) }
+	:: d_step { idles(i) && doubt_now -> printf("%d: timerd %d claims the doubt\n", now, i); claim_doubt(i, true) }
+	:: d_step { up[i] && past_due != 0 && past_end <= now -> drop_past() }
+	:: d_step { idles(i) && beside_now -> printf("%d: timerd %d claims the retry beside\n", now, i); claim_beside(i, true) }
+	:: d_step { idles(i) && held_now && fails -> printf("%d: timerd %d claims what is held, reply lost\n", now, i); faults--; claim_held(i, false) }
+	:: d_step { idles(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false) }
+
+	/* The publisher publishes, publishes again, settles, gives back. */
+	:: d_step { up[i] && phase[i] == claimed && in_time(i) && wire_id[i] == 0 -> printf("%d: timerd %d publishes\n", now, i);
+		wire_id[i] = ID(hand_ref[i], hand_life[i]); wire_life[i] = hand_life[i]; phase[i] = sent }
+	:: d_step { up[i] && phase[i] == sent && !answer[i] && wire_id[i] == 0 -> printf("%d: timerd %d gives up waiting\n", now, i); phase[i] = claimed }
+#ifdef MISTAKE_SETTLE_BEFORE_ACK
+	:: d_step { up[i] && phase[i] == sent -> printf("%d: timerd %d settles before the acknowledgement\n", now, i); settle(i) }
+#else
+	:: d_step { up[i] && phase[i] == sent && answer[i] -> printf("%d: timerd %d is acknowledged\n", now, i); phase[i] = acked; answer[i] = false }
+	:: d_step { up[i] && phase[i] == acked -> printf("%d: timerd %d settles\n", now, i); settle(i) }
+#endif
+	:: d_step { flies(i) && (calm || !in_time(i)) -> printf("%d: timerd %d gives back\n", now, i); release(i) }
+
+	/* The network. */
+	:: d_step { wire_id[i] != 0 -> printf("%d: timerd %d's message arrives\n", now, i); deliver(i) }
+	:: d_step { wire_id[i] != 0 && fails -> printf("%d: timerd %d's message is lost\n", now, i); faults--; wire_id[i] = 0; wire_life[i] = 0 }
+	:: d_step { answer[i] && fails -> printf("%d: timerd %d's acknowledgement is lost\n", now, i); faults--; answer[i] = false }
+
+	/* The listener and the audit. */
+	:: d_step { up[i] && nempty(hints[i]) ->
+		hints[i]?kind,whose,at;
+		if
+		:: nempty(hints[i]) -> hints[i]?<s_kind,s_life,oldest_hint[i]>; s_kind = 0; s_life = 0
+		:: empty(hints[i]) -> oldest_hint[i] = 0; last_hint[i] = 0
+		fi;
+		printf("%d: timerd %d observes %e of %d\n", now, i, kind, at);
+		observe(i, kind, whose, at);
+		kind = 0; whose = 0; at = 0 }
+	:: d_step { up[i] && sub[i] == off -> printf("%d: timerd %d subscribes\n", now, i); sub[i] = on; since[i] = now; audit_keys[i] = true }
+	:: d_step { up[i] && audit_keys[i] && sub[i] != off -> printf("%d: timerd %d audits the keys\n", now, i); observe_audited(i); audit_keys[i] = false; audit_index[i] = true }
+	:: d_step { up[i] && audit_index[i] && sub[i] != off -> printf("%d: timerd %d audits the index\n", now, i); audit(); audit_index[i] = false }
+	:: d_step { up[i] && sub[i] == on && calm && losses > 0 -> printf("%d: timerd %d goes deaf\n", now, i); losses--; sub[i] = deaf; deaf_at[i] = now }
+	:: d_step { up[i] && sub[i] == deaf -> printf("%d: timerd %d notices that it is deaf\n", now, i); sub[i] = off; since[i] = NO_EVENTS; deaf_at[i] = 0 }
+
+	/* The retry intake; the request comes again until it is acknowledged. */
+	:: d_step { up[i] && request == pending -> printf("%d: timerd %d sets the retry\n", now, i); retry(); request = finished }
+	:: d_step { up[i] && request == pending && fails -> printf("%d: timerd %d sets the retry, which will come again\n", now, i); faults--; retry() }
+
+	/* kill -9, and a new start. */
+	:: d_step { up[i] && calm && crashes > 0 -> printf("%d: timerd %d crashes\n", now, i); crashes--; up[i] = false; silence(i); let_go(i); audit_keys[i] = false; audit_index[i] = false }
+	:: d_step { !up[i] -> printf("%d: timerd %d starts\n", now, i); up[i] = true }
+	od
+}
+
+/* A deaf subscription is noticed, and a hint taken in, within their time. */
+#ifdef DEAFNESS_UNNOTICED
+#define canary_ok(i) true
+#else
+#define canary_ok(i) (!up[i] || sub[i] != deaf || now < deaf_at[i] + CANARY)
+#endif
+#ifdef HINTS_TOO_LATE
+#define hints_ok(i) true
+#else
+#define hints_ok(i) (!up[i] || empty(hints[i]) || now < oldest_hint[i] + HINT_DELAY)
+#endif
+
+/* Without delays, time passes only when there is nothing left to do. */
+#ifdef NO_DELAYS
+#define PATIENT timeout
+#else
+#define PATIENT true
+#endif
+
+proctype clock() {
+	do
+	:: atomic { calm && PATIENT && canary_ok(0) && canary_ok(N - 1) && hints_ok(0) && hints_ok(N - 1) -> now++ }
+	:: atomic { !calm && now < TMAX && timeout -> now++ }
+	:: d_step { now == TMAX && timeout -> judge_all(); now++ }
+	:: now > TMAX -> break
+	od
+}
+
+init {
+	byte i;
+	atomic {
+		for (i : 0 .. N - 1) { run timerd(i) }
+		i = 0;
+		run client(); run redis(); run clock()
+	}
+}
