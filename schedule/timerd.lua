@@ -111,11 +111,12 @@ local function identity(key, due, record)
   return ':i:' .. int(due) .. ':' .. key
 end
 
--- bury makes the tombstones of a firing.
-local function bury(key, due, record)
-  redis.call('ZADD', fired_key, now, key)
+-- bury adds the tombstones of a firing to the arguments of a ZADD.
+local function bury(tombstones, key, due, record)
+  local n = #tombstones
+  tombstones[n + 1], tombstones[n + 2] = now, key
   local id = identity(key, due, record)
-  if id then redis.call('ZADD', fired_key, now + REMEMBER, id) end
+  if id then tombstones[n + 3], tombstones[n + 4] = now + REMEMBER, id end
 end
 
 -- fire puts a firing where it is owed or, with a lease end, claimed. A ref that
@@ -129,8 +130,42 @@ local function fire(key, due, record, lease_end)
     ref = int(due) .. ':' .. attempt .. ':' .. key
   end
   redis.call('HSET', firingdata_key, ref, record)
-  bury(key, due, record)
+  local tombstones = {}
+  bury(tombstones, key, due, record)
+  redis.call('ZADD', fired_key, unpack(tombstones))
   return ref
+end
+
+-- How many timers are fired in one go, for fewer commands; and not more, because
+-- their payloads are read before there is known to be room for them.
+local GROUP = 32
+
+-- fire_all moves pending timers, with their due times and records, to where fire
+-- puts them: for each group of commands instead of for each timer. It returns
+-- their refs.
+local function fire_all(members, dues, records, lease_end)
+  local refs, firing, firingdata, tombstones = {}, {}, {}, {}
+  if #members == 0 then return refs end
+  for i = 1, #members do
+    local attempt = string.match(records[i], '^%d*')
+    refs[i] = int(dues[i]) .. ':' .. attempt .. ':' .. members[i]
+    firing[2 * i - 1], firing[2 * i] = lease_end, refs[i]
+    firingdata[2 * i - 1], firingdata[2 * i] = refs[i], records[i]
+    bury(tombstones, members[i], dues[i], records[i])
+  end
+  redis.call('ZREM', due_key, unpack(members))
+  redis.call('HDEL', data_key, unpack(members))
+  local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
+  for i = 1, #members do
+    if taken[i] then -- by another firing, which stays as it is
+      refs[i] = fire(members[i], dues[i], records[i], lease_end)
+      firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
+    end
+  end
+  redis.call('ZADD', firing_key, unpack(firing))
+  redis.call('HSET', firingdata_key, unpack(firingdata))
+  redis.call('ZADD', fired_key, unpack(tombstones))
+  return refs
 end
 
 -- fire_retry is fire for a retry. The id of an event knows no refs: it is made of
@@ -584,19 +619,60 @@ local kinds = {
   end,
 }
 
-open(string.sub(KEYS[1], 1, -4))
-local taken = 0
-for i = 3, #ARGV, 2 do
-  if spent > BUDGET then break end
-  local kind, key = ARGV[i], ARGV[i + 1]
+-- one takes in one hint.
+local function one(kind, key)
   local was, lower = pending(key), string.lower(kind)
   local known = kind ~= lower or kind == 'x' and now - heard > OLD
   if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
     kinds[lower](key, was, redis.call('PEXPIRETIME', key), known)
   end
-  taken = taken + 1
 end
-return { head(), owed, adopted, rescheduled, cancelled, taken }
+
+-- many takes in expired events of different keys. Where many timers are due at
+-- once, nearly all of these are of timers whose claim they have outrun, or that
+-- have just been fired: those it does in few commands.
+local function many(group)
+  local names, doubts = {}, {}
+  for i = 1, #group do names[i], doubts[i] = group[i].key, ':?:' .. group[i].key end
+  doubts = redis.call('HMGET', data_key, unpack(doubts))
+  local was, told = redis.call('ZMSCORE', due_key, unpack(names)), redis.call('ZMSCORE', fired_key, unpack(names))
+  local gone = redis.call('EXISTS', unpack(names)) == 0
+  local late, dues = {}, {}
+  for i = 1, #group do
+    local due = tonumber(was[i] or nil)
+    if gone and not doubts[i] and due and due <= now then
+      late[#late + 1], dues[#dues + 1] = names[i], due
+    elseif not gone or doubts[i] or due or now - tonumber(told[i] or 0) > FRESH then
+      one(group[i].kind, names[i])
+    end
+  end
+  if #late == 0 then return end
+  local records = redis.call('HMGET', data_key, unpack(late))
+  for i = 1, #late do
+    records[i] = flagged(records[i] or 'm:', 'x')
+    spent = spent + #records[i]
+  end
+  fire_all(late, dues, records, 0)
+  owed = owed + #late
+end
+
+open(string.sub(KEYS[1], 1, -4))
+local i = 3
+while i <= #ARGV and spent <= BUDGET do
+  local group, seen = {}, {}
+  while #group < GROUP and string.lower(ARGV[i] or '') == 'x' and not seen[ARGV[i + 1]] do
+    group[#group + 1] = { kind = ARGV[i], key = ARGV[i + 1] }
+    seen[ARGV[i + 1]] = true
+    i = i + 2
+  end
+  if #group > 0 then
+    many(group)
+  else
+    one(ARGV[i], ARGV[i + 1])
+    i = i + 2
+  end
+end
+return { head(), owed, adopted, rescheduled, cancelled, (i - 3) / 2 }
 
 --@ script claim
 --[[ Claims what is owed, what was claimed by someone whose lease ran out, and
@@ -623,54 +699,37 @@ local function take(ref, record, how)
 end
 
 local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit)
-for i = 1, #held, 2 do
+for first = 1, #held, 2 * GROUP do
   if room <= 0 then break end
-  local ref = held[i]
-  local record = redis.call('HGET', firingdata_key, ref) or 'm:'
-  local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
-  redis.call('ZADD', firing_key, lease_end, ref)
-  bury(key or ref, due or 0, record)
-  take(ref, record, tonumber(held[i + 1]) == 0 and 'o' or 'r')
+  local refs, leases, tombstones = {}, {}, {}
+  for i = first, math.min(first + 2 * GROUP, #held + 1) - 1, 2 do refs[#refs + 1] = held[i] end
+  local records = redis.call('HMGET', firingdata_key, unpack(refs))
+  for i = 1, #refs do
+    if room <= 0 then break end
+    local ref, record = refs[i], records[i] or 'm:'
+    local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
+    leases[2 * i - 1], leases[2 * i] = lease_end, ref
+    bury(tombstones, key or ref, due or 0, record)
+    take(ref, record, tonumber(held[first + 2 * i - 1]) == 0 and 'o' or 'r')
+  end
+  redis.call('ZADD', firing_key, unpack(leases))
+  redis.call('ZADD', fired_key, unpack(tombstones))
 end
 
--- Ordinary timers are moved in groups, for fewer commands; and not in larger
--- ones, because a group's payloads are read before there is known to be room.
-local GROUP = 32
 local group, group_due = {}, {}
 
 -- move claims the group as far as there is room.
 local function move()
   if #group == 0 then return end
   local records = redis.call('HMGET', data_key, unpack(group))
-  local refs, names, firing, firingdata, tombstones = {}, {}, {}, {}, {}
+  local names, dues, moved, left = {}, {}, {}, room
   for i = 1, #group do
-    if room <= 0 then break end
-    local key, record = group[i], records[i] or 'm:'
-    local ref = int(group_due[i]) .. ':' .. string.match(record, '^%d*') .. ':' .. key
-    refs[i], names[i] = ref, key
-    firing[2 * i - 1], firing[2 * i] = lease_end, ref
-    firingdata[2 * i - 1], firingdata[2 * i] = ref, record
-    tombstones[#tombstones + 1], tombstones[#tombstones + 2] = now, key
-    local id = identity(key, group_due[i], record)
-    if id then tombstones[#tombstones + 1], tombstones[#tombstones + 2] = now + REMEMBER, id end
-    room = room - #record
+    if left <= 0 then break end
+    names[i], dues[i], moved[i] = group[i], group_due[i], records[i] or 'm:'
+    left = left - #moved[i]
   end
-  if #refs > 0 then
-    local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
-    redis.call('ZREM', due_key, unpack(names))
-    redis.call('HDEL', data_key, unpack(names))
-    redis.call('ZADD', fired_key, unpack(tombstones))
-    for i = 1, #refs do
-      if taken[i] then -- by another firing, which stays as it is
-        refs[i] = fire(names[i], group_due[i], firingdata[2 * i], lease_end)
-        firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
-      end
-      out[#out + 1], out[#out + 2], out[#out + 3] = refs[i], firingdata[2 * i], 'd'
-    end
-    redis.call('ZADD', firing_key, unpack(firing))
-    redis.call('HSET', firingdata_key, unpack(firingdata))
-    claimed = claimed + #refs
-  end
+  local refs = fire_all(names, dues, moved, lease_end)
+  for i = 1, #refs do take(refs[i], moved[i], 'd') end
   group, group_due = {}, {}
 end
 
