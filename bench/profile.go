@@ -34,7 +34,6 @@ const (
 	storms  = "storms"
 	retries = "retries"
 	idle    = "idle"
-	memory  = "memory"
 )
 
 func profileNamed(name string) (profile, error) {
@@ -45,7 +44,7 @@ func profileNamed(name string) (profile, error) {
 		return profile{
 			name: name, systems: []string{"*"}, rounds: 3, grace: 40 * time.Second,
 			scale: load.Scale{
-				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, Memory: 1_000_000, IdleFull: 1_000_000,
+				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000,
 			},
 			shapes: []load.Shape{
 				spread10k, {Name: "spread-100k", Timers: 100_000, Spread: window},
@@ -54,12 +53,12 @@ func profileNamed(name string) (profile, error) {
 			crowded: []load.Shape{spread10k, spike20k},
 			pending: []int{100_000, 1_000_000},
 			foreign: []int{1_000_000},
-			others:  []string{setting, storms, retries, idle, memory},
+			others:  []string{setting, storms, retries, idle},
 		}, nil
 	case "quick":
 		return profile{
 			name: name, systems: []string{"timerd", "timerd-plain", "events-hz100", "zset-1s"}, rounds: 1, grace: 4 * time.Second,
-			scale:  load.Scale{Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, Memory: 20_000, IdleFull: 20_000},
+			scale:  load.Scale{Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000},
 			shapes: []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}},
 			others: []string{setting},
 		}, nil
@@ -79,11 +78,11 @@ func workloads() []string {
 			names = append(names, s.Name)
 		}
 	}
-	return append(names, setting, storms, retries, idle, memory)
+	return append(names, setting, storms, retries, idle)
 }
 
 // restrict leaves out what was not asked for. No workloads and no numbers mean all.
-func (p *profile) restrict(only []string, pending []int) error {
+func (p *profile) restrict(only []string, pending, foreign []int) error {
 	for _, name := range only {
 		if !slices.Contains(workloads(), name) {
 			return fmt.Errorf("no workload %q: %s", name, strings.Join(workloads(), ", "))
@@ -93,13 +92,19 @@ func (p *profile) restrict(only []string, pending []int) error {
 		unwanted := func(s load.Shape) bool { return !slices.Contains(only, s.Name) }
 		p.shapes = slices.DeleteFunc(p.shapes, unwanted)
 		p.crowded = slices.DeleteFunc(p.crowded, unwanted)
-		p.others = slices.DeleteFunc([]string{setting, storms, retries, idle, memory}, func(name string) bool { return !slices.Contains(only, name) })
+		p.others = slices.DeleteFunc([]string{setting, storms, retries, idle}, func(name string) bool { return !slices.Contains(only, name) })
 	}
-	if len(pending) > 0 {
-		if !slices.Contains(pending, 0) {
-			p.shapes, p.foreign, p.others = nil, nil, nil
+	for _, crowd := range []struct {
+		given []int
+		kept  *[]int
+	}{{pending, &p.pending}, {foreign, &p.foreign}} {
+		if len(crowd.given) == 0 {
+			continue
 		}
-		p.pending = slices.DeleteFunc(slices.Clone(pending), func(n int) bool { return n == 0 })
+		if !slices.Contains(crowd.given, 0) {
+			p.shapes, p.others = nil, nil
+		}
+		*crowd.kept = slices.DeleteFunc(slices.Clone(crowd.given), func(n int) bool { return n == 0 })
 	}
 	return nil
 }
@@ -130,14 +135,14 @@ func (p *profile) steps(specs []peer.Spec) []step {
 		}
 		for _, n := range p.pending {
 			for _, s := range specs {
-				if s.Preload {
+				if s.Preload && !s.Variant {
 					deliver(s, p.crowded, n, 0, round)
 				}
 			}
 		}
 		for _, n := range p.foreign {
 			for _, s := range specs {
-				if s.OnRedis {
+				if s.OnRedis && !s.Variant {
 					deliver(s, p.crowded, 0, n, round)
 				}
 			}
@@ -159,7 +164,7 @@ func other(name string, specs []peer.Spec, round int) []step {
 			},
 		}}
 	}
-	if name != memory && !slices.ContainsFunc(specs, func(s peer.Spec) bool { return strings.HasPrefix(s.Name, "timerd") }) {
+	if !slices.ContainsFunc(specs, func(s peer.Spec) bool { return strings.HasPrefix(s.Name, "timerd") }) {
 		return nil
 	}
 	switch name {
@@ -169,22 +174,7 @@ func other(name string, specs []peer.Spec, round int) []step {
 		return one((*load.Bench).Storms)
 	case retries:
 		return one((*load.Bench).Retries)
-	case idle:
+	default:
 		return one((*load.Bench).Idle)
 	}
-	if round > 1 {
-		return nil // it is the same each time
-	}
-	var all []step
-	for _, s := range specs {
-		if s.Preload {
-			all = append(all, step{
-				name: "memory of " + s.Name,
-				run: func(ctx context.Context, b *load.Bench, save func(result.Measurement) error) error {
-					return b.Memory(ctx, s, round, save)
-				},
-			})
-		}
-	}
-	return all
 }

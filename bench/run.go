@@ -22,7 +22,8 @@ func newRunCommand() *cobra.Command {
 		profile string
 		systems []string
 		only    []string
-		extra   []int
+		pending []int
+		foreign []int
 		rounds  int
 		grace   time.Duration
 		out     string
@@ -44,7 +45,7 @@ func newRunCommand() *cobra.Command {
 			if grace > 0 {
 				p.grace = grace
 			}
-			if err := p.restrict(only, extra); err != nil {
+			if err := p.restrict(only, pending, foreign); err != nil {
 				return err
 			}
 			specs, err := choose(systems, p.systems)
@@ -62,7 +63,8 @@ func newRunCommand() *cobra.Command {
 	f.StringVar(&profile, "profile", "full", "full, or quick: less of everything, in under a minute")
 	f.StringSliceVar(&systems, "systems", nil, "only these systems, see bench list; a trailing * stands for anything")
 	f.StringSliceVar(&only, "workloads", nil, "only these workloads, see bench list")
-	f.IntSliceVar(&extra, "pending", nil, "only with these numbers of other pending timers, such as 5000000")
+	f.IntSliceVar(&pending, "pending", nil, "only with these numbers of other pending timers, such as 0,5000000 (default 0, 100 k, 1 M; quick 0)")
+	f.IntSliceVar(&foreign, "foreign", nil, "only with these numbers of foreign keys in Redis (default 0, 1 M; quick 0)")
 	f.IntVar(&rounds, "rounds", 0, "how often each is measured (default 3, quick 1)")
 	f.DurationVar(&grace, "grace", 0, "how long after the last due time a firing counts as lost (default 40s, quick 5s)")
 	f.StringVar(&out, "out", "results.json", "the file of the results, written after each measurement")

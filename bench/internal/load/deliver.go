@@ -51,8 +51,14 @@ func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pen
 			return err
 		}
 	}
-	if err := x.preload(ctx, pending); err != nil {
-		return err
+	if pending > 0 {
+		m, err := b.memory(ctx, x, pending, round)
+		if err := errors.Join(err, x.Died()); err != nil {
+			return err
+		}
+		if err := save(m); err != nil {
+			return err
+		}
 	}
 	for _, shape := range shapes {
 		m := x.measurement(shape.Name, round)

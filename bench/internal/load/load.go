@@ -30,7 +30,6 @@ type Scale struct {
 	Idle     time.Duration // how long an idle timerd is watched
 	Storm    int           // timers that are cancelled or rescheduled
 	Retried  int           // timers that fail until their last attempt
-	Memory   int           // timers whose memory is counted
 	IdleFull int           // pending timers of the idle timerd that has some
 }
 

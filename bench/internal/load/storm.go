@@ -105,7 +105,7 @@ func (b *Bench) storm(ctx context.Context, x *timerdRun, s storm, m *result.Meas
 	if time.Now().After(due) {
 		return fmt.Errorf("%w: the storm took until after the timers were due", errLate)
 	}
-	if err := b.awaitFired(ctx, x, first, half, dues[len(dues)-1]); err != nil {
+	if err := b.awaitFired(ctx, x, half, dues[len(dues)-1]); err != nil {
 		return err
 	}
 	after, err := x.Usage()
@@ -128,9 +128,9 @@ func (b *Bench) storm(ctx context.Context, x *timerdRun, s storm, m *result.Meas
 	return nil
 }
 
-// awaitFired waits until the timers from first+half on have fired, or the grace is over, and then for those that
-// should not.
-func (b *Bench) awaitFired(ctx context.Context, x *timerdRun, first int64, half int, last time.Time) error {
+// awaitFired waits until the timers have fired that were not cancelled, or the grace
+// is over, and then a while for those that should not.
+func (b *Bench) awaitFired(ctx context.Context, x *timerdRun, half int, last time.Time) error {
 	for deadline := last.Add(b.Grace); time.Now().Before(deadline); {
 		if err := sleepUntil(ctx, time.Now().Add(linger)); err != nil {
 			return err

@@ -28,7 +28,11 @@ func (b *Bench) startTimerd(ctx context.Context, t *peer.Timerd) (*timerdRun, er
 	if t.Instances == 0 {
 		t.Instances = 1
 	}
-	x, err := b.start(ctx, peer.Specs()[0], t)
+	spec, err := peer.Named("timerd")
+	if err != nil {
+		return nil, err
+	}
+	x, err := b.start(ctx, spec, t)
 	if err != nil {
 		return nil, err
 	}
@@ -156,28 +160,26 @@ const setting = "setting: "
 
 // settingAlone measures plain SETs without any timerd.
 func (b *Bench) settingAlone(ctx context.Context, round int, save func(result.Measurement) error) (err error) {
-	for _, spec := range peer.Specs() {
-		if spec.Name != "events" {
+	spec, err := peer.Named("events")
+	if err != nil {
+		return err
+	}
+	x, err := b.start(ctx, spec, spec.New(spec))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	for _, w := range ways() {
+		if !w.plain {
 			continue
 		}
-		x, err := b.start(ctx, spec, spec.New(spec))
+		n, took, err := b.set(ctx, x, w)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", w.name, err)
 		}
-		defer func() { err = errors.Join(err, x.Close()) }()
-		for _, w := range ways() {
-			if !w.plain {
-				continue
-			}
-			n, took, err := b.set(ctx, x, w)
-			if err != nil {
-				return fmt.Errorf("%s: %w", w.name, err)
-			}
-			m := x.measurement(setting+w.name, round)
-			m.Values = map[string]float64{ValueRate: float64(n) / took.Seconds()}
-			if err := save(m); err != nil {
-				return err
-			}
+		m := result.Measurement{System: spec.Name, Workload: setting + w.name, Round: round, Values: map[string]float64{ValueRate: float64(n) / took.Seconds()}}
+		if err := save(m); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -221,8 +223,7 @@ func (b *Bench) Idle(ctx context.Context, round int, save func(result.Measuremen
 		if err := x.preload(ctx, pending); err != nil {
 			return err
 		}
-		// The start, and the setting, have an aftermath.
-		if err := sleepUntil(ctx, time.Now().Add(3*linger)); err != nil {
+		if err := sleepUntil(ctx, time.Now().Add(aftermath)); err != nil {
 			return err
 		}
 		m := x.measurement("idle", round)
@@ -279,51 +280,4 @@ func stat(ctx context.Context, rdb *redis.Client, section, name string) (float64
 		}
 	}
 	return 0, fmt.Errorf("no %s in Redis's INFO %s", name, section)
-}
-
-// Memory measures how much memory pending timers take in a system.
-func (b *Bench) Memory(ctx context.Context, spec peer.Spec, round int, save func(result.Measurement) error) (err error) {
-	x, err := b.start(ctx, spec, spec.New(spec))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, x.Close()) }()
-	const section, used = "memory", "used_memory"
-	before := 0.0
-	if x.RedisClient != nil {
-		if before, err = stat(ctx, x.RedisClient, section, used); err != nil {
-			return err
-		}
-	}
-	resident, err := x.Usage()
-	if err != nil {
-		return err
-	}
-	if err := x.preload(ctx, b.Scale.Memory); err != nil {
-		return err
-	}
-	// Buffers of clients and of the AOF go away.
-	if err := sleepUntil(ctx, time.Now().Add(3*linger)); err != nil {
-		return err
-	}
-	m := x.measurement("memory", round)
-	m.Values = make(map[string]float64)
-	n := float64(b.Scale.Memory)
-	if x.RedisClient != nil {
-		after, err := stat(ctx, x.RedisClient, section, used)
-		if err != nil {
-			return err
-		}
-		m.Values[ValueBytes] = (after - before) / n
-	}
-	after, err := x.Usage()
-	if err != nil {
-		return err
-	}
-	m.Usage = usage(resident, after, nil)
-	for role, u := range after {
-		m.Values[ValueRSS+" "+role] = float64(u.RSS-resident[role].RSS) / n
-	}
-	b.logf("%s: %.0f bytes of Redis's memory per timer", spec.Name, m.Values[ValueBytes])
-	return save(m)
 }

@@ -46,7 +46,7 @@ func (a *asynqSystem) Start(ctx context.Context, r *rig.Rig, fired func(firing.F
 }
 
 func (a *asynqSystem) Arm(ctx context.Context, timers []firing.Timer) error {
-	return inParallel(ctx, timers, armWorkers, armBatch, func(ctx context.Context, part []firing.Timer) error {
+	return inParallel(ctx, timers, armWorkers, func(ctx context.Context, part []firing.Timer) error {
 		for _, t := range part {
 			if _, err := a.client.EnqueueContext(ctx, asynq.NewTask(asynqTask, t.Payload()), asynq.TaskID(t.Key()), asynq.ProcessAt(t.Due)); err != nil {
 				return err

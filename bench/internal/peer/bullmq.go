@@ -27,15 +27,16 @@ type bullmq struct {
 }
 
 func bullmqSpecs() []Spec {
-	spec := func(name, title, settings, conf string) Spec {
+	spec := func(name, title, settings, conf string, fast bool) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 3_000, Missing: bullmqMissing,
-			New: func(s Spec) System { return &bullmq{redis: s.Redis} },
+			Variant: !fast,
+			New:     func(s Spec) System { return &bullmq{redis: s.Redis} },
 		}
 	}
 	return []Spec{
-		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", `notify-keyspace-events ""`),
-		spec("bullmq-hz100", "BullMQ, Redis hz 100", "as bullmq; a blocked client's time runs out at Redis's ticks", "notify-keyspace-events \"\"\nhz 100"),
+		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", `notify-keyspace-events ""`, false),
+		spec("bullmq-hz100", "BullMQ, Redis hz 100", "as bullmq; a blocked client's time runs out at Redis's ticks", "notify-keyspace-events \"\"\nhz 100", true),
 	}
 }
 

@@ -33,15 +33,28 @@ type Spec struct {
 	Settings string // what it was given, other than defaults
 	Redis    string // settings of its Redis besides deploy/redis.conf; "" where it has none
 	OnRedis  bool   // foreign keys can be in its way
-	Preload  bool   // it can hold timers that are due much later without these delaying the others by design
-	ArmRate  int    // timers per second that it can be set at least, to allow for
-	Missing  func() error
-	New      func(s Spec) System
+	// Preload says that it can hold timers that are due much later without these delaying the others by design.
+	Preload bool
+	// Variant says that it differs from another in what a crowd of other timers or keys does not touch.
+	Variant bool
+	ArmRate int // timers per second that it can be set at least, to allow for
+	Missing func() error
+	New     func(s Spec) System
 }
 
 // Specs returns all systems, timerd first.
 func Specs() []Spec {
 	return slices.Concat(timerdSpecs(), eventsSpecs(), pollerSpecs(), asynqSpecs(), bullmqSpecs(), natsSpecs(), rabbitmqSpecs(), riverSpecs())
+}
+
+// Named returns the system of a name.
+func Named(name string) (Spec, error) {
+	for _, s := range Specs() {
+		if s.Name == name {
+			return s, nil
+		}
+	}
+	return Spec{}, fmt.Errorf("no system %q", name)
 }
 
 // available says that nothing has to be installed.
@@ -109,11 +122,11 @@ const armBatch = 500
 // armWorkers is how many goroutines set timers one by one where a system takes no batches.
 const armWorkers = 32
 
-// inParallel calls f for parts of timers, of size at most, from n goroutines.
-func inParallel(ctx context.Context, timers []firing.Timer, n, size int, f func(ctx context.Context, part []firing.Timer) error) error {
+// inParallel calls f for parts of timers, of armBatch at most, from n goroutines.
+func inParallel(ctx context.Context, timers []firing.Timer, n int, f func(ctx context.Context, part []firing.Timer) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(n)
-	for part := range slices.Chunk(timers, size) {
+	for part := range slices.Chunk(timers, armBatch) {
 		if ctx.Err() != nil {
 			break
 		}

@@ -42,6 +42,7 @@ func pollerSpecs() []Spec {
 	spec := func(name string, interval time.Duration) Spec {
 		return Spec{
 			Name: name, Title: fmt.Sprintf("ZSET poller, every %v", interval), OnRedis: true, Preload: true, ArmRate: 30_000, Missing: available,
+			Variant:  interval < time.Second,
 			Settings: fmt.Sprintf("one Lua script takes up to %d due timers; repeated until a short batch, then every %v; a worker's crash loses what it took", pollerBatch, interval),
 			New:      func(Spec) System { return &poller{interval: interval} },
 		}
@@ -58,7 +59,7 @@ func (p *poller) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 }
 
 func (p *poller) Arm(ctx context.Context, timers []firing.Timer) error {
-	return inParallel(ctx, timers, 2, armBatch, func(ctx context.Context, part []firing.Timer) error {
+	return inParallel(ctx, timers, 2, func(ctx context.Context, part []firing.Timer) error {
 		_, err := p.rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, t := range part {
 				pipe.HSet(ctx, pollerPayloads, t.Key(), t.Payload())
@@ -110,10 +111,10 @@ func pollerWorker(ctx context.Context, args []string, report *firing.Reporter) e
 	}
 }
 
-// ignoreEnd returns err unless it comes of the end of ctx.
+// ignoreEnd returns err unless ctx has ended, which then is what it comes of.
 func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -43,12 +44,13 @@ func riverSpecs() []Spec {
 	spec := func(name, title, settings string, tuned bool) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, Preload: true, ArmRate: 5_000, Missing: postgresMissing,
-			New: func(Spec) System { return &riverSystem{tuned: tuned} },
+			Variant: !tuned,
+			New:     func(Spec) System { return &riverSystem{tuned: tuned} },
 		}
 	}
 	return []Spec{
-		spec("river", "River on PostgreSQL, defaults", "MaxWorkers 100 as in its README; PostgreSQL's defaults; due jobs looked for every 5 s", false),
-		spec("river-tuned", "River on PostgreSQL, tuned", "MaxWorkers 1000, FetchCooldown and FetchPollInterval 10 ms; the 5 s cannot be changed", true),
+		spec("river", "River on PostgreSQL, defaults", "MaxWorkers 100 as in its README; PostgreSQL's defaults; jobs fetched every second", false),
+		spec("river-tuned", "River on PostgreSQL, tuned", "MaxWorkers 1000, FetchCooldown and FetchPollInterval 10 ms", true),
 	}
 }
 
@@ -95,7 +97,7 @@ func startPostgres(ctx context.Context, r *rig.Rig) (string, error) {
 		if err != nil {
 			return nil, err
 		}
-		line := append(append(as[:len(as):len(as)], path), args...)
+		line := slices.Concat(as, []string{path}, args)
 		cmd := exec.CommandContext(context.WithoutCancel(ctx), line[0], line[1:]...)
 		cmd.Dir = dir
 		return cmd, nil
@@ -153,7 +155,7 @@ func (s *riverSystem) Start(ctx context.Context, r *rig.Rig, fired func(firing.F
 }
 
 func (s *riverSystem) Arm(ctx context.Context, timers []firing.Timer) error {
-	return inParallel(ctx, timers, 4, armBatch, func(ctx context.Context, part []firing.Timer) error {
+	return inParallel(ctx, timers, 4, func(ctx context.Context, part []firing.Timer) error {
 		jobs := make([]river.InsertManyParams, len(part))
 		for i, t := range part {
 			pad := len(t.Payload()) - len(fmt.Sprintf(`{"n":%d,"pad":""}`, t.N))

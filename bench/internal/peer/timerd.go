@@ -56,7 +56,8 @@ func timerdSpecs() []Spec {
 	spec := func(name, title, settings string, t Timerd) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 15_000, Missing: available,
-			New: func(Spec) System { t := t; return &t },
+			Variant: t.Instances > 1 || t.SyncAlways,
+			New:     func(Spec) System { t := t; return &t },
 		}
 	}
 	return []Spec{
@@ -101,7 +102,7 @@ func (t *Timerd) Arm(ctx context.Context, timers []firing.Timer) error {
 		return t.armPlain(ctx, timers)
 	}
 	set := client.New(t.Redis)
-	return inParallel(ctx, timers, 2, armBatch, func(ctx context.Context, part []firing.Timer) error {
+	return inParallel(ctx, timers, 2, func(ctx context.Context, part []firing.Timer) error {
 		settings := make([]client.Setting, len(part))
 		for i, timer := range part {
 			settings[i] = client.Setting{Key: timer.Key(), Payload: timer.Payload(), When: client.At(timer.Due)}
@@ -143,7 +144,7 @@ func (t *Timerd) AwaitAdopted(ctx context.Context, n int64, timeout time.Duratio
 
 // SetPlain sets timers by plain SETs in pipelines.
 func SetPlain(ctx context.Context, rdb *redis.Client, timers []firing.Timer) error {
-	return inParallel(ctx, timers, 2, armBatch, func(ctx context.Context, part []firing.Timer) error {
+	return inParallel(ctx, timers, 2, func(ctx context.Context, part []firing.Timer) error {
 		_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, timer := range part {
 				pipe.Do(ctx, "SET", timer.Key(), timer.Payload(), "PXAT", timer.Due.UnixMilli())
@@ -174,7 +175,7 @@ func consume(ctx context.Context, args []string, report *firing.Reporter, cfg je
 	if len(args) != want {
 		return fmt.Errorf("want NATS URL, stream and subject, not %q", args)
 	}
-	_, js, err := connect(args[0])
+	js, err := connect(args[0])
 	if err != nil {
 		return err
 	}
@@ -217,13 +218,12 @@ const (
 	consumerBatch = 5000 // messages fetched ahead
 )
 
-func connect(url string) (*nats.Conn, jetstream.JetStream, error) {
+func connect(url string) (jetstream.JetStream, error) {
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	js, err := jetstream.New(nc)
-	return nc, js, err
+	return jetstream.New(nc)
 }
 
 var errAgain = errors.New("not yet")
@@ -231,7 +231,7 @@ var errAgain = errors.New("not yet")
 // retryWorker is the Go client's consumer, whose handler fails until the last attempt. It reports attempt a of timer n
 // as N = AttemptN(n, a), with the due time of the event.
 func retryWorker(ctx context.Context, args []string, report *firing.Reporter) error {
-	_, js, err := connect(args[0])
+	js, err := connect(args[0])
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
@@ -47,7 +48,7 @@ func WritePlots(run *result.Run, dir, document string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a directory of documents
 		return "", err
 	}
-	markdown := ""
+	var markdown strings.Builder
 	for _, p := range Plots(run) {
 		path := filepath.Join(dir, p.File)
 		if err := os.WriteFile(path, p.SVG(), 0o644); err != nil { //nolint:gosec // a document
@@ -57,9 +58,9 @@ func WritePlots(run *result.Run, dir, document string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		markdown += fmt.Sprintf("![%s](%s)\n\n", p.Alt, filepath.ToSlash(link))
+		fmt.Fprintf(&markdown, "![%s](%s)\n\n", p.Alt, filepath.ToSlash(link))
 	}
-	return markdown, nil
+	return markdown.String(), nil
 }
 
 // middle returns the round whose p99 is the median one.

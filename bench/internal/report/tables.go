@@ -183,16 +183,16 @@ func (d data) crowded(b *strings.Builder) {
 		}
 		for _, s := range d.Systems {
 			row := []string{s.Title, d.cell(s.Name, shape, 0, 0).brief()}
-			any := false
+			measured := false
 			for _, n := range pending {
 				row = append(row, d.cell(s.Name, shape, n, 0).brief())
-				any = any || row[len(row)-1] != "-"
+				measured = measured || row[len(row)-1] != "-"
 			}
 			for _, n := range foreign {
 				row = append(row, d.cell(s.Name, shape, 0, n).brief())
-				any = any || row[len(row)-1] != "-"
+				measured = measured || row[len(row)-1] != "-"
 			}
-			if any {
+			if measured {
 				t.add(row...)
 			}
 		}
@@ -286,13 +286,17 @@ func (d data) idle(b *strings.Builder) {
 
 func (d data) memory(b *strings.Builder) {
 	t := table{head: []string{"system", "Redis's memory, bytes per timer", "resident memory of all processes, bytes per timer"}}
-	var n int
+	n := 0
+	for _, m := range d.Measurements {
+		if m.Workload == "memory" {
+			n = max(n, m.Pending)
+		}
+	}
 	for _, s := range d.Systems {
-		c := d.workload(s.Name, "memory")
+		c := d.cell(s.Name, "memory", n, 0)
 		if len(c) == 0 {
 			continue
 		}
-		n = c[0].Pending
 		t.add(s.Title, c.text(0, named(load.ValueBytes)), c.text(0, func(m *result.Measurement) float64 {
 			sum := 0.0
 			for name, v := range m.Values {

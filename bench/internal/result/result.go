@@ -208,13 +208,13 @@ func Load(paths ...string) (*Run, error) {
 		if all.Machine.CPU != "" && (r.Machine.CPU != all.Machine.CPU || r.Machine.Cores != all.Machine.Cores) {
 			return nil, fmt.Errorf("%s: it is of another machine than the files before it", path)
 		}
-		r.Measurements = append(all.Measurements, renumber(r.Measurements, rounds)...)
+		r.Measurements = slices.Concat(all.Measurements, renumber(r.Measurements, rounds))
 		for _, s := range all.Systems {
 			if !slices.Contains(r.Systems, s) {
 				r.Systems = append(r.Systems, s)
 			}
 		}
-		r.Skipped, r.Failed = append(all.Skipped, r.Skipped...), append(all.Failed, r.Failed...)
+		r.Skipped, r.Failed = slices.Concat(all.Skipped, r.Skipped), slices.Concat(all.Failed, r.Failed)
 		if !all.Started.IsZero() {
 			r.Started = all.Started
 		}
