@@ -56,10 +56,11 @@ func profileNamed(name string) (profile, error) {
 			others:  []string{setting, storms, retries, idle},
 		}, nil
 	case "quick":
+		shapes := []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}}
 		return profile{
 			name: name, systems: []string{"timerd", "timerd-plain", "events-hz100", "zset-1s"}, rounds: 1, grace: 4 * time.Second,
 			scale:  load.Scale{Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000},
-			shapes: []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}},
+			shapes: shapes, crowded: shapes,
 			others: []string{setting},
 		}, nil
 	}
