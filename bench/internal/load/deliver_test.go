@@ -10,8 +10,8 @@ import (
 func TestEvaluate(t *testing.T) {
 	due := time.UnixMilli(1_763_629_200_000)
 	dues := []time.Time{due, due.Add(10 * time.Millisecond), due.Add(20 * time.Millisecond), due.Add(30 * time.Millisecond)}
-	at := func(n int64, after time.Duration) firing.Firing {
-		return firing.Firing{N: n, Received: due.Add(after * time.Millisecond)}
+	at := func(n int64, afterMs int) firing.Firing {
+		return firing.Firing{N: n, Received: due.Add(time.Duration(afterMs) * time.Millisecond)}
 	}
 	f := evaluate(100, dues, []firing.Firing{
 		at(101, 9),  // a ms early
