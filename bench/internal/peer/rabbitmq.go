@@ -42,8 +42,8 @@ func rabbitmqSpecs() []Spec {
 		}
 	}
 	return []Spec{
-		spec("rabbitmq-sorted", "RabbitMQ TTL+DLX, set in the order they are due", "the best case: no timer waits behind a later one", true),
-		spec("rabbitmq-mixed", "RabbitMQ TTL+DLX, mixed delays", "a message expires only at the head of its queue", false),
+		spec("rabbitmq-sorted", "RabbitMQ TTL+DLX, in order", "set in the order in which they are due, which is the best case: no timer waits behind a later one", true),
+		spec("rabbitmq-mixed", "RabbitMQ TTL+DLX, mixed delays", "set in mixed order; a message expires only at the head of its queue", false),
 	}
 }
 
@@ -89,7 +89,7 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 		"RABBITMQ_NODENAME=bench" + port + "@localhost", "RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
 		"RABBITMQ_MNESIA_BASE=" + dir, "RABBITMQ_LOG_BASE=" + dir, "RABBITMQ_PID_FILE=" + filepath.Join(dir, "pid"),
 		"RABBITMQ_CONFIG_FILE=" + conf, "RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins, "RABBITMQ_CONF_ENV_FILE=" + filepath.Join(dir, "none"),
-		"ERL_CRASH_DUMP=/dev/null",
+		"ERL_CRASH_DUMP=/dev/null", "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
 	}
 	if _, err := r.Start("rabbitmq", cmd); err != nil {
 		return err

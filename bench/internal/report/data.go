@@ -137,7 +137,7 @@ func (c cell) worst(count func(*result.Firings) int) string {
 
 // format writes a number with thousands separated: 1,234.5.
 func format(v float64, digits int) string {
-	if v >= 100 {
+	if math.Abs(v) >= 100 {
 		digits = 0
 	}
 	text := fmt.Sprintf("%.*f", digits, v)

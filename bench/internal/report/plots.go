@@ -35,6 +35,9 @@ func Plots(run *result.Run) []Plot {
 	plots = append(plots, d.cpu())
 	var drawn []Plot
 	for _, p := range plots {
+		for i := range p.Series {
+			p.Series[i].Name = strings.ReplaceAll(p.Series[i].Name, "`", "")
+		}
 		if len(p.Series) > 0 {
 			drawn = append(drawn, p)
 		}

@@ -22,6 +22,7 @@ func Tables(w io.Writer, run *result.Run) error {
 	d.delivery(&b)
 	d.spikes(&b)
 	d.crowded(&b)
+	d.armed(&b)
 	d.setting(&b)
 	d.storms(&b)
 	d.retries(&b)
@@ -217,6 +218,20 @@ func (c cell) brief() string {
 		}
 	}
 	return text
+}
+
+// armed tells how fast the timers of the delivery workloads were set.
+func (d data) armed(b *strings.Builder) {
+	shapes := append(d.shapes(true), d.shapes(false)...)
+	t := table{head: append([]string{"system"}, shapes...)}
+	for _, s := range d.Systems {
+		row := []string{s.Title}
+		for _, shape := range shapes {
+			row = append(row, d.cell(s.Name, shape, 0, 0).text(0, func(m *result.Measurement) float64 { return m.Firings.ArmRate }))
+		}
+		t.add(row...)
+	}
+	t.write(b, "Timers set per second, before they fire", "As fast as one process sets them through the API that is meant for many, until all are acknowledged; those of plain `SET`s until timerd has adopted them.")
 }
 
 func (d data) setting(b *strings.Builder) {
