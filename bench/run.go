@@ -66,7 +66,7 @@ func newRunCommand() *cobra.Command {
 	f.IntSliceVar(&pending, "pending", nil, "only with these numbers of other pending timers, such as 0,5000000 (default 0, 100 k, 1 M; quick 0)")
 	f.IntSliceVar(&foreign, "foreign", nil, "only with these numbers of foreign keys in Redis (default 0, 1 M; quick 0)")
 	f.IntVar(&rounds, "rounds", 0, "how often each is measured (default 3, quick 1)")
-	f.DurationVar(&grace, "grace", 0, "how long after the last due time a firing counts as lost (default 40s, quick 5s)")
+	f.DurationVar(&grace, "grace", 0, "how long after the last due time a firing counts as undelivered (default 40s, quick 5s)")
 	f.StringVar(&out, "out", "results.json", "the file of the results, written after each measurement")
 	f.StringVar(&timerd, "timerd", "bin/timerd", "the timerd to measure")
 	f.BoolVar(&tables, "tables", false, "print the tables when done")

@@ -66,8 +66,8 @@ func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pen
 			return fmt.Errorf("%s on %s: %w", shape.Name, spec.Name, errors.Join(err, x.Died()))
 		}
 		f := m.Firings
-		b.logf("%s: %s, %d pending, %d foreign: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; %d lost, %d early, %d repeated; %.0f µs CPU a firing",
-			spec.Name, shape.Name, pending, foreign, f.Consumed.P50, f.Consumed.P99, f.Drained, f.Lost(), f.Early, f.Duplicates, m.CPUPerFiring())
+		b.logf("%s: %s, %d pending, %d foreign: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; %d undelivered, %d early, %d repeated; %.0f µs CPU a firing",
+			spec.Name, shape.Name, pending, foreign, f.Consumed.P50, f.Consumed.P99, f.Drained, f.Undelivered(), f.Early, f.Duplicates, m.CPUPerFiring())
 		if err := save(m); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ func TestEvaluate(t *testing.T) {
 		at(100, 50), // again
 		at(102, 60), // 40 ms late
 	})
-	if f.Timers != 4 || f.Delivered != 3 || f.Lost() != 1 || f.Early != 1 || f.Duplicates != 1 {
+	if f.Timers != 4 || f.Delivered != 3 || f.Undelivered() != 1 || f.Early != 1 || f.Duplicates != 1 {
 		t.Errorf("counts %+v", f)
 	}
 	if f.Consumed.P50 != 5 || f.Consumed.Max != 40 || f.Consumed.Quantiles[0] != -1 {
@@ -38,7 +38,7 @@ func TestEvaluate(t *testing.T) {
 	if f.Consumed.Max != 20 || f.Published == nil || f.Published.Max != 10 {
 		t.Errorf("by the due time that the system says: %+v", f)
 	}
-	if f := evaluate(1, dues, nil); f.Lost() != len(dues) || f.Curve != nil {
+	if f := evaluate(1, dues, nil); f.Undelivered() != len(dues) || f.Curve != nil {
 		t.Errorf("nothing fired: %+v", f)
 	}
 }

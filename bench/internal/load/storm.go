@@ -58,8 +58,8 @@ func (b *Bench) Storms(ctx context.Context, round int, save func(result.Measurem
 		if err := b.storm(ctx, x, s, &m); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		b.logf("storm of %s: %.0f cancelled/s, %.0f rescheduled/s; %d lost, %d early, %.0f fired though cancelled", s.name,
-			m.Values[ValueCancelled], m.Values[ValueMoved], m.Firings.Lost(), m.Firings.Early, m.Values[ValueFiredDead])
+		b.logf("storm of %s: %.0f cancelled/s, %.0f rescheduled/s; %d undelivered, %d early, %.0f fired though cancelled", s.name,
+			m.Values[ValueCancelled], m.Values[ValueMoved], m.Firings.Undelivered(), m.Firings.Early, m.Values[ValueFiredDead])
 		if err := save(m); err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (b *Bench) Retries(ctx context.Context, round int, save func(result.Measure
 		if attempt == peer.Attempts {
 			m.Usage = usage(before, after, nil)
 		}
-		b.logf("retries, attempt %d: p50 %.1f ms, p99 %.1f ms, %d lost, %d early", attempt, m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Lost(), m.Firings.Early)
+		b.logf("retries, attempt %d: p50 %.1f ms, p99 %.1f ms, %d undelivered, %d early", attempt, m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Undelivered(), m.Firings.Early)
 		if err := save(m); err != nil {
 			return err
 		}

@@ -71,13 +71,13 @@ func (d data) about(b *strings.Builder) {
 		versions = append(versions, name+" "+strings.TrimPrefix(strings.TrimPrefix(d.Versions[name], "postgres "), "timerd "))
 	}
 	fmt.Fprintf(b, "Versions: %s.\n\n", strings.Join(versions, "; "))
-	fmt.Fprintf(b, "Numbers are medians over the rounds, with the least and the greatest in brackets. Lost, early and repeated are the worst round. "+
-		"A timer counts as lost if it was not received %.0f s after the last one was due.\n\n", d.Grace)
+	fmt.Fprintf(b, "Numbers are medians over the rounds, with the least and the greatest in brackets. Undelivered, early and repeated are the worst round. "+
+		"A timer counts as undelivered if it was not received %.0f s after the last one was due.\n\n", d.Grace)
 }
 
 func (d data) delivery(b *strings.Builder) {
 	for _, shape := range d.shapes(true) {
-		t := table{head: []string{"system", "p50 ms", "p99 ms", "max ms", "published p99 ms", "lost", "early", "repeated", "CPU µs a firing", "of it worker", "memory MiB"}}
+		t := table{head: []string{"system", "p50 ms", "p99 ms", "max ms", "published p99 ms", "undelivered", "early", "repeated", "CPU µs a firing", "of it worker", "memory MiB"}}
 		for _, s := range d.Systems {
 			c := d.cell(s.Name, shape, 0, 0)
 			if len(c) == 0 {
@@ -122,7 +122,7 @@ func (c cell) published() string {
 
 func (c cell) faults() []string {
 	return []string{
-		c.worst((*result.Firings).Lost),
+		c.worst((*result.Firings).Undelivered),
 		c.worst(func(f *result.Firings) int { return f.Early }),
 		c.worst(func(f *result.Firings) int { return f.Duplicates }),
 	}
@@ -146,7 +146,7 @@ func (c cell) costs() []string {
 
 func (d data) spikes(b *strings.Builder) {
 	for _, shape := range d.shapes(false) {
-		t := table{head: []string{"system", "drained at, per s", "p50 ms", "p99 ms", "last ms", "lost", "early", "repeated", "CPU µs a firing", "of it worker", "memory MiB"}}
+		t := table{head: []string{"system", "drained at, per s", "p50 ms", "p99 ms", "last ms", "undelivered", "early", "repeated", "CPU µs a firing", "of it worker", "memory MiB"}}
 		for _, s := range d.Systems {
 			c := d.cell(s.Name, shape, 0, 0)
 			if len(c) == 0 {
@@ -212,7 +212,7 @@ func (c cell) brief() string {
 	if p50.Rounds == 0 {
 		text = "nothing fired"
 	}
-	for i, what := range []string{"lost", "early", "repeated"} {
+	for i, what := range []string{"undelivered", "early", "repeated"} {
 		if n := c.faults()[i]; n != "0" {
 			text += ", " + n + " " + what
 		}
@@ -259,7 +259,7 @@ func (d data) workload(system, workload string) cell {
 }
 
 func (d data) storms(b *strings.Builder) {
-	t := table{head: []string{"commands", "cancelled per s", "rescheduled per s", "fired though cancelled", "rescheduled: p99 ms", "lost", "early", "repeated"}}
+	t := table{head: []string{"commands", "cancelled per s", "rescheduled per s", "fired though cancelled", "rescheduled: p99 ms", "undelivered", "early", "repeated"}}
 	for _, workload := range d.workloads("storm: ") {
 		c := d.workload("timerd", workload)
 		row := []string{
@@ -272,7 +272,7 @@ func (d data) storms(b *strings.Builder) {
 }
 
 func (d data) retries(b *strings.Builder) {
-	t := table{head: []string{"attempt", "p50 ms", "p99 ms", "max ms", "lost", "early", "repeated"}}
+	t := table{head: []string{"attempt", "p50 ms", "p99 ms", "max ms", "undelivered", "early", "repeated"}}
 	for _, workload := range d.workloads("retries: ") {
 		c := d.workload("timerd", workload)
 		t.add(append(append([]string{strings.TrimPrefix(workload, "retries: ")}, c.lateness()[:3]...), c.faults()...)...)

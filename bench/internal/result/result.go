@@ -18,7 +18,7 @@ type Run struct {
 	Profile  string            `json:"profile"`
 	Machine  Machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
-	Grace    float64           `json:"graceSeconds"` // how long after the last due time a firing counts as lost
+	Grace    float64           `json:"graceSeconds"` // how long after the last due time a timer counts as undelivered
 	Systems  []System          `json:"systems"`
 	Skipped  []Skipped         `json:"skipped,omitempty"`
 	Failed   []Skipped         `json:"failed,omitempty"`
@@ -83,8 +83,8 @@ type Firings struct {
 	Curve []Point `json:"curve"`
 }
 
-// Lost returns how many timers did not fire in time to be counted.
-func (f *Firings) Lost() int { return f.Timers - f.Delivered }
+// Undelivered returns how many timers were not received within the grace: lost, or not yet fired.
+func (f *Firings) Undelivered() int { return f.Timers - f.Delivered }
 
 // Point is how many there were at a time.
 type Point struct {

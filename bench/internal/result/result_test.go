@@ -94,8 +94,8 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Errorf("loaded\n%+v\nwant\n%+v", *got, run)
 	}
 	m := got.Measurements[0]
-	if lost := m.Firings.Lost(); lost != 1 {
-		t.Errorf("%d lost, want 1", lost)
+	if lost := m.Firings.Undelivered(); lost != 1 {
+		t.Errorf("%d undelivered, want 1", lost)
 	}
 	if all, worker := m.CPUPerFiring(), m.CPUPerFiring("worker"); all != 1e6 || worker != .75e6 {
 		t.Errorf("%v µs of CPU per firing, %v of the worker; want 1e6 and 0.75e6", all, worker)

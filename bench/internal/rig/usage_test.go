@@ -37,7 +37,8 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%s is left: %v", r.Dir, err)
 		}
 	}()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", "sh -c 'while :; do :; done' & wait")
+	// The child ends when it sees that its parent has.
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "sh -c 'while kill -0 $PPID; do :; done' & wait")
 	if _, err := r.Start("busy", cmd); err != nil {
 		t.Fatal(err)
 	}
