@@ -16,7 +16,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout model deps clean
+.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout bench bench-quick bench-build bench-test model deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -58,6 +58,24 @@ example-order-timeout: ## orders that are cancelled unless they are paid in time
 	@$(MAKE) --no-print-directory build
 	go build -trimpath -o bin/example-order-timeout ./examples/order-timeout
 	bin/example-order-timeout -timerd bin/timerd $(ARGS)
+
+bench: bench-build ## timerd and its peers measured, in hours; fills docs/benchmarks.md (ARGS: see bin/bench run --help)
+	@bench/deps.sh rabbitmq postgresql bullmq
+	@status=0; bin/bench run --out .cache/bench/results.json $(ARGS) || status=$$?; \
+	  bin/bench report .cache/bench/results.json --md docs/benchmarks.md && exit $$status
+
+bench-quick: bench-build ## timerd against keyspace events and a poller, in under a minute, for a change under way
+	@bin/bench run --profile quick --tables --out .cache/bench/quick.json $(ARGS)
+
+bench-build:
+	@scripts/deps.sh redis
+	@$(MAKE) --no-print-directory build
+	cd bench && go build -trimpath -o ../bin/bench .
+
+bench-test: ## vet, lint and test the benchmark program, a module of its own
+	@scripts/deps.sh redis
+	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+	cd bench && go mod tidy -diff && go vet ./... && ../bin/golangci-lint run && go test -race -timeout 10m ./...
 
 model: ## check the model of the schedule exhaustively, see docs/model (ARGS: configurations, told step by step)
 	@scripts/deps.sh cc

@@ -1,0 +1,260 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/bench/internal/firing"
+	"github.com/timerd-io/timerd/bench/internal/rig"
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// TimerdStream and TimerdSubject are where timerd publishes firings.
+const (
+	TimerdStream  = client.DefaultStream
+	timerdSubject = client.DefaultPrefix + ".fired.>"
+)
+
+// Workers that consume a stream.
+const (
+	workerStream = "stream"
+	workerRetry  = "retry"
+)
+
+// RetryPolicy is the TIMERD_RETRY of the retries workload: Attempts firings of each timer.
+const (
+	RetryPolicy = "*=1s,1s"
+	Attempts    = 3
+)
+
+// Timerd is timerd as users run it, with its Redis and its NATS.
+type Timerd struct {
+	// Instances is how many timerds share the work.
+	Instances int
+	// Plain has timers set by SET key payload PXAT, so that timerd has to adopt them. Otherwise they are set by
+	// the Go client through timer_set.
+	Plain bool
+	// SyncAlways has NATS sync each message to disk before it is acknowledged, as deploy/nats.conf does.
+	SyncAlways bool
+	// Retries has a consumer fail each event until its last attempt.
+	Retries bool
+
+	Redis *redis.Client // after Start
+	Addrs []string      // after Start: the HTTP addresses of the timerds
+}
+
+func timerdSpecs() []Spec {
+	spec := func(name, title, settings string, t Timerd) Spec {
+		return Spec{
+			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 15_000, Missing: available,
+			Variant: t.Instances > 1 || t.SyncAlways,
+			New:     func(Spec) System { t := t; return &t },
+		}
+	}
+	return []Spec{
+		spec("timerd", "timerd, timer_set", "defaults; deploy/redis.conf; set by the Go client's SetMany", Timerd{Instances: 1}),
+		spec("timerd-plain", "timerd, plain SET", "defaults; deploy/redis.conf; set by SET … PXAT in pipelines, adopted by timerd", Timerd{Instances: 1, Plain: true}),
+		spec("timerd-x3", "timerd, three of them", "as timerd, three processes", Timerd{Instances: 3}),
+		spec("timerd-sync", "timerd, NATS sync always", "as timerd; NATS with sync_interval: always, as in deploy/nats.conf", Timerd{Instances: 1, SyncAlways: true}),
+	}
+}
+
+// Start implements System.
+func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
+	var err error
+	if t.Redis, err = r.Redis(ctx); err != nil {
+		return err
+	}
+	var store []string
+	if t.SyncAlways {
+		store = []string{"sync_interval: always"}
+	}
+	nc, err := r.NATS(ctx, store...)
+	if err != nil {
+		return err
+	}
+	var env []string
+	if t.Retries {
+		env = []string{"TIMERD_RETRY=" + RetryPolicy}
+	}
+	if t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, nc, env...); err != nil {
+		return err
+	}
+	kind := workerStream
+	if t.Retries {
+		kind = workerRetry
+	}
+	return startWorker(ctx, r, rig.RoleConsumer, fired, kind, nc.ConnectedUrl(), TimerdStream, timerdSubject)
+}
+
+// Arm implements System. It returns once every timer is in timerd's schedule.
+func (t *Timerd) Arm(ctx context.Context, timers []firing.Timer) error {
+	if t.Plain {
+		return t.armPlain(ctx, timers)
+	}
+	set := client.New(t.Redis)
+	return inParallel(ctx, timers, 2, func(ctx context.Context, part []firing.Timer) error {
+		settings := make([]client.Setting, len(part))
+		for i, timer := range part {
+			settings[i] = client.Setting{Key: timer.Key(), Payload: timer.Payload(), When: client.At(timer.Due)}
+		}
+		_, err := set.SetMany(ctx, settings)
+		return err
+	})
+}
+
+func (t *Timerd) armPlain(ctx context.Context, timers []firing.Timer) error {
+	before, _, err := t.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	if err := SetPlain(ctx, t.Redis, timers); err != nil {
+		return err
+	}
+	_, err = t.AwaitAdopted(ctx, before+int64(len(timers)), time.Minute)
+	return err
+}
+
+// Counts returns how many timers are pending in timerd's schedule, and how many are firing.
+func (t *Timerd) Counts(ctx context.Context) (pending, firing int64, err error) {
+	return schedule.New(t.Redis, schedule.DefaultMaxPayload).Counts(ctx, keys.Single)
+}
+
+// AwaitAdopted waits until the schedule has n pending timers, and returns how long that took.
+func (t *Timerd) AwaitAdopted(ctx context.Context, n int64, timeout time.Duration) (time.Duration, error) {
+	began := time.Now()
+	err := rig.Until(ctx, timeout, func(ctx context.Context) error {
+		pending, _, err := t.Counts(ctx)
+		if err == nil && pending < n {
+			err = fmt.Errorf("%d of %d timers are adopted", pending, n)
+		}
+		return err
+	})
+	return time.Since(began), err
+}
+
+// SetPlain sets timers by plain SETs in pipelines.
+func SetPlain(ctx context.Context, rdb *redis.Client, timers []firing.Timer) error {
+	return inParallel(ctx, timers, 2, func(ctx context.Context, part []firing.Timer) error {
+		_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for _, timer := range part {
+				pipe.Do(ctx, "SET", timer.Key(), timer.Payload(), "PXAT", timer.Due.UnixMilli())
+			}
+			return nil
+		})
+		return err
+	})
+}
+
+// streamWorker consumes a subject of a JetStream stream and acknowledges each message: NATS URL, stream, subject.
+func streamWorker(ctx context.Context, args []string, report *firing.Reporter) error {
+	return consume(ctx, args, report, jetstream.ConsumerConfig{MaxAckPending: -1}, func(msg jetstream.Msg, received time.Time, meta *jetstream.MsgMetadata) error {
+		n, err := firing.OfPayload(msg.Data())
+		if err != nil {
+			return err
+		}
+		if err := report.Fired(firing.Firing{N: n, Received: received, Published: meta.Timestamp}); err != nil {
+			return err
+		}
+		return msg.Ack()
+	})
+}
+
+// consume calls handle for each message of a stream's subject until ctx ends or handle fails.
+func consume(ctx context.Context, args []string, report *firing.Reporter, cfg jetstream.ConsumerConfig, handle func(jetstream.Msg, time.Time, *jetstream.MsgMetadata) error) error {
+	const want = 3
+	if len(args) != want {
+		return fmt.Errorf("want NATS URL, stream and subject, not %q", args)
+	}
+	js, err := connect(args[0])
+	if err != nil {
+		return err
+	}
+	cfg.Durable, cfg.AckPolicy, cfg.FilterSubject = consumerName, jetstream.AckExplicitPolicy, args[2]
+	consumer, err := js.CreateConsumer(ctx, args[1], cfg)
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	consuming, err := consumer.Consume(func(msg jetstream.Msg) {
+		received := time.Now()
+		meta, err := msg.Metadata()
+		if err == nil {
+			err = handle(msg, received, meta)
+		}
+		if err != nil {
+			select {
+			case failed <- err:
+			default:
+			}
+		}
+	}, jetstream.PullMaxMessages(consumerBatch))
+	if err != nil {
+		return err
+	}
+	defer consuming.Stop()
+	if err := report.Ready(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+const (
+	consumerName  = "bench"
+	consumerBatch = 5000 // messages fetched ahead
+)
+
+func connect(url string) (jetstream.JetStream, error) {
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1))
+	if err != nil {
+		return nil, err
+	}
+	return jetstream.New(nc)
+}
+
+var errAgain = errors.New("not yet")
+
+// retryWorker is the Go client's consumer, whose handler fails until the last attempt. It reports attempt a of timer n
+// as N = AttemptN(n, a), with the due time of the event.
+func retryWorker(ctx context.Context, args []string, report *firing.Reporter) error {
+	js, err := connect(args[0])
+	if err != nil {
+		return err
+	}
+	consumer := client.NewConsumer(js)
+	consumer.Concurrency = 256
+	if err := report.Ready(); err != nil {
+		return err
+	}
+	return consumer.Consume(ctx, "bench", func(_ context.Context, e event.Event) error {
+		received := time.Now()
+		n, err := firing.OfPayload(e.Data)
+		if err != nil {
+			return client.Dead(err)
+		}
+		if err := report.Fired(firing.Firing{N: AttemptN(n, e.Attempt), Received: received, Published: e.Time, Due: e.Due}); err != nil {
+			return err
+		}
+		if e.Attempt < Attempts {
+			return errAgain
+		}
+		return nil
+	})
+}
+
+// AttemptN numbers the attempts of timers.
+func AttemptN(n int64, attempt int) int64 { return n*Attempts + int64(attempt) - 1 }

@@ -1,0 +1,156 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/timerd-io/timerd/bench/internal/result"
+)
+
+// cell is what was measured in all rounds of one workload on one system.
+type cell []result.Measurement
+
+// data is a run, sorted for reading.
+type data struct {
+	*result.Run
+}
+
+// cell returns the rounds of a workload on a system.
+func (d data) cell(system, workload string, pending, foreign int) cell {
+	var c cell
+	for _, m := range d.Measurements {
+		if m.System == system && m.Workload == workload && m.Pending == pending && m.Foreign == foreign {
+			c = append(c, m)
+		}
+	}
+	return c
+}
+
+// shapes returns the workloads with firings that were measured with nothing else there, by their spread or not.
+func (d data) shapes(spread bool) []string {
+	var names []string
+	for _, m := range d.Measurements {
+		if m.Firings != nil && isShape(m.Workload) && (m.Firings.Spread > 0) == spread && m.Pending == 0 && m.Foreign == 0 && !slices.Contains(names, m.Workload) {
+			names = append(names, m.Workload)
+		}
+	}
+	return names
+}
+
+func isShape(workload string) bool {
+	return strings.HasPrefix(workload, "spread-") || strings.HasPrefix(workload, "spike-")
+}
+
+// workloads returns the names with a prefix, in the order of the run.
+func (d data) workloads(prefix string) []string {
+	var names []string
+	for _, m := range d.Measurements {
+		if strings.HasPrefix(m.Workload, prefix) && !slices.Contains(names, m.Workload) {
+			names = append(names, m.Workload)
+		}
+	}
+	return names
+}
+
+// crowds returns the numbers of pending timers, or of foreign keys, that were measured besides 0.
+func (d data) crowds(of func(result.Measurement) int) []int {
+	var numbers []int
+	for _, m := range d.Measurements {
+		if n := of(m); n > 0 && isShape(m.Workload) && !slices.Contains(numbers, n) {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// spread returns the spread of a value over the rounds; those in which it is not a number count as none.
+func (c cell) spread(value func(*result.Measurement) float64) result.Spread {
+	var values []float64
+	for i := range c {
+		if v := value(&c[i]); !math.IsNaN(v) {
+			values = append(values, v)
+		}
+	}
+	return result.NewSpread(values)
+}
+
+// text writes the median of a value, with the least and the greatest where there are more rounds than one. It is
+// "-" where nothing was measured.
+func (c cell) text(digits int, value func(*result.Measurement) float64) string {
+	s := c.spread(value)
+	switch {
+	case s.Rounds == 0:
+		return "-"
+	case s.Rounds == 1 || format(s.Least, digits) == format(s.Greatest, digits):
+		return format(s.Median, digits)
+	}
+	return fmt.Sprintf("%s (%s–%s)", format(s.Median, digits), format(s.Least, digits), format(s.Greatest, digits))
+}
+
+// delivered returns a value of the firings, not a number where none was delivered.
+func delivered(value func(*result.Firings) float64) func(*result.Measurement) float64 {
+	return func(m *result.Measurement) float64 {
+		if m.Firings == nil || m.Firings.Delivered == 0 {
+			return math.NaN()
+		}
+		return value(m.Firings)
+	}
+}
+
+// named returns a value by its name, not a number where it was not measured.
+func named(name string) func(*result.Measurement) float64 {
+	return func(m *result.Measurement) float64 {
+		v, ok := m.Values[name]
+		if !ok {
+			return math.NaN()
+		}
+		return v
+	}
+}
+
+// worst returns the greatest of a count over the rounds, as a share of the timers where it is more than a few.
+func (c cell) worst(count func(*result.Firings) int) string {
+	most, of := 0, 1
+	measured := false
+	for _, m := range c {
+		if m.Firings == nil {
+			continue
+		}
+		measured = true
+		if n := count(m.Firings); n > most {
+			most, of = n, m.Firings.Timers
+		}
+	}
+	switch {
+	case !measured:
+		return "-"
+	case most*100 >= of:
+		return fmt.Sprintf("**%.0f %%**", 100*float64(most)/float64(of))
+	case most > 0:
+		return fmt.Sprintf("**%d**", most)
+	}
+	return "0"
+}
+
+// format writes a number with thousands separated: 1,234.5.
+func format(v float64, digits int) string {
+	if math.Abs(v) >= 100 {
+		digits = 0
+	}
+	text := fmt.Sprintf("%.*f", digits, v)
+	whole, fraction, _ := strings.Cut(text, ".")
+	sign := ""
+	if strings.HasPrefix(whole, "-") {
+		sign, whole = "-", whole[1:]
+	}
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+	if fraction != "" {
+		fraction = "." + fraction
+	}
+	return sign + whole + fraction
+}

@@ -1,0 +1,161 @@
+package report
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/timerd-io/timerd/bench/internal/result"
+)
+
+// Plot is a chart and the name of its file.
+type Plot struct {
+	File string
+	Alt  string
+	Chart
+}
+
+// least is the shortest lateness that a plot tells apart, in ms: what is early is drawn there.
+const least = 0.1
+
+// Plots returns the plots that the run has the measurements for.
+func Plots(run *result.Run) []Plot {
+	d := data{run}
+	var plots []Plot
+	for _, shape := range d.shapes(true) {
+		plots = append(plots, d.lateness(shape))
+	}
+	for _, shape := range d.shapes(true) {
+		plots = append(plots, d.byPending(shape))
+	}
+	for _, shape := range d.shapes(false) {
+		plots = append(plots, d.drain(shape))
+	}
+	plots = append(plots, d.cpu())
+	var drawn []Plot
+	for _, p := range plots {
+		for i := range p.Series {
+			p.Series[i].Name = strings.ReplaceAll(p.Series[i].Name, "`", "")
+		}
+		if len(p.Series) > 0 {
+			drawn = append(drawn, p)
+		}
+	}
+	return drawn
+}
+
+// WritePlots writes the plots into a directory and returns the Markdown that shows them, with links relative to
+// that of the document.
+func WritePlots(run *result.Run, dir, document string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a directory of documents
+		return "", err
+	}
+	var markdown strings.Builder
+	for _, p := range Plots(run) {
+		path := filepath.Join(dir, p.File)
+		if err := os.WriteFile(path, p.SVG(), 0o644); err != nil { //nolint:gosec // a document
+			return "", err
+		}
+		link, err := filepath.Rel(filepath.Dir(document), path)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&markdown, "![%s](%s)\n\n", p.Alt, filepath.ToSlash(link))
+	}
+	return markdown.String(), nil
+}
+
+// middle returns the round whose p99 is the median one.
+func (c cell) middle() *result.Measurement {
+	p99 := delivered(func(f *result.Firings) float64 { return f.Consumed.P99 })
+	median := c.spread(p99).Median
+	var best *result.Measurement
+	for i := range c {
+		if v := p99(&c[i]); v >= median && (best == nil || v < p99(best)) {
+			best = &c[i]
+		}
+	}
+	return best
+}
+
+func (d data) lateness(shape string) Plot {
+	p := Plot{File: "lateness-" + shape + ".svg", Alt: "Share of timers received by lateness", Chart: Chart{
+		Title: "Lateness at the consumer, " + shape + ", nothing else pending",
+		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least}, Y: Axis{Label: "share of all timers received, %"},
+	}}
+	for _, s := range d.Systems {
+		m := d.cell(s.Name, shape, 0, 0).middle()
+		if m == nil {
+			continue
+		}
+		share := float64(m.Firings.Delivered) / float64(m.Firings.Timers)
+		line := Series{Name: s.Title}
+		for i, q := range result.CDFQuantiles() {
+			line.XY = append(line.XY, [2]float64{max(m.Firings.Consumed.Quantiles[i], least), 100 * q * share})
+		}
+		p.Series = append(p.Series, line)
+	}
+	return p
+}
+
+func (d data) byPending(shape string) Plot {
+	p := Plot{File: "pending-" + shape + ".svg", Alt: "p99 lateness by the number of pending timers", Chart: Chart{
+		Title: "p99 of those that fired, " + shape + ", by other pending timers",
+		X:     Axis{Label: "other timers pending (log; none at the left edge)", Log: true, Least: 10_000}, Y: Axis{Label: "p99 lateness, ms (log)", Log: true, Least: least},
+	}}
+	counts := d.crowds(func(m result.Measurement) int { return m.Pending })
+	for _, s := range d.Systems {
+		line := Series{Name: s.Title, Marks: true}
+		for _, n := range append([]int{0}, counts...) {
+			if m := d.cell(s.Name, shape, n, 0).middle(); m != nil {
+				line.XY = append(line.XY, [2]float64{float64(n), max(m.Firings.Consumed.P99, least)})
+			}
+		}
+		if len(line.XY) > 1 {
+			p.Series = append(p.Series, line)
+		}
+	}
+	return p
+}
+
+func (d data) drain(shape string) Plot {
+	p := Plot{File: "drain-" + shape + ".svg", Alt: "Timers received since they were due", Chart: Chart{
+		Title: "Draining timers due at one instant, " + shape,
+		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: 1}, Y: Axis{Label: "timers received"},
+	}}
+	for _, s := range d.Systems {
+		m := d.cell(s.Name, shape, 0, 0).middle()
+		if m == nil {
+			continue
+		}
+		line := Series{Name: s.Title}
+		for _, point := range m.Firings.Curve {
+			line.XY = append(line.XY, [2]float64{max(point.Ms, 1), float64(point.N)})
+		}
+		p.Series = append(p.Series, line)
+	}
+	return p
+}
+
+func (d data) cpu() Plot {
+	p := Plot{File: "cpu.svg", Alt: "CPU time per firing by rate", Chart: Chart{
+		Title: "CPU time of all processes for each firing",
+		X:     Axis{Label: "timers fired per second (log)", Log: true, Least: 1}, Y: Axis{Label: "µs (log)", Log: true, Least: 1},
+	}}
+	for _, s := range d.Systems {
+		line := Series{Name: s.Title, Marks: true}
+		for _, shape := range append(d.shapes(true), d.shapes(false)...) {
+			m := d.cell(s.Name, shape, 0, 0).middle()
+			if m == nil {
+				continue
+			}
+			rate := float64(m.Firings.Delivered) * 1000 / max(m.Firings.Spread+m.Firings.Drained, 1)
+			line.XY = append(line.XY, [2]float64{rate, max(m.CPUPerFiring(), 1)})
+		}
+		if len(line.XY) > 0 {
+			p.Series = append(p.Series, line)
+		}
+	}
+	return p
+}

@@ -1,0 +1,182 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/timerd-io/timerd/bench/internal/report"
+	"github.com/timerd-io/timerd/bench/internal/result"
+)
+
+// elements parses XML to its end and counts the elements by name.
+func elements(t *testing.T, text []byte) map[string]int {
+	t.Helper()
+	found := make(map[string]int)
+	for d := xml.NewDecoder(bytes.NewReader(text)); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if start, ok := token.(xml.StartElement); ok {
+			found[start.Name.Local]++
+		}
+	}
+}
+
+func TestChartIsWellFormed(t *testing.T) {
+	for name, c := range map[string]report.Chart{
+		"empty":      {},
+		"special":    {Title: `a < b & "c"`, X: report.Axis{Label: "<x>"}, Series: []report.Series{{Name: "`d` & <e>", XY: [][2]float64{{1, 2}, {3, 4}}}}},
+		"one point":  {Series: []report.Series{{XY: [][2]float64{{0, 0}}, Marks: true}}},
+		"log of 0":   {X: report.Axis{Log: true}, Y: report.Axis{Log: true, Least: .1}, Series: []report.Series{{XY: [][2]float64{{0, 0}, {5, 1e6}}}}},
+		"negative":   {Series: []report.Series{{XY: [][2]float64{{-5, -1}, {5, 1}}}}},
+		"many lines": {Series: make([]report.Series, 40)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svg := c.SVG()
+			found := elements(t, svg)
+			if found["svg"] != 1 || found["polyline"] != len(c.Series) {
+				t.Errorf("elements %v, want one svg and %d polylines", found, len(c.Series))
+			}
+			if bytes.Contains(svg, []byte("NaN")) || bytes.Contains(svg, []byte("Inf")) {
+				t.Errorf("not a number in\n%s", svg)
+			}
+		})
+	}
+}
+
+// points returns the coordinates of the only polyline.
+func points(t *testing.T, svg []byte) [][2]float64 {
+	t.Helper()
+	match := regexp.MustCompile(`polyline points="([^"]*)"`).FindSubmatch(svg)
+	if match == nil {
+		t.Fatalf("no polyline in\n%s", svg)
+	}
+	var all [][2]float64
+	for pair := range strings.FieldsSeq(string(match[1])) {
+		x, y, _ := strings.Cut(pair, ",")
+		px, err1 := strconv.ParseFloat(x, 64)
+		py, err2 := strconv.ParseFloat(y, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, [2]float64{px, py})
+	}
+	return all
+}
+
+// On a logarithmic axis decades are equally long; on a linear one equal steps are. Up is more.
+func TestChartScales(t *testing.T) {
+	c := report.Chart{X: report.Axis{Log: true, Least: 1}, Series: []report.Series{{XY: [][2]float64{{1, 0}, {10, 50}, {100, 100}}}}}
+	p := points(t, c.SVG())
+	if first, second := p[1][0]-p[0][0], p[2][0]-p[1][0]; first <= 0 || math.Abs(first-second) > .2 {
+		t.Errorf("decades of %v and %v px", first, second)
+	}
+	if first, second := p[0][1]-p[1][1], p[1][1]-p[2][1]; first <= 0 || math.Abs(first-second) > .2 {
+		t.Errorf("steps of %v and %v px", first, second)
+	}
+}
+
+func measured(system string, round int, p50 float64, delivered int) result.Measurement {
+	return result.Measurement{
+		System: system, Workload: "spread-10k", Round: round,
+		Firings: &result.Firings{
+			Timers: 10_000, Delivered: delivered, Spread: 30_000, Drained: 5, Early: 3,
+			Consumed: result.NewDist([]float64{p50, p50 * 2}), Curve: []result.Point{{Ms: 1, N: 1}, {Ms: 2, N: 2}},
+		},
+		Usage: map[string]result.Usage{"redis": {CPU: 1, RSS: 1 << 20}, "timerd": {CPU: 1, RSS: 2 << 20}},
+	}
+}
+
+func sample() *result.Run {
+	return &result.Run{
+		Profile: "full", Grace: 40, Systems: []result.System{{Name: "timerd", Title: "timerd"}, {Name: "slow", Title: "a | slow one"}},
+		Skipped: []result.Skipped{{What: "BullMQ", Reason: "no node\nin PATH"}},
+		Measurements: []result.Measurement{
+			measured("timerd", 1, 1, 10_000), measured("timerd", 2, 4, 10_000), measured("timerd", 3, 2, 10_000),
+			measured("slow", 1, 1234, 100),
+		},
+	}
+}
+
+func TestTables(t *testing.T) {
+	var b strings.Builder
+	if err := report.Tables(&b, sample()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"### 10,000 timers over 30 s",
+		"| timerd | 2.0 (1.0–4.0) |", // the median, the least and the greatest
+		"| 1,234 |",                  // thousands
+		"| **99 %** |",               // lost
+		"| **3** |",                  // early
+		"| 200 | 100 | 3 |",          // µs a firing, of it timerd, MiB
+		"**Not measured:** BullMQ: no node in PATH",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), "NaN") {
+		t.Errorf("not a number in\n%s", b.String())
+	}
+}
+
+func TestUpdateKeepsTheText(t *testing.T) {
+	dir := t.TempDir()
+	document, plots := filepath.Join(dir, "b.md"), filepath.Join(dir, "plots")
+	const before, after = "# Title\n\ntext\n\n<!-- results:begin -->\n", "<!-- results:end -->\n\nmore text\n"
+	if err := os.WriteFile(document, []byte(before+"old\n"+after), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var first []byte
+	for range 2 {
+		if err := report.Update(sample(), document, plots); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.HasPrefix(text, []byte(before)) || !bytes.HasSuffix(text, []byte(after)) || bytes.Contains(text, []byte("old\n")) {
+			t.Errorf("the document became\n%s", text)
+		}
+		if first == nil {
+			first = text
+		} else if !bytes.Equal(text, first) {
+			t.Errorf("again it became\n%s", text)
+		}
+	}
+	links := regexp.MustCompile(`\]\(([^)]*\.svg)\)`).FindAllSubmatch(first, -1)
+	if len(links) < 2 {
+		t.Errorf("%d plots in\n%s", len(links), first)
+	}
+	for _, link := range links {
+		svg, err := os.ReadFile(filepath.Join(dir, string(link[1])))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		elements(t, svg)
+	}
+}
+
+func TestReplaceWantsMarkers(t *testing.T) {
+	for _, document := range []string{"", "<!-- results:begin -->\n", "<!-- results:end -->\n<!-- results:begin -->\n"} {
+		if _, err := report.Replace([]byte(document), nil); !errors.Is(err, report.ErrNoMarkers) {
+			t.Errorf("%q: %v", document, err)
+		}
+	}
+}

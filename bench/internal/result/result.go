@@ -1,0 +1,241 @@
+// Package result is what a run of the benchmark leaves behind: a JSON file from which tables and plots are made.
+package result
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Run is one run of the program.
+type Run struct {
+	Started  time.Time         `json:"started"`
+	Finished time.Time         `json:"finished"`
+	Profile  string            `json:"profile"`
+	Machine  Machine           `json:"machine"`
+	Versions map[string]string `json:"versions"`
+	Grace    float64           `json:"graceSeconds"` // how long after the last due time a timer counts as undelivered
+	Systems  []System          `json:"systems"`
+	Skipped  []Skipped         `json:"skipped,omitempty"`
+	Failed   []Skipped         `json:"failed,omitempty"`
+
+	Measurements []Measurement `json:"measurements"`
+}
+
+// Machine is where it ran.
+type Machine struct {
+	CPU       string  `json:"cpu"`
+	Cores     int     `json:"cores"`
+	MemoryGiB float64 `json:"memoryGiB"`
+	Kernel    string  `json:"kernel"`
+	OS        string  `json:"os"`
+	// Load is the load average of the minute before the run: on a quiet machine near 0.
+	Load float64 `json:"load"`
+}
+
+// System is a system in one configuration.
+type System struct {
+	Name     string `json:"name"`
+	Title    string `json:"title"`
+	Settings string `json:"settings"`
+}
+
+// Skipped is what was not measured, and why.
+type Skipped struct {
+	What   string `json:"what"`
+	Reason string `json:"reason"`
+}
+
+// Measurement is one workload on one system, once.
+type Measurement struct {
+	System   string `json:"system"`
+	Workload string `json:"workload"`
+	Round    int    `json:"round"`
+	Pending  int    `json:"pending"` // other timers, due much later
+	Foreign  int    `json:"foreign"` // other volatile keys in the Redis
+
+	Firings *Firings `json:"firings,omitempty"`
+	// Values are what else was measured, by name; the unit is part of the name.
+	Values map[string]float64 `json:"values,omitempty"`
+	Usage  map[string]Usage   `json:"usage,omitempty"` // by role of the processes
+}
+
+// Firings is what became of the timers of a workload. All times are in ms.
+type Firings struct {
+	Timers     int `json:"timers"`
+	Delivered  int `json:"delivered"`
+	Early      int `json:"early"`
+	Duplicates int `json:"duplicates"`
+
+	Spread   float64 `json:"spreadMs"`   // the time over which the timers are due
+	ArmRate  float64 `json:"armPerS"`    // timers set per second
+	ArmLead  float64 `json:"armLeadMs"`  // from the last one being set to the first one being due
+	Drained  float64 `json:"drainedMs"`  // from the last due time to the last firing received
+	Window   float64 `json:"windowMs"`   // over which CPU time was counted
+	Consumed Dist    `json:"consumedMs"` // received by the consumer − due
+	// Published is when the stream stored the event − due, where there is a stream.
+	Published *Dist `json:"publishedMs,omitempty"`
+	// Curve is how many were received, up to each time after the first due time.
+	Curve []Point `json:"curve"`
+}
+
+// Undelivered returns how many timers were not received within the grace: lost, or not yet fired.
+func (f *Firings) Undelivered() int { return f.Timers - f.Delivered }
+
+// Point is how many there were at a time.
+type Point struct {
+	Ms float64 `json:"ms"`
+	N  int     `json:"n"`
+}
+
+// Usage is what the processes of one role used during a measurement.
+type Usage struct {
+	CPU float64 `json:"cpuS"`
+	RSS int64   `json:"rssBytes"` // the most that was seen
+}
+
+// CPUPerFiring returns the CPU time of some roles, or of all when none is named, for each firing delivered, in µs.
+func (m *Measurement) CPUPerFiring(roles ...string) float64 {
+	total := 0.0
+	for role, u := range m.Usage {
+		if len(roles) == 0 || slices.Contains(roles, role) {
+			total += u.CPU
+		}
+	}
+	if m.Firings == nil || m.Firings.Delivered == 0 {
+		return 0
+	}
+	return total * 1e6 / float64(m.Firings.Delivered)
+}
+
+// Dist is a distribution by its quantiles, in ms.
+type Dist struct {
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p999"`
+	Max  float64 `json:"max"`
+	// Quantiles has the values at CDFQuantiles().
+	Quantiles []float64 `json:"quantiles"`
+}
+
+// CDFQuantiles returns the shares at which a distribution is kept for a plot.
+func CDFQuantiles() []float64 {
+	var q []float64
+	for i := range 100 {
+		q = append(q, float64(i)/100)
+	}
+	return append(q, .99, .995, .999, .9995, 1)
+}
+
+// NewDist returns the distribution of values, which it sorts. There is none of no values.
+func NewDist(values []float64) Dist {
+	if len(values) == 0 {
+		return Dist{}
+	}
+	slices.Sort(values)
+	d := Dist{
+		P50: Quantile(values, .5), P90: Quantile(values, .9), P99: Quantile(values, .99), P999: Quantile(values, .999),
+		Max: values[len(values)-1],
+	}
+	for _, q := range CDFQuantiles() {
+		d.Quantiles = append(d.Quantiles, Quantile(values, q))
+	}
+	return d
+}
+
+// Quantile returns the smallest of sorted values that at least the share q of them does not exceed; q is 0 to 1.
+// values must not be empty.
+func Quantile[T cmp.Ordered](values []T, q float64) T {
+	n := float64(len(values)) * q
+	i := int(n)
+	if float64(i) == n {
+		i--
+	}
+	return values[min(max(i, 0), len(values)-1)]
+}
+
+// Spread is the median of several rounds, and their least and greatest.
+type Spread struct {
+	Median, Least, Greatest float64
+	Rounds                  int
+}
+
+// NewSpread returns the spread of values, which it sorts; the median of an even number is the mean of the middle two.
+func NewSpread(values []float64) Spread {
+	n := len(values)
+	if n == 0 {
+		return Spread{}
+	}
+	slices.Sort(values)
+	return Spread{Median: (values[(n-1)/2] + values[n/2]) / 2, Least: values[0], Greatest: values[n-1], Rounds: n}
+}
+
+// Save writes the run to a file, which is whole at any time.
+func (r *Run) Save(path string) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return err
+	}
+	temporary := path + ".tmp"
+	if err := os.WriteFile(temporary, append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+// Load reads runs from files and makes one of them. Its machine, versions and profile are those of the last file; a
+// run in parts has to be of one machine.
+func Load(paths ...string) (*Run, error) {
+	var all Run
+	rounds := make(map[kind]int)
+	for _, path := range paths {
+		text, err := os.ReadFile(filepath.Clean(path))
+		if err != nil {
+			return nil, err
+		}
+		var r Run
+		if err := json.Unmarshal(text, &r); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if all.Machine.CPU != "" && (r.Machine.CPU != all.Machine.CPU || r.Machine.Cores != all.Machine.Cores) {
+			return nil, fmt.Errorf("%s: it is of another machine than the files before it", path)
+		}
+		r.Measurements = slices.Concat(all.Measurements, renumber(r.Measurements, rounds))
+		for _, s := range all.Systems {
+			if !slices.Contains(r.Systems, s) {
+				r.Systems = append(r.Systems, s)
+			}
+		}
+		r.Skipped, r.Failed = slices.Concat(all.Skipped, r.Skipped), slices.Concat(all.Failed, r.Failed)
+		if !all.Started.IsZero() {
+			r.Started = all.Started
+		}
+		all = r
+	}
+	return &all, nil
+}
+
+// kind is what rounds are of.
+type kind struct {
+	system, workload string
+	pending, foreign int
+}
+
+// renumber numbers the rounds on from those that are there.
+func renumber(measured []Measurement, rounds map[kind]int) []Measurement {
+	for i := range measured {
+		m := &measured[i]
+		of := kind{m.System, m.Workload, m.Pending, m.Foreign}
+		rounds[of]++
+		m.Round = rounds[of]
+	}
+	return measured
+}

@@ -1,0 +1,205 @@
+// Package rig runs the servers and workers of one system under measurement: as processes of their own, on free
+// ports of 127.0.0.1, with their data in one temporary directory, and tells what they use.
+package rig
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/child"
+)
+
+const (
+	startTimeout = 60 * time.Second // a server that loads nothing is there long before
+	startPoll    = 20 * time.Millisecond
+	stopGrace    = 10 * time.Second
+	portTries    = 3 // another process may take a port that was free
+)
+
+// Rig is the processes of one system. Its methods may be called from any goroutine, but for Close, which
+// comes last.
+type Rig struct {
+	// Dir is the temporary directory, removed by Close.
+	Dir string
+	// Self is the path of this program, which is also the nats-server and the Go workers.
+	Self string
+	// Timerd is the path of the timerd to measure.
+	Timerd string
+	// RedisClient is a client of the redis-server, once one is started.
+	RedisClient *redis.Client
+
+	mu        sync.Mutex
+	processes []process
+	closers   []func() error
+}
+
+type process struct {
+	role string
+	*child.Process
+	log string
+}
+
+// New makes a rig and its directory.
+func New(timerd string) (*Rig, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "timerd-bench-")
+	if err != nil {
+		return nil, err
+	}
+	// Servers that run as another user must reach their own directories in it.
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // no file in it is readable by others
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &Rig{Dir: dir, Self: self, Timerd: timerd}, nil
+}
+
+// Subdir makes a directory in Dir.
+func (r *Rig) Subdir(name string) (string, error) {
+	return os.MkdirTemp(r.Dir, name+"-")
+}
+
+// Defer has Close call f, before what was deferred or started earlier.
+func (r *Rig) Defer(f func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closers = append(r.closers, f)
+}
+
+// Start starts a process that Close ends. Processes of one role are counted together. What it says on stderr, and on
+// stdout unless that is taken, goes to a log file whose end is in Died's error.
+func (r *Rig) Start(role string, cmd *exec.Cmd) (*child.Process, error) {
+	log, err := os.CreateTemp(r.Dir, role+"-*.log")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }() // the process has it
+	cmd.Stderr = log
+	if cmd.Stdout == nil {
+		cmd.Stdout = log
+	}
+	p, err := child.Start(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", role, err)
+	}
+	r.mu.Lock()
+	r.processes = append(r.processes, process{role: role, Process: p, log: log.Name()})
+	r.mu.Unlock()
+	r.Defer(func() error { return p.Stop(stopGrace) })
+	return p, nil
+}
+
+// Died returns an error, with the end of its log, if one of the processes has ended.
+func (r *Rig) Died() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.processes {
+		select {
+		case <-p.Done():
+			return fmt.Errorf("%s ended with exit code %d: %s", p.role, p.ExitCode(), tail(p.log))
+		default:
+		}
+	}
+	return nil
+}
+
+// Close ends the processes, the last one first, and removes the directory.
+func (r *Rig) Close() error {
+	var errs []error
+	for _, f := range slices.Backward(r.closers) {
+		errs = append(errs, f())
+	}
+	return errors.Join(append(errs, os.RemoveAll(r.Dir))...)
+}
+
+// listening starts a server on a free port and waits until ready returns nil. start gets the port.
+func (r *Rig) listening(ctx context.Context, start func(port int) (*child.Process, error), ready func(ctx context.Context, port int) error) (port int, err error) {
+	for range portTries {
+		if port, err = FreePort(); err != nil {
+			return 0, err
+		}
+		var p *child.Process
+		if p, err = start(port); err != nil {
+			return 0, err
+		}
+		if err = Until(ctx, startTimeout, func(ctx context.Context) error {
+			select {
+			case <-p.Done():
+				return fmt.Errorf("%w: exit code %d", errEnded, p.ExitCode())
+			default:
+				return ready(ctx, port)
+			}
+		}); err == nil || !errors.Is(err, errEnded) {
+			return port, err
+		}
+		err = errors.Join(err, r.Died())
+		r.forget(p)
+	}
+	return 0, err
+}
+
+// errEnded says that a server ended before it was ready.
+var errEnded = errors.New("the server ended at its start")
+
+func (r *Rig) forget(p *child.Process) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.processes = slices.DeleteFunc(r.processes, func(q process) bool { return q.Process == p })
+}
+
+// Until polls f until it returns nil, for timeout at most. Its last error is returned when the time is over,
+// at once if it wraps errEnded or ctx ends.
+func Until(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		err := f(ctx)
+		if err == nil || errors.Is(err, errEnded) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %v: %w", timeout, err)
+		case <-time.After(startPoll):
+		}
+	}
+}
+
+// Addr returns host:port of a port of 127.0.0.1.
+func Addr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// FreePort returns a port of 127.0.0.1 that nobody listens on at the moment.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if err := l.Close(); err != nil || !ok {
+		return 0, errors.Join(err, fmt.Errorf("no port in %v", l.Addr()))
+	}
+	return addr.Port, nil
+}
+
+func tail(file string) []byte {
+	const most = 2000
+	text, err := os.ReadFile(filepath.Clean(file))
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return bytes.TrimSpace(text[max(0, len(text)-most):])
+}

@@ -1,0 +1,152 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/timerd-io/timerd/deploy"
+	"github.com/timerd-io/timerd/internal/child"
+)
+
+// Roles of processes that several systems have.
+const (
+	RoleRedis    = "redis"
+	RoleNATS     = "nats"
+	RoleTimerd   = "timerd"
+	RoleConsumer = "consumer"
+	RoleWorker   = "worker"
+)
+
+// RedisBinary returns the path of redis-server, or of valkey-server.
+func RedisBinary() (string, error) {
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("neither redis-server nor valkey-server is in PATH: `make deps` installs one")
+}
+
+// Redis starts a redis-server with deploy/redis.conf and further lines, of which the last one of a setting wins,
+// and returns a client that Close closes.
+func (r *Rig) Redis(ctx context.Context, lines ...string) (*redis.Client, error) {
+	binary, err := RedisBinary()
+	if err != nil {
+		return nil, err
+	}
+	var pid int
+	client := func(port int) *redis.Client {
+		return redis.NewClient(&redis.Options{
+			Addr: Addr(port), PoolSize: 64, ReadTimeout: startTimeout,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+	}
+	port, err := r.listening(ctx, func(port int) (*child.Process, error) {
+		dir, err := r.Subdir("redis")
+		if err != nil {
+			return nil, err
+		}
+		conf := filepath.Join(dir, "redis.conf")
+		text := fmt.Sprintf("%s\n%s\nport %d\ndir %q\n", deploy.RedisConf(), strings.Join(lines, "\n"), port, dir)
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+		cmd := exec.CommandContext(context.WithoutCancel(ctx), binary, conf) // Close ends it
+		cmd.Dir = dir
+		p, err := r.Start(RoleRedis, cmd)
+		if err == nil {
+			pid = p.Pid()
+		}
+		return p, err
+	}, func(ctx context.Context, port int) error {
+		rdb := client(port)
+		defer func() { _ = rdb.Close() }()
+		info, err := rdb.Info(ctx, "server").Result()
+		if err == nil && !strings.Contains(info, fmt.Sprintf("\r\nprocess_id:%d\r\n", pid)) {
+			err = errors.New("another server has taken the port")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", binary, err)
+	}
+	rdb := client(port)
+	r.Defer(rdb.Close)
+	r.RedisClient = rdb
+	return rdb, nil
+}
+
+// NATS starts a nats-server with JetStream on files, and returns a connection that Close closes. jetstream are
+// further settings of its block in the configuration.
+func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error) {
+	port, err := r.listening(ctx, func(port int) (*child.Process, error) {
+		dir, err := r.Subdir("nats")
+		if err != nil {
+			return nil, err
+		}
+		conf := filepath.Join(dir, "nats.conf")
+		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream {\n store_dir: %q\n %s\n}\n", Addr(port), dir, strings.Join(jetstream, "\n "))
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+		return r.Start(RoleNATS, exec.CommandContext(context.WithoutCancel(ctx), r.Self, "nats-server", "-c", conf))
+	}, func(_ context.Context, port int) error {
+		nc, err := nats.Connect("nats://" + Addr(port))
+		if err == nil {
+			nc.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nats-server: %w", err)
+	}
+	nc, err := nats.Connect("nats://"+Addr(port), nats.MaxReconnects(-1))
+	if err != nil {
+		return nil, err
+	}
+	r.Defer(func() error { nc.Close(); return nil })
+	return nc, nil
+}
+
+// Timerds starts timerds on a Redis and a NATS, waits until each is ready, and returns their HTTP addresses. env
+// are further variables, as NAME=value.
+func (r *Rig) Timerds(ctx context.Context, n int, rdb *redis.Client, nc *nats.Conn, env ...string) (addrs []string, err error) {
+	for range n {
+		port, err := r.listening(ctx, func(port int) (*child.Process, error) {
+			cmd := exec.CommandContext(context.WithoutCancel(ctx), r.Timerd)
+			cmd.Env = append([]string{
+				"PATH=" + os.Getenv("PATH"), "TIMERD_REDIS_URL=redis://" + rdb.Options().Addr + "/0", "TIMERD_NATS_URL=" + nc.ConnectedUrl(),
+				"TIMERD_NAMESPACES=bench", "TIMERD_HTTP_ADDR=" + Addr(port),
+			}, env...)
+			return r.Start(RoleTimerd, cmd)
+		}, func(ctx context.Context, port int) error {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+Addr(port)+"/readyz", http.NoBody)
+			if err != nil {
+				return err
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
+				return errors.Join(err, fmt.Errorf("/readyz says %s", response.Status))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w; `make build` makes bin/timerd", r.Timerd, err)
+		}
+		addrs = append(addrs, Addr(port))
+	}
+	return addrs, nil
+}

@@ -1,0 +1,111 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// batches are the numbers of timers that one call handles in the benchmarks.
+func batches() []int { return []int{1, schedule.MaxClaim} }
+
+// eachBatch runs a benchmark for each size of batch on a Redis of its own, and reports timers per second beside
+// the time of a batch.
+func eachBatch(b *testing.B, run func(b *testing.B, x *index, n int)) {
+	b.Helper()
+	for _, n := range batches() {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			x := newIndex(b)
+			b.ReportAllocs()
+			run(b, x, n)
+			b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "timers/s")
+		})
+	}
+}
+
+// setDue sets n timers with 200-byte payloads and returns once they are due.
+func (x *index) setDue(n int) {
+	x.t.Helper()
+	payload := strings.Repeat("x", 200)
+	var last *redis.Cmd
+	if _, err := x.rdb.Pipelined(x.t.Context(), func(pipe redis.Pipeliner) error {
+		for i := range n {
+			last = pipe.Do(x.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("app1:trans:notice:%d", i), payload, "PX", 1)
+		}
+		return nil
+	}); err != nil {
+		x.t.Fatal(err)
+	}
+	due, err := last.Int64()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	testenv.Eventually(x.t, time.Minute, func() bool { return x.redisNow() > due }, "timers that are due")
+}
+
+// take claims n timers that are due.
+func (x *index) take(n int) []schedule.Firing {
+	x.t.Helper()
+	c, err := x.Claim(x.t.Context(), keys.Single, lease, 0, x.since)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	if len(c.Firings) != n {
+		x.t.Fatalf("claimed %d timers, want %d", len(c.Firings), n)
+	}
+	return c.Firings
+}
+
+func BenchmarkClaim(b *testing.B) {
+	eachBatch(b, func(b *testing.B, x *index, n int) {
+		for b.Loop() {
+			b.StopTimer()
+			x.setDue(n)
+			b.StartTimer()
+			firings := x.take(n)
+			b.StopTimer()
+			if err := x.Settle(b.Context(), firings); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+}
+
+func BenchmarkSettle(b *testing.B) {
+	eachBatch(b, func(b *testing.B, x *index, n int) {
+		for b.Loop() {
+			b.StopTimer()
+			x.setDue(n)
+			firings := x.take(n)
+			b.StartTimer()
+			if err := x.Settle(b.Context(), firings); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkObserve takes in the hints of plain timers that are set, as adoption does.
+func BenchmarkObserve(b *testing.B) {
+	eachBatch(b, func(b *testing.B, x *index, n int) {
+		hints := make([]schedule.Hint, n)
+		for i := range hints {
+			hints[i] = schedule.Hint{Kind: schedule.Touched, Key: fmt.Sprintf("app1:trans:notice:%d", i)}
+			x.do("SET", hints[i].Key, strings.Repeat("x", 200), "EX", 3600)
+		}
+		heard := x.heard()
+		for b.Loop() {
+			if _, err := x.Observe(b.Context(), hints, x.since, heard); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
