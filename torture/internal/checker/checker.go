@@ -266,7 +266,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 			continue
 		}
 		switch {
-		case m.Payload != f.payload || m.Status != "":
+		case m.Payload != f.payload || m.Status != f.status:
 			j.fault(WrongPayload, key, "%s: %q %s, want %q", m.ID, m.Payload, m.Status, f.payload)
 		default:
 			j.fault(WrongAttempt, key, "%s: attempt %d, want %d", m.ID, m.Attempt, f.attempt)

@@ -26,6 +26,7 @@ type firing struct {
 	from    int64      // first and last ms at which it may be due
 	to      int64
 	payload string
+	status  string // why there is no payload
 	attempt int
 	force   force
 	why     string // it must not come, or need not
@@ -35,7 +36,7 @@ type firing struct {
 
 func (f *firing) matches(m history.Message) bool {
 	// A firing whose id would be another's moves by a ms.
-	return f.dead == (m.Stream == history.DeadStream) && m.Status == "" && m.Payload == f.payload &&
+	return f.dead == (m.Stream == history.DeadStream) && m.Status == f.status && m.Payload == f.payload &&
 		m.Attempt == f.attempt && f.dueAt(m)
 }
 
@@ -285,7 +286,7 @@ func (t *timeline) abandon(op history.Op) {
 // retry takes in an event that was published for retry. JetStream counts the delay from
 // when it stored the request, which was at some time during the operation.
 func (t *timeline) retry(op history.Op) {
-	f := &firing{op: op, payload: op.Payload, attempt: op.Attempt + 1, force: must}
+	f := &firing{op: op, payload: op.Payload, status: op.Status, attempt: op.Attempt + 1, force: must}
 	f.from, f.to = op.Invoked+op.TTL, op.Ended+op.TTL+1
 	switch {
 	case op.Outcome == history.Unknown:

@@ -60,6 +60,7 @@ type Op struct {
 	At      int64  `json:"at,omitempty"`      // asked for as PXAT, instead of TTL
 	Max     int    `json:"max,omitempty"`     // of Retry: the event's maxattempts
 	EventID string `json:"event,omitempty"`   // of Retry
+	Status  string `json:"status,omitempty"`  // of Retry: why the event has no payload
 
 	Outcome Outcome `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
