@@ -79,6 +79,9 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	if err := readStreams(ctx, s.NATS.URL(), w); err != nil {
 		return err
 	}
+	if err := complaints(c.dir); err != nil {
+		return err
+	}
 	w.Write(history.Record{End: &history.End{At: time.Now().UnixMilli(), Drained: drained}})
 	return nil
 }

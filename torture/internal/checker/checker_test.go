@@ -347,7 +347,7 @@ func random(rt *rapid.T) (w *world, certain []int, never []history.Op) {
 			open = nil
 		}
 		for n := range rapid.IntRange(1, 6).Draw(rt, "ops") {
-			at += int64(rapid.IntRange(1000, 9000).Draw(rt, "wait"))
+			at += int64(rapid.IntRange(1600, 9000).Draw(rt, "wait"))
 			if open != nil && open.Due < began+at {
 				settle()
 			} else if open != nil && open.Due <= began+at+2000 {

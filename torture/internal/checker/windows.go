@@ -10,7 +10,7 @@ import (
 // hears is how long, in ms, a timerd that listens may take to act on a keyspace event
 // before a plain command counts as unheard: generous, because a sync of the disk or a
 // busy machine stops everything for a while.
-const hears = 750
+const hears = 1500
 
 // window is a time from one ms to another, both included.
 type window struct{ from, to int64 }
