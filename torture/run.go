@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/torture/internal/checker"
 	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/nemesis"
@@ -54,6 +56,7 @@ func run(ctx context.Context, c config) (r *checker.Report, file string, err err
 
 // record runs everything and writes the history.
 func record(ctx context.Context, c config, w *history.Writer) (err error) {
+	redis.SetLogger(silence{}) // what fails is in the history
 	c.log.Info("starting", "seed", c.seed, "shape", c.shape, "dir", c.dir)
 	s, err := servers.Start(ctx, servers.Config{
 		Shape: c.shape, Timerd: c.timerd, Dir: c.dir,
@@ -135,3 +138,9 @@ func drain(ctx context.Context, c config, s *servers.System) bool {
 	}
 	return false
 }
+
+// silence is a logger of go-redis that says nothing.
+type silence struct{}
+
+// Printf implements the interface.
+func (silence) Printf(context.Context, string, ...any) {}

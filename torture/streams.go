@@ -74,7 +74,7 @@ func readStream(ctx context.Context, js jetstream.JetStream, name, class string,
 	}
 }
 
-// message reads one message, and checks what holds for each by itself.
+// message reads one message, and checks what holds for each by itself: a Fault says what does not.
 func message(msg jetstream.Msg, stream, class string) (history.Message, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -83,18 +83,25 @@ func message(msg jetstream.Msg, stream, class string) (history.Message, error) {
 	m := history.Message{
 		Stream: stream, Seq: meta.Sequence.Stream, Stored: meta.Timestamp.UnixMilli(), ID: msg.Headers().Get(event.MsgIDHeader),
 	}
+	if err := read(&m, msg, class); err != nil {
+		m.Fault = err.Error()
+	}
+	return m, nil
+}
+
+// read reads the event of a message. Its error says why that is none as it should be.
+func read(m *history.Message, msg jetstream.Msg, class string) error {
 	e, err := event.Parse(msg.Data())
 	if err != nil {
-		m.Fault = err.Error()
-		return m, nil
+		return err
 	}
 	m.Key, m.EventID, m.Time, m.Due = e.Key.String(), e.ID, e.Time.UnixMilli(), e.Due.UnixMilli()
 	m.Attempt, m.Trigger, m.Payload, m.Status, m.Reason = e.Attempt, e.Trigger, string(e.Data), e.Status, e.DeadReason
 	switch want := keys.EventID(m.Key, m.Due, m.Attempt); {
 	case e.ID != want || m.ID != want:
-		m.Fault = fmt.Sprintf("event %s in message %s, want %s", e.ID, m.ID, want)
+		return fmt.Errorf("event %s in message %s, want %s", e.ID, m.ID, want)
 	case msg.Subject() != e.Key.Subject("timers", class):
-		m.Fault = fmt.Sprintf("event %s on %s", e.ID, msg.Subject())
+		return fmt.Errorf("event %s on %s", e.ID, msg.Subject())
 	}
-	return m, nil
+	return nil
 }

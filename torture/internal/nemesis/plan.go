@@ -4,6 +4,7 @@ package nemesis
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/timerd-io/timerd/torture/internal/history"
@@ -94,12 +95,7 @@ func Plan(seed uint64, shape servers.Shape, length time.Duration) []Step {
 }
 
 func (k kind) in(shape servers.Shape) bool {
-	for _, s := range k.shapes {
-		if s == shape {
-			return true
-		}
-	}
-	return len(k.shapes) == 0
+	return len(k.shapes) == 0 || slices.Contains(k.shapes, shape)
 }
 
 func (k kind) fault(random *rand.Rand, shape servers.Shape) Fault {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,14 +39,11 @@ func delays() []time.Duration {
 
 // Policies returns the TIMERD_RETRY that the producers reckon with.
 func Policies() string {
-	text := Namespace + ":" + moduleBrief + ":*=300ms; *="
-	for i, d := range delays() {
-		if i > 0 {
-			text += ","
-		}
-		text += d.String()
+	var all []string
+	for _, d := range delays() {
+		all = append(all, d.String())
 	}
-	return text
+	return Namespace + ":" + moduleBrief + ":*=300ms; *=" + strings.Join(all, ",")
 }
 
 // Redis is what the producers need of Redis.

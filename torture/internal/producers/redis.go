@@ -85,9 +85,11 @@ func (p *Producers) transact(ctx context.Context, op *history.Op) (err error) {
 	if !p.Replicated {
 		return nil
 	}
-	have, err := conn.Do(ctx, "WAIT", 1, replicated.Milliseconds()).Int()
-	if err != nil || have < 1 {
-		return fmt.Errorf("%w: %v", errNotReplicated, err)
+	switch have, err := conn.Do(ctx, "WAIT", 1, replicated.Milliseconds()).Int(); {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errNotReplicated, err)
+	case have < 1:
+		return errNotReplicated
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -111,9 +112,7 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 		} else {
 			env["TIMERD_REDIS_URL"] = s.Redis.URL()
 		}
-		for name, value := range c.Env {
-			env[name] = value
-		}
+		maps.Copy(env, c.Env)
 		t, err := newTimerd(c.Timerd, filepath.Join(c.Dir, fmt.Sprintf("timerd-%d.log", i)), env)
 		if err != nil {
 			return err

@@ -127,7 +127,7 @@ func (t *Timerd) ready(ctx context.Context) error {
 		return err
 	}
 	text, err := io.ReadAll(response.Body)
-	if err = errors.Join(err, response.Body.Close()); err != nil {
+	if err := errors.Join(err, response.Body.Close()); err != nil {
 		return err
 	}
 	if response.StatusCode != http.StatusOK {
