@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -92,16 +93,19 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 // torture has the producers and the nemesis at work, and returns when both are done.
 func torture(ctx context.Context, c config, s *servers.System, w *history.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	p := producers.Producers{
 		Redis: s.Redis, Replicated: c.shape.Replicated(), NATSURL: s.NATS.URL(), History: w,
 		Seed: c.seed, Rate: c.rate, MaxDelay: c.maxDelay,
 	}
+	n := nemesis.Nemesis{System: s, History: w, Log: c.log}
+	var watch sync.WaitGroup
+	watch.Go(func() { n.Watch(ctx) })
+	defer watch.Wait()
+	defer cancel()
 	produced := make(chan error, 1)
 	producing, stop := context.WithCancel(ctx)
 	go func() { produced <- p.Run(producing) }()
 	calm(ctx)
-	n := nemesis.Nemesis{System: s, History: w, Log: c.log}
 	err := n.Run(ctx, nemesis.Plan(c.seed, c.shape, c.length))
 	calm(ctx)
 	stop()

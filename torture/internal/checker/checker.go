@@ -248,7 +248,7 @@ func (j *judge) phase(at int64) string {
 	phase, from := Calm, int64(0)
 	for _, f := range j.h.Faults {
 		ready := cmp.Or(f.Ready, j.h.End.At)
-		if f.From <= at && at <= ready && f.From >= from {
+		if !f.Seen && f.From <= at && at <= ready && f.From >= from {
 			phase, from = f.Kind, f.From
 		}
 	}

@@ -89,8 +89,11 @@ type Fault struct {
 	Kind    string `json:"kind"`
 	Effect  Effect `json:"effect"`
 	Timerds []int  `json:"timerds"` // that it concerns
-	From    int64  `json:"from"`
-	Healed  int64  `json:"healed"`
+	// Seen says that nobody injected it: it was seen to happen, as a failover by
+	// servers that took each other for dead on a busy machine.
+	Seen   bool  `json:"seen,omitempty"`
+	From   int64 `json:"from"`
+	Healed int64 `json:"healed"`
 	// Hearing is when the timerds that it deafened hear again for certain.
 	Hearing int64 `json:"hearing"`
 	// Ready is when they were all ready, 0 if they were not in the time they had.

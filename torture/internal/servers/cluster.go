@@ -38,7 +38,7 @@ func (c *ClusterRedis) start(ctx context.Context) error {
 	var addrs []string
 	for range 2 * clusterMasters {
 		server, err := c.add(
-			redisserver.Config("cluster-enabled", "yes"), redisserver.Config("cluster-node-timeout", "1500"),
+			redisserver.Config("cluster-enabled", "yes"), redisserver.Config("cluster-node-timeout", "3000"),
 			redisserver.Config("cluster-replica-validity-factor", "0"),
 		)
 		if err != nil {

@@ -53,6 +53,9 @@ func (g *group) masters(ctx context.Context) []int {
 	return all
 }
 
+// Reign names the masters.
+func (g *group) Reign(ctx context.Context) string { return fmt.Sprint(g.masters(ctx)) }
+
 // role returns what a server says that it is, "" if it does not answer.
 func role(ctx context.Context, c *redis.Client) string {
 	reply, err := c.Do(ctx, "ROLE").Slice()

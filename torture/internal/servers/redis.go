@@ -23,6 +23,8 @@ type Redis interface {
 	Masters(ctx context.Context) ([]*redis.Client, error)
 	// Refresh has Node look again at who is master, after an error that says so.
 	Refresh(ctx context.Context)
+	// Reign changes whenever another server becomes a master.
+	Reign(ctx context.Context) string
 	// Kill kills a master that n picks, and returns how to mend that: it starts the server
 	// again, and returns when all is as it was, if with the roles changed.
 	Kill(ctx context.Context, n int) (mend func() error, err error)
@@ -65,6 +67,8 @@ func (s *single) Masters(context.Context) ([]*redis.Client, error) {
 }
 
 func (s *single) Refresh(context.Context) {}
+
+func (s *single) Reign(context.Context) string { return "" }
 
 func (s *single) Kill(context.Context, int) (mend func() error, err error) {
 	return s.server.Start, s.server.Kill()

@@ -70,7 +70,7 @@ func (s *SentinelRedis) start(ctx context.Context) error {
 	s.addr = ports.Address(own)
 	conf := filepath.Join(s.dir, "sentinel.conf")
 	text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nlogfile %s\n", own, s.dir, filepath.Join(s.dir, "sentinel.log")) +
-		fmt.Sprintf("sentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 3000\n", masterName, host, port)
+		fmt.Sprintf("sentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %[1]s 2000\nsentinel failover-timeout %[1]s 3000\n", masterName, host, port)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return err
 	}
