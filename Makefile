@@ -9,6 +9,8 @@ export HOME := $(or $(HOME),$(CURDIR)/.cache)
 # What TIMERD_* variables do is in `timerd help`.
 ARGS ?=
 FUZZTIME ?= 30s
+MINUTES ?= 2
+SHAPE ?= standalone
 VERSION ?=
 
 # Tools are built from source at these versions, through the Go module proxy, into bin/.
@@ -16,7 +18,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout bench bench-quick bench-build bench-test model deps clean
+.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout model torture bench bench-quick bench-build bench-test deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -82,6 +84,12 @@ model: ## check the model of the schedule exhaustively, see docs/model (ARGS: co
 	@command -v spin >/dev/null || { apt-get update -q && apt-get install -y -q spin; } || \
 	  { echo "model: install spin by hand" >&2; exit 1; }
 	@docs/model/run.sh $(ARGS)
+
+torture: ## timerd under random faults, and a verdict, see docs/torture.md (SEED, MINUTES, SHAPE; ARGS: more arguments)
+	@scripts/deps.sh redis
+	@$(MAKE) --no-print-directory build
+	go build -trimpath -o bin/torture ./torture
+	bin/torture run $(if $(SEED),-seed $(SEED)) -minutes $(MINUTES) -shape $(SHAPE) $(ARGS)
 
 deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
 	@scripts/deps.sh go redis redis_cli cc

@@ -11,6 +11,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/ports"
 )
 
 // errBind is why a NATS server could not listen on its port.
@@ -52,8 +55,8 @@ func NATS(t testing.TB, opts ...NATSOption) *NATSServer {
 	}
 	t.Cleanup(s.cleanup)
 	var err error
-	for range portTries {
-		if s.port, err = freePort(); err != nil {
+	for range ports.Tries {
+		if s.port, err = ports.Free(); err != nil {
 			break
 		}
 		if err = s.start(); !errors.Is(err, errBind) {
@@ -67,7 +70,7 @@ func NATS(t testing.TB, opts ...NATSOption) *NATSServer {
 }
 
 // Addr returns host:port. It stays the same over restarts.
-func (s *NATSServer) Addr() string { return address(s.port) }
+func (s *NATSServer) Addr() string { return ports.Address(s.port) }
 
 // URL returns the server's URL.
 func (s *NATSServer) URL() string { return "nats://" + s.Addr() }
@@ -151,8 +154,8 @@ func (s *NATSServer) start() error {
 	s.log.reset()
 	srv.SetLoggerV2(s.log, false, false, false)
 	srv.Start()
-	err = poll(startTimeout, func() error {
-		if s.log.fatalError() != "" || srv.ReadyForConnections(firstPoll) {
+	err = poll.Until(startTimeout, func() error {
+		if s.log.fatalError() != "" || srv.ReadyForConnections(poll.First) {
 			return nil
 		}
 		return errors.New("not ready for connections")

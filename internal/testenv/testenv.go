@@ -9,12 +9,7 @@
 package testenv
 
 import (
-	"bytes"
-	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 )
@@ -22,33 +17,6 @@ import (
 // startTimeout bounds how long a server may take to answer after its start. It is generous: the
 // race detector and a busy machine share it.
 const startTimeout = 20 * time.Second
-
-// Ports are taken from below every common ephemeral range (Linux starts at 32768, the BSDs and
-// macOS at 49152). In that range an outgoing connection could take a server's port while the server
-// is down, and a client that retries could even connect to itself.
-const (
-	firstPort = 15000
-	lastPort  = 32000
-	portTries = 50
-)
-
-// freePort returns a port of 127.0.0.1 that could be bound a moment ago. Another process may take
-// it first: callers try again with another one.
-func freePort() (int, error) {
-	var last error
-	for range portTries {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		l, err := net.Listen("tcp", address(port))
-		if err != nil {
-			last = err
-			continue
-		}
-		return port, l.Close()
-	}
-	return 0, fmt.Errorf("testenv: no free port in %d-%d after %d tries: %w", firstPort, lastPort, portTries, last)
-}
-
-func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // tempDir makes a directory that is removed at cleanup. Its path is short, unlike t.TempDir's, so
 // that a Unix socket fits in it.
@@ -64,18 +32,4 @@ func tempDir(t testing.TB, name string) string {
 		}
 	})
 	return dir
-}
-
-// tail returns the last lines of a log file, or why there are none.
-func tail(path string) string {
-	const lines = 40
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	all := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
-	if len(all) > lines {
-		all = all[len(all)-lines:]
-	}
-	return string(bytes.Join(all, []byte("\n")))
 }

@@ -1,0 +1,320 @@
+// Package checker judges the history of a torture run: what had to fire, what may
+// have, and what did. It is a pure function of the history.
+//
+// It is strict where timerd promises something, and lenient where the outcome of an
+// operation is unknown or where docs/guarantees.md names a limit: a plain command that
+// timerd could not hear of before its due time, because it was deafened by a fault.
+// timer_set and timer_cancel are never excused by deafness.
+package checker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// Class is a kind of violation.
+type Class string
+
+// What can be wrong.
+const (
+	Lost         Class = "lost"          // it had to fire and did not
+	Early        Class = "early"         // published or stored before it was due
+	Duplicate    Class = "duplicate"     // an id twice in a stream, or one firing under two ids
+	WrongPayload Class = "wrong payload" // another one, or none
+	WrongAttempt Class = "wrong attempt"
+	Resurrected  Class = "resurrected" // fired though cancelled, deleted or replaced
+	Unexpected   Class = "unexpected"  // nobody asked for it
+	WrongReply   Class = "wrong reply" // a reply that cannot be
+	Malformed    Class = "malformed"   // not an event, or not as the contract has it
+)
+
+// Classes returns all classes, in the order in which they are told.
+func Classes() []Class {
+	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed}
+}
+
+// Violation is one broken promise.
+type Violation struct {
+	Class Class
+	Key   string
+	Text  string
+	Tale  []string // what is known of the key, line by line
+}
+
+// Sample is how late a firing was.
+type Sample struct {
+	Late  int64  // stored − due, in ms
+	Phase string // kind of the fault that it was due in, or Calm
+}
+
+// Calm is the phase without any fault.
+const Calm = "calm"
+
+// Report is the verdict on a run.
+type Report struct {
+	Run        history.Run
+	Drained    bool
+	Violations []Violation
+	// Strict counts firings that had to come and firings that were not to come; Lenient
+	// those that were free to. Judged is Strict's first part by the kind of operation.
+	Strict, Forbidden, Lenient int
+	Judged                     map[history.Kind]int
+	Messages, Unjudged         int // in the streams; of keys too murky to say
+	Ops                        map[history.Kind]map[history.Outcome]int
+	Faults                     map[string]int
+	Unready                    []history.Fault // after which not all timerds became ready
+	Lateness                   []Sample
+}
+
+// Count returns how many violations are of a class.
+func (r *Report) Count(c Class) int {
+	n := 0
+	for _, v := range r.Violations {
+		if v.Class == c {
+			n++
+		}
+	}
+	return n
+}
+
+// Judge judges a history.
+func Judge(h *history.History) *Report {
+	r := &Report{
+		Run: h.Run, Drained: h.End.Drained, Messages: len(h.Messages),
+		Judged: map[history.Kind]int{}, Ops: map[history.Kind]map[history.Outcome]int{}, Faults: map[string]int{},
+	}
+	j := &judge{report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{}}
+	for _, f := range h.Faults {
+		r.Faults[f.Kind]++
+		if f.Ready == 0 {
+			r.Unready = append(r.Unready, f)
+		}
+	}
+	for _, op := range h.Ops {
+		if r.Ops[op.Kind] == nil {
+			r.Ops[op.Kind] = map[history.Outcome]int{}
+		}
+		r.Ops[op.Kind][op.Outcome]++
+		j.ops[op.Key] = append(j.ops[op.Key], op)
+	}
+	for _, m := range h.Messages {
+		if m.Fault != "" {
+			j.fault(Malformed, m.Key, "%s %d: %s", m.Stream, m.Seq, m.Fault)
+			continue
+		}
+		j.messages[m.Key] = append(j.messages[m.Key], m)
+	}
+	j.ids()
+	ears := newEars(h)
+	all := map[string]bool{}
+	for key := range j.ops {
+		all[key] = true
+	}
+	for key := range j.messages {
+		all[key] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		t := newTimeline(ears)
+		for _, op := range j.ops[key] {
+			t.add(op)
+		}
+		j.key(key, t)
+	}
+	return r
+}
+
+type judge struct {
+	report   *Report
+	h        *history.History
+	ops      map[string][]history.Op
+	messages map[string][]history.Message
+}
+
+func (j *judge) fault(class Class, key, format string, args ...any) {
+	j.report.Violations = append(j.report.Violations,
+		Violation{Class: class, Key: key, Text: fmt.Sprintf(format, args...), Tale: j.tale(key)})
+}
+
+// ids checks that no stream holds an id twice. A run is shorter than what would excuse
+// it: an outage of longer than JetStream's duplicate window.
+func (j *judge) ids() {
+	type place struct{ stream, id string }
+	seen := map[place]uint64{}
+	for _, m := range j.h.Messages {
+		p := place{m.Stream, m.ID}
+		if first, ok := seen[p]; ok {
+			j.fault(Duplicate, m.Key, "%s has id %s at %d and at %d", m.Stream, m.ID, first, m.Seq)
+			continue
+		}
+		seen[p] = m.Seq
+	}
+}
+
+// key judges one key.
+func (j *judge) key(key string, t *timeline) {
+	for _, text := range t.faults {
+		j.fault(WrongReply, key, "%s", text)
+	}
+	spare := j.match(t, j.messages[key])
+	for _, m := range spare {
+		j.stray(key, t, m)
+	}
+	for _, f := range t.firings {
+		j.firing(key, f, spare)
+	}
+}
+
+// match assigns messages to the firings that they are of and returns those of none. A
+// firing that has to come has the first choice.
+func (j *judge) match(t *timeline, messages []history.Message) (spare []history.Message) {
+	ids := map[string]bool{}
+	for _, m := range messages {
+		if ids[m.Stream+m.ID] {
+			continue // told already
+		}
+		ids[m.Stream+m.ID] = true
+		var best *firing
+		for _, f := range t.firings {
+			if f.matches(m) && (best == nil || rank(f) > rank(best)) {
+				best = f
+			}
+		}
+		if best == nil {
+			spare = append(spare, m)
+			continue
+		}
+		best.seen = append(best.seen, m)
+	}
+	return spare
+}
+
+// rank says how much a firing wants one more message.
+func rank(f *firing) int {
+	wants := map[force]int{must: 3, may: 2, mustNot: 1}[f.force]
+	if len(f.seen) > 0 {
+		wants -= 3
+	}
+	return wants
+}
+
+// firing judges one firing and the messages that are of it.
+func (j *judge) firing(key string, f *firing, spare []history.Message) {
+	switch f.force {
+	case must:
+		j.report.Strict++
+		j.report.Judged[f.op.Kind]++
+	case mustNot:
+		j.report.Forbidden++
+	default:
+		j.report.Lenient++
+	}
+	// One of the same due time that is wrong in itself has been told.
+	garbled := slices.ContainsFunc(spare, func(m history.Message) bool {
+		return f.dueAt(m) && f.dead == (m.Stream == history.DeadStream)
+	})
+	if f.force == must && len(f.seen) == 0 && !garbled {
+		j.fault(Lost, key, "%s, due at %d with %q as attempt %d", f.op.Kind, f.from, f.payload, f.attempt)
+	}
+	if f.force == mustNot && len(f.seen) > 0 {
+		j.fault(Resurrected, key, "%s fired, %s", f.seen[0].ID, f.why)
+	}
+	for n, m := range f.seen {
+		if n > 0 && (f.force == must || m.Due == f.seen[0].Due) {
+			j.fault(Duplicate, key, "%s and %s are one firing", f.seen[0].ID, m.ID)
+		}
+		j.message(key, m, f.from)
+	}
+}
+
+// message judges what holds for any message of a firing that was due at a time.
+func (j *judge) message(key string, m history.Message, due int64) {
+	if m.Stream != history.FiredStream {
+		return
+	}
+	if due = max(due, m.Due); m.Time < due || m.Stored < due {
+		j.fault(Early, key, "%s: due at %d, its time %d, stored at %d", m.ID, due, m.Time, m.Stored)
+	}
+	j.report.Lateness = append(j.report.Lateness, Sample{m.Stored - m.Due, j.phase(m.Due)})
+}
+
+// phase returns the kind of the fault that began last before a time and had not ended.
+func (j *judge) phase(at int64) string {
+	phase, from := Calm, int64(0)
+	for _, f := range j.h.Faults {
+		ready := cmp.Or(f.Ready, j.h.End.At)
+		if !f.Seen && f.From <= at && at <= ready && f.From >= from {
+			phase, from = f.Kind, f.From
+		}
+	}
+	return phase
+}
+
+// stray judges a message that is of no firing.
+func (j *judge) stray(key string, t *timeline, m history.Message) {
+	if m.Stream == history.FiredStream && (m.Time < m.Due || m.Stored < m.Due) {
+		j.fault(Early, key, "%s: its time %d, stored at %d", m.ID, m.Time, m.Stored)
+		return
+	}
+	for _, f := range t.firings {
+		if !f.dueAt(m) || f.dead != (m.Stream == history.DeadStream) || f.force != must {
+			continue
+		}
+		switch {
+		case m.Payload != f.payload || m.Status != f.status:
+			j.fault(WrongPayload, key, "%s: %q %s, want %q", m.ID, m.Payload, m.Status, f.payload)
+		default:
+			j.fault(WrongAttempt, key, "%s: attempt %d, want %d", m.ID, m.Attempt, f.attempt)
+		}
+		return
+	}
+	from, known := t.payloads[m.Payload]
+	switch {
+	case t.murky && m.Status == event.StatusMissing:
+		j.report.Unjudged++
+	case known && m.Stored < from:
+		j.fault(Early, key, "%s has %q, stored at %d, due at %d", m.ID, m.Payload, m.Stored, from)
+	case t.murky && known:
+		j.report.Unjudged++
+	case known && slices.ContainsFunc(t.firings, func(f *firing) bool { return f.payload == m.Payload && len(f.seen) > 0 }):
+		j.fault(Duplicate, key, "%s is a firing with %q that came under another id too", m.ID, m.Payload)
+	default:
+		j.fault(Unexpected, key, "%s: attempt %d, %q %s %s", m.ID, m.Attempt, m.Payload, m.Status, m.Reason)
+	}
+}
+
+// tale tells what is known of a key, in the order of time.
+func (j *judge) tale(key string) []string {
+	type line struct {
+		at   int64
+		text string
+	}
+	var lines []line
+	first, last := j.h.End.At, int64(0)
+	for _, op := range j.ops[key] {
+		first, last = min(first, op.Invoked), max(last, op.Ended, op.Due)
+		lines = append(lines, line{op.Invoked, fmt.Sprintf("%s %q attempt %d, ttl %d, pxat %d: %s %s %s; ran %d-%d, due %d",
+			op.Kind, op.Payload, op.Attempt, op.TTL, op.At, op.Outcome, op.Reply, op.Error, op.Before, op.After, op.Due)})
+	}
+	for _, m := range j.messages[key] {
+		last = max(last, m.Stored)
+		lines = append(lines, line{m.Stored, fmt.Sprintf("stored %s %d: %s %q %s attempt %d, due %d, time %d, %s %s",
+			m.Stream, m.Seq, m.ID, m.Payload, m.Status, m.Attempt, m.Due, m.Time, m.Trigger, m.Reason)})
+	}
+	for _, f := range j.h.Faults {
+		if f.From <= last && first <= max(f.Hearing, f.Ready) {
+			lines = append(lines, line{f.From, fmt.Sprintf("fault: %s of timerds %v, healed %d, hearing %d, ready %d", f.Kind, f.Timerds, f.Healed, f.Hearing, f.Ready)})
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
+	out := make([]string, len(lines))
+	for i, l := range lines {
+		out[i] = fmt.Sprintf("%d %s", l.at, strings.TrimSpace(l.text))
+	}
+	return out
+}

@@ -1,0 +1,306 @@
+package checker
+
+import (
+	"strconv"
+
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// lands is how long after its connection broke, in ms, an operation may still take
+// effect, because it waited in a queue of the server.
+const lands = 10_000
+
+// force says how a firing is judged.
+type force int
+
+const (
+	may     force = iota // it may come or not
+	must                 // it has to come, exactly once
+	mustNot              // it must not come
+)
+
+// firing is one firing that the operations on a key ask for, or had asked for. Its due
+// time is known exactly, or between two ms.
+type firing struct {
+	op      history.Op // that asked for it
+	from    int64      // first and last ms at which it may be due
+	to      int64
+	payload string
+	status  string // why there is no payload
+	attempt int
+	force   force
+	why     string // it must not come, or need not
+	dead    bool   // a dead letter
+	seen    []history.Message
+}
+
+func (f *firing) matches(m history.Message) bool {
+	// A firing whose id would be another's moves by a ms.
+	return f.dead == (m.Stream == history.DeadStream) && m.Status == f.status && m.Payload == f.payload &&
+		m.Attempt == f.attempt && f.dueAt(m)
+}
+
+func (f *firing) dueAt(m history.Message) bool { return f.from-2 <= m.Due && m.Due <= f.to+2 }
+
+// free makes a firing one that may come or not.
+func (f *firing) free(why string) { f.force, f.why = may, why }
+
+// forbid makes a firing one that must not come.
+func (f *firing) forbid(why string) { f.force, f.why = mustNot, why }
+
+// timeline is what the operations on one key add up to.
+type timeline struct {
+	ears    *ears
+	firings []*firing
+	open    *firing   // pending in the key, as of the last operation
+	retries []*firing // that may be pending
+	// murky says that an operation may have been unheard. Then timerd may fire an
+	// older state of the key too, or at an older due time, or without a payload.
+	murky    bool
+	payloads map[string]int64 // that the key has had, and when each was due at the earliest
+	faults   []string         // replies that cannot be
+}
+
+func newTimeline(e *ears) *timeline {
+	return &timeline{ears: e, payloads: map[string]int64{}}
+}
+
+// add takes in the next operation.
+func (t *timeline) add(op history.Op) {
+	if op.Outcome == history.Failed {
+		return
+	}
+	if op.Kind == history.Retry {
+		t.retry(op)
+		return
+	}
+	if op.Outcome == history.Unknown {
+		t.unknown(op)
+		return
+	}
+	t.pass(op)
+	switch op.Kind {
+	case history.Timer:
+		t.replaced(op)
+		t.begin(op, must)
+	case history.Set, history.Hash:
+		t.replaced(op)
+		t.begin(op, t.plain(op))
+	case history.Expire:
+		t.expire(op)
+	case history.Del:
+		t.deleted(op)
+	case history.Cancel:
+		t.cancelled(op)
+	}
+}
+
+// pass takes what ran out before an operation as it stands.
+func (t *timeline) pass(op history.Op) {
+	if t.open != nil && t.open.to < op.Before {
+		t.open = nil
+	}
+	pending := t.retries[:0]
+	for _, f := range t.retries {
+		if f.to >= op.Before {
+			pending = append(pending, f)
+		}
+	}
+	t.retries = pending
+}
+
+// plain returns how a firing is judged that a plain command asks for.
+func (t *timeline) plain(op history.Op) force {
+	if t.ears.heard(op.After) <= op.Due {
+		return must
+	}
+	t.murky = true
+	return may
+}
+
+// begin notes the firing that an operation asks for.
+func (t *timeline) begin(op history.Op, force force) {
+	f := &firing{op: op, from: op.Due, to: op.Due, payload: op.Payload, attempt: max(op.Attempt, 1), force: force}
+	if force == may {
+		f.why = "unheard"
+	}
+	t.open = f
+	t.note(f)
+}
+
+func (t *timeline) note(f *firing) {
+	t.firings = append(t.firings, f)
+	if at, ok := t.payloads[f.payload]; !ok || f.from < at {
+		t.payloads[f.payload] = f.from
+	}
+}
+
+// replaced ends the pending firing in favour of that of an operation.
+func (t *timeline) replaced(op history.Op) {
+	t.end(op, "replaced by "+string(op.Kind))
+	for _, f := range t.retries {
+		f.free("set anew while the retry was on its way")
+	}
+	t.retries = nil
+}
+
+// end ends the pending firing by an operation.
+func (t *timeline) end(op history.Op, why string) {
+	f := t.open
+	t.open = nil
+	if f == nil {
+		return
+	}
+	atomic := op.Kind == history.Timer || op.Kind == history.Cancel
+	switch {
+	case f.from <= op.After+1:
+		f.free("due at the moment of " + string(op.Kind))
+	case atomic, t.ears.heardAtOnce(op.After) && op.After+hears <= f.from:
+		f.forbid(why + " at " + strconv.FormatInt(op.After, 10))
+	default:
+		f.free("unheard " + string(op.Kind))
+		t.murky = true
+	}
+}
+
+func (t *timeline) expire(op history.Op) {
+	f := t.open
+	if op.Reply != "1" {
+		// It ran out just now, or the key is not what the history says it is.
+		if f != nil && f.from > op.After+1 && !t.ears.failover(f.op.Ended, op.Ended) {
+			t.faults = append(t.faults, "PEXPIRE found no key, which was due at "+strconv.FormatInt(f.from, 10))
+		}
+		t.abandon(op)
+		return
+	}
+	if f == nil {
+		t.murky = true
+		return
+	}
+	t.end(op, "replaced by expire")
+	op.Payload, op.Attempt = f.payload, f.attempt
+	t.begin(op, t.plain(op))
+}
+
+func (t *timeline) deleted(op history.Op) {
+	for _, f := range t.retries {
+		f.free("deleted while the retry was on its way")
+		t.murky = true
+	}
+	t.retries = nil
+	t.end(op, "deleted")
+}
+
+func (t *timeline) cancelled(op history.Op) {
+	f, retries := t.open, t.retries
+	t.open, t.retries = nil, nil
+	switch op.Reply {
+	case "cancelled":
+		// Which of several it was is not told; that none pending is left, is.
+		for _, r := range retries {
+			if f == nil && len(retries) == 1 && r.from > op.After+1 && !t.murky {
+				r.forbid("cancelled at " + strconv.FormatInt(op.After, 10))
+			} else {
+				r.free("cancelled perhaps")
+			}
+		}
+		certain := f != nil && f.from > op.After+1 && f.force == must
+		t.open = f
+		t.end(op, "cancelled")
+		t.freeLate(op, certain)
+	default:
+		for _, r := range retries {
+			r.free("cancelled while the retry was on its way")
+		}
+		if f == nil {
+			return
+		}
+		if f.from > op.After+1 && !t.ears.failover(f.op.Ended, op.Ended) {
+			t.faults = append(t.faults, "timer_cancel answered "+op.Reply+" for a timer due at "+strconv.FormatInt(f.from, 10))
+		}
+		if f.from > op.After+1 {
+			f.free("cancelled with a wrong answer")
+		}
+	}
+}
+
+// freeLate says that what was due before a cancellation, and not yet claimed, may have
+// been what it ended: any retry, and the last timer if no other is certain to have been
+// pending. What was due before that one was moved out of the way when it was set.
+func (t *timeline) freeLate(op history.Op, certain bool) {
+	var last *firing
+	for _, f := range t.firings {
+		switch {
+		case f.dead || f.force != must || f.to > op.After+1:
+		case f.op.Kind == history.Retry:
+			f.free("due, and perhaps cancelled before it was claimed")
+		case last == nil || f.to > last.to:
+			last = f
+		}
+	}
+	if last != nil && !certain {
+		last.free("due, and perhaps cancelled before it was claimed")
+	}
+}
+
+// unknown takes in an operation that may have taken effect or not, now or later.
+func (t *timeline) unknown(op history.Op) {
+	if f := t.open; f != nil && f.to >= op.Invoked {
+		if op.Kind == history.Expire {
+			op.Payload, op.Attempt = f.payload, f.attempt
+		}
+		t.abandon(op)
+	}
+	for _, f := range t.retries {
+		f.free("unknown " + string(op.Kind))
+	}
+	t.retries = nil
+	t.murky = true
+	if op.Kind == history.Cancel {
+		for _, f := range t.firings {
+			if f.force == must && !f.dead && f.to+lands >= op.Invoked {
+				f.free("cancelled perhaps")
+			}
+		}
+	}
+	if op.Payload == "" {
+		return
+	}
+	f := &firing{op: op, payload: op.Payload, attempt: max(op.Attempt, 1), why: "unknown"}
+	f.from, f.to = op.Invoked+op.TTL, op.Ended+lands+op.TTL
+	if op.At != 0 {
+		f.from, f.to = op.At, op.At
+	}
+	t.note(f)
+}
+
+// abandon gives up on the pending firing.
+func (t *timeline) abandon(op history.Op) {
+	if t.open != nil {
+		t.open.free("perhaps changed by " + string(op.Kind))
+		t.open = nil
+	}
+	t.murky = true
+}
+
+// retry takes in an event that was published for retry. JetStream counts the delay from
+// when it stored the request, which was at some time during the operation.
+func (t *timeline) retry(op history.Op) {
+	f := &firing{op: op, payload: op.Payload, status: op.Status, attempt: op.Attempt + 1, force: must}
+	f.from, f.to = op.Invoked+op.TTL, op.Ended+op.TTL+1
+	switch {
+	case op.Outcome == history.Unknown:
+		f.to += lands
+		f.free("unknown")
+	case t.ears.failover(op.Invoked-hears, op.Ended+hears):
+		f.free("a failover may lose it")
+	}
+	if op.Attempt >= op.Max {
+		// The dead letter is the event as it was published for retry.
+		f.dead, f.attempt = true, op.Attempt
+		f.from, f.to = op.Due, op.Due
+	} else {
+		t.retries = append(t.retries, f)
+	}
+	t.note(f)
+}

@@ -1,0 +1,132 @@
+// Package history is what a torture run writes down, one JSON record on a line: what
+// was asked for, what was broken, and what the streams held in the end. It is all
+// that the checker knows, so a kept file can be judged again.
+//
+// Times are unix milliseconds. Redis's clock and this program's are those of one
+// machine, so they are the same wall clock read at different moments.
+package history
+
+// Record is one line. Exactly one field is set.
+type Record struct {
+	Run     *Run     `json:"run,omitempty"`
+	Op      *Op      `json:"op,omitempty"`
+	Fault   *Fault   `json:"fault,omitempty"`
+	Message *Message `json:"message,omitempty"`
+	End     *End     `json:"end,omitempty"`
+}
+
+// Run says what was run. It is the first line.
+type Run struct {
+	Seed    uint64 `json:"seed"`
+	Shape   string `json:"shape"`
+	Timerds int    `json:"timerds"` // how many, numbered from 0
+	Began   int64  `json:"began"`
+}
+
+// Kind is what a producer did.
+type Kind string
+
+// What producers do. Set, Hash, Expire and Del are plain commands that timerd hears
+// of by keyspace events; the others are acknowledged by timerd's own means.
+const (
+	Set    Kind = "set"          // SET key payload PX ttl
+	Hash   Kind = "hash"         // DEL, HSET and PEXPIRE in one transaction
+	Expire Kind = "expire"       // PEXPIRE key ttl
+	Del    Kind = "del"          // DEL key
+	Timer  Kind = "timer_set"    // FCALL timer_set
+	Cancel Kind = "timer_cancel" // FCALL timer_cancel
+	Retry  Kind = "retry"        // the event published to timers.retry
+)
+
+// Outcome is what the producer knows of its operation.
+type Outcome string
+
+// What an operation came to. Unknown covers every reply that did not come, and every
+// acknowledgement by a master alone where a failover may lose it.
+const (
+	OK      Outcome = "ok"
+	Failed  Outcome = "failed" // for certain: the server refused it
+	Unknown Outcome = "unknown"
+)
+
+// Op is one operation on one key. The operations on a key are written in their
+// order: a producer does them one after the other, and no two producers share a key.
+type Op struct {
+	Key     string `json:"key"`
+	Kind    Kind   `json:"kind"`
+	Payload string `json:"payload,omitempty"` // that the timer is to fire with
+	Attempt int    `json:"attempt,omitempty"` // that it is to fire as; of Retry: that of the event
+	TTL     int64  `json:"ttl,omitempty"`     // in ms; of Retry: Timer-Delay
+	At      int64  `json:"at,omitempty"`      // asked for as PXAT, instead of TTL
+	Max     int    `json:"max,omitempty"`     // of Retry: the event's maxattempts
+	EventID string `json:"event,omitempty"`   // of Retry
+	Status  string `json:"status,omitempty"`  // of Retry: why the event has no payload
+
+	Outcome Outcome `json:"outcome"`
+	Error   string  `json:"error,omitempty"`
+	Reply   string  `json:"reply,omitempty"`
+	Invoked int64   `json:"invoked"` // by this program's clock
+	Ended   int64   `json:"ended"`
+	Before  int64   `json:"before,omitempty"` // by Redis's, in the same transaction, before and after
+	After   int64   `json:"after,omitempty"`
+	Due     int64   `json:"due,omitempty"` // as Redis told it, 0 if there is none
+}
+
+// Effect is what a fault takes from a timerd, apart from time.
+type Effect string
+
+// What faults do. Deaf timerds may miss keyspace events. A failover may lose what
+// was not replicated, and makes all timerds deaf.
+const (
+	Delays   Effect = "delays"
+	Deafens  Effect = "deafens"
+	Failover Effect = "failover"
+)
+
+// Fault is one fault, from before its first effect until all timerds said that they
+// are ready again.
+type Fault struct {
+	Kind    string `json:"kind"`
+	Effect  Effect `json:"effect"`
+	Timerds []int  `json:"timerds"` // that it concerns
+	// Seen says that nobody injected it: it was seen to happen, as a failover by
+	// servers that took each other for dead on a busy machine.
+	Seen   bool  `json:"seen,omitempty"`
+	From   int64 `json:"from"`
+	Healed int64 `json:"healed"`
+	// Hearing is when the timerds that it deafened hear again for certain.
+	Hearing int64 `json:"hearing"`
+	// Ready is when they were all ready, 0 if they were not in the time they had.
+	Ready int64 `json:"ready"`
+}
+
+// Message is one message of the stream of firings or of that of dead letters.
+type Message struct {
+	Stream string `json:"stream"` // Fired or Dead
+	Seq    uint64 `json:"seq"`
+	Stored int64  `json:"stored"`          // by JetStream
+	ID     string `json:"id"`              // of the message, its Nats-Msg-Id
+	Fault  string `json:"fault,omitempty"` // why it cannot be read as an event; then what follows is empty
+
+	Key     string `json:"key,omitempty"`
+	EventID string `json:"event,omitempty"`
+	Time    int64  `json:"time,omitempty"`
+	Due     int64  `json:"due,omitempty"`
+	Attempt int    `json:"attempt,omitempty"`
+	Trigger string `json:"trigger,omitempty"`
+	Payload string `json:"payload,omitempty"`
+	Status  string `json:"status,omitempty"` // why there is no payload
+	Reason  string `json:"reason,omitempty"` // of a dead letter
+}
+
+// Streams of a Message.
+const (
+	FiredStream = "TIMERS"
+	DeadStream  = "TIMERS_DEAD"
+)
+
+// End is the last line.
+type End struct {
+	At      int64 `json:"at"`      // when the streams were read
+	Drained bool  `json:"drained"` // the schedule was empty then
+}

@@ -1,0 +1,191 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/tcpproxy"
+	"github.com/timerd-io/timerd/torture/internal/history"
+	"github.com/timerd-io/timerd/torture/internal/servers"
+)
+
+// injection begins a fault and returns how to end it.
+type injection func(ctx context.Context, s *servers.System, f Fault) (heal func() error, err error)
+
+// Lease is the TIMERD_LEASE that the faults are made for: a pause is longer.
+const Lease = 2 * time.Second
+
+func kinds() []kind {
+	const ms = time.Millisecond
+	proxied := []servers.Shape{servers.Standalone, servers.Several}
+	return []kind{
+		{name: "timerd killed", part: timerdPart, effect: history.Deafens, one: true, restarts: true, min: 100 * ms, max: 3000 * ms, inject: killTimerd},
+		{name: "timerd paused", part: timerdPart, effect: history.Deafens, one: true, min: Lease + 500*ms, max: 2*Lease + 1000*ms, inject: pauseTimerd},
+		{name: "timerd restarted", part: timerdPart, effect: history.Deafens, one: true, restarts: true, min: 1 * ms, max: 1500 * ms, inject: stopTimerd},
+		{name: "timerds killed", part: timerdPart, effect: history.Deafens, restarts: true, min: 100 * ms, max: 3000 * ms, inject: killTimerds, shapes: []servers.Shape{servers.Several, servers.Sentinel, servers.Cluster}},
+
+		{name: "redis killed", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 3000 * ms, inject: killRedis, shapes: proxied},
+		{name: "redis cut", part: redisPart, effect: history.Deafens, one: true, min: 300 * ms, max: 4000 * ms, inject: onRedis((*tcpproxy.Proxy).Cut), shapes: proxied},
+		{name: "redis dropped", part: redisPart, effect: history.Deafens, one: true, min: 1 * ms, max: 100 * ms, inject: onRedis((*tcpproxy.Proxy).Drop), shapes: proxied},
+		{name: "redis slow", part: redisPart, effect: history.Deafens, one: true, min: 1000 * ms, max: 4000 * ms, inject: onRedis(slow), shapes: proxied},
+		{name: "redis silent", part: redisPart, effect: history.Deafens, one: true, min: 1000 * ms, max: 7000 * ms, inject: onRedis((*tcpproxy.Proxy).Blackhole), shapes: proxied},
+		{name: "flags off", part: redisPart, effect: history.Deafens, min: 1000 * ms, max: 5000 * ms, inject: flagsOff},
+		{name: "subscribers killed", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 100 * ms, inject: command("CLIENT", "KILL", "TYPE", "pubsub")},
+		{name: "scripts flushed", part: redisPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: command("SCRIPT", "FLUSH")},
+		{name: "functions flushed", part: redisPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: command("FUNCTION", "FLUSH")},
+
+		{name: "master killed", part: redisPart, effect: history.Failover, min: 1000 * ms, max: 4000 * ms, inject: killRedis, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
+		{name: "failover", part: redisPart, effect: history.Failover, min: 1 * ms, max: 100 * ms, inject: failover, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
+		{name: "slots moved", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 100 * ms, inject: moveSlots, shapes: []servers.Shape{servers.Cluster}},
+
+		{name: "nats killed", part: natsPart, effect: history.Delays, min: 1 * ms, max: 5000 * ms, inject: killNATS},
+		{name: "nats cut", part: natsPart, effect: history.Delays, one: true, min: 300 * ms, max: 6000 * ms, inject: onNATS((*tcpproxy.Proxy).Cut)},
+		{name: "nats dropped", part: natsPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: onAllNATS((*tcpproxy.Proxy).Drop)},
+		{name: "nats slow", part: natsPart, effect: history.Delays, one: true, min: 1000 * ms, max: 4000 * ms, inject: onNATS(slow)},
+		{name: "nats silent", part: natsPart, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onAllNATS((*tcpproxy.Proxy).Blackhole)},
+	}
+}
+
+func killTimerd(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+	t := s.Timerds[f.Timerd]
+	return t.Start, t.Kill()
+}
+
+func killTimerds(_ context.Context, s *servers.System, _ Fault) (func() error, error) {
+	var errs []error
+	for _, t := range s.Timerds {
+		errs = append(errs, t.Kill())
+	}
+	return func() error {
+		var errs []error
+		for _, t := range s.Timerds {
+			errs = append(errs, t.Start())
+		}
+		return errors.Join(errs...)
+	}, errors.Join(errs...)
+}
+
+func pauseTimerd(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+	t := s.Timerds[f.Timerd]
+	return t.Resume, t.Pause()
+}
+
+func stopTimerd(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+	t := s.Timerds[f.Timerd]
+	return t.Start, t.Stop()
+}
+
+func killRedis(ctx context.Context, s *servers.System, f Fault) (func() error, error) {
+	return s.Redis.Kill(ctx, f.Pick)
+}
+
+func killNATS(_ context.Context, s *servers.System, _ Fault) (func() error, error) {
+	return s.NATS.Start, s.NATS.Kill()
+}
+
+// slow is half a second there and back.
+func slow(p *tcpproxy.Proxy) { p.Delay(250 * time.Millisecond) }
+
+// onRedis breaks the connections of one timerd to Redis, onNATS those to NATS, onAllNATS those of
+// all timerds.
+func onRedis(breaks func(*tcpproxy.Proxy)) injection {
+	return func(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+		return broken(breaks, s.ToRedis[f.Timerd])
+	}
+}
+
+func onNATS(breaks func(*tcpproxy.Proxy)) injection {
+	return func(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+		return broken(breaks, s.ToNATS[f.Timerd])
+	}
+}
+
+func onAllNATS(breaks func(*tcpproxy.Proxy)) injection {
+	return func(_ context.Context, s *servers.System, _ Fault) (func() error, error) {
+		return broken(breaks, s.ToNATS...)
+	}
+}
+
+func broken(breaks func(*tcpproxy.Proxy), proxies ...*tcpproxy.Proxy) (func() error, error) {
+	for _, p := range proxies {
+		breaks(p)
+	}
+	return func() error {
+		for _, p := range proxies {
+			p.Heal()
+		}
+		return nil
+	}, nil
+}
+
+// onMasters does something to each master. One that is away is passed over: what it is to lose
+// is lost already.
+func onMasters(ctx context.Context, s *servers.System, do func(*redis.Client) error) error {
+	masters, err := s.Redis.Masters(ctx)
+	for _, m := range masters {
+		err = errors.Join(err, do(m))
+	}
+	return err
+}
+
+func command(args ...any) injection {
+	return func(ctx context.Context, s *servers.System, _ Fault) (func() error, error) {
+		err := onMasters(ctx, s, func(c *redis.Client) error { return c.Do(ctx, args...).Err() })
+		return nothing, err
+	}
+}
+
+func nothing() error { return nil }
+
+// notifyFlags is the setting that tells which keyspace events there are.
+const notifyFlags = "notify-keyspace-events"
+
+// flagsOff switches all keyspace events off. timerd may have them on again before the end.
+func flagsOff(ctx context.Context, s *servers.System, _ Fault) (func() error, error) {
+	was := map[*redis.Client]string{}
+	err := onMasters(ctx, s, func(c *redis.Client) error {
+		flags, err := c.ConfigGet(ctx, notifyFlags).Result()
+		if err != nil {
+			return err
+		}
+		was[c] = flags[notifyFlags]
+		return c.ConfigSet(ctx, notifyFlags, "").Err()
+	})
+	return func() error {
+		var errs []error
+		for c, flags := range was {
+			errs = append(errs, c.ConfigSet(ctx, notifyFlags, flags).Err())
+		}
+		return errors.Join(errs...)
+	}, err
+}
+
+func failover(ctx context.Context, s *servers.System, f Fault) (func() error, error) {
+	switch r := s.Redis.(type) {
+	case *servers.SentinelRedis:
+		return func() error { return r.Failover(ctx) }, nil
+	case *servers.ClusterRedis:
+		return func() error { return r.Failover(ctx, f.Pick) }, nil
+	}
+	return nil, fmt.Errorf("nemesis: no failover in the shape %s", s.Shape)
+}
+
+// moves is how many slots one fault moves.
+const moves = 5
+
+func moveSlots(ctx context.Context, s *servers.System, f Fault) (func() error, error) {
+	r, ok := s.Redis.(*servers.ClusterRedis)
+	if !ok {
+		return nil, fmt.Errorf("nemesis: no slots in the shape %s", s.Shape)
+	}
+	for range moves {
+		if _, err := r.MoveSlot(ctx, f.Pick); err != nil {
+			return nil, err
+		}
+	}
+	return nothing, nil
+}

@@ -1,0 +1,110 @@
+// Package nemesis breaks things: a plan of faults that a seed decides, and the carrying out
+// of it, with calm between the faults so that what each does can be told.
+package nemesis
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/torture/internal/history"
+	"github.com/timerd-io/timerd/torture/internal/servers"
+)
+
+// part is what a fault breaks. Faults of different parts can be combined.
+type part int
+
+const (
+	timerdPart part = iota
+	redisPart
+	natsPart
+)
+
+// kind is a kind of fault.
+type kind struct {
+	name     string
+	part     part
+	effect   history.Effect
+	one      bool          // concerns one timerd, not all of them
+	restarts bool          // who is concerned starts anew, and cannot say ready out of habit
+	min, max time.Duration // how long it holds
+	shapes   []servers.Shape
+	inject   injection
+}
+
+// Step is one fault or two at a time.
+type Step struct {
+	Faults []Fault
+	Calm   time.Duration // after timerd has recovered
+}
+
+// Fault is one fault of a plan.
+type Fault struct {
+	Kind   string
+	Timerd int           // that it concerns, where it concerns one
+	Pick   int           // picks a server, where there are several
+	Delay  time.Duration // after the beginning of its step
+	Hold   time.Duration
+	kind   kind
+}
+
+// recovery is what a plan reckons with for the recovery from a fault.
+const recovery = 2 * time.Second
+
+// Plan returns the faults of a run of some length. The same seed, shape and length give the same plan.
+// Each kind that the shape has comes before any comes again.
+func Plan(seed uint64, shape servers.Shape, length time.Duration) []Step {
+	random := rand.New(rand.NewPCG(seed, 0))
+	var all, deck []kind
+	for _, k := range kinds() {
+		if k.in(shape) {
+			all = append(all, k)
+		}
+	}
+	draw := func(fits func(kind) bool) (kind, bool) {
+		for range 2 {
+			for i, k := range deck {
+				if fits(k) {
+					deck = append(deck[:i:i], deck[i+1:]...)
+					return k, true
+				}
+			}
+			deck = append(deck, all...)
+			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		}
+		return kind{}, false
+	}
+	var plan []Step
+	for at := time.Duration(0); ; {
+		first, _ := draw(func(kind) bool { return true })
+		s := Step{Faults: []Fault{first.fault(random, shape)}, Calm: between(random, 2*time.Second, 4*time.Second)}
+		took := s.Faults[0].Hold
+		if random.IntN(4) == 0 {
+			if k, ok := draw(func(k kind) bool { return k.part != first.part }); ok {
+				second := k.fault(random, shape)
+				second.Delay = time.Duration(random.Float64() * float64(took))
+				s.Faults = append(s.Faults, second)
+				took = max(took, second.Delay+second.Hold)
+			}
+		}
+		if at += took + recovery + s.Calm; at > length {
+			return plan
+		}
+		plan = append(plan, s)
+	}
+}
+
+func (k kind) in(shape servers.Shape) bool {
+	return len(k.shapes) == 0 || slices.Contains(k.shapes, shape)
+}
+
+func (k kind) fault(random *rand.Rand, shape servers.Shape) Fault {
+	return Fault{
+		Kind: k.name, Timerd: random.IntN(shape.Timerds()), Pick: random.IntN(1 << 16),
+		Hold: between(random, k.min, k.max), kind: k,
+	}
+}
+
+func between(random *rand.Rand, from, to time.Duration) time.Duration {
+	return (from + time.Duration(random.Int64N(int64(to-from+1)))).Truncate(time.Millisecond)
+}

@@ -1,0 +1,297 @@
+package producers
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// life is one key and what happens to it. Its operations follow each other.
+type life struct {
+	*Producers
+	ctx    context.Context
+	random *rand.Rand
+	n      int // of the life
+	ops    int // so far
+	key    string
+	last   history.Op // that set the timer
+}
+
+// tale is one kind of life.
+type tale struct {
+	name        string
+	weight      int
+	app, module string
+	tell        func()
+}
+
+func (l *life) tales() []tale {
+	return []tale{
+		{"single", 30, Namespace, moduleRun, func() { l.set(l.kind(), l.long()) }},
+		{"short", 10, Namespace, moduleRun, func() { l.set(history.Timer, l.between(50, 1000)) }},
+		{"elsewhere", 8, OtherApp, moduleRun, l.elsewhere},
+		{"counted", 6, Namespace, moduleRun, l.counted},
+		{"moved", 14, Namespace, moduleRun, l.moved},
+		{"cancelled", 14, Namespace, moduleRun, l.cancelled},
+		{"late", 4, Namespace, moduleRun, l.cancelledLate},
+		{"edge", 10, Namespace, moduleRun, l.edge},
+		{"again", 6, Namespace, moduleRun, l.again},
+		{"retried", 12, Namespace, moduleRun, l.retried},
+		{"beside", 4, Namespace, moduleRun, l.beside},
+		{"dead", 4, Namespace, moduleBrief, l.dead},
+	}
+}
+
+// between returns a time between two, in ms.
+func (l *life) between(from, to int64) time.Duration {
+	return time.Duration(from+l.random.Int64N(to-from+1)) * time.Millisecond
+}
+
+// long returns the delay of a timer: mostly a few seconds.
+func (l *life) long() time.Duration {
+	most := l.MaxDelay.Milliseconds()
+	if l.random.IntN(3) > 0 {
+		most = min(most, 5000)
+	}
+	return l.between(300, most)
+}
+
+// kind returns one that sets a timer.
+func (l *life) kind() history.Kind {
+	switch n := l.random.IntN(20); {
+	case n < 9:
+		return history.Timer
+	case n < 18:
+		return history.Set
+	default:
+		return history.Hash
+	}
+}
+
+// set sets the timer with a payload of its own and tells whether that is certain to have
+// worked.
+func (l *life) set(kind history.Kind, ttl time.Duration) bool {
+	value := fmt.Sprintf("%d-%d", l.n, l.ops)
+	switch {
+	case kind == history.Hash:
+		value = hashPayload(value)
+	case l.random.IntN(2) == 0:
+		value = `{"order":"` + value + `"}`
+	}
+	return l.setTo(kind, ttl, value, 1)
+}
+
+// setTo sets the timer. A timer_set whose outcome is unknown is asked for again, with the
+// same due time, as a careful user does.
+func (l *life) setTo(kind history.Kind, ttl time.Duration, payload string, attempt int) bool {
+	op := history.Op{Key: l.key, Kind: kind, Payload: payload, Attempt: attempt, TTL: ttl.Milliseconds()}
+	if kind == history.Timer && l.random.IntN(2) == 0 {
+		op.At, op.TTL = time.Now().Add(ttl).UnixMilli(), 0
+	}
+	done := l.do(op)
+	careful := op.At != 0 && done.Outcome == history.Unknown
+	for careful && done.Outcome != history.OK && time.Now().UnixMilli() < op.At {
+		pause(retryPause)
+		done = l.do(op)
+	}
+	l.last = done
+	// Whatever waits somewhere must not meet other operations on this key.
+	return done.Outcome == history.OK && !careful
+}
+
+func (l *life) do(op history.Op) history.Op {
+	l.ops++
+	return l.on(l.ctx, op)
+}
+
+// change does something to the key that sets nothing, and tells whether it is certain to
+// have worked.
+func (l *life) change(kind history.Kind) bool {
+	return l.do(history.Op{Key: l.key, Kind: kind}).Outcome == history.OK
+}
+
+// until waits until a time before or after the timer is due, by Redis's clock.
+func (l *life) until(after time.Duration) {
+	pause(time.Until(time.UnixMilli(l.last.Due).Add(after)))
+}
+
+// part waits for a part of the timer's delay.
+func (l *life) part() {
+	left := time.Until(time.UnixMilli(l.last.Due))
+	pause(time.Duration(l.random.Float64() * 0.8 * float64(left)))
+}
+
+// elsewhere is a timer outside the namespaces, which only the functions make.
+func (l *life) elsewhere() {
+	if l.set(history.Timer, l.long()) && l.random.IntN(3) == 0 {
+		l.part()
+		l.change(history.Cancel)
+	}
+}
+
+// counted is a timer whose attempt is stated.
+func (l *life) counted() {
+	attempt := 2 + l.random.IntN(9)
+	value := fmt.Sprintf("%d", l.n)
+	switch l.random.IntN(3) {
+	case 0:
+		l.setTo(history.Timer, l.long(), value, attempt)
+	case 1:
+		l.setTo(history.Timer, l.long(), counting(value, attempt), attempt)
+	default:
+		l.setTo(history.Set, l.long(), counting(value, attempt), attempt)
+	}
+}
+
+// moved is a timer that is rescheduled.
+func (l *life) moved() {
+	ok := l.set(l.kind(), l.between(1500, 6000))
+	for range 1 + l.random.IntN(3) {
+		if !ok {
+			return
+		}
+		l.part()
+		ttl := l.long()
+		if l.random.IntN(2) == 0 {
+			ok = l.set(l.kind(), ttl)
+			continue
+		}
+		op := l.do(history.Op{Key: l.key, Kind: history.Expire, TTL: ttl.Milliseconds()})
+		if ok = op.Outcome == history.OK && op.Reply == "1"; ok {
+			l.last = op
+		}
+	}
+}
+
+// end cancels the timer in one of two ways.
+func (l *life) end() bool {
+	if l.random.IntN(3) == 0 {
+		return l.change(history.Del)
+	}
+	return l.change(history.Cancel)
+}
+
+// cancelled is a timer that is cancelled, and sometimes set again.
+func (l *life) cancelled() {
+	if !l.set(l.kind(), l.between(500, 8000)) {
+		return
+	}
+	l.part()
+	if l.end() && l.random.IntN(3) == 0 {
+		l.set(l.kind(), l.long())
+	}
+}
+
+// cancelledLate is a timer that is cancelled just before or after it is due.
+func (l *life) cancelledLate() {
+	if l.set(l.kind(), l.between(500, 3000)) {
+		l.until(l.between(-30, 300))
+		l.change(history.Cancel)
+	}
+}
+
+// edge is a key that is set again about when it runs out, and again.
+func (l *life) edge() {
+	ok := l.set(l.kind(), l.between(800, 3000))
+	for range 1 + l.random.IntN(2) {
+		if !ok {
+			return
+		}
+		l.until(l.between(-20, 60))
+		ok = l.set(l.kind(), l.between(800, 3000))
+	}
+}
+
+// patience is how long a consumer waits for an event that is due.
+const patience = 30 * time.Second
+
+// await waits for the next event of the key.
+func (l *life) await(events <-chan received) (received, bool) {
+	late := time.NewTimer(time.Until(time.UnixMilli(l.last.Due)) + patience)
+	defer late.Stop()
+	select {
+	case e := <-events:
+		return e, true
+	case <-late.C:
+		return received{}, false
+	}
+}
+
+// again is a key that is set again after it fired.
+func (l *life) again() {
+	events := l.inbox.expect(l.key)
+	defer l.inbox.forget(l.key)
+	for range 2 + l.random.IntN(2) {
+		if !l.set(l.kind(), l.long()) {
+			return
+		}
+		if _, ok := l.await(events); !ok {
+			return
+		}
+	}
+}
+
+// delay returns that of the retry of an event, and whether it is to be asked for.
+func (l *life) delay(e received) (time.Duration, bool) {
+	if policy := delays(); l.random.IntN(3) == 0 && e.Attempt <= len(policy) {
+		return policy[e.Attempt-1], false
+	}
+	return l.between(0, 3000), true
+}
+
+// retried is a timer whose consumer fails, and is cancelled sometimes.
+func (l *life) retried() {
+	events := l.inbox.expect(l.key)
+	defer l.inbox.forget(l.key)
+	if !l.set(l.kind(), l.between(300, 3000)) {
+		return
+	}
+	for range 1 + l.random.IntN(3) {
+		e, ok := l.await(events)
+		if !ok {
+			return
+		}
+		delay, header := l.delay(e)
+		if !l.retry(l.ctx, e, delay, header) {
+			return
+		}
+		l.last.Due = time.Now().Add(delay).UnixMilli()
+		if delay > time.Second && l.random.IntN(4) == 0 {
+			pause(delay / 2)
+			l.change(history.Cancel)
+			return
+		}
+	}
+}
+
+// beside is a timer that is set anew before the retry of the one before.
+func (l *life) beside() {
+	events := l.inbox.expect(l.key)
+	defer l.inbox.forget(l.key)
+	if !l.set(l.kind(), l.between(300, 2000)) {
+		return
+	}
+	if e, ok := l.await(events); ok && l.set(l.kind(), l.between(2000, 6000)) {
+		delay, header := l.delay(e)
+		l.retry(l.ctx, e, delay, header)
+	}
+}
+
+// dead is a timer whose attempts are used up.
+func (l *life) dead() {
+	events := l.inbox.expect(l.key)
+	defer l.inbox.forget(l.key)
+	if !l.set(history.Timer, l.between(300, 2000)) {
+		return
+	}
+	for {
+		e, ok := l.await(events)
+		if !ok || !l.retry(l.ctx, e, l.between(100, 1000), true) || e.Attempt >= e.MaxAttempts {
+			return
+		}
+		l.last.Due = time.Now().UnixMilli() + 1000
+	}
+}

@@ -1,0 +1,27 @@
+package producers
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/timerd-io/timerd/event"
+)
+
+// hashField is the only field of the hashes.
+const hashField = "n"
+
+// hashPayload is what a hash with a value fires with.
+func hashPayload(value string) string { return `{"` + hashField + `":"` + value + `"}` }
+
+// hashValue is the inverse of hashPayload.
+func hashValue(payload string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(payload, `{"`+hashField+`":"`), `"}`)
+}
+
+// counting is a payload that states an attempt.
+func counting(value string, attempt int) string {
+	return fmt.Sprintf(`{"n":%q,"attempt":%d}`, value, attempt)
+}
+
+// countsItself tells whether a payload states an attempt.
+func countsItself(payload string) bool { return event.Attempt([]byte(payload)) > 1 }

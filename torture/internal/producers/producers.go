@@ -1,0 +1,144 @@
+// Package producers sets, changes, cancels and retries timers as the users of timerd do, and
+// writes down what they know of each operation.
+package producers
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// Namespace is the app of all plain timers; OtherApp is that of timers that only timer_set
+// makes, outside the namespaces.
+const (
+	Namespace = "torture"
+	OtherApp  = "elsewhere"
+)
+
+// The modules of keys: those of the second have two attempts, the others as many as there
+// are delays, plus one.
+const (
+	moduleRun   = "run"
+	moduleBrief = "brief"
+)
+
+// delays are those of the policy of most keys.
+func delays() []time.Duration {
+	return []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second}
+}
+
+// Policies returns the TIMERD_RETRY that the producers reckon with.
+func Policies() string {
+	var all []string
+	for _, d := range delays() {
+		all = append(all, d.String())
+	}
+	return Namespace + ":" + moduleBrief + ":*=300ms; *=" + strings.Join(all, ",")
+}
+
+// Redis is what the producers need of Redis.
+type Redis interface {
+	Node(ctx context.Context, key string) (*redis.Client, error)
+	Refresh(ctx context.Context)
+}
+
+// Producers begins lives of keys: each one a short tale of operations on a key of its own, one
+// after the other.
+type Producers struct {
+	Redis      Redis
+	Replicated bool // an operation counts once a replica has it
+	NATSURL    string
+	History    *history.Writer
+	Seed       uint64
+	Rate       float64       // lives begun per second
+	MaxDelay   time.Duration // of a timer
+
+	inbox *inbox
+}
+
+// Run begins lives until ctx ends, and returns once they are all over, which takes some
+// times MaxDelay.
+func (p *Producers) Run(ctx context.Context) error {
+	inbox, err := openInbox(ctx, p.NATSURL)
+	if err != nil {
+		return err
+	}
+	defer inbox.close()
+	p.inbox = inbox
+	var lives sync.WaitGroup
+	defer lives.Wait()
+	next := time.NewTicker(time.Duration(float64(time.Second) / p.Rate))
+	defer next.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next.C:
+		}
+		lives.Go(func() { p.live(context.WithoutCancel(ctx), n) })
+	}
+}
+
+// live lives the nth life, which the seed decides.
+func (p *Producers) live(ctx context.Context, n int) {
+	l := &life{Producers: p, ctx: ctx, random: rand.New(rand.NewPCG(p.Seed, uint64(n)+1)), n: n}
+	tales := l.tales()
+	total := 0
+	for _, t := range tales {
+		total += t.weight
+	}
+	pick := l.random.IntN(total)
+	for _, t := range tales {
+		if pick -= t.weight; pick < 0 {
+			l.key = fmt.Sprintf("%s:%s:%s:%d", t.app, t.module, t.name, n)
+			t.tell()
+			return
+		}
+	}
+}
+
+// retry publishes an event for retry until it is acknowledged, and returns whether it was. It
+// is one operation however often it is published: so timerd promises.
+func (p *Producers) retry(ctx context.Context, e received, delay time.Duration, header bool) bool {
+	op := history.Op{
+		Key: e.Key.String(), Kind: history.Retry, Payload: string(e.Data), Attempt: e.Attempt, Max: e.MaxAttempts,
+		TTL: delay.Milliseconds(), EventID: e.ID, Status: e.Status, Due: e.Due.UnixMilli(), Outcome: history.Unknown,
+		Invoked: time.Now().UnixMilli(),
+	}
+	msg := &nats.Msg{Subject: e.Key.Subject("timers", keys.Retry), Data: e.data, Header: nats.Header{}}
+	if header {
+		msg.Header.Set(event.DelayHeader, delay.String())
+	}
+	for range retryTries {
+		attempt, cancel := context.WithTimeout(ctx, retryPatience)
+		_, err := p.inbox.js.PublishMsg(attempt, msg)
+		cancel()
+		if err == nil {
+			op.Outcome, op.Error = history.OK, ""
+			break
+		}
+		op.Error = err.Error()
+		pause(retryPause)
+	}
+	op.Ended = time.Now().UnixMilli() + 1
+	p.History.Write(history.Record{Op: &op})
+	return op.Outcome == history.OK
+}
+
+const (
+	retryTries    = 60
+	retryPatience = 2 * time.Second
+	retryPause    = 200 * time.Millisecond
+)
+
+func pause(d time.Duration) { <-time.After(d) }

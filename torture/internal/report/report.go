@@ -1,0 +1,101 @@
+// Package report shows a verdict to people.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/timerd-io/timerd/torture/internal/checker"
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// shown is how many violations are told in full.
+const shown = 20
+
+// Write writes a verdict as a table, and the tales of the first violations.
+func Write(w io.Writer, r *checker.Report) error {
+	for i, v := range r.Violations {
+		if i == shown {
+			fmt.Fprintf(w, "… and %d more violations\n\n", len(r.Violations)-shown)
+			break
+		}
+		fmt.Fprintf(w, "%s: %s: %s\n", strings.ToUpper(string(v.Class)), v.Key, v.Text)
+		for _, line := range v.Tale {
+			fmt.Fprintf(w, "    %s\n", line)
+		}
+		fmt.Fprintln(w)
+	}
+	for _, f := range r.Unready {
+		fmt.Fprintf(w, "NOT RECOVERED: timerds %v after %s at %d\n", f.Timerds, f.Kind, f.From)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "seed %d, %s, %d timerds\n\n", r.Run.Seed, r.Run.Shape, r.Run.Timerds)
+	operations(t, r)
+	lateness(t, r)
+	verdict(t, r)
+	return t.Flush()
+}
+
+func operations(t io.Writer, r *checker.Report) {
+	fmt.Fprintln(t, "operation\tok\tfailed\tunknown\tfirings judged strictly")
+	for _, kind := range slices.Sorted(maps.Keys(r.Ops)) {
+		n := r.Ops[kind]
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\n", kind, n[history.OK], n[history.Failed], n[history.Unknown], r.Judged[kind])
+	}
+	fmt.Fprintln(t)
+}
+
+// lateness shows how late firings were, by the fault that they were due in.
+func lateness(t io.Writer, r *checker.Report) {
+	late := map[string][]int64{}
+	for _, s := range r.Lateness {
+		late[s.Phase] = append(late[s.Phase], s.Late)
+	}
+	phases := map[string]bool{checker.Calm: true}
+	for kind := range r.Faults {
+		phases[kind] = true
+	}
+	fmt.Fprintln(t, "due in\tfaults\tfirings\tlate p50\tp99\tmax, ms")
+	for _, phase := range slices.SortedFunc(maps.Keys(phases), order) {
+		all := late[phase]
+		slices.Sort(all)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\n", phase, r.Faults[phase], len(all), at(all, 0.5), at(all, 0.99), at(all, 1))
+	}
+	fmt.Fprintln(t)
+}
+
+// order has calm come first.
+func order(a, b string) int {
+	switch {
+	case a == checker.Calm:
+		return -1
+	case b == checker.Calm:
+		return 1
+	}
+	return cmp.Compare(a, b)
+}
+
+// at returns the value below which a part of them are.
+func at(sorted []int64, part float64) string {
+	if len(sorted) == 0 {
+		return "-"
+	}
+	return fmt.Sprint(sorted[min(int(part*float64(len(sorted))), len(sorted)-1)])
+}
+
+func verdict(t io.Writer, r *checker.Report) {
+	fmt.Fprintf(t, "messages\t%d\n", r.Messages)
+	fmt.Fprintf(t, "had to fire\t%d\n", r.Strict)
+	fmt.Fprintf(t, "must not fire\t%d\n", r.Forbidden)
+	fmt.Fprintf(t, "free to fire or not\t%d\n", r.Lenient)
+	fmt.Fprintf(t, "messages that say nothing\t%d\n", r.Unjudged)
+	fmt.Fprintf(t, "schedule empty at the end\t%v\n", r.Drained)
+	for _, class := range checker.Classes() {
+		fmt.Fprintf(t, "%s\t%d\n", class, r.Count(class))
+	}
+}

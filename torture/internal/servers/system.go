@@ -1,0 +1,157 @@
+// Package servers runs what a torture run tortures: Redis in one of several shapes, a
+// nats-server and timerds, each a process of its own that can be killed, and a proxy on
+// each connection between them that can be broken.
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/tcpproxy"
+)
+
+// startTimeout bounds how long a server, or an agreement among several, may take on a busy
+// machine.
+const startTimeout = 60 * time.Second
+
+// Shape is how the servers are organised.
+type Shape string
+
+// The shapes. Standalone and Several have one Redis, with one timerd and with three;
+// Sentinel has a master, a replica and two timerds; Cluster three masters with a replica
+// each, and two timerds.
+const (
+	Standalone Shape = "standalone"
+	Several    Shape = "several"
+	Sentinel   Shape = "sentinel"
+	Cluster    Shape = "cluster"
+)
+
+// Shapes returns all of them.
+func Shapes() []Shape { return []Shape{Standalone, Several, Sentinel, Cluster} }
+
+// Timerds returns how many timerds a shape has, 0 for one that does not exist.
+func (s Shape) Timerds() int {
+	switch s {
+	case Standalone:
+		return 1
+	case Several:
+		return 3
+	case Sentinel, Cluster:
+		return 2
+	}
+	return 0
+}
+
+// Replicated tells whether Redis has replicas, which a write has to reach before a failover
+// keeps it.
+func (s Shape) Replicated() bool { return s == Sentinel || s == Cluster }
+
+// Config says what to start.
+type Config struct {
+	Shape  Shape
+	Timerd string            // the program
+	Dir    string            // for logs and files
+	Env    map[string]string // of the timerds, on top of where the servers are
+}
+
+// System is everything that runs.
+type System struct {
+	Shape   Shape
+	Redis   Redis
+	NATS    *NATS
+	Timerds []*Timerd
+	// ToRedis and ToNATS are the proxies of each timerd. ToRedis is empty where the
+	// servers themselves tell timerd where they are.
+	ToRedis, ToNATS []*tcpproxy.Proxy
+}
+
+// Start starts everything and returns once all timerds are ready. The caller closes it;
+// after an error nothing is left running. report is told what goes wrong in a proxy.
+func Start(ctx context.Context, c Config, report func(error)) (*System, error) {
+	s := &System{Shape: c.Shape}
+	if err := s.start(ctx, c, report); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *System) start(ctx context.Context, c Config, report func(error)) (err error) {
+	switch c.Shape {
+	case Sentinel:
+		s.Redis, err = newSentinel(ctx)
+	case Cluster:
+		s.Redis, err = newCluster(ctx)
+	default:
+		s.Redis, err = newSingle()
+	}
+	if err != nil {
+		return err
+	}
+	if s.NATS, err = newNATS(filepath.Join(c.Dir, "nats")); err != nil {
+		return err
+	}
+	for i := range c.Shape.Timerds() {
+		toNATS, err := tcpproxy.New(s.NATS.Addr(), report)
+		if err != nil {
+			return err
+		}
+		s.ToNATS = append(s.ToNATS, toNATS)
+		env := map[string]string{"TIMERD_NATS_URL": "nats://" + toNATS.Addr(), "TIMERD_REDIS_MODE": s.Redis.Mode()}
+		if addr := s.Redis.Addr(); addr != "" {
+			toRedis, err := tcpproxy.New(addr, report)
+			if err != nil {
+				return err
+			}
+			s.ToRedis = append(s.ToRedis, toRedis)
+			env["TIMERD_REDIS_URL"] = "redis://" + toRedis.Addr() + "/0"
+		} else {
+			env["TIMERD_REDIS_URL"] = s.Redis.URL()
+		}
+		maps.Copy(env, c.Env)
+		t, err := newTimerd(c.Timerd, filepath.Join(c.Dir, fmt.Sprintf("timerd-%d.log", i)), env)
+		if err != nil {
+			return err
+		}
+		s.Timerds = append(s.Timerds, t)
+		if err := t.Start(); err != nil {
+			return err
+		}
+	}
+	return s.AwaitReady(ctx, startTimeout)
+}
+
+// AwaitReady waits until all timerds say that they are ready. Its error names those that are
+// not.
+func (s *System) AwaitReady(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for i, t := range s.Timerds {
+		if err := t.AwaitReady(ctx); err != nil {
+			return fmt.Errorf("timerd %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Close ends everything, in whatever state it is.
+func (s *System) Close() error {
+	var errs []error
+	for _, t := range s.Timerds {
+		errs = append(errs, t.Kill())
+	}
+	for _, p := range append(s.ToRedis, s.ToNATS...) {
+		p.Close()
+	}
+	if s.NATS != nil {
+		errs = append(errs, s.NATS.Close())
+	}
+	if s.Redis != nil {
+		errs = append(errs, s.Redis.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,137 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/ports"
+)
+
+// drainTime is how long a timerd may take to end after SIGTERM: it promises 10 s.
+const drainTime = 15 * time.Second
+
+// readyPoll is how often a timerd is asked whether it is ready.
+const readyPoll = 50 * time.Millisecond
+
+// Timerd is one timerd, started again and again with the same configuration.
+type Timerd struct {
+	binary  string
+	logFile string
+	env     []string
+	addr    string // of its HTTP server
+	http    http.Client
+	process atomic.Pointer[child.Process]
+}
+
+func newTimerd(binary, logFile string, env map[string]string) (*Timerd, error) {
+	port, err := ports.Free()
+	if err != nil {
+		return nil, err
+	}
+	t := &Timerd{
+		binary: binary, logFile: logFile, addr: ports.Address(port),
+		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "TIMERD_") {
+			t.env = append(t.env, variable)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		t.env = append(t.env, name+"="+env[name])
+	}
+	t.env = append(t.env, "TIMERD_HTTP_ADDR="+t.addr)
+	return t, nil
+}
+
+// Start starts the process. What it says is appended to its log.
+func (t *Timerd) Start() error {
+	log, err := os.OpenFile(t.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(context.Background(), t.binary)
+	cmd.Env, cmd.Stdout, cmd.Stderr = t.env, log, log
+	p, err := child.Start(cmd)
+	if err = errors.Join(err, log.Close()); err != nil {
+		return fmt.Errorf("servers: start %s: %w; `make build` makes bin/timerd", t.binary, err)
+	}
+	t.process.Store(p)
+	return nil
+}
+
+// Kill ends the process with SIGKILL, if there is one, and returns once it is gone.
+func (t *Timerd) Kill() error {
+	if p := t.process.Load(); p != nil {
+		return kill(p)
+	}
+	return nil
+}
+
+// Stop ends the process with SIGTERM. An exit code other than 0 is an error.
+func (t *Timerd) Stop() error {
+	p := t.process.Load()
+	if err := p.Stop(drainTime); err != nil {
+		return err
+	}
+	if code := p.ExitCode(); code != 0 {
+		return fmt.Errorf("servers: timerd ended with exit code %d after SIGTERM, see %s", code, t.logFile)
+	}
+	return nil
+}
+
+// Pause freezes the process, Resume lets it go on.
+func (t *Timerd) Pause() error { return t.process.Load().Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (t *Timerd) Resume() error { return t.process.Load().Signal(syscall.SIGCONT) }
+
+// AwaitReady waits until timerd says that it is ready, until ctx ends.
+func (t *Timerd) AwaitReady(ctx context.Context) error {
+	poll := time.NewTicker(readyPoll)
+	defer poll.Stop()
+	for {
+		err := t.ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-t.process.Load().Done():
+			return fmt.Errorf("servers: timerd ended with exit code %d, see %s", t.process.Load().ExitCode(), t.logFile)
+		case <-ctx.Done():
+			return fmt.Errorf("servers: timerd is not ready: %w; see %s", err, t.logFile)
+		case <-poll.C:
+		}
+	}
+}
+
+func (t *Timerd) ready(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.addr+"/readyz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := t.http.Do(request)
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(response.Body)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz: %d %s", response.StatusCode, strings.TrimSpace(string(text)))
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/torture/internal/report"
+	"github.com/timerd-io/timerd/torture/internal/servers"
+)
+
+func TestMain(m *testing.M) {
+	if was, err := servers.BeNATS(); was {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(exitFailed) //nolint:forbidigo // as the testing package has it
+		}
+		os.Exit(exitOK) //nolint:forbidigo // as the testing package has it
+	}
+	os.Exit(m.Run()) //nolint:forbidigo // as the testing package has it
+}
+
+// Three timerds under half a minute of faults, the same ones each time. docs/torture.md says how to run
+// others, and for longer.
+func TestTorture(t *testing.T) {
+	testenv.NoLeaks(t)
+	binary := filepath.Join(t.TempDir(), "timerd")
+	if out, err := exec.Command("go", "build", "-race", "-o", binary, "github.com/timerd-io/timerd/cmd/timerd").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	dir, err := os.MkdirTemp("", "timerd-torture-") //nolint:usetesting // it stays when the test fails
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, file, err := run(t.Context(), config{
+		seed: 3, shape: servers.Several, length: 35 * time.Second, timerd: binary, rate: 40, maxDelay: 6 * time.Second,
+		dir: dir, log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatalf("%v; see %s", err, dir)
+	}
+	var table strings.Builder
+	if err := report.Write(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + table.String())
+	if r.Strict < 500 || r.Forbidden < 100 || len(r.Faults) < 5 {
+		t.Errorf("%d firings had to come, %d must not have, %d kinds of faults: this run proves little", r.Strict, r.Forbidden, len(r.Faults))
+	}
+	if !passed(r) {
+		t.Fatalf("a promise was broken; judge again with: go run ./torture judge %s", file)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBadUsage(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"twist", `"twist" is no command`},
+		{"run -shape round", `-shape "round": want one of [standalone several sentinel cluster]`},
+		{"run -minutes 0", "-minutes and -rate must be greater than 0"},
+		{"run now", `unexpected argument "now"`},
+		{"judge", "judge wants one file"},
+	} {
+		var stdout, stderr strings.Builder
+		code := command(t.Context(), strings.Fields(c.args), &stdout, &stderr)
+		if code != exitUsage || !strings.Contains(stderr.String(), c.want) {
+			t.Errorf("%s: exit code %d, %q; want 2 and %q", c.args, code, stderr.String(), c.want)
+		}
+	}
+	var stdout, stderr strings.Builder
+	if code := command(t.Context(), []string{"judge", "/no/such/file"}, &stdout, &stderr); code != exitFailed {
+		t.Errorf("exit code %d for a missing file, want 1: %s", code, stderr.String())
+	}
+}

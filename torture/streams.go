@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// streamTime bounds how long reading a stream takes.
+const streamTime = 2 * time.Minute
+
+// readStreams writes down all messages of the streams of firings and of dead letters.
+func readStreams(ctx context.Context, url string, w *history.Writer) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, streamTime, fmt.Errorf("not read to its end within %v", streamTime))
+	defer cancel()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	for stream, class := range map[string]string{history.FiredStream: keys.Fired, history.DeadStream: keys.Dead} {
+		if err := readStream(ctx, js, stream, class, w); err != nil {
+			return fmt.Errorf("reading %s: %w", stream, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+	return nil
+}
+
+func readStream(ctx context.Context, js jetstream.JetStream, name, class string, w *history.Writer) error {
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return err
+	}
+	last := stream.CachedInfo().State.LastSeq
+	if last == 0 {
+		return nil
+	}
+	consumer, err := js.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	stop := context.AfterFunc(ctx, messages.Stop)
+	defer stop()
+	for {
+		msg, err := messages.Next()
+		if err != nil {
+			return err
+		}
+		m, err := message(msg, name, class)
+		if err != nil {
+			return err
+		}
+		w.Write(history.Record{Message: &m})
+		if m.Seq >= last {
+			return nil
+		}
+	}
+}
+
+// message reads one message, and checks what holds for each by itself: a Fault says what does not.
+func message(msg jetstream.Msg, stream, class string) (history.Message, error) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return history.Message{}, err
+	}
+	m := history.Message{
+		Stream: stream, Seq: meta.Sequence.Stream, Stored: meta.Timestamp.UnixMilli(), ID: msg.Headers().Get(event.MsgIDHeader),
+	}
+	if err := read(&m, msg, class); err != nil {
+		m.Fault = err.Error()
+	}
+	return m, nil
+}
+
+// read reads the event of a message. Its error says why that is none as it should be.
+func read(m *history.Message, msg jetstream.Msg, class string) error {
+	e, err := event.Parse(msg.Data())
+	if err != nil {
+		return err
+	}
+	m.Key, m.EventID, m.Time, m.Due = e.Key.String(), e.ID, e.Time.UnixMilli(), e.Due.UnixMilli()
+	m.Attempt, m.Trigger, m.Payload, m.Status, m.Reason = e.Attempt, e.Trigger, string(e.Data), e.Status, e.DeadReason
+	switch want := keys.EventID(m.Key, m.Due, m.Attempt); {
+	case e.ID != want || m.ID != want:
+		return fmt.Errorf("event %s in message %s, want %s", e.ID, m.ID, want)
+	case msg.Subject() != e.Key.Subject("timers", class):
+		return fmt.Errorf("event %s on %s", e.ID, msg.Subject())
+	}
+	return nil
+}
