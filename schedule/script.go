@@ -37,7 +37,7 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 		name, body, _ := strings.Cut(section, "\n")
 		sections[name] = body
 	}
-	prefix, suffix, _ := strings.Cut(keys.Single.Prefix(), string(keys.Single))
+	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
 	names := fmt.Sprintf("local PREFIX, SINGLE, SUFFIX, WAKE, MAX_PAYLOAD = '%s', '%s', '%s', '%s', %d\n",
 		prefix, keys.Single, suffix, keys.WakeChannel, maxPayload)
 	enter := "single"

@@ -36,9 +36,11 @@ type RedisServer struct {
 	lines  []string // settings in force after deploy/redis.conf
 	acl    string
 	port   int
+	bus    int // port of the cluster bus
 
-	mu   sync.Mutex
-	proc *child.Process // nil when stopped
+	mu      sync.Mutex
+	proc    *child.Process // nil when stopped
+	control *redis.Client  // see admin
 }
 
 // RedisOption changes how Redis starts a server.
@@ -116,6 +118,17 @@ func (s *RedisServer) Client(configure ...func(*redis.Options)) *redis.Client {
 		}
 	})
 	return c
+}
+
+// admin returns a client that the helpers here share.
+func (s *RedisServer) admin() *redis.Client {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control == nil {
+		s.control = s.Client()
+	}
+	return s.control
 }
 
 // Pid returns the id of the running process, 0 when the server is stopped.
