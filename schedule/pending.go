@@ -163,8 +163,10 @@ func (l *listing) next(ctx context.Context) (keys.Partition, []redis.Z, error) {
 		n++
 	}
 	entries := first.entries[:n]
-	first.entries = first.entries[n:]
 	first.due = int64(entries[n-1].Score)
+	if first.entries = first.entries[n:]; len(first.entries) > 0 {
+		first.due = int64(first.entries[0].Score)
+	}
 	heap.Fix(l, 0)
 	return first.partition, entries, nil
 }
