@@ -8,27 +8,37 @@ import (
 // Redis names that hold no partition.
 const (
 	// WakeChannel is what the function library publishes to, so that a timer set
-	// through it needs no keyspace events to be on time: the due time in unix ms
-	// of one that became the first of its partition, or AppMessage and the app of
-	// the first one set for an app.
+	// through it needs no keyspace events to be on time: the tag of a partition and
+	// the due time in unix ms of a timer that became its first (see ParseWake), or
+	// AppMessage and the app of the first one set for an app.
 	WakeChannel = "timerd:wake"
 	// AppMessage precedes the app in a message on WakeChannel.
 	AppMessage = "app "
-	// canaryPrefix begins the keys by which a timerd checks that keyspace events
+	// CanaryPrefix begins the keys by which a timerd checks that keyspace events
 	// still reach it. They have three parts, so no namespace takes them for timers.
-	canaryPrefix = "timerd:canary:"
+	CanaryPrefix = "timerd:canary:"
 )
 
 // CanaryKey returns the key whose events tell the timerd of the given instance
-// id that its subscription works.
-func CanaryKey(instance string) string { return canaryPrefix + instance }
+// id that its subscription to the server of a partition works.
+func CanaryKey(p Partition, instance string) string {
+	return CanaryPrefix + "{" + string(p) + "}" + instance
+}
+
+// ParseWake reads a message on WakeChannel that announces a due time.
+func ParseWake(message string) (p Partition, due int64, ok bool) {
+	tag, text, _ := strings.Cut(message, " ")
+	due, err := strconv.ParseInt(text, 10, 64)
+	return Partition(tag), due, err == nil
+}
 
 // Partition is the hash tag that the index keys of one part of the schedule
 // share, so that a script sees them together. Its keys have three parts, so
 // that no namespace takes them for timers.
 type Partition string
 
-// Single is the partition of a Redis that is not a cluster.
+// Single is the partition of a Redis that is not a cluster; in a cluster it holds
+// what is about all timers.
 const Single Partition = "t"
 
 // Prefix returns what the names of the partition's index keys begin with.
@@ -64,6 +74,11 @@ func (p Partition) Apps() string { return p.key("apps") }
 // Members names the sorted set of timerds at work, scored by their last sign
 // of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }
+
+// Moving names a key that never exists. A cluster refuses a command on it and on
+// another key while their slot is moving from one server to another, when neither
+// has the whole partition.
+func (p Partition) Moving() string { return p.key("moving") }
 
 // ExpiredChannel returns the channel of the expired events of a database.
 func ExpiredChannel(db int) string { return "__keyevent@" + strconv.Itoa(db) + "__:expired" }

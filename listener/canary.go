@@ -21,6 +21,7 @@ import (
 // a server that is no longer the master, of a connection that is half open.
 type canary struct {
 	l     *Listener
+	key   string
 	runID string // of the server
 	deaf  bool   // expired events stay away
 
@@ -35,8 +36,8 @@ func canaryEvents() map[string]string {
 	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
 }
 
-func newCanary(l *Listener) *canary {
-	return &canary{l: l, sent: map[string][]time.Time{}, flows: map[string]bool{}, heard: time.Now()}
+func newCanary(l *Listener, key string) *canary {
+	return &canary{l: l, key: key, sent: map[string][]time.Time{}, flows: map[string]bool{}, heard: time.Now()}
 }
 
 // seen notes that one of the canary's events came. The first of a session shows
@@ -85,6 +86,8 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case schedule.IsMoving(err) || redis.IsReadOnlyError(err):
+			return fmt.Errorf("the server has not, or no longer, the slot of the canary: %w", err)
 		case errors.As(err, &refused): // out of memory, for one
 			c.l.setState(fmt.Errorf("canary refused: %w", err))
 		case err != nil:
@@ -155,8 +158,8 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	var clock *redis.TimeCmd
 	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		info = pipe.Info(ctx, "server")
-		pipe.Exists(ctx, c.l.canaryKey)
-		pipe.Set(ctx, c.l.canaryKey, "", c.l.CanaryInterval/2)
+		pipe.Exists(ctx, c.key)
+		pipe.Set(ctx, c.key, "", c.l.CanaryInterval/2)
 		clock = pipe.Time(ctx)
 		return nil
 	})

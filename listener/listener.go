@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,9 +33,15 @@ const (
 	subscribeTimeout = 5 * time.Second
 )
 
-// Observer is the part of the schedule that takes hints in.
+// maxApps is how many apps outside the namespaces are followed: as many as a
+// partition remembers.
+const maxApps = 1000
+
+// Observer is the part of the schedule that takes hints in: that on the server.
 type Observer interface {
 	Observe(ctx context.Context, hints []schedule.Hint, since, heard int64) (schedule.Observed, error)
+	Apps(ctx context.Context) ([]string, error)
+	Home() keys.Partition // whose keys the server takes
 }
 
 // Listener follows one server. Set its fields before Run.
@@ -45,8 +50,7 @@ type Listener struct {
 	observer   Observer
 	db         int
 	namespaces keys.Namespaces
-	partition  keys.Partition
-	canaryKey  string
+	instance   string
 
 	// Logger gets what happens to the subscription. Default: slog.Default().
 	Logger *slog.Logger
@@ -57,8 +61,8 @@ type Listener struct {
 	// OnObserved is called after each batch of hints was taken in.
 	OnObserved func(schedule.Observed)
 	// OnWake is called when a client has set a timer, due at the given unix ms,
-	// that is the first to be due.
-	OnWake func(due int64)
+	// that is the first of its partition to be due. In a cluster, all servers tell.
+	OnWake func(p keys.Partition, due int64)
 	// OnSince is called with the unix ms, on the server's clock, from when on every
 	// event is heard, and with schedule.NoEvents when that is over.
 	OnSince func(since int64)
@@ -85,13 +89,12 @@ type Listener struct {
 // talks to. instance tells this process from all others that use the server.
 func New(rdb *redis.Client, observer Observer, db int, namespaces keys.Namespaces, instance string) *Listener {
 	l := &Listener{
-		rdb: rdb, observer: observer, db: db, namespaces: namespaces, partition: keys.Single,
-		canaryKey:      keys.CanaryKey(instance),
+		rdb: rdb, observer: observer, db: db, namespaces: namespaces, instance: instance,
 		Logger:         slog.Default(),
 		CanaryInterval: time.Second,
 		CanaryTimeout:  3 * time.Second,
 		OnObserved:     func(schedule.Observed) {},
-		OnWake:         func(int64) {},
+		OnWake:         func(keys.Partition, int64) {},
 		OnSince:        func(int64) {},
 		OnGap:          func(string) {},
 		OnComplete:     func(bool) {},
@@ -154,8 +157,9 @@ func (l *Listener) Run(ctx context.Context) {
 // session is one subscription.
 type session struct {
 	*Listener
-	sub    *redis.PubSub
-	canary *canary
+	sub       *redis.PubSub
+	canary    *canary
+	canaryKey string
 	// followed has the apps in none of the namespaces for whose timers the
 	// function library was called; asked has the patterns of their keys.
 	followed, asked map[string]bool
@@ -168,7 +172,8 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil)
 	flagsErr := enableFlags(ctx, l.rdb)
 
-	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l), followed: map[string]bool{}, asked: map[string]bool{}}
+	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canaryKey: keys.CanaryKey(l.observer.Home(), l.instance), followed: map[string]bool{}, asked: map[string]bool{}}
+	s.canary = newCanary(l, s.canaryKey)
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
 	unsubscribe := func() { _ = s.sub.Close() }
@@ -275,9 +280,9 @@ func (s *session) subscribe(ctx context.Context) error {
 
 // followAll follows the apps that the function library was called for so far.
 func (s *session) followAll(ctx context.Context) error {
-	apps, err := s.rdb.SMembers(ctx, s.partition.Apps()).Result()
+	apps, err := s.observer.Apps(ctx)
 	if err != nil {
-		return fmt.Errorf("read the apps: %w", err)
+		return err
 	}
 	for _, app := range apps {
 		if err := s.follow(ctx, app); err != nil {
@@ -291,7 +296,7 @@ func (s *session) followAll(ctx context.Context) error {
 func (s *session) follow(ctx context.Context, app string) error {
 	n := keys.Namespace{App: app}
 	pattern := keys.KeyspacePattern(s.db, n)
-	if s.namespaces.Cover(n) || s.followed[app] {
+	if s.namespaces.Cover(n) || s.followed[app] || len(s.followed) == maxApps {
 		return nil
 	}
 	s.followed[app], s.asked[pattern] = true, true
@@ -317,8 +322,8 @@ func (s *session) take(ctx context.Context, m *redis.Message) error {
 		if app, ok := strings.CutPrefix(m.Payload, keys.AppMessage); ok {
 			return s.follow(ctx, app)
 		}
-		if due, err := strconv.ParseInt(m.Payload, 10, 64); err == nil {
-			s.OnWake(due)
+		if p, due, ok := keys.ParseWake(m.Payload); ok {
+			s.OnWake(p, due)
 		}
 		return nil
 	}
@@ -366,32 +371,53 @@ func kindOf(event string) schedule.HintKind {
 // while the last ones were taken in. Hints that Redis does not take are kept
 // and tried again.
 func (l *Listener) observe(ctx context.Context) {
-	backoff := minBackoff
+	late := newLateHints()
 	for {
-		hints, heard := l.hints.wait(ctx)
-		if hints == nil {
+		hints, heard := l.hints.wait(ctx, late.pause())
+		if ctx.Err() != nil {
 			return
 		}
-		for len(hints) > 0 {
-			n := min(len(hints), schedule.MaxHints)
-			seen, err := l.observer.Observe(ctx, hints[:n], l.since.Load(), l.clock.at(heard))
-			if err == nil {
-				l.OnObserved(seen)
-				hints, backoff = hints[n:], minBackoff
-				continue
+		hints = late.append(hints)
+		for l.take(ctx, hints, heard, late) && late.pause() <= 0 {
+			hints, heard = late.take()
+		}
+	}
+}
+
+// take hands hints to the schedule until it has taken them in, or they are late. It
+// returns false when ctx ends.
+func (l *Listener) take(ctx context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
+	for batch := range slices.Chunk(hints, schedule.MaxHints) {
+		if batch = late.append(batch); len(batch) > 0 && !l.takeBatch(ctx, batch, heard, late) {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *Listener) takeBatch(ctx context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		seen, err := l.observer.Observe(ctx, hints, l.since.Load(), l.clock.at(heard))
+		if moving, ok := errors.AsType[*schedule.MovingError](err); ok {
+			if !late.add(moving.Hints, heard) {
+				l.OnGap("slots moved for too long")
 			}
-			if ctx.Err() != nil {
-				return
-			}
-			if backoff == minBackoff {
-				l.Logger.Warn("keyspace events wait: Redis does not take them", "err", err, "waiting", len(hints))
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(backoff):
-			}
-			backoff = min(2*backoff, maxBackoff)
+			err = nil
+		}
+		if err == nil {
+			l.OnObserved(seen)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		if backoff == minBackoff {
+			l.Logger.Warn("keyspace events wait: Redis does not take them", "err", err, "waiting", len(hints))
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(backoff):
 		}
 	}
 }

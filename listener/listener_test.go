@@ -49,7 +49,7 @@ func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure 
 	e := &ear{Listener: listener.New(conn, s, 0, set, "test"), t: t, rdb: rdb, schedule: s}
 	e.CanaryInterval, e.CanaryTimeout = 50*time.Millisecond, 500*time.Millisecond
 	e.OnGap = func(reason string) { e.note(func() { e.gaps = append(e.gaps, reason) }) }
-	e.OnWake = func(due int64) { e.note(func() { e.wakes = append(e.wakes, due) }) }
+	e.OnWake = func(_ keys.Partition, due int64) { e.note(func() { e.wakes = append(e.wakes, due) }) }
 	e.OnComplete = func(c bool) { e.note(func() { e.complete = append(e.complete, c) }) }
 	e.OnRefused = func(key string, _ error) { e.note(func() { e.refused = append(e.refused, key) }) }
 	e.OnObserved = func(o schedule.Observed) { e.note(func() { e.observed.Add(o) }) }

@@ -56,7 +56,7 @@ type Retrier interface {
 	// Retry sets a timer again, once per event id; see schedule.Schedule.
 	Retry(ctx context.Context, r schedule.Retry) (due int64, ok bool, err error)
 	// TrimRetried forgets event ids whose retry was set longer than age ago.
-	TrimRetried(ctx context.Context, p keys.Partition, age time.Duration) error
+	TrimRetried(ctx context.Context, age time.Duration) error
 }
 
 // DeadClass classes why timerd made a dead letter.
@@ -73,7 +73,7 @@ const (
 type IntakeHooks struct {
 	// Retried is called for each timer that was set again, with its due time in
 	// unix ms on the Redis server's clock.
-	Retried func(due int64)
+	Retried func(key keys.Key, due int64)
 	// Ignored is called for each request whose timer had been set again before.
 	Ignored func()
 	// Buried is called for each request that became a dead letter.
@@ -344,12 +344,12 @@ func (in *Intake) trimOnce(ctx context.Context) error {
 	if info.State.Msgs > 0 {
 		age += max(info.TimeStamp.Sub(info.State.FirstTime), 0)
 	}
-	return in.retrier.TrimRetried(ctx, keys.Single, age)
+	return in.retrier.TrimRetried(ctx, age)
 }
 
 // retried counts a retry and has old event ids forgotten at the rate at which new
 // ones come.
-func (in *Intake) retried(due int64) {
+func (in *Intake) retried(key keys.Key, due int64) {
 	in.mu.Lock()
 	in.set++
 	enough := in.set >= trimAfter
@@ -361,7 +361,7 @@ func (in *Intake) retried(due int64) {
 		signal(in.trims)
 	}
 	if in.Hooks.Retried != nil {
-		in.Hooks.Retried(due)
+		in.Hooks.Retried(key, due)
 	}
 }
 

@@ -65,7 +65,7 @@ func (in *Intake) carryOut(ctx, work context.Context, msg jetstream.Msg, d decis
 	case set:
 		in.log().Debug("timer is set again", "key", d.retry.Key.String(), "due_at", time.UnixMilli(due).UTC(),
 			"attempt", d.retry.Attempt, "source", "retry")
-		in.retried(due)
+		in.retried(d.retry.Key, due)
 	case in.Hooks.Ignored != nil:
 		in.Hooks.Ignored()
 	}

@@ -202,9 +202,9 @@ type trimmed struct {
 	ages chan time.Duration
 }
 
-func (f trimmed) TrimRetried(ctx context.Context, p keys.Partition, age time.Duration) error {
+func (f trimmed) TrimRetried(ctx context.Context, age time.Duration) error {
 	f.ages <- age
-	return f.Retrier.TrimRetried(ctx, p, age)
+	return f.Retrier.TrimRetried(ctx, age)
 }
 
 func TestIntakeForgetsOldRetries(t *testing.T) {

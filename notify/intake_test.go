@@ -34,7 +34,7 @@ func (c *intakeTally) hooks() notify.IntakeHooks {
 		*n++
 	}
 	return notify.IntakeHooks{
-		Retried: func(int64) { add(&c.retried) },
+		Retried: func(keys.Key, int64) { add(&c.retried) },
 		Ignored: func() { add(&c.ignored) },
 		Buried: func(class notify.DeadClass) {
 			if class == notify.DeadExhausted {
@@ -216,7 +216,7 @@ func (d *desk) empty() {
 func (d *desk) pending() map[string]schedule.Pending {
 	d.t.Helper()
 	all := map[string]schedule.Pending{}
-	err := d.plan.List(d.t.Context(), keys.Single, keys.Namespace{}, func(p schedule.Pending) bool {
+	err := d.plan.List(d.t.Context(), keys.Namespace{}, func(p schedule.Pending) bool {
 		all[p.Key.String()] = p
 		return true
 	})

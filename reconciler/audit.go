@@ -12,10 +12,15 @@ import (
 const (
 	scanCount = 1000 // keys per SCAN step: about half a millisecond of Redis's time
 	pageCount = 128  // index entries per audit step
+	forever   = 100 * 365 * 24 * time.Hour
 
 	// auditShare is the part of the time that audits may take at most while they
-	// stand in for events.
+	// stand in for events, or follow slots that move one after the other.
 	auditShare = 10
+
+	// reasonTakenOver is the reason of an audit of partitions that came from another
+	// server of a cluster.
+	reasonTakenOver = "slots moved"
 )
 
 // audit audits at start, after every gap, and regularly.
@@ -29,6 +34,9 @@ func (r *Reconciler) audit(ctx context.Context) {
 			return
 		}
 		wait := backoff
+		if schedule.IsMoving(err) {
+			wait = max(backoff, (auditShare-1)*took)
+		}
 		if err == nil {
 			backoff = minBackoff
 			r.mu.Lock()
@@ -62,29 +70,62 @@ func (r *Reconciler) audit(ctx context.Context) {
 			timer.Stop()
 		case <-timer.C:
 		}
+		if next == reasonTakenOver && !r.pause(ctx, (auditShare-1)*took) {
+			return
+		}
 		reason = next
 	}
 }
 
+// pause waits, and tells whether ctx goes on.
+func (r *Reconciler) pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
 // auditOnce adopts the keys of the namespaces that the index lacks, and takes
-// out of the index what has lost its key.
+// out of the index what has lost its key. It goes on past partitions that are
+// moving, and returns an error for them at the end.
 func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
-	seen := schedule.Observed{Head: -1}
-	if err := r.adoptAll(ctx, &seen); err != nil {
+	var seen schedule.Observed
+	var moving error
+	if err := r.adoptAll(ctx, &seen); schedule.IsMoving(err) {
+		moving = err
+	} else if err != nil {
 		return seen, fmt.Errorf("audit the keys: %w", err)
 	}
 	mayEvict, err := r.schedule.MayEvict(ctx)
 	if err != nil {
 		return seen, fmt.Errorf("audit the index: %w", err)
 	}
-	for cursor := uint64(0); ; {
-		next, page, err := r.schedule.AuditPage(ctx, r.partition, cursor, pageCount, mayEvict)
-		if err != nil {
+	found, err := r.schedule.Survey(ctx, forever, r.Lease)
+	if err != nil {
+		return seen, fmt.Errorf("audit the index: %w", err)
+	}
+	for _, h := range found.Heads {
+		err := r.auditPartition(ctx, h.Partition, mayEvict, &seen)
+		if schedule.IsMoving(err) {
+			moving = err
+		} else if err != nil {
 			return seen, fmt.Errorf("audit the index: %w", err)
+		}
+	}
+	return seen, moving
+}
+
+func (r *Reconciler) auditPartition(ctx context.Context, p keys.Partition, mayEvict bool, seen *schedule.Observed) error {
+	for cursor := uint64(0); ; {
+		next, page, err := r.schedule.AuditPage(ctx, p, cursor, pageCount, mayEvict)
+		if err != nil {
+			return err
 		}
 		seen.Add(page)
 		if cursor = next; cursor == 0 {
-			return seen, nil
+			return nil
 		}
 	}
 }
@@ -92,8 +133,12 @@ func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
 // adoptAll hands every key of the namespaces to the schedule as touched.
 func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) error {
 	var hints []schedule.Hint
+	var moving error
 	flush := func() error {
 		got, err := r.schedule.Observe(ctx, hints, r.since.Load(), 0)
+		if schedule.IsMoving(err) {
+			moving, err = err, nil
+		}
 		if err != nil {
 			return err
 		}
@@ -120,7 +165,10 @@ func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) erro
 			}
 		}
 		if cursor = next; cursor == 0 {
-			return flush()
+			if err := flush(); err != nil {
+				return err
+			}
+			return moving
 		}
 	}
 }
@@ -135,8 +183,7 @@ func (r *Reconciler) glob() string {
 
 // Observed wakes the reconciler for what a batch of hints brought.
 func (r *Reconciler) Observed(seen schedule.Observed) {
-	if seen.Owed > 0 {
-		r.Wake(0)
+	for _, h := range seen.Heads {
+		r.Wake(h.Partition, h.Due)
 	}
-	r.Wake(seen.Head)
 }

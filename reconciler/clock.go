@@ -31,3 +31,11 @@ func (c *clock) until(ms int64) time.Duration {
 	}
 	return time.UnixMilli(ms).Sub(c.server) - time.Since(c.local)
 }
+
+// now returns what the server's clock shows, in unix ms, or 0 before any reading.
+func (c *clock) now() int64 {
+	if c.local.IsZero() {
+		return 0
+	}
+	return c.server.Add(time.Since(c.local)).UnixMilli()
+}

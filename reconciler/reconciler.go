@@ -5,6 +5,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"sync"
@@ -27,18 +28,28 @@ const (
 	claimGrace   = time.Second // for a claim under way when the process stops
 	never        = math.MaxInt64
 	maxClockAge  = 10 * time.Second // after which any newer reading of the clock is better
+	// claimBatch is how many partitions one round trip claims from: what they bring
+	// may exceed the publisher's window, which takes the rest as it gets room.
+	claimBatch = 32
+	// movingPause is the pause before the next claim from a partition that is moving
+	// from one server of a cluster to another.
+	movingPause = 100 * time.Millisecond
+	// horizon is how far beyond the next sweep a survey looks.
+	horizon = 2 * time.Second
 )
 
-// Schedule is the part of the schedule that the reconciler works on.
+// Schedule is the part of the schedule that the reconciler works on: that on one
+// server.
 type Schedule interface {
-	Claim(ctx context.Context, p keys.Partition, lease time.Duration, known, since int64) (schedule.Claimed, error)
+	Serves(p keys.Partition) bool
+	ClaimEach(ctx context.Context, wants []schedule.Want, lease time.Duration) []schedule.Claimed
+	Survey(ctx context.Context, within, lease time.Duration) (schedule.Surveyed, error)
 	Observe(ctx context.Context, hints []schedule.Hint, since, heard int64) (schedule.Observed, error)
 	AuditPage(ctx context.Context, p keys.Partition, cursor uint64, count int, mayEvict bool) (uint64, schedule.Observed, error)
 	MayEvict(ctx context.Context) (bool, error)
 	EnsureLibrary(ctx context.Context) (bool, error)
-	Beat(ctx context.Context, p keys.Partition, instance string, ttl time.Duration) (rank, of int, err error)
-	Retire(ctx context.Context, p keys.Partition, instance string) error
-	Counts(ctx context.Context, p keys.Partition) (pending, firing int64, err error)
+	Beat(ctx context.Context, instance string, ttl time.Duration) (rank, of int, err error)
+	Retire(ctx context.Context, instance string) error
 }
 
 // Publisher takes claimed firings over.
@@ -51,14 +62,14 @@ type Publisher interface {
 	Publish(ctx context.Context, firings []schedule.Firing) error
 }
 
-// Reconciler serves one partition of the schedule. Set its fields before Run.
+// Reconciler serves the part of the schedule that is on one Redis server: one
+// partition, or in a cluster those of its slots. Set its fields before Run.
 type Reconciler struct {
 	schedule   Schedule
 	publisher  Publisher
 	rdb        redis.UniversalClient
 	namespaces keys.Namespaces
 	instance   string
-	partition  keys.Partition
 
 	// Logger gets what is out of the ordinary. Default: slog.Default().
 	Logger *slog.Logger
@@ -80,20 +91,22 @@ type Reconciler struct {
 
 	since      atomic.Int64
 	mu         sync.Mutex
-	known      int64 // unix ms of the first due time that is known; never for none
-	rank       int
+	agenda     agenda
+	rank, of   int // among the timerds
 	incomplete bool
 	clock      clock
+	moving     bool // what was last said about slots that are moving
 	woken      chan struct{}
 	gaps       chan string
+	taken      chan struct{} // partitions were taken over from another server
 }
 
-// New returns a reconciler for the timers of the namespaces. instance tells
-// this process from all others that serve the same schedule.
+// New returns a reconciler for the timers of the namespaces on the server that rdb
+// talks to. instance tells this process from all others that serve the same
+// schedule.
 func New(s Schedule, p Publisher, rdb redis.UniversalClient, namespaces keys.Namespaces, instance string) *Reconciler {
 	r := &Reconciler{
 		schedule: s, publisher: p, rdb: rdb, namespaces: namespaces, instance: instance,
-		partition:     keys.Single,
 		Logger:        slog.Default(),
 		SweepInterval: time.Second,
 		Lease:         10 * time.Second,
@@ -101,9 +114,11 @@ func New(s Schedule, p Publisher, rdb redis.UniversalClient, namespaces keys.Nam
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
 		OnCounts:      func(int64, int64) {},
 		OnClaimed:     func(schedule.Claimed) {},
-		known:         never,
+		agenda:        newAgenda(),
+		of:            1,
 		woken:         make(chan struct{}, 1),
 		gaps:          make(chan string, 1),
+		taken:         make(chan struct{}, 1),
 	}
 	r.since.Store(schedule.NoEvents)
 	return r
@@ -114,25 +129,55 @@ func New(s Schedule, p Publisher, rdb redis.UniversalClient, namespaces keys.Nam
 // are not.
 func (r *Reconciler) SetSince(since int64) { r.since.Store(since) }
 
-// Wake says that a timer is due at the given unix ms on the Redis server's
-// clock; 0 says that something is owed now, and a negative value nothing. It
-// never blocks.
-func (r *Reconciler) Wake(due int64) {
-	if due < 0 {
+// Wake says that a timer of a partition is due at the given unix ms on the Redis
+// server's clock; 0 says that something is owed now, and a negative value nothing.
+// A partition of another server is none of its business. It never blocks.
+func (r *Reconciler) Wake(p keys.Partition, due int64) {
+	if due < 0 || !r.schedule.Serves(p) {
 		return
 	}
 	r.mu.Lock()
-	earlier := due < r.known
-	if earlier {
-		r.known = due
-	}
+	earlier := r.learn(p, due)
 	r.mu.Unlock()
 	if earlier {
-		select {
-		case r.woken <- struct{}{}:
-		default:
-		}
+		signal(r.woken)
 	}
+}
+
+// learn notes a due time. It tells whether fire is to look at the agenda again. r.mu
+// is held.
+func (r *Reconciler) learn(p keys.Partition, due int64) bool {
+	if !r.agenda.learn(p, due) {
+		return false
+	}
+	at := due
+	if due > 0 {
+		at += int64(r.standby(p)) * standbyStep.Milliseconds()
+	}
+	return r.agenda.plan(p, at)
+}
+
+// standby returns how many other timerds are to claim from a partition before this
+// one. Each is first for its share of the partitions. r.mu is held.
+func (r *Reconciler) standby(p keys.Partition) int {
+	if p == keys.Single {
+		return r.rank
+	}
+	return (r.rank + p.Slot()) % r.of
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// TookOver says that partitions have come from another server: they are looked at
+// as soon as possible. It never blocks.
+func (r *Reconciler) TookOver() {
+	signal(r.taken)
+	r.Gap(reasonTakenOver)
 }
 
 // Gap asks for an audit, because events may have been missed. It never blocks;
@@ -164,11 +209,10 @@ func (r *Reconciler) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// fire claims at each due time that is known and at each sweep.
+// fire claims at each due time that is known and whenever a sweep has found
+// something.
 func (r *Reconciler) fire(ctx context.Context) {
-	sweep := time.NewTicker(r.SweepInterval)
-	defer sweep.Stop()
-	deadline := time.NewTimer(0) // the first claim recovers what a downtime missed
+	deadline := time.NewTimer(longestSleep)
 	defer deadline.Stop()
 	backoff := minBackoff
 	for {
@@ -179,7 +223,6 @@ func (r *Reconciler) fire(ctx context.Context) {
 			deadline.Reset(r.untilDue())
 			continue
 		case <-deadline.C:
-		case <-sweep.C:
 		}
 		err := r.drain(ctx)
 		if ctx.Err() != nil {
@@ -207,49 +250,96 @@ func (r *Reconciler) fire(ctx context.Context) {
 func (r *Reconciler) untilDue() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.known == never {
+	return r.until(r.agenda.next())
+}
+
+// until returns how long it is until a time on the agenda. r.mu is held.
+func (r *Reconciler) until(at int64) time.Duration {
+	if at == never {
 		return longestSleep
 	}
-	return min(r.clock.until(r.known), longestSleep) + time.Duration(r.rank)*standbyStep
+	return min(r.clock.until(at), longestSleep)
+}
+
+// due takes partitions off the agenda whose time has come.
+func (r *Reconciler) due() []schedule.Want {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var wants []schedule.Want
+	for len(wants) < claimBatch && r.until(r.agenda.next()) <= 0 {
+		p, known := r.agenda.take()
+		if r.schedule.Serves(p) {
+			wants = append(wants, schedule.Want{Partition: p, Known: known, Since: r.since.Load()})
+		}
+	}
+	return wants
 }
 
 // drain claims and publishes batches until nothing is due.
 func (r *Reconciler) drain(ctx context.Context) error {
-	for {
+	for r.untilDue() <= 0 {
 		if err := r.publisher.Wait(ctx); err != nil {
 			return err
 		}
-		r.mu.Lock()
-		known := r.known
-		r.known = never
-		r.mu.Unlock()
+		wants := r.due()
 		claiming, done := carryThrough(ctx)
-		c, err := r.schedule.Claim(claiming, r.partition, r.Lease, known, r.since.Load())
+		all := r.schedule.ClaimEach(claiming, wants, r.Lease)
 		received := time.Now()
 		done()
-		if err != nil {
-			r.Wake(known)
-			return err
-		}
-		r.mu.Lock()
-		r.clock.read(c.At, c.Sent, received)
-		r.mu.Unlock()
-		r.Wake(c.Next)
-		if len(c.Firings) > 0 {
-			if err := r.publisher.Publish(ctx, c.Firings); err != nil {
-				return err
+		var failed error
+		for i, c := range all {
+			if err := r.claimed(ctx, wants[i], c, received); err != nil {
+				failed = err
 			}
 		}
-		for _, err := range c.Corrupt {
-			r.Logger.Error("removed from the schedule what is no timer", "err", err)
-		}
-		if len(c.Firings) > 0 || c.Rescheduled > 0 || c.Cancelled > 0 {
-			r.OnClaimed(c)
-		}
-		if idle := c.Next < 0 || c.Next > c.At.UnixMilli(); idle && !c.Untidy {
-			return nil
+		if failed != nil {
+			return failed
 		}
 	}
+	return nil
+}
+
+// claimed takes the outcome of a claim in and publishes what it brought.
+func (r *Reconciler) claimed(ctx context.Context, want schedule.Want, c schedule.Claimed, received time.Time) error {
+	if c.Err != nil {
+		return r.notClaimed(want, c.Err)
+	}
+	now := c.At.UnixMilli()
+	r.mu.Lock()
+	r.clock.read(c.At, c.Sent, received)
+	if c.Next >= 0 {
+		r.learn(c.Partition, c.Next)
+	}
+	if c.Untidy || c.Next >= 0 && c.Next <= now {
+		r.agenda.plan(c.Partition, now)
+	}
+	r.mu.Unlock()
+	for _, err := range c.Corrupt {
+		r.Logger.Error("removed from the schedule what is no timer", "err", err)
+	}
+	if len(c.Firings) > 0 || c.Rescheduled > 0 || c.Cancelled > 0 {
+		r.OnClaimed(c)
+	}
+	if len(c.Firings) == 0 {
+		return nil
+	}
+	return r.publisher.Publish(ctx, c.Firings)
+}
+
+// notClaimed puts a partition back on the agenda. It returns an error unless the
+// partition is just moving.
+func (r *Reconciler) notClaimed(want schedule.Want, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if want.Known != never {
+		r.agenda.learn(want.Partition, want.Known)
+	}
+	if schedule.IsMoving(err) {
+		r.agenda.plan(want.Partition, r.clock.now()+movingPause.Milliseconds())
+		return nil
+	}
+	r.agenda.plan(want.Partition, 0)
+	return err
 }
 
 // carryThrough returns a context that goes on for a while after ctx has ended. A
@@ -280,6 +370,8 @@ func (r *Reconciler) maintain(ctx context.Context) {
 		failing = err != nil
 		select {
 		case <-ctx.Done():
+		case <-r.taken:
+			continue
 		case <-sweep.C:
 			continue
 		}
@@ -288,19 +380,56 @@ func (r *Reconciler) maintain(ctx context.Context) {
 	// The others need not wait for this one's silence to tell.
 	retire, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := r.schedule.Retire(retire, r.partition, r.instance); err != nil {
+	if err := r.schedule.Retire(retire, r.instance); err != nil {
 		r.Logger.Warn("could not retire; the others close ranks when this timerd stays silent", "err", err)
 	}
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {
-	rank, _, err := r.schedule.Beat(ctx, r.partition, r.instance, beatsToDeath*r.SweepInterval)
+	return errors.Join(r.survey(ctx), r.beat(ctx), r.ensureLibrary(ctx))
+}
+
+// survey has everything claimed that is due, and learns what is due before the
+// sweep after the next.
+func (r *Reconciler) survey(ctx context.Context) error {
+	found, err := r.schedule.Survey(ctx, 2*r.SweepInterval+horizon, r.Lease)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
-	r.rank = rank
+	for _, h := range found.Heads {
+		if h.Due > 0 && r.clock.until(h.Due) > 0 {
+			r.learn(h.Partition, h.Due)
+		} else {
+			r.agenda.plan(h.Partition, int64(r.standby(h.Partition)))
+		}
+	}
 	r.mu.Unlock()
+	signal(r.woken)
+	r.OnCounts(found.Pending, found.Firing)
+	switch moving := len(found.Moving) > 0; {
+	case moving && !r.moving:
+		r.Logger.Info("timers wait, because their slots are moving from one server to another", "slots", len(found.Moving), "first", found.Moving[0].Slot())
+		r.moving = true
+	case !moving && r.moving:
+		r.Logger.Info("no slot is moving any more")
+		r.moving = false
+	}
+	return nil
+}
+
+func (r *Reconciler) beat(ctx context.Context) error {
+	rank, of, err := r.schedule.Beat(ctx, r.instance, beatsToDeath*r.SweepInterval)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rank, r.of = rank, max(of, 1)
+	return nil
+}
+
+func (r *Reconciler) ensureLibrary(ctx context.Context) error {
 	loaded, err := r.schedule.EnsureLibrary(ctx)
 	if err != nil {
 		return err
@@ -308,10 +437,5 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 	if loaded {
 		r.Logger.Warn("the function library was gone; loaded it again", "library", schedule.LibraryName)
 	}
-	pending, firing, err := r.schedule.Counts(ctx, r.partition)
-	if err != nil {
-		return err
-	}
-	r.OnCounts(pending, firing)
 	return nil
 }

@@ -155,13 +155,13 @@ func slowSweeps(r *reconciler.Reconciler) { r.SweepInterval = time.Hour }
 func TestWakesAtTheDueTime(t *testing.T) {
 	b := newBench(t)
 	r, _ := b.start("a", slowSweeps)
-	r.Wake(b.set("a:b:c:1", 400*time.Millisecond))
-	r.Wake(b.set("a:b:c:2", 200*time.Millisecond))
-	r.Wake(-1)
+	r.Wake(keys.Single, b.set("a:b:c:1", 400*time.Millisecond))
+	r.Wake(keys.Single, b.set("a:b:c:2", 200*time.Millisecond))
+	r.Wake(keys.Single, -1)
 	b.outlet.awaits("a:b:c:1 deadline", "a:b:c:2 deadline")
 	// The next one is known from the last claim.
 	b.set("a:b:c:3", 100*time.Millisecond)
-	r.Wake(0)
+	r.Wake(keys.Single, 0)
 	b.outlet.awaits("a:b:c:1 deadline", "a:b:c:2 deadline", "a:b:c:3 deadline")
 }
 
@@ -179,7 +179,7 @@ func TestClaimsNothingWhileItCannotPublish(t *testing.T) {
 	b.outlet.close()
 	r, _ := b.start("a")
 	for i := range 5 {
-		r.Wake(b.set(fmt.Sprintf("a:b:c:%d", i), 10*time.Millisecond))
+		r.Wake(keys.Single, b.set(fmt.Sprintf("a:b:c:%d", i), 10*time.Millisecond))
 	}
 	b.past(b.set("a:b:c:last", 300*time.Millisecond))
 	if n := b.rdb.ZCard(t.Context(), keys.Single.Due()).Val(); n != 6 {
@@ -203,7 +203,7 @@ func TestDrainsASpikeInBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Wake(at)
+	r.Wake(keys.Single, at)
 	testenv.Eventually(t, bound, func() bool { return len(b.outlet.fired()) >= n }, "all to fire")
 	seen := map[string]bool{}
 	for _, f := range b.outlet.fired() {
@@ -221,8 +221,8 @@ func TestSeveralShareTheWork(t *testing.T) {
 	const n = 300
 	for i := range n {
 		due := b.set(fmt.Sprintf("a:b:c:%d", i), time.Duration(i)*3*time.Millisecond+time.Millisecond)
-		a.Wake(due)
-		c.Wake(due)
+		a.Wake(keys.Single, due)
+		c.Wake(keys.Single, due)
 		if i == n/2 {
 			stopA()
 		}
@@ -273,9 +273,9 @@ func TestAuditsReplaceMissingEvents(t *testing.T) {
 func TestGoesOnAfterRedisWasAway(t *testing.T) {
 	b := newBench(t)
 	r, _ := b.start("a")
-	r.Wake(b.set("a:b:c:1", 10*time.Millisecond))
+	r.Wake(keys.Single, b.set("a:b:c:1", 10*time.Millisecond))
 	b.outlet.awaits("a:b:c:1 deadline")
-	r.Wake(b.set("a:b:c:2", 300*time.Millisecond))
+	r.Wake(keys.Single, b.set("a:b:c:2", 300*time.Millisecond))
 	b.server.Kill()
 	b.server.Start()
 	testenv.Eventually(t, bound, func() bool { return len(b.outlet.fired()) == 2 }, "the second to fire")

@@ -21,10 +21,26 @@ const (
 )
 
 // Load checks the server's version and puts this program's function library in
-// place, replacing another version of it. It returns an error that wraps
-// ErrRedisTooOld for a server that lacks functions.
+// place, replacing another version of it; in a cluster, on each master. It returns an
+// error that wraps ErrRedisTooOld for a server that lacks functions.
 func (s *Schedule) Load(ctx context.Context) error {
-	info, err := s.rdb.Info(ctx, "server").Result()
+	if s.cluster == nil || s.server != s.rdb {
+		return s.load(ctx)
+	}
+	masters, err := s.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range masters {
+		if err := s.On(m.Server).load(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Schedule) load(ctx context.Context) error {
+	info, err := s.server.Info(ctx, "server").Result()
 	if err != nil {
 		return fmt.Errorf("schedule: read the server's version: %w", err)
 	}
@@ -45,7 +61,7 @@ func (s *Schedule) Load(ctx context.Context) error {
 // FLUSH, and tells whether it did. Another version stays: it belongs to a
 // timerd that started later.
 func (s *Schedule) EnsureLibrary(ctx context.Context) (loaded bool, err error) {
-	found, err := s.rdb.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName}).Result()
+	found, err := s.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName}).Result()
 	if err != nil {
 		return false, fmt.Errorf("schedule: list the function library: %w", err)
 	}
@@ -57,7 +73,7 @@ func (s *Schedule) EnsureLibrary(ctx context.Context) (loaded bool, err error) {
 
 // Library compares the function library in Redis with this program's.
 func (s *Schedule) Library(ctx context.Context) (LibraryState, error) {
-	found, err := s.rdb.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
+	found, err := s.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("schedule: list the function library: %w", err)
@@ -70,7 +86,7 @@ func (s *Schedule) Library(ctx context.Context) (LibraryState, error) {
 }
 
 func (s *Schedule) loadLibrary(ctx context.Context) error {
-	if err := s.rdb.FunctionLoadReplace(ctx, s.scripts.library).Err(); err != nil {
+	if err := s.server.FunctionLoadReplace(ctx, s.scripts.library).Err(); err != nil {
 		return fmt.Errorf("schedule: load the function library %q: %w", LibraryName, err)
 	}
 	return nil
@@ -79,7 +95,7 @@ func (s *Schedule) loadLibrary(ctx context.Context) error {
 // MayEvict tells whether the server may evict keys, so that a key's absence does
 // not mean that it was deleted.
 func (s *Schedule) MayEvict(ctx context.Context) (bool, error) {
-	info, err := s.rdb.Info(ctx, "memory").Result()
+	info, err := s.server.Info(ctx, "memory").Result()
 	if err != nil {
 		return false, fmt.Errorf("schedule: read the eviction policy: %w", err)
 	}

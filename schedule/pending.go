@@ -1,11 +1,15 @@
 package schedule
 
 import (
+	"container/heap"
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
 )
@@ -26,46 +30,143 @@ type Pending struct {
 // List calls yield for the pending timers of a namespace in the order of their
 // due times, until it returns false. Timers that are set, moved or fired
 // meanwhile may be left out or come twice.
-func (s *Schedule) List(ctx context.Context, p keys.Partition, n keys.Namespace, yield func(Pending) bool) error {
-	for start := int64(0); ; start += listPage {
-		entries, err := s.rdb.ZRangeWithScores(ctx, p.Due(), start, start+listPage-1).Result()
+func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Pending) bool) error {
+	l, err := s.newListing(ctx)
+	if err != nil {
+		return fmt.Errorf("schedule: list pending timers: %w", err)
+	}
+	for l.Len() > 0 {
+		p, entries, err := l.next(ctx)
+		if err == nil {
+			var more bool
+			if more, err = s.describe(ctx, p, entries, n, yield); err == nil && !more {
+				return nil
+			}
+		}
 		if err != nil {
 			return fmt.Errorf("schedule: list pending timers: %w", err)
 		}
-		var found []Pending
-		var members []string
-		for _, e := range entries {
-			member, _ := e.Member.(string)
-			key, err := keys.Parse(member)
-			if err != nil || !n.Match(key) {
-				continue
-			}
-			members = append(members, member)
-			found = append(found, Pending{Key: key, Due: time.UnixMilli(int64(e.Score))})
+	}
+	return nil
+}
+
+// describe calls yield for those entries of a partition's due set that are timers of
+// a namespace. It returns false when yield does.
+func (s *Schedule) describe(ctx context.Context, p keys.Partition, entries []redis.Z, n keys.Namespace, yield func(Pending) bool) (more bool, err error) {
+	var found []Pending
+	var members []string
+	for _, e := range entries {
+		member, _ := e.Member.(string)
+		key, err := keys.Parse(member)
+		if err != nil || !n.Match(key) {
+			continue
 		}
-		if len(found) > 0 {
-			records, err := s.rdb.HMGet(ctx, p.Data(), members...).Result()
-			if err != nil {
-				return fmt.Errorf("schedule: list pending timers: %w", err)
-			}
-			for i, r := range records {
-				record, ok := r.(string)
-				if !ok {
-					continue
-				}
-				header, payload, _ := strings.Cut(record, ":")
-				flags := strings.TrimLeft(header, "0123456789")
-				found[i].Attempt, _ = strconv.Atoi(strings.TrimSuffix(header, flags))
-				if found[i].Status = statusOf(flags); found[i].Status == PayloadPresent {
-					found[i].Payload = []byte(payload)
-				}
-				if !yield(found[i]) {
-					return nil
-				}
-			}
+		members = append(members, member)
+		found = append(found, Pending{Key: key, Due: time.UnixMilli(int64(e.Score))})
+	}
+	if len(found) == 0 {
+		return true, nil
+	}
+	records, err := s.rdb.HMGet(ctx, p.Data(), members...).Result()
+	if err != nil {
+		return false, err
+	}
+	for i, r := range records {
+		record, ok := r.(string)
+		if !ok {
+			continue
 		}
-		if len(entries) < listPage {
-			return nil
+		header, payload, _ := strings.Cut(record, ":")
+		flags := strings.TrimLeft(header, "0123456789")
+		found[i].Attempt, _ = strconv.Atoi(strings.TrimSuffix(header, flags))
+		if found[i].Status = statusOf(flags); found[i].Status == PayloadPresent {
+			found[i].Payload = []byte(payload)
+		}
+		if !yield(found[i]) {
+			return false, nil
 		}
 	}
+	return true, nil
+}
+
+// listing merges the due sets of all partitions. It is a heap.Interface of those
+// that are not at their end, ordered by the due time of what comes next.
+type listing struct {
+	rdb   redis.UniversalClient
+	lists []*list
+}
+
+// list is one partition's due set from some place on.
+type list struct {
+	partition keys.Partition
+	due       int64     // of what comes next, at the earliest
+	read      int64     // how many entries were read
+	entries   []redis.Z // read and not returned yet
+}
+
+func (l *listing) Len() int           { return len(l.lists) }
+func (l *listing) Less(i, j int) bool { return l.lists[i].due < l.lists[j].due }
+func (l *listing) Swap(i, j int)      { l.lists[i], l.lists[j] = l.lists[j], l.lists[i] }
+func (l *listing) Push(x any)         { l.lists = append(l.lists, x.(*list)) } //nolint:forcetypeassert // only lists are pushed
+func (l *listing) Pop() any {
+	last := l.lists[len(l.lists)-1]
+	l.lists = l.lists[:len(l.lists)-1]
+	return last
+}
+
+func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
+	l := &listing{rdb: s.rdb}
+	if s.cluster == nil {
+		l.lists = []*list{{partition: keys.Single}}
+		return l, nil
+	}
+	masters, err := s.Masters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range masters {
+		found, err := s.survey(ctx, m, forever, forever)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range found.Heads {
+			l.lists = append(l.lists, &list{partition: h.Partition, due: h.Due})
+		}
+	}
+	heap.Init(l)
+	return l, nil
+}
+
+// next returns the next entries, of one partition. They may be none.
+func (l *listing) next(ctx context.Context) (keys.Partition, []redis.Z, error) {
+	first := l.lists[0]
+	if len(first.entries) == 0 {
+		entries, err := l.rdb.ZRangeWithScores(ctx, first.partition.Due(), first.read, first.read+listPage-1).Result()
+		if err != nil {
+			return "", nil, err
+		}
+		if len(entries) == 0 {
+			heap.Pop(l)
+			return first.partition, nil, nil
+		}
+		first.read += int64(len(entries))
+		first.entries, first.due = entries, int64(entries[0].Score)
+		heap.Fix(l, 0)
+		return first.partition, nil, nil
+	}
+	until := int64(math.MaxInt64)
+	for _, other := range l.lists[1:min(len(l.lists), 3)] { // one of them is the next after the first
+		until = min(until, other.due)
+	}
+	n := 1
+	for n < len(first.entries) && int64(first.entries[n].Score) <= until {
+		n++
+	}
+	entries := first.entries[:n]
+	first.due = int64(entries[n-1].Score)
+	if first.entries = first.entries[n:]; len(first.entries) > 0 {
+		first.due = int64(first.entries[0].Score)
+	}
+	heap.Fix(l, 0)
+	return first.partition, entries, nil
 }

@@ -27,32 +27,40 @@ type Retry struct {
 // again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due int64, ok bool, err error) {
 	flag := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status]
-	reply, err := s.scripts.retry.Run(ctx, s.rdb, []string{keys.Single.Due()},
-		r.EventID, r.Key.String(), r.Due, r.Attempt, flag, r.Payload).Int64()
+	key := r.Key.String()
+	reply, err := s.run(ctx, s.scripts.retry, []call{{s.Partition(key), []any{r.EventID, key, r.Due, r.Attempt, flag, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
 	}
 	return reply, reply >= 0, nil
 }
 
-// trimRetried is how many event ids one TrimRetried forgets at most.
+// trimRetried is how many event ids of a partition one TrimRetried forgets at most.
 const trimRetried = 1000
 
 // TrimRetried forgets ids of events whose retry was set longer than age ago. It
 // must not be called while requests that were delivered before are still
 // unacknowledged, or their retries would be set again.
-func (s *Schedule) TrimRetried(ctx context.Context, p keys.Partition, age time.Duration) error {
+func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
 	now, err := s.rdb.Time(ctx).Result()
 	if err != nil {
 		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
 	last := strconv.FormatInt(now.Add(-age).UnixMilli(), 10)
-	old, err := s.rdb.ZCount(ctx, p.Retried(), "-inf", last).Result()
-	if err != nil || old == 0 {
-		return err
+	masters := []Master{{Server: s.rdb, Partitions: []keys.Partition{keys.Single}}}
+	if s.cluster != nil {
+		if masters, err = s.Masters(ctx); err != nil {
+			return err
+		}
 	}
-	if err := s.rdb.ZRemRangeByRank(ctx, p.Retried(), 0, min(old, trimRetried)-1).Err(); err != nil {
-		return fmt.Errorf("schedule: trim retried events: %w", err)
+	for _, m := range masters {
+		err := m.chunks(func(tags []any) error {
+			args := append([]any{last, trimRetried}, tags...)
+			return s.scripts.trim.Run(ctx, m.Server, nil, args...).Err()
+		})
+		if err != nil {
+			return fmt.Errorf("schedule: trim retried events: %w", err)
+		}
 	}
 	return nil
 }

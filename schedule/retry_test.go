@@ -137,7 +137,7 @@ func TestTrimRetried(t *testing.T) {
 		age  time.Duration
 		left int64
 	}{{time.Hour, 1}, {-time.Second, 0}} {
-		if err := x.TrimRetried(t.Context(), keys.Single, c.age); err != nil {
+		if err := x.TrimRetried(t.Context(), c.age); err != nil {
 			t.Fatal(err)
 		}
 		if n := x.do("ZCARD", keys.Single.Retried()); n != c.left {

@@ -336,7 +336,7 @@ func TestFollowsTheKey(t *testing.T) {
 			x := newIndex(t)
 			x.do("SET", k, "old", "PX", 60000)
 			was := x.do("PEXPIRETIME", k)
-			if seen := x.hint("t " + k); seen.Adopted != 1 || seen.Head != was {
+			if seen := x.hint("t " + k); seen.Adopted != 1 || seen.Heads[0].Due != was {
 				t.Fatalf("adopting: %+v, want one with head %v", seen, was)
 			}
 			if seen := x.hint("t " + k); seen.Adopted+seen.Rescheduled+seen.Cancelled != 0 {
@@ -722,7 +722,7 @@ func TestRanks(t *testing.T) {
 	ctx := context.Background()
 	beat := func(id string, rank, of int) {
 		t.Helper()
-		gotRank, gotOf, err := x.Beat(ctx, keys.Single, id, time.Minute)
+		gotRank, gotOf, err := x.Beat(ctx, id, time.Minute)
 		if err != nil || gotRank != rank || gotOf != of {
 			t.Fatalf("%s: rank %d of %d (%v), want %d of %d", id, gotRank, gotOf, err, rank, of)
 		}
@@ -730,7 +730,7 @@ func TestRanks(t *testing.T) {
 	beat("b", 0, 1)
 	beat("a", 0, 2)
 	beat("b", 1, 2)
-	if err := x.Retire(ctx, keys.Single, "a"); err != nil {
+	if err := x.Retire(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
 	beat("b", 0, 1)
@@ -743,7 +743,7 @@ func TestList(t *testing.T) {
 	}
 	x.do("FCALL", "timer_set", 1, "z:b:c:d", "", "PX", 1000)
 	var got []string
-	err := x.List(t.Context(), keys.Single, keys.Namespace{App: "a"}, func(p schedule.Pending) bool {
+	err := x.List(t.Context(), keys.Namespace{App: "a"}, func(p schedule.Pending) bool {
 		if string(p.Payload) != fmt.Sprint(len(got)) || p.Attempt != len(got)+1 {
 			t.Errorf("%s: payload %q, attempt %d", p.Key, p.Payload, p.Attempt)
 		}

@@ -2,10 +2,11 @@
 timerd's schedule: every atomic step on it, in one place.
 
 schedule/script.go cuts this file at its "--@" lines. The section "common" goes
-before each of the others; "library" becomes the function library that clients
-call, and each "script NAME" a script that only timerd calls. Above them all
-stand the constants PREFIX (of the index keys, with the hash tag, ending in a
-colon) and MAX_PAYLOAD (bytes).
+before each of the others; "library", after "single" or "cluster", becomes the
+function library that clients call, and each "script NAME" a script that only
+timerd calls. Above them all stand the constants PREFIX and SUFFIX (of the
+names of the index keys, around the hash tag), WAKE (a channel), WAKE_WITHIN (ms)
+and MAX_PAYLOAD (bytes), and those of keys/slot.go.
 
 The index, with t for the hash tag:
   timerd:{t}:due         ZSET  member -> due
@@ -53,7 +54,7 @@ local SKEW = 2000
 -- more than one claim adds, so that they never pile up.
 local REMEMBER, TRIM = 60000, 320
 
-local now, due_key, data_key, firing_key, firingdata_key, fired_key, retried_key
+local now, due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, apps_key
 
 -- open reads the clock and names the index. It returns TIME's reply.
 local function open(prefix)
@@ -61,7 +62,7 @@ local function open(prefix)
   now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
   due_key, data_key = prefix .. 'due', prefix .. 'data'
   firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
-  fired_key, retried_key = prefix .. 'fired', prefix .. 'retried'
+  fired_key, retried_key, apps_key = prefix .. 'fired', prefix .. 'retried', prefix .. 'apps'
   return t
 end
 
@@ -350,15 +351,53 @@ local function follow(key, at, max)
   return upsert(key, pending(key), at, max)
 end
 
--- wake tells the timerds of a member that has become the first to be due.
+-- announce tells the timerds when there is something to claim: 0 for at once.
+local function announce(due)
+  redis.pcall('PUBLISH', WAKE, string.sub(due_key, #PREFIX + 1, -#SUFFIX - 4) .. ' ' .. int(due))
+end
+
+-- wake tells the timerds of a member that has become the first to be due, unless
+-- it is so far off that they find it by themselves.
 local function wake(member, due)
-  if redis.call('ZRANGE', due_key, 0, 0)[1] == member then redis.pcall('PUBLISH', WAKE, int(due)) end
+  if due <= now + WAKE_WITHIN and redis.call('ZRANGE', due_key, 0, 0)[1] == member then announce(due) end
 end
 
 -- head returns the first due time, or -1.
 local function head()
   local first = redis.call('ZRANGE', due_key, 0, 0, 'WITHSCORES')
   return tonumber(first[2] or -1)
+end
+
+--@ single
+-- enter opens the index of a timer.
+local function enter() open(PREFIX .. SINGLE .. SUFFIX) end
+
+--@ cluster
+-- tag returns the hash tag of a slot's index, as keys.SlotPartition does.
+local function tag(slot)
+  local bits, letters = TAG_BASE, {}
+  for i = 1, #TAG_BITS do
+    if slot % 2 == 1 then bits = bit.bxor(bits, TAG_BITS[i]) end
+    slot = math.floor(slot / 2)
+  end
+  for i = 1, TAG_LETTERS do
+    letters[i] = string.char(TAG_FIRST + bits % 8)
+    bits = math.floor(bits / 8)
+  end
+  return table.concat(letters)
+end
+
+-- enter opens the index of a timer, in the timer's own slot. While that moves from
+-- one server to another, this one has only some of the keys, and an access to
+-- another would end the function in the middle of its writes. So it asks for two at
+-- once, one of which never exists: that is refused for as long as the slot moves.
+-- Then enter returns an error reply that has the client try again.
+local function enter(key)
+  local prefix = PREFIX .. tag(redis.call('CLUSTER', 'KEYSLOT', key)) .. SUFFIX
+  open(prefix)
+  if type(redis.pcall('EXISTS', due_key, prefix .. 'moving')) == 'table' then
+    return redis.error_reply('TRYAGAIN timerd: the slot of the key is moving to another server')
+  end
 end
 
 --@ library
@@ -383,10 +422,10 @@ end
 -- introduce tells the timerds of an app that timer_set is called for the first
 -- time for, so that they follow its trigger keys whatever their namespaces say.
 local function introduce(key)
-  local apps, app = PREFIX .. 'apps', string.match(key, '^[^:]+')
-  if redis.call('SADD', apps, app) == 0 then return end
-  if redis.call('SCARD', apps) > MAX_APPS then
-    redis.call('SREM', apps, app)
+  local app = string.match(key, '^[^:]+')
+  if redis.call('SADD', apps_key, app) == 0 then return end
+  if redis.call('SCARD', apps_key) > MAX_APPS then
+    redis.call('SREM', apps_key, app)
   else
     redis.pcall('PUBLISH', WAKE, 'app ' .. app)
   end
@@ -411,7 +450,8 @@ local function timer_set(keys, args)
   if #payload > MAX_PAYLOAD then
     return fault('the payload has ' .. #payload .. ' bytes, at most ' .. int(MAX_PAYLOAD) .. ' are allowed')
   end
-  open(PREFIX)
+  local moving = enter(key)
+  if moving then return moving end
 
   local due, when, exists, attempt
   local i = 2
@@ -470,7 +510,8 @@ local function timer_cancel(keys, args)
   local key = keys[1]
   local wrong = key_fault(key)
   if wrong then return fault(wrong) end
-  open(PREFIX)
+  local moving = enter(key)
+  if moving then return moving end
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
   local deleted = at ~= -1 and redis.call('DEL', key) == 1
   local names = besides(key)
@@ -507,7 +548,8 @@ local function timer_get(keys, args)
   local key = keys[1]
   local wrong = key_fault(key)
   if wrong then return fault(wrong) end
-  open(PREFIX)
+  local moving = enter(key)
+  if moving then return moving end
   local due, at = pending(key), redis.call('PEXPIRETIME', key)
   local record
   if at == -1 then return false end
@@ -530,6 +572,7 @@ redis.register_function { function_name = 'timer_get', callback = timer_get, fla
 KEYS    1  the partition's due set; it names the partition
 ARGV    1  from when on the caller has heard every event, in ms
         2  when the first of these happened at the earliest, in ms
+        3  for how long of that nothing could happen to their timers, in ms
         then pairs of a kind and a timer's key:
         t  touched: the key may live; if it does not, another event says why
         a  audited: the same without an event
@@ -540,7 +583,8 @@ ARGV    1  from when on the caller has heard every event, in ms
 Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs}; the
 four in the middle count timers. pairs is how many were taken in: fewer than
 given where their payloads are large. ]]
-local since, heard = tonumber(ARGV[1]), tonumber(ARGV[2])
+local since, heard, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+FRESH, OLD = FRESH + held, OLD + held
 local owed, adopted, rescheduled, cancelled = 0, 0, 0, 0
 
 local function count(outcome)
@@ -657,7 +701,7 @@ local function many(group)
 end
 
 open(string.sub(KEYS[1], 1, -4))
-local i = 3
+local i = 4
 while i <= #ARGV and spent <= BUDGET do
   local group, seen = {}, {}
   while #group < GROUP and string.lower(ARGV[i] or '') == 'x' and not seen[ARGV[i + 1]] do
@@ -672,7 +716,7 @@ while i <= #ARGV and spent <= BUDGET do
     i = i + 2
   end
 end
-return { head(), owed, adopted, rescheduled, cancelled, (i - 3) / 2 }
+return { head(), owed, adopted, rescheduled, cancelled, (i - 4) / 2 }
 
 --@ script claim
 --[[ Claims what is owed, what was claimed by someone whose lease ran out, and
@@ -813,7 +857,7 @@ if redis.call('ZADD', retried_key, 'NX', now, ARGV[1]) == 0 then return -1 end
 local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
 if due <= now then
   local ref = fire_retry(key, due, record, 0)
-  redis.pcall('PUBLISH', WAKE, '0')
+  announce(0)
   return tonumber(string.match(ref, '^%d+'))
 end
 local was = pending(key)
@@ -881,3 +925,79 @@ redis.call('ZADD', KEYS[1], now_ms, ARGV[1])
 local alive = redis.call('ZRANGE', KEYS[1], 0, -1)
 table.sort(alive)
 return alive
+
+--@ script settle
+--[[ Forgets firings.
+KEYS    1  the partition's due set
+ARGV    their refs ]]
+open(string.sub(KEYS[1], 1, -4))
+redis.call('ZREM', firing_key, unpack(ARGV))
+return redis.call('HDEL', firingdata_key, unpack(ARGV))
+
+--@ script survey
+--[[ Looks over many partitions of one server of a cluster.
+ARGV    1  up to when, in ms from now, what is due counts
+        2  lease in ms
+        then the tags of the partitions
+Returns {pending timers, firings, then for each partition with something to claim
+its tag and when: a due time or the end of a lease in ms, 0 for at once, or -1 for
+one that is not here as a whole}. ]]
+local t = redis.call('TIME')
+local now_ms = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+local horizon, old = now_ms + tonumber(ARGV[1]), now_ms - REMEMBER - tonumber(ARGV[2])
+local total, firings, out = 0, 0, { 0, 0 }
+
+-- first returns the lowest score of a sorted set, or nil.
+local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
+for i = 3, #ARGV do
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX
+  local due, firing, fired = prefix .. 'due', prefix .. 'firing', prefix .. 'fired'
+  local here, at = redis.pcall('EXISTS', due, firing, fired, prefix .. 'moving')
+  if type(here) == 'table' then
+    at = -1
+  elseif here > 0 then
+    at = first(due)
+    local lease, tombstone = first(firing), first(fired)
+    if at then total = total + redis.call('ZCARD', due) end
+    if lease then
+      firings = firings + redis.call('ZCARD', firing)
+      at = math.min(at or lease, lease)
+    end
+    if tombstone and tombstone < old then at = 0 end
+  end
+  if at and at <= horizon then out[#out + 1], out[#out + 2] = ARGV[i], at end
+end
+out[1], out[2] = total, firings
+return out
+
+--@ script apps
+--[[ Returns the apps that timer_set was called for, of many partitions of one
+server of a cluster.
+ARGV    the tags of the partitions ]]
+local seen, out = {}, {}
+for i = 1, #ARGV do
+  local apps = redis.pcall('SMEMBERS', PREFIX .. ARGV[i] .. SUFFIX .. 'apps')
+  for j = 1, #apps do
+    if not seen[apps[j]] then
+      seen[apps[j]] = true
+      out[#out + 1] = apps[j]
+    end
+  end
+end
+return out
+
+--@ script trim
+--[[ Forgets old event ids whose retry was set, in many partitions of one server of
+a cluster.
+ARGV    1  up to when, in ms
+        2  how many of each partition at most
+        then the tags of the partitions ]]
+for i = 3, #ARGV do
+  local retried = PREFIX .. ARGV[i] .. SUFFIX .. 'retried'
+  local old = redis.pcall('ZCOUNT', retried, '-inf', ARGV[1])
+  if type(old) == 'number' and old > 0 then
+    redis.call('ZREMRANGEBYRANK', retried, 0, math.min(old, tonumber(ARGV[2])) - 1)
+  end
+end
+return 0

@@ -40,8 +40,8 @@ const (
 // and none can hide another one or print a secret.
 type environment struct {
 	Redis struct {
-		URL  string `default:"redis://127.0.0.1:6379/0" desc:"go-redis URL: redis://, rediss:// or unix://; in sentinel mode with go-redis's own URL parameters"`
-		Mode string `default:"standalone" desc:"standalone or sentinel; this version refuses cluster"`
+		URL  string `default:"redis://127.0.0.1:6379/0" desc:"go-redis URL: redis://, rediss:// or unix://; in sentinel and cluster mode with go-redis's own URL parameters"`
+		Mode string `default:"standalone" desc:"standalone, sentinel or cluster"`
 	}
 	NATS struct {
 		URL   string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR"`

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ type redisMode string
 const (
 	modeStandalone redisMode = "standalone"
 	modeSentinel   redisMode = "sentinel"
-	modeCluster    redisMode = "cluster" // refused
+	modeCluster    redisMode = "cluster"
 )
 
 // clientName is how timerd shows in CLIENT LIST and in NATS's connection list.
@@ -28,6 +29,7 @@ type redisConfig struct {
 	Shown      string // the URL without its secrets
 	standalone *redis.Options
 	sentinel   *redis.FailoverOptions
+	cluster    *redis.ClusterOptions
 }
 
 // newClient returns a client that connects when it is first used. Contexts bound
@@ -38,6 +40,13 @@ func (c redisConfig) newClient() redis.UniversalClient {
 		o := *c.sentinel
 		o.ContextTimeoutEnabled = true
 		return redis.NewFailoverClient(&o)
+	case modeCluster:
+		o := *c.cluster
+		o.ContextTimeoutEnabled = true
+		// A pipeline whose first command is refused would be repeated as a whole: a
+		// claim would lose what it had claimed. The schedule tries again by itself.
+		o.MaxRetries = -1
+		return redis.NewClusterClient(&o)
 	default:
 		o := *c.standalone
 		o.ContextTimeoutEnabled = true
@@ -50,22 +59,24 @@ func (c redisConfig) db() int {
 	switch c.Mode {
 	case modeSentinel:
 		return c.sentinel.DB
+	case modeCluster:
+		return 0
 	default:
 		return c.standalone.DB
 	}
 }
+
+// errReplicas refuses options of a URL that have clients read from replicas.
+var errReplicas = errors.New("replica_only, read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the master")
 
 func parseRedis(env *environment, f *faults) redisConfig {
 	c := redisConfig{Mode: redisMode(strings.ToLower(env.Redis.Mode))}
 	var parse func(string) error
 	var want string
 	switch c.Mode {
-	case modeStandalone, modeSentinel:
-	case modeCluster:
-		f.addf("REDIS_MODE", "cluster mode: this version keeps its schedule in a single Redis or one with Sentinel; want standalone or sentinel")
-		return c
+	case modeStandalone, modeSentinel, modeCluster:
 	default:
-		f.add("REDIS_MODE", env.Redis.Mode, "standalone or sentinel")
+		f.add("REDIS_MODE", env.Redis.Mode, "standalone, sentinel or cluster")
 		c.Mode = modeStandalone // so that what is wrong with the URL is told too
 	}
 	switch c.Mode {
@@ -80,7 +91,19 @@ func parseRedis(env *environment, f *faults) redisConfig {
 				err = errors.New("master_name is missing")
 			}
 			if err == nil && (c.sentinel.ReplicaOnly || c.sentinel.RouteByLatency || c.sentinel.RouteRandomly) {
-				err = errors.New("replica_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the master")
+				err = errReplicas
+			}
+			return err
+		}
+	case modeCluster:
+		want = "redis://[user:password@]host:port, with ?addr=host2:port&addr=host3:port for further nodes"
+		parse = func(s string) (err error) {
+			c.cluster, err = redis.ParseClusterURL(s)
+			if u, fault := url.Parse(s); fault == nil && strings.Trim(u.Path, "/0") != "" {
+				err = fmt.Errorf("database %s: a cluster has only 0", strings.Trim(u.Path, "/"))
+			}
+			if err == nil && (c.cluster.ReadOnly || c.cluster.RouteByLatency || c.cluster.RouteRandomly) {
+				err = errReplicas
 			}
 			return err
 		}
@@ -106,6 +129,8 @@ func (c redisConfig) tlsConfigs() []*tls.Config {
 	switch c.Mode {
 	case modeSentinel:
 		return []*tls.Config{c.sentinel.TLSConfig}
+	case modeCluster:
+		return []*tls.Config{c.cluster.TLSConfig}
 	default:
 		return []*tls.Config{c.standalone.TLSConfig}
 	}
@@ -163,7 +188,7 @@ func isHarmless(name string) bool {
 	case "db", "addr", "master_name", "client_name", "protocol", "skip_verify", "max_retries", "min_retry_backoff", "max_retry_backoff",
 		"dial_timeout", "read_timeout", "write_timeout", "pool_timeout", "pool_size", "pool_fifo", "min_idle_conns", "max_idle_conns",
 		"max_active_conns", "conn_max_idle_time", "conn_max_lifetime", "idle_timeout", "max_conn_age",
-		"replica_only", "route_by_latency", "route_randomly":
+		"replica_only", "read_only", "max_redirects", "route_by_latency", "route_randomly":
 		return true
 	}
 	return false

@@ -46,11 +46,17 @@ func (c connector) redis(ctx context.Context, config redisConfig) (redis.Univers
 	err := c.persist(ctx, "Redis at "+config.Shown, redisRefused, func(ctx context.Context) error {
 		return rdb.Ping(ctx).Err()
 	})
+	if redis.HasErrorPrefix(err, noCluster) {
+		err = fmt.Errorf("%w; set TIMERD_REDIS_MODE=standalone, or sentinel", err)
+	}
 	if err != nil {
 		return nil, errors.Join(err, rdb.Close())
 	}
 	return rdb, nil
 }
+
+// noCluster begins what a server says that is no node of a cluster.
+const noCluster = "This instance has cluster support disabled"
 
 // redisRefused tells whether trying again is of no use: the server answers and
 // does not want us.
@@ -60,6 +66,7 @@ func redisRefused(err error) bool {
 	}
 	for _, prefix := range []string{
 		"DENIED ", // protected mode
+		noCluster,
 		"invalid DB index", "DB index is out of range", "SELECT is not allowed",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {

@@ -33,7 +33,7 @@ func connectBoth(ctx context.Context, connect connector, c config) (*connections
 		if conns.rdb, err = connect.redis(ctx, c.Redis); err != nil {
 			return err
 		}
-		return refuseClusterServer(ctx, conns.rdb)
+		return checkMode(ctx, conns.rdb, c.Redis.Mode)
 	})
 	group.Go(func() error { return conns.openNATS(ctx, connect, c) })
 	if err := group.Wait(); err != nil {
@@ -75,15 +75,19 @@ func (s *connections) close() error {
 	return errors.Join(errs...)
 }
 
-// refuseClusterServer returns an error if the server is a node of a Redis
-// Cluster, where the schedule and the timers would lie apart.
-func refuseClusterServer(ctx context.Context, rdb redis.UniversalClient) error {
+// checkMode returns an error if the server is a node of a Redis Cluster though the
+// mode is another, so that most keys would be out of reach. That a cluster client
+// has no cluster, it says itself.
+func checkMode(ctx context.Context, rdb redis.UniversalClient, mode redisMode) error {
+	if mode == modeCluster {
+		return nil
+	}
 	info, err := rdb.Info(ctx, "cluster").Result()
 	if err != nil {
 		return fmt.Errorf("ask Redis whether it is a cluster: %w", err)
 	}
 	if strings.Contains(info, "cluster_enabled:1") {
-		return errors.New("this Redis is part of a Redis Cluster: this version keeps its schedule in a single Redis or one with Sentinel")
+		return fmt.Errorf("this Redis is part of a Redis Cluster: set TIMERD_REDIS_MODE=cluster, not %s", mode)
 	}
 	return nil
 }

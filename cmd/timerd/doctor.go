@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/doctor"
@@ -141,10 +142,35 @@ func examineRedis(ctx context.Context, connect connector, c config) []doctor.Fin
 		return []doctor.Finding{{Level: doctor.Fail, Check: checkRedis, Text: err.Error(), Fix: fix}}
 	}
 	defer func() { _ = rdb.Close() }() // nothing is pending on it
-	d := doctor.NewRedis(rdb)
-	d.DB, d.Namespaces = c.Redis.db(), c.Service.Namespaces
-	d.MaxPayload, d.Events = c.Service.MaxPayload, c.Service.KeyspaceEvents
-	return append([]doctor.Finding{{Level: doctor.OK, Check: checkRedis, Text: c.Redis.Shown}}, d.Check(ctx)...)
+	findings := []doctor.Finding{{Level: doctor.OK, Check: checkRedis, Text: c.Redis.Shown}}
+	examine := func(server redis.UniversalClient, configure func(*doctor.Redis)) []doctor.Finding {
+		d := doctor.NewRedis(server)
+		d.DB, d.Namespaces = c.Redis.db(), c.Service.Namespaces
+		d.MaxPayload, d.Events = c.Service.MaxPayload, c.Service.KeyspaceEvents
+		configure(d)
+		return d.Check(ctx)
+	}
+	if c.Redis.Mode != modeCluster {
+		return append(findings, examine(rdb, func(*doctor.Redis) {})...)
+	}
+	sched := schedule.New(rdb, c.Service.MaxPayload)
+	masters, err := sched.Masters(ctx)
+	if err != nil {
+		return append(findings, doctor.Finding{Level: doctor.Fail, Check: checkRedis, Text: err.Error(), Fix: "let CLUSTER NODES show what is wrong with the cluster"})
+	}
+	for _, m := range masters {
+		found := examine(m.Server, func(d *doctor.Redis) {
+			d.Cluster = sched.On(m.Server)
+			if len(m.Partitions) > 0 {
+				d.Home = m.Partitions[0]
+			}
+		})
+		for _, f := range found {
+			f.Text = m.Addr + ": " + f.Text
+			findings = append(findings, f)
+		}
+	}
+	return findings
 }
 
 func examineNATS(ctx context.Context, connect connector, c config) []doctor.Finding {

@@ -77,12 +77,12 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 	lacks(t, out+errs, secret)
 
 	setEnv(t, map[string]string{
-		"TIMERD_REDIS_MODE": "cluster", "TIMERD_NAMESPACES": "*",
+		"TIMERD_REDIS_MODE": "many", "TIMERD_NAMESPACES": "*",
 		"TIMERD_NATS_URL": "embedded://" + nats.Addr(), "TIMERD_DATA_DIR": t.TempDir(),
 	})
-	if code, out, _ := timerd(t, "", "doctor"); code != 2 || !strings.Contains(out, "fail  configuration     TIMERD_REDIS_MODE: cluster mode") ||
+	if code, out, _ := timerd(t, "", "doctor"); code != 2 || !strings.Contains(out, "fail  configuration     TIMERD_REDIS_MODE=\"many\"") ||
 		!strings.Contains(out, "warn  nats              embedded; it cannot be checked") {
-		t.Errorf("cluster and embedded: %d\n%s", code, out)
+		t.Errorf("unknown mode and embedded: %d\n%s", code, out)
 	}
 }
 

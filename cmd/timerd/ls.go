@@ -95,7 +95,7 @@ func list(cmd *cobra.Command, namespace keys.Namespace, limit int, asJSON bool) 
 		return err
 	}
 	var writeErr error
-	err = schedule.New(rdb, schedule.DefaultMaxPayload).List(cmd.Context(), keys.Single, namespace, func(p schedule.Pending) bool {
+	err = schedule.New(rdb, schedule.DefaultMaxPayload).List(cmd.Context(), namespace, func(p schedule.Pending) bool {
 		if limit > 0 && rows == limit {
 			more = true
 			return false

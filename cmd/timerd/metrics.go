@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -130,13 +131,13 @@ func (m *metrics) publisherHooks() notify.Hooks {
 	}
 }
 
-// intakeHooks feeds what the retry intake does into the metrics. wake is told when
-// each timer is due that was set again.
-func (m *metrics) intakeHooks(wake func(due int64)) notify.IntakeHooks {
+// intakeHooks feeds what the retry intake does into the metrics. wake is told of
+// each timer that was set again, and when it is due.
+func (m *metrics) intakeHooks(wake func(key keys.Key, due int64)) notify.IntakeHooks {
 	return notify.IntakeHooks{
-		Retried: func(due int64) {
+		Retried: func(key keys.Key, due int64) {
 			m.retries.Inc()
-			wake(due)
+			wake(key, due)
 		},
 		Ignored: m.repeated.Inc,
 		Buried:  func(class notify.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() },

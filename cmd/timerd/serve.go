@@ -16,9 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/listener"
 	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/reconciler"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -57,6 +55,8 @@ func serve(ctx context.Context, c config, log *slog.Logger) error {
 // serveOn runs timerd until ctx ends. Its HTTP server answers on l, which may be
 // nil for none, and which is closed at the end.
 //
+// In a cluster there is a listener and a reconciler for each master.
+//
 //	                 hints                     wake, gap
 //	Redis ── events ──────▶ listener ─────────────────────────▶ reconciler
 //	  ▲  ▲                     │ observe                  claim │    ▲ wait
@@ -80,10 +80,6 @@ func serveOn(ctx context.Context, httpListener net.Listener, c config, log *slog
 	}
 	defer func() { err = errors.Join(err, conns.close()) }()
 	rdb, nc := conns.rdb, conns.nc
-	node, ok := rdb.(*redis.Client)
-	if !ok {
-		return fmt.Errorf("unexpected client of Redis: %T", rdb)
-	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("JetStream: %w", err)
@@ -106,59 +102,27 @@ func serveOn(ctx context.Context, httpListener net.Listener, c config, log *slog
 	publisher.Logger = log
 	publisher.Hooks = m.publisherHooks()
 
-	rec := reconciler.New(sched, publisher, rdb, c.Service.Namespaces, instance)
-	rec.Logger = log
-	rec.SweepInterval = c.Service.SweepInterval
-	rec.Lease = c.Service.Lease
-	rec.OnAudit = m.audited
-	rec.OnCounts = func(pending, firing int64) {
-		m.pending.Set(float64(pending))
-		m.firing.Set(float64(firing))
-	}
-	rec.OnClaimed = func(claimed schedule.Claimed) {
-		m.rescheduled.Add(float64(claimed.Rescheduled))
-		m.cancelled.Add(float64(claimed.Cancelled))
+	single, _ := rdb.(*redis.Client) // nil for a cluster
+	parts := &shards{
+		config: c.Service, log: log, metrics: m, publisher: publisher, schedule: sched,
+		server: single, db: c.Redis.db(), instance: instance, all: map[*redis.Client]*shard{},
 	}
 
 	retries := notify.NewIntake(js, sched)
 	retries.Streams = c.streams()
 	retries.Policies = c.Service.Retry
 	retries.Logger = log
-	retries.Hooks = m.intakeHooks(rec.Wake)
+	retries.Hooks = m.intakeHooks(parts.wake)
 
 	ready := &readiness{log: log}
-	ready.add("redis", func(ctx context.Context) error { return rdb.Ping(ctx).Err() })
+	ready.add("redis", parts.ping)
 	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })
 	ready.add("retry intake", func(context.Context) error { return retries.Healthy() })
-
-	intake := []func(context.Context){rec.Run, retries.Run}
 	if c.Service.KeyspaceEvents {
-		events := listener.New(node, sched, node.Options().DB, c.Service.Namespaces, instance)
-		events.Logger = log
-		events.OnObserved = func(seen schedule.Observed) {
-			m.observed(seen)
-			rec.Observed(seen)
-		}
-		events.OnWake = rec.Wake
-		events.OnSince = rec.SetSince
-		events.OnGap = func(reason string) {
-			m.gaps.WithLabelValues(reason).Inc()
-			rec.Gap(reason)
-		}
-		events.OnComplete = func(complete bool) {
-			m.setComplete(complete)
-			rec.SetComplete(complete)
-		}
-		events.OnRefused = func(key string, err error) {
-			m.refused.Inc()
-			log.Warn("not a timer", "key", abbreviate(key), "err", err)
-		}
 		m.setComplete(true)
-		ready.add("keyspace events", func(context.Context) error { return events.Healthy() })
-		intake = append(intake, events.Run)
-	} else {
-		rec.SetComplete(false)
+		ready.add("keyspace events", parts.hears)
 	}
+	intake := []func(context.Context){parts.run, retries.Run}
 
 	log.Info("timerd is running", "version", versionText(), "instance", instance, "redis", c.Redis.Shown, "nats", c.NATS.Shown,
 		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(httpListener), "after", time.Since(began).Round(time.Millisecond))

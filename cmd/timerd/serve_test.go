@@ -34,8 +34,8 @@ func TestServeRefusesAtOnce(t *testing.T) {
 		{"TIMERD_LEASE=1h", "TIMERD_LEASE", exitUsage},
 		{"TIMERD_NAMESPACES=", "TIMERD_NAMESPACES", exitUsage},
 		{"TIMERD_REDIS_URL=redis://:wrong" + secret + "@" + acl.Addr(), "WRONGPASS", exitFailed},
-		{"TIMERD_REDIS_URL=" + cluster.URL(0), "part of a Redis Cluster", exitFailed},
-		{"TIMERD_REDIS_MODE=cluster", "TIMERD_REDIS_MODE: cluster mode: this version", exitUsage},
+		{"TIMERD_REDIS_URL=" + cluster.URL(0), "set TIMERD_REDIS_MODE=cluster", exitFailed},
+		{"TIMERD_REDIS_MODE=cluster", "set TIMERD_REDIS_MODE=standalone", exitFailed},
 		{"TIMERD_HTTP_ADDR=" + s.nats.Addr(), "TIMERD_HTTP_ADDR", exitFailed},
 		{"TIMERD_NATS_URL=embedded", "TIMERD_DATA_DIR", exitUsage},
 	} {

@@ -37,11 +37,16 @@ type Redis struct {
 	Namespaces keys.Namespaces // whose keys timerd must be allowed to touch; none if unknown
 	MaxPayload int             // of the function library, in bytes
 	Events     bool            // whether timerd is to use keyspace events
+
+	// Cluster is the schedule of the Redis Cluster that the server is to be part of;
+	// nil for none. Home is a partition of it on the server.
+	Cluster *schedule.Schedule
+	Home    keys.Partition
 }
 
 // NewRedis returns a Redis to check with the client that timerd would use.
 func NewRedis(rdb redis.UniversalClient) *Redis {
-	return &Redis{rdb: rdb, MaxPayload: schedule.DefaultMaxPayload, Events: true}
+	return &Redis{rdb: rdb, MaxPayload: schedule.DefaultMaxPayload, Events: true, Home: keys.Single}
 }
 
 // Check returns what it found. A server that does not answer is a finding too.
@@ -58,6 +63,7 @@ func (d *Redis) Check(ctx context.Context) []Finding {
 		return r
 	}
 	d.role(server, &r)
+	d.cluster(ctx, server, &r)
 	settings := d.settings(ctx)
 	d.events(ctx, settings, &r)
 	d.persistence(server, settings, &r)
@@ -94,8 +100,46 @@ func (d *Redis) role(server info, r *report) {
 	default:
 		r.ok(checkRole, "master with %s replicas", server["connected_slaves"])
 	}
-	if server["cluster_enabled"] == "1" {
-		r.fail(checkCluster, "use a Redis without cluster-enabled, alone or with Sentinel", "it is part of a Redis Cluster")
+}
+
+// cluster tells whether the server is organised as it is configured here, and
+// whether its cluster works.
+func (d *Redis) cluster(ctx context.Context, server info, r *report) {
+	switch enabled := server["cluster_enabled"] == "1"; {
+	case enabled && d.Cluster == nil:
+		r.fail(checkCluster, "set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
+		return
+	case !enabled && d.Cluster != nil:
+		r.fail(checkCluster, "set TIMERD_REDIS_MODE=standalone", "it is no part of a Redis Cluster")
+		return
+	case !enabled:
+		return
+	}
+	reply, err := d.rdb.ClusterInfo(ctx).Result()
+	state := parseInfo(reply)
+	switch {
+	case err != nil:
+		r.fail(checkCluster, "grant CLUSTER INFO: ACL SETUSER <user> +cluster|info", "CLUSTER INFO: %v", err)
+	case state["cluster_state"] != "ok":
+		r.fail(checkCluster, "see CLUSTER NODES: mostly a master without a replica is down, or slots belong to nobody",
+			"the cluster is down; %s of %d slots are served", state["cluster_slots_ok"], keys.Slots)
+	default:
+		r.ok(checkCluster, "%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
+		d.openSlots(ctx, r)
+	}
+}
+
+// openSlots warns of slots that are moving, as the server sees it.
+func (d *Redis) openSlots(ctx context.Context, r *report) {
+	nodes, err := d.rdb.ClusterNodes(ctx).Result()
+	if err != nil {
+		return // it is a look beyond what timerd needs
+	}
+	for line := range strings.Lines(nodes) {
+		if open := strings.Count(line, "["); open > 0 && strings.Contains(line, "myself") {
+			r.warn(checkCluster, "let the move end; if nobody carries it on, redis-cli --cluster fix",
+				"%d slots are moving; their timers wait for the end of it", open)
+		}
 	}
 }
 
@@ -161,7 +205,11 @@ func (d *Redis) eviction(server info, r *report) {
 }
 
 func (d *Redis) library(ctx context.Context, r *report) {
-	state, err := schedule.New(d.rdb, d.MaxPayload).Library(ctx)
+	plan := d.Cluster
+	if plan == nil {
+		plan = schedule.New(d.rdb, d.MaxPayload)
+	}
+	state, err := plan.Library(ctx)
 	switch {
 	case err != nil:
 		r.fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)

@@ -47,6 +47,13 @@ func generalRights() []right {
 	}
 }
 
+// clusterRights are those that a cluster needs besides.
+func clusterRights() []right {
+	return []right{
+		{command: "cluster|slots"}, {command: "cluster|info"}, {command: "cluster|keyslot", args: []any{"k"}}, {command: "asking"},
+	}
+}
+
 // indexRights are those on timerd's own keys. The probe is a hash, so commands on
 // other types do nothing. It is gone at the end.
 func indexRights(probe string) []right {
@@ -82,7 +89,10 @@ func nonce() string { return strings.ToLower(rand.Text()) }
 // rights tries every command that timerd runs, on keys like those that it runs
 // them on. Unlike ACL DRYRUN that needs no right to look at rights.
 func (d *Redis) rights(ctx context.Context, r *report) {
-	tried := slices.Concat(generalRights(), indexRights("timerd:{doctor}:"+nonce()))
+	tried := slices.Concat(generalRights(), indexRights(d.Home.Prefix()+"doctor-"+nonce()))
+	if d.Cluster != nil {
+		tried = append(tried, clusterRights()...)
+	}
 	for _, n := range d.Namespaces {
 		tried = append(tried, timerRights(probeIn(n), n.Glob())...)
 	}
@@ -151,7 +161,7 @@ func (d *Redis) channelGrants(ctx context.Context) []string {
 			grants = append(grants, grant)
 		}
 	}
-	canary := keys.KeyspacePrefix(d.DB) + keys.CanaryKey("")
+	canary := keys.KeyspacePrefix(d.DB) + keys.CanaryPrefix
 	try("subscribe", canary+nonce(), "&"+canary+"*")
 	for _, channel := range []string{keys.ExpiredChannel(d.DB), keys.WakeChannel} {
 		try("subscribe", channel, "&"+channel)

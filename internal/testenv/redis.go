@@ -3,6 +3,7 @@ package testenv
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -21,7 +22,11 @@ const RedisServerEnv = redisserver.BinaryEnv
 // Log may be called from any.
 type RedisServer struct {
 	*redisserver.Server
-	t testing.TB
+	t   testing.TB
+	bus int // port of the cluster bus
+
+	mu      sync.Mutex
+	control *redis.Client // see admin
 }
 
 // RedisOption changes how Redis starts a server.
@@ -53,7 +58,7 @@ func Redis(t testing.TB, opts ...RedisOption) *RedisServer {
 			t.Error(err)
 		}
 	})
-	return &RedisServer{server, t}
+	return &RedisServer{Server: server, t: t}
 }
 
 // Client returns a new client of database 0 that is closed when the test ends. Each configure
@@ -71,6 +76,17 @@ func (s *RedisServer) Client(configure ...func(*redis.Options)) *redis.Client {
 		}
 	})
 	return c
+}
+
+// admin returns a client that the helpers here share.
+func (s *RedisServer) admin() *redis.Client {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control == nil {
+		s.control = s.Client()
+	}
+	return s.control
 }
 
 // Kill ends the process with SIGKILL, as a crash would, and returns once it is gone.

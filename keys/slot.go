@@ -1,0 +1,74 @@
+package keys
+
+import "strings"
+
+// Slots is how many hash slots a Redis Cluster has.
+const Slots = 16384
+
+// Slot returns the hash slot of a Redis key: CRC16 of what stands between its
+// first { and the } after it, or of all of it where there is nothing.
+func Slot(key string) int {
+	if _, after, ok := strings.Cut(key, "{"); ok {
+		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {
+			key = tag
+		}
+	}
+	var crc uint16
+	for i := range len(key) {
+		crc = crc<<8 ^ crcTable[byte(crc>>8)^key[i]]
+	}
+	return int(crc % Slots)
+}
+
+// crcTable has the CRC16 of each byte, by the polynomial of XMODEM.
+var crcTable = func() (table [256]uint16) {
+	for i := range table {
+		crc := uint16(i) << 8
+		for range 8 {
+			top := crc >> 15
+			crc = crc<<1 ^ top*0x1021
+		}
+		table[i] = crc
+	}
+	return table
+}()
+
+// Each slot has a tag of its own that hashes to it: TagLetters letters from
+// TagFirst on, eight of them, which differ in their three lowest bits alone. CRC16
+// is linear, so the bits of a tag are those of TagBase, with those of TagBits
+// exclusive-ored for each bit of the slot, lowest first. A script computes them
+// just so, without a table of all tags.
+const (
+	TagLetters = 6
+	TagFirst   = 'h'
+	TagBase    = 0x2cb
+)
+
+// TagBits is what each bit of a slot, lowest first, changes in its tag.
+var TagBits = [...]int{
+	0x612d, 0x2c79, 0x6c6e, 0x65a8, 0x0b0a, 0x050b, 0x6953,
+	0x2660, 0x484e, 0x2966, 0x6b24, 0x0879, 0x246e, 0x2263,
+}
+
+// SlotPartition returns the partition of the timers in a slot of a Redis Cluster.
+// No other slot has it.
+func SlotPartition(slot int) Partition {
+	bits := TagBase
+	for i, change := range TagBits {
+		if slot>>i&1 == 1 {
+			bits ^= change
+		}
+	}
+	var tag [TagLetters]byte
+	for i := range tag {
+		tag[i] = TagFirst + byte(bits>>(3*i)&7)
+	}
+	return Partition(tag[:])
+}
+
+// PartitionOf returns the partition of a timer in a Redis Cluster: its index lies
+// in the slot of its key.
+func PartitionOf(key string) Partition { return SlotPartition(Slot(key)) }
+
+// Slot returns the hash slot of the partition's keys.
+func (p Partition) Slot() int { return Slot(string(p)) }

@@ -1,0 +1,372 @@
+package schedule_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// clusterIndex is a schedule on a Redis Cluster of three masters.
+type clusterIndex struct {
+	*schedule.Schedule
+	t       testing.TB
+	cluster *testenv.RedisCluster
+	rdb     *redis.ClusterClient
+}
+
+func newClusterIndex(t testing.TB) *clusterIndex {
+	t.Helper()
+	cluster := testenv.Cluster(t, 3, false)
+	rdb := cluster.Client()
+	s := schedule.New(rdb, 1000)
+	if err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &clusterIndex{Schedule: s, t: t, cluster: cluster, rdb: rdb}
+}
+
+func (x *clusterIndex) set(key, payload string, delay time.Duration) {
+	x.t.Helper()
+	err := x.rdb.FCall(x.t.Context(), "timer_set", []string{key}, payload, "PX", delay.Milliseconds()).Err()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// shards returns the parts of the schedule on the masters.
+func (x *clusterIndex) shards() []*schedule.Shard {
+	x.t.Helper()
+	masters, err := x.Masters(x.t.Context())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	var all []*schedule.Shard
+	for _, m := range masters {
+		server, ok := m.Server.(*redis.Client)
+		if !ok {
+			x.t.Fatalf("client of a master: %T", m.Server)
+		}
+		shard := x.Shard(server)
+		if came, err := shard.SetPartitions(x.t.Context(), m.Partitions); err != nil || came != len(m.Partitions) {
+			x.t.Fatalf("%d of %d partitions came: %v", came, len(m.Partitions), err)
+		}
+		all = append(all, shard)
+	}
+	return all
+}
+
+// survey adds up what the masters have.
+func (x *clusterIndex) survey(within time.Duration) (found schedule.Surveyed) {
+	x.t.Helper()
+	for _, shard := range x.shards() {
+		part, err := shard.Survey(x.t.Context(), within, time.Minute)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		found.Pending += part.Pending
+		found.Firing += part.Firing
+		found.Heads = append(found.Heads, part.Heads...)
+		found.Moving = append(found.Moving, part.Moving...)
+	}
+	return found
+}
+
+// Timers lie in the slots of their keys, and take every step there.
+func TestClusterTimers(t *testing.T) {
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	const n = 500
+	for i := range n {
+		key := fmt.Sprintf("app%d:{%d}:t:%d", i%3, i%50, i)
+		if i%2 == 0 {
+			x.set(key, fmt.Sprint(i), time.Duration(1000+i)*time.Millisecond)
+		} else {
+			x.rdb.Set(ctx, key, i, time.Duration(1000+i)*time.Millisecond)
+		}
+	}
+	var hints []schedule.Hint
+	for i := range n {
+		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: fmt.Sprintf("app%d:{%d}:t:%d", i%3, i%50, i)})
+	}
+	seen, err := x.Observe(ctx, hints, 0, 0)
+	if err != nil || seen.Adopted != n/2 || len(seen.Heads) != 50 {
+		t.Fatalf("observed %d adopted, %d heads, %v; want %d and 50", seen.Adopted, len(seen.Heads), err, n/2)
+	}
+	if found := x.survey(time.Hour); found.Pending != n || len(found.Heads) != 50 || len(found.Moving) != 0 {
+		t.Errorf("survey: %d pending in %d partitions, want %d in 50", found.Pending, len(found.Heads), n)
+	}
+	var listed []int64
+	err = x.List(ctx, keys.Namespace{}, func(p schedule.Pending) bool {
+		listed = append(listed, p.Due.UnixMilli())
+		return true
+	})
+	if err != nil || len(listed) != n || !slices.IsSorted(listed) {
+		t.Errorf("listed %d timers, in order %v, %v; want %d", len(listed), slices.IsSorted(listed), err, n)
+	}
+	var apps []string
+	for _, shard := range x.shards() {
+		some, err := shard.Apps(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		apps = append(apps, some...)
+	}
+	if slices.Sort(apps); !slices.Equal(slices.Compact(apps), []string{"app0", "app1", "app2"}) {
+		t.Errorf("apps %q", apps)
+	}
+	fired := map[string]int{}
+	testenv.Eventually(t, 20*time.Second, func() error {
+		var wants []schedule.Want
+		for _, h := range x.survey(0).Heads {
+			wants = append(wants, schedule.Want{Partition: h.Partition})
+		}
+		var all []schedule.Firing
+		for _, c := range x.ClaimEach(ctx, wants, lease) {
+			if c.Err != nil {
+				return c.Err
+			}
+			all = append(all, c.Firings...)
+		}
+		for _, f := range all {
+			fired[f.Key.String()]++
+		}
+		if err := x.Settle(ctx, all); err != nil {
+			return err
+		}
+		if len(fired) < n {
+			return fmt.Errorf("%d of %d fired", len(fired), n)
+		}
+		return nil
+	}, "all to fire")
+	for key, times := range fired {
+		if times != 1 {
+			t.Errorf("%s fired %d times", key, times)
+		}
+	}
+	if found := x.survey(time.Hour); found.Pending+found.Firing != 0 {
+		t.Errorf("left: %+v", found)
+	}
+}
+
+// content returns what the keys of a slot hold, wherever they are.
+func (x *clusterIndex) content(slot int) map[string]string {
+	x.t.Helper()
+	all := map[string]string{}
+	for _, node := range x.cluster.Nodes {
+		rdb := node.Client()
+		names, err := rdb.ClusterGetKeysInSlot(x.t.Context(), slot, 1000).Result()
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		for _, name := range names {
+			if _, twice := all[name]; twice {
+				x.t.Errorf("%s is on two nodes", name)
+			}
+			// Asked for one by one, a node gives out what it has of a slot that moves.
+			dump, err := rdb.Pipelined(x.t.Context(), func(pipe redis.Pipeliner) error {
+				pipe.Do(x.t.Context(), "ASKING")
+				pipe.Dump(x.t.Context(), name)
+				return nil
+			})
+			if err != nil {
+				x.t.Fatal(err)
+			}
+			all[name] = dump[1].String()
+		}
+	}
+	return all
+}
+
+// While a slot moves, its keys are on two servers, and each step on it is refused
+// as a whole, at every moment of the move.
+func TestClusterSlotOnTheMove(t *testing.T) {
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	key := func(id string) string { return "a:{moving}:c:" + id }
+	p := x.Partition(key(""))
+	slot := p.Slot()
+	from := x.cluster.Master(slot)
+	to := x.cluster.Nodes[0]
+	if to == from {
+		to = x.cluster.Nodes[1]
+	}
+
+	// A partition with all of its keys, and claims to settle and to give back.
+	for _, id := range []string{"claimed", "returned"} {
+		x.set(key(id), "p", time.Millisecond)
+	}
+	var claimed []schedule.Firing
+	testenv.Eventually(t, 20*time.Second, func() error {
+		c, err := x.Claim(ctx, p, time.Hour, 0, 0)
+		claimed = append(claimed, c.Firings...)
+		if len(claimed) < 2 {
+			err = errors.Join(err, fmt.Errorf("%d claimed", len(claimed)))
+		}
+		return err
+	}, "both to be claimed")
+	for _, id := range []string{"pending", "deleted"} {
+		x.set(key(id), "p", time.Hour)
+	}
+	retry := schedule.Retry{EventID: "event-1", Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "retried"}, Due: time.Now().Add(time.Hour).UnixMilli(), Attempt: 2}
+	if _, ok, err := x.Retry(ctx, retry); err != nil || !ok {
+		t.Fatalf("retry: %v, %v", ok, err)
+	}
+	before := x.content(slot)
+
+	// The client gives up soon, as clients do.
+	hasty := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{x.cluster.Nodes[2].Addr()}, MaxRedirects: 1})
+	defer hasty.Close()
+	plan := schedule.New(hasty, 1000)
+	steps := map[string]func(ctx context.Context) error{
+		"timer_set of a new key": func(ctx context.Context) error {
+			return hasty.FCall(ctx, "timer_set", []string{key("new")}, "p", "PX", 100000).Err()
+		},
+		"timer_set of a pending key": func(ctx context.Context) error {
+			return hasty.FCall(ctx, "timer_set", []string{key("pending")}, "q", "PX", 100000).Err()
+		},
+		"timer_cancel": func(ctx context.Context) error {
+			return hasty.FCall(ctx, "timer_cancel", []string{key("pending")}).Err()
+		},
+		"timer_get": func(ctx context.Context) error {
+			return hasty.FCallRO(ctx, "timer_get", []string{key("pending")}).Err()
+		},
+		"observe": func(ctx context.Context) error {
+			hints := []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}, {Kind: schedule.Expired, Key: key("unknown")}}
+			seen, err := plan.Observe(ctx, hints, 0, time.Now().UnixMilli())
+			late, ok := errors.AsType[*schedule.MovingError](err)
+			if !ok || !slices.Equal(late.Hints, hints) || seen.Cancelled+seen.Owed > 0 {
+				t.Errorf("observe: %+v, %v; want all hints back", seen, err)
+			}
+			return err
+		},
+		"claim": func(ctx context.Context) error {
+			_, err := plan.Claim(ctx, p, lease, 0, 0)
+			return err
+		},
+		"settle":  func(ctx context.Context) error { return plan.Settle(ctx, claimed[:1]) },
+		"release": func(ctx context.Context) error { return plan.Release(ctx, claimed[1:]) },
+		"retry": func(ctx context.Context) error {
+			r := retry
+			r.EventID = "event-2"
+			_, _, err := plan.Retry(ctx, r)
+			return err
+		},
+		"audit": func(ctx context.Context) error {
+			_, _, err := plan.AuditPage(ctx, p, 0, 100, false)
+			return err
+		},
+	}
+	refuses := func(when string) {
+		t.Helper()
+		for _, name := range slices.Sorted(maps.Keys(steps)) {
+			if err := steps[name](ctx); !schedule.IsMoving(err) {
+				t.Errorf("%s, %s: %v, want TRYAGAIN", when, name, err)
+			}
+		}
+	}
+
+	x.cluster.OpenSlot(slot, from, to)
+	refuses("nothing has moved")
+	moved := 0
+	for x.cluster.MoveKeys(slot, 1, from, to) > 0 {
+		moved++
+		refuses(fmt.Sprintf("%d keys have moved", moved))
+	}
+	if moved != len(before) {
+		t.Errorf("%d keys moved, want %d", moved, len(before))
+	}
+	if after := x.content(slot); !maps.Equal(before, after) {
+		t.Errorf("the slot held\n%q\nand now\n%q", before, after)
+	}
+	if found := x.survey(time.Hour); !slices.Contains(found.Moving, p) {
+		t.Errorf("the survey finds moving %v, want %s", found.Moving, p)
+	}
+	x.cluster.CloseSlot(slot, from, to)
+
+	// Afterwards each step works, and what was deleted is cancelled.
+	if err := x.rdb.Del(ctx, key("deleted")).Err(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 20*time.Second, func() error {
+		for _, name := range slices.Sorted(maps.Keys(steps)) {
+			if name == "observe" {
+				continue
+			}
+			if err := steps[name](ctx); err != nil && !errors.Is(err, redis.Nil) {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	}, "every step to work")
+	seen, err := x.Observe(ctx, []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}}, 0, 0)
+	if err != nil || seen.Cancelled > 1 {
+		t.Errorf("observe: %+v, %v", seen, err)
+	}
+	if pending, firing, err := x.Counts(ctx, p); err != nil || pending < 2 || firing != 1 {
+		t.Errorf("%d pending, %d firing, %v; want the new one, the retries and the one that was given back", pending, firing, err)
+	}
+}
+
+// What was heard before a slot came does not count for its timers.
+func TestClusterSinceOfSlotsThatCame(t *testing.T) {
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	shards := x.shards()
+	p := shards[0].Home()
+	key := ""
+	for i := 0; key == "" || x.Partition(key) != p; i++ {
+		key = fmt.Sprintf("a:b:c:%d", i)
+	}
+	x.set(key, "p", 50*time.Millisecond)
+	testenv.Eventually(t, 20*time.Second, func() bool { return errors.Is(x.rdb.Get(ctx, key).Err(), redis.Nil) }, "the key to run out")
+	// It ran out, and was set again with another payload, before the slot came.
+	x.rdb.Set(ctx, key, "other", time.Hour)
+	claim := func(shard *schedule.Shard) schedule.Claimed {
+		t.Helper()
+		c := shard.ClaimEach(ctx, []schedule.Want{{Partition: p, Since: 0}}, lease)[0]
+		if c.Err != nil {
+			t.Fatal(c.Err)
+		}
+		return c
+	}
+	if _, err := shards[0].SetPartitions(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	if came, err := shards[0].SetPartitions(ctx, []keys.Partition{p}); err != nil || came != 1 {
+		t.Fatalf("%d came, %v", came, err)
+	}
+	if c := claim(shards[0]); len(c.Firings) != 1 || string(c.Firings[0].Payload) != "p" {
+		t.Errorf("claimed %+v, want the timer that ran out", c.Firings)
+	}
+}
+
+// A failover or SCRIPT FLUSH forgets the scripts, in the middle of anything.
+func TestClusterForgetsScripts(t *testing.T) {
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	var hints []schedule.Hint
+	for i := range 100 {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		x.rdb.Set(ctx, key, i, time.Hour)
+		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
+	}
+	for _, node := range x.cluster.Nodes {
+		node.Client().ScriptFlush(ctx)
+	}
+	if seen, err := x.Observe(ctx, hints, 0, 0); err != nil || seen.Adopted != 100 {
+		t.Errorf("%+v, %v; want 100 adopted", seen, err)
+	}
+	if err := x.TrimRetried(ctx, time.Hour); err != nil {
+		t.Error(err)
+	}
+}

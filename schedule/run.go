@@ -1,0 +1,94 @@
+package schedule
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// call is one run of a script on a partition.
+type call struct {
+	p    keys.Partition
+	args []any
+}
+
+// run runs a script on partitions and returns the replies, each with its own error,
+// in the order of the calls. In a cluster it asks each server once, all of them at
+// the same time. It does not follow redirections, but learns from them where to go
+// the next time.
+func (s *Schedule) run(ctx context.Context, script *redis.Script, calls []call) []*redis.Cmd {
+	replies := make([]*redis.Cmd, len(calls))
+	if s.cluster == nil {
+		for i, c := range calls {
+			replies[i] = script.Run(ctx, s.rdb, []string{c.p.Due()}, c.args...)
+		}
+		return replies
+	}
+	indices := map[*redis.Client][]int{}
+	for i, c := range calls {
+		server, err := s.cluster.MasterForKey(ctx, c.p.Due())
+		if err != nil {
+			replies[i] = redis.NewCmd(ctx)
+			replies[i].SetErr(err)
+			continue
+		}
+		indices[server] = append(indices[server], i)
+	}
+	var wg sync.WaitGroup
+	for server, todo := range indices {
+		wg.Go(func() {
+			todo = pipelined(ctx, server, script, calls, todo, replies)
+			if len(todo) == 0 {
+				return
+			}
+			// A failover forgets scripts, and so does SCRIPT FLUSH.
+			if err := script.Load(ctx, server).Err(); err != nil {
+				for _, i := range todo {
+					replies[i].SetErr(err)
+				}
+				return
+			}
+			pipelined(ctx, server, script, calls, todo, replies)
+		})
+	}
+	wg.Wait()
+	for _, reply := range replies {
+		if _, moved := redis.IsMovedError(reply.Err()); moved {
+			s.cluster.ReloadState(ctx)
+			break
+		}
+	}
+	return replies
+}
+
+// pipelined runs those of the calls whose indices are in todo on one server. It
+// returns the indices of those that the server did not run because it does not know
+// the script.
+func pipelined(ctx context.Context, server *redis.Client, script *redis.Script, calls []call, todo []int, replies []*redis.Cmd) (unknown []int) {
+	pipe := server.Pipeline()
+	for _, i := range todo {
+		p := calls[i].p
+		// The second key has the server refuse the script before it begins while the
+		// slot is moving and the index may be torn apart.
+		replies[i] = script.EvalSha(ctx, pipe, []string{p.Due(), p.Moving()}, calls[i].args...)
+	}
+	_, _ = pipe.Exec(ctx) // each reply has its own error
+	for _, i := range todo {
+		if redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
+			unknown = append(unknown, i)
+		}
+	}
+	return unknown
+}
+
+// IsMoving tells whether a step failed because its slot is not, or not as a whole,
+// on the server of a cluster that was asked. It changed nothing, and works again
+// once the move is over.
+func IsMoving(err error) bool {
+	_, moved := redis.IsMovedError(err)
+	_, ask := redis.IsAskError(err)
+	return moved || ask || redis.IsTryAgainError(err)
+}
