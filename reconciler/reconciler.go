@@ -409,10 +409,11 @@ func (r *Reconciler) survey(ctx context.Context) error {
 	r.OnCounts(found.Pending, found.Firing)
 	switch moving := len(found.Moving) > 0; {
 	case moving && !r.moving:
-		r.Logger.Info("timers wait, because their slots are moving from one server to another", "slots", len(found.Moving), "first", found.Moving[0].Slot())
+		r.Logger.Info("timers wait: their slots are moving from one server to another, or the cluster is down",
+			"slots", len(found.Moving), "first", found.Moving[0].Slot())
 		r.moving = true
 	case !moving && r.moving:
-		r.Logger.Info("no slot is moving any more")
+		r.Logger.Info("no timers wait any more")
 		r.moving = false
 	}
 	return nil

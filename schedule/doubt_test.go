@@ -40,7 +40,7 @@ func TestDoubtOutlivesTheNewerTimer(t *testing.T) {
 	// But one that was merely extended is no more.
 	x.do("SET", k+"2", "v1", "PX", 40)
 	x.hint("t " + k + "2")
-	x.do("PEXPIRE", k+"2", 80)
+	x.do("PEXPIRE", k+"2", 500)
 	due, _ := x.rdb.ZScore(t.Context(), keys.Single.Due(), k+"2").Result()
 	x.after(int64(due))
 	x.wants()

@@ -958,7 +958,8 @@ for i = 3, #ARGV do
     at = -1
   elseif here > 0 then
     at = first(due)
-    local lease, tombstone = first(firing), first(fired)
+    local lease, tombstone
+    if here > 1 or not at then lease, tombstone = first(firing), first(fired) end
     if at then total = total + redis.call('ZCARD', due) end
     if lease then
       firings = firings + redis.call('ZCARD', firing)

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -75,27 +79,37 @@ func (s *clusterSystem) load(prefix string, n int, first, span time.Duration) []
 	return want
 }
 
-// emptied waits until the index holds nothing but tombstones.
-func (s *clusterSystem) emptied() {
+// surveys returns what each master has.
+func (s *clusterSystem) surveys() map[string]schedule.Surveyed {
 	s.t.Helper()
+	all := map[string]schedule.Surveyed{}
 	plan := schedule.New(s.client, schedule.DefaultMaxPayload)
-	testenv.Eventually(s.t, patience, func() error {
-		var errs []error
+	s.try("survey", func() error {
+		clear(all)
 		masters, err := plan.Masters(s.t.Context())
 		for _, m := range masters {
 			server, _ := m.Server.(*redis.Client)
 			shard := plan.Shard(server)
-			if _, err := shard.SetPartitions(s.t.Context(), m.Partitions); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			found, err := shard.Survey(s.t.Context(), time.Hour, time.Hour)
-			if found.Pending+found.Firing > 0 || len(found.Moving) > 0 {
-				err = fmt.Errorf("%s: %+v", m.Addr, found)
-			}
-			errs = append(errs, err)
+			_, err1 := shard.SetPartitions(s.t.Context(), m.Partitions)
+			found, err2 := shard.Survey(s.t.Context(), time.Hour, time.Hour)
+			all[m.Addr] = found
+			err = errors.Join(err, err1, err2)
 		}
-		return errors.Join(append(errs, err)...)
+		return err
+	})
+	return all
+}
+
+// emptied waits until the index holds nothing but tombstones.
+func (s *clusterSystem) emptied() {
+	s.t.Helper()
+	testenv.Eventually(s.t, patience, func() error {
+		for addr, found := range s.surveys() {
+			if found.Pending+found.Firing > 0 || len(found.Moving) > 0 {
+				return fmt.Errorf("%s: %+v", addr, found)
+			}
+		}
+		return nil
 	}, "the index to be empty")
 }
 
@@ -105,7 +119,7 @@ func TestClusterFailoverAndMigration(t *testing.T) {
 	s := newClusterSystem(t, true)
 	p := s.start()
 	c := s.collect()
-	want := s.load("plain", 2000, 4*time.Second, 6*time.Second)
+	want := s.load("plain", 2000, 3*time.Second, 5*time.Second)
 	s.cluster.Failover(s.cluster.Nodes[3])
 	from, to := s.cluster.Nodes[1], s.cluster.Nodes[2]
 	for slot := 6000; slot < 6300; slot++ {
@@ -115,5 +129,178 @@ func TestClusterFailoverAndMigration(t *testing.T) {
 	s.expect(c, want...)
 	s.emptied()
 	p.awaitReady(true)
+	p.stop()
+}
+
+// A master is killed; what its replica has goes on, and plain timers set after the
+// failover are adopted.
+func TestClusterMasterKilled(t *testing.T) {
+	s := newClusterSystem(t, true)
+	p := s.start()
+	c := s.collect()
+	want := s.load("before", 600, 4*time.Second, 3*time.Second)
+	s.adoptedAll(600)
+	victim := s.cluster.Nodes[1]
+	if n := victim.Client().Do(t.Context(), "WAIT", 1, 10000).Val(); n != int64(1) {
+		t.Fatalf("%v replicas have the timers", n)
+	}
+	orphan := ""
+	for i := 0; orphan == "" || s.cluster.Master(keys.Slot(orphan)) != victim; i++ {
+		orphan = fmt.Sprintf("a:b:c:%d", i)
+	}
+	victim.Kill()
+	p.awaitReady(false)
+	s.durably(orphan, "p", 2*time.Second)
+	want = append(want, orphan+"=p")
+	want = append(want, s.load("after", 300, 3*time.Second, time.Second)...)
+	p.awaitReady(true)
+	s.expect(c, want...)
+	s.emptied()
+	victim.Start()
+	s.cluster.AwaitOK()
+	s.set("a:b:c:last", "p", 500*time.Millisecond)
+	s.expect(c, append(want, "a:b:c:last=p")...)
+	p.stop()
+}
+
+// adoptedAll waits until n timers are pending.
+func (s *clusterSystem) adoptedAll(n int64) {
+	s.t.Helper()
+	testenv.Eventually(s.t, patience, func() error {
+		var pending int64
+		for _, found := range s.surveys() {
+			pending += found.Pending
+		}
+		if pending != n {
+			return fmt.Errorf("%d are pending, want %d", pending, n)
+		}
+		return nil
+	}, "adoption")
+}
+
+// Three timerds share a cluster; one dies, and one master loses its functions, its
+// scripts, its flags and its subscribers.
+func TestClusterSeveralTimerds(t *testing.T) {
+	s := newClusterSystem(t, false)
+	var daemons []*daemon
+	for range 3 {
+		daemons = append(daemons, s.start())
+	}
+	c := s.collect()
+	want := s.load("several", 600, time.Second, 3*time.Second)
+	node := s.cluster.Nodes[2].Client()
+	for _, command := range [][]any{
+		{"FUNCTION", "FLUSH"}, {"SCRIPT", "FLUSH"}, {"CONFIG", "SET", "notify-keyspace-events", ""}, {"CLIENT", "KILL", "TYPE", "pubsub"},
+	} {
+		if err := node.Do(t.Context(), command...).Err(); err != nil {
+			t.Fatalf("%v: %v", command, err)
+		}
+	}
+	daemons[0].kill()
+	want = append(want, s.load("flushed", 60, 4*time.Second, time.Second)...)
+	s.expect(c, want...)
+	s.emptied()
+	for _, p := range daemons[1:] {
+		p.awaitReady(true)
+		p.stop()
+	}
+}
+
+// A slot stays open for longer than a lease: its timers wait, all others do not, and
+// nothing is lost or doubled.
+func TestClusterSlotLongOpen(t *testing.T) {
+	s := newClusterSystem(t, false)
+	p := s.start()
+	c := s.collect()
+	slot := keys.Slot("a:{x}:c:1")
+	from := s.cluster.Master(slot)
+	to := s.cluster.Nodes[0]
+	if to == from {
+		to = s.cluster.Nodes[1]
+	}
+	due := s.durably("a:{x}:c:durable", "1", 1500*time.Millisecond)
+	s.set("a:{x}:c:plain", "2", 1500*time.Millisecond)
+	s.set("a:{x}:c:deleted", "3", time.Minute)
+	s.set("a:{x}:c:later", "4", 8*time.Second)
+	s.adoptedAll(4)
+	s.cluster.OpenSlot(slot, from, to)
+	for s.cluster.MoveKeys(slot, 1, from, to) > 0 {
+		s.try("DEL", func() error { return s.client.Del(t.Context(), "a:{x}:c:deleted").Err() })
+	}
+	others := s.load("others", 100, time.Second, time.Second)
+	s.set("a:{x}:c:meanwhile", "5", 7*time.Second)
+	s.set("a:{x}:c:short", "6", 500*time.Millisecond)
+	s.expect(c, others...)
+	testenv.Eventually(t, patience, func() bool { return s.client.Time(t.Context()).Val().UnixMilli() > due+3500 }, "the time to pass")
+	s.expect(c, others...)
+	s.cluster.CloseSlot(slot, from, to)
+	// What ran out in the meantime was never read.
+	s.expect(c, append(others, "a:{x}:c:durable=1", "a:{x}:c:plain=2", "a:{x}:c:later=4", "a:{x}:c:meanwhile=5", "a:{x}:c:short=<missing>")...)
+	s.emptied()
+	p.stop()
+}
+
+func TestClusterCommands(t *testing.T) {
+	s := newClusterSystem(t, false)
+	p := s.start()
+	for name, value := range s.env {
+		t.Setenv(name, value)
+	}
+	want := []string{}
+	for i := range 30 {
+		key := fmt.Sprintf("shop:order:timeout:%d", i)
+		ok(t, "set", key, fmt.Sprintf("%dm", i+1), fmt.Sprint(i))
+		want = append(want, key)
+	}
+	var listed []string
+	for line := range strings.Lines(ok(t, "ls", "shop", "--json", "--limit", "0")) {
+		var view timerView
+		if err := json.Unmarshal([]byte(line), &view); err != nil {
+			t.Fatal(err)
+		}
+		listed = append(listed, view.Key)
+	}
+	if !slices.Equal(listed, want) {
+		t.Errorf("listed %q, want %q", listed, want)
+	}
+	if out := ok(t, "get", "shop:order:timeout:7", "--raw"); out != "7" {
+		t.Errorf("payload %q", out)
+	}
+	if out := ok(t, "cancel", "shop:order:timeout:7"); out != "cancelled\n" {
+		t.Errorf("cancel: %q", out)
+	}
+	out := ok(t, "doctor")
+	for _, node := range s.cluster.Nodes {
+		if want := "ok    redis cluster     " + node.Addr() + ": 3 masters; all 16384 slots are served"; !strings.Contains(out, want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "fail  ") {
+		t.Errorf("the doctor finds\n%s", out)
+	}
+	p.stop()
+}
+
+// A consumer asks for its timer again, in a cluster.
+func TestClusterRetry(t *testing.T) {
+	s := newClusterSystem(t, false)
+	s.env["TIMERD_RETRY"] = "*=200ms,300ms"
+	p := s.start()
+	c := s.collect()
+	s.durably("a:b:c:1", "p", 100*time.Millisecond)
+	for attempt := range 2 {
+		m := c.Wait(attempt+1, patience)[attempt]
+		if _, err := s.js.Publish(t.Context(), "timers.retry.a.b.c", m.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var attempts []int
+	for _, e := range s.events(c, 3) {
+		attempts = append(attempts, e.Attempt)
+	}
+	if !slices.Equal(attempts, []int{1, 2, 3}) {
+		t.Errorf("attempts %v", attempts)
+	}
+	s.emptied()
 	p.stop()
 }

@@ -3,6 +3,7 @@ package testenv
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,9 +54,7 @@ func Cluster(t testing.TB, masters int, replicas bool, opts ...RedisOption) *Red
 			c.do(node, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
 		}
 	}
-	for _, node := range c.Nodes[1:] {
-		c.do(node, "CLUSTER", "MEET", "127.0.0.1", c.Nodes[0].Port(), c.Nodes[0].bus)
-	}
+	c.introduce()
 	for i := masters; i < n; i++ {
 		Eventually(t, clusterTimeout, func() error {
 			return c.Nodes[i].admin().Do(t.Context(), "CLUSTER", "REPLICATE", c.ID(c.Nodes[i-masters])).Err()
@@ -63,6 +62,34 @@ func Cluster(t testing.TB, masters int, replicas bool, opts ...RedisOption) *Red
 	}
 	c.AwaitOK()
 	return c
+}
+
+// introduce has the nodes meet until each knows all. On a busy machine a handshake may be too slow
+// for the nodes, which then forget each other.
+func (c *RedisCluster) introduce() {
+	c.t.Helper()
+	Eventually(c.t, clusterTimeout, func() error {
+		var strangers error
+		for _, node := range c.Nodes {
+			if known := c.nodesKnownTo(node); known != len(c.Nodes) {
+				strangers = fmt.Errorf("%s knows %d nodes of %d", node.Addr(), known, len(c.Nodes))
+				for _, other := range c.Nodes {
+					c.do(node, "CLUSTER", "MEET", "127.0.0.1", other.Port(), other.bus)
+				}
+			}
+		}
+		return strangers
+	}, "the nodes to know each other")
+}
+
+// nodesKnownTo returns how many nodes have shaken hands with one.
+func (c *RedisCluster) nodesKnownTo(node *RedisServer) int {
+	c.t.Helper()
+	nodes, err := node.admin().ClusterNodes(c.t.Context()).Result()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.Count(nodes, "\n") - strings.Count(nodes, "handshake")
 }
 
 // clusterNode starts a node on ports of its own.
@@ -77,14 +104,25 @@ func clusterNode(t testing.TB, opts []RedisOption) *RedisServer {
 	return server
 }
 
-// AwaitOK waits until every running node finds that the cluster works, and every running replica
-// follows its master.
+// AwaitOK waits until every running node finds that the cluster works, all agree on who has which
+// slots, and every running replica follows its master.
 func (c *RedisCluster) AwaitOK() {
 	c.t.Helper()
 	Eventually(c.t, clusterTimeout, func() error {
+		agreed := ""
 		for _, node := range c.Nodes {
 			if node.Pid() == 0 {
 				continue
+			}
+			owners, err := owners(c.t, node)
+			if err != nil {
+				return err
+			}
+			if agreed == "" {
+				agreed = owners
+			}
+			if owners != agreed {
+				return fmt.Errorf("%s finds that the slots are at %s, another node at %s", node.Addr(), owners, agreed)
 			}
 			info, err := node.admin().Info(c.t.Context(), "replication").Result()
 			if err != nil {
@@ -105,6 +143,17 @@ func (c *RedisCluster) AwaitOK() {
 	}, "the cluster to work")
 }
 
+// owners returns who has which slots, as one node sees it.
+func owners(t testing.TB, node *RedisServer) (string, error) {
+	slots, err := node.admin().ClusterSlots(t.Context()).Result()
+	slices.SortFunc(slots, func(a, b redis.ClusterSlot) int { return a.Start - b.Start })
+	var b strings.Builder
+	for _, s := range slots {
+		fmt.Fprintf(&b, "%d-%d:%s ", s.Start, s.End, s.Nodes[0].ID)
+	}
+	return b.String(), err
+}
+
 // URL returns the cluster's go-redis URL.
 func (c *RedisCluster) URL() string {
 	url := "redis://" + c.Nodes[0].Addr()
@@ -121,7 +170,8 @@ func (c *RedisCluster) URL() string {
 // Client returns a new client of the cluster that is closed when the test ends.
 func (c *RedisCluster) Client() *redis.ClusterClient {
 	c.t.Helper()
-	o := &redis.ClusterOptions{MaxRedirects: 8}
+	// By itself it asks for the masters once a minute, and after a redirection.
+	o := &redis.ClusterOptions{MaxRedirects: 8, ClusterStateReloadInterval: time.Second}
 	for _, node := range c.Nodes {
 		o.Addrs = append(o.Addrs, node.Addr())
 	}
@@ -195,6 +245,7 @@ func (c *RedisCluster) Failover(replica *RedisServer) {
 		}
 		return err
 	}, "the replica to take over")
+	c.AwaitOK()
 }
 
 // OpenSlot begins to move a slot from one master to another.
