@@ -13,9 +13,15 @@ import (
 // a few hundred MB with the longest keys. Beyond it an audit is cheaper.
 const maxHints = 500_000
 
+// linger is how long expired events wait for others to be taken in with them.
+// Nearly all are of timers that have been claimed by then, and need nothing more.
+// Other hints take them along at once.
+const linger = 10 * time.Millisecond
+
 // hintBuffer holds hints between the reader, which must never wait lest Redis
 // cut it off, and the schedule. Of several hints of one kind in a row for a key
-// it keeps one: a hint has the state read that all of them led to.
+// it keeps one: a hint has the state read that all of them led to. It must not be
+// copied.
 type hintBuffer struct {
 	mu     sync.Mutex
 	hints  []schedule.Hint
@@ -24,8 +30,8 @@ type hintBuffer struct {
 	signal chan struct{}
 }
 
-func newHintBuffer() hintBuffer {
-	return hintBuffer{last: map[string]schedule.HintKind{}, signal: make(chan struct{}, 1)}
+func newHintBuffer() *hintBuffer {
+	return &hintBuffer{last: map[string]schedule.HintKind{}, signal: make(chan struct{}, 1)}
 }
 
 // add appends a hint of something that happened at heard or later. Where there
@@ -43,14 +49,24 @@ func (b *hintBuffer) add(h schedule.Hint, heard time.Time) bool {
 	}
 	if len(b.hints) == 0 {
 		b.heard = heard
+		if h.Kind == schedule.Expired {
+			time.AfterFunc(linger, b.wake)
+		}
 	}
 	b.last[h.Key] = h.Kind
 	b.hints = append(b.hints, h)
+	if h.Kind != schedule.Expired {
+		b.wake()
+	}
+	return true
+}
+
+// wake has wait look for hints.
+func (b *hintBuffer) wake() {
 	select {
 	case b.signal <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // wait returns what has gathered, as soon as there is something, and when the

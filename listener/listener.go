@@ -75,7 +75,7 @@ type Listener struct {
 	// OnRefused is called for a key in one of the namespaces that is too long.
 	OnRefused func(key string, err error)
 
-	hints      hintBuffer
+	hints      *hintBuffer
 	since      atomic.Int64
 	clock      serverClock
 	incomplete bool   // what OnComplete was last told, negated; the canary's

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -24,6 +25,13 @@ const (
 	maxBackoff   = 2 * time.Second
 	beatsToDeath = 4                    // a timerd is dead after this many sweeps without a sign of life
 	standbyStep  = 5 * time.Millisecond // how much later each rank wakes than the one before it
+	// gather is how far claims are apart at least while timers are due all the time,
+	// so that each brings several. It costs half of that in lateness, and saves more
+	// than half of the work at some thousand firings a second.
+	gather = 2 * time.Millisecond
+	// fine is how long before a claim timers give way to a precise sleep: they are up
+	// to a millisecond late in a process that has nothing else to do.
+	fine         = 1200 * time.Microsecond
 	longestSleep = time.Hour
 	claimGrace   = time.Second // for a claim under way when the process stops
 	never        = math.MaxInt64
@@ -97,6 +105,7 @@ type Reconciler struct {
 	clock      clock
 	moving     bool // what was last said about slots that are moving
 	woken      chan struct{}
+	drained    time.Time // when something was claimed last; fire's
 	gaps       chan string
 	taken      chan struct{} // partitions were taken over from another server
 }
@@ -215,14 +224,18 @@ func (r *Reconciler) fire(ctx context.Context) {
 	deadline := time.NewTimer(longestSleep)
 	defer deadline.Stop()
 	backoff := minBackoff
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.woken:
-			deadline.Reset(r.untilDue())
+	for ctx.Err() == nil {
+		if wait := r.untilClaim(); wait > fine {
+			deadline.Reset(wait - fine)
+			select {
+			case <-ctx.Done():
+			case <-r.woken:
+			case <-deadline.C:
+			}
 			continue
-		case <-deadline.C:
+		} else if wait > 0 {
+			nap(wait)
+			continue
 		}
 		err := r.drain(ctx)
 		if ctx.Err() != nil {
@@ -230,7 +243,6 @@ func (r *Reconciler) fire(ctx context.Context) {
 		}
 		if err == nil {
 			backoff = minBackoff
-			deadline.Reset(r.untilDue())
 			continue
 		}
 		if backoff == minBackoff {
@@ -242,8 +254,13 @@ func (r *Reconciler) fire(ctx context.Context) {
 		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, maxBackoff)
-		deadline.Reset(0)
 	}
+}
+
+// untilClaim returns how long to sleep before the next claim: until something is due,
+// but while there always is, until some of it has gathered.
+func (r *Reconciler) untilClaim() time.Duration {
+	return max(r.untilDue(), gather-time.Since(r.drained))
 }
 
 // untilDue returns how long to sleep before the next claim.
@@ -275,42 +292,56 @@ func (r *Reconciler) due() []schedule.Want {
 	return wants
 }
 
-// drain claims and publishes batches until nothing is due.
+// drain claims and publishes batches until nothing is due. While one is being
+// published the next is claimed.
 func (r *Reconciler) drain(ctx context.Context) error {
-	for r.untilDue() <= 0 {
+	var publishing errgroup.Group
+	publishing.SetLimit(1)
+	for {
 		if err := r.publisher.Wait(ctx); err != nil {
-			return err
+			return errors.Join(err, publishing.Wait())
 		}
-		wants := r.due()
-		claiming, done := carryThrough(ctx)
-		all := r.schedule.ClaimEach(claiming, wants, r.Lease)
-		received := time.Now()
-		done()
-		var failed error
-		for i, c := range all {
-			if err := r.claimed(ctx, wants[i], c, received); err != nil {
-				failed = err
-			}
+		firings, more, err := r.claim(ctx)
+		if len(firings) > 0 {
+			r.drained = time.Now()
+			publishing.Go(func() error { return r.publisher.Publish(ctx, firings) })
 		}
-		if failed != nil {
-			return failed
+		if err != nil || !more {
+			return errors.Join(err, publishing.Wait())
 		}
 	}
-	return nil
 }
 
-// claimed takes the outcome of a claim in and publishes what it brought.
-func (r *Reconciler) claimed(ctx context.Context, want schedule.Want, c schedule.Claimed, received time.Time) error {
-	if c.Err != nil {
-		return r.notClaimed(want, c.Err)
+// claim claims once from each partition where something is due. It returns what it
+// has claimed, also with an error, and whether there was more.
+func (r *Reconciler) claim(ctx context.Context) (firings []schedule.Firing, more bool, err error) {
+	wants := r.due()
+	more = len(wants) == claimBatch
+	claiming, done := carryThrough(ctx)
+	defer done()
+	all := r.schedule.ClaimEach(claiming, wants, r.Lease)
+	received := time.Now()
+	for i, c := range all {
+		if c.Err != nil {
+			err = errors.Join(err, r.notClaimed(wants[i], c.Err))
+			continue
+		}
+		more = r.claimed(c, received) || more
+		firings = append(firings, c.Firings...)
 	}
+	return firings, more, err
+}
+
+// claimed takes in what a claim told, and returns whether there was more to claim.
+func (r *Reconciler) claimed(c schedule.Claimed, received time.Time) (more bool) {
 	now := c.At.UnixMilli()
+	more = c.Untidy || c.Next >= 0 && c.Next <= now
 	r.mu.Lock()
 	r.clock.read(c.At, c.Sent, received)
 	if c.Next >= 0 {
 		r.learn(c.Partition, c.Next)
 	}
-	if c.Untidy || c.Next >= 0 && c.Next <= now {
+	if more {
 		r.agenda.plan(c.Partition, now)
 	}
 	r.mu.Unlock()
@@ -320,10 +351,7 @@ func (r *Reconciler) claimed(ctx context.Context, want schedule.Want, c schedule
 	if len(c.Firings) > 0 || c.Rescheduled > 0 || c.Cancelled > 0 {
 		r.OnClaimed(c)
 	}
-	if len(c.Firings) == 0 {
-		return nil
-	}
-	return r.publisher.Publish(ctx, c.Firings)
+	return more
 }
 
 // notClaimed puts a partition back on the agenda. It returns an error unless the
