@@ -95,6 +95,9 @@ func New(opts ...Option) (*Server, error) {
 // Addr returns host:port. It stays the same over restarts.
 func (s *Server) Addr() string { return ports.Address(s.port) }
 
+// Port is that of Addr.
+func (s *Server) Port() int { return s.port }
+
 // URL returns the server's go-redis URL for a database.
 func (s *Server) URL(db int) string { return fmt.Sprintf("redis://%s/%d", s.Addr(), db) }
 
