@@ -247,12 +247,16 @@ func (j *judge) message(key string, m history.Message, due int64) {
 	j.report.Lateness = append(j.report.Lateness, Sample{m.Stored - m.Due, j.phase(m.Due)})
 }
 
-// phase returns the kind of the fault that began last before a time and had not ended.
+// before and after a fault, in ms, what is due is put down to it too: what was on its way when it
+// began, and what was due while timerd had not yet noticed that it was not ready.
+const before, after = 100, 2000
+
+// phase returns the kind of the fault that began last before a time and was not over.
 func (j *judge) phase(at int64) string {
 	phase, from := Calm, int64(0)
 	for _, f := range j.h.Faults {
 		ready := cmp.Or(f.Ready, j.h.End.At)
-		if !f.Seen && f.From <= at && at <= ready && f.From >= from {
+		if !f.Seen && f.From-before <= at && at <= ready+after && f.From >= from {
 			phase, from = f.Kind, f.From
 		}
 	}
