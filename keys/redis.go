@@ -19,10 +19,10 @@ const (
 	CanaryPrefix = "timerd:canary:"
 )
 
-// CanaryKey returns the key whose events tell the timerd of the given instance
+// CanaryKey returns the nth of the keys whose events tell the timerd of the given instance
 // id that its subscription to the server of a partition works.
-func CanaryKey(p Partition, instance string) string {
-	return CanaryPrefix + "{" + string(p) + "}" + instance
+func CanaryKey(p Partition, instance string, n int) string {
+	return CanaryPrefix + "{" + string(p) + "}" + instance + "-" + strconv.Itoa(n)
 }
 
 // ParseWake reads a message on WakeChannel that announces a due time.

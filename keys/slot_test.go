@@ -26,8 +26,8 @@ func TestEverySlotHasATagOfItsOwn(t *testing.T) {
 	seen := map[Partition]int{Single: -1}
 	for slot := range Slots {
 		p := SlotPartition(slot)
-		if p.Slot() != slot || Slot(p.Due()) != slot || Slot(CanaryKey(p, "host-1")) != slot {
-			t.Fatalf("the keys of slot %d hash to %d, %d and %d", slot, p.Slot(), Slot(p.Due()), Slot(CanaryKey(p, "host-1")))
+		if p.Slot() != slot || Slot(p.Due()) != slot || Slot(CanaryKey(p, "host-1", 1)) != slot {
+			t.Fatalf("the keys of slot %d hash to %d, %d and %d", slot, p.Slot(), Slot(p.Due()), Slot(CanaryKey(p, "host-1", 1)))
 		}
 		if other, taken := seen[p]; taken {
 			t.Fatalf("slots %d and %d share the tag %q", slot, other, p)

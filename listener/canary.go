@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -19,16 +20,25 @@ import (
 // one before it, whose TTL has run out. Each of the events that this causes
 // stands for a class of them. A canary that stays away tells of lost flags, of
 // a server that is no longer the master, of a connection that is half open.
+// Consecutive ones have different keys, and events keep their order, so one that
+// comes before that of an earlier canary tells that some were lost in between.
 type canary struct {
 	l     *Listener
-	key   string
-	runID string // of the server
-	deaf  bool   // expired events stay away
+	keys  []string // taken in turn
+	next  int      // index of the next one
+	runID string   // of the server
+	deaf  bool     // expired events stay away
 
 	mu    sync.Mutex
-	sent  map[string][]time.Time // event -> when the canaries without it were sent
-	flows map[string]bool        // event -> whether it ever came in this session
-	heard time.Time              // what comes from now on happened then or later
+	sent  map[string][]sending // event -> the canaries without it, of each key the last
+	flows map[string]bool      // event -> whether it ever came in this session
+	heard time.Time            // what comes from now on happened then or later
+}
+
+// sending is one canary.
+type sending struct {
+	key string
+	at  time.Time
 }
 
 // canaryEvents returns the events of a canary, and the flags that they need.
@@ -36,29 +46,38 @@ func canaryEvents() map[string]string {
 	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
 }
 
-func newCanary(l *Listener, key string) *canary {
-	return &canary{l: l, key: key, sent: map[string][]time.Time{}, flows: map[string]bool{}, heard: time.Now()}
+// newCanary returns the canary of a session. It has a key more than can be on their
+// way before they count as lost.
+func newCanary(l *Listener) *canary {
+	c := &canary{l: l, sent: map[string][]sending{}, flows: map[string]bool{}, heard: time.Now()}
+	for n := range 2 + int(l.CanaryTimeout/l.CanaryInterval) {
+		c.keys = append(c.keys, keys.CanaryKey(l.observer.Home(), l.instance, n))
+	}
+	return c
 }
 
 // seen notes that one of the canary's events came. The first of a session shows
-// that events flow.
-func (c *canary) seen(event string) {
+// that events flow. It returns an error if earlier ones were lost.
+func (c *canary) seen(key, event string) error {
 	c.mu.Lock()
-	first := len(c.flows) == 0
-	c.flows[event] = true
-	// What stayed away for too long does not come any more.
-	waiting := slices.DeleteFunc(c.sent[event], func(sent time.Time) bool { return time.Since(sent) > c.l.CanaryTimeout })
-	c.sent[event] = waiting
-	if len(waiting) > 0 {
-		c.sent[event] = waiting[1:]
-		if waiting[0].After(c.heard) {
-			c.heard = waiting[0]
-		}
-	}
-	c.mu.Unlock()
-	if first {
+	defer c.mu.Unlock()
+	if len(c.flows) == 0 {
 		c.l.setState(nil)
 	}
+	c.flows[event] = true
+	waiting := c.sent[event]
+	i := slices.IndexFunc(waiting, func(s sending) bool { return s.key == key })
+	if i < 0 {
+		return nil // of an earlier session
+	}
+	c.sent[event] = waiting[i+1:]
+	if waiting[i].at.After(c.heard) {
+		c.heard = waiting[i].at
+	}
+	if i > 0 {
+		return fmt.Errorf("keyspace events were lost: %d canaries stayed away, but one sent after them came back", i)
+	}
+	return nil
 }
 
 // heardSince returns a time that nothing precedes that comes from now on.
@@ -115,15 +134,9 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		if c.complete() {
 			c.l.missing = ""
 		}
-		switch deaf := slices.Contains(overdue, "Ex"); {
-		case deaf && !c.deaf:
+		if deaf := slices.Contains(overdue, "Ex"); deaf && !c.deaf {
 			c.l.setSince(schedule.NoEvents)
-			c.deaf = true
-		case !deaf && c.deaf && c.flowing():
-			if err := c.l.hearFromNowOn(ctx); err != nil {
-				return err
-			}
-			c.deaf = false
+			c.deaf = true // for the rest of the session
 		}
 		if adopting && c.l.incomplete {
 			c.l.incomplete = false
@@ -149,17 +162,20 @@ func (c *canary) complete() bool {
 // send sends one canary. It tells whether the server is another one than
 // before, or has restarted.
 func (c *canary) send(ctx context.Context) (restarted bool, err error) {
+	key, before := c.keys[c.next], c.keys[(c.next+len(c.keys)-1)%len(c.keys)]
+	c.next = (c.next + 1) % len(c.keys)
 	c.mu.Lock()
 	for event := range canaryEvents() {
-		c.sent[event] = append(c.sent[event], time.Now())
+		waiting := append(c.sent[event], sending{key, time.Now()})
+		c.sent[event] = waiting[max(len(waiting)-len(c.keys), 0):]
 	}
 	c.mu.Unlock()
 	var info *redis.StringCmd
 	var clock *redis.TimeCmd
 	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		info = pipe.Info(ctx, "server")
-		pipe.Exists(ctx, c.key)
-		pipe.Set(ctx, c.key, "", c.l.CanaryInterval/2)
+		pipe.Exists(ctx, before)
+		pipe.Set(ctx, key, "", c.l.CanaryInterval/2)
 		clock = pipe.Time(ctx)
 		return nil
 	})
@@ -186,7 +202,7 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	adopting = true
 	for event, flags := range canaryEvents() {
 		waiting := c.sent[event]
-		late := len(waiting) > 0 && time.Since(waiting[0]) > c.l.CanaryTimeout
+		late := len(waiting) > 0 && time.Since(waiting[0].at) > c.l.CanaryTimeout
 		if late {
 			overdue = append(overdue, flags)
 		}

@@ -158,8 +158,7 @@ func (l *Listener) Run(ctx context.Context) {
 type session struct {
 	*Listener
 	sub       *redis.PubSub
-	canary    *canary
-	canaryKey string
+	canary *canary
 	// followed has the apps in none of the namespaces for whose timers the
 	// function library was called; asked has the patterns of their keys.
 	followed, asked map[string]bool
@@ -172,8 +171,7 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil)
 	flagsErr := enableFlags(ctx, l.rdb)
 
-	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canaryKey: keys.CanaryKey(l.observer.Home(), l.instance), followed: map[string]bool{}, asked: map[string]bool{}}
-	s.canary = newCanary(l, s.canaryKey)
+	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l), followed: map[string]bool{}, asked: map[string]bool{}}
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
 	unsubscribe := func() { _ = s.sub.Close() }
@@ -241,7 +239,10 @@ func (l *Listener) hearFromNowOn(ctx context.Context) error {
 // subscribe subscribes to what every session needs and waits until the server
 // has confirmed it.
 func (s *session) subscribe(ctx context.Context) error {
-	channels := []string{keys.ExpiredChannel(s.db), keys.KeyspacePrefix(s.db) + s.canaryKey, keys.WakeChannel}
+	channels := []string{keys.ExpiredChannel(s.db), keys.WakeChannel}
+	for _, key := range s.canary.keys {
+		channels = append(channels, keys.KeyspacePrefix(s.db)+key)
+	}
 	patterns := make([]string, len(s.namespaces))
 	for i, n := range s.namespaces {
 		patterns[i] = keys.KeyspacePattern(s.db, n)
@@ -334,9 +335,8 @@ func (s *session) take(ctx context.Context, m *redis.Message) error {
 			return nil
 		}
 	}
-	if key == s.canaryKey {
-		s.canary.seen(event)
-		return nil
+	if slices.Contains(s.canary.keys, key) {
+		return s.canary.seen(key, event)
 	}
 	parsed, fault := keys.Parse(key)
 	ours := !errors.Is(fault, keys.ErrNotTimer) && s.namespaces.Match(parsed)

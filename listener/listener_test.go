@@ -430,3 +430,40 @@ func TestNoticesABlackHole(t *testing.T) {
 	e.gapAfter(n)
 	e.adopts("a:b:c:after")
 }
+
+// Events that were lost for a moment, too short for a canary to count as lost, are a
+// gap all the same.
+func TestNoticesAMomentaryLoss(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	rdb := server.Client()
+	e := listen(t, rdb, server.Client(), "*", func(l *listener.Listener) { l.CanaryTimeout = 100 * l.CanaryInterval })
+	e.healthy()
+	e.adopts("a:b:c:before")
+	canaries := func() string {
+		return infoField(rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_set:")
+	}
+	// Of a class of events alone, or of all.
+	for _, flags := range []string{"", "KEg$e", "KExge", "KEx$e"} {
+		n := e.gapsSeen()
+		if err := rdb.ConfigSet(t.Context(), "notify-keyspace-events", flags).Err(); err != nil {
+			t.Fatal(err)
+		}
+		// Three canaries: the last but one has run out and been touched.
+		for range 3 {
+			before := canaries()
+			testenv.Eventually(t, bound, func() bool { return canaries() != before }, "a canary")
+		}
+		if err := rdb.ConfigSet(t.Context(), "notify-keyspace-events", "KEA").Err(); err != nil {
+			t.Fatal(err)
+		}
+		e.gapAfter(n)
+	}
+}
+
+// infoField returns the rest of the line of an INFO reply that begins with name.
+func infoField(info, name string) string {
+	_, rest, _ := strings.Cut(info, name)
+	value, _, _ := strings.Cut(rest, "\r\n")
+	return value
+}

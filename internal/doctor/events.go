@@ -63,7 +63,7 @@ func (d *Redis) tryEvents(ctx context.Context, r *report, fix string) {
 func (d *Redis) missingEvents(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
-	probe := keys.CanaryKey(d.Home, "doctor-"+nonce())
+	probe := keys.CanaryKey(d.Home, "doctor-"+nonce(), 0)
 	channels := []string{keys.KeyspacePrefix(d.DB) + probe, keys.ExpiredChannel(d.DB)}
 	sub := d.rdb.Subscribe(ctx, channels...)
 	defer func() { _ = sub.Close() }()

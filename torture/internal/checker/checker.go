@@ -170,8 +170,8 @@ func (j *judge) key(key string, t *timeline) {
 	}
 }
 
-// match assigns messages to the firings that they are of and returns those of none. A
-// firing that has to come has the first choice.
+// match assigns messages to the firings that they are of and returns those of none. Of
+// firings with the same due time, one that has to come has the first choice.
 func (j *judge) match(t *timeline, messages []history.Message) (spare []history.Message) {
 	ids := map[string]bool{}
 	for _, m := range messages {
@@ -181,7 +181,7 @@ func (j *judge) match(t *timeline, messages []history.Message) (spare []history.
 		ids[m.Stream+m.ID] = true
 		var best *firing
 		for _, f := range t.firings {
-			if f.matches(m) && (best == nil || rank(f) > rank(best)) {
+			if f.matches(m) && (best == nil || rank(f, m) > rank(best, m)) {
 				best = f
 			}
 		}
@@ -194,13 +194,17 @@ func (j *judge) match(t *timeline, messages []history.Message) (spare []history.
 	return spare
 }
 
-// rank says how much a firing wants one more message.
-func rank(f *firing) int {
-	wants := map[force]int{must: 3, may: 2, mustNot: 1}[f.force]
+// rank says how well one more message suits a firing: first of all by its due time, because some
+// have almost the same.
+func rank(f *firing, m history.Message) int {
+	rank := map[force]int{must: 3, may: 2, mustNot: 1}[f.force]
 	if len(f.seen) > 0 {
-		wants -= 3
+		rank -= 3
 	}
-	return wants
+	if f.from <= m.Due && m.Due <= f.to {
+		rank += 10
+	}
+	return rank
 }
 
 // firing judges one firing and the messages that are of it.
@@ -243,12 +247,16 @@ func (j *judge) message(key string, m history.Message, due int64) {
 	j.report.Lateness = append(j.report.Lateness, Sample{m.Stored - m.Due, j.phase(m.Due)})
 }
 
-// phase returns the kind of the fault that began last before a time and had not ended.
+// before and after a fault, in ms, what is due is put down to it too: what was on its way when it
+// began, and what was due while timerd had not yet noticed that it was not ready.
+const before, after = 100, 2000
+
+// phase returns the kind of the fault that began last before a time and was not over.
 func (j *judge) phase(at int64) string {
 	phase, from := Calm, int64(0)
 	for _, f := range j.h.Faults {
 		ready := cmp.Or(f.Ready, j.h.End.At)
-		if !f.Seen && f.From <= at && at <= ready && f.From >= from {
+		if !f.Seen && f.From-before <= at && at <= ready+after && f.From >= from {
 			phase, from = f.Kind, f.From
 		}
 	}

@@ -206,6 +206,12 @@ func TestVerdicts(t *testing.T) {
 			op := w.do(1000, history.Op{Kind: history.Expire, Key: key, TTL: 9000, Reply: "1"})
 			w.emit(key, op.Due, 1, "p")
 		}, "resurrected"},
+		{"moved there and back, almost", []history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
+			w.set(0, history.Timer, key, "p", 5000)
+			w.do(1000, history.Op{Kind: history.Expire, Key: key, TTL: 9000, Reply: "1"})
+			op := w.do(4000, history.Op{Kind: history.Expire, Key: key, TTL: 998, Reply: "1"})
+			w.emit(key, op.Due, 1, "p")
+		}, ""},
 		{"a live key is not found", nil, func(w *world) {
 			w.set(0, history.Timer, key, "p", 5000)
 			w.do(1000, history.Op{Kind: history.Expire, Key: key, TTL: 9000, Reply: "0"})

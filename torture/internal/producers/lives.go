@@ -206,7 +206,7 @@ func (l *life) edge() {
 }
 
 // patience is how long a consumer waits for an event that is due.
-const patience = 30 * time.Second
+const patience = 15 * time.Second
 
 // await waits for the next event of the key.
 func (l *life) await(events <-chan received) (received, bool) {

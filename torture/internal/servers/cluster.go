@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
@@ -23,6 +25,7 @@ const (
 type ClusterRedis struct {
 	group
 	ids    []string // node ids
+	buses  []int    // ports of the cluster bus
 	client *redis.ClusterClient
 }
 
@@ -37,7 +40,13 @@ func newCluster(ctx context.Context) (*ClusterRedis, error) {
 func (c *ClusterRedis) start(ctx context.Context) error {
 	var addrs []string
 	for range 2 * clusterMasters {
+		bus, err := ports.Free()
+		if err != nil {
+			return err
+		}
+		c.buses = append(c.buses, bus)
 		server, err := c.add(
+			redisserver.Config("cluster-port", strconv.Itoa(bus)),
 			redisserver.Config("cluster-enabled", "yes"), redisserver.Config("cluster-node-timeout", "3000"),
 			redisserver.Config("cluster-replica-validity-factor", "0"),
 		)
@@ -73,14 +82,8 @@ func (c *ClusterRedis) join(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, server := range c.servers[1:] {
-		host, port, err := net.SplitHostPort(server.Addr())
-		if err != nil {
-			return err
-		}
-		if err := c.clients[0].Do(ctx, "CLUSTER", "MEET", host, port).Err(); err != nil {
-			return err
-		}
+	if err := poll.Until(startTimeout, func() error { return c.meet(ctx) }); err != nil {
+		return err
 	}
 	for i, client := range c.clients[clusterMasters:] {
 		// It has to have heard of its master.
@@ -91,6 +94,27 @@ func (c *ClusterRedis) join(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// meet has all nodes meet, and fails until they all know each other: on a busy machine a
+// handshake may be too slow for them.
+func (c *ClusterRedis) meet(ctx context.Context) (strangers error) {
+	for i, client := range c.clients {
+		nodes, err := client.Do(ctx, "CLUSTER", "NODES").Text()
+		if err != nil {
+			return err
+		}
+		if known := strings.Count(nodes, "\n") - strings.Count(nodes, "handshake"); known == len(c.servers) {
+			continue
+		}
+		strangers = fmt.Errorf("%s does not know all others:\n%s", c.servers[i].Addr(), nodes)
+		for j, other := range c.servers {
+			if err := client.Do(ctx, "CLUSTER", "MEET", "127.0.0.1", other.Port(), c.buses[j]).Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return strangers
 }
 
 // whole waits until each master has its replica and all agree that the cluster works.

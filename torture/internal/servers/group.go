@@ -23,6 +23,7 @@ type group struct {
 
 // add starts a server.
 func (g *group) add(opts ...redisserver.Option) (*redisserver.Server, error) {
+	opts = append(opts, redisserver.Config("repl-diskless-sync-delay", "0"))
 	server, err := redisserver.New(config(opts...)...)
 	if err != nil {
 		return nil, err

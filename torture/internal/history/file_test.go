@@ -1,0 +1,46 @@
+package history_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+func TestReadIsTheInverseOfWrite(t *testing.T) {
+	run := history.Run{Seed: 7, Shape: "several", Timerds: 3, Began: 1}
+	op := history.Op{Key: "a:b:c:\"1\"", Kind: history.Timer, Payload: "é\n", Outcome: history.Unknown, Error: "EOF", Invoked: 2, Ended: 3}
+	fault := history.Fault{Kind: "redis cut", Effect: history.Deafens, Timerds: []int{1}, From: 4, Healed: 5, Hearing: 6, Ready: 5}
+	message := history.Message{Stream: history.FiredStream, Seq: 9, Stored: 7, ID: "x", Key: op.Key, Due: 6, Attempt: 1}
+	end := history.End{At: 8, Drained: true}
+	path := filepath.Join(t.TempDir(), "history")
+	w, err := history.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []history.Record{{Run: &run}, {Op: &op}, {Fault: &fault}, {Message: &message}, {End: &end}} {
+		w.Write(r)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := history.Read(bytes.NewReader(b))
+	want := &history.History{
+		Run: run, Ops: []history.Op{op}, Faults: []history.Fault{fault}, Messages: []history.Message{message}, End: end,
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read %+v, %v; want %+v", got, err, want)
+	}
+	broken := b[:bytes.LastIndexByte(b[:len(b)-1], '\n')+1]
+	if _, err := history.Read(bytes.NewReader(broken)); err == nil || !strings.Contains(err.Error(), "no end") {
+		t.Errorf("a history without an end: %v", err)
+	}
+}
