@@ -186,6 +186,7 @@ func TestIntakesShareTheWork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	<-d.js.PublishAsyncComplete()
 	d.empty()
 	if pending, firing := d.timers(); pending != n || firing != 0 {
 		t.Errorf("%d pending and %d firing, want %d and 0", pending, firing, n)

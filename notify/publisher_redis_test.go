@@ -28,7 +28,7 @@ func newPlan(t *testing.T) *plan {
 	server := testenv.Redis(t)
 	// Time limits that let a test see several tries while Redis is away.
 	rdb := server.Client(func(o *redis.Options) {
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.MaxRetries = 200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond, -1
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.MaxRetries = time.Second, time.Second, time.Second, -1
 	})
 	p := &plan{Schedule: schedule.New(rdb, schedule.DefaultMaxPayload), server: server, rdb: rdb}
 	if err := p.Load(t.Context()); err != nil {

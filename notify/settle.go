@@ -14,7 +14,7 @@ const (
 	settleBatch = 256
 	// settleGather is how long acknowledged firings wait for others to be settled
 	// with. They are published, so it delays nothing.
-	settleGather = 5 * time.Millisecond
+	settleGather = 20 * time.Millisecond
 	// callTimeout bounds one call to the settler.
 	callTimeout = 5 * time.Second
 

@@ -40,45 +40,6 @@ func TestExpiredEventsSomeTimeAfterAFiring(t *testing.T) {
 	x.empty()
 }
 
-// One batch of hints holds the end of one life of a key and the begin of another.
-func TestLivesInOneBatch(t *testing.T) {
-	x := newIndex(t)
-	x.do("SET", k, "first", "PX", 5)
-	x.expire(k)
-	x.do("SET", k, "second", "PX", 60000)
-	x.hint("t "+k, "x "+k, "t "+k)
-	x.wants(k + " expired status 1")
-	if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
-		t.Error("the second life is not pending")
-	}
-}
-
-// The newer timer fires before the event arrives that makes the older one owed.
-func TestDoubtOutlivesTheNewerTimer(t *testing.T) {
-	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 40)
-	x.hint("t " + k)
-	x.expire(k)
-	x.do("SET", k, "v2", "PX", 40)
-	x.wants()
-	x.expire(k)
-	x.wants(k + " deadline v2")
-	x.hint("x "+k, "t "+k, "x "+k)
-	x.wants(k + " expired v1")
-
-	// But one that was merely extended is no more.
-	x.do("SET", k+"2", "v1", "PX", 40)
-	x.hint("t " + k + "2")
-	x.do("PEXPIRE", k+"2", 80)
-	due, _ := x.rdb.ZScore(t.Context(), keys.Single.Due(), k+"2").Result()
-	x.after(int64(due))
-	x.wants()
-	x.expire(k + "2")
-	x.wants(k + "2 deadline v1")
-	x.hint("t "+k+"2", "x "+k+"2")
-	x.wants()
-}
-
 func TestNXAfterADeletionNobodyHeardOf(t *testing.T) {
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "deleted", "PX", 60000)
@@ -244,44 +205,6 @@ func TestOldExpiredEvents(t *testing.T) {
 	if due := x.do("ZSCORE", keys.Single.Due(), k); due == nil {
 		t.Error("the newer timer is gone")
 	}
-}
-
-// The hint of an earlier change comes after the claim that left the timer in
-// doubt, and before the event that it ran out.
-func TestDoubtAndAnEarlierHint(t *testing.T) {
-	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 60)
-	x.hint("t " + k)
-	due, _ := x.do("PEXPIRETIME", k).(int64)
-	x.do("APPEND", k, "+")
-	x.hint("t " + k)
-	x.expire(k)
-	x.do("SET", k, "v2", "PX", 60000)
-	x.wants()
-	x.hint("t "+k, "x "+k, "t "+k)
-	firings := x.wants(k + " expired v1+")
-	if firings[0].Due != due {
-		t.Errorf("due %d, want %d", firings[0].Due, due)
-	}
-}
-
-// Two lives of a key have run out before any event of them arrives.
-func TestTwoLivesInDoubt(t *testing.T) {
-	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 40)
-	x.hint("t " + k)
-	for _, v := range []string{"v2", "v3"} {
-		x.expire(k)
-		x.do("SET", k, v, "PX", 400)
-		if v == "v2" {
-			x.wants()
-		}
-	}
-	x.wants(k + " deadline v2")
-	x.hint("x "+k, "t "+k, "x "+k, "t "+k)
-	x.wants(k + " expired v1")
-	x.expire(k)
-	x.wants(k + " deadline v3")
 }
 
 // A record that nobody can read harms nobody else.

@@ -145,3 +145,47 @@ func TestTrimRetried(t *testing.T) {
 		}
 	}
 }
+
+// An event's id is made of key, due time and attempt, whoever decided the attempt
+// and whether or not it is still on its way.
+func TestRetryNeverSharesAnID(t *testing.T) {
+	for name, set := range map[string][]any{
+		"stated":             {"FCALL", "timer_set", 1, k, `{"attempt":2}`, "PX", 30},
+		"stated in escapes":  {"SET", k, `{"\u0061ttempt":2}`, "PX", 30},
+		"given to timer_set": {"FCALL", "timer_set", 1, k, "p", "PX", 30, "ATTEMPT", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, when := range []string{"due", "claimed", "settled"} {
+				x := newIndex(t)
+				x.do(set...)
+				x.hint("t " + k)
+				due, _ := x.do("PEXPIRETIME", k).(int64)
+				x.after(due)
+				if when != "due" {
+					firings, _ := x.claim()
+					if when == "settled" {
+						if err := x.Settle(t.Context(), firings); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if got := x.retry("id", due, 2, "r"); got != due-1 {
+					t.Errorf("the other one is %s: the retry is due at %d, want %d", when, got, due-1)
+				}
+				if got := x.retry("id2", due, 2, "r"); got != due-2 {
+					t.Errorf("the other one is %s: a second retry is due at %d, want %d", when, got, due-2)
+				}
+			}
+		})
+	}
+
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60000)
+	due := x.retry("id", x.redisNow()+100, 2, "r")
+	x.do("FCALL", "timer_set", 1, k, `{"attempt":2}`, "PXAT", due)
+	x.after(due)
+	firings, _ := x.claim()
+	if len(firings) != 2 || firings[0].Due == firings[1].Due {
+		t.Errorf("%+v, want two firings with different due times", firings)
+	}
+}

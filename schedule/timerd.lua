@@ -18,15 +18,19 @@ The index, with t for the hash tag:
   timerd:{t}:apps        SET   apps that timer_set was called for
 
 Times are unix ms on this server's clock. A member is a timer's key, ":?:key"
-for a doubt (see contest), ":d:key" for a doubt that was dismissed, or ":due.attempt:key" for a retry that waits beside a
-newer timer of its key; data has their names in ":b:key". No timer key begins
-with a colon. A ref is "due:attempt:key". A record is "<attempt><flags>:<payload>": the attempt is
+for a doubt (see contest), ":d:key" for a doubt that was dismissed, or
+":due.attempt:key" for a retry that waits beside a newer timer of its key; data
+has their names in ":b:key". No timer key begins with a colon. A ref is
+"due:attempt:key". A record is "<attempt><flags>:<payload>": the attempt is
 timerd's own count, empty where the payload decides, and the flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
+The record of a doubt is "<due>/<record>", or "<due>!/<record>" where the timer
+counts as run out.
 A tombstone is a timer's key that lately fired, or ":c:key" for one that was
 cancelled after its key had run out; both explain an expired event yet to come.
-":u:key" says that a timer was cancelled since its key last fired.
+":u:key" says that a timer was cancelled since its key last fired. ":i:due:key"
+stands for a firing whose attempt may be above 1, so that no retry gets its id.
 
 Every step moves a timer as a whole: it is in due or in firing, never in both
 and never in neither, until it is cancelled or settled. So a script that never
@@ -48,7 +52,7 @@ local FRESH, OLD = 4000, 3000
 local SKEW = 2000
 -- How long a tombstone is kept, in ms, and how many one call removes at most:
 -- more than one claim adds, so that they never pile up.
-local REMEMBER, TRIM = 60000, 256
+local REMEMBER, TRIM = 60000, 320
 
 local now, due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, apps_key
 
@@ -94,6 +98,28 @@ local function flagged(record, flag)
   return (string.gsub(record, '^%d*', '%0' .. flag, 1))
 end
 
+-- states_attempt tells whether a payload may state its attempt: it may be that of
+-- a JSON object with a field attempt, written with escapes or without.
+local function states_attempt(payload)
+  return string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
+end
+
+-- identity returns the tombstone that keeps retries from getting the id of a
+-- firing, or nil where none can: they have attempts above 1.
+local function identity(key, due, record)
+  local attempt = string.match(record, '^%d*')
+  if attempt == '1' or attempt == '' and not states_attempt(record) then return nil end
+  return ':i:' .. int(due) .. ':' .. key
+end
+
+-- bury adds the tombstones of a firing to the arguments of a ZADD.
+local function bury(tombstones, key, due, record)
+  local n = #tombstones
+  tombstones[n + 1], tombstones[n + 2] = now, key
+  local id = identity(key, due, record)
+  if id then tombstones[n + 3], tombstones[n + 4] = now + REMEMBER, id end
+end
+
 -- fire puts a firing where it is owed or, with a lease end, claimed. A ref that
 -- is taken belongs to another firing of the same due time: this one moves back
 -- by 1 ms, because forward might be too early. It returns the ref.
@@ -105,8 +131,53 @@ local function fire(key, due, record, lease_end)
     ref = int(due) .. ':' .. attempt .. ':' .. key
   end
   redis.call('HSET', firingdata_key, ref, record)
-  redis.call('ZADD', fired_key, now, key)
+  local tombstones = {}
+  bury(tombstones, key, due, record)
+  redis.call('ZADD', fired_key, unpack(tombstones))
   return ref
+end
+
+-- How many timers are fired in one go, for fewer commands; and not more, because
+-- their payloads are read before there is known to be room for them.
+local GROUP = 32
+
+-- fire_all moves pending timers, with their due times and records, to where fire
+-- puts them: for each group of commands instead of for each timer. It returns
+-- their refs.
+local function fire_all(members, dues, records, lease_end)
+  local refs, firing, firingdata, tombstones = {}, {}, {}, {}
+  if #members == 0 then return refs end
+  for i = 1, #members do
+    local attempt = string.match(records[i], '^%d*')
+    refs[i] = int(dues[i]) .. ':' .. attempt .. ':' .. members[i]
+    firing[2 * i - 1], firing[2 * i] = lease_end, refs[i]
+    firingdata[2 * i - 1], firingdata[2 * i] = refs[i], records[i]
+    bury(tombstones, members[i], dues[i], records[i])
+  end
+  redis.call('ZREM', due_key, unpack(members))
+  redis.call('HDEL', data_key, unpack(members))
+  local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
+  for i = 1, #members do
+    if taken[i] then -- by another firing, which stays as it is
+      refs[i] = fire(members[i], dues[i], records[i], lease_end)
+      firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
+    end
+  end
+  redis.call('ZADD', firing_key, unpack(firing))
+  redis.call('HSET', firingdata_key, unpack(firingdata))
+  redis.call('ZADD', fired_key, unpack(tombstones))
+  return refs
+end
+
+-- fire_retry is fire for a retry. The id of an event knows no refs: it is made of
+-- the key, the due time and the attempt, which a payload may have stated. So the
+-- retry moves back from the due time of any firing that may have its attempt.
+local function fire_retry(key, due, record, lease_end)
+  while pending(key) == due or redis.call('ZSCORE', firing_key, int(due) .. '::' .. key)
+    or redis.call('ZSCORE', fired_key, ':i:' .. int(due) .. ':' .. key) do
+    due = due - 1
+  end
+  return fire(key, due, record, lease_end)
 end
 
 -- owe moves a pending timer to where it is owed, safe from being overwritten.
@@ -210,51 +281,65 @@ local function ran_out(key, due, record)
 end
 
 -- contest decides about a timer that the index has due while its key lives on,
--- with a later TTL or with none. Either the key changed before the due time and
+-- with another TTL or with none. Either the key changed before the due time and
 -- we have not heard, so nothing is owed; or it ran out, is owed, and was set
 -- again. since is from when on the caller has heard every event.
 --   In the second case Redis told so with an expired event before anything else.
 -- If the caller has heard every event since the due time, it is the first case,
 -- unless that event is still on its way: so the old timer stays as a doubt until
 -- GRACE is over, and the event makes it owed after all.
---   Without events ran_out tells.
+--   Without events ran_out tells. It is asked now in any case: later the newer
+-- timer may have fired or been cancelled, and the key says nothing any more.
 -- lease_end is that of the claimer, or 0. It returns the ref of an owed firing
 -- or nil; the key's own state is not yet taken in.
 local function contest(key, due, since, lease_end)
   local record = redis.call('HGET', data_key, key) or 'm:'
-  if due >= since then
-    if redis.call('HSETNX', data_key, ':?:' .. key, int(due) .. '/' .. record) == 1 then
-      redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
-      return nil
-    end
-    -- One is in doubt already, so events are late by more than a whole life.
-    if not ran_out(key, due, record) then return nil end
-  elseif not ran_out(key, due, record) then
+  local owed = ran_out(key, due, record)
+  -- Where one is in doubt already, events are late by more than a whole life.
+  if due >= since
+    and redis.call('HSETNX', data_key, ':?:' .. key, int(due) .. (owed and '!/' or '/') .. record) == 1 then
+    redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
     return nil
   end
+  if not owed then return nil end
   forget(key)
   return fire(key, due, record, lease_end)
 end
 
--- doubt takes what contest left in doubt out of the schedule, or with the prefix
--- ":d:" what was dismissed. It returns when that was due, and its record; or nil.
-local function doubt(key, prefix)
-  local member = (prefix or ':?:') .. key
-  local due, record = string.match(redis.call('HGET', data_key, member) or '', '^(%d+)/(.*)$')
-  if due then forget(member) end
-  return tonumber(due), record
+-- doubted returns when what contest left in doubt was due, its record, and
+-- whether it counts as run out; or nil. With the prefix ":d:" it does so for what
+-- was dismissed.
+local function doubted(key, prefix)
+  local about = redis.call('HGET', data_key, (prefix or ':?:') .. key) or ''
+  local due, owed, record = string.match(about, '^(%d+)(!?)/(.*)$')
+  return tonumber(due), record, owed == '!'
 end
 
--- dismiss ends a doubt in favour of the newer state of the key. What it was about
--- is kept until GRACE is over: the event that dismissed it may have been older
+-- doubt is doubted, and takes the doubt out of the schedule.
+local function doubt(key, prefix)
+  local due, record, owed = doubted(key, prefix)
+  if due then forget((prefix or ':?:') .. key) end
+  return due, record, owed
+end
+
+-- dismiss ends a doubt in favour of the newer state of the key: had the key run
+-- out before, the event of that would have come first. That says something only of
+-- a caller who would have heard it, since before the due time. What the doubt was
+-- about is kept until GRACE is over: the event that dismissed it may have been older
 -- than the doubt, and then an expired event follows that nothing else explains.
-local function dismiss(key)
-  local due, record = doubt(key)
-  if due then
+local function dismiss(key, since)
+  local due, record = doubted(key)
+  if due and since <= due then
+    doubt(key)
     redis.call('ZADD', due_key, now + GRACE, ':d:' .. key)
     redis.call('HSET', data_key, ':d:' .. key, int(due) .. '/' .. record)
   end
 end
+
+-- differs tells whether a key that lives on runs out at another time, at, than
+-- the index has it due, was. In the ms of its own due time a key is still there;
+-- so may be one that was set again and runs out in this very ms.
+local function differs(at, was) return at ~= -2 and at ~= was end
 
 -- follow takes in the state of a key that lives on while the index has it due,
 -- after contest. It returns as upsert does, or -1 for a cancelled timer.
@@ -405,7 +490,7 @@ local function timer_set(keys, args)
   if exists == 'NX' and live or exists == 'XX' and not live then return false end
 
   if was and was <= now then
-    if at == -1 or at > now then contest(key, was, 0, 0) else owe(key, was) end
+    if differs(at, was) then contest(key, was, 0, 0) else owe(key, was) end
   end
   introduce(key)
   redis.call('SET', key, mark(key), 'PXAT', int(due))
@@ -446,7 +531,7 @@ end
 
 -- payload_attempt returns the attempt that a payload states, or 1.
 local function payload_attempt(payload)
-  if string.find(payload, 'attempt', 1, true) then
+  if states_attempt(payload) then
     local ok, object = pcall(cjson.decode, payload)
     local n = ok and type(object) == 'table' and object.attempt
     if type(n) == 'number' and n >= 1 and n <= MAX_ATTEMPT and n == math.floor(n) then return n end
@@ -511,13 +596,13 @@ end
 -- touch makes the index agree with the key, as far as the key lives.
 local function touch(key, was, at)
   if at == -2 then return end
-  if was and was <= now and (at == -1 or at > now) then
+  if was and was <= now and differs(at, was) then
     if contest(key, was, since, 0) then owed = owed + 1 end
     return count(follow(key, at, MAX_PAYLOAD))
   end
   if at == -1 then
     if was then count(follow(key, at, MAX_PAYLOAD)) end
-  elseif at > now or not redis.call('ZSCORE', fired_key, key) then
+  elseif was or at > now or not redis.call('ZSCORE', fired_key, key) then
     count(upsert(key, was, at, MAX_PAYLOAD))
   end
 end
@@ -528,9 +613,8 @@ local BUDGET = 1048576
 local kinds = {
   a = touch,
 
-  -- Had the key run out before, the event of that would have come first.
   t = function(key, was, at)
-    dismiss(key)
+    dismiss(key, since)
     touch(key, was, at)
   end,
 
@@ -579,19 +663,60 @@ local kinds = {
   end,
 }
 
-open(string.sub(KEYS[1], 1, -4))
-local taken = 0
-for i = 4, #ARGV, 2 do
-  if spent > BUDGET then break end
-  local kind, key = ARGV[i], ARGV[i + 1]
+-- one takes in one hint.
+local function one(kind, key)
   local was, lower = pending(key), string.lower(kind)
   local known = kind ~= lower or kind == 'x' and now - heard > OLD
   if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
     kinds[lower](key, was, redis.call('PEXPIRETIME', key), known)
   end
-  taken = taken + 1
 end
-return { head(), owed, adopted, rescheduled, cancelled, taken }
+
+-- many takes in expired events of different keys. Where many timers are due at
+-- once, nearly all of these are of timers whose claim they have outrun, or that
+-- have just been fired: those it does in few commands.
+local function many(group)
+  local names, doubts = {}, {}
+  for i = 1, #group do names[i], doubts[i] = group[i].key, ':?:' .. group[i].key end
+  doubts = redis.call('HMGET', data_key, unpack(doubts))
+  local was, told = redis.call('ZMSCORE', due_key, unpack(names)), redis.call('ZMSCORE', fired_key, unpack(names))
+  local gone = redis.call('EXISTS', unpack(names)) == 0
+  local late, dues = {}, {}
+  for i = 1, #group do
+    local due = tonumber(was[i] or nil)
+    if gone and not doubts[i] and due and due <= now then
+      late[#late + 1], dues[#dues + 1] = names[i], due
+    elseif not gone or doubts[i] or due or now - tonumber(told[i] or 0) > FRESH then
+      one(group[i].kind, names[i])
+    end
+  end
+  if #late == 0 then return end
+  local records = redis.call('HMGET', data_key, unpack(late))
+  for i = 1, #late do
+    records[i] = flagged(records[i] or 'm:', 'x')
+    spent = spent + #records[i]
+  end
+  fire_all(late, dues, records, 0)
+  owed = owed + #late
+end
+
+open(string.sub(KEYS[1], 1, -4))
+local i = 4
+while i <= #ARGV and spent <= BUDGET do
+  local group, seen = {}, {}
+  while #group < GROUP and string.lower(ARGV[i] or '') == 'x' and not seen[ARGV[i + 1]] do
+    group[#group + 1] = { kind = ARGV[i], key = ARGV[i + 1] }
+    seen[ARGV[i + 1]] = true
+    i = i + 2
+  end
+  if #group > 0 then
+    many(group)
+  else
+    one(ARGV[i], ARGV[i + 1])
+    i = i + 2
+  end
+end
+return { head(), owed, adopted, rescheduled, cancelled, (i - 4) / 2 }
 
 --@ script claim
 --[[ Claims what is owed, what was claimed by someone whose lease ran out, and
@@ -618,51 +743,37 @@ local function take(ref, record, how)
 end
 
 local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit)
-for i = 1, #held, 2 do
+for first = 1, #held, 2 * GROUP do
   if room <= 0 then break end
-  local ref = held[i]
-  local record = redis.call('HGET', firingdata_key, ref) or 'm:'
-  redis.call('ZADD', firing_key, lease_end, ref)
-  redis.call('ZADD', fired_key, now, string.match(ref, '^%d+:%d*:(.*)$') or ref)
-  take(ref, record, tonumber(held[i + 1]) == 0 and 'o' or 'r')
+  local refs, leases, tombstones = {}, {}, {}
+  for i = first, math.min(first + 2 * GROUP, #held + 1) - 1, 2 do refs[#refs + 1] = held[i] end
+  local records = redis.call('HMGET', firingdata_key, unpack(refs))
+  for i = 1, #refs do
+    if room <= 0 then break end
+    local ref, record = refs[i], records[i] or 'm:'
+    local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
+    leases[2 * i - 1], leases[2 * i] = lease_end, ref
+    bury(tombstones, key or ref, due or 0, record)
+    take(ref, record, tonumber(held[first + 2 * i - 1]) == 0 and 'o' or 'r')
+  end
+  redis.call('ZADD', firing_key, unpack(leases))
+  redis.call('ZADD', fired_key, unpack(tombstones))
 end
 
--- Ordinary timers are moved in groups, for fewer commands; and not in larger
--- ones, because a group's payloads are read before there is known to be room.
-local GROUP = 32
 local group, group_due = {}, {}
 
 -- move claims the group as far as there is room.
 local function move()
   if #group == 0 then return end
   local records = redis.call('HMGET', data_key, unpack(group))
-  local refs, names, firing, firingdata, tombstones = {}, {}, {}, {}, {}
+  local names, dues, moved, left = {}, {}, {}, room
   for i = 1, #group do
-    if room <= 0 then break end
-    local key, record = group[i], records[i] or 'm:'
-    local ref = int(group_due[i]) .. ':' .. string.match(record, '^%d*') .. ':' .. key
-    refs[i], names[i] = ref, key
-    firing[2 * i - 1], firing[2 * i] = lease_end, ref
-    firingdata[2 * i - 1], firingdata[2 * i] = ref, record
-    tombstones[2 * i - 1], tombstones[2 * i] = now, key
-    room = room - #record
+    if left <= 0 then break end
+    names[i], dues[i], moved[i] = group[i], group_due[i], records[i] or 'm:'
+    left = left - #moved[i]
   end
-  if #refs > 0 then
-    local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
-    redis.call('ZREM', due_key, unpack(names))
-    redis.call('HDEL', data_key, unpack(names))
-    redis.call('ZADD', fired_key, unpack(tombstones))
-    for i = 1, #refs do
-      if taken[i] then -- by another firing, which stays as it is
-        refs[i] = fire(names[i], group_due[i], firingdata[2 * i], lease_end)
-        firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
-      end
-      out[#out + 1], out[#out + 2], out[#out + 3] = refs[i], firingdata[2 * i], 'd'
-    end
-    redis.call('ZADD', firing_key, unpack(firing))
-    redis.call('HSET', firingdata_key, unpack(firingdata))
-    claimed = claimed + #refs
-  end
+  local refs = fire_all(names, dues, moved, lease_end)
+  for i = 1, #refs do take(refs[i], moved[i], 'd') end
   group, group_due = {}, {}
 end
 
@@ -676,20 +787,17 @@ for i = 1, #members, 2 do
     forget(member)
   elseif name == '?' then
     -- No event has come. That says something only if it would have been heard.
-    local was, record = doubt(beside_of)
-    if was and was < since and ran_out(beside_of, was, record) then
+    local was, record, owed = doubt(beside_of)
+    if owed and was < since then
       take(fire(beside_of, was, record, lease_end), record, 'd')
     end
   elseif name then
     local record = redis.call('HGET', data_key, member) or 'm:'
     leave(member, beside_of)
-    -- The id of an event knows no refs: one of the same key and due time, whose
-    -- attempt the payload decides, may have the same.
-    if pending(beside_of) == due or redis.call('ZSCORE', firing_key, int(due) .. '::' .. beside_of) then due = due - 1 end
-    take(fire(beside_of, due, record, lease_end), record, 'd')
+    take(fire_retry(beside_of, due, record, lease_end), record, 'd')
   else
     local at = redis.call('PEXPIRETIME', member)
-    if at == -1 or at > now then
+    if differs(at, due) then
       local ref = contest(member, due, since, lease_end)
       if ref then take(ref, redis.call('HGET', firingdata_key, ref), 'd') end
       local outcome = follow(member, at, MAX_PAYLOAD)
@@ -748,9 +856,9 @@ open(string.sub(KEYS[1], 1, -4))
 if redis.call('ZADD', retried_key, 'NX', now, ARGV[1]) == 0 then return -1 end
 local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
 if due <= now then
-  fire(key, due, record, 0)
+  local ref = fire_retry(key, due, record, 0)
   announce(0)
-  return due
+  return tonumber(string.match(ref, '^%d+'))
 end
 local was = pending(key)
 if was == due then due = due + 1 end

@@ -220,9 +220,11 @@ func TestWatch(t *testing.T) {
 			Attempt: 2, MaxAttempts: 16, Trigger: "deadline", Data: []byte("{\n}"),
 		}
 		e.ID = keys.EventID(e.Key.String(), due.UnixMilli(), 2)
-		if _, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Fired), e.AppendJSON(nil)); err != nil {
-			t.Fatal(err)
-		}
+		// After a restart the connection is back when it is.
+		testenv.Eventually(t, patience, func() bool {
+			_, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Fired), e.AppendJSON(nil), jetstream.WithMsgID(e.ID))
+			return err == nil
+		}, "the event to be stored")
 	}
 	publish("app", 1)
 	publish("shop", 2)
@@ -245,7 +247,7 @@ func TestWatch(t *testing.T) {
 	publish("app", 4)
 	server.Restart()
 	publish("app", 5)
-	live.wait(t, 10*time.Second, "app:m:t:5")
+	live.wait(t, patience, "app:m:t:5")
 	if got := live.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "app:m:t:4") {
 		t.Errorf("watch app: %s", got)
 	}

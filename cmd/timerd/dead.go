@@ -168,11 +168,11 @@ that says why; the exit code is then 1.` + selectionHelp,
 func replay(cmd *cobra.Command, all *deadLetters, rdb redis.UniversalClient, yes bool) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	var good []uint64
-	left := 0
+	skipped := 0
 	err := all.each(ctx, func(l letter) (bool, error) {
 		if _, why := l.retry(0); why != "" {
-			left++
-			_, err := fmt.Fprintf(out, "%d left: %s\n", l.seq, why)
+			skipped++
+			_, err := fmt.Fprintf(out, "%d skipped: %s\n", l.seq, why)
 			return true, err
 		}
 		good = append(good, l.seq)
@@ -187,8 +187,8 @@ func replay(cmd *cobra.Command, all *deadLetters, rdb redis.UniversalClient, yes
 		}
 	}
 	replayed, err := all.replay(ctx, out, rdb, good)
-	fmt.Fprintf(out, "%d replayed, %d left\n", replayed, left)
-	if err == nil && left > 0 {
+	fmt.Fprintf(out, "%d replayed, %d skipped\n", replayed, skipped)
+	if err == nil && skipped > 0 {
 		return exitCode(exitFailed)
 	}
 	return err

@@ -93,26 +93,23 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections section, f f
 	if err != nil {
 		return err
 	}
-	c, log, err := commandConfig(cmd, sections)
-	if err != nil {
-		return err
-	}
-	nc, err := openNATS(cmd, c, log)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
-	ctx := cmd.Context()
+	return withJetStream(cmd, sections, func(js jetstream.JetStream, c config, log *slog.Logger) error {
+		all, err := selectDeadLetters(cmd.Context(), js, c, namespace, chosen)
+		if err != nil {
+			return err
+		}
+		return f(all, c, log)
+	})
+}
+
+// selectDeadLetters returns the chosen letters.
+func selectDeadLetters(ctx context.Context, js jetstream.JetStream, c config, namespace keys.Namespace, chosen selection) (*deadLetters, error) {
 	stream, err := js.Stream(ctx, c.NATS.Streams.Dead())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("there is no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", c.NATS.Streams.Dead())
+		return nil, fmt.Errorf("there is no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", c.NATS.Streams.Dead())
 	}
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", c.NATS.Streams.Dead(), err)
+		return nil, fmt.Errorf("stream %s: %w", c.NATS.Streams.Dead(), err)
 	}
 	state := stream.CachedInfo().State
 	all := &deadLetters{stream: stream, id: chosen.id, first: state.FirstSeq, last: state.LastSeq}
@@ -122,10 +119,10 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections section, f f
 	if chosen.seq > 0 {
 		_, err := all.get(ctx, chosen.seq)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return fmt.Errorf("stream %s: no dead letter %d; timerd dead ls shows their numbers", c.NATS.Streams.Dead(), chosen.seq)
+			return nil, fmt.Errorf("stream %s: no dead letter %d; timerd dead ls shows their numbers", c.NATS.Streams.Dead(), chosen.seq)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		all.first, all.last = chosen.seq, chosen.seq
 	}
@@ -136,13 +133,13 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections section, f f
 			return false, nil
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !found {
-			return fmt.Errorf("stream %s: no dead letter has the id %q", c.NATS.Streams.Dead(), chosen.id)
+			return nil, fmt.Errorf("stream %s: no dead letter has the id %q", c.NATS.Streams.Dead(), chosen.id)
 		}
 	}
-	return f(all, c, log)
+	return all, nil
 }
 
 // get returns one letter.

@@ -39,7 +39,7 @@ func TestDead(t *testing.T) {
 	if out := ok(t, "dead", "purge"); out != "0 purged\n" {
 		t.Errorf("purge of nothing: %s", out)
 	}
-	if out := ok(t, "dead", "replay"); out != "0 replayed, 0 left\n" {
+	if out := ok(t, "dead", "replay"); out != "0 replayed, 0 skipped\n" {
 		t.Errorf("replay of nothing: %s", out)
 	}
 	letter := func(app string, id int, change func(*event.Event)) {
@@ -103,10 +103,10 @@ func TestDead(t *testing.T) {
 	// 4 is set again already, and fires beside. 5 and 6 cannot be replayed.
 	ok(t, "set", "shop:m:t:4", "1h", "newer")
 	code, out, errs := timerd(t, "y\n", "dead", "replay", "shop")
-	if code != 1 || !strings.Contains(errs, "4 dead letters to replay") || !strings.HasSuffix(out, "\n4 replayed, 2 left\n") {
+	if code != 1 || !strings.Contains(errs, "4 dead letters to replay") || !strings.HasSuffix(out, "\n4 replayed, 2 skipped\n") {
 		t.Errorf("dead replay: %d\n%s%s", code, out, errs)
 	}
-	for _, want := range []string{"2 replayed: shop:m:t:2\n", "3 replayed: shop:m:t:3\n", "4 replayed: shop:m:t:4\n", "7 replayed: shop:m:t:7\n", "5 left: it holds no timer", "6 left: not an event"} {
+	for _, want := range []string{"2 replayed: shop:m:t:2\n", "3 replayed: shop:m:t:3\n", "4 replayed: shop:m:t:4\n", "7 replayed: shop:m:t:7\n", "5 skipped: it holds no timer", "6 skipped: not an event"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("dead replay lacks %q:\n%s", want, out)
 		}
@@ -120,10 +120,10 @@ func TestDead(t *testing.T) {
 	if out := ok(t, "get", "shop:m:t:4", "--raw"); out != "newer" {
 		t.Errorf("a newer timer was overwritten: %s", out)
 	}
-	if code, out, _ := timerd(t, "", "dead", "replay", "--seq", "5", "--yes"); code != 1 || !strings.HasSuffix(out, "\n0 replayed, 1 left\n") {
+	if code, out, _ := timerd(t, "", "dead", "replay", "--seq", "5", "--yes"); code != 1 || !strings.HasSuffix(out, "\n0 replayed, 1 skipped\n") {
 		t.Errorf("dead replay of what holds no timer: %d %s", code, out)
 	}
-	if out := ok(t, "dead", "replay", "--id", id, "--yes"); out != "1 replayed: app:m:t:1\n1 replayed, 0 left\n" {
+	if out := ok(t, "dead", "replay", "--id", id, "--yes"); out != "1 replayed: app:m:t:1\n1 replayed, 0 skipped\n" {
 		t.Errorf("dead replay --id: %s", out)
 	}
 	if code, _, errs := timerd(t, "", "dead", "replay", "--id", id, "--yes"); code != 1 || !strings.Contains(errs, "no dead letter has the id") {
@@ -176,7 +176,7 @@ func TestDeadReplayOfTheSameLetter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if out := ok(t, "dead", "replay", "--yes"); out != "1 replayed: app:m:t:1\n2 was replayed before: app:m:t:1\n2 replayed, 0 left\n" {
+	if out := ok(t, "dead", "replay", "--yes"); out != "1 replayed: app:m:t:1\n2 was replayed before: app:m:t:1\n2 replayed, 0 skipped\n" {
 		t.Errorf("dead replay: %s", out)
 	}
 	if n := redis.Client().ZCard(t.Context(), keys.Single.Firing()).Val(); n != 1 {

@@ -159,7 +159,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config, server *devRedis, s
 		stream:  c.NATS.Streams.Fired(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
-			_, err := fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, devRedisURL(server.port), natsURL, c.Service.HTTPAddr)
+			_, err := fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, devRedisURL(server.port), natsURL, os.Args[0], c.Service.HTTPAddr)
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
 			}
@@ -180,7 +180,7 @@ const devBanner = `timerd is running with a Redis and a NATS of its own. Set a t
 Consume the events, or look at the timers, from another terminal:
 
   nats -s %s sub '%s.fired.>'
-  TIMERD_REDIS_URL=%s TIMERD_NATS_URL=%s timerd ls
+  TIMERD_REDIS_URL=%s TIMERD_NATS_URL=%s %s ls
 
 Metrics are at http://%s/metrics. Ctrl-C ends it and deletes everything.
 `

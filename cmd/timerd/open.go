@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
@@ -30,12 +30,25 @@ func openRedis(cmd *cobra.Command, c config, log *slog.Logger) (redis.UniversalC
 	return connector{log: log}.redis(cmd.Context(), c.Redis)
 }
 
-// openNATS connects a client command to NATS; to an embedded server, where it
-// listens.
-func openNATS(cmd *cobra.Command, c config, log *slog.Logger) (*nats.Conn, error) {
+// withJetStream reads the sections of the configuration, connects a client command
+// to NATS and calls f; to an embedded server it connects where that listens.
+func withJetStream(cmd *cobra.Command, sections section, f func(js jetstream.JetStream, c config, log *slog.Logger) error) error {
+	c, log, err := commandConfig(cmd, sections)
+	if err != nil {
+		return err
+	}
 	n := c.NATS
 	if n.Embedded {
 		n = n.fromOutside()
 	}
-	return connector{log: log}.nats(cmd.Context(), n)
+	nc, err := connector{log: log}.nats(cmd.Context(), n)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	return f(js, c, log)
 }

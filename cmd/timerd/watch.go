@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -39,34 +40,23 @@ its event was published, its key, attempt, trigger and payload.
 			if count < 0 || since < 0 {
 				return usagef(cmd, "--count and --since cannot be negative")
 			}
-			c, log, err := commandConfig(cmd, sectionNATS)
-			if err != nil {
-				return err
-			}
-			nc, err := openNATS(cmd, c, log)
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
-			js, err := jetstream.New(nc)
-			if err != nil {
-				return err
-			}
-			show := printFiring
-			if asJSON {
-				show = printFiringJSON
-			}
-			w := watched{
-				stream:  c.NATS.Streams.Fired(),
-				subject: namespace.Subject(c.NATS.Streams.Prefix, keys.Fired),
-				since:   since,
-				count:   count,
-			}
-			w.ready = func() error {
-				fmt.Fprintf(cmd.ErrOrStderr(), "timerd: watching %s in stream %s\n", w.subject, w.stream)
-				return nil
-			}
-			return watch(cmd.Context(), js, w, func(data []byte) error { return show(cmd.OutOrStdout(), data) })
+			return withJetStream(cmd, sectionNATS, func(js jetstream.JetStream, c config, _ *slog.Logger) error {
+				show := printFiring
+				if asJSON {
+					show = printFiringJSON
+				}
+				w := watched{
+					stream:  c.NATS.Streams.Fired(),
+					subject: namespace.Subject(c.NATS.Streams.Prefix, keys.Fired),
+					since:   since,
+					count:   count,
+				}
+				w.ready = func() error {
+					fmt.Fprintf(cmd.ErrOrStderr(), "timerd: watching %s in stream %s\n", w.subject, w.stream)
+					return nil
+				}
+				return watch(cmd.Context(), js, w, func(data []byte) error { return show(cmd.OutOrStdout(), data) })
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events themselves, each in a line")

@@ -19,6 +19,7 @@ extend-cancel       | holds     | -DCRASHES=1 -DFAULTS=0 -DLOSSES=1 -DEXTENDS=1 
 delete              | holds     | -DCRASHES=1 -DLOSSES=1 -DDELS=1
 retry               | holds     | -DONLY_TIMER_SET -DRETRIES=1 -DCANCELS=1
 retry-beside        | holds     | -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DFAULTS=0 -DH=3
+same-attempt        | holds     | -DPAYLOAD_STATES_ATTEMPT -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=0 -DFAULTS=0 -DH=3
 window              | holds     | -DNO_DELAYS -DCRASHES=1 -DWINDOW=3
 paused              | holds     | -DHINTS_TOO_LATE -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=6
 
@@ -37,6 +38,7 @@ found-anyone        | lost      | -DFOUND_ANYONE_DISMISSES -DIGNORE_PAYLOADS -DL
 found-due-tick      | lost      | -DFOUND_DUE_TICK_OVERWRITES -DLIVES=2 -DCRASHES=1 -DFAULTS=0
 found-doubt-cancel  | revived   | -DFOUND_DOUBT_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1 -DCANCELS=1
 found-old-expired   | duplicate | -DFOUND_OLD_EXPIRED_FIRES -DHINTS_TOO_LATE -DIGNORE_PAYLOADS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DH=6
+found-same-attempt  | lost      | -DFOUND_SAME_ATTEMPT -DPAYLOAD_STATES_ATTEMPT -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=0 -DFAULTS=0 -DH=3
 found-doubt-twice   | duplicate | -DFOUND_DOUBT_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1
 
 downtime            | lost      | -DCHECK_EVERY_SET -DONLY_PLAIN -DCRASHES=2
@@ -52,7 +54,6 @@ nats-loss           | lost      | -DNATS_LOSS -DCRASHES=0
 window-too-short    | duplicate | -DNO_DELAYS -DCRASHES=1 -DWINDOW=2
 hints-too-late      | lost      | -DHINTS_TOO_LATE -DIGNORE_PAYLOADS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DH=6
 deafness-unnoticed  | lost      | -DDEAFNESS_UNNOTICED -DLIVES=2 -DN=1 -DLOSSES=1 -DCRASHES=0 -DFAULTS=0 -DH=6
-same-attempt        | lost      | -DPAYLOAD_STATES_ATTEMPT -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=0 -DFAULTS=0 -DH=3
 '
 
 # check NAME WANT SWITCH... prints one line of the table and fails if it is not as wanted.

@@ -82,6 +82,9 @@ byte beside_due;			/* :due.attempt:key, always of life RETRY */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
 bool retried;
+#ifdef PAYLOAD_STATES_ATTEMPT
+bool identity[TMAX + 2];		/* :i:due:key; outlives the duplicate window */
+#endif
 
 /* NATS: when each id was stored last; what is on its way to it; its answers. */
 byte stored[REFS];
@@ -186,10 +189,32 @@ inline fire(at, att, whose, lease) {
 	assert(s_slot < F);
 	s_ref = REF(s_due, att);
 	firing_ref[s_slot] = s_ref; firing_lease[s_slot] = lease; firing_life[s_slot] = whose;
+#ifdef PAYLOAD_STATES_ATTEMPT
+	identity[s_due] = true;
+#endif
 	s_due = 0; s_slot = 0;
 #ifndef MISTAKE_NO_TOMBSTONE
 	fired = now
 #endif
+}
+
+/* The retry moves back from whatever may have its id. */
+#ifdef PAYLOAD_STATES_ATTEMPT
+#define IDENTITY(at) identity[at]
+#else
+#define IDENTITY(at) false
+#endif
+
+inline fire_retry(at, lease) {
+	s_t = at;
+#ifndef FOUND_SAME_ATTEMPT
+	do
+	:: find(REF(s_t, 0)); if :: due == s_t || s_slot < F || IDENTITY(s_t) -> s_t-- :: else -> break fi
+	od;
+	s_slot = 0;
+#endif
+	fire(s_t, 1, RETRY, lease);
+	s_t = 0
 }
 
 inline owe(at) {
@@ -256,12 +281,19 @@ inline drop_past() { past_due = 0; past_life = 0; past_end = 0 }
 
 inline done() { s_was = 0; s_at = 0; s_ref = 0; s_hit = false }
 
+/* Whether a live key runs out at another time than the index, which is due, says. */
+#ifdef FOUND_DUE_TICK_OVERWRITES
+#define LATER(at, was) (at > now)
+#else
+#define LATER(at, was) (at >= now && at != was)
+#endif
+
 inline timer_set(px) {
 	look(); s_was = due;
 #ifndef MISTAKE_OVERWRITE_OWED
 	if
-	:: s_was != 0 && s_was <= now && s_at > now -> contest(0, 0)
-	:: s_was != 0 && s_was <= now && s_at <= now -> owe(s_was)
+	:: s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(0, 0)
+	:: s_was != 0 && s_was <= now && !LATER(s_at, s_was) -> owe(s_was)
 	:: else
 	fi;
 #endif
@@ -292,13 +324,6 @@ inline timer_cancel() {
 	holder = 0;
 	done()
 }
-
-/* Whether a live key runs out at another time than the index, which is due, says. */
-#ifdef FOUND_DUE_TICK_OVERWRITES
-#define LATER(at, was) (at > now)
-#else
-#define LATER(at, was) (at >= now && at != was)
-#endif
 
 inline touch(heard) {
 	if
@@ -452,16 +477,10 @@ inline claim_doubt(i, reply) {
 }
 
 inline claim_beside(i, reply) {
-	s_due = beside_due;
+	s_life = beside_due;
 	beside_due = 0;
-	find(REF(s_due, 0));
-	if
-	:: due == s_due || s_slot < F -> s_due--
-	:: else
-	fi;
-	s_t = s_due;
-	fire(s_t, 1, RETRY, now + LEASE);
-	s_t = 0;
+	fire_retry(s_life, now + LEASE);
+	s_life = 0;
 	take(i, reply)
 }
 
@@ -522,7 +541,7 @@ inline retry() {
 		look();
 		s_due = request_due;
 		if
-		:: s_due <= now -> s_t = s_due; fire(s_t, 1, RETRY, 0); s_t = 0
+		:: s_due <= now -> s_life = s_due; fire_retry(s_life, 0); s_life = 0
 		:: s_due > now && due == 0 && s_at == 0 ->
 			write_key(s_due, RETRY, true);
 			due = s_due; due_life = RETRY; due_att = 1
