@@ -103,6 +103,11 @@ type Timers struct {
 
 // New returns Timers on rdb: a client for one server, Sentinel or Cluster, on the
 // database that timerd watches. The caller goes on to own rdb, and closes it.
+//
+// While a Redis Cluster moves the slot of a key to another server, calls for the key
+// change nothing and are refused (redis.IsTryAgainError). A *redis.ClusterClient
+// tries again as often as its MaxRedirects says, and gives up after about a tenth of
+// a second by default.
 func New(rdb redis.UniversalClient) *Timers { return &Timers{rdb: rdb} }
 
 // Set sets a timer and returns when it is due. Setting a pending timer again

@@ -91,7 +91,7 @@ func luaCommands(t *testing.T, sections ...string) [][]string {
 			}
 			for _, m := range luaCall.FindAllStringSubmatch(section, -1) {
 				command := []string{m[1]}
-				if m[1] == "OBJECT" {
+				if m[1] == "OBJECT" || m[1] == "CLUSTER" {
 					command = append(command, m[2])
 				}
 				commands = append(commands, command)
@@ -131,13 +131,13 @@ func dryRun(t *testing.T, admin *redis.Client, user, key string, command []strin
 
 func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 	admin := aclServer(t).Client(as("admin"))
-	for _, command := range luaCommands(t, "common", "library", "script ") {
+	for _, command := range luaCommands(t, "common", "cluster", "library", "script ") {
 		if command[0] == "PUBLISH" {
 			continue // its argument is a channel: below
 		}
 		dryRun(t, admin, "timerd", "any:key:of:yours", command)
 	}
-	for _, command := range luaCommands(t, "common", "library") {
+	for _, command := range luaCommands(t, "common", "cluster", "library") {
 		if command[0] == "PUBLISH" {
 			continue
 		}

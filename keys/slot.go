@@ -13,25 +13,16 @@ func Slot(key string) int {
 			key = tag
 		}
 	}
-	var crc uint16
+	crc := uint16(0) // by the polynomial of XMODEM
 	for i := range len(key) {
-		crc = crc<<8 ^ crcTable[byte(crc>>8)^key[i]]
-	}
-	return int(crc % Slots)
-}
-
-// crcTable has the CRC16 of each byte, by the polynomial of XMODEM.
-var crcTable = func() (table [256]uint16) {
-	for i := range table {
-		crc := uint16(i) << 8
+		crc ^= uint16(key[i]) << 8
 		for range 8 {
 			top := crc >> 15
 			crc = crc<<1 ^ top*0x1021
 		}
-		table[i] = crc
 	}
-	return table
-}()
+	return int(crc % Slots)
+}
 
 // Each slot has a tag of its own that hashes to it: TagLetters letters from
 // TagFirst on, eight of them, which differ in their three lowest bits alone. CRC16
@@ -44,17 +35,19 @@ const (
 	TagBase    = 0x2cb
 )
 
-// TagBits is what each bit of a slot, lowest first, changes in its tag.
-var TagBits = [...]int{
-	0x612d, 0x2c79, 0x6c6e, 0x65a8, 0x0b0a, 0x050b, 0x6953,
-	0x2660, 0x484e, 0x2966, 0x6b24, 0x0879, 0x246e, 0x2263,
+// TagBits returns what each bit of a slot, lowest first, changes in its tag.
+func TagBits() [14]int {
+	return [...]int{
+		0x612d, 0x2c79, 0x6c6e, 0x65a8, 0x0b0a, 0x050b, 0x6953,
+		0x2660, 0x484e, 0x2966, 0x6b24, 0x0879, 0x246e, 0x2263,
+	}
 }
 
 // SlotPartition returns the partition of the timers in a slot of a Redis Cluster.
 // No other slot has it.
 func SlotPartition(slot int) Partition {
 	bits := TagBase
-	for i, change := range TagBits {
+	for i, change := range TagBits() {
 		if slot>>i&1 == 1 {
 			bits ^= change
 		}

@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/timerd-io/timerd/schedule"
@@ -87,6 +88,9 @@ func (p *Publisher) settle(ctx context.Context) {
 		p.leave(len(releases))
 		wake := p.queue.wake
 		if err := p.settleBatch(ctx, settles); err != nil {
+			if _, some := errors.AsType[*schedule.PartError](err); some {
+				pause = firstSettlePause // one server does not hold up what is on the others
+			}
 			if failing.IsZero() {
 				failing = time.Now()
 				p.log().Warn("cannot settle published firings, trying until it works", "count", len(settles), "err", err)
@@ -114,24 +118,31 @@ func (p *Publisher) settle(ctx context.Context) {
 	}
 }
 
-// settleBatch settles firings, or puts them back in the queue.
+// settleBatch settles firings, or puts those that it could not settle back in the
+// queue.
 func (p *Publisher) settleBatch(ctx context.Context, firings []schedule.Firing) error {
 	if len(firings) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := p.settler.Settle(ctx, firings); err != nil {
+	err := p.settler.Settle(ctx, firings)
+	settled := len(firings)
+	if err != nil {
+		left := firings
+		if part, ok := errors.AsType[*schedule.PartError](err); ok {
+			left = part.Left
+		}
+		settled -= len(left)
 		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.queue.settles = append(p.queue.settles, firings...)
-		return err
+		p.queue.settles = append(p.queue.settles, left...)
+		p.mu.Unlock()
 	}
-	p.leave(len(firings))
-	if p.Hooks.Settled != nil {
-		p.Hooks.Settled(len(firings))
+	p.leave(settled)
+	if settled > 0 && p.Hooks.Settled != nil {
+		p.Hooks.Settled(settled)
 	}
-	return nil
+	return err
 }
 
 // release gives firings back, as far as that works.

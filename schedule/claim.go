@@ -53,14 +53,15 @@ func (s *Schedule) ClaimEach(ctx context.Context, wants []Want, lease time.Durat
 		calls[i] = call{w.Partition, []any{lease.Milliseconds(), MaxClaim, maxClaimBytes, w.Since}}
 	}
 	sent := time.Now()
-	all := make([]Claimed, len(wants))
-	for i, reply := range s.run(ctx, s.scripts.claim, calls) {
-		c, err := s.readClaim(ctx, wants[i], lease, sent, reply)
+	replies := s.run(ctx, s.scripts.claim, calls)
+	all := make([]Claimed, 0, len(wants))
+	for i, w := range wants {
+		c, err := s.readClaim(ctx, w, lease, sent, replies[i])
 		if err != nil {
 			c = Claimed{Err: fmt.Errorf("schedule: claim: %w", err)}
 		}
-		c.Partition = wants[i].Partition
-		all[i] = c
+		c.Partition = w.Partition
+		all = append(all, c)
 	}
 	return all
 }

@@ -275,8 +275,25 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 		}
 	}
 
+	// Other slots go on beside it.
+	x.set("a:b:c:elsewhere", "p", time.Millisecond)
+	var elsewhere []schedule.Firing
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		c, err := x.Claim(ctx, x.Partition("a:b:c:elsewhere"), time.Hour, 0, 0)
+		elsewhere = c.Firings
+		return err == nil && len(elsewhere) == 1
+	}, "the other one to be claimed")
+
 	x.cluster.OpenSlot(slot, from, to)
 	refuses("nothing has moved")
+	err := x.Settle(ctx, append(elsewhere, claimed[0]))
+	part, ok := errors.AsType[*schedule.PartError](err)
+	if !ok || len(part.Left) != 1 || part.Left[0].Ref != claimed[0].Ref || !schedule.IsMoving(err) {
+		t.Errorf("settle in two slots: %v, want one left", err)
+	}
+	if _, firing, err := x.Counts(ctx, elsewhere[0].Partition); err != nil || firing != 0 {
+		t.Errorf("%d firing elsewhere, %v; want it settled", firing, err)
+	}
 	moved := 0
 	for x.cluster.MoveKeys(slot, 1, from, to) > 0 {
 		moved++

@@ -117,7 +117,7 @@ type Head struct {
 
 // Observed is what a step of taking in hints or auditing did.
 type Observed struct {
-	Heads       []Head // the first due time of each partition that hints were taken in in
+	Heads       []Head // the first due time of each partition that the hints were about
 	Owed        int    // timers that are to fire at once
 	Adopted     int    // timers new to the schedule
 	Rescheduled int    // timers whose due time changed

@@ -45,7 +45,7 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 	if cluster {
 		enter, within = "cluster", wakeWithin.Milliseconds()
 		names += fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
-			keys.TagLetters, keys.TagFirst, keys.TagBase, strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits), " ", ","), "[]"))
+			keys.TagLetters, keys.TagFirst, keys.TagBase, strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits()), " ", ","), "[]"))
 	}
 	names += fmt.Sprintf("local WAKE_WITHIN = %d\n", within)
 	common := names + sections["common"]

@@ -61,14 +61,14 @@ func (s *clusterSystem) durably(key, payload string, delay time.Duration) (due i
 }
 
 // load sets n timers of both kinds that are due within a span of time, and returns
-// what must fire. Each has its time at its end at the earliest.
+// what must fire. Where setting them takes long, they are due later.
 func (s *clusterSystem) load(prefix string, n int, first, span time.Duration) []string {
 	s.t.Helper()
 	var want []string
 	began := time.Now()
 	for i := range n {
 		key := fmt.Sprintf("load:%s:t:%d", prefix, i)
-		delay := first + time.Duration(i)*span/time.Duration(n) - time.Since(began)
+		delay := max(first+time.Duration(i)*span/time.Duration(n)-time.Since(began), time.Second)
 		if i%4 == 0 {
 			s.durably(key, fmt.Sprint(i), delay)
 		} else {

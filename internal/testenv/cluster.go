@@ -145,26 +145,24 @@ func (c *RedisCluster) AwaitOK() {
 
 // owners returns who has which slots, as one node sees it.
 func owners(t testing.TB, node *RedisServer) (string, error) {
-	slots, err := node.admin().ClusterSlots(t.Context()).Result()
-	slices.SortFunc(slots, func(a, b redis.ClusterSlot) int { return a.Start - b.Start })
-	var b strings.Builder
-	for _, s := range slots {
-		fmt.Fprintf(&b, "%d-%d:%s ", s.Start, s.End, s.Nodes[0].ID)
+	nodes, err := node.admin().ClusterNodes(t.Context()).Result()
+	var all []string
+	for line := range strings.Lines(nodes) {
+		if fields := strings.Fields(line); len(fields) > 8 {
+			all = append(all, fields[0]+" has "+strings.Join(fields[8:], " "))
+		}
 	}
-	return b.String(), err
+	slices.Sort(all)
+	return strings.Join(all, "; "), err
 }
 
 // URL returns the cluster's go-redis URL.
 func (c *RedisCluster) URL() string {
-	url := "redis://" + c.Nodes[0].Addr()
-	for i, node := range c.Nodes[1:] {
-		separator := "&"
-		if i == 0 {
-			separator = "?"
-		}
-		url += separator + "addr=" + node.Addr()
+	var others []string
+	for _, node := range c.Nodes[1:] {
+		others = append(others, "addr="+node.Addr())
 	}
-	return url
+	return "redis://" + c.Nodes[0].Addr() + "?" + strings.Join(others, "&")
 }
 
 // Client returns a new client of the cluster that is closed when the test ends.
