@@ -166,8 +166,10 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	c.next = (c.next + 1) % len(c.keys)
 	c.mu.Lock()
 	for event := range canaryEvents() {
-		waiting := append(c.sent[event], sending{key, time.Now()})
-		c.sent[event] = waiting[max(len(waiting)-len(c.keys), 0):]
+		c.sent[event] = append(c.sent[event], sending{key, time.Now()})
+		if len(c.sent[event]) > len(c.keys) {
+			c.sent[event] = c.sent[event][1:]
+		}
 	}
 	c.mu.Unlock()
 	var info *redis.StringCmd

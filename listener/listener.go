@@ -157,7 +157,7 @@ func (l *Listener) Run(ctx context.Context) {
 // session is one subscription.
 type session struct {
 	*Listener
-	sub       *redis.PubSub
+	sub    *redis.PubSub
 	canary *canary
 	// followed has the apps in none of the namespaces for whose timers the
 	// function library was called; asked has the patterns of their keys.
