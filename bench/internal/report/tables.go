@@ -268,7 +268,7 @@ func (d data) storms(b *strings.Builder) {
 		}
 		t.add(append(row, c.faults()...)...)
 	}
-	t.write(b, "Cancelling and rescheduling", "timerd; half of the timers are cancelled and half rescheduled, in pipelines of 100 on two connections.")
+	t.write(b, "Cancelling and rescheduling", "timerd; half of the timers are cancelled and half rescheduled, in pipelines of 100 on two connections; the latter are then due over 10 s.")
 }
 
 func (d data) retries(b *strings.Builder) {
