@@ -96,4 +96,4 @@ deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
 
 clean: ## remove what was built
 	@if [ -d .cache ]; then chmod -R u+w .cache; fi
-	rm -rf bin .cache
+	rm -rf bin .cache bench/bullmq/node_modules

@@ -17,6 +17,9 @@ import (
 // stormLead is how long after their setting the timers of a storm are due, besides the time that setting them takes.
 const stormLead = 20 * time.Second
 
+// stormSpread is over which time those that were rescheduled are due.
+const stormSpread = 10 * time.Second
+
 // storm is a way of cancelling and rescheduling.
 type storm struct {
 	name       string
@@ -87,7 +90,7 @@ func (b *Bench) storm(ctx context.Context, x *timerdRun, s storm, m *result.Meas
 	cancelled, moved := timers[:half], timers[half:]
 	dues := make([]time.Time, len(moved))
 	for i := range moved {
-		moved[i].Due = due.Add(time.Duration(i) * time.Second / time.Duration(len(moved))).Truncate(time.Millisecond).Add(time.Second)
+		moved[i].Due = due.Add(time.Duration(i) * stormSpread / time.Duration(len(moved))).Truncate(time.Millisecond).Add(time.Second)
 		dues[i] = moved[i].Due
 	}
 	x.begin(first, n) // those that are cancelled too, in order to see any of them

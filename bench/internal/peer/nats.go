@@ -25,6 +25,9 @@ const (
 	headerDue      = "Due"
 )
 
+// publishPatience is how long publishing may stand still, with a full window of messages that are not acknowledged.
+const publishPatience = time.Minute
+
 // natsSystem is NATS alone: with its message schedules, or with a consumer that gives each message back with a delay
 // until it is due.
 type natsSystem struct {
@@ -78,7 +81,7 @@ func (s *natsSystem) Arm(ctx context.Context, timers []firing.Timer) error {
 		} else {
 			msg.Header.Set(headerDue, fmt.Sprint(t.Due.UnixMilli()))
 		}
-		ack, err := s.js.PublishMsgAsync(msg)
+		ack, err := s.js.PublishMsgAsync(msg, jetstream.WithStallWait(publishPatience))
 		if err != nil {
 			return err
 		}

@@ -58,14 +58,20 @@ func (t *table) write(b *strings.Builder, heading, text string) {
 	b.WriteString("\n")
 }
 
+// busy is a load average from which on a machine is not quiet.
+const busy = .5
+
 func (d data) about(b *strings.Builder) {
 	const at = "2006-01-02 15:04 MST"
 	rounds := 0
 	for _, m := range d.Measurements {
 		rounds = max(rounds, m.Round)
 	}
-	fmt.Fprintf(b, "Measured from %s to %s, profile `%s`, up to %d rounds of each. %s, %d cores, %.0f GiB, %s, %s; load average before it %.2f.\n\n",
+	fmt.Fprintf(b, "Measured from %s to %s, profile `%s`, rounds of each: %d or fewer. %s, %d cores, %.0f GiB, %s, %s; load average before it %.2f.\n\n",
 		d.Started.Format(at), d.Finished.Format(at), d.Profile, rounds, d.Machine.CPU, d.Machine.Cores, d.Machine.MemoryGiB, d.Machine.OS, d.Machine.Kernel, d.Machine.Load)
+	if d.Machine.Load > busy {
+		b.WriteString("**The machine was busy with other work before the run: take the numbers for orders of magnitude.**\n\n")
+	}
 	var versions []string
 	for _, name := range slices.Sorted(maps.Keys(d.Versions)) {
 		versions = append(versions, name+" "+strings.TrimPrefix(strings.TrimPrefix(d.Versions[name], "postgres "), "timerd "))
@@ -268,7 +274,7 @@ func (d data) storms(b *strings.Builder) {
 		}
 		t.add(append(row, c.faults()...)...)
 	}
-	t.write(b, "Cancelling and rescheduling", "timerd; half of the timers are cancelled and half rescheduled, in pipelines of 100 on two connections.")
+	t.write(b, "Cancelling and rescheduling", "timerd; half of the timers are cancelled and half rescheduled, in pipelines of 100 on two connections; the latter are then due over 10 s.")
 }
 
 func (d data) retries(b *strings.Builder) {

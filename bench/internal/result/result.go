@@ -191,8 +191,8 @@ func (r *Run) Save(path string) error {
 	return os.Rename(temporary, path)
 }
 
-// Load reads runs from files and makes one of them. Its machine, versions and profile are those of the last file; a
-// run in parts has to be of one machine.
+// Load reads runs from files and makes one of them. Its machine and start are those of the first file, its versions,
+// profile and end those of the last one; a run in parts has to be of one machine.
 func Load(paths ...string) (*Run, error) {
 	var all Run
 	rounds := make(map[kind]int)
@@ -209,14 +209,16 @@ func Load(paths ...string) (*Run, error) {
 			return nil, fmt.Errorf("%s: it is of another machine than the files before it", path)
 		}
 		r.Measurements = slices.Concat(all.Measurements, renumber(r.Measurements, rounds))
-		for _, s := range all.Systems {
-			if !slices.Contains(r.Systems, s) {
-				r.Systems = append(r.Systems, s)
+		systems := slices.Clone(all.Systems)
+		for _, s := range r.Systems {
+			if !slices.Contains(systems, s) {
+				systems = append(systems, s)
 			}
 		}
+		r.Systems = systems
 		r.Skipped, r.Failed = slices.Concat(all.Skipped, r.Skipped), slices.Concat(all.Failed, r.Failed)
 		if !all.Started.IsZero() {
-			r.Started = all.Started
+			r.Started, r.Machine = all.Started, all.Machine
 		}
 		all = r
 	}
