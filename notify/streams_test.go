@@ -180,9 +180,11 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Duplicates: time.Minute}
 			c.change(&config)
-			if _, err := js.CreateStream(t.Context(), config); err != nil {
-				t.Fatal(err)
-			}
+			// The server may still be removing the files of the stream before.
+			testenv.Eventually(t, patience, func() error {
+				_, err := js.CreateStream(t.Context(), config)
+				return err
+			}, "the stream")
 			defer deleteStreams(t, js)
 			err := notify.EnsureStreams(t.Context(), js, notify.Streams{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -203,3 +203,56 @@ func TestSetAgainAndDueInThisMillisecond(t *testing.T) {
 		})
 	}
 }
+
+// A timer that is extended in the very millisecond of its due time fires at the new
+// one only, although the event of that runs out is the first to be heard afterwards.
+func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
+	for name, firstClaimed := range map[string]bool{"claimed": true, "owed": false} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("FCALL", "timer_set", 1, k, "p", "PX", 60)
+			due, _ := x.do("PEXPIRETIME", k).(int64)
+			x.do("PEXPIREAT", k, due+200)
+			x.after(due)
+			x.hint("t " + k)
+			x.wants()
+			x.expire(k)
+			if firstClaimed {
+				x.wants(k + " deadline p")
+				x.hint("x " + k)
+				x.wants()
+			} else {
+				x.hint("x " + k)
+				x.wants(k + " expired p")
+			}
+			x.subscribeNow()
+			x.endDoubt(k)
+			x.wants()
+		})
+	}
+}
+
+// But if the key ran out and was set again, the event of that comes while the newer
+// timer is still to come, or is the second one.
+func TestSetAgainAndHeardLate(t *testing.T) {
+	for name, late := range map[string]bool{"in time": false, "late": true} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("SET", k, "v1", "PX", 40)
+			x.hint("t " + k)
+			x.expire(k)
+			x.do("SET", k, "v2", "PX", 300)
+			x.hint("t " + k) // of a change before
+			if !late {
+				x.hint("x " + k)
+				x.wants(k + " expired v1")
+				return
+			}
+			x.expire(k)
+			x.hint("x " + k)
+			x.wants(k + " expired v2")
+			x.hint("x " + k)
+			x.wants(k + " expired v1")
+		})
+	}
+}

@@ -25,8 +25,8 @@ has their names in ":b:key". No timer key begins with a colon. A ref is
 timerd's own count, empty where the payload decides, and the flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
-The record of a doubt is "<due>/<record>", or "<due>!/<record>" where the timer
-counts as run out.
+The record of a doubt is "<due><flags>/<record>", with the flags
+  !  the timer counts as run out    ?  the doubt is weak
 A tombstone is a timer's key that lately fired, or ":c:key" for one that was
 cancelled after its key had run out; both explain an expired event yet to come.
 ":u:key" says that a timer was cancelled since its key last fired. ":i:due:key"
@@ -290,14 +290,16 @@ end
 -- GRACE is over, and the event makes it owed after all.
 --   Without events ran_out tells. It is asked now in any case: later the newer
 -- timer may have fired or been cancelled, and the key says nothing any more.
--- lease_end is that of the claimer, or 0. It returns the ref of an owed firing
--- or nil; the key's own state is not yet taken in.
-local function contest(key, due, since, lease_end)
+-- lease_end is that of the claimer, or 0. weak says that the key is contested because
+-- of an event that tells of a change: most probably of this one, and then no expired
+-- event is on its way. It returns the ref of an owed firing or nil; the key's own
+-- state is not yet taken in.
+local function contest(key, due, since, lease_end, weak)
   local record = redis.call('HGET', data_key, key) or 'm:'
   local owed = ran_out(key, due, record)
   -- Where one is in doubt already, events are late by more than a whole life.
-  if due >= since
-    and redis.call('HSETNX', data_key, ':?:' .. key, int(due) .. (owed and '!/' or '/') .. record) == 1 then
+  local about = int(due) .. (owed and '!' or '') .. (weak and '?' or '') .. '/' .. record
+  if due >= since and redis.call('HSETNX', data_key, ':?:' .. key, about) == 1 then
     redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
     return nil
   end
@@ -306,13 +308,19 @@ local function contest(key, due, since, lease_end)
   return fire(key, due, record, lease_end)
 end
 
--- doubted returns when what contest left in doubt was due, its record, and
--- whether it counts as run out; or nil. With the prefix ":d:" it does so for what
--- was dismissed.
+-- doubted returns when what contest left in doubt was due, its record, whether it
+-- counts as run out, and whether the doubt is weak; or nil. With the prefix ":d:" it
+-- does so for what was dismissed.
 local function doubted(key, prefix)
   local about = redis.call('HGET', data_key, (prefix or ':?:') .. key) or ''
-  local due, owed, record = string.match(about, '^(%d+)(!?)/(.*)$')
-  return tonumber(due), record, owed == '!'
+  local due, owed, weak, record = string.match(about, '^(%d+)(!?)(%??)/(.*)$')
+  return tonumber(due), record, owed == '!', weak == '?'
+end
+
+-- strengthen takes the weakness from a doubt.
+local function strengthen(key)
+  local about = redis.call('HGET', data_key, ':?:' .. key)
+  redis.call('HSET', data_key, ':?:' .. key, (string.gsub(about, '^(%d+!?)%?', '%1', 1)))
 end
 
 -- doubt is doubted, and takes the doubt out of the schedule.
@@ -593,11 +601,12 @@ local function count(outcome)
   elseif outcome == -1 then cancelled = cancelled + 1 end
 end
 
--- touch makes the index agree with the key, as far as the key lives.
-local function touch(key, was, at)
+-- touch makes the index agree with the key, as far as the key lives. changed says
+-- that an event tells of a change.
+local function touch(key, was, at, changed)
   if at == -2 then return end
   if was and was <= now and differs(at, was) then
-    if contest(key, was, since, 0) then owed = owed + 1 end
+    if contest(key, was, since, 0, changed) then owed = owed + 1 end
     return count(follow(key, at, MAX_PAYLOAD))
   end
   if at == -1 then
@@ -611,11 +620,11 @@ end
 local BUDGET = 1048576
 
 local kinds = {
-  a = touch,
+  a = function(key, was, at) touch(key, was, at) end,
 
   t = function(key, was, at)
     dismiss(key, since)
-    touch(key, was, at)
+    touch(key, was, at, true)
   end,
 
   g = function(key, was, at)
@@ -634,8 +643,15 @@ local kinds = {
   end,
 
   x = function(key, was, at, known)
-    local due, record = doubt(key)
+    -- A doubt is about an older timer. The event is that one's; but if the doubt is
+    -- weak and the newer timer is not still to come, the next one is.
+    local due, record, _, weak = doubted(key)
+    if weak and not (was and was > now) then
+      strengthen(key)
+      due = nil
+    end
     if due then
+      doubt(key)
       fire(key, due, flagged(record, 'x'), 0)
       owed = owed + 1
     elseif was and was <= now then
@@ -646,7 +662,8 @@ local kinds = {
       if told <= FRESH then return touch(key, was, at) end
       -- Nothing explains the event, so a timer ran out that we know nothing of, or
       -- not that its due time had changed.
-      due, record = doubt(key, ':d:')
+      due, record = doubt(key)
+      if not due then due, record = doubt(key, ':d:') end
       if due then
         fire(key, due, flagged(record, 'x'), 0)
       elseif was and at == -2 then

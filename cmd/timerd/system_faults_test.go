@@ -19,7 +19,7 @@ import (
 func (s *system) load(prefix string, n int, spread time.Duration) []string {
 	s.t.Helper()
 	var want []string
-	from := s.now() + 500
+	from := s.now() + 500 + int64(n)/4 // time to set them
 	_, err := s.rdb.Pipelined(s.t.Context(), func(pipe redis.Pipeliner) error {
 		for i := range n {
 			key := fmt.Sprintf("load:%s:t:%d", prefix, i)

@@ -58,3 +58,28 @@ func TestStartedAndStoppedAHundredTimes(t *testing.T) {
 	s.expect(fired, want...)
 	s.settled()
 }
+
+// A rolling restart under load: each of three timerds in turn, while 2,000 timers a
+// second are due.
+func TestRollingRestart(t *testing.T) {
+	s := newSystem(t)
+	daemons := []*daemon{s.start(), s.start(), s.start()}
+	c := s.collect()
+	const n = 20_000
+	want := s.load("rolling", n, n/2000*time.Second)
+	for i, p := range daemons {
+		c.WaitFunc(patience, atLeast((i+1)*n/5))
+		p.stop()
+		daemons[i] = s.start()
+	}
+	var lateness []time.Duration
+	for _, e := range s.expect(c, want...) {
+		lateness = append(lateness, e.Time.Sub(e.Due))
+	}
+	c.Stays(n, time.Second)
+	s.settled()
+	t.Log(percentiles(lateness))
+	for _, p := range daemons {
+		p.stop()
+	}
+}

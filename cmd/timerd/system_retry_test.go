@@ -74,7 +74,7 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 		} else {
 			id := s.letters(1)[0].ID
 			setEnv(t, s.env)
-			if out := ok(t, "dead", "replay", "--id", id, "--yes"); !strings.HasSuffix(out, "\n1 replayed, 0 left\n") {
+			if out := ok(t, "dead", "replay", "--id", id, "--yes"); !strings.HasSuffix(out, "\n1 replayed, 0 skipped\n") {
 				t.Fatalf("dead replay: %s", out)
 			}
 		}

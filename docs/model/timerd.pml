@@ -78,6 +78,7 @@ byte due, due_life; bit due_att;	/* due, data: 0 is none; att 1 is a retry's att
 byte doubt_due, doubt_life, doubt_end;	/* :?:key */
 byte past_due, past_life, past_end;	/* :d:key, a doubt that was dismissed */
 bool doubt_owed;			/* what ran_out said when the doubt arose */
+bool doubt_weak;			/* it arose from an event that tells of a change */
 byte beside_due;			/* :due.attempt:key, always of life RETRY */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
@@ -250,12 +251,12 @@ inline ran_out(at, whose) {
 }
 
 /* Sets s_ref to the ref of an owed firing, or to 0. */
-inline contest(heard, lease) {
+inline contest(heard, lease, weak) {
 	s_ref = 0;
 	if
 	:: s_was >= heard && doubt_due == 0 ->
 		doubt_due = s_was; doubt_life = due_life; doubt_end = now + GRACE;
-		ran_out(s_was, due_life); doubt_owed = s_hit; s_hit = false
+		ran_out(s_was, due_life); doubt_owed = s_hit; s_hit = false; doubt_weak = weak
 #ifdef MISTAKE_PUNCTUAL
 	:: s_was < heard && now - s_was <= 1
 #endif
@@ -269,7 +270,7 @@ inline contest(heard, lease) {
 	fi
 }
 
-inline drop_doubt() { doubt_due = 0; doubt_life = 0; doubt_end = 0; doubt_owed = false }
+inline drop_doubt() { doubt_due = 0; doubt_life = 0; doubt_end = 0; doubt_owed = false; doubt_weak = false }
 
 /* The hint that dismisses a doubt may be older than the doubt: an expired event may follow. */
 inline dismiss() {
@@ -292,7 +293,7 @@ inline timer_set(px) {
 	look(); s_was = due;
 #ifndef MISTAKE_OVERWRITE_OWED
 	if
-	:: s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(0, 0)
+	:: s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(0, 0, false)
 	:: s_was != 0 && s_was <= now && !LATER(s_at, s_was) -> owe(s_was)
 	:: else
 	fi;
@@ -325,10 +326,10 @@ inline timer_cancel() {
 	done()
 }
 
-inline touch(heard) {
+inline touch(heard, changed) {
 	if
 	:: s_at == 0
-	:: s_at != 0 && s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(heard, 0); upsert()
+	:: s_at != 0 && s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(heard, 0, changed); upsert()
 	:: s_at != 0 && !(s_was != 0 && s_was <= now && LATER(s_at, s_was)) ->
 		if
 		:: s_at > now || fired == 0 -> upsert()
@@ -339,7 +340,7 @@ inline touch(heard) {
 
 inline kind_g(heard) {
 	if
-	:: s_at != 0 -> touch(heard)
+	:: s_at != 0 -> touch(heard, false)
 #ifdef MISTAKE_ABSENCE_CANCELS
 	:: s_at == 0 -> forget()
 #else
@@ -370,24 +371,27 @@ inline told() {
 #endif
 
 inline kind_x(heard, whose, at) {
+	s_hit = (doubt_due != 0 && !(doubt_weak && s_was <= now));
+	if :: doubt_weak && s_was <= now -> doubt_weak = false :: else fi;
 	if
-	:: doubt_due != 0 -> fire(doubt_due, 0, doubt_life, 0); drop_doubt()
-	:: doubt_due == 0 && s_was != 0 && s_was <= now -> owe(s_was); s_was = 0
-	:: doubt_due == 0 && !(s_was != 0 && s_was <= now) ->
+	:: s_hit -> fire(doubt_due, 0, doubt_life, 0); drop_doubt()
+	:: !s_hit && s_was != 0 && s_was <= now -> owe(s_was); s_was = 0
+	:: !s_hit && !(s_was != 0 && s_was <= now) ->
 		told();
 		if
 		:: s_hit
-		:: !s_hit && past_due != 0 -> fire(past_due, 0, past_life, 0); drop_past()
-		:: !s_hit && past_due == 0 && s_was != 0 && s_at == 0 -> owe(now); s_was = 0
-		:: !s_hit && past_due == 0 && !(s_was != 0 && s_at == 0) ->
+		:: !s_hit && doubt_due != 0 -> fire(doubt_due, 0, doubt_life, 0); drop_doubt()
+		:: !s_hit && doubt_due == 0 && past_due != 0 -> fire(past_due, 0, past_life, 0); drop_past()
+		:: !s_hit && doubt_due == 0 && past_due == 0 && s_was != 0 && s_at == 0 -> owe(now); s_was = 0
+		:: !s_hit && doubt_due == 0 && past_due == 0 && !(s_was != 0 && s_at == 0) ->
 			if
 			:: PROVES(at) -> fire(now, 0, whose, 0); if :: PAYLOAD_EXPECTED(whose) -> bare = true :: else fi
 			:: else
 			fi
-		fi;
-		s_hit = false
+		fi
 	fi;
-	touch(heard)
+	s_hit = false;
+	touch(heard, false)
 }
 
 /* Whether a key that is touched shows that it had not run out before: only if this
@@ -405,7 +409,7 @@ inline observe(i, kind, whose, at) {
 	if
 	:: kind == touched ->
 		if :: doubt_due != 0 && DISMISSES(since[i]) -> dismiss() :: else fi;
-		touch(since[i])
+		touch(since[i], true)
 	:: kind == gone -> kind_g(since[i])
 	:: kind == expired && (now - at <= MAXAGE || s_was != 0 || doubt_due != 0) -> kind_x(since[i], whose, at)
 	:: else
@@ -414,7 +418,7 @@ inline observe(i, kind, whose, at) {
 }
 
 /* The audit's SCAN: a hint of kind a. */
-inline observe_audited(i) { look(); s_was = due; touch(since[i]); done() }
+inline observe_audited(i) { look(); s_was = due; touch(since[i], false); done() }
 
 inline audit() {
 	look(); s_was = due;
@@ -489,7 +493,7 @@ inline claim_due(i, reply) {
 	if
 #ifndef MISTAKE_CLAIM_IGNORES_KEY
 	:: LATER(s_at, s_was) ->
-		contest(since[i], now + LEASE);
+		contest(since[i], now + LEASE, false);
 		upsert()
 	:: !LATER(s_at, s_was) ->
 #else
