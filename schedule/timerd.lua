@@ -689,51 +689,71 @@ local function one(kind, key)
   end
 end
 
--- many takes in expired events of different keys. Where many timers are due at
--- once, nearly all of these are of timers whose claim they have outrun, or that
--- have just been fired: those it does in few commands.
-local function many(group)
-  local names, doubts = {}, {}
-  for i = 1, #group do names[i], doubts[i] = group[i].key, ':?:' .. group[i].key end
+-- many takes in hints of different keys, of each kind and name, as far as their
+-- payloads are not too large, and returns how many. What there mostly is it does in
+-- few commands: keys that are new or still pending, and expired events of timers
+-- whose claim they have outrun, or that have just been fired.
+local function many(given, names)
+  local doubts = {}
+  for i = 1, #names do doubts[i] = ':?:' .. names[i] end
   doubts = redis.call('HMGET', data_key, unpack(doubts))
   local was, told = redis.call('ZMSCORE', due_key, unpack(names)), redis.call('ZMSCORE', fired_key, unpack(names))
-  local gone = redis.call('EXISTS', unpack(names)) == 0
-  local late, dues = {}, {}
-  for i = 1, #group do
-    local due = tonumber(was[i] or nil)
-    if gone and not doubts[i] and due and due <= now then
-      late[#late + 1], dues[#dues + 1] = names[i], due
-    elseif not gone or doubts[i] or due or now - tonumber(told[i] or 0) > FRESH then
-      one(group[i].kind, names[i])
+  local gone = string.lower(given[1]) == 'x' and redis.call('EXISTS', unpack(names)) == 0
+  local late, dues, times, records = {}, {}, {}, {}
+  local taken = 0
+  while taken < #names and spent <= BUDGET do
+    taken = taken + 1
+    local kind, key, due = given[taken], names[taken], tonumber(was[taken] or nil)
+    local lower = string.lower(kind)
+    if doubts[taken] or lower == 'g' or lower == 'v' then
+      one(kind, key)
+    elseif due or kind == lower then
+      local at = gone and -2 or redis.call('PEXPIRETIME', key)
+      local owing = due and due <= now
+      if lower == 'x' and at == -2 and owing then
+        late[#late + 1], dues[#dues + 1] = key, due
+      elseif lower == 'x' then
+        if at ~= -2 or due or now - tonumber(told[taken] or 0) > FRESH then one(kind, key) end
+      elseif at > now and not due then
+        times[#times + 1], times[#times + 2] = at, key
+        records[#records + 1], records[#records + 2] = key, record_of(key, MAX_PAYLOAD) or 'm:'
+        count(1)
+      elseif at > now and not owing then
+        count(upsert(key, due, at, MAX_PAYLOAD))
+      elseif at ~= -2 then
+        one(kind, key)
+      end
     end
   end
-  if #late == 0 then return end
-  local records = redis.call('HMGET', data_key, unpack(late))
-  for i = 1, #late do
-    records[i] = flagged(records[i] or 'm:', 'x')
-    spent = spent + #records[i]
+  if #times > 0 then
+    redis.call('ZADD', due_key, unpack(times))
+    redis.call('HSET', data_key, unpack(records))
   end
-  fire_all(late, dues, records, 0)
-  owed = owed + #late
+  if #late > 0 then
+    local owe_records = redis.call('HMGET', data_key, unpack(late))
+    for i = 1, #late do
+      owe_records[i] = flagged(owe_records[i] or 'm:', 'x')
+      spent = spent + #owe_records[i]
+    end
+    fire_all(late, dues, owe_records, 0)
+    owed = owed + #late
+  end
+  return taken
 end
 
 open(string.sub(KEYS[1], 1, -4))
-local i = 4
-while i <= #ARGV and spent <= BUDGET do
-  local group, seen = {}, {}
-  while #group < GROUP and string.lower(ARGV[i] or '') == 'x' and not seen[ARGV[i + 1]] do
-    group[#group + 1] = { kind = ARGV[i], key = ARGV[i + 1] }
+local given, taken = 0, 0
+while taken == given and 4 + 2 * taken <= #ARGV and spent <= BUDGET do
+  local given_kinds, names, seen = {}, {}, {}
+  repeat
+    local i = 4 + 2 * given
+    given_kinds[#names + 1], names[#names + 1] = ARGV[i], ARGV[i + 1]
     seen[ARGV[i + 1]] = true
-    i = i + 2
-  end
-  if #group > 0 then
-    many(group)
-  else
-    one(ARGV[i], ARGV[i + 1])
-    i = i + 2
-  end
+    given = given + 1
+  until #names == GROUP or 4 + 2 * given > #ARGV or seen[ARGV[5 + 2 * given]]
+  taken = taken + many(given_kinds, names)
 end
-return { head(), owed, adopted, rescheduled, cancelled, (i - 4) / 2 }
+return { head(), owed, adopted, rescheduled, cancelled, taken }
 
 --@ script claim
 --[[ Claims what is owed, what was claimed by someone whose lease ran out, and
