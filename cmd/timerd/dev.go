@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -69,7 +70,7 @@ TIMERD_RETRY and the other variables that concern neither server have their effe
 func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	for name, port := range map[string]*int{"--redis-port": &flags.redisPort, "--nats-port": &flags.natsPort} {
 		if *port == 0 {
-			*port, err = freePort()
+			*port, err = ports.Free()
 		} else {
 			err = checkFree(name, *port)
 		}

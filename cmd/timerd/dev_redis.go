@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/timerd-io/timerd/deploy"
 	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/ports"
 )
 
 const (
@@ -95,12 +95,10 @@ func (s *devRedis) answers(ctx context.Context) error {
 	}
 }
 
-func (s *devRedis) addr() string { return localAddr(s.port) }
+func (s *devRedis) addr() string { return ports.Address(s.port) }
 
 // devRedisURL returns the URL of the server on a port.
-func devRedisURL(port int) string { return "redis://" + localAddr(port) + "/0" }
-
-func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func devRedisURL(port int) string { return "redis://" + ports.Address(port) + "/0" }
 
 func (s *devRedis) stop() error { return s.process.Stop(devRedisGrace) }
 
@@ -126,7 +124,7 @@ func findRedis() (string, error) {
 // checkFree returns an error that names the flag if somebody listens on a port of
 // 127.0.0.1.
 func checkFree(flag string, port int) error {
-	l, err := net.Listen("tcp", localAddr(port))
+	l, err := net.Listen("tcp", ports.Address(port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%s=%d is in use; choose another port, or 0 for a free one", flag, port)
@@ -134,17 +132,4 @@ func checkFree(flag string, port int) error {
 		return fmt.Errorf("%s=%d: %w", flag, port, err)
 	}
 	return l.Close()
-}
-
-// freePort returns a port of 127.0.0.1 that nobody listens on at the moment.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if err := l.Close(); err != nil || !ok {
-		return 0, errors.Join(err, fmt.Errorf("no port in %v", l.Addr()))
-	}
-	return addr.Port, nil
 }

@@ -119,7 +119,7 @@ func TestClusterFailoverAndMigration(t *testing.T) {
 	s := newClusterSystem(t, true)
 	p := s.start()
 	c := s.collect()
-	want := s.load("plain", 2000, 3*time.Second, 5*time.Second)
+	want := s.load("plain", 2700, 3*time.Second, 5*time.Second) // three of four are plain
 	s.cluster.Failover(s.cluster.Nodes[3])
 	from, to := s.cluster.Nodes[1], s.cluster.Nodes[2]
 	for slot := 6000; slot < 6300; slot++ {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
+	"github.com/timerd-io/timerd/internal/ports"
 )
 
 const workerRabbit = "rabbitmq"
@@ -59,14 +60,14 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 	if err != nil {
 		return err
 	}
-	ports := [2]int{}
-	for i := range ports {
-		if ports[i], err = rig.FreePort(); err != nil {
+	free := [2]int{}
+	for i := range free {
+		if free[i], err = ports.Free(); err != nil {
 			return err
 		}
 	}
 	conf := filepath.Join(dir, "rabbitmq.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "listeners.tcp.default = %s\n", rig.Addr(ports[0])), 0o600); err != nil {
+	if err := os.WriteFile(conf, fmt.Appendf(nil, "listeners.tcp.default = %s\n", ports.Address(free[0])), 0o600); err != nil {
 		return err
 	}
 	plugins := filepath.Join(dir, "enabled_plugins")
@@ -75,7 +76,7 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 	}
 	// The node's name has to be its own, as one may run already; it registers with epmd, started beforehand lest it stay
 	// behind as nobody's child.
-	epmd, err := rig.FreePort()
+	epmd, err := ports.Free()
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), rabbitServer)
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LANG=C.UTF-8", "ERL_EPMD_PORT=" + port, "ERL_EPMD_ADDRESS=127.0.0.1",
-		"RABBITMQ_NODENAME=bench" + port + "@localhost", "RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
+		"RABBITMQ_NODENAME=bench" + port + "@localhost", "RABBITMQ_DIST_PORT=" + strconv.Itoa(free[1]),
 		"RABBITMQ_MNESIA_BASE=" + dir, "RABBITMQ_LOG_BASE=" + dir, "RABBITMQ_PID_FILE=" + filepath.Join(dir, "pid"),
 		"RABBITMQ_CONFIG_FILE=" + conf, "RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins, "RABBITMQ_CONF_ENV_FILE=" + filepath.Join(dir, "none"),
 		"ERL_CRASH_DUMP=/dev/null", "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
@@ -94,7 +95,7 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 	if _, err := r.Start("rabbitmq", cmd); err != nil {
 		return err
 	}
-	url := "amqp://guest:guest@" + rig.Addr(ports[0]) + "/"
+	url := "amqp://guest:guest@" + ports.Address(free[0]) + "/"
 	var connection *amqp.Connection
 	if err := rig.Until(ctx, time.Minute, func(context.Context) (err error) {
 		connection, err = amqp.Dial(url)

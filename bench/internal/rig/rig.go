@@ -7,18 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/ports"
 )
 
 const (
@@ -129,7 +128,7 @@ func (r *Rig) Close() error {
 // listening starts a server on a free port and waits until ready returns nil. start gets the port.
 func (r *Rig) listening(ctx context.Context, start func(port int) (*child.Process, error), ready func(ctx context.Context, port int) error) (port int, err error) {
 	for range portTries {
-		if port, err = FreePort(); err != nil {
+		if port, err = ports.Free(); err != nil {
 			return 0, err
 		}
 		var p *child.Process
@@ -177,22 +176,6 @@ func Until(ctx context.Context, timeout time.Duration, f func(ctx context.Contex
 		case <-time.After(startPoll):
 		}
 	}
-}
-
-// Addr returns host:port of a port of 127.0.0.1.
-func Addr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-// FreePort returns a port of 127.0.0.1 that nobody listens on at the moment.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if err := l.Close(); err != nil || !ok {
-		return 0, errors.Join(err, fmt.Errorf("no port in %v", l.Addr()))
-	}
-	return addr.Port, nil
 }
 
 func tail(file string) []byte {

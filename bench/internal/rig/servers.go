@@ -16,6 +16,7 @@ import (
 
 	"github.com/timerd-io/timerd/deploy"
 	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/ports"
 )
 
 // Roles of processes that several systems have.
@@ -47,7 +48,7 @@ func (r *Rig) Redis(ctx context.Context, lines ...string) (*redis.Client, error)
 	var pid int
 	client := func(port int) *redis.Client {
 		return redis.NewClient(&redis.Options{
-			Addr: Addr(port), PoolSize: 64, ReadTimeout: startTimeout,
+			Addr: ports.Address(port), PoolSize: 64, ReadTimeout: startTimeout,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 	}
@@ -95,13 +96,13 @@ func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error)
 			return nil, err
 		}
 		conf := filepath.Join(dir, "nats.conf")
-		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream {\n store_dir: %q\n %s\n}\n", Addr(port), dir, strings.Join(jetstream, "\n "))
+		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream {\n store_dir: %q\n %s\n}\n", ports.Address(port), dir, strings.Join(jetstream, "\n "))
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 		return r.Start(RoleNATS, exec.CommandContext(context.WithoutCancel(ctx), r.Self, "nats-server", "-c", conf))
 	}, func(_ context.Context, port int) error {
-		nc, err := nats.Connect("nats://" + Addr(port))
+		nc, err := nats.Connect("nats://" + ports.Address(port))
 		if err == nil {
 			nc.Close()
 		}
@@ -110,7 +111,7 @@ func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error)
 	if err != nil {
 		return nil, fmt.Errorf("nats-server: %w", err)
 	}
-	nc, err := nats.Connect("nats://"+Addr(port), nats.MaxReconnects(-1))
+	nc, err := nats.Connect("nats://"+ports.Address(port), nats.MaxReconnects(-1))
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +127,11 @@ func (r *Rig) Timerds(ctx context.Context, n int, rdb *redis.Client, nc *nats.Co
 			cmd := exec.CommandContext(context.WithoutCancel(ctx), r.Timerd)
 			cmd.Env = append([]string{
 				"PATH=" + os.Getenv("PATH"), "TIMERD_REDIS_URL=redis://" + rdb.Options().Addr + "/0", "TIMERD_NATS_URL=" + nc.ConnectedUrl(),
-				"TIMERD_NAMESPACES=bench", "TIMERD_HTTP_ADDR=" + Addr(port),
+				"TIMERD_NAMESPACES=bench", "TIMERD_HTTP_ADDR=" + ports.Address(port),
 			}, env...)
 			return r.Start(RoleTimerd, cmd)
 		}, func(ctx context.Context, port int) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+Addr(port)+"/readyz", http.NoBody)
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+ports.Address(port)+"/readyz", http.NoBody)
 			if err != nil {
 				return err
 			}
@@ -146,7 +147,7 @@ func (r *Rig) Timerds(ctx context.Context, n int, rdb *redis.Client, nc *nats.Co
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w; `make build` makes bin/timerd", r.Timerd, err)
 		}
-		addrs = append(addrs, Addr(port))
+		addrs = append(addrs, ports.Address(port))
 	}
 	return addrs, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/ports"
 )
 
 const (
@@ -36,7 +36,7 @@ type dev struct {
 	said     bytes.Buffer // to be read once the process has ended
 }
 
-// startDev runs `timerd dev` on free ports and returns once it is ready. It ends
+// startDev runs `timerd dev` on free free and returns once it is ready. It ends
 // with this process, however that ends.
 func startDev(ctx context.Context, binary, retry string) (*dev, error) {
 	var err error
@@ -50,20 +50,20 @@ func startDev(ctx context.Context, binary, retry string) (*dev, error) {
 }
 
 func tryDev(ctx context.Context, binary, retry string) (*dev, error) {
-	var ports [3]int
-	for i := range ports {
+	var free [3]int
+	for i := range free {
 		var err error
-		if ports[i], err = freePort(); err != nil {
+		if free[i], err = ports.Free(); err != nil {
 			return nil, err
 		}
 	}
 	d := &dev{
-		redisURL: "redis://" + localAddr(ports[0]) + "/0",
-		natsURL:  "nats://" + localAddr(ports[1]),
-		httpAddr: localAddr(ports[2]),
+		redisURL: "redis://" + ports.Address(free[0]) + "/0",
+		natsURL:  "nats://" + ports.Address(free[1]),
+		httpAddr: ports.Address(free[2]),
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), binary, "dev", "--no-samples", // stop ends it
-		"--redis-port", strconv.Itoa(ports[0]), "--nats-port", strconv.Itoa(ports[1]), "--http-addr", d.httpAddr)
+		"--redis-port", strconv.Itoa(free[0]), "--nats-port", strconv.Itoa(free[1]), "--http-addr", d.httpAddr)
 	cmd.Env = append(withoutTimerd(os.Environ()), "TIMERD_RETRY="+retry)
 	cmd.Stderr = &d.said
 	var err error
@@ -129,19 +129,4 @@ func withoutTimerd(environment []string) []string {
 		}
 	}
 	return kept
-}
-
-func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-// freePort returns a port of 127.0.0.1 that nobody listens on at the moment.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if err := l.Close(); err != nil || !ok {
-		return 0, errors.Join(err, fmt.Errorf("no port in %v", l.Addr()))
-	}
-	return addr.Port, nil
 }
