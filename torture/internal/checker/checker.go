@@ -285,7 +285,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 	switch {
 	case t.murky && m.Status == event.StatusMissing:
 		j.report.Unjudged++
-	case known && m.Stored < from:
+	case known && m.Stored < from && !t.ranOut(m):
 		j.fault(Early, key, "%s has %q, stored at %d, due at %d", m.ID, m.Payload, m.Stored, from)
 	case t.murky && known:
 		j.report.Unjudged++

@@ -119,6 +119,26 @@ func TestVerdicts(t *testing.T) {
 		{"an outage of NATS excuses nothing", []history.Fault{deaf(history.Delays, 0, 9000)}, func(w *world) {
 			w.set(100, history.Set, key, "p", 5000)
 		}, "lost"},
+		{"an unheard replacement ran out, and what is known of the key fires", []history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
+			op := w.set(0, history.Set, key, "p", 8000)
+			w.set(600, history.Set, key, "q", 400)
+			w.emit(key, op.Due-1000, 1, "p").Trigger = "expired"
+		}, ""},
+		{"the same without a reason", []history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
+			op := w.set(0, history.Set, key, "p", 8000)
+			w.set(600, history.Set, key, "q", 400)
+			w.emit(key, op.Due-1000, 1, "p")
+		}, "early"},
+		{"the same before the replacement ran out", []history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
+			op := w.set(0, history.Set, key, "p", 8000)
+			w.set(600, history.Set, key, "q", 7000)
+			w.emit(key, op.Due-1000, 1, "p").Trigger = "expired"
+		}, "early"},
+		{"the same, but it was heard", nil, func(w *world) {
+			op := w.set(0, history.Set, key, "p", 8000)
+			w.fire(w.set(600, history.Set, key, "q", 3000))
+			w.emit(key, op.Due-1000, 1, "p").Trigger = "expired"
+		}, "early"},
 		{"an id is there twice", nil, func(w *world) {
 			op := w.set(0, history.Timer, key, "p", 5000)
 			w.fire(op)

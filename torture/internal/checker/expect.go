@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/timerd-io/timerd/torture/internal/history"
@@ -63,6 +64,15 @@ type timeline struct {
 
 func newTimeline(e *ears) *timeline {
 	return &timeline{ears: e, payloads: map[string]int64{}}
+}
+
+// ranOut tells whether a message tells of a key that had run out by its due time because
+// of an unheard command. timerd has that from the expired event, knows nothing of the
+// command, and fires what it does know of the key.
+func (t *timeline) ranOut(m history.Message) bool {
+	return m.Trigger == "expired" && slices.ContainsFunc(t.firings, func(f *firing) bool {
+		return f.force == may && f.to <= m.Due && f.payload != m.Payload && t.payloads[m.Payload] > f.to
+	})
 }
 
 // add takes in the next operation.
