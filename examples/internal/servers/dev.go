@@ -36,7 +36,7 @@ type dev struct {
 	said     bytes.Buffer // to be read once the process has ended
 }
 
-// startDev runs `timerd dev` on free free and returns once it is ready. It ends
+// startDev runs `timerd dev` on free ports and returns once it is ready. It ends
 // with this process, however that ends.
 func startDev(ctx context.Context, binary, retry string) (*dev, error) {
 	var err error
