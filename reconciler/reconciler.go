@@ -304,12 +304,20 @@ func (r *Reconciler) drain(ctx context.Context) error {
 		firings, more, err := r.claim(ctx)
 		if len(firings) > 0 {
 			r.drained = time.Now()
-			publishing.Go(func() error { return r.publisher.Publish(ctx, firings) })
 		}
 		if err != nil || !more {
-			return errors.Join(err, publishing.Wait())
+			return errors.Join(err, publishing.Wait(), r.publish(ctx, firings))
 		}
+		publishing.Go(func() error { return r.publish(ctx, firings) })
 	}
+}
+
+// publish hands firings over, if there are any.
+func (r *Reconciler) publish(ctx context.Context, firings []schedule.Firing) error {
+	if len(firings) == 0 {
+		return nil
+	}
+	return r.publisher.Publish(ctx, firings)
 }
 
 // claim claims once from each partition where something is due. It returns what it
