@@ -65,7 +65,8 @@ step govulncheck vulnerable
 if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
   echo "NOT TESTED: examples/node, because node or npm is not installed"
 fi
-step "go test" go test -race -timeout 10m ./...
+step "go test" go test -race -timeout 15m ./...
+step bench make --no-print-directory bench-test
 
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'FAILED: %s\n' "${failed[@]}" >&2
