@@ -86,8 +86,7 @@ model: ## check the model of the schedule exhaustively, see docs/model (ARGS: co
 	@docs/model/run.sh $(ARGS)
 
 torture: ## timerd under random faults, and a verdict, see docs/torture.md (SEED, MINUTES, SHAPE; ARGS: more arguments)
-	@scripts/deps.sh redis
-	@$(MAKE) --no-print-directory build
+	@scripts/deps.sh go redis
 	go build -trimpath -o bin/torture ./torture
 	bin/torture run $(if $(SEED),-seed $(SEED)) -minutes $(MINUTES) -shape $(SHAPE) $(ARGS)
 

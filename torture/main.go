@@ -101,7 +101,7 @@ func runCommand(ctx context.Context, args []string, stderr io.Writer) (*checker.
 	flags.Uint64Var(&c.seed, "seed", uint64(time.Now().UnixNano()), "decides the faults and the lives of the keys")
 	minutes := flags.Float64("minutes", 2, "how long faults are injected")
 	shape := flags.String("shape", string(servers.Standalone), "standalone, several, sentinel or cluster")
-	flags.StringVar(&c.timerd, "timerd", "bin/timerd", "the program")
+	flags.StringVar(&c.timerd, "timerd", "", "a program to run, with the machine's clock (default: one is built whose clock can be stepped)")
 	flags.Float64Var(&c.rate, "rate", 60, "keys per second")
 	flags.DurationVar(&c.maxDelay, "max-delay", 20*time.Second, "the longest delay of a timer")
 	if err := flags.Parse(args); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/torture/internal/checker"
+	"github.com/timerd-io/timerd/torture/internal/clockstep"
 	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/nemesis"
 	"github.com/timerd-io/timerd/torture/internal/producers"
@@ -32,7 +33,8 @@ type config struct {
 	seed     uint64
 	shape    servers.Shape
 	length   time.Duration // of the faults
-	timerd   string        // the program
+	timerd   string        // the program; empty for one that is built, with a clock that can be stepped
+	race     bool          // build it with the race detector
 	rate     float64       // keys per second
 	maxDelay time.Duration
 	dir      string // for the history and the logs
@@ -58,6 +60,17 @@ func run(ctx context.Context, c config) (r *checker.Report, file string, err err
 // record runs everything and writes the history.
 func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	redis.SetLogger(silence{}) // what fails is in the history
+	var leftOut []string
+	steps := c.timerd == ""
+	if steps {
+		c.timerd = filepath.Join(c.dir, "timerd")
+		c.log.Info("building timerd", "race", c.race)
+		if err := clockstep.Build(ctx, c.timerd, c.race); err != nil {
+			return err
+		}
+	} else {
+		leftOut = append(leftOut, nemesis.ClockStepped)
+	}
 	c.log.Info("starting", "seed", c.seed, "shape", c.shape, "dir", c.dir)
 	s, err := servers.Start(ctx, servers.Config{
 		Shape: c.shape, Timerd: c.timerd, Dir: c.dir,
@@ -73,9 +86,10 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	w.Write(history.Record{Run: &history.Run{
-		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Began: time.Now().UnixMilli(),
+		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Began: time.Now().UnixMilli(), LeftOut: leftOut,
 	}})
-	if err := torture(ctx, c, s, w); err != nil {
+	plan := nemesis.Plan(c.seed, c.shape, c.length, steps)
+	if err := torture(ctx, c, plan, s, w); err != nil {
 		return err
 	}
 	c.log.Info("all faults are healed, waiting for the last timers")
@@ -91,7 +105,7 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 }
 
 // torture has the producers and the nemesis at work, and returns when both are done.
-func torture(ctx context.Context, c config, s *servers.System, w *history.Writer) error {
+func torture(ctx context.Context, c config, plan []nemesis.Step, s *servers.System, w *history.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	p := producers.Producers{
 		Redis: s.Redis, Replicated: c.shape.Replicated(), NATSURL: s.NATS.URL(), History: w,
@@ -106,7 +120,7 @@ func torture(ctx context.Context, c config, s *servers.System, w *history.Writer
 	producing, stop := context.WithCancel(ctx)
 	go func() { produced <- p.Run(producing) }()
 	calm(ctx)
-	err := n.Run(ctx, nemesis.Plan(c.seed, c.shape, c.length))
+	err := n.Run(ctx, plan)
 	calm(ctx)
 	stop()
 	return errors.Join(err, <-produced)

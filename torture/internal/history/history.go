@@ -21,6 +21,8 @@ type Run struct {
 	Shape   string `json:"shape"`
 	Timerds int    `json:"timerds"` // how many, numbered from 0
 	Began   int64  `json:"began"`
+	// LeftOut are the kinds of faults that could not be injected.
+	LeftOut []string `json:"leftout,omitempty"`
 }
 
 // Kind is what a producer did.

@@ -19,6 +19,9 @@ type injection func(ctx context.Context, s *servers.System, f Fault) (heal func(
 // Lease is the TIMERD_LEASE that the faults are made for: a pause is longer.
 const Lease = 2 * time.Second
 
+// ClockStepped is the fault that needs a timerd made for it, see package clockstep.
+const ClockStepped = "clock stepped"
+
 func kinds() []kind {
 	const ms = time.Millisecond
 	proxied := []servers.Shape{servers.Standalone, servers.Several}
@@ -27,6 +30,7 @@ func kinds() []kind {
 		{name: "timerd paused", part: timerdPart, effect: history.Deafens, one: true, min: Lease + 500*ms, max: 2*Lease + 1000*ms, inject: pauseTimerd},
 		{name: "timerd restarted", part: timerdPart, effect: history.Deafens, one: true, restarts: true, min: 1 * ms, max: 1500 * ms, inject: stopTimerd},
 		{name: "timerds killed", part: timerdPart, effect: history.Deafens, restarts: true, min: 100 * ms, max: 3000 * ms, inject: killTimerds, shapes: []servers.Shape{servers.Several, servers.Sentinel, servers.Cluster}},
+		{name: ClockStepped, part: timerdPart, effect: history.Delays, one: true, min: 1000 * ms, max: 6000 * ms, inject: stepClock},
 
 		{name: "redis killed", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 3000 * ms, inject: killRedis, shapes: proxied},
 		{name: "redis cut", part: redisPart, effect: history.Deafens, one: true, min: 300 * ms, max: 4000 * ms, inject: onRedis((*tcpproxy.Proxy).Cut), shapes: proxied},
@@ -77,6 +81,16 @@ func pauseTimerd(_ context.Context, s *servers.System, f Fault) (func() error, e
 func stopTimerd(_ context.Context, s *servers.System, f Fault) (func() error, error) {
 	t := s.Timerds[f.Timerd]
 	return t.Start, t.Stop()
+}
+
+// stepClock steps the clock forwards or backwards, by 1, 2, 4 … 512 minutes, and later back.
+func stepClock(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+	step := time.Minute << (f.Pick / 2 % 10)
+	if f.Pick%2 == 1 {
+		step = -step
+	}
+	t := s.Timerds[f.Timerd]
+	return func() error { return t.StepClock(0) }, t.StepClock(step)
 }
 
 func killRedis(ctx context.Context, s *servers.System, f Fault) (func() error, error) {

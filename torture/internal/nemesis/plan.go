@@ -51,13 +51,14 @@ type Fault struct {
 // recovery is what a plan reckons with for the recovery from a fault.
 const recovery = 2 * time.Second
 
-// Plan returns the faults of a run of some length. The same seed, shape and length give the same plan.
-// Each kind that the shape has comes before any comes again.
-func Plan(seed uint64, shape servers.Shape, length time.Duration) []Step {
+// Plan returns the faults of a run of some length. The same seed, shape, length and steps give the same
+// plan. Each kind that the shape has comes before any comes again; ClockStepped comes only with steps, which
+// says that the timerds have a clock that can be stepped.
+func Plan(seed uint64, shape servers.Shape, length time.Duration, steps bool) []Step {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var all, deck []kind
 	for _, k := range kinds() {
-		if k.in(shape) {
+		if k.in(shape) && (steps || k.name != ClockStepped) {
 			all = append(all, k)
 		}
 	}

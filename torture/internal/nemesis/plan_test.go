@@ -21,11 +21,11 @@ func text(plan []Step) string {
 
 func TestPlanIsTheSeeds(t *testing.T) {
 	for _, shape := range servers.Shapes() {
-		a, b := Plan(7, shape, 10*time.Minute), Plan(7, shape, 10*time.Minute)
+		a, b := Plan(7, shape, 10*time.Minute, true), Plan(7, shape, 10*time.Minute, true)
 		if text(a) != text(b) {
 			t.Errorf("%s: two plans of one seed differ", shape)
 		}
-		if text(a) == text(Plan(8, shape, 10*time.Minute)) {
+		if text(a) == text(Plan(8, shape, 10*time.Minute, true)) {
 			t.Errorf("%s: two seeds have the same plan", shape)
 		}
 		seen := map[string]bool{}
@@ -52,5 +52,19 @@ func TestPlanIsTheSeeds(t *testing.T) {
 				t.Errorf("%s: %s in the plan: %v", shape, k.name, seen[k.name])
 			}
 		}
+	}
+}
+
+func TestPlanWithoutSteps(t *testing.T) {
+	plan := Plan(7, servers.Several, 10*time.Minute, false)
+	for _, s := range plan {
+		for _, f := range s.Faults {
+			if f.Kind == ClockStepped {
+				t.Fatalf("%s in the plan for a clock that cannot be stepped", f.Kind)
+			}
+		}
+	}
+	if len(plan) == 0 {
+		t.Error("no faults at all")
 	}
 }

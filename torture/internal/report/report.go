@@ -34,7 +34,11 @@ func Write(w io.Writer, r *checker.Report) error {
 		fmt.Fprintf(w, "NOT RECOVERED: timerds %v after %s at %d\n", f.Timerds, f.Kind, f.From)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "seed %d, %s, %d timerds\n\n", r.Run.Seed, r.Run.Shape, r.Run.Timerds)
+	fmt.Fprintf(t, "seed %d, %s, %d timerds\n", r.Run.Seed, r.Run.Shape, r.Run.Timerds)
+	for _, kind := range r.Run.LeftOut {
+		fmt.Fprintf(t, "left out: the fault %q, which needs a timerd that is built for it\n", kind)
+	}
+	fmt.Fprintln(t)
 	operations(t, r)
 	lateness(t, r)
 	verdict(t, r)

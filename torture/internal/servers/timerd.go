@@ -5,18 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/torture/internal/clockstep"
 )
 
 // drainTime is how long a timerd may take to end after SIGTERM: it promises 10 s.
@@ -25,10 +29,14 @@ const drainTime = 15 * time.Second
 // readyPoll is how often a timerd is asked whether it is ready.
 const readyPoll = 50 * time.Millisecond
 
+// stepTimeout is how long a timerd may take to step its clock on a busy machine.
+const stepTimeout = 30 * time.Second
+
 // Timerd is one timerd, started again and again with the same configuration.
 type Timerd struct {
 	binary  string
 	logFile string
+	clock   string // the file of the clock's step
 	env     []string
 	addr    string // of its HTTP server
 	http    http.Client
@@ -41,7 +49,7 @@ func newTimerd(binary, logFile string, env map[string]string) (*Timerd, error) {
 		return nil, err
 	}
 	t := &Timerd{
-		binary: binary, logFile: logFile, addr: ports.Address(port),
+		binary: binary, logFile: logFile, clock: logFile + ".clock", addr: ports.Address(port),
 		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	for _, variable := range os.Environ() {
@@ -52,9 +60,12 @@ func newTimerd(binary, logFile string, env map[string]string) (*Timerd, error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		t.env = append(t.env, name+"="+env[name])
 	}
-	t.env = append(t.env, "TIMERD_HTTP_ADDR="+t.addr)
+	t.env = append(t.env, "TIMERD_HTTP_ADDR="+t.addr, clockstep.Variable+"="+t.clock)
 	return t, nil
 }
+
+// Addr returns the address of its HTTP server.
+func (t *Timerd) Addr() string { return t.addr }
 
 // Start starts the process. What it says is appended to its log.
 func (t *Timerd) Start() error {
@@ -97,6 +108,27 @@ func (t *Timerd) Pause() error { return t.process.Load().Signal(syscall.SIGSTOP)
 
 // Resume lets a paused process go on.
 func (t *Timerd) Resume() error { return t.process.Load().Signal(syscall.SIGCONT) }
+
+// StepClock has the process's wall clock differ from the machine's by step, in whole seconds, until it is
+// called again or the process starts anew. It needs a binary of package clockstep: another one ends
+// by the signal.
+func (t *Timerd) StepClock(step time.Duration) error {
+	seconds := strconv.FormatInt(int64(step/time.Second), 10)
+	if err := os.WriteFile(t.clock, []byte(seconds), 0o600); err != nil {
+		return err
+	}
+	if err := t.process.Load().Signal(syscall.SIGUSR2); err != nil {
+		return err
+	}
+	err := poll.Until(stepTimeout, func() bool {
+		_, err := os.Stat(t.clock)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	if err != nil {
+		return fmt.Errorf("servers: timerd has not stepped its clock in %v, see %s", stepTimeout, t.logFile)
+	}
+	return nil
+}
 
 // AwaitReady waits until timerd says that it is ready, until ctx ends.
 func (t *Timerd) AwaitReady(ctx context.Context) error {
