@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run()) //nolint:forbidigo // as the testing package has it
 }
 
-// Three timerds under half a minute of faults, the same ones each time. docs/torture.md says how to run
+// Three timerds under a minute of faults, the same ones each time. docs/torture.md says how to run
 // others, and for longer.
 func TestTorture(t *testing.T) {
 	testenv.NoLeaks(t)
@@ -34,7 +34,7 @@ func TestTorture(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, file, err := run(t.Context(), config{
-		seed: 2, shape: servers.Several, length: 35 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
+		seed: 2, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
 		dir: dir, log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
