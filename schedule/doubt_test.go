@@ -141,7 +141,7 @@ func TestDoubtsAreDecidedWhenTheyArise(t *testing.T) {
 			x.do("SET", k, "v1", "PX", 60)
 			x.hint("t " + k)
 			due, _ := x.do("PEXPIRETIME", k).(int64)
-			x.do("PEXPIREAT", k, due+100)
+			x.do("PEXPIREAT", k, due+500)
 			x.after(due)
 			x.wants()
 			test(x)
@@ -216,7 +216,7 @@ func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
 			x := newIndex(t)
 			x.do("FCALL", "timer_set", 1, k, "p", "PX", 60)
 			due, _ := x.do("PEXPIRETIME", k).(int64)
-			x.do("PEXPIREAT", k, due+200)
+			x.do("PEXPIREAT", k, due+500)
 			x.after(due)
 			x.hint("t " + k)
 			x.wants()
@@ -245,7 +245,7 @@ func TestSetAgainAndHeardLate(t *testing.T) {
 			x.do("SET", k, "v1", "PX", 40)
 			x.hint("t " + k)
 			x.expire(k)
-			x.do("SET", k, "v2", "PX", 300)
+			x.do("SET", k, "v2", "PX", 500)
 			x.hint("t " + k) // of a change before
 			if !late {
 				x.hint("x " + k)
