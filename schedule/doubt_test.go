@@ -27,10 +27,10 @@ func (x *index) subscribeNow() {
 // The newer timer fires before the event arrives that makes the older one owed.
 func TestDoubtOutlivesTheNewerTimer(t *testing.T) {
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 40)
+	x.do("SET", k, "v1", "PX", 150)
 	x.hint("t " + k)
 	x.expire(k)
-	x.do("SET", k, "v2", "PX", 40)
+	x.do("SET", k, "v2", "PX", 150)
 	x.wants()
 	x.expire(k)
 	x.wants(k + " deadline v2")
@@ -38,7 +38,7 @@ func TestDoubtOutlivesTheNewerTimer(t *testing.T) {
 	x.wants(k + " expired v1")
 
 	// But one that was merely extended is no more.
-	x.do("SET", k+"2", "v1", "PX", 40)
+	x.do("SET", k+"2", "v1", "PX", 150)
 	x.hint("t " + k + "2")
 	x.do("PEXPIRE", k+"2", 500)
 	due, _ := x.rdb.ZScore(t.Context(), keys.Single.Due(), k+"2").Result()
@@ -54,7 +54,7 @@ func TestDoubtOutlivesTheNewerTimer(t *testing.T) {
 // doubt, and before the event that it ran out.
 func TestDoubtAndAnEarlierHint(t *testing.T) {
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 60)
+	x.do("SET", k, "v1", "PX", 150)
 	x.hint("t " + k)
 	due, _ := x.do("PEXPIRETIME", k).(int64)
 	x.do("APPEND", k, "+")
@@ -72,7 +72,7 @@ func TestDoubtAndAnEarlierHint(t *testing.T) {
 // Two lives of a key have run out before any event of them arrives.
 func TestTwoLivesInDoubt(t *testing.T) {
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 40)
+	x.do("SET", k, "v1", "PX", 150)
 	x.hint("t " + k)
 	for _, v := range []string{"v2", "v3"} {
 		x.expire(k)
@@ -105,7 +105,7 @@ func TestLivesInOneBatch(t *testing.T) {
 // out: what it touches says nothing about that.
 func TestOnlyWhoHeardEverythingDismissesADoubt(t *testing.T) {
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 40)
+	x.do("SET", k, "v1", "PX", 150)
 	x.hint("t " + k)
 	x.expire(k)
 	x.do("SET", k, "v2", "PX", 60000)
@@ -138,7 +138,7 @@ func TestDoubtsAreDecidedWhenTheyArise(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newIndex(t)
-			x.do("SET", k, "v1", "PX", 60)
+			x.do("SET", k, "v1", "PX", 150)
 			x.hint("t " + k)
 			due, _ := x.do("PEXPIRETIME", k).(int64)
 			x.do("PEXPIREAT", k, due+500)
@@ -214,7 +214,7 @@ func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
 	for name, firstClaimed := range map[string]bool{"claimed": true, "owed": false} {
 		t.Run(name, func(t *testing.T) {
 			x := newIndex(t)
-			x.do("FCALL", "timer_set", 1, k, "p", "PX", 60)
+			x.do("FCALL", "timer_set", 1, k, "p", "PX", 150)
 			due, _ := x.do("PEXPIRETIME", k).(int64)
 			x.do("PEXPIREAT", k, due+500)
 			x.after(due)
@@ -242,7 +242,7 @@ func TestSetAgainAndHeardLate(t *testing.T) {
 	for name, late := range map[string]bool{"in time": false, "late": true} {
 		t.Run(name, func(t *testing.T) {
 			x := newIndex(t)
-			x.do("SET", k, "v1", "PX", 40)
+			x.do("SET", k, "v1", "PX", 150)
 			x.hint("t " + k)
 			x.expire(k)
 			x.do("SET", k, "v2", "PX", 500)
