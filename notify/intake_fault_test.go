@@ -25,10 +25,10 @@ func TestIntakeWaitsForRedis(t *testing.T) {
 	for i := range n {
 		d.request(retrySubject, fired(fmt.Sprint(i), 1, []byte("x")).AppendJSON(nil))
 	}
-	c.healthy(patience, "retry")
+	c.healthy(5*time.Second, "retry")
 	d.plan.server.Start()
 	d.empty()
-	c.healthy(patience, "")
+	c.healthy(10*time.Second, "")
 	if pending, firing := d.timers(); pending != n || firing != 0 {
 		t.Errorf("%d pending and %d firing, want %d and 0", pending, firing, n)
 	}
@@ -42,7 +42,7 @@ func TestIntakeGivesBackWhatItCannotDo(t *testing.T) {
 	var calls atomic.Int64
 	broken := d.openAt(d.nats.URL(), failing{calls: &calls}, "1h", nil)
 	d.request(retrySubject, fired("1", 1, []byte("x")).AppendJSON(nil))
-	broken.healthy(patience, "no Redis")
+	broken.healthy(5*time.Second, "no Redis")
 	d.open("1h", nil) // another timerd, that has Redis
 	d.empty()
 	if pending, _ := d.timers(); pending != 1 {
@@ -73,7 +73,7 @@ func TestIntakeStopsThoughNothingWorks(t *testing.T) {
 	for i := range 10 {
 		d.request(retrySubject, fired(fmt.Sprint(i), 1, nil).AppendJSON(nil))
 	}
-	c.healthy(patience, "no Redis")
+	c.healthy(5*time.Second, "no Redis")
 	proxy.Blackhole()
 	began := time.Now()
 	c.stop()
@@ -115,14 +115,14 @@ func TestIntakeGoesOnAfterNATSWasAway(t *testing.T) {
 	c.healthy(patience, "")
 	for i := range 3 {
 		d.nats.Stop()
-		c.healthy(patience, "consumer")
+		c.healthy(5*time.Second, "consumer")
 		d.nats.Start()
 		testenv.Eventually(t, patience, func() error {
 			_, err := d.js.Publish(t.Context(), retrySubject, fired(fmt.Sprint(i), 1, nil).AppendJSON(nil))
 			return err
 		}, "publishing")
 		d.empty()
-		c.healthy(patience, "")
+		c.healthy(10*time.Second, "")
 	}
 }
 

@@ -74,7 +74,7 @@ func TestFiringsWaitForNATS(t *testing.T) {
 	r := start(t, nats, nats.URL(), nil, nil)
 	r.healthy(t, patience, "")
 	nats.Stop()
-	r.healthy(t, patience, "NATS has been disconnected")
+	r.healthy(t, 5*time.Second, "NATS has been disconnected")
 	r.blocked(t)
 	all := firings(0, 10, "x")
 	r.publish(t, all...)
@@ -84,7 +84,7 @@ func TestFiringsWaitForNATS(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Errorf("Wait: %v", err)
 	}
-	r.healthy(t, patience, "")
+	r.healthy(t, 10*time.Second, "")
 	r.book.expect(t, 10, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }
@@ -193,7 +193,7 @@ func TestFullStreamHoldsFiringsBack(t *testing.T) {
 	}
 	r.publish(t, all...)
 	r.book.expect(t, 5, 5)
-	r.healthy(t, patience, "it is full: 5 messages of at most 5")
+	r.healthy(t, 5*time.Second, "it is full: 5 messages of at most 5")
 	r.blocked(t)
 	collector.Stays(5, 300*time.Millisecond)
 	if n := r.tally.counts().failed[notify.FailureFull]; n > 100 {
@@ -239,7 +239,7 @@ func TestStreamFullOfBytesHoldsFiringsBack(t *testing.T) {
 	r := start(t, nats, nats.URL(), nil, nil)
 	r.publish(t, firings(0, 3, strings.Repeat("x", 8_000))...)
 	r.book.expect(t, 2, 0)
-	r.healthy(t, patience, "of at most 20000")
+	r.healthy(t, 5*time.Second, "of at most 20000")
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -283,12 +283,12 @@ func TestDeletedStreamIsMissedWithoutFirings(t *testing.T) {
 		}
 		return nil
 	}, "another stream in the place of TIMERS")
-	r.healthy(t, patience, "because stream OTHER takes timers.fired.x.>")
+	r.healthy(t, 5*time.Second, "because stream OTHER takes timers.fired.x.>")
 	r.blocked(t)
 	if err := r.js.DeleteStream(t.Context(), "OTHER"); err != nil {
 		t.Fatal(err)
 	}
-	r.healthy(t, patience, "")
+	r.healthy(t, 10*time.Second, "")
 }
 
 func TestUnfitStreamIsNoticed(t *testing.T) {
@@ -302,7 +302,7 @@ func TestUnfitStreamIsNoticed(t *testing.T) {
 	}
 	all := firings(0, 3, "x")
 	r.publish(t, all...)
-	r.healthy(t, patience, "nats stream edit TIMERS --subjects 'timers.fired.>'")
+	r.healthy(t, 5*time.Second, "nats stream edit TIMERS --subjects 'timers.fired.>'")
 	config.Subjects = []string{"timers.fired.>"}
 	if _, err := r.js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -381,7 +381,7 @@ func TestUserWithoutTheRightToPublish(t *testing.T) {
 	f := firings(0, 1, "x")
 	f[0].Lease = 500 * time.Millisecond
 	r.publish(t, f...)
-	r.healthy(t, patience, "does the NATS user have the right to publish to timers.fired.>?")
+	r.healthy(t, 5*time.Second, "does the NATS user have the right to publish to timers.fired.>?")
 	r.book.expect(t, 0, 1)
 }
 
@@ -398,10 +398,10 @@ func TestSilentNetworkIsNoticed(t *testing.T) {
 		defer close(published)
 		r.publish(t, all...)
 	}()
-	testenv.Eventually(t, patience, func() bool { return r.Healthy() != nil }, "noticing")
+	testenv.Eventually(t, 5*time.Second, func() bool { return r.Healthy() != nil }, "noticing")
 	r.blocked(t)
 	proxy.Heal()
-	r.healthy(t, patience, "")
+	r.healthy(t, 10*time.Second, "")
 	<-published
 	r.book.expect(t, 2000, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
