@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/rawconn"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -154,6 +156,7 @@ func ConnOptions() []nats.Option {
 		nats.PingInterval(2 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.FlusherTimeout(2 * time.Second),
+		nats.SetCustomDialer(rawconn.Dialer{Dialer: net.Dialer{Timeout: 2 * time.Second}}),
 		nats.IgnoreAuthErrorAbort(),
 	}
 }

@@ -28,7 +28,9 @@ func (r *Reconciler) audit(ctx context.Context) {
 	reason, backoff := "start", minBackoff
 	for {
 		began := time.Now()
+		r.auditing.Store(true)
 		seen, err := r.auditOnce(ctx)
+		r.auditing.Store(false)
 		took := time.Since(began)
 		if ctx.Err() != nil {
 			return

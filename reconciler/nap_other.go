@@ -4,5 +4,11 @@ package reconciler
 
 import "time"
 
-// nap sleeps for a short while.
-func nap(d time.Duration) { time.Sleep(d) }
+// napper sleeps for short whiles.
+type napper struct{}
+
+func newNapper() (*napper, error) { return nil, nil }
+
+func (*napper) close() error { return nil }
+
+func (*napper) nap(d time.Duration) { time.Sleep(d) }

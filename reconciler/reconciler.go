@@ -98,6 +98,8 @@ type Reconciler struct {
 	OnClaimed func(schedule.Claimed)
 
 	since      atomic.Int64
+	busy       atomic.Bool
+	auditing   atomic.Bool
 	mu         sync.Mutex
 	agenda     agenda
 	rank, of   int // among the timerds
@@ -137,6 +139,10 @@ func New(s Schedule, p Publisher, rdb redis.UniversalClient, namespaces keys.Nam
 // keyspace event has been heard; schedule.NoEvents, as at first, says that they
 // are not.
 func (r *Reconciler) SetSince(since int64) { r.since.Store(since) }
+
+// Busy tells whether more is due than has been claimed so far, and nothing else is
+// being done than claiming it.
+func (r *Reconciler) Busy() bool { return r.busy.Load() && !r.auditing.Load() }
 
 // Wake says that a timer of a partition is due at the given unix ms on the Redis
 // server's clock; 0 says that something is owed now, and a negative value nothing.
@@ -223,6 +229,11 @@ func (r *Reconciler) Run(ctx context.Context) {
 func (r *Reconciler) fire(ctx context.Context) {
 	deadline := time.NewTimer(longestSleep)
 	defer deadline.Stop()
+	precise, err := newNapper()
+	if err != nil {
+		r.Logger.Warn("no precise timer: firings may be a millisecond later", "err", err)
+	}
+	defer func() { _ = precise.close() }()
 	backoff := minBackoff
 	for ctx.Err() == nil {
 		if wait := r.untilClaim(); wait > fine {
@@ -234,7 +245,7 @@ func (r *Reconciler) fire(ctx context.Context) {
 			}
 			continue
 		} else if wait > 0 {
-			nap(wait)
+			precise.nap(wait)
 			continue
 		}
 		err := r.drain(ctx)
@@ -295,13 +306,19 @@ func (r *Reconciler) due() []schedule.Want {
 // drain claims and publishes batches until nothing is due. While one is being
 // published the next is claimed.
 func (r *Reconciler) drain(ctx context.Context) error {
+	defer r.busy.Store(false)
 	var publishing errgroup.Group
 	publishing.SetLimit(1)
+	more := false
 	for {
+		r.busy.Store(false) // NATS may be away for long
 		if err := r.publisher.Wait(ctx); err != nil {
 			return errors.Join(err, publishing.Wait())
 		}
-		firings, more, err := r.claim(ctx)
+		r.busy.Store(more)
+		var firings []schedule.Firing
+		var err error
+		firings, more, err = r.claim(ctx)
 		if len(firings) > 0 {
 			r.drained = time.Now()
 		}

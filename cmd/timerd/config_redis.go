@@ -1,14 +1,20 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/rawconn"
 )
 
 // redisMode says how the Redis servers are organised.
@@ -22,6 +28,10 @@ const (
 
 // clientName is how timerd shows in CLIENT LIST and in NATS's connection list.
 const clientName = "timerd"
+
+// poolSize is how many connections there are at most unless the URL says otherwise:
+// twice as many as the retry intake uses at a time, so that no claim waits for one.
+const poolSize = 64
 
 // redisConfig says where Redis is. Exactly the options of its mode are set.
 type redisConfig struct {
@@ -39,6 +49,7 @@ func (c redisConfig) newClient() redis.UniversalClient {
 	case modeSentinel:
 		o := *c.sentinel
 		o.ContextTimeoutEnabled = true
+		o.Dialer, o.PoolSize = dialRedis(o.DialTimeout, o.TLSConfig), cmp.Or(o.PoolSize, poolSize)
 		return redis.NewFailoverClient(&o)
 	case modeCluster:
 		o := *c.cluster
@@ -46,11 +57,27 @@ func (c redisConfig) newClient() redis.UniversalClient {
 		// A pipeline whose first command is refused would be repeated as a whole: a
 		// claim would lose what it had claimed. The schedule tries again by itself.
 		o.MaxRetries = -1
+		o.PoolSize = cmp.Or(o.PoolSize, poolSize)
 		return redis.NewClusterClient(&o)
 	default:
 		o := *c.standalone
 		o.ContextTimeoutEnabled = true
+		o.Dialer, o.PoolSize = dialRedis(o.DialTimeout, o.TLSConfig), cmp.Or(o.PoolSize, poolSize)
 		return redis.NewClient(&o)
+	}
+}
+
+// dialRedis returns go-redis's own dialer, with connections that cost less. They
+// are not looked at before each command, which would cost more again: where the
+// server has closed one, go-redis repeats the command on another.
+func dialRedis(timeout time.Duration, secure *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	dial := redis.NewDialer(&redis.Options{DialTimeout: cmp.Or(timeout, 5*time.Second), TLSConfig: secure})
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return rawconn.Wrap(c), nil
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -35,11 +36,22 @@ func runServe(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
+	useProcessors(c)
 	err = serve(cmd.Context(), c, log)
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		return nil // it was told to stop before it had started
 	}
 	return err
+}
+
+// useProcessors has Go run on one processor, unless GOMAXPROCS says otherwise: Redis
+// has one for its commands too, and is busy with a timer for longer than timerd. To
+// hand each of many short pieces of work to another processor would cost a quarter
+// more, and time. In a cluster there are many Redis servers to keep up with.
+func useProcessors(c config) {
+	if os.Getenv("GOMAXPROCS") == "" && c.Redis.Mode != modeCluster && !c.NATS.Embedded {
+		runtime.GOMAXPROCS(1)
+	}
 }
 
 // serve runs timerd until ctx ends. A taken HTTP address is an error before
