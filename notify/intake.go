@@ -19,7 +19,7 @@ import (
 const IntakeConsumer = "timerd"
 
 const (
-	defaultIntakeWindow = 64
+	defaultIntakeWindow = 32
 	// defaultIntakeAckWait is how late the requests that a crashed timerd had
 	// fetched are at most: not later than the timers that it had claimed.
 	defaultIntakeAckWait = 10 * time.Second
