@@ -13,25 +13,55 @@ import (
 // a few hundred MB with the longest keys. Beyond it an audit is cheaper.
 const maxHints = 500_000
 
-// linger is how long expired events wait for others to be taken in with them.
-// Nearly all are of timers that have been claimed by then, and need nothing more.
-// Other hints take them along at once.
-const linger = 10 * time.Millisecond
+// linger is how long expired events wait for others to be taken in with them, and
+// longestLinger for how long they do while timers are being fired as fast as
+// possible. Nearly all are of timers that have been claimed by then, and need nothing
+// more; before, each would have to be noted in the schedule.
+const (
+	linger        = 10 * time.Millisecond
+	longestLinger = 500 * time.Millisecond
+)
 
 // hintBuffer holds hints between the reader, which must never wait lest Redis
 // cut it off, and the schedule. Of several hints of one kind in a row for a key
-// it keeps one: a hint has the state read that all of them led to. It must not be
-// copied.
+// it keeps one: a hint has the state read that all of them led to. Hints of one key
+// keep their order. It must not be copied.
 type hintBuffer struct {
-	mu     sync.Mutex
-	hints  []schedule.Hint
-	heard  time.Time // when what the first of hints tells of happened at the earliest
-	last   map[string]schedule.HintKind
+	busy   func() bool // tells whether timers are being fired as fast as possible
 	signal chan struct{}
+
+	mu      sync.Mutex
+	urgent  hintList
+	expired hintList // may wait; no older than those of urgent for the same keys
+}
+
+// hintList is a list of hints in their order.
+type hintList struct {
+	hints []schedule.Hint
+	last  map[string]schedule.HintKind // of each key in it
+	heard time.Time                    // when what the first of hints tells of happened at the earliest
+	since time.Time                    // when the first of hints came
 }
 
 func newHintBuffer() *hintBuffer {
-	return &hintBuffer{last: map[string]schedule.HintKind{}, signal: make(chan struct{}, 1)}
+	b := &hintBuffer{busy: func() bool { return false }, signal: make(chan struct{}, 1)}
+	b.urgent.clear()
+	b.expired.clear()
+	return b
+}
+
+func (l *hintList) clear() {
+	l.hints = nil
+	l.last = map[string]schedule.HintKind{}
+}
+
+// append adds a hint of something that happened at heard or later.
+func (l *hintList) append(h schedule.Hint, heard time.Time) {
+	if len(l.hints) == 0 {
+		l.heard, l.since = heard, time.Now()
+	}
+	l.last[h.Key] = h.Kind
+	l.hints = append(l.hints, h)
 }
 
 // add appends a hint of something that happened at heard or later. Where there
@@ -39,26 +69,47 @@ func newHintBuffer() *hintBuffer {
 func (b *hintBuffer) add(h schedule.Hint, heard time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.last[h.Key] == h.Kind {
-		return true
-	}
-	if len(b.hints) >= maxHints {
-		b.hints = nil
-		clear(b.last)
+	if len(b.urgent.hints)+len(b.expired.hints) >= maxHints {
+		b.urgent.clear()
+		b.expired.clear()
 		return false
 	}
-	if len(b.hints) == 0 {
-		b.heard = heard
-		if h.Kind == schedule.Expired {
-			time.AfterFunc(linger, b.wake)
+	_, waits := b.expired.last[h.Key]
+	switch {
+	case h.Kind != schedule.Expired:
+		if waits {
+			b.join()
+		}
+		if b.urgent.last[h.Key] != h.Kind {
+			b.urgent.append(h, heard)
+			b.wake()
+		}
+	case !waits && b.urgent.last[h.Key] != h.Kind:
+		b.expired.append(h, heard)
+		if len(b.expired.hints) == 1 {
+			b.wake()
 		}
 	}
-	b.last[h.Key] = h.Kind
-	b.hints = append(b.hints, h)
-	if h.Kind != schedule.Expired {
-		b.wake()
-	}
 	return true
+}
+
+// join has the expired events wait no longer. b.mu is held.
+func (b *hintBuffer) join() {
+	for _, h := range b.expired.hints {
+		b.urgent.append(h, b.expired.heard)
+	}
+	if len(b.expired.hints) > 0 && b.expired.heard.Before(b.urgent.heard) {
+		b.urgent.heard = b.expired.heard
+	}
+	b.expired.clear()
+}
+
+// flush has nothing wait any longer.
+func (b *hintBuffer) flush() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.join()
+	b.wake()
 }
 
 // wake has wait look for hints.
@@ -69,26 +120,49 @@ func (b *hintBuffer) wake() {
 	}
 }
 
+// take takes out the hints whose time has come, and tells when the first of them
+// happened at the earliest. If there are none, pause is how long to wait for more.
+func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.Duration) {
+	busy := b.busy()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	pause = longestPause
+	if len(b.expired.hints) > 0 {
+		waited := time.Since(b.expired.since)
+		switch {
+		case waited >= longestLinger, !busy && (waited >= linger || len(b.urgent.hints) > 0):
+			b.join()
+		case waited < linger:
+			pause = linger - waited
+		default:
+			pause = linger
+		}
+	}
+	if len(b.urgent.hints) == 0 {
+		return nil, time.Time{}, pause
+	}
+	hints, heard = b.urgent.hints, b.urgent.heard
+	b.urgent.clear()
+	return hints, heard, pause
+}
+
 // wait returns what has gathered, as soon as there is something, and when the
 // first of it happened at the earliest; nil when ctx ends or when the time is over.
 func (b *hintBuffer) wait(ctx context.Context, most time.Duration) ([]schedule.Hint, time.Time) {
+	end := time.Now().Add(most)
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	for {
+		hints, heard, pause := b.take()
+		left := time.Until(end)
+		if len(hints) > 0 || left <= 0 || ctx.Err() != nil {
+			return hints, heard
+		}
+		timer.Reset(min(pause, left))
 		select {
 		case <-ctx.Done():
-			return nil, time.Time{}
 		case <-timer.C:
-			return nil, time.Time{}
 		case <-b.signal:
-		}
-		b.mu.Lock()
-		hints, heard := b.hints, b.heard
-		b.hints = nil
-		clear(b.last)
-		b.mu.Unlock()
-		if len(hints) > 0 {
-			return hints, heard
 		}
 	}
 }
@@ -118,6 +192,7 @@ func (q *lateHints) add(hints []schedule.Hint, heard time.Time) bool {
 			q.since = now
 		}
 	}
+	q.age(heard)
 	q.next = now.Add(latePause)
 	for _, h := range hints {
 		q.keys[h.Key] = true
@@ -130,15 +205,24 @@ func (q *lateHints) add(hints []schedule.Hint, heard time.Time) bool {
 	return true
 }
 
-// append holds back those of newer hints that are of a key that has late ones, and
-// returns the others.
-func (q *lateHints) append(hints []schedule.Hint) []schedule.Hint {
+// age notes that one of hints was heard at the given instant or later. Expired events
+// wait before they are taken in, so it may be older than the others.
+func (q *lateHints) age(heard time.Time) {
+	if heard.Before(q.heard) {
+		q.heard = heard
+	}
+}
+
+// append holds back those of newer hints, heard at the given instant or later, that
+// are of a key that has late ones, and returns the others.
+func (q *lateHints) append(hints []schedule.Hint, heard time.Time) []schedule.Hint {
 	if len(q.hints) == 0 {
 		return hints
 	}
 	return slices.DeleteFunc(hints, func(h schedule.Hint) bool {
 		if q.keys[h.Key] {
 			q.hints = append(q.hints, h)
+			q.age(heard)
 		}
 		return q.keys[h.Key]
 	})

@@ -31,6 +31,8 @@ const (
 	minBackoff       = 50 * time.Millisecond
 	maxBackoff       = 5 * time.Second
 	subscribeTimeout = 5 * time.Second
+	// lastTake bounds what is done for hints that are left at the end.
+	lastTake = time.Second
 )
 
 // maxApps is how many apps outside the namespaces are followed: as many as a
@@ -72,6 +74,10 @@ type Listener struct {
 	// OnComplete is called with false when the events that adoption needs stay
 	// away although others come, and with true when they are back.
 	OnComplete func(complete bool)
+	// Busy tells whether timers are being fired as fast as possible: then expired
+	// events have time, because most are of timers that will have fired shortly.
+	// It is called often. Default: they are not.
+	Busy func() bool
 	// OnRefused is called for a key in one of the namespaces that is too long.
 	OnRefused func(key string, err error)
 
@@ -99,6 +105,7 @@ func New(rdb *redis.Client, observer Observer, db int, namespaces keys.Namespace
 		OnGap:          func(string) {},
 		OnComplete:     func(bool) {},
 		OnRefused:      func(string, error) {},
+		Busy:           func() bool { return false },
 		hints:          newHintBuffer(),
 		state:          errors.New("not subscribed yet"),
 	}
@@ -128,12 +135,14 @@ func (l *Listener) setSince(since int64) {
 func (l *Listener) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	l.hints.busy = l.Busy
 	wg.Go(func() { l.observe(ctx) })
 
 	backoff, said, saidAt := minBackoff, "", time.Time{}
 	for attempt := 1; ; attempt++ {
 		began := time.Now()
 		err := l.session(ctx)
+		l.hints.flush() // before anything is said to be heard from then on
 		if ctx.Err() != nil {
 			return
 		}
@@ -375,11 +384,35 @@ func (l *Listener) observe(ctx context.Context) {
 	for {
 		hints, heard := l.hints.wait(ctx, late.pause())
 		if ctx.Err() != nil {
+			l.takeLast(ctx, late, hints, heard)
 			return
 		}
-		hints = late.append(hints)
+		hints = late.append(hints, heard)
 		for l.take(ctx, hints, heard, late) && late.pause() <= 0 {
 			hints, heard = late.take()
+		}
+	}
+}
+
+// takeLast hands to the schedule, once, what is left when ctx has ended: nobody will
+// hear those events again.
+func (l *Listener) takeLast(ctx context.Context, late *lateHints, hints []schedule.Hint, heard time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTake)
+	defer cancel()
+	l.hints.flush()
+	rest, restHeard, _ := l.hints.take()
+	lateOnes, lateHeard := late.take()
+	for _, left := range []struct {
+		hints []schedule.Hint
+		heard time.Time
+	}{{lateOnes, lateHeard}, {hints, heard}, {rest, restHeard}} {
+		for batch := range slices.Chunk(left.hints, schedule.MaxHints) {
+			seen, err := l.observer.Observe(ctx, batch, l.since.Load(), l.clock.at(left.heard))
+			if err != nil {
+				l.Logger.Warn("ended with keyspace events not taken in; an audit follows at the next start", "err", err, "waiting", len(left.hints))
+				return
+			}
+			l.OnObserved(seen)
 		}
 	}
 }
@@ -388,7 +421,7 @@ func (l *Listener) observe(ctx context.Context) {
 // returns false when ctx ends.
 func (l *Listener) take(ctx context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
 	for batch := range slices.Chunk(hints, schedule.MaxHints) {
-		if batch = late.append(batch); len(batch) > 0 && !l.takeBatch(ctx, batch, heard, late) {
+		if batch = late.append(batch, heard); len(batch) > 0 && !l.takeBatch(ctx, batch, heard, late) {
 			return false
 		}
 	}

@@ -89,6 +89,7 @@ func (s *shards) newShard(part serverPart, server *redis.Client) *shard {
 		rec.Observed(seen)
 	}
 	events.OnWake = rec.Wake
+	events.Busy = rec.Busy
 	events.OnSince = rec.SetSince
 	events.OnGap = func(reason string) {
 		s.metrics.gaps.WithLabelValues(reason).Inc()

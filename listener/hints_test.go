@@ -1,0 +1,195 @@
+package listener
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// addAll adds hints given as "kind key".
+func (b *hintBuffer) addAll(t *testing.T, hints ...string) {
+	t.Helper()
+	for _, h := range hints {
+		if !b.add(schedule.Hint{Kind: schedule.HintKind(h[0]), Key: h[2:]}, time.Now()) {
+			t.Fatalf("%s was dropped", h)
+		}
+	}
+}
+
+// next waits for hints and describes them, and how long that took.
+func (b *hintBuffer) next(t *testing.T) string {
+	t.Helper()
+	began := time.Now()
+	hints, heard := b.wait(t.Context(), longestPause)
+	var said []string
+	for _, h := range hints {
+		said = append(said, fmt.Sprintf("%c %s", h.Kind, h.Key))
+	}
+	return fmt.Sprintf("%s after %s, heard %s ago", strings.Join(said, ", "), time.Since(began), time.Since(heard))
+}
+
+func TestHintsThatWait(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		hints      []string
+		busy       bool
+	}{
+		{"at once", "t a after 0s, heard 0s ago", []string{"t a"}, true},
+		{"expired alone", "x a after 10ms, heard 10ms ago", []string{"x a"}, false},
+		{"others take it along", "t b, x a after 0s, heard 0s ago", []string{"x a", "t b"}, false},
+		{"but not while busy", "t b after 0s, heard 0s ago", []string{"x a", "t b"}, true},
+		{"busy, alone", "x a after 500ms, heard 500ms ago", []string{"x a"}, true},
+		{"in the order of one key", "t a, x a, t a after 0s, heard 0s ago", []string{"t a", "x a", "t a"}, true},
+		{"in the order of one key, with others", "x b, x a, g a after 0s, heard 0s ago", []string{"x b", "x a", "g a"}, true},
+		{"twice", "t a after 0s, heard 0s ago", []string{"t a", "t a", "x b", "x b"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newHintBuffer()
+				b.busy = func() bool { return c.busy }
+				b.addAll(t, c.hints...)
+				if got := b.next(t); got != c.want {
+					t.Errorf("got %s; want %s", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// Each batch is as old as the oldest of its hints.
+func TestHintsKeepTheirAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHintBuffer()
+		var busy atomic.Bool
+		busy.Store(true)
+		b.busy = busy.Load
+		b.addAll(t, "x a")
+		time.Sleep(100 * time.Millisecond)
+		b.addAll(t, "t b")
+		for _, want := range []string{"t b after 0s, heard 0s ago", "x a after 400ms, heard 500ms ago"} {
+			if got := b.next(t); got != want {
+				t.Errorf("got %s; want %s", got, want)
+			}
+		}
+		b.addAll(t, "x a")
+		time.Sleep(100 * time.Millisecond)
+		b.addAll(t, "t a")
+		if got, want := b.next(t), "x a, t a after 0s, heard 100ms ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+		b.addAll(t, "x a")
+		time.AfterFunc(25*time.Millisecond, func() { busy.Store(false) })
+		if got, want := b.next(t), "x a after 30ms, heard 30ms ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+	})
+}
+
+func TestHintsHaveABound(t *testing.T) {
+	b := newHintBuffer()
+	for i := range maxHints {
+		kind := schedule.Expired
+		if i%2 == 0 {
+			kind = schedule.Touched
+		}
+		if !b.add(schedule.Hint{Kind: kind, Key: fmt.Sprint(i)}, time.Now()) {
+			t.Fatalf("hint %d was dropped", i)
+		}
+	}
+	if b.add(schedule.Hint{Kind: schedule.Expired, Key: "one more"}, time.Now()) {
+		t.Error("one too many was taken")
+	}
+	b.addAll(t, "t a")
+	if hints, _ := b.wait(t.Context(), 0); len(hints) != 1 {
+		t.Errorf("%d hints after all were dropped, want the one since", len(hints))
+	}
+}
+
+func TestWaitEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHintBuffer()
+		if hints, _ := b.wait(t.Context(), time.Second); hints != nil {
+			t.Errorf("got %v, want none within the time", hints)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if hints, _ := b.wait(ctx, longestPause); hints != nil {
+			t.Errorf("got %v, want none when the context ends", hints)
+		}
+	})
+}
+
+// spy is an Observer that tells what it gets.
+type spy struct{ got chan string }
+
+func (s spy) Observe(_ context.Context, hints []schedule.Hint, _, _ int64) (schedule.Observed, error) {
+	for _, h := range hints {
+		s.got <- fmt.Sprintf("%c %s", h.Kind, h.Key)
+	}
+	return schedule.Observed{}, nil
+}
+
+func (s spy) Apps(context.Context) ([]string, error) { return nil, nil }
+
+func (s spy) Home() keys.Partition { return keys.Single }
+
+// Nothing is dropped at the end that has been heard.
+func TestHintsAreTakenInAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := spy{make(chan string, 10)}
+		l := New(nil, s, 0, nil, "i")
+		l.hints.busy = func() bool { return true }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			l.observe(ctx)
+			close(done)
+		}()
+		l.hints.addAll(t, "x a")
+		time.Sleep(400 * time.Millisecond)
+		if len(s.got) > 0 {
+			t.Fatal("taken in too soon to show anything")
+		}
+		cancel()
+		<-done
+		if len(s.got) != 1 {
+			t.Error("what was heard was dropped")
+		}
+	})
+}
+
+// A subscription's hints do not wait beyond its end.
+func TestHintsAreFlushed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHintBuffer()
+		b.busy = func() bool { return true }
+		b.addAll(t, "x a")
+		time.AfterFunc(5*time.Millisecond, b.flush)
+		if got, want := b.next(t), "x a after 5ms, heard 5ms ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+		b.flush()
+		if hints, _ := b.wait(t.Context(), time.Second); hints != nil {
+			t.Errorf("got %v though nothing was left", hints)
+		}
+	})
+}
+
+// Hints that were refused are as old as the oldest of them.
+func TestLateHintsKeepTheirAge(t *testing.T) {
+	q := newLateHints()
+	now := time.Now()
+	q.add([]schedule.Hint{{Kind: schedule.Touched, Key: "a"}}, now)
+	q.append([]schedule.Hint{{Kind: schedule.Expired, Key: "b"}}, now.Add(-2*time.Second))
+	q.append([]schedule.Hint{{Kind: schedule.Expired, Key: "a"}}, now.Add(-time.Second))
+	if hints, heard := q.take(); len(hints) != 2 || !heard.Equal(now.Add(-time.Second)) {
+		t.Errorf("%d hints, heard %s ago; want 2, 1s", len(hints), now.Sub(heard))
+	}
+}
