@@ -122,7 +122,7 @@ func TestCorruptEntries(t *testing.T) {
 		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PX", 20)
 	}
 	x.expire("a:b:c:4")
-	x.do("ZADD", keys.Single.Due(), 1, "garbage", 2, "::")
+	x.do("ZADD", keys.Single.Due(), 1, "garbage", 2, "::", 3, ":garbage")
 	x.do("ZADD", keys.Single.Firing(), 0, "garbage", 0, "-5:1:a:b:c:d")
 	c, err := x.Claim(t.Context(), keys.Single, lease, 0, 0)
 	if err != nil {
@@ -141,6 +141,16 @@ func TestCorruptEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.empty()
+}
+
+// Some servers write a round score with an exponent.
+func TestRoundDueTimes(t *testing.T) {
+	x := newIndex(t)
+	x.do("ZADD", keys.Single.Due(), 1_700_000_000_000, "a:b:c:d")
+	x.do("HSET", keys.Single.Data(), "a:b:c:d", ":p")
+	if firings := x.wants("a:b:c:d deadline p"); firings[0].Due != 1_700_000_000_000 {
+		t.Errorf("due %d", firings[0].Due)
+	}
 }
 
 // A mark under another name is not that timer's own.

@@ -54,19 +54,21 @@ local SKEW = 2000
 -- more than one claim adds, so that they never pile up.
 local REMEMBER, TRIM = 60000, 320
 
-local now, due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, apps_key
+local now, now_text, due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, apps_key
 
 -- open reads the clock and names the index. It returns TIME's reply.
 local function open(prefix)
   local t = redis.call('TIME')
   now = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+  now_text = string.format('%.0f', now)
   due_key, data_key = prefix .. 'due', prefix .. 'data'
   firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
   fired_key, retried_key, apps_key = prefix .. 'fired', prefix .. 'retried', prefix .. 'apps'
   return t
 end
 
--- int writes a time in full; Lua by itself would write it in 14 digits.
+-- int writes a time in full; Lua by itself would write it in 14 digits. Where many
+-- commands get the same time it is written once: that costs more than most of them.
 local function int(n) return string.format('%.0f', n) end
 
 -- pending returns when a member is due, or nil.
@@ -106,25 +108,31 @@ end
 
 -- identity returns the tombstone that keeps retries from getting the id of a
 -- firing, or nil where none can: they have attempts above 1.
-local function identity(key, due, record)
-  local attempt = string.match(record, '^%d*')
+local function identity(key, due, attempt, record)
   if attempt == '1' or attempt == '' and not states_attempt(record) then return nil end
-  return ':i:' .. int(due) .. ':' .. key
+  return ':i:' .. due .. ':' .. key
 end
 
--- bury adds the tombstones of a firing to the arguments of a ZADD.
-local function bury(tombstones, key, due, record)
+-- attempt_of returns the attempt that a record states, or an empty string.
+local function attempt_of(record)
+  if string.byte(record) == 58 then return '' end -- as nearly all do
+  return string.match(record, '^%d*')
+end
+
+-- bury adds the tombstones of a firing, whose due time is given in text, to the
+-- arguments of a ZADD.
+local function bury(tombstones, key, due, attempt, record)
   local n = #tombstones
-  tombstones[n + 1], tombstones[n + 2] = now, key
-  local id = identity(key, due, record)
-  if id then tombstones[n + 3], tombstones[n + 4] = now + REMEMBER, id end
+  tombstones[n + 1], tombstones[n + 2] = now_text, key
+  local id = identity(key, due, attempt, record)
+  if id then tombstones[n + 3], tombstones[n + 4] = int(now + REMEMBER), id end
 end
 
 -- fire puts a firing where it is owed or, with a lease end, claimed. A ref that
 -- is taken belongs to another firing of the same due time: this one moves back
 -- by 1 ms, because forward might be too early. It returns the ref.
 local function fire(key, due, record, lease_end)
-  local attempt = string.match(record, '^%d*')
+  local attempt = attempt_of(record)
   local ref = int(due) .. ':' .. attempt .. ':' .. key
   while redis.call('ZADD', firing_key, 'NX', lease_end, ref) == 0 do
     due = due - 1
@@ -132,34 +140,36 @@ local function fire(key, due, record, lease_end)
   end
   redis.call('HSET', firingdata_key, ref, record)
   local tombstones = {}
-  bury(tombstones, key, due, record)
+  bury(tombstones, key, int(due), attempt, record)
   redis.call('ZADD', fired_key, unpack(tombstones))
   return ref
 end
 
--- How many timers are fired in one go, for fewer commands; and not more, because
--- their payloads are read before there is known to be room for them.
+-- How many timers are moved or taken in in one go, for fewer commands; and not more,
+-- because their payloads are read before there is known to be room for them.
 local GROUP = 32
 
--- fire_all moves pending timers, with their due times and records, to where fire
--- puts them: for each group of commands instead of for each timer. It returns
--- their refs.
+-- fire_all moves pending timers, with their due times in text and their records, to
+-- where fire puts them: for each group of commands instead of for each timer. It
+-- returns their refs.
 local function fire_all(members, dues, records, lease_end)
   local refs, firing, firingdata, tombstones = {}, {}, {}, {}
   if #members == 0 then return refs end
   for i = 1, #members do
-    local attempt = string.match(records[i], '^%d*')
-    refs[i] = int(dues[i]) .. ':' .. attempt .. ':' .. members[i]
-    firing[2 * i - 1], firing[2 * i] = lease_end, refs[i]
-    firingdata[2 * i - 1], firingdata[2 * i] = refs[i], records[i]
-    bury(tombstones, members[i], dues[i], records[i])
+    local record = records[i]
+    local attempt = attempt_of(record)
+    local ref = dues[i] .. ':' .. attempt .. ':' .. members[i]
+    refs[i] = ref
+    firing[2 * i - 1], firing[2 * i] = lease_end, ref
+    firingdata[2 * i - 1], firingdata[2 * i] = ref, record
+    bury(tombstones, members[i], dues[i], attempt, record)
   end
   redis.call('ZREM', due_key, unpack(members))
   redis.call('HDEL', data_key, unpack(members))
   local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
   for i = 1, #members do
     if taken[i] then -- by another firing, which stays as it is
-      refs[i] = fire(members[i], dues[i], records[i], lease_end)
+      refs[i] = fire(members[i], tonumber(dues[i]), records[i], lease_end)
       firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
     end
   end
@@ -711,7 +721,7 @@ local function many(given, names)
       local at = gone and -2 or redis.call('PEXPIRETIME', key)
       local owing = due and due <= now
       if lower == 'x' and at == -2 and owing then
-        late[#late + 1], dues[#dues + 1] = key, due
+        late[#late + 1], dues[#dues + 1] = key, int(due)
       elseif lower == 'x' then
         if at ~= -2 or due or now - tonumber(told[taken] or 0) > FRESH then one(kind, key) end
       elseif at > now and not due then
@@ -735,7 +745,7 @@ local function many(given, names)
       owe_records[i] = flagged(owe_records[i] or 'm:', 'x')
       spent = spent + #owe_records[i]
     end
-    fire_all(late, dues, owe_records, 0)
+    fire_all(late, dues, owe_records, '0')
     owed = owed + #late
   end
   return taken
@@ -769,17 +779,18 @@ due}. The first two are the time of the claim. next is when there is something
 to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
 trimmed is 1 where more tombstones are to be removed. ]]
 local t = open(string.sub(KEYS[1], 1, -4))
-local lease_end, limit, room = now + tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = tonumber(ARGV[4])
 local out = { t[1], t[2], -1, 0, 0, 0 }
 local claimed = 0
 
 local function take(ref, record, how)
-  out[#out + 1], out[#out + 2], out[#out + 3] = ref, record, how
+  local n = #out
+  out[n + 1], out[n + 2], out[n + 3] = ref, record, how
   claimed, room = claimed + 1, room - #record
 end
 
-local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit)
+local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit)
 for first = 1, #held, 2 * GROUP do
   if room <= 0 then break end
   local refs, leases, tombstones = {}, {}, {}
@@ -790,49 +801,20 @@ for first = 1, #held, 2 * GROUP do
     local ref, record = refs[i], records[i] or 'm:'
     local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
     leases[2 * i - 1], leases[2 * i] = lease_end, ref
-    bury(tombstones, key or ref, due or 0, record)
+    bury(tombstones, key or ref, due or '0', attempt_of(record), record)
     take(ref, record, tonumber(held[first + 2 * i - 1]) == 0 and 'o' or 'r')
   end
   redis.call('ZADD', firing_key, unpack(leases))
   redis.call('ZADD', fired_key, unpack(tombstones))
 end
 
-local group, group_due = {}, {}
-
--- move claims the group as far as there is room.
-local function move()
-  if #group == 0 then return end
-  local records = redis.call('HMGET', data_key, unpack(group))
-  local names, dues, moved, left = {}, {}, {}, room
-  for i = 1, #group do
-    if left <= 0 then break end
-    names[i], dues[i], moved[i] = group[i], group_due[i], records[i] or 'm:'
-    left = left - #moved[i]
-  end
-  local refs = fire_all(names, dues, moved, lease_end)
-  for i = 1, #refs do take(refs[i], moved[i], 'd') end
-  group, group_due = {}, {}
-end
-
-local members = claimed < limit and room > 0
-  and redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit - claimed) or {}
-for i = 1, #members, 2 do
-  if room <= 0 then break end
-  local member, due = members[i], tonumber(members[i + 1])
-  local name, beside_of = string.match(member, '^:([^:]*):(.*)$')
-  if name == 'd' then
-    forget(member)
-  elseif name == '?' then
-    -- No event has come. That says something only if it would have been heard.
-    local was, record, owed = doubt(beside_of)
-    if owed and was < since then
-      take(fire(beside_of, was, record, lease_end), record, 'd')
-    end
-  elseif name then
-    local record = redis.call('HGET', data_key, member) or 'm:'
-    leave(member, beside_of)
-    take(fire_retry(beside_of, due, record, lease_end), record, 'd')
-  else
+-- ran_out_of returns those of due timers whose keys have run out. The others it takes
+-- in as they are now.
+local function ran_out_of(members, dues)
+  if redis.call('EXISTS', unpack(members)) == 0 then return members, dues end
+  local names, times = {}, {}
+  for i = 1, #members do
+    local member, due = members[i], tonumber(dues[i])
     local at = redis.call('PEXPIRETIME', member)
     if differs(at, due) then
       local ref = contest(member, due, since, lease_end)
@@ -843,12 +825,57 @@ for i = 1, #members, 2 do
       -- In the ms of its due time Redis still has the key. Left alone it would
       -- report it expired when it gets round to that, long after the tombstone.
       if at ~= -2 then redis.call('DEL', member) end
-      group[#group + 1], group_due[#group + 1] = member, due
-      if #group == GROUP then move() end
+      names[#names + 1], times[#times + 1] = member, dues[i]
     end
   end
+  return names, times
 end
-move()
+
+-- move claims due timers as far as there is room.
+local function move(members, dues)
+  if #members > 0 then members, dues = ran_out_of(members, dues) end
+  if #members == 0 then return end
+  local records = redis.call('HMGET', data_key, unpack(members))
+  local names, times, moved, left = {}, {}, {}, room
+  for i = 1, #members do
+    if left <= 0 then break end
+    names[i], times[i], moved[i] = members[i], dues[i], records[i] or 'm:'
+    left = left - #moved[i]
+  end
+  local refs = fire_all(names, times, moved, lease_end)
+  for i = 1, #refs do take(refs[i], moved[i], 'd') end
+end
+
+local members = claimed < limit and room > 0
+  and redis.call('ZRANGEBYSCORE', due_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit - claimed) or {}
+local group, group_due = {}, {}
+for i = 1, #members, 2 do
+  if room <= 0 then break end
+  local member, due, name, beside_of = members[i], members[i + 1], nil, nil
+  if string.byte(member) == 58 then name, beside_of = string.match(member, '^:([^:]*):(.*)$') end
+  if not name then
+    -- A score is in full as it is, except for some round ones.
+    group[#group + 1] = member
+    group_due[#group] = string.find(due, '^%d+$') and due or int(tonumber(due))
+    if #group == GROUP then
+      move(group, group_due)
+      group, group_due = {}, {}
+    end
+  elseif name == 'd' then
+    forget(member)
+  elseif name == '?' then
+    -- No event has come. That says something only if it would have been heard.
+    local was, record, owed = doubt(beside_of)
+    if owed and was < since then
+      take(fire(beside_of, was, record, lease_end), record, 'd')
+    end
+  else
+    local record = redis.call('HGET', data_key, member) or 'm:'
+    leave(member, beside_of)
+    take(fire_retry(beside_of, tonumber(due), record, lease_end), record, 'd')
+  end
+end
+move(group, group_due)
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
