@@ -30,7 +30,7 @@ peer_postgresql() { debian postgresql '/usr/lib/postgresql/*/bin/postgres'; }
 peer_bullmq() {
   [ -d bullmq/node_modules/bullmq ] && return
   command -v node >/dev/null && command -v npm >/dev/null || { missing "bullmq (node and npm are needed)"; return; }
-  (cd bullmq && npm ci --no-audit --no-fund --silent) || missing bullmq
+  (cd bullmq && npm install --no-package-lock --no-audit --no-fund --silent) || missing bullmq
 }
 
 for peer in "${peers[@]}"; do
