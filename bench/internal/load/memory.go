@@ -7,8 +7,9 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
 
-// aftermath is how long setting many timers has consequences: buffers of clients and of the AOF go away.
-const aftermath = 3 * time.Second
+// aftermath is how long setting many timers has consequences: timerd takes in what it has heard of them, and buffers of
+// clients and of the AOF go away.
+const aftermath = 10 * time.Second
 
 // memory sets n timers that are due after the run, and measures what memory they take.
 func (b *Bench) memory(ctx context.Context, x *running, n, round int) (m result.Measurement, err error) {
