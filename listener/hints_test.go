@@ -126,10 +126,18 @@ func TestWaitEnds(t *testing.T) {
 	})
 }
 
-// spy is an Observer that tells what it gets.
-type spy struct{ got chan string }
+// spy is an Observer that tells what it gets, after some time.
+type spy struct {
+	got   chan string
+	delay time.Duration
+}
 
-func (s spy) Observe(_ context.Context, hints []schedule.Hint, _, _ int64) (schedule.Observed, error) {
+func (s spy) Observe(ctx context.Context, hints []schedule.Hint, _, _ int64) (schedule.Observed, error) {
+	select {
+	case <-time.After(s.delay):
+	case <-ctx.Done():
+		return schedule.Observed{}, ctx.Err()
+	}
 	for _, h := range hints {
 		s.got <- fmt.Sprintf("%c %s", h.Kind, h.Key)
 	}
@@ -143,7 +151,7 @@ func (s spy) Home() keys.Partition { return keys.Single }
 // Nothing is dropped at the end that has been heard.
 func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := spy{make(chan string, 10)}
+		s := spy{got: make(chan string, 10)}
 		l := New(nil, s, 0, nil, "i")
 		l.hints.busy = func() bool { return true }
 		ctx, cancel := context.WithCancel(t.Context())
@@ -163,6 +171,36 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 			t.Error("what was heard was dropped")
 		}
 	})
+}
+
+// Hints that are being taken in at the end are taken in, but not for ever.
+func TestHintsUnderWayAtTheEnd(t *testing.T) {
+	for _, c := range []struct {
+		delay, took time.Duration
+		want        int
+	}{{100 * time.Millisecond, 400 * time.Millisecond, 2*schedule.MaxHints + 2}, {time.Hour, lastTake, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := spy{make(chan string, 1000), c.delay}
+			l := New(nil, s, 0, nil, "i")
+			ctx, cancel := context.WithCancel(t.Context())
+			for i := range 2*schedule.MaxHints + 1 {
+				l.hints.addAll(t, fmt.Sprint("t ", i))
+			}
+			done := make(chan struct{})
+			go func() {
+				l.observe(ctx)
+				close(done)
+			}()
+			synctest.Wait()
+			l.hints.addAll(t, "x a")
+			began := time.Now()
+			cancel()
+			<-done
+			if took := time.Since(began); len(s.got) != c.want || took != c.took {
+				t.Errorf("%s a call: %d hints taken in after %s, want %d after %s", c.delay, len(s.got), took, c.want, c.took)
+			}
+		})
+	}
 }
 
 // A subscription's hints do not wait beyond its end.

@@ -379,58 +379,43 @@ func kindOf(event string) schedule.HintKind {
 // observe hands the hints to the schedule, as many at a time as have gathered
 // while the last ones were taken in. Hints that Redis does not take are kept
 // and tried again.
+//
+// What is left when ctx ends is handed over once, because nobody will hear it again;
+// so calls to the schedule go on for a while.
 func (l *Listener) observe(ctx context.Context) {
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastTake, end) })()
+
 	late := newLateHints()
-	for {
+	for ctx.Err() == nil {
 		hints, heard := l.hints.wait(ctx, late.pause())
-		if ctx.Err() != nil {
-			l.takeLast(ctx, late, hints, heard)
-			return
-		}
 		hints = late.append(hints, heard)
-		for l.take(ctx, hints, heard, late) && late.pause() <= 0 {
+		for l.take(ctx, work, hints, heard, late) && late.pause() <= 0 {
 			hints, heard = late.take()
 		}
 	}
-}
-
-// takeLast hands to the schedule, once, what is left when ctx has ended: nobody will
-// hear those events again.
-func (l *Listener) takeLast(ctx context.Context, late *lateHints, hints []schedule.Hint, heard time.Time) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTake)
-	defer cancel()
 	l.hints.flush()
-	rest, restHeard, _ := l.hints.take()
-	lateOnes, lateHeard := late.take()
-	for _, left := range []struct {
-		hints []schedule.Hint
-		heard time.Time
-	}{{lateOnes, lateHeard}, {hints, heard}, {rest, restHeard}} {
-		for batch := range slices.Chunk(left.hints, schedule.MaxHints) {
-			seen, err := l.observer.Observe(ctx, batch, l.since.Load(), l.clock.at(left.heard))
-			if err != nil {
-				l.Logger.Warn("ended with keyspace events not taken in; an audit follows at the next start", "err", err, "waiting", len(left.hints))
-				return
-			}
-			l.OnObserved(seen)
-		}
-	}
+	hints, heard, _ := l.hints.take()
+	l.take(ctx, work, late.append(hints, heard), heard, late)
+	hints, heard = late.take()
+	l.take(ctx, work, hints, heard, late)
 }
 
 // take hands hints to the schedule until it has taken them in, or they are late. It
-// returns false when ctx ends.
-func (l *Listener) take(ctx context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
+// returns false if it failed after ctx had ended. work is for the calls.
+func (l *Listener) take(ctx, work context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
 	for batch := range slices.Chunk(hints, schedule.MaxHints) {
-		if batch = late.append(batch, heard); len(batch) > 0 && !l.takeBatch(ctx, batch, heard, late) {
+		if batch = late.append(batch, heard); len(batch) > 0 && !l.takeBatch(ctx, work, batch, heard, late) {
 			return false
 		}
 	}
 	return true
 }
 
-func (l *Listener) takeBatch(ctx context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
+func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		seen, err := l.observer.Observe(ctx, hints, l.since.Load(), l.clock.at(heard))
+		seen, err := l.observer.Observe(work, hints, l.since.Load(), l.clock.at(heard))
 		if moving, ok := errors.AsType[*schedule.MovingError](err); ok {
 			if !late.add(moving.Hints, heard) {
 				l.OnGap("slots moved for too long")
@@ -442,6 +427,7 @@ func (l *Listener) takeBatch(ctx context.Context, hints []schedule.Hint, heard t
 			return true
 		}
 		if ctx.Err() != nil {
+			l.Logger.Warn("ended with keyspace events not taken in; an audit follows at the next start", "err", err, "waiting", len(hints))
 			return false
 		}
 		if backoff == minBackoff {
@@ -449,7 +435,6 @@ func (l *Listener) takeBatch(ctx context.Context, hints []schedule.Hint, heard t
 		}
 		select {
 		case <-ctx.Done():
-			return false
 		case <-time.After(backoff):
 		}
 	}
