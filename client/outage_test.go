@@ -3,6 +3,7 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -243,36 +244,55 @@ func TestStandstillHandsNothingOutTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const handlers, enough = 8, 6 // deliveries: of the slow event, and again and again of both
+	watch := b.nats.Conn()
+	requests, err := watch.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT.TIMERS.timerd")
+	if err == nil {
+		err = watch.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	var calls counter
-	began, release := make(chan string, 10), make(chan struct{})
+	began, released := make(chan string, handlers), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
 	b.consumeOn(js, func(_ context.Context, e client.Event) error {
 		calls.add(e.Key.ID)
 		began <- e.Key.ID
 		if e.Key.ID == "slow" {
-			<-release
+			<-released
 		}
 		return nil
-	}, func(c *client.Consumer) { c.AckWait = ackWait })
+	}, func(c *client.Consumer) { c.AckWait, c.Concurrency = ackWait, handlers })
+	t.Cleanup(release)
 	b.publish(fired("shop:order:timeout:slow", nil))
 	take(t, began, "call")
+	for asked := map[string]int{}; ; { // by inbox, until the server has enough requests to answer
+		m, err := requests.NextMsg(patience)
+		if err != nil {
+			t.Fatalf("requests for %v events: %v", asked, err)
+		}
+		var request struct{ Batch int }
+		if err := json.Unmarshal(m.Data, &request); err != nil {
+			t.Fatalf("request %q: %v", m.Data, err)
+		}
+		if asked[m.Reply] += request.Batch; asked[m.Reply] >= enough {
+			break
+		}
+	}
 	proxy.Blackhole()
 	b.publish(fired("shop:order:timeout:quick", nil)) // on its way, many times over
-	durable, err := b.js.Consumer(t.Context(), "TIMERS", "timerd")
-	if err != nil {
-		t.Fatal(err)
-	}
 	testenv.Eventually(t, patience, func() error {
-		info, err := durable.Info(t.Context())
-		if err == nil && info.Delivered.Consumer < 8 {
-			err = fmt.Errorf("%d deliveries", info.Delivered.Consumer)
+		if n := b.deliveries("timerd"); n < enough {
+			return fmt.Errorf("%d deliveries", n)
 		}
-		return err
+		return nil
 	}, "deliveries to a connection that stands still")
 	proxy.Heal()
 	if id := take(t, began, "call after the standstill"); id != "quick" {
 		t.Errorf("event %s handled again", id)
 	}
-	close(release)
+	release()
 	b.settled("timerd")
 	for id, n := range calls.all() {
 		if n != 1 {
