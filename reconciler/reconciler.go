@@ -28,7 +28,7 @@ const (
 	// gather is how far claims are apart at least while timers are due all the time,
 	// so that each brings several. It costs half of that in lateness, and at some
 	// thousand firings a second saves a fifth of timerd's work and a third of Redis's.
-	gather = 1500 * time.Microsecond
+	gather = 1200 * time.Microsecond
 	// fine is how long before a claim timers give way to a precise sleep: they are up
 	// to a millisecond late in a process that has nothing else to do.
 	fine         = 1200 * time.Microsecond
