@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/load"
 	"github.com/timerd-io/timerd/bench/internal/peer"
 	"github.com/timerd-io/timerd/bench/internal/result"
@@ -328,8 +329,8 @@ func (d data) memory(b *strings.Builder) {
 			return sum
 		}))
 	}
-	t.write(b, "Memory", fmt.Sprintf("%s pending timers with keys of 40 bytes and payloads of 200. Redis's is its used_memory, with the trigger key and the allocator's overhead. "+
-		"NATS, RabbitMQ and PostgreSQL keep timers on disk too.", format(float64(n), 0)))
+	t.write(b, "Memory", fmt.Sprintf("%s pending timers with keys of %d bytes and payloads of %d. Redis's is its used_memory, with the trigger key and the allocator's overhead. "+
+		"NATS, RabbitMQ and PostgreSQL keep timers on disk too.", format(float64(n), 0), firing.KeyBytes, firing.PayloadBytes))
 }
 
 func (d data) settings(b *strings.Builder) {
