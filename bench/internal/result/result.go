@@ -191,8 +191,8 @@ func (r *Run) Save(path string) error {
 	return os.Rename(temporary, path)
 }
 
-// Load reads runs from files and makes one of them. Its machine and start are those of the first file, its versions,
-// profile and end those of the last one; a run in parts has to be of one machine.
+// Load reads runs from files and makes one of them. Its machine is that of the first file, its versions and profile are
+// those of the last one, and it lasts from the earliest start to the latest end; a run in parts has to be of one machine.
 func Load(paths ...string) (*Run, error) {
 	var all Run
 	rounds := make(map[kind]int)
@@ -218,7 +218,13 @@ func Load(paths ...string) (*Run, error) {
 		r.Systems = systems
 		r.Skipped, r.Failed = slices.Concat(all.Skipped, r.Skipped), slices.Concat(all.Failed, r.Failed)
 		if !all.Started.IsZero() {
-			r.Started, r.Machine = all.Started, all.Machine
+			r.Machine = all.Machine
+			if all.Started.Before(r.Started) {
+				r.Started = all.Started
+			}
+			if all.Finished.After(r.Finished) {
+				r.Finished = all.Finished
+			}
 		}
 		all = r
 	}

@@ -104,9 +104,10 @@ func TestSaveAndLoad(t *testing.T) {
 
 func TestLoadJoinsParts(t *testing.T) {
 	dir := t.TempDir()
-	part := func(name string, machine result.Machine, system string) string {
+	hour := func(h int) time.Time { return time.Date(2026, 11, 21, h, 0, 0, 0, time.UTC) }
+	part := func(name string, machine result.Machine, system string, began int) string {
 		r := result.Run{
-			Machine: machine, Systems: []result.System{{Name: system}},
+			Started: hour(began), Finished: hour(began + 1), Machine: machine, Systems: []result.System{{Name: system}},
 			Measurements: []result.Measurement{{System: system, Workload: "spike", Round: 1}, {System: system, Workload: "spike", Pending: 9, Round: 1}},
 		}
 		path := filepath.Join(dir, name)
@@ -116,9 +117,12 @@ func TestLoadJoinsParts(t *testing.T) {
 		return path
 	}
 	here := result.Machine{CPU: "x", Cores: 2}
-	run, err := result.Load(part("1", here, "a"), part("2", here, "b"), part("3", here, "a"))
+	run, err := result.Load(part("1", here, "a", 13), part("2", here, "b", 14), part("3", here, "a", 10))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !run.Started.Equal(hour(10)) || !run.Finished.Equal(hour(15)) {
+		t.Errorf("from %s to %s, want from the earliest start to the latest end", run.Started, run.Finished)
 	}
 	if len(run.Systems) != 2 {
 		t.Errorf("systems %+v, want each once", run.Systems)
@@ -130,7 +134,7 @@ func TestLoadJoinsParts(t *testing.T) {
 	if want := []int{1, 1, 1, 1, 2, 2}; !reflect.DeepEqual(rounds, want) {
 		t.Errorf("rounds %v, want %v", rounds, want)
 	}
-	if _, err := result.Load(part("1", here, "a"), part("4", result.Machine{CPU: "y", Cores: 2}, "a")); err == nil || !strings.Contains(err.Error(), "another machine") {
+	if _, err := result.Load(part("1", here, "a", 1), part("4", result.Machine{CPU: "y", Cores: 2}, "a", 2)); err == nil || !strings.Contains(err.Error(), "another machine") {
 		t.Errorf("parts of two machines: %v", err)
 	}
 	broken := filepath.Join(dir, "broken")
