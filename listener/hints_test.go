@@ -2,7 +2,9 @@ package listener
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -201,6 +203,35 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// moving is an Observer whose keys are all on the move.
+type moving struct{ spy }
+
+func (moving) Observe(_ context.Context, hints []schedule.Hint, _, _ int64) (schedule.Observed, error) {
+	return schedule.Observed{}, &schedule.MovingError{Hints: hints, Err: errors.New("TRYAGAIN")}
+}
+
+// What could not be taken in at the end is told of.
+func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(nil, moving{}, 0, nil, "i")
+		var log strings.Builder
+		l.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			l.observe(ctx)
+			close(done)
+		}()
+		l.hints.addAll(t, "t a", "g b")
+		synctest.Wait()
+		cancel()
+		<-done
+		if !strings.Contains(log.String(), "waiting=2") {
+			t.Errorf("log:\n%s", &log)
+		}
+	})
 }
 
 // A subscription's hints do not wait beyond its end.

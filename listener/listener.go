@@ -400,6 +400,9 @@ func (l *Listener) observe(ctx context.Context) {
 	l.take(ctx, work, late.append(hints, heard), heard, late)
 	hints, heard = late.take()
 	l.take(ctx, work, hints, heard, late)
+	if n := len(late.hints); n > 0 {
+		l.Logger.Warn("ended while the slots of keys are moving; an audit follows at the next start", "waiting", n)
+	}
 }
 
 // take hands hints to the schedule until it has taken them in, or they are late. It
