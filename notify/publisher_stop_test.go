@@ -1,0 +1,120 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/notify"
+)
+
+func TestDrainSettlesWhatIsAcknowledged(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	r := start(t, nats, "nats://"+proxy.Addr(), nil, nil)
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	proxy.Delay(200 * time.Millisecond)
+	all := firings(0, 500, "x")
+	r.publish(t, all...)
+	r.stop(t)
+	if settled, released, _ := r.book.counts(); settled != 500 || released != 0 {
+		t.Errorf("%d settled and %d released after the end", settled, released)
+	}
+	checkStream(t, collector, all)
+
+	if err := r.Wait(t.Context()); !errors.Is(err, notify.ErrStopped) {
+		t.Errorf("Wait: %v, want %v", err, notify.ErrStopped)
+	}
+	if err := r.Healthy(); !errors.Is(err, notify.ErrStopped) {
+		t.Errorf("Healthy: %v, want %v", err, notify.ErrStopped)
+	}
+	if err := r.Publish(t.Context(), firings(500, 3, "x")); !errors.Is(err, notify.ErrStopped) {
+		t.Errorf("Publish: %v, want %v", err, notify.ErrStopped)
+	}
+	r.book.expect(t, 500, 3)
+}
+
+func TestDrainGivesBackWhatCannotBePublished(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	proxy := testenv.NewProxy(t, nats.Addr())
+	for name, fault := range map[string]func(){"refused": proxy.Cut, "silent": proxy.Blackhole} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, nats, "nats://"+proxy.Addr(), nil, func(p *notify.Publisher) { p.DrainTimeout = 2 * time.Second })
+			r.healthy(t, patience, "")
+			fault()
+			r.publish(t, firings(0, 5, "x")...)
+			begin := time.Now()
+			r.stop(t)
+			if took := time.Since(begin); took > 3*time.Second {
+				t.Errorf("draining took %v", took)
+			}
+			r.book.expect(t, 0, 5)
+			proxy.Heal()
+		})
+	}
+}
+
+func TestDrainEndsWhenNothingWorks(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.DrainTimeout = time.Second })
+	collector := testenv.Collect(t, r.js, "TIMERS")
+	r.book.failWith(errors.New("Redis is away"))
+	r.publish(t, firings(0, 5, "x")...)
+	collector.Wait(5, patience)
+	begin := time.Now()
+	r.stop(t)
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("draining took %v", took)
+	}
+}
+
+func TestPublishGivesBackWhatFindsNoRoom(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.Window = 4 })
+	nats.Stop()
+	r.healthy(t, patience, "NATS has been disconnected")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := r.Publish(ctx, firings(0, 10, "x")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "6 of the firings not published") {
+		t.Errorf("Publish: %v", err)
+	}
+	r.book.expect(t, 0, 6)
+	nats.Start()
+	r.book.expect(t, 4, 6)
+}
+
+func TestEveryFiringIsSettledOrGivenBackWheneverRunEnds(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	for round := range 20 {
+		r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.Window = 64 })
+		all := firings(round*1000, 400, "x")
+		var publishers sync.WaitGroup
+		for part := range slices.Chunk(all, 100) {
+			publishers.Go(func() {
+				for batch := range slices.Chunk(part, 10) {
+					if err := r.Publish(t.Context(), batch); err != nil && !errors.Is(err, notify.ErrStopped) {
+						t.Errorf("Publish: %v", err)
+					}
+				}
+			})
+		}
+		if round%2 == 0 {
+			testenv.Eventually(t, patience, func() bool { return r.tally.counts().fired > round*10 }, "some firings")
+		}
+		r.stop(t)
+		publishers.Wait()
+		settled, released, _ := r.book.counts()
+		if settled+released != len(all) || r.InFlight() != 0 {
+			t.Fatalf("round %d: %d settled and %d given back of %d, %d in flight", round, settled, released, len(all), r.InFlight())
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func TestSetFiresOnceAndSettles(t *testing.T) {
+	x := newIndex(t)
+	due := x.do("FCALL", "timer_set", 1, k, "hello", "PX", 60)
+	if at := x.do("PEXPIRETIME", k); at != due {
+		t.Fatalf("the key runs out at %v, timer_set said %v", at, due)
+	}
+	x.wants()
+	x.expire(k)
+	firings := x.wants(k + " deadline hello")
+	if firings[0].Due != due {
+		t.Errorf("due %d, want %v", firings[0].Due, due)
+	}
+	x.wants()
+	for range 2 {
+		if err := x.Settle(t.Context(), firings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.hint("x " + k)
+	x.wants()
+	x.empty()
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "fired" {
+		t.Errorf("timer_cancel after firing: %v, want fired", got)
+	}
+}
+
+func TestSetOptions(t *testing.T) {
+	x := newIndex(t)
+	now := x.redisNow()
+	for _, c := range []struct {
+		args []any
+		want int64
+	}{
+		{[]any{"PX", 60000}, now + 60000},
+		{[]any{"ex", 60}, now + 60000},
+		{[]any{"PXAT", now + 70000}, now + 70000},
+		{[]any{"exat", now/1000 + 80}, (now/1000 + 80) * 1000},
+	} {
+		got, _ := x.do(append([]any{"FCALL", "timer_set", 1, k, ""}, c.args...)...).(int64)
+		if got < c.want || got > c.want+5000 {
+			t.Errorf("%v: due %d, want %d or a little later", c.args, got, c.want)
+		}
+	}
+	if got := x.do("FCALL", "timer_set", 1, k, "no", "PX", 1000, "NX"); got != nil {
+		t.Errorf("NX on a pending timer: %v, want nil", got)
+	}
+	if got := x.do("FCALL", "timer_set", 1, k, "yes", "PX", 90000, "XX", "ATTEMPT", 7); got == nil {
+		t.Error("XX on a pending timer said no")
+	}
+	if got := x.do("FCALL", "timer_set", 1, k+"2", "no", "PX", 1000, "XX"); got != nil {
+		t.Errorf("XX without a timer: %v, want nil", got)
+	}
+	if got := x.do("FCALL", "timer_set", 1, k+"2", "yes", "PX", 1000, "NX"); got == nil {
+		t.Error("NX without a timer said no")
+	}
+	got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k))
+	if want := fmt.Sprintf("[due %v attempt 7 payload yes]", x.do("PEXPIRETIME", k)); got != want {
+		t.Errorf("timer_get: %s, want %s", got, want)
+	}
+	if got := x.do("FCALL_RO", "timer_get", 1, k+"3"); got != nil {
+		t.Errorf("timer_get without a timer: %v, want nil", got)
+	}
+}
+
+func TestBadCallsChangeNothing(t *testing.T) {
+	x := newIndex(t)
+	long := strings.Repeat("a", 129)
+	for _, c := range []struct {
+		text string
+		args []any
+	}{
+		{"not a timer key", []any{1, "a:b:c", "p", "PX", 1000}},
+		{"not a timer key", []any{1, "a::c:d", "p", "PX", 1000}},
+		{"1028 bytes", []any{1, "a:b:c:" + strings.Repeat("d", 1022), "p", "PX", 1000}},
+		{"at most 128 bytes", []any{1, "a:" + long + ":c:d", "p", "PX", 1000}},
+		{"one key", []any{2, k, k, "p", "PX", 1000}},
+		{"wants: payload", []any{1, k, "p"}},
+		{"payload has 1001 bytes", []any{1, k, strings.Repeat("p", 1001), "PX", 1000}},
+		{"no time given", []any{1, k, "p", "ATTEMPT", 1}},
+		{"must be greater than 0", []any{1, k, "p", "PX", 0}},
+		{"must be greater than 0", []any{1, k, "p", "PX", -5}},
+		{"must be greater than 0", []any{1, k, "p", "PXAT", 12345}},
+		{"over 10 years", []any{1, k, "p", "EX", 315360001}},
+		{"PX wants an integer", []any{1, k, "p", "PX", "1e3"}},
+		{"PX wants an integer", []any{1, k, "p", "PX", "0x10"}},
+		{"EX wants an integer", []any{1, k, "p", "EX", "1.5"}},
+		{"PX wants an integer", []any{1, k, "p", "PX", "99999999999999999999"}},
+		{"PX wants an integer", []any{1, k, "p", "NX", "PX"}},
+		{"given once", []any{1, k, "p", "PX", 1000, "EX", 1}},
+		{"given once", []any{1, k, "p", "PX", 1000, "NX", "XX"}},
+		{"unknown option", []any{1, k, "p", "PX", 1000, "KEEPTTL"}},
+		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT", 0}},
+		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT"}},
+	} {
+		x.fails(c.text, append([]any{"FCALL", "timer_set"}, c.args...)...)
+	}
+	x.fails("not a timer key", "FCALL", "timer_cancel", 1, "a:b:c")
+	x.fails("takes no arguments", "FCALL", "timer_cancel", 1, k, "now")
+	x.fails("not a timer key", "FCALL_RO", "timer_get", 1, "a:b:c")
+	if size := x.do("DBSIZE"); size != int64(0) {
+		t.Errorf("bad calls left %v keys: %v", size, x.do("KEYS", "*"))
+	}
+}
+
+func TestCancel(t *testing.T) {
+	x := newIndex(t)
+	cancel := func(want string) {
+		t.Helper()
+		if got := x.do("FCALL", "timer_cancel", 1, k); got != want {
+			t.Fatalf("timer_cancel: %v, want %s", got, want)
+		}
+	}
+	cancel("unknown")
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000)
+	cancel("cancelled")
+	cancel("unknown")
+	if n := x.do("EXISTS", k); n != int64(0) {
+		t.Error("the trigger key outlived its timer")
+	}
+
+	x.do("SET", k, "not adopted yet", "PX", 60000)
+	cancel("cancelled")
+
+	x.do("SET", k, "an ordinary key")
+	cancel("unknown")
+	if n := x.do("DEL", k); n != int64(1) {
+		t.Error("timer_cancel deleted a key that is no trigger key")
+	}
+
+	// Due but not yet claimed: there is still time, and the expired event that
+	// the deletion of the key causes is no evidence against it.
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.expire(k)
+	cancel("cancelled")
+	cancel("unknown")
+	x.hint("x " + k)
+	x.wants()
+	x.empty()
+
+	// Claimed: too late.
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.expire(k)
+	x.wants(k + " deadline p")
+	cancel("fired")
+}
+
+func TestLibraryAndScriptsComeBack(t *testing.T) {
+	x := newIndex(t)
+	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent {
+		t.Fatalf("library: %s, %v", state, err)
+	}
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.do("FUNCTION", "FLUSH")
+	x.do("SCRIPT", "FLUSH")
+	x.expire(k)
+	x.wants(k + " deadline p")
+	for _, want := range []bool{true, false} {
+		if loaded, err := x.EnsureLibrary(t.Context()); err != nil || loaded != want {
+			t.Fatalf("ensure: %v, %v; want %v", loaded, err, want)
+		}
+	}
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+
+	// A timerd with another limit replaces it; the first one leaves that alone.
+	other := schedule.New(x.rdb, 10)
+	if err := other.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.fails("at most 10", "FCALL", "timer_set", 1, k, "12345678901", "PX", 20)
+	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryDifferent {
+		t.Fatalf("library: %s, %v", state, err)
+	}
+	if loaded, err := x.EnsureLibrary(t.Context()); err != nil || loaded {
+		t.Fatalf("ensure: %v, %v; want it left alone", loaded, err)
+	}
+}
