@@ -18,7 +18,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vuln fuzz example-callback example-order-timeout model torture bench bench-quick bench-build bench-test deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout model torture bench bench-quick bench-build bench-test compose-test deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -33,12 +33,19 @@ build: ## bin/timerd (VERSION: what `timerd version` says)
 	go build -trimpath -ldflags "$(if $(VERSION),-X main.version=$(VERSION))" -o bin/timerd ./cmd/timerd
 
 test: deps ## every check, and all tests with the race detector
-	@GOLANGCI_LINT_VERSION=$(GOLANGCI_LINT_VERSION) GOVULNCHECK_VERSION=$(GOVULNCHECK_VERSION) scripts/test.sh
+	@GOVULNCHECK_VERSION=$(GOVULNCHECK_VERSION) scripts/test.sh
 
-lint: ## golangci-lint alone
+test-short: ## for a change under way: the tests of every package, without whole systems and the race detector
+	@scripts/deps.sh go redis redis_cli
+	go vet ./...
+	go test -p 6 -parallel 8 $$(go list ./... | grep -vE '/(cmd|torture|examples)(/|$$)')
+
+lint: ## golangci-lint alone, of all modules
 	@scripts/deps.sh go
 	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
-	bin/golangci-lint run
+	bin/golangci-lint run ./...
+	cd bench && ../bin/golangci-lint run ./...
+	cd deploy/composetest && ../../bin/golangci-lint run ./...
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 	@scripts/deps.sh go
@@ -74,10 +81,13 @@ bench-build:
 	@$(MAKE) --no-print-directory build
 	cd bench && go build -trimpath -o ../bin/bench .
 
-bench-test: ## vet, lint and test the benchmark program, a module of its own
+bench-test: ## vet and test the benchmark program, a module of its own
 	@scripts/deps.sh redis
-	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
-	cd bench && go mod tidy -diff && go vet ./... && ../bin/golangci-lint run && go test -race -timeout 10m ./...
+	cd bench && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
+
+compose-test: ## vet and run what checks docker-compose.yml, a module of its own
+	@scripts/deps.sh go
+	cd deploy/composetest && go mod tidy -diff && go vet ./... && go test ./...
 
 model: ## check the model of the schedule exhaustively, see docs/model (ARGS: configurations, told step by step)
 	@scripts/deps.sh cc

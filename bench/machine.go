@@ -15,7 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/peer"
 	"github.com/timerd-io/timerd/bench/internal/result"
-	"github.com/timerd-io/timerd/bench/internal/rig"
+	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
 // thisMachine describes the machine. Linux only: it reads /proc.
@@ -86,7 +86,7 @@ func versions(ctx context.Context, timerd string) (map[string]string, error) {
 			v[name] = module.Version
 		}
 	}
-	redis, err := rig.RedisBinary()
+	redis, err := redisserver.Find()
 	if err != nil {
 		return nil, err
 	}

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"flag"
-	"fmt"
-
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/peer"
+	"github.com/timerd-io/timerd/internal/natsserver"
 )
 
 // newWorkerCommand is the other side of a system under measurement: this program again, as a process of its own.
@@ -32,22 +29,7 @@ func newNATSCommand() *cobra.Command {
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			flags := flag.NewFlagSet("nats-server", flag.ContinueOnError)
-			opts, err := server.ConfigureOptions(flags, args, server.PrintServerAndExit, flags.Usage, server.PrintTLSHelpAndDie)
-			if err != nil {
-				return err
-			}
-			opts.NoSigs = true
-			s, err := server.NewServer(opts)
-			if err != nil {
-				return fmt.Errorf("nats-server: %w", err)
-			}
-			s.ConfigureLogger()
-			s.Start()
-			<-cmd.Context().Done()
-			s.Shutdown()
-			s.WaitForShutdown()
-			return nil
+			return natsserver.Serve(cmd.Context(), args)
 		},
 	}
 }

@@ -114,8 +114,8 @@ func TestDurableConsumerIsNamedAfterItsNamespace(t *testing.T) {
 	}
 }
 
-// An existing durable consumer goes on where it was, with the settings of the last
-// that consumed it, and without a limit of deliveries.
+// An existing durable consumer goes on where it was, with the settings of the last that consumed it, and without a
+// limit of deliveries.
 func TestDurableConsumerIsTakenOver(t *testing.T) {
 	b := newBench(t)
 	b.publish(fired("shop:order:timeout:1", nil), fired("shop:order:timeout:2", nil))

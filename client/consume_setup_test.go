@@ -23,8 +23,7 @@ import (
 // patience bounds every wait of the tests.
 const patience = 30 * time.Second
 
-// shortAckWait is long enough for a busy machine to move a deadline on in time,
-// and short enough to wait for its end.
+// shortAckWait is long enough for a busy machine to move a deadline on in time, and short enough to wait for its end.
 const shortAckWait = 2 * time.Second
 
 // bench is a NATS server with timerd's streams, and what consumers published.
@@ -46,8 +45,7 @@ func newBench(t testing.TB, opts ...testenv.NATSOption) *bench {
 	return b
 }
 
-// makeStreams makes the streams as timerd would, but for the retries being kept, so
-// that a collector can read them.
+// makeStreams makes the streams as timerd would, but for the retries being kept, so that a collector can read them.
 func makeStreams(t testing.TB, js jetstream.JetStream) {
 	t.Helper()
 	for name, subject := range map[string]string{
@@ -96,8 +94,7 @@ type consuming struct {
 	err    error
 }
 
-// consume starts to consume everything, on a connection of its own, with changes to
-// the consumer.
+// consume starts to consume everything, on a connection of its own, with changes to the consumer.
 func (b *bench) consume(handler client.Handler, configure ...func(*client.Consumer)) *consuming {
 	b.t.Helper()
 	return b.consumeOn(b.nats.JetStream(), handler, configure...)
@@ -220,8 +217,7 @@ func (c *counter) all() map[string]int {
 	return maps.Clone(c.n)
 }
 
-// deadEvent reads a dead letter, and requires it to be a CloudEvent that encoding/json
-// reads too.
+// deadEvent reads a dead letter, and requires it to be a CloudEvent that encoding/json reads too.
 func deadEvent(t testing.TB, m testenv.Message) client.Event {
 	t.Helper()
 	e, err := event.Parse(m.Data)

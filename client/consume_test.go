@@ -47,8 +47,7 @@ func TestHandlerGetsTheEvent(t *testing.T) {
 	}
 }
 
-// Each kind of error has its own end: what is published, with what headers, and
-// that the event is acknowledged.
+// Each kind of error has its own end: what is published, with what headers, and that the event is acknowledged.
 func TestErrorsDecide(t *testing.T) {
 	testenv.NoLeaks(t)
 	boom := errors.New("merchant said\r\n 500 \x00\xff")
@@ -207,8 +206,7 @@ func TestForeignEventIDs(t *testing.T) {
 	}
 }
 
-// An event that fills max_payload still gets its retry and its dead letter, without
-// what does not fit.
+// An event that fills max_payload still gets its retry and its dead letter, without what does not fit.
 func TestLettersOfTheLargestEvents(t *testing.T) {
 	const limit = 4096
 	b := newBench(t, func(o *server.Options) { o.MaxPayload = limit })
@@ -240,8 +238,7 @@ func TestLettersOfTheLargestEvents(t *testing.T) {
 	}
 }
 
-// A dead letter that its stream does not take as it is goes there without its
-// payload, and says so.
+// A dead letter that its stream does not take as it is goes there without its payload, and says so.
 func TestDeadLetterOverTheLimitOfItsStream(t *testing.T) {
 	b := newBench(t)
 	limited := jetstream.StreamConfig{Name: "TIMERS_DEAD", Subjects: []string{"timers.dead.>"}, MaxMsgSize: 1000}

@@ -1,9 +1,9 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,112 +18,99 @@ import (
 
 // Defaults of a Consumer's fields.
 const (
-	DefaultStream        = "TIMERS"
-	DefaultPrefix        = "timers"
+	DefaultStream        = keys.DefaultStream
+	DefaultPrefix        = keys.DefaultPrefix
 	DefaultConcurrency   = 16
 	DefaultAckWait       = 30 * time.Second
 	DefaultMaxAckPending = 1000
 	DefaultStopTimeout   = 10 * time.Second
 )
 
-// Event is one firing, as a handler gets it. Its Data are the payload, byte for
-// byte; where there is none, Data is nil and Status says why.
+// Event is one firing, as a handler gets it. Its Data are the payload, byte for byte; where there is none, Data is nil
+// and Status says why.
 type Event = event.Event
 
-// Handler works on one event. It is called from many goroutines at once. What it
-// returns decides what becomes of the event:
+// Handler works on one event. It is called from many goroutines at once. What it returns decides what becomes of the
+// event:
 //
 //   - nil: the work is done, and the event is acknowledged.
-//   - an error: timerd sets the timer again with the next attempt, after the delay
-//     of its retry policy, or makes it a dead letter when its attempts are used up.
+//   - an error: timerd sets the timer again with the next attempt, after the delay of its retry policy, or makes it a
+//     dead letter when its attempts are used up.
 //   - RetryAfter(d, err): the same, after d.
 //   - Dead(err): the event goes to the dead letters now.
 //
-// A panic is an error like any other, and its stack is logged. ctx ends when the
-// consumer has to stop and the handler has used up Consumer.StopTimeout; a plain
-// error that it returns after that costs no attempt.
+// A panic is an error like any other, and its stack is logged. ctx ends when the consumer has to stop and the handler
+// has used up Consumer.StopTimeout; a plain error that it returns after that costs no attempt.
 type Handler func(ctx context.Context, e Event) error
 
-// Consumer hands events of a JetStream stream to a handler. Set its fields before
-// the first Consume, and not after.
+// Consumer hands events of a JetStream stream to a handler. Set its fields before the first Consume, and not after.
 //
-// Of NATS it needs the right to publish to $JS.API.CONSUMER.*.<stream>.>,
-// $JS.API.CONSUMER.MSG.NEXT.<stream>.>, $JS.ACK.<stream>.>, <prefix>.retry.> and
-// <prefix>.dead.>, and to subscribe to _INBOX.>.
+// Its NATS user must be allowed to publish to $JS.API.CONSUMER.*.<stream>.>, $JS.API.CONSUMER.MSG.NEXT.<stream>.>,
+// $JS.ACK.<stream>.>, <prefix>.retry.> and <prefix>.dead.>, and to subscribe to _INBOX.>.
 type Consumer struct {
 	// Stream is the stream of timerd's events, TIMERD_STREAM. Default: DefaultStream.
 	Stream string
-	// Prefix is what every subject begins with, TIMERD_SUBJECT_PREFIX. Default:
-	// DefaultPrefix.
+	// Prefix is what every subject begins with, TIMERD_SUBJECT_PREFIX. Default: DefaultPrefix.
 	Prefix string
-	// Durable names the consumer in JetStream, which keeps what was acknowledged
-	// under it. Consumers with the same name, in any number of processes, share
-	// the events; each one with a name of its own sees all of them. Default: a name
-	// made of the namespace, such as timerd~shop~order for shop:order.
+	// Durable names the consumer in JetStream, which keeps what was acknowledged under it. Consumers with the same
+	// name, in any number of processes, share the events; each one with a name of its own sees all of them. Default: a
+	// name made of the namespace, such as timerd~shop~order for shop:order.
 	Durable string
-	// Concurrency is how many handlers run at a time, in this process. No event is
-	// fetched before there is a handler free for it. Default: DefaultConcurrency.
+	// Concurrency is how many handlers run at a time, in this process. No event is fetched before there is a handler
+	// free for it. Default: DefaultConcurrency.
 	Concurrency int
-	// AckWait is how soon JetStream hands an event to another process after this
-	// one died. It does not limit a handler: while one runs, its event's deadline
-	// is moved on. Default: DefaultAckWait.
+	// AckWait is how soon JetStream hands an event to another process after this one died. It does not limit a handler:
+	// while one runs, its event's deadline is extended. Default: DefaultAckWait.
 	AckWait time.Duration
-	// MaxAckPending is how many events may be with handlers in all the processes
-	// that share Durable; -1 is unlimited. Default: DefaultMaxAckPending, or
-	// Concurrency if that is greater.
+	// MaxAckPending is how many events may be with handlers in all the processes that share Durable; -1 is unlimited.
+	// Default: DefaultMaxAckPending, or Concurrency if that is greater.
 	MaxAckPending int
-	// StopTimeout is how long running handlers get to finish after Consume's
-	// context has ended, until their own ends too; negative is none. Default:
-	// DefaultStopTimeout.
+	// StopTimeout is how long running handlers get to finish after Consume's context has ended, until their own ends
+	// too; negative is none. Default: DefaultStopTimeout.
 	StopTimeout time.Duration
-	// Logger gets a line for every failed attempt, dead letter, bad event and
-	// lasting trouble with NATS. Default: slog.Default().
+	// Logger gets a line for every failed attempt, dead letter, bad event and lasting trouble with NATS. Default:
+	// slog.Default().
 	Logger *slog.Logger
 
 	js jetstream.JetStream
 }
 
-// NewConsumer returns a Consumer on the caller's connection to NATS, which the
-// caller goes on to own. The connection should reconnect for ever:
-// nats.MaxReconnects(-1).
+// NewConsumer returns a Consumer on the caller's connection to NATS, which the caller goes on to own. The connection
+// should reconnect for ever: nats.MaxReconnects(-1).
 func NewConsumer(js jetstream.JetStream) *Consumer { return &Consumer{js: js} }
 
-// Consume hands the events of a namespace to handler until ctx ends. A namespace
-// is app[:module[:type]], where * and what is left out stand for any.
+// Consume hands the events of a namespace to handler until ctx ends. A namespace is app[:module[:type]], where * and
+// what is left out stand for any.
 //
-// It makes the durable consumer in JetStream if there is none, beginning with the
-// oldest event of the stream, and otherwise goes on where it was left; its AckWait
-// and MaxAckPending become those of c. It then goes through losses and restarts of
-// NATS on its own.
+// If the durable consumer does not exist in JetStream, Consume makes it and begins with the oldest event of the stream.
+// Otherwise it goes on where that was left, and sets its AckWait and MaxAckPending to those of c. It recovers from
+// losses and restarts of NATS by itself.
 //
-// When ctx ends, no handler is called any more, and running ones get StopTimeout
-// to finish. Consume then returns nil. Its error says if handlers ran on even
-// after that: their events are delivered again, after AckWait. Consume returns an
-// error, too, where it cannot begin (a bad namespace, no such stream, a durable
-// consumer of another namespace), when the connection is closed, and when the
-// stream or the durable consumer is deleted.
+// When ctx ends, no handler is called any more, and running ones get StopTimeout to finish. Consume then returns nil,
+// or an error if handlers ran on even after that: their events are delivered again after AckWait. Consume also returns
+// an error if it cannot begin (a bad namespace, no such stream, a durable consumer of another namespace), when the
+// connection is closed, and when the stream or the durable consumer is deleted.
 //
-// An event that is not one of timerd's goes to the dead letters, with a line in
-// the log.
+// An event that is not one of timerd's goes to the dead letters, with a line in the log.
 func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handler) error {
 	ns, err := keys.ParseNamespace(namespace)
 	if err != nil {
 		return fmt.Errorf("client: consume: %w", err)
 	}
 	full, err := c.withDefaults(ns)
+	if err == nil {
+		err = full.bind(ctx, ns)
+	}
+	if err == nil {
+		r := run{
+			Consumer: full,
+			handler:  handler,
+			source:   newSource(full.js, full.Stream, full.Durable, full.Concurrency, full.Logger),
+			ledger:   newLedger(),
+		}
+		err = r.run(ctx)
+	}
 	if err != nil {
-		return fmt.Errorf("client: consume %s: %w", ns, err)
-	}
-	if err := full.bind(ctx, ns); err != nil {
-		return fmt.Errorf("client: consume %s: %w", ns, err)
-	}
-	r := &run{
-		Consumer: full,
-		handler:  handler,
-		source:   newSource(full.js, full.Stream, full.Durable, full.Concurrency, full.Logger),
-		ledger:   newLedger(),
-	}
-	if err := r.run(ctx); err != nil {
 		return fmt.Errorf("client: consume %s: %w", ns, err)
 	}
 	return nil
@@ -132,30 +119,14 @@ func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handle
 // withDefaults returns a copy of c with every field set.
 func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 	full := *c
-	if full.Stream == "" {
-		full.Stream = DefaultStream
-	}
-	if full.Prefix == "" {
-		full.Prefix = DefaultPrefix
-	}
-	if full.Durable == "" {
-		full.Durable = durableName(ns)
-	}
-	if full.Concurrency == 0 {
-		full.Concurrency = DefaultConcurrency
-	}
-	if full.AckWait == 0 {
-		full.AckWait = DefaultAckWait
-	}
-	if full.MaxAckPending == 0 {
-		full.MaxAckPending = max(DefaultMaxAckPending, full.Concurrency)
-	}
-	if full.StopTimeout == 0 {
-		full.StopTimeout = DefaultStopTimeout
-	}
-	if full.Logger == nil {
-		full.Logger = slog.Default()
-	}
+	full.Stream = cmp.Or(c.Stream, DefaultStream)
+	full.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+	full.Durable = cmp.Or(c.Durable, durableName(ns))
+	full.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
+	full.AckWait = cmp.Or(c.AckWait, DefaultAckWait)
+	full.MaxAckPending = cmp.Or(c.MaxAckPending, max(DefaultMaxAckPending, full.Concurrency))
+	full.StopTimeout = cmp.Or(c.StopTimeout, DefaultStopTimeout)
+	full.Logger = cmp.Or(c.Logger, slog.Default())
 	var faults []error
 	if full.Concurrency < 0 {
 		faults = append(faults, fmt.Errorf("Consumer.Concurrency is %d, want at least 1", full.Concurrency))
@@ -169,7 +140,7 @@ func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 	return &full, errors.Join(faults...)
 }
 
-// minAckWait leaves time to move a running handler's deadline on over a network.
+// minAckWait leaves time to extend a running handler's ack deadline over a network.
 const minAckWait = 100 * time.Millisecond
 
 // maxDurableName is JetStream's limit, in bytes.
@@ -177,21 +148,19 @@ const maxDurableName = 255
 
 // durableName returns the durable name of a namespace: no two have the same.
 func durableName(ns keys.Namespace) string {
-	parts := []string{"timerd"}
+	name := "timerd"
 	for _, part := range [...]string{ns.App, ns.Module, ns.Type} {
-		parts = append(parts, keys.EncodeToken(part))
+		name += "~" + keys.EncodeToken(part)
 	}
-	name := strings.TrimRight(strings.Join(parts, "~"), "~")
+	name = strings.TrimRight(name, "~")
 	if len(name) > maxDurableName {
-		sum := sha256.Sum256([]byte(name))
-		return "timerd~~" + hex.EncodeToString(sum[:])
+		return fmt.Sprintf("timerd~~%x", sha256.Sum256([]byte(name)))
 	}
 	return name
 }
 
-// minMaxWaiting is JetStream's own default for the requests that may wait at a
-// consumer, and waitingShare for how many processes of this concurrency it must
-// have room: each free handler is up to one waiting request.
+// minMaxWaiting is JetStream's own default for how many requests may wait at a consumer. Each free handler may have one
+// waiting; there must be room for waitingShare processes of this concurrency.
 const (
 	minMaxWaiting = 512
 	waitingShare  = 16
@@ -222,7 +191,11 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	}
 
 	have := found.CachedInfo().Config
-	if subjects := filters(have); len(subjects) != 1 || subjects[0] != want.FilterSubject {
+	subjects := have.FilterSubjects
+	if len(subjects) == 0 {
+		subjects = []string{cmp.Or(have.FilterSubject, "every subject")}
+	}
+	if len(subjects) != 1 || subjects[0] != want.FilterSubject {
 		return fmt.Errorf("the durable consumer %q of stream %q reads %s, not %s: give Consumer.Durable another name",
 			c.Durable, c.Stream, strings.Join(subjects, ", "), want.FilterSubject)
 	}
@@ -237,17 +210,6 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	have.AckWait, have.MaxDeliver, have.MaxAckPending, have.BackOff = want.AckWait, want.MaxDeliver, want.MaxAckPending, nil
 	_, err = c.js.UpdateConsumer(ctx, c.Stream, have)
 	return c.explain(err)
-}
-
-// filters returns the subjects that a consumer reads.
-func filters(cfg jetstream.ConsumerConfig) []string {
-	switch {
-	case cfg.FilterSubject != "":
-		return []string{cfg.FilterSubject}
-	case len(cfg.FilterSubjects) > 0:
-		return cfg.FilterSubjects
-	}
-	return []string{"every subject"}
 }
 
 func (c *Consumer) explain(err error) error {

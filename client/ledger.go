@@ -3,18 +3,14 @@ package client
 import (
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
-// ledgerSize is how many settled events are remembered: more than can be on their
-// way to this process a second time.
+// ledgerSize is how many settled events are remembered: more than can be on their way to this process a second time.
 const ledgerSize = 4096
 
-// ledger knows the events that are with a handler of this process, and those
-// lately settled. JetStream delivers them again when their deadline could not be
-// moved on, as while the process or its connection stood still; handlers need not
-// see them twice.
+// ledger knows the events that are with a handler of this process and those that were settled lately. JetStream
+// delivers them again if their ack deadline could not be extended, because the process or its connection stood still.
+// The ledger keeps handlers from seeing them twice.
 type ledger struct {
 	mu      sync.Mutex
 	working map[place]struct{}
@@ -29,20 +25,11 @@ type place struct {
 	stored time.Time
 }
 
-func placeOf(msg *nats.Msg) (place, error) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		return place{}, err
-	}
-	return place{seq: meta.Sequence.Stream, stored: meta.Timestamp}, nil
-}
-
 func newLedger() *ledger {
 	return &ledger{working: make(map[place]struct{}), settled: make(map[place]struct{})}
 }
 
-// begin notes that a message is being worked on, unless it is already or has been
-// settled.
+// begin notes that a message is being worked on, unless it is already or has been settled.
 func (l *ledger) begin(p place) (fresh, settled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

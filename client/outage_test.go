@@ -44,8 +44,7 @@ func TestDeadlineIsMovedOnWhileAHandlerWorks(t *testing.T) {
 	b.settled("timerd")
 }
 
-// A consumer that dies loses nothing: its event goes to another one, still with the
-// same attempt.
+// A consumer that dies loses nothing: its event goes to another one, still with the same attempt.
 func TestCrashCostsNoAttempt(t *testing.T) {
 	b := newBench(t)
 	b.publish(fired("shop:order:timeout:42", nil))
@@ -82,8 +81,8 @@ func TestCrashCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// NATS goes and comes back, in the middle of handlers and between events: each event
-// is handled once, and what handlers wanted is done after the return.
+// NATS goes and comes back, in the middle of handlers and between events: each event is handled once, and what handlers
+// wanted is done after the return.
 func TestConsumeSurvivesRestartsOfNATS(t *testing.T) {
 	testenv.NoLeaks(t)
 	for name, opts := range map[string][]nats.Option{
@@ -175,8 +174,7 @@ func TestConsumeSurvivesCutConnections(t *testing.T) {
 	}
 }
 
-// While timerd's retry stream cannot take a request, the event is neither lost nor
-// handled again.
+// While timerd's retry stream cannot take a request, the event is neither lost nor handled again.
 func TestRetryWaitsForItsStream(t *testing.T) {
 	const ackWait = 500 * time.Millisecond
 	b := newBench(t)
@@ -228,8 +226,8 @@ func TestRedeliveryPublishesNoDuplicate(t *testing.T) {
 	b.retry.Stays(1, 200*time.Millisecond)
 }
 
-// While a process stands still, or its connection, JetStream delivers its events
-// again. What is with a handler here, or was acknowledged, is not handled twice.
+// While a process stands still, or its connection, JetStream delivers its events again. What is with a handler here, or
+// was acknowledged, is not handled twice.
 func TestStandstillHandsNothingOutTwice(t *testing.T) {
 	testenv.NoLeaks(t)
 	const ackWait = 500 * time.Millisecond

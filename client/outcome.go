@@ -3,23 +3,20 @@ package client
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
-	"strings"
 	"time"
-	"unicode"
+
+	"github.com/timerd-io/timerd/event"
 )
 
-// RetryAfter returns an error by which a handler asks for its event again after
-// d, in place of the delay of timerd's retry policy: for an HTTP answer with
-// Retry-After, say. A negative d is 0. err, which may be nil, says why. The
+// RetryAfter returns an error by which a handler asks for its event again after d, in place of the delay of timerd's
+// retry policy: for an HTTP answer with Retry-After, say. A negative d is 0. err, which may be nil, says why. The
 // number of attempts is still limited by the policy.
 func RetryAfter(d time.Duration, err error) error {
 	return &retryAfterError{delay: max(d, 0), err: err}
 }
 
-// Dead returns an error by which a handler gives up on its event for good: it
-// goes to the dead letters at once. err, which may be nil, says why and is kept
-// there.
+// Dead returns an error by which a handler gives up on its event for good: it goes to the dead letters at once. err,
+// which may be nil, says why and is kept there.
 func Dead(err error) error { return &deadError{err: err} }
 
 type retryAfterError struct {
@@ -62,56 +59,23 @@ const (
 type outcome struct {
 	verdict verdict
 	delay   time.Duration // of verdictRetryAfter
-	err     string        // the handler's error, as errorText writes it
+	err     string        // the handler's error, as event.ErrorText writes it
 	stack   []byte        // of a panic
 }
 
-// exited is the outcome of a handler that ended its goroutine.
-func exited() outcome { return outcome{err: "the handler called runtime.Goexit"} }
-
-func panicked(value any) outcome {
-	return outcome{err: errorText(fmt.Sprintf("panic: %v", value)), stack: debug.Stack()}
-}
-
-// judge reads a handler's error. cutShort says that the handler's context had
-// ended before it returned: a plain error then tells nothing about the event.
+// judge reads a handler's error. cutShort says that the handler's context had ended before it returned: a plain error
+// then tells nothing about the event.
 func judge(err error, cutShort bool) outcome {
 	if err == nil {
 		return outcome{verdict: verdictDone}
 	}
-	o := outcome{err: errorText(fmt.Sprint(err))}
-	var later *retryAfterError
-	var dead *deadError
-	switch {
-	case errors.As(err, &dead):
+	o := outcome{err: event.ErrorText(fmt.Sprint(err))}
+	if _, dead := errors.AsType[*deadError](err); dead {
 		o.verdict = verdictDead
-	case errors.As(err, &later):
+	} else if later, ok := errors.AsType[*retryAfterError](err); ok {
 		o.verdict, o.delay = verdictRetryAfter, later.delay
-	case cutShort:
+	} else if cutShort {
 		o.verdict = verdictReturn
 	}
 	return o
-}
-
-// maxErrorBytes bounds an error's text in a retry request and a dead letter.
-const maxErrorBytes = 1024
-
-// errorText brings an error's text in the form of a header: one line, valid UTF-8,
-// of bounded length.
-func errorText(s string) string {
-	return clip(strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s)))
-}
-
-// clip shortens a text to maxErrorBytes.
-func clip(s string) string {
-	const ellipsis = "…"
-	if len(s) <= maxErrorBytes {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxErrorBytes-len(ellipsis)], "") + ellipsis
 }

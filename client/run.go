@@ -10,15 +10,16 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/backoff"
 )
 
 const (
-	// lastCall is what handlers get to return once their context has ended.
+	// lastCall is how long handlers get to return once their context has ended.
 	lastCall = time.Second
 
-	// goneAfter is for how long a server must say that the stream or the durable
-	// consumer does not exist until that is believed: a cluster that has just
-	// started may say so in error.
+	// goneAfter is how long a server must go on saying that the stream or the durable consumer does not exist before
+	// Consume gives up: a cluster that has just started may say so in error.
 	goneAfter = 5 * time.Second
 
 	// warnEvery limits the lines in the log about one trouble with fetching.
@@ -29,8 +30,8 @@ const (
 	callTimeout  = 5 * time.Second // of one request to JetStream
 )
 
-// run is one call of Consume: a source of events, and Concurrency lanes, each of
-// which takes one event, has it handled and settled, and takes the next.
+// run is one call of Consume: a source of events, and Concurrency lanes, each of which takes one event, has it handled
+// and settled, and takes the next.
 type run struct {
 	*Consumer // with every field set
 	handler   Handler
@@ -40,12 +41,11 @@ type run struct {
 	unfinished atomic.Int64 // handlers left behind by lanes that had to end
 }
 
-// run consumes until ctx ends. It goes through three phases, each with a context:
-// intake is ctx, or ends when nothing can be fetched any more; handlers ends
-// StopTimeout after it, and settle ends lastCall after that. Lanes end when their
-// event is settled, and with settle at the latest.
+// run consumes until ctx ends. Three contexts end one after the other. fetching ends with ctx, or when nothing can be
+// fetched any more. handlers, which handlers get, ends StopTimeout later, and settle lastCall after that. A lane ends
+// when its event is settled, and with settle at the latest.
 func (r *run) run(ctx context.Context) error {
-	intake, fail := context.WithCancelCause(ctx)
+	fetching, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	handlers, endHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer endHandlers()
@@ -54,13 +54,13 @@ func (r *run) run(ctx context.Context) error {
 
 	var parts sync.WaitGroup
 	parts.Go(func() {
-		if err := r.feed(intake); err != nil {
+		if err := r.feed(fetching); err != nil {
 			fail(err)
 		}
 		r.source.close(context.WithoutCancel(ctx))
 	})
 	for range r.Concurrency {
-		parts.Go(func() { r.lane(intake, handlers, settle) })
+		parts.Go(func() { r.lane(fetching, handlers, settle) })
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -68,7 +68,7 @@ func (r *run) run(ctx context.Context) error {
 		close(ended)
 	}()
 
-	<-intake.Done()
+	<-fetching.Done()
 	if !within(r.StopTimeout, ended) {
 		endHandlers()
 		if !within(lastCall, ended) {
@@ -77,7 +77,7 @@ func (r *run) run(ctx context.Context) error {
 		}
 	}
 
-	err := context.Cause(intake)
+	err := context.Cause(fetching)
 	if errors.Is(err, context.Cause(ctx)) {
 		err = nil
 	}
@@ -87,25 +87,24 @@ func (r *run) run(ctx context.Context) error {
 	return err
 }
 
-// lane handles one event after the other until intake ends.
-func (r *run) lane(intake, handlers, settle context.Context) {
-	for intake.Err() == nil {
+// lane handles one event after the other until fetching ends.
+func (r *run) lane(fetching, handlers, settle context.Context) {
+	for fetching.Err() == nil {
 		r.source.want()
 		select {
 		case msg := <-r.source.events:
-			if intake.Err() != nil {
+			if fetching.Err() != nil {
 				r.source.giveBack(msg)
 				return
 			}
 			r.work(handlers, settle, msg)
-		case <-intake.Done():
+		case <-fetching.Done():
 		}
 	}
 }
 
-// feed keeps the source going until intake ends. Its error says why nothing can be
-// fetched any more.
-func (r *run) feed(intake context.Context) error {
+// feed keeps the source fetching until fetching ends. It returns an error if nothing can be fetched any more.
+func (r *run) feed(fetching context.Context) error {
 	conn := r.js.Conn()
 	statuses := conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer conn.RemoveStatusListener(statuses)
@@ -117,10 +116,10 @@ func (r *run) feed(intake context.Context) error {
 		fault := r.source.renew()
 		for fault == nil {
 			select {
-			case <-intake.Done():
+			case <-fetching.Done():
 				return nil
 			case <-statuses:
-				// What was asked for may be lost in a reconnect, or not.
+				// A reconnect may or may not have lost what was asked for.
 				fault = r.source.renew()
 			case fault = <-r.source.faults:
 			case <-tick.C:
@@ -131,28 +130,31 @@ func (r *run) feed(intake context.Context) error {
 			warned = time.Now()
 			r.Logger.Warn("timerd client: fetching events failed, trying on", "durable", r.Durable, "err", fault)
 		}
-		if err := r.await(intake, statuses); err != nil {
+		if err := r.await(fetching, statuses); err != nil {
 			return err
 		}
 	}
 }
 
-// await waits until events can be fetched again. It returns an error if they
-// never can, and nil once intake has ended.
-func (r *run) await(intake context.Context, statuses <-chan nats.Status) error {
+// await waits until events can be fetched again. It returns an error if they never can, and nil once fetching has
+// ended.
+func (r *run) await(fetching context.Context, statuses <-chan nats.Status) error {
 	var gone time.Time
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for failures := 1; ; failures++ {
 		select {
-		case <-time.After(pause):
+		case <-time.After(pause(failures)):
 		case <-statuses:
-		case <-intake.Done():
+		case <-fetching.Done():
 			return nil
 		}
 		if r.js.Conn().IsClosed() {
 			return nats.ErrConnectionClosed
 		}
-		switch err := r.lookUp(intake); {
-		case err == nil || intake.Err() != nil:
+		asking, cancel := context.WithTimeout(fetching, callTimeout)
+		_, err := r.js.Consumer(asking, r.Stream, r.Durable)
+		cancel()
+		switch {
+		case err == nil || fetching.Err() != nil:
 			return nil //nolint:nilerr // asked to stop meanwhile
 		case !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
 			gone = time.Time{}
@@ -162,14 +164,6 @@ func (r *run) await(intake context.Context, statuses <-chan nats.Status) error {
 			return fmt.Errorf("the durable consumer %q was deleted, or its stream %q: %w", r.Durable, r.Stream, err)
 		}
 	}
-}
-
-// lookUp asks JetStream for the durable consumer.
-func (r *run) lookUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := r.js.Consumer(ctx, r.Stream, r.Durable)
-	return err
 }
 
 // within tells whether c is closed before d is over.
@@ -184,5 +178,7 @@ func within(d time.Duration, c <-chan struct{}) bool {
 	}
 }
 
-// wait waits for d, and tells whether ctx went on for that long.
-func wait(ctx context.Context, d time.Duration) bool { return !within(d, ctx.Done()) }
+// pause returns how long to wait after that many failures in a row.
+func pause(failures int) time.Duration {
+	return backoff.Policy{First: firstPause, Longest: longestPause}.Delay(failures)
+}

@@ -18,36 +18,32 @@ const (
 	// heartbeat is how often the server is to say that it knows of a request.
 	heartbeat = 5 * time.Second
 
-	// renewEvery is how often everything is asked anew, in one request: a cluster
-	// may have lost some of what was asked for while it answers the rest.
+	// renewEvery is how often all that is wanted is asked for again, in one request: a cluster may have lost some of
+	// the requests and answer the others.
 	renewEvery = 30 * time.Second
 
 	// pullExpiry is how long a request waits at the server.
 	pullExpiry = 2 * renewEvery
 
-	// drainTimeout bounds the wait for events that were on their way when they
-	// were no longer wanted.
+	// drainTimeout bounds the wait for events that are on their way when no more are wanted.
 	drainTimeout = 2 * time.Second
 )
 
-// errSilent says that the server has forgotten what it was asked for, or that
-// nobody hears it.
+// errSilent says that the server has forgotten the requests, or cannot be heard.
 var errSilent = errors.New("JetStream sends no heartbeats")
 
-// source fetches events from a durable consumer: as many as there are free
-// handlers, and never one more, so that none waits in this process while its ack
-// deadline passes and while a handler elsewhere is free.
+// source fetches events from a durable consumer: as many as there are free handlers and no more. So no event waits in
+// this process, while its ack deadline passes and a handler elsewhere is free.
 //
-// It speaks JetStream's pull protocol itself, because the iterators of package
-// jetstream fetch ahead: even one that is limited to one message asks for another
-// before that is wanted after a reconnect, and now and then not at all until it
+// It speaks JetStream's pull protocol itself, because the iterators of package jetstream fetch ahead. After a
+// reconnect, even one that is limited to one message asks for another before that is wanted, or for none until it
 // misses a heartbeat.
 type source struct {
 	conn    *nats.Conn
 	subject string // to ask on
 	log     *slog.Logger
 	events  chan *nats.Msg // has room for every event that may be asked for
-	faults  chan error     // why what was asked for is void; has room for one
+	faults  chan error     // why the requests are void; has room for one
 
 	mu    sync.Mutex
 	inbox *nats.Subscription // for what was asked last; nil when closed
@@ -55,7 +51,7 @@ type source struct {
 	began time.Time          // when inbox was made
 	free  int                // handlers that wait for an event
 	asked int                // events to come to inbox for them
-	heard time.Time          // of the server, while events are to come
+	heard time.Time          // when the server last answered, while events are to come
 }
 
 func newSource(js jetstream.JetStream, stream, durable string, handlers int, log *slog.Logger) *source {
@@ -87,8 +83,8 @@ func (s *source) want() {
 	s.ask()
 }
 
-// ask asks for an event for each free handler that none is to come for. What
-// cannot be asked now is asked at the next renew or tend. The caller holds mu.
+// ask asks for the events that free handlers want and that are not asked for yet. If it cannot, the next renew or tend
+// does. The caller holds mu.
 func (s *source) ask() {
 	n := s.free - s.asked
 	if s.inbox == nil || n <= 0 {
@@ -104,8 +100,7 @@ func (s *source) ask() {
 	s.asked += n
 }
 
-// renew makes void what was asked for, and asks anew. After an error nothing is
-// asked for.
+// renew drops all requests and makes new ones. After an error there are none.
 func (s *source) renew() error {
 	ended := make(chan struct{})
 	inbox, err := s.conn.Subscribe(s.conn.NewInbox(), s.receive)
@@ -116,18 +111,17 @@ func (s *source) renew() error {
 	old := s.inbox
 	s.inbox, s.ended, s.began, s.asked = inbox, ended, time.Now(), 0
 	select {
-	case <-s.faults: //nolint:errcheck // of what is void now
+	case <-s.faults: //nolint:errcheck // of a dropped request
 	default:
 	}
 	s.ask()
 	s.mu.Unlock()
-	s.withdraw(old)
+	s.end(old)
 	return err
 }
 
-// withdraw lets a subscription end. Events that are on their way to it still reach
-// receive, if they can.
-func (s *source) withdraw(inbox *nats.Subscription) {
+// end ends a subscription. Events that are on their way to it still reach receive, if they can.
+func (s *source) end(inbox *nats.Subscription) {
 	switch {
 	case inbox == nil:
 		return
@@ -145,17 +139,16 @@ func (s *source) close(ctx context.Context) {
 	s.inbox = nil
 	s.mu.Unlock()
 	if inbox != nil {
-		s.withdraw(inbox)
+		s.end(inbox)
 		within(drainTimeout, ended)
 	}
-	for {
+	for empty := false; !empty; {
 		select {
 		case msg := <-s.events:
 			s.giveBack(msg)
-			continue
 		default:
+			empty = true
 		}
-		break
 	}
 	if !s.conn.IsConnected() {
 		return
@@ -193,28 +186,23 @@ func (s *source) receive(msg *nats.Msg) {
 	const heartbeat, noMessages, timeout = "100", "404", "408"
 	switch status := msg.Header.Get("Status"); status {
 	case heartbeat:
-	case noMessages, timeout: // the request has ended; so many events were to come
-		left, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Messages"))
-		if err != nil {
-			s.fail(fmt.Errorf("JetStream: %s %s", status, msg.Header.Get("Description")))
+	case noMessages, timeout: // the request has ended, and says how many of its events did not come
+		if left, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Messages")); err == nil {
+			s.asked = max(0, s.asked-left)
+			s.ask()
 			return
 		}
-		s.asked = max(0, s.asked-left)
-		s.ask()
+		fallthrough
 	default:
-		s.fail(fmt.Errorf("JetStream: %s %s", status, msg.Header.Get("Description")))
+		select {
+		case s.faults <- fmt.Errorf("JetStream: %s %s", status, msg.Header.Get("Description")):
+		default: // one is enough
+		}
 	}
 }
 
-func (s *source) fail(err error) {
-	select {
-	case s.faults <- err:
-	default: // one is enough
-	}
-}
-
-// tend is to be called every heartbeat or so. It returns an error if the server
-// has not been heard of for so long that what was asked for must be void.
+// tend must be called about every heartbeat. It returns an error if the server has been silent for so long that it must
+// have lost the requests.
 func (s *source) tend() error {
 	s.mu.Lock()
 	silent := s.asked > 0 && time.Since(s.heard) > 2*heartbeat
@@ -230,8 +218,8 @@ func (s *source) tend() error {
 	return nil
 }
 
-// giveBack hands an event back to JetStream, which delivers it again at once, at
-// no cost to its attempts. Should that not get there, it does so after AckWait.
+// giveBack hands an event back to JetStream, which delivers it again at once, or after AckWait if the message is lost.
+// It costs no attempt.
 func (s *source) giveBack(msg *nats.Msg) {
 	if err := s.conn.Publish(msg.Reply, []byte("-NAK")); err != nil {
 		s.log.Warn("timerd client: event could not be given back, it comes again later", "subject", msg.Subject, "err", err)

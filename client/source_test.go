@@ -31,8 +31,7 @@ func TestAPIPrefix(t *testing.T) {
 	}
 }
 
-// What a source asks for is what its handlers are free for, whatever becomes of
-// its requests.
+// What a source asks for is what its handlers are free for, whatever becomes of its requests.
 func TestSourceAsksForWhatIsWanted(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.NATS(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// Once the context has ended, running handlers finish and nothing new begins; what
-// was on its way goes back at once, not after AckWait.
+// Once the context has ended, running handlers finish and nothing new begins; what was on its way goes back at once,
+// not after AckWait.
 func TestStopLetsHandlersFinish(t *testing.T) {
 	testenv.NoLeaks(t)
 	b := newBench(t)
@@ -42,8 +42,8 @@ func TestStopLetsHandlersFinish(t *testing.T) {
 	}
 }
 
-// A handler that is still at it when StopTimeout is over sees its context end; its
-// event goes back at once, and costs no attempt.
+// A handler that is still at it when StopTimeout is over sees its context end; its event goes back at once, and costs
+// no attempt.
 func TestStopCutsHandlersShort(t *testing.T) {
 	testenv.NoLeaks(t)
 	b := newBench(t)

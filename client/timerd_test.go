@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -21,8 +22,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// runTimerd runs, until t ends, what of timerd fires timers that were set through
-// the function library.
+// runTimerd runs, until t ends, what of timerd fires timers that were set through the function library.
 func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -36,8 +36,12 @@ func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	if err := index.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	nodes, err := index.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	publisher := notify.NewPublisher(nc, js, index)
-	fire := reconciler.New(index, publisher, rdb, keys.Namespaces{{}}, "test")
+	fire := reconciler.New(nodes[0], publisher, keys.Namespaces{{}}, "test")
 	fire.SweepInterval = 20 * time.Millisecond
 
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -57,13 +61,12 @@ func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	})
 }
 
-// servers starts a Redis, a NATS and a timerd for an example. It makes its own
-// testing.TB, because an example has none.
+// servers starts a Redis, a NATS and a timerd for an example. It makes its own testing.TB, because an example has none.
 func servers() (rdb *redis.Client, js jetstream.JetStream, stop func()) {
 	t := &exampleTB{}
 	natsServer := testenv.NATS(t)
 	rdb = testenv.Redis(t).Client()
-	runTimerd(t, rdb, natsServer.Conn(notify.ConnOptions()...))
+	runTimerd(t, rdb, natsServer.Conn(connect.NATSOptions()...))
 	return rdb, natsServer.JetStream(), t.stop
 }
 

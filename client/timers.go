@@ -10,16 +10,14 @@ import (
 )
 
 var (
-	// ErrNotSet says that NX found a timer or a key, or that XX found none, so
-	// nothing was set.
+	// ErrNotSet says that NX found a timer or a key, or that XX found none, so nothing was set.
 	ErrNotSet = errors.New("not set: NX found the timer, or XX did not")
-	// ErrInvalid says that timerd's function library refused the call for what
-	// it asked: not a timer key, a delay of 0 or less or over 10 years, a payload
-	// over the limit, a bad option. Nothing was changed, and repeating the call
+	// ErrInvalid says that timerd's function library refused the call for what it asked: not a timer key, a delay of 0
+	// or less or over 10 years, a payload over the limit, a bad option. Nothing was changed, and repeating the call
 	// does not help. The text names what was wrong.
 	ErrInvalid = errors.New("refused")
-	// ErrNoLibrary says that this Redis does not have timerd's function library.
-	// timerd loads it at its start; after that no timerd needs to run.
+	// ErrNoLibrary says that this Redis does not have timerd's function library. timerd loads it at its start; after
+	// that no timerd needs to run.
 	ErrNoLibrary = errors.New("timerd's function library is not in this Redis: start timerd on it once, or see what `timerd doctor` says")
 )
 
@@ -29,11 +27,9 @@ type Outcome string
 const (
 	// Cancelled means that the timer was pending and will not fire.
 	Cancelled Outcome = "cancelled"
-	// Fired means that it is too late: the timer is firing, or has fired within
-	// the last 30 seconds.
+	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds.
 	Fired Outcome = "fired"
-	// Unknown means that there is no such timer: it was never set, is cancelled
-	// already, or has fired longer ago.
+	// Unknown means that there is no such timer: it was never set, is cancelled already, or has fired longer ago.
 	Unknown Outcome = "unknown"
 )
 
@@ -50,9 +46,8 @@ type When struct {
 	ms     int64
 }
 
-// After makes a timer due once d has passed on the Redis server's clock,
-// beginning with its receipt of the call. d is rounded up to whole milliseconds,
-// and must be positive and at most 10 years.
+// After makes a timer due once d has passed on the Redis server's clock, beginning with its receipt of the call. d is
+// rounded up to whole milliseconds, and must be positive and at most 10 years.
 func After(d time.Duration) When {
 	ms := d.Milliseconds()
 	if d%time.Millisecond > 0 {
@@ -61,59 +56,49 @@ func After(d time.Duration) When {
 	return When{option: "PX", ms: ms}
 }
 
-// At makes a timer due when the Redis server's clock shows t, rounded up to
-// whole milliseconds. t must be in the future on that clock, by at most 10 years.
+// At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds. t must be in the future
+// on that clock, by at most 10 years.
 func At(t time.Time) When {
-	ms := t.UnixMilli()
-	if t.Nanosecond()%int(time.Millisecond) > 0 {
-		ms++
-	}
-	return When{option: "PXAT", ms: ms}
+	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
 // SetOption changes how a timer is set: NX, XX or Attempt.
 type SetOption struct{ args []any }
 
-// NX sets the timer only if neither it nor a Redis key of its name exists.
-// Set returns ErrNotSet otherwise. go-redis repeats a call whose reply was lost:
-// the repetition then finds what the first one set.
+// NX sets the timer only if neither it nor a Redis key of its name exists. Set returns ErrNotSet otherwise. go-redis
+// repeats a call whose reply was lost: the repetition then finds what the first one set.
 func NX() SetOption { return SetOption{[]any{"NX"}} }
 
-// XX sets the timer only if it, or a Redis key of its name, exists. Set returns
-// ErrNotSet otherwise.
+// XX sets the timer only if it, or a Redis key of its name, exists. Set returns ErrNotSet otherwise.
 func XX() SetOption { return SetOption{[]any{"XX"}} }
 
-// Attempt makes the timer fire as attempt n, from 1 on, and wins over an attempt
-// in the payload. Retries count on from there.
+// Attempt makes the timer fire as attempt n, from 1 on, and wins over an attempt in the payload. Retries count on from
+// there.
 func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
 
-// Timers sets, cancels and reads timers in Redis through timerd's function
-// library. It needs no NATS, and no running timerd once the library is loaded.
+// Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
+// timerd once the library is loaded.
 //
-// A key is app:module:type:id, four non-empty parts of any bytes, of which only
-// the id may hold colons. Any such key is accepted, whatever namespaces timerd is
-// configured for.
+// A key is app:module:type:id, four non-empty parts of any bytes, of which only the id may hold colons. Any such key is
+// accepted, whatever namespaces timerd is configured for.
 //
-// Its methods may be called concurrently. An error that wraps none of this
-// package's errors is one of the connection or the server: the call may have
-// taken effect or not, and calling again is safe.
+// Its methods may be called concurrently. An error that wraps none of this package's errors is one of the connection or
+// the server: the call may have taken effect or not, and calling again is safe.
 type Timers struct {
 	rdb redis.UniversalClient
 }
 
-// New returns Timers on rdb: a client for one server, Sentinel or Cluster, on the
-// database that timerd watches. The caller goes on to own rdb, and closes it.
+// New returns Timers on rdb: a client for one server, Sentinel or Cluster, on the database that timerd watches. The
+// caller still owns rdb and closes it.
 //
-// While a Redis Cluster moves the slot of a key to another server, calls for the key
-// change nothing and are refused (redis.IsTryAgainError). A *redis.ClusterClient
-// tries again as often as its MaxRedirects says, and gives up after about a tenth of
-// a second by default.
+// While a Redis Cluster moves the slot of a key to another server, calls for the key change nothing and are refused
+// (redis.IsTryAgainError). A *redis.ClusterClient tries again as often as its MaxRedirects says, and gives up after
+// about a tenth of a second by default.
 func New(rdb redis.UniversalClient) *Timers { return &Timers{rdb: rdb} }
 
-// Set sets a timer and returns when it is due. Setting a pending timer again
-// replaces its due time, payload and attempt; one that is due already fires too.
-// A nil payload is an empty one. Once Set has returned without an error the timer
-// is in the schedule, as durable as Redis is.
+// Set sets a timer and returns when it is due. Setting a pending timer again replaces its due time, payload and
+// attempt; a timer that is already due fires as well. A nil payload is an empty one. Once Set has returned without an error the
+// timer is in the schedule, as durable as Redis is.
 //
 // Set returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary.
 func (t *Timers) Set(ctx context.Context, key string, payload []byte, when When, opts ...SetOption) (due time.Time, err error) {
@@ -138,14 +123,13 @@ type SetResult struct {
 	Err error
 }
 
-// setManyBatch is how many timers SetMany sends at a time: more of them save
-// next to nothing, and every one waits in memory for its reply.
+// setManyBatch is how many timers SetMany sends at a time: more of them save next to nothing, and every one waits in
+// memory for its reply.
 const setManyBatch = 512
 
-// SetMany sets many timers in few round trips, in their order. It is not atomic:
-// each one is set or not by itself, as its result tells; results has one for each
-// setting, always. The error says how many failed and wraps the first failure;
-// ErrNotSet is no failure.
+// SetMany sets many timers in few round trips, in their order. It is not atomic: each one is set or not by itself, as
+// its result tells; results has one for each setting, always. The error says how many failed and wraps the first
+// failure; ErrNotSet is no failure.
 func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []SetResult, err error) {
 	results = make([]SetResult, len(settings))
 	failed := 0
@@ -210,9 +194,8 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// Cancel cancels a timer, deletes its Redis key, and says what it found. Once it
-// has returned Cancelled the timer does not fire. Asked again it returns Unknown;
-// so it may after a lost reply that go-redis asked for again.
+// Cancel cancels a timer, deletes its Redis key, and says what it found. Once it has returned Cancelled the timer does
+// not fire. Called again, it returns Unknown; so it may after a lost reply that go-redis asked for again.
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
@@ -227,8 +210,8 @@ func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
 	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", key, text)
 }
 
-// Get returns a pending timer, and whether there is one. It changes nothing. A
-// timer that is due and not yet claimed for firing is still pending.
+// Get returns a pending timer, and whether there is one. It changes nothing. A timer that is due and not yet claimed
+// for firing is still pending.
 //
 // Get returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {
@@ -245,8 +228,7 @@ func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, 
 	return timer, true, nil
 }
 
-// parseTimer reads the reply of timer_get: names and values in turn. Names that
-// it does not know are a later version's.
+// parseTimer reads the reply of timer_get: names and values in turn. Names that it does not know are a later version's.
 func parseTimer(fields []any) (Timer, error) {
 	var timer Timer
 	for i := 0; i+1 < len(fields); i += 2 {

@@ -14,14 +14,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// redisWithLibrary starts a Redis with the function library in it, as a timerd
-// leaves it, and no timerd.
+// redisWithLibrary starts a Redis with the function library in it, as a timerd leaves it, and no timerd.
 func redisWithLibrary(t testing.TB) *redis.Client {
 	t.Helper()
 	rdb := testenv.Redis(t).Client()
@@ -191,7 +190,7 @@ func TestCancel(t *testing.T) {
 	}
 
 	server := testenv.NATS(t)
-	runTimerd(t, rdb, server.Conn(notify.ConnOptions()...))
+	runTimerd(t, rdb, server.Conn(connect.NATSOptions()...))
 	events := testenv.Collect(t, server.JetStream(), client.DefaultStream)
 	if _, err := timers.Set(ctx, key, nil, client.After(time.Millisecond)); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,9 @@ package deploy_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,31 +77,32 @@ func as(user string) func(*redis.Options) {
 // luaCall finds the commands in the schedule's scripts.
 var luaCall = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(IDLETIME|[A-Z]+)')?`)
 
-// luaCommands returns the commands that the sections of timerd.lua call whose "--@" line begins with
-// one of the names.
-func luaCommands(t *testing.T, sections ...string) [][]string {
+// luaCommands returns the commands that the Lua files of the schedule call, but for those named.
+func luaCommands(t *testing.T, without ...string) [][]string {
 	t.Helper()
-	source, err := os.ReadFile("../schedule/timerd.lua")
+	files, err := filepath.Glob("../schedule/lua/*.lua")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var commands [][]string
-	for section := range strings.SplitSeq(string(source), "\n--@ ") {
-		for _, name := range sections {
-			if !strings.HasPrefix(section, name) {
-				continue
+	for _, file := range files {
+		if slices.Contains(without, strings.TrimSuffix(filepath.Base(file), ".lua")) {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range luaCall.FindAllStringSubmatch(string(source), -1) {
+			command := []string{m[1]}
+			if m[1] == "OBJECT" || m[1] == "CLUSTER" {
+				command = append(command, m[2])
 			}
-			for _, m := range luaCall.FindAllStringSubmatch(section, -1) {
-				command := []string{m[1]}
-				if m[1] == "OBJECT" || m[1] == "CLUSTER" {
-					command = append(command, m[2])
-				}
-				commands = append(commands, command)
-			}
+			commands = append(commands, command)
 		}
 	}
 	if len(commands) < 10 {
-		t.Fatalf("found only %d commands in the sections %v of timerd.lua", len(commands), sections)
+		t.Fatalf("found only %d commands in %v without %v", len(commands), files, without)
 	}
 	return commands
 }
@@ -131,13 +134,15 @@ func dryRun(t *testing.T, admin *redis.Client, user, key string, command []strin
 
 func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 	admin := aclServer(t).Client(as("admin"))
-	for _, command := range luaCommands(t, "common", "cluster", "library", "script ") {
+	for _, command := range luaCommands(t) {
 		if command[0] == "PUBLISH" {
 			continue // its argument is a channel: below
 		}
 		dryRun(t, admin, "timerd", "any:key:of:yours", command)
 	}
-	for _, command := range luaCommands(t, "common", "cluster", "library") {
+	// What only timerd calls; the other files are parts of the function library too.
+	scripts := []string{"observe", "claim", "release", "settle", "retry", "audit", "heartbeat", "scan_due", "apps", "trim"}
+	for _, command := range luaCommands(t, scripts...) {
 		if command[0] == "PUBLISH" {
 			continue
 		}
@@ -188,6 +193,11 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err := s.Load(ctx); err != nil {
 		t.Fatal(err)
 	}
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := nodes[0]
 	const key = "app1:trans:notice:1"
 	for _, k := range []string{key, key + "-cancelled"} {
 		if err := producer.FCall(ctx, "timer_set", []string{k}, "payload", "PX", "20").Err(); err != nil {
@@ -200,14 +210,14 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err := producer.FCall(ctx, "timer_cancel", []string{key + "-cancelled"}).Err(); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Observe(ctx, []schedule.Hint{{Kind: schedule.Touched, Key: key}}, 0, 0); err != nil {
+	if _, err := node.Observe(ctx, []schedule.Hint{{Kind: schedule.Touched, Key: key}}, time.Time{}); err != nil {
 		t.Error(err)
 	}
 	var claimed []schedule.Firing
 	testenv.Eventually(t, 5*time.Second, func() bool {
-		c, err := s.Claim(ctx, keys.Single, 10*time.Second, -1, 0)
-		if err != nil {
-			t.Fatal(err)
+		c := node.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
+		if c.Err != nil {
+			t.Fatal(c.Err)
 		}
 		claimed = append(claimed, c.Firings...)
 		return len(claimed) > 0
@@ -221,10 +231,10 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err := s.Settle(ctx, claimed); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := s.AuditPage(ctx, keys.Single, 0, 10, false); err != nil {
+	if _, _, err := node.AuditPage(ctx, keys.Single, 0, 10, false); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.MayEvict(ctx); err != nil {
+	if _, err := node.MayEvict(ctx); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,5 @@
-// Package event is the message that timerd publishes for a firing or a dead
-// letter: a CloudEvent 1.0 in structured JSON. It encodes and decodes the event
-// byte for byte, and does no I/O.
+// Package event is the message that timerd publishes for a firing or a dead letter: a CloudEvent 1.0 in structured
+// JSON. It encodes and decodes the event byte for byte, and does no I/O.
 package event
 
 import (
@@ -53,50 +52,44 @@ type Event struct {
 	ID          string // the same for the same firing, always; see keys.EventID
 	Type        string // TypeFired or TypeDead
 	Key         keys.Key
-	Time        time.Time // when the event was published; the zero time if not told
+	Time        time.Time // when the event was published; the zero time if unknown
 	Due         time.Time // when the timer was due, to the millisecond
 	Attempt     int       // 1 for the first firing, at most math.MaxInt32
-	MaxAttempts int       // 0 if not told
-	Trigger     string    // what made the timer fire; "" if not told
+	MaxAttempts int       // 0 if unknown
+	Trigger     string    // what made the timer fire; "" if unknown
 
-	// Data is the payload as the producer set it, byte for byte; nil if there
-	// is none. An empty, non-nil Data is an empty payload.
+	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
+	// empty payload.
 	Data []byte
-	// ContentType is the datacontenttype of a parsed event, "" if it has no
-	// data. AppendJSON derives it from Data and does not read this field.
+	// ContentType is the datacontenttype of a parsed event, "" if it has no data. AppendJSON derives it from Data and
+	// does not read this field.
 	ContentType string
 	// Status says why there is no payload: "", StatusMissing or StatusTooLarge.
 	Status string
 
 	DeadReason string // of a dead letter: why timerd or the consumer gave up
-	LastError  string // of a dead letter: the last error that a consumer told
+	LastError  string // of a dead letter: the last error that a consumer reported
 }
 
-// AppendJSON appends the event in CloudEvents structured JSON to dst and
-// returns the extended slice. It allocates nothing but room in dst, unless the
-// key holds bytes that an attribute cannot show.
+// AppendJSON appends the event in CloudEvents structured JSON to dst and returns the extended slice. It allocates
+// nothing but room in dst, unless the key holds bytes that an attribute cannot show.
 //
-// A payload that is valid JSON is embedded as it is, white space included; other
-// UTF-8 becomes a JSON string, and other bytes base64. Nothing of Data is written
-// when Status is set. Control characters and bytes that are not UTF-8 are written
-// %XX in the key's attributes, and become a space or U+FFFD in DeadReason,
-// LastError and Trigger, which are for people to read.
+// A payload that is valid JSON is embedded as it is, white space included; other UTF-8 becomes a JSON string, and other
+// bytes base64. Nothing of Data is written when Status is set. Control characters and bytes that are not UTF-8 are
+// written %XX in the key's attributes, and become a space or U+FFFD in DeadReason, LastError and Trigger, which are for
+// people to read.
 //
-// Parse is the inverse. Attempt must be at least 1 and ID, Type and Key must be
-// set for that; the times are cut to milliseconds.
+// Parse reads the result if ID, Type and Key are set and Attempt is at least 1. Times are cut to milliseconds.
 func (e Event) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `{"specversion":"`+SpecVersion+`","id":"`...)
 	dst = appendEscaped(dst, e.ID)
 	dst = append(dst, `","source":"`+Source+`","type":"`...)
 	dst = appendEscaped(dst, e.Type)
-	dst = append(dst, `","subject":"`...)
-	dst = appendAttribute(dst, e.Key.App)
-	dst = append(dst, ':')
-	dst = appendAttribute(dst, e.Key.Module)
-	dst = append(dst, ':')
-	dst = appendAttribute(dst, e.Key.Type)
-	dst = append(dst, ':')
-	dst = appendAttribute(dst, e.Key.ID)
+	parts := [...]string{e.Key.App, e.Key.Module, e.Key.Type, e.Key.ID}
+	for i, before := range [...]string{`","subject":"`, `:`, `:`, `:`} {
+		dst = append(dst, before...)
+		dst = appendAttribute(dst, parts[i])
+	}
 	if !e.Time.IsZero() {
 		dst = append(dst, `","time":"`...)
 		dst = e.Time.UTC().AppendFormat(dst, timeLayout)
@@ -107,14 +100,10 @@ func (e Event) AppendJSON(dst []byte) []byte {
 		dst = append(dst, `","datacontenttype":"`...)
 		dst = append(dst, kind...)
 	}
-	dst = append(dst, `","app":"`...)
-	dst = appendAttribute(dst, e.Key.App)
-	dst = append(dst, `","module":"`...)
-	dst = appendAttribute(dst, e.Key.Module)
-	dst = append(dst, `","timertype":"`...)
-	dst = appendAttribute(dst, e.Key.Type)
-	dst = append(dst, `","timerid":"`...)
-	dst = appendAttribute(dst, e.Key.ID)
+	for i, before := range [...]string{`","app":"`, `","module":"`, `","timertype":"`, `","timerid":"`} {
+		dst = append(dst, before...)
+		dst = appendAttribute(dst, parts[i])
+	}
 	dst = append(dst, `","dueat":"`...)
 	dst = e.Due.UTC().AppendFormat(dst, timeLayout)
 	dst = append(dst, `","attempt":`...)
@@ -143,23 +132,19 @@ func (e Event) AppendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// Attempt returns the attempt that a payload counts by itself: the whole number
-// from 1 to math.MaxInt32 that a JSON object has under "attempt", in lower case
-// and not in a nested object; the last one if there are several. It returns 1
+// Attempt returns the attempt that a payload counts by itself: the whole number from 1 to math.MaxInt32 that a JSON
+// object has under "attempt", in lower case and not in a nested object; the last one if there are several. It returns 1
 // for any other payload.
 func Attempt(payload []byte) int {
-	if !mayHoldAttempt(payload) || !isJSON(payload) {
+	if !mayHoldAttempt(payload) || DataContentType(payload) != DataJSON {
 		return 1
 	}
 	attempt := 1
 	object := members{b: payload}
 	for object.next() {
-		if string(object.name) != "attempt" {
-			continue
-		}
-		attempt = 1
-		if n, ok := parsePositive(object.value); ok {
-			attempt = n
+		if string(object.name) == "attempt" {
+			n, _ := parsePositive(object.value)
+			attempt = max(n, 1)
 		}
 	}
 	return attempt

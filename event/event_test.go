@@ -170,8 +170,7 @@ func checkRoundTrip(t *testing.T, e event.Event) {
 	}
 }
 
-// reparse returns what Parse makes of e's encoding, which it checks against the
-// CloudEvents SDK first.
+// reparse returns what Parse makes of e's encoding, which it checks against the CloudEvents SDK first.
 func reparse(t *testing.T, e event.Event) event.Event {
 	t.Helper()
 	encoded := e.AppendJSON(nil)

@@ -44,8 +44,7 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// checkContentTypeOfShallow compares with encoding/json, except for a payload
-// that could nest as deep as its limit.
+// checkContentTypeOfShallow compares with encoding/json, except for a payload that could nest as deep as its limit.
 func checkContentTypeOfShallow(t *testing.T, payload []byte) {
 	if strings.Count(string(payload), "[")+strings.Count(string(payload), "{") < 9999 {
 		checkContentType(t, payload)

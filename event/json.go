@@ -2,58 +2,50 @@ package event
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/keys"
 )
 
-// maxDepth is how deep a payload may nest and still be embedded as JSON. It is
-// one less than encoding/json reads, so that Go consumers can read the event
-// around it too; what nests deeper travels as text.
+// maxDepth is how deep a payload may nest and still be embedded as JSON. It is one less than encoding/json reads, so
+// that Go consumers can read the event around it too; what nests deeper travels as text.
 const maxDepth = 9999
 
 const lowerHex = "0123456789abcdef"
 
-// DataContentType returns the content type under which a payload travels:
-// DataJSON, DataText or DataBinary. A payload that is not UTF-8 is DataBinary,
-// even if it is JSON otherwise; an empty one is DataText.
+// DataContentType returns the content type under which a payload travels: DataJSON, DataText or DataBinary. A payload
+// that is not UTF-8 is DataBinary, even if it is JSON otherwise; an empty one is DataText.
 func DataContentType(payload []byte) string {
 	switch {
 	case !utf8.Valid(payload):
 		return DataBinary
-	case isJSONText(payload):
+	case isJSON(payload):
 		return DataJSON
 	default:
 		return DataText
 	}
 }
 
-// isJSON tells whether b is one JSON value in UTF-8.
-func isJSON(b []byte) bool { return utf8.Valid(b) && isJSONText(b) }
-
-// isJSONText tells whether b, which is UTF-8, is one JSON value.
-func isJSONText(b []byte) bool {
+// isJSON tells whether b, which is UTF-8, is one JSON value. It takes half the time of json.Valid.
+func isJSON(b []byte) bool {
 	end := scanValue(b, skipSpace(b, 0), maxDepth)
 	return end >= 0 && skipSpace(b, end) == len(b)
 }
 
-func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
-
 // skipSpace returns the offset of the first byte from i on that is not white space.
 func skipSpace(b []byte, i int) int {
-	for i < len(b) && isSpace(b[i]) {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
 		i++
 	}
 	return i
 }
 
-// The scan functions return the offset after the token that begins at i, or -1
-// if there is no such token. They take the text to be UTF-8.
+// The scan functions return the offset after the token that begins at i, or -1 if there is no such token. The text must
+// be UTF-8.
 
 func scanValue(b []byte, i, depth int) int {
 	if i >= len(b) {
@@ -66,18 +58,16 @@ func scanValue(b []byte, i, depth int) int {
 		return scanString(b, i)
 	case c == '-' || isDigit(c):
 		return scanNumber(b, i)
-	case c == 't':
-		return scanLiteral(b, i, "true")
-	case c == 'f':
-		return scanLiteral(b, i, "false")
-	case c == 'n':
-		return scanLiteral(b, i, "null")
+	}
+	for _, literal := range [...]string{"true", "false", "null"} {
+		if bytes.HasPrefix(b[i:], []byte(literal)) {
+			return i + len(literal)
+		}
 	}
 	return -1
 }
 
-// scanContainer scans an object or an array that may nest depth levels, itself
-// included.
+// scanContainer scans an object or an array that may nest depth levels, itself included.
 func scanContainer(b []byte, i, depth int) int {
 	if depth == 0 {
 		return -1
@@ -135,37 +125,18 @@ func scanString(b []byte, i int) int {
 			switch b[i] {
 			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 			case 'u':
-				if unicodeEscape(b, i-1) < 0 {
+				if i += 4; i >= len(b) {
 					return -1
 				}
-				i += 4
+				if _, err := strconv.ParseUint(string(b[i-3:i+1]), 16, 16); err != nil {
+					return -1
+				}
 			default:
 				return -1
 			}
 		}
 	}
 	return -1
-}
-
-// unicodeEscape returns the code unit of the \uXXXX at i, or -1.
-func unicodeEscape(b []byte, i int) rune {
-	if i+6 > len(b) || b[i] != '\\' || b[i+1] != 'u' {
-		return -1
-	}
-	var r rune
-	for _, c := range b[i+2 : i+6] {
-		switch {
-		case isDigit(c):
-			r = r<<4 | rune(c-'0')
-		case c >= 'a' && c <= 'f':
-			r = r<<4 | rune(c-'a'+10)
-		case c >= 'A' && c <= 'F':
-			r = r<<4 | rune(c-'A'+10)
-		default:
-			return -1
-		}
-	}
-	return r
 }
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
@@ -205,15 +176,8 @@ func scanNumber(b []byte, i int) int {
 	return i
 }
 
-func scanLiteral(b []byte, i int, literal string) int {
-	if !bytes.HasPrefix(b[i:], []byte(literal)) {
-		return -1
-	}
-	return i + len(literal)
-}
-
-// members walks the members of the JSON object that b holds. After next has
-// returned false, err says whether b is such an object and nothing more.
+// members walks the members of the JSON object that b holds. After next has returned false, err says whether b is such
+// an object and nothing more.
 type members struct {
 	b   []byte
 	pos int
@@ -269,7 +233,7 @@ func (m *members) next() bool {
 	return m.err == nil
 }
 
-// space is skipSpace that takes note of white space.
+// space is skipSpace, and notes in loose whether there was white space.
 func (m *members) space(i int) int {
 	end := skipSpace(m.b, i)
 	m.loose = m.loose || end > i
@@ -295,58 +259,18 @@ func (m *members) fail(i int, want string) bool {
 	return false
 }
 
-// clip shortens what a stranger wrote for an error message.
-func clip(s string) string {
-	const most = 64
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
-
-// unquote decodes a JSON string that scanString has accepted. It returns a part
-// of quoted where it can.
+// unquote decodes a JSON string that scanString has accepted. It returns a part of quoted where it can.
 func unquote(quoted []byte) []byte {
-	in := quoted[1 : len(quoted)-1]
-	i := bytes.IndexByte(in, '\\')
-	if i < 0 {
-		return in
+	if !bytes.Contains(quoted, []byte(`\`)) {
+		return quoted[1 : len(quoted)-1]
 	}
-	out := make([]byte, 0, len(in))
-	for ; i >= 0; i = bytes.IndexByte(in, '\\') {
-		out = append(out, in[:i]...)
-		size := 2
-		switch c := in[i+1]; c {
-		case 'b':
-			out = append(out, '\b')
-		case 'f':
-			out = append(out, '\f')
-		case 'n':
-			out = append(out, '\n')
-		case 'r':
-			out = append(out, '\r')
-		case 't':
-			out = append(out, '\t')
-		case 'u':
-			size = 6
-			r := unicodeEscape(in, i)
-			if utf16.IsSurrogate(r) {
-				if pair := utf16.DecodeRune(r, unicodeEscape(in, i+6)); pair != utf8.RuneError {
-					r, size = pair, 12
-				}
-			}
-			out = utf8.AppendRune(out, r)
-		default:
-			out = append(out, c)
-		}
-		in = in[i+size:]
-	}
-	return append(out, in...)
+	var text string
+	_ = json.Unmarshal(quoted, &text) // cannot fail
+	return []byte(text)
 }
 
-// parsePositive reads a JSON number that is a whole number from 1 to
-// math.MaxInt32, however it is written: writers that know only floating point
-// may make 2.0 of 2.
+// parsePositive reads a JSON number that is a whole number from 1 to math.MaxInt32, in any notation: encoders that know
+// only floating point may write 2 as 2.0.
 func parsePositive(value []byte) (int, bool) {
 	f, err := strconv.ParseFloat(string(value), 64)
 	if err != nil || f < 1 || f > math.MaxInt32 || f != math.Trunc(f) {
@@ -355,8 +279,7 @@ func parsePositive(value []byte) (int, bool) {
 	return int(f), true
 }
 
-// mayHoldAttempt tells cheaply whether b can be an object with a member
-// "attempt", possibly written with escapes.
+// mayHoldAttempt tells cheaply whether b can be an object with a member "attempt", possibly written with escapes.
 func mayHoldAttempt(b []byte) bool {
 	i := skipSpace(b, 0)
 	return i < len(b) && b[i] == '{' &&
@@ -394,9 +317,8 @@ func appendAttribute(dst []byte, s string) []byte {
 	return appendEscaped(dst, keys.EncodeText(s))
 }
 
-// appendText appends a member whose value is text for people, given its name
-// with the quotes and the colon; nothing if s is empty. What a CloudEvents
-// attribute cannot hold becomes a space or U+FFFD.
+// appendText appends a member whose value is text for people; nothing if s is empty. member is what stands before the
+// text, from the comma to the opening quote. What a CloudEvents attribute cannot hold becomes a space or U+FFFD.
 func appendText(dst []byte, member, s string) []byte {
 	if s == "" {
 		return dst

@@ -13,14 +13,13 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Parse reads an event that AppendJSON wrote, or that someone wrote anew from
-// one: members may come in any order and with white space, and unknown ones are
-// passed over. The event must be a CloudEvent 1.0 of TypeFired or TypeDead with
-// an id, a subject that is a timer key, a dueat and an attempt of at least 1. The
-// error names every member that is missing or wrong.
+// Parse reads an event that AppendJSON wrote, or that was decoded and encoded again since: members may be in any order
+// and have white space between them, and unknown ones are ignored. The event must be a CloudEvent 1.0 of TypeFired or
+// TypeDead with an id, a subject that is a timer key, a dueat and an attempt of at least 1. The error names every member
+// that is missing or wrong.
 //
-// Data comes back byte for byte; white space around embedded JSON too, as long
-// as the event is as AppendJSON wrote it. The event shares no memory with b.
+// Data is the payload byte for byte. That includes white space around embedded JSON, if the event is as AppendJSON wrote
+// it. The event shares no memory with b.
 func Parse(b []byte) (Event, error) {
 	if !utf8.Valid(b) {
 		return Event{}, errors.New("event: not valid UTF-8")
@@ -53,7 +52,7 @@ func (f faults) Error() string {
 
 func (f faults) Unwrap() []error { return f }
 
-// parser gathers an event, and what is wrong with it, member by member.
+// parser collects an event, and what is wrong with it, member by member.
 type parser struct {
 	event  Event
 	faults faults
@@ -137,8 +136,8 @@ func (p *parser) take(name string, m *members) bool {
 	return true
 }
 
-// finish checks what must be there and settles what the data are. compact says
-// that there is no white space between the members.
+// finish checks that every required member was seen, and sets the data. compact says that there is no white space
+// between the members.
 func (p *parser) finish(compact bool) {
 	e := &p.event
 	for _, name := range []string{"specversion", "id", "type", "subject", "dueat", "attempt"} {
@@ -165,8 +164,7 @@ func (p *parser) finish(compact bool) {
 	}
 }
 
-// isJSONType tells whether data of the content type are JSON: also where none
-// is given, as CloudEvents has it.
+// isJSONType tells whether data of the content type are JSON. They are if none is given, as CloudEvents says.
 func isJSONType(contentType string) bool {
 	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
 	media = strings.TrimSpace(media)

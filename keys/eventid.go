@@ -2,24 +2,21 @@ package keys
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
+	"fmt"
 	"strconv"
 )
 
-// MaxEventIDBytes is the length up to which an event id is written out; a
-// longer one is replaced by its hash.
+// MaxEventIDBytes is the length up to which an event id is written out; a longer one is replaced by its hash.
 const MaxEventIDBytes = 512
 
-// EventID returns the id of the firing of key that was due at the given unix
-// milliseconds: key@due.attempt. Bytes of the key outside ! to ~, and %, are
-// written %XX, because NATS trims and rewrites white space in headers. An id
-// over MaxEventIDBytes becomes "sha256:" and the hex digest of the long form.
-// The same firing has the same id always, and two firings never share one.
+// EventID returns the id of the firing of key that was due at the given unix milliseconds: key@due.attempt. Bytes of
+// the key outside ! to ~, and %, are written %XX, because NATS trims and rewrites white space in headers. An id over
+// MaxEventIDBytes becomes "sha256:" and the hex digest of the long form. The same firing has the same id always, and
+// two firings never share one.
 func EventID(key string, due int64, attempt int) string {
 	b := make([]byte, 0, len(key)+32)
 	for i := range len(key) {
-		c := key[i]
-		if c >= '!' && c <= '~' && c != '%' {
+		if c := key[i]; c >= '!' && c <= '~' && c != '%' {
 			b = append(b, c)
 		} else {
 			b = append(b, '%', upperHex[c>>4], upperHex[c&15])
@@ -30,8 +27,7 @@ func EventID(key string, due int64, attempt int) string {
 	b = append(b, '.')
 	b = strconv.AppendInt(b, int64(attempt), 10)
 	if len(b) > MaxEventIDBytes {
-		sum := sha256.Sum256(b)
-		return "sha256:" + hex.EncodeToString(sum[:])
+		return fmt.Sprintf("sha256:%x", sha256.Sum256(b))
 	}
 	return string(b)
 }

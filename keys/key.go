@@ -1,7 +1,5 @@
-// Package keys is the one home of names: it parses and formats timer keys,
-// namespaces, NATS subjects and event ids, and spells every Redis key and
-// channel that timerd uses. It does no I/O and imports only the standard
-// library.
+// Package keys is the one home of names: it parses and formats timer keys, namespaces, NATS subjects and event ids, and
+// spells every Redis key and channel that timerd uses. It does no I/O and imports only the standard library.
 package keys
 
 import (
@@ -17,23 +15,21 @@ const (
 )
 
 var (
-	// ErrNotTimer says that a Redis key is not of the form app:module:type:id,
-	// so it is somebody else's key.
+	// ErrNotTimer says that a Redis key is not of the form app:module:type:id, so it is somebody else's key.
 	ErrNotTimer = errors.New("not a timer key: want app:module:type:id with four non-empty parts")
-	// ErrTooLong says that a Redis key has the form of a timer key but exceeds
-	// MaxKeyBytes or, in one of its first three parts, MaxPartBytes.
+	// ErrTooLong says that a Redis key has the form of a timer key but exceeds MaxKeyBytes or, in one of its first
+	// three parts, MaxPartBytes.
 	ErrTooLong = errors.New("timer key too long")
 )
 
-// Key is a parsed timer key. Its parts may hold any bytes; App, Module and Type
-// are non-empty and hold no colon, ID is non-empty and may hold colons.
+// Key is a parsed timer key. Its parts may hold any bytes; App, Module and Type are non-empty and hold no colon, ID is
+// non-empty and may hold colons.
 type Key struct {
 	App, Module, Type, ID string
 }
 
-// Parse splits a Redis key into the parts of a timer key. It returns
-// ErrNotTimer for a key that does not have the form, and an error that wraps
-// ErrTooLong, together with the parsed key, for one that has it but is too long.
+// Parse splits a Redis key into the parts of a timer key. It returns ErrNotTimer for a key that does not have the form,
+// and an error that wraps ErrTooLong, together with the parsed key, for one that has it but is too long.
 func Parse(s string) (Key, error) {
 	app, rest, ok := strings.Cut(s, ":")
 	if !ok || app == "" {
@@ -60,6 +56,4 @@ func Parse(s string) (Key, error) {
 }
 
 // String returns the Redis key: app:module:type:id.
-func (k Key) String() string {
-	return k.App + ":" + k.Module + ":" + k.Type + ":" + k.ID
-}
+func (k Key) String() string { return k.App + ":" + k.Module + ":" + k.Type + ":" + k.ID }

@@ -7,15 +7,14 @@ import (
 	"strings"
 )
 
-// Namespace names the timers of an app, of one module of it, or of one type of
-// that module. An empty part stands for any.
+// Namespace names the timers of an app, of one module of it, or of one type of that module. An empty part stands for
+// any.
 type Namespace struct {
 	App, Module, Type string
 }
 
-// ParseNamespace reads app[:module[:type]], where * and what is left out stand
-// for any. A comma, a semicolon, a star or any other byte that the place of use
-// gives a meaning to can be written %XX.
+// ParseNamespace reads app[:module[:type]], where * and what is left out stand for any. A comma, a semicolon, a star or
+// any other byte that the place of use gives a meaning to can be written %XX.
 func ParseNamespace(s string) (Namespace, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) > 3 {
@@ -47,8 +46,7 @@ func ParseNamespace(s string) (Namespace, error) {
 	return Namespace{App: fields[0], Module: fields[1], Type: fields[2]}, nil
 }
 
-// String returns the form that ParseNamespace reads, with trailing stars left
-// out.
+// String returns the form that ParseNamespace reads, with trailing stars left out.
 func (n Namespace) String() string {
 	parts := []string{n.App, n.Module, n.Type}
 	for len(parts) > 1 && parts[len(parts)-1] == "" {
@@ -81,21 +79,22 @@ func (n Namespace) Match(k Key) bool {
 
 // covers tells whether every key in m is in n too.
 func (n Namespace) covers(m Namespace) bool {
-	return (n.App == "" || n.App == m.App) &&
-		(n.Module == "" || n.Module == m.Module) &&
-		(n.Type == "" || n.Type == m.Type)
+	return n.Match(Key{App: m.App, Module: m.Module, Type: m.Type})
 }
 
-// Glob returns the Redis glob pattern of the namespace's keys. It may match
-// more than the namespace, because a glob star matches colons too; Match
-// decides.
+// Glob returns the Redis glob pattern of the namespace's keys. It may match more than the namespace, because a glob
+// star matches colons too; Match decides.
 func (n Namespace) Glob() string {
 	var b strings.Builder
 	for _, part := range [...]string{n.App, n.Module, n.Type} {
 		if part == "" {
 			b.WriteByte('*')
-		} else {
-			writeGlob(&b, part)
+		}
+		for i := range len(part) {
+			if strings.IndexByte(`*?[]\^-`, part[i]) >= 0 {
+				b.WriteByte('\\')
+			}
+			b.WriteByte(part[i])
 		}
 		b.WriteByte(':')
 	}
@@ -103,18 +102,8 @@ func (n Namespace) Glob() string {
 	return b.String()
 }
 
-// writeGlob writes s so that a Redis glob matches exactly s.
-func writeGlob(b *strings.Builder, s string) {
-	for i := range len(s) {
-		if strings.IndexByte(`*?[]\^-`, s[i]) >= 0 {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(s[i])
-	}
-}
-
-// Subject returns the wildcard subject of the namespace's events of the given
-// kind, such as timers.fired.shop.*.* for the namespace shop.
+// Subject returns the wildcard subject of the namespace's events of the given kind, such as timers.fired.shop.*.* for
+// the namespace shop.
 func (n Namespace) Subject(prefix, kind string) string {
 	tokens := []string{prefix, kind}
 	for _, part := range [...]string{n.App, n.Module, n.Type} {
@@ -127,13 +116,11 @@ func (n Namespace) Subject(prefix, kind string) string {
 	return strings.Join(tokens, ".")
 }
 
-// Namespaces is a set of namespaces. A key is in the set if it is in one of
-// them.
+// Namespaces is a set of namespaces. A key is in the set if it is in one of them.
 type Namespaces []Namespace
 
-// ParseNamespaces reads a comma-separated list of namespaces, and reports every
-// fault in it. The list must not be empty. Namespaces that another one of the
-// list covers are left out of the result.
+// ParseNamespaces reads a comma-separated list of namespaces, and reports every fault in it. The list must not be
+// empty. Namespaces that another one of the list covers are left out of the result.
 func ParseNamespaces(s string) (Namespaces, error) {
 	var all Namespaces
 	var faults []error
@@ -149,11 +136,11 @@ func ParseNamespaces(s string) (Namespaces, error) {
 		}
 		all = append(all, n)
 	}
-	if len(all) == 0 && len(faults) == 0 {
-		faults = append(faults, errors.New("no namespace given: want a comma-separated list of app[:module[:type]], or * for every four-part key"))
-	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no namespace given: want a comma-separated list of app[:module[:type]], or * for every four-part key")
 	}
 	var set Namespaces
 	for i, n := range all {
@@ -168,12 +155,7 @@ func ParseNamespaces(s string) (Namespaces, error) {
 
 // Match tells whether k lies in one of the namespaces.
 func (ns Namespaces) Match(k Key) bool {
-	for _, n := range ns {
-		if n.Match(k) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ns, func(n Namespace) bool { return n.Match(k) })
 }
 
 // Cover tells whether every key of n lies in one of the namespaces.

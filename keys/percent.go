@@ -2,55 +2,46 @@ package keys
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
 const upperHex = "0123456789ABCDEF"
 
-// EncodeText writes control characters, % and every byte that is not part of
-// valid UTF-8 as %XX (upper-case hex): the form of a key and its parts in the
-// attributes of an event. DecodeText gives the exact bytes back.
+// EncodeText writes control characters, % and every byte that is not part of valid UTF-8 as %XX (upper-case hex): the
+// form of a key and its parts in the attributes of an event. DecodeText gives the exact bytes back.
 func EncodeText(s string) string {
-	if isPlainText(s) {
+	var b strings.Builder
+	written := 0 // bytes of s that b has
+	for i := 0; i < len(s); {
+		start := i
+		r, size := utf8.DecodeRuneInString(s[i:])
+		i += size
+		if isTextRune(r, size) {
+			continue
+		}
+		b.WriteString(s[written:start])
+		written = i
+		for _, c := range []byte(s[start:i]) {
+			writePercent(&b, c)
+		}
+	}
+	if written == 0 {
 		return s
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, size := utf8.DecodeRuneInString(s[i:])
-		if isTextRune(r, size) {
-			b.WriteString(s[i : i+size])
-		} else {
-			for j := i; j < i+size; j++ {
-				writePercent(&b, s[j])
-			}
-		}
-		i += size
-	}
+	b.WriteString(s[written:])
 	return b.String()
 }
 
-// DecodeText is the inverse of EncodeText. It accepts any %XX, in upper or
-// lower case, and takes every other byte as it is.
+// DecodeText is the inverse of EncodeText. It accepts any %XX, in upper or lower case, and takes every other byte as it
+// is.
 func DecodeText(s string) (string, error) {
 	return decodePercent(s, func(c byte) bool { return c != '%' })
 }
 
-// isPlainText tells whether EncodeText leaves s as it is.
-func isPlainText(s string) bool {
-	for i := 0; i < len(s); {
-		r, size := utf8.DecodeRuneInString(s[i:])
-		if !isTextRune(r, size) {
-			return false
-		}
-		i += size
-	}
-	return true
-}
-
-// isTextRune tells whether a rune, as utf8.DecodeRuneInString returned it, may
-// stand unencoded in a CloudEvents attribute: not a C0 or C1 control, not %,
-// not a noncharacter, valid UTF-8.
+// isTextRune tells whether a rune, as utf8.DecodeRuneInString returned it, may stand unencoded in a CloudEvents
+// attribute: not a C0 or C1 control, not %, not a noncharacter, valid UTF-8.
 func isTextRune(r rune, size int) bool {
 	switch {
 	case r == utf8.RuneError && size <= 1:
@@ -69,8 +60,7 @@ func writePercent(b *strings.Builder, c byte) {
 	b.WriteByte(upperHex[c&15])
 }
 
-// decodePercent turns %XX into bytes and takes the other bytes as they are
-// where plain allows them.
+// decodePercent turns %XX into bytes and takes the other bytes as they are where plain allows them.
 func decodePercent(s string, plain func(byte) bool) (string, error) {
 	var b strings.Builder
 	b.Grow(len(s))
@@ -86,25 +76,21 @@ func decodePercent(s string, plain func(byte) bool) (string, error) {
 		if i+2 >= len(s) {
 			return "", fmt.Errorf("%q: %%XX cut short at %d", s, i)
 		}
-		hi, lo := unhex(s[i+1]), unhex(s[i+2])
-		if hi < 0 || lo < 0 {
+		decoded, err := strconv.ParseUint(s[i+1:i+3], 16, 8)
+		if err != nil {
 			return "", fmt.Errorf("%q: %q at %d is not %%XX", s, s[i:i+3], i)
 		}
-		b.WriteByte(byte(hi<<4 | lo))
+		b.WriteByte(byte(decoded))
 		i += 2
 	}
 	return b.String(), nil
 }
 
-// unhex returns the value of a hex digit, or -1.
-func unhex(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'A' && c <= 'F':
-		return int(c-'A') + 10
-	case c >= 'a' && c <= 'f':
-		return int(c-'a') + 10
+// Abbreviate returns a key for a log or an error: cut after 100 bytes if it is longer, with its length.
+func Abbreviate(key string) string {
+	const most = 100
+	if len(key) <= most {
+		return key
 	}
-	return -1
+	return fmt.Sprintf("%s… (%d bytes)", key[:most], len(key))
 }

@@ -7,20 +7,19 @@ import (
 
 // Redis names that hold no partition.
 const (
-	// WakeChannel is what the function library publishes to, so that a timer set
-	// through it needs no keyspace events to be on time: the tag of a partition and
-	// the due time in unix ms of a timer that became its first (see ParseWake), or
-	// AppMessage and the app of the first one set for an app.
+	// WakeChannel is what the function library publishes to, so that a timer set through it needs no keyspace events to
+	// be on time: the tag of a partition and the due time in unix ms of a timer that became its first (see ParseWake),
+	// or AppMessage and the app of the first one set for an app.
 	WakeChannel = "timerd:wake"
 	// AppMessage precedes the app in a message on WakeChannel.
 	AppMessage = "app "
-	// CanaryPrefix begins the keys by which a timerd checks that keyspace events
-	// still reach it. They have three parts, so no namespace takes them for timers.
+	// CanaryPrefix begins the keys by which a timerd checks that keyspace events still reach it. They have three parts,
+	// so no namespace takes them for timers.
 	CanaryPrefix = "timerd:canary:"
 )
 
-// CanaryKey returns the nth of the keys whose events tell the timerd of the given instance
-// id that its subscription to the server of a partition works.
+// CanaryKey returns the nth of the keys whose events tell the timerd of the given instance id that its subscription to
+// the server of a partition works.
 func CanaryKey(p Partition, instance string, n int) string {
 	return CanaryPrefix + "{" + string(p) + "}" + instance + "-" + strconv.Itoa(n)
 }
@@ -32,16 +31,16 @@ func ParseWake(message string) (p Partition, due int64, ok bool) {
 	return Partition(tag), due, err == nil
 }
 
-// Partition is the hash tag that the index keys of one part of the schedule
-// share, so that a script sees them together. Its keys have three parts, so
-// that no namespace takes them for timers.
+// Partition is the hash tag that the index keys of one part of the schedule share, so that a script sees them together.
+// Its keys have three parts, so that no namespace takes them for timers.
 type Partition string
 
-// Single is the partition of a Redis that is not a cluster; in a cluster it holds
-// what is about all timers.
+// Single is the partition of a Redis that is not a cluster; in a cluster it holds what is about all timers.
 const Single Partition = "t"
 
-// Prefix returns what the names of the partition's index keys begin with.
+// Prefix returns what the names of the partition's index keys begin with. No key has it as its name: a cluster refuses
+// a script that names it while the partition's slot is moving from one server to another, when neither has the whole
+// partition.
 func (p Partition) Prefix() string { return "timerd:{" + string(p) + "}:" }
 
 func (p Partition) key(name string) string { return p.Prefix() + name }
@@ -52,47 +51,36 @@ func (p Partition) Due() string { return p.key("due") }
 // Data names the hash of the pending timers' attempts, flags and payloads.
 func (p Partition) Data() string { return p.key("data") }
 
-// Firing names the sorted set of firings that are owed or claimed, scored by
-// the end of their lease in unix ms.
+// Firing names the sorted set of firings that are owed or claimed, scored by the end of their lease in unix ms.
 func (p Partition) Firing() string { return p.key("firing") }
 
 // FiringData names the hash of those firings' flags and payloads.
 func (p Partition) FiringData() string { return p.key("firingdata") }
 
-// Fired names the sorted set of tombstones: what lately fired, was lately
-// cancelled after its time, or was lately retried, scored by when.
+// Fired names the sorted set of tombstones: what lately fired, was lately cancelled after its time, or was lately
+// retried, scored by when.
 func (p Partition) Fired() string { return p.key("fired") }
 
-// Retried names the sorted set of the ids of events whose retry was set, scored
-// by when.
+// Retried names the sorted set of the ids of events whose retry was set, scored by when.
 func (p Partition) Retried() string { return p.key("retried") }
 
-// Apps names the set of the apps that timers were set for through the function
-// library.
+// Apps names the set of the apps that timers were set for through the function library.
 func (p Partition) Apps() string { return p.key("apps") }
 
-// Members names the sorted set of timerds at work, scored by their last sign
-// of life in unix ms.
+// Members names the sorted set of timerds at work, scored by their last sign of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }
-
-// Moving names a key that never exists. A cluster refuses a command on it and on
-// another key while their slot is moving from one server to another, when neither
-// has the whole partition.
-func (p Partition) Moving() string { return p.key("moving") }
 
 // ExpiredChannel returns the channel of the expired events of a database.
 func ExpiredChannel(db int) string { return "__keyevent@" + strconv.Itoa(db) + "__:expired" }
 
-// KeyspacePrefix returns what precedes the key in the keyspace channels of a
-// database.
+// KeyspacePrefix returns what precedes the key in the keyspace channels of a database.
 func KeyspacePrefix(db int) string { return "__keyspace@" + strconv.Itoa(db) + "__:" }
 
-// KeyspacePattern returns the channel pattern of the keyspace events of a
-// namespace. It may match other keys too, as Namespace.Glob does.
+// KeyspacePattern returns the channel pattern of the keyspace events of a namespace. It may match other keys too, as
+// Namespace.Glob does.
 func KeyspacePattern(db int, n Namespace) string { return KeyspacePrefix(db) + n.Glob() }
 
-// KeyspaceKey returns the key whose event came on a keyspace channel of the
-// database, and whether the channel is one.
+// KeyspaceKey returns the key whose event came on a keyspace channel of the database, and whether the channel is one.
 func KeyspaceKey(db int, channel string) (string, bool) {
 	return strings.CutPrefix(channel, KeyspacePrefix(db))
 }

@@ -5,8 +5,8 @@ import "strings"
 // Slots is how many hash slots a Redis Cluster has.
 const Slots = 16384
 
-// Slot returns the hash slot of a Redis key: CRC16 of what stands between its
-// first { and the } after it, or of all of it where there is nothing.
+// Slot returns the hash slot of a Redis key: CRC16 of what stands between its first { and the } after it, or of all of
+// it where there is nothing.
 func Slot(key string) int {
 	if _, after, ok := strings.Cut(key, "{"); ok {
 		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {
@@ -24,11 +24,9 @@ func Slot(key string) int {
 	return int(crc % Slots)
 }
 
-// Each slot has a tag of its own that hashes to it: TagLetters letters from
-// TagFirst on, eight of them, which differ in their three lowest bits alone. CRC16
-// is linear, so the bits of a tag are those of TagBase, with those of TagBits
-// exclusive-ored for each bit of the slot, lowest first. A script computes them
-// just so, without a table of all tags.
+// Each slot has a tag of its own that hashes to it: TagLetters letters from TagFirst on, eight of them, which differ in
+// their three lowest bits alone. CRC16 is linear, so the bits of a tag are those of TagBase, with those of TagBits
+// exclusive-ored for each bit of the slot, lowest first. A script computes them just so, without a table of all tags.
 const (
 	TagLetters = 6
 	TagFirst   = 'h'
@@ -43,8 +41,7 @@ func TagBits() [14]int {
 	}
 }
 
-// SlotPartition returns the partition of the timers in a slot of a Redis Cluster.
-// No other slot has it.
+// SlotPartition returns the partition of the timers in a slot of a Redis Cluster. No other slot has it.
 func SlotPartition(slot int) Partition {
 	bits := TagBase
 	for i, change := range TagBits() {
@@ -59,8 +56,7 @@ func SlotPartition(slot int) Partition {
 	return Partition(tag[:])
 }
 
-// PartitionOf returns the partition of a timer in a Redis Cluster: its index lies
-// in the slot of its key.
+// PartitionOf returns the partition of a timer in a Redis Cluster: its index lies in the slot of its key.
 func PartitionOf(key string) Partition { return SlotPartition(Slot(key)) }
 
 // Slot returns the hash slot of the partition's keys.

@@ -12,9 +12,8 @@ const (
 	Dead  = "dead"  // dead letters
 )
 
-// Subject returns the NATS subject of k's events of the given kind:
-// <prefix>.<kind>.<app>.<module>.<type>, each part percent-encoded by
-// EncodeToken. Its length is bounded by the limits of a key.
+// Subject returns the NATS subject of k's events of the given kind: <prefix>.<kind>.<app>.<module>.<type>, each part
+// percent-encoded by EncodeToken. Its length is bounded by the limits of a key.
 func (k Key) Subject(prefix, kind string) string {
 	var b strings.Builder
 	b.Grow(len(prefix) + len(kind) + len(k.App) + len(k.Module) + len(k.Type) + 4)
@@ -28,8 +27,8 @@ func (k Key) Subject(prefix, kind string) string {
 	return b.String()
 }
 
-// ParseSubject is the inverse of Subject: it returns the app, module and type
-// that a subject of the given prefix and kind names.
+// ParseSubject is the inverse of Subject: it returns the app, module and type that a subject of the given prefix and
+// kind names.
 func ParseSubject(subject, prefix, kind string) (app, module, typ string, err error) {
 	rest, ok := strings.CutPrefix(subject, prefix+"."+kind+".")
 	tokens := strings.Split(rest, ".")
@@ -49,25 +48,20 @@ func ParseSubject(subject, prefix, kind string) (app, module, typ string, err er
 	return tokens[0], tokens[1], tokens[2], nil
 }
 
-// SubjectAll returns the wildcard subject of every event of the given kind:
-// <prefix>.<kind>.>
-func SubjectAll(prefix, kind string) string {
-	return prefix + "." + kind + ".>"
-}
+// SubjectAll returns the wildcard subject of every event of the given kind: <prefix>.<kind>.>
+func SubjectAll(prefix, kind string) string { return prefix + "." + kind + ".>" }
 
-// EncodeToken writes every byte outside A-Z a-z 0-9 _ - as %XX (upper-case
-// hex), so that any bytes make one valid token of a NATS subject.
+// EncodeToken writes every byte outside A-Z a-z 0-9 _ - as %XX (upper-case hex), so that any bytes make one valid token
+// of a NATS subject.
 func EncodeToken(s string) string {
 	var b strings.Builder
 	writeToken(&b, s)
 	return b.String()
 }
 
-// DecodeToken is the inverse of EncodeToken. It refuses what EncodeToken never
-// writes, so that the mapping is one to one.
-func DecodeToken(s string) (string, error) {
-	return decodePercent(s, isTokenByte)
-}
+// DecodeToken is the inverse of EncodeToken. It refuses what EncodeToken never writes, so that the mapping is one to
+// one.
+func DecodeToken(s string) (string, error) { return decodePercent(s, isTokenByte) }
 
 func writeToken(b *strings.Builder, s string) {
 	for i := range len(s) {

@@ -15,12 +15,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// canary checks, end to end, that events reach the subscription: at each
-// interval the command connection writes a key with a short TTL and touches the
-// one before it, whose TTL has run out. Each of the events that this causes
-// stands for a class of them. A canary that stays away tells of lost flags, of
-// a server that is no longer the master, of a connection that is half open.
-// Consecutive ones have different keys, and events keep their order, so one that
+// canary checks, end to end, that events reach the subscription: at each interval the command connection writes a key
+// with a short TTL and touches the one before it, whose TTL has run out. Each of the events that this causes stands for
+// a class of events. A canary that stays away means that flags were lost, that the server is no longer the master, or
+// that the connection is half open. Consecutive ones have different keys, and events keep their order, so one that
 // comes before that of an earlier canary tells that some were lost in between.
 type canary struct {
 	l     *Listener
@@ -32,7 +30,7 @@ type canary struct {
 	mu    sync.Mutex
 	sent  map[string][]sending // event -> the canaries without it, of each key the last
 	flows map[string]bool      // event -> whether it ever came in this session
-	heard time.Time            // what comes from now on happened then or later
+	heard time.Time            // any event received from now on happened then or later
 }
 
 // sending is one canary.
@@ -46,19 +44,19 @@ func canaryEvents() map[string]string {
 	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
 }
 
-// newCanary returns the canary of a session. It has a key more than can be on their
-// way before they count as lost.
+// newCanary returns the canary of a session. It has one key more than canaries can be
+// on their way before they count as lost.
 func newCanary(l *Listener) *canary {
 	c := &canary{l: l, sent: map[string][]sending{}, flows: map[string]bool{}, heard: time.Now()}
 	for n := range 2 + int(l.CanaryTimeout/l.CanaryInterval) {
-		c.keys = append(c.keys, keys.CanaryKey(l.observer.Home(), l.instance, n))
+		c.keys = append(c.keys, keys.CanaryKey(l.node.AnyPartition(), l.instance, n))
 	}
 	return c
 }
 
-// seen notes that one of the canary's events came. The first of a session shows
+// receive takes one of the canary's events. The first of a session shows
 // that events flow. It returns an error if earlier ones were lost.
-func (c *canary) seen(key, event string) error {
+func (c *canary) receive(key, event string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.flows) == 0 {
@@ -80,7 +78,7 @@ func (c *canary) seen(key, event string) error {
 	return nil
 }
 
-// heardSince returns a time that nothing precedes that comes from now on.
+// heardSince returns a lower bound on when any event received from now on happened.
 func (c *canary) heardSince() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +118,7 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 
 		overdue, adopting := c.check()
 		if len(overdue) > 0 {
-			err := c.lost(ctx, overdue)
+			err := c.reportLost(ctx, overdue)
 			if lost, ok := errors.AsType[*flagsLostError](err); ok {
 				return lost
 			}
@@ -135,7 +133,7 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 			c.l.missing = ""
 		}
 		if deaf := slices.Contains(overdue, "Ex"); deaf && !c.deaf {
-			c.l.setSince(schedule.NoEvents)
+			c.l.node.StopHearing()
 			c.deaf = true // for the rest of the session
 		}
 		if adopting && c.l.incomplete {
@@ -159,8 +157,7 @@ func (c *canary) complete() bool {
 	return len(c.flows) == len(canaryEvents())
 }
 
-// send sends one canary. It tells whether the server is another one than
-// before, or has restarted.
+// send sends one canary. It tells whether the server is another one than before, or has restarted.
 func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	key, before := c.keys[c.next], c.keys[(c.next+len(c.keys)-1)%len(c.keys)]
 	c.next = (c.next + 1) % len(c.keys)
@@ -174,6 +171,7 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	c.mu.Unlock()
 	var info *redis.StringCmd
 	var clock *redis.TimeCmd
+	sent := time.Now()
 	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		info = pipe.Info(ctx, "server")
 		pipe.Exists(ctx, before)
@@ -189,7 +187,7 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 		c.mu.Unlock()
 		return false, err
 	}
-	c.l.clock.read(clock.Val(), time.Now())
+	c.l.node.ReadClock(clock.Val(), sent, time.Now())
 	runID := runIDOf(info.Val())
 	restarted = c.runID != "" && runID != c.runID
 	c.runID = runID
@@ -223,10 +221,9 @@ func (e *flagsLostError) Error() string {
 	return "keyspace events were lost: the flags for " + e.missing + " had been switched off; they are on again"
 }
 
-// lost says once that events stay away, and tries to switch their flags on
-// again: if that works, it returns a *flagsLostError, because a new session heals
-// everything; if not, it returns why.
-func (c *canary) lost(ctx context.Context, overdue []string) error {
+// reportLost says once that events stay away, and tries to switch their flags on again: if that works, it returns a
+// *flagsLostError, because a new session heals everything; if not, it returns why.
+func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 	missing := strings.Join(overdue, " ")
 	if missing == c.l.missing {
 		return nil

@@ -8,26 +8,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NotifyFlags are the flags of notify-keyspace-events that timerd uses: both
-// kinds of channel (KE), generic commands (g), strings ($), hashes (h), expiry
-// (x) and eviction (e).
+// NotifyFlags are the flags of notify-keyspace-events that timerd uses: both kinds of channel (KE), generic commands
+// (g), strings ($), hashes (h), expiry (x) and eviction (e).
 const NotifyFlags = "KEg$hxe"
 
 // parameter is the name of the server's setting.
 const parameter = "notify-keyspace-events"
 
-// MissingFlags returns which of NotifyFlags a value of notify-keyspace-events
-// leaves out.
+// MissingFlags returns which of NotifyFlags a value of notify-keyspace-events leaves out.
 func MissingFlags(value string) string {
-	var missing strings.Builder
-	for _, flag := range NotifyFlags {
-		classes := "g$hxe"
-		if strings.ContainsRune(value, flag) || strings.Contains(value, "A") && strings.ContainsRune(classes, flag) {
-			continue
-		}
-		missing.WriteRune(flag)
+	if strings.Contains(value, "A") {
+		value += "g$hxe"
 	}
-	return missing.String()
+	return strings.Map(func(flag rune) rune {
+		if strings.ContainsRune(value, flag) {
+			return -1
+		}
+		return flag
+	}, NotifyFlags)
 }
 
 // enableFlags switches on the flags that are missing and leaves the others as

@@ -13,19 +13,17 @@ import (
 // a few hundred MB with the longest keys. Beyond it an audit is cheaper.
 const maxHints = 500_000
 
-// linger is how long expired events wait for others to be taken in with them, and
-// longestLinger for how long they do while timers are being fired as fast as
-// possible. Nearly all are of timers that have been claimed by then, and need nothing
-// more; before, each would have to be noted in the schedule.
+// linger is how long expired events wait for others to be taken in with them, and longestLinger for how long they do
+// while timers are being fired as fast as possible. Nearly all are of timers that have been claimed by then, and need
+// nothing more; before, each would have to be noted in the schedule.
 const (
 	linger        = 10 * time.Millisecond
 	longestLinger = 500 * time.Millisecond
 )
 
-// hintBuffer holds hints between the reader, which must never wait lest Redis
-// cut it off, and the schedule. Of several hints of one kind in a row for a key
-// it keeps one: a hint has the state read that all of them led to. Hints of one key
-// keep their order. It must not be copied.
+// hintBuffer holds hints between the reader, which must never wait because Redis would cut it off, and the schedule. Of
+// several hints of one kind in a row for a key it keeps one: a hint only has the key read, which is in the state that
+// all of them led to. Hints of one key keep their order. It must not be copied.
 type hintBuffer struct {
 	busy   func() bool // tells whether timers are being fired as fast as possible
 	signal chan struct{}
@@ -126,7 +124,7 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	busy := b.busy()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	pause = longestPause
+	pause = noEnd
 	if len(b.expired.hints) > 0 {
 		waited := time.Since(b.expired.since)
 		switch {
@@ -146,8 +144,8 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	return hints, heard, pause
 }
 
-// wait returns what has gathered, as soon as there is something, and when the
-// first of it happened at the earliest; nil when ctx ends or when the time is over.
+// wait returns the hints, as soon as there are some, and when the
+// first of them happened at the earliest; nil when ctx ends or when the time is over.
 func (b *hintBuffer) wait(ctx context.Context, most time.Duration) ([]schedule.Hint, time.Time) {
 	end := time.Now().Add(most)
 	timer := time.NewTimer(most)
@@ -232,16 +230,15 @@ func (q *lateHints) append(hints []schedule.Hint, heard time.Time) []schedule.Hi
 func (q *lateHints) pause() time.Duration {
 	if len(q.hints) == 0 {
 		q.since = time.Time{}
-		return longestPause
+		return noEnd
 	}
 	return time.Until(q.next)
 }
 
-// longestPause stands for no end.
-const longestPause = time.Hour
+// noEnd is a pause that only an event ends.
+const noEnd = time.Hour
 
-// take returns the hints, to be tried again, and when the first of them happened at
-// the earliest.
+// take returns the hints, to be tried again, and when the first of them happened at the earliest.
 func (q *lateHints) take() ([]schedule.Hint, time.Time) {
 	hints := q.hints
 	for i := range hints {

@@ -15,11 +15,25 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// addAll adds hints given as "kind key".
+// kinds are the kinds of hint under the names that these tests use.
+var kinds = map[string]schedule.HintKind{"touched": schedule.Touched, "gone": schedule.Gone, "expired": schedule.Expired}
+
+// describe writes a hint as "kind key".
+func describe(h schedule.Hint) string {
+	for name, kind := range kinds {
+		if kind == h.Kind {
+			return name + " " + h.Key
+		}
+	}
+	return fmt.Sprintf("%q %s", h.Kind, h.Key)
+}
+
+// addAll adds hints that are given as describe writes them.
 func (b *hintBuffer) addAll(t *testing.T, hints ...string) {
 	t.Helper()
 	for _, h := range hints {
-		if !b.add(schedule.Hint{Kind: schedule.HintKind(h[0]), Key: h[2:]}, time.Now()) {
+		kind, key, _ := strings.Cut(h, " ")
+		if !b.add(schedule.Hint{Kind: kinds[kind], Key: key}, time.Now()) {
 			t.Fatalf("%s was dropped", h)
 		}
 	}
@@ -29,10 +43,10 @@ func (b *hintBuffer) addAll(t *testing.T, hints ...string) {
 func (b *hintBuffer) next(t *testing.T) string {
 	t.Helper()
 	began := time.Now()
-	hints, heard := b.wait(t.Context(), longestPause)
+	hints, heard := b.wait(t.Context(), noEnd)
 	var said []string
 	for _, h := range hints {
-		said = append(said, fmt.Sprintf("%c %s", h.Kind, h.Key))
+		said = append(said, describe(h))
 	}
 	return fmt.Sprintf("%s after %s, heard %s ago", strings.Join(said, ", "), time.Since(began), time.Since(heard))
 }
@@ -43,14 +57,14 @@ func TestHintsThatWait(t *testing.T) {
 		hints      []string
 		busy       bool
 	}{
-		{"at once", "t a after 0s, heard 0s ago", []string{"t a"}, true},
-		{"expired alone", "x a after 10ms, heard 10ms ago", []string{"x a"}, false},
-		{"others take it along", "t b, x a after 0s, heard 0s ago", []string{"x a", "t b"}, false},
-		{"but not while busy", "t b after 0s, heard 0s ago", []string{"x a", "t b"}, true},
-		{"busy, alone", "x a after 500ms, heard 500ms ago", []string{"x a"}, true},
-		{"in the order of one key", "t a, x a, t a after 0s, heard 0s ago", []string{"t a", "x a", "t a"}, true},
-		{"in the order of one key, with others", "x b, x a, g a after 0s, heard 0s ago", []string{"x b", "x a", "g a"}, true},
-		{"twice", "t a after 0s, heard 0s ago", []string{"t a", "t a", "x b", "x b"}, true},
+		{"at once", "touched a after 0s, heard 0s ago", []string{"touched a"}, true},
+		{"expired alone", "expired a after 10ms, heard 10ms ago", []string{"expired a"}, false},
+		{"others take it along", "touched b, expired a after 0s, heard 0s ago", []string{"expired a", "touched b"}, false},
+		{"but not while busy", "touched b after 0s, heard 0s ago", []string{"expired a", "touched b"}, true},
+		{"busy, alone", "expired a after 500ms, heard 500ms ago", []string{"expired a"}, true},
+		{"in the order of one key", "touched a, expired a, touched a after 0s, heard 0s ago", []string{"touched a", "expired a", "touched a"}, true},
+		{"in the order of one key, with others", "expired b, expired a, gone a after 0s, heard 0s ago", []string{"expired b", "expired a", "gone a"}, true},
+		{"twice", "touched a after 0s, heard 0s ago", []string{"touched a", "touched a", "expired b", "expired b"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -72,23 +86,23 @@ func TestHintsKeepTheirAge(t *testing.T) {
 		var busy atomic.Bool
 		busy.Store(true)
 		b.busy = busy.Load
-		b.addAll(t, "x a")
+		b.addAll(t, "expired a")
 		time.Sleep(100 * time.Millisecond)
-		b.addAll(t, "t b")
-		for _, want := range []string{"t b after 0s, heard 0s ago", "x a after 400ms, heard 500ms ago"} {
+		b.addAll(t, "touched b")
+		for _, want := range []string{"touched b after 0s, heard 0s ago", "expired a after 400ms, heard 500ms ago"} {
 			if got := b.next(t); got != want {
 				t.Errorf("got %s; want %s", got, want)
 			}
 		}
-		b.addAll(t, "x a")
+		b.addAll(t, "expired a")
 		time.Sleep(100 * time.Millisecond)
-		b.addAll(t, "t a")
-		if got, want := b.next(t), "x a, t a after 0s, heard 100ms ago"; got != want {
+		b.addAll(t, "touched a")
+		if got, want := b.next(t), "expired a, touched a after 0s, heard 100ms ago"; got != want {
 			t.Errorf("got %s; want %s", got, want)
 		}
-		b.addAll(t, "x a")
+		b.addAll(t, "expired a")
 		time.AfterFunc(25*time.Millisecond, func() { busy.Store(false) })
-		if got, want := b.next(t), "x a after 30ms, heard 30ms ago"; got != want {
+		if got, want := b.next(t), "expired a after 30ms, heard 30ms ago"; got != want {
 			t.Errorf("got %s; want %s", got, want)
 		}
 	})
@@ -108,7 +122,7 @@ func TestHintsHaveABound(t *testing.T) {
 	if b.add(schedule.Hint{Kind: schedule.Expired, Key: "one more"}, time.Now()) {
 		t.Error("one too many was taken")
 	}
-	b.addAll(t, "t a")
+	b.addAll(t, "touched a")
 	if hints, _ := b.wait(t.Context(), 0); len(hints) != 1 {
 		t.Errorf("%d hints after all were dropped, want the one since", len(hints))
 	}
@@ -122,38 +136,44 @@ func TestWaitEnds(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if hints, _ := b.wait(ctx, longestPause); hints != nil {
+		if hints, _ := b.wait(ctx, noEnd); hints != nil {
 			t.Errorf("got %v, want none when the context ends", hints)
 		}
 	})
 }
 
-// spy is an Observer that tells what it gets, after some time.
-type spy struct {
+// slowNode is a Node that tells what it gets, after some time.
+type slowNode struct {
 	got   chan string
 	delay time.Duration
 }
 
-func (s spy) Observe(ctx context.Context, hints []schedule.Hint, _, _ int64) (schedule.Observed, error) {
+func (s slowNode) Observe(ctx context.Context, hints []schedule.Hint, _ time.Time) (schedule.Observed, error) {
 	select {
 	case <-time.After(s.delay):
 	case <-ctx.Done():
 		return schedule.Observed{}, ctx.Err()
 	}
 	for _, h := range hints {
-		s.got <- fmt.Sprintf("%c %s", h.Kind, h.Key)
+		s.got <- describe(h)
 	}
 	return schedule.Observed{}, nil
 }
 
-func (s spy) Apps(context.Context) ([]string, error) { return nil, nil }
+func (s slowNode) Apps(context.Context) ([]string, error) { return nil, nil }
 
-func (s spy) Home() keys.Partition { return keys.Single }
+func (s slowNode) AnyPartition() keys.Partition { return keys.Single }
+
+func (s slowNode) StartHearing(context.Context) error { return nil }
+
+func (s slowNode) StopHearing() {}
+
+func (s slowNode) ReadClock(_, _, _ time.Time) {}
 
 // Nothing is dropped at the end that has been heard.
 func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := spy{got: make(chan string, 10)}
+		s := slowNode{got: make(chan string, 10)}
 		l := New(nil, s, 0, nil, "i")
 		l.hints.busy = func() bool { return true }
 		ctx, cancel := context.WithCancel(t.Context())
@@ -162,7 +182,7 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 			l.observe(ctx)
 			close(done)
 		}()
-		l.hints.addAll(t, "x a")
+		l.hints.addAll(t, "expired a")
 		time.Sleep(400 * time.Millisecond)
 		if len(s.got) > 0 {
 			t.Fatal("taken in too soon to show anything")
@@ -182,11 +202,11 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 		want        int
 	}{{100 * time.Millisecond, 400 * time.Millisecond, 2*schedule.MaxHints + 2}, {time.Hour, lastTake, 0}} {
 		synctest.Test(t, func(t *testing.T) {
-			s := spy{make(chan string, 1000), c.delay}
+			s := slowNode{make(chan string, 1000), c.delay}
 			l := New(nil, s, 0, nil, "i")
 			ctx, cancel := context.WithCancel(t.Context())
 			for i := range 2*schedule.MaxHints + 1 {
-				l.hints.addAll(t, fmt.Sprint("t ", i))
+				l.hints.addAll(t, fmt.Sprint("touched ", i))
 			}
 			done := make(chan struct{})
 			go func() {
@@ -194,7 +214,7 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 				close(done)
 			}()
 			synctest.Wait()
-			l.hints.addAll(t, "x a")
+			l.hints.addAll(t, "expired a")
 			began := time.Now()
 			cancel()
 			<-done
@@ -205,17 +225,17 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 	}
 }
 
-// moving is an Observer whose keys are all on the move.
-type moving struct{ spy }
+// movingNode is a Node whose keys are all on the move.
+type movingNode struct{ slowNode }
 
-func (moving) Observe(_ context.Context, hints []schedule.Hint, _, _ int64) (schedule.Observed, error) {
+func (movingNode) Observe(_ context.Context, hints []schedule.Hint, _ time.Time) (schedule.Observed, error) {
 	return schedule.Observed{}, &schedule.MovingError{Hints: hints, Err: errors.New("TRYAGAIN")}
 }
 
 // What could not be taken in at the end is told of.
 func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(nil, moving{}, 0, nil, "i")
+		l := New(nil, movingNode{}, 0, nil, "i")
 		var log strings.Builder
 		l.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -224,7 +244,7 @@ func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
 			l.observe(ctx)
 			close(done)
 		}()
-		l.hints.addAll(t, "t a", "g b")
+		l.hints.addAll(t, "touched a", "gone b")
 		synctest.Wait()
 		cancel()
 		<-done
@@ -239,9 +259,9 @@ func TestHintsAreFlushed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHintBuffer()
 		b.busy = func() bool { return true }
-		b.addAll(t, "x a")
+		b.addAll(t, "expired a")
 		time.AfterFunc(5*time.Millisecond, b.flush)
-		if got, want := b.next(t), "x a after 5ms, heard 5ms ago"; got != want {
+		if got, want := b.next(t), "expired a after 5ms, heard 5ms ago"; got != want {
 			t.Errorf("got %s; want %s", got, want)
 		}
 		b.flush()

@@ -8,23 +8,24 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// nobody is a Settler that does nothing.
-type nobody struct{}
+// idleSettler is a Settler that does nothing.
+type idleSettler struct{}
 
-func (nobody) Settle(context.Context, []schedule.Firing) error  { return nil }
-func (nobody) Release(context.Context, []schedule.Firing) error { return nil }
+func (idleSettler) Settle(context.Context, []schedule.Firing) error  { return nil }
+func (idleSettler) Release(context.Context, []schedule.Firing) error { return nil }
 
-// BenchmarkPublish publishes firings with 200-byte payloads in batches of 128, as
-// fast as an in-process server takes them.
+// BenchmarkPublish publishes firings with 200-byte payloads in batches of 128, as fast as an in-process server takes
+// them.
 func BenchmarkPublish(b *testing.B) {
 	server := testenv.NATS(b)
-	nc, err := nats.Connect(server.URL(), notify.ConnOptions()...)
+	nc, err := nats.Connect(server.URL(), connect.NATSOptions()...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -36,10 +37,7 @@ func BenchmarkPublish(b *testing.B) {
 	if err := notify.EnsureStreams(b.Context(), js, notify.Streams{}); err != nil {
 		b.Fatal(err)
 	}
-	p := notify.NewPublisher(nc, js, nobody{})
-	if p.Policies, err = notify.ParsePolicies(""); err != nil {
-		b.Fatal(err)
-	}
+	p := notify.NewPublisher(nc, js, idleSettler{})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -61,7 +59,7 @@ func BenchmarkPublish(b *testing.B) {
 		for i := range firings {
 			due++
 			firings[i] = schedule.Firing{
-				Key: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"}, Due: due, Payload: payload,
+				Key: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"}, Due: schedule.Millis(due), Payload: payload,
 				Trigger: schedule.TriggerDeadline, ClaimedAt: now, Received: now, Lease: 10 * time.Second,
 			}
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 // healthy waits until Healthy returns an error with this text, or nil for "".
-func (r *rig) healthy(t *testing.T, within time.Duration, text string) {
+func (r *running) healthy(t *testing.T, within time.Duration, text string) {
 	t.Helper()
 	testenv.Eventually(t, within, func() error {
 		err := r.Healthy()
@@ -31,7 +31,7 @@ func (r *rig) healthy(t *testing.T, within time.Duration, text string) {
 }
 
 // blocked checks that Wait does not return for a moment.
-func (r *rig) blocked(t *testing.T) {
+func (r *running) blocked(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -63,7 +63,7 @@ func TestRestartOfNATSLosesAndDoublesNothing(t *testing.T) {
 	<-halfway
 	nats.Restart()
 	<-published
-	r.book.expect(t, len(all), 0)
+	r.settler.expect(t, len(all), 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 	r.healthy(t, patience, "")
 }
@@ -84,7 +84,7 @@ func TestFiringsWaitForNATS(t *testing.T) {
 		t.Errorf("Wait: %v", err)
 	}
 	r.healthy(t, 10*time.Second, "")
-	r.book.expect(t, 10, 0)
+	r.settler.expect(t, 10, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }
 
@@ -98,12 +98,12 @@ func TestLeasesRunOutWhileNATSIsAway(t *testing.T) {
 		all[i].Lease = 300 * time.Millisecond
 	}
 	r.publish(t, all...)
-	r.book.expect(t, 0, 10)
+	r.settler.expect(t, 0, 10)
 	nats.Start()
 	r.healthy(t, patience, "")
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	collector.Stays(0, 200*time.Millisecond)
-	if c := r.tally.counts(); r.InFlight() != 0 || c.released != 10 || c.failed[notify.FailureDisconnected] == 0 {
+	if c := r.hooks.counts(); r.InFlight() != 0 || c.released != 10 || c.failed[notify.FailureDisconnected] == 0 {
 		t.Errorf("%d in flight, hooks counted %+v", r.InFlight(), c)
 	}
 }
@@ -114,19 +114,18 @@ func TestLostAcknowledgementsDoubleNothing(t *testing.T) {
 	r := start(t, nats, "nats://"+proxy.Addr(), nil, nil)
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	r.healthy(t, patience, "")
-	// The events reach the stream, but the connection breaks before the
-	// acknowledgements come through the proxy.
+	// The events reach the stream, but the connection breaks before the acknowledgements come through the proxy.
 	proxy.Delay(500 * time.Millisecond)
 	all := firings(0, 100, "x")
 	r.publish(t, all...)
 	collector.Wait(100, patience)
 	proxy.Drop()
 	proxy.Heal()
-	r.book.expect(t, 100, 0)
+	r.settler.expect(t, 100, 0)
 	checkStream(t, collector, all)
 	collector.Stays(100, 100*time.Millisecond)
 	r.stop(t)
-	if c := r.tally.counts(); c.duplicates != 100 || c.fired != 100 || c.failed[notify.FailureDisconnected] < 100 {
+	if c := r.hooks.counts(); c.duplicates != 100 || c.fired != 100 || c.failed[notify.FailureDisconnected] < 100 {
 		t.Errorf("hooks counted %+v, want 100 duplicates and as many failures", c)
 	}
 }
@@ -139,11 +138,11 @@ func TestLateAcknowledgementCounts(t *testing.T) {
 	proxy.Delay(200 * time.Millisecond)
 	all := firings(0, 20, "x")
 	r.publish(t, all...)
-	r.book.expect(t, 20, 0)
+	r.settler.expect(t, 20, 0)
 	proxy.Heal()
 	checkStream(t, collector, all)
 	r.stop(t)
-	if c := r.tally.counts(); c.failed[notify.FailureTimeout] < 20 || c.fired != 20 {
+	if c := r.hooks.counts(); c.failed[notify.FailureTimeout] < 20 || c.fired != 20 {
 		t.Errorf("hooks counted %+v", c)
 	}
 }
@@ -172,7 +171,7 @@ func TestFlakyNetworkLosesAndDoublesNothing(t *testing.T) {
 		proxy.Drop()
 	}
 	<-published
-	r.book.expect(t, 5000, 0)
+	r.settler.expect(t, 5000, 0)
 	checkStream(t, collector, all)
 }
 
@@ -191,11 +190,11 @@ func TestFullStreamHoldsFiringsBack(t *testing.T) {
 		all[i].Lease = 500 * time.Millisecond
 	}
 	r.publish(t, all...)
-	r.book.expect(t, 5, 5)
+	r.settler.expect(t, 5, 5)
 	r.healthy(t, 5*time.Second, "it is full: 5 messages of at most 5")
 	r.blocked(t)
 	collector.Stays(5, 300*time.Millisecond)
-	if n := r.tally.counts().failed[notify.FailureFull]; n > 100 {
+	if n := r.hooks.counts().failed[notify.FailureFull]; n > 100 {
 		t.Errorf("%d refusals: it keeps trying a stream that is full", n)
 	}
 
@@ -213,7 +212,7 @@ func TestFullStreamHoldsFiringsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.book.expect(t, 15, 5)
+	r.settler.expect(t, 15, 5)
 	collector.Wait(15, patience)
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
@@ -237,12 +236,12 @@ func TestStreamFullOfBytesHoldsFiringsBack(t *testing.T) {
 	}
 	r := start(t, nats, nats.URL(), nil, nil)
 	r.publish(t, firings(0, 3, strings.Repeat("x", 8_000))...)
-	r.book.expect(t, 2, 0)
+	r.settler.expect(t, 2, 0)
 	r.healthy(t, 5*time.Second, "of at most 20000")
 	if err := stream.Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.book.expect(t, 3, 0)
+	r.settler.expect(t, 3, 0)
 	r.healthy(t, patience, "")
 }
 
@@ -251,16 +250,16 @@ func TestDeletedStreamIsMadeAgain(t *testing.T) {
 	r := start(t, nats, nats.URL(), nil, nil)
 	first := firings(0, 5, "x")
 	r.publish(t, first...)
-	r.book.expect(t, 5, 0)
+	r.settler.expect(t, 5, 0)
 	if err := r.js.DeleteStream(t.Context(), "TIMERS"); err != nil {
 		t.Fatal(err)
 	}
 	second := firings(5, 50, "x")
 	r.publish(t, second...)
-	r.book.expect(t, 55, 0)
+	r.settler.expect(t, 55, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), second)
 	r.healthy(t, patience, "")
-	if r.tally.counts().failed[notify.FailureNoStream] == 0 {
+	if r.hooks.counts().failed[notify.FailureNoStream] == 0 {
 		t.Error("hooks counted no missing stream")
 	}
 }
@@ -306,7 +305,7 @@ func TestUnfitStreamIsNoticed(t *testing.T) {
 	if _, err := r.js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	r.book.expect(t, 3, 0)
+	r.settler.expect(t, 3, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }
 
@@ -336,8 +335,8 @@ func TestTooLargeEventFiresWithoutPayload(t *testing.T) {
 					t.Errorf("%s of %d bytes fired with %d bytes and status %q", f.Key, len(f.Payload), len(e.Data), e.Status)
 				}
 			}
-			r.book.expect(t, 7, 0)
-			if n := r.tally.counts().failed[notify.FailureTooLarge]; n != 4 {
+			r.settler.expect(t, 7, 0)
+			if n := r.hooks.counts().failed[notify.FailureTooLarge]; n != 4 {
 				t.Errorf("%d failures for size, want 4", n)
 			}
 		})
@@ -363,9 +362,9 @@ func TestStrangersRepliesAreIgnored(t *testing.T) {
 	}
 	all := firings(0, 50, "x")
 	r.publish(t, all...)
-	r.book.expect(t, 50, 0)
+	r.settler.expect(t, 50, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
-	if c := r.tally.counts(); len(c.failed) > 0 {
+	if c := r.hooks.counts(); len(c.failed) > 0 {
 		t.Errorf("hooks counted failures %v", c.failed)
 	}
 }
@@ -381,7 +380,7 @@ func TestUserWithoutTheRightToPublish(t *testing.T) {
 	f[0].Lease = 500 * time.Millisecond
 	r.publish(t, f...)
 	r.healthy(t, 5*time.Second, "does the NATS user have the right to publish to timers.fired.>?")
-	r.book.expect(t, 0, 1)
+	r.settler.expect(t, 0, 1)
 }
 
 func TestSilentNetworkIsNoticed(t *testing.T) {
@@ -402,6 +401,6 @@ func TestSilentNetworkIsNoticed(t *testing.T) {
 	proxy.Heal()
 	r.healthy(t, 10*time.Second, "")
 	<-published
-	r.book.expect(t, 2000, 0)
+	r.settler.expect(t, 2000, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }

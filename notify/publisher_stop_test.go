@@ -23,7 +23,7 @@ func TestDrainSettlesWhatIsAcknowledged(t *testing.T) {
 	all := firings(0, 500, "x")
 	r.publish(t, all...)
 	r.stop(t)
-	if settled, released, _ := r.book.counts(); settled != 500 || released != 0 {
+	if settled, released, _ := r.settler.counts(); settled != 500 || released != 0 {
 		t.Errorf("%d settled and %d released after the end", settled, released)
 	}
 	checkStream(t, collector, all)
@@ -37,7 +37,7 @@ func TestDrainSettlesWhatIsAcknowledged(t *testing.T) {
 	if err := r.Publish(t.Context(), firings(500, 3, "x")); !errors.Is(err, notify.ErrStopped) {
 		t.Errorf("Publish: %v, want %v", err, notify.ErrStopped)
 	}
-	r.book.expect(t, 500, 3)
+	r.settler.expect(t, 500, 3)
 }
 
 func TestDrainGivesBackWhatCannotBePublished(t *testing.T) {
@@ -55,7 +55,7 @@ func TestDrainGivesBackWhatCannotBePublished(t *testing.T) {
 			if took := time.Since(begin); took > 3*time.Second {
 				t.Errorf("draining took %v", took)
 			}
-			r.book.expect(t, 0, 5)
+			r.settler.expect(t, 0, 5)
 			proxy.Heal()
 		})
 	}
@@ -66,7 +66,7 @@ func TestDrainEndsWhenNothingWorks(t *testing.T) {
 	nats := testenv.NATS(t)
 	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.DrainTimeout = time.Second })
 	collector := testenv.Collect(t, r.js, "TIMERS")
-	r.book.failWith(errors.New("Redis is away"))
+	r.settler.failWith(errors.New("Redis is away"))
 	r.publish(t, firings(0, 5, "x")...)
 	collector.Wait(5, patience)
 	begin := time.Now()
@@ -86,9 +86,9 @@ func TestPublishGivesBackWhatFindsNoRoom(t *testing.T) {
 	if err := r.Publish(ctx, firings(0, 10, "x")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "6 of the firings not published") {
 		t.Errorf("Publish: %v", err)
 	}
-	r.book.expect(t, 0, 6)
+	r.settler.expect(t, 0, 6)
 	nats.Start()
-	r.book.expect(t, 4, 6)
+	r.settler.expect(t, 4, 6)
 }
 
 func TestEveryFiringIsSettledOrGivenBackWheneverRunEnds(t *testing.T) {
@@ -108,11 +108,11 @@ func TestEveryFiringIsSettledOrGivenBackWheneverRunEnds(t *testing.T) {
 			})
 		}
 		if round%2 == 0 {
-			testenv.Eventually(t, patience, func() bool { return r.tally.counts().fired > round*10 }, "some firings")
+			testenv.Eventually(t, patience, func() bool { return r.hooks.counts().fired > round*10 }, "some firings")
 		}
 		r.stop(t)
 		publishers.Wait()
-		settled, released, _ := r.book.counts()
+		settled, released, _ := r.settler.counts()
 		if settled+released != len(all) || r.InFlight() != 0 {
 			t.Fatalf("round %d: %d settled and %d given back of %d, %d in flight", round, settled, released, len(all), r.InFlight())
 		}

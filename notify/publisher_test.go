@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -25,136 +25,25 @@ import (
 
 const patience = 20 * time.Second
 
-// book is a Settler that keeps what it is told, and fails on demand.
-type book struct {
-	mu       sync.Mutex
-	settled  map[string]int // refs
-	released map[string]int
-	calls    int
-	fail     error
-}
-
-func (b *book) Settle(_ context.Context, firings []schedule.Firing) error {
-	return b.note(&b.settled, firings)
-}
-
-func (b *book) Release(_ context.Context, firings []schedule.Firing) error {
-	return b.note(&b.released, firings)
-}
-
-func (b *book) note(in *map[string]int, firings []schedule.Firing) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.calls++
-	if b.fail != nil {
-		return b.fail
-	}
-	if *in == nil {
-		*in = make(map[string]int)
-	}
-	for i := range firings {
-		(*in)[firings[i].Ref]++
-	}
-	return nil
-}
-
-func (b *book) failWith(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.fail = err
-}
-
-func (b *book) counts() (settled, released, calls int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.settled), len(b.released), b.calls
-}
-
-// expect waits until exactly so many firings are settled and released, each once.
-func (b *book) expect(t *testing.T, settled, released int) {
-	t.Helper()
-	testenv.Eventually(t, patience, func() error {
-		if s, r, _ := b.counts(); s != settled || r != released {
-			return fmt.Errorf("%d settled and %d released, want %d and %d", s, r, settled, released)
-		}
-		return nil
-	}, "settling")
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, counts := range []map[string]int{b.settled, b.released} {
-		for ref, n := range counts {
-			if n != 1 {
-				t.Errorf("%s was settled or released %d times", ref, n)
-			}
-		}
-	}
-}
-
-// counts is what the hooks told.
-type counts struct {
-	fired, duplicates, early, settled, released int
-	failed                                      map[notify.Failure]int
-}
-
-// tally gathers what the hooks tell.
-type tally struct {
-	mu  sync.Mutex
-	now counts
-}
-
-func (c *tally) hooks() notify.Hooks {
-	locked := func(f func()) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		f()
-	}
-	c.now.failed = make(map[notify.Failure]int)
-	return notify.Hooks{
-		Fired: func(_ *schedule.Firing, lateness time.Duration, duplicate bool) {
-			locked(func() {
-				c.now.fired++
-				if duplicate {
-					c.now.duplicates++
-				}
-				if lateness < 0 {
-					c.now.early++
-				}
-			})
-		},
-		Failed:   func(class notify.Failure) { locked(func() { c.now.failed[class]++ }) },
-		Settled:  func(n int) { locked(func() { c.now.settled += n }) },
-		Released: func(n int) { locked(func() { c.now.released += n }) },
-	}
-}
-
-func (c *tally) counts() counts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now
-	now.failed = maps.Clone(now.failed)
-	return now
-}
-
-// rig is a publisher at work.
-type rig struct {
+// running is a publisher at work.
+type running struct {
 	*notify.Publisher
-	nc     *nats.Conn
-	js     jetstream.JetStream // on a connection of its own
-	book   *book
-	tally  *tally
-	cancel context.CancelFunc
-	ended  chan struct{} // closed when Run has returned
+	nc      *nats.Conn
+	js      jetstream.JetStream // on a connection of its own
+	settler *settlerRecorder
+	hooks   *hookCounter
+	cancel  context.CancelFunc
+	ended   chan struct{} // closed when Run has returned
 }
 
-// start makes the streams and runs a publisher that connects to url. configure
-// may change it first.
-func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.Settler, configure func(*notify.Publisher)) *rig {
+// start makes the streams and runs a publisher that connects to url. configure may change it first.
+func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.Settler, configure func(*notify.Publisher)) *running {
 	t.Helper()
-	r := &rig{js: server.JetStream(), book: &book{}, tally: &tally{}, ended: make(chan struct{})}
+	r := &running{js: server.JetStream(), settler: &settlerRecorder{}, hooks: &hookCounter{}, ended: make(chan struct{})}
 	if err := notify.EnsureStreams(t.Context(), r.js, notify.Streams{}); err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(url, append(notify.ConnOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
+	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,11 +53,11 @@ func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.
 		t.Fatal(err)
 	}
 	if settler == nil {
-		settler = r.book
+		settler = r.settler
 	}
 	r.Publisher = notify.NewPublisher(nc, js, settler)
 	r.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-	r.Hooks = r.tally.hooks()
+	r.hooks.attach(r.Publisher)
 	if configure != nil {
 		configure(r.Publisher)
 	}
@@ -188,7 +77,7 @@ func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.
 }
 
 // stop ends the publisher and waits until Run has returned.
-func (r *rig) stop(t *testing.T) {
+func (r *running) stop(t *testing.T) {
 	t.Helper()
 	r.cancel()
 	select {
@@ -199,7 +88,7 @@ func (r *rig) stop(t *testing.T) {
 }
 
 // publish hands firings over as the reconciler does.
-func (r *rig) publish(t *testing.T, firings ...schedule.Firing) {
+func (r *running) publish(t *testing.T, firings ...schedule.Firing) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -215,7 +104,7 @@ func firing(k keys.Key, payload string) schedule.Firing {
 	now := time.Now()
 	due := now.UnixMilli() - 3
 	return schedule.Firing{
-		Ref: fmt.Sprintf("%d::%s", due, k), Key: k, Due: due, Payload: []byte(payload), Trigger: schedule.TriggerDeadline,
+		Ref: fmt.Sprintf("%d::%s", schedule.Millis(due), k), Key: k, Due: schedule.Millis(due), Payload: []byte(payload), Trigger: schedule.TriggerDeadline,
 		ClaimedAt: now, Received: now, Lease: lease,
 	}
 }
@@ -228,8 +117,8 @@ func firings(from, n int, payload string) []schedule.Firing {
 	return all
 }
 
-// checkStream waits for exactly these firings in the stream, each once and under
-// its id, and returns their events by key.
+// checkStream waits for exactly these firings in the stream, each once and under its id, and returns their events by
+// key.
 func checkStream(t *testing.T, c *testenv.Collector, want []schedule.Firing) map[string]event.Event {
 	t.Helper()
 	events := make(map[string]event.Event)
@@ -249,7 +138,7 @@ func checkStream(t *testing.T, c *testenv.Collector, want []schedule.Firing) map
 			t.Errorf("%s did not fire", f.Key)
 			continue
 		}
-		if e.Due.UnixMilli() != f.Due || e.Trigger != string(f.Trigger) || e.ID != keys.EventID(f.Key.String(), f.Due, e.Attempt) || e.Time.Before(e.Due) {
+		if !e.Due.Equal(f.Due.Time()) || e.Trigger != string(f.Trigger) || e.ID != keys.EventID(f.Key.String(), int64(f.Due), e.Attempt) || e.Time.Before(e.Due) {
 			t.Errorf("%s fired as %+v", f.Key, e)
 		}
 	}
@@ -263,7 +152,7 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.NATS(t)
 	r := start(t, server, server.URL(), nil, func(p *notify.Publisher) {
-		p.Policies = parsePolicies(t, "app1:trans:notice=wechatpay")
+		p.MaxAttempts = func(keys.Key) int { return 16 }
 	})
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	all := firings(0, 1000, `{"order":42}`)
@@ -278,13 +167,13 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 			t.Fatalf("event is %+v", e)
 		}
 	}
-	r.book.expect(t, 1000, 0)
+	r.settler.expect(t, 1000, 0)
 	testenv.Eventually(t, patience, func() bool { return r.InFlight() == 0 }, "an empty window")
 	r.stop(t)
-	if c := r.tally.counts(); c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 || c.early != 0 || len(c.failed) > 0 {
+	if c := r.hooks.counts(); c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 || c.early != 0 || len(c.failed) > 0 {
 		t.Errorf("hooks counted %+v", c)
 	}
-	if _, _, calls := r.book.counts(); calls > 100 {
+	if _, _, calls := r.settler.counts(); calls > 100 {
 		t.Errorf("%d calls to settle 1000 firings", calls)
 	}
 }
@@ -334,6 +223,15 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+func parseKey(t *testing.T, s string) keys.Key {
+	t.Helper()
+	k, err := keys.Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
 func TestHostileKeysFireOnTheirSubjects(t *testing.T) {
 	server := testenv.NATS(t)
 	r := start(t, server, server.URL(), nil, nil)
@@ -351,7 +249,7 @@ func TestHostileKeysFireOnTheirSubjects(t *testing.T) {
 		strings.Repeat("\xff", 128) + ":b:c:" + strings.Repeat("\n", 891):                                                           "timers.fired." + strings.Repeat("%FF", 128) + ".b.c",
 		strings.Repeat(".", 128) + ":" + strings.Repeat(">", 128) + ":" + strings.Repeat("*", 128) + ":" + strings.Repeat("x", 637): "timers.fired." + strings.Repeat("%2E", 128) + "." + strings.Repeat("%3E", 128) + "." + strings.Repeat("%2A", 128),
 	} {
-		f := firing(key(t, s), "payload of "+subject)
+		f := firing(parseKey(t, s), "payload of "+subject)
 		all = append(all, f)
 	}
 	r.publish(t, all...)
@@ -374,7 +272,7 @@ func TestHostileKeysFireOnTheirSubjects(t *testing.T) {
 	if len(ids) != len(all) {
 		t.Errorf("%d ids for %d firings: %v", len(ids), len(all), slices.Collect(maps.Keys(ids)))
 	}
-	r.book.expect(t, len(all), 0)
+	r.settler.expect(t, len(all), 0)
 }
 
 func TestSettlingIsTriedUntilItWorks(t *testing.T) {
@@ -382,11 +280,11 @@ func TestSettlingIsTriedUntilItWorks(t *testing.T) {
 	server := testenv.NATS(t)
 	r := start(t, server, server.URL(), nil, func(p *notify.Publisher) { p.Window = 300 })
 	collector := testenv.Collect(t, r.js, "TIMERS")
-	r.book.failWith(errors.New("Redis is away"))
+	r.settler.failWith(errors.New("Redis is away"))
 	all := firings(0, 300, "x")
 	r.publish(t, all...)
 	checkStream(t, collector, all)
-	testenv.Eventually(t, patience, func() bool { _, _, calls := r.book.counts(); return calls >= 3 }, "several tries")
+	testenv.Eventually(t, patience, func() bool { _, _, calls := r.settler.counts(); return calls >= 3 }, "several tries")
 
 	// The window is full of what is not settled, so nothing more is to be claimed.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -396,11 +294,11 @@ func TestSettlingIsTriedUntilItWorks(t *testing.T) {
 	}
 	waited := make(chan error, 1)
 	go func() { waited <- r.Wait(t.Context()) }()
-	r.book.failWith(nil)
+	r.settler.failWith(nil)
 	if err := <-waited; err != nil {
 		t.Errorf("Wait: %v", err)
 	}
-	r.book.expect(t, 300, 0)
+	r.settler.expect(t, 300, 0)
 	collector.Stays(300, 100*time.Millisecond)
 }
 
@@ -413,10 +311,10 @@ func TestExpiredLeaseIsNotPublished(t *testing.T) {
 	all[1].Received = time.Now().Add(-lease + 900*time.Millisecond)
 	all[2].Lease, all[2].Received = 100*time.Millisecond, time.Now().Add(-95*time.Millisecond)
 	r.publish(t, all...)
-	r.book.expect(t, 1, 3)
+	r.settler.expect(t, 1, 3)
 	checkStream(t, collector, all[3:])
 	collector.Stays(1, 100*time.Millisecond)
-	if c := r.tally.counts(); len(c.failed) > 0 {
+	if c := r.hooks.counts(); len(c.failed) > 0 {
 		t.Errorf("hooks counted failures %v", c.failed)
 	}
 }
@@ -449,5 +347,5 @@ func TestWindowBoundsFiringsAndBytes(t *testing.T) {
 		t.Errorf("%d firings in flight, want at most 10", n)
 	}
 	checkStream(t, collector, all)
-	r.book.expect(t, 20, 0)
+	r.settler.expect(t, 20, 0)
 }

@@ -5,16 +5,17 @@ import (
 	"errors"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
-	// settleBatch is how many firings are settled in one call: large enough that
-	// the call itself costs little beside them, small enough not to hold Redis.
+	// settleBatch is how many firings are settled in one call: large enough that the call itself costs little beside
+	// them, small enough not to hold Redis.
 	settleBatch = 256
-	// settleGather is how long acknowledged firings wait for others to be settled
-	// with. They are published, so it delays nothing.
-	settleGather = 20 * time.Millisecond
+	// settleDelay is how long acknowledged firings wait for others to be settled with. They are published, so it delays
+	// nothing.
+	settleDelay = 20 * time.Millisecond
 	// callTimeout bounds one call to the settler.
 	callTimeout = 5 * time.Second
 
@@ -23,7 +24,7 @@ const (
 	longestRest        = time.Hour
 )
 
-// queue is what the settler is to do. Publisher.mu guards it, except for wake.
+// queue is what is to be settled and given back. Publisher.mu guards it, except for wake.
 type queue struct {
 	wake     chan struct{}
 	settles  []schedule.Firing // acknowledged
@@ -32,7 +33,7 @@ type queue struct {
 	closing  bool              // finish what is there and end
 }
 
-func (q *queue) acknowledged(f schedule.Firing) {
+func (q *queue) addSettle(f schedule.Firing) {
 	f.Payload = nil
 	q.settles = append(q.settles, f)
 	switch len(q.settles) {
@@ -44,22 +45,17 @@ func (q *queue) acknowledged(f schedule.Firing) {
 	}
 }
 
-func (q *queue) unpublished(f schedule.Firing) {
+func (q *queue) addRelease(f schedule.Firing) {
 	f.Payload = nil
 	q.releases = append(q.releases, f)
 	signal(q.wake)
 }
 
-func (q *queue) close() {
-	q.closing = true
-	signal(q.wake)
-}
-
-// next takes out what is to be done now: firings to give back and firings to
-// settle. If there is nothing, wait is how long to rest unless woken.
+// next takes out what is to be done now: firings to give back and firings to settle. If there is nothing, wait is how
+// long to rest unless woken.
 func (q *queue) next() (releases, settles []schedule.Firing, wait time.Duration) {
 	releases, q.releases = q.releases, nil
-	wait = settleGather - time.Since(q.since)
+	wait = settleDelay - time.Since(q.since)
 	if n := len(q.settles); n == 0 {
 		wait = longestRest
 	} else if n >= settleBatch || wait <= 0 || q.closing {
@@ -69,13 +65,11 @@ func (q *queue) next() (releases, settles []schedule.Firing, wait time.Duration)
 	return releases, settles, wait
 }
 
-// settle carries out what is in the queue until that is closed and empty, or ctx
-// ends. Settling is tried until it works: until then the firings may be published
-// again, under the same ids. Giving back is tried once: the leases run out by
-// themselves.
+// settle carries out what is in the queue until that is closed and empty, or ctx ends. Settling is tried until it
+// works; the firings may be published again until then, under the same ids. Giving back is tried once, because a lease
+// that runs out has the same effect.
 func (p *Publisher) settle(ctx context.Context) {
-	var failing time.Time // since when settling fails
-	pause := firstSettlePause
+	failing := backoff.Backoff{Policy: backoff.Policy{First: firstSettlePause, Longest: longestSettlePause}, Logger: p.Logger}
 	for {
 		p.mu.Lock()
 		releases, settles, wait := p.queue.next()
@@ -84,24 +78,18 @@ func (p *Publisher) settle(ctx context.Context) {
 		if closing && len(releases)+len(settles) == 0 {
 			return
 		}
-		p.release(ctx, releases)
-		p.leave(len(releases))
+		p.giveBack(ctx, releases)
+		p.makeRoom(len(releases))
 		wake := p.queue.wake
 		if err := p.settleBatch(ctx, settles); err != nil {
+			wait, wake = failing.Fail("cannot settle published firings, trying until it works", err, "count", len(settles)), nil
 			if _, some := errors.AsType[*schedule.PartError](err); some {
-				pause = firstSettlePause // one server does not hold up what is on the others
+				wait = firstSettlePause // one server does not hold up what is on the others
 			}
-			if failing.IsZero() {
-				failing = time.Now()
-				p.log().Warn("cannot settle published firings, trying until it works", "count", len(settles), "err", err)
-			}
-			wait, wake = pause, nil
-			pause = min(2*pause, longestSettlePause)
 		} else if len(settles) > 0 {
-			if !failing.IsZero() {
-				p.log().Info("settling works again", "after", time.Since(failing).Round(time.Millisecond))
+			if after := failing.Succeed(); after > 0 {
+				p.Logger.Info("settling works again", "after", after.Round(time.Millisecond))
 			}
-			failing, pause = time.Time{}, firstSettlePause
 		}
 		if wake != nil && len(releases)+len(settles) > 0 {
 			continue
@@ -111,15 +99,14 @@ func (p *Publisher) settle(ctx context.Context) {
 		case <-wake:
 		case <-timer.C:
 		case <-ctx.Done():
-			p.log().Warn("ended with published firings not settled: they may be published again under the same ids", "count", p.InFlight())
+			p.Logger.Warn("ended with published firings not settled: they may be published again under the same ids", "count", p.InFlight())
 			return
 		}
 		timer.Stop()
 	}
 }
 
-// settleBatch settles firings, or puts those that it could not settle back in the
-// queue.
+// settleBatch settles firings, or puts those that it could not settle back in the queue.
 func (p *Publisher) settleBatch(ctx context.Context, firings []schedule.Firing) error {
 	if len(firings) == 0 {
 		return nil
@@ -138,31 +125,29 @@ func (p *Publisher) settleBatch(ctx context.Context, firings []schedule.Firing) 
 		p.queue.settles = append(p.queue.settles, left...)
 		p.mu.Unlock()
 	}
-	p.leave(settled)
-	if settled > 0 && p.Hooks.Settled != nil {
-		p.Hooks.Settled(settled)
+	p.makeRoom(settled)
+	if settled > 0 {
+		p.OnSettled(settled)
 	}
 	return err
 }
 
-// release gives firings back, as far as that works.
-func (p *Publisher) release(ctx context.Context, firings []schedule.Firing) {
+// giveBack gives firings back to the schedule, as far as that works.
+func (p *Publisher) giveBack(ctx context.Context, firings []schedule.Firing) {
 	if len(firings) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.settler.Release(ctx, firings); err != nil {
-		p.log().Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(firings), "err", err)
+		p.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(firings), "err", err)
 		return
 	}
-	if p.Hooks.Released != nil {
-		p.Hooks.Released(len(firings))
-	}
+	p.OnReleased(len(firings))
 }
 
-// leave makes room in the window.
-func (p *Publisher) leave(n int) {
+// makeRoom takes n firings out of the window.
+func (p *Publisher) makeRoom(n int) {
 	if n == 0 {
 		return
 	}

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,73 +15,28 @@ import (
 )
 
 const (
-	// FiredMaxAge is how long a stream that EnsureStreams makes keeps firings.
-	FiredMaxAge = 7 * 24 * time.Hour
-	// DuplicateWindow is that of the streams that EnsureStreams makes.
-	DuplicateWindow = 2 * time.Minute
-	// MinMessageBytes is what NATS and the streams must let through: more than
-	// the longest key makes of an event without data.
-	MinMessageBytes = 16 << 10
+	// firedMaxAge is how long a stream that EnsureStreams makes keeps firings.
+	firedMaxAge = 7 * 24 * time.Hour
+	// duplicateWindow is that of the streams that EnsureStreams makes.
+	duplicateWindow = 2 * time.Minute
+	// minMessageBytes is what NATS and the streams must let through: more than the longest key makes of an event
+	// without data.
+	minMessageBytes = 16 << 10
 
-	defaultPrefix        = "timers"
-	defaultStream        = "TIMERS"
 	defaultMinDuplicates = 30 * time.Second
 
 	codeSubjectsOverlap jetstream.ErrorCode = 10065
 )
 
-// Streams names the streams and subjects of timerd. The zero value is the
-// default.
+// Streams says what the streams of timerd are called and how they are made. The zero value is the default.
 type Streams struct {
-	// Prefix is the first part of every subject, "timers" if empty. It may hold
-	// dots, no wildcards.
-	Prefix string
-	// Name is the stream of the firings, "TIMERS" if empty. The retry requests
-	// are in <name>_RETRY and the dead letters in <name>_DEAD.
-	Name string
-	// Replicas is how many servers of a NATS cluster keep each stream that is
-	// made, 1 if zero. A stream that is there already keeps its own number.
+	keys.Names
+	// Replicas is how many servers of a NATS cluster keep each stream that is made, 1 if zero. A stream that is there
+	// already keeps its own number.
 	Replicas int
-	// MinDuplicates is the shortest duplicate window with which a stream of
-	// firings or dead letters is accepted, 30 s if zero. It must be longer than
-	// the lease of a claim: until then a crashed timerd's firings are published
-	// again.
+	// MinDuplicates is the shortest duplicate window with which a stream of firings or dead letters is accepted, 30 s
+	// if zero. It must be longer than the lease of a claim: until then a crashed timerd's firings are published again.
 	MinDuplicates time.Duration
-}
-
-// prefix returns the first part of every subject.
-func (s Streams) prefix() string {
-	if s.Prefix == "" {
-		return defaultPrefix
-	}
-	return s.Prefix
-}
-
-// Fired returns the name of the stream of the firings.
-func (s Streams) Fired() string {
-	if s.Name == "" {
-		return defaultStream
-	}
-	return s.Name
-}
-
-// Retry returns the name of the stream of the retry requests.
-func (s Streams) Retry() string { return s.Fired() + "_RETRY" }
-
-// Dead returns the name of the stream of the dead letters.
-func (s Streams) Dead() string { return s.Fired() + "_DEAD" }
-
-// Subject returns the subject of k's events of the given kind.
-func (s Streams) Subject(k keys.Key, kind string) string { return k.Subject(s.prefix(), kind) }
-
-// SubjectAll returns the wildcard subject of every event of the given kind.
-func (s Streams) SubjectAll(kind string) string { return keys.SubjectAll(s.prefix(), kind) }
-
-func (s Streams) minDuplicates() time.Duration {
-	if s.MinDuplicates == 0 {
-		return defaultMinDuplicates
-	}
-	return s.MinDuplicates
 }
 
 // configs returns the streams as they are made where missing.
@@ -88,23 +44,22 @@ func (s Streams) configs() []jetstream.StreamConfig {
 	common := jetstream.StreamConfig{
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(s.Replicas, 1),
-		Duplicates:  DuplicateWindow,
+		Duplicates:  duplicateWindow,
 		AllowDirect: true,
 	}
 	fired, retry, dead := common, common, common
-	fired.Name, fired.Subjects = s.Fired(), []string{s.SubjectAll(keys.Fired)}
+	fired.Name, fired.Subjects = s.FiredStream(), []string{s.SubjectAll(keys.Fired)}
 	fired.Description = "timerd: firings of timers"
-	fired.MaxAge = FiredMaxAge
-	retry.Name, retry.Subjects = s.Retry(), []string{s.SubjectAll(keys.Retry)}
+	fired.MaxAge = firedMaxAge
+	retry.Name, retry.Subjects = s.RetryStream(), []string{s.SubjectAll(keys.Retry)}
 	retry.Description = "timerd: requests to fire again"
 	retry.Retention = jetstream.WorkQueuePolicy
-	dead.Name, dead.Subjects = s.Dead(), []string{s.SubjectAll(keys.Dead)}
+	dead.Name, dead.Subjects = s.DeadStream(), []string{s.SubjectAll(keys.Dead)}
 	dead.Description = "timerd: dead letters, kept until purged"
 	return []jetstream.StreamConfig{fired, retry, dead}
 }
 
-// StreamFault is one thing that is wrong with a stream, or with what NATS lets
-// through.
+// StreamFault is one thing that is wrong with a stream, or with what NATS lets through.
 type StreamFault struct {
 	Stream  string // "" if it is about the NATS server
 	Problem string
@@ -121,10 +76,9 @@ func (f *StreamFault) Error() string {
 	return fmt.Sprintf("%s: %s; to fix it: %s", where, f.Problem, f.Fix)
 }
 
-// EnsureStreams makes the streams that are missing. It uses one that is there as
-// it is, if it does what timerd needs, and never changes it. Several timerds may
-// call it at the same time. The error joins everything that stands in the way:
-// a StreamFault says how to fix it, any other error is worth another try.
+// EnsureStreams makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
+// and never changes it. Several timerds may call it at the same time. The error joins everything that stands in the
+// way: a StreamFault says how to fix it, any other error is worth another try.
 func EnsureStreams(ctx context.Context, js jetstream.JetStream, s Streams) error {
 	faults := s.serverFaults(js)
 	for _, want := range s.configs() {
@@ -133,9 +87,8 @@ func EnsureStreams(ctx context.Context, js jetstream.JetStream, s Streams) error
 	return errors.Join(slices.DeleteFunc(faults, isWarning)...)
 }
 
-// CheckStreams tells what is wrong with the streams without changing anything.
-// A missing stream is no fault: its name is in missing. The error means that
-// NATS did not answer.
+// CheckStreams tells what is wrong with the streams without changing anything. A missing stream is no fault: its name
+// is in missing. The error means that NATS did not answer.
 func CheckStreams(ctx context.Context, js jetstream.JetStream, s Streams) (faults []*StreamFault, missing []string, err error) {
 	found := s.serverFaults(js)
 	for _, want := range s.configs() {
@@ -158,8 +111,8 @@ func CheckStreams(ctx context.Context, js jetstream.JetStream, s Streams) (fault
 }
 
 func isWarning(err error) bool {
-	var fault *StreamFault
-	return errors.As(err, &fault) && fault.Warning
+	fault, ok := errors.AsType[*StreamFault](err)
+	return ok && fault.Warning
 }
 
 // streamInfo asks for a stream's configuration and state.
@@ -173,10 +126,10 @@ func streamInfo(ctx context.Context, js jetstream.JetStream, name string) (*jets
 
 // serverFaults checks what the connected server lets through.
 func (s Streams) serverFaults(js jetstream.JetStream) []error {
-	if most := js.Conn().MaxPayload(); most > 0 && most < MinMessageBytes {
+	if most := js.Conn().MaxPayload(); most > 0 && most < minMessageBytes {
 		return []error{&StreamFault{
 			Problem: fmt.Sprintf("max_payload is %d bytes, too small for the event of a long key", most),
-			Fix:     fmt.Sprintf("set max_payload to %d or more in the server's configuration", MinMessageBytes),
+			Fix:     fmt.Sprintf("set max_payload to %d or more in the server's configuration", minMessageBytes),
 		}}
 	}
 	return nil
@@ -270,9 +223,10 @@ func (s Streams) faults(want, is jetstream.StreamConfig) []error {
 	if is.DiscardNewPerSubject {
 		add(false, edit+"--no-discard-per-subject", "it refuses messages subject by subject, so one full subject would hold up the timers of all")
 	}
-	if is.MaxMsgSize > 0 && is.MaxMsgSize < MinMessageBytes {
+	if is.MaxMsgSize > 0 && is.MaxMsgSize < minMessageBytes {
 		add(false, edit+"--max-msg-size=-1", "it takes messages of up to %d bytes, too few for the event of a long key", is.MaxMsgSize)
 	}
+	minDuplicates := cmp.Or(s.MinDuplicates, defaultMinDuplicates)
 	limited := is.MaxAge > 0 || is.Discard == jetstream.DiscardOld && (is.MaxMsgs > 0 || is.MaxBytes > 0 || is.MaxMsgsPerSubject > 0)
 	lossless := edit + "--max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1"
 	switch {
@@ -280,9 +234,9 @@ func (s Streams) faults(want, is jetstream.StreamConfig) []error {
 		if limited {
 			add(false, lossless, "its limits drop requests before they are carried out")
 		}
-	case is.Duplicates < s.minDuplicates():
-		add(false, edit+"--dupe-window="+formatDelay(DuplicateWindow),
-			"its duplicate window is %s, want at least %s", formatDelay(is.Duplicates), formatDelay(s.minDuplicates()))
+	case is.Duplicates < minDuplicates:
+		add(false, fmt.Sprintf("%s--dupe-window=%.0fm", edit, duplicateWindow.Minutes()),
+			"its duplicate window is %s, want at least %s", is.Duplicates, minDuplicates)
 	case want.MaxAge == 0 && limited:
 		add(true, lossless, "its limits drop dead letters that nobody has looked at")
 	}
@@ -300,8 +254,7 @@ func retentionFlag(p jetstream.RetentionPolicy) string {
 	return strings.ToLower(p.String())
 }
 
-// covers tells whether a subject with wildcards takes everything that want, with
-// or without wildcards, stands for.
+// covers tells whether a subject with wildcards takes everything that want, with or without wildcards, stands for.
 func covers(subject, want string) bool {
 	s, w := strings.Split(subject, "."), strings.Split(want, ".")
 	for i := range w {

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 )
 
@@ -57,7 +58,7 @@ func TestEnsureStreamsMakesTheStreams(t *testing.T) {
 
 func TestEnsureStreamsWithOtherNames(t *testing.T) {
 	js := testenv.NATS(t).JetStream()
-	s := notify.Streams{Prefix: "acme.timers", Name: "ACME"}
+	s := notify.Streams{Names: keys.Names{Prefix: "acme.timers", Stream: "ACME"}}
 	faults, missing, err := notify.CheckStreams(t.Context(), js, s)
 	if want := []string{"ACME", "ACME_RETRY", "ACME_DEAD"}; len(faults) > 0 || err != nil || !slices.Equal(missing, want) {
 		t.Errorf("CheckStreams finds faults %v, missing %v, error %v, want missing %v", faults, missing, err, want)

@@ -5,27 +5,29 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
-	scanCount = 1000 // keys per SCAN step: about half a millisecond of Redis's time
-	pageCount = 128  // index entries per audit step
+	pageCount = 128 // index entries per audit step
 	forever   = 100 * 365 * 24 * time.Hour
 
+	// auditInterval is how often everything is audited though no gap was noticed.
+	auditInterval = 10 * time.Minute
 	// auditShare is the part of the time that audits may take at most while they
 	// stand in for events, or follow slots that move one after the other.
 	auditShare = 10
 
-	// reasonTakenOver is the reason of an audit of partitions that came from another
-	// server of a cluster.
+	// reasonTakenOver is the reason of an audit of partitions that came from another server of a cluster.
 	reasonTakenOver = "slots moved"
 )
 
 // audit audits at start, after every gap, and regularly.
 func (r *Reconciler) audit(ctx context.Context) {
-	reason, backoff := "start", minBackoff
+	retry := r.newBackoff()
+	reason := "start"
 	for {
 		began := time.Now()
 		r.auditing.Store(true)
@@ -35,63 +37,52 @@ func (r *Reconciler) audit(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		wait := backoff
-		if schedule.IsMoving(err) {
-			wait = max(backoff, (auditShare-1)*took)
-		}
+		var wait time.Duration
+		next := "regular"
 		if err == nil {
-			backoff = minBackoff
-			r.mu.Lock()
-			incomplete := r.incomplete
-			r.mu.Unlock()
-			wait = r.AuditInterval
-			if incomplete {
-				wait = max(r.SweepInterval, (auditShare-1)*took)
-			}
-			if reason != "regular" && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
-				r.Logger.Info("audited", "reason", reason, "adopted", seen.Adopted,
-					"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "took", took)
-			}
-			r.OnAudit(reason, seen, took)
+			retry.Succeed()
+			r.report(reason, seen, took)
+			wait = r.untilAudit(took)
 		} else {
-			if backoff == minBackoff {
-				r.Logger.Warn("audit failed; trying again", "err", err, "reason", reason, "delay", backoff)
+			wait, next = retry.Fail("audit failed; trying again", err, "reason", reason), reason
+			if schedule.IsMoving(err) {
+				wait = max(wait, (auditShare-1)*took)
 			}
-			backoff = min(2*backoff, maxBackoff)
 		}
-		next := reason
-		if err == nil {
-			next = "regular"
-		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case next = <-r.gaps:
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		if next == reasonTakenOver && !r.pause(ctx, (auditShare-1)*took) {
+		if next == reasonTakenOver && !backoff.Sleep(ctx, (auditShare-1)*took) {
 			return
 		}
 		reason = next
 	}
 }
 
-// pause waits, and tells whether ctx goes on.
-func (r *Reconciler) pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
+// untilAudit returns how long to wait for the next audit after one that took some time.
+func (r *Reconciler) untilAudit(took time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.incomplete {
+		return max(r.SweepInterval, (auditShare-1)*took)
 	}
+	return auditInterval
 }
 
-// auditOnce adopts the keys of the namespaces that the index lacks, and takes
-// out of the index what has lost its key. It goes on past partitions that are
-// moving, and returns an error for them at the end.
+// report tells of an audit.
+func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Duration) {
+	if reason != "regular" && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
+		r.Logger.Info("audited", "reason", reason, "adopted", seen.Adopted,
+			"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "took", took)
+	}
+	r.OnAudit(reason, seen, took)
+}
+
+// auditOnce adopts the keys of the namespaces that the index lacks, and takes out of the index what has lost its key.
+// It goes on past partitions that are moving, and returns an error for them at the end.
 func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
 	var seen schedule.Observed
 	var moving error
@@ -100,11 +91,11 @@ func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
 	} else if err != nil {
 		return seen, fmt.Errorf("audit the keys: %w", err)
 	}
-	mayEvict, err := r.schedule.MayEvict(ctx)
+	mayEvict, err := r.node.MayEvict(ctx)
 	if err != nil {
 		return seen, fmt.Errorf("audit the index: %w", err)
 	}
-	found, err := r.schedule.Survey(ctx, forever, r.Lease)
+	found, err := r.node.ScanDue(ctx, forever, r.Lease)
 	if err != nil {
 		return seen, fmt.Errorf("audit the index: %w", err)
 	}
@@ -121,7 +112,7 @@ func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
 
 func (r *Reconciler) auditPartition(ctx context.Context, p keys.Partition, mayEvict bool, seen *schedule.Observed) error {
 	for cursor := uint64(0); ; {
-		next, page, err := r.schedule.AuditPage(ctx, p, cursor, pageCount, mayEvict)
+		next, page, err := r.node.AuditPage(ctx, p, cursor, pageCount, mayEvict)
 		if err != nil {
 			return err
 		}
@@ -132,12 +123,12 @@ func (r *Reconciler) auditPartition(ctx context.Context, p keys.Partition, mayEv
 	}
 }
 
-// adoptAll hands every key of the namespaces to the schedule as touched.
+// adoptAll hands every key of the namespaces to the schedule as audited.
 func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) error {
 	var hints []schedule.Hint
 	var moving error
 	flush := func() error {
-		got, err := r.schedule.Observe(ctx, hints, r.since.Load(), 0)
+		got, err := r.node.Observe(ctx, hints, time.Time{})
 		if schedule.IsMoving(err) {
 			moving, err = err, nil
 		}
@@ -146,15 +137,11 @@ func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) erro
 		}
 		hints = hints[:0]
 		seen.Add(got)
-		r.Observed(got)
+		r.WakeFor(got)
 		return nil
 	}
-	for cursor := uint64(0); ; {
-		found, next, err := r.rdb.Scan(ctx, cursor, r.glob(), scanCount).Result()
-		if err != nil {
-			return err
-		}
-		for _, name := range found {
+	err := r.node.ScanKeys(ctx, r.glob(), func(names []string) error {
+		for _, name := range names {
 			key, err := keys.Parse(name)
 			if err != nil || !r.namespaces.Match(key) {
 				continue
@@ -166,13 +153,15 @@ func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) erro
 				}
 			}
 		}
-		if cursor = next; cursor == 0 {
-			if err := flush(); err != nil {
-				return err
-			}
-			return moving
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	if err := flush(); err != nil {
+		return err
+	}
+	return moving
 }
 
 // glob returns a pattern that all keys of the namespaces match.
@@ -183,8 +172,8 @@ func (r *Reconciler) glob() string {
 	return keys.Namespace{}.Glob()
 }
 
-// Observed wakes the reconciler for what a batch of hints brought.
-func (r *Reconciler) Observed(seen schedule.Observed) {
+// WakeFor wakes the reconciler for what a batch of hints brought.
+func (r *Reconciler) WakeFor(seen schedule.Observed) {
 	for _, h := range seen.Heads {
 		r.Wake(h.Partition, h.Due)
 	}

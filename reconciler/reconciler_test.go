@@ -18,8 +18,8 @@ import (
 
 const bound = 20 * time.Second
 
-// outlet takes firings over and settles them. It can be shut.
-type outlet struct {
+// settlingPublisher takes firings over and settles them without publishing anything. It can be shut.
+type settlingPublisher struct {
 	t        testing.TB
 	schedule *schedule.Schedule
 
@@ -28,10 +28,10 @@ type outlet struct {
 	taken []schedule.Firing
 }
 
-func (o *outlet) Wait(ctx context.Context) error {
-	o.mu.Lock()
-	shut := o.shut
-	o.mu.Unlock()
+func (p *settlingPublisher) Wait(ctx context.Context) error {
+	p.mu.Lock()
+	shut := p.shut
+	p.mu.Unlock()
 	if shut == nil {
 		return nil
 	}
@@ -43,48 +43,48 @@ func (o *outlet) Wait(ctx context.Context) error {
 	}
 }
 
-func (o *outlet) Publish(ctx context.Context, firings []schedule.Firing) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (p *settlingPublisher) Publish(ctx context.Context, firings []schedule.Firing) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, f := range firings {
-		if f.ClaimedAt.UnixMilli() < f.Due {
-			o.t.Errorf("%s fired at %d, before it was due at %d", f.Key, f.ClaimedAt.UnixMilli(), f.Due)
+		if schedule.MillisOf(f.ClaimedAt) < f.Due {
+			p.t.Errorf("%s fired at %d, before it was due at %d", f.Key, f.ClaimedAt.UnixMilli(), f.Due)
 		}
 	}
-	o.taken = append(o.taken, firings...)
-	return o.schedule.Settle(ctx, firings)
+	p.taken = append(p.taken, firings...)
+	return p.schedule.Settle(ctx, firings)
 }
 
-func (o *outlet) close() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.shut = make(chan struct{})
+func (p *settlingPublisher) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shut = make(chan struct{})
 }
 
-func (o *outlet) open() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	close(o.shut)
-	o.shut = nil
+func (p *settlingPublisher) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.shut)
+	p.shut = nil
 }
 
 // fired returns "key trigger" of what was taken over, in order.
-func (o *outlet) fired() []string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (p *settlingPublisher) fired() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var out []string
-	for _, f := range o.taken {
+	for _, f := range p.taken {
 		out = append(out, fmt.Sprintf("%s %s", f.Key, f.Trigger))
 	}
 	return out
 }
 
 // awaits waits until these firings, in any order, were taken over.
-func (o *outlet) awaits(want ...string) {
-	o.t.Helper()
+func (p *settlingPublisher) awaits(want ...string) {
+	p.t.Helper()
 	slices.Sort(want)
-	testenv.Eventually(o.t, bound, func() error {
-		got := o.fired()
+	testenv.Eventually(p.t, bound, func() error {
+		got := p.fired()
 		slices.Sort(got)
 		if slices.Equal(got, want) {
 			return nil
@@ -93,14 +93,16 @@ func (o *outlet) awaits(want ...string) {
 	}, "firings")
 }
 
-type bench struct {
-	t      testing.TB
-	server *testenv.RedisServer
-	rdb    *redis.Client
-	outlet *outlet
+// fixture is a schedule on a Redis of its own and a publisher without NATS.
+type fixture struct {
+	t         testing.TB
+	server    *testenv.RedisServer
+	rdb       *redis.Client
+	node      *schedule.Node
+	publisher *settlingPublisher
 }
 
-func newBench(t testing.TB) *bench {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	testenv.NoLeaks(t)
 	server := testenv.Redis(t)
@@ -109,18 +111,22 @@ func newBench(t testing.TB) *bench {
 	if err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &bench{t: t, server: server, rdb: rdb, outlet: &outlet{t: t, schedule: s}}
+	nodes, err := s.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fixture{t: t, server: server, rdb: rdb, node: nodes[0], publisher: &settlingPublisher{t: t, schedule: s}}
 }
 
 // start runs a reconciler until stop is called or the test ends.
-func (b *bench) start(instance string, configure ...func(*reconciler.Reconciler)) (r *reconciler.Reconciler, stop func()) {
-	b.t.Helper()
-	r = reconciler.New(b.outlet.schedule, b.outlet, b.rdb, keys.Namespaces{{}}, instance)
+func (f *fixture) start(instance string, configure ...func(*reconciler.Reconciler)) (r *reconciler.Reconciler, stop func()) {
+	f.t.Helper()
+	r = reconciler.New(f.node, f.publisher, keys.Namespaces{{}}, instance)
 	r.SweepInterval = 100 * time.Millisecond
 	for _, c := range configure {
 		c(r)
 	}
-	ctx, cancel := context.WithCancel(b.t.Context())
+	ctx, cancel := context.WithCancel(f.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -130,71 +136,71 @@ func (b *bench) start(instance string, configure ...func(*reconciler.Reconciler)
 		cancel()
 		<-done
 	}
-	b.t.Cleanup(stop)
+	f.t.Cleanup(stop)
 	return r, stop
 }
 
 // set sets a timer and returns when it is due.
-func (b *bench) set(key string, delay time.Duration) int64 {
-	b.t.Helper()
-	due, err := b.rdb.FCall(b.t.Context(), "timer_set", []string{key}, "p", "PX", delay.Milliseconds()).Int64()
+func (f *fixture) set(key string, delay time.Duration) schedule.Millis {
+	f.t.Helper()
+	due, err := f.rdb.FCall(f.t.Context(), "timer_set", []string{key}, "p", "PX", delay.Milliseconds()).Int64()
 	if err != nil {
-		b.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	return due
+	return schedule.Millis(due)
 }
 
-// past waits until the server's clock is past the given unix ms.
-func (b *bench) past(ms int64) {
-	b.t.Helper()
-	testenv.Eventually(b.t, bound, func() bool { return b.rdb.Time(b.t.Context()).Val().UnixMilli() > ms }, "the time to pass")
+// past waits until the server's clock is past a time.
+func (f *fixture) past(at schedule.Millis) {
+	f.t.Helper()
+	testenv.Eventually(f.t, bound, func() bool { return schedule.MillisOf(f.rdb.Time(f.t.Context()).Val()) > at }, "the time to pass")
 }
 
 func slowSweeps(r *reconciler.Reconciler) { r.SweepInterval = time.Hour }
 
 func TestWakesAtTheDueTime(t *testing.T) {
-	b := newBench(t)
-	r, _ := b.start("a", slowSweeps)
-	r.Wake(keys.Single, b.set("a:b:c:1", 400*time.Millisecond))
-	r.Wake(keys.Single, b.set("a:b:c:2", 200*time.Millisecond))
+	f := newFixture(t)
+	r, _ := f.start("a", slowSweeps)
+	r.Wake(keys.Single, f.set("a:b:c:1", 400*time.Millisecond))
+	r.Wake(keys.Single, f.set("a:b:c:2", 200*time.Millisecond))
 	r.Wake(keys.Single, -1)
-	b.outlet.awaits("a:b:c:1 deadline", "a:b:c:2 deadline")
+	f.publisher.awaits("a:b:c:1 deadline", "a:b:c:2 deadline")
 	// The next one is known from the last claim.
-	b.set("a:b:c:3", 100*time.Millisecond)
+	f.set("a:b:c:3", 100*time.Millisecond)
 	r.Wake(keys.Single, 0)
-	b.outlet.awaits("a:b:c:1 deadline", "a:b:c:2 deadline", "a:b:c:3 deadline")
+	f.publisher.awaits("a:b:c:1 deadline", "a:b:c:2 deadline", "a:b:c:3 deadline")
 }
 
 func TestSweepsRecoverWhatNobodyAnnounced(t *testing.T) {
-	b := newBench(t)
-	b.past(b.set("a:b:c:downtime", 10*time.Millisecond))
-	b.start("a")
-	b.outlet.awaits("a:b:c:downtime sweep")
-	b.set("a:b:c:silent", 10*time.Millisecond)
-	b.outlet.awaits("a:b:c:downtime sweep", "a:b:c:silent sweep")
+	f := newFixture(t)
+	f.past(f.set("a:b:c:downtime", 10*time.Millisecond))
+	f.start("a")
+	f.publisher.awaits("a:b:c:downtime sweep")
+	f.set("a:b:c:silent", 10*time.Millisecond)
+	f.publisher.awaits("a:b:c:downtime sweep", "a:b:c:silent sweep")
 }
 
 func TestClaimsNothingWhileItCannotPublish(t *testing.T) {
-	b := newBench(t)
-	b.outlet.close()
-	r, _ := b.start("a")
+	f := newFixture(t)
+	f.publisher.close()
+	r, _ := f.start("a")
 	for i := range 5 {
-		r.Wake(keys.Single, b.set(fmt.Sprintf("a:b:c:%d", i), 10*time.Millisecond))
+		r.Wake(keys.Single, f.set(fmt.Sprintf("a:b:c:%d", i), 10*time.Millisecond))
 	}
-	b.past(b.set("a:b:c:last", 300*time.Millisecond))
-	if n := b.rdb.ZCard(t.Context(), keys.Single.Due()).Val(); n != 6 {
+	f.past(f.set("a:b:c:last", 300*time.Millisecond))
+	if n := f.rdb.ZCard(t.Context(), keys.Single.Due()).Val(); n != 6 {
 		t.Errorf("%d timers wait in due, want all 6", n)
 	}
-	b.outlet.open()
-	testenv.Eventually(t, bound, func() bool { return len(b.outlet.fired()) == 6 }, "all to fire")
+	f.publisher.open()
+	testenv.Eventually(t, bound, func() bool { return len(f.publisher.fired()) == 6 }, "all to fire")
 }
 
 func TestDrainsASpikeInBatches(t *testing.T) {
-	b := newBench(t)
-	r, _ := b.start("a")
+	f := newFixture(t)
+	r, _ := f.start("a")
 	const n = 20 * schedule.MaxClaim
-	at := b.rdb.Time(t.Context()).Val().Add(time.Second).UnixMilli()
-	_, err := b.rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+	at := f.rdb.Time(t.Context()).Val().Add(time.Second).UnixMilli()
+	_, err := f.rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
 		for i := range n {
 			pipe.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("a:b:c:%d", i)}, "p", "PXAT", at)
 		}
@@ -203,85 +209,85 @@ func TestDrainsASpikeInBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Wake(keys.Single, at)
-	testenv.Eventually(t, bound, func() bool { return len(b.outlet.fired()) >= n }, "all to fire")
+	r.Wake(keys.Single, schedule.Millis(at))
+	testenv.Eventually(t, bound, func() bool { return len(f.publisher.fired()) >= n }, "all to fire")
 	seen := map[string]bool{}
-	for _, f := range b.outlet.fired() {
+	for _, f := range f.publisher.fired() {
 		seen[f] = true
 	}
-	if len(seen) != n || len(b.outlet.fired()) != n {
-		t.Errorf("%d firings of %d timers, want %d once each", len(b.outlet.fired()), len(seen), n)
+	if len(seen) != n || len(f.publisher.fired()) != n {
+		t.Errorf("%d firings of %d timers, want %d once each", len(f.publisher.fired()), len(seen), n)
 	}
 }
 
 func TestSeveralShareTheWork(t *testing.T) {
-	b := newBench(t)
-	a, stopA := b.start("a")
-	c, _ := b.start("c")
+	f := newFixture(t)
+	a, stopA := f.start("a")
+	c, _ := f.start("c")
 	const n = 300
 	for i := range n {
-		due := b.set(fmt.Sprintf("a:b:c:%d", i), time.Duration(i)*3*time.Millisecond+time.Millisecond)
+		due := f.set(fmt.Sprintf("a:b:c:%d", i), time.Duration(i)*3*time.Millisecond+time.Millisecond)
 		a.Wake(keys.Single, due)
 		c.Wake(keys.Single, due)
 		if i == n/2 {
 			stopA()
 		}
 	}
-	testenv.Eventually(t, bound, func() bool { return len(b.outlet.fired()) >= n }, "all to fire")
-	if got := len(b.outlet.fired()); got != n {
+	testenv.Eventually(t, bound, func() bool { return len(f.publisher.fired()) >= n }, "all to fire")
+	if got := len(f.publisher.fired()); got != n {
 		t.Errorf("%d firings, want %d", got, n)
 	}
 }
 
 func TestAuditsAdoptAndCancel(t *testing.T) {
-	b := newBench(t)
+	f := newFixture(t)
 	ctx := t.Context()
 	for i := range 300 {
-		b.rdb.Set(ctx, fmt.Sprintf("a:b:c:%d", i), "p", time.Hour)
+		f.rdb.Set(ctx, fmt.Sprintf("a:b:c:%d", i), "p", time.Hour)
 	}
-	b.rdb.Set(ctx, "a:b:c:persistent", "p", 0)
-	b.rdb.Set(ctx, "a:b:foreign", "p", time.Hour)
+	f.rdb.Set(ctx, "a:b:c:persistent", "p", 0)
+	f.rdb.Set(ctx, "a:b:foreign", "p", time.Hour)
 	audits := make(chan schedule.Observed, 100)
-	r, _ := b.start("a", func(r *reconciler.Reconciler) {
+	r, _ := f.start("a", func(r *reconciler.Reconciler) {
 		r.OnAudit = func(_ string, seen schedule.Observed, _ time.Duration) { audits <- seen }
 	})
 	if seen := <-audits; seen.Adopted != 300 {
 		t.Errorf("first audit: %+v, want 300 adopted", seen)
 	}
-	b.rdb.Del(ctx, "a:b:c:7")
-	b.rdb.Expire(ctx, "a:b:c:8", 2*time.Hour)
-	b.rdb.Persist(ctx, "a:b:c:9")
-	b.rdb.Set(ctx, "a:b:c:new", "p", 300*time.Millisecond)
+	f.rdb.Del(ctx, "a:b:c:7")
+	f.rdb.Expire(ctx, "a:b:c:8", 2*time.Hour)
+	f.rdb.Persist(ctx, "a:b:c:9")
+	f.rdb.Set(ctx, "a:b:c:new", "p", 300*time.Millisecond)
 	r.Gap("test")
 	if seen := <-audits; seen.Adopted != 1 || seen.Cancelled != 2 || seen.Rescheduled != 1 {
 		t.Errorf("second audit: %+v, want 1 adopted, 2 cancelled, 1 rescheduled", seen)
 	}
 	// What an audit adopts is waited for.
-	b.outlet.awaits("a:b:c:new deadline")
+	f.publisher.awaits("a:b:c:new deadline")
 }
 
 func TestAuditsReplaceMissingEvents(t *testing.T) {
-	b := newBench(t)
-	r, _ := b.start("a")
+	f := newFixture(t)
+	r, _ := f.start("a")
 	r.SetComplete(false)
 	for i := range 3 {
-		b.rdb.Set(t.Context(), fmt.Sprintf("a:b:c:%d", i), "p", 700*time.Millisecond)
+		f.rdb.Set(t.Context(), fmt.Sprintf("a:b:c:%d", i), "p", 700*time.Millisecond)
 	}
-	b.outlet.awaits("a:b:c:0 deadline", "a:b:c:1 deadline", "a:b:c:2 deadline")
+	f.publisher.awaits("a:b:c:0 deadline", "a:b:c:1 deadline", "a:b:c:2 deadline")
 }
 
 func TestGoesOnAfterRedisWasAway(t *testing.T) {
-	b := newBench(t)
-	r, _ := b.start("a")
-	r.Wake(keys.Single, b.set("a:b:c:1", 10*time.Millisecond))
-	b.outlet.awaits("a:b:c:1 deadline")
-	r.Wake(keys.Single, b.set("a:b:c:2", 300*time.Millisecond))
-	b.server.Kill()
-	b.server.Start()
-	testenv.Eventually(t, bound, func() bool { return len(b.outlet.fired()) == 2 }, "the second to fire")
-	b.rdb.FunctionFlush(t.Context())
+	f := newFixture(t)
+	r, _ := f.start("a")
+	r.Wake(keys.Single, f.set("a:b:c:1", 10*time.Millisecond))
+	f.publisher.awaits("a:b:c:1 deadline")
+	r.Wake(keys.Single, f.set("a:b:c:2", 300*time.Millisecond))
+	f.server.Kill()
+	f.server.Start()
+	testenv.Eventually(t, bound, func() bool { return len(f.publisher.fired()) == 2 }, "the second to fire")
+	f.rdb.FunctionFlush(t.Context())
 	testenv.Eventually(t, bound, func() bool {
-		return b.rdb.FCall(t.Context(), "timer_set", []string{"a:b:c:3"}, "p", "PX", 1).Err() == nil
+		return f.rdb.FCall(t.Context(), "timer_set", []string{"a:b:c:3"}, "p", "PX", 1).Err() == nil
 	}, "the library to be loaded again")
-	testenv.Eventually(t, bound, func() bool { return len(b.outlet.fired()) == 3 }, "the third to fire")
+	testenv.Eventually(t, bound, func() bool { return len(f.publisher.fired()) == 3 }, "the third to fire")
 }

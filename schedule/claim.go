@@ -13,13 +13,18 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Claimed is the outcome of a claim.
-type Claimed struct {
+// ClaimRequest is a partition to claim from.
+type ClaimRequest struct {
+	Partition keys.Partition
+	Known     Millis // the first due time that the caller knew of: what was due before fires by TriggerSweep
+}
+
+// ClaimResult is the outcome of a claim.
+type ClaimResult struct {
 	Partition   keys.Partition
 	Firings     []Firing
 	At          time.Time // the Redis server's clock at the claim
-	Sent        time.Time // the local instant before the claim was sent
-	Next        int64     // unix ms from when on there is something to claim; 0 at once, -1 nothing known
+	Next        Millis    // from when on there is something to claim; AtOnce, or Nothing that is known
 	Untidy      bool      // more tombstones are to be removed: claim again when idle
 	Rescheduled int       // timers that were due but whose key had got a later TTL
 	Cancelled   int       // timers that were due but whose key had lost its TTL
@@ -27,62 +32,50 @@ type Claimed struct {
 	Err         error     // why the claim failed; then the rest is empty
 }
 
-// Claim takes up to MaxClaim firings under a lease: what is owed, what somebody
-// claimed whose lease ran out, and what is due. known is the first due time
-// that the caller knew of: earlier ones have the trigger sweep. since is as for
-// Observe. Firings that a
-// crashed or failed caller does not settle can be claimed again when the lease
-// is over; so can those of a claim whose reply was lost.
-func (s *Schedule) Claim(ctx context.Context, p keys.Partition, lease time.Duration, known, since int64) (Claimed, error) {
-	c := s.ClaimEach(ctx, []Want{{p, known, since}}, lease)[0]
-	return c, c.Err
-}
-
-// Want is a partition to claim from.
-type Want struct {
-	Partition    keys.Partition
-	Known, Since int64 // see Claim
-}
-
-// ClaimEach claims from several partitions at a time, up to MaxClaim firings from
-// each. The outcomes are in the order of wants. An error for one partition says
-// nothing about the others.
-func (s *Schedule) ClaimEach(ctx context.Context, wants []Want, lease time.Duration) []Claimed {
-	calls := make([]call, len(wants))
-	for i, w := range wants {
-		calls[i] = call{w.Partition, []any{lease.Milliseconds(), MaxClaim, maxClaimBytes, w.Since}}
+// Claim takes firings under a lease, up to MaxClaim from each of several partitions: what is owed, what somebody claimed whose
+// lease ran out, and what is due. The results are in the order of the requests; an error for one says nothing about the
+// others. Firings that a crashed or failed caller does not settle can be claimed again when the lease is over; so can those of
+// a claim whose reply was lost.
+func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
+	calls := make([]call, len(requests))
+	for i, r := range requests {
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, maxClaimBytes, int64(n.partitionHeardSince(r.Partition))}}
 	}
 	sent := time.Now()
-	replies := s.run(ctx, s.scripts.claim, calls)
-	all := make([]Claimed, 0, len(wants))
-	for i, w := range wants {
-		c, err := s.readClaim(ctx, w, lease, sent, replies[i])
+	replies := n.schedule.run(ctx, n.schedule.scripts.claim, calls)
+	received := time.Now()
+	results := make([]ClaimResult, 0, len(requests))
+	for i, r := range requests {
+		result, err := n.readClaim(ctx, r, lease, sent, replies[i])
 		if err != nil {
-			c = Claimed{Err: fmt.Errorf("schedule: claim: %w", err)}
+			result = ClaimResult{Err: fmt.Errorf("schedule: claim: %w", err)}
+		} else {
+			n.clock.read(result.At, sent, received)
 		}
-		c.Partition = w.Partition
-		all = append(all, c)
+		result.Partition = r.Partition
+		results = append(results, result)
 	}
-	return all
+	return results
 }
 
 // readClaim reads the reply to a claim and removes what is corrupt.
-func (s *Schedule) readClaim(ctx context.Context, want Want, lease time.Duration, sent time.Time, cmd *redis.Cmd) (Claimed, error) {
+func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent time.Time, cmd *redis.Cmd) (ClaimResult, error) {
 	reply, err := cmd.Slice()
 	if err != nil {
-		return Claimed{}, err
+		return ClaimResult{}, err
 	}
-	p := want.Partition
+	p := request.Partition
 	const fixed = 6
 	if len(reply) < fixed || (len(reply)-fixed)%3 != 0 {
-		return Claimed{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
+		return ClaimResult{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
 	at, err := redisTime(reply[0], reply[1])
 	if err != nil {
-		return Claimed{}, err
+		return ClaimResult{}, err
 	}
-	c := Claimed{At: at, Sent: sent, Firings: make([]Firing, 0, (len(reply)-fixed)/3)}
-	c.Next, _ = reply[2].(int64)
+	c := ClaimResult{At: at, Firings: make([]Firing, 0, (len(reply)-fixed)/3)}
+	next, _ := reply[2].(int64)
+	c.Next = Millis(next)
 	untidy, _ := reply[3].(int64)
 	c.Untidy = untidy == 1
 	rescheduled, _ := reply[4].(int64)
@@ -104,20 +97,20 @@ func (s *Schedule) readClaim(ctx context.Context, want Want, lease time.Duration
 		switch {
 		case how == "r":
 			f.Trigger = TriggerReclaim
-		case f.Trigger == "" && how == "d" && f.Due < want.Known:
+		case f.Trigger == "" && how == "d" && f.Due < request.Known:
 			f.Trigger = TriggerSweep
 		case f.Trigger == "":
 			f.Trigger = TriggerDeadline
 		}
 		c.Firings = append(c.Firings, f)
 	}
-	if err := s.Settle(ctx, corrupt); err != nil {
+	if err := n.schedule.Settle(ctx, corrupt); err != nil {
 		c.Corrupt = append(c.Corrupt, err)
 	}
 	return c, nil
 }
 
-// newFiring reads a ref and a record, as timerd.lua writes them.
+// newFiring reads a ref and a record, as the scripts write them.
 func newFiring(ref, record string) (Firing, error) {
 	due, rest, ok1 := strings.Cut(ref, ":")
 	attempt, key, ok2 := strings.Cut(rest, ":")
@@ -130,9 +123,11 @@ func newFiring(ref, record string) (Firing, error) {
 	if f.Key, err = keys.Parse(key); err != nil {
 		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
 	}
-	if f.Due, err = strconv.ParseInt(due, 10, 64); err != nil {
+	ms, err := strconv.ParseInt(due, 10, 64)
+	if err != nil {
 		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
 	}
+	f.Due = Millis(ms)
 	if attempt != "" {
 		if f.Attempt, err = strconv.Atoi(attempt); err != nil {
 			return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
@@ -170,68 +165,4 @@ func redisTime(seconds, micros any) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("unexpected server time: %w", err)
 	}
 	return time.Unix(sec, usec*1000), nil
-}
-
-// Settle forgets firings that NATS has acknowledged, whoever holds their claim
-// by now. It is safe to repeat; after an error it may have happened or not. An
-// error that concerns only some of them is a *PartError.
-func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
-	err := s.onEach(ctx, s.scripts.settle, firings, func(f *Firing) []any { return []any{f.Ref} })
-	if err != nil {
-		return fmt.Errorf("schedule: settle %d firings: %w", len(firings), err)
-	}
-	return nil
-}
-
-// Release gives claims back unpublished, so that anybody may claim them at
-// once. Claims that somebody else has taken meanwhile stay theirs. It is safe
-// to repeat. Errors are as those of Settle.
-func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
-	err := s.onEach(ctx, s.scripts.release, firings, func(f *Firing) []any { return []any{f.Ref, f.leaseEnd()} })
-	if err != nil {
-		return fmt.Errorf("schedule: release %d firings: %w", len(firings), err)
-	}
-	return nil
-}
-
-// PartError says that a step failed for some of the firings that it was about.
-type PartError struct {
-	Left []Firing // those that it failed for
-	Err  error    // why it failed for one of them
-}
-
-func (e *PartError) Error() string { return fmt.Sprintf("%d of them failed: %v", len(e.Left), e.Err) }
-
-// Unwrap returns why the step failed.
-func (e *PartError) Unwrap() error { return e.Err }
-
-// onEach runs a script once for each partition of the firings, with what args
-// returns for each firing.
-func (s *Schedule) onEach(ctx context.Context, script *redis.Script, firings []Firing, args func(*Firing) []any) error {
-	var calls []call
-	var members [][]Firing
-	at := map[keys.Partition]int{}
-	for i := range firings {
-		f := &firings[i]
-		n, ok := at[f.Partition]
-		if !ok {
-			n = len(calls)
-			at[f.Partition] = n
-			calls, members = append(calls, call{p: f.Partition}), append(members, nil)
-		}
-		calls[n].args, members[n] = append(calls[n].args, args(f)...), append(members[n], *f)
-	}
-	var failed PartError
-	for i, reply := range s.run(ctx, script, calls) {
-		if err := reply.Err(); err != nil {
-			failed.Left, failed.Err = append(failed.Left, members[i]...), err
-		}
-	}
-	switch {
-	case failed.Err == nil:
-		return nil
-	case len(failed.Left) == len(firings):
-		return failed.Err
-	}
-	return &failed
 }

@@ -43,33 +43,42 @@ func (x *clusterIndex) set(key, payload string, delay time.Duration) {
 	}
 }
 
-// shards returns the parts of the schedule on the masters.
-func (x *clusterIndex) shards() []*schedule.Shard {
-	x.t.Helper()
-	masters, err := x.Masters(x.t.Context())
+// nodes returns the nodes of a schedule, which have heard every event since they got their partitions.
+func nodes(t testing.TB, s *schedule.Schedule) []*schedule.Node {
+	t.Helper()
+	all, err := s.Nodes(t.Context())
 	if err != nil {
-		x.t.Fatal(err)
+		t.Fatal(err)
 	}
-	var all []*schedule.Shard
-	for _, m := range masters {
-		server, ok := m.Server.(*redis.Client)
-		if !ok {
-			x.t.Fatalf("client of a master: %T", m.Server)
-		}
-		shard := x.Shard(server)
-		if came, err := shard.SetPartitions(x.t.Context(), m.Partitions); err != nil || came != len(m.Partitions) {
-			x.t.Fatalf("%d of %d partitions came: %v", came, len(m.Partitions), err)
-		}
-		all = append(all, shard)
+	for _, n := range all {
+		n.HearSince(0)
 	}
 	return all
 }
 
-// survey adds up what the masters have.
-func (x *clusterIndex) survey(within time.Duration) (found schedule.Surveyed) {
+// nodeOf returns the node that has a partition.
+func nodeOf(t testing.TB, s *schedule.Schedule, p keys.Partition) *schedule.Node {
+	t.Helper()
+	for _, n := range nodes(t, s) {
+		if n.Owns(p) {
+			return n
+		}
+	}
+	t.Fatalf("no node has partition %s", p)
+	return nil
+}
+
+// claimFrom claims from one partition.
+func claimFrom(ctx context.Context, n *schedule.Node, p keys.Partition, lease time.Duration) ([]schedule.Firing, error) {
+	c := n.Claim(ctx, []schedule.ClaimRequest{{Partition: p}}, lease)[0]
+	return c.Firings, c.Err
+}
+
+// scan adds up what the nodes have.
+func (x *clusterIndex) scan(within time.Duration) (found schedule.DueScan) {
 	x.t.Helper()
-	for _, shard := range x.shards() {
-		part, err := shard.Survey(x.t.Context(), within, time.Minute)
+	for _, n := range nodes(x.t, x.Schedule) {
+		part, err := n.ScanDue(x.t.Context(), within, time.Minute)
 		if err != nil {
 			x.t.Fatal(err)
 		}
@@ -81,8 +90,20 @@ func (x *clusterIndex) survey(within time.Duration) (found schedule.Surveyed) {
 	return found
 }
 
+// counts returns how many timers of a partition are pending, and how many firings owed or claimed.
+func (x *clusterIndex) counts(p keys.Partition) (pending, firing int64) {
+	x.t.Helper()
+	pending, err1 := x.rdb.ZCard(x.t.Context(), p.Due()).Result()
+	firing, err2 := x.rdb.ZCard(x.t.Context(), p.Firing()).Result()
+	if err := errors.Join(err1, err2); err != nil {
+		x.t.Fatal(err)
+	}
+	return pending, firing
+}
+
 // Timers lie in the slots of their keys, and take every step there.
 func TestClusterTimers(t *testing.T) {
+	t.Parallel()
 	x := newClusterIndex(t)
 	ctx := t.Context()
 	const n = 500
@@ -98,12 +119,12 @@ func TestClusterTimers(t *testing.T) {
 	for i := range n {
 		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: fmt.Sprintf("app%d:{%d}:t:%d", i%3, i%50, i)})
 	}
-	seen, err := x.Observe(ctx, hints, 0, 0)
+	seen, err := nodes(t, x.Schedule)[0].Observe(ctx, hints, time.Time{})
 	if err != nil || seen.Adopted != n/2 || len(seen.Heads) != 50 {
 		t.Fatalf("observed %d adopted, %d heads, %v; want %d and 50", seen.Adopted, len(seen.Heads), err, n/2)
 	}
-	if found := x.survey(time.Hour); found.Pending != n || len(found.Heads) != 50 || len(found.Moving) != 0 {
-		t.Errorf("survey: %d pending in %d partitions, want %d in 50", found.Pending, len(found.Heads), n)
+	if found := x.scan(time.Hour); found.Pending != n || len(found.Heads) != 50 || len(found.Moving) != 0 {
+		t.Errorf("scan: %d pending in %d partitions, want %d in 50", found.Pending, len(found.Heads), n)
 	}
 	var listed []int64
 	err = x.List(ctx, keys.Namespace{}, func(p schedule.Pending) bool {
@@ -114,8 +135,8 @@ func TestClusterTimers(t *testing.T) {
 		t.Errorf("listed %d timers, in order %v, %v; want %d", len(listed), slices.IsSorted(listed), err, n)
 	}
 	var apps []string
-	for _, shard := range x.shards() {
-		some, err := shard.Apps(ctx)
+	for _, node := range nodes(t, x.Schedule) {
+		some, err := node.Apps(ctx)
 		if err != nil {
 			t.Error(err)
 		}
@@ -126,12 +147,12 @@ func TestClusterTimers(t *testing.T) {
 	}
 	fired := map[string]int{}
 	testenv.Eventually(t, 20*time.Second, func() error {
-		var wants []schedule.Want
-		for _, h := range x.survey(0).Heads {
-			wants = append(wants, schedule.Want{Partition: h.Partition})
+		var requests []schedule.ClaimRequest
+		for _, h := range x.scan(0).Heads {
+			requests = append(requests, schedule.ClaimRequest{Partition: h.Partition})
 		}
 		var all []schedule.Firing
-		for _, c := range x.ClaimEach(ctx, wants, lease) {
+		for _, c := range nodes(t, x.Schedule)[0].Claim(ctx, requests, lease) {
 			if c.Err != nil {
 				return c.Err
 			}
@@ -153,7 +174,7 @@ func TestClusterTimers(t *testing.T) {
 			t.Errorf("%s fired %d times", key, times)
 		}
 	}
-	if found := x.survey(time.Hour); found.Pending+found.Firing != 0 {
+	if found := x.scan(time.Hour); found.Pending+found.Firing != 0 {
 		t.Errorf("left: %+v", found)
 	}
 }
@@ -190,6 +211,7 @@ func (x *clusterIndex) content(slot int) map[string]string {
 // While a slot moves, its keys are on two servers, and each step on it is refused
 // as a whole, at every moment of the move.
 func TestClusterSlotOnTheMove(t *testing.T) {
+	t.Parallel()
 	x := newClusterIndex(t)
 	ctx := t.Context()
 	key := func(id string) string { return "a:{moving}:c:" + id }
@@ -207,8 +229,8 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	}
 	var claimed []schedule.Firing
 	testenv.Eventually(t, 20*time.Second, func() error {
-		c, err := x.Claim(ctx, p, time.Hour, 0, 0)
-		claimed = append(claimed, c.Firings...)
+		firings, err := claimFrom(ctx, nodeOf(t, x.Schedule, p), p, time.Hour)
+		claimed = append(claimed, firings...)
 		if len(claimed) < 2 {
 			err = errors.Join(err, fmt.Errorf("%d claimed", len(claimed)))
 		}
@@ -217,7 +239,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	for _, id := range []string{"pending", "deleted"} {
 		x.set(key(id), "p", time.Hour)
 	}
-	retry := schedule.Retry{EventID: "event-1", Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "retried"}, Due: time.Now().Add(time.Hour).UnixMilli(), Attempt: 2}
+	retry := schedule.Retry{EventID: "event-1", Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "retried"}, Due: schedule.MillisOf(time.Now().Add(time.Hour)), Attempt: 2}
 	if _, ok, err := x.Retry(ctx, retry); err != nil || !ok {
 		t.Fatalf("retry: %v, %v", ok, err)
 	}
@@ -227,6 +249,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	hasty := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{x.cluster.Nodes[2].Addr()}, MaxRedirects: 1})
 	defer hasty.Close()
 	plan := schedule.New(hasty, 1000)
+	node := nodeOf(t, plan, p)
 	steps := map[string]func(ctx context.Context) error{
 		"timer_set of a new key": func(ctx context.Context) error {
 			return hasty.FCall(ctx, "timer_set", []string{key("new")}, "p", "PX", 100000).Err()
@@ -242,7 +265,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 		},
 		"observe": func(ctx context.Context) error {
 			hints := []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}, {Kind: schedule.Expired, Key: key("unknown")}}
-			seen, err := plan.Observe(ctx, hints, 0, time.Now().UnixMilli())
+			seen, err := node.Observe(ctx, hints, time.Now())
 			late, ok := errors.AsType[*schedule.MovingError](err)
 			if !ok || !slices.Equal(late.Hints, hints) || seen.Cancelled+seen.Owed > 0 {
 				t.Errorf("observe: %+v, %v; want all hints back", seen, err)
@@ -250,7 +273,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			return err
 		},
 		"claim": func(ctx context.Context) error {
-			_, err := plan.Claim(ctx, p, lease, 0, 0)
+			_, err := claimFrom(ctx, node, p, lease)
 			return err
 		},
 		"settle":  func(ctx context.Context) error { return plan.Settle(ctx, claimed[:1]) },
@@ -262,7 +285,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			return err
 		},
 		"audit": func(ctx context.Context) error {
-			_, _, err := plan.AuditPage(ctx, p, 0, 100, false)
+			_, _, err := node.AuditPage(ctx, p, 0, 100, false)
 			return err
 		},
 	}
@@ -278,21 +301,22 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	// Other slots go on beside it.
 	x.set("a:b:c:elsewhere", "p", time.Millisecond)
 	var elsewhere []schedule.Firing
+	var err error
 	testenv.Eventually(t, 20*time.Second, func() bool {
-		c, err := x.Claim(ctx, x.Partition("a:b:c:elsewhere"), time.Hour, 0, 0)
-		elsewhere = c.Firings
+		other := x.Partition("a:b:c:elsewhere")
+		elsewhere, err = claimFrom(ctx, nodeOf(t, x.Schedule, other), other, time.Hour)
 		return err == nil && len(elsewhere) == 1
 	}, "the other one to be claimed")
 
 	x.cluster.OpenSlot(slot, from, to)
 	refuses("nothing has moved")
-	err := x.Settle(ctx, append(elsewhere, claimed[0]))
+	err = x.Settle(ctx, append(elsewhere, claimed[0]))
 	part, ok := errors.AsType[*schedule.PartError](err)
 	if !ok || len(part.Left) != 1 || part.Left[0].Ref != claimed[0].Ref || !schedule.IsMoving(err) {
 		t.Errorf("settle in two slots: %v, want one left", err)
 	}
-	if _, firing, err := x.Counts(ctx, elsewhere[0].Partition); err != nil || firing != 0 {
-		t.Errorf("%d firing elsewhere, %v; want it settled", firing, err)
+	if _, firing := x.counts(elsewhere[0].Partition); firing != 0 {
+		t.Errorf("%d firing elsewhere, want it settled", firing)
 	}
 	moved := 0
 	for x.cluster.MoveKeys(slot, 1, from, to) > 0 {
@@ -305,8 +329,8 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	if after := x.content(slot); !maps.Equal(before, after) {
 		t.Errorf("the slot held\n%q\nand now\n%q", before, after)
 	}
-	if found := x.survey(time.Hour); !slices.Contains(found.Moving, p) {
-		t.Errorf("the survey finds moving %v, want %s", found.Moving, p)
+	if found := x.scan(time.Hour); !slices.Contains(found.Moving, p) {
+		t.Errorf("the scan finds moving %v, want %s", found.Moving, p)
 	}
 	x.cluster.CloseSlot(slot, from, to)
 
@@ -325,50 +349,65 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 		}
 		return nil
 	}, "every step to work")
-	seen, err := x.Observe(ctx, []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}}, 0, 0)
+	seen, err := nodeOf(t, x.Schedule, p).Observe(ctx, []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}}, time.Time{})
 	if err != nil || seen.Cancelled > 1 {
 		t.Errorf("observe: %+v, %v", seen, err)
 	}
-	if pending, firing, err := x.Counts(ctx, p); err != nil || pending < 2 || firing != 1 {
-		t.Errorf("%d pending, %d firing, %v; want the new one, the retries and the one that was given back", pending, firing, err)
+	if pending, firing := x.counts(p); pending < 2 || firing != 1 {
+		t.Errorf("%d pending, %d firing; want the new one, the retries and the one that was given back", pending, firing)
 	}
 }
 
-// What was heard before a slot came does not count for its timers.
+// What was heard of a slot's timers before the slot came to a node does not count there.
 func TestClusterSinceOfSlotsThatCame(t *testing.T) {
+	t.Parallel()
 	x := newClusterIndex(t)
 	ctx := t.Context()
-	shards := x.shards()
-	p := shards[0].Home()
-	key := ""
-	for i := 0; key == "" || x.Partition(key) != p; i++ {
-		key = fmt.Sprintf("a:b:c:%d", i)
-	}
+	const key = "a:b:c:1"
+	p := x.Partition(key)
+	nodes(t, x.Schedule)
 	x.set(key, "p", 50*time.Millisecond)
 	testenv.Eventually(t, 20*time.Second, func() bool { return errors.Is(x.rdb.Get(ctx, key).Err(), redis.Nil) }, "the key to run out")
 	// It ran out, and was set again with another payload, before the slot came.
 	x.rdb.Set(ctx, key, "other", time.Hour)
-	claim := func(shard *schedule.Shard) schedule.Claimed {
-		t.Helper()
-		c := shard.ClaimEach(ctx, []schedule.Want{{Partition: p, Since: 0}}, lease)[0]
-		if c.Err != nil {
-			t.Fatal(c.Err)
+
+	from := x.cluster.Master(p.Slot())
+	to := x.cluster.Nodes[0]
+	if to == from {
+		to = x.cluster.Nodes[1]
+	}
+	old := nodeOf(t, x.Schedule, p)
+	for _, n := range nodes(t, x.Schedule) {
+		n.TakeNew()
+	}
+	x.cluster.OpenSlot(p.Slot(), from, to)
+	for x.cluster.MoveKeys(p.Slot(), 1, from, to) > 0 {
+	}
+	x.cluster.CloseSlot(p.Slot(), from, to)
+	var node *schedule.Node
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		x.rdb.ReloadState(ctx)
+		node = nodeOf(t, x.Schedule, p)
+		return node != old
+	}, "the slot to be known elsewhere")
+	if came := node.TakeNew(); came != 1 {
+		t.Errorf("%d partitions came, want 1", came)
+	}
+	if came := node.TakeNew() + old.TakeNew(); came != 0 {
+		t.Errorf("%d partitions came, want no more", came)
+	}
+	testenv.Eventually(t, 20*time.Second, func() error {
+		firings, err := claimFrom(ctx, node, p, lease)
+		if err == nil && (len(firings) != 1 || string(firings[0].Payload) != "p") {
+			t.Fatalf("claimed %+v, want the timer that ran out", firings)
 		}
-		return c
-	}
-	if _, err := shards[0].SetPartitions(ctx, nil); err != nil {
-		t.Fatal(err)
-	}
-	if came, err := shards[0].SetPartitions(ctx, []keys.Partition{p}); err != nil || came != 1 {
-		t.Fatalf("%d came, %v", came, err)
-	}
-	if c := claim(shards[0]); len(c.Firings) != 1 || string(c.Firings[0].Payload) != "p" {
-		t.Errorf("claimed %+v, want the timer that ran out", c.Firings)
-	}
+		return err
+	}, "a claim")
 }
 
 // A failover or SCRIPT FLUSH forgets the scripts, in the middle of anything.
 func TestClusterForgetsScripts(t *testing.T) {
+	t.Parallel()
 	x := newClusterIndex(t)
 	ctx := t.Context()
 	var hints []schedule.Hint
@@ -380,7 +419,7 @@ func TestClusterForgetsScripts(t *testing.T) {
 	for _, node := range x.cluster.Nodes {
 		node.Client().ScriptFlush(ctx)
 	}
-	if seen, err := x.Observe(ctx, hints, 0, 0); err != nil || seen.Adopted != 100 {
+	if seen, err := nodes(t, x.Schedule)[0].Observe(ctx, hints, time.Time{}); err != nil || seen.Adopted != 100 {
 		t.Errorf("%+v, %v; want 100 adopted", seen, err)
 	}
 	if err := x.TrimRetried(ctx, time.Hour); err != nil {

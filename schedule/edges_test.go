@@ -11,36 +11,37 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// fired lets a timer of k fire and settles it.
-func (x *index) fired() {
+// fireBefore lets a timer of k fire and settles it.
+func (x *index) fireBefore() {
 	x.t.Helper()
 	x.do("FCALL", "timer_set", 1, k, "before", "PX", 10)
-	x.expire(k)
-	x.settles(k + " deadline before")
+	x.awaitExpiry(k)
+	x.fires(k + " deadline before")
 }
 
-// An expired event that comes some time after a firing of its key is not the
-// event of that firing.
+// An expired event that comes some time after a firing of its key is not the event of that firing.
 func TestExpiredEventsSomeTimeAfterAFiring(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
-	x.fired()
-	x.after(x.redisNow() + 4100)
+	x.fireBefore()
+	x.awaitClock(x.redisNow() + 4100)
 
 	x.do("FCALL", "timer_set", 1, k, "shortened", "EX", 3600)
 	x.do("PEXPIRE", k, 3)
-	x.expire(k)
-	x.hint("t "+k, "x "+k)
-	x.settles(k + " expired shortened")
-	x.after(x.redisNow() + 4100)
+	x.awaitExpiry(k)
+	x.observe(touched(k), expired(k))
+	x.fires(k + " expired shortened")
+	x.awaitClock(x.redisNow() + 4100)
 
 	x.do("SET", k, "too short to be adopted", "PX", 3)
-	x.expire(k)
-	x.hint("t "+k, "x "+k)
-	x.settles(k + " expired status 1")
-	x.empty()
+	x.awaitExpiry(k)
+	x.observe(touched(k), expired(k))
+	x.fires(k + " expired status 1")
+	x.isEmpty()
 }
 
 func TestNXAfterADeletionNobodyHeardOf(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "deleted", "PX", 60000)
 	x.do("DEL", k)
@@ -50,14 +51,14 @@ func TestNXAfterADeletionNobodyHeardOf(t *testing.T) {
 	if got := x.do("FCALL", "timer_set", 1, k, "new", "PX", 60000, "NX"); got == nil {
 		t.Error("NX after DEL said no")
 	}
-	x.hint("g " + k)
+	x.observe(gone(k))
 	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.Contains(got, "payload new") {
 		t.Errorf("timer_get: %s", got)
 	}
 
 	// An evicted timer is pending all the same.
 	x.do("DEL", k)
-	x.hint("v " + k)
+	x.observe(evicted(k))
 	if got := x.do("FCALL", "timer_set", 1, k, "no", "PX", 60000, "NX"); got != nil {
 		t.Errorf("NX on an evicted timer: %v, want nil", got)
 	}
@@ -65,13 +66,14 @@ func TestNXAfterADeletionNobodyHeardOf(t *testing.T) {
 
 // In the millisecond of its due time a claimed timer's key can still be seen.
 func TestCancelInTheMillisecondOfTheClaim(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	for i := range 300 {
 		key := fmt.Sprintf("a:b:c:%d", i)
 		due, _ := x.do("FCALL", "timer_set", 1, key, "p", "PX", 3).(int64)
 		var claimed bool
 		for !claimed && x.redisNow() <= due {
-			firings, _ := x.claim()
+			firings, _ := x.claimOnce()
 			claimed = len(firings) == 1
 		}
 		if got := x.do("FCALL", "timer_cancel", 1, key); claimed != (got == "fired") {
@@ -83,6 +85,7 @@ func TestCancelInTheMillisecondOfTheClaim(t *testing.T) {
 // A trigger key that Redis has not removed yet when its timer is claimed must not
 // be reported as expired ages later, when nobody remembers the firing.
 func TestClaimsLeaveNoTriggerKeyBehind(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	inTheSameMillisecond := 0
 	for i := range 300 {
@@ -90,7 +93,7 @@ func TestClaimsLeaveNoTriggerKeyBehind(t *testing.T) {
 		due, _ := x.do("FCALL", "timer_set", 1, key, "p", "PX", 3).(int64)
 		var firings []schedule.Firing
 		for len(firings) == 0 {
-			firings, _ = x.claim()
+			firings, _ = x.claimOnce()
 		}
 		if firings[0].ClaimedAt.UnixMilli() == due {
 			inTheSameMillisecond++
@@ -105,8 +108,9 @@ func TestClaimsLeaveNoTriggerKeyBehind(t *testing.T) {
 }
 
 func TestCancelAfterAFiring(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
-	x.fired()
+	x.fireBefore()
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000)
 	for _, want := range []string{"cancelled", "unknown"} {
 		if got := x.do("FCALL", "timer_cancel", 1, k); got != want {
@@ -117,17 +121,15 @@ func TestCancelAfterAFiring(t *testing.T) {
 
 // What is in the index by mistake must not hold up what is there by right.
 func TestCorruptEntries(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	for i := range 5 {
 		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PX", 20)
 	}
-	x.expire("a:b:c:4")
+	x.awaitExpiry("a:b:c:4")
 	x.do("ZADD", keys.Single.Due(), 1, "garbage", 2, "::", 3, ":garbage")
 	x.do("ZADD", keys.Single.Firing(), 0, "garbage", 0, "-5:1:a:b:c:d")
-	c, err := x.Claim(t.Context(), keys.Single, lease, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := x.claimFor(lease)
 	good := 0
 	for _, f := range c.Firings {
 		if f.Key.App == "a" && f.Key.ID != "d" {
@@ -140,26 +142,28 @@ func TestCorruptEntries(t *testing.T) {
 	if err := x.Settle(t.Context(), c.Firings); err != nil {
 		t.Fatal(err)
 	}
-	x.empty()
+	x.isEmpty()
 }
 
 // Some servers write a round score with an exponent.
 func TestRoundDueTimes(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("ZADD", keys.Single.Due(), 1_700_000_000_000, "a:b:c:d")
 	x.do("HSET", keys.Single.Data(), "a:b:c:d", ":p")
-	if firings := x.wants("a:b:c:d deadline p"); firings[0].Due != 1_700_000_000_000 {
+	if firings := x.claims("a:b:c:d deadline p"); firings[0].Due != 1_700_000_000_000 {
 		t.Errorf("due %d", firings[0].Due)
 	}
 }
 
 // A mark under another name is not that timer's own.
 func TestMarksAreNotExchangeable(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k+"a", "A", "PX", 60000)
 	x.do("FCALL", "timer_set", 1, k+"b", "B", "PX", 60000)
 	x.do("RENAME", k+"a", k+"b")
-	x.hint("g "+k+"a", "t "+k+"b")
+	x.observe(gone(k+"a"), touched(k+"b"))
 	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"b")); !strings.HasSuffix(got, "payload <nil>]") {
 		t.Errorf("timer_get after RENAME: %s, want no payload rather than B", got)
 	}
@@ -167,13 +171,14 @@ func TestMarksAreNotExchangeable(t *testing.T) {
 
 // Hints for timers that are known leave no trace of keys that are not.
 func TestHintsForKnownTimers(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("SET", "other:b:c:plain", "p", "PX", 60000)
 	x.do("FCALL", "timer_set", 1, "other:b:c:set", "p", "PX", 60000)
-	x.do("PEXPIRE", "other:b:c:set", 20)
-	x.hint("T other:b:c:plain", "X other:b:c:gone", "T other:b:c:set")
-	x.expire("other:b:c:set")
-	x.wants("other:b:c:set deadline p")
+	x.do("PEXPIRE", "other:b:c:set", 300)
+	x.observe(known(touched("other:b:c:plain")), known(expired("other:b:c:gone")), known(touched("other:b:c:set")))
+	x.awaitExpiry("other:b:c:set")
+	x.claims("other:b:c:set deadline p")
 	if n := x.do("ZCARD", keys.Single.Due()); n != int64(0) {
 		t.Errorf("%v timers pending, want none", n)
 	}
@@ -184,6 +189,7 @@ func TestHintsForKnownTimers(t *testing.T) {
 
 // However large the payloads, one call is short; but all hints are taken in.
 func TestObserveIsBounded(t *testing.T) {
+	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
 	ctx := t.Context()
@@ -193,7 +199,7 @@ func TestObserveIsBounded(t *testing.T) {
 		rdb.Set(ctx, key, strings.Repeat("x", schedule.DefaultMaxPayload), time.Hour)
 		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
 	}
-	seen, err := s.Observe(ctx, hints, 0, 0)
+	seen, err := onlyNode(t, s).Observe(ctx, hints, time.Time{})
 	if err != nil || seen.Adopted != 20 {
 		t.Errorf("%+v, %v; want 20 adopted", seen, err)
 	}
@@ -202,16 +208,16 @@ func TestObserveIsBounded(t *testing.T) {
 	}
 }
 
-// An old expired event says nothing about a timer that was set since, nor about
-// one that is not known.
+// An old expired event says nothing about a timer that was set since, nor about one that is not known.
 func TestOldExpiredEvents(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
-	x.fired()
-	x.after(x.redisNow() + 4100)
+	x.fireBefore()
+	x.awaitClock(x.redisNow() + 4100)
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60000)
 	x.old = true
-	x.hint("x "+k, "X "+k, "x "+k+"-unknown")
-	x.wants()
+	x.observe(expired(k), known(expired(k)), expired(k+"-unknown"))
+	x.claims()
 	if due := x.do("ZSCORE", keys.Single.Due(), k); due == nil {
 		t.Error("the newer timer is gone")
 	}
@@ -219,13 +225,14 @@ func TestOldExpiredEvents(t *testing.T) {
 
 // A record that nobody can read harms nobody else.
 func TestCorruptRecord(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("SET", k, "p", "PX", 60000)
-	x.hint("t " + k)
+	x.observe(touched(k))
 	x.do("HSET", keys.Single.Data(), k, "no colon")
 	x.do("DEL", k)
 	x.do("SET", k+"2", "p", "PX", 60000)
-	x.hint("g "+k, "v "+k, "x "+k, "t "+k+"2")
+	x.observe(gone(k), evicted(k), expired(k), touched(k+"2"))
 	if due := x.do("ZSCORE", keys.Single.Due(), k+"2"); due == nil {
 		t.Error("the timer beside the corrupt record was not adopted")
 	}

@@ -32,8 +32,8 @@ const (
 type Firing struct {
 	Ref     string // names the firing in the index
 	Key     keys.Key
-	Due     int64 // unix ms on the Redis server's clock
-	Attempt int   // timerd's own count; 0 means that the payload says it, or 1
+	Due     Millis
+	Attempt int // timerd's own count; 0 means that the payload says it, or 1
 	Payload []byte
 	Status  Status
 	Trigger Trigger
@@ -53,4 +53,4 @@ func (f *Firing) Now() time.Time { return f.ClaimedAt.Add(time.Since(f.Received)
 func (f *Firing) Remaining() time.Duration { return f.Lease - time.Since(f.Received) }
 
 // leaseEnd returns the score of the firing's claim in the index.
-func (f *Firing) leaseEnd() int64 { return f.ClaimedAt.UnixMilli() + f.Lease.Milliseconds() }
+func (f *Firing) leaseEnd() Millis { return MillisOf(f.ClaimedAt).Add(f.Lease) }

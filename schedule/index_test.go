@@ -19,14 +19,14 @@ const lease = 10 * time.Second
 
 const k = "app1:trans:notice:1"
 
-// index is a schedule on a Redis of its own. No listener runs: tests hand in
-// the hints that they want it to have seen.
+// index is a schedule on a Redis of its own. No listener runs: tests hand in the hints that they want it to have seen.
 type index struct {
 	*schedule.Schedule
-	t     testing.TB
-	rdb   *redis.Client
-	since int64 // from when on every event was heard; 0: always
-	old   bool  // whether hints are of long ago
+	*schedule.Node
+	t    testing.TB
+	rdb  *redis.Client
+	dues map[string]int64 // when the timers that were set are due, in unix ms
+	old  bool             // whether hints are of long ago
 }
 
 func newIndex(t testing.TB, opts ...testenv.RedisOption) *index {
@@ -36,21 +36,72 @@ func newIndex(t testing.TB, opts ...testenv.RedisOption) *index {
 	if err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &index{Schedule: s, t: t, rdb: rdb}
+	n := onlyNode(t, s)
+	n.HearSince(0)
+	return &index{Schedule: s, Node: n, t: t, rdb: rdb, dues: map[string]int64{}}
 }
 
-// do runs a Redis command and returns its reply, with nil for a null.
+// onlyNode returns the node of a schedule on a single Redis.
+func onlyNode(t testing.TB, s *schedule.Schedule) *schedule.Node {
+	t.Helper()
+	nodes, err := s.Nodes(t.Context())
+	if err != nil || len(nodes) != 1 {
+		t.Fatalf("%d nodes, %v; want 1", len(nodes), err)
+	}
+	return nodes[0]
+}
+
+// do runs a Redis command and returns its reply, with nil for a null. Of a command that may set a timer it notes when
+// that is due, in the same transaction: on a busy machine the key may be gone by the next command.
 func (x *index) do(args ...any) any {
 	x.t.Helper()
-	reply, err := x.rdb.Do(x.t.Context(), args...).Result()
+	key := setBy(args)
+	if key == "" {
+		return x.reply(x.rdb.Do(x.t.Context(), args...))
+	}
+	var cmd *redis.Cmd
+	var at *redis.DurationCmd
+	_, _ = x.rdb.TxPipelined(x.t.Context(), func(pipe redis.Pipeliner) error { // each reply has its own error
+		cmd, at = pipe.Do(x.t.Context(), args...), pipe.PExpireTime(x.t.Context(), key)
+		return nil
+	})
+	if ms := at.Val().Milliseconds(); ms > 0 {
+		x.dues[key] = ms
+	}
+	return x.reply(cmd)
+}
+
+// setBy returns the key that a command may set a timer of, or an empty string.
+func setBy(args []any) string {
+	n := map[any]int{"SET": 1, "PEXPIRE": 1, "PEXPIREAT": 1, "FCALL": 3}[args[0]]
+	if n == 0 {
+		return ""
+	}
+	key, _ := args[n].(string)
+	return key
+}
+
+func (x *index) reply(cmd *redis.Cmd) any {
+	x.t.Helper()
+	reply, err := cmd.Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		x.t.Fatalf("%v: %v", args, err)
+		x.t.Fatalf("%v: %v", cmd.Args(), err)
 	}
 	return reply
 }
 
-// fails runs a Redis command that must be refused with a text.
-func (x *index) fails(text string, args ...any) {
+// due returns when the timer that was last set under a key is due, in unix ms.
+func (x *index) due(key string) int64 {
+	x.t.Helper()
+	at, ok := x.dues[key]
+	if !ok {
+		x.t.Fatalf("%s was never set with a TTL", key)
+	}
+	return at
+}
+
+// refuses runs a Redis command that must be refused with a text.
+func (x *index) refuses(text string, args ...any) {
 	x.t.Helper()
 	reply, err := x.rdb.Do(x.t.Context(), args...).Result()
 	if err == nil || !strings.Contains(err.Error(), text) {
@@ -58,16 +109,23 @@ func (x *index) fails(text string, args ...any) {
 	}
 }
 
-// hint takes in hints given as "kind key", the kind in upper case where only
-// known timers are concerned.
-func (x *index) hint(hints ...string) schedule.Observed {
+// The hints of a key.
+func touched(key string) schedule.Hint { return schedule.Hint{Kind: schedule.Touched, Key: key} }
+func audited(key string) schedule.Hint { return schedule.Hint{Kind: schedule.Audited, Key: key} }
+func gone(key string) schedule.Hint    { return schedule.Hint{Kind: schedule.Gone, Key: key} }
+func evicted(key string) schedule.Hint { return schedule.Hint{Kind: schedule.Evicted, Key: key} }
+func expired(key string) schedule.Hint { return schedule.Hint{Kind: schedule.Expired, Key: key} }
+
+// known restricts a hint to a timer that the schedule has already.
+func known(h schedule.Hint) schedule.Hint {
+	h.Known = true
+	return h
+}
+
+// observe takes hints in.
+func (x *index) observe(hints ...schedule.Hint) schedule.Observed {
 	x.t.Helper()
-	var in []schedule.Hint
-	for _, h := range hints {
-		kind := strings.ToLower(h[:1])
-		in = append(in, schedule.Hint{Kind: schedule.HintKind(kind[0]), Key: h[2:], Known: kind != h[:1]})
-	}
-	seen, err := x.Observe(x.t.Context(), in, x.since, x.heard())
+	seen, err := x.Observe(x.t.Context(), hints, x.heard())
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -75,20 +133,27 @@ func (x *index) hint(hints ...string) schedule.Observed {
 }
 
 // heard returns when the hints happened.
-func (x *index) heard() int64 {
+func (x *index) heard() time.Time {
 	if x.old {
-		return 0
+		return time.Time{}
 	}
-	return x.redisNow()
+	return time.Now()
 }
 
-// claim claims once and describes each firing as "key trigger payload".
-func (x *index) claim() ([]schedule.Firing, []string) {
+// claimFor claims once, under a lease.
+func (x *index) claimFor(lease time.Duration) schedule.ClaimResult {
 	x.t.Helper()
-	c, err := x.Claim(x.t.Context(), keys.Single, lease, 0, x.since)
-	if err != nil {
-		x.t.Fatal(err)
+	c := x.Claim(x.t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, lease)[0]
+	if c.Err != nil {
+		x.t.Fatal(c.Err)
 	}
+	return c
+}
+
+// claimOnce claims once and describes each firing as "key trigger payload".
+func (x *index) claimOnce() ([]schedule.Firing, []string) {
+	x.t.Helper()
+	c := x.claimFor(lease)
 	var said []string
 	for _, f := range c.Firings {
 		payload := string(f.Payload)
@@ -96,17 +161,17 @@ func (x *index) claim() ([]schedule.Firing, []string) {
 			payload = fmt.Sprintf("status %d", f.Status)
 		}
 		said = append(said, fmt.Sprintf("%s %s %s", f.Key, f.Trigger, payload))
-		if c.At.UnixMilli() < f.Due {
+		if schedule.MillisOf(c.At) < f.Due {
 			x.t.Errorf("%s was claimed at %d, before it was due at %d", f.Key, c.At.UnixMilli(), f.Due)
 		}
 	}
 	return c.Firings, said
 }
 
-// wants claims and compares, in any order.
-func (x *index) wants(want ...string) []schedule.Firing {
+// claims takes what there is to claim, and compares it in any order.
+func (x *index) claims(want ...string) []schedule.Firing {
 	x.t.Helper()
-	firings, got := x.claim()
+	firings, got := x.claimOnce()
 	slices.Sort(got)
 	slices.Sort(want)
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -115,10 +180,10 @@ func (x *index) wants(want ...string) []schedule.Firing {
 	return firings
 }
 
-// settles claims, compares and settles.
-func (x *index) settles(want ...string) {
+// fires is claims, and settles.
+func (x *index) fires(want ...string) {
 	x.t.Helper()
-	if err := x.Settle(x.t.Context(), x.wants(want...)); err != nil {
+	if err := x.Settle(x.t.Context(), x.claims(want...)); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -133,24 +198,20 @@ func (x *index) redisNow() int64 {
 	return now.UnixMilli()
 }
 
-// after waits until the server's clock is past an instant in unix ms.
-func (x *index) after(at int64) {
+// awaitClock waits until the server's clock is past an instant in unix ms.
+func (x *index) awaitClock(at int64) {
 	x.t.Helper()
 	testenv.Eventually(x.t, time.Minute, func() bool { return x.redisNow() > at }, "the clock to pass")
 }
 
-// expire waits until a key has run out, without touching it.
-func (x *index) expire(key string) {
+// awaitExpiry waits until a key has run out, without touching it.
+func (x *index) awaitExpiry(key string) {
 	x.t.Helper()
-	at, ok := x.do("PEXPIRETIME", key).(int64)
-	if !ok || at < 0 {
-		x.t.Fatalf("%s has no TTL", key)
-	}
-	x.after(at)
+	x.awaitClock(x.due(key))
 }
 
-// empty checks that the index holds nothing but tombstones.
-func (x *index) empty() {
+// isEmpty checks that the index holds nothing but tombstones.
+func (x *index) isEmpty() {
 	x.t.Helper()
 	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData()} {
 		if n := x.do("EXISTS", name); n != int64(0) {

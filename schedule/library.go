@@ -9,8 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LibraryState is how the function library in Redis compares with this
-// program's.
+// LibraryState is how the function library in Redis compares with this program's.
 type LibraryState string
 
 // The states of the function library.
@@ -20,91 +19,74 @@ const (
 	LibraryCurrent   LibraryState = "current"
 )
 
-// Load checks the server's version and puts this program's function library in
-// place, replacing another version of it; in a cluster, on each master. It returns an
-// error that wraps ErrRedisTooOld for a server that lacks functions.
+// Load checks the version of every server and puts this program's function library in place, replacing another version
+// of it. It returns an error that wraps ErrRedisTooOld for a server that lacks functions.
 func (s *Schedule) Load(ctx context.Context) error {
-	if s.cluster == nil || s.server != s.rdb {
-		return s.load(ctx)
-	}
-	masters, err := s.Masters(ctx)
+	nodes, err := s.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	for _, m := range masters {
-		if err := s.On(m.Server).load(ctx); err != nil {
+	for _, n := range nodes {
+		if err := n.load(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Schedule) load(ctx context.Context) error {
-	info, err := s.server.Info(ctx, "server").Result()
+func (n *Node) load(ctx context.Context) error {
+	info, err := n.server.Info(ctx, "server").Result()
 	if err != nil {
 		return fmt.Errorf("schedule: read the server's version: %w", err)
 	}
 	if err := checkVersion(infoField(info, "redis_version")); err != nil {
 		return err
 	}
-	state, err := s.Library(ctx)
+	state, err := n.Library(ctx)
 	if err != nil {
 		return err
 	}
 	if state == LibraryCurrent {
 		return nil
 	}
-	return s.loadLibrary(ctx)
+	return n.loadLibrary(ctx)
 }
 
-// EnsureLibrary loads the function library if it is missing, as after FUNCTION
-// FLUSH, and tells whether it did. Another version stays: it belongs to a
-// timerd that started later.
-func (s *Schedule) EnsureLibrary(ctx context.Context) (loaded bool, err error) {
-	found, err := s.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName}).Result()
+// EnsureLibrary loads the function library if it is missing, as after FUNCTION FLUSH, and tells whether it did. Another
+// version stays: it belongs to a timerd that started later.
+func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, err error) {
+	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName}).Result()
 	if err != nil {
 		return false, fmt.Errorf("schedule: list the function library: %w", err)
 	}
 	if len(found) > 0 {
 		return false, nil
 	}
-	return true, s.loadLibrary(ctx)
+	return true, n.loadLibrary(ctx)
 }
 
 // Library compares the function library in Redis with this program's.
-func (s *Schedule) Library(ctx context.Context) (LibraryState, error) {
-	found, err := s.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
+func (n *Node) Library(ctx context.Context) (LibraryState, error) {
+	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("schedule: list the function library: %w", err)
 	case len(found) == 0:
 		return LibraryMissing, nil
-	case found[0].Code != s.scripts.library:
+	case found[0].Code != n.schedule.scripts.library:
 		return LibraryDifferent, nil
 	}
 	return LibraryCurrent, nil
 }
 
-func (s *Schedule) loadLibrary(ctx context.Context) error {
-	if err := s.server.FunctionLoadReplace(ctx, s.scripts.library).Err(); err != nil {
+func (n *Node) loadLibrary(ctx context.Context) error {
+	if err := n.server.FunctionLoadReplace(ctx, n.schedule.scripts.library).Err(); err != nil {
 		return fmt.Errorf("schedule: load the function library %q: %w", LibraryName, err)
 	}
 	return nil
 }
 
-// MayEvict tells whether the server may evict keys, so that a key's absence does
-// not mean that it was deleted.
-func (s *Schedule) MayEvict(ctx context.Context) (bool, error) {
-	info, err := s.server.Info(ctx, "memory").Result()
-	if err != nil {
-		return false, fmt.Errorf("schedule: read the eviction policy: %w", err)
-	}
-	limit, policy := infoField(info, "maxmemory"), infoField(info, "maxmemory_policy")
-	return limit != "0" && policy != "noeviction", nil
-}
-
-// checkVersion returns an error that wraps ErrRedisTooOld and names the version
-// if it is older than 7.0.
+// checkVersion returns an error that wraps ErrRedisTooOld and names the version if it is older than 7.0.
 func checkVersion(version string) error {
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); err != nil || n < 7 {

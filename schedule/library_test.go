@@ -9,32 +9,34 @@ import (
 )
 
 func TestSetFiresOnceAndSettles(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	due := x.do("FCALL", "timer_set", 1, k, "hello", "PX", 60)
 	if at := x.do("PEXPIRETIME", k); at != due {
 		t.Fatalf("the key runs out at %v, timer_set said %v", at, due)
 	}
-	x.wants()
-	x.expire(k)
-	firings := x.wants(k + " deadline hello")
-	if firings[0].Due != due {
+	x.claims()
+	x.awaitExpiry(k)
+	firings := x.claims(k + " deadline hello")
+	if int64(firings[0].Due) != due {
 		t.Errorf("due %d, want %v", firings[0].Due, due)
 	}
-	x.wants()
+	x.claims()
 	for range 2 {
 		if err := x.Settle(t.Context(), firings); err != nil {
 			t.Fatal(err)
 		}
 	}
-	x.hint("x " + k)
-	x.wants()
-	x.empty()
+	x.observe(expired(k))
+	x.claims()
+	x.isEmpty()
 	if got := x.do("FCALL", "timer_cancel", 1, k); got != "fired" {
 		t.Errorf("timer_cancel after firing: %v, want fired", got)
 	}
 }
 
 func TestSetOptions(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	now := x.redisNow()
 	for _, c := range []struct {
@@ -73,6 +75,7 @@ func TestSetOptions(t *testing.T) {
 }
 
 func TestBadCallsChangeNothing(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	long := strings.Repeat("a", 129)
 	for _, c := range []struct {
@@ -102,17 +105,18 @@ func TestBadCallsChangeNothing(t *testing.T) {
 		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT", 0}},
 		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT"}},
 	} {
-		x.fails(c.text, append([]any{"FCALL", "timer_set"}, c.args...)...)
+		x.refuses(c.text, append([]any{"FCALL", "timer_set"}, c.args...)...)
 	}
-	x.fails("not a timer key", "FCALL", "timer_cancel", 1, "a:b:c")
-	x.fails("takes no arguments", "FCALL", "timer_cancel", 1, k, "now")
-	x.fails("not a timer key", "FCALL_RO", "timer_get", 1, "a:b:c")
+	x.refuses("not a timer key", "FCALL", "timer_cancel", 1, "a:b:c")
+	x.refuses("takes no arguments", "FCALL", "timer_cancel", 1, k, "now")
+	x.refuses("not a timer key", "FCALL_RO", "timer_get", 1, "a:b:c")
 	if size := x.do("DBSIZE"); size != int64(0) {
 		t.Errorf("bad calls left %v keys: %v", size, x.do("KEYS", "*"))
 	}
 }
 
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	cancel := func(want string) {
 		t.Helper()
@@ -140,21 +144,22 @@ func TestCancel(t *testing.T) {
 	// Due but not yet claimed: there is still time, and the expired event that
 	// the deletion of the key causes is no evidence against it.
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
-	x.expire(k)
+	x.awaitExpiry(k)
 	cancel("cancelled")
 	cancel("unknown")
-	x.hint("x " + k)
-	x.wants()
-	x.empty()
+	x.observe(expired(k))
+	x.claims()
+	x.isEmpty()
 
 	// Claimed: too late.
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
-	x.expire(k)
-	x.wants(k + " deadline p")
+	x.awaitExpiry(k)
+	x.claims(k + " deadline p")
 	cancel("fired")
 }
 
 func TestLibraryAndScriptsComeBack(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent {
 		t.Fatalf("library: %s, %v", state, err)
@@ -162,8 +167,8 @@ func TestLibraryAndScriptsComeBack(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 	x.do("FUNCTION", "FLUSH")
 	x.do("SCRIPT", "FLUSH")
-	x.expire(k)
-	x.wants(k + " deadline p")
+	x.awaitExpiry(k)
+	x.claims(k + " deadline p")
 	for _, want := range []bool{true, false} {
 		if loaded, err := x.EnsureLibrary(t.Context()); err != nil || loaded != want {
 			t.Fatalf("ensure: %v, %v; want %v", loaded, err, want)
@@ -176,7 +181,7 @@ func TestLibraryAndScriptsComeBack(t *testing.T) {
 	if err := other.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	x.fails("at most 10", "FCALL", "timer_set", 1, k, "12345678901", "PX", 20)
+	x.refuses("at most 10", "FCALL", "timer_set", 1, k, "12345678901", "PX", 20)
 	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryDifferent {
 		t.Fatalf("library: %s, %v", state, err)
 	}

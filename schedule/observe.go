@@ -3,10 +3,65 @@ package schedule
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
 )
+
+// HintKind says what a keyspace event hints at.
+type HintKind byte
+
+// The kinds of hint. Only Expired is evidence; the others have the key's state read again.
+const (
+	Touched HintKind = 't' // the key was set or changed
+	Audited HintKind = 'a' // an audit came across the key; there was no event
+	Gone    HintKind = 'g' // the key was deleted, renamed or moved away
+	Evicted HintKind = 'v' // Redis evicted the key
+	Expired HintKind = 'x' // the key's TTL ran out
+)
+
+// Hint is a keyspace event of a timer's key.
+type Hint struct {
+	Kind HintKind
+	Key  string
+	// Known restricts the hint to a timer that the schedule has already, because the key is in none of the namespaces.
+	Known bool
+	// Held is for how long the hint had to wait because its slot was moving from
+	// one server of a cluster to another, so that nothing could happen to its timer.
+	Held time.Duration
+}
+
+// code returns the kind as the script reads it.
+func (h Hint) code() string {
+	if h.Known {
+		return strings.ToUpper(string(h.Kind))
+	}
+	return string(h.Kind)
+}
+
+// Head says when there is something to do in a partition.
+type Head struct {
+	Partition keys.Partition
+	Due       Millis // or AtOnce, or Nothing
+}
+
+// Observed is what a step of taking in hints or auditing did.
+type Observed struct {
+	Heads       []Head // the first due time of each partition that the hints were about
+	Owed        int    // timers that are to fire at once
+	Adopted     int    // timers new to the schedule
+	Rescheduled int    // timers whose due time changed
+	Cancelled   int    // timers that were deleted or lost their TTL
+}
+
+// Add adds the counts of other to o.
+func (o *Observed) Add(other Observed) {
+	o.Owed += other.Owed
+	o.Adopted += other.Adopted
+	o.Rescheduled += other.Rescheduled
+	o.Cancelled += other.Cancelled
+}
 
 // maxHeld bounds Hint.Held: tombstones are not kept for much longer.
 const maxHeld = 50 * time.Second
@@ -25,27 +80,18 @@ func (e *MovingError) Error() string {
 // Unwrap returns what the server said.
 func (e *MovingError) Unwrap() error { return e.Err }
 
-// Observe takes hints in, those of a partition in their order, up to MaxHints in one
-// atomic step. It is
-// safe to repeat after an error. The keys must be timer keys. since is the unix
-// ms from when on the caller has heard every event: it decides where a key lives
-// on though it was due. heard is the unix ms at which the first of the hints
-// happened at the earliest: an expired event proves nothing about a timer that the
-// schedule does not know if it is so old that others may have fired and forgotten
-// that. Both are by the server's clock. A *MovingError has the hints that are to be
-// taken in later.
-func (s *Schedule) Observe(ctx context.Context, hints []Hint, since, heard int64) (Observed, error) {
-	return s.observe(ctx, hints, func(keys.Partition) int64 { return since }, heard)
-}
-
-// observe is Observe with a since for each partition.
-func (s *Schedule) observe(ctx context.Context, hints []Hint, since func(keys.Partition) int64, heard int64) (seen Observed, err error) {
+// Observe takes hints in, those of a partition in their order, up to MaxHints in one atomic step. It is safe to repeat after
+// an error. The keys must be timer keys. heard is the local instant at which the first of the hints happened at the earliest;
+// the zero time if that is unknown. An expired event that is so old that others may have fired and forgotten its timer proves
+// nothing about one that the schedule does not know. A *MovingError has the hints that are to be taken in later.
+func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen Observed, err error) {
+	s, earliest := n.schedule, n.clock.earliest(heard)
 	var late MovingError
 	groups := s.group(hints)
 	for len(groups) > 0 {
 		calls := make([]call, len(groups))
 		for i, g := range groups {
-			calls[i] = call{g.partition, g.args(since(g.partition), heard)}
+			calls[i] = call{g.partition, g.args(n.partitionHeardSince(g.partition), earliest)}
 		}
 		var left []hintGroup
 		for i, cmd := range s.run(ctx, s.scripts.observe, calls) {
@@ -63,9 +109,9 @@ func (s *Schedule) observe(ctx context.Context, hints []Hint, since func(keys.Pa
 				continue
 			}
 			seen.Add(Observed{Owed: int(reply[1]), Adopted: int(reply[2]), Rescheduled: int(reply[3]), Cancelled: int(reply[4])})
-			head := Head{g.partition, reply[0]}
+			head := Head{g.partition, Millis(reply[0])}
 			if reply[1] > 0 {
-				head.Due = 0
+				head.Due = AtOnce
 			}
 			if g.hints = g.hints[reply[5]:]; len(g.hints) > 0 {
 				left = append(left, g)
@@ -89,15 +135,9 @@ type hintGroup struct {
 // group sorts hints by partition.
 func (s *Schedule) group(hints []Hint) []hintGroup {
 	var groups []hintGroup
-	if s.cluster == nil {
-		if len(hints) > 0 {
-			groups = append(groups, hintGroup{keys.Single, hints})
-		}
-		return groups
-	}
 	at := map[keys.Partition]int{}
 	for _, h := range hints {
-		p := keys.PartitionOf(h.Key)
+		p := s.topology.partition(h.Key)
 		n, ok := at[p]
 		if !ok {
 			n = len(groups)
@@ -110,9 +150,9 @@ func (s *Schedule) group(hints []Hint) []hintGroup {
 }
 
 // args returns the arguments of the script for the first of the hints.
-func (g hintGroup) args(since, heard int64) []any {
+func (g hintGroup) args(since, heard Millis) []any {
 	n := min(len(g.hints), MaxHints)
-	args := append(make([]any, 0, 2*n+3), since, heard, nil)
+	args := append(make([]any, 0, 2*n+3), int64(since), int64(heard), nil)
 	var held time.Duration
 	for _, h := range g.hints[:n] {
 		args = append(args, h.code(), h.Key)

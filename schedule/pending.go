@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -14,8 +13,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// listPage is how many entries one step of a listing reads. Records come with
-// their payloads, so it is kept small.
+// listPage is how many entries one step of a listing reads. Records come with their payloads, so it is kept small.
 const listPage = 100
 
 // Pending is a timer that waits for its due time.
@@ -27,9 +25,8 @@ type Pending struct {
 	Payload []byte
 }
 
-// List calls yield for the pending timers of a namespace in the order of their
-// due times, until it returns false. Timers that are set, moved or fired
-// meanwhile may be left out or come twice.
+// List calls yield for the pending timers of a namespace in the order of their due times, until it returns false.
+// Timers that are set, moved or fired meanwhile may be left out or come twice.
 func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Pending) bool) error {
 	l, err := s.newListing(ctx)
 	if err != nil {
@@ -99,7 +96,7 @@ type listing struct {
 // list is one partition's due set from some place on.
 type list struct {
 	partition keys.Partition
-	due       int64     // of what comes next, at the earliest
+	due       Millis    // of what comes next, at the earliest
 	read      int64     // how many entries were read
 	entries   []redis.Z // read and not returned yet
 }
@@ -115,17 +112,13 @@ func (l *listing) Pop() any {
 }
 
 func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
-	l := &listing{rdb: s.rdb}
-	if s.cluster == nil {
-		l.lists = []*list{{partition: keys.Single}}
-		return l, nil
-	}
-	masters, err := s.Masters(ctx)
+	masters, err := s.topology.masters(ctx)
 	if err != nil {
 		return nil, err
 	}
+	l := &listing{rdb: s.rdb}
 	for _, m := range masters {
-		found, err := s.survey(ctx, m, forever, forever)
+		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
 		if err != nil {
 			return nil, err
 		}
@@ -150,22 +143,22 @@ func (l *listing) next(ctx context.Context) (keys.Partition, []redis.Z, error) {
 			return first.partition, nil, nil
 		}
 		first.read += int64(len(entries))
-		first.entries, first.due = entries, int64(entries[0].Score)
+		first.entries, first.due = entries, Millis(entries[0].Score)
 		heap.Fix(l, 0)
 		return first.partition, nil, nil
 	}
-	until := int64(math.MaxInt64)
+	until := Never
 	for _, other := range l.lists[1:min(len(l.lists), 3)] { // one of them is the next after the first
 		until = min(until, other.due)
 	}
 	n := 1
-	for n < len(first.entries) && int64(first.entries[n].Score) <= until {
+	for n < len(first.entries) && Millis(first.entries[n].Score) <= until {
 		n++
 	}
 	entries := first.entries[:n]
-	first.due = int64(entries[n-1].Score)
+	first.due = Millis(entries[n-1].Score)
 	if first.entries = first.entries[n:]; len(first.entries) > 0 {
-		first.due = int64(first.entries[0].Score)
+		first.due = Millis(first.entries[0].Score)
 	}
 	heap.Fix(l, 0)
 	return first.partition, entries, nil

@@ -3,7 +3,6 @@ package schedule
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
@@ -13,50 +12,45 @@ import (
 type Retry struct {
 	EventID string // of the firing that failed
 	Key     keys.Key
-	Due     int64 // unix ms on the Redis server's clock
-	Attempt int   // that the retry will be
+	Due     Millis
+	Attempt int // that the retry will be
 	Payload []byte
 	Status  Status
 }
 
-// Retry sets a timer again, once per event id however often it is called, until
-// TrimRetried forgets the id. It returns when the timer is due, or ok false
-// where the event's retry was set before. Where the key has been set anew, the
-// retry waits beside the newer timer and both fire. A due time that has passed
-// makes it fire at once. After an error it may have been set or not; calling
-// again is safe.
-func (s *Schedule) Retry(ctx context.Context, r Retry) (due int64, ok bool, err error) {
+// Retry sets a timer again, once per event id however often it is called, until TrimRetried forgets the id. It returns
+// when the timer is due, or ok false where the event's retry was set before. If the key was set again, the retry waits
+// beside the newer timer and both fire. A due time that has passed makes it fire at once. After an error it may have
+// been set or not; calling again is safe.
+func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
 	flag := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status]
 	key := r.Key.String()
-	reply, err := s.run(ctx, s.scripts.retry, []call{{s.Partition(key), []any{r.EventID, key, r.Due, r.Attempt, flag, r.Payload}}})[0].Int64()
+	reply, err := s.run(ctx, s.scripts.retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, flag, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
 	}
-	return reply, reply >= 0, nil
+	return Millis(reply), reply >= 0, nil
 }
 
 // trimRetried is how many event ids of a partition one TrimRetried forgets at most.
 const trimRetried = 1000
 
-// TrimRetried forgets ids of events whose retry was set longer than age ago. It
-// must not be called while requests that were delivered before are still
-// unacknowledged, or their retries would be set again.
+// TrimRetried forgets ids of events whose retry was set longer than age ago. It must not be called while requests that
+// were delivered before are still unacknowledged, or their retries would be set again.
 func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
 	now, err := s.rdb.Time(ctx).Result()
 	if err != nil {
 		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
-	last := strconv.FormatInt(now.Add(-age).UnixMilli(), 10)
-	masters := []Master{{Server: s.rdb, Partitions: []keys.Partition{keys.Single}}}
-	if s.cluster != nil {
-		if masters, err = s.Masters(ctx); err != nil {
-			return err
-		}
+	last := int64(MillisOf(now.Add(-age)))
+	masters, err := s.topology.masters(ctx)
+	if err != nil {
+		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
 	for _, m := range masters {
-		err := m.chunks(func(tags []any) error {
-			args := append([]any{last, trimRetried}, tags...)
-			return s.scripts.trim.Run(ctx, m.Server, nil, args...).Err()
+		err := eachChunk(m.partitions, func(hashTags []any) error {
+			args := append([]any{last, trimRetried}, hashTags...)
+			return s.scripts.trim.Run(ctx, m.server, nil, args...).Err()
 		})
 		if err != nil {
 			return fmt.Errorf("schedule: trim retried events: %w", err)

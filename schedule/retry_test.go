@@ -15,17 +15,18 @@ func (x *index) retry(id string, due int64, attempt int, payload string) int64 {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	got, ok, err := x.Retry(x.t.Context(), schedule.Retry{EventID: id, Key: key, Due: due, Attempt: attempt, Payload: []byte(payload)})
+	got, ok, err := x.Retry(x.t.Context(), schedule.Retry{EventID: id, Key: key, Due: schedule.Millis(due), Attempt: attempt, Payload: []byte(payload)})
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	if !ok {
 		return -1
 	}
-	return got
+	return int64(got)
 }
 
 func TestRetryIsAnOrdinaryTimer(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	due := x.redisNow() + 500
 	if got := x.retry("id1", due, 2, "p"); got != due {
@@ -39,9 +40,9 @@ func TestRetryIsAnOrdinaryTimer(t *testing.T) {
 			t.Fatalf("the same request again: due %d", got)
 		}
 	}
-	x.hint("t " + k)
-	x.after(due)
-	firings := x.wants(k + " deadline p")
+	x.observe(touched(k))
+	x.awaitClock(due)
+	firings := x.claims(k + " deadline p")
 	if firings[0].Attempt != 2 {
 		t.Errorf("attempt %d, want 2", firings[0].Attempt)
 	}
@@ -51,45 +52,47 @@ func TestRetryIsAnOrdinaryTimer(t *testing.T) {
 	if got := x.retry("id1", due+5000, 2, "p"); got != -1 {
 		t.Fatalf("the same request after its retry fired: due %d", got)
 	}
-	x.empty()
+	x.isEmpty()
 
 	due = x.redisNow() + 60000
 	x.retry("id2", due, 3, "p")
 	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
 		t.Errorf("timer_cancel: %v", got)
 	}
-	x.empty()
+	x.isEmpty()
 }
 
 func TestRetryThatIsDueAlready(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.retry("id", x.redisNow()-1000, 2, "p")
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60000)
-	x.wants(k + " deadline p")
+	x.claims(k + " deadline p")
 }
 
 func TestRetryWaitsBesideANewerTimer(t *testing.T) {
+	t.Parallel()
 	for _, newer := range [][]any{
 		{"FCALL", "timer_set", 1, k, "newer", "PX", 400},
 		{"SET", k, "newer", "PX", 400},
 	} {
 		x := newIndex(t)
 		x.do(newer...)
-		due, _ := x.do("PEXPIRETIME", k).(int64)
+		due := x.due(k)
 		if got := x.retry("id", due, 2, "old"); newer[0] == "FCALL" && got != due+1 {
 			t.Errorf("a retry due with the newer timer moved to %d, want %d", got, due+1)
 		}
-		x.hint("t " + k)
+		x.observe(touched(k))
 		if at := x.do("PEXPIRETIME", k); at != due {
 			t.Errorf("the newer timer was clobbered: due %v, want %d", at, due)
 		}
-		x.after(due + 1)
+		x.awaitClock(due + 1)
 		seen := map[string]bool{}
-		firings, said := x.claim()
+		firings, said := x.claimOnce()
 		ids := map[string]bool{}
 		for i, f := range firings {
 			seen[said[i]] = true
-			ids[keys.EventID(f.Key.String(), f.Due, 2)] = true
+			ids[keys.EventID(f.Key.String(), int64(f.Due), 2)] = true
 		}
 		if len(firings) != 2 || !seen[k+" deadline newer"] || !seen[k+" deadline old"] || len(ids) != 2 {
 			t.Fatalf("%v: fired %q, want both, under different due times", newer, said)
@@ -97,11 +100,12 @@ func TestRetryWaitsBesideANewerTimer(t *testing.T) {
 		if err := x.Settle(t.Context(), firings); err != nil {
 			t.Fatal(err)
 		}
-		x.empty()
+		x.isEmpty()
 	}
 }
 
 func TestRetryBesideAKeyThatIsNoTimer(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("SET", k, "somebody's")
 	x.retry("id", x.redisNow()+60000, 2, "old")
@@ -111,13 +115,14 @@ func TestRetryBesideAKeyThatIsNoTimer(t *testing.T) {
 }
 
 func TestCancelReachesRetriesBeside(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60000)
 	now := x.redisNow()
 	x.retry("id1", now+70000, 2, "old")
 	x.retry("id2", now+70000, 2, "older")
 	x.do("DEL", k)
-	x.hint("g " + k)
+	x.observe(gone(k))
 	if n := x.do("ZCARD", keys.Single.Due()); n != int64(2) {
 		t.Fatalf("%v timers after DEL, want the two retries", n)
 	}
@@ -127,10 +132,11 @@ func TestCancelReachesRetriesBeside(t *testing.T) {
 	if got := x.do("FCALL", "timer_cancel", 1, k); got != "unknown" {
 		t.Errorf("timer_cancel again: %v", got)
 	}
-	x.empty()
+	x.isEmpty()
 }
 
 func TestTrimRetried(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.retry("id", x.redisNow()+60000, 2, "p")
 	for _, c := range []struct {
@@ -149,20 +155,21 @@ func TestTrimRetried(t *testing.T) {
 // An event's id is made of key, due time and attempt, whoever decided the attempt
 // and whether or not it is still on its way.
 func TestRetryNeverSharesAnID(t *testing.T) {
+	t.Parallel()
 	for name, set := range map[string][]any{
 		"stated":             {"FCALL", "timer_set", 1, k, `{"attempt":2}`, "PX", 30},
-		"stated in escapes":  {"SET", k, `{"\u0061ttempt":2}`, "PX", 30},
+		"stated in escapes":  {"SET", k, `{"\u0061ttempt":2}`, "PX", 300},
 		"given to timer_set": {"FCALL", "timer_set", 1, k, "p", "PX", 30, "ATTEMPT", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, when := range []string{"due", "claimed", "settled"} {
 				x := newIndex(t)
 				x.do(set...)
-				x.hint("t " + k)
-				due, _ := x.do("PEXPIRETIME", k).(int64)
-				x.after(due)
+				x.observe(touched(k))
+				due := x.due(k)
+				x.awaitClock(due)
 				if when != "due" {
-					firings, _ := x.claim()
+					firings, _ := x.claimOnce()
 					if when == "settled" {
 						if err := x.Settle(t.Context(), firings); err != nil {
 							t.Fatal(err)
@@ -183,8 +190,8 @@ func TestRetryNeverSharesAnID(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60000)
 	due := x.retry("id", x.redisNow()+100, 2, "r")
 	x.do("FCALL", "timer_set", 1, k, `{"attempt":2}`, "PXAT", due)
-	x.after(due)
-	firings, _ := x.claim()
+	x.awaitClock(due)
+	firings, _ := x.claimOnce()
 	if len(firings) != 2 || firings[0].Due == firings[1].Due {
 		t.Errorf("%+v, want two firings with different due times", firings)
 	}

@@ -15,21 +15,13 @@ type call struct {
 	args []any
 }
 
-// run runs a script on partitions and returns the replies, each with its own error,
-// in the order of the calls. In a cluster it asks each server once, all of them at
-// the same time. It does not follow redirections, but learns from them where to go
-// the next time.
+// run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks each
+// server once, all of them at the same time. It does not follow redirections, but learns from them where to go the next time.
 func (s *Schedule) run(ctx context.Context, script *redis.Script, calls []call) []*redis.Cmd {
 	replies := make([]*redis.Cmd, len(calls))
-	if s.cluster == nil {
-		for i, c := range calls {
-			replies[i] = script.Run(ctx, s.rdb, []string{c.p.Due()}, c.args...)
-		}
-		return replies
-	}
 	indices := map[*redis.Client][]int{}
 	for i, c := range calls {
-		server, err := s.cluster.MasterForKey(ctx, c.p.Due())
+		server, err := s.topology.server(ctx, c.p)
 		if err != nil {
 			replies[i] = redis.NewCmd(ctx)
 			replies[i].SetErr(err)
@@ -37,43 +29,50 @@ func (s *Schedule) run(ctx context.Context, script *redis.Script, calls []call) 
 		}
 		indices[server] = append(indices[server], i)
 	}
-	var wg sync.WaitGroup
-	for server, todo := range indices {
-		wg.Go(func() {
-			todo = pipelined(ctx, server, script, calls, todo, replies)
-			if len(todo) == 0 {
-				return
-			}
-			// A failover forgets scripts, and so does SCRIPT FLUSH.
-			if err := script.Load(ctx, server).Err(); err != nil {
-				for _, i := range todo {
-					replies[i].SetErr(err)
-				}
-				return
-			}
-			pipelined(ctx, server, script, calls, todo, replies)
-		})
+	if len(indices) == 1 { // as nearly always: not worth another goroutine
+		for server, todo := range indices {
+			runOn(ctx, server, script, calls, todo, replies)
+		}
+	} else {
+		var wg sync.WaitGroup
+		for server, todo := range indices {
+			wg.Go(func() { runOn(ctx, server, script, calls, todo, replies) })
+		}
+		wg.Wait()
 	}
-	wg.Wait()
 	for _, reply := range replies {
 		if _, moved := redis.IsMovedError(reply.Err()); moved {
-			s.cluster.ReloadState(ctx)
+			s.topology.reload(ctx)
 			break
 		}
 	}
 	return replies
 }
 
-// pipelined runs those of the calls whose indices are in todo on one server. It
-// returns the indices of those that the server did not run because it does not know
-// the script.
-func pipelined(ctx context.Context, server *redis.Client, script *redis.Script, calls []call, todo []int, replies []*redis.Cmd) (unknown []int) {
+// runOn runs those of the calls whose indices are in todo on one server. A server that does not know the script gets it: a
+// failover forgets scripts, and so does SCRIPT FLUSH.
+func runOn(ctx context.Context, server *redis.Client, script *redis.Script, calls []call, todo []int, replies []*redis.Cmd) {
+	unknown := pipeline(ctx, server, script, calls, todo, replies)
+	if len(unknown) == 0 {
+		return
+	}
+	if err := script.Load(ctx, server).Err(); err != nil {
+		for _, i := range unknown {
+			replies[i].SetErr(err)
+		}
+		return
+	}
+	pipeline(ctx, server, script, calls, unknown, replies)
+}
+
+// pipeline runs those of the calls whose indices are in todo on one server. It returns the indices of those that the
+// server did not run because it does not know the script.
+func pipeline(ctx context.Context, server *redis.Client, script *redis.Script, calls []call, todo []int, replies []*redis.Cmd) (unknown []int) {
 	pipe := server.Pipeline()
 	for _, i := range todo {
-		p := calls[i].p
-		// The second key has the server refuse the script before it begins while the
-		// slot is moving and the index may be torn apart.
-		replies[i] = script.EvalSha(ctx, pipe, []string{p.Due(), p.Moving()}, calls[i].args...)
+		// No key has the prefix as its name. So the server refuses the script before it
+		// begins while the slot is moving and the index may be torn apart.
+		replies[i] = script.EvalSha(ctx, pipe, []string{calls[i].p.Prefix()}, calls[i].args...)
 	}
 	_, _ = pipe.Exec(ctx) // each reply has its own error
 	for _, i := range todo {
@@ -84,9 +83,8 @@ func pipelined(ctx context.Context, server *redis.Client, script *redis.Script, 
 	return unknown
 }
 
-// IsMoving tells whether a step failed because its slot is not, or not as a whole,
-// on the server of a cluster that was asked. It changed nothing, and works again
-// once the move is over.
+// IsMoving tells whether a step failed because its slot is not, or not as a whole, on the server of a cluster that was
+// asked. It changed nothing, and works again once the move is over.
 func IsMoving(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	_, ask := redis.IsAskError(err)

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/testenv"
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -53,10 +52,7 @@ func (x *index) setDue(n int) {
 // take claims n timers that are due.
 func (x *index) take(n int) []schedule.Firing {
 	x.t.Helper()
-	c, err := x.Claim(x.t.Context(), keys.Single, lease, 0, x.since)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	c := x.claimFor(lease)
 	if len(c.Firings) != n {
 		x.t.Fatalf("claimed %d timers, want %d", len(c.Firings), n)
 	}
@@ -103,7 +99,7 @@ func BenchmarkObserve(b *testing.B) {
 		}
 		heard := x.heard()
 		for b.Loop() {
-			if _, err := x.Observe(b.Context(), hints, x.since, heard); err != nil {
+			if _, err := x.Observe(b.Context(), hints, heard); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -13,46 +13,47 @@ import (
 )
 
 func TestFollowsTheKey(t *testing.T) {
+	t.Parallel()
 	far := int64(4102444800000) // in 2100
 	for _, c := range []struct {
 		name     string
-		commands [][]any // after SET k old PX 60000 was adopted
-		hint     string  // the last event of them
-		due      int64   // 0: cancelled; -1: as it was
+		commands [][]any                        // after SET k old PX 60000 was adopted
+		hint     func(key string) schedule.Hint // the last event of them
+		due      int64                          // 0: cancelled; -1: as it was
 		payload  string
 	}{
-		{"extend", [][]any{{"PEXPIREAT", k, far}}, "t", far, "old"},
-		{"getex", [][]any{{"GETEX", k, "PXAT", far}}, "t", far, "old"},
-		{"set again", [][]any{{"SET", k, "new", "PXAT", far}}, "t", far, "new"},
-		{"keepttl", [][]any{{"SET", k, "new", "KEEPTTL"}}, "t", -1, "new"},
-		{"append", [][]any{{"APPEND", k, "er"}}, "t", -1, "older"},
-		{"persist", [][]any{{"PERSIST", k}}, "t", 0, ""},
-		{"set without ttl", [][]any{{"SET", k, "new"}}, "t", 0, ""},
-		{"del", [][]any{{"DEL", k}}, "g", 0, ""},
-		{"expire in the past", [][]any{{"PEXPIREAT", k, 1}}, "g", 0, ""},
-		{"rename away", [][]any{{"RENAME", k, "elsewhere"}}, "g", 0, ""},
-		{"rename onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"RENAME", "else", k}}, "t", far, "new"},
-		{"copy onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"COPY", "else", k, "REPLACE"}}, "t", far, "new"},
-		{"timerless rename onto", [][]any{{"SET", "else", "new"}, {"RENAME", "else", k}}, "t", 0, ""},
-		{"event of a state that is over", [][]any{{"DEL", k}, {"SET", k, "new", "PXAT", far}}, "g", far, "new"},
-		{"touched then gone", [][]any{{"DEL", k}}, "t", -1, "old"},
-		{"evicted", [][]any{{"DEL", k}}, "v", -1, "old"},
+		{"extend", [][]any{{"PEXPIREAT", k, far}}, touched, far, "old"},
+		{"getex", [][]any{{"GETEX", k, "PXAT", far}}, touched, far, "old"},
+		{"set again", [][]any{{"SET", k, "new", "PXAT", far}}, touched, far, "new"},
+		{"keepttl", [][]any{{"SET", k, "new", "KEEPTTL"}}, touched, -1, "new"},
+		{"append", [][]any{{"APPEND", k, "er"}}, touched, -1, "older"},
+		{"persist", [][]any{{"PERSIST", k}}, touched, 0, ""},
+		{"set without ttl", [][]any{{"SET", k, "new"}}, touched, 0, ""},
+		{"del", [][]any{{"DEL", k}}, gone, 0, ""},
+		{"expire in the past", [][]any{{"PEXPIREAT", k, 1}}, gone, 0, ""},
+		{"rename away", [][]any{{"RENAME", k, "elsewhere"}}, gone, 0, ""},
+		{"rename onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"RENAME", "else", k}}, touched, far, "new"},
+		{"copy onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"COPY", "else", k, "REPLACE"}}, touched, far, "new"},
+		{"timerless rename onto", [][]any{{"SET", "else", "new"}, {"RENAME", "else", k}}, touched, 0, ""},
+		{"event of a state that is over", [][]any{{"DEL", k}, {"SET", k, "new", "PXAT", far}}, gone, far, "new"},
+		{"touched then gone", [][]any{{"DEL", k}}, touched, -1, "old"},
+		{"evicted", [][]any{{"DEL", k}}, evicted, -1, "old"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newIndex(t)
 			x.do("SET", k, "old", "PX", 60000)
 			was := x.do("PEXPIRETIME", k)
-			if seen := x.hint("t " + k); seen.Adopted != 1 || seen.Heads[0].Due != was {
+			if seen := x.observe(touched(k)); seen.Adopted != 1 || int64(seen.Heads[0].Due) != was {
 				t.Fatalf("adopting: %+v, want one with head %v", seen, was)
 			}
-			if seen := x.hint("t " + k); seen.Adopted+seen.Rescheduled+seen.Cancelled != 0 {
+			if seen := x.observe(touched(k)); seen.Adopted+seen.Rescheduled+seen.Cancelled != 0 {
 				t.Fatalf("adopting again: %+v", seen)
 			}
 			for _, command := range c.commands {
 				x.do(command...)
 			}
 			for range 2 {
-				x.hint(c.hint + " " + k)
+				x.observe(c.hint(k))
 			}
 			want := c.due
 			if c.due == -1 {
@@ -63,7 +64,7 @@ func TestFollowsTheKey(t *testing.T) {
 			case want == 0 && err == nil:
 				t.Fatalf("still due at %.0f, want cancelled", got)
 			case want == 0:
-				x.empty()
+				x.isEmpty()
 			case int64(got) != want:
 				t.Fatalf("due at %.0f, want %d (%v)", got, want, err)
 			default:
@@ -77,6 +78,7 @@ func TestFollowsTheKey(t *testing.T) {
 }
 
 func TestPayloadTypes(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("HSET", "a:b:c:hash", "order", "42", "na\"me", "a\x01b")
 	x.do("HSET", "a:b:c:bighash", "f", strings.Repeat("v", 1000))
@@ -89,10 +91,10 @@ func TestPayloadTypes(t *testing.T) {
 	at := x.redisNow() + 300
 	for _, name := range names {
 		x.do("PEXPIREAT", "a:b:c:"+name, at)
-		x.hint("t a:b:c:" + name)
+		x.observe(touched("a:b:c:" + name))
 	}
-	x.after(at)
-	x.wants(
+	x.awaitClock(at)
+	x.claims(
 		"a:b:c:bighash deadline status 2",
 		"a:b:c:empty deadline ",
 		"a:b:c:full deadline "+strings.Repeat("v", 1000),
@@ -104,12 +106,13 @@ func TestPayloadTypes(t *testing.T) {
 }
 
 func TestMarkedKeys(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "mine", "PX", 60000, "ATTEMPT", 3)
 	value, _ := x.do("GET", k).(string)
 	payload := func(want string) {
 		t.Helper()
-		x.hint("t " + k)
+		x.observe(touched(k))
 		got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k))
 		if _, got, _ := strings.Cut(got, "attempt "); got != want+"]" {
 			t.Fatalf("timer_get: attempt %s, want %s", got, want)
@@ -126,131 +129,133 @@ func TestMarkedKeys(t *testing.T) {
 
 	// The mark alone, under another name, says that the payload is not there.
 	x.do("COPY", k, k+"2")
-	x.hint("t " + k + "2")
+	x.observe(touched(k + "2"))
 	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"2")); !strings.HasSuffix(got, "payload <nil>]") {
 		t.Errorf("a copied mark: %s", got)
 	}
 }
 
 func TestExpiredEvents(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 
 	// Ahead of the claim: it fires, once.
-	x.do("SET", k, "v1", "PX", 30)
-	x.hint("t " + k)
-	x.expire(k)
-	if seen := x.hint("x " + k); seen.Owed != 1 {
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	if seen := x.observe(expired(k)); seen.Owed != 1 {
 		t.Fatalf("expired: %+v, want one owed", seen)
 	}
-	x.hint("x " + k)
-	x.hint("t " + k)
-	x.wants(k + " expired v1")
-	x.wants()
+	x.observe(expired(k))
+	x.observe(touched(k))
+	x.claims(k + " expired v1")
+	x.claims()
 
 	// Never adopted: it fires without data, once whoever else saw the event.
 	other := k + "-other"
-	x.hint("x " + other)
-	x.hint("x " + other)
-	firings := x.wants(other + " expired status 1")
-	if age := firings[0].ClaimedAt.UnixMilli() - firings[0].Due; age < 0 || age > 10000 {
+	x.observe(expired(other))
+	x.observe(expired(other))
+	firings := x.claims(other + " expired status 1")
+	if age := schedule.MillisOf(firings[0].ClaimedAt) - firings[0].Due; age < 0 || age > 10000 {
 		t.Errorf("due %d ms before the claim, want when the event was seen", age)
 	}
 
 	// Shortened, and the event of that was lost.
 	third := k + "-third"
 	x.do("SET", third, "v3", "PX", 60000)
-	x.hint("t " + third)
+	x.observe(touched(third))
 	x.do("PEXPIRE", third, 10)
-	x.expire(third)
-	x.hint("x " + third)
-	x.wants(third + " expired v3")
+	x.awaitExpiry(third)
+	x.observe(expired(third))
+	x.claims(third + " expired v3")
 
 	// A late event of the firing before says nothing about the timer set since.
 	x.do("SET", k, "v2", "PX", 60000)
-	x.hint("t " + k)
-	x.hint("x " + k)
-	x.wants()
+	x.observe(touched(k))
+	x.observe(expired(k))
+	x.claims()
 	if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
 		t.Error("the timer set since is gone")
 	}
 }
 
 func TestOwedIsNeverOverwritten(t *testing.T) {
+	t.Parallel()
 	t.Run("by timer_set", func(t *testing.T) {
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 20)
-		x.hint("t " + k)
-		x.expire(k)
+		x.do("SET", k, "v1", "PX", 300)
+		x.observe(touched(k))
+		x.awaitExpiry(k)
 		x.do("FCALL", "timer_set", 1, k, "v2", "PX", 30)
-		x.hint("x "+k, "t "+k)
-		x.expire(k)
-		x.wants(k+" deadline v1", k+" deadline v2")
+		x.observe(expired(k), touched(k))
+		x.awaitExpiry(k)
+		x.claims(k+" deadline v1", k+" deadline v2")
 	})
 	t.Run("by a plain set after its expired event", func(t *testing.T) {
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 20)
-		x.hint("t " + k)
-		x.expire(k)
-		x.do("SET", k, "v2", "PX", 30)
-		x.hint("x "+k, "t "+k)
-		x.expire(k)
-		x.wants(k+" expired v1", k+" deadline v2")
+		x.do("SET", k, "v1", "PX", 300)
+		x.observe(touched(k))
+		x.awaitExpiry(k)
+		x.do("SET", k, "v2", "PX", 300)
+		x.observe(expired(k), touched(k))
+		x.awaitExpiry(k)
+		x.claims(k+" expired v1", k+" deadline v2")
 	})
 	t.Run("after its expired event was taken in", func(t *testing.T) {
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 20)
-		x.hint("t " + k)
-		x.expire(k)
-		x.hint("x " + k)
-		x.do("SET", k, "v2", "PX", 30)
-		x.hint("t " + k)
-		x.expire(k)
-		x.wants(k+" expired v1", k+" deadline v2")
-		x.wants()
+		x.do("SET", k, "v1", "PX", 300)
+		x.observe(touched(k))
+		x.awaitExpiry(k)
+		x.observe(expired(k))
+		x.do("SET", k, "v2", "PX", 300)
+		x.observe(touched(k))
+		x.awaitExpiry(k)
+		x.claims(k+" expired v1", k+" deadline v2")
+		x.claims()
 	})
 	t.Run("by timer_set after its expired event was taken in", func(t *testing.T) {
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 20)
-		x.hint("t " + k)
-		x.expire(k)
-		x.hint("x "+k, "x "+k)
+		x.do("SET", k, "v1", "PX", 300)
+		x.observe(touched(k))
+		x.awaitExpiry(k)
+		x.observe(expired(k), expired(k))
 		x.do("FCALL", "timer_set", 1, k, "v2", "PX", 30)
-		x.hint("t " + k)
-		x.expire(k)
-		x.wants(k+" expired v1", k+" deadline v2")
+		x.observe(touched(k))
+		x.awaitExpiry(k)
+		x.claims(k+" expired v1", k+" deadline v2")
 	})
 	t.Run("when the claim is ahead of the expired event", func(t *testing.T) {
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 20)
-		x.hint("t " + k)
-		x.expire(k)
-		x.do("SET", k, "v2", "PX", 30)
-		x.wants()
-		x.hint("x "+k, "t "+k)
-		x.expire(k)
-		x.wants(k+" expired v1", k+" deadline v2")
-		x.wants()
+		x.do("SET", k, "v1", "PX", 300)
+		x.observe(touched(k))
+		x.awaitExpiry(k)
+		x.do("SET", k, "v2", "PX", 300)
+		x.claims()
+		x.observe(expired(k), touched(k))
+		x.awaitExpiry(k)
+		x.claims(k+" expired v1", k+" deadline v2")
+		x.claims()
 	})
 	t.Run("by a key without TTL", func(t *testing.T) {
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 20)
-		x.hint("t " + k)
-		x.expire(k)
+		x.do("SET", k, "v1", "PX", 300)
+		x.observe(touched(k))
+		x.awaitExpiry(k)
 		x.do("SET", k, "v2")
-		x.wants()
-		x.hint("x "+k, "t "+k)
-		x.wants(k + " expired v1")
+		x.claims()
+		x.observe(expired(k), touched(k))
+		x.claims(k + " expired v1")
 	})
 	for _, wait := range []int64{0, 150, 4000} {
 		t.Run(fmt.Sprintf("when nobody was there to see it, %d ms late", wait), func(t *testing.T) {
 			x := newIndex(t)
-			x.do("SET", k, "v1", "PX", 20)
-			x.hint("t " + k)
-			due, _ := x.do("PEXPIRETIME", k).(int64)
-			x.after(due + wait)
+			x.do("SET", k, "v1", "PX", 300)
+			x.observe(touched(k))
+			due := x.due(k)
+			x.awaitClock(due + wait)
 			x.do("SET", k, "v2", "PX", 60000)
-			x.since = schedule.NoEvents
-			x.wants(k + " deadline v1")
+			x.StopHearing()
+			x.claims(k + " deadline v1")
 			if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
 				t.Error("the timer set since was not adopted")
 			}
@@ -261,6 +266,7 @@ func TestOwedIsNeverOverwritten(t *testing.T) {
 // Extended, persisted, or set to the same again, before or after it was due: what
 // no event tells is decided for the key as it is now.
 func TestLostEventsHealAtTheClaim(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		events bool  // whether events were heard, but not those of the changes
@@ -273,122 +279,67 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 		{"after a long downtime", false, 3000, 4000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			if !c.events {
-				x.since = schedule.NoEvents
+				x.StopHearing()
 			}
 			for _, name := range []string{"extended", "persisted", "deleted", "replaced"} {
 				x.do("SET", "a:b:c:"+name, name, "PX", c.delay)
-				x.hint("t a:b:c:" + name)
+				x.observe(touched("a:b:c:" + name))
 			}
-			due, _ := x.do("PEXPIRETIME", "a:b:c:persisted").(int64)
+			due := x.due("a:b:c:persisted")
 			x.do("PEXPIREAT", "a:b:c:extended", due+c.wait+3000)
 			x.do("PERSIST", "a:b:c:persisted")
 			x.do("DEL", "a:b:c:deleted")
 			x.do("SET", "a:b:c:replaced", "new", "PXAT", due+c.wait+3000)
-			x.after(due + c.wait)
+			x.awaitClock(due + c.wait)
 			// That a deletion nobody heard of fires is a known limit; and so does a
 			// value that was replaced shortly before a downtime's due time.
 			want := []string{"a:b:c:deleted deadline deleted"}
 			if !c.events && c.delay < 1000 {
 				want = append(want, "a:b:c:replaced deadline replaced")
 			}
-			x.settles(want...)
-			x.expire("a:b:c:extended")
-			x.settles("a:b:c:extended deadline extended", "a:b:c:replaced deadline new")
+			x.fires(want...)
+			x.awaitExpiry("a:b:c:extended")
+			x.fires("a:b:c:extended deadline extended", "a:b:c:replaced deadline new")
 			testenv.Eventually(t, 20*time.Second, func() bool {
-				x.wants()
+				x.claims()
 				return x.do("EXISTS", keys.Single.Due()) == int64(0)
-			}, "doubts to go")
+			}, "contested timers to go")
 		})
 	}
 }
 
-// A doubt outlives the events that would have settled it.
-func TestDoubtWhoseEventWasLost(t *testing.T) {
+// A contested timer outlives the events that would have decided about it.
+func TestContestedWhoseEventWasLost(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 20)
-	x.hint("t " + k)
-	x.expire(k)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
 	x.do("SET", k, "v2", "PX", 60000)
-	x.wants()
-	x.since = schedule.NoEvents // the subscription turned out to be dead
+	x.claims()
+	x.StopHearing() // the subscription turned out to be dead
 	var said []string
 	testenv.Eventually(t, 20*time.Second, func() bool {
-		_, said = x.claim()
+		_, said = x.claimOnce()
 		return len(said) > 0
-	}, "the doubt to be decided")
+	}, "the contest to be decided")
 	if len(said) != 1 || said[0] != k+" deadline v1" {
 		t.Errorf("fired %q, want the owed one", said)
 	}
 }
 
-func TestClaimsOfTheDead(t *testing.T) {
-	x := newIndex(t)
-	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
-	x.expire(k)
-	const short = 100 * time.Millisecond
-	c, err := x.Claim(t.Context(), keys.Single, short, 0, 0)
-	if err != nil || len(c.Firings) != 1 {
-		t.Fatalf("claim: %+v, %v", c, err)
-	}
-	if want := c.At.UnixMilli() + short.Milliseconds(); c.Next != want {
-		t.Errorf("next %d, want the end of the lease %d", c.Next, want)
-	}
-	x.wants()
-	x.after(c.Next)
-	again := x.wants(k + " reclaim p")
-	if again[0].Ref != c.Firings[0].Ref {
-		t.Errorf("reclaimed as %s, want %s", again[0].Ref, c.Firings[0].Ref)
-	}
-
-	// The sleeper wakes up: it cannot give back what is another's.
-	if err := x.Release(t.Context(), c.Firings); err != nil {
-		t.Fatal(err)
-	}
-	x.wants()
-	if err := x.Release(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
-	x.wants(k + " deadline p")
-	// But what it has published is published.
-	if err := x.Settle(t.Context(), c.Firings); err != nil {
-		t.Fatal(err)
-	}
-	x.empty()
-}
-
-func TestClaimIsBounded(t *testing.T) {
-	x := newIndex(t)
-	at := x.redisNow() + 500
-	const n = 2*schedule.MaxClaim + 10
-	for i := range n {
-		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PXAT", at)
-	}
-	x.after(at)
-	seen := map[string]bool{}
-	for _, want := range []int{schedule.MaxClaim, schedule.MaxClaim, 10} {
-		firings, _ := x.claim()
-		if len(firings) != want {
-			t.Fatalf("claimed %d, want %d", len(firings), want)
-		}
-		for _, f := range firings {
-			seen[f.Ref] = true
-		}
-	}
-	if len(seen) != n {
-		t.Errorf("%d distinct firings, want %d", len(seen), n)
-	}
-}
-
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	for _, name := range []string{"kept", "deleted", "persisted", "moved", "evicted"} {
 		x.do("SET", "a:b:c:"+name, name, "PX", 60000)
-		x.hint("t a:b:c:" + name)
+		x.observe(touched("a:b:c:" + name))
 	}
 	x.do("DEL", "a:b:c:deleted", "a:b:c:evicted")
-	x.hint("v a:b:c:evicted")
+	x.observe(evicted("a:b:c:evicted"))
 	x.do("PERSIST", "a:b:c:persisted")
 	x.do("PEXPIRE", "a:b:c:moved", 90000)
 	audit := func(mayEvict bool) schedule.Observed {
@@ -416,25 +367,27 @@ func TestAudit(t *testing.T) {
 }
 
 func TestRanks(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	ctx := context.Background()
-	beat := func(id string, rank, of int) {
+	heartbeat := func(id string, rank, of int) {
 		t.Helper()
-		gotRank, gotOf, err := x.Beat(ctx, id, time.Minute)
+		gotRank, gotOf, err := x.Heartbeat(ctx, id, time.Minute)
 		if err != nil || gotRank != rank || gotOf != of {
 			t.Fatalf("%s: rank %d of %d (%v), want %d of %d", id, gotRank, gotOf, err, rank, of)
 		}
 	}
-	beat("b", 0, 1)
-	beat("a", 0, 2)
-	beat("b", 1, 2)
-	if err := x.Retire(ctx, "a"); err != nil {
+	heartbeat("b", 0, 1)
+	heartbeat("a", 0, 2)
+	heartbeat("b", 1, 2)
+	if err := x.Deregister(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
-	beat("b", 0, 1)
+	heartbeat("b", 0, 1)
 }
 
 func TestList(t *testing.T) {
+	t.Parallel()
 	x := newIndex(t)
 	for i := range 250 {
 		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%03d", i), i, "PX", 60000+i, "ATTEMPT", i+1)

@@ -1,7 +1,7 @@
 package schedule
 
 import (
-	_ "embed"
+	"embed"
 	"fmt"
 	"math"
 	"strings"
@@ -12,59 +12,83 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-//go:embed timerd.lua
-var source string
+//go:embed lua/*.lua
+var lua embed.FS
 
 // LibraryName is the name of the function library in Redis.
 const LibraryName = "timerd"
 
-// wakeWithin is how far off a timer of a cluster may be for the function library to
-// announce it: there a message goes to every node. What is further off is found by
-// a sweep before it is due, whatever the sweep interval.
+// wakeWithin is how far off a timer of a cluster may be for the function library to announce it: there a message goes
+// to every node. What is further off is found by a sweep before it is due, whatever the sweep interval.
 const wakeWithin = 2*time.Minute + 10*time.Second
 
-// scripts holds timerd.lua cut into what Redis loads.
+// scripts holds what Redis loads.
 type scripts struct {
-	library                                             string // source of the function library
-	observe, claim, release, retry, audit, beat, settle *redis.Script
-	survey, apps, trim                                  *redis.Script // of many partitions
+	library                                                  string // source of the function library
+	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
+	scanDue, apps, trim                                      *redis.Script // of many partitions
 }
 
-// newScripts cuts timerd.lua at its "--@" lines. maxPayload is in bytes.
+// newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
+// not need: Redis makes the functions of all parts anew each time it runs a script, which takes longer than the
+// commands of most. maxPayload is in bytes.
 func newScripts(maxPayload int, cluster bool) *scripts {
-	sections := map[string]string{}
-	for _, section := range strings.Split(source, "\n--@ ")[1:] {
-		name, body, _ := strings.Cut(section, "\n")
-		sections[name] = body
-	}
-	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
-	names := fmt.Sprintf("local PREFIX, SINGLE, SUFFIX, WAKE, MAX_PAYLOAD = '%s', '%s', '%s', '%s', %d\n",
-		prefix, keys.Single, suffix, keys.WakeChannel, maxPayload)
-	enter := "single"
-	within := int64(math.MaxInt64)
+	partition, within := "partition_single", int64(math.MaxInt64)
 	if cluster {
-		enter, within = "cluster", wakeWithin.Milliseconds()
-		names += fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
-			keys.TagLetters, keys.TagFirst, keys.TagBase, strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits()), " ", ","), "[]"))
+		partition, within = "partition_cluster", wakeWithin.Milliseconds()
 	}
-	names += fmt.Sprintf("local WAKE_WITHIN = %d\n", within)
-	common := names + sections["common"]
+	constants := constants(maxPayload, within)
+	script := func(flags string, parts ...string) *redis.Script {
+		return redis.NewScript("#!lua flags=" + flags + "\n" + constants + join(parts...))
+	}
 	// Settling and claiming must go on when Redis is out of memory: they free it.
-	script := func(name, flags string) *redis.Script {
-		return redis.NewScript("#!lua flags=" + flags + "\n" + common + sections["script "+name])
-	}
-	const onOne, onMany = "allow-oom", "allow-oom,allow-cross-slot-keys"
+	const one, many, manyRead = "allow-oom", "allow-oom,allow-cross-slot-keys", "allow-oom,allow-cross-slot-keys,no-writes"
 	return &scripts{
-		library: "#!lua name=" + LibraryName + "\n" + common + sections[enter] + sections["library"],
-		observe: script("observe", onOne),
-		claim:   script("claim", onOne),
-		release: script("release", onOne),
-		retry:   script("retry", onOne),
-		audit:   script("audit", onOne),
-		beat:    script("beat", onOne),
-		settle:  script("settle", onOne),
-		survey:  script("survey", onMany+",no-writes"),
-		apps:    script("apps", onMany+",no-writes"),
-		trim:    script("trim", onMany),
+		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
+			join("clock", "common", "fire", "beside", "payload", "contest", "announce", partition, "library"),
+		observe:   script(one, "clock", "common", "fire", "payload", "contest", "observe"),
+		claim:     script(one, "clock", "common", "fire", "beside", "payload", "contest", "claim"),
+		release:   script(one, "release"),
+		settle:    script(one, "settle"),
+		retry:     script(one, "clock", "common", "fire", "beside", "payload", "announce", "retry"),
+		audit:     script(one, "clock", "common", "payload", "audit"),
+		heartbeat: script(one, "clock", "heartbeat"),
+		scanDue:   script(manyRead, "clock", "scan_due"),
+		apps:      script(manyRead, "apps"),
+		trim:      script(many, "trim"),
 	}
+}
+
+// constants declares what Lua knows of Go:
+//
+//	PREFIX, SUFFIX  what stands before and after the hash tag in a partition's prefix
+//	SINGLE          the hash tag of a Redis that is not a cluster
+//	WAKE            the channel of the wake messages
+//	WAKE_WITHIN     how far off a timer may be to be announced, in ms
+//	MAX_PAYLOAD     the payload limit in bytes
+func constants(maxPayload int, wakeWithin int64) string {
+	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
+	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD = '%s', '%s', '%s', '%s', %d, %d\n",
+		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload)
+}
+
+// hashTagConstants declares how a slot's hash tag is computed, as in keys/slot.go:
+// TAG_LETTERS, TAG_FIRST, TAG_BASE and TAG_BITS.
+func hashTagConstants() string {
+	bits := strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits()), " ", ","), "[]")
+	return fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
+		keys.TagLetters, keys.TagFirst, keys.TagBase, bits)
+}
+
+// join returns the text of parts.
+func join(parts ...string) string {
+	var text strings.Builder
+	for _, part := range parts {
+		source, err := lua.ReadFile("lua/" + part + ".lua")
+		if err != nil {
+			panic(err) // a part that is not embedded: every test of this package finds it
+		}
+		text.Write(source)
+	}
+	return text.String()
 }

@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
 # Every check, then the tests. All of them run, whatever fails: one run tells everything. `make test`
-# calls this with the versions of the tools.
+# calls this with the version of govulncheck.
+#
+# The tests wait for clocks and servers half of the time. So the linters are built and run beside them,
+# with less priority, and their output comes at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-failed=()
+# How many tests of a package run at a time: they mostly wait.
+PARALLEL=8
+
+work=$(mktemp -d)
+trap 'kill -- "-${linters:-}" 2>/dev/null; rm -rf "$work"' EXIT
 
 # step NAME COMMAND...: runs a check and notes its failure.
 step() {
   local name=$1
   shift
   echo "== $name"
-  "$@" || failed+=("$name")
+  "$@" || echo "$name" >>"$work/failed"
 }
 
 # sources prints the Go files whose names end as given. It does not ask git, which may not trust a tree
@@ -35,11 +42,6 @@ sleepless() {
   [ -z "$found" ] || { echo "time.Sleep in tests; wait for a signal, or poll with testenv.Eventually:"; echo "$found"; return 1; }
 }
 
-lint() {
-  scripts/tool.sh "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$GOLANGCI_LINT_VERSION" &&
-    bin/golangci-lint run ./...
-}
-
 # vulnerable tells of known vulnerabilities. They come to light whenever somebody finds one, so
 # they are no failure of this tree; `make vuln` fails on them.
 vulnerable() {
@@ -56,25 +58,38 @@ vulnerable() {
   esac
 }
 
-# untested prints what was skipped in the tests of examples/node, the only ones that may be: where there is no
-# Node.js that is new enough, or no way to npm's registry. go test does not tell by itself.
-untested() {
-  local out
-  out=$(go test -race -v -run "^TestNode\$" ./examples) || { echo "$out"; return 1; }
-  grep -A 5 'NOT TESTED' <<<"$out" || echo "nothing"
+linters() {
+  step golangci-lint make --no-print-directory lint
+  step govulncheck vulnerable
 }
+
+# tested runs the tests, PARALLEL of a package at a time and as many packages as there are processors.
+# Those of examples also tell what they skipped, the only ones that may skip anything: where there is
+# no Node.js that is new enough, or no way to npm's registry.
+tested() {
+  local status=0
+  go list ./... | grep -v /examples$ | xargs go test -race -timeout 15m -parallel "$PARALLEL" || status=1
+  go test -race -timeout 15m -v ./examples || status=1
+  return $status
+}
+
+set -m # a process group of its own, to be stopped as a whole
+(renice -n 19 -p "$BASHPID" >/dev/null; linters) >"$work/linters" 2>&1 </dev/null &
+linters=$!
+set +m
 
 step gofmt formatted
 step "sleeps in tests" sleepless
 step "go mod tidy" go mod tidy -diff
 step "go vet" go vet ./...
-step golangci-lint lint
-step govulncheck vulnerable
-step "go test" go test -race -timeout 15m ./...
-step "what was not tested" untested
+step "go test" tested
 step bench make --no-print-directory bench-test
+step docker-compose.yml make --no-print-directory compose-test
+wait "$linters"
+linters=
+cat "$work/linters"
 
-if [ ${#failed[@]} -gt 0 ]; then
-  printf 'FAILED: %s\n' "${failed[@]}" >&2
+if [ -s "$work/failed" ]; then
+  sed 's/^/FAILED: /' "$work/failed" >&2
   exit 1
 fi

@@ -36,7 +36,7 @@ func ok(t *testing.T, args ...string) string {
 }
 
 func TestUsage(t *testing.T) {
-	setEnv(t, nil)
+	testenv.SetVariables(t, nil)
 	for _, test := range []struct {
 		args, want string
 	}{
@@ -83,20 +83,20 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// withRedis starts a Redis with the function library and points the program to it.
-func withRedis(t *testing.T) *testenv.RedisServer {
+// startRedis starts a Redis with the function library and points the program to it.
+func startRedis(t *testing.T) *testenv.RedisServer {
 	t.Helper()
 	server := testenv.Redis(t)
 	if err := schedule.New(server.Client(), 1000).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	setEnv(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0)})
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0)})
 	return server
 }
 
 func TestSetGetCancelLs(t *testing.T) {
 	testenv.NoLeaks(t)
-	server := withRedis(t)
+	server := startRedis(t)
 	redisNow := func() time.Time {
 		now, err := server.Client().Time(t.Context()).Result()
 		if err != nil {
@@ -185,7 +185,7 @@ func TestSetGetCancelLs(t *testing.T) {
 func TestClientCommandsTellWhatIsMissing(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.Redis(t)
-	setEnv(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0), "TIMERD_REDISURL": "x"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0), "TIMERD_REDISURL": "x"})
 	for _, args := range [][]string{{"set", "a:b:c:d", "1h"}, {"get", "a:b:c:d"}, {"cancel", "a:b:c:d"}} {
 		code, _, errs := timerd(t, "", args...)
 		if code != 1 || !strings.Contains(errs, "start timerd on it once") {
@@ -204,7 +204,7 @@ func TestClientCommandsTellWhatIsMissing(t *testing.T) {
 func TestWatch(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.NATS(t)
-	setEnv(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
 	if code, _, errs := timerd(t, "", "watch"); code != 1 || !strings.Contains(errs, "follow stream TIMERS: it does not exist") {
 		t.Errorf("watch without a stream: %d %s", code, errs)
 	}
@@ -239,15 +239,15 @@ func TestWatch(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	var live, errs output
+	var live, errs testenv.Output
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"watch", "app"}, strings.NewReader(""), &live, &errs) }()
-	errs.wait(t, 5*time.Second, "watching timers.fired.app.*.* in stream TIMERS")
+	errs.Wait(t, 5*time.Second, "watching timers.fired.app.*.* in stream TIMERS")
 	publish("shop", 3)
 	publish("app", 4)
 	server.Restart()
 	publish("app", 5)
-	live.wait(t, patience, "app:m:t:5")
+	live.Wait(t, patience, "app:m:t:5")
 	if got := live.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "app:m:t:4") {
 		t.Errorf("watch app: %s", got)
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestDead(t *testing.T) {
 	testenv.NoLeaks(t)
-	redis, nats := withRedis(t), testenv.NATS(t)
+	redis, nats := startRedis(t), testenv.NATS(t)
 	t.Setenv("TIMERD_NATS_URL", nats.URL())
 	if code, _, errs := timerd(t, "", "dead", "ls"); code != 1 || !strings.Contains(errs, "no stream TIMERS_DEAD") {
 		t.Errorf("without a stream: %d %s", code, errs)
@@ -162,14 +162,14 @@ func TestDead(t *testing.T) {
 // A replay that ended between setting a timer and deleting its letter, and a letter
 // that was stored twice, set the timer once.
 func TestDeadReplayOfTheSameLetter(t *testing.T) {
-	redis, nats := withRedis(t), testenv.NATS(t)
+	redis, nats := startRedis(t), testenv.NATS(t)
 	t.Setenv("TIMERD_NATS_URL", nats.URL())
 	js := nats.JetStream()
 	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
 		t.Fatal(err)
 	}
 	k := keys.Key{App: "app", Module: "m", Type: "t", ID: "1"}
-	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: notify.ReasonExhausted}
+	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted}
 	e.ID = keys.EventID(k.String(), e.Due.UnixMilli(), 3)
 	for range 2 {
 		if _, err := js.Publish(t.Context(), k.Subject("timers", keys.Dead), e.AppendJSON(nil)); err != nil {

@@ -5,20 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/service"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -26,6 +30,13 @@ const (
 	devReady     = 20 * time.Second // how long timerd may take to be ready
 	devReadyPoll = 50 * time.Millisecond
 )
+
+// errNoRedis tells how to get what dev needs.
+var errNoRedis = errors.New(`neither redis-server nor valkey-server is in PATH; timerd dev runs a private one. Install it:
+  Debian, Ubuntu  sudo apt-get install redis-server
+  Fedora          sudo dnf install valkey
+  macOS           brew install redis
+in version 7.0 or later; or run timerd serve with the TIMERD_REDIS_URL of one that is elsewhere`)
 
 // devFlags are the flags of timerd dev; a port 0 is a free one.
 type devFlags struct {
@@ -53,7 +64,7 @@ TIMERD_RETRY and the other variables that concern neither server have their effe
 					return usagef(cmd, "--%s=%d: want a port, or 0 for a free one", name, port)
 				}
 			}
-			if !isHostPort(flags.httpAddr) {
+			if !config.IsHostPort(flags.httpAddr) {
 				return usagef(cmd, "--http-addr=%s: want host:port", flags.httpAddr)
 			}
 			return dev(cmd, flags)
@@ -83,32 +94,40 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 		return fmt.Errorf("make a directory for the servers: %w; TMPDIR names another place", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	c, err := devConfig(dir, flags)
+	c, err := config.Dev{
+		RedisURL: "redis://" + ports.Address(flags.redisPort) + "/0",
+		NATSAddr: ports.Address(flags.natsPort),
+		DataDir:  filepath.Join(dir, "nats"),
+		HTTPAddr: flags.httpAddr,
+	}.Read()
 	if err != nil {
 		return err
 	}
-	// Here and not in serve, so that what answers is this timerd and no other one.
+	// Here and not in the service, so that what answers is this timerd and no other one.
 	l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", flags.httpAddr)
 	if err != nil {
 		return fmt.Errorf("--http-addr=%s: %w; choose another address", flags.httpAddr, err)
 	}
 	defer func() { _ = l.Close() }() // serve has, once it runs
 	c.Service.HTTPAddr = l.Addr().String()
-	server, err := startDevRedis(cmd.Context(), dir, flags.redisPort)
+	server, err := redisserver.Start(cmd.Context(), redisserver.Directory(dir), redisserver.Port(flags.redisPort))
+	if errors.Is(err, redisserver.ErrNotFound) {
+		return errNoRedis
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
+	defer func() { err = errors.Join(err, server.Close()) }()
 	log := announce(cmd, c)
 
 	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(func() error { return serveOn(ctx, l, c, log) })
+	group.Go(func() error { return service.Service{Config: c, Version: versionText(), Logger: log}.RunOn(ctx, l) })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-server.process.Done():
-			return fmt.Errorf("redis-server has ended, exit code %d\n%s", server.process.ExitCode(), server.said())
+		case <-server.Done():
+			return fmt.Errorf("redis-server has ended, exit code %d\n%s", server.ExitCode(), server.Log())
 		}
 	})
 	group.Go(func() error { return demonstrate(ctx, cmd.OutOrStdout(), c, server, !flags.noSamples) })
@@ -119,48 +138,26 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	return err
 }
 
-// devConfig is the environment's configuration with what dev decides. The ports
-// in flags are chosen.
-func devConfig(dir string, flags devFlags) (config, error) {
-	env, err := readEnvironment()
-	if err != nil {
-		return config{}, err
-	}
-	env.Redis.URL, env.Redis.Mode = devRedisURL(flags.redisPort), string(modeStandalone)
-	env.NATS.URL, env.DataDir = fmt.Sprintf("%s://127.0.0.1:%d", embedded, flags.natsPort), filepath.Join(dir, "nats")
-	env.NATS.Creds, env.NATS.CA, env.NATS.Cert, env.NATS.Key = "", "", "", ""
-	env.Namespaces = "*"
-	env.HTTPAddr = flags.httpAddr
-	if _, chosen := os.LookupEnv(envPrefix + "_LOG_LEVEL"); !chosen {
-		env.LogLevel = "warn" // the firings are what is to be seen
-	}
-	return env.parse(sectionLog | sectionRedis | sectionNATS | sectionService)
-}
-
-// demonstrate says how to set timers, sets a few itself, and prints the firings
-// until ctx ends.
-func demonstrate(ctx context.Context, w io.Writer, c config, server *devRedis, samples bool) error {
+// demonstrate says how to set timers, sets a few itself, and prints the firings until ctx ends.
+func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redisserver.Server, samples bool) error {
 	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
 		return err
 	}
-	natsURL := c.NATS.fromOutside().URL
-	nc, err := nats.Connect(natsURL, nats.MaxReconnects(-1), nats.Name("timerd dev"))
+	conf := c.NATS.FromOutside()
+	natsURL := conf.URL
+	js, err := connect.Connector{Logger: slog.New(slog.DiscardHandler)}.JetStream(ctx, conf)
 	if err != nil {
 		return fmt.Errorf("connect to the NATS server within: %w", err)
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
-	rdb := c.Redis.newClient()
+	defer js.Conn().Close()
+	rdb := connect.NewRedisClient(c.Redis)
 	defer func() { _ = rdb.Close() }()
 
 	firings := watched{
-		stream:  c.NATS.Streams.Fired(),
+		stream:  c.NATS.Streams.FiredStream(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
-			_, err := fmt.Fprintf(w, devBanner, server.port, server.port, natsURL, c.NATS.Streams.Prefix, devRedisURL(server.port), natsURL, os.Args[0], c.Service.HTTPAddr)
+			_, err := fmt.Fprintf(w, devBanner, server.Port(), server.Port(), natsURL, c.NATS.Streams.Prefix, server.URL(0), natsURL, os.Args[0], c.Service.HTTPAddr)
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
 			}
@@ -229,4 +226,16 @@ func isReady(ctx context.Context, addr string) (bool, error) {
 		return false, err
 	}
 	return response.StatusCode == http.StatusOK, response.Body.Close()
+}
+
+// checkFree returns an error that names the flag if somebody listens on a port of 127.0.0.1.
+func checkFree(flag string, port int) error {
+	l, err := net.Listen("tcp", ports.Address(port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s=%d is in use; choose another port, or 0 for a free one", flag, port)
+	case err != nil:
+		return fmt.Errorf("%s=%d: %w", flag, port, err)
+	}
+	return l.Close()
 }

@@ -12,7 +12,7 @@ import (
 // Killed with no chance to clean up, dev still takes its Redis with it.
 func TestDevKilled(t *testing.T) {
 	testenv.NoLeaks(t)
-	var out output
+	var out testenv.Output
 	cmd := exec.Command(os.Args[0], "dev", "--no-samples")
 	cmd.Env = []string{mainVariable + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -28,7 +28,7 @@ func TestDevKilled(t *testing.T) {
 		_ = cmd.Process.Kill()
 		<-ended
 	}()
-	out.wait(t, patience, "Each firing")
+	out.Wait(t, patience, "Each firing")
 	port := devPort(t, out.String())
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestDevCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var errs output
+	var errs testenv.Output
 	cmd := exec.Command(os.Args[0], "dev")
 	cmd.Env = []string{mainVariable + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + temp}
 	cmd.Stdout, cmd.Stderr = writer, &errs

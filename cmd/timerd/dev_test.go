@@ -7,17 +7,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/child"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -46,12 +43,12 @@ func portCloses(t *testing.T, port string) {
 
 func TestDev(t *testing.T) {
 	testenv.NoLeaks(t)
-	setEnv(t, map[string]string{"TIMERD_REDIS_URL": "redis://127.0.0.1:1", "TIMERD_NAMESPACES": "nobody", "TIMERD_RETRY": "*=1m,2m"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": "redis://127.0.0.1:1", "TIMERD_NAMESPACES": "nobody", "TIMERD_RETRY": "*=1m,2m"})
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var out, errs output
+	var out, errs testenv.Output
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"dev"}, strings.NewReader(""), &out, &errs) }()
 	// The trigger between the two is a matter of load: Redis may be first to notice.
@@ -91,10 +88,10 @@ func TestDev(t *testing.T) {
 
 func TestDevEndsWithItsRedis(t *testing.T) {
 	testenv.NoLeaks(t)
-	setEnv(t, nil)
+	testenv.SetVariables(t, nil)
 	t.Setenv("TMPDIR", t.TempDir())
 	out, in := io.Pipe()
-	var errs output
+	var errs testenv.Output
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(t.Context(), []string{"dev", "--no-samples"}, strings.NewReader(""), in, &errs)
@@ -120,7 +117,7 @@ func TestDevEndsWithItsRedis(t *testing.T) {
 }
 
 func TestDevTellsWhatIsWrong(t *testing.T) {
-	setEnv(t, map[string]string{"TIMERD_RETRY": "soon"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_RETRY": "soon"})
 	t.Setenv("TMPDIR", t.TempDir())
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -144,7 +141,7 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 			t.Errorf("timerd %s: exit code %d, want %d and %q\n%s", test.args, code, test.code, test.want, errs)
 		}
 	}
-	setEnv(t, nil)
+	testenv.SetVariables(t, nil)
 	for args, want := range map[string]string{
 		"dev --redis-port " + port: "--redis-port=" + port + " is in use",
 		"dev --nats-port " + port:  "--nats-port=" + port + " is in use",
@@ -167,7 +164,7 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 // Another timerd at the address, ready as it may be, is not taken for this one.
 func TestDevTellsATakenHTTPAddress(t *testing.T) {
 	testenv.NoLeaks(t)
-	setEnv(t, nil)
+	testenv.SetVariables(t, nil)
 	t.Setenv("TMPDIR", t.TempDir())
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t.Errorf("asked for %s", r.URL)
@@ -183,7 +180,7 @@ func TestDevTellsATakenHTTPAddress(t *testing.T) {
 // Whatever it takes to start, dev keeps off a Redis that is not its own.
 func TestDevLeavesAnotherRedisAlone(t *testing.T) {
 	testenv.NoLeaks(t)
-	setEnv(t, nil)
+	testenv.SetVariables(t, nil)
 	t.Setenv("TMPDIR", t.TempDir())
 	other := testenv.Redis(t)
 	_, port, err := net.SplitHostPort(other.Addr())
@@ -192,27 +189,6 @@ func TestDevLeavesAnotherRedisAlone(t *testing.T) {
 	}
 	if code, _, errs := timerd(t, "", "dev", "--redis-port", port); code != exitFailed || !strings.Contains(errs, "--redis-port="+port+" is in use") {
 		t.Errorf("exit code %d\n%s", code, errs)
-	}
-
-	// Somebody takes the port between the check and the start.
-	process, err := child.Start(exec.Command("sleep", "60"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &devRedis{process: process}
-	if s.port, err = strconv.Atoi(port); err != nil {
-		t.Fatal(err)
-	}
-	within, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if err := s.answers(within); err == nil {
-		t.Error("another Redis was taken for dev's own")
-	}
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
-	if err := s.answers(t.Context()); err == nil || !strings.Contains(err.Error(), "it ended at its start") {
-		t.Errorf("its end: %v", err)
 	}
 
 	stats, err := other.Client().Info(t.Context(), "commandstats").Result()

@@ -8,8 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/retry"
 )
 
 // attemptView is one attempt of a timer as --json shows it.
@@ -20,25 +21,17 @@ type attemptView struct {
 	Total   float64 `json:"total"` // seconds from the first attempt on, without jitter
 }
 
-// explainKey prints when a timer would fire again under TIMERD_RETRY. It needs no
-// server.
+// explainKey prints when a timer would fire again under TIMERD_RETRY. It needs no server.
 func explainKey(cmd *cobra.Command, name string, asJSON bool) error {
 	key, err := keys.Parse(name)
 	if err != nil {
 		return usagef(cmd, "--key=%s: %w", name, err)
 	}
-	env, err := readEnvironment()
+	c, err := config.Read(config.SectionRetry)
 	if err != nil {
 		return err
 	}
-	policies, err := notify.ParsePolicies(env.Retry)
-	if err != nil {
-		var f faults
-		for _, fault := range unjoin(err) {
-			f.addf("RETRY", "%w", fault)
-		}
-		return &configError{f.errs}
-	}
+	policies := c.Service.Retry
 	policy := policies.For(key)
 	attempts := []attemptView{{Attempt: 1}}
 	total := time.Duration(0)
@@ -58,7 +51,7 @@ func explainKey(cmd *cobra.Command, name string, asJSON bool) error {
 	return printAttempts(cmd.OutOrStdout(), key, policies, attempts)
 }
 
-func printAttempts(w io.Writer, key keys.Key, policies notify.Policies, attempts []attemptView) error {
+func printAttempts(w io.Writer, key keys.Key, policies retry.Policies, attempts []attemptView) error {
 	entry := ""
 	for _, p := range policies {
 		if p.Namespace.Match(key) {

@@ -21,7 +21,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := map[string]string{"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NATS_URL": nats.URL(), "TIMERD_NAMESPACES": "*"}
-	setEnv(t, env)
+	testenv.SetVariables(t, env)
 	if out := ok(t, "doctor"); strings.Contains(out, "\nwarn") || !strings.HasSuffix(out, ", 0 warn, 0 fail\n") {
 		t.Errorf("with everything as it should be:\n%s", out)
 	}
@@ -30,7 +30,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	env["TIMERD_LAESE"] = "1s"
-	setEnv(t, env)
+	testenv.SetVariables(t, env)
 	code, out, errs := timerd(t, "", "doctor")
 	if code != 1 || errs != "" || !strings.Contains(out, "fix: CONFIG SET notify-keyspace-events") || !strings.Contains(out, "did you mean TIMERD_LEASE?") {
 		t.Errorf("without keyspace events: %d\n%s%s", code, out, errs)
@@ -57,7 +57,7 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 	redis, nats := testenv.Redis(t), testenv.NATS(t)
 	redis.Stop()
 	nats.Stop()
-	setEnv(t, map[string]string{
+	testenv.SetVariables(t, map[string]string{
 		"TIMERD_REDIS_URL": "redis://:" + secret + "@" + redis.Addr(), "TIMERD_NATS_URL": secret + "@" + nats.Addr(), "TIMERD_LOG_LEVEL": "loud",
 	})
 	code, out, errs := timerd(t, "", "doctor")
@@ -74,9 +74,9 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 			t.Errorf("want %q:\n%s", want, out)
 		}
 	}
-	lacks(t, out+errs, secret)
+	testenv.Lacks(t, out+errs, secret)
 
-	setEnv(t, map[string]string{
+	testenv.SetVariables(t, map[string]string{
 		"TIMERD_REDIS_MODE": "many", "TIMERD_NAMESPACES": "*",
 		"TIMERD_NATS_URL": "embedded://" + nats.Addr(), "TIMERD_DATA_DIR": t.TempDir(),
 	})
@@ -87,7 +87,7 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 }
 
 func TestDoctorExplainsAKey(t *testing.T) {
-	setEnv(t, map[string]string{"TIMERD_RETRY": "app1:trans=10s,30s,2m; app1=wechatpay; shop=exp(1s,2,3s,3)~10%"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_RETRY": "app1:trans=10s,30s,2m; app1=wechatpay; shop=exp(1s,2,3s,3)~10%"})
 	out := ok(t, "doctor", "--key", "app1:trans:notice:1")
 	for _, want := range []string{
 		"app1:trans:notice:1 follows app1:trans=10s,30s,2m\n", "\n1        when due ", "\n3        30s                40s\n", "\n4        2m0s               2m40s\n",
@@ -113,7 +113,7 @@ func TestDoctorExplainsAKey(t *testing.T) {
 	if code, _, errs := timerd(t, "", "doctor", "--key", "app1:trans:notice"); code != 2 || !strings.Contains(errs, "four non-empty parts") {
 		t.Errorf("no timer key: %d %s", code, errs)
 	}
-	setEnv(t, map[string]string{"TIMERD_RETRY": "app1=soon"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_RETRY": "app1=soon"})
 	if code, _, errs := timerd(t, "", "doctor", "--key", "app1:trans:notice:1"); code != 2 || !strings.Contains(errs, "TIMERD_RETRY: column 6") {
 		t.Errorf("a bad policy: %d %s", code, errs)
 	}

@@ -1,18 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"text/tabwriter"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
-
-const namespaceHelp = `NAMESPACE is app[:module[:type]], with * for any part and for what is left out.`
 
 // lsPayload is how much of a payload a line of a table shows, in bytes.
 const lsPayload = 60
@@ -38,7 +38,9 @@ func newLs() *cobra.Command {
 			if limit < 0 {
 				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
 			}
-			return list(cmd, namespace, limit, asJSON)
+			return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+				return list(ctx, cmd, rdb, namespace, limit, asJSON)
+			})
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many to list; 0 for all")
@@ -46,29 +48,8 @@ func newLs() *cobra.Command {
 	return cmd
 }
 
-// namespaceArg reads the argument NAMESPACE; left out, it is every timer.
-func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
-	if len(args) == 0 {
-		return keys.Namespace{}, nil
-	}
-	n, err := keys.ParseNamespace(args[0])
-	if err != nil {
-		return n, &usageError{cmd.CommandPath(), err}
-	}
-	return n, nil
-}
-
-func list(cmd *cobra.Command, namespace keys.Namespace, limit int, asJSON bool) (err error) {
-	c, log, err := commandConfig(cmd, sectionRedis)
-	if err != nil {
-		return err
-	}
-	rdb, err := openRedis(cmd, c, log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rdb.Close()) }()
-	now, err := rdb.Time(cmd.Context()).Result()
+func list(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, namespace keys.Namespace, limit int, asJSON bool) error {
+	now, err := rdb.Time(ctx).Result()
 	if err != nil {
 		return fmt.Errorf("read the clock of Redis: %w", err)
 	}
@@ -95,7 +76,7 @@ func list(cmd *cobra.Command, namespace keys.Namespace, limit int, asJSON bool) 
 		return err
 	}
 	var writeErr error
-	err = schedule.New(rdb, schedule.DefaultMaxPayload).List(cmd.Context(), namespace, func(p schedule.Pending) bool {
+	err = schedule.New(rdb, schedule.DefaultMaxPayload).List(ctx, namespace, func(p schedule.Pending) bool {
 		if limit > 0 && rows == limit {
 			more = true
 			return false

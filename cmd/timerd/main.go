@@ -2,7 +2,7 @@
 //
 //	timerd            run it, configured by the environment
 //	timerd dev        try it: its own Redis and NATS, nothing to set up
-//	timerd doctor     check the servers and say what to mend
+//	timerd doctor     check the servers and print what to fix
 //
 // and set, get, cancel, ls, watch and dead for a look at the timers. The exit code
 // is 0, 1 for a failure, or 2 for bad usage or configuration.
@@ -19,6 +19,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // Exit codes.
@@ -31,17 +35,15 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	// A write to a closed pipe is to fail, not to end the program before its
-	// servers and files are cleared away.
+	// A write to a closed pipe is to fail, not to end the program before its servers and files are cleared away.
 	signal.Ignore(syscall.SIGPIPE)
-	c, _ := readConfig(sectionLog) // each command reads it again, and tells its faults
-	redis.SetLogger(redisLogger{newLogger(c.Log, os.Stderr)})
+	c, _ := config.Read(config.SectionLog) // each command reads it again, and tells its faults
+	redis.SetLogger(connect.RedisLogger{Logger: c.Log.NewLogger(os.Stderr)})
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the program without its process. The environment is read through
-// envconfig, so it is the process's own. A standard output that is a closed pipe
-// ends a command that writes to it, and is no failure: whoever read it has enough.
+// run runs a command and returns its exit code. The environment is the process's own. A command that writes to a closed
+// pipe on standard output ends, which is no failure: whoever read it has enough.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -51,7 +53,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	err := root.ExecuteContext(ctx)
 	var said exitCode
 	var usage *usageError
-	var config *configError
+	var faults *config.Error
 	switch {
 	case err == nil, errors.Is(err, errReaderGone):
 		return exitOK
@@ -60,7 +62,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "timerd: %v\nTry: %s --help\n", err, usage.command)
 		return exitUsage
-	case errors.As(err, &config):
+	case errors.As(err, &faults):
 		fmt.Fprintf(stderr, "timerd: %v\n", err)
 		return exitUsage
 	default:
@@ -100,6 +102,30 @@ func (e *usageError) Unwrap() error { return e.err }
 // usagef returns a *usageError.
 func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}
+
+const keyHelp = `KEY is app:module:type:id, as it is in Redis.`
+
+// checkKey returns a *usageError for a KEY that is none of a timer.
+func checkKey(cmd *cobra.Command, key string) error {
+	if _, err := keys.Parse(key); err != nil {
+		return usagef(cmd, "KEY %q: %w", keys.Abbreviate(key), err)
+	}
+	return nil
+}
+
+const namespaceHelp = `NAMESPACE is app[:module[:type]], with * for any part and for what is left out.`
+
+// namespaceArg reads the argument NAMESPACE; left out, it is every timer.
+func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
+	if len(args) == 0 {
+		return keys.Namespace{}, nil
+	}
+	n, err := keys.ParseNamespace(args[0])
+	if err != nil {
+		return n, &usageError{cmd.CommandPath(), err}
+	}
+	return n, nil
 }
 
 // arguments makes what an argument check finds a *usageError.

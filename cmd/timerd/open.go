@@ -1,54 +1,67 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
 )
 
-// commandConfig reads the sections of the configuration that a client command
-// needs, and passes its warnings on.
-func commandConfig(cmd *cobra.Command, sections section) (config, *slog.Logger, error) {
-	c, err := readConfig(sections | sectionLog)
+// commandConfig reads the sections of the configuration that a command needs, and passes its warnings on.
+func commandConfig(cmd *cobra.Command, sections config.Section) (config.Config, *slog.Logger, error) {
+	c, err := config.Read(sections | config.SectionLog)
 	return c, announce(cmd, c), err
 }
 
 // announce passes the warnings of a configuration on and returns its logger.
-func announce(cmd *cobra.Command, c config) *slog.Logger {
+func announce(cmd *cobra.Command, c config.Config) *slog.Logger {
 	for _, warning := range c.Warnings {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", warning)
 	}
-	return newLogger(c.Log, cmd.ErrOrStderr())
+	return c.Log.NewLogger(cmd.ErrOrStderr())
 }
 
-// openRedis connects a client command to Redis. Unlike the service it does not
-// wait for a server that is away.
-func openRedis(cmd *cobra.Command, c config, log *slog.Logger) (redis.UniversalClient, error) {
-	return connector{log: log}.redis(cmd.Context(), c.Redis)
+// openRedis connects a client command to Redis. Unlike the service it does not wait for a server that is away.
+func openRedis(cmd *cobra.Command, c config.Config, log *slog.Logger) (redis.UniversalClient, error) {
+	return connect.Connector{Logger: log}.Redis(cmd.Context(), c.Redis)
 }
 
-// withJetStream reads the sections of the configuration, connects a client command
-// to NATS and calls f; to an embedded server it connects where that listens.
-func withJetStream(cmd *cobra.Command, sections section, f func(js jetstream.JetStream, c config, log *slog.Logger) error) error {
+// withRedis calls f with a connection to Redis. What the function library refuses becomes a *usageError.
+func withRedis(cmd *cobra.Command, f func(context.Context, redis.UniversalClient) error) error {
+	c, log, err := commandConfig(cmd, config.SectionRedis)
+	if err != nil {
+		return err
+	}
+	rdb, err := openRedis(cmd, c, log)
+	if err != nil {
+		return err
+	}
+	err = f(cmd.Context(), rdb)
+	if errors.Is(err, client.ErrInvalid) {
+		err = &usageError{cmd.CommandPath(), err}
+	}
+	return errors.Join(err, rdb.Close())
+}
+
+// withJetStream reads the sections of the configuration, connects a client command to NATS and calls f; to an embedded
+// server it connects where that listens.
+func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream.JetStream, config.Config, *slog.Logger) error) error {
 	c, log, err := commandConfig(cmd, sections)
 	if err != nil {
 		return err
 	}
-	n := c.NATS
-	if n.Embedded {
-		n = n.fromOutside()
-	}
-	nc, err := connector{log: log}.nats(cmd.Context(), n)
+	js, err := connect.Connector{Logger: log}.JetStream(cmd.Context(), c.NATS.FromOutside())
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
+	defer js.Conn().Close()
 	return f(js, c, log)
 }

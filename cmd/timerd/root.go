@@ -1,10 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/config"
 )
 
 func newRoot() *cobra.Command {
@@ -14,7 +15,7 @@ func newRoot() *cobra.Command {
 		Long: `timerd fires Redis keys app:module:type:id with a TTL as NATS JetStream events, on time and at least
 once. Without a command it runs the service, as timerd serve does.
 
-` + environmentHelp(),
+` + config.Help(),
 		Example: `  timerd dev
   TIMERD_NAMESPACES=shop TIMERD_REDIS_URL=redis://127.0.0.1:6379/0 TIMERD_NATS_URL=nats://127.0.0.1:4222 timerd serve
   timerd set shop:order:timeout:42 30m '{"order":42}'`,
@@ -33,8 +34,7 @@ once. Without a command it runs the service, as timerd serve does.
 	return root
 }
 
-// noSuchCommand is the argument check of a command that only holds others, or
-// that takes no arguments besides.
+// noSuchCommand is the argument check of a command that only holds others, or that takes no arguments besides.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -44,16 +44,4 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 		near = "; did you mean " + strings.Join(names, " or ") + "?"
 	}
 	return usagef(cmd, "unknown command %q%s", args[0], near)
-}
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
-			return err
-		},
-	}
 }

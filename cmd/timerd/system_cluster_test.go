@@ -79,21 +79,18 @@ func (s *clusterSystem) load(prefix string, n int, first, span time.Duration) []
 	return want
 }
 
-// surveys returns what each master has.
-func (s *clusterSystem) surveys() map[string]schedule.Surveyed {
+// scans returns what each master has.
+func (s *clusterSystem) scans() map[string]schedule.DueScan {
 	s.t.Helper()
-	all := map[string]schedule.Surveyed{}
+	all := map[string]schedule.DueScan{}
 	plan := schedule.New(s.client, schedule.DefaultMaxPayload)
-	s.try("survey", func() error {
+	s.try("scan", func() error {
 		clear(all)
-		masters, err := plan.Masters(s.t.Context())
-		for _, m := range masters {
-			server, _ := m.Server.(*redis.Client)
-			shard := plan.Shard(server)
-			_, err1 := shard.SetPartitions(s.t.Context(), m.Partitions)
-			found, err2 := shard.Survey(s.t.Context(), time.Hour, time.Hour)
-			all[m.Addr] = found
-			err = errors.Join(err, err1, err2)
+		found, err := plan.Nodes(s.t.Context())
+		for _, n := range found {
+			scan, err2 := n.ScanDue(s.t.Context(), time.Hour, time.Hour)
+			all[n.Name()] = scan
+			err = errors.Join(err, err2)
 		}
 		return err
 	})
@@ -104,7 +101,7 @@ func (s *clusterSystem) surveys() map[string]schedule.Surveyed {
 func (s *clusterSystem) emptied() {
 	s.t.Helper()
 	testenv.Eventually(s.t, patience, func() error {
-		for addr, found := range s.surveys() {
+		for addr, found := range s.scans() {
 			if found.Pending+found.Firing > 0 || len(found.Moving) > 0 {
 				return fmt.Errorf("%s: %+v", addr, found)
 			}
@@ -116,6 +113,7 @@ func (s *clusterSystem) emptied() {
 // A master is replaced in good order and slots move, while timers are pending and
 // fire.
 func TestClusterFailoverAndMigration(t *testing.T) {
+	t.Parallel()
 	s := newClusterSystem(t, true)
 	p := s.start()
 	c := s.collect()
@@ -135,10 +133,11 @@ func TestClusterFailoverAndMigration(t *testing.T) {
 // A master is killed; what its replica has goes on, and plain timers set after the
 // failover are adopted.
 func TestClusterMasterKilled(t *testing.T) {
+	t.Parallel()
 	s := newClusterSystem(t, true)
 	p := s.start()
 	c := s.collect()
-	want := s.load("before", 600, 4*time.Second, 3*time.Second)
+	want := s.load("before", 600, 15*time.Second, 3*time.Second) // none is due before all are adopted
 	s.adoptedAll(600)
 	victim := s.cluster.Nodes[1]
 	if n := victim.Client().Do(t.Context(), "WAIT", 1, 10000).Val(); n != int64(1) {
@@ -168,7 +167,7 @@ func (s *clusterSystem) adoptedAll(n int64) {
 	s.t.Helper()
 	testenv.Eventually(s.t, patience, func() error {
 		var pending int64
-		for _, found := range s.surveys() {
+		for _, found := range s.scans() {
 			pending += found.Pending
 		}
 		if pending != n {
@@ -181,6 +180,7 @@ func (s *clusterSystem) adoptedAll(n int64) {
 // Three timerds share a cluster; one dies, and one master loses its functions, its
 // scripts, its flags and its subscribers.
 func TestClusterSeveralTimerds(t *testing.T) {
+	t.Parallel()
 	s := newClusterSystem(t, false)
 	var daemons []*daemon
 	for range 3 {
@@ -209,6 +209,7 @@ func TestClusterSeveralTimerds(t *testing.T) {
 // A slot stays open for longer than a lease: its timers wait, all others do not, and
 // nothing is lost or doubled.
 func TestClusterSlotLongOpen(t *testing.T) {
+	t.Parallel()
 	s := newClusterSystem(t, false)
 	p := s.start()
 	c := s.collect()
@@ -283,6 +284,7 @@ func TestClusterCommands(t *testing.T) {
 
 // A consumer asks for its timer again, in a cluster.
 func TestClusterRetry(t *testing.T) {
+	t.Parallel()
 	s := newClusterSystem(t, false)
 	s.env["TIMERD_RETRY"] = "*=200ms,300ms"
 	p := s.start()

@@ -119,6 +119,7 @@ func TestCommands(t *testing.T) {
 // EXPIRE in the past deletes on Redis, so it cancels; Valkey reports that the
 // key expired, so it fires.
 func TestExpireInThePast(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.start()
 	c := s.collect()
@@ -135,6 +136,7 @@ func TestExpireInThePast(t *testing.T) {
 }
 
 func TestEvictedTimersFire(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, testenv.RedisConfig("maxmemory-policy", "volatile-ttl"))
 	s.start()
 	c := s.collect()
@@ -161,6 +163,7 @@ func TestEvictedTimersFire(t *testing.T) {
 }
 
 func TestFlushForgetsAll(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.start()
 	c := s.collect()
@@ -173,6 +176,7 @@ func TestFlushForgetsAll(t *testing.T) {
 }
 
 func TestMarkedOwedAndSetAgain(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.start()
 	c := s.collect()
@@ -198,6 +202,7 @@ func TestMarkedOwedAndSetAgain(t *testing.T) {
 }
 
 func TestHostileInput(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.env["TIMERD_MAX_PAYLOAD"] = "2000"
 	s.start()

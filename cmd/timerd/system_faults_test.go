@@ -79,6 +79,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 }
 
 func TestRedisKilledAgainAndAgain(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, testenv.RedisConfig("appendfsync", "always"))
 	p := s.start()
 	c := s.collect()
@@ -94,6 +95,7 @@ func TestRedisKilledAgainAndAgain(t *testing.T) {
 }
 
 func TestNATSAwayForLongerThanTheLease(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	p := s.start()
 	c := s.collect()
@@ -117,6 +119,7 @@ func TestNATSAwayForLongerThanTheLease(t *testing.T) {
 }
 
 func TestEventsLostInEveryWay(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	p := s.start()
 	c := s.collect()
@@ -142,6 +145,7 @@ func TestEventsLostInEveryWay(t *testing.T) {
 }
 
 func TestReadinessNamesWhatDoesNotWork(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	p := s.start()
 	s.redis.Pause()
@@ -162,6 +166,7 @@ func TestReadinessNamesWhatDoesNotWork(t *testing.T) {
 }
 
 func TestWithoutEventsOnPurpose(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.do("CONFIG", "SET", "notify-keyspace-events", "")
 	s.start("TIMERD_KEYSPACE_EVENTS=off", "TIMERD_SWEEP_INTERVAL=200ms")
@@ -208,6 +213,7 @@ func atLeast(n int) func([]testenv.Message) error {
 
 // Timers that ran out while no timerd was there fire at its next start.
 func TestDowntime(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	p := s.start()
 	c := s.collect()
@@ -227,6 +233,7 @@ func TestDowntime(t *testing.T) {
 
 // However the servers behave, timerd ends within ten seconds.
 func TestStopsInTime(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(s *system, proxy *testenv.Proxy){
 		"NATS silent, window full": func(s *system, proxy *testenv.Proxy) {
 			proxy.Blackhole()
@@ -241,6 +248,7 @@ func TestStopsInTime(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSystem(t)
 			proxy := testenv.NewProxy(t, s.nats.Addr())
 			s.env["TIMERD_NATS_URL"] = "nats://" + proxy.Addr()

@@ -31,6 +31,7 @@ func (s *system) redisCLI(commands string) string {
 }
 
 func TestPlainTimersFromRedisCLI(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.start()
 	c := s.collect()
@@ -75,6 +76,7 @@ func percentiles(lateness []time.Duration) string {
 
 // A shared Redis: raw expired events come minutes late here.
 func TestAmongForeignKeys(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.env["TIMERD_NAMESPACES"] = "a"
 	s.start()
@@ -141,6 +143,7 @@ func leastPrivileged(t *testing.T) string {
 }
 
 func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, testenv.RedisACL(leastPrivileged(t)))
 	s.env["TIMERD_REDIS_URL"] = s.redis.UserURL("timerd", "secret", 0)
 	p := s.start()
@@ -168,5 +171,5 @@ func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
 	if strings.Contains(p.log.String(), "NOPERM") {
 		t.Errorf("timerd was refused something:\n%s", p.log)
 	}
-	lacks(t, p.log.String(), "secret")
+	testenv.Lacks(t, p.log.String(), "secret")
 }

@@ -46,16 +46,19 @@ type model struct {
 	blindTo   int64 // until when it was, the last time
 }
 
-// at brings a timer up to a time: one whose TTL has run out by then fires.
+// at brings a timer up to a time: one whose TTL has run out by then fires. One
+// that is due in this very millisecond may have been claimed before the command.
 func (m *model) at(key string, now int64) *modelTimer {
 	k := m.timers[key]
 	if k == nil {
 		k = &modelTimer{}
 		m.timers[key] = k
 	}
-	if k.live && k.due != 0 && k.due < now {
-		m.fires(key, k, !k.unheard)
-		*k = modelTimer{}
+	if k.live && k.due != 0 && k.due <= now {
+		m.fires(key, k, k.due < now && !k.unheard)
+		if k.due < now {
+			*k = modelTimer{}
+		}
 	}
 	return k
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/service"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -19,7 +21,7 @@ func TestStartedAndStoppedAHundredTimes(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	t.Setenv("TIMERD_HTTP_ADDR", "127.0.0.1:0")
-	c, err := readConfig(sectionRedis | sectionNATS | sectionService)
+	c, err := config.Read(config.SectionRedis | config.SectionNATS | config.SectionService)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +36,12 @@ func TestStartedAndStoppedAHundredTimes(t *testing.T) {
 		s.do("FCALL", "timer_set", 1, key, i, "PX", 5)
 		want = append(want, fmt.Sprintf("%s=%d", key, i))
 		ctx, stop := context.WithCancel(t.Context())
-		var log output
+		var log testenv.Output
 		done := make(chan error, 1)
-		go func() { done <- serve(ctx, c, logTo(&log)) }()
+		go func() { done <- service.Service{Config: c, Logger: log.Logger()}.Run(ctx) }()
 		// Some runs are stopped right at the start, others after they have fired.
 		if i%3 > 0 {
-			log.wait(t, patience, "timerd is running")
+			log.Wait(t, patience, "timerd is running")
 		}
 		if i%3 > 1 {
 			fired.WaitFunc(patience, atLeast(i+1))

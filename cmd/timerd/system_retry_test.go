@@ -15,7 +15,6 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // retry asks for a firing to be repeated, as any NATS client can, and returns between
@@ -73,7 +72,7 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 			s.do("FCALL", "timer_set", 1, key, payload, "PX", 100)
 		} else {
 			id := s.letters(1)[0].ID
-			setEnv(t, s.env)
+			testenv.SetVariables(t, s.env)
 			if out := ok(t, "dead", "replay", "--id", id, "--yes"); !strings.HasSuffix(out, "\n1 replayed, 0 skipped\n") {
 				t.Fatalf("dead replay: %s", out)
 			}
@@ -94,7 +93,7 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 			from, to = s.retry(c.All()[c.Len()-1], "Timer-Error", fmt.Sprintf("failure %d", i+1))
 		}
 		letter := s.letters(1)[0]
-		if letter.Key.String() != key || letter.Attempt != 4 || letter.MaxAttempts != 4 || letter.DeadReason != notify.ReasonExhausted ||
+		if letter.Key.String() != key || letter.Attempt != 4 || letter.MaxAttempts != 4 || letter.DeadReason != event.ReasonExhausted ||
 			letter.LastError != "failure 4" || string(letter.Data) != payload {
 			t.Errorf("dead letter %+v", letter)
 		}
@@ -115,6 +114,7 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 }
 
 func TestRetryAskedForAHundredTimes(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	s.env["TIMERD_RETRY"] = "*=3s"
 	p := s.start()
@@ -149,6 +149,7 @@ func TestRetryAskedForAHundredTimes(t *testing.T) {
 }
 
 func TestRetriesGoOnThroughRestarts(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t, testenv.RedisConfig("appendfsync", "always"))
 	s.env["TIMERD_RETRY"] = "*=700ms,700ms,700ms,700ms"
 	p := s.start()
@@ -199,6 +200,7 @@ func TestRetriesGoOnThroughRestarts(t *testing.T) {
 }
 
 func TestRetriesBesideNewerTimersAndCancelled(t *testing.T) {
+	t.Parallel()
 	for _, events := range []string{"on", "off"} {
 		t.Run("events "+events, func(t *testing.T) {
 			s := newSystem(t)
@@ -233,6 +235,7 @@ func TestRetriesBesideNewerTimersAndCancelled(t *testing.T) {
 }
 
 func TestMalformedRetryRequestsOfTheWholeSystem(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	p := s.start()
 	c := s.collect()

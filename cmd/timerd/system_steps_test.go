@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -81,21 +82,27 @@ func (d *deathbed) Release(ctx context.Context, firings []schedule.Firing) error
 // TestDeathAtEachStep kills a timerd between claim and settle, at every step in
 // turn, and has another one go on.
 func TestDeathAtEachStep(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"claimed", "published", "acknowledged", "settled"} {
 		t.Run(step, func(t *testing.T) {
+			t.Parallel()
 			s := newSystem(t)
 			s.start().stop() // leaves the library and the streams
 			c := s.collect()
 
 			sched := schedule.New(s.rdb, schedule.DefaultMaxPayload)
-			nc := s.nats.Conn(notify.ConnOptions()...)
+			nc := s.nats.Conn(connect.NATSOptions()...)
 			js, err := jetstream.New(nc)
 			if err != nil {
 				t.Fatal(err)
 			}
 			d := &deathbed{Schedule: sched, step: step, nc: nc, dead: make(chan struct{})}
 			d.Publisher = notify.NewPublisher(nc, js, d)
-			rec := reconciler.New(sched, d, s.rdb, keys.Namespaces{{}}, "doomed")
+			found, err := sched.Nodes(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec := reconciler.New(found[0], d, keys.Namespaces{{}}, "doomed")
 			rec.Lease, rec.SweepInterval = 2*time.Second, 10*time.Millisecond
 
 			ctx, cancel := context.WithCancel(t.Context())

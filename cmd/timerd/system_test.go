@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -29,12 +30,19 @@ import (
 // about how long things should take.
 const patience = 60 * time.Second
 
+// secret is to show nowhere.
+const secret = "s3cr3t"
+
 // mainVariable makes the test binary be timerd itself.
 const mainVariable = "TIMERD_TEST_MAIN"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(mainVariable) != "" {
 		main()
+	}
+	// The parallel tests wait for most of their time, however many processors there are.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run()) //nolint:forbidigo // as the testing package has it
 }
@@ -66,7 +74,7 @@ func newSystem(t testing.TB, opts ...testenv.RedisOption) *system {
 type daemon struct {
 	t    testing.TB
 	cmd  *exec.Cmd
-	log  *output
+	log  *testenv.Output
 	addr string
 	done chan struct{}
 }
@@ -83,7 +91,7 @@ func (s *system) launch(settings ...string) *daemon {
 		name, value, _ := strings.Cut(setting, "=")
 		env[name] = value
 	}
-	p := &daemon{t: s.t, cmd: exec.Command(os.Args[0]), log: &output{}, addr: addr, done: make(chan struct{})}
+	p := &daemon{t: s.t, cmd: exec.Command(os.Args[0]), log: &testenv.Output{}, addr: addr, done: make(chan struct{})}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		p.cmd.Env = append(p.cmd.Env, name+"="+env[name])
 	}
@@ -128,7 +136,7 @@ func (p *daemon) stop() {
 	case <-time.After(patience):
 		p.t.Fatal("timerd did not stop")
 	}
-	if took := time.Since(began); took > 12*time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		p.t.Errorf("timerd took %s to stop, want at most 10s", took)
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != exitOK {
@@ -178,12 +186,11 @@ func (p *daemon) awaitReady(want bool) {
 // freeAddr returns an address that nobody listens on at the moment.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := ports.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return ports.Address(port)
 }
 
 // do runs a Redis command.

@@ -4,10 +4,24 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/spf13/cobra"
 )
 
 // version is set by a release build: go build -ldflags "-X main.version=v1.2.3".
 var version string
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+			return err
+		},
+	}
+}
 
 // versionText returns the version and what is known about the build, in one line.
 func versionText() string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
@@ -57,8 +60,7 @@ func writeJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// showPayload returns a payload in one line that is safe for a terminal, cut to
-// about limit bytes.
+// showPayload returns a payload in one line that is safe for a terminal, cut to about limit bytes.
 func showPayload(payload []byte, status string, limit int) string {
 	if payload == nil {
 		return "(" + status + ")"
@@ -86,4 +88,22 @@ func showWait(d time.Duration) string {
 		return d.Round(time.Millisecond).String()
 	}
 	return d.Round(time.Second).String()
+}
+
+// waitFrom returns how long it is until due by the clock of Redis, in brackets, or "" if Redis does not say what time it
+// is.
+func waitFrom(ctx context.Context, rdb redis.UniversalClient, due time.Time) string {
+	now, err := rdb.Time(ctx).Result()
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", showWait(due.Sub(now)))
+}
+
+// showAttempt returns which attempt it was, of how many if that is known.
+func showAttempt(e event.Event) string {
+	if e.MaxAttempts == 0 {
+		return fmt.Sprint(e.Attempt)
+	}
+	return fmt.Sprintf("%d/%d", e.Attempt, e.MaxAttempts)
 }

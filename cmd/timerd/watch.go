@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -40,13 +41,13 @@ its event was published, its key, attempt, trigger and payload.
 			if count < 0 || since < 0 {
 				return usagef(cmd, "--count and --since cannot be negative")
 			}
-			return withJetStream(cmd, sectionNATS, func(js jetstream.JetStream, c config, _ *slog.Logger) error {
+			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config, _ *slog.Logger) error {
 				show := printFiring
 				if asJSON {
 					show = printFiringJSON
 				}
 				w := watched{
-					stream:  c.NATS.Streams.Fired(),
+					stream:  c.NATS.Streams.FiredStream(),
 					subject: namespace.Subject(c.NATS.Streams.Prefix, keys.Fired),
 					since:   since,
 					count:   count,
@@ -73,8 +74,7 @@ type watched struct {
 	ready           func() error  // called once nothing can be missed any more
 }
 
-// consumer begins at an exact place in the stream: where "new" is would move with
-// each reconnection.
+// consumer begins at an exact place in the stream: where "new" is would move with each reconnection.
 func (w watched) consumer(ctx context.Context, js jetstream.JetStream) (jetstream.MessagesContext, error) {
 	stream, err := js.Stream(ctx, w.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -83,16 +83,16 @@ func (w watched) consumer(ctx context.Context, js jetstream.JetStream) (jetstrea
 	if err != nil {
 		return nil, err
 	}
-	config := jetstream.OrderedConsumerConfig{
+	conf := jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{w.subject},
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:    stream.CachedInfo().State.LastSeq + 1,
 	}
 	if w.since > 0 {
 		start := time.Now().Add(-w.since)
-		config.DeliverPolicy, config.OptStartSeq, config.OptStartTime = jetstream.DeliverByStartTimePolicy, 0, &start
+		conf.DeliverPolicy, conf.OptStartSeq, conf.OptStartTime = jetstream.DeliverByStartTimePolicy, 0, &start
 	}
-	consumer, err := stream.OrderedConsumer(ctx, config)
+	consumer, err := stream.OrderedConsumer(ctx, conf)
 	if err != nil {
 		return nil, err
 	}
@@ -138,12 +138,8 @@ func printFiring(w io.Writer, data []byte) error {
 	if !e.Time.IsZero() {
 		late = fmt.Sprintf("%+dms", e.Time.Sub(e.Due).Milliseconds())
 	}
-	attempt := fmt.Sprint(e.Attempt)
-	if e.MaxAttempts > 0 {
-		attempt = fmt.Sprintf("%d/%d", e.Attempt, e.MaxAttempts)
-	}
 	_, err = fmt.Fprintf(w, "%s  %6s  %s  %s  %s  %s\n", e.Due.UTC().Format(timeLayout), late,
-		keys.EncodeText(e.Key.String()), attempt, e.Trigger, showPayload(e.Data, e.Status, lsPayload))
+		keys.EncodeText(e.Key.String()), showAttempt(e), e.Trigger, showPayload(e.Data, e.Status, lsPayload))
 	return err
 }
 

@@ -2,7 +2,7 @@
 timerd in Promela: one key, two timerds, Redis, NATS and everything that can go
 wrong between them. README.md says what is left out and how to run it.
 
-Each d_step is one atomic step of Redis: one script of schedule/timerd.lua, under
+Each d_step is one atomic step of Redis: one script of schedule/lua, under
 its name, or one command of a client. Between any two of them anything can happen,
 and time may pass.
 
@@ -49,7 +49,7 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #ifndef WINDOW
 #define WINDOW TMAX		/* the duplicate window: 2 min */
 #endif
-#define GRACE 2			/* 10 s: how long a doubt lasts */
+#define GRACE 2			/* 10 s: how long a timer stays contested */
 #define CANARY 1		/* 3 s: how long deafness goes unnoticed */
 #define MAXAGE 1		/* 3 s: age up to which an expired event proves something by itself */
 #define FRESH 2			/* 4 s: age up to which a tombstone explains an expired event */
@@ -75,16 +75,16 @@ byte now = 1;
 byte key_at, key_life, key_used;	/* PEXPIRETIME, 0: no key; value; last access */
 bool key_mark;				/* the value is timer_set's mark */
 byte due, due_life; bit due_att;	/* due, data: 0 is none; att 1 is a retry's attempt */
-byte doubt_due, doubt_life, doubt_end;	/* :?:key */
-byte past_due, past_life, past_end;	/* :d:key, a doubt that was dismissed */
-bool doubt_owed;			/* what ran_out said when the doubt arose */
-bool doubt_weak;			/* it arose from an event that tells of a change */
+byte contested_due, contested_life, contested_end;	/* :?:key */
+byte past_due, past_life, past_end;	/* :d:key, a contested timer that was dismissed */
+bool contested_owed;			/* what check_ran_out said when the timer was contested */
+bool contested_unconfirmed;			/* it was contested because of an event of a change */
 byte beside_due;			/* :due.attempt:key, always of life RETRY */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
 bool retried;
 #ifdef PAYLOAD_STATES_ATTEMPT
-bool identity[TMAX + 2];		/* :i:due:key; outlives the duplicate window */
+bool id_tombstone[TMAX + 2];		/* :i:due:key; outlives the duplicate window */
 #endif
 
 /* NATS: when each id was stored last; what is on its way to it; its answers. */
@@ -167,7 +167,7 @@ inline write_key(at, whose, marked) {
 
 inline delete_key() { key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit(gone, 0) }
 
-/* ---- timerd.lua ----------------------------------------------------------- */
+/* ---- schedule/lua ---------------------------------------------------------- */
 
 inline forget() { due = 0; due_life = 0; due_att = 0 }
 
@@ -191,7 +191,7 @@ inline fire(at, att, whose, lease) {
 	s_ref = REF(s_due, att);
 	firing_ref[s_slot] = s_ref; firing_lease[s_slot] = lease; firing_life[s_slot] = whose;
 #ifdef PAYLOAD_STATES_ATTEMPT
-	identity[s_due] = true;
+	id_tombstone[s_due] = true;
 #endif
 	s_due = 0; s_slot = 0;
 #ifndef MISTAKE_NO_TOMBSTONE
@@ -201,16 +201,16 @@ inline fire(at, att, whose, lease) {
 
 /* The retry moves back from whatever may have its id. */
 #ifdef PAYLOAD_STATES_ATTEMPT
-#define IDENTITY(at) identity[at]
+#define ID_TOMBSTONE(at) id_tombstone[at]
 #else
-#define IDENTITY(at) false
+#define ID_TOMBSTONE(at) false
 #endif
 
 inline fire_retry(at, lease) {
 	s_t = at;
 #ifndef FOUND_SAME_ATTEMPT
 	do
-	:: find(REF(s_t, 0)); if :: due == s_t || s_slot < F || IDENTITY(s_t) -> s_t-- :: else -> break fi
+	:: find(REF(s_t, 0)); if :: due == s_t || s_slot < F || ID_TOMBSTONE(s_t) -> s_t-- :: else -> break fi
 	od;
 	s_slot = 0;
 #endif
@@ -237,7 +237,7 @@ inline upsert() {
 }
 
 /* Sets s_hit. */
-inline ran_out(at, whose) {
+inline check_ran_out(at, whose) {
 	if
 	:: key_at != 0 && key_used + 1 < at -> s_hit = false
 	:: key_at != 0 && key_used + 1 >= at && key_mark -> s_hit = false
@@ -251,17 +251,17 @@ inline ran_out(at, whose) {
 }
 
 /* Sets s_ref to the ref of an owed firing, or to 0. */
-inline contest(heard, lease, weak) {
+inline contest(heard, lease, unconfirmed) {
 	s_ref = 0;
 	if
-	:: s_was >= heard && doubt_due == 0 ->
-		doubt_due = s_was; doubt_life = due_life; doubt_end = now + GRACE;
-		ran_out(s_was, due_life); doubt_owed = s_hit; s_hit = false; doubt_weak = weak
+	:: s_was >= heard && contested_due == 0 ->
+		contested_due = s_was; contested_life = due_life; contested_end = now + GRACE;
+		check_ran_out(s_was, due_life); contested_owed = s_hit; s_hit = false; contested_unconfirmed = unconfirmed
 #ifdef MISTAKE_PUNCTUAL
 	:: s_was < heard && now - s_was <= 1
 #endif
 	:: else ->
-		ran_out(s_was, due_life);
+		check_ran_out(s_was, due_life);
 		if
 		:: s_hit -> s_life = due_life; s_t = due_att; forget(); fire(s_was, s_t, s_life, lease); s_life = 0; s_t = 0
 		:: else
@@ -270,12 +270,12 @@ inline contest(heard, lease, weak) {
 	fi
 }
 
-inline drop_doubt() { doubt_due = 0; doubt_life = 0; doubt_end = 0; doubt_owed = false; doubt_weak = false }
+inline drop_contested() { contested_due = 0; contested_life = 0; contested_end = 0; contested_owed = false; contested_unconfirmed = false }
 
-/* The hint that dismisses a doubt may be older than the doubt: an expired event may follow. */
+/* The hint that dismisses a contested timer may be older than the contest: an expired event may follow. */
 inline dismiss() {
-	past_due = doubt_due; past_life = doubt_life; past_end = now + GRACE;
-	drop_doubt()
+	past_due = contested_due; past_life = contested_life; past_end = now + GRACE;
+	drop_contested()
 }
 
 inline drop_past() { past_due = 0; past_life = 0; past_end = 0 }
@@ -371,19 +371,19 @@ inline told() {
 #endif
 
 inline kind_x(heard, whose, at) {
-	s_hit = (doubt_due != 0 && !(doubt_weak && s_was <= now));
-	if :: doubt_weak && s_was <= now -> doubt_weak = false :: else fi;
+	s_hit = (contested_due != 0 && !(contested_unconfirmed && s_was <= now));
+	if :: contested_unconfirmed && s_was <= now -> contested_unconfirmed = false :: else fi;
 	if
-	:: s_hit -> fire(doubt_due, 0, doubt_life, 0); drop_doubt()
+	:: s_hit -> fire(contested_due, 0, contested_life, 0); drop_contested()
 	:: !s_hit && s_was != 0 && s_was <= now -> owe(s_was); s_was = 0
 	:: !s_hit && !(s_was != 0 && s_was <= now) ->
 		told();
 		if
 		:: s_hit
-		:: !s_hit && doubt_due != 0 -> fire(doubt_due, 0, doubt_life, 0); drop_doubt()
-		:: !s_hit && doubt_due == 0 && past_due != 0 -> fire(past_due, 0, past_life, 0); drop_past()
-		:: !s_hit && doubt_due == 0 && past_due == 0 && s_was != 0 && s_at == 0 -> owe(now); s_was = 0
-		:: !s_hit && doubt_due == 0 && past_due == 0 && !(s_was != 0 && s_at == 0) ->
+		:: !s_hit && contested_due != 0 -> fire(contested_due, 0, contested_life, 0); drop_contested()
+		:: !s_hit && contested_due == 0 && past_due != 0 -> fire(past_due, 0, past_life, 0); drop_past()
+		:: !s_hit && contested_due == 0 && past_due == 0 && s_was != 0 && s_at == 0 -> owe(now); s_was = 0
+		:: !s_hit && contested_due == 0 && past_due == 0 && !(s_was != 0 && s_at == 0) ->
 			if
 			:: PROVES(at) -> fire(now, 0, whose, 0); if :: PAYLOAD_EXPECTED(whose) -> bare = true :: else fi
 			:: else
@@ -399,7 +399,7 @@ inline kind_x(heard, whose, at) {
 #ifdef FOUND_ANYONE_DISMISSES
 #define DISMISSES(heard) true
 #else
-#define DISMISSES(heard) (heard <= doubt_due)
+#define DISMISSES(heard) (heard <= contested_due)
 #endif
 
 /* One hint of those that timerd i has heard. An expired event that is old says
@@ -408,10 +408,10 @@ inline observe(i, kind, whose, at) {
 	look(); s_was = due;
 	if
 	:: kind == touched ->
-		if :: doubt_due != 0 && DISMISSES(since[i]) -> dismiss() :: else fi;
+		if :: contested_due != 0 && DISMISSES(since[i]) -> dismiss() :: else fi;
 		touch(since[i], true)
 	:: kind == gone -> kind_g(since[i])
-	:: kind == expired && (now - at <= MAXAGE || s_was != 0 || doubt_due != 0) -> kind_x(since[i], whose, at)
+	:: kind == expired && (now - at <= MAXAGE || s_was != 0 || contested_due != 0) -> kind_x(since[i], whose, at)
 	:: else
 	fi;
 	done()
@@ -462,21 +462,21 @@ inline claim_held(i, reply) {
 	take(i, reply)
 }
 
-inline claim_doubt(i, reply) {
+inline claim_contested(i, reply) {
 	look();
 	if
-#ifdef FOUND_DOUBT_DECIDED_LATE
-	:: doubt_due < since[i] -> ran_out(doubt_due, doubt_life)
+#ifdef FOUND_CONTEST_DECIDED_LATE
+	:: contested_due < since[i] -> check_ran_out(contested_due, contested_life)
 #else
-	:: doubt_due < since[i] -> s_hit = doubt_owed
+	:: contested_due < since[i] -> s_hit = contested_owed
 #endif
 	:: else -> s_hit = false
 	fi;
 	if
-	:: s_hit -> fire(doubt_due, 0, doubt_life, now + LEASE)
+	:: s_hit -> fire(contested_due, 0, contested_life, now + LEASE)
 	:: else
 	fi;
-	drop_doubt();
+	drop_contested();
 	take(i, reply)
 }
 
@@ -712,7 +712,7 @@ inline deliver(i) {
 #define in_time(i)	(now < hand_lease[i])
 #define held_now	(HELD(0) || HELD(1) || HELD(2))
 #define due_now		(due != 0 && due <= now + AHEAD)
-#define doubt_now	(doubt_due != 0 && doubt_end <= now)
+#define contested_now	(contested_due != 0 && contested_end <= now)
 #define beside_now	(beside_due != 0 && beside_due <= now)
 
 proctype timerd(byte i) {
@@ -722,7 +722,7 @@ end:	do
 	/* The reconciler claims. A claim whose reply is lost has happened all the same. */
 	:: d_step { idles(i) && held_now -> printf("%d: timerd %d claims what is held\n", now, i); claim_held(i, true) }
 	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due\n", now, i); claim_due(i, true) }
-	:: d_step { idles(i) && doubt_now -> printf("%d: timerd %d claims the doubt\n", now, i); claim_doubt(i, true) }
+	:: d_step { idles(i) && contested_now -> printf("%d: timerd %d claims the contested timer\n", now, i); claim_contested(i, true) }
 	:: d_step { up[i] && past_due != 0 && past_end <= now -> drop_past() }
 	:: d_step { idles(i) && beside_now -> printf("%d: timerd %d claims the retry beside\n", now, i); claim_beside(i, true) }
 	:: d_step { idles(i) && held_now && fails -> printf("%d: timerd %d claims what is held, reply lost\n", now, i); faults--; claim_held(i, false) }
@@ -761,7 +761,7 @@ end:	do
 	:: d_step { up[i] && sub[i] == on && calm && losses > 0 -> printf("%d: timerd %d goes deaf\n", now, i); losses--; sub[i] = deaf; deaf_at[i] = now }
 	:: d_step { up[i] && sub[i] == deaf -> printf("%d: timerd %d notices that it is deaf\n", now, i); sub[i] = off; since[i] = NO_EVENTS; deaf_at[i] = 0 }
 
-	/* The retry intake; the request comes again until it is acknowledged. */
+	/* The retry consumer; the request comes again until it is acknowledged. */
 	:: d_step { up[i] && request == pending -> printf("%d: timerd %d sets the retry\n", now, i); retry(); request = finished }
 	:: d_step { up[i] && request == pending && fails -> printf("%d: timerd %d sets the retry, which will come again\n", now, i); faults--; retry() }
 

@@ -28,7 +28,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/examples/internal/servers"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/retry"
 )
 
 const (
@@ -97,13 +97,13 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 
 // shortened returns the delays of a preset, each divided by factor.
 func shortened(preset string, factor int) ([]time.Duration, error) {
-	policies, err := notify.ParsePolicies("*=" + preset)
+	policies, err := retry.ParsePolicies("*=" + preset)
 	if err != nil {
 		return nil, err
 	}
 	delays := policies.For(keys.Key{}).Delays()
 	for i, d := range delays {
-		delays[i] = max((d / time.Duration(factor)).Round(time.Millisecond), notify.MinDelay)
+		delays[i] = max((d / time.Duration(factor)).Round(time.Millisecond), retry.MinDelay)
 	}
 	return delays, nil
 }

@@ -4,6 +4,5 @@ package child
 
 import "syscall"
 
-// attributes has no counterpart to Pdeathsig: where this program is killed, the
-// process stays behind.
+// attributes has no counterpart to Pdeathsig: where this program is killed, the process stays behind.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

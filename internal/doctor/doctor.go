@@ -1,6 +1,5 @@
-// Package doctor looks at the servers that timerd needs and says what is wrong
-// with them, each with its fix. It changes nothing: what it writes to Redis to
-// learn its rights is a probe key of its own, which it deletes.
+// Package doctor looks at the servers that timerd needs and says what is wrong with them, each with its fix. It changes
+// nothing: what it writes to Redis to learn its rights is a probe key of its own, which it deletes.
 package doctor
 
 import (
@@ -27,7 +26,7 @@ type Finding struct {
 	Fix   string `json:"fix,omitempty"` // what to do, mostly a command or a line of configuration
 }
 
-// report gathers findings.
+// report collects findings.
 type report []Finding
 
 func (r *report) ok(check, format string, args ...any) {

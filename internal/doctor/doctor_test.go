@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -59,7 +60,11 @@ func namespaces(t *testing.T, s string) keys.Namespaces {
 
 func checkRedis(t *testing.T, rdb *redis.Client, configure ...func(*doctor.Redis)) []doctor.Finding {
 	t.Helper()
-	d := doctor.NewRedis(rdb)
+	nodes, err := schedule.New(rdb, maxPayload).Nodes(t.Context())
+	if len(nodes) != 1 { // an error beside it is what doctor is to tell
+		t.Fatal(err)
+	}
+	d := doctor.NewRedis(nodes[0])
 	d.MaxPayload = maxPayload
 	d.Namespaces = namespaces(t, "app1:trans,shop")
 	for _, f := range configure {
@@ -153,7 +158,7 @@ func TestRedisReplicaAndCluster(t *testing.T) {
 }
 
 // The ACL example that is shipped allows all that is tried, for its database and
-// its namespaces; taking one thing away is found, with the command that mends it.
+// its namespaces; taking one thing away is found, with the command that fixes it.
 func TestRedisRights(t *testing.T) {
 	file, err := os.ReadFile("../../deploy/users.acl")
 	if err != nil {
@@ -210,11 +215,19 @@ func TestRedisEventsWithoutConfigGet(t *testing.T) {
 	wants(t, findings, "redis rights", doctor.Fail, "+config|get +info")
 }
 
-// Every command in timerd.lua has to be among the rights that are tried.
+// Every command in the schedule's scripts has to be among the rights that are tried.
 func TestRightsKnowTheScripts(t *testing.T) {
-	lua, err := os.ReadFile("../../schedule/timerd.lua")
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob("../../schedule/lua/*.lua")
+	if err != nil || len(files) < 10 {
+		t.Fatal(files, err)
+	}
+	var lua []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lua = append(lua, text...)
 	}
 	rights, err := os.ReadFile("rights.go")
 	if err != nil {

@@ -22,8 +22,7 @@ const eventsTimeout = 2 * time.Second
 // managed tells where the setting is where CONFIG SET is not.
 const managed = "in redis.conf, or in the parameter group of a managed Redis"
 
-// events checks that keyspace events flow: by the setting where it can be read,
-// else by trying.
+// events checks that keyspace events flow: by the setting where it can be read, else by trying.
 func (d *Redis) events(ctx context.Context, settings map[string]string, r *report) {
 	if !d.Events {
 		r.ok(checkEvents, "not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
@@ -63,7 +62,7 @@ func (d *Redis) tryEvents(ctx context.Context, r *report, fix string) {
 func (d *Redis) missingEvents(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
-	probe := keys.CanaryKey(d.Home, "doctor-"+nonce(), 0)
+	probe := keys.CanaryKey(d.node.AnyPartition(), "doctor-"+nonce(), 0)
 	channels := []string{keys.KeyspacePrefix(d.DB) + probe, keys.ExpiredChannel(d.DB)}
 	sub := d.rdb.Subscribe(ctx, channels...)
 	defer func() { _ = sub.Close() }()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,21 +26,19 @@ const minNATSMajor, minNATSMinor = 2, 10
 // eventOverhead is more than an event takes besides its payload, with a long key.
 const eventOverhead = 8 << 10
 
-// answerTimeout is how long JetStream may take to answer. A request that is not
-// allowed is never answered.
+// answerTimeout is how long JetStream may take to answer. A request that is not allowed is never answered.
 const answerTimeout = 2 * time.Second
 
-// NATS looks at a NATS server. Set its fields before Check.
+// NATS looks at a NATS server.
 type NATS struct {
-	js jetstream.JetStream
-
-	Streams    notify.Streams
-	MaxPayload int // of a timer, in bytes
+	js         jetstream.JetStream
+	want       notify.Streams
+	maxPayload int
 }
 
-// NewNATS returns a NATS to check on a connection such as timerd would use.
+// NewNATS returns a NATS to check on a connection such as timerd would use; maxPayload is that of a timer, in bytes.
 func NewNATS(js jetstream.JetStream, streams notify.Streams, maxPayload int) *NATS {
-	return &NATS{js: js, Streams: streams, MaxPayload: maxPayload}
+	return &NATS{js, streams, maxPayload}
 }
 
 // Check returns what it found.
@@ -66,16 +63,11 @@ func (d *NATS) version(r *report) {
 	r.ok(checkNATSVersion, "nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
 }
 
-// olderThan tells whether a version such as 2.9.3 is older than major.minor. One
-// that cannot be read is not.
+// olderThan tells whether a version such as 2.9.3 is older than major.minor. One that cannot be read is not.
 func olderThan(version string, major, minor int) bool {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return false
-	}
-	a, errA := strconv.Atoi(parts[0])
-	b, errB := strconv.Atoi(parts[1])
-	return errA == nil && errB == nil && (a < major || a == major && b < minor)
+	var a, b int
+	_, err := fmt.Sscanf(version, "%d.%d", &a, &b)
+	return err == nil && (a < major || a == major && b < minor)
 }
 
 // account tells whether JetStream can be used.
@@ -110,16 +102,16 @@ func (d *NATS) account(ctx context.Context, r *report) bool {
 func (d *NATS) limits(r *report) {
 	most := d.js.Conn().MaxPayload()
 	// In base64 a payload grows by a third; JSON text rarely by more.
-	if need := int64(d.MaxPayload)/3*4 + eventOverhead; need > most {
+	if need := int64(d.maxPayload)/3*4 + eventOverhead; need > most {
 		r.warn(checkLimits, fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need, (most-eventOverhead)/4*3),
-			"max_payload is %d bytes: timers with a payload near TIMERD_MAX_PAYLOAD=%d fire without data", most, d.MaxPayload)
+			"max_payload is %d bytes: timers with a payload near TIMERD_MAX_PAYLOAD=%d fire without data", most, d.maxPayload)
 		return
 	}
 	r.ok(checkLimits, "max_payload is %d bytes", most)
 }
 
 func (d *NATS) streams(ctx context.Context, r *report) {
-	faults, missing, err := notify.CheckStreams(ctx, d.js, d.Streams)
+	faults, missing, err := notify.CheckStreams(ctx, d.js, d.want)
 	if err != nil {
 		r.fail(checkStreams, "let the user call $JS.API.STREAM.INFO.*", "%v", err)
 		return
@@ -139,14 +131,14 @@ func (d *NATS) streams(ctx context.Context, r *report) {
 	case len(missing) > 0:
 		r.ok(checkStreams, "%s not there yet: timerd makes them at its start", strings.Join(missing, ", "))
 	case len(faults) == 0:
-		r.ok(checkStreams, "%s, %s and %s fit; duplicate window at least %v", d.Streams.Fired(), d.Streams.Retry(), d.Streams.Dead(), d.Streams.MinDuplicates)
+		r.ok(checkStreams, "%s, %s and %s fit; duplicate window at least %v", d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.MinDuplicates)
 	}
 }
 
 // clock compares the clock of NATS, which only tells it together with a stream.
 func (d *NATS) clock(ctx context.Context, r *report) {
 	before := time.Now()
-	stream, err := d.js.Stream(ctx, d.Streams.Fired())
+	stream, err := d.js.Stream(ctx, d.want.FiredStream())
 	after := time.Now()
 	if err != nil || stream.CachedInfo().TimeStamp.IsZero() {
 		return

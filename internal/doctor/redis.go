@@ -31,23 +31,22 @@ const maxSkew = time.Second
 
 // Redis looks at a Redis server. Set its fields before Check.
 type Redis struct {
-	rdb redis.UniversalClient
+	rdb  *redis.Client
+	node *schedule.Node
 
 	DB         int             // the database of the timers
 	Namespaces keys.Namespaces // whose keys timerd must be allowed to touch; none if unknown
 	MaxPayload int             // of the function library, in bytes
 	Events     bool            // whether timerd is to use keyspace events
-
-	// Cluster is the schedule of the Redis Cluster that the server is to be part of;
-	// nil for none. Home is a partition of it on the server.
-	Cluster *schedule.Schedule
-	Home    keys.Partition
 }
 
-// NewRedis returns a Redis to check with the client that timerd would use.
-func NewRedis(rdb redis.UniversalClient) *Redis {
-	return &Redis{rdb: rdb, MaxPayload: schedule.DefaultMaxPayload, Events: true, Home: keys.Single}
+// NewRedis returns a Redis that checks the server of a node.
+func NewRedis(node *schedule.Node) *Redis {
+	return &Redis{rdb: node.Server(), node: node, MaxPayload: schedule.DefaultMaxPayload, Events: true}
 }
+
+// inCluster tells whether the server is to be part of a Redis Cluster.
+func (d *Redis) inCluster() bool { return d.node.Name() != "" }
 
 // Check returns what it found. A server that does not answer is a finding too.
 func (d *Redis) Check(ctx context.Context) []Finding {
@@ -102,14 +101,13 @@ func (d *Redis) role(server info, r *report) {
 	}
 }
 
-// cluster tells whether the server is organised as it is configured here, and
-// whether its cluster works.
+// cluster tells whether the server is organised as it is configured here, and whether its cluster works.
 func (d *Redis) cluster(ctx context.Context, server info, r *report) {
 	switch enabled := server["cluster_enabled"] == "1"; {
-	case enabled && d.Cluster == nil:
+	case enabled && !d.inCluster():
 		r.fail(checkCluster, "set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
 		return
-	case !enabled && d.Cluster != nil:
+	case !enabled && d.inCluster():
 		r.fail(checkCluster, "set TIMERD_REDIS_MODE=standalone", "it is no part of a Redis Cluster")
 		return
 	case !enabled:
@@ -143,8 +141,7 @@ func (d *Redis) openSlots(ctx context.Context, r *report) {
 	}
 }
 
-// settings returns those settings that CONFIG GET shows; none where it is not
-// allowed.
+// settings returns those settings that CONFIG GET shows; none where it is not allowed.
 func (d *Redis) settings(ctx context.Context) map[string]string {
 	settings := map[string]string{}
 	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save"} {
@@ -205,11 +202,7 @@ func (d *Redis) eviction(server info, r *report) {
 }
 
 func (d *Redis) library(ctx context.Context, r *report) {
-	plan := d.Cluster
-	if plan == nil {
-		plan = schedule.New(d.rdb, d.MaxPayload)
-	}
-	state, err := plan.Library(ctx)
+	state, err := d.node.Library(ctx)
 	switch {
 	case err != nil:
 		r.fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"slices"
@@ -18,6 +19,13 @@ type right struct {
 	keys    string // the pattern of the keys that it is run on, "" if it takes none
 }
 
+// rightsOn returns what makes the right to run a command on a probe, whose key matches the pattern.
+func rightsOn(probe, pattern string) func(command string, args ...any) right {
+	return func(command string, args ...any) right {
+		return right{command: command, args: append([]any{probe}, args...), keys: pattern}
+	}
+}
+
 func (t right) line() []any {
 	var line []any
 	for word := range strings.SplitSeq(t.command, "|") {
@@ -26,8 +34,7 @@ func (t right) line() []any {
 	return append(line, t.args...)
 }
 
-// generalRights are those that concern no key. What would change something is
-// given arguments that Redis refuses.
+// generalRights are those that concern no key. What would change something is given arguments that Redis refuses.
 func generalRights() []right {
 	return []right{
 		{command: "ping"},
@@ -57,10 +64,7 @@ func clusterRights() []right {
 // indexRights are those on timerd's own keys. The probe is a hash, so commands on
 // other types do nothing. It is gone at the end.
 func indexRights(probe string) []right {
-	const pattern = "timerd:*"
-	on := func(command string, args ...any) right {
-		return right{command: command, args: append([]any{probe}, args...), keys: pattern}
-	}
+	on := rightsOn(probe, "timerd:*")
 	return []right{
 		on("hset", "f", ""), on("hsetnx", "f", ""), on("hget", "f"), on("hmget", "f"), on("hexists", "f"), on("hdel", "g"),
 		on("sadd", "m"), on("srem", "m"), on("scard"), on("smembers"),
@@ -70,16 +74,13 @@ func indexRights(probe string) []right {
 	}
 }
 
-// timerRights are those on the keys of a namespace. There is no key of the
-// probe's name, so each does nothing.
+// timerRights are those on the keys of a namespace. There is no key of the probe's name, so each does nothing.
 func timerRights(probe, pattern string) []right {
-	on := func(command string, args ...any) right {
-		return right{command: command, args: append([]any{probe}, args...), keys: pattern}
-	}
+	on := rightsOn(probe, pattern)
 	return []right{
 		on("set", "", "XX", "PX", "1000"), on("exists"), on("type"), on("pexpiretime"), on("getrange", "0", "1"),
 		on("hlen"), on("hkeys"), on("hstrlen", "f"), on("hgetall"), on("del"),
-		{command: "object|idletime", args: []any{probe}, keys: pattern},
+		on("object|idletime"),
 	}
 }
 
@@ -89,8 +90,8 @@ func nonce() string { return strings.ToLower(rand.Text()) }
 // rights tries every command that timerd runs, on keys like those that it runs
 // them on. Unlike ACL DRYRUN that needs no right to look at rights.
 func (d *Redis) rights(ctx context.Context, r *report) {
-	tried := slices.Concat(generalRights(), indexRights(d.Home.Prefix()+"doctor-"+nonce()))
-	if d.Cluster != nil {
+	tried := slices.Concat(generalRights(), indexRights(d.node.AnyPartition().Prefix()+"doctor-"+nonce()))
+	if d.inCluster() {
 		tried = append(tried, clusterRights()...)
 	}
 	for _, n := range d.Namespaces {
@@ -139,8 +140,7 @@ func (t right) grant(refusal error) string {
 	return "+" + t.command
 }
 
-// channelGrants tries to subscribe to what the listener subscribes to, and
-// returns what must be granted for it.
+// channelGrants tries to subscribe to what the listener subscribes to, and returns what must be granted for it.
 func (d *Redis) channelGrants(ctx context.Context) []string {
 	var grants []string
 	try := func(command, name, grant string) {
@@ -184,11 +184,6 @@ func (d *Redis) user(ctx context.Context) string {
 
 // probeIn returns a key of a namespace that no timer has.
 func probeIn(n keys.Namespace) string {
-	k := keys.Key{App: n.App, Module: n.Module, Type: n.Type, ID: nonce()}
-	for _, part := range []*string{&k.App, &k.Module, &k.Type} {
-		if *part == "" {
-			*part = "timerd-doctor"
-		}
-	}
-	return k.String()
+	const some = "timerd-doctor"
+	return keys.Key{App: cmp.Or(n.App, some), Module: cmp.Or(n.Module, some), Type: cmp.Or(n.Type, some), ID: nonce()}.String()
 }

@@ -1,7 +1,8 @@
-// Package poll waits for what tells nobody that it has happened.
+// Package poll waits for conditions that nothing signals.
 package poll
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -19,23 +20,37 @@ var errFalse = errors.New("condition is still false")
 // Condition is what Until polls: it holds once it returns nil, or true.
 type Condition interface{ func() error | func() bool }
 
-// Until polls cond until it holds, or returns cond's last error when it does not hold within
-// timeout. cond is tried at once, then at growing intervals up to Slowest, and a last time at the
-// deadline. It runs on the caller's goroutine and should return quickly.
-func Until[C Condition](timeout time.Duration, cond C) error {
+// Until polls cond until it holds and returns nil, or returns cond's last error once timeout is over or ctx has ended.
+// An error that Permanent made ends the polling at once. cond is tried at once, then at growing intervals up to
+// Slowest, and a last time at the deadline. It runs on the caller's goroutine and should return quickly.
+func Until[C Condition](ctx context.Context, timeout time.Duration, cond C) error {
 	deadline := time.Now().Add(timeout)
 	for wait := First; ; wait = min(2*wait, Slowest) {
 		err := try(cond)
 		if err == nil {
 			return nil
 		}
+		if p := (*permanent)(nil); errors.As(err, &p) {
+			return p.cause
+		}
 		left := time.Until(deadline)
 		if left <= 0 {
 			return err
 		}
-		time.Sleep(min(wait, left))
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(min(wait, left)):
+		}
 	}
 }
+
+// Permanent marks err as one that further polling cannot change. Until returns err itself.
+func Permanent(err error) error { return &permanent{err} }
+
+type permanent struct{ cause error }
+
+func (p *permanent) Error() string { return p.cause.Error() }
 
 func try[C Condition](cond C) error {
 	switch f := any(cond).(type) {

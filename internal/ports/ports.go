@@ -1,30 +1,31 @@
-// Package ports finds ports of 127.0.0.1 for servers that are started and stopped
-// again and again.
+// Package ports finds ports of 127.0.0.1 for servers that are started and stopped again and again.
 package ports
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"syscall"
 )
 
-// Ports are taken from below every common ephemeral range (Linux starts at 32768, the BSDs and
-// macOS at 49152). In that range an outgoing connection could take a server's port while the server
-// is down, and a client that retries could even connect to itself.
+// Ports are taken from below every common ephemeral range (Linux starts at 32768, the BSDs and macOS at 49152). In that
+// range an outgoing connection could take a server's port while the server is down, and a client that retries could
+// even connect to itself.
 const (
 	first = 15000
 	last  = 32000
 )
 
-// Tries is how often to try: another process may take a port that was free.
-const Tries = 50
+// tries is how often to look for a free port, or to start a server on one, before giving up.
+const tries = 50
 
-// Free returns a port of 127.0.0.1 that could be bound a moment ago. Another process may take it
-// first: callers try again with another one.
+// Free returns a port of 127.0.0.1 that could be bound a moment ago. Another process may take it before the caller
+// does; StartOnFree tries again then.
 func Free() (int, error) {
 	var lastErr error
-	for range Tries {
+	for range tries {
 		port := first + rand.IntN(last-first)
 		l, err := net.Listen("tcp", Address(port))
 		if err != nil {
@@ -33,7 +34,23 @@ func Free() (int, error) {
 		}
 		return port, l.Close()
 	}
-	return 0, fmt.Errorf("ports: no free port in %d-%d after %d tries: %w", first, last, Tries, lastErr)
+	return 0, fmt.Errorf("ports: no free port in %d-%d after %d tries: %w", first, last, tries, lastErr)
+}
+
+// StartOnFree calls start with a free port, and with another one as long as start's error wraps syscall.EADDRINUSE. It
+// returns start's last error.
+func StartOnFree(start func(port int) error) error {
+	var err error
+	for range tries {
+		var port int
+		if port, err = Free(); err != nil {
+			return err
+		}
+		if err = start(port); !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+	}
+	return err
 }
 
 // Address returns the host:port of a port of 127.0.0.1.

@@ -9,9 +9,8 @@ import (
 	"unsafe"
 )
 
-// Wrap returns a connection whose reads and writes do without the scheduler's
-// bookkeeping for system calls that may block. Connections that are no sockets it
-// returns as they are.
+// Wrap returns a connection whose reads and writes do without the scheduler's bookkeeping for system calls that may
+// block. Connections that are no sockets it returns as they are.
 func Wrap(c net.Conn) net.Conn {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
@@ -81,8 +80,8 @@ func call(trap, fd uintptr, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// fault returns the error that a net.Conn gives for what went wrong: err in waiting
-// for the socket, or else errno in the call.
+// fault returns the error that a net.Conn gives for what went wrong: err in waiting for the socket, or else errno in
+// the call.
 func (c *conn) fault(op string, err error, errno syscall.Errno) error {
 	fault := &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr()}
 	if waiting, ok := errors.AsType[*net.OpError](err); ok {

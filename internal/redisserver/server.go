@@ -1,21 +1,28 @@
-// Package redisserver runs a redis-server, or valkey-server, that can be killed, stopped and started
-// again.
+// Package redisserver starts redis-server, or valkey-server: single servers, sentinels and clusters. It is the only
+// code that does. The servers are child processes, which the kernel ends with this process on Linux, and can be killed,
+// paused and started again.
 package redisserver
 
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/timerd-io/timerd/deploy"
 	"github.com/timerd-io/timerd/internal/child"
@@ -24,71 +31,70 @@ import (
 )
 
 const (
-	// startTimeout bounds how long a server may take to answer after its start. It is generous: the
-	// race detector and a busy machine share it.
+	// startTimeout bounds how long a server may take to answer after its start. It is generous: the race detector and a
+	// busy machine share it.
 	startTimeout = 20 * time.Second
 	// stopGrace is how long one may take to end after SIGTERM before it is killed.
 	stopGrace = 5 * time.Second
+	// answerTimeout bounds one answer of a server, or of whoever else listens on its port.
+	answerTimeout = 5 * time.Second
 )
 
-// Server is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf,
-// an append-only file in a directory of its own, and DEBUG allowed.
+// Server is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf and keeps its data in a
+// directory of its own.
 //
-// Methods that start, stop or signal the process are for one goroutine at a time; Addr, URL, Dir, Log
-// and Pid may be called from any.
+// Methods that start, stop or signal the process are for one goroutine at a time; the others may be called from any.
 type Server struct {
-	binary string
-	dir    string
-	lines  []string // settings in force after deploy/redis.conf
-	acl    string
-	port   int
+	binary     string
+	parent     string
+	directives []string // in force after deploy/redis.conf
+	acl        string
+	clustered  bool // a node of a cluster
+	sentinel   bool // a sentinel, whose directives are all that it has
 
-	mu   sync.Mutex
-	proc *child.Process // nil when stopped
+	dir   string
+	port  int
+	bus   int           // the port of the cluster bus
+	admin *redis.Client // of this package
+
+	process atomic.Pointer[child.Process] // nil when stopped
 }
 
-// Option changes how New starts a server.
-type Option func(*Server)
-
-// Config sets one directive, as redis.conf would: Config("hz", "100"). The last one wins
-// over deploy/redis.conf and over earlier options. Relative paths are relative to Dir.
-func Config(name string, values ...string) Option {
-	return func(s *Server) { s.lines = append(s.lines, directive(name, values...)) }
-}
-
-// ACL gives the server an ACL file with this content. Connect with a URL
-// that names a user; a switched-off default user is fine.
-func ACL(content string) Option {
-	return func(s *Server) { s.acl = content }
-}
-
-// New starts a server, on a port of its own and in a temporary directory, and waits until it
-// answers. The caller closes it; after an error nothing is left behind.
-func New(opts ...Option) (*Server, error) {
-	binary, err := Binary()
-	if err != nil {
-		return nil, err
-	}
-	// Short, so that the path of a Unix socket fits in it.
-	dir, err := os.MkdirTemp("", "timerd-redis-")
-	if err != nil {
-		return nil, fmt.Errorf("redisserver: %w", err)
-	}
-	s := &Server{binary: binary, dir: dir}
+// Start starts a server and waits until it answers and has loaded its data. The caller closes it; after an error
+// nothing is left behind. The end of ctx ends the waiting, not the server.
+func Start(ctx context.Context, opts ...Option) (*Server, error) {
+	s := &Server{}
 	for _, opt := range opts {
 		opt(s)
 	}
-	for range ports.Tries {
-		if s.port, err = ports.Free(); err != nil {
-			break
-		}
-		if err = s.start(); !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
+	var err error
+	if s.binary == "" {
+		s.binary, err = Find()
+	} else {
+		s.binary, err = exec.LookPath(s.binary)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redisserver: %w", err)
+	}
+	// Short, so that the path of a Unix socket fits in it.
+	if s.dir, err = os.MkdirTemp(s.parent, "timerd-redis-"); err != nil {
+		return nil, fmt.Errorf("redisserver: %w", err)
+	}
+	if s.port != 0 {
+		err = s.start(ctx)
+	} else {
+		err = ports.StartOnFree(func(port int) error {
+			s.port, s.bus = port, 0
+			return s.start(ctx)
+		})
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.admin = redis.NewClient(&redis.Options{
+		Addr: s.Addr(), ReadTimeout: answerTimeout, DialerRetries: 1,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
 	return s, nil
 }
 
@@ -110,37 +116,70 @@ func (s *Server) UserURL(user, password string, db int) string {
 // Dir returns the server's working directory: its AOF, redis.conf and redis.log.
 func (s *Server) Dir() string { return s.dir }
 
-// Log returns the end of the server's log.
-func (s *Server) Log() string { return tail(s.logFile()) }
+// Log returns the end of the server's log, or why there is none.
+func (s *Server) Log() string {
+	const most = 40 // lines
+	log, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
+}
 
 // Pid returns the id of the running process, 0 when the server is stopped.
 func (s *Server) Pid() int {
-	if c := s.running(); c != nil {
+	if c := s.process.Load(); c != nil {
 		return c.Pid()
 	}
 	return 0
 }
 
+// Done is closed once the process has ended that runs now. It is nil when the server is stopped.
+func (s *Server) Done() <-chan struct{} {
+	if c := s.process.Load(); c != nil {
+		return c.Done()
+	}
+	return nil
+}
+
+// ExitCode returns the exit code of the process, -1 if a signal ended it. Call it after Done is closed.
+func (s *Server) ExitCode() int { return s.process.Load().ExitCode() }
+
+// Role returns "master", "slave" or "sentinel", and "" for a server that does not answer. One that is stopped is not
+// asked: go-redis would log each refused connection.
+func (s *Server) Role(ctx context.Context) string {
+	if s.process.Load() == nil {
+		return ""
+	}
+	reply, err := s.admin.Do(ctx, "ROLE").Slice()
+	if err != nil || len(reply) == 0 {
+		return ""
+	}
+	role, _ := reply[0].(string)
+	return role
+}
+
 // Kill ends the process with SIGKILL, as a crash would, and returns once it is gone.
 func (s *Server) Kill() error { return s.end(syscall.SIGKILL) }
 
-// Stop ends the process with SIGTERM, so that it shuts down in good order, and returns once it is
-// gone. A server that is paused or that takes too long is an error.
+// Stop ends the process with SIGTERM, so that it shuts down in good order, and returns once it is gone. A server that
+// is paused or that takes too long is an error.
 func (s *Server) Stop() error { return s.end(syscall.SIGTERM) }
 
-// Start starts a stopped server again, on the same port with the same directory, and returns once
-// it has loaded its data and answers.
-func (s *Server) Start() error {
-	if s.running() != nil {
+// Start starts a stopped server again, on the same port with the same directory, and returns once it has loaded its
+// data and answers.
+func (s *Server) Start(ctx context.Context) error {
+	if s.process.Load() != nil {
 		return fmt.Errorf("redisserver: the server at %s runs already", s.Addr())
 	}
-	deadline := time.Now().Add(startTimeout)
-	for {
-		err := s.start()
-		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
-			return err
+	return poll.Until(ctx, startTimeout, func() error {
+		err := s.start(ctx)
+		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
+			err = poll.Permanent(err)
 		}
-	}
+		return err
+	})
 }
 
 // Pause freezes the process with SIGSTOP: connections stay open and nothing answers.
@@ -158,52 +197,55 @@ func (s *Server) VersionLine() (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// Close ends the process for good, whatever state it is in, and removes its directory. SIGTERM comes
-// first so that the server can end a fork that is writing a snapshot.
+// Close ends the process for good, whatever state it is in, and removes its directory. SIGTERM comes first so that the
+// server can end a fork that is writing a snapshot.
 func (s *Server) Close() error {
-	var err error
-	if c := s.running(); c != nil {
-		if err = c.Signal(syscall.SIGCONT); errors.Is(err, os.ErrProcessDone) {
-			err = nil
-		}
-		err = errors.Join(err, c.Stop(stopGrace))
+	var errs []error
+	if s.admin != nil {
+		errs = append(errs, s.admin.Close())
 	}
-	return errors.Join(err, os.RemoveAll(s.dir))
+	if c := s.process.Load(); c != nil {
+		if err := c.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, c.Stop(stopGrace))
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }
 
-// start starts the process on s.port. Its error is EADDRINUSE when the port is taken.
-func (s *Server) start() error {
+// start starts the process on s.port. Its error wraps syscall.EADDRINUSE when the port is taken.
+func (s *Server) start(ctx context.Context) error {
 	if err := s.configure(); err != nil {
-		return err
+		return fmt.Errorf("redisserver: %w", err)
 	}
-	cmd := exec.Command(s.binary, s.confFile())
+	args := []string{s.confFile()}
+	if s.sentinel {
+		args = append(args, "--sentinel")
+	}
+	cmd := exec.Command(s.binary, args...)
 	cmd.Dir = s.dir
 	proc, err := child.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("redisserver: starting %s: %w", s.binary, err)
 	}
-	s.mu.Lock()
-	s.proc = proc
-	s.mu.Unlock()
-	err = poll.Until(startTimeout, func() error {
+	s.process.Store(proc)
+	err = poll.Until(ctx, startTimeout, func() error {
 		select {
 		case <-proc.Done():
 			return nil
 		default:
-			return answers(s.Addr())
+			return answers(s.Addr(), proc.Pid())
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("redisserver: %s at %s did not answer: %w\n%s", s.binary, s.Addr(), err, s.Log())
-	}
 	select {
 	case <-proc.Done():
 	default:
-		return nil
+		if err != nil {
+			err = fmt.Errorf("redisserver: %s at %s did not answer: %w\n%s", s.binary, s.Addr(), err, s.Log())
+		}
+		return err
 	}
-	s.mu.Lock()
-	s.proc = nil
-	s.mu.Unlock()
+	s.process.Store(nil)
 	cause := fmt.Errorf("exit code %d", proc.ExitCode())
 	if strings.Contains(s.Log(), "Address already in use") {
 		cause = syscall.EADDRINUSE
@@ -211,47 +253,85 @@ func (s *Server) start() error {
 	return fmt.Errorf("redisserver: %s ended at its start on %s: %w\n%s", s.binary, s.Addr(), cause, s.Log())
 }
 
-// configure writes the server's redis.conf, and its ACL file unless that is there already: the
-// server may have rewritten it. The log starts anew.
+// answers returns nil if the process with this id listens on addr and has loaded its data. Another server, which took
+// the port first, is asked which process it is and nothing else. A server that refuses the question, because its ACL
+// lets no stranger ask, is taken for the right one. There is no go-redis here: it would log each refused connection.
+func answers(addr string, pid int) (err error) {
+	conn, err := net.DialTimeout("tcp", addr, answerTimeout)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("INFO server persistence\r\n")); err != nil {
+		return err
+	}
+	reply := bufio.NewReader(conn)
+	first, err := reply.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(first, "-NOAUTH") || strings.HasPrefix(first, "-NOPERM") {
+		return nil
+	}
+	var length int
+	if _, err := fmt.Sscanf(first, "$%d\r\n", &length); err != nil {
+		return fmt.Errorf("answered INFO with %q", strings.TrimSpace(first))
+	}
+	info := make([]byte, length)
+	if _, err := io.ReadFull(reply, info); err != nil {
+		return err
+	}
+	switch {
+	case !bytes.Contains(info, fmt.Appendf(nil, "\r\nprocess_id:%d\r\n", pid)):
+		return errors.New("another server has taken the port")
+	case bytes.Contains(info, []byte("\r\nloading:1\r\n")):
+		return errors.New("it is loading its data")
+	}
+	return nil
+}
+
+// configure writes the server's redis.conf, and its ACL file unless that is there already: the server may have
+// rewritten it. The log starts anew.
 func (s *Server) configure() error {
 	lines := []string{
-		deploy.RedisConf(),
-		directive("port", fmt.Sprint(s.port)),
+		directive("port", strconv.Itoa(s.port)),
 		directive("bind", "127.0.0.1"),
 		directive("dir", s.dir),
 		directive("logfile", s.logFile()),
-		directive("enable-debug-command", "local"),
+	}
+	if !s.sentinel {
+		lines = append([]string{deploy.RedisConf()}, lines...)
+	}
+	if s.clustered {
+		if s.bus == 0 { // a server that starts again keeps it
+			var err error
+			if s.bus, err = ports.Free(); err != nil {
+				return err
+			}
+		}
+		lines = append(lines, directive("cluster-enabled", "yes"), directive("cluster-port", strconv.Itoa(s.bus)))
 	}
 	if s.acl != "" {
 		path := filepath.Join(s.dir, "users.acl")
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 			if err := os.WriteFile(path, []byte(s.acl), 0o600); err != nil {
-				return fmt.Errorf("redisserver: %w", err)
+				return err
 			}
 		}
 		lines = append(lines, directive("aclfile", path))
 	}
-	text := strings.Join(append(lines, s.lines...), "\n") + "\n"
-	if err := os.WriteFile(s.confFile(), []byte(text), 0o600); err != nil {
-		return fmt.Errorf("redisserver: %w", err)
-	}
-	if err := os.WriteFile(s.logFile(), nil, 0o600); err != nil {
-		return fmt.Errorf("redisserver: %w", err)
-	}
-	return nil
+	text := strings.Join(append(lines, s.directives...), "\n") + "\n"
+	return errors.Join(os.WriteFile(s.confFile(), []byte(text), 0o600), os.WriteFile(s.logFile(), nil, 0o600))
 }
 
 func (s *Server) confFile() string { return filepath.Join(s.dir, "redis.conf") }
 func (s *Server) logFile() string  { return filepath.Join(s.dir, "redis.log") }
 
-func (s *Server) running() *child.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.proc
-}
-
 func (s *Server) signal(sig syscall.Signal) error {
-	c := s.running()
+	c := s.process.Load()
 	if c == nil {
 		return fmt.Errorf("redisserver: %v for the server at %s, which is stopped", sig, s.Addr())
 	}
@@ -267,62 +347,10 @@ func (s *Server) end(sig syscall.Signal) error {
 		return err
 	}
 	select {
-	case <-s.running().Done():
+	case <-s.process.Load().Done():
 	case <-time.After(stopGrace):
 		return fmt.Errorf("redisserver: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(), stopGrace, s.Log())
 	}
-	s.mu.Lock()
-	s.proc = nil
-	s.mu.Unlock()
+	s.process.Store(nil)
 	return nil
-}
-
-// answers reports whether a Redis server at addr has loaded its data. A refusal for want of a
-// password is an answer too.
-func answers(addr string) (err error) {
-	conn, err := net.DialTimeout("tcp", addr, time.Second)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-		return err
-	}
-	reply, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return err
-	}
-	for _, ok := range []string{"+PONG", "-NOAUTH", "-NOPERM"} {
-		if strings.HasPrefix(reply, ok) {
-			return nil
-		}
-	}
-	return fmt.Errorf("answered PING with %q", strings.TrimSpace(reply))
-}
-
-// directive formats one line of redis.conf; every value is quoted, so it may hold spaces and be empty.
-func directive(name string, values ...string) string {
-	var b strings.Builder
-	b.WriteString(name)
-	for _, v := range values {
-		fmt.Fprintf(&b, " %q", v)
-	}
-	return b.String()
-}
-
-// tail returns the last lines of a log file, or why there are none.
-func tail(path string) string {
-	const lines = 40
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	all := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
-	if len(all) > lines {
-		all = all[len(all)-lines:]
-	}
-	return string(bytes.Join(all, []byte("\n")))
 }

@@ -27,8 +27,8 @@ type Message struct {
 // ID returns the message's Nats-Msg-Id header, "" without one.
 func (m Message) ID() string { return m.Header.Get(nats.MsgIdHdr) }
 
-// Collector keeps every message that a stream stores, each once, in the stream's order. It goes on
-// through restarts of the NATS server. All, Len and DuplicateIDs may be called from any goroutine.
+// Collector keeps every message that a stream stores, each once, in the stream's order. It goes on through restarts of
+// the NATS server. All, Len and DuplicateIDs may be called from any goroutine.
 type Collector struct {
 	t      testing.TB
 	what   string
@@ -39,8 +39,8 @@ type Collector struct {
 	last uint64 // highest Seq in all
 }
 
-// Collect collects the messages of a stream, those that it holds already too, until t ends. Given
-// subjects, which may have wildcards, it collects only theirs. It waits for the stream to be made.
+// Collect collects the messages of a stream, those that it holds already too, until t ends. Given subjects, which may
+// have wildcards, it collects only theirs. It waits for the stream to be made.
 func Collect(t testing.TB, js jetstream.JetStream, stream string, subjects ...string) *Collector {
 	t.Helper()
 	c := &Collector{t: t, what: strings.Join(append([]string{stream}, subjects...), " "), signal: make(chan struct{}, 1)}
@@ -62,9 +62,8 @@ func Collect(t testing.TB, js jetstream.JetStream, stream string, subjects ...st
 	return c
 }
 
-// Wait waits until the collector has n messages and returns them. Fewer than n at the end of
-// timeout, or more than n at any time, end the test. It returns as soon as there are n: Stays
-// tells whether it stays at that.
+// Wait waits until the collector has n messages and returns them. Fewer than n at the end of timeout, or more than n at
+// any time, end the test. It returns as soon as there are n: Stays tells whether it stays at that.
 func (c *Collector) Wait(n int, timeout time.Duration) []Message {
 	c.t.Helper()
 	return c.WaitFunc(timeout, func(all []Message) error {
@@ -78,8 +77,8 @@ func (c *Collector) Wait(n int, timeout time.Duration) []Message {
 	})
 }
 
-// WaitFunc waits until done returns nil for the messages collected so far, and returns them. done is
-// called at once and after each arrival. Its last error ends the test when timeout is over.
+// WaitFunc waits until done returns nil for the messages collected so far, and returns them. done is called at once and
+// after each arrival. Its last error ends the test when timeout is over.
 func (c *Collector) WaitFunc(timeout time.Duration, done func(all []Message) error) []Message {
 	c.t.Helper()
 	expired := time.NewTimer(timeout)
@@ -102,8 +101,8 @@ func (c *Collector) WaitFunc(timeout time.Duration, done func(all []Message) err
 	}
 }
 
-// Stays watches for the length of window and ends the test as soon as the collector has other than
-// n messages. Use it with the time in which a surplus would have to show.
+// Stays watches for the length of window and ends the test as soon as the collector has other than n messages. Use it
+// with the time in which a surplus would have to show.
 func (c *Collector) Stays(n int, window time.Duration) {
 	c.t.Helper()
 	over := time.NewTimer(window)
@@ -135,8 +134,8 @@ func (c *Collector) Len() int {
 	return len(c.all)
 }
 
-// DuplicateIDs returns the Nats-Msg-Ids that the stream stored more than once, sorted. Messages
-// without one do not count.
+// DuplicateIDs returns the Nats-Msg-Ids that the stream stored more than once, sorted. Messages without one do not
+// count.
 func (c *Collector) DuplicateIDs() []string {
 	times := make(map[string]int)
 	for _, m := range c.All() {

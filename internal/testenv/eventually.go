@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // last time at the deadline. It runs on the caller's goroutine and should return quickly.
 func Eventually[C poll.Condition](t testing.TB, timeout time.Duration, cond C, msg string) {
 	t.Helper()
-	if err := poll.Until(timeout, cond); err != nil {
+	if err := poll.Until(context.WithoutCancel(t.Context()), timeout, cond); err != nil {
 		t.Fatalf("%s: not within %v: %v", msg, timeout, err)
 	}
 }

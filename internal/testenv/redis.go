@@ -1,10 +1,12 @@
 package testenv
 
 import (
+	"context"
 	"errors"
+	"os"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,17 +18,13 @@ import (
 const RedisServerEnv = redisserver.BinaryEnv
 
 // RedisServer is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf,
-// an append-only file in a directory of its own, and DEBUG allowed.
+// an append-only file in a directory of its own.
 //
 // Methods that start, stop or signal the process are for the test's goroutine; Addr, URL, Dir and
 // Log may be called from any.
 type RedisServer struct {
 	*redisserver.Server
-	t   testing.TB
-	bus int // port of the cluster bus
-
-	mu      sync.Mutex
-	control *redis.Client // see admin
+	t testing.TB
 }
 
 // RedisOption changes how Redis starts a server.
@@ -35,7 +33,7 @@ type RedisOption = redisserver.Option
 // RedisConfig sets one directive, as redis.conf would: RedisConfig("hz", "100"). The last one wins
 // over deploy/redis.conf and over earlier options. Relative paths are relative to Dir.
 func RedisConfig(name string, values ...string) RedisOption {
-	return redisserver.Config(name, values...)
+	return redisserver.Directive(name, values...)
 }
 
 // RedisACL gives the server an ACL file with this content. Connect with Client's configure
@@ -46,19 +44,28 @@ func RedisACL(content string) RedisOption { return redisserver.ACL(content) }
 // end of the server's log is added to t's output.
 func Redis(t testing.TB, opts ...RedisOption) *RedisServer {
 	t.Helper()
-	server, err := redisserver.New(opts...)
+	server, err := redisserver.Start(t.Context(), append([]RedisOption{redisBinary()}, opts...)...)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("testenv: %v; `make deps` installs a redis-server, %s names another one", err, RedisServerEnv)
 	}
-	t.Cleanup(func() {
+	t.Cleanup(func() { closeRedis(t, server) })
+	return &RedisServer{Server: server, t: t}
+}
+
+// redisBinary picks the server program that the tests are to run against.
+func redisBinary() RedisOption { return redisserver.Binary(os.Getenv(RedisServerEnv)) }
+
+// closeRedis ends servers at the end of a test. The logs are shown if it has failed.
+func closeRedis(t testing.TB, servers ...*redisserver.Server) {
+	t.Helper()
+	for _, s := range servers {
 		if t.Failed() {
-			t.Logf("end of the log of the server at %s:\n%s", server.Addr(), server.Log())
+			t.Logf("end of the log of the server at %s:\n%s", s.Addr(), s.Log())
 		}
-		if err := server.Close(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-	})
-	return &RedisServer{Server: server, t: t}
+	}
 }
 
 // Client returns a new client of database 0 that is closed when the test ends. Each configure
@@ -78,35 +85,22 @@ func (s *RedisServer) Client(configure ...func(*redis.Options)) *redis.Client {
 	return c
 }
 
-// admin returns a client that the helpers here share.
-func (s *RedisServer) admin() *redis.Client {
-	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.control == nil {
-		s.control = s.Client()
-	}
-	return s.control
-}
-
-// Kill ends the process with SIGKILL, as a crash would, and returns once it is gone.
+// Kill is [redisserver.Server.Kill]; an error ends the test, as in the methods below.
 func (s *RedisServer) Kill() {
 	s.t.Helper()
 	s.fatal(s.Server.Kill())
 }
 
-// Stop ends the process with SIGTERM, so that it shuts down in good order, and returns once it is
-// gone. A server that is paused or that takes too long is an error.
+// Stop is [redisserver.Server.Stop].
 func (s *RedisServer) Stop() {
 	s.t.Helper()
 	s.fatal(s.Server.Stop())
 }
 
-// Start starts a stopped server again, on the same port with the same directory, and returns once
-// it has loaded its data and answers.
+// Start is [redisserver.Server.Start].
 func (s *RedisServer) Start() {
 	s.t.Helper()
-	s.fatal(s.Server.Start())
+	s.fatal(s.Server.Start(context.WithoutCancel(s.t.Context()))) // a cleanup may call it
 }
 
 // Restart is Stop and Start.
@@ -159,4 +153,20 @@ func (s *RedisServer) fatal(err error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// Sentinel starts a sentinel that watches master, which has one replica, and takes it for dead after
+// half a second without an answer. It returns timerd's URL for the master.
+func Sentinel(t testing.TB, master *RedisServer) string {
+	t.Helper()
+	s, err := redisserver.StartSentinel(t.Context(), master.Addr(), 500*time.Millisecond, redisBinary())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.URL()
 }

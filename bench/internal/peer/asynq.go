@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
+	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
 const workerAsynq = "asynq"
@@ -36,7 +37,7 @@ func asynqSpecs() []Spec {
 }
 
 func (a *asynqSystem) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
-	rdb, err := r.Redis(ctx, `notify-keyspace-events ""`)
+	rdb, err := r.Redis(ctx, redisserver.Directive("notify-keyspace-events", ""))
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
+	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
 // RoleProducer is the role of a process that only sets timers.
@@ -20,23 +21,24 @@ const RoleProducer = "producer"
 
 // bullmq is BullMQ, a job queue for Node.js on Redis. One Node.js process sets jobs, another works on them.
 type bullmq struct {
-	redis string
+	settings []redisserver.Option
 
 	to   io.Writer      // what is to be set, a line for each timer, and an empty one
 	said *bufio.Scanner // an answer to each empty line
 }
 
 func bullmqSpecs() []Spec {
-	spec := func(name, title, settings, conf string, fast bool) Spec {
+	spec := func(name, title, settings string, fast bool, conf ...redisserver.Option) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 3_000, Missing: bullmqMissing,
 			Variant: !fast,
-			New:     func(s Spec) System { return &bullmq{redis: s.Redis} },
+			New:     func(s Spec) System { return &bullmq{settings: s.Redis} },
 		}
 	}
 	return []Spec{
-		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", `notify-keyspace-events ""`, false),
-		spec("bullmq-hz100", "BullMQ, Redis hz 100", "as bullmq; a blocked client's time runs out at Redis's ticks", "notify-keyspace-events \"\"\nhz 100", true),
+		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", false, redisserver.Directive("notify-keyspace-events", "")),
+		spec("bullmq-hz100", "BullMQ, Redis hz 100", "as bullmq; a blocked client's time runs out at Redis's ticks", true,
+			redisserver.Directive("notify-keyspace-events", ""), redisserver.Directive("hz", "100")),
 	}
 }
 
@@ -59,7 +61,7 @@ func bullmqMissing() error {
 }
 
 func (b *bullmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
-	rdb, err := r.Redis(ctx, b.redis)
+	rdb, err := r.Redis(ctx, b.settings...)
 	if err != nil {
 		return err
 	}

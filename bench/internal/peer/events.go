@@ -8,6 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -16,26 +17,27 @@ const workerEvents = "events"
 // events is what most tutorials begin with: SET key payload PX, and a subscription to Redis's expired events. The
 // event names the key; the payload is gone by then.
 type events struct {
-	redis string
-	rdb   *redis.Client
+	settings []redisserver.Option
+	rdb      *redis.Client
 }
 
 func eventsSpecs() []Spec {
-	spec := func(name, title, settings, conf string) Spec {
+	spec := func(name, title, settings string, conf ...redisserver.Option) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 40_000, Missing: available,
-			New: func(s Spec) System { return &events{redis: s.Redis} },
+			New: func(s Spec) System { return &events{settings: s.Redis} },
 		}
 	}
 	return []Spec{
-		spec("events", "Redis `expired` events, hz 10", "hz 10, active-expire-effort 1 (Redis's defaults); no payload reaches the subscriber", "notify-keyspace-events Ex"),
-		spec("events-hz100", "Redis `expired` events, hz 100", "hz 100, active-expire-effort 10; no payload reaches the subscriber", "notify-keyspace-events Ex\nhz 100\nactive-expire-effort 10"),
+		spec("events", "Redis `expired` events, hz 10", "hz 10, active-expire-effort 1 (Redis's defaults); no payload reaches the subscriber", redisserver.Directive("notify-keyspace-events", "Ex")),
+		spec("events-hz100", "Redis `expired` events, hz 100", "hz 100, active-expire-effort 10; no payload reaches the subscriber",
+			redisserver.Directive("notify-keyspace-events", "Ex"), redisserver.Directive("hz", "100"), redisserver.Directive("active-expire-effort", "10")),
 	}
 }
 
 func (e *events) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
 	var err error
-	if e.rdb, err = r.Redis(ctx, e.redis); err != nil {
+	if e.rdb, err = r.Redis(ctx, e.settings...); err != nil {
 		return err
 	}
 	return startWorker(ctx, r, rig.RoleWorker, fired, workerEvents, e.rdb.Options().Addr)

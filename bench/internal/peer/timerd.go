@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,7 +15,6 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -45,6 +45,8 @@ type Timerd struct {
 	Plain bool
 	// SyncAlways has NATS sync each message to disk before it is acknowledged, as deploy/nats.conf does.
 	SyncAlways bool
+	// Processors is the GOMAXPROCS of the timerds, 0 for timerd's own choice: one, on a Redis that is no cluster.
+	Processors int
 	// Retries has a consumer fail each event until its last attempt.
 	Retries bool
 
@@ -56,7 +58,7 @@ func timerdSpecs() []Spec {
 	spec := func(name, title, settings string, t Timerd) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 15_000, Missing: available,
-			Variant: t.Instances > 1 || t.SyncAlways,
+			Variant: t.Instances > 1 || t.SyncAlways || t.Processors > 0,
 			New:     func(Spec) System { t := t; return &t },
 		}
 	}
@@ -64,6 +66,7 @@ func timerdSpecs() []Spec {
 		spec("timerd", "timerd, timer_set", "defaults; deploy/redis.conf; set by the Go client's SetMany", Timerd{Instances: 1}),
 		spec("timerd-plain", "timerd, plain SET", "defaults; deploy/redis.conf; set by SET … PXAT in pipelines, adopted by timerd", Timerd{Instances: 1, Plain: true}),
 		spec("timerd-x3", "timerd, three of them", "as timerd, three processes", Timerd{Instances: 3}),
+		spec("timerd-procs2", "timerd, two processors", "as timerd, with GOMAXPROCS=2", Timerd{Instances: 1, Processors: 2}),
 		spec("timerd-sync", "timerd, NATS sync always", "as timerd; NATS with sync_interval: always, as in deploy/nats.conf", Timerd{Instances: 1, SyncAlways: true}),
 	}
 }
@@ -85,6 +88,9 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	var env []string
 	if t.Retries {
 		env = []string{"TIMERD_RETRY=" + RetryPolicy}
+	}
+	if t.Processors > 0 {
+		env = append(env, "GOMAXPROCS="+strconv.Itoa(t.Processors))
 	}
 	if t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, nc, env...); err != nil {
 		return err
@@ -126,7 +132,12 @@ func (t *Timerd) armPlain(ctx context.Context, timers []firing.Timer) error {
 
 // Counts returns how many timers are pending in timerd's schedule, and how many are firing.
 func (t *Timerd) Counts(ctx context.Context) (pending, firing int64, err error) {
-	return schedule.New(t.Redis, schedule.DefaultMaxPayload).Counts(ctx, keys.Single)
+	nodes, err := schedule.New(t.Redis, schedule.DefaultMaxPayload).Nodes(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	found, err := nodes[0].ScanDue(ctx, 0, 0)
+	return found.Pending, found.Firing, err
 }
 
 // AwaitAdopted waits until the schedule has n pending timers, and returns how long that took.

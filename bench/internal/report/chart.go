@@ -2,11 +2,18 @@ package report
 
 import (
 	"bytes"
-	"encoding/xml"
 	"fmt"
+	"image/color"
 	"math"
+	"slices"
 	"strconv"
-	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Series is a line of a chart.
@@ -20,7 +27,7 @@ type Series struct {
 // Axis is an axis of a chart.
 type Axis struct {
 	Label string
-	// Log makes it logarithmic; values below Least are drawn there.
+	// Log makes it logarithmic; values below Least, and those that have no logarithm, are drawn at its lower end.
 	Log   bool
 	Least float64
 }
@@ -32,76 +39,109 @@ type Chart struct {
 	Series []Series
 }
 
-// Geometry of a chart, in px.
+// Geometry of a chart, in points.
 const (
-	chartWidth, chartHeight                     = 960, 480
-	marginLeft, marginTop, marginRight, marginB = 80, 40, 290, 60
-	legendLine                                  = 18
-	fontSize                                    = 12
+	chartWidth, chartHeight = 720, 360
+	legendWidth             = 200
+	legendGap               = 12
+	fontSize                = 9
 )
 
 // palette returns the colours of the series, told apart by people with any colour vision as far as so many can be; the
 // dashes tell the rest.
-func palette() []string {
-	return []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8b4513", "#7f7f7f"}
+func palette() []color.Color {
+	var colours []color.Color
+	for _, rgb := range []uint32{0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x000000, 0x8b4513, 0x7f7f7f} {
+		colours = append(colours, color.NRGBA{R: uint8(rgb >> 16), G: uint8(rgb >> 8), B: uint8(rgb), A: 0xff})
+	}
+	return colours
 }
 
-func dashes() []string { return []string{"", "6 3", "2 3"} }
+func dashes() [][]vg.Length { return [][]vg.Length{nil, {5, 2}, {1.5, 2}} }
 
-// SVG draws the chart.
-func (c *Chart) SVG() []byte {
+// SVG draws the chart. Its text is text: a font that looks like Arial, or another one that the reader's system has.
+func (c *Chart) SVG() ([]byte, error) {
+	canvas := vgsvg.New(chartWidth, chartHeight)
+	if err := c.draw(canvas); err != nil {
+		return nil, err
+	}
 	var b bytes.Buffer
-	height := max(chartHeight, marginTop+marginB+legendLine*len(c.Series))
-	x := c.scale(c.X, 0, marginLeft, chartWidth-marginRight)
-	y := c.scale(c.Y, 1, float64(height-marginB), marginTop)
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="%d" role="img">`+"\n", chartWidth, height, fontSize)
-	fmt.Fprintf(&b, "<title>%s</title>\n", escape(c.Title))
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", chartWidth, height)
-	fmt.Fprintf(&b, `<text x="%d" y="%d" font-size="%d">%s</text>`+"\n", marginLeft, marginTop-18, fontSize+2, escape(c.Title))
-	for _, t := range x.ticks() {
-		at := x.at(t)
-		fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#dddddd"/>`, at, marginTop, height-marginB)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", at, height-marginB+18, number(t))
+	if _, err := canvas.WriteTo(&b); err != nil {
+		return nil, err
 	}
-	for _, t := range y.ticks() {
-		at := y.at(t)
-		fmt.Fprintf(&b, `<path d="M%d %.1f H%d" stroke="#dddddd"/>`, marginLeft, at, chartWidth-marginRight)
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", marginLeft-8, at+4, number(t))
-	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", (marginLeft+chartWidth-marginRight)/2, height-marginB+42, escape(c.X.Label))
-	middle := (marginTop + height - marginB) / 2
-	fmt.Fprintf(&b, `<text x="20" y="%d" text-anchor="middle" transform="rotate(-90 20 %d)">%s</text>`+"\n", middle, middle, escape(c.Y.Label))
-	for i, s := range c.Series {
-		colour := palette()[i%len(palette())]
-		dash := dashes()[i/len(palette())%len(dashes())]
-		var points []string
-		for _, p := range s.XY {
-			points = append(points, fmt.Sprintf("%.1f,%.1f", x.at(p[0]), y.at(p[1])))
-		}
-		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="1.8" stroke-dasharray="%s"/>`+"\n", strings.Join(points, " "), colour, dash)
-		if s.Marks {
-			for _, p := range s.XY {
-				fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3.5" fill="%s"/>`+"\n", x.at(p[0]), y.at(p[1]), colour)
-			}
-		}
-		row := marginTop + legendLine*i + legendLine/2
-		left := chartWidth - marginRight + 16
-		fmt.Fprintf(&b, `<path d="M%d %d h24" stroke="%s" stroke-width="2.5" stroke-dasharray="%s"/>`, left, row, colour, dash)
-		fmt.Fprintf(&b, `<text x="%d" y="%d">%s</text>`+"\n", left+30, row+4, escape(s.Name))
-	}
-	b.WriteString("</svg>\n")
-	return b.Bytes()
+	// The library names the one font by which it measures text.
+	return bytes.ReplaceAll(b.Bytes(),
+		[]byte("font-family:Liberation Sans;font-variant:normal;font-weight:normal;font-style:normal;"),
+		[]byte("font-family:Liberation Sans,Arial,sans-serif;")), nil
 }
 
-// axis maps values to px.
-type axis struct {
-	log       bool
-	low, high float64 // of the values
-	from, to  float64 // in px
+// draw draws the chart with the legend to the right of it.
+func (c *Chart) draw(canvas vg.CanvasSizer) error {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X.Label, c.Y.Label
+	p.Title.TextStyle.Font = sans(fontSize + 2)
+	p.Title.Padding = legendGap
+	for dimension, a := range map[int]*plot.Axis{0: &p.X, 1: &p.Y} {
+		c.scale(dimension, a)
+		a.Label.TextStyle.Font, a.Tick.Label.Font = sans(fontSize), sans(fontSize)
+		a.Padding = 0
+	}
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{0xdd}, color.Gray{0xdd}
+	p.Add(grid)
+	legend := plot.NewLegend()
+	legend.Top, legend.Left, legend.TextStyle.Font, legend.Padding = true, true, sans(fontSize), vg.Points(3)
+	for i, s := range c.Series {
+		thumbnails, err := s.add(p, i)
+		if err != nil {
+			return fmt.Errorf("%s, %s: %w", c.Title, s.Name, err)
+		}
+		legend.Add(s.Name, thumbnails...)
+	}
+	all := draw.New(canvas)
+	all.SetColor(color.White)
+	all.Fill(all.Rectangle.Path())
+	p.Draw(draw.Crop(all, 0, -legendWidth-legendGap, 0, 0))
+	legend.Draw(draw.Crop(all, chartWidth-legendWidth, 0, 0, -2*legendGap))
+	return nil
+}
+
+func sans(size vg.Length) font.Font {
+	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
+}
+
+// add draws the series, the i-th, and returns what stands for it in the legend.
+func (s *Series) add(p *plot.Plot, i int) ([]plot.Thumbnailer, error) {
+	points := make(plotter.XYs, len(s.XY))
+	for j, xy := range s.XY {
+		points[j] = plotter.XY{X: max(xy[0], p.X.Min), Y: max(xy[1], p.Y.Min)}
+	}
+	style := draw.LineStyle{
+		Color: palette()[i%len(palette())], Width: vg.Points(1.4), Dashes: dashes()[i/len(palette())%len(dashes())],
+	}
+	line := &plotter.Line{XYs: points, LineStyle: style}
+	if err := plotter.CheckFloats(flatten(points)...); err != nil && len(points) > 0 {
+		return nil, err
+	}
+	p.Add(line)
+	if !s.Marks {
+		return []plot.Thumbnailer{line}, nil
+	}
+	marks := &plotter.Scatter{XYs: points, GlyphStyle: draw.GlyphStyle{Color: style.Color, Radius: vg.Points(2.5), Shape: draw.CircleGlyph{}}}
+	p.Add(marks)
+	return []plot.Thumbnailer{line, marks}, nil
+}
+
+func flatten(points plotter.XYs) []float64 {
+	var all []float64
+	for _, p := range points {
+		all = append(all, p.X, p.Y)
+	}
+	return all
 }
 
 // scale makes the axis of a dimension, 0 or 1, wide enough for every series.
-func (c *Chart) scale(a Axis, dimension int, from, to float64) axis {
+func (c *Chart) scale(dimension int, a *plot.Axis) {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, s := range c.Series {
 		for _, p := range s.XY {
@@ -111,16 +151,19 @@ func (c *Chart) scale(a Axis, dimension int, from, to float64) axis {
 	if math.IsInf(low, 1) {
 		low, high = 0, 1
 	}
-	if a.Log {
-		low = powerBelow(max(low, a.Least))
-		high = max(low*10, high)
-	} else {
-		low = min(0, low)
-		if high <= low {
-			high = low + 1
-		}
+	settings := []Axis{c.X, c.Y}[dimension]
+	if settings.Log {
+		a.Min = powerBelow(max(low, settings.Least))
+		a.Max = max(a.Min*10, high)
+		a.Scale, a.Tick.Marker = plot.LogScale{}, plot.TickerFunc(powersOfTen)
+		return
 	}
-	return axis{log: a.Log, low: low, high: high, from: from, to: to}
+	a.Min = min(0, low)
+	a.Max = high
+	if high <= a.Min {
+		a.Max = a.Min + 1
+	}
+	a.Tick.Marker = plot.TickerFunc(roundNumbers)
 }
 
 func powerBelow(v float64) float64 {
@@ -130,32 +173,20 @@ func powerBelow(v float64) float64 {
 	return math.Pow(10, math.Floor(math.Log10(v)))
 }
 
-func (a axis) at(v float64) float64 {
-	share := (v - a.low) / (a.high - a.low)
-	if a.log {
-		share = math.Log(max(v, a.low)/a.low) / math.Log(a.high/a.low)
+// powersOfTen returns the ticks of a logarithmic axis, which begins at a power of ten.
+func powersOfTen(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for v := low; v <= high*1.0001; v *= 10 {
+		ticks = append(ticks, plot.Tick{Value: v, Label: number(v)})
 	}
-	return a.from + share*(a.to-a.from)
+	return ticks
 }
 
-// ticks returns the values to label: powers of ten, or up to ten round numbers.
-func (a axis) ticks() []float64 {
-	var ticks []float64
-	if a.log {
-		for t := a.low; t <= a.high*1.0001; t *= 10 {
-			ticks = append(ticks, t)
-		}
-		return ticks
-	}
-	step := powerBelow(a.high - a.low)
-	for _, factor := range []float64{.1, .2, .5} {
-		if (a.high-a.low)/(step*factor) <= 10 {
-			step *= factor
-			break
-		}
-	}
-	for t := a.low; t <= a.high+step/1000; t += step {
-		ticks = append(ticks, t)
+// roundNumbers returns the ticks of a linear axis: those of the library that have a label, written as number does.
+func roundNumbers(low, high float64) []plot.Tick {
+	ticks := slices.DeleteFunc(plot.DefaultTicks{}.Ticks(low, high), plot.Tick.IsMinor)
+	for i := range ticks {
+		ticks[i].Label = number(ticks[i].Value)
 	}
 	return ticks
 }
@@ -171,10 +202,4 @@ func number(v float64) string {
 		}
 	}
 	return strconv.FormatFloat(v, 'g', 4, 64)
-}
-
-func escape(text string) string {
-	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a Builder takes everything
-	return b.String()
 }

@@ -1,9 +1,11 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/timerd-io/timerd/bench/internal/result"
@@ -54,7 +56,11 @@ func WritePlots(run *result.Run, dir, document string) (string, error) {
 	var markdown strings.Builder
 	for _, p := range Plots(run) {
 		path := filepath.Join(dir, p.File)
-		if err := os.WriteFile(path, p.SVG(), 0o644); err != nil { //nolint:gosec // a document
+		svg, err := p.SVG()
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(path, svg, 0o644); err != nil { //nolint:gosec // a document
 			return "", err
 		}
 		link, err := filepath.Rel(filepath.Dir(document), path)
@@ -153,6 +159,7 @@ func (d data) cpu() Plot {
 			rate := float64(m.Firings.Delivered) * 1000 / max(m.Firings.Spread+m.Firings.Drained, 1)
 			line.XY = append(line.XY, [2]float64{rate, max(m.CPUPerFiring(), 1)})
 		}
+		slices.SortFunc(line.XY, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
 		if len(line.XY) > 0 {
 			p.Series = append(p.Series, line)
 		}

@@ -45,10 +45,23 @@ func TestChartIsWellFormed(t *testing.T) {
 		"many lines": {Series: make([]report.Series, 40)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			svg := c.SVG()
-			found := elements(t, svg)
-			if found["svg"] != 1 || found["polyline"] != len(c.Series) {
-				t.Errorf("elements %v, want one svg and %d polylines", found, len(c.Series))
+			svg, err := c.SVG()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := elements(t, svg); found["svg"] != 1 {
+				t.Errorf("elements %v, want one svg", found)
+			}
+			// A line of the legend each, and one in the chart for those that have points to connect.
+			lines := 0
+			for _, s := range c.Series {
+				lines++
+				if len(s.XY) > 1 {
+					lines++
+				}
+			}
+			if drawn := bytes.Count(svg, []byte("stroke-width:1.4")); drawn != lines {
+				t.Errorf("%d lines are drawn, want %d, in\n%s", drawn, lines, svg)
 			}
 			if bytes.Contains(svg, []byte("NaN")) || bytes.Contains(svg, []byte("Inf")) {
 				t.Errorf("not a number in\n%s", svg)
@@ -57,15 +70,19 @@ func TestChartIsWellFormed(t *testing.T) {
 	}
 }
 
-// points returns the coordinates of the only polyline.
-func points(t *testing.T, svg []byte) [][2]float64 {
+// points returns the coordinates of the only series' line, which is drawn before its legend.
+func points(t *testing.T, c *report.Chart) [][2]float64 {
 	t.Helper()
-	match := regexp.MustCompile(`polyline points="([^"]*)"`).FindSubmatch(svg)
+	svg, err := c.SVG()
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`<path d="M([^"]*)" style="[^"]*stroke-width:1.4`).FindSubmatch(svg)
 	if match == nil {
-		t.Fatalf("no polyline in\n%s", svg)
+		t.Fatalf("no line in\n%s", svg)
 	}
 	var all [][2]float64
-	for pair := range strings.FieldsSeq(string(match[1])) {
+	for pair := range strings.SplitSeq(string(match[1]), "L") {
 		x, y, _ := strings.Cut(pair, ",")
 		px, err1 := strconv.ParseFloat(x, 64)
 		py, err2 := strconv.ParseFloat(y, 64)
@@ -80,12 +97,12 @@ func points(t *testing.T, svg []byte) [][2]float64 {
 // On a logarithmic axis decades are equally long; on a linear one equal steps are. Up is more.
 func TestChartScales(t *testing.T) {
 	c := report.Chart{X: report.Axis{Log: true, Least: 1}, Series: []report.Series{{XY: [][2]float64{{1, 0}, {10, 50}, {100, 100}}}}}
-	p := points(t, c.SVG())
+	p := points(t, &c)
 	if first, second := p[1][0]-p[0][0], p[2][0]-p[1][0]; first <= 0 || math.Abs(first-second) > .2 {
-		t.Errorf("decades of %v and %v px", first, second)
+		t.Errorf("decades of %v and %v pt", first, second)
 	}
-	if first, second := p[0][1]-p[1][1], p[1][1]-p[2][1]; first <= 0 || math.Abs(first-second) > .2 {
-		t.Errorf("steps of %v and %v px", first, second)
+	if first, second := p[1][1]-p[0][1], p[2][1]-p[1][1]; first <= 0 || math.Abs(first-second) > .2 {
+		t.Errorf("steps of %v and %v pt", first, second)
 	}
 }
 

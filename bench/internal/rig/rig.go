@@ -17,12 +17,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/ports"
 )
 
 const (
 	startTimeout = 60 * time.Second // a server that loads nothing is there long before
-	startPoll    = 20 * time.Millisecond
 	stopGrace    = 10 * time.Second
 	portTries    = 3 // another process may take a port that was free
 )
@@ -46,8 +46,15 @@ type Rig struct {
 
 type process struct {
 	role string
-	*child.Process
-	log string
+	Process
+	log func() string // the end of it
+}
+
+// Process is a process that the rig watches.
+type Process interface {
+	Pid() int
+	Done() <-chan struct{}
+	ExitCode() int
 }
 
 // New makes a rig and its directory.
@@ -95,11 +102,16 @@ func (r *Rig) Start(role string, cmd *exec.Cmd) (*child.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", role, err)
 	}
-	r.mu.Lock()
-	r.processes = append(r.processes, process{role: role, Process: p, log: log.Name()})
-	r.mu.Unlock()
+	r.watch(role, p, func() string { return tail(log.Name()) })
 	r.Defer(func() error { return p.Stop(stopGrace) })
 	return p, nil
+}
+
+// watch has Usage and Died count a process.
+func (r *Rig) watch(role string, p Process, log func() string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.processes = append(r.processes, process{role: role, Process: p, log: log})
 }
 
 // Died returns an error, with the end of its log, if one of the processes has ended.
@@ -109,7 +121,7 @@ func (r *Rig) Died() error {
 	for _, p := range r.processes {
 		select {
 		case <-p.Done():
-			return fmt.Errorf("%s ended with exit code %d: %s", p.role, p.ExitCode(), tail(p.log))
+			return fmt.Errorf("%s ended with exit code %d: %s", p.role, p.ExitCode(), p.log())
 		default:
 		}
 	}
@@ -125,30 +137,34 @@ func (r *Rig) Close() error {
 	return errors.Join(append(errs, os.RemoveAll(r.Dir))...)
 }
 
-// listening starts a server on a free port and waits until ready returns nil. start gets the port.
-func (r *Rig) listening(ctx context.Context, start func(port int) (*child.Process, error), ready func(ctx context.Context, port int) error) (port int, err error) {
+// listening starts a server on a free port and waits until ready returns nil. start gets the port. A server that ends
+// at its start is started again on another port, for another process may have taken the first one.
+func (r *Rig) listening(ctx context.Context, start func(port int) (*child.Process, error), ready func(ctx context.Context, port int) error) (int, error) {
+	var ended error
 	for range portTries {
-		if port, err = ports.Free(); err != nil {
+		port, err := ports.Free()
+		if err != nil {
 			return 0, err
 		}
-		var p *child.Process
-		if p, err = start(port); err != nil {
+		p, err := start(port)
+		if err != nil {
 			return 0, err
 		}
-		if err = Until(ctx, startTimeout, func(ctx context.Context) error {
+		err = Until(ctx, startTimeout, func(ctx context.Context) error {
 			select {
 			case <-p.Done():
-				return fmt.Errorf("%w: exit code %d", errEnded, p.ExitCode())
+				return poll.Permanent(fmt.Errorf("%w: exit code %d", errEnded, p.ExitCode()))
 			default:
 				return ready(ctx, port)
 			}
-		}); err == nil || !errors.Is(err, errEnded) {
+		})
+		if !errors.Is(err, errEnded) {
 			return port, err
 		}
-		err = errors.Join(err, r.Died())
+		ended = errors.Join(err, r.Died())
 		r.forget(p)
 	}
-	return 0, err
+	return 0, ended
 }
 
 // errEnded says that a server ended before it was ready.
@@ -160,29 +176,19 @@ func (r *Rig) forget(p *child.Process) {
 	r.processes = slices.DeleteFunc(r.processes, func(q process) bool { return q.Process == p })
 }
 
-// Until polls f until it returns nil, for timeout at most. Its last error is returned when the time is over,
-// at once if it wraps errEnded or ctx ends.
+// Until polls f until it returns nil, for timeout at most. Its last error is returned when the time is over or ctx
+// ends, and at once if f says that it is permanent.
 func Until(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for {
-		err := f(ctx)
-		if err == nil || errors.Is(err, errEnded) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("not within %v: %w", timeout, err)
-		case <-time.After(startPoll):
-		}
-	}
+	return poll.Until(ctx, timeout, func() error { return f(ctx) })
 }
 
-func tail(file string) []byte {
+func tail(file string) string {
 	const most = 2000
 	text, err := os.ReadFile(filepath.Clean(file))
 	if err != nil {
-		return []byte(err.Error())
+		return err.Error()
 	}
-	return bytes.TrimSpace(text[max(0, len(text)-most):])
+	return string(bytes.TrimSpace(text[max(0, len(text)-most):]))
 }

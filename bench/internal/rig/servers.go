@@ -14,9 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/timerd-io/timerd/deploy"
 	"github.com/timerd-io/timerd/internal/child"
 	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
 // Roles of processes that several systems have.
@@ -28,60 +28,18 @@ const (
 	RoleWorker   = "worker"
 )
 
-// RedisBinary returns the path of redis-server, or of valkey-server.
-func RedisBinary() (string, error) {
-	for _, name := range []string{"redis-server", "valkey-server"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New("neither redis-server nor valkey-server is in PATH: `make deps` installs one")
-}
-
-// Redis starts a redis-server with deploy/redis.conf and further lines, of which the last one of a setting wins,
-// and returns a client that Close closes.
-func (r *Rig) Redis(ctx context.Context, lines ...string) (*redis.Client, error) {
-	binary, err := RedisBinary()
+// Redis starts a redis-server with deploy/redis.conf and further options, and returns a client that Close closes.
+func (r *Rig) Redis(ctx context.Context, opts ...redisserver.Option) (*redis.Client, error) {
+	server, err := redisserver.Start(ctx, append([]redisserver.Option{redisserver.Directory(r.Dir)}, opts...)...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; `make deps` installs one", err)
 	}
-	var pid int
-	client := func(port int) *redis.Client {
-		return redis.NewClient(&redis.Options{
-			Addr: ports.Address(port), PoolSize: 64, ReadTimeout: startTimeout,
-			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		})
-	}
-	port, err := r.listening(ctx, func(port int) (*child.Process, error) {
-		dir, err := r.Subdir("redis")
-		if err != nil {
-			return nil, err
-		}
-		conf := filepath.Join(dir, "redis.conf")
-		text := fmt.Sprintf("%s\n%s\nport %d\ndir %q\n", deploy.RedisConf(), strings.Join(lines, "\n"), port, dir)
-		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-			return nil, err
-		}
-		cmd := exec.CommandContext(context.WithoutCancel(ctx), binary, conf) // Close ends it
-		cmd.Dir = dir
-		p, err := r.Start(RoleRedis, cmd)
-		if err == nil {
-			pid = p.Pid()
-		}
-		return p, err
-	}, func(ctx context.Context, port int) error {
-		rdb := client(port)
-		defer func() { _ = rdb.Close() }()
-		info, err := rdb.Info(ctx, "server").Result()
-		if err == nil && !strings.Contains(info, fmt.Sprintf("\r\nprocess_id:%d\r\n", pid)) {
-			err = errors.New("another server has taken the port")
-		}
-		return err
+	r.Defer(server.Close)
+	r.watch(RoleRedis, server, server.Log)
+	rdb := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), PoolSize: 64, ReadTimeout: startTimeout,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", binary, err)
-	}
-	rdb := client(port)
 	r.Defer(rdb.Close)
 	r.RedisClient = rdb
 	return rdb, nil

@@ -97,8 +97,8 @@ func killRedis(ctx context.Context, s *servers.System, f Fault) (func() error, e
 	return s.Redis.Kill(ctx, f.Pick)
 }
 
-func killNATS(_ context.Context, s *servers.System, _ Fault) (func() error, error) {
-	return s.NATS.Start, s.NATS.Kill()
+func killNATS(ctx context.Context, s *servers.System, _ Fault) (func() error, error) {
+	return func() error { return s.NATS.Start(ctx) }, s.NATS.Kill()
 }
 
 // slow is half a second there and back.

@@ -20,17 +20,17 @@ const (
 func (n *Nemesis) Watch(ctx context.Context) {
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
-	for reign := n.System.Redis.Reign(ctx); ; {
+	for masters := n.System.Redis.MasterNames(ctx); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := n.System.Redis.Reign(ctx)
-		if now == reign || ctx.Err() != nil {
+		now := n.System.Redis.MasterNames(ctx)
+		if now == masters || ctx.Err() != nil {
 			continue
 		}
-		reign = now
+		masters = now
 		at := time.Now()
 		f := history.Fault{
 			Kind: "masters changed", Effect: history.Failover, Seen: true,
@@ -41,6 +41,6 @@ func (n *Nemesis) Watch(ctx context.Context) {
 			f.Timerds = append(f.Timerds, i)
 		}
 		n.History.Write(history.Record{Fault: &f})
-		n.Log.Info("masters changed", "masters", reign)
+		n.Log.Info("masters changed", "masters", masters)
 	}
 }

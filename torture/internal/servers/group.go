@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,82 +17,84 @@ import (
 // operation bounds one command.
 const operation = 5 * time.Second
 
+// durable returns what all servers have: what is acknowledged is on the disk. The program is the one
+// that redisserver.BinaryEnv names.
+func durable() []redisserver.Option {
+	return []redisserver.Option{
+		redisserver.Binary(os.Getenv(redisserver.BinaryEnv)),
+		redisserver.Directive("appendfsync", "always"),
+		redisserver.Directive("repl-diskless-sync-delay", "0"),
+	}
+}
+
+// newClient returns a client that tries each operation once, so that what is known of it is known of
+// one attempt.
+func newClient(server *redisserver.Server) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: server.Addr(), MaxRetries: -1, ReadTimeout: operation, WriteTimeout: operation, DialerRetries: 1,
+	})
+}
+
 // group is several servers whose roles change.
 type group struct {
 	servers []*redisserver.Server
 	clients []*redis.Client // of each server
 }
 
-// add starts a server.
-func (g *group) add(opts ...redisserver.Option) (*redisserver.Server, error) {
-	opts = append(opts, redisserver.Config("repl-diskless-sync-delay", "0"))
-	server, err := redisserver.New(config(opts...)...)
-	if err != nil {
-		return nil, err
+// add takes servers that run into the group, which closes them.
+func (g *group) add(servers ...*redisserver.Server) {
+	for _, s := range servers {
+		g.servers = append(g.servers, s)
+		g.clients = append(g.clients, newClient(s))
 	}
-	g.servers = append(g.servers, server)
-	g.clients = append(g.clients, redis.NewClient(options(server.Addr())))
-	return server, nil
 }
 
-// index returns which server has an address.
-func (g *group) index(addr string) (int, error) {
-	for i, s := range g.servers {
-		if s.Addr() == addr {
-			return i, nil
-		}
+// client returns the client of a server of the group.
+func (g *group) client(server *redisserver.Server) *redis.Client {
+	return g.clients[slices.Index(g.servers, server)]
+}
+
+// at returns which server has an address.
+func (g *group) at(addr string) (int, error) {
+	i := slices.IndexFunc(g.servers, func(s *redisserver.Server) bool { return s.Addr() == addr })
+	if i < 0 {
+		return 0, fmt.Errorf("servers: nobody is at %q", addr)
 	}
-	return 0, fmt.Errorf("servers: nobody is at %q", addr)
+	return i, nil
 }
 
 // masters returns which servers say that they are masters.
 func (g *group) masters(ctx context.Context) []int {
 	var all []int
-	for i, c := range g.clients {
-		if role(ctx, c) == "master" {
+	for i, s := range g.servers {
+		if s.Role(ctx) == "master" {
 			all = append(all, i)
 		}
 	}
 	return all
 }
 
-// Reign names the masters.
-func (g *group) Reign(ctx context.Context) string { return fmt.Sprint(g.masters(ctx)) }
+// MasterNames implements Redis.
+func (g *group) MasterNames(ctx context.Context) string { return fmt.Sprint(g.masters(ctx)) }
 
-// role returns what a server says that it is, "" if it does not answer.
-func role(ctx context.Context, c *redis.Client) string {
-	reply, err := c.Do(ctx, "ROLE").Slice()
-	if err != nil || len(reply) == 0 {
-		return ""
-	}
-	text, _ := reply[0].(string)
-	return text
-}
-
-// settled waits until there are n masters, each with a replica that is in step, and nobody
-// else.
-func (g *group) settled(ctx context.Context, n int) error {
-	err := poll.Until(startTimeout, func() error {
-		if err := ctx.Err(); err != nil {
+// awaitMaster waits until one server is the master and all others are its replicas, in step with it.
+func (g *group) awaitMaster(ctx context.Context) error {
+	err := poll.Until(ctx, startTimeout, func() error {
+		masters := g.masters(ctx)
+		if len(masters) != 1 {
+			return fmt.Errorf("%d masters", len(masters))
+		}
+		reply, err := g.clients[masters[0]].Do(ctx, "ROLE").Slice()
+		if err != nil {
 			return err
 		}
-		masters := g.masters(ctx)
-		if len(masters) != n {
-			return fmt.Errorf("%d masters, want %d", len(masters), n)
-		}
-		for _, i := range masters {
-			reply, err := g.clients[i].Do(ctx, "ROLE").Slice()
-			if err != nil {
-				return err
-			}
-			if replicas, ok := reply[len(reply)-1].([]any); !ok || len(replicas) != len(g.servers)/n-1 {
-				return fmt.Errorf("the master at %s has replicas %v", g.servers[i].Addr(), reply[len(reply)-1])
-			}
+		if replicas, ok := reply[len(reply)-1].([]any); !ok || len(replicas) != len(g.servers)-1 {
+			return fmt.Errorf("the master at %s has replicas %v", g.servers[masters[0]].Addr(), reply[len(reply)-1])
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("servers: %d masters with a replica each: not within %v: %w", n, startTimeout, err)
+		return fmt.Errorf("servers: one master, and replicas in step: not within %v: %w", startTimeout, err)
 	}
 	return nil
 }

@@ -8,19 +8,17 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 
-	"github.com/nats-io/nats-server/v2/server"
-
 	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/natsserver"
 	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/ports"
 )
 
-// natsVariable makes this program be a nats-server: its port, a space, its directory.
+// natsVariable makes this program be a nats-server: the path of its configuration file.
 const natsVariable = "TIMERD_TORTURE_NATS"
 
 // NATS is a nats-server with JetStream on files, a process of its own, which syncs each
@@ -31,19 +29,26 @@ type NATS struct {
 	process atomic.Pointer[child.Process]
 }
 
-func newNATS(dir string) (*NATS, error) {
+// newNATS starts a server that keeps its streams in dir and its configuration and log beside it.
+func newNATS(ctx context.Context, dir string) (*NATS, error) {
 	n := &NATS{dir: dir}
-	var err error
-	for range ports.Tries {
-		if n.port, err = ports.Free(); err != nil {
-			break
+	err := ports.StartOnFree(func(port int) error {
+		n.port = port
+		text := fmt.Sprintf("server_name: torture\nlisten: %q\nlog_file: %q\njetstream {\n store_dir: %q\n sync_interval: always\n}\n",
+			n.Addr(), n.logFile(), n.dir)
+		if err := os.WriteFile(n.configFile(), []byte(text), 0o600); err != nil {
+			return err
 		}
-		if err = n.Start(); err == nil {
-			return n, nil
-		}
+		return n.Start(ctx)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	return n, nil
 }
+
+func (n *NATS) configFile() string { return n.dir + ".conf" }
+func (n *NATS) logFile() string    { return n.dir + ".log" }
 
 // Addr returns host:port. It stays the same over restarts.
 func (n *NATS) Addr() string { return ports.Address(n.port) }
@@ -51,38 +56,41 @@ func (n *NATS) Addr() string { return ports.Address(n.port) }
 // URL returns the server's URL.
 func (n *NATS) URL() string { return "nats://" + n.Addr() }
 
-// Start starts the server and returns once it accepts connections.
-func (n *NATS) Start() error {
+// Start starts the server and returns once it accepts connections. Its error wraps syscall.EADDRINUSE
+// when the port is taken.
+func (n *NATS) Start(ctx context.Context) error {
 	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(context.Background(), program)
-	cmd.Env = append(os.Environ(), natsVariable+"="+strconv.Itoa(n.port)+" "+n.dir)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
+	cmd.Env = append(os.Environ(), natsVariable+"="+n.configFile())
 	p, err := child.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("servers: nats-server: %w", err)
 	}
 	n.process.Store(p)
-	err = poll.Until(startTimeout, func() error {
+	return poll.Until(ctx, startTimeout, func() error {
 		select {
 		case <-p.Done():
-			return nil
+			return poll.Permanent(n.endedAtStart(p))
 		default:
 		}
 		var d net.Dialer
-		conn, err := d.DialContext(context.Background(), "tcp", n.Addr())
+		conn, err := d.DialContext(ctx, "tcp", n.Addr())
 		if err != nil {
 			return err
 		}
 		return conn.Close()
 	})
-	select {
-	case <-p.Done():
-		return fmt.Errorf("servers: nats-server on %s ended with exit code %d, see %s.log", n.Addr(), p.ExitCode(), n.dir)
-	default:
-		return err
+}
+
+func (n *NATS) endedAtStart(p *child.Process) error {
+	err := fmt.Errorf("servers: nats-server on %s ended with exit code %d, see %s", n.Addr(), p.ExitCode(), n.logFile())
+	if log, _ := os.ReadFile(n.logFile()); strings.Contains(string(log), "address already in use") { // without a log the code has to do
+		err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
 	}
+	return err
 }
 
 // Kill ends the server with SIGKILL and returns once it is gone.
@@ -102,41 +110,11 @@ func kill(p *child.Process) error {
 // BeNATS makes this process a nats-server if it was started as one, and tells so once that
 // has ended. main calls it first.
 func BeNATS() (was bool, err error) {
-	port, dir, was := strings.Cut(os.Getenv(natsVariable), " ")
+	configFile, was := os.LookupEnv(natsVariable)
 	if !was {
 		return false, nil
 	}
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		return true, fmt.Errorf("servers: %s: %w", natsVariable, err)
-	}
-	return true, serveNATS(number, dir)
-}
-
-func serveNATS(port int, dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	s, err := server.NewServer(&server.Options{
-		ServerName: "torture",
-		Host:       "127.0.0.1",
-		Port:       port,
-		JetStream:  true,
-		StoreDir:   dir,
-		SyncAlways: true,
-		NoSigs:     true,
-		LogFile:    dir + ".log",
-		Logtime:    true,
-	})
-	if err != nil {
-		return fmt.Errorf("servers: nats-server: %w", err)
-	}
-	s.ConfigureLogger()
-	s.Start()
-	if !s.ReadyForConnections(startTimeout) {
-		return errors.New("servers: nats-server: not ready in time")
-	}
-	<-ctx.Done()
-	s.Shutdown()
-	s.WaitForShutdown()
-	return nil
+	return true, natsserver.Serve(ctx, []string{"-c", configFile})
 }

@@ -23,23 +23,12 @@ type Redis interface {
 	Masters(ctx context.Context) ([]*redis.Client, error)
 	// Refresh has Node look again at who is master, after an error that says so.
 	Refresh(ctx context.Context)
-	// Reign changes whenever another server becomes a master.
-	Reign(ctx context.Context) string
+	// MasterNames names the masters: what it returns changes whenever another server becomes one.
+	MasterNames(ctx context.Context) string
 	// Kill kills a master that n picks, and returns how to mend that: it starts the server
 	// again, and returns when all is as it was, if with the roles changed.
 	Kill(ctx context.Context, n int) (mend func() error, err error)
 	Close() error
-}
-
-// config is what all servers have: what is acknowledged is on the disk.
-func config(more ...redisserver.Option) []redisserver.Option {
-	return append([]redisserver.Option{redisserver.Config("appendfsync", "always")}, more...)
-}
-
-// Options are those of every client here: an operation is tried once, so that what is known
-// of it is known of one attempt.
-func options(addr string) *redis.Options {
-	return &redis.Options{Addr: addr, MaxRetries: -1, ReadTimeout: operation, WriteTimeout: operation, DialerRetries: 1}
 }
 
 // single is one server.
@@ -48,12 +37,12 @@ type single struct {
 	client *redis.Client
 }
 
-func newSingle() (*single, error) {
-	server, err := redisserver.New(config()...)
+func newSingle(ctx context.Context) (*single, error) {
+	server, err := redisserver.Start(ctx, durable()...)
 	if err != nil {
 		return nil, err
 	}
-	return &single{server, redis.NewClient(options(server.Addr()))}, nil
+	return &single{server, newClient(server)}, nil
 }
 
 func (s *single) Mode() string { return "standalone" }
@@ -68,10 +57,10 @@ func (s *single) Masters(context.Context) ([]*redis.Client, error) {
 
 func (s *single) Refresh(context.Context) {}
 
-func (s *single) Reign(context.Context) string { return "" }
+func (s *single) MasterNames(context.Context) string { return "" }
 
-func (s *single) Kill(context.Context, int) (mend func() error, err error) {
-	return s.server.Start, s.server.Kill()
+func (s *single) Kill(ctx context.Context, _ int) (mend func() error, err error) {
+	return func() error { return s.server.Start(ctx) }, s.server.Kill()
 }
 
 func (s *single) Close() error { return errors.Join(s.client.Close(), s.server.Close()) }

@@ -87,12 +87,12 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	case Cluster:
 		s.Redis, err = newCluster(ctx)
 	default:
-		s.Redis, err = newSingle()
+		s.Redis, err = newSingle(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	if s.NATS, err = newNATS(filepath.Join(c.Dir, "nats")); err != nil {
+	if s.NATS, err = newNATS(ctx, filepath.Join(c.Dir, "nats")); err != nil {
 		return err
 	}
 	for i := range c.Shape.Timerds() {

@@ -120,7 +120,7 @@ func (t *Timerd) StepClock(step time.Duration) error {
 	if err := t.process.Load().Signal(syscall.SIGUSR2); err != nil {
 		return err
 	}
-	err := poll.Until(stepTimeout, func() bool {
+	err := poll.Until(context.Background(), stepTimeout, func() bool {
 		_, err := os.Stat(t.clock)
 		return errors.Is(err, fs.ErrNotExist)
 	})

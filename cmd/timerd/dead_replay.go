@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func newDeadReplay() *cobra.Command {
+	var chosen selection
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "replay [NAMESPACE | --id ID | --seq N]",
+		Short: "Let the timers of dead letters fire again",
+		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and take the letter out of its
+stream. A timer of the same key that was set meanwhile stays, and both fire. An interrupted replay can be
+repeated: each timer is set once. Letters without a timer in them are left where they are, each with a line
+that says why; the exit code is then 1.` + selectionHelp,
+		Example: `  timerd dead replay shop:order
+  timerd dead replay --id shop:order:timeout:42@1763629200000.16 --yes`,
+		Args: arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			chosen.namespace = args
+			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis, func(all *deadletters.Letters, c config.Config, log *slog.Logger) error {
+				rdb, err := openRedis(cmd, c, log)
+				if err != nil {
+					return err
+				}
+				return errors.Join(replay(cmd, all, rdb, yes), rdb.Close())
+			})
+		},
+	}
+	selectionFlags(cmd, &chosen, &yes)
+	return cmd
+}
+
+// replay sets timers again. A letter is deleted only after its timer is set, so that an interruption loses none.
+func replay(cmd *cobra.Command, all *deadletters.Letters, rdb redis.UniversalClient, yes bool) error {
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	var good []uint64
+	skipped := 0
+	err := all.Each(ctx, func(l deadletters.Letter) (bool, error) {
+		if _, why := l.Timer(0); why != "" {
+			skipped++
+			_, err := fmt.Fprintf(out, "%d skipped: %s\n", l.Seq, why)
+			return true, err
+		}
+		good = append(good, l.Seq)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(good) > 0 && !yes {
+		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?", countLetters(len(good)))); err != nil {
+			return err
+		}
+	}
+	now, err := rdb.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("read the clock of Redis: %w", err)
+	}
+	sched := schedule.New(rdb, schedule.DefaultMaxPayload)
+	replayed, err := all.Replay(ctx, sched, schedule.MillisOf(now), good, func(l deadletters.Letter, fresh bool) error {
+		how := "replayed"
+		if !fresh {
+			how = "was replayed before"
+		}
+		_, err := fmt.Fprintf(out, "%d %s: %s\n", l.Seq, how, keys.EncodeText(l.Event.Key.String()))
+		return err
+	})
+	fmt.Fprintf(out, "%d replayed, %d skipped\n", replayed, skipped)
+	if err == nil && skipped > 0 {
+		return exitCode(exitFailed)
+	}
+	return err
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
+)
+
+func newGet() *cobra.Command {
+	var asJSON, raw bool
+	cmd := &cobra.Command{
+		Use:   "get KEY",
+		Short: "Show a pending timer",
+		Long: `Show a pending timer. Without one, the exit code is 1.
+
+` + keyHelp,
+		Example: `  timerd get shop:order:timeout:42
+  timerd get shop:order:timeout:42 --raw > payload`,
+		Args: arguments(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if asJSON && raw {
+				return usagef(cmd, "--json and --raw exclude each other")
+			}
+			if err := checkKey(cmd, args[0]); err != nil {
+				return err
+			}
+			return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+				timer, found, err := client.New(rdb).Get(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				view := newTimerView(args[0], timer.Due, timer.Attempt)
+				out := cmd.OutOrStdout()
+				switch {
+				case !found:
+					return fmt.Errorf("%s is not pending", view.Key)
+				case raw && timer.Payload == nil:
+					return fmt.Errorf("%s has no payload", view.Key)
+				case raw:
+					_, err = out.Write(timer.Payload)
+				case asJSON:
+					err = writeJSON(out, view.withPayload(timer.Payload, event.StatusMissing))
+				default:
+					_, err = fmt.Fprintf(out, "key      %s\ndue      %s%s\nattempt  %d\npayload  %s\n", view.Key, view.DueAt,
+						waitFrom(ctx, rdb, timer.Due), timer.Attempt, showPayload(timer.Payload, event.StatusMissing, math.MaxInt))
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print the payload alone, byte for byte")
+	return cmd
+}

@@ -1,0 +1,99 @@
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// readmeLimit is what somebody reads who decides whether to read on.
+const readmeLimit = 10_000 // bytes
+
+// files returns the texts of the module's files whose names end as given, by their
+// paths from its root.
+func files(t *testing.T, suffixes ...string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() && path != ".." && (strings.HasPrefix(name, ".") || name == "bin" || name == "node_modules") {
+			return fs.SkipDir
+		}
+		if entry.IsDir() || !slices.ContainsFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) }) {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		found[strings.TrimPrefix(filepath.ToSlash(path), "../")] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 {
+		t.Fatalf("no files %v found", suffixes)
+	}
+	return found
+}
+
+func TestReadmeIsShort(t *testing.T) {
+	if size := len(files(t, "README.md")["README.md"]); size == 0 || size > readmeLimit {
+		t.Errorf("README.md has %d bytes, want at most %d: details belong into docs/reference.md", size, readmeLimit)
+	}
+}
+
+// anchors returns the anchors that GitHub gives the headings of a document.
+func anchors(text string) []string {
+	var found []string
+	text = regexp.MustCompile("(?s)\n```.*?\n```\n").ReplaceAllString(text, "\n\n")
+	for _, heading := range regexp.MustCompile(`(?m)^#+ +(.+)$`).FindAllStringSubmatch(text, -1) {
+		anchor := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		found = append(found, strings.ReplaceAll(anchor, " ", "-"))
+	}
+	return found
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	documents := files(t, ".md")
+	for name, text := range documents {
+		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+			if strings.Contains(link[1], "://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(link[1], "#")
+			target := name
+			if path != "" {
+				target = filepath.ToSlash(filepath.Join(filepath.Dir(name), path))
+			}
+			if _, err := os.Stat(filepath.Join("..", target)); err != nil {
+				t.Errorf("%s links to %s: %v", name, link[1], err)
+			}
+			if anchor != "" && !slices.Contains(anchors(documents[target]), anchor) {
+				t.Errorf("%s links to %s: %s has no such heading", name, link[1], target)
+			}
+		}
+	}
+}
+
+func TestNamedTestsExist(t *testing.T) {
+	there := map[string]bool{}
+	for _, text := range files(t, "_test.go") {
+		for _, function := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example|Benchmark)\w*)\(`).FindAllStringSubmatch(text, -1) {
+			there[function[1]] = true
+		}
+	}
+	for name, text := range files(t, ".md", ".lua", ".pml") {
+		for _, test := range regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`).FindAllString(text, -1) {
+			// CONTRIBUTING.md shows how to write a test.
+			if !there[test] && !strings.Contains(text, "func "+test+"(") {
+				t.Errorf("%s names %s, which is no test: it was renamed, or went", name, test)
+			}
+		}
+	}
+}

@@ -1,0 +1,222 @@
+// Package docs_test holds what the documents say to the code.
+package docs_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// module is where the packages are; the names below leave it out.
+const module = "github.com/timerd-io/timerd/"
+
+// layers returns the module's packages from the bottom up. A package imports only
+// packages of the layers below its own, so those of one layer do not know each other.
+// A new package takes one more word: in the lowest layer above all that it imports.
+func layers() [][]string {
+	return [][]string{
+		// Names, and tools that know nothing of timers.
+		{
+			"keys", "deploy", "internal/backoff", "internal/child", "internal/poll", "internal/ports", "internal/rawconn",
+			"torture/internal/clockstep", "torture/internal/history",
+		},
+		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
+		// The schedule.
+		{"schedule", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/servers"},
+		// The parts, which meet in the service only, and what Go programs import.
+		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
+		{"internal/config"},
+		{"internal/connect", "internal/embedded", "internal/deadletters"},
+		{"internal/doctor", "internal/service"},
+		// Programs.
+		{"cmd/timerd", "torture", "examples/internal/servers"},
+		{"examples/internal/testenv", "examples/callback", "examples/order-timeout"},
+		{"examples"},
+	}
+}
+
+// talkToRedis returns the packages that import go-redis, and why they may.
+func talkToRedis() map[string]string {
+	return map[string]string{
+		"schedule":                   "every step on the index",
+		"client":                     "the function library's calls",
+		"listener":                   "its subscription",
+		"internal/doctor":            "its checks",
+		"internal/config":            "reads go-redis's URLs",
+		"internal/connect":           "wiring",
+		"internal/service":           "wiring",
+		"cmd/timerd":                 "wiring",
+		"internal/redisserver":       "waits until a server answers, builds clusters",
+		"internal/testenv":           "servers of tests",
+		"torture":                    "its producers and faults are clients",
+		"torture/internal/nemesis":   "faults",
+		"torture/internal/producers": "clients",
+		"torture/internal/servers":   "servers",
+		"examples/internal/servers":  "servers of examples",
+		"examples/order-timeout":     "a client",
+	}
+}
+
+// goRedis begins the import paths of the Redis client.
+const goRedis = "github.com/redis/go-redis/"
+
+// imports returns what each package of the module imports in its own code, not in
+// its tests. Packages of the module are named without it.
+func imports(t *testing.T) map[string][]string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Dir, cmd.Stderr = "..", os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	all := map[string][]string{}
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		var imported []string
+		for _, path := range p.Imports {
+			imported = append(imported, strings.TrimPrefix(path, module))
+		}
+		all[strings.TrimPrefix(p.ImportPath, module)] = imported
+	}
+}
+
+func TestImportsGoDown(t *testing.T) {
+	layer := map[string]int{}
+	for i, names := range layers() {
+		for _, name := range names {
+			layer[name] = i
+		}
+	}
+	all := imports(t)
+	delete(all, "docs") // these tests
+	for name, imported := range all {
+		lowest := 0
+		for _, other := range imported {
+			if at, ok := layer[other]; ok {
+				lowest = max(lowest, at+1)
+			}
+		}
+		at, ok := layer[name]
+		if !ok {
+			t.Errorf("package %s has no layer: add %q to layer %d, or a higher one, of layers in docs/imports_test.go", name, name, lowest)
+			continue
+		}
+		for _, other := range imported {
+			if below, ok := layer[other]; ok && below >= at {
+				t.Errorf("package %s of layer %d imports %s of layer %d: have it ask for an interface, or for a value, that %s gives it",
+					name, at, other, below, "its caller")
+			}
+		}
+	}
+	for name := range layer {
+		if _, ok := all[name]; !ok {
+			t.Errorf("there is no package %s: take it out of layers in docs/imports_test.go", name)
+		}
+	}
+}
+
+func TestWhoTalksToRedis(t *testing.T) {
+	allowed := talkToRedis()
+	all := imports(t)
+	for name, imported := range all {
+		talks := slices.ContainsFunc(imported, func(path string) bool { return strings.HasPrefix(path, goRedis) })
+		if _, ok := allowed[name]; talks && !ok {
+			t.Errorf("package %s imports go-redis: what it wants of Redis belongs into schedule.Node; if not, add it to talkToRedis in docs/imports_test.go", name)
+		} else if ok && !talks {
+			t.Errorf("package %s does not import go-redis: take it out of talkToRedis in docs/imports_test.go", name)
+		}
+	}
+	for name := range allowed {
+		if _, ok := all[name]; !ok {
+			t.Errorf("there is no package %s: take it out of talkToRedis in docs/imports_test.go", name)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write what is generated into the documents")
+
+// The import graph stands between these lines of architecture.md.
+const (
+	drawingBegins = "<!-- imports:begin; go test ./docs -run Drawn -update -->\n"
+	drawingEnds   = "<!-- imports:end -->\n"
+)
+
+func TestImportsAreDrawn(t *testing.T) {
+	const file = "architecture.md"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), drawingBegins)
+	old, after, ended := strings.Cut(rest, drawingEnds)
+	if !ok || !ended {
+		t.Fatalf("%s has not the lines %q and %q", file, drawingBegins, drawingEnds)
+	}
+	drawn := drawing(imports(t))
+	switch {
+	case drawn == old:
+	case *update:
+		if err := os.WriteFile(file, []byte(before+drawingBegins+drawn+drawingEnds+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("the imports drawn in %s are not those of the code: run `go test ./docs -run Drawn -update`", file)
+	}
+}
+
+// drawing is the graph of the packages that timerd and its Go client are made of. It
+// leaves out an arrow where another way leads there too.
+func drawing(all map[string][]string) string {
+	reached := map[string]map[string]bool{}
+	var reach func(name string) map[string]bool
+	reach = func(name string) map[string]bool {
+		if reached[name] == nil {
+			reached[name] = map[string]bool{}
+			for _, other := range all[name] {
+				if _, ours := all[other]; ours {
+					reached[name][other] = true
+					for further := range reach(other) {
+						reached[name][further] = true
+					}
+				}
+			}
+		}
+		return reached[name]
+	}
+	drawn := map[string]bool{"cmd/timerd": true, "client": true}
+	for _, program := range []string{"cmd/timerd", "client"} {
+		for name := range reach(program) {
+			drawn[name] = true
+		}
+	}
+	var arrows []string
+	for name := range drawn {
+		for _, other := range all[name] {
+			if !drawn[other] {
+				continue
+			}
+			if slices.ContainsFunc(all[name], func(between string) bool { return reach(between)[other] }) {
+				continue
+			}
+			arrows = append(arrows, fmt.Sprintf("  %s --> %s\n", name, other))
+		}
+	}
+	slices.Sort(arrows)
+	return "```mermaid\ngraph TD\n" + strings.Join(arrows, "") + "```\n"
+}

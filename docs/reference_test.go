@@ -1,0 +1,129 @@
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestReferenceNamesEverything compares the reference with the program's help and
+// with the metrics in the code.
+func TestReferenceNamesEverything(t *testing.T) {
+	text, err := os.ReadFile("reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	timerd := filepath.Join(t.TempDir(), "timerd")
+	if out, err := exec.Command("go", "build", "-o", timerd, "../cmd/timerd").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	for _, kind := range []struct {
+		name string
+		told string // by the reference
+		code []string
+	}{
+		{"setting", `\bTIMERD_[A-Z_]*[A-Z]\b`, regexp.MustCompile(`(?m)^  (TIMERD_\w+)`).FindAllString(help(t, timerd), -1)},
+		{"command", "`timerd(?: [a-z]+)+", commands(t, timerd)},
+		{"metric", `\btimerd_[a-z_]+\b`, metrics(t)},
+	} {
+		var told, there []string
+		for _, name := range regexp.MustCompile(kind.told).FindAllString(string(text), -1) {
+			told = append(told, strings.Trim(name, "` "))
+		}
+		for _, name := range kind.code {
+			there = append(there, strings.TrimSpace(name))
+		}
+		if len(there) == 0 {
+			t.Errorf("no %s found in the code: this test has to be told where they are now", kind.name)
+		}
+		for _, name := range there {
+			if !slices.Contains(told, name) {
+				t.Errorf("docs/reference.md does not name the %s %s", kind.name, name)
+			}
+		}
+		for _, name := range told {
+			if !slices.Contains(there, name) {
+				t.Errorf("docs/reference.md names the %s %s, which timerd has not", kind.name, name)
+			}
+		}
+	}
+}
+
+func help(t *testing.T, timerd string, command ...string) string {
+	t.Helper()
+	out, err := exec.Command(timerd, append(command, "--help")...).Output()
+	if err != nil {
+		t.Fatalf("timerd %s --help: %v", strings.Join(command, " "), err)
+	}
+	return string(out)
+}
+
+// commands returns the commands without commands below them.
+func commands(t *testing.T, timerd string, above ...string) []string {
+	t.Helper()
+	_, list, ok := strings.Cut(help(t, timerd, above...), "Available Commands:\n")
+	// Those of completion are shells.
+	if !ok || slices.Equal(above, []string{"completion"}) {
+		return []string{strings.Join(append([]string{"timerd"}, above...), " ")}
+	}
+	list, _, _ = strings.Cut(list, "\n\n")
+	var found []string
+	for line := range strings.Lines(list) {
+		if name := strings.Fields(line)[0]; name != "help" {
+			found = append(found, commands(t, timerd, append(slices.Clone(above), name)...)...)
+		}
+	}
+	return found
+}
+
+// metrics returns the names that the code gives Prometheus: the first argument of a
+// call whose second one is its help, or the field Name of its options.
+func metrics(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	for name, text := range files(t, ".go") {
+		if strings.HasSuffix(name, "_test.go") || !strings.Contains(text, `"github.com/prometheus/client_golang/prometheus"`) {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		note := func(expression ast.Expr) {
+			if name := literal(expression); regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(name) {
+				found = append(found, "timerd_"+name)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if len(n.Args) > 1 && strings.HasSuffix(literal(n.Args[1]), ".") {
+					note(n.Args[0])
+				}
+			case *ast.KeyValueExpr:
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Name" {
+					note(n.Value)
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// literal is the text of a string literal, "" for anything else.
+func literal(expression ast.Expr) string {
+	if l, ok := expression.(*ast.BasicLit); ok && l.Kind == token.STRING {
+		text, _ := strconv.Unquote(l.Value) // the parser has read it
+		return text
+	}
+	return ""
+}

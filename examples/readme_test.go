@@ -1,0 +1,106 @@
+package examples
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/timerd-io/timerd/examples/internal/servers"
+	exampleenv "github.com/timerd-io/timerd/examples/internal/testenv"
+)
+
+// block returns the only block of code of the README in a language, with the
+// addresses of s in place of those of the README.
+func block(t *testing.T, language string, s *servers.Servers) string {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)\n```"+language+"\n(.*?\n)```\n").FindAllStringSubmatch(string(readme), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("README.md has %d blocks of %s, want 1", len(blocks), language)
+	}
+	return strings.NewReplacer(
+		"redis-cli ", redisCLI(t)+" -u "+s.RedisURL+" ",
+		"127.0.0.1:6379", s.Redis.Options().Addr,
+		"127.0.0.1:4222", strings.TrimPrefix(s.NATSURL, "nats://"),
+	).Replace(blocks[0][1])
+}
+
+// prints fails the test unless the program prints a line that matches. The program
+// goes on until the test ends.
+func prints(t *testing.T, cmd *exec.Cmd, want string) {
+	t.Helper()
+	read, write := io.Pipe()
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = write.CloseWithError(cmd.Wait()) // nil: the end of what it says
+	}()
+	t.Cleanup(func() {
+		_ = read.Close()
+		_ = cmd.Process.Kill() // unless it has ended
+		<-ended
+	})
+	var said []string
+	lines := bufio.NewScanner(read)
+	for lines.Scan() {
+		said = append(said, lines.Text())
+		if regexp.MustCompile(want).MatchString(lines.Text()) {
+			return
+		}
+	}
+	t.Errorf("%v ended (%v), want a line that matches %s; it said\n%s", cmd.Args, lines.Err(), want, strings.Join(said, "\n"))
+}
+
+func TestReadme(t *testing.T) {
+	s := exampleenv.Servers(t, "*=10s,20s")
+
+	t.Run("shell", func(t *testing.T) {
+		bin := filepath.Join(t.TempDir(), "bin")
+		if err := os.Mkdir(bin, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(exampleenv.Timerd(t), filepath.Join(bin, "timerd")); err != nil {
+			t.Fatal(err)
+		}
+		cmd := command(t, filepath.Dir(bin), "sh", "-euc", block(t, "sh", s))
+		cmd.Env = append(os.Environ(), "TIMERD_REDIS_URL="+s.RedisURL, "TIMERD_NATS_URL="+s.NATSURL)
+		got := strings.Join(output(t, cmd), "\n")
+		want := regexp.MustCompile(`^<time>\nOK\ncancelled\n(.*\n)?<time> +\+\d+ms  shop:order:timeout:40  1/3  \w+  \{"total":99\}`)
+		if !want.MatchString(got) {
+			t.Errorf("it printed\n%s\n\nwant a match of %s", got, want)
+		}
+	})
+
+	t.Run("Go", func(t *testing.T) {
+		dir := t.TempDir()
+		source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "main")
+		if err := os.WriteFile(source, []byte(block(t, "go", s)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := command(t, "..", "go", "build", "-o", binary, source).CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+		prints(t, command(t, dir, binary), `order 42: \{"total":99\}, attempt 1$`)
+	})
+
+	t.Run("Node.js", func(t *testing.T) {
+		needNode(t)
+		dir := install(t)
+		if err := os.WriteFile(filepath.Join(dir, "readme.js"), []byte(block(t, "js", s)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		prints(t, command(t, dir, "node", "readme.js"), `^order 43: 99, attempt 1$`)
+	})
+}

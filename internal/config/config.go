@@ -1,0 +1,224 @@
+// Package config reads the environment, and it alone does: the TIMERD_ variables, what they may say, and
+// what is wrong with them. Everybody else is given a value of this package.
+//
+// A new setting is a field of environment, which makes it known and documented, and a field of [Redis],
+// [NATS], [Service] or [Log], which its parse function fills in or reports.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kelseyhightower/envconfig"
+
+	"github.com/timerd-io/timerd/notify"
+)
+
+// prefix begins the name of every variable that timerd reads.
+const prefix = "TIMERD"
+
+// minDuplicates is the shortest duplicate window that any lease is fine with.
+const minDuplicates = 30 * time.Second
+
+// environment has the variables as text. envconfig finds them and the parse functions judge them, so
+// that every fault is found, none hides another one, and none prints a secret.
+type environment struct {
+	Redis struct {
+		URL  string `default:"redis://127.0.0.1:6379/0" desc:"go-redis URL: redis://, rediss:// or unix://; in sentinel and cluster mode with go-redis's own URL parameters"`
+		Mode string `default:"standalone" desc:"standalone, sentinel or cluster"`
+	}
+	NATS struct {
+		URL   string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR"`
+		Creds string `desc:"file with NATS credentials"`
+		CA    string `desc:"file with the certificate authorities of the NATS server, in PEM"`
+		Cert  string `desc:"file with the client certificate for NATS, in PEM"`
+		Key   string `desc:"file with the private key of that certificate, in PEM"`
+	}
+	DataDir        string `split_words:"true" desc:"directory of the embedded NATS server's streams"`
+	Namespaces     string `desc:"the keys that are timers: a comma-separated list of app[:module[:type]], * for any"`
+	Retry          string `default:"*=exp(10s,2,1h,12)~10%" desc:"retry policies: namespace=policy; ... where a policy is a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays, or exp(first,factor,max,retries)"`
+	SweepInterval  string `split_words:"true" default:"1s" desc:"how often to look for timers whose events were lost"`
+	Lease          string `default:"10s" desc:"how long a claim outlives a dead timerd"`
+	MaxPayload     string `split_words:"true" default:"262144" desc:"bytes of payload that a timer may have"`
+	KeyspaceEvents string `split_words:"true" default:"on" desc:"off: run without Redis's events, by audit and sweep only"`
+	SubjectPrefix  string `split_words:"true" default:"timers" desc:"what the NATS subjects begin with: one token, or several joined by dots"`
+	Stream         string `default:"TIMERS" desc:"name of the JetStream stream; with _RETRY and _DEAD appended, of the two others"`
+	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off"`
+	LogLevel       string `split_words:"true" default:"info" desc:"debug, info, warn or error"`
+	LogFormat      string `split_words:"true" default:"text" desc:"text or json"`
+}
+
+// Config is the validated configuration. Only the parts that were asked for are set.
+type Config struct {
+	Redis   Redis
+	NATS    NATS
+	Service Service
+	Log     Log
+
+	// ProcessorsChosen says that the environment tells Go how many processors to use.
+	ProcessorsChosen bool
+	// Warnings names variables that nobody reads, and settings without effect. It holds no secrets.
+	Warnings []string
+}
+
+// Streams returns the streams to use. Their duplicate window must outlast a
+// claim, with room for whoever takes over from a dead timerd.
+func (c Config) Streams() notify.Streams {
+	s := c.NATS.Streams
+	s.MinDuplicates = max(minDuplicates, 2*c.Service.Lease)
+	return s
+}
+
+// Section is a part of the configuration. A command that needs only some of them reads only those, and
+// faults elsewhere do not stop it.
+type Section uint8
+
+// The sections, to be combined with |.
+const (
+	SectionLog     Section = 1 << iota
+	SectionRedis           // how to connect to Redis
+	SectionNATS            // how to connect to NATS, and the names of the streams
+	SectionRetry           // TIMERD_RETRY alone
+	SectionService         // what only a running timerd needs, with SectionRetry
+)
+
+// Read reads and judges some sections of the environment. Its error is an [*Error].
+func Read(sections Section) (Config, error) {
+	return read(sections, func(*environment) {})
+}
+
+// Dev is what `timerd dev` decides in place of the environment.
+type Dev struct {
+	RedisURL string // of a standalone Redis
+	NATSAddr string // where the embedded NATS server listens, host:port
+	DataDir  string // of the embedded NATS server
+	HTTPAddr string // host:port
+}
+
+// Read reads the environment for everything that dev leaves open. Every key is a timer, and unless the environment says
+// otherwise only warnings are logged: the firings are what is to be seen. Its error is an [*Error].
+func (d Dev) Read() (Config, error) {
+	return read(SectionLog|SectionRedis|SectionNATS|SectionService, func(env *environment) {
+		env.Redis.URL, env.Redis.Mode = d.RedisURL, string(Standalone)
+		env.NATS.URL, env.DataDir = embedded+"://"+d.NATSAddr, d.DataDir
+		env.NATS.Creds, env.NATS.CA, env.NATS.Cert, env.NATS.Key = "", "", "", ""
+		env.Namespaces = "*"
+		env.HTTPAddr = d.HTTPAddr
+		if _, chosen := os.LookupEnv(prefix + "_LOG_LEVEL"); !chosen {
+			env.LogLevel = "warn"
+		}
+	})
+}
+
+// read reads the environment, has it changed, and judges the given sections of it. Its error is an [*Error].
+func read(sections Section, override func(*environment)) (Config, error) {
+	env := &environment{}
+	if err := envconfig.Process(prefix, env); err != nil {
+		return Config{}, &Error{[]error{err}} // cannot happen: every field is a string
+	}
+	override(env)
+	c := Config{ProcessorsChosen: os.Getenv("GOMAXPROCS") != ""}
+	var f faults
+	if sections&SectionLog != 0 {
+		c.Log = parseLog(env, &f)
+	}
+	if sections&SectionRedis != 0 {
+		c.Redis = parseRedis(env, &f)
+	}
+	if sections&SectionNATS != 0 {
+		c.NATS = parseNATS(env, &f)
+		if c.NATS.Embedded && env.NATS.Creds+env.NATS.CA+env.NATS.Cert+env.NATS.Key != "" {
+			c.Warnings = append(c.Warnings, "TIMERD_NATS_CREDS, _CA, _CERT and _KEY have no effect: the NATS server is embedded")
+		}
+	}
+	if sections&SectionService != 0 {
+		c.Service = parseService(env, &f)
+	}
+	if sections&(SectionRetry|SectionService) != 0 {
+		c.Service.Retry = parseRetry(env, &f)
+	}
+	c.Warnings = append(c.Warnings, unknownVariables(os.Environ())...)
+	if len(f.errs) > 0 {
+		return c, &Error{f.errs}
+	}
+	return c, nil
+}
+
+// Error holds every fault of the configuration, without secrets. A program that gets one ends with exit code 2.
+type Error struct{ Faults []error }
+
+func (e *Error) Error() string {
+	text := "the configuration has a fault:"
+	if n := len(e.Faults); n > 1 {
+		text = fmt.Sprintf("the configuration has %d faults:", n)
+	}
+	for _, fault := range e.Faults {
+		text += "\n  " + fault.Error()
+	}
+	return text
+}
+
+func (e *Error) Unwrap() []error { return e.Faults }
+
+// faults collects what is wrong. Its methods take the name of a variable without the prefix.
+type faults struct{ errs []error }
+
+// add reports a value that may be shown.
+func (f *faults) add(name, value, want string) {
+	if value == "" {
+		f.errs = append(f.errs, fmt.Errorf("%s_%s is empty: want %s", prefix, name, want))
+		return
+	}
+	const shown = 200
+	if len(value) > shown {
+		value = value[:shown] + "…"
+	}
+	f.errs = append(f.errs, fmt.Errorf("%s_%s=%q: want %s", prefix, name, value, want))
+}
+
+// addf reports a fault in words that hold no secret.
+func (f *faults) addf(name, format string, args ...any) {
+	f.errs = append(f.errs, fmt.Errorf(prefix+"_"+name+": "+format, args...))
+}
+
+// addAll reports each of the errors that errors.Join joined, or err alone. They hold no secrets.
+func (f *faults) addAll(name string, err error) {
+	all := []error{err}
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		all = joined.Unwrap()
+	}
+	for _, one := range all {
+		f.addf(name, "%w", one)
+	}
+}
+
+// IsHostPort tells whether s is host:port with a port number.
+func IsHostPort(s string) bool {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
+}
+
+// helpFormat lists the variables for a help text.
+const helpFormat = `{{range .}}{{if usage_description .}}  {{usage_key .}}{{with usage_default .}} (default {{.}}){{end}}
+      {{usage_description .}}
+{{end}}{{end}}`
+
+// Help describes every variable that timerd reads.
+func Help() string {
+	var b strings.Builder
+	b.WriteString("It is configured by the environment:\n\n")
+	if err := envconfig.Usagef(prefix, &environment{}, &b, helpFormat); err != nil {
+		return err.Error() // cannot happen: the template is constant
+	}
+	return b.String()
+}

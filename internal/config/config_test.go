@@ -1,0 +1,279 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/retry"
+)
+
+const sectionAll = SectionLog | SectionRedis | SectionNATS | SectionService
+
+func TestConfigDefaults(t *testing.T) {
+	testenv.SetVariables(t, map[string]string{"TIMERD_NAMESPACES": "*"})
+	c, err := Read(sectionAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Redis.Mode != Standalone || c.Redis.Standalone.Addr != "127.0.0.1:6379" || c.Redis.DB() != 0 {
+		t.Errorf("Redis: %+v", c.Redis)
+	}
+	if c.NATS.URL != "nats://127.0.0.1:4222" || c.NATS.Embedded {
+		t.Errorf("NATS: %+v", c.NATS)
+	}
+	if c.NATS.Streams.Prefix != "timers" || c.NATS.Streams.Stream != "TIMERS" {
+		t.Errorf("names: %+v", c.NATS)
+	}
+	s := c.Service
+	if got := s.Retry.String(); got != retry.DefaultRetry {
+		t.Errorf("retry policies %s", got)
+	}
+	if s.SweepInterval != time.Second || s.Lease != 10*time.Second || s.MaxPayload != 262144 || !s.KeyspaceEvents || s.HTTPAddr != "127.0.0.1:8080" {
+		t.Errorf("service: %+v", s)
+	}
+	if !s.Namespaces.Match(keys.Key{App: "a", Module: "b", Type: "c", ID: "d"}) {
+		t.Errorf("namespaces %v", s.Namespaces)
+	}
+	if len(c.Warnings) > 0 {
+		t.Errorf("warnings: %v", c.Warnings)
+	}
+}
+
+// Each value alone, next to a valid rest: want is "" for a good value, else text
+// that the one fault holds.
+func TestConfigValues(t *testing.T) {
+	tests := []struct{ name, value, want string }{
+		{"REDIS_URL", "redis://127.0.0.1:6380/3", ""},
+		{"REDIS_URL", "rediss://user:p%40ss@redis.example:6380/3?dial_timeout=2s&skip_verify=true", ""},
+		{"REDIS_URL", "unix:///run/redis.sock?db=2", ""},
+		{"REDIS_URL", "redis://[::1]:6379", ""},
+		{"REDIS_URL", "", "is empty"},
+		{"REDIS_URL", "127.0.0.1:6379", "not a URL that can be read"},
+		{"REDIS_URL", "http://127.0.0.1:6379", "invalid URL scheme"},
+		{"REDIS_URL", "redis://127.0.0.1/x", "invalid database number"},
+		{"REDIS_URL", "redis://127.0.0.1/-1", "want 0 or more"},
+		{"REDIS_URL", "redis://127.0.0.1?colour=red", "unexpected option: colour"},
+		{"REDIS_MODE", "standalone", ""},
+		{"REDIS_MODE", "Cluster", ""},
+		{"REDIS_MODE", "sentinel", "master_name is missing"},
+		{"REDIS_MODE", "replica", "want standalone, sentinel or cluster"},
+		{"NATS_URL", "nats://127.0.0.1:4333", ""},
+		{"NATS_URL", "localhost", ""},
+		{"NATS_URL", "tls://token@a.example, nats://user:pw@b.example:4222", ""},
+		{"NATS_URL", "wss://a.example:443", ""},
+		{"NATS_URL", "wss://a.example,nats://b.example", "not both"},
+		{"NATS_URL", "http://a.example", `unknown scheme "http"`},
+		{"NATS_URL", "nats://", "not a URL"},
+		{"NATS_URL", "nats://:4222", "host is missing"},
+		{"NATS_URL", "nats://a,,nats://b", "is empty"},
+		{"NATS_URL", "", "is empty"},
+		{"NATS_URL", "embedded", "TIMERD_DATA_DIR: is not set"},
+		{"NATS_CREDS", "/no/such.creds", "no such file"},
+		{"NATS_CREDS", "config_test.go", ""}, // it holds the words: BEGIN NATS USER JWT, NKEY SEED
+		{"NATS_CREDS", "config.go", "holds no NATS credentials"},
+		{"NATS_CA", "/no/such.pem", "no such file"},
+		{"NATS_CA", "config_test.go", "holds no certificate"},
+		{"NATS_CERT", "config_test.go", "TIMERD_NATS_KEY: is not set"},
+		{"NATS_KEY", "config_test.go", "TIMERD_NATS_CERT: is not set"},
+		{"NAMESPACES", "app1:trans:notice,shop", ""},
+		{"NAMESPACES", "*:*:notice", ""},
+		{"NAMESPACES", "", "is not set"},
+		{"NAMESPACES", " , ", "no namespace given"},
+		{"NAMESPACES", "a:b:c:d", "at most three parts"},
+		{"NAMESPACES", "a:b*", "stands for a whole part"},
+		{"RETRY", "app1:trans:notice=wechatpay; shop=10s,30s,2m; *=exp(10s,2,1h,12)", ""},
+		{"RETRY", "", ""}, // the default policy is appended
+		{"RETRY", "shop=soon", "soon"},
+		{"SWEEP_INTERVAL", "250ms", ""},
+		{"SWEEP_INTERVAL", "1m", ""},
+		{"SWEEP_INTERVAL", "1", "want a duration from 100ms to 1m0s"},
+		{"SWEEP_INTERVAL", "0s", "want a duration"},
+		{"SWEEP_INTERVAL", "2h", "want a duration"},
+		{"LEASE", "1s", ""},
+		{"LEASE", "30s", ""},
+		{"LEASE", "31s", "want a duration from 1s to 30s"},
+		{"LEASE", "-10s", "want a duration"},
+		{"LEASE", "", "is empty"},
+		{"MAX_PAYLOAD", "1", ""},
+		{"MAX_PAYLOAD", "536870912", ""},
+		{"MAX_PAYLOAD", "536870913", "want a number of bytes"},
+		{"MAX_PAYLOAD", "0", "want a number of bytes"},
+		{"MAX_PAYLOAD", "256KiB", "want a number of bytes"},
+		{"KEYSPACE_EVENTS", "OFF", ""},
+		{"KEYSPACE_EVENTS", "maybe", "want on or off"},
+		{"SUBJECT_PREFIX", "prod.timers", ""},
+		{"SUBJECT_PREFIX", "timers.", "want tokens"},
+		{"SUBJECT_PREFIX", "timers.*", "want tokens"},
+		{"SUBJECT_PREFIX", "tim ers", "want tokens"},
+		{"SUBJECT_PREFIX", "$SYS", "want tokens"},
+		{"SUBJECT_PREFIX", strings.Repeat("x", 129), "want tokens"},
+		{"STREAM", "PROD_TIMERS-1", ""},
+		{"STREAM", "a.b", "want a JetStream stream name"},
+		{"STREAM", "a b", "want a JetStream stream name"},
+		{"STREAM", "a/b", "want a JetStream stream name"},
+		{"STREAM", "a\x01", "want a JetStream stream name"},
+		{"STREAM", strings.Repeat("x", 201), "want a JetStream stream name"},
+		{"HTTP_ADDR", ":0", ""},
+		{"HTTP_ADDR", "[::1]:8080", ""},
+		{"HTTP_ADDR", "off", ""},
+		{"HTTP_ADDR", "8080", "want host:port"},
+		{"HTTP_ADDR", "localhost:http", "want host:port"},
+		{"HTTP_ADDR", "localhost:65536", "want host:port"},
+		{"LOG_LEVEL", "WARN", ""},
+		{"LOG_LEVEL", "verbose", "want debug, info, warn or error"},
+		{"LOG_FORMAT", "json", ""},
+		{"LOG_FORMAT", "xml", "want text or json"},
+	}
+	for _, test := range tests {
+		t.Run(test.name+"="+test.value, func(t *testing.T) {
+			env := map[string]string{"TIMERD_NAMESPACES": "*"}
+			env["TIMERD_"+test.name] = test.value
+			testenv.SetVariables(t, env)
+			_, err := Read(sectionAll)
+			if test.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if text := err.Error(); strings.Count(text, "\n") != 1 || !strings.Contains(text, test.want) {
+				t.Errorf("want one fault with %q, got: %s", test.want, text)
+			}
+		})
+	}
+}
+
+func TestConfigTellsEveryFaultAtOnce(t *testing.T) {
+	testenv.SetVariables(t, map[string]string{
+		"TIMERD_REDIS_URL": "tcp://x", "TIMERD_NATS_URL": "udp://x", "TIMERD_NAMESPACES": "a:b:c:d,,*x",
+		"TIMERD_RETRY": "x", "TIMERD_SWEEP_INTERVAL": "x", "TIMERD_LEASE": "x", "TIMERD_MAX_PAYLOAD": "x", "TIMERD_KEYSPACE_EVENTS": "x",
+		"TIMERD_SUBJECT_PREFIX": "*", "TIMERD_STREAM": "*", "TIMERD_HTTP_ADDR": "x", "TIMERD_LOG_LEVEL": "x", "TIMERD_LOG_FORMAT": "x",
+		"TIMERD_NATS_CREDS": "/x", "TIMERD_NATS_CA": "/x", "TIMERD_NATS_CERT": "/x", "TIMERD_NATS_KEY": "/x",
+	})
+	_, err := Read(sectionAll)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for entry := range strings.SplitSeq(strings.Join(os.Environ(), "\n"), "\n") {
+		name, _, _ := strings.Cut(entry, "=")
+		if name == "TIMERD_NATS_KEY" || strings.HasPrefix(name, testenv.VariablePrefix) {
+			continue // told together with the certificate
+		}
+		if strings.HasPrefix(name, "TIMERD_") && !strings.Contains(err.Error(), name) {
+			t.Errorf("%s is not named in: %v", name, err)
+		}
+	}
+	if n := strings.Count(err.Error(), "TIMERD_NAMESPACES"); n != 2 {
+		t.Errorf("%d faults of TIMERD_NAMESPACES, want 2: %v", n, err)
+	}
+}
+
+func TestConfigChecksTheURLOfABadMode(t *testing.T) {
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_MODE": "replica", "TIMERD_REDIS_URL": "redis://127.0.0.1/x"})
+	_, err := Read(SectionRedis)
+	if err == nil || !strings.Contains(err.Error(), "TIMERD_REDIS_MODE") || !strings.Contains(err.Error(), "TIMERD_REDIS_URL") {
+		t.Errorf("want both faults, got: %v", err)
+	}
+}
+
+func TestConfigReadsOnlyWhatIsNeeded(t *testing.T) {
+	testenv.SetVariables(t, map[string]string{"TIMERD_LEASE": "never", "TIMERD_NATS_URL": "udp://x"})
+	if _, err := Read(SectionRedis); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever is wrong with a URL, a password in it never shows.
+func TestConfigHidesSecrets(t *testing.T) {
+	const secret = "s3cr3t"
+	redisURLs := []string{
+		"redis://:s3cr3t@127.0.0.1:6379/0", "redis://user:s3cr3t@127.0.0.1:6379/0", "redis://s3cr3t@127.0.0.1:6379/0",
+		"http://user:s3cr3t@127.0.0.1", "redis://user:s3cr3t@127.0.0.1/zero", "redis://user:s3cr3t@127.0.0.1/0?x=1",
+		"redis://user:s3cr3t@127.0.0.1:port/0", "redis//user:s3cr3t@127.0.0.1", "user:s3cr3t@127.0.0.1:6379",
+		"redis:user:s3cr3t@127.0.0.1", "redis://user:12/s3cr3t@127.0.0.1", "redis://user:a/s3cr3t@127.0.0.1",
+		"redis://user:12#s3cr3t@127.0.0.1", "redis://user:12?s3cr3t@127.0.0.1", "redis://us er:s3cr3t@127.0.0.1",
+		"redis://user:%zzs3cr3t@127.0.0.1", "redis://user:s3cr3t@", "redis://:s3cr3t", "://:s3cr3t@x", "redis://127.0.0.1/x?password=s3cr3t",
+		"redis://127.0.0.1/0?master_name=m&password=s3cr3t&db=x", "redis://127.0.0.1/0?master_name=m&username=u&password=s3cr3t",
+		"redis://user:s3cr3t\n@127.0.0.1", "redis://127.0.0.1/?password=a%40s3cr3t", "redis://:@s3cr3t@127.0.0.1/db",
+		"redis://u:s3cr3t@127.0.0.1/0?addr=:s3cr3t@x", "redis://127.0.0.1/0?sentinel_password=s3cr3t", "redis://127.0.0.1/0?foo=s3cr3t",
+		"redis://127.0.0.1/0?foo=x&foo=s3cr3t", "redis://127.0.0.1/0?master_name=m&sentinel_password=s3cr3t", "redis://127.0.0.1/0?disableIdentity=s3cr3t",
+		"redis://127.0.0.1/0?unstable_resp3=s3cr3t", "redis://127.0.0.1/0?Password=s3cr3t&db=1", "redis://127.0.0.1/0?pipeline_pool_size=s3cr3t",
+	}
+	natsURLs := []string{
+		"nats://s3cr3t@127.0.0.1", "nats://user:s3cr3t@127.0.0.1", "s3cr3t@127.0.0.1", "user:s3cr3t@127.0.0.1:4222",
+		"http://s3cr3t@127.0.0.1", "nats://s3cr3t@127.0.0.1:port", "nats://user:s3/s3cr3t@127.0.0.1,nats://x",
+		"nats://a?token=s3cr3t", "http://a?token=s3cr3t", "nats://a,nats://user:s3cr3t@", "wss://u:s3cr3t@a,nats://u:s3cr3t@b", "embedded://u:s3cr3t@127.0.0.1:4222",
+	}
+	try := func(env map[string]string) {
+		env["TIMERD_NAMESPACES"] = "*"
+		env["TIMERD_PASWORD"] = secret // unknown: a warning without its value
+		testenv.SetVariables(t, env)
+		c, err := Read(sectionAll)
+		said := []string{c.Redis.Shown, c.NATS.Shown}
+		said = append(said, c.Warnings...)
+		if err != nil {
+			said = append(said, err.Error())
+		}
+		for _, text := range said {
+			if strings.Contains(text, secret) {
+				t.Errorf("%v: tells the secret: %s", env, text)
+			}
+		}
+	}
+	for _, u := range redisURLs {
+		for _, mode := range []Mode{Standalone, Sentinel, Cluster} {
+			try(map[string]string{"TIMERD_REDIS_URL": u, "TIMERD_REDIS_MODE": string(mode)})
+		}
+	}
+	for _, u := range natsURLs {
+		try(map[string]string{"TIMERD_NATS_URL": u})
+	}
+}
+
+func TestConfigEmbedded(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	for value, listen := range map[string]string{"embedded": "", "embedded://127.0.0.1:4333": "127.0.0.1:4333"} {
+		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": value, "TIMERD_DATA_DIR": dir, "TIMERD_NATS_CREDS": "/x"})
+		c, err := Read(SectionNATS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !c.NATS.Embedded || c.NATS.Listen != listen || c.NATS.DataDir != dir {
+			t.Errorf("%s: %+v", value, c.NATS)
+		}
+		if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "no effect") {
+			t.Errorf("warnings: %v", c.Warnings)
+		}
+	}
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "embedded://4222", "TIMERD_DATA_DIR": dir})
+	if _, err := Read(SectionNATS); err == nil {
+		t.Error("embedded://4222 was accepted")
+	}
+}
+
+func TestUnknownVariables(t *testing.T) {
+	got := unknownVariables([]string{
+		"PATH=/bin", "TIMERDX=1", "TIMERD_NAMESPACES=*", "TIMERD_TEST_ANYTHING=1",
+		"TIMERD_SERVICE_HOST=10.0.0.1", "TIMERD_SERVICE_PORT=8080", "TIMERD_SERVICE_PORT_HTTP=8080", "TIMERD_PORT=tcp://10.0.0.1:8080",
+		"TIMERD_PORT_8080_TCP=tcp://10.0.0.1:8080", "TIMERD_PORT_8080_TCP_ADDR=10.0.0.1", "TIMERD_REDIS_SERVICE_HOST=10.0.0.2",
+		"TIMERD_NAMESPACE=*", "TIMERD_REDISURL=redis://:pw@x", "TIMERD_HTTP_PORT=80", "TIMERD_XYZZY=",
+	})
+	want := []string{
+		"TIMERD_HTTP_PORT is unknown and has no effect; did you mean TIMERD_HTTP_ADDR?",
+		"TIMERD_NAMESPACE is unknown and has no effect; did you mean TIMERD_NAMESPACES?",
+		"TIMERD_REDISURL is unknown and has no effect; did you mean TIMERD_REDIS_URL?",
+		"TIMERD_XYZZY is unknown and has no effect",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

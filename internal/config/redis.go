@@ -1,0 +1,111 @@
+package config
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Mode says how the Redis servers are organised.
+type Mode string
+
+// The modes.
+const (
+	Standalone Mode = "standalone"
+	Sentinel   Mode = "sentinel"
+	Cluster    Mode = "cluster"
+)
+
+// Redis says where Redis is. Exactly the options of its mode are set.
+type Redis struct {
+	Mode       Mode
+	Shown      string                 // the URL without its secrets
+	Standalone *redis.Options         // nil in another mode, as the next two
+	Sentinel   *redis.FailoverOptions // the server is the master that the sentinels name
+	Cluster    *redis.ClusterOptions
+}
+
+// DB returns the number of the database.
+func (c Redis) DB() int {
+	switch c.Mode {
+	case Sentinel:
+		return c.Sentinel.DB
+	case Cluster:
+		return 0
+	default:
+		return c.Standalone.DB
+	}
+}
+
+// errReplicas refuses options of a URL that have clients read from replicas.
+var errReplicas = errors.New("replica_only, read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the master")
+
+func parseRedis(env *environment, f *faults) Redis {
+	c := Redis{Mode: Mode(strings.ToLower(env.Redis.Mode))}
+	var parse func(string) error
+	var want string
+	switch c.Mode {
+	case Standalone, Sentinel, Cluster:
+	default:
+		f.add("REDIS_MODE", env.Redis.Mode, "standalone, sentinel or cluster")
+		c.Mode = Standalone // so that what is wrong with the URL is told too
+	}
+	switch c.Mode {
+	case Standalone:
+		want = "redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path?db=0"
+		parse = func(s string) (err error) { c.Standalone, err = redis.ParseURL(s); return err }
+	case Sentinel:
+		want = "redis://sentinel:26379/db?master_name=name, with &addr=sentinel2:26379 for each further sentinel"
+		parse = func(s string) (err error) {
+			c.Sentinel, err = redis.ParseFailoverURL(s)
+			if err == nil && c.Sentinel.MasterName == "" {
+				err = errors.New("master_name is missing")
+			}
+			if err == nil && (c.Sentinel.ReplicaOnly || c.Sentinel.RouteByLatency || c.Sentinel.RouteRandomly) {
+				err = errReplicas
+			}
+			return err
+		}
+	case Cluster:
+		want = "redis://[user:password@]host:port, with ?addr=host2:port&addr=host3:port for further nodes"
+		parse = func(s string) (err error) {
+			c.Cluster, err = redis.ParseClusterURL(s)
+			if u, fault := url.Parse(s); fault == nil && strings.Trim(u.Path, "/0") != "" {
+				err = fmt.Errorf("database %s: a cluster has only 0", strings.Trim(u.Path, "/"))
+			}
+			if err == nil && (c.Cluster.ReadOnly || c.Cluster.RouteByLatency || c.Cluster.RouteRandomly) {
+				err = errReplicas
+			}
+			return err
+		}
+	}
+	shown, ok := showURL(env.Redis.URL)
+	if err := parse(env.Redis.URL); err != nil || !ok {
+		f.addURL("REDIS_URL", env.Redis.URL, want, err)
+		return c
+	}
+	c.Shown = shown
+	if db := c.DB(); db < 0 {
+		f.addf("REDIS_URL", "database %d: want 0 or more", db)
+	}
+	if secure := c.tls(); secure != nil {
+		secure.MinVersion = max(secure.MinVersion, tls.VersionTLS12)
+	}
+	return c
+}
+
+// tls returns how to encrypt, or nil for not at all.
+func (c Redis) tls() *tls.Config {
+	switch c.Mode {
+	case Sentinel:
+		return c.Sentinel.TLSConfig
+	case Cluster:
+		return c.Cluster.TLSConfig
+	default:
+		return c.Standalone.TLSConfig
+	}
+}

@@ -1,0 +1,93 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/retry"
+)
+
+// Bounds of what the configuration may say.
+const (
+	minSweep = 100 * time.Millisecond
+	maxSweep = time.Minute
+	minLease = time.Second
+	// maxLease keeps the second publication of a firing, by whoever takes over
+	// from a dead timerd, well within JetStream's duplicate window of 2 minutes.
+	maxLease        = 30 * time.Second
+	maxPayloadBound = 512 << 20 // what a Redis string can hold
+)
+
+// Service is what only a running timerd needs.
+type Service struct {
+	Namespaces     keys.Namespaces // the keys to adopt
+	Retry          retry.Policies
+	SweepInterval  time.Duration
+	Lease          time.Duration
+	MaxPayload     int // bytes
+	KeyspaceEvents bool
+	HTTPAddr       string // host:port; "" means that there is no HTTP server
+}
+
+// parseService reads everything but Retry.
+func parseService(env *environment, f *faults) Service {
+	c := Service{
+		SweepInterval: parseDuration("SWEEP_INTERVAL", env.SweepInterval, minSweep, maxSweep, "1s", f),
+		Lease:         parseDuration("LEASE", env.Lease, minLease, maxLease, "10s", f),
+		MaxPayload:    parseMaxPayload(env.MaxPayload, f),
+		HTTPAddr:      parseHTTPAddr(env.HTTPAddr, f),
+	}
+	namespaces, err := keys.ParseNamespaces(env.Namespaces)
+	switch {
+	case env.Namespaces == "":
+		f.addf("NAMESPACES", "is not set: want the keys that are timers, such as app1:trans:notice,shop, or * for every four-part key")
+	case err != nil:
+		f.addAll("NAMESPACES", err)
+	}
+	c.Namespaces = namespaces
+	switch strings.ToLower(env.KeyspaceEvents) {
+	case "on":
+		c.KeyspaceEvents = true
+	case "off":
+	default:
+		f.add("KEYSPACE_EVENTS", env.KeyspaceEvents, "on or off")
+	}
+	return c
+}
+
+func parseRetry(env *environment, f *faults) retry.Policies {
+	policies, err := retry.ParsePolicies(env.Retry)
+	if err != nil {
+		f.addAll("RETRY", err)
+	}
+	return policies
+}
+
+func parseDuration(name, value string, low, high time.Duration, example string, f *faults) time.Duration {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < low || d > high {
+		f.add(name, value, fmt.Sprintf("a duration from %v to %v, such as %s", low, high, example))
+	}
+	return d
+}
+
+func parseMaxPayload(value string, f *faults) int {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > maxPayloadBound {
+		f.add("MAX_PAYLOAD", value, fmt.Sprintf("a number of bytes from 1 to %d, such as 262144", maxPayloadBound))
+	}
+	return n
+}
+
+func parseHTTPAddr(value string, f *faults) string {
+	if strings.EqualFold(value, "off") {
+		return ""
+	}
+	if !IsHostPort(value) {
+		f.add("HTTP_ADDR", value, "host:port, such as 127.0.0.1:8080 or :8080, or off")
+	}
+	return value
+}

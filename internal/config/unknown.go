@@ -1,0 +1,81 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kelseyhightower/envconfig"
+)
+
+// testPrefix begins the variables that steer the project's own tests.
+const testPrefix = prefix + "_TEST_"
+
+// unknownVariables returns a warning for every variable of environ that has timerd's prefix but that nobody reads, with
+// the nearest name that is known. Values are not shown: a misnamed secret is a secret.
+func unknownVariables(environ []string) []string {
+	known := knownVariables()
+	var warnings []string
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, prefix+"_") || strings.HasPrefix(name, testPrefix) ||
+			slices.Contains(known, name) || isServiceLink(name, value) {
+			continue
+		}
+		warning := name + " is unknown and has no effect"
+		if near := nearest(name, known); near != "" {
+			warning += fmt.Sprintf("; did you mean %s?", near)
+		}
+		warnings = append(warnings, warning)
+	}
+	slices.Sort(warnings)
+	return warnings
+}
+
+func knownVariables() []string {
+	var b strings.Builder
+	if err := envconfig.Usagef(prefix, &environment{}, &b, "{{range .}}{{usage_key .}} {{end}}"); err != nil {
+		return nil // cannot happen: the template is constant
+	}
+	return strings.Fields(b.String())
+}
+
+// isServiceLink tells whether a variable is an address that Kubernetes puts into the environment of every pod, for a
+// Service that is named timerd or timerd-something.
+func isServiceLink(name, value string) bool {
+	link := regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$`)
+	return link.MatchString(name) ||
+		strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
+}
+
+// nearest returns the known name that the fewest edits make of name, or "" if fewer than half of it would stay.
+func nearest(name string, known []string) string {
+	best, bestEdits := "", max(2, (len(name)-len(prefix))/2)+1
+	for _, candidate := range known {
+		if n := edits(name, candidate); n < bestEdits {
+			best, bestEdits = candidate, n
+		}
+	}
+	return best
+}
+
+// edits is the Levenshtein distance.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

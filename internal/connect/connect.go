@@ -1,0 +1,105 @@
+// Package connect makes timerd's connections to Redis and NATS. It is the one place that says how: names,
+// dialers, pools, reconnects, and how long servers that are away are tried.
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/config"
+)
+
+// attemptTimeout bounds one try.
+const attemptTimeout = 5 * time.Second
+
+// Connector makes first connections. The zero value of Patience is for commands: a server that is away is
+// an error at once.
+type Connector struct {
+	Logger   *slog.Logger
+	Patience time.Duration // how long servers that are away are tried; 0: once
+}
+
+// Redis connects to Redis and returns once the server answers. The caller closes the client. Refused
+// credentials are an error at once, see [RedisRefused].
+func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.UniversalClient, error) {
+	rdb := NewRedisClient(conf)
+	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(ctx context.Context) error {
+		return rdb.Ping(ctx).Err()
+	})
+	if redis.HasErrorPrefix(err, noCluster) {
+		err = fmt.Errorf("%w; set TIMERD_REDIS_MODE=standalone, or sentinel", err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, rdb.Close())
+	}
+	return rdb, nil
+}
+
+// JetStream connects to NATS and returns once JetStream answers. Further options, such as
+// nats.InProcessServer, come last. The caller closes the connection.
+func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nats.Option) (jetstream.JetStream, error) {
+	nc, err := c.NATS(ctx, conf, extra...)
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err == nil {
+		err = c.persist(ctx, "JetStream at "+conf.Shown, NATSRefused, func(ctx context.Context) error {
+			_, err := js.AccountInfo(ctx)
+			return err
+		})
+	}
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return js, nil
+}
+
+// NATS connects to NATS, with or without JetStream. The caller closes the connection. Refused credentials
+// are an error at once, see [NATSRefused].
+func (c Connector) NATS(ctx context.Context, conf config.NATS, extra ...nats.Option) (nc *nats.Conn, err error) {
+	options := append(NATSOptions(), credentials(conf)...)
+	options = append(append(options, logTo(c.Logger)...), extra...)
+	err = c.persist(ctx, "NATS at "+conf.Shown, NATSRefused, func(context.Context) error {
+		nc, err = nats.Connect(conf.URL, options...)
+		return err
+	})
+	return nc, err
+}
+
+// persist tries until it works, the server refuses, the patience is over or ctx ends.
+func (c Connector) persist(ctx context.Context, server string, refused func(error) bool, try func(context.Context) error) error {
+	deadline := time.Now().Add(c.Patience)
+	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second}, Logger: c.Logger}
+	for {
+		within, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err := try(within)
+		cancel()
+		left := time.Until(deadline)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case refused(err):
+			return fmt.Errorf("%s refuses the connection: %w", server, err)
+		case c.Patience == 0:
+			return fmt.Errorf("%s does not answer: %w", server, err)
+		case left <= 0:
+			return fmt.Errorf("%s did not answer for %v: %w", server, c.Patience, err)
+		}
+		delay := pace.Fail("server is away, trying again", err, "server", server)
+		if !backoff.Sleep(ctx, min(delay, left)) {
+			return context.Cause(ctx)
+		}
+	}
+}

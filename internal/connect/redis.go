@@ -1,0 +1,69 @@
+package connect
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/rawconn"
+)
+
+// poolSize is how many connections there are at most unless the URL says otherwise:
+// twice as many as the retry consumer uses at a time, so that no claim waits for one.
+const poolSize = 64
+
+// NewRedisClient returns a client that connects when it is first used. Contexts bound
+// its commands, besides the timeouts of the URL. The caller closes it.
+func NewRedisClient(conf config.Redis) redis.UniversalClient {
+	switch conf.Mode {
+	case config.Sentinel:
+		o := *conf.Sentinel
+		o.ContextTimeoutEnabled = true
+		o.Dialer, o.PoolSize = dialRedis(o.DialTimeout, o.TLSConfig), cmp.Or(o.PoolSize, poolSize)
+		return redis.NewFailoverClient(&o)
+	case config.Cluster:
+		o := *conf.Cluster
+		o.ContextTimeoutEnabled = true
+		// go-redis repeats a pipeline as a whole if its first command is refused: a
+		// claim would lose what it had claimed. The schedule tries again by itself.
+		o.MaxRetries = -1
+		o.PoolSize = cmp.Or(o.PoolSize, poolSize)
+		return redis.NewClusterClient(&o)
+	default:
+		o := *conf.Standalone
+		o.ContextTimeoutEnabled = true
+		o.Dialer, o.PoolSize = dialRedis(o.DialTimeout, o.TLSConfig), cmp.Or(o.PoolSize, poolSize)
+		return redis.NewClient(&o)
+	}
+}
+
+// dialRedis returns go-redis's own dialer, with connections that cost less. They are not checked before each command,
+// which would cost more again: where the server has closed one, go-redis repeats the command on another.
+func dialRedis(timeout time.Duration, secure *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	dial := redis.NewDialer(&redis.Options{DialTimeout: cmp.Or(timeout, 5*time.Second), TLSConfig: secure})
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return rawconn.Wrap(c), nil
+	}
+}
+
+// noCluster begins what a server says that is no node of a cluster.
+const noCluster = "This instance has cluster support disabled"
+
+// RedisRefused tells whether trying again is of no use: the server answers and does not want us.
+func RedisRefused(err error) bool {
+	return redis.IsAuthError(err) || redis.IsPermissionError(err) || slices.ContainsFunc([]string{
+		"DENIED ", // protected mode
+		noCluster,
+		"invalid DB index", "DB index is out of range", "SELECT is not allowed",
+	}, func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
+}

@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Names of the checks before those of the servers themselves.
+const (
+	checkConfiguration = "configuration"
+	checkRedis         = "redis"
+	checkNATS          = "nats"
+)
+
+// CheckAll reads the configuration and makes every check that its valid sections allow. valid tells
+// whether all of them are. ctx bounds all checks together.
+func CheckAll(ctx context.Context) (findings []Finding, valid bool) {
+	findings, broken, c := checkConfig()
+	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
+	if broken&config.SectionRedis == 0 {
+		findings = append(findings, checkEachRedis(ctx, conn, c)...)
+	}
+	if broken&config.SectionNATS == 0 {
+		findings = append(findings, checkTheNATS(ctx, conn, c)...)
+	}
+	return findings, broken == 0
+}
+
+// checkConfig reads the configuration section by section, so that a fault in
+// one does not hide what can be said about the others.
+func checkConfig() (r report, broken config.Section, all config.Config) {
+	add := func(f Finding) {
+		if !slices.Contains(r, f) {
+			r = append(r, f)
+		}
+	}
+	for _, s := range []config.Section{config.SectionLog, config.SectionRedis, config.SectionNATS, config.SectionService} {
+		c, err := config.Read(s)
+		if faults, ok := errors.AsType[*config.Error](err); ok {
+			broken |= s
+			for _, fault := range faults.Faults {
+				add(Finding{Fail, checkConfiguration, fault.Error(), "correct the variable; timerd serve --help explains each one"})
+			}
+		}
+		for _, warning := range c.Warnings {
+			add(Finding{Warn, checkConfiguration, warning, "rename the variable or unset it"})
+		}
+		switch s {
+		case config.SectionRedis:
+			all.Redis = c.Redis
+		case config.SectionNATS:
+			all.NATS = c.NATS
+		case config.SectionService:
+			all.Service = c.Service
+		}
+	}
+	if all.Service.MaxPayload <= 0 {
+		all.Service.MaxPayload = schedule.DefaultMaxPayload
+	}
+	if len(r) == 0 {
+		r.ok(checkConfiguration, "valid")
+	}
+	return r, broken, all
+}
+
+// checkEachRedis connects to Redis and checks each of its servers.
+func checkEachRedis(ctx context.Context, conn connect.Connector, c config.Config) (r report) {
+	rdb, err := conn.Redis(ctx, c.Redis)
+	if err != nil {
+		fix := "start Redis, or correct TIMERD_REDIS_URL"
+		if connect.RedisRefused(err) {
+			fix = "correct the user, the password or the database in TIMERD_REDIS_URL"
+		}
+		r.fail(checkRedis, fix, "%v", err)
+		return r
+	}
+	defer func() { _ = rdb.Close() }() // nothing is pending on it
+	r.ok(checkRedis, "%s", c.Redis.Shown)
+	nodes, err := schedule.New(rdb, c.Service.MaxPayload).Nodes(ctx)
+	if len(nodes) == 0 {
+		r.fail(checkRedis, "let CLUSTER NODES show what is wrong with the cluster", "%v", err)
+	}
+	for _, node := range nodes {
+		d := NewRedis(node)
+		d.DB, d.Namespaces = c.Redis.DB(), c.Service.Namespaces
+		d.MaxPayload, d.Events = c.Service.MaxPayload, c.Service.KeyspaceEvents
+		for _, f := range d.Check(ctx) {
+			if node.Name() != "" {
+				f.Text = node.Name() + ": " + f.Text
+			}
+			r = append(r, f)
+		}
+	}
+	return r
+}
+
+// checkTheNATS connects to NATS and checks it.
+func checkTheNATS(ctx context.Context, conn connect.Connector, c config.Config) (r report) {
+	target := c.NATS.FromOutside()
+	nc, err := conn.NATS(ctx, target)
+	switch {
+	case err != nil && c.NATS.Embedded:
+		r.warn(checkNATS, "start timerd, then run this again", "embedded; it cannot be checked, because no timerd runs it now at %s", target.Shown)
+		return r
+	case err != nil && connect.NATSRefused(err):
+		r.fail(checkNATS, "correct the credentials in TIMERD_NATS_URL or TIMERD_NATS_CREDS, _CERT and _KEY", "%v", err)
+		return r
+	case err != nil:
+		r.fail(checkNATS, "start nats-server, or correct TIMERD_NATS_URL", "%v", err)
+		return r
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		r.fail(checkNATS, "correct TIMERD_NATS_URL", "%v", err)
+		return r
+	}
+	r.ok(checkNATS, "%s", target.Shown)
+	return append(r, NewNATS(js, c.Streams(), c.Service.MaxPayload).Check(ctx)...)
+}

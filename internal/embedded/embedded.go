@@ -1,0 +1,121 @@
+// Package embedded runs the NATS server of TIMERD_NATS_URL=embedded, which keeps its streams in TIMERD_DATA_DIR.
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/natsserver"
+)
+
+const (
+	// readyTimeout is how long it may take to open its streams. A large stream whose index was lost is read as a whole.
+	readyTimeout = 30 * time.Second
+	// syncInterval is how much a power cut may lose of what was acknowledged; the same as of Redis with appendfsync
+	// everysec. The server's own default is 2 minutes. Syncing each message would bound the rate by the disk, and
+	// timers are no safer than Redis keeps them.
+	syncInterval = time.Second
+	// maxPayloadBound is the server's own bound on max_payload.
+	maxPayloadBound = 64 << 20
+)
+
+// Server is a running server. A connection reaches it by nats.InProcessServer, whether it listens or not.
+type Server struct {
+	*server.Server
+	lock *os.File
+}
+
+// Start starts a server with its streams in conf.DataDir, which no other process may use meanwhile. An address that the
+// configuration names must be free. The default address may be taken: then a warning is logged, and only this process
+// reaches the server. maxPayload is that of a timer, in bytes.
+func Start(ctx context.Context, conf config.NATS, maxPayload int, log *slog.Logger) (*Server, error) {
+	lock, err := lockDir(conf.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := start(ctx, conf, maxPayload, log)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &Server{ns, lock}, nil
+}
+
+func start(ctx context.Context, conf config.NATS, maxPayload int, log *slog.Logger) (*server.Server, error) {
+	o := &server.Options{
+		ServerName:             "timerd",
+		DontListen:             true,
+		NoSigs:                 true,
+		JetStream:              true,
+		StoreDir:               conf.DataDir,
+		SyncInterval:           syncInterval,
+		DisableJetStreamBanner: true,
+		// Room for the payload in base64 and the rest of the event.
+		MaxPayload: int32(min(max(server.MAX_PAYLOAD_SIZE, 2*maxPayload), maxPayloadBound)),
+	}
+	if err := listen(o, conf, log); err != nil {
+		return nil, err
+	}
+	ns, err := natsserver.Start(ctx, o, func(level slog.Level, text string) {
+		log.Log(context.Background(), level, text, "source", "nats-server") //nolint:sloglint // the server's own text
+	}, log.Enabled(ctx, slog.LevelDebug), readyTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("embedded NATS server in %s: %w", conf.DataDir, err)
+	}
+	return ns, nil
+}
+
+// listen has the server listen on an address, if it is free.
+func listen(o *server.Options, conf config.NATS, log *slog.Logger) error {
+	address := conf.ListenAddr()
+	l, err := net.Listen("tcp", address)
+	if err != nil && conf.Listen == "" {
+		log.Warn("the embedded NATS server does not listen, so no consumer can connect to it; "+
+			"name a free address with TIMERD_NATS_URL=embedded://host:port", "address", address, "err", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("embedded NATS server: TIMERD_NATS_URL=embedded://%s: %w", address, err)
+	}
+	bound, ok := l.Addr().(*net.TCPAddr)
+	if err := l.Close(); err != nil || !ok {
+		return fmt.Errorf("embedded NATS server: free %v again: %w", l.Addr(), err)
+	}
+	o.DontListen, o.Host, o.Port = false, bound.IP.String(), bound.Port
+	return nil
+}
+
+// Stop shuts the server down and returns once its files are closed.
+func (s *Server) Stop() error {
+	natsserver.Stop(s.Server)
+	return s.lock.Close()
+}
+
+// lockDir makes a directory where there is none and locks it for this process: two servers on the same files would
+// destroy them. Closing the file unlocks it, and so does the end of the process.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("TIMERD_DATA_DIR: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "timerd.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("TIMERD_DATA_DIR: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = errors.New("another timerd uses it; give each one a directory of its own")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("TIMERD_DATA_DIR=%s: %w", dir, err), f.Close())
+	}
+	return f, nil
+}

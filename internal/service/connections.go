@@ -1,0 +1,107 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/embedded"
+)
+
+// closeTimeout bounds the end of the connections.
+const closeTimeout = 2 * time.Second
+
+// connections are what the service stands on.
+type connections struct {
+	rdb      redis.UniversalClient
+	js       jetstream.JetStream
+	embedded *embedded.Server // nil if NATS is elsewhere
+}
+
+// startPatience is how long servers that are away at the start are tried.
+const startPatience = 30 * time.Second
+
+// open connects to Redis and NATS at the same time, so that the patience with both
+// is no longer than with one. An error of one ends the wait for the other.
+func open(ctx context.Context, c config.Config, log *slog.Logger) (*connections, error) {
+	conn := connect.Connector{Logger: log, Patience: startPatience}
+	conns := &connections{}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		if conns.rdb, err = conn.Redis(ctx, c.Redis); err != nil {
+			return err
+		}
+		return checkMode(ctx, conns.rdb, c.Redis.Mode)
+	})
+	group.Go(func() error { return conns.openNATS(ctx, conn, c) })
+	if err := group.Wait(); err != nil {
+		return nil, errors.Join(err, conns.close())
+	}
+	return conns, nil
+}
+
+// openNATS connects to NATS, or starts the embedded server and connects to that.
+func (s *connections) openNATS(ctx context.Context, conn connect.Connector, c config.Config) (err error) {
+	var options []nats.Option
+	if c.NATS.Embedded {
+		if s.embedded, err = embedded.Start(ctx, c.NATS, c.Service.MaxPayload, conn.Logger); err != nil {
+			return err
+		}
+		options = append(options, nats.InProcessServer(s.embedded))
+	}
+	s.js, err = conn.JetStream(ctx, c.NATS, options...)
+	return err
+}
+
+// run keeps the connections open until ctx ends.
+func (s *connections) run(ctx context.Context) error {
+	<-ctx.Done()
+	return s.close()
+}
+
+// close ends what was opened: NATS first, then Redis. A NATS that is away is no
+// error: what it has not acknowledged is not settled.
+func (s *connections) close() error {
+	var errs []error
+	if s.js != nil {
+		nc := s.js.Conn()
+		err := nc.FlushTimeout(closeTimeout)
+		nc.Close()
+		if !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrConnectionReconnecting) && !errors.Is(err, nats.ErrTimeout) {
+			errs = append(errs, err)
+		}
+	}
+	if s.embedded != nil {
+		errs = append(errs, s.embedded.Stop())
+	}
+	if s.rdb != nil {
+		errs = append(errs, s.rdb.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// checkMode returns an error if the server is a node of a Redis Cluster though the mode is another, so that most keys
+// would be out of reach. That a cluster client has no cluster, it says itself.
+func checkMode(ctx context.Context, rdb redis.UniversalClient, mode config.Mode) error {
+	if mode == config.Cluster {
+		return nil
+	}
+	info, err := rdb.Info(ctx, "cluster").Result()
+	if err != nil {
+		return fmt.Errorf("ask Redis whether it is a cluster: %w", err)
+	}
+	if strings.Contains(info, "cluster_enabled:1") {
+		return fmt.Errorf("this Redis is part of a Redis Cluster: set TIMERD_REDIS_MODE=cluster, not %s", mode)
+	}
+	return nil
+}

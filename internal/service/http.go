@@ -1,0 +1,111 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// httpGrace is how long requests under way may take when the server stops.
+const httpGrace = time.Second
+
+// newHTTPHandler returns /healthz, /readyz and /metrics.
+//
+//   - /healthz is 200 as long as the process answers: restart it when it is not.
+//   - /readyz is 200 only while every check passes; its lines name each check and
+//     what is wrong.
+//   - /metrics is what the registry holds, for Prometheus.
+func newHTTPHandler(ready *readiness, registry *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		writeText(w, http.StatusOK, "ok\n")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		all, ok := ready.state()
+		status := http.StatusOK
+		if !ok {
+			status = http.StatusServiceUnavailable
+		}
+		var b strings.Builder
+		for _, c := range all {
+			said := "ok"
+			if c.err != nil {
+				said = "failed: " + strings.ReplaceAll(c.err.Error(), "\n", "; ")
+			}
+			fmt.Fprintf(&b, "%s: %s\n", c.name, said)
+		}
+		writeText(w, status, b.String())
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	return mux
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // whoever asked is gone
+}
+
+// listenHTTP listens on an address. It returns nil for none.
+func listenHTTP(ctx context.Context, addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("TIMERD_HTTP_ADDR: %w; choose another address, or off", err)
+	}
+	return l, nil
+}
+
+// httpAddr returns where l listens, for the log.
+func httpAddr(l net.Listener) string {
+	if l == nil {
+		return "off"
+	}
+	return l.Addr().String()
+}
+
+// serveHTTP answers on l until ctx ends, and then gives the requests under way
+// httpGrace to finish. It closes l. Without an l it waits for the end of ctx.
+func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
+	if l == nil {
+		<-ctx.Done()
+		return nil
+	}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("HTTP server on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpGrace)
+	defer cancel()
+	err := server.Shutdown(within)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = server.Close()
+	}
+	if stopped := <-served; !errors.Is(stopped, http.ErrServerClosed) {
+		err = errors.Join(err, stopped)
+	}
+	return err
+}

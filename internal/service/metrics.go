@@ -1,0 +1,148 @@
+package service
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/retry"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// metrics is how a user sees that the guarantees hold.
+type metrics struct {
+	fired       *prometheus.CounterVec
+	lateness    prometheus.Histogram
+	without     *prometheus.CounterVec
+	duplicates  prometheus.Counter
+	failures    *prometheus.CounterVec
+	settled     prometheus.Counter
+	released    prometheus.Counter
+	adopted     prometheus.Counter
+	rescheduled prometheus.Counter
+	cancelled   prometheus.Counter
+	refused     prometheus.Counter
+	retries     prometheus.Counter
+	repeated    prometheus.Counter
+	dead        *prometheus.CounterVec
+	gaps        *prometheus.CounterVec
+	audits      *prometheus.CounterVec
+	auditTime   prometheus.Histogram
+	pending     prometheus.Gauge
+	firing      prometheus.Gauge
+	complete    prometheus.Gauge
+}
+
+// newMetrics registers timerd's metrics. inFlight is asked at each scrape.
+func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
+	counter := func(name, help string) prometheus.Counter {
+		return registered.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	counters := func(name, help, label string) *prometheus.CounterVec {
+		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return registered.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return registered.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	}
+	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "inflight_firings", Help: "Firings claimed by this process and not yet settled."},
+		func() float64 { return float64(inFlight()) })
+	m := &metrics{
+		fired: counters("fired_total", "Events published and acknowledged by JetStream, by what made them fire.", "trigger"),
+		lateness: histogram("lateness_seconds", "How long after its due time an event was published.",
+			[]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600}),
+		without:     counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
+		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
+		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
+		settled:     counter("settled_total", "Firings taken out of the schedule after their acknowledgement."),
+		released:    counter("released_total", "Claims given back because the event could not be published in time."),
+		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
+		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
+		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
+		refused:     counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
+		retries:     counter("retries_total", "Timers set again because a consumer asked for it."),
+		repeated:    counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
+		dead:        counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
+		gaps:        counters("gaps_total", "Times in which keyspace events may have been missed, by reason; each is followed by an audit.", "reason"),
+		audits:      counters("audits_total", "Audits of all keys and timers, by reason.", "reason"),
+		auditTime:   histogram("audit_seconds", "How long an audit took.", prometheus.ExponentialBuckets(.001, 4, 10)),
+		pending:     gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
+		firing:      gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
+		complete:    gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
+	}
+	m.startAtZero()
+	return m
+}
+
+// startAtZero makes the counters with known labels show before they count: rate()
+// does not see the first increment of a counter that was not there.
+func (m *metrics) startAtZero() {
+	for _, trigger := range []schedule.Trigger{schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim} {
+		m.fired.WithLabelValues(string(trigger))
+	}
+	for _, class := range []notify.Failure{
+		notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
+		notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge,
+	} {
+		m.failures.WithLabelValues(string(class))
+	}
+	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
+		m.dead.WithLabelValues(string(class))
+	}
+}
+
+// observePublisher feeds what the publisher does into the metrics.
+func (m *metrics) observePublisher(p *notify.Publisher) {
+	p.OnFired = func(f *schedule.Firing, lateness time.Duration, duplicate bool) {
+		m.fired.WithLabelValues(string(f.Trigger)).Inc()
+		m.lateness.Observe(lateness.Seconds())
+		switch f.Status {
+		case schedule.PayloadMissing:
+			m.without.WithLabelValues("missing").Inc()
+		case schedule.PayloadTooLarge:
+			m.without.WithLabelValues("toolarge").Inc()
+		}
+		if duplicate {
+			m.duplicates.Inc()
+		}
+	}
+	p.OnFailed = func(class notify.Failure) { m.failures.WithLabelValues(string(class)).Inc() }
+	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
+	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
+}
+
+// observeRetries feeds what the retry consumer does into the metrics.
+func (m *metrics) observeRetries(c *retry.Consumer) {
+	c.OnRetried = m.retries.Inc
+	c.OnIgnored = m.repeated.Inc
+	c.OnBuried = func(class retry.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() }
+}
+
+// observed counts what hints or an audit brought.
+func (m *metrics) observed(seen schedule.Observed) {
+	m.adopted.Add(float64(seen.Adopted))
+	m.rescheduled.Add(float64(seen.Rescheduled))
+	m.cancelled.Add(float64(seen.Cancelled))
+}
+
+// audited counts an audit.
+func (m *metrics) audited(reason string, seen schedule.Observed, took time.Duration) {
+	m.audits.WithLabelValues(reason).Inc()
+	m.auditTime.Observe(took.Seconds())
+	m.observed(seen)
+}
+
+// setComplete notes whether the events that adoption needs arrive.
+func (m *metrics) setComplete(complete bool) {
+	m.complete.Set(0)
+	if complete {
+		m.complete.Set(1)
+	}
+}

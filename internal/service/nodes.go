@@ -1,0 +1,241 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/listener"
+	"github.com/timerd-io/timerd/reconciler"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// watchInterval is how often a cluster is asked for its masters and their slots.
+const watchInterval = time.Second
+
+// followTimeout bounds one look at them.
+const followTimeout = 5 * time.Second
+
+// nodes serves the nodes of the schedule. Those of a cluster come and go as the cluster changes.
+type nodes struct {
+	config    config.Service
+	log       *slog.Logger
+	metrics   *metrics
+	publisher reconciler.Publisher
+	schedule  *schedule.Schedule
+	db        int
+	instance  string
+
+	mu      sync.Mutex
+	served  map[*schedule.Node]*servedNode
+	problem error // why the nodes are not known, or not all as they are
+}
+
+// servedNode is what serves one node.
+type servedNode struct {
+	rec    *reconciler.Reconciler
+	events *listener.Listener // nil if there is none
+	stop   func()             // ends it and waits for that
+
+	pending, firing int64 // as counted last; guarded by nodes.mu
+	incomplete      bool  // events that adoption needs stay away; guarded by nodes.mu
+}
+
+// newServed returns what is to serve a node.
+func (s *nodes) newServed(node *schedule.Node) *servedNode {
+	log := s.log
+	if node.Name() != "" {
+		log = log.With("redis", node.Name())
+	}
+	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.instance)
+	n := &servedNode{rec: rec}
+	rec.Logger = log
+	rec.SweepInterval = s.config.SweepInterval
+	rec.Lease = s.config.Lease
+	rec.OnAudit = s.metrics.audited
+	rec.OnCounts = func(pending, firing int64) {
+		s.update(func() { n.pending, n.firing = pending, firing })
+	}
+	rec.OnClaimed = func(claimed schedule.ClaimResult) {
+		s.metrics.rescheduled.Add(float64(claimed.Rescheduled))
+		s.metrics.cancelled.Add(float64(claimed.Cancelled))
+	}
+	if !s.config.KeyspaceEvents {
+		n.incomplete = true
+		rec.SetComplete(false)
+		return n
+	}
+	events := listener.New(node.Server(), node, s.db, s.config.Namespaces, s.instance)
+	n.events = events
+	events.Logger = log
+	events.OnObserved = func(seen schedule.Observed) {
+		s.metrics.observed(seen)
+		rec.WakeFor(seen)
+	}
+	events.OnWake = rec.Wake
+	events.Busy = rec.Busy
+	events.OnGap = func(reason string) {
+		s.metrics.gaps.WithLabelValues(reason).Inc()
+		rec.Gap(reason)
+	}
+	events.OnComplete = func(complete bool) {
+		s.update(func() { n.incomplete = !complete })
+		rec.SetComplete(complete)
+	}
+	events.OnRefused = func(key string, err error) {
+		s.metrics.refused.Inc()
+		log.Warn("not a timer", "key", keys.Abbreviate(key), "err", err)
+	}
+	return n
+}
+
+// update changes what is known of the nodes and shows it.
+func (s *nodes) update(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	var pending, firing int64
+	complete := true
+	for _, n := range s.served {
+		pending += n.pending
+		firing += n.firing
+		complete = complete && !n.incomplete
+	}
+	s.metrics.pending.Set(float64(pending))
+	s.metrics.firing.Set(float64(firing))
+	s.metrics.setComplete(complete)
+}
+
+// start serves a node until it is stopped or ctx ends.
+func (s *nodes) start(ctx context.Context, node *schedule.Node, n *servedNode) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	n.stop = func() {
+		cancel()
+		wg.Wait()
+	}
+	s.update(func() { s.served[node] = n })
+	wg.Go(func() { n.rec.Run(ctx) })
+	if n.events != nil {
+		wg.Go(func() { n.events.Run(ctx) })
+	}
+}
+
+// run serves until ctx ends.
+func (s *nodes) run(ctx context.Context) {
+	defer func() {
+		for _, n := range s.list() {
+			n.stop()
+		}
+	}()
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		err := s.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.mu.Lock()
+		if err != nil && s.problem == nil {
+			s.log.Warn("cannot tell which servers have the schedule; trying again", "err", err)
+		}
+		s.problem = err
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// follow serves the nodes that there are by now, and no others. Those that it starts run until ctx ends.
+func (s *nodes) follow(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	found, err := s.schedule.Nodes(asking)
+	if len(found) == 0 {
+		return err
+	}
+	gone := s.list()
+	for _, node := range found {
+		n, ok := gone[node]
+		delete(gone, node)
+		came := node.TakeNew()
+		switch {
+		case !ok:
+			if node.Name() != "" {
+				s.log.Info("serving a master of the cluster", "redis", node.Name(), "slots", came)
+			}
+			s.start(ctx, node, s.newServed(node))
+		case came > 0:
+			s.log.Info("slots have come from another master", "redis", node.Name(), "slots", came)
+			n.rec.TookOver()
+		}
+	}
+	for node, n := range gone {
+		s.log.Info("no longer a master with slots", "redis", node.Name())
+		s.update(func() { delete(s.served, node) })
+		n.stop()
+	}
+	return err
+}
+
+// list returns what serves the nodes.
+func (s *nodes) list() map[*schedule.Node]*servedNode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.served)
+}
+
+// wake passes on that a timer is due, to the node that has it.
+func (s *nodes) wake(key keys.Key, due schedule.Millis) {
+	p := s.schedule.Partition(key.String())
+	for _, n := range s.list() {
+		n.rec.Wake(p, due)
+	}
+}
+
+// check asks every server whether it works.
+func (s *nodes) check(ctx context.Context) error {
+	s.mu.Lock()
+	problem := s.problem
+	s.mu.Unlock()
+	served := s.list()
+	if len(served) == 0 && problem == nil {
+		return errors.New("the servers of the schedule are not known yet")
+	}
+	errs := []error{problem}
+	for node := range served {
+		errs = append(errs, about(node, node.Check(ctx)))
+	}
+	return errors.Join(errs...)
+}
+
+// hears tells whether keyspace events of every server flow.
+func (s *nodes) hears(context.Context) error {
+	var errs []error
+	for node, n := range s.list() {
+		if n.events != nil {
+			errs = append(errs, about(node, n.events.Healthy()))
+		}
+	}
+	if len(errs) == 0 {
+		return errors.New("not subscribed yet")
+	}
+	return errors.Join(errs...)
+}
+
+// about adds the server to an error where there are several.
+func about(node *schedule.Node, err error) error {
+	if err == nil || node.Name() == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", node.Name(), err)
+}

@@ -1,0 +1,116 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+)
+
+// How often readiness is checked, and how long a check may take. Together they
+// bound how long a failure or a recovery goes unnoticed.
+const (
+	checkInterval = time.Second
+	checkTimeout  = 2 * time.Second
+	// recheckInterval is how often a check that fails is run.
+	recheckInterval = 100 * time.Millisecond
+	// checkStale is the age from which on a result counts no more: the check hangs, which is no good sign.
+	checkStale = checkInterval + checkTimeout + time.Second
+	// startGrace is how long a part may take to get going before that is logged.
+	startGrace = 5 * time.Second
+)
+
+// errUnchecked is a check's result until it has run.
+var errUnchecked = errors.New("not checked yet")
+
+// readiness runs named checks over and over and remembers what each said last, so that asking it costs nothing and
+// blocks on nothing. Its methods may be called concurrently once run was called.
+type readiness struct {
+	log    *slog.Logger
+	checks []*check
+
+	mu sync.Mutex // guards what the checks said
+}
+
+// check asks whether one part of timerd works.
+type check struct {
+	name string
+	// ask returns nil, or what is wrong in words for an operator, and ends when its context does.
+	ask func(context.Context) error
+
+	err   error // what it said last
+	at    time.Time
+	grace time.Time // until when a failure is not worth a line
+	told  bool      // err was logged
+}
+
+// add adds a check. Call it before run.
+func (r *readiness) add(name string, ask func(context.Context) error) {
+	now := time.Now()
+	r.checks = append(r.checks, &check{name: name, ask: ask, err: errUnchecked, at: now, grace: now.Add(startGrace)})
+}
+
+// run runs the checks until ctx ends. It logs each failure and each recovery
+// once, and nothing of the first moments after add.
+func (r *readiness) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, c := range r.checks {
+		wg.Go(func() { r.repeat(ctx, c) })
+	}
+	wg.Wait()
+}
+
+func (r *readiness) repeat(ctx context.Context, c *check) {
+	for {
+		within, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := c.ask(within)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		r.note(c, err)
+		wait := checkInterval
+		if err != nil {
+			wait = recheckInterval
+		}
+		if !backoff.Sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+func (r *readiness) note(c *check, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	switch {
+	case err != nil && !c.told && now.After(c.grace):
+		r.log.Warn("not ready", "check", c.name, "err", err)
+		c.told = true
+	case err == nil && c.told:
+		r.log.Info("ready again", "check", c.name)
+		c.told = false
+	case err == nil:
+		c.grace = now
+	}
+	c.err, c.at = err, now
+}
+
+// state returns the checks with what each said last, in the order they were added, and whether all is well.
+func (r *readiness) state() ([]check, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all, ready := make([]check, len(r.checks)), true
+	for i, c := range r.checks {
+		all[i] = *c
+		if age := time.Since(c.at); age > checkStale {
+			all[i].err = fmt.Errorf("the check has not answered for %v", age.Round(time.Second))
+		}
+		ready = ready && all[i].err == nil
+	}
+	return all, ready
+}

@@ -1,0 +1,145 @@
+// Package service is the running timerd: what `timerd serve` and `timerd dev` run. It wires the listener, the
+// reconciler, the publisher and the retry consumer to each other, which do not know of one another, answers
+// over HTTP, and stops it all in order.
+package service
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/retry"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Service runs timerd once.
+type Service struct {
+	Config  config.Config // of every section
+	Version string        // for the log
+	Logger  *slog.Logger
+}
+
+// Run runs timerd until ctx ends. A taken HTTP address is an error before anything else is tried. Its error
+// wraps context.Canceled if ctx ended before timerd was running, and is nil after an orderly stop.
+func (s Service) Run(ctx context.Context) error {
+	l, err := listenHTTP(ctx, s.Config.Service.HTTPAddr)
+	if err != nil {
+		return err
+	}
+	return s.RunOn(ctx, l)
+}
+
+// RunOn is Run with an HTTP server that answers on l, which may be nil for none. It closes l.
+//
+// In a cluster there is a listener and a reconciler for each master.
+//
+//	                 hints                     wake, gap
+//	Redis ── events ──────▶ listener ─────────────────────────▶ reconciler
+//	  ▲  ▲                     │ observe                  claim │    ▲ wait
+//	  │  └─────────────────────┴──────── schedule ◀─────────────┘    │
+//	  │                                      ▲                       ▼ firings
+//	  ├── trigger keys, index                └──── settle ─────── publisher ──▶ NATS
+//	  │                                                                          │
+//	  └─────────── set again ──────────── retry consumer ◀────── requests ───────┘
+func (s Service) RunOn(ctx context.Context, l net.Listener) error {
+	began := time.Now()
+	if l != nil {
+		defer func() { _ = l.Close() }() // its server has, once it runs
+	}
+	conns, err := open(ctx, s.Config, s.Logger)
+	if err != nil {
+		return err
+	}
+	steps, err := s.wire(ctx, conns, l, began)
+	if err != nil {
+		return errors.Join(err, conns.close())
+	}
+	err = runAll(ctx, s.Logger, stopWithin, steps...)
+	s.Logger.Info("timerd has stopped")
+	return err
+}
+
+// wire builds the parts of the service and says in which order they stop: first what brings new work, so
+// that nothing more is claimed; then the publisher, which finishes and settles what it has; then the HTTP
+// server, and the connections last.
+func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, began time.Time) ([]step, error) {
+	c, log := s.Config, s.Logger
+	ensureStreams := func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, c.Streams()) }
+	if err := ensureStreams(ctx); err != nil {
+		return nil, err
+	}
+	sched := schedule.New(conns.rdb, c.Service.MaxPayload)
+	if err := sched.Load(ctx); err != nil {
+		return nil, err
+	}
+
+	publisher := notify.NewPublisher(conns.js.Conn(), conns.js, sched)
+	publisher.Streams = c.Streams()
+	publisher.MaxAttempts = func(k keys.Key) int { return c.Service.Retry.For(k).MaxAttempts() }
+	publisher.Logger = log
+
+	registry := prometheus.NewRegistry()
+	m := newMetrics(registry, publisher.InFlight)
+	m.observePublisher(publisher)
+
+	instance := instanceID()
+	all := &nodes{
+		config: c.Service, log: log, metrics: m, publisher: publisher, schedule: sched,
+		db: c.Redis.DB(), instance: instance, served: map[*schedule.Node]*servedNode{},
+	}
+
+	retries := retry.NewConsumer(conns.js, sched, ensureStreams)
+	retries.Names = c.Streams().Names
+	retries.Policies = c.Service.Retry
+	retries.Logger = log
+	retries.Wake = all.wake
+	m.observeRetries(retries)
+
+	ready := &readiness{log: log}
+	ready.add("redis", all.check)
+	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })
+	ready.add("retry consumer", func(context.Context) error { return retries.Healthy() })
+	if c.Service.KeyspaceEvents {
+		m.setComplete(true)
+		ready.add("keyspace events", all.hears)
+	}
+
+	log.Info("timerd is running", "version", s.Version, "instance", instance, "redis", c.Redis.Shown, "nats", c.NATS.Shown,
+		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
+	return []step{
+		{{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)}},
+		{{"publisher", publisher.Run}},
+		{
+			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), log) }},
+			{"readiness checks", withoutError(ready.run)},
+		},
+		{{"connections", conns.run}},
+	}, nil
+}
+
+// withoutError adapts what never fails to a part.
+func withoutError(run func(context.Context)) func(context.Context) error {
+	return func(ctx context.Context) error {
+		run(ctx)
+		return nil
+	}
+}
+
+// instanceID returns a name that no other process has, and that tells an operator which one this is.
+func instanceID() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "timerd"
+	}
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
+}

@@ -1,0 +1,50 @@
+package testenv
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Output is what a program writes or logs, for reading while it runs. The zero value is empty and ready to
+// use; its methods may be called concurrently.
+type Output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write appends p.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+// String returns all that was written so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// Logger returns a logger that writes here at every level.
+func (o *Output) Logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// Wait waits until a text was written.
+func (o *Output) Wait(t testing.TB, within time.Duration, text string) {
+	t.Helper()
+	Eventually(t, within, func() bool { return strings.Contains(o.String(), text) }, "output "+text)
+}
+
+// Lacks fails the test if a text tells a secret.
+func Lacks(t testing.TB, text, secret string) {
+	t.Helper()
+	if strings.Contains(text, secret) {
+		t.Errorf("tells the secret: %s", text)
+	}
+}

@@ -1,0 +1,35 @@
+package keys
+
+import "cmp"
+
+// What an installation's streams and subjects are called unless it says otherwise.
+const (
+	DefaultPrefix = "timers"
+	DefaultStream = "TIMERS"
+)
+
+// Names says what the streams and subjects of an installation are called. The zero value is the default.
+type Names struct {
+	// Prefix is the first part of every subject, DefaultPrefix if empty. It may hold dots, no wildcards.
+	Prefix string
+	// Stream is the stream of the firings, DefaultStream if empty. The names of the other two begin with it.
+	Stream string
+}
+
+// SubjectPrefix returns the first part of every subject.
+func (n Names) SubjectPrefix() string { return cmp.Or(n.Prefix, DefaultPrefix) }
+
+// FiredStream returns the name of the stream of the firings.
+func (n Names) FiredStream() string { return cmp.Or(n.Stream, DefaultStream) }
+
+// RetryStream returns the name of the stream of the retry requests: <stream>_RETRY.
+func (n Names) RetryStream() string { return n.FiredStream() + "_RETRY" }
+
+// DeadStream returns the name of the stream of the dead letters: <stream>_DEAD.
+func (n Names) DeadStream() string { return n.FiredStream() + "_DEAD" }
+
+// Subject returns the subject of k's events of the given kind.
+func (n Names) Subject(k Key, kind string) string { return k.Subject(n.SubjectPrefix(), kind) }
+
+// SubjectAll returns the wildcard subject of every event of the given kind.
+func (n Names) SubjectAll(kind string) string { return SubjectAll(n.SubjectPrefix(), kind) }

@@ -1,0 +1,214 @@
+package listener_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/listener"
+)
+
+// Some flags are lost and switched on again: everything is as it was.
+func TestRecoversFromAPartialLoss(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := testenv.Redis(t).Client()
+	r := listen(t, rdb, rdb, "*")
+	r.healthy()
+	rdb.ConfigSet(t.Context(), "notify-keyspace-events", "KEx")
+	r.eventually("the loss to be noticed", func() bool { return len(r.complete) > 0 && !r.complete[0] })
+	r.eventually("events to be complete again", func() bool { return r.complete[len(r.complete)-1] })
+	r.adopts("a:b:c:d")
+}
+
+func TestEnablesFlags(t *testing.T) {
+	for _, c := range []struct{ before, after string }{
+		{"", "KEg$hxe"},
+		{"Ex", "KEg$hxe"},
+		{"Elm", "KEg$lhxem"},
+		{"AKE", "AKE"},
+	} {
+		t.Run(c.before, func(t *testing.T) {
+			testenv.NoLeaks(t)
+			rdb := testenv.Redis(t).Client()
+			rdb.ConfigSet(t.Context(), "notify-keyspace-events", c.before)
+			r := listen(t, rdb, rdb, "*")
+			r.healthy()
+			r.adopts("a:b:c:d")
+			got := rdb.ConfigGet(t.Context(), "notify-keyspace-events").Val()["notify-keyspace-events"]
+			if sorted(got) != sorted(c.after) {
+				t.Errorf("flags %q, want %q", got, c.after)
+			}
+		})
+	}
+}
+
+func sorted(flags string) string {
+	var out strings.Builder
+	for c := '!'; c <= '~'; c++ {
+		if strings.ContainsRune(flags, c) {
+			out.WriteRune(c)
+		}
+	}
+	return out.String()
+}
+
+// restricted returns a client that may not use CONFIG.
+func restricted(t testing.TB, server *testenv.RedisServer, rdb *redis.Client) *redis.Client {
+	t.Helper()
+	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "guest", "on", "nopass", "~*", "&*", "+@all", "-config").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return server.Client(func(o *redis.Options) { o.Username, o.Password = "guest", "x" })
+}
+
+func TestSaysWhatToDoWhereConfigIsForbidden(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	rdb := server.Client()
+	guest := restricted(t, server, rdb)
+	rdb.ConfigSet(t.Context(), "notify-keyspace-events", "")
+	r := listen(t, rdb, guest, "*")
+	r.eventually("events to be missed", func() bool { return len(r.complete) > 0 && !r.complete[0] })
+	testenv.Eventually(t, bound, func() bool {
+		err := r.Healthy()
+		return err != nil && strings.Contains(err.Error(), `set notify-keyspace-events to "KEg$hxe"`)
+	}, "the fix to be named")
+
+	n := r.gapsSeen()
+	rdb.ConfigSet(t.Context(), "notify-keyspace-events", "KEA")
+	r.gapAfter(n)
+	r.eventually("events to be complete", func() bool { return r.complete[len(r.complete)-1] })
+}
+
+func TestExpiryEventsAlone(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	rdb := server.Client()
+	guest := restricted(t, server, rdb)
+	rdb.ConfigSet(t.Context(), "notify-keyspace-events", "Ex")
+	r := listen(t, rdb, guest, "*")
+	r.eventually("incomplete events", func() bool { return len(r.complete) > 0 && !r.complete[0] })
+	r.healthy()
+	rdb.Set(t.Context(), "a:b:c:d", "p", 10*time.Millisecond)
+	testenv.Eventually(t, bound, func() bool {
+		rdb.Exists(context.Background(), "a:b:c:d")
+		return rdb.ZCard(context.Background(), keys.Single.Firing()).Val() == 1
+	}, "the expired event to be followed")
+}
+
+// Without E no expired event comes, whatever the keyspace channels bring.
+func TestNoticesThatExpiredEventsAreLost(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	rdb := server.Client()
+	rdb.ConfigSet(t.Context(), "notify-keyspace-events", "Kg$xe")
+	var logs testenv.Output
+	guest := restricted(t, server, rdb)
+	listen(t, rdb, guest, "*", func(l *listener.Listener) { l.Logger = logs.Logger() })
+	logs.Wait(t, bound, "missing=Ex")
+}
+
+func TestNoticesGaps(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault func(t *testing.T, server *testenv.RedisServer, rdb *redis.Client, proxy *testenv.Proxy)
+	}{
+		{"subscriber killed", func(t *testing.T, _ *testenv.RedisServer, rdb *redis.Client, _ *testenv.Proxy) {
+			if n := rdb.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val(); n != 1 {
+				t.Fatalf("killed %d subscribers, want 1", n)
+			}
+		}},
+		{"flags switched off", func(t *testing.T, _ *testenv.RedisServer, rdb *redis.Client, _ *testenv.Proxy) {
+			rdb.ConfigSet(t.Context(), "notify-keyspace-events", "")
+		}},
+		{"connections cut", func(_ *testing.T, _ *testenv.RedisServer, _ *redis.Client, p *testenv.Proxy) {
+			p.Drop()
+		}},
+		{"restart", func(_ *testing.T, s *testenv.RedisServer, _ *redis.Client, _ *testenv.Proxy) {
+			s.Restart()
+		}},
+		{"crash", func(_ *testing.T, s *testenv.RedisServer, _ *redis.Client, _ *testenv.Proxy) {
+			s.Kill()
+			s.Start()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testenv.NoLeaks(t)
+			server := testenv.Redis(t)
+			proxy := testenv.NewProxy(t, server.Addr())
+			rdb := server.Client()
+			r := listen(t, rdb, via(t, proxy), "*")
+			r.healthy()
+			r.adopts("a:b:c:before")
+			n := r.gapsSeen()
+			c.fault(t, server, rdb, proxy)
+			r.gapAfter(n)
+			r.adopts("a:b:c:after")
+		})
+	}
+}
+
+// via returns a client whose connections go through a proxy.
+func via(t testing.TB, proxy *testenv.Proxy) *redis.Client {
+	t.Helper()
+	through := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: time.Second, DialTimeout: time.Second})
+	t.Cleanup(func() { _ = through.Close() })
+	return through
+}
+
+// As long as a black hole lasts nobody may think that events flow, and what it held back may never come.
+func TestNoticesABlackHole(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	proxy := testenv.NewProxy(t, server.Addr())
+	rdb := server.Client()
+	r := listen(t, rdb, via(t, proxy), "*")
+	r.healthy()
+	n := r.gapsSeen()
+	proxy.Blackhole()
+	testenv.Eventually(t, bound, func() bool { return r.Healthy() != nil }, "the black hole to be noticed")
+	proxy.Heal()
+	r.gapAfter(n)
+	r.adopts("a:b:c:after")
+}
+
+// Events that were lost for a moment, too short for a canary to count as lost, are a gap all the same.
+func TestNoticesAMomentaryLoss(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	rdb := server.Client()
+	r := listen(t, rdb, server.Client(), "*", func(l *listener.Listener) { l.CanaryTimeout = 100 * l.CanaryInterval })
+	r.healthy()
+	r.adopts("a:b:c:before")
+	canaries := func() string {
+		return infoField(rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_set:")
+	}
+	// Of a class of events alone, or of all.
+	for _, flags := range []string{"", "KEg$e", "KExge", "KEx$e"} {
+		n := r.gapsSeen()
+		if err := rdb.ConfigSet(t.Context(), "notify-keyspace-events", flags).Err(); err != nil {
+			t.Fatal(err)
+		}
+		// Three canaries: the last but one has run out and been touched.
+		for range 3 {
+			before := canaries()
+			testenv.Eventually(t, bound, func() bool { return canaries() != before }, "a canary")
+		}
+		if err := rdb.ConfigSet(t.Context(), "notify-keyspace-events", "KEA").Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.gapAfter(n)
+	}
+}
+
+// infoField returns the rest of the line of an INFO reply that begins with name.
+func infoField(info, name string) string {
+	_, rest, _ := strings.Cut(info, name)
+	value, _, _ := strings.Cut(rest, "\r\n")
+	return value
+}

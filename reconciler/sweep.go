@@ -1,0 +1,94 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	missedHeartbeats = 4 // after so many sweeps without a heartbeat a timerd is dead
+	// horizon is how far beyond the next sweep a scan for due timers looks.
+	horizon = 2 * time.Second
+)
+
+// maintain does at every sweep what keeps the schedule in order.
+func (r *Reconciler) maintain(ctx context.Context) {
+	sweep := time.NewTicker(r.SweepInterval)
+	defer sweep.Stop()
+	failing := false
+	for ctx.Err() == nil {
+		err := r.sweep(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			r.Logger.Warn("sweep failed; trying again at the next", "err", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+		case <-r.taken:
+		case <-sweep.C:
+		}
+	}
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := r.node.Deregister(leaving, r.instance); err != nil {
+		r.Logger.Warn("could not deregister; the others close ranks when this timerd stays silent", "err", err)
+	}
+}
+
+func (r *Reconciler) sweep(ctx context.Context) error {
+	return errors.Join(r.scanDue(ctx), r.heartbeat(ctx), r.ensureLibrary(ctx))
+}
+
+// scanDue has everything claimed that is due, and learns what is due before the sweep after the next.
+func (r *Reconciler) scanDue(ctx context.Context) error {
+	found, err := r.node.ScanDue(ctx, 2*r.SweepInterval+horizon, r.Lease)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	for _, h := range found.Heads {
+		if h.Due != schedule.AtOnce && r.node.Until(h.Due) > 0 {
+			r.learn(h.Partition, h.Due)
+		} else {
+			r.queue.plan(h.Partition, schedule.Millis(r.standby(h.Partition)))
+		}
+	}
+	r.mu.Unlock()
+	signal(r.woken)
+	r.OnCounts(found.Pending, found.Firing)
+	switch moving := len(found.Moving) > 0; {
+	case moving && !r.moving:
+		r.Logger.Info("timers wait: their slots are moving from one server to another, or the cluster is down",
+			"slots", len(found.Moving), "first", found.Moving[0].Slot())
+		r.moving = true
+	case !moving && r.moving:
+		r.Logger.Info("no timers wait any more")
+		r.moving = false
+	}
+	return nil
+}
+
+func (r *Reconciler) heartbeat(ctx context.Context) error {
+	rank, of, err := r.node.Heartbeat(ctx, r.instance, missedHeartbeats*r.SweepInterval)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rank, r.of = rank, max(of, 1)
+	return nil
+}
+
+func (r *Reconciler) ensureLibrary(ctx context.Context) error {
+	loaded, err := r.node.EnsureLibrary(ctx)
+	if err != nil {
+		return err
+	}
+	if loaded {
+		r.Logger.Warn("the function library was gone; loaded it again", "library", schedule.LibraryName)
+	}
+	return nil
+}

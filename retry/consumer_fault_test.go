@@ -1,0 +1,195 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/retry"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func TestConsumerWaitsForRedis(t *testing.T) {
+	testenv.NoLeaks(t)
+	f := newFixture(t)
+	c := f.start("1h", nil)
+	c.waitHealth(patience, "")
+	f.schedule.Server.Stop()
+	const n = 20
+	for i := range n {
+		f.request(retrySubject, firedEvent(fmt.Sprint(i), 1, []byte("x")).AppendJSON(nil))
+	}
+	c.waitHealth(5*time.Second, "retry")
+	f.schedule.Server.Start()
+	f.waitEmpty()
+	c.waitHealth(10*time.Second, "")
+	if pending, firing := f.schedule.Count(); pending != n || firing != 0 {
+		t.Errorf("%d pending and %d firing, want %d and 0", pending, firing, n)
+	}
+	if began, ended := f.logged("retry consumer is held up"), f.logged("retry consumer goes on"); began != 1 || ended != 1 {
+		t.Errorf("%d and %d lines in the log, want one each", began, ended)
+	}
+}
+
+func TestConsumerGivesBackWhatItCannotDo(t *testing.T) {
+	f := newFixture(t)
+	var calls atomic.Int64
+	broken := f.startAt(f.nats.URL(), failingRetrier{calls: &calls}, "1h", nil)
+	f.request(retrySubject, firedEvent("1", 1, []byte("x")).AppendJSON(nil))
+	broken.waitHealth(5*time.Second, "no Redis")
+	f.start("1h", nil) // another timerd, that has Redis
+	f.waitEmpty()
+	if pending, _ := f.schedule.Count(); pending != 1 {
+		t.Errorf("%d pending, want 1", pending)
+	}
+	broken.waitHealth(patience, "") // nothing waits for its Redis any more
+	if n := calls.Load(); n > 200 {
+		t.Errorf("%d tries without a pause", n)
+	}
+}
+
+// failingRetrier is a Retrier without Redis.
+type failingRetrier struct {
+	retry.Retrier
+	calls *atomic.Int64
+}
+
+func (r failingRetrier) Retry(context.Context, schedule.Retry) (schedule.Millis, bool, error) {
+	r.calls.Add(1)
+	return 0, false, errors.New("no Redis")
+}
+
+func TestConsumerStopsThoughNothingWorks(t *testing.T) {
+	testenv.NoLeaks(t)
+	f := newFixture(t)
+	proxy := testenv.NewProxy(t, f.nats.Addr())
+	c := f.startAt("nats://"+proxy.Addr(), failingRetrier{calls: new(atomic.Int64)}, "1h", func(c *retry.Consumer) { c.DrainTimeout = time.Second })
+	for i := range 10 {
+		f.request(retrySubject, firedEvent(fmt.Sprint(i), 1, nil).AppendJSON(nil))
+	}
+	c.waitHealth(5*time.Second, "no Redis")
+	proxy.Blackhole()
+	began := time.Now()
+	c.stop()
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("took %s to stop", took)
+	}
+	if err := c.Healthy(); err == nil {
+		t.Error("healthy after its end")
+	}
+}
+
+func TestConsumerFinishesWhatItHas(t *testing.T) {
+	testenv.NoLeaks(t)
+	f := newFixture(t)
+	begun, goOn := make(chan struct{}, 100), make(chan struct{})
+	c := f.startAt(f.nats.URL(), afterRetry{f.schedule, func() {
+		begun <- struct{}{}
+		<-goOn
+	}}, "1h", nil)
+	for i := range 10 {
+		f.request(retrySubject, firedEvent(fmt.Sprint(i), 1, nil).AppendJSON(nil))
+	}
+	for range 10 {
+		<-begun
+	}
+	c.cancel()
+	close(goOn)
+	<-c.ended
+	stream, err := f.js.Stream(t.Context(), "TIMERS_RETRY")
+	if err != nil || stream.CachedInfo().State.Msgs != 0 {
+		t.Errorf("%d requests are left, %v", stream.CachedInfo().State.Msgs, err)
+	}
+}
+
+func TestConsumerGoesOnAfterNATSWasAway(t *testing.T) {
+	testenv.NoLeaks(t)
+	f := newFixture(t)
+	c := f.start("1h", nil)
+	c.waitHealth(patience, "")
+	for i := range 3 {
+		f.nats.Stop()
+		c.waitHealth(5*time.Second, "consumer")
+		f.nats.Start()
+		testenv.Eventually(t, patience, func() error {
+			_, err := f.js.Publish(t.Context(), retrySubject, firedEvent(fmt.Sprint(i), 1, nil).AppendJSON(nil))
+			return err
+		}, "publishing")
+		f.waitEmpty()
+		c.waitHealth(10*time.Second, "")
+	}
+}
+
+func TestConsumerMakesWhatVanishes(t *testing.T) {
+	f := newFixture(t)
+	c := f.start("1h", nil)
+	c.waitHealth(patience, "")
+	for name, vanish := range map[string]func() error{
+		"consumer":     func() error { return f.js.DeleteConsumer(t.Context(), "TIMERS_RETRY", retry.Durable) },
+		"stream":       func() error { return f.js.DeleteStream(t.Context(), "TIMERS_RETRY") },
+		"dead letters": func() error { return f.js.DeleteStream(t.Context(), "TIMERS_DEAD") },
+	} {
+		if err := vanish(); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, patience, func() error {
+			_, err := f.js.Publish(t.Context(), retrySubject, []byte("x"))
+			return err
+		}, "publishing after the loss of "+name)
+		if name == "dead letters" {
+			f.letters(1)
+		}
+		f.waitEmpty()
+		c.waitHealth(patience, "")
+	}
+}
+
+func TestConsumerWaitsWhileDeadLettersAreFull(t *testing.T) {
+	f := newFixture(t)
+	dead, err := f.js.Stream(t.Context(), "TIMERS_DEAD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := dead.CachedInfo().Config
+	full.MaxMsgs, full.Discard = 1, jetstream.DiscardNew
+	if _, err := f.js.UpdateStream(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+	c := f.start("1h", nil)
+	f.request(retrySubject, []byte("first"))
+	f.letters(1)
+	f.request(retrySubject, []byte("second"))
+	c.waitHealth(patience, "maximum messages exceeded")
+	f.request(retrySubject, firedEvent("1", 1, nil).AppendJSON(nil)) // waits for nothing
+	testenv.Eventually(t, patience, func() bool {
+		pending, _ := f.schedule.Count()
+		return pending == 1
+	}, "a retry while the dead letters are full")
+	full.MaxMsgs = -1
+	if _, err := f.js.UpdateStream(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+	f.waitEmpty()
+	f.letters(2)
+	c.waitHealth(patience, "")
+}
+
+func TestConsumerNamesAForeignConsumer(t *testing.T) {
+	f := newFixture(t)
+	_, err := f.js.CreateConsumer(t.Context(), "TIMERS_RETRY", jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := f.start("1h", nil)
+	c.waitHealth(patience, "nats consumer rm TIMERS_RETRY")
+	if err := f.js.DeleteConsumer(t.Context(), "TIMERS_RETRY", "mine"); err != nil {
+		t.Fatal(err)
+	}
+	c.waitHealth(patience, "")
+}

@@ -1,0 +1,111 @@
+package retry
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// DeadClass classes why timerd made a dead letter.
+type DeadClass string
+
+// The classes of dead letters.
+const (
+	DeadExhausted DeadClass = "exhausted" // the attempts are used up
+	DeadMalformed DeadClass = "malformed" // the request makes no sense
+)
+
+// decision is what becomes of a request: a dead letter, or else a retry.
+type decision struct {
+	retry  schedule.Retry
+	letter *deadLetter
+}
+
+// deadLetter is an event to publish as a dead letter.
+type deadLetter struct {
+	event   event.Event
+	class   DeadClass
+	request string // where the request is
+}
+
+// decide says what becomes of a request. It says the same of the same request always, as long as the policies stay the
+// same.
+func decide(prefix string, policies Policies, request event.Stored) decision {
+	bury := func(e event.Event, class DeadClass, reason string) decision {
+		e.DeadReason, e.LastError = reason, strings.Join(request.Values(event.ErrorHeader), "; ")
+		return decision{letter: &deadLetter{event: e, class: class, request: request.String()}}
+	}
+	e, err := parse(prefix, request)
+	if err != nil {
+		return bury(request.StandIn(prefix, keys.Retry), DeadMalformed, event.ReasonMalformed+event.ClipText(err.Error()))
+	}
+	own, err := ownDelay(request)
+	if err != nil {
+		e.ID = request.StandIn(prefix, keys.Retry).ID // so that each such request has its letter
+		return bury(e, DeadMalformed, event.ReasonRefused+event.ClipText(err.Error()))
+	}
+	policy := policies.For(e.Key)
+	delay, ok := policy.Delay(e.Attempt, e.ID)
+	if !ok {
+		e.MaxAttempts = policy.MaxAttempts()
+		return bury(e, DeadExhausted, event.ReasonExhausted)
+	}
+	if own != nil {
+		delay = *own
+	}
+	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
+	return decision{retry: setAgain(e, event.RetryID(e), due, e.Attempt+1)}
+}
+
+// parse reads the event of a request and checks that it is a firing of a timer of the request's subject.
+func parse(prefix string, request event.Stored) (event.Event, error) {
+	e, err := event.ParseFired(request.Data)
+	if err != nil {
+		return event.Event{}, err
+	}
+	if subject := e.Key.Subject(prefix, keys.Retry); subject != request.Subject {
+		return event.Event{}, fmt.Errorf("event: of the timer %q, whose retries belong on %s", event.ClipText(e.Key.String()), subject)
+	}
+	return e, nil
+}
+
+// ownDelay returns the delay that a request asks for in place of the policy's, or nil.
+func ownDelay(request event.Stored) (*time.Duration, error) {
+	values := request.Values(event.DelayHeader)
+	if len(values) == 0 {
+		return nil, nil
+	}
+	text := strings.TrimSpace(values[0])
+	d, err := time.ParseDuration(text)
+	switch {
+	case len(values) > 1:
+		return nil, fmt.Errorf("%s is given %d times", event.DelayHeader, len(values))
+	case err != nil:
+		return nil, fmt.Errorf("%s %q: want a Go duration such as 90s or 1h30m", event.DelayHeader, event.ClipText(text))
+	case d < 0 || d > MaxDelay:
+		return nil, fmt.Errorf("%s %q: want a duration from 0 to %s", event.DelayHeader, text, formatDelay(MaxDelay))
+	}
+	return &d, nil
+}
+
+// Replay returns what sets the timer of a dead letter again, due at the given time as attempt 1. However often one
+// letter is replayed, its timer is set once, for as long as retries are remembered: a day at least.
+func Replay(e event.Event, due schedule.Millis) schedule.Retry {
+	return setAgain(e, event.ReplayID(e), due, 1)
+}
+
+// setAgain returns what sets the timer of an event again, once for each id.
+func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedule.Retry {
+	r := schedule.Retry{EventID: id, Key: e.Key, Due: due, Attempt: attempt, Payload: e.Data, Status: schedule.PayloadMissing}
+	switch {
+	case e.Data != nil:
+		r.Status = schedule.PayloadPresent
+	case e.Status == event.StatusTooLarge:
+		r.Status = schedule.PayloadTooLarge
+	}
+	return r
+}

@@ -1,0 +1,64 @@
+package schedule
+
+import (
+	"sync"
+	"time"
+)
+
+// maxClockAge is the age from which on any newer reading of a clock is better.
+const maxClockAge = 10 * time.Second
+
+// clock relates a Redis server's clock to the local monotonic one. It may be used concurrently.
+type clock struct {
+	mu       sync.Mutex
+	server   time.Time     // a reading of the server's clock
+	local    time.Time     // the local instant of it, at best knowledge
+	accuracy time.Duration // how far off the local instant may be
+}
+
+// read takes a reading of the server's clock, made between two local instants. A much better one that is not too old
+// and agrees with it is kept.
+func (c *clock) read(server, sent, received time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	accuracy := received.Sub(sent) / 2
+	local := sent.Add(accuracy)
+	if !c.local.IsZero() && accuracy > 2*c.accuracy && received.Sub(c.local) < maxClockAge {
+		predicted := c.server.Add(local.Sub(c.local))
+		if server.Sub(predicted).Abs() <= accuracy+c.accuracy {
+			return
+		}
+	}
+	c.server, c.local, c.accuracy = server, local, accuracy
+}
+
+// until returns how long it is, locally, until the server's clock shows at. Before any reading everything is due.
+func (c *clock) until(at Millis) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.local.IsZero() {
+		return 0
+	}
+	return at.Time().Sub(c.server) - time.Since(c.local)
+}
+
+// now returns what the server's clock shows, or AtOnce before any reading.
+func (c *clock) now() Millis {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.local.IsZero() {
+		return AtOnce
+	}
+	return MillisOf(c.server.Add(time.Since(c.local)))
+}
+
+// earliest returns what the server's clock showed at a local instant, or a little less: AtOnce before any reading or for
+// the zero time.
+func (c *clock) earliest(local time.Time) Millis {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.local.IsZero() || local.IsZero() {
+		return AtOnce
+	}
+	return MillisOf(c.server.Add(local.Sub(c.local) - c.accuracy))
+}

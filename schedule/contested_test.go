@@ -1,0 +1,271 @@
+package schedule_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// endContest ends the time for which the timer of a key stays contested.
+func (x *index) endContest(key string) {
+	x.t.Helper()
+	member := ":?:" + key
+	if x.do("ZSCORE", keys.Single.Due(), member) == nil {
+		x.t.Fatalf("%s is not contested", key)
+	}
+	x.do("ZADD", keys.Single.Due(), 1, member)
+}
+
+// hearFromNow makes the hints and claims from now on those of a timerd that has heard no event before.
+func (x *index) hearFromNow() {
+	x.t.Helper()
+	x.HearSince(schedule.Millis(x.redisNow() + 1))
+}
+
+// The newer timer fires before the event arrives that makes the older one owed.
+func TestContestedOutlivesTheNewerTimer(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 300)
+	x.claims()
+	x.awaitExpiry(k)
+	x.claims(k + " deadline v2")
+	x.observe(expired(k), touched(k), expired(k))
+	x.claims(k + " expired v1")
+
+	// But one that was merely extended is no more.
+	x.do("SET", k+"2", "v1", "PX", 300)
+	x.observe(touched(k + "2"))
+	x.do("PEXPIRE", k+"2", 500)
+	due, _ := x.rdb.ZScore(t.Context(), keys.Single.Due(), k+"2").Result()
+	x.awaitClock(int64(due))
+	x.claims()
+	x.awaitExpiry(k + "2")
+	x.claims(k + "2 deadline v1")
+	x.observe(touched(k+"2"), expired(k+"2"))
+	x.claims()
+}
+
+// The hint of an earlier change comes after the claim that left the timer
+// contested, and before the event that it ran out.
+func TestContestedAndAnEarlierHint(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	due := x.due(k)
+	x.do("APPEND", k, "+")
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 60000)
+	x.claims()
+	x.observe(touched(k), expired(k), touched(k))
+	firings := x.claims(k + " expired v1+")
+	if firings[0].Due != schedule.Millis(due) {
+		t.Errorf("due %d, want %d", firings[0].Due, due)
+	}
+}
+
+// Two lives of a key have run out before any event of them arrives.
+func TestTwoContestedLives(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	for _, v := range []string{"v2", "v3"} {
+		x.awaitExpiry(k)
+		x.do("SET", k, v, "PX", 400)
+		if v == "v2" {
+			x.claims()
+		}
+	}
+	x.claims(k + " deadline v2")
+	x.observe(expired(k), touched(k), expired(k), touched(k))
+	x.claims(k + " expired v1")
+	x.awaitExpiry(k)
+	x.claims(k + " deadline v3")
+}
+
+// One batch of hints holds the end of one life of a key and the begin of another.
+func TestLivesInOneBatch(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "first", "PX", 5)
+	x.awaitExpiry(k)
+	x.do("SET", k, "second", "PX", 60000)
+	x.observe(touched(k), expired(k), touched(k))
+	x.claims(k + " expired status 1")
+	if _, err := x.rdb.ZScore(t.Context(), keys.Single.Due(), k).Result(); err != nil {
+		t.Error("the second life is not pending")
+	}
+}
+
+// A timerd that subscribed after the due time cannot have heard that the key ran
+// out: what it touches says nothing about that.
+func TestOnlyWhoHeardEverythingDismissesAContestedTimer(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 60000)
+	x.claims()
+	x.hearFromNow()
+	x.observe(touched(k))
+	x.endContest(k)
+	x.claims(k + " deadline v1")
+}
+
+// What a key shows when its timer is contested counts, not what is left of it at the end.
+func TestContestsAreDecidedWhenTheyArise(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(x *index){
+		"fired": func(x *index) {
+			x.awaitExpiry(k)
+			x.fires(k + " deadline v1")
+		},
+		"cancelled": func(x *index) {
+			if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+				x.t.Errorf("timer_cancel: %v", got)
+			}
+		},
+		"deleted": func(x *index) {
+			x.do("DEL", k)
+			x.observe(gone(k))
+		},
+		"overwritten": func(x *index) {
+			x.do("SET", k, "v2", "PX", 60000)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("SET", k, "v1", "PX", 300)
+			x.observe(touched(k))
+			due := x.due(k)
+			x.do("PEXPIREAT", k, due+500)
+			x.awaitClock(due)
+			x.claims()
+			test(x)
+			x.hearFromNow()
+			x.endContest(k)
+			x.claims()
+		})
+	}
+}
+
+// In the millisecond of its own due time a key that was set again is still there.
+// It must not overwrite the older timer, which is owed, nor be lost itself.
+func TestSetAgainAndDueInThisMillisecond(t *testing.T) {
+	t.Parallel()
+	claim := func(x *index, _ string) []string {
+		firings, said := x.claimOnce()
+		if err := x.Settle(x.t.Context(), firings); err != nil {
+			x.t.Fatal(err)
+		}
+		return said
+	}
+	for name, step := range map[string]func(x *index, key string) []string{
+		"claim": claim,
+		"observe": func(x *index, key string) []string {
+			x.observe(audited(key))
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t)
+			newer := 0
+			for i := range 100 {
+				key := fmt.Sprintf("a:b:c:%d", i)
+				due := x.redisNow() + 10
+				x.do("SET", key, "v1", "PXAT", due)
+				x.observe(touched(key))
+				if x.do("ZSCORE", keys.Single.Due(), key) == nil {
+					continue // it took too long
+				}
+				x.awaitClock(due)
+				at := x.redisNow() + 2
+				x.do("SET", key, "v2", "PXAT", at)
+				for x.redisNow() < at {
+					continue
+				}
+				said := step(x, key)
+				x.awaitClock(at)
+				x.observe(expired(key), touched(key), expired(key))
+				said = append(said, claim(x, key)...)
+				v1 := 0
+				for _, s := range said {
+					if s == key+" expired v1" || s == key+" deadline v1" {
+						v1++
+					}
+				}
+				if v1 != 1 || len(said) > 2 {
+					t.Fatalf("%s: fired %q, want v1 once, and v2 if it was seen in time", key, said)
+				}
+				newer += len(said) - v1
+			}
+			if newer == 0 {
+				t.Error("no newer timer fired")
+			}
+		})
+	}
+}
+
+// A timer that is extended in the very millisecond of its due time fires at the new
+// one only, although the event of that runs out is the first to be heard afterwards.
+func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
+	t.Parallel()
+	for name, firstClaimed := range map[string]bool{"claimed": true, "owed": false} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("FCALL", "timer_set", 1, k, "p", "PX", 150)
+			due := x.due(k)
+			x.do("PEXPIREAT", k, due+500)
+			x.awaitClock(due)
+			x.observe(touched(k))
+			x.claims()
+			x.awaitExpiry(k)
+			if firstClaimed {
+				x.claims(k + " deadline p")
+				x.observe(expired(k))
+				x.claims()
+			} else {
+				x.observe(expired(k))
+				x.claims(k + " expired p")
+			}
+			x.hearFromNow()
+			x.endContest(k)
+			x.claims()
+		})
+	}
+}
+
+// But if the key ran out and was set again, the event of that comes while the newer
+// timer is still to come, or is the second one.
+func TestSetAgainAndHeardLate(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]bool{"in time": false, "late": true} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("SET", k, "v1", "PX", 300)
+			x.observe(touched(k))
+			x.awaitExpiry(k)
+			x.do("SET", k, "v2", "PX", 500)
+			x.observe(touched(k)) // of a change before
+			if !late {
+				x.observe(expired(k))
+				x.claims(k + " expired v1")
+				return
+			}
+			x.awaitExpiry(k)
+			x.observe(expired(k))
+			x.claims(k + " expired v2")
+			x.observe(expired(k))
+			x.claims(k + " expired v1")
+		})
+	}
+}

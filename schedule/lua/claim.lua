@@ -1,0 +1,129 @@
+--[[ claim claims firings for a lease, in this order: what is owed, what was claimed by
+somebody whose lease ran out, and what is due. It also removes old tombstones.
+KEYS    1  the partition's prefix
+ARGV    1  lease in ms
+        2  how many firings at most
+        3  how many bytes of payload at most; one firing is claimed in any case
+        4  from when on the caller has heard every event, in ms
+Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, then for
+each firing its ref, its record and how it was: "o" owed, "r" reclaimed, "d"
+due}. The first two are the time of the claim. next is when there is something
+to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
+trimmed is 1 if more tombstones are to be removed.
+If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
+has them, as reclaimed. ]]
+
+-- How many tombstones one call removes at most: more than one claim adds, so that they
+-- never pile up.
+local TRIM = 320
+
+local t = open(KEYS[1])
+local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
+local since = tonumber(ARGV[4])
+local out = { t[1], t[2], -1, 0, 0, 0 }
+local claimed = 0
+
+local function take(ref, record, how)
+  local n = #out
+  out[n + 1], out[n + 2], out[n + 3] = ref, record, how
+  claimed, room = claimed + 1, room - #record
+end
+
+local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+for first = 1, #held, 2 * GROUP do
+  if room <= 0 then break end
+  local refs, leases, tombstones = {}, {}, {}
+  for i = first, math.min(first + 2 * GROUP, #held + 1) - 1, 2 do refs[#refs + 1] = held[i] end
+  local records = redis.call('HMGET', firingdata_key, unpack(refs))
+  for i = 1, #refs do
+    if room <= 0 then break end
+    local ref, record = refs[i], records[i] or 'm:'
+    local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
+    leases[2 * i - 1], leases[2 * i] = lease_end, ref
+    add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
+    take(ref, record, tonumber(held[first + 2 * i - 1]) == 0 and 'o' or 'r')
+  end
+  redis.call('ZADD', firing_key, unpack(leases))
+  redis.call('ZADD', fired_key, unpack(tombstones))
+end
+
+-- select_run_out returns those of due timers whose keys have run out. It contests the
+-- others and takes in their keys as they are now.
+local function select_run_out(members, dues)
+  if redis.call('EXISTS', unpack(members)) == 0 then return members, dues end
+  local names, times = {}, {}
+  for i = 1, #members do
+    local member, due = members[i], tonumber(dues[i])
+    local at = redis.call('PEXPIRETIME', member)
+    if differs(at, due) then
+      local ref = contest(member, due, since, lease_end)
+      if ref then take(ref, redis.call('HGET', firingdata_key, ref), 'd') end
+      local outcome = follow(member, at, MAX_PAYLOAD)
+      if outcome == -1 then out[6] = out[6] + 1 elseif outcome == 2 then out[5] = out[5] + 1 end
+    else
+      -- In the ms of its due time Redis still has the key. If it stayed, its expired
+      -- event could come long after the tombstone.
+      if at ~= -2 then redis.call('DEL', member) end
+      names[#names + 1], times[#times + 1] = member, dues[i]
+    end
+  end
+  return names, times
+end
+
+-- move claims due timers as far as there is room.
+local function move(members, dues)
+  if #members > 0 then members, dues = select_run_out(members, dues) end
+  if #members == 0 then return end
+  local records = redis.call('HMGET', data_key, unpack(members))
+  local names, times, moved, left = {}, {}, {}, room
+  for i = 1, #members do
+    if left <= 0 then break end
+    names[i], times[i], moved[i] = members[i], dues[i], records[i] or 'm:'
+    left = left - #moved[i]
+  end
+  local refs = fire_all(names, times, moved, lease_end)
+  for i = 1, #refs do take(refs[i], moved[i], 'd') end
+end
+
+local members = claimed < limit and room > 0
+  and redis.call('ZRANGEBYSCORE', due_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit - claimed) or {}
+local group, group_due = {}, {}
+for i = 1, #members, 2 do
+  if room <= 0 then break end
+  local member, due, name, beside_of = members[i], members[i + 1], nil, nil
+  if string.byte(member) == 58 then name, beside_of = string.match(member, '^:([^:]*):(.*)$') end
+  if not name then
+    -- A score is in full as it is, except for some round ones.
+    group[#group + 1] = member
+    group_due[#group] = string.find(due, '^%d+$') and due or int(tonumber(due))
+    if #group == GROUP then
+      move(group, group_due)
+      group, group_due = {}, {}
+    end
+  elseif name == 'd' then
+    forget(member)
+  elseif name == '?' then
+    -- No expired event has come. So nothing is owed, unless the caller may have missed
+    -- the event: then check_ran_out's answer counts.
+    local was, record, owed = take_contested(beside_of)
+    if owed and was < since then
+      take(fire(beside_of, was, record, lease_end), record, 'd')
+    end
+  else
+    local record = redis.call('HGET', data_key, member) or 'm:'
+    forget_beside(member, beside_of)
+    take(fire_retry(beside_of, tonumber(due), record, lease_end), record, 'd')
+  end
+end
+move(group, group_due)
+
+out[3] = head()
+local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
+if lease and (out[3] == -1 or lease < out[3]) then out[3] = lease end
+
+if lease ~= 0 then
+  local old = redis.call('ZCOUNT', fired_key, '-inf', int(now - REMEMBER - tonumber(ARGV[1])))
+  if old > 0 then redis.call('ZREMRANGEBYRANK', fired_key, 0, math.min(old, TRIM) - 1) end
+  if old > TRIM then out[4] = 1 end
+end
+return out

@@ -1,0 +1,175 @@
+-- The function library: what clients call. A function gets the timer's key alone, and
+-- finds the partition by it. In a cluster it answers TRYAGAIN, and has changed nothing,
+-- while the slot of the key moves to another server.
+
+local MAX_KEY, MAX_PART, MAX_DELAY, MAX_ATTEMPT, MAX_APPS = 1024, 128, 315360000000, 2147483647, 1000
+
+local function fault(text) return redis.error_reply('ERR timerd: ' .. text) end
+
+-- check_key returns what is wrong with a timer key, or nil.
+local function check_key(key)
+  local app, module, typ = string.match(key, '^([^:]+):([^:]+):([^:]+):.+$')
+  if not app then
+    return 'the key is not a timer key: want app:module:type:id with four non-empty parts'
+  end
+  if #key > MAX_KEY then
+    return 'the key has ' .. #key .. ' bytes, at most ' .. MAX_KEY .. ' are allowed'
+  end
+  if #app > MAX_PART or #module > MAX_PART or #typ > MAX_PART then
+    return 'app, module and type of the key may have at most ' .. MAX_PART .. ' bytes each'
+  end
+end
+
+-- announce_app tells the timerds of an app the first time that timer_set is called for
+-- it. Then they follow its trigger keys whatever their namespaces say.
+local function announce_app(key)
+  local app = string.match(key, '^[^:]+')
+  if redis.call('SADD', apps_key, app) == 0 then return end
+  if redis.call('SCARD', apps_key) > MAX_APPS then
+    redis.call('SREM', apps_key, app)
+  else
+    redis.pcall('PUBLISH', WAKE, 'app ' .. app)
+  end
+end
+
+-- parse_integer reads an integer, or returns nil.
+local function parse_integer(s)
+  if s and string.find(s, '^-?%d+$') and #s <= 16 then return tonumber(s) end
+end
+
+--[[ timer_set KEY  PAYLOAD (PX ms | EX s | PXAT unix-ms | EXAT unix-s) [NX | XX] [ATTEMPT n]
+Sets a timer: writes the trigger key and the index in one step. A timer of the same
+key that was due already is owed and fires too; one that was pending is replaced.
+Returns the due time in unix ms, or nil if NX found a timer or a key, or XX found
+none. An error changes nothing.
+If its reply is lost: to call it again replaces the timer by one that is due later, or
+at the same time with PXAT or EXAT; if the first had become due, both fire. ]]
+local function timer_set(keys, args)
+  local key, payload = keys[1], args[1]
+  if #keys ~= 1 then return fault('timer_set wants one key, got ' .. #keys) end
+  local wrong = check_key(key)
+  if wrong then return fault(wrong) end
+  if #args < 3 then return fault('timer_set wants: payload, then PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
+  if #payload > MAX_PAYLOAD then
+    return fault('the payload has ' .. #payload .. ' bytes, at most ' .. int(MAX_PAYLOAD) .. ' are allowed')
+  end
+  local refusal = open_partition_of(key)
+  if refusal then return refusal end
+
+  local due, when, exists, attempt
+  local i = 2
+  while i <= #args do
+    local option = string.upper(args[i])
+    if option == 'NX' or option == 'XX' then
+      if exists then return fault('NX or XX can be given once') end
+      exists = option
+      i = i + 1
+    elseif option == 'ATTEMPT' then
+      attempt = parse_integer(args[i + 1])
+      if not attempt or attempt < 1 or attempt > MAX_ATTEMPT then
+        return fault('ATTEMPT wants an integer from 1 to ' .. int(MAX_ATTEMPT))
+      end
+      i = i + 2
+    elseif option == 'PX' or option == 'EX' or option == 'PXAT' or option == 'EXAT' then
+      if when then return fault('PX, EX, PXAT or EXAT can be given once') end
+      when = parse_integer(args[i + 1])
+      if not when then return fault(option .. ' wants an integer') end
+      if option == 'EX' or option == 'EXAT' then when = when * 1000 end
+      due = (option == 'PX' or option == 'EX') and now + when or when
+      i = i + 2
+    else
+      return fault('unknown option: want PX, EX, PXAT, EXAT, NX, XX or ATTEMPT')
+    end
+  end
+  if not due then return fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
+  if due <= now then return fault('the delay must be greater than 0') end
+  if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
+
+  local was, at = pending(key), redis.call('PEXPIRETIME', key)
+  local live = at == -1 or at > now
+  if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
+    live = string.find(flags(redis.call('HGET', data_key, key) or ':'), 'e', 1, true) ~= nil
+  end
+  if exists == 'NX' and live or exists == 'XX' and not live then return false end
+
+  if was and was <= now then
+    if differs(at, was) then contest(key, was, 0, 0) else owe(key, was) end
+  end
+  announce_app(key)
+  redis.call('SET', key, mark(key), 'PXAT', int(due))
+  redis.call('ZADD', due_key, due, key)
+  redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
+  announce_first(key, due)
+  return due
+end
+
+--[[ timer_cancel KEY
+Cancels a timer and deletes its trigger key. A key without a TTL is not a trigger key
+and stays.
+Returns "cancelled"; "fired" if it is firing, or fired within the last half minute at
+least; or "unknown".
+If its reply is lost: a second call answers "unknown" for a timer that the first one
+cancelled. ]]
+local function timer_cancel(keys, args)
+  if #keys ~= 1 then return fault('timer_cancel wants one key, got ' .. #keys) end
+  if #args > 0 then return fault('timer_cancel takes no arguments') end
+  local key = keys[1]
+  local wrong = check_key(key)
+  if wrong then return fault(wrong) end
+  local refusal = open_partition_of(key)
+  if refusal then return refusal end
+  local was, at = pending(key), redis.call('PEXPIRETIME', key)
+  local deleted = at ~= -1 and redis.call('DEL', key) == 1
+  local names = names_beside(key)
+  for name in string.gmatch(names or '', '[^ ]+') do forget(':' .. name .. ':' .. key) end
+  redis.call('HDEL', data_key, ':b:' .. key)
+  -- In the very ms of its due time a claimed timer's key is still there.
+  if was or names or deleted and (at > now or not age(key)) then
+    forget(key)
+    if was and (not deleted or was <= now) then redis.call('ZADD', fired_key, now, ':c:' .. key) end
+    if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
+    return 'cancelled'
+  end
+  local fired, cancelled = age(key), age(':u:' .. key)
+  if fired and not (cancelled and cancelled <= fired) then return 'fired' end
+  return 'unknown'
+end
+
+-- payload_attempt returns the attempt that a payload states, or 1.
+local function payload_attempt(payload)
+  if may_state_attempt(payload) then
+    local ok, object = pcall(cjson.decode, payload)
+    local n = ok and type(object) == 'table' and object.attempt
+    if type(n) == 'number' and n >= 1 and n <= MAX_ATTEMPT and n == math.floor(n) then return n end
+  end
+  return 1
+end
+
+--[[ timer_get KEY
+Reads a timer. It changes nothing.
+Returns nil if no timer is pending, or {"due", ms, "attempt", n, "payload", bytes}; the
+payload is nil if there is none. ]]
+local function timer_get(keys, args)
+  if #keys ~= 1 then return fault('timer_get wants one key, got ' .. #keys) end
+  if #args > 0 then return fault('timer_get takes no arguments') end
+  local key = keys[1]
+  local wrong = check_key(key)
+  if wrong then return fault(wrong) end
+  local refusal = open_partition_of(key)
+  if refusal then return refusal end
+  local due, at = pending(key), redis.call('PEXPIRETIME', key)
+  local record
+  if at == -1 then return false end
+  if at > now then
+    due, record = at, record_of(key, MAX_PAYLOAD)
+  end
+  if not due then return false end
+  record = record or redis.call('HGET', data_key, key) or 'm:'
+  local attempt, flag, payload = string.match(record, '^(%d*)(%a*):(.*)$')
+  if string.find(flag, '[ml]') then payload = nil end
+  return { 'due', due, 'attempt', tonumber(attempt) or payload_attempt(payload or ''), 'payload', payload or false }
+end
+
+redis.register_function { function_name = 'timer_set', callback = timer_set }
+redis.register_function { function_name = 'timer_cancel', callback = timer_cancel, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'timer_get', callback = timer_get, flags = { 'no-writes' } }

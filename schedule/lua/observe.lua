@@ -1,0 +1,208 @@
+--[[ observe takes in what keyspace events hint at, in their order.
+KEYS    1  the partition's prefix
+ARGV    1  from when on the caller has heard every event, in ms
+        2  when the first of these events happened at the earliest, in ms
+        3  for how long of that time nothing could happen to their timers, in ms
+        then pairs of a kind and a timer's key:
+        t  touched: the key may live; if it does not, another event says why
+        a  audited: the same without an event
+        g  gone: deleted, renamed or moved away
+        v  evicted
+        x  expired: it did run out, whatever the index says
+        In upper case they are for timers that the index knows already.
+Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs}; the
+four in the middle count timers. pairs is how many hints were taken in: fewer than
+given if their payloads are large. The caller gives the rest again.
+If its reply is lost: the same hints may be given again. An expired event is then
+explained by the tombstone that it left, or is too old to prove anything. One that
+confirmed a contested timer makes it owed the second time. ]]
+
+-- An expired event is explained by a tombstone that is not older than this, in
+-- ms. An event that is older itself than OLD proves nothing about a timer that the
+-- index does not know: others may have fired and forgotten it meanwhile.
+local FRESH, OLD = 4000, 3000
+-- How many bytes of payload a call reads, about.
+local BUDGET = 1048576
+
+local since, heard, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+FRESH, OLD = FRESH + held, OLD + held
+open(KEYS[1])
+local owed, adopted, rescheduled, cancelled = 0, 0, 0, 0
+
+local function count(outcome)
+  if outcome == 1 then adopted = adopted + 1
+  elseif outcome == 2 then rescheduled = rescheduled + 1
+  elseif outcome == -1 then cancelled = cancelled + 1 end
+end
+
+-- touch makes the index agree with the key, as far as the key lives. changed says
+-- that an event tells of a change.
+local function touch(key, was, at, changed)
+  if at == -2 then return end
+  if was and was <= now and differs(at, was) then
+    if contest(key, was, since, 0, changed) then owed = owed + 1 end
+    return count(follow(key, at, MAX_PAYLOAD))
+  end
+  if at == -1 then
+    if was then count(follow(key, at, MAX_PAYLOAD)) end
+  elseif was or at > now or not redis.call('ZSCORE', fired_key, key) then
+    count(upsert(key, was, at, MAX_PAYLOAD))
+  end
+end
+
+-- confirm makes a key's contested timer a confirmed one.
+local function confirm(key)
+  local about = redis.call('HGET', data_key, ':?:' .. key)
+  redis.call('HSET', data_key, ':?:' .. key, (string.gsub(about, '^(%d+!?)%?', '%1', 1)))
+end
+
+-- dismiss drops a key's contested timer in favour of the newer state of the key: had
+-- the key run out before, that event would have come first. This holds only if the
+-- caller has heard every event since the timer's due time; otherwise dismiss does
+-- nothing. The timer's record is kept until GRACE is over: the event that dismissed it
+-- may be older than the contest, and then an expired event follows that nothing else
+-- explains.
+local function dismiss(key)
+  local due, record = read_contested(key)
+  if due and since <= due then
+    take_contested(key)
+    redis.call('ZADD', due_key, now + GRACE, ':d:' .. key)
+    redis.call('HSET', data_key, ':d:' .. key, int(due) .. '/' .. record)
+  end
+end
+
+local kinds = {
+  a = function(key, was, at) touch(key, was, at) end,
+
+  t = function(key, was, at)
+    dismiss(key)
+    touch(key, was, at, true)
+  end,
+
+  g = function(key, was, at)
+    if at ~= -2 then return touch(key, was, at) end
+    if was and was > now and not string.find(flags(redis.call('HGET', data_key, key) or 'm:'), 'e', 1, true) then
+      forget(key)
+      cancelled = cancelled + 1
+    end
+  end,
+
+  v = function(key, was, at)
+    if at ~= -2 then return touch(key, was, at) end
+    if was then
+      redis.call('HSET', data_key, key, add_flag(redis.call('HGET', data_key, key) or 'm:', 'e'))
+    end
+  end,
+
+  x = function(key, was, at, known)
+    -- A contested timer is an older one than the pending one, and the event is about
+    -- it. An unconfirmed one has to wait for the next event if the newer timer is not
+    -- still to come: then this event is about the newer one.
+    local due, record, _, unconfirmed = read_contested(key)
+    if unconfirmed and not (was and was > now) then
+      confirm(key)
+      due = nil
+    end
+    if due then
+      take_contested(key)
+      fire(key, due, add_flag(record, 'x'), 0)
+      owed = owed + 1
+    elseif was and was <= now then
+      owe(key, was, 'x')
+      owed, was = owed + 1, nil
+    else
+      local told = math.min(age(key) or FRESH + 1, age(':c:' .. key) or FRESH + 1)
+      if told <= FRESH then return touch(key, was, at) end
+      -- Nothing explains the event. So a timer ran out that we do not know, or whose
+      -- due time had changed without our knowledge.
+      due, record = take_contested(key)
+      if not due then due, record = take_contested(key, ':d:') end
+      if due then
+        fire(key, due, add_flag(record, 'x'), 0)
+      elseif was and at == -2 then
+        owe(key, now, 'x')
+        was = nil
+      elseif known then
+        return touch(key, was, at)
+      else
+        fire(key, now, 'mx:', 0)
+      end
+      owed = owed + 1
+    end
+    touch(key, was, at)
+  end,
+}
+
+-- observe_one takes in one hint.
+local function observe_one(kind, key)
+  local was, lower = pending(key), string.lower(kind)
+  local known = kind ~= lower or kind == 'x' and now - heard > OLD
+  if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
+    kinds[lower](key, was, redis.call('PEXPIRETIME', key), known)
+  end
+end
+
+-- observe_group takes in hints of different keys, in their order, as far as their
+-- payloads are not too large. It returns how many. It batches the common cases: keys
+-- that are new or still pending, and expired events of timers that are due but not yet
+-- claimed, or that have just been fired.
+local function observe_group(given_kinds, names)
+  local contested = {}
+  for i = 1, #names do contested[i] = ':?:' .. names[i] end
+  contested = redis.call('HMGET', data_key, unpack(contested))
+  local was, told = redis.call('ZMSCORE', due_key, unpack(names)), redis.call('ZMSCORE', fired_key, unpack(names))
+  local gone = string.lower(given_kinds[1]) == 'x' and redis.call('EXISTS', unpack(names)) == 0
+  local late, dues, times, records = {}, {}, {}, {}
+  local taken = 0
+  while taken < #names and spent <= BUDGET do
+    taken = taken + 1
+    local kind, key, due = given_kinds[taken], names[taken], tonumber(was[taken] or nil)
+    local lower = string.lower(kind)
+    if contested[taken] or lower == 'g' or lower == 'v' then
+      observe_one(kind, key)
+    elseif due or kind == lower then
+      local at = gone and -2 or redis.call('PEXPIRETIME', key)
+      local owing = due and due <= now
+      if lower == 'x' and at == -2 and owing then
+        late[#late + 1], dues[#dues + 1] = key, int(due)
+      elseif lower == 'x' then
+        if at ~= -2 or due or now - tonumber(told[taken] or 0) > FRESH then observe_one(kind, key) end
+      elseif at > now and not due then
+        times[#times + 1], times[#times + 2] = at, key
+        records[#records + 1], records[#records + 2] = key, record_of(key, MAX_PAYLOAD) or 'm:'
+        count(1)
+      elseif at > now and not owing then
+        count(upsert(key, due, at, MAX_PAYLOAD))
+      elseif at ~= -2 then
+        observe_one(kind, key)
+      end
+    end
+  end
+  if #times > 0 then
+    redis.call('ZADD', due_key, unpack(times))
+    redis.call('HSET', data_key, unpack(records))
+  end
+  if #late > 0 then
+    local owe_records = redis.call('HMGET', data_key, unpack(late))
+    for i = 1, #late do
+      owe_records[i] = add_flag(owe_records[i] or 'm:', 'x')
+      spent = spent + #owe_records[i]
+    end
+    fire_all(late, dues, owe_records, '0')
+    owed = owed + #late
+  end
+  return taken
+end
+
+local given, taken = 0, 0
+while taken == given and 4 + 2 * taken <= #ARGV and spent <= BUDGET do
+  local given_kinds, names, seen = {}, {}, {}
+  repeat
+    local i = 4 + 2 * given
+    given_kinds[#names + 1], names[#names + 1] = ARGV[i], ARGV[i + 1]
+    seen[ARGV[i + 1]] = true
+    given = given + 1
+  until #names == GROUP or 4 + 2 * given > #ARGV or seen[ARGV[5 + 2 * given]]
+  taken = taken + observe_group(given_kinds, names)
+end
+return { head(), owed, adopted, rescheduled, cancelled, taken }

@@ -1,0 +1,37 @@
+--[[ scan_due looks for due timers in many partitions of one server of a cluster. It
+writes nothing.
+ARGV    1  up to when, in ms from now, what is due counts
+        2  lease in ms
+        then the hash tags of the partitions
+Returns {pending timers, firings, then for each partition with something to claim its
+hash tag and when: a due time or the end of a lease in ms, 0 for at once, or -1 if the
+partition is not here as a whole, because its slot is moving}. Old tombstones count as
+something to claim at once: a claim removes them. ]]
+local now = read_clock()
+local horizon, old = now + tonumber(ARGV[1]), now - REMEMBER - tonumber(ARGV[2])
+local total, firings, out = 0, 0, { 0, 0 }
+
+-- first returns the lowest score of a sorted set, or nil.
+local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
+for i = 3, #ARGV do
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, as in common.lua
+  local due, firing, fired = prefix .. 'due', prefix .. 'firing', prefix .. 'fired'
+  local here, at = redis.pcall('EXISTS', due, firing, fired, prefix)
+  if type(here) == 'table' then
+    at = -1
+  elseif here > 0 then
+    at = first(due)
+    local lease, tombstone
+    if here > 1 or not at then lease, tombstone = first(firing), first(fired) end
+    if at then total = total + redis.call('ZCARD', due) end
+    if lease then
+      firings = firings + redis.call('ZCARD', firing)
+      at = math.min(at or lease, lease)
+    end
+    if tombstone and tombstone < old then at = 0 end
+  end
+  if at and at <= horizon then out[#out + 1], out[#out + 2] = ARGV[i], at end
+end
+out[1], out[2] = total, firings
+return out

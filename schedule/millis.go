@@ -1,0 +1,27 @@
+package schedule
+
+import (
+	"math"
+	"time"
+)
+
+// Millis is a time on the Redis server's clock in unix milliseconds: the unit in which the index keeps times.
+type Millis int64
+
+// Times that stand for something else. AtOnce comes before every other time and Never after; where a time may be
+// Nothing, it is to be looked at first.
+const (
+	AtOnce   Millis = 0             // it is due already
+	Nothing  Millis = -1            // there is nothing to do
+	Never    Millis = math.MaxInt64 // no such time is known
+	NoEvents        = Never         // since when events are heard by one who hears none
+)
+
+// MillisOf returns the millisecond that t is in.
+func MillisOf(t time.Time) Millis { return Millis(t.UnixMilli()) }
+
+// Time returns m as a time.Time in UTC.
+func (m Millis) Time() time.Time { return time.UnixMilli(int64(m)).UTC() }
+
+// Add returns m moved by d, which is cut to milliseconds.
+func (m Millis) Add(d time.Duration) Millis { return m + Millis(d.Milliseconds()) }

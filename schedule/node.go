@@ -1,0 +1,186 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster those of a
+// master's slots. It knows the server's clock and since when every keyspace event of its partitions was heard. Its methods
+// may be called concurrently.
+type Node struct {
+	schedule *Schedule
+	server   *redis.Client
+	name     string
+	clock    clock
+
+	mu         sync.Mutex
+	partitions []keys.Partition
+	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown
+	came       int                       // partitions that came since TakeNew was called last
+	heardSince Millis
+}
+
+// Nodes asks for the servers of the schedule and returns the node of each, the same one each time, with the partitions that
+// it has by now. An error beside nodes says that a clock could not be read: events of the partitions that have just come do
+// not count as heard there until Nodes is called again.
+func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
+	masters, err := s.topology.masters(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := make(map[*redis.Client]*Node, len(masters))
+	nodes := make([]*Node, len(masters))
+	var errs []error
+	for i, m := range masters {
+		n, ok := s.nodes[m.server]
+		if !ok {
+			n = &Node{schedule: s, server: m.server, name: m.name, heardSince: NoEvents}
+		}
+		errs = append(errs, n.setPartitions(ctx, m.partitions))
+		nodes[i], known[m.server] = n, n
+	}
+	s.nodes = known
+	return nodes, errors.Join(errs...)
+}
+
+// setPartitions says what is on the server by now. Partitions that came are heard from the present on: what was heard of them
+// before was heard from another server. It is for one goroutine at a time.
+func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition) error {
+	n.mu.Lock()
+	before := n.since
+	n.mu.Unlock()
+	since := make(map[keys.Partition]Millis, len(partitions))
+	came, undated := 0, 0
+	for _, p := range partitions {
+		at, ok := before[p]
+		if !ok {
+			came++
+			at = NoEvents
+		}
+		if at == NoEvents {
+			undated++
+		}
+		since[p] = at
+	}
+	var err error
+	if undated > 0 {
+		var now Millis
+		if now, err = n.readClock(ctx); err == nil {
+			for p, at := range since {
+				since[p] = min(at, now)
+			}
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.partitions, n.since = partitions, since
+	n.came += came
+	return err
+}
+
+// TakeNew returns how many partitions have come to the node since it was called last.
+func (n *Node) TakeNew() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	came := n.came
+	n.came = 0
+	return came
+}
+
+// Name returns what tells the node apart from the others of a cluster, host:port. It is empty for a single Redis.
+func (n *Node) Name() string { return n.name }
+
+// Server returns the client of the node's server, for a subscription to it.
+func (n *Node) Server() *redis.Client { return n.server }
+
+// Check returns an error unless the server answers and, in a cluster, the cluster works.
+func (n *Node) Check(ctx context.Context) error { return n.schedule.topology.check(ctx, n.server) }
+
+// Owns tells whether the partition is on the node.
+func (n *Node) Owns(p keys.Partition) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, ok := n.since[p]
+	return ok
+}
+
+// AnyPartition returns a partition on the node, as a rule another one each time: the server takes no keys of one whose slot
+// is moving. While the node has none, it returns one that may be elsewhere.
+func (n *Node) AnyPartition() keys.Partition {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for p := range n.since { // in random order
+		return p
+	}
+	return keys.Single
+}
+
+// all returns the partitions on the node. They are not to be changed.
+func (n *Node) all() []keys.Partition {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.partitions
+}
+
+// StartHearing says that every keyspace event of the server is heard from now on, until StopHearing. Call it once the
+// subscription is confirmed.
+func (n *Node) StartHearing(ctx context.Context) error {
+	now, err := n.readClock(ctx)
+	if err != nil {
+		return err
+	}
+	n.HearSince(now)
+	return nil
+}
+
+// StopHearing says that events may be missed from now on.
+func (n *Node) StopHearing() { n.HearSince(NoEvents) }
+
+// HearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
+func (n *Node) HearSince(since Millis) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heardSince = since
+}
+
+// partitionHeardSince returns since when every event of a partition was heard: the later of when the server was heard from
+// and when it got the partition.
+func (n *Node) partitionHeardSince(p keys.Partition) Millis {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if since, ok := n.since[p]; ok {
+		return max(since, n.heardSince)
+	}
+	return NoEvents
+}
+
+// readClock asks for the server's time.
+func (n *Node) readClock(ctx context.Context) (Millis, error) {
+	sent := time.Now()
+	now, err := n.server.Time(ctx).Result()
+	if err != nil {
+		return 0, fmt.Errorf("schedule: read the clock of %s: %w", n.server.Options().Addr, err)
+	}
+	n.ReadClock(now, sent, time.Now())
+	return MillisOf(now), nil
+}
+
+// ReadClock takes a reading of the server's clock that was made between two local instants.
+func (n *Node) ReadClock(server, sent, received time.Time) { n.clock.read(server, sent, received) }
+
+// Until returns how long it is until the server's clock shows a time: negative if it has passed, 0 before any reading of
+// the clock.
+func (n *Node) Until(at Millis) time.Duration { return n.clock.until(at) }
+
+// Now returns what the server's clock shows by the last reading of it, or AtOnce before any.
+func (n *Node) Now() Millis { return n.clock.now() }

@@ -1,0 +1,75 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// DueScan is what a scan for due timers found.
+type DueScan struct {
+	Pending, Firing int64            // pending timers; firings that are owed or claimed
+	Heads           []Head           // the partitions with something to claim within the time that was asked for
+	Moving          []keys.Partition // those that are not there as a whole, and hold still
+}
+
+// ScanDue looks through all partitions of the node for those in which something is to be claimed now or within the time.
+// Tombstones that are older than a minute and the lease count too: a claim removes them.
+func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueScan, error) {
+	return n.schedule.scanDue(ctx, n.server, n.all(), within, lease)
+}
+
+// forever is longer than any timer waits.
+const forever = 100 * 365 * 24 * time.Hour
+
+func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions []keys.Partition, within, lease time.Duration) (DueScan, error) {
+	var found DueScan
+	err := eachChunk(partitions, func(hashTags []any) error {
+		args := append([]any{within.Milliseconds(), lease.Milliseconds()}, hashTags...)
+		reply, err := s.scripts.scanDue.Run(ctx, server, nil, args...).Slice()
+		if err != nil {
+			return err
+		}
+		if len(reply) < 2 || len(reply)%2 != 0 {
+			return fmt.Errorf("unexpected reply of %d elements", len(reply))
+		}
+		pending, _ := reply[0].(int64)
+		firing, _ := reply[1].(int64)
+		found.Pending += pending
+		found.Firing += firing
+		for i := 2; i < len(reply); i += 2 {
+			hashTag, _ := reply[i].(string)
+			due, _ := reply[i+1].(int64)
+			if due < 0 {
+				found.Moving = append(found.Moving, keys.Partition(hashTag))
+			} else {
+				found.Heads = append(found.Heads, Head{keys.Partition(hashTag), Millis(due)})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return found, fmt.Errorf("schedule: scan for due timers: %w", err)
+	}
+	return found, nil
+}
+
+// Apps returns the apps that timer_set was called for with keys on the node.
+func (n *Node) Apps(ctx context.Context) ([]string, error) {
+	var all []string
+	err := eachChunk(n.all(), func(hashTags []any) error {
+		apps, err := n.schedule.scripts.apps.Run(ctx, n.server, nil, hashTags...).StringSlice()
+		all = append(all, apps...)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("schedule: read the apps: %w", err)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}

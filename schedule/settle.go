@@ -1,0 +1,71 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Settle forgets firings that NATS has acknowledged, whoever holds their claim by now. It is safe to repeat; after an
+// error it may have happened or not. An error that concerns only some of them is a *PartError.
+func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
+	err := s.onEach(ctx, s.scripts.settle, firings, func(f *Firing) []any { return []any{f.Ref} })
+	if err != nil {
+		return fmt.Errorf("schedule: settle %d firings: %w", len(firings), err)
+	}
+	return nil
+}
+
+// Release gives claims back unpublished, so that anybody may claim them at once. Claims that somebody else has taken
+// meanwhile stay theirs. It is safe to repeat. Errors are as those of Settle.
+func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
+	err := s.onEach(ctx, s.scripts.release, firings, func(f *Firing) []any { return []any{f.Ref, int64(f.leaseEnd())} })
+	if err != nil {
+		return fmt.Errorf("schedule: release %d firings: %w", len(firings), err)
+	}
+	return nil
+}
+
+// PartError says that a step failed for some of the firings that it was about.
+type PartError struct {
+	Left []Firing // those that it failed for
+	Err  error    // why it failed for one of them
+}
+
+func (e *PartError) Error() string { return fmt.Sprintf("%d of them failed: %v", len(e.Left), e.Err) }
+
+// Unwrap returns why the step failed.
+func (e *PartError) Unwrap() error { return e.Err }
+
+// onEach runs a script once for each partition of the firings, with what args returns for each firing.
+func (s *Schedule) onEach(ctx context.Context, script *redis.Script, firings []Firing, args func(*Firing) []any) error {
+	var calls []call
+	var members [][]Firing
+	at := map[keys.Partition]int{}
+	for i := range firings {
+		f := &firings[i]
+		n, ok := at[f.Partition]
+		if !ok {
+			n = len(calls)
+			at[f.Partition] = n
+			calls, members = append(calls, call{p: f.Partition}), append(members, nil)
+		}
+		calls[n].args, members[n] = append(calls[n].args, args(f)...), append(members[n], *f)
+	}
+	var failed PartError
+	for i, reply := range s.run(ctx, script, calls) {
+		if err := reply.Err(); err != nil {
+			failed.Left, failed.Err = append(failed.Left, members[i]...), err
+		}
+	}
+	switch {
+	case failed.Err == nil:
+		return nil
+	case len(failed.Left) == len(firings):
+		return failed.Err
+	}
+	return &failed
+}

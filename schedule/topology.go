@@ -1,0 +1,130 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// master is a server that takes writes, and the partitions that it has.
+type master struct {
+	name       string // tells it apart from other masters; "" where there is only one
+	server     *redis.Client
+	partitions []keys.Partition
+}
+
+// topology says which servers have which partitions.
+type topology interface {
+	// partition returns the partition that holds a timer.
+	partition(key string) keys.Partition
+	// server returns the server that has a partition, as far as is known.
+	server(ctx context.Context, p keys.Partition) (*redis.Client, error)
+	// masters returns all servers that have partitions. What one node of a cluster says may be out of date for some
+	// seconds after a failover.
+	masters(ctx context.Context) ([]master, error)
+	// reload has the places of the partitions read again: a server said that one is elsewhere.
+	reload(ctx context.Context)
+	// check returns an error unless a server works.
+	check(ctx context.Context, server *redis.Client) error
+}
+
+// newTopology returns the topology of the Redis that rdb talks to.
+func newTopology(rdb redis.UniversalClient) topology {
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		return single{rdb}
+	case *redis.ClusterClient:
+		return cluster{rdb}
+	}
+	panic(fmt.Sprintf("schedule: a client of type %T; want *redis.Client or *redis.ClusterClient", rdb))
+}
+
+// single is the topology of one Redis server, or of one at a time behind Sentinel: one partition.
+type single struct{ rdb *redis.Client }
+
+func (s single) partition(string) keys.Partition { return keys.Single }
+
+func (s single) server(context.Context, keys.Partition) (*redis.Client, error) { return s.rdb, nil }
+
+func (s single) masters(context.Context) ([]master, error) {
+	return []master{{server: s.rdb, partitions: []keys.Partition{keys.Single}}}, nil
+}
+
+func (s single) reload(context.Context) {}
+
+func (s single) check(ctx context.Context, server *redis.Client) error { return server.Ping(ctx).Err() }
+
+// cluster is the topology of a Redis Cluster: a partition for each slot.
+type cluster struct{ rdb *redis.ClusterClient }
+
+func (c cluster) partition(key string) keys.Partition { return keys.PartitionOf(key) }
+
+func (c cluster) server(ctx context.Context, p keys.Partition) (*redis.Client, error) {
+	return c.rdb.MasterForKey(ctx, p.Due())
+}
+
+func (c cluster) masters(ctx context.Context) ([]master, error) {
+	var mu sync.Mutex
+	var masters []master
+	err := c.rdb.ForEachMaster(ctx, func(_ context.Context, server *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		masters = append(masters, master{name: server.Options().Addr, server: server})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask for the masters: %w", err)
+	}
+	slices.SortFunc(masters, func(a, b master) int { return cmp.Compare(a.name, b.name) })
+	at := map[*redis.Client]int{}
+	for i, m := range masters {
+		at[m.server] = i
+	}
+	for slot := range keys.Slots {
+		p := keys.SlotPartition(slot)
+		server, err := c.server(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("ask for the master of slot %d: %w", slot, err)
+		}
+		if n, ok := at[server]; ok {
+			masters[n].partitions = append(masters[n].partitions, p)
+		}
+	}
+	return masters, nil
+}
+
+func (c cluster) reload(ctx context.Context) { c.rdb.ReloadState(ctx) }
+
+func (c cluster) check(ctx context.Context, server *redis.Client) error {
+	info, err := server.ClusterInfo(ctx).Result()
+	if err == nil && !strings.Contains(info, "cluster_state:ok") {
+		return errors.New("the cluster is down")
+	}
+	return err
+}
+
+// chunk is how many partitions one call looks at, so that none holds Redis for much longer than a millisecond: at 1 µs for
+// one that is empty, 4 for another.
+const chunk = 256
+
+// eachChunk calls f with the hash tags of some of the partitions at a time, until it fails.
+func eachChunk(partitions []keys.Partition, f func(hashTags []any) error) error {
+	for part := range slices.Chunk(partitions, chunk) {
+		hashTags := make([]any, len(part))
+		for i, p := range part {
+			hashTags[i] = string(p)
+		}
+		if err := f(hashTags); err != nil {
+			return err
+		}
+	}
+	return nil
+}
