@@ -3,11 +3,12 @@
 //
 // Go tells its scheduler of each system call, in case it blocks. If the process was idle, that wakes the runtime's
 // monitor thread, which then looks after the process every 20 µs. The sockets of package net never block, so nothing is
-// lost without it. In BenchmarkWakeups a round of question and answer every 5 ms costs 127 µs of processor time
-// instead of 143, and threads go to sleep 2.4 times instead of 3.1 (medians of 14 runs, two processors that were busy
-// with other work):
+// lost without it. In BenchmarkWakeups four questions to Redis in a row, every 2 ms, cost 72 µs of processor time
+// instead of 153, and threads go to sleep 4.6 times instead of 7.1 (medians of 6 runs):
 //
-//	go test ./internal/rawconn -run '^$' -bench Wakeups -benchtime 300x -cpu 1 -count 14
+//	go test ./internal/rawconn -run '^$' -bench Wakeups -benchtime 500x -cpu 1 -count 6
+//
+// A firing costs all processes together 870 µs instead of 1,210 at 500 firings a second.
 package rawconn
 
 import "net"
