@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -201,9 +202,9 @@ func TestCancel(t *testing.T) {
 
 func TestMissingLibrary(t *testing.T) {
 	ctx := t.Context()
-	for name, opts := range map[string][]testenv.RedisOption{
+	for name, opts := range map[string][]redisserver.Option{
 		"never loaded":     nil,
-		"a server without": {testenv.RedisConfig("rename-command", "FCALL", ""), testenv.RedisConfig("rename-command", "FCALL_RO", "")},
+		"a server without": {redisserver.Directive("rename-command", "FCALL", ""), redisserver.Directive("rename-command", "FCALL_RO", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			timers := client.New(testenv.Redis(t, opts...).Client())

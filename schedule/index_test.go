@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -29,7 +30,7 @@ type index struct {
 	old  bool             // whether hints are of long ago
 }
 
-func newIndex(t testing.TB, opts ...testenv.RedisOption) *index {
+func newIndex(t testing.TB, opts ...redisserver.Option) *index {
 	t.Helper()
 	rdb := testenv.Redis(t, opts...).Client()
 	s := schedule.New(rdb, 1000)

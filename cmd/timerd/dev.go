@@ -20,16 +20,15 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/service"
 	"github.com/timerd-io/timerd/keys"
 )
 
-const (
-	devReady     = 20 * time.Second // how long timerd may take to be ready
-	devReadyPoll = 50 * time.Millisecond
-)
+// devReady is how long timerd may take to be ready.
+const devReady = 20 * time.Second
 
 // errNoRedis tells how to get what dev needs.
 var errNoRedis = errors.New(`neither redis-server nor valkey-server is in PATH; timerd dev runs a private one. Install it:
@@ -201,31 +200,26 @@ func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) err
 
 // awaitReady waits until timerd is ready.
 func awaitReady(ctx context.Context, addr string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, devReady, fmt.Errorf("timerd was not ready within %v; see http://%s/readyz", devReady, addr))
-	defer cancel()
-	for {
-		ready, err := isReady(ctx, addr)
-		if ready {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(devReadyPoll):
-		}
+	err := poll.Until(ctx, devReady, func() error { return checkReady(ctx, addr) })
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("timerd was not ready within %v: %w", devReady, err)
 	}
+	return err
 }
 
-func isReady(ctx context.Context, addr string) (bool, error) {
+func checkReady(ctx context.Context, addr string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", http.NoBody)
 	if err != nil {
-		return false, err
+		return err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return false, err
+		return err
 	}
-	return response.StatusCode == http.StatusOK, response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers %s", request.URL, response.Status)
+	}
+	return errors.Join(err, response.Body.Close())
 }
 
 // checkFree returns an error that names the flag if somebody listens on a port of 127.0.0.1.

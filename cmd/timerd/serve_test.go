@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -27,8 +28,8 @@ func TestServeRefusesAtOnce(t *testing.T) {
 	t.Parallel()
 	const atOnce = 15 * time.Second // servers that are away are tried for 30 s
 	s := newSystem(t)
-	acl := testenv.Redis(t, testenv.RedisACL("user default on >"+secret+" ~* &* +@all\n"))
-	cluster := testenv.Redis(t, testenv.RedisConfig("cluster-enabled", "yes"))
+	acl := testenv.Redis(t, redisserver.ACL("user default on >"+secret+" ~* &* +@all\n"))
+	cluster := testenv.Redis(t, redisserver.Directive("cluster-enabled", "yes"))
 	for _, test := range []struct {
 		setting, want string
 		code          int

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -137,7 +138,7 @@ func TestExpireInThePast(t *testing.T) {
 
 func TestEvictedTimersFire(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, testenv.RedisConfig("maxmemory-policy", "volatile-ttl"))
+	s := newSystem(t, redisserver.Directive("maxmemory-policy", "volatile-ttl"))
 	s.start()
 	c := s.collect()
 	const n = 50

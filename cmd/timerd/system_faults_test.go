@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -80,7 +81,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 
 func TestRedisKilledAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, testenv.RedisConfig("appendfsync", "always"))
+	s := newSystem(t, redisserver.Directive("appendfsync", "always"))
 	p := s.start()
 	c := s.collect()
 	const spread = 6 * time.Second

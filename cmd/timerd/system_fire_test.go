@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -144,7 +145,7 @@ func leastPrivileged(t *testing.T) string {
 
 func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, testenv.RedisACL(leastPrivileged(t)))
+	s := newSystem(t, redisserver.ACL(leastPrivileged(t)))
 	s.env["TIMERD_REDIS_URL"] = s.redis.UserURL("timerd", "secret", 0)
 	p := s.start()
 	c := s.collect()

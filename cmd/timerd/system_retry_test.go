@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -150,7 +151,7 @@ func TestRetryAskedForAHundredTimes(t *testing.T) {
 
 func TestRetriesGoOnThroughRestarts(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, testenv.RedisConfig("appendfsync", "always"))
+	s := newSystem(t, redisserver.Directive("appendfsync", "always"))
 	s.env["TIMERD_RETRY"] = "*=700ms,700ms,700ms,700ms"
 	p := s.start()
 	c := s.collect()

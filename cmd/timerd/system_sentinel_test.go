@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -12,7 +13,7 @@ func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	host, port, _ := strings.Cut(s.redis.Addr(), ":")
-	replica := testenv.Redis(t, testenv.RedisConfig("replicaof", host, port))
+	replica := testenv.Redis(t, redisserver.Directive("replicaof", host, port))
 	s.env["TIMERD_REDIS_MODE"] = "sentinel"
 	s.env["TIMERD_REDIS_URL"] = testenv.Sentinel(t, s.redis)
 	p := s.start()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -57,7 +58,7 @@ type system struct {
 	env   map[string]string
 }
 
-func newSystem(t testing.TB, opts ...testenv.RedisOption) *system {
+func newSystem(t testing.TB, opts ...redisserver.Option) *system {
 	t.Helper()
 	s := &system{t: t, redis: testenv.Redis(t, opts...), nats: testenv.NATS(t)}
 	s.rdb, s.js = s.redis.Client(), s.nats.JetStream()

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -101,7 +102,7 @@ func TestRedisAsShipped(t *testing.T) {
 }
 
 func TestRedisMisconfigured(t *testing.T) {
-	s := testenv.Redis(t, testenv.RedisConfig("appendonly", "no"), testenv.RedisConfig("maxmemory", "100mb"))
+	s := testenv.Redis(t, redisserver.Directive("appendonly", "no"), redisserver.Directive("maxmemory", "100mb"))
 	rdb := s.Client()
 	set := func(name, value string) {
 		t.Helper()
@@ -140,7 +141,7 @@ func TestRedisMisconfigured(t *testing.T) {
 }
 
 func TestRedisSynced(t *testing.T) {
-	s := testenv.Redis(t, testenv.RedisConfig("appendfsync", "no"))
+	s := testenv.Redis(t, redisserver.Directive("appendfsync", "no"))
 	wants(t, checkRedis(t, s.Client()), "persistence", doctor.Warn, "synced when the operating system likes")
 	if err := s.Client().ConfigSet(t.Context(), "appendfsync", "always").Err(); err != nil {
 		t.Fatal(err)
@@ -151,9 +152,9 @@ func TestRedisSynced(t *testing.T) {
 func TestRedisReplicaAndCluster(t *testing.T) {
 	master := testenv.Redis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica := testenv.Redis(t, testenv.RedisConfig("replicaof", host, port))
+	replica := testenv.Redis(t, redisserver.Directive("replicaof", host, port))
 	wants(t, checkRedis(t, replica.Client()), "redis role", doctor.Fail, "replica of "+master.Addr(), "TIMERD_REDIS_MODE=sentinel")
-	cluster := testenv.Redis(t, testenv.RedisConfig("cluster-enabled", "yes"))
+	cluster := testenv.Redis(t, redisserver.Directive("cluster-enabled", "yes"))
 	wants(t, checkRedis(t, cluster.Client()), "redis cluster", doctor.Fail, "Redis Cluster")
 }
 
@@ -164,7 +165,7 @@ func TestRedisRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testenv.Redis(t, testenv.RedisACL(strings.ReplaceAll(string(file), "resetpass", "nopass")))
+	s := testenv.Redis(t, redisserver.ACL(strings.ReplaceAll(string(file), "resetpass", "nopass")))
 	as := func(user string) *redis.Client {
 		return s.Client(func(o *redis.Options) { o.Username, o.Password = user, "any" })
 	}
@@ -198,7 +199,7 @@ func TestRedisRights(t *testing.T) {
 
 // Where CONFIG GET is not allowed, as in most managed services, events are tried.
 func TestRedisEventsWithoutConfigGet(t *testing.T) {
-	s := testenv.Redis(t, testenv.RedisACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config\n"))
+	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config\n"))
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	findings := checkRedis(t, app)
 	wants(t, findings, "keyspace events", doctor.OK, "set, expire and expired arrive")

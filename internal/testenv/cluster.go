@@ -23,11 +23,11 @@ type RedisCluster struct {
 
 // Cluster starts a Redis Cluster with masters and, for each, a replica where replicas is set. It returns once the
 // cluster works, which takes over 2 s, and stops it when t ends.
-func Cluster(t testing.TB, masters int, replicas bool, opts ...RedisOption) *RedisCluster {
+func Cluster(t testing.TB, masters int, replicas bool, opts ...redisserver.Option) *RedisCluster {
 	t.Helper()
 	cluster, err := redisserver.StartCluster(t.Context(), redisserver.ClusterConfig{
 		Masters: masters, Replicas: replicas, NodeTimeout: clusterNodeTimeout,
-		Options: append([]RedisOption{redisBinary()}, opts...),
+		Options: append([]redisserver.Option{redisBinary()}, opts...),
 	})
 	if err != nil {
 		t.Fatal(err)

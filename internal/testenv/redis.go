@@ -13,10 +13,6 @@ import (
 	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
-// RedisServerEnv names the environment variable that picks the server binary, for running the tests
-// against another Redis version or Valkey.
-const RedisServerEnv = redisserver.BinaryEnv
-
 // RedisServer is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf,
 // an append-only file in a directory of its own.
 //
@@ -27,33 +23,20 @@ type RedisServer struct {
 	t testing.TB
 }
 
-// RedisOption changes how Redis starts a server.
-type RedisOption = redisserver.Option
-
-// RedisConfig sets one directive, as redis.conf would: RedisConfig("hz", "100"). The last one wins
-// over deploy/redis.conf and over earlier options. Relative paths are relative to Dir.
-func RedisConfig(name string, values ...string) RedisOption {
-	return redisserver.Directive(name, values...)
-}
-
-// RedisACL gives the server an ACL file with this content. Connect with Client's configure
-// functions or with a URL that names a user; a switched-off default user is fine.
-func RedisACL(content string) RedisOption { return redisserver.ACL(content) }
-
 // Redis starts a server, waits until it answers, and stops it when t ends. When t has failed, the
 // end of the server's log is added to t's output.
-func Redis(t testing.TB, opts ...RedisOption) *RedisServer {
+func Redis(t testing.TB, opts ...redisserver.Option) *RedisServer {
 	t.Helper()
-	server, err := redisserver.Start(t.Context(), append([]RedisOption{redisBinary()}, opts...)...)
+	server, err := redisserver.Start(t.Context(), append([]redisserver.Option{redisBinary()}, opts...)...)
 	if err != nil {
-		t.Fatalf("testenv: %v; `make deps` installs a redis-server, %s names another one", err, RedisServerEnv)
+		t.Fatalf("testenv: %v; `make deps` installs a redis-server, %s names another one", err, redisserver.BinaryEnv)
 	}
 	t.Cleanup(func() { closeRedis(t, server) })
 	return &RedisServer{Server: server, t: t}
 }
 
 // redisBinary picks the server program that the tests are to run against.
-func redisBinary() RedisOption { return redisserver.Binary(os.Getenv(RedisServerEnv)) }
+func redisBinary() redisserver.Option { return redisserver.Binary(os.Getenv(redisserver.BinaryEnv)) }
 
 // closeRedis ends servers at the end of a test. The logs are shown if it has failed.
 func closeRedis(t testing.TB, servers ...*redisserver.Server) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -53,7 +54,7 @@ func TestRedisKillKeepsWhatWasAcknowledged(t *testing.T) {
 }
 
 func TestRedisRunsWithTheShippedSettings(t *testing.T) {
-	s := testenv.Redis(t, testenv.RedisConfig("hz", "50"), testenv.RedisConfig("save", "900 1"))
+	s := testenv.Redis(t, redisserver.Directive("hz", "50"), redisserver.Directive("save", "900 1"))
 	got, err := s.Client().ConfigGet(t.Context(), "*").Result()
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +86,7 @@ func TestRedisRunsWithTheShippedSettings(t *testing.T) {
 
 func TestRedisACL(t *testing.T) {
 	ctx := t.Context()
-	s := testenv.Redis(t, testenv.RedisACL("user default off\nuser app on >p:w/d ~* +@all\n"))
+	s := testenv.Redis(t, redisserver.ACL("user default off\nuser app on >p:w/d ~* +@all\n"))
 	if err := s.Client().Ping(ctx).Err(); err == nil {
 		t.Error("PING without a password was accepted")
 	}

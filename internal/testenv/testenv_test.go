@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -95,9 +96,9 @@ func TestCollectorFailures(t *testing.T) {
 }
 
 func TestMissingServerIsAFailure(t *testing.T) {
-	t.Setenv(testenv.RedisServerEnv, "/nonexistent/redis-server")
+	t.Setenv(redisserver.BinaryEnv, "/nonexistent/redis-server")
 	failure := verdictOf(t, func(tb testing.TB) { testenv.Redis(tb) })
-	if !strings.Contains(failure, testenv.RedisServerEnv) {
-		t.Errorf("failure %q does not name %s", failure, testenv.RedisServerEnv)
+	if !strings.Contains(failure, redisserver.BinaryEnv) {
+		t.Errorf("failure %q does not name %s", failure, redisserver.BinaryEnv)
 	}
 }
