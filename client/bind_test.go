@@ -22,7 +22,7 @@ import (
 func ignore(context.Context, client.Event) error { return nil }
 
 func TestConsumeRefusesToBegin(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	for _, cfg := range []jetstream.ConsumerConfig{
 		{Durable: "other", FilterSubject: "timers.fired.bank.*.*", AckPolicy: jetstream.AckExplicitPolicy},
@@ -88,7 +88,7 @@ func (b *bench) bound(name string) jetstream.ConsumerConfig {
 }
 
 func TestDurableConsumerIsNamedAfterItsNamespace(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	long := strings.Repeat("x.", keys.MaxPartBytes/2) // too long for the name of a consumer
 	for namespace, want := range map[string]struct{ durable, subject string }{
@@ -117,6 +117,7 @@ func TestDurableConsumerIsNamedAfterItsNamespace(t *testing.T) {
 // An existing durable consumer goes on where it was, with the settings of the last that consumed it, and without a
 // limit of deliveries.
 func TestDurableConsumerIsTakenOver(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.publish(fired("shop:order:timeout:1", nil), fired("shop:order:timeout:2", nil))
 	existing, err := b.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{
@@ -147,6 +148,7 @@ func TestDurableConsumerIsTakenOver(t *testing.T) {
 
 // Consumers of one durable name share the events, others see all of them.
 func TestSharingADurableConsumer(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var shared, own counter
 	count := func(c *counter) client.Handler {
@@ -173,6 +175,7 @@ func TestSharingADurableConsumer(t *testing.T) {
 
 // With a prefix and a stream of their own, other timerds' events stay apart.
 func TestPrefixAndStream(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for name, subject := range map[string]string{"X": "x.y.fired.>", "X_RETRY": "x.y.retry.>"} {
 		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}}); err != nil {
@@ -193,7 +196,7 @@ func TestPrefixAndStream(t *testing.T) {
 }
 
 func TestConsumeEndsWithItsConsumerOrConnection(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	t.Run("consumer", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t)
@@ -233,7 +236,7 @@ func TestConsumeEndsWithItsConsumerOrConnection(t *testing.T) {
 
 // Starting and stopping leaves nothing behind, and loses no event on its way.
 func TestStartAndStopManyTimes(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	js := b.nats.JetStream()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -268,6 +271,7 @@ func TestStartAndStopManyTimes(t *testing.T) {
 
 // JetStream behind a domain works as any other.
 func TestDomain(t *testing.T) {
+	t.Parallel()
 	server := testenv.NATS(t, func(o *server.Options) { o.JetStreamDomain = "hub" })
 	js, err := jetstream.NewWithDomain(server.Conn(), "hub")
 	if err != nil {
@@ -284,6 +288,7 @@ func TestDomain(t *testing.T) {
 
 // The rights that Consumer's documentation lists are enough.
 func TestLeastRights(t *testing.T) {
+	t.Parallel()
 	b := &bench{t: t, nats: testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{
 			{Username: "admin", Password: "a"},

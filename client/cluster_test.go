@@ -11,6 +11,7 @@ import (
 )
 
 func TestTimersOnACluster(t *testing.T) {
+	t.Parallel()
 	rdb := testenv.Cluster(t, 3, false).Client()
 	if err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)

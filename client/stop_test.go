@@ -8,13 +8,12 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/testenv"
 )
 
 // Once the context has ended, running handlers finish and nothing new begins; what was on its way goes back at once,
 // not after AckWait.
 func TestStopLetsHandlersFinish(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	b.publish(fired("shop:order:timeout:1", nil))
 	began, release := make(chan string, 10), make(chan struct{})
@@ -45,7 +44,7 @@ func TestStopLetsHandlersFinish(t *testing.T) {
 // A handler that is still at it when StopTimeout is over sees its context end; its event goes back at once, and costs
 // no attempt.
 func TestStopCutsHandlersShort(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	b.publish(fired("shop:order:plain:1", nil), fired("shop:order:dead:1", nil), fired("shop:order:done:1", nil))
 	began := make(chan struct{}, 10)
@@ -83,7 +82,7 @@ func TestStopCutsHandlersShort(t *testing.T) {
 
 // A handler that ignores its context cannot hold Consume up.
 func TestStopLeavesStuckHandlersBehind(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	b.publish(fired("shop:order:timeout:42", nil))
 	began, release := make(chan struct{}, 1), make(chan struct{})
@@ -108,7 +107,7 @@ func TestStopLeavesStuckHandlersBehind(t *testing.T) {
 
 // A stop is bounded while NATS is away too, whatever handlers do.
 func TestStopWhileNATSIsAway(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	b := newBench(t)
 	began, release := make(chan struct{}, 1), make(chan struct{})
 	c := b.consume(func(context.Context, client.Event) error {

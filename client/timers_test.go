@@ -41,7 +41,7 @@ func serverTime(t testing.TB, rdb *redis.Client) time.Time {
 }
 
 func TestSetIsScheduledAndCanBeRead(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	ctx := t.Context()
 	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
@@ -98,6 +98,7 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 }
 
 func TestSetOnlyIf(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
@@ -125,6 +126,7 @@ func TestSetOnlyIf(t *testing.T) {
 }
 
 func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
@@ -166,6 +168,7 @@ func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
@@ -201,6 +204,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestMissingLibrary(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	for name, opts := range map[string][]redisserver.Option{
 		"never loaded":     nil,
@@ -222,7 +226,7 @@ func TestMissingLibrary(t *testing.T) {
 }
 
 func TestSetMany(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	ctx := t.Context()
 	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
@@ -271,6 +275,7 @@ func TestSetMany(t *testing.T) {
 }
 
 func TestConnectionTroubleIsAnError(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 200*time.Millisecond, -1 })
 	if err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
@@ -316,6 +321,7 @@ func TestConnectionTroubleIsAnError(t *testing.T) {
 
 // Any key and any payload come back byte for byte.
 func TestHostileKeysAndPayloads(t *testing.T) {
+	t.Parallel()
 	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)
 	part := rapid.Custom(func(t *rapid.T) string {

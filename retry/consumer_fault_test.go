@@ -16,7 +16,7 @@ import (
 )
 
 func TestConsumerWaitsForRedis(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	c := f.start("1h", nil)
 	c.waitHealth(patience, "")
@@ -38,6 +38,7 @@ func TestConsumerWaitsForRedis(t *testing.T) {
 }
 
 func TestConsumerGivesBackWhatItCannotDo(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	var calls atomic.Int64
 	broken := f.startAt(f.nats.URL(), failingRetrier{calls: &calls}, "1h", nil)
@@ -66,7 +67,7 @@ func (r failingRetrier) Retry(context.Context, schedule.Retry) (schedule.Millis,
 }
 
 func TestConsumerStopsThoughNothingWorks(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	proxy := testenv.NewProxy(t, f.nats.Addr())
 	c := f.startAt("nats://"+proxy.Addr(), failingRetrier{calls: new(atomic.Int64)}, "1h", func(c *retry.Consumer) { c.DrainTimeout = time.Second })
@@ -86,7 +87,7 @@ func TestConsumerStopsThoughNothingWorks(t *testing.T) {
 }
 
 func TestConsumerFinishesWhatItHas(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	begun, goOn := make(chan struct{}, 100), make(chan struct{})
 	c := f.startAt(f.nats.URL(), afterRetry{f.schedule, func() {
@@ -109,7 +110,7 @@ func TestConsumerFinishesWhatItHas(t *testing.T) {
 }
 
 func TestConsumerGoesOnAfterNATSWasAway(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	c := f.start("1h", nil)
 	c.waitHealth(patience, "")
@@ -127,6 +128,7 @@ func TestConsumerGoesOnAfterNATSWasAway(t *testing.T) {
 }
 
 func TestConsumerMakesWhatVanishes(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	c := f.start("1h", nil)
 	c.waitHealth(patience, "")
@@ -151,6 +153,7 @@ func TestConsumerMakesWhatVanishes(t *testing.T) {
 }
 
 func TestConsumerWaitsWhileDeadLettersAreFull(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	dead, err := f.js.Stream(t.Context(), "TIMERS_DEAD")
 	if err != nil {
@@ -181,6 +184,7 @@ func TestConsumerWaitsWhileDeadLettersAreFull(t *testing.T) {
 }
 
 func TestConsumerNamesAForeignConsumer(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	_, err := f.js.CreateConsumer(t.Context(), "TIMERS_RETRY", jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 )
 
 func TestConsumerBuriesWhatIsMalformed(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start("1h", nil)
 	good := firedEvent("1", 1, []byte(`{"order":42}`))
@@ -77,6 +78,7 @@ func TestConsumerBuriesWhatIsMalformed(t *testing.T) {
 }
 
 func TestConsumerBuriesEachMalformedRequestOnce(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	proxy := testenv.NewProxy(t, f.nats.Addr())
 	f.request(retrySubject, []byte("x"))
@@ -95,6 +97,7 @@ func TestConsumerBuriesEachMalformedRequestOnce(t *testing.T) {
 }
 
 func TestConsumerDelayHeader(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start("10s", nil)
 	for header, want := range map[string]time.Duration{
@@ -145,6 +148,7 @@ func TestConsumerDelayHeader(t *testing.T) {
 }
 
 func TestConsumerKeepsPayloadsByteForByte(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start("1h", nil)
 	for i, payload := range [][]byte{
@@ -172,6 +176,7 @@ func TestConsumerKeepsPayloadsByteForByte(t *testing.T) {
 }
 
 func TestConsumerTellsForeignIDsApart(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start("1h", nil)
 	for _, id := range []string{"x", "two words\r\n", strings.Repeat("x", 10_000)} {
@@ -189,6 +194,7 @@ func TestConsumerTellsForeignIDsApart(t *testing.T) {
 }
 
 func TestConsumerBuriesWhatHardlyFits(t *testing.T) {
+	t.Parallel()
 	const maxPayload = 64 << 10
 	f := newFixture(t)
 	f.nats.Stop()

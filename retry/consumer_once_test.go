@@ -36,7 +36,7 @@ func (f *fixture) publishMany(data []byte, n int) *sync.WaitGroup {
 }
 
 func TestConsumerSetsOneTimerHoweverOftenAsked(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	e := firedEvent("1", 1, []byte("x"))
 	c := f.start("1h", nil)
@@ -52,7 +52,7 @@ func TestConsumerSetsOneTimerHoweverOftenAsked(t *testing.T) {
 }
 
 func TestConsumerKilledInTheMiddle(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	e := firedEvent("1", 1, []byte("x"))
 	seed := rand.Uint64()
@@ -86,6 +86,7 @@ func (r afterRetry) Retry(ctx context.Context, request schedule.Retry) (schedule
 }
 
 func TestConsumerDiesBetweenSettingAndAcknowledging(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	proxy := testenv.NewProxy(t, f.nats.Addr())
 	set := make(chan struct{}, 10)
@@ -114,6 +115,7 @@ func TestConsumerDiesBetweenSettingAndAcknowledging(t *testing.T) {
 }
 
 func TestConsumerRetriedAndFiredBeforeItIsDeliveredAgain(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start("1h", nil)
 	e := firedEvent("1", 1, []byte("x"))
@@ -133,6 +135,7 @@ func TestConsumerRetriedAndFiredBeforeItIsDeliveredAgain(t *testing.T) {
 }
 
 func TestConsumerNeverClobbersANewerTimer(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start("1s", nil)
 	e := firedEvent("1", 1, []byte("older"))
@@ -151,6 +154,7 @@ func TestConsumerNeverClobbersANewerTimer(t *testing.T) {
 }
 
 func TestConsumerRetriesAreCancelled(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.start("1h", nil)
 	for name, cancel := range map[string][]any{
@@ -174,7 +178,7 @@ func TestConsumerRetriesAreCancelled(t *testing.T) {
 }
 
 func TestConsumersShareTheWork(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	for range 3 {
 		f.start("1h", func(c *retry.Consumer) { c.Window = 4 }).waitHealth(patience, "")
@@ -208,6 +212,7 @@ func (r trimRecorder) TrimRetried(ctx context.Context, age time.Duration) error 
 }
 
 func TestConsumerForgetsOldRetries(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	old := time.Now().Add(-50 * time.Hour).UnixMilli()
 	for i := range 10 {

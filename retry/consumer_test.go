@@ -250,7 +250,7 @@ func (f *fixture) letters(n int) []event.Event {
 }
 
 func TestConsumerSetsTheTimerAgain(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	f := newFixture(t)
 	f.start("10s,30s,2m", nil).waitHealth(patience, "")
 	for attempt, delay := range []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute} {

@@ -34,6 +34,7 @@ func key(t *testing.T, s string) keys.Key {
 }
 
 func TestFirstMatchingPolicyCounts(t *testing.T) {
+	t.Parallel()
 	p := parsePolicies(t, "app1:trans:notice=wechatpay; shop=10s,30s,2m; shop:a=1s; app1:trans=adyen;")
 	for k, want := range map[string]string{
 		"app1:trans:notice:1": "wechatpay",
@@ -50,6 +51,7 @@ func TestFirstMatchingPolicyCounts(t *testing.T) {
 }
 
 func TestOwnCatchAllReplacesTheDefault(t *testing.T) {
+	t.Parallel()
 	p := parsePolicies(t, "*=5s;shop=1s")
 	if got := p.For(key(t, "shop:a:b:c")).String(); got != "5s" {
 		t.Errorf("policy is %s, want 5s", got)
@@ -60,6 +62,7 @@ func TestOwnCatchAllReplacesTheDefault(t *testing.T) {
 }
 
 func TestPolicyDelays(t *testing.T) {
+	t.Parallel()
 	for s, want := range map[string]string{
 		"wechatpay":              "15s 15s 30s 3m 10m 20m 30m 30m 30m 1h 3h 3h 3h 6h 6h",
 		"alipay":                 "2m 10m 10m 1h 2h 6h 15h",
@@ -106,6 +109,7 @@ func TestPolicyDelays(t *testing.T) {
 }
 
 func TestZeroPolicyNeverRetries(t *testing.T) {
+	t.Parallel()
 	policy := retry.Policies(nil).For(key(t, "a:b:c:d"))
 	if d, ok := policy.Delay(1, "id"); ok || policy.MaxAttempts() != 1 {
 		t.Errorf("got delay %v and %d attempts", d, policy.MaxAttempts())
@@ -113,6 +117,7 @@ func TestZeroPolicyNeverRetries(t *testing.T) {
 }
 
 func TestPoliciesPrintAsTheyAreRead(t *testing.T) {
+	t.Parallel()
 	for s, want := range map[string]string{
 		"":                                   "*=exp(10s,2,1h,12)~10%",
 		" ; ":                                "*=exp(10s,2,1h,12)~10%",
@@ -137,6 +142,7 @@ func TestPoliciesPrintAsTheyAreRead(t *testing.T) {
 }
 
 func TestEveryPolicyFaultIsNamed(t *testing.T) {
+	t.Parallel()
 	const bad = "shop; a::b=1s;  x=10x,5s, -1s ; y=exp(1s,2,1h); z=wechat~5; *=exp(0s, 0.5,11y,10001)~101%;q=;r=exp(1m,2,30s,3);s=1s,,2s; a:b:c:d=1s"
 	want := []string{
 		`column 1: "shop": want namespace=policy`,
@@ -177,6 +183,7 @@ func TestEveryPolicyFaultIsNamed(t *testing.T) {
 }
 
 func TestPolicyBounds(t *testing.T) {
+	t.Parallel()
 	for _, s := range []string{
 		"*=" + strings.Repeat("1s,", retry.MaxRetries) + "1s",
 		"*=87601h", "*=999us", "*=exp(1s,NaN,1h,3)", "*=exp(1s,Inf,1h,3)", "*=exp(1s,2,1h,-1)", "*=1s~NaN%", "*=1s~", "*=1s~10", "*=exp(1s,2,1h,3", "*=exp 1s", "=1s",
@@ -194,6 +201,7 @@ func TestPolicyBounds(t *testing.T) {
 }
 
 func TestJitterLengthensByUpToItsShare(t *testing.T) {
+	t.Parallel()
 	policy := parsePolicies(t, "*=100s~20%").For(keys.Key{})
 	var low, high int
 	for i := range 1000 {
@@ -218,6 +226,7 @@ func TestJitterLengthensByUpToItsShare(t *testing.T) {
 }
 
 func TestPoliciesRoundTrip(t *testing.T) {
+	t.Parallel()
 	part := rapid.OneOf(rapid.Just(""), rapid.StringN(1, 20, retry.MaxFactor).Filter(func(s string) bool {
 		return !strings.Contains(s, ":") && len(s) <= keys.MaxPartBytes
 	}))

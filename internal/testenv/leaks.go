@@ -1,23 +1,40 @@
 package testenv
 
 import (
+	"context"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/timerd-io/timerd/internal/poll"
 )
 
-// leakPatience is how long goroutines get to end.
+// leakPatience is how long goroutines get to end: a Redis client whose dials failed notices only a second later that it
+// is closed.
 const leakPatience = 3 * time.Second
 
-// NoLeaks fails t when goroutines that t started are still running at its end. Call it first: the
-// check then comes after every other cleanup, when servers and clients are closed. It cannot tell
-// tests apart that run in parallel; do not use it in one.
+// NoLeaks fails t when goroutines that t started are still running at its end. Call it first: the check then comes
+// after every other cleanup, when servers and clients are closed. It cannot tell tests apart that run in parallel; for
+// them there is Main.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
-		// A Redis client whose dials failed notices only a second later that it is closed.
 		Eventually(t, leakPatience, func() error { return goleak.Find(before) }, "goroutines left behind")
 	})
+}
+
+// Main runs the tests of a package, which may run in parallel, and fails if goroutines are still running afterwards:
+//
+//	func TestMain(m *testing.M) { testenv.Main(m) }
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := poll.Until(context.Background(), leakPatience, func() error { return goleak.Find() }); err != nil {
+		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }
