@@ -65,7 +65,7 @@ type Report struct {
 	// those that were free to. Judged is Strict's first part by the kind of operation.
 	Strict, Forbidden, Lenient int
 	Judged                     map[history.Kind]int
-	Messages, Unjudged         int // in the streams; of keys too murky to say
+	Messages, Unjudged         int // in the streams; of keys of which something may have gone unheard
 	Ops                        map[history.Kind]map[history.Outcome]int
 	Faults                     map[string]int
 	Unready                    []history.Fault // after which not all timerds became ready
@@ -111,7 +111,7 @@ func Judge(h *history.History) *Report {
 		j.messages[m.Key] = append(j.messages[m.Key], m)
 	}
 	j.ids()
-	ears := newEars(h)
+	hearing := newHearing(h)
 	all := map[string]bool{}
 	for key := range j.ops {
 		all[key] = true
@@ -120,7 +120,7 @@ func Judge(h *history.History) *Report {
 		all[key] = true
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		t := newTimeline(ears)
+		t := newTimeline(hearing)
 		for _, op := range j.ops[key] {
 			t.add(op)
 		}
@@ -283,11 +283,11 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 	}
 	from, known := t.payloads[m.Payload]
 	switch {
-	case t.murky && m.Status == event.StatusMissing:
+	case t.unheard && m.Status == event.StatusMissing:
 		j.report.Unjudged++
 	case known && m.Stored < from && !t.ranOut(m):
 		j.fault(Early, key, "%s has %q, stored at %d, due at %d", m.ID, m.Payload, m.Stored, from)
-	case t.murky && known:
+	case t.unheard && known:
 		j.report.Unjudged++
 	case known && slices.ContainsFunc(t.firings, func(f *firing) bool { return f.payload == m.Payload && len(f.seen) > 0 }):
 		j.fault(Duplicate, key, "%s is a firing with %q that came under another id too", m.ID, m.Payload)

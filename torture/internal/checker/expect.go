@@ -51,19 +51,19 @@ func (f *firing) forbid(why string) { f.force, f.why = mustNot, why }
 
 // timeline is what the operations on one key add up to.
 type timeline struct {
-	ears    *ears
+	hearing *hearing
 	firings []*firing
 	open    *firing   // pending in the key, as of the last operation
 	retries []*firing // that may be pending
-	// murky says that an operation may have been unheard. Then timerd may fire an
+	// unheard says that an operation may have been unheard. Then timerd may fire an
 	// older state of the key too, or at an older due time, or without a payload.
-	murky    bool
+	unheard  bool
 	payloads map[string]int64 // that the key has had, and when each was due at the earliest
 	faults   []string         // replies that cannot be
 }
 
-func newTimeline(e *ears) *timeline {
-	return &timeline{ears: e, payloads: map[string]int64{}}
+func newTimeline(h *hearing) *timeline {
+	return &timeline{hearing: h, payloads: map[string]int64{}}
 }
 
 // ranOut tells whether a message tells of a key that had run out by its due time because
@@ -121,10 +121,10 @@ func (t *timeline) pass(op history.Op) {
 
 // plain returns how a firing is judged that a plain command asks for.
 func (t *timeline) plain(op history.Op) force {
-	if t.ears.heard(op.After) <= op.Due {
+	if t.hearing.heard(op.After) <= op.Due {
 		return must
 	}
-	t.murky = true
+	t.unheard = true
 	return may
 }
 
@@ -165,11 +165,11 @@ func (t *timeline) end(op history.Op, why string) {
 	switch {
 	case f.from <= op.After+1:
 		f.free("due at the moment of " + string(op.Kind))
-	case atomic, t.ears.heardAtOnce(op.After) && op.After+hears <= f.from:
+	case atomic, t.hearing.heardAtOnce(op.After) && op.After+hears <= f.from:
 		f.forbid(why + " at " + strconv.FormatInt(op.After, 10))
 	default:
 		f.free("unheard " + string(op.Kind))
-		t.murky = true
+		t.unheard = true
 	}
 }
 
@@ -177,14 +177,14 @@ func (t *timeline) expire(op history.Op) {
 	f := t.open
 	if op.Reply != "1" {
 		// It ran out just now, or the key is not what the history says it is.
-		if f != nil && f.from > op.After+1 && !t.ears.failover(f.op.Ended, op.Ended) {
+		if f != nil && f.from > op.After+1 && !t.hearing.failover(f.op.Ended, op.Ended) {
 			t.faults = append(t.faults, "PEXPIRE found no key, which was due at "+strconv.FormatInt(f.from, 10))
 		}
 		t.abandon(op)
 		return
 	}
 	if f == nil {
-		t.murky = true
+		t.unheard = true
 		return
 	}
 	t.end(op, "replaced by expire")
@@ -195,7 +195,7 @@ func (t *timeline) expire(op history.Op) {
 func (t *timeline) deleted(op history.Op) {
 	for _, f := range t.retries {
 		f.free("deleted while the retry was on its way")
-		t.murky = true
+		t.unheard = true
 	}
 	t.retries = nil
 	t.end(op, "deleted")
@@ -208,7 +208,7 @@ func (t *timeline) cancelled(op history.Op) {
 	case "cancelled":
 		// Which of several it was is not told; that none pending is left, is.
 		for _, r := range retries {
-			if f == nil && len(retries) == 1 && r.from > op.After+1 && !t.murky {
+			if f == nil && len(retries) == 1 && r.from > op.After+1 && !t.unheard {
 				r.forbid("cancelled at " + strconv.FormatInt(op.After, 10))
 			} else {
 				r.free("cancelled perhaps")
@@ -225,7 +225,7 @@ func (t *timeline) cancelled(op history.Op) {
 		if f == nil {
 			return
 		}
-		if f.from > op.After+1 && !t.ears.failover(f.op.Ended, op.Ended) {
+		if f.from > op.After+1 && !t.hearing.failover(f.op.Ended, op.Ended) {
 			t.faults = append(t.faults, "timer_cancel answered "+op.Reply+" for a timer due at "+strconv.FormatInt(f.from, 10))
 		}
 		if f.from > op.After+1 {
@@ -265,7 +265,7 @@ func (t *timeline) unknown(op history.Op) {
 		f.free("unknown " + string(op.Kind))
 	}
 	t.retries = nil
-	t.murky = true
+	t.unheard = true
 	if op.Kind == history.Cancel {
 		for _, f := range t.firings {
 			if f.force == must && !f.dead && f.to+lands >= op.Invoked {
@@ -290,7 +290,7 @@ func (t *timeline) abandon(op history.Op) {
 		t.open.free("perhaps changed by " + string(op.Kind))
 		t.open = nil
 	}
-	t.murky = true
+	t.unheard = true
 }
 
 // retry takes in an event that was published for retry. JetStream counts the delay from
@@ -302,7 +302,7 @@ func (t *timeline) retry(op history.Op) {
 	case op.Outcome == history.Unknown:
 		f.to += lands
 		f.free("unknown")
-	case t.ears.failover(op.Invoked-hears, op.Ended+hears):
+	case t.hearing.failover(op.Invoked-hears, op.Ended+hears):
 		f.free("a failover may lose it")
 	}
 	if op.Attempt >= op.Max {

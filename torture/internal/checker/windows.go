@@ -15,14 +15,14 @@ const hears = 1500
 // window is a time from one ms to another, both included.
 type window struct{ from, to int64 }
 
-// ears tells when timerds hear keyspace events.
-type ears struct {
+// hearing tells when timerds hear keyspace events.
+type hearing struct {
 	deaf      [][]window // of each timerd, sorted, apart
 	failovers []window
 }
 
-func newEars(h *history.History) *ears {
-	e := &ears{deaf: make([][]window, h.Run.Timerds)}
+func newHearing(h *history.History) *hearing {
+	e := &hearing{deaf: make([][]window, h.Run.Timerds)}
 	for _, f := range h.Faults {
 		w := window{f.From, f.Hearing}
 		if f.Effect == history.Failover {
@@ -55,9 +55,9 @@ func merge(all []window) []window {
 
 // heard returns when a timerd has for certain taken in what a plain command at a time
 // left behind, which an audit after a deaf time finds too.
-func (e *ears) heard(at int64) int64 {
+func (h *hearing) heard(at int64) int64 {
 	var first int64 = 1<<63 - 1
-	for _, deaf := range e.deaf {
+	for _, deaf := range h.deaf {
 		from := at
 		for _, w := range deaf {
 			if w.from <= from+hears && from <= w.to {
@@ -70,9 +70,9 @@ func (e *ears) heard(at int64) int64 {
 }
 
 // heardAtOnce tells whether a timerd heard the very event of a plain command.
-func (e *ears) heardAtOnce(at int64) bool { return e.heard(at) == at+hears }
+func (h *hearing) heardAtOnce(at int64) bool { return h.heard(at) == at+hears }
 
 // failover tells whether one overlaps a time.
-func (e *ears) failover(from, to int64) bool {
-	return slices.ContainsFunc(e.failovers, func(w window) bool { return w.from <= to && from <= w.to })
+func (h *hearing) failover(from, to int64) bool {
+	return slices.ContainsFunc(h.failovers, func(w window) bool { return w.from <= to && from <= w.to })
 }
