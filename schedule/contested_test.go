@@ -121,6 +121,23 @@ func TestOnlyWhoHeardEverythingDismissesAContestedTimer(t *testing.T) {
 	x.claims(k + " deadline v1")
 }
 
+// The event that dismissed a contested timer may be older than the contest. Then the subscription breaks, and with it
+// the event is lost that the key ran out.
+func TestDismissedAndThenTheSubscriptionBreaks(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.do("APPEND", k, "+") // its event waits in the subscription
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 60000)
+	x.claims()
+	x.observe(touched(k))
+	x.hearFromNow()
+	x.do("ZADD", keys.Single.Due(), "XX", 1, ":d:"+k) // its time is over
+	x.claims(k + " deadline v1")
+}
+
 // What a key shows when its timer is contested counts, not what is left of it at the end.
 func TestContestsAreDecidedWhenTheyArise(t *testing.T) {
 	t.Parallel()

@@ -77,7 +77,7 @@ bool key_mark;				/* the value is timer_set's mark */
 byte due, due_life; bit due_att;	/* due, data: 0 is none; att 1 is a retry's attempt */
 byte contested_due, contested_life, contested_end;	/* :?:key */
 byte past_due, past_life, past_end;	/* :d:key, a contested timer that was dismissed */
-bool contested_owed;			/* what check_ran_out said when the timer was contested */
+bool contested_owed, past_owed;		/* what check_ran_out said when the timer was contested */
 bool contested_unconfirmed;			/* it was contested because of an event of a change */
 byte beside_due;			/* :due.attempt:key, always of life RETRY */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
@@ -274,11 +274,11 @@ inline drop_contested() { contested_due = 0; contested_life = 0; contested_end =
 
 /* The hint that dismisses a contested timer may be older than the contest: an expired event may follow. */
 inline dismiss() {
-	past_due = contested_due; past_life = contested_life; past_end = now + GRACE;
+	past_due = contested_due; past_life = contested_life; past_end = now + GRACE; past_owed = contested_owed;
 	drop_contested()
 }
 
-inline drop_past() { past_due = 0; past_life = 0; past_end = 0 }
+inline drop_past() { past_due = 0; past_life = 0; past_end = 0; past_owed = false }
 
 inline done() { s_was = 0; s_at = 0; s_ref = 0; s_hit = false }
 
@@ -477,6 +477,18 @@ inline claim_contested(i, reply) {
 	:: else
 	fi;
 	drop_contested();
+	take(i, reply)
+}
+
+inline claim_past(i, reply) {
+	look();
+#ifndef FOUND_DISMISSED_FOR_GOOD
+	if
+	:: past_owed && past_due < since[i] -> fire(past_due, 0, past_life, now + LEASE)
+	:: else
+	fi;
+#endif
+	drop_past();
 	take(i, reply)
 }
 
@@ -713,6 +725,7 @@ inline deliver(i) {
 #define held_now	(HELD(0) || HELD(1) || HELD(2))
 #define due_now		(due != 0 && due <= now + AHEAD)
 #define contested_now	(contested_due != 0 && contested_end <= now)
+#define past_now	(past_due != 0 && past_end <= now)
 #define beside_now	(beside_due != 0 && beside_due <= now)
 
 proctype timerd(byte i) {
@@ -723,7 +736,7 @@ end:	do
 	:: d_step { idles(i) && held_now -> printf("%d: timerd %d claims what is held\n", now, i); claim_held(i, true) }
 	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due\n", now, i); claim_due(i, true) }
 	:: d_step { idles(i) && contested_now -> printf("%d: timerd %d claims the contested timer\n", now, i); claim_contested(i, true) }
-	:: d_step { up[i] && past_due != 0 && past_end <= now -> drop_past() }
+	:: d_step { idles(i) && past_now -> printf("%d: timerd %d claims the dismissed timer\n", now, i); claim_past(i, true) }
 	:: d_step { idles(i) && beside_now -> printf("%d: timerd %d claims the retry beside\n", now, i); claim_beside(i, true) }
 	:: d_step { idles(i) && held_now && fails -> printf("%d: timerd %d claims what is held, reply lost\n", now, i); faults--; claim_held(i, false) }
 	:: d_step { idles(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false) }

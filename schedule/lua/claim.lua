@@ -100,12 +100,11 @@ for i = 1, #members, 2 do
       move(group, group_due)
       group, group_due = {}, {}
     end
-  elseif name == 'd' then
-    forget(member)
-  elseif name == '?' then
+  elseif name == '?' or name == 'd' then
     -- No expired event has come. So nothing is owed, unless the caller may have missed
     -- the event: then check_ran_out's answer counts.
-    local was, record, owed = take_contested(beside_of)
+    local was, record, owed = read_contested(beside_of, ':' .. name .. ':')
+    forget(member)
     if owed and was < since then
       take(fire(beside_of, was, record, lease_end), record, 'd')
     end

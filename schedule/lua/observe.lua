@@ -59,15 +59,15 @@ end
 -- dismiss drops a key's contested timer in favour of the newer state of the key: had
 -- the key run out before, that event would have come first. This holds only if the
 -- caller has heard every event since the timer's due time; otherwise dismiss does
--- nothing. The timer's record is kept until GRACE is over: the event that dismissed it
--- may be older than the contest, and then an expired event follows that nothing else
--- explains.
+-- nothing. The timer is kept until GRACE is over: the event that dismissed it may be
+-- older than the contest, and then an expired event follows that nothing else
+-- explains, or is missed.
 local function dismiss(key)
-  local due, record = read_contested(key)
+  local due, record, owed = read_contested(key)
   if due and since <= due then
     take_contested(key)
     redis.call('ZADD', due_key, now + GRACE, ':d:' .. key)
-    redis.call('HSET', data_key, ':d:' .. key, int(due) .. '/' .. record)
+    redis.call('HSET', data_key, ':d:' .. key, int(due) .. (owed and '!' or '') .. '/' .. record)
   end
 end
 
