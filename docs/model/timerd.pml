@@ -482,12 +482,10 @@ inline claim_contested(i, reply) {
 
 inline claim_past(i, reply) {
 	look();
-#ifndef FOUND_DISMISSED_FOR_GOOD
 	if
 	:: past_owed && past_due < since[i] -> fire(past_due, 0, past_life, now + LEASE)
 	:: else
 	fi;
-#endif
 	drop_past();
 	take(i, reply)
 }
