@@ -113,6 +113,16 @@ func TestVerdicts(t *testing.T) {
 			w.set(600, history.Set, key, "q", 400)
 			w.emit(key, op.Due-1000, 1, "p").Trigger = "expired"
 		}, ""},
+		{"a replacement that perhaps was made ran out, and what is known of the key fires", nil, func(w *world) {
+			op := w.set(0, history.Timer, key, "p", 8000)
+			w.do(600, history.Op{Kind: history.Set, Key: key, Payload: "q", TTL: 400, Outcome: history.Unknown})
+			w.emit(key, op.Due-6900, 1, "p").Trigger = "expired"
+		}, ""},
+		{"the same before that can have run out", nil, func(w *world) {
+			op := w.set(0, history.Timer, key, "p", 8000)
+			w.do(600, history.Op{Kind: history.Set, Key: key, Payload: "q", TTL: 4000, Outcome: history.Unknown})
+			w.emit(key, op.Due-6900, 1, "p").Trigger = "expired"
+		}, "early"},
 		{"the same without a reason", []history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
 			op := w.set(0, history.Set, key, "p", 8000)
 			w.set(600, history.Set, key, "q", 400)

@@ -66,12 +66,12 @@ func newTimeline(h *hearing) *timeline {
 	return &timeline{hearing: h, payloads: map[string]int64{}}
 }
 
-// ranOut tells whether a message tells of a key that had run out by its due time because
+// ranOut tells whether a message tells of a key that may have run out by its due time because
 // of an unheard command. timerd has that from the expired event, knows nothing of the
 // command, and fires what it does know of the key.
 func (t *timeline) ranOut(m history.Message) bool {
 	return m.Trigger == "expired" && slices.ContainsFunc(t.firings, func(f *firing) bool {
-		return f.force == may && f.to <= m.Due && f.payload != m.Payload && t.payloads[m.Payload] > f.to
+		return f.force == may && f.from <= m.Due && f.payload != m.Payload && t.payloads[m.Payload] > f.from
 	})
 }
 
