@@ -76,7 +76,7 @@ func as(user string) func(*redis.Options) {
 }
 
 // luaCall finds the commands in the schedule's scripts.
-var luaCall = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(IDLETIME|[A-Z]+)')?`)
+var luaCall = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?`)
 
 // luaCommands returns the commands that the Lua files of the schedule call, but for those named.
 func luaCommands(t *testing.T, without ...string) [][]string {
@@ -96,7 +96,7 @@ func luaCommands(t *testing.T, without ...string) [][]string {
 		}
 		for _, m := range luaCall.FindAllStringSubmatch(string(source), -1) {
 			command := []string{m[1]}
-			if m[1] == "OBJECT" || m[1] == "CLUSTER" {
+			if m[1] == "OBJECT" || m[1] == "CLUSTER" || m[1] == "MEMORY" {
 				command = append(command, m[2])
 			}
 			commands = append(commands, command)

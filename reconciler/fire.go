@@ -159,7 +159,7 @@ func (r *Reconciler) takeIn(result schedule.ClaimResult) (more bool) {
 	for _, err := range result.Corrupt {
 		r.Logger.Error("removed from the schedule what is no timer", "err", err)
 	}
-	if len(result.Firings) > 0 || result.Rescheduled > 0 || result.Cancelled > 0 {
+	if len(result.Firings) > 0 || result.Rescheduled > 0 || result.Cancelled > 0 || result.SetAside > 0 {
 		r.OnClaimed(result)
 	}
 	return more

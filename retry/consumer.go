@@ -77,6 +77,8 @@ type Retrier interface {
 type Consumer struct {
 	Names    keys.Names
 	Policies Policies
+	// MaxPayload is how many bytes of payload a timer may have: schedule.DefaultMaxPayload.
+	MaxPayload int
 
 	// Window is how many requests are worked on at once at most: 32.
 	Window int
@@ -143,6 +145,7 @@ type fault struct {
 // which makes the streams that are missing, when it finds one gone.
 func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(context.Context) error) *Consumer {
 	return &Consumer{
+		MaxPayload:   schedule.DefaultMaxPayload,
 		Window:       defaultWindow,
 		AckWait:      defaultAckWait,
 		DrainTimeout: defaultDrainTimeout,

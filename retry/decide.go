@@ -23,6 +23,8 @@ const (
 type decision struct {
 	retry  schedule.Retry
 	letter *deadLetter
+	// refuse returns the dead letter of a retry that cannot be set, for a reason.
+	refuse func(reason string) *deadLetter
 }
 
 // deadLetter is an event to publish as a dead letter.
@@ -32,21 +34,31 @@ type deadLetter struct {
 	request string // where the request is
 }
 
-// decide says what becomes of a request. It says the same of the same request always, as long as the policies stay the
-// same.
-func decide(prefix string, policies Policies, request event.Stored) decision {
-	bury := func(e event.Event, class DeadClass, reason string) decision {
+// decide says what becomes of a request. It says the same of the same request always, as long as the policies and the
+// payload limit, in bytes, stay the same.
+func decide(prefix string, policies Policies, maxPayload int, request event.Stored) decision {
+	letterOf := func(e event.Event, class DeadClass, reason string) *deadLetter {
 		e.DeadReason, e.LastError = reason, strings.Join(request.Values(event.ErrorHeader), "; ")
-		return decision{letter: &deadLetter{event: e, class: class, request: request.String()}}
+		return &deadLetter{event: e, class: class, request: request.String()}
+	}
+	bury := func(e event.Event, class DeadClass, reason string) decision {
+		return decision{letter: letterOf(e, class, reason)}
 	}
 	e, err := parse(prefix, request)
 	if err != nil {
 		return bury(request.StandIn(prefix, keys.Retry), DeadMalformed, event.ReasonMalformed+event.ClipText(err.Error()))
 	}
+	refuse := func(reason string) *deadLetter {
+		refused := e
+		refused.ID = request.StandIn(prefix, keys.Retry).ID // so that each such request has its letter
+		return letterOf(refused, DeadMalformed, event.ReasonRefused+event.ClipText(reason))
+	}
 	own, err := ownDelay(request)
+	if err == nil && len(e.Data) > maxPayload {
+		err = fmt.Errorf("the payload has %d bytes, at most %d are allowed", len(e.Data), maxPayload)
+	}
 	if err != nil {
-		e.ID = request.StandIn(prefix, keys.Retry).ID // so that each such request has its letter
-		return bury(e, DeadMalformed, event.ReasonRefused+event.ClipText(err.Error()))
+		return decision{letter: refuse(err.Error())}
 	}
 	policy := policies.For(e.Key)
 	delay, ok := policy.Delay(e.Attempt, e.ID)
@@ -58,7 +70,7 @@ func decide(prefix string, policies Policies, request event.Stored) decision {
 		delay = *own
 	}
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
-	return decision{retry: setAgain(e, event.RetryID(e), due, e.Attempt+1)}
+	return decision{retry: setAgain(e, event.RetryID(e), due, e.Attempt+1), refuse: refuse}
 }
 
 // parse reads the event of a request and checks that it is a firing of a timer of the request's subject.

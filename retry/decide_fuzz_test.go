@@ -47,7 +47,7 @@ func FuzzDecide(f *testing.F) {
 		if lastError != "" {
 			r.Header[event.ErrorHeader] = []string{lastError}
 		}
-		d := decide("timers", policies, r)
+		d := decide("timers", policies, schedule.DefaultMaxPayload, r)
 		switch {
 		case d.letter != nil && d.retry.EventID != "":
 			t.Fatal("both a retry and a dead letter")

@@ -21,7 +21,7 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 		c.note(partConsumer, time.Now(), err) // cannot happen: JetStream wrote it
 		return
 	}
-	d := decide(c.Names.SubjectPrefix(), c.Policies, event.Stored{
+	d := decide(c.Names.SubjectPrefix(), c.Policies, c.MaxPayload, event.Stored{
 		Subject: msg.Subject(),
 		Header:  msg.Headers(),
 		Data:    msg.Data(),
@@ -51,16 +51,17 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 // carryOut does what was decided about a request, and tells whether it is done.
 func (c *Consumer) carryOut(ctx, work context.Context, msg jetstream.Msg, d decision) bool {
 	if d.letter != nil {
-		if !c.persist(ctx, work, msg, partDead, func(ctx context.Context) error { return c.bury(ctx, d.letter) }) {
-			return false
-		}
-		c.reportBuried(d.letter)
-		return true
+		return c.carryOutLetter(ctx, work, msg, d.letter)
 	}
 	var due schedule.Millis
+	var tooMany error
 	set, failed := false, false
 	done := c.persist(ctx, work, msg, partRedis, func(ctx context.Context) (err error) {
 		due, set, err = c.retrier.Retry(ctx, d.retry)
+		if errors.Is(err, schedule.ErrTooManyRetries) {
+			tooMany = err
+			return nil
+		}
 		if err == nil && !set && failed {
 			due, set = d.retry.Due, true // by the try before, it seems
 		}
@@ -69,12 +70,23 @@ func (c *Consumer) carryOut(ctx, work context.Context, msg jetstream.Msg, d deci
 	})
 	switch {
 	case !done:
+	case tooMany != nil:
+		return c.carryOutLetter(ctx, work, msg, d.refuse(tooMany.Error()))
 	case set:
 		c.Logger.Debug("timer is set again", "key", d.retry.Key.String(), "due_at", due.Time(),
 			"attempt", d.retry.Attempt, "source", "retry")
 		c.countRetry(d.retry.Key, due)
 	default:
 		c.OnIgnored()
+	}
+	return done
+}
+
+// carryOutLetter makes a request a dead letter, and tells whether it is done.
+func (c *Consumer) carryOutLetter(ctx, work context.Context, msg jetstream.Msg, l *deadLetter) bool {
+	done := c.persist(ctx, work, msg, partDead, func(ctx context.Context) error { return c.bury(ctx, l) })
+	if done {
+		c.reportBuried(l)
 	}
 	return done
 }

@@ -36,20 +36,26 @@ func (n *Node) AuditPage(ctx context.Context, p keys.Partition, cursor uint64, c
 	if mayEvict {
 		evict = 1
 	}
-	reply, err := n.schedule.run(ctx, n.schedule.scripts.audit, []call{{p, []any{cursor, count, evict}}})[0].Slice()
-	if err != nil {
-		return 0, seen, fmt.Errorf("schedule: audit: %w", err)
+	for left := count; ; left-- { // each call gets further, unless somebody goes on changing these keys
+		reply, err := n.schedule.run(ctx, n.schedule.scripts.audit, []call{{p, []any{cursor, count, evict}}})[0].Slice()
+		if err != nil {
+			return 0, seen, fmt.Errorf("schedule: audit: %w", err)
+		}
+		if len(reply) != 5 {
+			return 0, seen, fmt.Errorf("schedule: audit: unexpected reply of %d elements", len(reply))
+		}
+		text, _ := reply[0].(string)
+		rescheduled, _ := reply[2].(int64)
+		cancelled, _ := reply[3].(int64)
+		seen.Add(Observed{Rescheduled: int(rescheduled), Cancelled: int(cancelled)})
+		if again, _ := reply[4].(int64); again == 1 && left > 0 {
+			continue
+		}
+		if next, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return 0, seen, fmt.Errorf("schedule: audit: unexpected cursor: %w", err)
+		}
+		return next, seen, nil
 	}
-	if len(reply) != 4 {
-		return 0, seen, fmt.Errorf("schedule: audit: unexpected reply of %d elements", len(reply))
-	}
-	text, _ := reply[0].(string)
-	if next, err = strconv.ParseUint(text, 10, 64); err != nil {
-		return 0, seen, fmt.Errorf("schedule: audit: unexpected cursor: %w", err)
-	}
-	rescheduled, _ := reply[2].(int64)
-	cancelled, _ := reply[3].(int64)
-	return next, Observed{Rescheduled: int(rescheduled), Cancelled: int(cancelled)}, nil
 }
 
 // MayEvict tells whether the server may evict keys, so that a key's absence does not mean that it was deleted.

@@ -28,6 +28,8 @@ type ClaimResult struct {
 	Untidy      bool      // more tombstones are to be removed: claim again when idle
 	Rescheduled int       // timers that were due but whose key had got a later TTL
 	Cancelled   int       // timers that were due but whose key had lost its TTL
+	SetAside    int       // due timers that wait, without stopping others, because the key cannot be read
+	SetAsideKey string    // the key of one of them
 	Corrupt     []error   // entries that are no timers; they were removed
 	Err         error     // why the claim failed; then the rest is empty
 }
@@ -39,7 +41,7 @@ type ClaimResult struct {
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]call, len(requests))
 	for i, r := range requests {
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, maxClaimBytes, int64(n.partitionHeardSince(r.Partition))}}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition))}}
 	}
 	sent := time.Now()
 	replies := n.schedule.run(ctx, n.schedule.scripts.claim, calls)
@@ -65,7 +67,7 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 		return ClaimResult{}, err
 	}
 	p := request.Partition
-	const fixed = 6
+	const fixed = 8
 	if len(reply) < fixed || (len(reply)-fixed)%3 != 0 {
 		return ClaimResult{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
@@ -80,7 +82,9 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 	c.Untidy = untidy == 1
 	rescheduled, _ := reply[4].(int64)
 	cancelled, _ := reply[5].(int64)
-	c.Rescheduled, c.Cancelled = int(rescheduled), int(cancelled)
+	aside, _ := reply[6].(int64)
+	c.Rescheduled, c.Cancelled, c.SetAside = int(rescheduled), int(cancelled), int(aside)
+	c.SetAsideKey, _ = reply[7].(string)
 	var corrupt []Firing
 	for i := fixed; i < len(reply); i += 3 {
 		ref, _ := reply[i].(string)

@@ -138,6 +138,36 @@ func TestDismissedAndThenTheSubscriptionBreaks(t *testing.T) {
 	x.claims(k + " deadline v1")
 }
 
+// What is cancelled does not fire, not even an older timer of the key that is contested, whatever events come.
+func TestCancelReachesTheContested(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(x *index){
+		"contested": func(*index) {},
+		"dismissed": func(x *index) { x.observe(touched(k)) },
+		"alone": func(x *index) {
+			x.do("DEL", k)
+			x.observe(gone(k))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("SET", k, "v1", "PX", 300)
+			x.observe(touched(k))
+			x.awaitExpiry(k)
+			x.do("SET", k, "v2", "PX", 60000)
+			x.claims()
+			before(x)
+			if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+				t.Errorf("timer_cancel: %v", got)
+			}
+			x.hearFromNow()
+			x.observe(expired(k), gone(k))
+			x.claims()
+			x.isEmpty()
+		})
+	}
+}
+
 // What a key shows when its timer is contested counts, not what is left of it at the end.
 func TestContestsAreDecidedWhenTheyArise(t *testing.T) {
 	t.Parallel()
@@ -145,11 +175,6 @@ func TestContestsAreDecidedWhenTheyArise(t *testing.T) {
 		"fired": func(x *index) {
 			x.awaitExpiry(k)
 			x.fires(k + " deadline v1")
-		},
-		"cancelled": func(x *index) {
-			if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
-				x.t.Errorf("timer_cancel: %v", got)
-			}
 		},
 		"deleted": func(x *index) {
 			x.do("DEL", k)

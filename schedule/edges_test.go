@@ -203,8 +203,10 @@ func TestObserveIsBounded(t *testing.T) {
 	if err != nil || seen.Adopted != 20 {
 		t.Errorf("%+v, %v; want 20 adopted", seen, err)
 	}
-	if n := rdb.HLen(ctx, keys.Single.Data()).Val(); n != 20 {
-		t.Errorf("%d payloads, want 20", n)
+	for _, h := range hints {
+		if n := rdb.HStrLen(ctx, keys.Single.Data(), h.Key).Val(); n != schedule.DefaultMaxPayload+1 {
+			t.Errorf("%s has a record of %d bytes", h.Key, n)
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -53,6 +55,8 @@ type Observed struct {
 	Adopted     int    // timers new to the schedule
 	Rescheduled int    // timers whose due time changed
 	Cancelled   int    // timers that were deleted or lost their TTL
+	Denied      int    // hints that said nothing because the key cannot be read
+	DeniedKey   string // the key of one of them
 }
 
 // Add adds the counts of other to o.
@@ -61,6 +65,10 @@ func (o *Observed) Add(other Observed) {
 	o.Adopted += other.Adopted
 	o.Rescheduled += other.Rescheduled
 	o.Cancelled += other.Cancelled
+	o.Denied += other.Denied
+	if other.DeniedKey != "" {
+		o.DeniedKey = other.DeniedKey
+	}
 }
 
 // maxHeld bounds Hint.Held: tombstones are not kept for much longer.
@@ -96,7 +104,7 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 		var left []hintGroup
 		for i, cmd := range s.run(ctx, s.scripts.observe, calls) {
 			g := groups[i]
-			reply, failed := cmd.Int64Slice()
+			reply, failed := readObserved(cmd)
 			switch {
 			case IsMoving(failed):
 				late.Hints, late.Err = append(late.Hints, g.hints...), failed
@@ -104,16 +112,13 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 			case failed != nil:
 				err = fmt.Errorf("schedule: observe %d keys: %w", len(g.hints), failed)
 				continue
-			case len(reply) != 6:
-				err = fmt.Errorf("schedule: observe: unexpected reply of %d elements", len(reply))
-				continue
 			}
-			seen.Add(Observed{Owed: int(reply[1]), Adopted: int(reply[2]), Rescheduled: int(reply[3]), Cancelled: int(reply[4])})
-			head := Head{g.partition, Millis(reply[0])}
-			if reply[1] > 0 {
+			seen.Add(reply.Observed)
+			head := Head{g.partition, reply.due}
+			if reply.Owed > 0 {
 				head.Due = AtOnce
 			}
-			if g.hints = g.hints[reply[5]:]; len(g.hints) > 0 {
+			if g.hints = g.hints[reply.taken:]; len(g.hints) > 0 {
 				left = append(left, g)
 			}
 			seen.Heads = append(seen.Heads, head)
@@ -124,6 +129,32 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 		err = &late
 	}
 	return seen, err
+}
+
+// observed is the reply to one call.
+type observed struct {
+	Observed
+	due   Millis // the first of the partition
+	taken int    // hints
+}
+
+func readObserved(cmd *redis.Cmd) (observed, error) {
+	reply, err := cmd.Slice()
+	if err != nil {
+		return observed{}, err
+	}
+	if len(reply) != 8 {
+		return observed{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
+	}
+	n := make([]int64, 7)
+	for i := range n {
+		n[i], _ = reply[i].(int64)
+	}
+	denied, _ := reply[7].(string)
+	return observed{
+		Observed: Observed{Owed: int(n[1]), Adopted: int(n[2]), Rescheduled: int(n[3]), Cancelled: int(n[4]), Denied: int(n[6]), DeniedKey: denied},
+		due:      Millis(n[0]), taken: int(n[5]),
+	}, nil
 }
 
 // hintGroup is hints of one partition.

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,10 @@ import (
 
 // listPage is how many entries one step of a listing reads. Records come with their payloads, so it is kept small.
 const listPage = 100
+
+// listChunk is how many records one command reads: some milliseconds of Redis's time if each has the largest payload that
+// there may be by default.
+const listChunk = 2
 
 // Pending is a timer that waits for its due time.
 type Pending struct {
@@ -64,7 +69,7 @@ func (s *Schedule) describe(ctx context.Context, p keys.Partition, entries []red
 	if len(found) == 0 {
 		return true, nil
 	}
-	records, err := s.rdb.HMGet(ctx, p.Data(), members...).Result()
+	records, err := s.readRecords(ctx, p, members)
 	if err != nil {
 		return false, err
 	}
@@ -84,6 +89,22 @@ func (s *Schedule) describe(ctx context.Context, p keys.Partition, entries []red
 		}
 	}
 	return true, nil
+}
+
+// readRecords reads the records of members, a few with each command: they may be large.
+func (s *Schedule) readRecords(ctx context.Context, p keys.Partition, members []string) ([]any, error) {
+	var replies []*redis.SliceCmd
+	_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for few := range slices.Chunk(members, listChunk) {
+			replies = append(replies, pipe.HMGet(ctx, p.Data(), few...))
+		}
+		return nil
+	})
+	var records []any
+	for _, reply := range replies {
+		records = append(records, reply.Val()...)
+	}
+	return records, err
 }
 
 // listing merges the due sets of all partitions. It is a heap.Interface of those

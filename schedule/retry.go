@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,16 +19,25 @@ type Retry struct {
 	Status  Status
 }
 
+// ErrTooManyRetries says that as many retries as there may be wait beside the newer timer of a key.
+var ErrTooManyRetries = errors.New("too many retries wait beside a newer timer of this key")
+
+// tooManyRetries is what the script returns then.
+const tooManyRetries = -2
+
 // Retry sets a timer again, once per event id however often it is called, until TrimRetried forgets the id. It returns
 // when the timer is due, or ok false where the event's retry was set before. If the key was set again, the retry waits
-// beside the newer timer and both fire. A due time that has passed makes it fire at once. After an error it may have
-// been set or not; calling again is safe.
+// beside the newer timer and both fire; where too many wait there, the error is ErrTooManyRetries. A due time that has
+// passed makes it fire at once. After any other error it may have been set or not; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
 	flag := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status]
 	key := r.Key.String()
 	reply, err := s.run(ctx, s.scripts.retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, flag, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
+	}
+	if reply == tooManyRetries {
+		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, ErrTooManyRetries)
 	}
 	return Millis(reply), reply >= 0, nil
 }

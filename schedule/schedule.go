@@ -19,11 +19,11 @@ import (
 const DefaultMaxPayload = 256 << 10
 
 // Bounds of one script call, so that none holds Redis for much longer than a
-// millisecond: at 5 to 8 µs a timer, and one copy of the payloads each way.
+// millisecond: at 5 to 8 µs a timer, and 2 or 3 ms for payloads of the largest size.
 const (
 	MaxHints      = 128     // hints that one observe call takes in
 	MaxClaim      = 128     // firings that one claim call returns
-	maxClaimBytes = 1 << 20 // payload bytes that one claim call returns, about
+	MaxClaimBytes = 3 << 18 // payload bytes that one claim call returns, about
 )
 
 // ErrRedisTooOld says that the server lacks what the schedule stands on.

@@ -46,8 +46,8 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 	return &scripts{
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
 			join("clock", "common", "fire", "beside", "payload", "contest", "announce", partition, "library"),
-		observe:   script(one, "clock", "common", "fire", "payload", "contest", "observe"),
-		claim:     script(one, "clock", "common", "fire", "beside", "payload", "contest", "claim"),
+		observe:   script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "observe"),
+		claim:     script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "claim"),
 		release:   script(one, "release"),
 		settle:    script(one, "settle"),
 		retry:     script(one, "clock", "common", "fire", "beside", "payload", "announce", "retry"),

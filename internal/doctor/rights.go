@@ -66,7 +66,7 @@ func clusterRights() []right {
 func indexRights(probe string) []right {
 	on := rightsOn(probe, "timerd:*")
 	return []right{
-		on("hset", "f", ""), on("hsetnx", "f", ""), on("hget", "f"), on("hmget", "f"), on("hexists", "f"), on("hdel", "g"),
+		on("hset", "f", ""), on("hsetnx", "f", ""), on("hget", "f"), on("hmget", "f"), on("hexists", "f"), on("hdel", "g"), on("hstrlen", "f"),
 		on("sadd", "m"), on("srem", "m"), on("scard"), on("smembers"),
 		on("zadd", "0", "m"), on("zrange", "0", "0"), on("zrangebyscore", "0", "0"), on("zscore", "m"), on("zmscore", "m"), on("zcard"), on("zcount", "0", "0"),
 		on("zscan", "0"), on("zrem", "n"), on("zremrangebyrank", "5", "5"), on("zremrangebyscore", "5", "5"),
@@ -79,8 +79,7 @@ func timerRights(probe, pattern string) []right {
 	on := rightsOn(probe, pattern)
 	return []right{
 		on("set", "", "XX", "PX", "1000"), on("exists"), on("type"), on("pexpiretime"), on("getrange", "0", "1"),
-		on("hlen"), on("hkeys"), on("hstrlen", "f"), on("hgetall"), on("del"),
-		on("object|idletime"),
+		on("hlen"), on("hgetall"), on("del"), on("object|idletime"), on("memory|usage", "SAMPLES", "0"),
 	}
 }
 

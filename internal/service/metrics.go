@@ -25,6 +25,7 @@ type metrics struct {
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
 	refused     prometheus.Counter
+	setAside    *prometheus.CounterVec
 	retries     prometheus.Counter
 	repeated    prometheus.Counter
 	dead        *prometheus.CounterVec
@@ -67,6 +68,7 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
 		refused:     counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
+		setAside:    counters("set_aside_total", "Timers, or events of their keys, that wait without stopping others, by reason.", "reason"),
 		retries:     counter("retries_total", "Timers set again because a consumer asked for it."),
 		repeated:    counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
 		dead:        counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
@@ -93,6 +95,7 @@ func (m *metrics) startAtZero() {
 	} {
 		m.failures.WithLabelValues(string(class))
 	}
+	m.setAside.WithLabelValues(reasonRights)
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
 	}

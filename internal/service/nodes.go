@@ -55,6 +55,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.instance)
 	n := &servedNode{rec: rec}
+	aside := newSetAside(s.metrics.setAside, log)
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
@@ -65,6 +66,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	rec.OnClaimed = func(claimed schedule.ClaimResult) {
 		s.metrics.rescheduled.Add(float64(claimed.Rescheduled))
 		s.metrics.cancelled.Add(float64(claimed.Cancelled))
+		aside.note(reasonRights, claimed.SetAside, claimed.SetAsideKey)
 	}
 	if !s.config.KeyspaceEvents {
 		n.incomplete = true
@@ -76,6 +78,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	events.Logger = log
 	events.OnObserved = func(seen schedule.Observed) {
 		s.metrics.observed(seen)
+		aside.note(reasonRights, seen.Denied, seen.DeniedKey)
 		rec.WakeFor(seen)
 	}
 	events.OnWake = rec.Wake

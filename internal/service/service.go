@@ -101,6 +101,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	retries := retry.NewConsumer(conns.js, sched, ensureStreams)
 	retries.Names = c.Streams().Names
 	retries.Policies = c.Service.Retry
+	retries.MaxPayload = c.Service.MaxPayload
 	retries.Logger = log
 	retries.Wake = all.wake
 	m.observeRetries(retries)

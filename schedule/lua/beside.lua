@@ -1,26 +1,64 @@
--- names_beside returns the names of the retries that wait beside a key's newer timer,
--- each followed by a space, or nil.
-local function names_beside(key) return redis.call('HGET', data_key, ':b:' .. key) or nil end
+-- A retry whose key was set again waits beside the newer timer, in due under the name
+-- :due.attempt:key. The sorted set beside has these names too, by key, all of score 0:
+-- <length of key>:<key>:<due.attempt>. So the retries of one key are found as a range.
 
--- forget_beside takes a retry that waited beside a newer timer out of the schedule.
+-- At most so many retries of one key wait beside newer timers.
+local MAX_BESIDE = 1000
+
+-- beside_prefix returns what the names of a key's retries in beside begin with.
+local function beside_prefix(key) return #key .. ':' .. key .. ':' end
+
+-- members_beside returns what waits beside a key's newer timer, as members of due, from
+-- a place on, and at most count.
+local function members_beside(key, first, count)
+  local prefix = beside_prefix(key)
+  local names = redis.call('ZRANGE', beside_key, '[' .. prefix, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
+  for i = 1, #names do names[i] = ':' .. string.sub(names[i], #prefix + 1) .. ':' .. key end
+  return names
+end
+
+-- forget_beside takes a retry that waits beside a newer timer out of the schedule.
 local function forget_beside(member, key)
   forget(member)
-  local names, name = names_beside(key) or '', string.match(member, '^:([^:]*):')
-  local rest = string.gsub(names, '[^ ]+ ', function(n) if n == name .. ' ' then return '' end end)
-  if rest == '' then
-    redis.call('HDEL', data_key, ':b:' .. key)
-  else
-    redis.call('HSET', data_key, ':b:' .. key, rest)
+  redis.call('ZREM', beside_key, beside_prefix(key) .. string.match(member, '^:([^:]*):'))
+end
+
+-- jump returns by how many ms the nth try to find a free ms is off: some single steps,
+-- then any of a number that doubles with each try. So the tries stay few, however many
+-- are taken.
+local STEPS = 8
+local function jump(n)
+  if n <= STEPS then return n end
+  if n == STEPS + 1 then math.randomseed(tonumber(redis.call('TIME')[2])) end
+  return math.random(STEPS + 1, 2 ^ math.min(n - 4, 30))
+end
+
+-- add_beside has a retry wait beside a newer timer until the time due, or a little
+-- later if another one has that time. It returns when it is due, or nil if too many
+-- wait beside this key's timer already. until_then is when it is to be claimed, if that
+-- is not the same.
+local function add_beside(key, due, attempt, record, until_then)
+  if #members_beside(key, MAX_BESIDE - 1, 1) > 0 then return nil end
+  local at, name, tries = due, int(due) .. '.' .. attempt, 0
+  while redis.call('ZADD', beside_key, 'NX', 0, beside_prefix(key) .. name) == 0 do
+    tries = tries + 1
+    at = due + jump(tries)
+    name = int(at) .. '.' .. attempt
   end
+  redis.call('ZADD', due_key, until_then or at, ':' .. name .. ':' .. key)
+  redis.call('HSET', data_key, ':' .. name .. ':' .. key, record)
+  return at
 end
 
 -- fire_retry is fire for a retry. The id of an event does not contain a ref: it is made
 -- of the key, the due time and the attempt, and a payload may have stated the attempt.
 -- So the retry moves back from the due time of any firing that may have its attempt.
 local function fire_retry(key, due, record, lease_end)
-  while pending(key) == due or redis.call('ZSCORE', firing_key, int(due) .. '::' .. key)
-    or redis.call('ZSCORE', fired_key, ':i:' .. int(due) .. ':' .. key) do
-    due = due - 1
+  local at, tries = due, 0
+  while pending(key) == at or redis.call('ZSCORE', firing_key, int(at) .. '::' .. key)
+    or redis.call('ZSCORE', fired_key, ':i:' .. int(at) .. ':' .. key) do
+    tries = tries + 1
+    at = due - jump(tries)
   end
-  return fire(key, due, record, lease_end)
+  return fire(key, at, record, lease_end)
 end

@@ -5,9 +5,9 @@ ARGV    1  lease in ms
         2  how many firings at most
         3  how many bytes of payload at most; one firing is claimed in any case
         4  from when on the caller has heard every event, in ms
-Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, then for
-each firing its ref, its record and how it was: "o" owed, "r" reclaimed, "d"
-due}. The first two are the time of the claim. next is when there is something
+Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
+key of one of those or an empty string, then for each firing its ref, its record and how
+it was: "o" owed, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when there is something
 to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
 trimmed is 1 if more tombstones are to be removed.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
@@ -20,7 +20,7 @@ local TRIM = 320
 local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = tonumber(ARGV[4])
-local out = { t[1], t[2], -1, 0, 0, 0 }
+local out = { t[1], t[2], -1, 0, 0, 0, 0, '' }
 local claimed = 0
 
 local function take(ref, record, how)
@@ -34,9 +34,9 @@ for first = 1, #held, 2 * GROUP do
   if room <= 0 then break end
   local refs, leases, tombstones = {}, {}, {}
   for i = first, math.min(first + 2 * GROUP, #held + 1) - 1, 2 do refs[#refs + 1] = held[i] end
-  local records = redis.call('HMGET', firingdata_key, unpack(refs))
-  for i = 1, #refs do
-    if room <= 0 then break end
+  local fits = fitting(firingdata_key, refs, room)
+  local records = redis.call('HMGET', firingdata_key, unpack(refs, 1, fits))
+  for i = 1, fits do
     local ref, record = refs[i], records[i] or 'm:'
     local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
     leases[2 * i - 1], leases[2 * i] = lease_end, ref
@@ -45,17 +45,21 @@ for first = 1, #held, 2 * GROUP do
   end
   redis.call('ZADD', firing_key, unpack(leases))
   redis.call('ZADD', fired_key, unpack(tombstones))
+  if fits < #refs then room = 0 end
 end
 
 -- select_run_out returns those of due timers whose keys have run out. It contests the
--- others and takes in their keys as they are now.
+-- others and takes in their keys as they are now, as many as their payloads allow.
 local function select_run_out(members, dues)
-  if redis.call('EXISTS', unpack(members)) == 0 then return members, dues end
+  if redis.pcall('EXISTS', unpack(members)) == 0 then return members, dues end
   local names, times = {}, {}
   for i = 1, #members do
+    if spent > BUDGET then break end
     local member, due = members[i], tonumber(dues[i])
-    local at = redis.call('PEXPIRETIME', member)
-    if differs(at, due) then
+    local at = expiry(member)
+    if not at and set_aside(member, due) then
+      out[7], out[8] = out[7] + 1, member
+    elseif at and differs(at, due) then
       local ref = contest(member, due, since, lease_end)
       if ref then take(ref, redis.call('HGET', firingdata_key, ref), 'd') end
       local outcome = follow(member, at, MAX_PAYLOAD)
@@ -63,7 +67,7 @@ local function select_run_out(members, dues)
     else
       -- In the ms of its due time Redis still has the key. If it stayed, its expired
       -- event could come long after the tombstone.
-      if at ~= -2 then redis.call('DEL', member) end
+      if at ~= -2 then redis.pcall('DEL', member) end
       names[#names + 1], times[#times + 1] = member, dues[i]
     end
   end
@@ -74,15 +78,34 @@ end
 local function move(members, dues)
   if #members > 0 then members, dues = select_run_out(members, dues) end
   if #members == 0 then return end
-  local records = redis.call('HMGET', data_key, unpack(members))
-  local names, times, moved, left = {}, {}, {}, room
-  for i = 1, #members do
-    if left <= 0 then break end
-    names[i], times[i], moved[i] = members[i], dues[i], records[i] or 'm:'
-    left = left - #moved[i]
+  local fits = fitting(data_key, members, room)
+  local records = redis.call('HMGET', data_key, unpack(members, 1, fits))
+  for i = 1, fits do records[i] = records[i] or 'm:' end
+  local refs = fire_all(members, dues, records, lease_end)
+  for i = 1, fits do take(refs[i], records[i], 'd') end
+  if fits < #members then room = 0 end
+end
+
+-- claim_aside looks again at a timer that was set aside. If its key can be read now and
+-- lives on, there are two cases: its TTL was changed before it ran out, or it was set
+-- again since, as the index says or, without events, check_ran_out.
+local function claim_aside(member, key, due, record)
+  local at = expiry(key)
+  if not at then return redis.call('ZADD', due_key, next_look(due), member) end
+  forget_beside(member, key)
+  record = without_aside(record)
+  local later = differs(at, due)
+  if not later or pending(key) or check_ran_out(key, due, record) then
+    if not later and at ~= -2 then redis.pcall('DEL', key) end
+    take(fire(key, due, record, lease_end), record, 'd')
+    if later then follow(key, at, MAX_PAYLOAD) end
+  elseif at == -1 then
+    out[6] = out[6] + 1
+  else
+    out[5] = out[5] + 1
+    redis.call('ZADD', due_key, at, key)
+    redis.call('HSET', data_key, key, record)
   end
-  local refs = fire_all(names, times, moved, lease_end)
-  for i = 1, #refs do take(refs[i], moved[i], 'd') end
 end
 
 local members = claimed < limit and room > 0
@@ -109,15 +132,20 @@ for i = 1, #members, 2 do
       take(fire(beside_of, was, record, lease_end), record, 'd')
     end
   else
-    local record = redis.call('HGET', data_key, member) or 'm:'
-    forget_beside(member, beside_of)
-    take(fire_retry(beside_of, tonumber(due), record, lease_end), record, 'd')
+    local record, was = redis.call('HGET', data_key, member) or 'm:', tonumber(string.match(name, '^%d+'))
+    if is_aside(record) then
+      claim_aside(member, beside_of, was, record)
+    else
+      forget_beside(member, beside_of)
+      take(fire_retry(beside_of, was or tonumber(due), record, lease_end), record, 'd')
+    end
   end
 end
 move(group, group_due)
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
+if out[3] == -1 and not lease then redis.call('HDEL', data_key, ':l:') end
 if lease and (out[3] == -1 or lease < out[3]) then out[3] = lease end
 
 if lease ~= 0 then

@@ -7,6 +7,7 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:firingdata  HASH  ref -> record
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
+  timerd:{t}:beside      ZSET  names of the retries beside a newer timer, see beside.lua
   timerd:{t}:apps        SET   apps that timer_set was called for
 
 Times are unix ms on this server's clock.
@@ -15,16 +16,17 @@ A member is one of
   key                a timer's key
   :?:key             a contested timer (see contest)
   :d:key             a contested timer that was dismissed (see dismiss)
-  :due.attempt:key   a retry that waits beside a newer timer of its key; the field
-                     :b:key of data has the names (due.attempt) of them all
+  :due.attempt:key   a retry that waits beside a newer timer of its key
 No timer key begins with a colon. A ref is due:attempt:key.
 
 A record is <attempt><flags>:<payload>. The attempt is timerd's own count; it is empty
 where the payload decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
+  s  set aside, see aside.lua
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
+The field :l: of data says that there may be large records.
 
 A tombstone is one of
   key          a timer that lately fired
@@ -50,7 +52,7 @@ in any case.
 ]]
 
 local now, now_text, prefix
-local due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, apps_key
+local due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, apps_key, beside_key
 
 -- open reads the clock and names the index of a partition. It returns TIME's reply.
 local function open(partition_prefix)
@@ -59,8 +61,15 @@ local function open(partition_prefix)
   now_text, prefix = int(now), partition_prefix
   due_key, data_key = prefix .. 'due', prefix .. 'data'
   firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
-  fired_key, retried_key, apps_key = prefix .. 'fired', prefix .. 'retried', prefix .. 'apps'
+  fired_key, retried_key = prefix .. 'fired', prefix .. 'retried'
+  apps_key, beside_key = prefix .. 'apps', prefix .. 'beside'
   return t
+end
+
+-- expiry returns what PEXPIRETIME says of a user's key, or nil if timerd may not ask.
+local function expiry(key)
+  local at = redis.pcall('PEXPIRETIME', key)
+  if type(at) == 'number' then return at end
 end
 
 -- pending returns when a member is due, or nil.
@@ -78,6 +87,27 @@ end
 local function forget(member)
   redis.call('ZREM', due_key, member)
   redis.call('HDEL', data_key, member)
+end
+
+-- A record of more bytes than LARGE is large: several are not read at once before it is
+-- known how large each is. Whoever puts one into the index calls note_size before.
+local LARGE = 16384
+local function note_size(record)
+  if #record > LARGE then redis.call('HSET', data_key, ':l:', '') end
+end
+
+-- may_be_large tells whether there may be large records.
+local function may_be_large() return redis.call('HEXISTS', data_key, ':l:') == 1 end
+
+-- fitting returns how many of some records, from the first on, have no more bytes than
+-- room together: one at least. They are in data or in firingdata.
+local function fitting(hash, names, room)
+  if not may_be_large() then return #names end
+  for i = 1, #names do
+    room = room - redis.call('HSTRLEN', hash, names[i])
+    if room < 0 then return math.max(i - 1, 1) end
+  end
+  return #names
 end
 
 -- flags returns the flags of a record.

@@ -7,7 +7,8 @@ end
 -- add_flag returns a record with one more flag.
 local function add_flag(record, flag)
   if string.find(flags(record), flag, 1, true) then return record end
-  return (string.gsub(record, '^%d*', '%0' .. flag, 1))
+  local n = #string.match(record, '^%d*')
+  return string.sub(record, 1, n) .. flag .. string.sub(record, n + 1)
 end
 
 -- may_state_attempt tells whether a payload may state its attempt: it may be that of
@@ -59,12 +60,12 @@ end
 -- little, and payloads are read before it is known whether there is room for them.
 local GROUP = 32
 
--- fire_all moves pending timers to where fire puts them, with the same commands for
--- all of them. Their due times are given in text. It returns their refs.
+-- fire_all moves pending timers, as many as there are records, to where fire puts them,
+-- with the same commands for all of them. Their due times are given in text. It returns
+-- their refs.
 local function fire_all(members, dues, records, lease_end)
-  local refs, firing, firingdata, tombstones = {}, {}, {}, {}
-  if #members == 0 then return refs end
-  for i = 1, #members do
+  local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
+  for i = 1, n do
     local record = records[i]
     local attempt = attempt_of(record)
     local ref = dues[i] .. ':' .. attempt .. ':' .. members[i]
@@ -73,10 +74,10 @@ local function fire_all(members, dues, records, lease_end)
     firingdata[2 * i - 1], firingdata[2 * i] = ref, record
     add_tombstones(tombstones, members[i], dues[i], attempt, record)
   end
-  redis.call('ZREM', due_key, unpack(members))
-  redis.call('HDEL', data_key, unpack(members))
+  redis.call('ZREM', due_key, unpack(members, 1, n))
+  redis.call('HDEL', data_key, unpack(members, 1, n))
   local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
-  for i = 1, #members do
+  for i = 1, n do
     if taken[i] then -- by another firing, which stays as it is
       refs[i] = fire(members[i], tonumber(dues[i]), records[i], lease_end)
       firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]

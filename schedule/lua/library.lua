@@ -96,6 +96,7 @@ local function timer_set(keys, args)
     if differs(at, was) then contest(key, was, 0, 0) else owe(key, was) end
   end
   announce_app(key)
+  note_size(payload)
   redis.call('SET', key, mark(key), 'PXAT', int(due))
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
@@ -120,13 +121,25 @@ local function timer_cancel(keys, args)
   if refusal then return refusal end
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
   local deleted = at ~= -1 and redis.call('DEL', key) == 1
-  local names = names_beside(key)
-  for name in string.gmatch(names or '', '[^ ]+') do forget(':' .. name .. ':' .. key) end
-  redis.call('HDEL', data_key, ':b:' .. key)
+  local beside = members_beside(key, 0, MAX_BESIDE)
+  for i = 1, #beside do forget_beside(beside[i], key) end
+  -- Earlier versions had their names in a field of data.
+  local older = redis.call('HGET', data_key, ':b:' .. key)
+  if older then
+    for name in string.gmatch(older, '[^ ]+') do
+      beside[#beside + 1] = ':' .. name .. ':' .. key
+      forget(beside[#beside])
+    end
+    redis.call('HDEL', data_key, ':b:' .. key)
+  end
+  -- A timer that may have run out before the key was set again is cancelled with it.
+  local contested = read_contested(key) or read_contested(key, ':d:')
+  take_contested(key)
+  take_contested(key, ':d:')
   -- In the very ms of its due time a claimed timer's key is still there.
-  if was or names or deleted and (at > now or not age(key)) then
+  if was or contested or #beside > 0 or deleted and (at > now or not age(key)) then
     forget(key)
-    if was and (not deleted or was <= now) then redis.call('ZADD', fired_key, now, ':c:' .. key) end
+    if contested or was and (not deleted or was <= now) then redis.call('ZADD', fired_key, now, ':c:' .. key) end
     if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
     return 'cancelled'
   end

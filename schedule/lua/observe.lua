@@ -10,9 +10,11 @@ ARGV    1  from when on the caller has heard every event, in ms
         v  evicted
         x  expired: it did run out, whatever the index says
         In upper case they are for timers that the index knows already.
-Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs}; the
-four in the middle count timers. pairs is how many hints were taken in: fewer than
-given if their payloads are large. The caller gives the rest again.
+Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs, denied, the
+key of one of those or an empty string}; the four after the first count timers. pairs is
+how many hints were taken in: fewer than given if their payloads are large. The caller
+gives the rest again. denied is how many hints said nothing because timerd may not read
+the key; that it ran out counts all the same.
 If its reply is lost: the same hints may be given again. An expired event is then
 explained by the tombstone that it left, or is too old to prove anything. One that
 confirmed a contested timer makes it owed the second time. ]]
@@ -21,13 +23,11 @@ confirmed a contested timer makes it owed the second time. ]]
 -- ms. An event that is older itself than OLD proves nothing about a timer that the
 -- index does not know: others may have fired and forgotten it meanwhile.
 local FRESH, OLD = 4000, 3000
--- How many bytes of payload a call reads, about.
-local BUDGET = 1048576
 
 local since, heard, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 FRESH, OLD = FRESH + held, OLD + held
 open(KEYS[1])
-local owed, adopted, rescheduled, cancelled = 0, 0, 0, 0
+local owed, adopted, rescheduled, cancelled, denied, denied_key = 0, 0, 0, 0, 0, ''
 
 local function count(outcome)
   if outcome == 1 then adopted = adopted + 1
@@ -38,7 +38,8 @@ end
 -- touch makes the index agree with the key, as far as the key lives. changed says
 -- that an event tells of a change.
 local function touch(key, was, at, changed)
-  if at == -2 then return end
+  if not at then denied, denied_key = denied + 1, key end
+  if not at or at == -2 then return end
   if was and was <= now and differs(at, was) then
     if contest(key, was, since, 0, changed) then owed = owed + 1 end
     return count(follow(key, at, MAX_PAYLOAD))
@@ -117,12 +118,13 @@ local kinds = {
       -- due time had changed without our knowledge.
       due, record = take_contested(key)
       if not due then due, record = take_contested(key, ':d:') end
+      if not due then due, record = take_aside(key) end
       if due then
         fire(key, due, add_flag(record, 'x'), 0)
       elseif was and at == -2 then
         owe(key, now, 'x')
         was = nil
-      elseif known then
+      elseif known or was and not at then
         return touch(key, was, at)
       else
         fire(key, now, 'mx:', 0)
@@ -133,12 +135,17 @@ local kinds = {
   end,
 }
 
--- observe_one takes in one hint.
-local function observe_one(kind, key)
+-- observe_one takes in one hint. sizes says that there may be large records.
+local function observe_one(kind, key, sizes)
+  if sizes then
+    for _, prefix in ipairs({ '', ':?:', ':d:' }) do
+      spent = spent + redis.call('HSTRLEN', data_key, prefix .. key)
+    end
+  end
   local was, lower = pending(key), string.lower(kind)
   local known = kind ~= lower or kind == 'x' and now - heard > OLD
   if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
-    kinds[lower](key, was, redis.call('PEXPIRETIME', key), known)
+    kinds[lower](key, was, expiry(key), known)
   end
 end
 
@@ -147,11 +154,14 @@ end
 -- that are new or still pending, and expired events of timers that are due but not yet
 -- claimed, or that have just been fired.
 local function observe_group(given_kinds, names)
-  local contested = {}
-  for i = 1, #names do contested[i] = ':?:' .. names[i] end
-  contested = redis.call('HMGET', data_key, unpack(contested))
+  local contested, sizes = {}, may_be_large()
+  for i = 1, #names do
+    contested[i] = ':?:' .. names[i]
+    if sizes then contested[i] = redis.call('HEXISTS', data_key, contested[i]) == 1 end
+  end
+  if not sizes then contested = redis.call('HMGET', data_key, unpack(contested)) end
   local was, told = redis.call('ZMSCORE', due_key, unpack(names)), redis.call('ZMSCORE', fired_key, unpack(names))
-  local gone = string.lower(given_kinds[1]) == 'x' and redis.call('EXISTS', unpack(names)) == 0
+  local gone = string.lower(given_kinds[1]) == 'x' and redis.pcall('EXISTS', unpack(names)) == 0
   local late, dues, times, records = {}, {}, {}, {}
   local taken = 0
   while taken < #names and spent <= BUDGET do
@@ -159,22 +169,26 @@ local function observe_group(given_kinds, names)
     local kind, key, due = given_kinds[taken], names[taken], tonumber(was[taken] or nil)
     local lower = string.lower(kind)
     if contested[taken] or lower == 'g' or lower == 'v' then
-      observe_one(kind, key)
+      observe_one(kind, key, sizes)
     elseif due or kind == lower then
-      local at = gone and -2 or redis.call('PEXPIRETIME', key)
+      local at = gone and -2 or expiry(key)
       local owing = due and due <= now
       if lower == 'x' and at == -2 and owing then
         late[#late + 1], dues[#dues + 1] = key, int(due)
+        if sizes then spent = spent + redis.call('HSTRLEN', data_key, key) end
       elseif lower == 'x' then
-        if at ~= -2 or due or now - tonumber(told[taken] or 0) > FRESH then observe_one(kind, key) end
+        if at ~= -2 or due or now - tonumber(told[taken] or 0) > FRESH then observe_one(kind, key, sizes) end
+      elseif not at then
+        touch(key, due, at)
       elseif at > now and not due then
         times[#times + 1], times[#times + 2] = at, key
         records[#records + 1], records[#records + 2] = key, record_of(key, MAX_PAYLOAD) or 'm:'
+        note_size(records[#records])
         count(1)
       elseif at > now and not owing then
         count(upsert(key, due, at, MAX_PAYLOAD))
       elseif at ~= -2 then
-        observe_one(kind, key)
+        observe_one(kind, key, sizes)
       end
     end
   end
@@ -186,7 +200,6 @@ local function observe_group(given_kinds, names)
     local owe_records = redis.call('HMGET', data_key, unpack(late))
     for i = 1, #late do
       owe_records[i] = add_flag(owe_records[i] or 'm:', 'x')
-      spent = spent + #owe_records[i]
     end
     fire_all(late, dues, owe_records, '0')
     owed = owed + #late
@@ -205,4 +218,4 @@ while taken == given and 4 + 2 * taken <= #ARGV and spent <= BUDGET do
   until #names == GROUP or 4 + 2 * given > #ARGV or seen[ARGV[5 + 2 * given]]
   taken = taken + observe_group(given_kinds, names)
 end
-return { head(), owed, adopted, rescheduled, cancelled, taken }
+return { head(), owed, adopted, rescheduled, cancelled, taken, denied, denied_key }

@@ -8,33 +8,29 @@ ARGV    1  id of the event whose attempt failed
         4  its attempt
         5  "m" or "l" if there is no payload, else empty
         6  payload
-Returns the due time, or -1 if this event's retry was set before.
+Returns the due time; -1 if this event's retry was set before; or -2, and nothing has
+changed, if too many retries wait beside this key's newer timer.
 If its reply is lost: a second call returns -1. ]]
 open(KEYS[1])
-if redis.call('ZADD', retried_key, 'NX', now, ARGV[1]) == 0 then return -1 end
+if redis.call('ZSCORE', retried_key, ARGV[1]) then return -1 end
 local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
-if due <= now then
-  local ref = fire_retry(key, due, record, 0)
-  announce(0)
-  return tonumber(string.match(ref, '^%d+'))
-end
 local was = pending(key)
-if was == due then due = due + 1 end
-if not was and redis.call('EXISTS', key) == 0 then
-  redis.call('SET', key, mark(key), 'PXAT', int(due))
+if due > now and was == due then due = due + 1 end
+-- The user's key comes first: if timerd may not write it, the retry waits without one.
+local member
+if due <= now then
+  due = tonumber(string.match(fire_retry(key, due, record, 0), '^%d+'))
+elseif not was and redis.pcall('EXISTS', key) == 0
+  and not redis.pcall('SET', key, mark(key), 'PXAT', int(due)).err then
+  member = key
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, record)
-  announce_first(key, due)
-  return due
+else
+  due = add_beside(key, due, ARGV[4], record)
+  if not due then return -2 end
+  member = ':' .. int(due) .. '.' .. ARGV[4] .. ':' .. key
 end
-local name, member
-repeat
-  name = int(due) .. '.' .. ARGV[4]
-  member = ':' .. name .. ':' .. key
-  local added = redis.call('ZADD', due_key, 'NX', due, member)
-  if added == 0 then due = due + 1 end
-until added == 1
-redis.call('HSET', data_key, member, record)
-redis.call('HSET', data_key, ':b:' .. key, (names_beside(key) or '') .. name .. ' ')
-announce_first(member, due)
+note_size(record)
+redis.call('ZADD', retried_key, now, ARGV[1])
+if member then announce_first(member, due) else announce(0) end
 return due

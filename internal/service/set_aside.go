@@ -1,0 +1,55 @@
+package service
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// reasonRights says that timerd may not read a key.
+const reasonRights = "rights"
+
+const (
+	// retellAfter is how long nothing more is said of an app whose timers are set aside.
+	retellAfter = time.Hour
+	// maxTold is how many apps that is remembered of.
+	maxTold = 1000
+)
+
+// setAside counts and logs what waits without stopping others. Its methods may be called concurrently.
+type setAside struct {
+	total *prometheus.CounterVec
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	told map[string]time.Time // app -> when it was logged last
+}
+
+func newSetAside(total *prometheus.CounterVec, log *slog.Logger) *setAside {
+	return &setAside{total: total, log: log, told: map[string]time.Time{}}
+}
+
+// note takes in that n timers, or events of their keys, are set aside for a reason. key is of one of them.
+func (s *setAside) note(reason string, n int, key string) {
+	if n == 0 {
+		return
+	}
+	s.total.WithLabelValues(reason).Add(float64(n))
+	app, _, _ := strings.Cut(key, ":")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, ok := s.told[app]; ok && time.Since(at) < retellAfter {
+		return
+	}
+	if len(s.told) == maxTold {
+		clear(s.told)
+	}
+	s.told[app] = time.Now()
+	s.log.Warn("timers of this app are set aside: timerd may not read their keys; grant it the keys of the app, as deploy/users.acl does",
+		"key", keys.Abbreviate(key), "reason", reason)
+}

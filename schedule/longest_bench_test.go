@@ -1,0 +1,120 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// BenchmarkLongestStep tells how long a script or function holds Redis at worst, by what a hostile tenant may do:
+// longest-µs is the slowest of its calls in Redis's slow log.
+//
+//	go test ./schedule -run '^$' -bench LongestStep -benchtime 1x -count 5
+func BenchmarkLongestStep(b *testing.B) {
+	const crowd = 5000
+	large := strings.Repeat("x", largePayload)
+	key := func(i int) string { return fmt.Sprintf("a:b:c:%d", i) }
+	hash := func(x *index, fields int, name, value string) {
+		for i := range 100 {
+			args := []any{"HSET", key(i)}
+			for f := range fields {
+				args = append(args, fmt.Sprint(name, f), value)
+			}
+			x.do(args...)
+			x.do("PEXPIRE", key(i), 60_000)
+			x.observe(touched(key(i)))
+		}
+	}
+	claimAll := func(x *index) {
+		for {
+			firings := x.claimFor(lease).Firings
+			if len(firings) == 0 {
+				return
+			}
+			if err := x.Settle(b.Context(), firings); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name string
+		run  func(x *index)
+	}{
+		{"hash of 1000 fields", func(x *index) { hash(x, 1000, "name", "value") }},
+		{"hash of 13000 fields", func(x *index) { hash(x, 13_000, "name", "value") }},
+		{"hash of the largest size", func(x *index) { hash(x, 1000, "name", strings.Repeat("v", 240)) }},
+		{"field name of 3 MB", func(x *index) { hash(x, 1, strings.Repeat("n", 3<<20), "value") }},
+		{"large payloads adopted", func(x *index) {
+			var hints []schedule.Hint
+			for i := range 128 {
+				x.do("SET", key(i), large, "PX", 60_000)
+				hints = append(hints, touched(key(i)))
+			}
+			x.observe(hints...)
+		}},
+		{"large payloads due at once", func(x *index) {
+			due := x.redisNow() + 2000
+			for i := range 300 {
+				x.do("FCALL", "timer_set", 1, key(i), large, "PXAT", due)
+			}
+			x.awaitClock(due)
+			claimAll(x)
+		}},
+		{"large payloads owed", func(x *index) {
+			due := x.redisNow() + 2000
+			var hints []schedule.Hint
+			for i := range 300 {
+				x.do("FCALL", "timer_set", 1, key(i), large, "PXAT", due)
+				hints = append(hints, expired(key(i)))
+			}
+			x.awaitClock(due)
+			x.observe(hints...)
+			claimAll(x)
+		}},
+		{"large payloads listed", func(x *index) {
+			for i := range 300 {
+				x.do("FCALL", "timer_set", 1, key(i), large, "PX", 60_000)
+			}
+			if err := x.List(b.Context(), keys.Namespace{}, func(schedule.Pending) bool { return true }); err != nil {
+				b.Fatal(err)
+			}
+		}},
+		{"retries beside one key", func(x *index) {
+			x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60_000)
+			due := x.redisNow() + 3000
+			parsed, _ := keys.Parse(k)
+			for i := range crowd {
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due), Attempt: 2})
+			}
+			x.awaitClock(due)
+			claimAll(x)
+		}},
+		{"retries due at once", func(x *index) {
+			due := x.redisNow() - 1000
+			parsed, _ := keys.Parse(k)
+			for i := range crowd {
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due), Attempt: 2})
+			}
+			claimAll(x)
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				x := newLargeIndex(b)
+				x.do("CONFIG", "SET", "slowlog-log-slower-than", "100", "slowlog-max-len", "10000")
+				c.run(x)
+				longest := time.Duration(0)
+				for _, slow := range x.rdb.SlowLogGet(b.Context(), -1).Val() {
+					if command := strings.ToLower(slow.Args[0]); strings.HasPrefix(command, "eval") || command == "fcall" || command == "hmget" {
+						longest = max(longest, slow.Duration)
+					}
+				}
+				b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+			}
+		})
+	}
+}

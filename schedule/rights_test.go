@@ -1,0 +1,217 @@
+package schedule_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const denied = "app2:trans:notice:1"
+
+// newNarrowIndex returns an index whose timerd may read and write the keys of app1 alone. Its commands are those of a
+// user who may do everything.
+func newNarrowIndex(t *testing.T) *index {
+	t.Helper()
+	server := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser timerd on nopass ~app1:* ~timerd:* &* +@all\n"))
+	s := schedule.New(server.Client(func(o *redis.Options) { o.Username, o.Password = "timerd", "-" }), 1000)
+	if err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := onlyNode(t, s)
+	n.HearSince(0)
+	return &index{Schedule: s, Node: n, t: t, rdb: server.Client(), dues: map[string]int64{}}
+}
+
+// grant gives timerd the right to every key, and has what was set aside looked at again.
+func (x *index) grant() {
+	x.t.Helper()
+	x.do("ACL", "SETUSER", "timerd", "~*")
+	for _, member := range x.rdb.ZRange(x.t.Context(), keys.Single.Due(), 0, -1).Val() {
+		if member[0] == ':' {
+			x.do("ZADD", keys.Single.Due(), "XX", 1, member)
+		}
+	}
+}
+
+// setAside claims once, which sets n timers aside, and returns what was claimed.
+func (x *index) setAside(n int) []schedule.Firing {
+	x.t.Helper()
+	c := x.claimFor(lease)
+	if c.SetAside != n || n > 0 && keys.Abbreviate(c.SetAsideKey)[:5] != "app2:" {
+		x.t.Fatalf("set aside %d, %q; want %d", c.SetAside, c.SetAsideKey, n)
+	}
+	return c.Firings
+}
+
+// A timer whose key timerd may not read waits alone, and fires once when timerd may.
+func TestDeniedTimersStopNobody(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	const n = 50
+	for i := range n {
+		x.do("FCALL", "timer_set", 1, fmt.Sprintf("app1:b:c:%d", i), "p", "PX", 20)
+		x.do("FCALL", "timer_set", 1, fmt.Sprintf("app2:b:c:%d", i), "p", "PX", 20)
+	}
+	x.awaitExpiry(fmt.Sprintf("app2:b:c:%d", n-1))
+	if got := x.setAside(n); len(got) != n {
+		t.Fatalf("claimed %d, want %d", len(got), n)
+	}
+	x.claims()
+	x.grant()
+	fired := map[string]bool{}
+	for _, f := range x.setAside(0) {
+		fired[f.Key.String()] = true
+		if f.Status != schedule.PayloadPresent || string(f.Payload) != "p" || int64(f.Due) != x.due(f.Key.String()) {
+			t.Errorf("%+v", f)
+		}
+	}
+	if len(fired) != n {
+		t.Errorf("%d fired when timerd might read the keys, want %d", len(fired), n)
+	}
+	x.claims()
+}
+
+// The pauses between looks at a timer that is set aside grow with the time that it has been due.
+func TestDeniedTimersAreLookedAtLessAndLess(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	x.do("FCALL", "timer_set", 1, denied, "p", "PX", 20)
+	x.awaitExpiry(denied)
+	x.setAside(1)
+	member := x.rdb.ZRange(t.Context(), keys.Single.Due(), 0, 0).Val()[0]
+	for _, late := range []time.Duration{time.Second, 8 * time.Second, time.Hour} {
+		older := fmt.Sprintf(":%d.:%s", x.redisNow()-late.Milliseconds(), denied)
+		x.do("ZREM", keys.Single.Due(), member)
+		x.do("ZADD", keys.Single.Due(), 1, older)
+		x.do("HSET", keys.Single.Data(), older, "s:p")
+		x.setAside(0)
+		pause := time.Duration(x.rdb.ZScore(t.Context(), keys.Single.Due(), older).Val()-float64(x.redisNow())) * time.Millisecond
+		want := min(max(late/4, time.Second), time.Minute)
+		if pause > want+time.Second || pause < want-time.Second {
+			t.Errorf("%v late: looked at again after %v, want about %v", late, pause, want)
+		}
+		member = older
+	}
+}
+
+// That a key ran out is in its event, whether timerd may read the key or not.
+func TestDeniedTimersFireByTheirEvent(t *testing.T) {
+	t.Parallel()
+	for name, claimed := range map[string]bool{"before the claim": false, "after the claim": true} {
+		t.Run(name, func(t *testing.T) {
+			x := newNarrowIndex(t)
+			x.do("FCALL", "timer_set", 1, denied, "p", "PX", 20)
+			x.awaitExpiry(denied)
+			if claimed {
+				x.setAside(1)
+			}
+			if seen := x.observe(expired(denied)); seen.Owed != 1 {
+				t.Errorf("%+v, want one owed", seen)
+			}
+			x.fires(denied + " expired p")
+			x.observe(expired(denied)) // again
+			x.grant()
+			x.claims()
+		})
+	}
+}
+
+// Hints of keys that timerd may not read say nothing, and stop no others.
+func TestDeniedHintsStopNobody(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	var hints []schedule.Hint
+	for i := range 40 {
+		for _, app := range []string{"app1", "app2"} {
+			key := fmt.Sprintf("%s:b:c:%d", app, i)
+			x.do("SET", key, "p", "PX", 60000)
+			hints = append(hints, touched(key), audited(key), gone(key), evicted(key))
+		}
+	}
+	seen := x.observe(hints...)
+	if seen.Adopted != 40 || seen.Denied == 0 || seen.DeniedKey[:5] != "app2:" {
+		t.Errorf("%+v, want 40 adopted", seen)
+	}
+	cursor, _, err := x.AuditPage(t.Context(), keys.Single, 0, 1000, false)
+	if err != nil || cursor != 0 {
+		t.Errorf("audit: %d, %v", cursor, err)
+	}
+}
+
+// A retry for a key that timerd may not write is set all the same, without a trigger key.
+func TestRetryOfADeniedKey(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	key, err := keys.Parse(denied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := schedule.Retry{EventID: "event", Key: key, Due: schedule.Millis(x.redisNow() + 20), Attempt: 2, Payload: []byte("p")}
+	for i, want := range []bool{true, false} {
+		if _, ok, err := x.Retry(t.Context(), r); ok != want || err != nil {
+			t.Fatalf("retry %d: %t, %v", i+1, ok, err)
+		}
+	}
+	if x.do("EXISTS", denied) != int64(0) {
+		t.Error("timerd wrote a key that it may not write")
+	}
+	x.awaitClock(int64(r.Due))
+	if f := x.claims(denied + " deadline p"); f[0].Attempt != 2 || f[0].Due != r.Due {
+		t.Errorf("%+v", f[0])
+	}
+}
+
+// A key that was changed while timerd might not read it counts as it is once timerd may.
+func TestDeniedAndChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(x *index)
+		fires  []string
+		later  bool // whether a timer is pending then
+	}{
+		"extended":  {func(x *index) { x.do("PEXPIRE", denied, 60000) }, nil, true},
+		"persisted": {func(x *index) { x.do("PERSIST", denied) }, nil, false},
+		"cancelled": {func(x *index) {
+			if got := x.do("FCALL", "timer_cancel", 1, denied); got != "cancelled" {
+				x.t.Errorf("timer_cancel: %v", got)
+			}
+		}, nil, false},
+		"set again": {func(x *index) {
+			x.awaitExpiry(denied)
+			x.do("FCALL", "timer_set", 1, denied, "newer", "PX", 60000)
+		}, []string{denied + " deadline p"}, true},
+		"set again as a plain key": {func(x *index) {
+			x.awaitExpiry(denied)
+			x.do("SET", denied, "newer", "PX", 60000)
+		}, []string{denied + " deadline p"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newNarrowIndex(t)
+			x.do("FCALL", "timer_set", 1, denied, "p", "PX", 400)
+			first := x.due(denied)
+			if name == "extended" || name == "persisted" {
+				c.change(x)
+			}
+			x.awaitClock(first)
+			x.setAside(1)
+			if name != "extended" && name != "persisted" {
+				c.change(x)
+			}
+			x.grant()
+			x.claims(c.fires...)
+			if pending := x.do("ZSCORE", keys.Single.Due(), denied) != nil; pending != c.later {
+				t.Errorf("pending: %t", pending)
+			}
+			if record := x.do("HGET", keys.Single.Data(), denied); name == "extended" && record != ":p" {
+				t.Errorf("record %v, want the payload", record)
+			}
+		})
+	}
+}
