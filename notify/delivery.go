@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -33,9 +33,12 @@ type delivery struct {
 	id          string
 	attempt     int
 	maxAttempts int
-	token       uint64 // names the delivery in reply subjects
+	subject     string
+	trust       *subjectTrust // of the subject
+	token       uint64        // names the delivery in reply subjects
 
 	sent      bool      // published, its outcome unknown
+	sentAt    time.Time // when it was published last
 	next      time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
 	tries     int
 	failure   Failure   // of the last try that failed
@@ -52,7 +55,8 @@ func (d *delivery) expiring() bool {
 func (p *Publisher) markSent(d *delivery) {
 	d.sent = true
 	d.tries++
-	d.next = time.Now().Add(min(p.AckWait, d.firing.Remaining()))
+	d.sentAt = time.Now()
+	d.next = d.sentAt.Add(min(p.AckWait, d.firing.Remaining()))
 }
 
 // fail notes that a try to publish d has failed. p.mu is held.
@@ -62,7 +66,14 @@ func (p *Publisher) fail(d *delivery, class Failure) {
 	d.next = time.Now()
 	pause := backoff.Policy{First: firstPause, Longest: longestPause}.Delay(d.tries)
 	switch class {
-	case FailureTimeout:
+	case FailureTimeout, FailureRefused:
+		// Others were acknowledged meanwhile: it is the subject.
+		if p.health.acked.After(d.sentAt) {
+			p.distrust(d, class)
+		}
+		if class == FailureRefused {
+			d.next = d.next.Add(pause)
+		}
 	case FailureTooLarge:
 		attrs := []any{"key", d.firing.Key.String(), "due_at", d.firing.Due.Time(), "bytes", len(d.firing.Payload)}
 		if d.withhold {
@@ -77,6 +88,44 @@ func (p *Publisher) fail(d *delivery, class Failure) {
 		d.next = d.next.Add(pause)
 	}
 	p.OnFailed(class)
+}
+
+// distrust notes that NATS does not take the subject of a delivery. p.mu is held.
+func (p *Publisher) distrust(d *delivery, class Failure) {
+	if p.trust.fail(d.trust) {
+		p.Logger.Warn("NATS does not take the events on this subject, for want of a right to publish there perhaps: its timers wait, and one at a time is tried",
+			"subject", d.subject, "err", class)
+	}
+}
+
+// deny notes that the NATS user may not publish on a subject. The server says so once for each message, by itself: to
+// the publisher it gives no answer.
+func (p *Publisher) deny(subject string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.trust.subjects[subject]; s == nil || s.deliveries == 0 {
+		return
+	}
+	for _, d := range p.deliveries {
+		if d.subject == subject && d.sent {
+			if p.health.silent.IsZero() && !p.health.acked.After(d.sentAt) {
+				p.health.silent = time.Now()
+			}
+			p.distrust(d, FailureRefused)
+			p.fail(d, FailureRefused)
+		}
+	}
+	signal(p.kick)
+}
+
+// deniedSubject returns the subject that a server's error says one may not publish on.
+func deniedSubject(err error) (subject string, ok bool) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return "", false
+	}
+	_, rest, ok := strings.Cut(err.Error(), `Publish to "`)
+	subject, _, closed := strings.Cut(rest, `"`)
+	return subject, ok && closed
 }
 
 // send publishes deliveries that are marked as sent. It passes over those whose lease runs out, and all of them while
@@ -95,7 +144,7 @@ func (p *Publisher) send(deliveries []*delivery) {
 		p.encode(d, withhold)
 		p.header[event.MsgIDHeader][0] = d.id
 		message := nats.Msg{
-			Subject: p.Streams.Subject(d.firing.Key, keys.Fired),
+			Subject: d.subject,
 			Reply:   p.inbox + strconv.FormatUint(d.token, 36),
 			Header:  p.header,
 			Data:    p.buf,
@@ -202,6 +251,7 @@ func (p *Publisher) receive(token string, m *nats.Msg) {
 // finish has an acknowledged delivery settled. p.mu is held.
 func (p *Publisher) finish(d *delivery) {
 	p.remove(d)
+	p.trust.succeed(d.trust)
 	p.health.noteAck()
 	p.queue.addSettle(d.firing)
 	if p.stopping {
@@ -217,6 +267,7 @@ func (p *Publisher) release(d *delivery) {
 
 func (p *Publisher) remove(d *delivery) {
 	delete(p.deliveries, d.token)
+	p.trust.remove(d.trust)
 	p.heldBytes -= len(d.firing.Payload)
 }
 
@@ -238,6 +289,10 @@ func (p *Publisher) inspect() (again []*delivery, idle bool) {
 			p.fail(d, FailureTimeout)
 		}
 		switch {
+		case d.trust.failing && !d.sent && d.failure != "" && good:
+			d.firing.Pause = d.trust.pause(&d.firing)
+			p.release(d)
+			p.OnSetAside(&d.firing)
 		case d.expiring() || p.stopping && !good:
 			p.release(d)
 			late++

@@ -39,6 +39,7 @@ type streamHealth struct {
 	faultBytes int       // payload bytes of the last event that it refused
 	probes     int       // while there is a fault, since an event was acknowledged
 	lastGood   time.Time // when JetStream last answered that all is well
+	acked      time.Time // when an event was acknowledged last
 	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
 }
 
@@ -48,6 +49,7 @@ func (h *streamHealth) good() bool { return h.connected && h.fault == nil }
 // noteAck notes that an event was stored.
 func (h *streamHealth) noteAck() {
 	h.probes = 0
+	h.acked = time.Now()
 	h.silent = time.Time{}
 }
 

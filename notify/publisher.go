@@ -86,6 +86,8 @@ type Publisher struct {
 	// OnSettled and OnReleased are called with how many firings were settled, and how many were given back because they
 	// could not be published.
 	OnSettled, OnReleased func(n int)
+	// OnSetAside is called for each firing that is given back for a while because NATS does not take its subject.
+	OnSetAside func(f *schedule.Firing)
 
 	nc      *nats.Conn
 	js      jetstream.JetStream
@@ -108,6 +110,7 @@ type Publisher struct {
 	queue      queue         // for the settler
 	changed    chan struct{} // closed when await has to look again; nil if nobody waits
 	health     streamHealth
+	trust      trust
 	stopping   bool
 }
 
@@ -126,6 +129,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 		OnFailed:     func(Failure) {},
 		OnSettled:    func(int) {},
 		OnReleased:   func(int) {},
+		OnSetAside:   func(*schedule.Firing) {},
 
 		nc:         nc,
 		js:         js,
@@ -136,6 +140,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 		header:     nats.Header{event.MsgIDHeader: {""}, event.ContentTypeHeader: {event.ContentType}},
 		deliveries: make(map[uint64]*delivery),
 		queue:      queue{wake: make(chan struct{}, 1)},
+		trust:      newTrust(),
 	}
 }
 
@@ -211,14 +216,14 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 			p.giveBack(context.WithoutCancel(ctx), firings)
 			return fmt.Errorf("%d of the firings not published: %w", len(firings), err)
 		}
-		deliveries := p.admit(firings)
+		deliveries, taken := p.admit(firings)
 		p.send(deliveries)
 		for _, d := range deliveries {
 			if d.firing.Status != schedule.PayloadPresent {
 				p.logStatus(d)
 			}
 		}
-		firings = firings[len(deliveries):]
+		firings = firings[taken:]
 	}
 	return nil
 }
@@ -233,9 +238,9 @@ func (p *Publisher) logStatus(d *delivery) {
 		"due_at", d.firing.Due.Time(), "attempt", d.attempt, "source", string(d.firing.Trigger), "err", why)
 }
 
-// admit takes as many firings into the window as there is room for. They count as sent, because the caller is about to
-// send them.
-func (p *Publisher) admit(firings []schedule.Firing) []*delivery {
+// admit takes as many firings into the window as there is room for, and returns how many. The deliveries that it returns
+// count as sent, because the caller is about to send them. The others are given back, because of their subjects.
+func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, taken int) {
 	prepared := make([]delivery, min(len(firings), p.Window))
 	for i := range prepared {
 		prepared[i] = p.prepare(firings[i])
@@ -245,21 +250,31 @@ func (p *Publisher) admit(firings []schedule.Firing) []*delivery {
 	if len(p.deliveries) == 0 {
 		signal(p.kick)
 	}
-	admitted := make([]*delivery, 0, len(prepared))
+	admitted = make([]*delivery, 0, len(prepared))
 	for i := range prepared {
 		if p.stopping || !p.hasRoom() {
 			break
 		}
 		d := &prepared[i]
+		taken++
+		p.held++
+		if d.trust = p.trust.of(d.subject); !p.trust.admits(d.trust, p.Window) {
+			d.firing.Pause = d.trust.pause(&d.firing)
+			p.queue.addRelease(d.firing)
+			if d.trust.failing {
+				p.OnSetAside(&d.firing)
+			}
+			continue
+		}
+		p.trust.add(d.trust)
 		p.lastToken++
 		d.token = p.lastToken
 		p.markSent(d)
 		p.deliveries[d.token] = d
-		p.held++
 		p.heldBytes += len(d.firing.Payload)
 		admitted = append(admitted, d)
 	}
-	return admitted
+	return admitted, taken
 }
 
 func (p *Publisher) prepare(f schedule.Firing) delivery {
@@ -273,6 +288,7 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 		attempt:     attempt,
 		maxAttempts: p.MaxAttempts(f.Key),
 		withhold:    f.Status == schedule.PayloadTooLarge,
+		subject:     p.Streams.Subject(f.Key, keys.Fired),
 	}
 }
 
@@ -300,6 +316,16 @@ func (p *Publisher) Run(ctx context.Context) error {
 			p.Logger.Warn("cannot unsubscribe from acknowledgements", "err", err)
 		}
 	}()
+	before := p.nc.ErrorHandler()
+	p.nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+		if subject, ok := deniedSubject(err); ok {
+			p.deny(subject)
+		}
+		if before != nil {
+			before(nc, sub, err)
+		}
+	})
+	defer p.nc.SetErrorHandler(before)
 	p.inbox = inbox
 	p.noteConnection(false)
 	close(p.started)

@@ -42,6 +42,9 @@ type Firing struct {
 	ClaimedAt time.Time     // on the Redis server's clock
 	Received  time.Time     // the local instant, with monotonic reading, of the claim
 	Lease     time.Duration // from ClaimedAt on
+
+	// Pause is for whoever gives the firing back: for how long nobody is to claim it again.
+	Pause time.Duration
 }
 
 // Now estimates the time on the Redis server's clock. It never precedes

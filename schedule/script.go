@@ -48,7 +48,7 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 			join("clock", "common", "fire", "beside", "payload", "contest", "announce", partition, "library"),
 		observe:   script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "observe"),
 		claim:     script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "claim"),
-		release:   script(one, "release"),
+		release:   script(one, "clock", "release"),
 		settle:    script(one, "settle"),
 		retry:     script(one, "clock", "common", "fire", "beside", "payload", "announce", "retry"),
 		audit:     script(one, "clock", "common", "payload", "audit"),

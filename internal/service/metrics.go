@@ -96,6 +96,7 @@ func (m *metrics) startAtZero() {
 		m.failures.WithLabelValues(string(class))
 	}
 	m.setAside.WithLabelValues(reasonRights)
+	m.setAside.WithLabelValues(reasonRefused)
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
 	}
@@ -119,6 +120,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnFailed = func(class notify.Failure) { m.failures.WithLabelValues(string(class)).Inc() }
 	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
 	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
+	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(reasonRefused).Inc() }
 }
 
 // observeRetries feeds what the retry consumer does into the metrics.

@@ -11,8 +11,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// reasonRights says that timerd may not read a key.
-const reasonRights = "rights"
+// Why something is set aside.
+const (
+	reasonRights  = "rights"  // timerd may not read the key
+	reasonRefused = "refused" // NATS does not take the subject
+)
 
 const (
 	// retellAfter is how long nothing more is said of an app whose timers are set aside.

@@ -14,6 +14,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// stallTime is after how long without a message a collector looks whether the stream has some for it.
+const stallTime = 10 * time.Second
+
 // Message is one message of a stream.
 type Message struct {
 	Subject  string
@@ -34,6 +37,11 @@ type Collector struct {
 	what   string
 	signal chan struct{} // holds one token when messages came in
 
+	js        jetstream.JetStream
+	stream    string
+	subjects  []string
+	consuming jetstream.ConsumeContext // of the test's goroutine
+
 	mu   sync.Mutex
 	all  []Message
 	last uint64 // highest Seq in all
@@ -43,23 +51,53 @@ type Collector struct {
 // have wildcards, it collects only theirs. It waits for the stream to be made.
 func Collect(t testing.TB, js jetstream.JetStream, stream string, subjects ...string) *Collector {
 	t.Helper()
-	c := &Collector{t: t, what: strings.Join(append([]string{stream}, subjects...), " "), signal: make(chan struct{}, 1)}
-	var consumer jetstream.Consumer
-	Eventually(t, startTimeout, func() (err error) {
-		ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-		defer cancel()
-		consumer, err = js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: subjects})
-		return err
-	}, "testenv: a consumer of "+c.what)
-	consuming, err := consumer.Consume(c.receive)
-	if err != nil {
-		t.Fatalf("testenv: consuming %s: %v", c.what, err)
+	c := &Collector{
+		t: t, what: strings.Join(append([]string{stream}, subjects...), " "), signal: make(chan struct{}, 1),
+		js: js, stream: stream, subjects: subjects,
 	}
-	t.Cleanup(func() {
-		consuming.Stop()
-		<-consuming.Closed()
-	})
+	Eventually(t, startTimeout, c.consume, "testenv: consuming "+c.what)
+	t.Cleanup(c.stop)
 	return c
+}
+
+// consume begins to consume after what was collected so far.
+func (c *Collector) consume() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), startTimeout)
+	defer cancel()
+	c.mu.Lock()
+	conf := jetstream.OrderedConsumerConfig{
+		FilterSubjects: c.subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: c.last + 1,
+	}
+	c.mu.Unlock()
+	consumer, err := c.js.OrderedConsumer(ctx, c.stream, conf)
+	if err != nil {
+		return err
+	}
+	c.consuming, err = consumer.Consume(c.receive)
+	return err
+}
+
+func (c *Collector) stop() {
+	c.consuming.Stop()
+	<-c.consuming.Closed()
+}
+
+// renew consumes anew if the stream has more than was collected: after a restart of the server an ordered consumer may
+// stand still.
+func (c *Collector) renew() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), time.Second)
+	defer cancel()
+	stream, err := c.js.Stream(ctx, c.stream)
+	c.mu.Lock()
+	behind := err == nil && stream.CachedInfo().State.LastSeq > c.last
+	c.mu.Unlock()
+	if !behind {
+		return
+	}
+	c.stop()
+	if err := c.consume(); err != nil {
+		c.t.Fatalf("testenv: consuming %s again: %v", c.what, err)
+	}
 }
 
 // Wait waits until the collector has n messages and returns them. Fewer than n at the end of timeout, or more than n at
@@ -81,8 +119,9 @@ func (c *Collector) Wait(n int, timeout time.Duration) []Message {
 // after each arrival. Its last error ends the test when timeout is over.
 func (c *Collector) WaitFunc(timeout time.Duration, done func(all []Message) error) []Message {
 	c.t.Helper()
-	expired := time.NewTimer(timeout)
+	expired, stalled := time.NewTimer(timeout), time.NewTicker(stallTime)
 	defer expired.Stop()
+	defer stalled.Stop()
 	for {
 		all := c.All()
 		err := done(all)
@@ -91,6 +130,9 @@ func (c *Collector) WaitFunc(timeout time.Duration, done func(all []Message) err
 		}
 		select {
 		case <-c.signal:
+			stalled.Reset(stallTime)
+		case <-stalled.C:
+			c.renew()
 		case <-expired.C:
 			all := c.All()
 			if err = done(all); err == nil {

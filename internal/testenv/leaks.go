@@ -36,5 +36,5 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 		code = max(code, 1)
 	}
-	os.Exit(code)
+	os.Exit(code) //nolint:forbidigo // TestMain has no other way to fail
 }

@@ -29,7 +29,11 @@ local function take(ref, record, how)
   claimed, room = claimed + 1, room - #record
 end
 
-local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+-- What is held has at most half of a claim while something is due: it may be what was
+-- given back because it cannot be published.
+local first_due = head()
+local most = first_due ~= -1 and first_due <= now and math.ceil(limit / 2) or limit
+local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, most)
 for first = 1, #held, 2 * GROUP do
   if room <= 0 then break end
   local refs, leases, tombstones = {}, {}, {}
@@ -41,7 +45,8 @@ for first = 1, #held, 2 * GROUP do
     local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
     leases[2 * i - 1], leases[2 * i] = lease_end, ref
     add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
-    take(ref, record, tonumber(held[first + 2 * i - 1]) == 0 and 'o' or 'r')
+    local score = tonumber(held[first + 2 * i - 1])
+    take(ref, record, (score == 0 or score % 1 ~= 0) and 'o' or 'r')
   end
   redis.call('ZADD', firing_key, unpack(leases))
   redis.call('ZADD', fired_key, unpack(tombstones))

@@ -1,13 +1,16 @@
---[[ release gives claims back, so that anybody may claim them at once. A firing that was
-claimed again meanwhile stays as it is.
+--[[ release gives claims back, so that anybody may claim them again, at once or after a
+pause. A firing that was claimed again meanwhile stays as it is. The score of one with a
+pause is half a ms more than its end: that tells it from a lease.
 KEYS    1  the partition's prefix
-ARGV    pairs of a ref and the end of the lease that it was claimed under
+ARGV    for each firing its ref, the end of the lease that it was claimed under, and how
+        long nobody is to claim it, in ms; 0 for not at all
 Returns how many were given back.
 If its reply is lost: again it changes nothing, as nothing has that lease any more. ]]
-local firing_key, released = KEYS[1] .. 'firing', 0
-for i = 1, #ARGV, 2 do
+local firing_key, now, released = KEYS[1] .. 'firing', read_clock(), 0
+for i = 1, #ARGV, 3 do
+  local pause = tonumber(ARGV[i + 2])
   if tonumber(redis.call('ZSCORE', firing_key, ARGV[i]) or nil) == tonumber(ARGV[i + 1]) then
-    redis.call('ZADD', firing_key, 0, ARGV[i])
+    redis.call('ZADD', firing_key, pause > 0 and string.format('%.1f', now + pause + 0.5) or 0, ARGV[i])
     released = released + 1
   end
 end

@@ -1,0 +1,56 @@
+package notify
+
+import (
+	"fmt"
+	"testing"
+)
+
+// However its state changes, the count of deliveries without trust is right, and what is remembered is bounded.
+func TestTrustIsCounted(t *testing.T) {
+	tr := newTrust()
+	a, b := tr.of("a"), tr.of("b")
+	check := func(step string, untrusted, trusted int) {
+		t.Helper()
+		if tr.untrusted != untrusted || tr.trusted != trusted {
+			t.Errorf("%s: %d deliveries without trust, %d subjects with; want %d and %d", step, tr.untrusted, tr.trusted, untrusted, trusted)
+		}
+	}
+	for range 4 {
+		tr.add(a)
+		tr.add(b)
+	}
+	check("8 on their way", 8, 0)
+	if !tr.admits(b, 8) {
+		t.Error("while no subject is trusted one cannot fill the window")
+	}
+	tr.remove(a)
+	tr.succeed(a)
+	check("a succeeds", 4, 1)
+	if tr.admits(b, 8) || !tr.admits(a, 8) || !tr.admits(b, 10) {
+		t.Error("a subject without trust does not fill half of the window, or a trusted one no more than that")
+	}
+	if !tr.fail(b) || tr.fail(b) {
+		t.Error("a failure is news more than once, or never")
+	}
+	check("b fails", 4, 1)
+	for range 4 {
+		tr.remove(b)
+	}
+	if !tr.admits(b, 8) {
+		t.Error("nothing tries a failing subject")
+	}
+	tr.add(b)
+	if tr.admits(b, 8) {
+		t.Error("several try a failing subject at once")
+	}
+	tr.fail(a)
+	check("a fails too", 4, 0)
+	tr.succeed(b)
+	check("b succeeds", 3, 1)
+	for i := range 3 * maxSubjects {
+		tr.succeed(tr.of(fmt.Sprint(i)))
+	}
+	if len(tr.subjects) > maxSubjects || tr.subjects["a"] != a || tr.trusted > len(tr.subjects) {
+		t.Errorf("%d subjects, %d trusted, a is known: %t", len(tr.subjects), tr.trusted, tr.subjects["a"] == a)
+	}
+}
