@@ -103,7 +103,8 @@ func (p *Publisher) distrust(d *delivery, class Failure) {
 func (p *Publisher) deny(subject string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.trust.subjects[subject]; s == nil || s.deliveries == 0 {
+	s := p.trust.subjects[subject]
+	if s == nil || s.deliveries == 0 || s.failing && s.deliveries > 1 { // the latter are about to be given back
 		return
 	}
 	for _, d := range p.deliveries {
