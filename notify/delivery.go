@@ -67,8 +67,8 @@ func (p *Publisher) fail(d *delivery, class Failure) {
 	pause := backoff.Policy{First: firstPause, Longest: longestPause}.Delay(d.tries)
 	switch class {
 	case FailureTimeout, FailureRefused:
-		// Others were acknowledged meanwhile: it is the subject.
-		if p.health.acked.After(d.sentAt) {
+		// Events on other subjects were acknowledged meanwhile, and none on this one: it is the subject.
+		if p.health.acked.After(d.sentAt) && !d.trust.acked.After(d.sentAt) {
 			p.distrust(d, class)
 		}
 		if class == FailureRefused {
@@ -252,8 +252,8 @@ func (p *Publisher) receive(token string, m *nats.Msg) {
 // finish has an acknowledged delivery settled. p.mu is held.
 func (p *Publisher) finish(d *delivery) {
 	p.remove(d)
-	p.trust.succeed(d.trust)
 	p.health.noteAck()
+	p.trust.succeed(d.trust, p.health.acked)
 	p.queue.addSettle(d.firing)
 	if p.stopping {
 		signal(p.kick)

@@ -26,8 +26,8 @@ const (
 //   - A subject is trusted once an event on it was acknowledged, and may fill the window.
 //   - One that nothing is known of may fill half of it, together with all others without trust; the whole of it while
 //     no subject is trusted yet.
-//   - One is failing if an event on it was not acknowledged in time though others were. Then one firing at a time tries
-//     it, and the others are given back.
+//   - One is failing if an event on it was not acknowledged in time, nor any other on it meanwhile, though events on
+//     others were. Then one firing at a time tries it, and the rest are given back.
 //
 // Publisher.mu guards it.
 type trust struct {
@@ -39,6 +39,7 @@ type trust struct {
 type subjectTrust struct {
 	deliveries       int
 	trusted, failing bool
+	acked            time.Time // when an event on it was acknowledged last
 }
 
 func newTrust() trust { return trust{subjects: map[string]*subjectTrust{}} }
@@ -97,13 +98,13 @@ func (t *trust) remove(s *subjectTrust) {
 	}
 }
 
-// succeed notes that an event was acknowledged.
-func (t *trust) succeed(s *subjectTrust) {
+// succeed notes that an event was acknowledged at a time.
+func (t *trust) succeed(s *subjectTrust, at time.Time) {
 	if !s.trusted {
 		t.untrusted -= s.deliveries
 		t.trusted++
 	}
-	s.trusted, s.failing = true, false
+	s.trusted, s.failing, s.acked = true, false, at
 }
 
 // fail notes that an event failed though others were acknowledged. It tells whether that is news.

@@ -3,6 +3,7 @@ package notify
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // However its state changes, the count of deliveries without trust is right, and what is remembered is bounded.
@@ -24,7 +25,7 @@ func TestTrustIsCounted(t *testing.T) {
 		t.Error("while no subject is trusted one cannot fill the window")
 	}
 	tr.remove(a)
-	tr.succeed(a)
+	tr.succeed(a, time.Now())
 	check("a succeeds", 4, 1)
 	if tr.admits(b, 8) || !tr.admits(a, 8) || !tr.admits(b, 10) {
 		t.Error("a subject without trust does not fill half of the window, or a trusted one no more than that")
@@ -45,12 +46,38 @@ func TestTrustIsCounted(t *testing.T) {
 	}
 	tr.fail(a)
 	check("a fails too", 4, 0)
-	tr.succeed(b)
+	tr.succeed(b, time.Now())
 	check("b succeeds", 3, 1)
 	for i := range 3 * maxSubjects {
-		tr.succeed(tr.of(fmt.Sprint(i)))
+		tr.succeed(tr.of(fmt.Sprint(i)), time.Now())
 	}
 	if len(tr.subjects) > maxSubjects || tr.subjects["a"] != a || tr.trusted > len(tr.subjects) {
 		t.Errorf("%d subjects, %d trusted, a is known: %t", len(tr.subjects), tr.trusted, tr.subjects["a"] == a)
+	}
+}
+
+// A subject is blamed for an event without an answer only if others had one, and no other event on it had.
+func TestSubjectIsBlamedForItself(t *testing.T) {
+	sent := time.Now()
+	for name, c := range map[string]struct {
+		anyAcked, itsAcked time.Time
+		want               bool
+	}{
+		"NATS is silent":            {time.Time{}, time.Time{}, false},
+		"silent since it was sent":  {sent.Add(-time.Second), time.Time{}, false},
+		"others had answers":        {sent.Add(time.Second), sent.Add(-time.Second), true},
+		"one of its own had answer": {sent.Add(time.Second), sent.Add(time.Second), false},
+	} {
+		for _, class := range []Failure{FailureTimeout, FailureRefused} {
+			p := NewPublisher(nil, nil, nil)
+			d := delivery{subject: "s", trust: p.trust.of("s"), sentAt: sent}
+			p.health.acked, d.trust.acked = c.anyAcked, c.itsAcked
+			p.mu.Lock()
+			p.fail(&d, class)
+			p.mu.Unlock()
+			if d.trust.failing != c.want {
+				t.Errorf("%s, %s: failing %t, want %t", name, class, d.trust.failing, c.want)
+			}
+		}
 	}
 }
