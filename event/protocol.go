@@ -19,7 +19,7 @@ const (
 	ReasonGivenUp = "given up by the consumer"
 	// ReasonMalformed begins the reason of a message that holds no event. Its letter is that of a stand-in.
 	ReasonMalformed = "malformed: "
-	// ReasonRefused begins the reason of a retry request whose event is fine but whose headers are not.
+	// ReasonRefused begins the reason of a retry request that cannot be carried out though its event is fine.
 	ReasonRefused = "refused: "
 )
 

@@ -18,6 +18,17 @@ func (x *index) endContest(key string) {
 	x.do("ZADD", keys.Single.Due(), 1, member)
 }
 
+// contest has a timer of k run out unheard, with payload v1, and the key set again with v2, so that the first timer is
+// contested.
+func (x *index) contest() {
+	x.t.Helper()
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 60000)
+	x.claims()
+}
+
 // hearFromNow makes the hints and claims from now on those of a timerd that has heard no event before.
 func (x *index) hearFromNow() {
 	x.t.Helper()
@@ -110,11 +121,7 @@ func TestLivesInOneBatch(t *testing.T) {
 func TestOnlyWhoHeardEverythingDismissesAContestedTimer(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 300)
-	x.observe(touched(k))
-	x.awaitExpiry(k)
-	x.do("SET", k, "v2", "PX", 60000)
-	x.claims()
+	x.contest()
 	x.hearFromNow()
 	x.observe(touched(k))
 	x.endContest(k)
@@ -151,11 +158,7 @@ func TestCancelReachesTheContested(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newIndex(t)
-			x.do("SET", k, "v1", "PX", 300)
-			x.observe(touched(k))
-			x.awaitExpiry(k)
-			x.do("SET", k, "v2", "PX", 60000)
-			x.claims()
+			x.contest()
 			before(x)
 			if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
 				t.Errorf("timer_cancel: %v", got)
@@ -165,6 +168,23 @@ func TestCancelReachesTheContested(t *testing.T) {
 			x.claims()
 			x.isEmpty()
 		})
+	}
+}
+
+// A timer that fired is no cancelled one, whatever was dismissed before it.
+func TestCancelAfterTheNewerTimerFired(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 300)
+	x.claims()
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.fires(k + " deadline v2")
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "fired" {
+		t.Errorf("timer_cancel: %v", got)
 	}
 }
 

@@ -19,13 +19,7 @@ const largePayload = schedule.DefaultMaxPayload
 func newLargeIndex(t testing.TB) *index {
 	t.Helper()
 	rdb := testenv.Redis(t).Client()
-	s := schedule.New(rdb, largePayload)
-	if err := s.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n := onlyNode(t, s)
-	n.HearSince(0)
-	return &index{Schedule: s, Node: n, t: t, rdb: rdb, dues: map[string]int64{}}
+	return newIndexFor(t, rdb, rdb, largePayload)
 }
 
 // A hash is judged by its size before it is read: by the number of its fields, and by the bytes of names and values.
@@ -118,7 +112,7 @@ func TestLargePayloadsAreClaimedFewAtATime(t *testing.T) {
 // Retries beside one key's newer timer are many and fire once each; too many are refused, and change nothing.
 func TestManyRetriesBesideOneKey(t *testing.T) {
 	t.Parallel()
-	const most = 1000
+	const most = 250
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 600_000)
 	key, err := keys.Parse(k)

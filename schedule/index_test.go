@@ -33,13 +33,19 @@ type index struct {
 func newIndex(t testing.TB, opts ...redisserver.Option) *index {
 	t.Helper()
 	rdb := testenv.Redis(t, opts...).Client()
-	s := schedule.New(rdb, 1000)
+	return newIndexFor(t, rdb, rdb, 1000)
+}
+
+// newIndexFor returns a schedule that works with one client, while the tests' commands come from another one.
+func newIndexFor(t testing.TB, timerd, tests *redis.Client, maxPayload int) *index {
+	t.Helper()
+	s := schedule.New(timerd, maxPayload)
 	if err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	n := onlyNode(t, s)
 	n.HearSince(0)
-	return &index{Schedule: s, Node: n, t: t, rdb: rdb, dues: map[string]int64{}}
+	return &index{Schedule: s, Node: n, t: t, rdb: tests, dues: map[string]int64{}}
 }
 
 // onlyNode returns the node of a schedule on a single Redis.

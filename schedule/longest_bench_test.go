@@ -93,6 +93,15 @@ func BenchmarkLongestStep(b *testing.B) {
 			x.awaitClock(due)
 			claimAll(x)
 		}},
+		{"large retries cancelled", func(x *index) {
+			x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60_000)
+			due := schedule.Millis(x.redisNow() + 60_000)
+			parsed, _ := keys.Parse(k)
+			for i := range crowd {
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: due, Attempt: 2, Payload: []byte(large)})
+			}
+			x.do("FCALL", "timer_cancel", 1, k)
+		}},
 		{"retries due at once", func(x *index) {
 			due := x.redisNow() - 1000
 			parsed, _ := keys.Parse(k)

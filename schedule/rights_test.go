@@ -20,13 +20,8 @@ const denied = "app2:trans:notice:1"
 func newNarrowIndex(t *testing.T) *index {
 	t.Helper()
 	server := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser timerd on nopass ~app1:* ~timerd:* &* +@all\n"))
-	s := schedule.New(server.Client(func(o *redis.Options) { o.Username, o.Password = "timerd", "-" }), 1000)
-	if err := s.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n := onlyNode(t, s)
-	n.HearSince(0)
-	return &index{Schedule: s, Node: n, t: t, rdb: server.Client(), dues: map[string]int64{}}
+	timerd := server.Client(func(o *redis.Options) { o.Username, o.Password = "timerd", "-" })
+	return newIndexFor(t, timerd, server.Client(), 1000)
 }
 
 // grant gives timerd the right to every key, and has what was set aside looked at again.
@@ -87,10 +82,10 @@ func TestDeniedTimersAreLookedAtLessAndLess(t *testing.T) {
 	x.setAside(1)
 	member := x.rdb.ZRange(t.Context(), keys.Single.Due(), 0, 0).Val()[0]
 	for _, late := range []time.Duration{time.Second, 8 * time.Second, time.Hour} {
-		older := fmt.Sprintf(":%d.:%s", x.redisNow()-late.Milliseconds(), denied)
+		older := fmt.Sprintf(":s%d.:%s", x.redisNow()-late.Milliseconds(), denied)
 		x.do("ZREM", keys.Single.Due(), member)
 		x.do("ZADD", keys.Single.Due(), 1, older)
-		x.do("HSET", keys.Single.Data(), older, "s:p")
+		x.do("HSET", keys.Single.Data(), older, ":p")
 		x.setAside(0)
 		pause := time.Duration(x.rdb.ZScore(t.Context(), keys.Single.Due(), older).Val()-float64(x.redisNow())) * time.Millisecond
 		want := min(max(late/4, time.Second), time.Minute)

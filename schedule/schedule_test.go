@@ -326,11 +326,7 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 func TestContestedWhoseEventWasLost(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 300)
-	x.observe(touched(k))
-	x.awaitExpiry(k)
-	x.do("SET", k, "v2", "PX", 60000)
-	x.claims()
+	x.contest()
 	x.StopHearing() // the subscription turned out to be dead
 	var said []string
 	testenv.Eventually(t, 20*time.Second, func() bool {

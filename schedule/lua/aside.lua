@@ -1,5 +1,5 @@
 -- A due timer whose key timerd may not read is set aside, so that it does not stop
--- others: it waits among the retries beside newer timers, with the flag s in its record,
+-- others: it waits among the retries beside newer timers, with an s before its name,
 -- and is looked at again and again, with growing pauses. The expired event of its key
 -- fires it at once.
 
@@ -15,26 +15,20 @@ end
 -- are too many of this key.
 local function set_aside(key, due)
   local record = redis.call('HGET', data_key, key) or 'm:'
-  if not add_beside(key, due, attempt_of(record), add_flag(record, 's'), next_look(due)) then return false end
+  spent = spent + #record
+  if not add_beside(key, due, attempt_of(record), record, 's', next_look(due)) then return false end
   forget(key)
   return true
 end
 
--- is_aside tells whether a record is that of a timer set aside.
-local function is_aside(record) return string.find(flags(record), 's', 1, true) ~= nil end
-
--- without_aside returns the record of a timer set aside as it was.
-local function without_aside(record) return (string.gsub(record, '^(%d*%a*)s(%a*:)', '%1%2', 1)) end
-
 -- take_aside takes the first timer of a key that is set aside out of the schedule. It
 -- returns when it was due and its record, or nil.
 local function take_aside(key)
-  local members = members_beside(key, 0, MAX_BESIDE)
-  for i = 1, #members do
-    local record = redis.call('HGET', data_key, members[i])
-    if record and is_aside(record) then
-      forget_beside(members[i], key)
-      return tonumber(string.match(members[i], '^:(%d+)')), without_aside(record)
-    end
-  end
+  local prefix = beside_prefix(key)
+  local name = redis.call('ZRANGE', beside_key, '[' .. prefix .. 's', '(' .. prefix .. 't', 'BYLEX', 'LIMIT', 0, 1)[1]
+  if not name then return nil end
+  local member = beside_member(name, key)
+  local record = redis.call('HGET', data_key, member) or 'm:'
+  forget_beside(member, key)
+  return tonumber(string.match(member, '^:s(%d+)')), record
 end

@@ -1,19 +1,24 @@
 -- A retry whose key was set again waits beside the newer timer, in due under the name
 -- :due.attempt:key. The sorted set beside has these names too, by key, all of score 0:
 -- <length of key>:<key>:<due.attempt>. So the retries of one key are found as a range.
+-- With an s before due.attempt it is a timer that was set aside (see aside.lua).
 
--- At most so many retries of one key wait beside newer timers.
-local MAX_BESIDE = 1000
+-- At most so many retries of one key wait beside newer timers: timer_cancel takes a few
+-- milliseconds for them if their payloads are of the largest size.
+local MAX_BESIDE = 250
 
 -- beside_prefix returns what the names of a key's retries in beside begin with.
 local function beside_prefix(key) return #key .. ':' .. key .. ':' end
+
+-- beside_member returns the member of due with a name in beside.
+local function beside_member(name, key) return ':' .. string.sub(name, #beside_prefix(key) + 1) .. ':' .. key end
 
 -- members_beside returns what waits beside a key's newer timer, as members of due, from
 -- a place on, and at most count.
 local function members_beside(key, first, count)
   local prefix = beside_prefix(key)
   local names = redis.call('ZRANGE', beside_key, '[' .. prefix, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
-  for i = 1, #names do names[i] = ':' .. string.sub(names[i], #prefix + 1) .. ':' .. key end
+  for i = 1, #names do names[i] = beside_member(names[i], key) end
   return names
 end
 
@@ -35,15 +40,15 @@ end
 
 -- add_beside has a retry wait beside a newer timer until the time due, or a little
 -- later if another one has that time. It returns when it is due, or nil if too many
--- wait beside this key's timer already. until_then is when it is to be claimed, if that
--- is not the same.
-local function add_beside(key, due, attempt, record, until_then)
+-- wait beside this key's timer already. kind is what its name begins with: nothing, or
+-- an s. until_then is when it is to be claimed, if that is not the same.
+local function add_beside(key, due, attempt, record, kind, until_then)
   if #members_beside(key, MAX_BESIDE - 1, 1) > 0 then return nil end
-  local at, name, tries = due, int(due) .. '.' .. attempt, 0
+  local at, name, tries = due, kind .. int(due) .. '.' .. attempt, 0
   while redis.call('ZADD', beside_key, 'NX', 0, beside_prefix(key) .. name) == 0 do
     tries = tries + 1
     at = due + jump(tries)
-    name = int(at) .. '.' .. attempt
+    name = kind .. int(at) .. '.' .. attempt
   end
   redis.call('ZADD', due_key, until_then or at, ':' .. name .. ':' .. key)
   redis.call('HSET', data_key, ':' .. name .. ':' .. key, record)

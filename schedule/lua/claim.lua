@@ -81,8 +81,8 @@ end
 
 -- move claims due timers as far as there is room.
 local function move(members, dues)
-  if #members > 0 then members, dues = select_run_out(members, dues) end
-  if #members == 0 then return end
+  if #members > 0 and room > 0 then members, dues = select_run_out(members, dues) end
+  if #members == 0 or room <= 0 then return end
   local fits = fitting(data_key, members, room)
   local records = redis.call('HMGET', data_key, unpack(members, 1, fits))
   for i = 1, fits do records[i] = records[i] or 'm:' end
@@ -94,11 +94,11 @@ end
 -- claim_aside looks again at a timer that was set aside. If its key can be read now and
 -- lives on, there are two cases: its TTL was changed before it ran out, or it was set
 -- again since, as the index says or, without events, check_ran_out.
-local function claim_aside(member, key, due, record)
+local function claim_aside(member, key, due)
   local at = expiry(key)
   if not at then return redis.call('ZADD', due_key, next_look(due), member) end
+  local record = redis.call('HGET', data_key, member) or 'm:'
   forget_beside(member, key)
-  record = without_aside(record)
   local later = differs(at, due)
   if not later or pending(key) or check_ran_out(key, due, record) then
     if not later and at ~= -2 then redis.pcall('DEL', key) end
@@ -137,12 +137,14 @@ for i = 1, #members, 2 do
       take(fire(beside_of, was, record, lease_end), record, 'd')
     end
   else
-    local record, was = redis.call('HGET', data_key, member) or 'm:', tonumber(string.match(name, '^%d+'))
-    if is_aside(record) then
-      claim_aside(member, beside_of, was, record)
+    local aside, was = string.match(name, '^(s?)(%d+)')
+    was = tonumber(was or due)
+    if aside == 's' then
+      claim_aside(member, beside_of, was)
     else
+      local record = redis.call('HGET', data_key, member) or 'm:'
       forget_beside(member, beside_of)
-      take(fire_retry(beside_of, was or tonumber(due), record, lease_end), record, 'd')
+      take(fire_retry(beside_of, was, record, lease_end), record, 'd')
     end
   end
 end

@@ -18,13 +18,13 @@ A member is one of
   :?:key             a contested timer (see contest)
   :d:key             a contested timer that was dismissed (see dismiss)
   :due.attempt:key   a retry that waits beside a newer timer of its key
+  :sdue.attempt:key  a timer that was set aside (see aside.lua)
 No timer key begins with a colon. A ref is due:attempt:key.
 
 A record is <attempt><flags>:<payload>. The attempt is timerd's own count; it is empty
 where the payload decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
-  s  set aside, see aside.lua
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that there may be large records.

@@ -104,6 +104,16 @@ local function timer_set(keys, args)
   return due
 end
 
+-- open_one_key returns the key of a function that takes nothing else, and opens its
+-- index; or an error reply behind it.
+local function open_one_key(name, keys, args)
+  if #keys ~= 1 then return nil, fault(name .. ' wants one key, got ' .. #keys) end
+  if #args > 0 then return nil, fault(name .. ' takes no arguments') end
+  local wrong = check_key(keys[1])
+  if wrong then return nil, fault(wrong) end
+  return keys[1], open_partition_of(keys[1])
+end
+
 --[[ timer_cancel KEY
 Cancels a timer and deletes its trigger key. A key without a TTL is not a trigger key
 and stays.
@@ -112,12 +122,7 @@ least; or "unknown".
 If its reply is lost: a second call answers "unknown" for a timer that the first one
 cancelled. ]]
 local function timer_cancel(keys, args)
-  if #keys ~= 1 then return fault('timer_cancel wants one key, got ' .. #keys) end
-  if #args > 0 then return fault('timer_cancel takes no arguments') end
-  local key = keys[1]
-  local wrong = check_key(key)
-  if wrong then return fault(wrong) end
-  local refusal = open_partition_of(key)
+  local key, refusal = open_one_key('timer_cancel', keys, args)
   if refusal then return refusal end
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
   local deleted = at ~= -1 and redis.call('DEL', key) == 1
@@ -132,14 +137,16 @@ local function timer_cancel(keys, args)
     end
     redis.call('HDEL', data_key, ':b:' .. key)
   end
-  -- A timer that may have run out before the key was set again is cancelled with it.
-  local contested = read_contested(key) or read_contested(key, ':d:')
-  take_contested(key)
-  take_contested(key, ':d:')
+  -- A timer that may have run out before the key was set again is cancelled with it. One
+  -- that was dismissed makes no cancellation of what is none: it most probably was not.
+  local contested = take_contested(key)
   -- In the very ms of its due time a claimed timer's key is still there.
   if was or contested or #beside > 0 or deleted and (at > now or not age(key)) then
     forget(key)
-    if contested or was and (not deleted or was <= now) then redis.call('ZADD', fired_key, now, ':c:' .. key) end
+    local dismissed = take_contested(key, ':d:')
+    if contested or dismissed or was and (not deleted or was <= now) then
+      redis.call('ZADD', fired_key, now, ':c:' .. key)
+    end
     if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
     return 'cancelled'
   end
@@ -163,12 +170,7 @@ Reads a timer. It changes nothing.
 Returns nil if no timer is pending, or {"due", ms, "attempt", n, "payload", bytes}; the
 payload is nil if there is none. ]]
 local function timer_get(keys, args)
-  if #keys ~= 1 then return fault('timer_get wants one key, got ' .. #keys) end
-  if #args > 0 then return fault('timer_get takes no arguments') end
-  local key = keys[1]
-  local wrong = check_key(key)
-  if wrong then return fault(wrong) end
-  local refusal = open_partition_of(key)
+  local key, refusal = open_one_key('timer_get', keys, args)
   if refusal then return refusal end
   local due, at = pending(key), redis.call('PEXPIRETIME', key)
   local record

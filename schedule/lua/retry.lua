@@ -26,7 +26,7 @@ elseif not was and redis.pcall('EXISTS', key) == 0
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, record)
 else
-  due = add_beside(key, due, ARGV[4], record)
+  due = add_beside(key, due, ARGV[4], record, '')
   if not due then return -2 end
   member = ':' .. int(due) .. '.' .. ARGV[4] .. ':' .. key
 end
