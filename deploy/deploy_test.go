@@ -142,7 +142,7 @@ func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 		dryRun(t, admin, "timerd", "any:key:of:yours", command)
 	}
 	// What only timerd calls; the other files are parts of the function library too.
-	scripts := []string{"observe", "claim", "release", "settle", "retry", "audit", "heartbeat", "scan_due", "apps", "trim"}
+	scripts := []string{"observe", "claim", "release", "settle", "retry", "audit", "heartbeat", "scan_due", "apps", "trim", "losses", "read_losses"}
 	for _, command := range luaCommands(t, scripts...) {
 		if command[0] == "PUBLISH" {
 			continue
@@ -232,10 +232,11 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err := s.Settle(ctx, claimed); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := node.AuditPage(ctx, keys.Single, 0, 10, false); err != nil {
-		t.Error(err)
+	audit, err := node.BeginAudit(ctx)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := node.MayEvict(ctx); err != nil {
+	if _, _, err := audit.Page(ctx, keys.Single, 0, 10); err != nil {
 		t.Error(err)
 	}
 }

@@ -24,6 +24,9 @@ func CanaryKey(p Partition, instance string, n int) string {
 	return CanaryPrefix + "{" + string(p) + "}" + instance + "-" + strconv.Itoa(n)
 }
 
+// MarkKey returns the key of what the timerds that served the server of the given run id know of it.
+func MarkKey(run string) string { return "timerd:mark:" + run }
+
 // ParseWake reads a message on WakeChannel that announces a due time.
 func ParseWake(message string) (p Partition, due int64, ok bool) {
 	tag, text, _ := strings.Cut(message, " ")

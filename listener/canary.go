@@ -27,6 +27,9 @@ type canary struct {
 	runID string   // of the server
 	deaf  bool     // expired events stay away
 
+	marking sync.Mutex // held while a mark is being left
+	marks   sync.WaitGroup
+
 	mu    sync.Mutex
 	sent  map[string][]sending // event -> the canaries without it, of each key the last
 	flows map[string]bool      // event -> whether it ever came in this session
@@ -97,6 +100,7 @@ func (c *canary) flowing() bool {
 func (c *canary) run(ctx context.Context, flagsErr error) error {
 	tick := time.NewTicker(c.l.CanaryInterval)
 	defer tick.Stop()
+	defer c.marks.Wait()
 	for {
 		restarted, err := c.send(ctx)
 		var refused redis.Error
@@ -173,8 +177,8 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	var clock *redis.TimeCmd
 	sent := time.Now()
 	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		info = pipe.Info(ctx, "server")
 		pipe.Exists(ctx, before)
+		info = pipe.Info(ctx, "server", "stats")
 		pipe.Set(ctx, key, "", c.l.CanaryInterval/2)
 		clock = pipe.Time(ctx)
 		return nil
@@ -188,10 +192,27 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 		return false, err
 	}
 	c.l.node.ReadClock(clock.Val(), sent, time.Now())
+	c.leaveMark(ctx, info.Val(), key)
 	runID := runIDOf(info.Val())
 	restarted = c.runID != "" && runID != c.runID
 	c.runID = runID
 	return restarted, nil
+}
+
+// leaveMark leaves a mark of the canary with the given key, without waiting for it: in a cluster the mark may be on a server
+// that hangs. While one is being left, others are left out.
+func (c *canary) leaveMark(ctx context.Context, info, key string) {
+	if !c.marking.TryLock() {
+		return
+	}
+	c.marks.Go(func() {
+		defer c.marking.Unlock()
+		ctx, cancel := context.WithTimeout(ctx, c.l.CanaryTimeout)
+		defer cancel()
+		if err := c.l.node.Mark(ctx, info, key); err != nil {
+			c.l.Logger.Debug("no mark is left of what ran out", "err", err)
+		}
+	})
 }
 
 // check returns the flags of the events that stay away, sorted, and whether

@@ -170,6 +170,8 @@ func (s slowNode) StopHearing() {}
 
 func (s slowNode) ReadClock(_, _, _ time.Time) {}
 
+func (s slowNode) Mark(context.Context, string, string) error { return nil }
+
 // Nothing is dropped at the end that has been heard.
 func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

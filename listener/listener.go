@@ -36,6 +36,7 @@ type Node interface {
 	StartHearing(ctx context.Context) error
 	StopHearing()
 	ReadClock(server, sent, received time.Time)
+	Mark(ctx context.Context, info, canary string) error
 }
 
 // Listener follows one server. Set its fields before Run.

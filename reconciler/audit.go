@@ -74,9 +74,9 @@ func (r *Reconciler) untilAudit(took time.Duration) time.Duration {
 
 // report tells of an audit.
 func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Duration) {
-	if reason != "regular" && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
+	if seen.Kept > 0 || reason != "regular" && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
 		r.Logger.Info("audited", "reason", reason, "adopted", seen.Adopted,
-			"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "took", took)
+			"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "kept_without_key", seen.Kept, "took", took)
 	}
 	r.OnAudit(reason, seen, took)
 }
@@ -85,34 +85,37 @@ func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Dur
 // It goes on past partitions that are moving, and returns an error for them at the end.
 func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
 	var seen schedule.Observed
+	audit, err := r.node.BeginAudit(ctx)
+	if err != nil {
+		return seen, fmt.Errorf("audit the index: %w", err)
+	}
 	var moving error
 	if err := r.adoptAll(ctx, &seen); schedule.IsMoving(err) {
 		moving = err
 	} else if err != nil {
 		return seen, fmt.Errorf("audit the keys: %w", err)
 	}
-	mayEvict, err := r.node.MayEvict(ctx)
-	if err != nil {
-		return seen, fmt.Errorf("audit the index: %w", err)
-	}
 	found, err := r.node.ScanDue(ctx, forever, r.Lease)
 	if err != nil {
 		return seen, fmt.Errorf("audit the index: %w", err)
 	}
 	for _, h := range found.Heads {
-		err := r.auditPartition(ctx, h.Partition, mayEvict, &seen)
+		err := auditPartition(ctx, audit, h.Partition, &seen)
 		if schedule.IsMoving(err) {
 			moving = err
 		} else if err != nil {
 			return seen, fmt.Errorf("audit the index: %w", err)
 		}
 	}
+	if moving == nil && len(found.Moving) == 0 {
+		audit.Complete()
+	}
 	return seen, moving
 }
 
-func (r *Reconciler) auditPartition(ctx context.Context, p keys.Partition, mayEvict bool, seen *schedule.Observed) error {
+func auditPartition(ctx context.Context, audit *schedule.Audit, p keys.Partition, seen *schedule.Observed) error {
 	for cursor := uint64(0); ; {
-		next, page, err := r.node.AuditPage(ctx, p, cursor, pageCount, mayEvict)
+		next, page, err := audit.Page(ctx, p, cursor, pageCount)
 		if err != nil {
 			return err
 		}

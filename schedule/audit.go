@@ -28,27 +28,45 @@ func (n *Node) ScanKeys(ctx context.Context, glob string, yield func(names []str
 	}
 }
 
-// AuditPage compares about count pending timers of a partition with their keys, from cursor on; 0 begins, and a returned 0
-// ends. mayEvict says that keys may have been evicted, so that a key's absence does not mean that it was deleted. A whole round
-// looks at every timer that is pending throughout at least once.
-func (n *Node) AuditPage(ctx context.Context, p keys.Partition, cursor uint64, count int, mayEvict bool) (next uint64, seen Observed, err error) {
-	evict := 0
-	if mayEvict {
-		evict = 1
+// Audit is one round through the index of a node. It is for one goroutine.
+type Audit struct {
+	node  *Node
+	began losses
+	slots slots
+}
+
+// BeginAudit begins a round. What happens to keys from now on is left to the next one.
+func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
+	if err := n.recall(ctx); err != nil {
+		return nil, err
 	}
-	for left := count; ; left-- { // each call gets further, unless somebody goes on changing these keys
-		reply, err := n.schedule.run(ctx, n.schedule.scripts.audit, []call{{p, []any{cursor, count, evict}}})[0].Slice()
+	began, err := n.readLosses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Audit{n, began, slotsOf(n.all())}, nil
+}
+
+// Page compares about count pending timers of a partition with their keys, from cursor on; 0 begins, and a returned 0
+// ends. A whole round looks at every timer that is pending throughout at least once. A timer whose key is gone is cancelled
+// if that proves that the key was deleted, and is kept otherwise.
+func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count int) (next uint64, seen Observed, err error) {
+	n, after := a.node, ""
+	for range count { // each call gets further, unless somebody goes on changing these keys
+		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
+		reply, err := n.schedule.run(ctx, n.schedule.scripts.audit, []call{{p, args}})[0].Slice()
+		if err == nil && len(reply) != 6 {
+			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
+		}
 		if err != nil {
 			return 0, seen, fmt.Errorf("schedule: audit: %w", err)
-		}
-		if len(reply) != 5 {
-			return 0, seen, fmt.Errorf("schedule: audit: unexpected reply of %d elements", len(reply))
 		}
 		text, _ := reply[0].(string)
 		rescheduled, _ := reply[2].(int64)
 		cancelled, _ := reply[3].(int64)
-		seen.Add(Observed{Rescheduled: int(rescheduled), Cancelled: int(cancelled)})
-		if again, _ := reply[4].(int64); again == 1 && left > 0 {
+		kept, _ := reply[4].(int64)
+		seen.Add(Observed{Rescheduled: int(rescheduled), Cancelled: int(cancelled), Kept: int(kept)})
+		if after, _ = reply[5].(string); after != "" {
 			continue
 		}
 		if next, err = strconv.ParseUint(text, 10, 64); err != nil {
@@ -56,14 +74,8 @@ func (n *Node) AuditPage(ctx context.Context, p keys.Partition, cursor uint64, c
 		}
 		return next, seen, nil
 	}
+	return 0, seen, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read", p.Due())
 }
 
-// MayEvict tells whether the server may evict keys, so that a key's absence does not mean that it was deleted.
-func (n *Node) MayEvict(ctx context.Context) (bool, error) {
-	info, err := n.server.Info(ctx, "memory").Result()
-	if err != nil {
-		return false, fmt.Errorf("schedule: read the eviction policy: %w", err)
-	}
-	limit, policy := infoField(info, "maxmemory"), infoField(info, "maxmemory_policy")
-	return limit != "0" && policy != "noeviction", nil
-}
+// Complete ends a round that has looked at every partition: the absences up to its beginning are accounted for.
+func (a *Audit) Complete() { a.node.evidence.know(a.began.text, a.slots, a.began.silent) }

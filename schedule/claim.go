@@ -52,7 +52,7 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 		if err != nil {
 			result = ClaimResult{Err: fmt.Errorf("schedule: claim: %w", err)}
 		} else {
-			n.clock.read(result.At, sent, received)
+			n.ReadClock(result.At, sent, received)
 		}
 		result.Partition = r.Partition
 		results = append(results, result)

@@ -285,7 +285,10 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			return err
 		},
 		"audit": func(ctx context.Context) error {
-			_, _, err := node.AuditPage(ctx, p, 0, 100, false)
+			audit, err := node.BeginAudit(ctx)
+			if err == nil {
+				_, _, err = audit.Page(ctx, p, 0, 100)
+			}
 			return err
 		},
 	}

@@ -20,6 +20,7 @@ type Node struct {
 	server   *redis.Client
 	name     string
 	clock    clock
+	evidence evidence
 
 	mu         sync.Mutex
 	partitions []keys.Partition
@@ -84,6 +85,7 @@ func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition) e
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.partitions, n.since = partitions, since
+	n.evidence.keep(slotsOf(partitions))
 	n.came += came
 	return err
 }
@@ -139,6 +141,9 @@ func (n *Node) StartHearing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := n.recall(ctx); err != nil {
+		return err
+	}
 	n.HearSince(now)
 	return nil
 }
@@ -176,7 +181,10 @@ func (n *Node) readClock(ctx context.Context) (Millis, error) {
 }
 
 // ReadClock takes a reading of the server's clock that was made between two local instants.
-func (n *Node) ReadClock(server, sent, received time.Time) { n.clock.read(server, sent, received) }
+func (n *Node) ReadClock(server, sent, received time.Time) {
+	n.clock.read(server, sent, received)
+	n.evidence.witness(MillisOf(server), received)
+}
 
 // Until returns how long it is until the server's clock shows a time: negative if it has passed, 0 before any reading of
 // the clock.

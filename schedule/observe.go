@@ -55,6 +55,7 @@ type Observed struct {
 	Adopted     int    // timers new to the schedule
 	Rescheduled int    // timers whose due time changed
 	Cancelled   int    // timers that were deleted or lost their TTL
+	Kept        int    // timers whose key is gone, and nobody knows why: they will fire
 	Denied      int    // hints that said nothing because the key cannot be read
 	DeniedKey   string // the key of one of them
 }
@@ -65,6 +66,7 @@ func (o *Observed) Add(other Observed) {
 	o.Adopted += other.Adopted
 	o.Rescheduled += other.Rescheduled
 	o.Cancelled += other.Cancelled
+	o.Kept += other.Kept
 	o.Denied += other.Denied
 	if other.DeniedKey != "" {
 		o.DeniedKey = other.DeniedKey

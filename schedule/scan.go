@@ -16,12 +16,18 @@ type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
 	Heads           []Head           // the partitions with something to claim within the time that was asked for
 	Moving          []keys.Partition // those that are not there as a whole, and hold still
+
+	at Millis // when the server looked
 }
 
 // ScanDue looks through all partitions of the node for those in which something is to be claimed now or within the time.
 // Tombstones that are older than a minute and the lease count too: a claim removes them.
 func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueScan, error) {
-	return n.schedule.scanDue(ctx, n.server, n.all(), within, lease)
+	found, err := n.schedule.scanDue(ctx, n.server, n.all(), within, lease)
+	if err == nil && found.at > 0 {
+		n.evidence.witness(found.at, time.Now())
+	}
+	return found, err
 }
 
 // forever is longer than any timer waits.
@@ -35,14 +41,16 @@ func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions
 		if err != nil {
 			return err
 		}
-		if len(reply) < 2 || len(reply)%2 != 0 {
+		if len(reply) < 3 || len(reply)%2 != 1 {
 			return fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
-		pending, _ := reply[0].(int64)
-		firing, _ := reply[1].(int64)
+		at, _ := reply[0].(int64)
+		pending, _ := reply[1].(int64)
+		firing, _ := reply[2].(int64)
+		found.at = Millis(at)
 		found.Pending += pending
 		found.Firing += firing
-		for i := 2; i < len(reply); i += 2 {
+		for i := 3; i < len(reply); i += 2 {
 			hashTag, _ := reply[i].(string)
 			due, _ := reply[i+1].(int64)
 			if due < 0 {

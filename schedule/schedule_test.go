@@ -338,41 +338,6 @@ func TestContestedWhoseEventWasLost(t *testing.T) {
 	}
 }
 
-func TestAudit(t *testing.T) {
-	t.Parallel()
-	x := newIndex(t)
-	for _, name := range []string{"kept", "deleted", "persisted", "moved", "evicted"} {
-		x.do("SET", "a:b:c:"+name, name, "PX", 60000)
-		x.observe(touched("a:b:c:" + name))
-	}
-	x.do("DEL", "a:b:c:deleted", "a:b:c:evicted")
-	x.observe(evicted("a:b:c:evicted"))
-	x.do("PERSIST", "a:b:c:persisted")
-	x.do("PEXPIRE", "a:b:c:moved", 90000)
-	audit := func(mayEvict bool) schedule.Observed {
-		var all schedule.Observed
-		for cursor := uint64(0); ; {
-			next, seen, err := x.AuditPage(t.Context(), keys.Single, cursor, 2, mayEvict)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all.Add(seen)
-			if cursor = next; cursor == 0 {
-				return all
-			}
-		}
-	}
-	if seen := audit(true); seen.Cancelled != 1 || seen.Rescheduled != 1 {
-		t.Errorf("where keys may be evicted: %+v, want the persisted one cancelled and the moved one rescheduled", seen)
-	}
-	if seen := audit(false); seen.Cancelled != 1 || seen.Rescheduled != 0 {
-		t.Errorf("where they may not: %+v, want the deleted one cancelled", seen)
-	}
-	if n := x.do("ZCARD", keys.Single.Due()); n != int64(3) {
-		t.Errorf("%v timers left, want 3", n)
-	}
-}
-
 func TestRanks(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

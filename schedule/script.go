@@ -27,6 +27,7 @@ type scripts struct {
 	library                                                  string // source of the function library
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
 	scanDue, apps, trim                                      *redis.Script // of many partitions
+	losses                                                   *redis.Script // of a server
 }
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
@@ -51,9 +52,10 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 		release:   script(one, "clock", "release"),
 		settle:    script(one, "settle"),
 		retry:     script(one, "clock", "common", "fire", "beside", "payload", "announce", "retry"),
-		audit:     script(one, "clock", "common", "payload", "audit"),
+		audit:     script(one, "clock", "common", "payload", "losses", "audit"),
 		heartbeat: script(one, "clock", "heartbeat"),
 		scanDue:   script(manyRead, "clock", "scan_due"),
+		losses:    script(manyRead, "clock", "losses", "read_losses"),
 		apps:      script(manyRead, "apps"),
 		trim:      script(many, "trim"),
 	}

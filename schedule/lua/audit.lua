@@ -1,15 +1,20 @@
 --[[ audit compares one page of the index with the keys. Pending timers whose key was
-deleted or lost its TTL are cancelled; those whose TTL changed are rescheduled. It
-leaves alone what is due already: that is the claim's. It does not cancel a timer without
-a key that is due within SKEW either: on the clock of another server, which had the key
-before, it may have been due.
+deleted or lost its TTL are cancelled; those whose TTL changed are rescheduled. A timer
+whose key is gone for a reason that nobody knows is kept, and is marked, so that no later
+audit takes the key for deleted. audit leaves alone what is due already: that is the
+claim's. Nor does it judge a timer without a key that is due within SKEW: on the clock of
+another server, which had the key before, it may have been due.
 KEYS    1  the partition's prefix
 ARGV    1  cursor; 0 begins
         2  how many timers to look at, roughly
-        3  1 if keys may have been evicted, so that a key's absence says nothing
-Returns {next cursor, 0 at the end, timers looked at, rescheduled, cancelled, again}.
-again is 1 if the payloads were too large for one call: then the same page is to be
-audited again, for the rest of it.
+        3  the text of losses at a time from which on nothing but a deletion goes
+           unnoticed, or an empty one if there is no such time. While it is the same
+           still, a key that is gone was deleted.
+        4  the latest time that this server's clock has shown
+        5  the timer of this page to go on after, or an empty text
+Returns {next cursor, 0 at the end, timers looked at, rescheduled, cancelled, kept, the
+timer to go on after}. The last is not empty if the payloads were too large for one call:
+then the same page is to be audited again from there.
 If its reply is lost: the same page again changes nothing more. ]]
 
 -- By how much the clock of a server that takes over may be behind, in ms.
@@ -17,26 +22,55 @@ local SKEW = 2000
 
 open(KEYS[1])
 local page = redis.call('ZSCAN', due_key, ARGV[1], 'COUNT', ARGV[2])
-local members, rescheduled, cancelled, again = page[2], 0, 0, 0
-for i = 1, #members, 2 do
-  local key, due = members[i], tonumber(members[i + 1])
-  if spent > BUDGET then
-    again = 1
-    break
-  end
-  if due > now and string.byte(key) ~= 58 then
-    local at = expiry(key)
-    local lost = at == -1
-    if at == -2 and ARGV[3] ~= '1' and due > now + SKEW then
-      lost = not string.find(flags(redis.call('HGET', data_key, key) or 'm:'), 'e', 1, true)
-    end
-    if lost then
+local members, rescheduled, cancelled, kept, last = page[2], 0, 0, 0, ''
+local latest = math.max(now, tonumber(ARGV[4])) + SKEW
+
+-- was_deleted tells whether the key of a timer that is gone was deleted by a client.
+local unchanged
+local function was_deleted(due)
+  if unchanged == nil then unchanged = ARGV[3] ~= '' and losses() == ARGV[3] end
+  return unchanged and due > latest
+end
+
+-- audit_absent decides about a timer whose key is gone.
+local function audit_absent(key, due)
+  local record = redis.call('HGET', data_key, key) or 'm:'
+  spent = spent + #record
+  if not may_be_absent(record) then
+    if was_deleted(due) then
       forget(key)
       cancelled = cancelled + 1
-    elseif at and at > now and at ~= due then
-      rescheduled = rescheduled + 1
-      upsert(key, due, at, MAX_PAYLOAD)
+    else
+      redis.call('HSET', data_key, key, add_flag(record, 'u'))
+      kept = kept + 1
     end
   end
 end
-return { page[1], #members / 2, rescheduled, cancelled, again }
+
+-- audit_one compares one timer with its key.
+local function audit_one(key, due)
+  local at = expiry(key)
+  if at == -1 then
+    forget(key)
+    cancelled = cancelled + 1
+  elseif at == -2 then
+    if due > now + SKEW then audit_absent(key, due) end
+  elseif at and at > now and at ~= due then
+    rescheduled = rescheduled + 1
+    upsert(key, due, at, MAX_PAYLOAD)
+  end
+end
+
+local first = 1
+for i = 1, #members, 2 do
+  if members[i] == ARGV[5] then first = i + 2 end
+end
+for i = first, #members, 2 do
+  if spent > BUDGET then
+    last = members[i - 2]
+    break
+  end
+  local key, due = members[i], tonumber(members[i + 1])
+  if due > now and string.byte(key) ~= 58 then audit_one(key, due) end
+end
+return { page[1], #members / 2, rescheduled, cancelled, kept, last }

@@ -25,6 +25,7 @@ A record is <attempt><flags>:<payload>. The attempt is timerd's own count; it is
 where the payload decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
+  u  the key is gone, and nobody knows why
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that there may be large records.
@@ -113,3 +114,14 @@ end
 
 -- flags returns the flags of a record.
 local function flags(record) return string.match(record, '^%d*(%a*):') or 'm' end
+
+-- add_flag returns a record with one more flag.
+local function add_flag(record, flag)
+  if string.find(flags(record), flag, 1, true) then return record end
+  local n = #string.match(record, '^%d*')
+  return string.sub(record, 1, n) .. flag .. string.sub(record, n + 1)
+end
+
+-- may_be_absent tells of a pending timer's record that it is known that its key may be
+-- gone although nobody deleted it.
+local function may_be_absent(record) return string.find(flags(record), '[eu]') ~= nil end

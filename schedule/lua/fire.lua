@@ -4,13 +4,6 @@ local function age(tombstone)
   return at and now - at
 end
 
--- add_flag returns a record with one more flag.
-local function add_flag(record, flag)
-  if string.find(flags(record), flag, 1, true) then return record end
-  local n = #string.match(record, '^%d*')
-  return string.sub(record, 1, n) .. flag .. string.sub(record, n + 1)
-end
-
 -- may_state_attempt tells whether a payload may state its attempt: it may be that of
 -- a JSON object with a field attempt, written with escapes or without.
 local function may_state_attempt(payload)

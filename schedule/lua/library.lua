@@ -88,7 +88,7 @@ local function timer_set(keys, args)
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
   local live = at == -1 or at > now
   if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
-    live = string.find(flags(redis.call('HGET', data_key, key) or ':'), 'e', 1, true) ~= nil
+    live = may_be_absent(redis.call('HGET', data_key, key) or ':')
   end
   if exists == 'NX' and live or exists == 'XX' and not live then return false end
 

@@ -3,13 +3,13 @@ writes nothing.
 ARGV    1  up to when, in ms from now, what is due counts
         2  lease in ms
         then the hash tags of the partitions
-Returns {pending timers, firings, then for each partition with something to claim its
-hash tag and when: a due time or the end of a lease in ms, 0 for at once, or -1 if the
-partition is not here as a whole, because its slot is moving}. Old tombstones count as
-something to claim at once: a claim removes them. ]]
+Returns {this server's clock in unix ms, pending timers, firings, then for each partition
+with something to claim its hash tag and when: a due time or the end of a lease in ms, 0
+for at once, or -1 if the partition is not here as a whole, because its slot is moving}.
+Old tombstones count as something to claim at once: a claim removes them. ]]
 local now = read_clock()
 local horizon, old = now + tonumber(ARGV[1]), now - REMEMBER - tonumber(ARGV[2])
-local total, firings, out = 0, 0, { 0, 0 }
+local total, firings, out = 0, 0, { now, 0, 0 }
 
 -- first returns the lowest score of a sorted set, or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
@@ -33,5 +33,5 @@ for i = 3, #ARGV do
   end
   if at and at <= horizon then out[#out + 1], out[#out + 2] = ARGV[i], at end
 end
-out[1], out[2] = total, firings
+out[2], out[3] = total, firings
 return out
