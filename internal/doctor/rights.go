@@ -70,7 +70,7 @@ func indexRights(probe string) []right {
 		on("sadd", "m"), on("srem", "m"), on("scard"), on("smembers"),
 		on("zadd", "0", "m"), on("zrange", "0", "0"), on("zrangebyscore", "0", "0"), on("zscore", "m"), on("zmscore", "m"), on("zcard"), on("zcount", "0", "0"),
 		on("zscan", "0"), on("zrem", "n"), on("zremrangebyrank", "5", "5"), on("zremrangebyscore", "5", "5"),
-		on("set", "", "PX", "1000"), on("exists"), on("del"),
+		on("set", "", "PX", "1000"), on("get"), on("exists"), on("del"),
 	}
 }
 
