@@ -53,24 +53,10 @@ func TestEvictedThenThePolicyMended(t *testing.T) {
 	s.expect(c, want...)
 }
 
-// Keys run out before their time while no timerd listens, as they do when Redis's clock is ahead for some seconds.
-func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	p := s.start()
-	c := s.collect()
-	at := s.now() + 15_000
-	names, want := s.setInCrowd(50, at)
-	p.stop()
-	for _, name := range names {
-		s.do("PEXPIRE", name, 1)
-	}
-	testenv.Eventually(t, patience, func() bool { return s.rdb.Exists(t.Context(), names...).Val() == 0 }, "keys to run out")
-	s.start()
-	if s.now() >= at {
-		t.Fatal("the timers were due before a timerd started: this shows nothing")
-	}
-	s.expect(c, want...)
+// gone waits until keys are gone.
+func (s *system) gone(names []string) {
+	s.t.Helper()
+	testenv.Eventually(s.t, patience, func() bool { return s.rdb.Exists(s.t.Context(), names...).Val() == 0 }, "keys to be gone")
 }
 
 // While no timerd listens, keys are deleted and nothing else happens to any: then that cancels their timers.

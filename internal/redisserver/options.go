@@ -56,3 +56,6 @@ func directive(name string, values ...string) string {
 	}
 	return b.String()
 }
+
+// WithClock has a server show the time of a clock instead of the machine's.
+func WithClock(c *Clock) Option { return func(s *Server) { s.clock = c } }

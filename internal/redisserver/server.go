@@ -49,8 +49,9 @@ type Server struct {
 	parent     string
 	directives []string // in force after deploy/redis.conf
 	acl        string
-	clustered  bool // a node of a cluster
-	sentinel   bool // a sentinel, whose directives are all that it has
+	clock      *Clock // nil: the machine's
+	clustered  bool   // a node of a cluster
+	sentinel   bool   // a sentinel, whose directives are all that it has
 
 	dir   string
 	port  int
@@ -224,6 +225,9 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	cmd := exec.Command(s.binary, args...)
 	cmd.Dir = s.dir
+	if s.clock != nil {
+		cmd.Env = append(cmd.Environ(), s.clock.environment()...)
+	}
 	proc, err := child.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("redisserver: starting %s: %w", s.binary, err)
