@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -12,25 +11,6 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// setInCrowd sets timers that are due at a time on Redis's clock and returns their keys and the events to expect.
-func (s *system) setInCrowd(n int, at int64) (names, want []string) {
-	s.t.Helper()
-	for i := range n {
-		names = append(names, fmt.Sprintf("a:b:c:%d", i))
-		want = append(want, names[i]+"=p")
-	}
-	_, err := s.rdb.Pipelined(s.t.Context(), func(pipe redis.Pipeliner) error {
-		for _, name := range names {
-			pipe.FCall(s.t.Context(), "timer_set", []string{name}, "p", "PXAT", at)
-		}
-		return nil
-	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return names, want
-}
-
 // Trigger keys are evicted while no timerd listens, and the operator mends the policy before one starts again.
 func TestEvictedThenThePolicyMended(t *testing.T) {
 	t.Parallel()
@@ -39,7 +19,8 @@ func TestEvictedThenThePolicyMended(t *testing.T) {
 	c := s.collect()
 	p.stop()
 	at := s.now() + 15_000
-	names, want := s.setInCrowd(500, at)
+	want := s.setCrowd("a", 500, at)
+	names := namesIn(want)
 	s.do("CONFIG", "SET", "maxmemory-policy", "volatile-ttl", "maxmemory", "1mb")
 	testenv.Eventually(t, patience, func() bool {
 		_ = s.rdb.Set(t.Context(), "filler", strings.Repeat("x", 1000), 0).Err() // has Redis evict
@@ -53,6 +34,15 @@ func TestEvictedThenThePolicyMended(t *testing.T) {
 	s.expect(c, want...)
 }
 
+// namesIn returns the keys in a list of what is to fire.
+func namesIn(want []string) []string {
+	names := make([]string, len(want))
+	for i, line := range want {
+		names[i], _, _ = strings.Cut(line, "=")
+	}
+	return names
+}
+
 // gone waits until keys are gone.
 func (s *system) gone(names []string) {
 	s.t.Helper()
@@ -64,7 +54,7 @@ func TestDeletedWhileNobodyListened(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	p := s.start()
-	names, _ := s.setInCrowd(3, s.now()+3600_000)
+	names := namesIn(s.setCrowd("a", 3, s.now()+3600_000))
 	testenv.Eventually(t, patience, func() bool { return len(s.do("KEYS", keys.MarkKey("*")).([]any)) == 1 }, "a mark")
 	p.stop()
 	s.do("DEL", names[1])
@@ -83,7 +73,7 @@ func TestDeletedWhileAnotherStarts(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
 	s.start()
-	names, _ := s.setInCrowd(200, s.now()+3600_000)
+	names := namesIn(s.setCrowd("a", 200, s.now()+3600_000))
 	p := s.start()
 	for _, name := range names[:100] {
 		s.do("DEL", name)

@@ -41,7 +41,8 @@ func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 			p := s.start()
 			c := s.collect()
 			at := s.now() + 15_000
-			names, want := s.setInCrowd(50, at)
+			want := s.setCrowd("a", 50, at)
+			names := namesIn(want)
 			p.stop()
 			runOut(s, clock, names)
 			s.start()
