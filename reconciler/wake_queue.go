@@ -10,12 +10,12 @@ import (
 // wakeQueue says when to claim from which partition. Most have nothing that is known.
 type wakeQueue struct {
 	known   map[keys.Partition]schedule.Millis // the first due time that is known
-	planned map[keys.Partition]schedule.Millis // when the next claim is
-	visits  visits                             // planned, in order; and what was planned before
+	planned map[keys.Partition]*visit          // when the next claim is; the same as visits
+	visits  visits
 }
 
 func newWakeQueue() wakeQueue {
-	return wakeQueue{known: map[keys.Partition]schedule.Millis{}, planned: map[keys.Partition]schedule.Millis{}}
+	return wakeQueue{known: map[keys.Partition]schedule.Millis{}, planned: map[keys.Partition]*visit{}}
 }
 
 // learn notes a due time. It tells whether it is the first of the partition.
@@ -30,24 +30,27 @@ func (q *wakeQueue) learn(p keys.Partition, due schedule.Millis) bool {
 // plan has a partition visited at the given time, or earlier if that is planned.
 // It tells whether the next visit of all has become earlier.
 func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
-	if planned, ok := q.planned[p]; ok && planned <= at {
+	v, ok := q.planned[p]
+	switch {
+	case !ok:
+		v = &visit{partition: p, at: at}
+		q.planned[p] = v
+		heap.Push(&q.visits, v)
+	case v.at <= at:
 		return false
+	default:
+		v.at = at
+		heap.Fix(&q.visits, v.index)
 	}
-	q.planned[p] = at
-	heap.Push(&q.visits, visit{p, at})
-	return q.visits[0].partition == p
+	return q.visits[0] == v
 }
 
 // next returns when the next visit is, or schedule.Never.
 func (q *wakeQueue) next() schedule.Millis {
-	for len(q.visits) > 0 {
-		v := q.visits[0]
-		if planned, ok := q.planned[v.partition]; ok && planned == v.at {
-			return v.at
-		}
-		heap.Pop(&q.visits)
+	if len(q.visits) == 0 {
+		return schedule.Never
 	}
-	return schedule.Never
+	return q.visits[0].at
 }
 
 // take removes the next partition from the queue, and returns it with the due time
@@ -64,21 +67,33 @@ func (q *wakeQueue) take() (p keys.Partition, known schedule.Millis) {
 	return p, known
 }
 
-// visit is a claim that was planned for the given time.
+// visit is a claim that is planned for the given time.
 type visit struct {
 	partition keys.Partition
 	at        schedule.Millis
+	index     int // in visits
 }
 
-// visits is a heap.Interface, the earliest first.
-type visits []visit
+// visits is a heap.Interface, the earliest first. Each partition has one at most.
+type visits []*visit
 
 func (v visits) Len() int           { return len(v) }
 func (v visits) Less(i, j int) bool { return v[i].at < v[j].at }
-func (v visits) Swap(i, j int)      { v[i], v[j] = v[j], v[i] }
-func (v *visits) Push(x any)        { *v = append(*v, x.(visit)) } //nolint:forcetypeassert // only visits are pushed
+func (v visits) Swap(i, j int) {
+	v[i], v[j] = v[j], v[i]
+	v[i].index, v[j].index = i, j
+}
+
+func (v *visits) Push(x any) {
+	added := x.(*visit) //nolint:forcetypeassert // only visits are pushed
+	added.index = len(*v)
+	*v = append(*v, added)
+}
+
 func (v *visits) Pop() any {
-	last := (*v)[len(*v)-1]
-	*v = (*v)[:len(*v)-1]
-	return last
+	last := len(*v) - 1
+	taken := (*v)[last]
+	(*v)[last] = nil
+	*v = (*v)[:last]
+	return taken
 }
