@@ -7,6 +7,7 @@ package listener
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -24,6 +25,9 @@ const (
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
 )
+
+// unhealthyAfter is for how long Redis must have taken in no hints to count.
+const unhealthyAfter = 3 * time.Second
 
 // lastTake bounds what is done for hints that are left at the end.
 const lastTake = time.Second
@@ -75,6 +79,7 @@ type Listener struct {
 
 	mu    sync.Mutex
 	state error // why events do not flow; nil while they do
+	takes backoff.Outage
 }
 
 // New returns a listener to the events of a database of the server that rdb
@@ -96,11 +101,25 @@ func New(rdb *redis.Client, node Node, db int, namespaces keys.Namespaces, insta
 	}
 }
 
-// Healthy returns nil while events flow, and otherwise what is wrong.
+// Healthy returns nil while events flow and Redis takes in what they hint at, and otherwise what is wrong. That it does
+// not take them in counts after some seconds.
 func (l *Listener) Healthy() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state
+	if l.state != nil {
+		return l.state
+	}
+	if err := l.takes.Err(unhealthyAfter); err != nil {
+		return fmt.Errorf("taking keyspace events in has been %w", err)
+	}
+	return nil
+}
+
+// noteTake notes how an attempt to have hints taken in ended.
+func (l *Listener) noteTake(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.takes.Note(err)
 }
 
 func (l *Listener) setState(err error) {
@@ -183,6 +202,7 @@ func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, h
 			}
 			err = nil
 		}
+		l.noteTake(err)
 		if err == nil {
 			l.OnObserved(seen)
 			return true

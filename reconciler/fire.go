@@ -149,6 +149,7 @@ func (r *Reconciler) takeIn(result schedule.ClaimResult) (more bool) {
 	now := schedule.MillisOf(result.At)
 	more = result.Untidy || result.Next != schedule.Nothing && result.Next <= now
 	r.mu.Lock()
+	r.health.noteClaim(result.Partition, nil)
 	if result.Next != schedule.Nothing {
 		r.learn(result.Partition, result.Next)
 	}
@@ -170,6 +171,7 @@ func (r *Reconciler) takeIn(result schedule.ClaimResult) (more bool) {
 func (r *Reconciler) replan(request schedule.ClaimRequest, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.health.noteClaim(request.Partition, err)
 	if request.Known != schedule.Never {
 		r.queue.learn(request.Partition, request.Known)
 	}

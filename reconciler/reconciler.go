@@ -56,6 +56,7 @@ type Reconciler struct {
 	auditing   atomic.Bool
 	mu         sync.Mutex
 	queue      wakeQueue
+	health     health
 	rank, of   int // among the timerds
 	incomplete bool
 	moving     bool // what was last said about slots that are moving; maintain's
@@ -77,6 +78,7 @@ func New(node *schedule.Node, p Publisher, namespaces keys.Namespaces, instance 
 		OnCounts:      func(int64, int64) {},
 		OnClaimed:     func(schedule.ClaimResult) {},
 		queue:         newWakeQueue(),
+		health:        newHealth(),
 		of:            1,
 		woken:         make(chan struct{}, 1),
 		gaps:          make(chan string, 1),

@@ -45,10 +45,12 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 // scanDue has everything claimed that is due, and learns what is due before the sweep after the next.
 func (r *Reconciler) scanDue(ctx context.Context) error {
 	found, err := r.node.ScanDue(ctx, 2*r.SweepInterval+horizon, r.Lease)
+	r.mu.Lock()
+	r.health.scan.Note(err)
 	if err != nil {
+		r.mu.Unlock()
 		return err
 	}
-	r.mu.Lock()
 	for _, h := range found.Heads {
 		if h.Due != schedule.AtOnce && r.node.Until(h.Due) > 0 {
 			r.learn(h.Partition, h.Due)

@@ -221,7 +221,16 @@ func (s *nodes) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// hears tells whether keyspace events of every server flow.
+// claims tells whether timers are claimed from every server as they become due.
+func (s *nodes) claims(context.Context) error {
+	var errs []error
+	for node, n := range s.list() {
+		errs = append(errs, about(node, n.rec.Healthy()))
+	}
+	return errors.Join(errs...)
+}
+
+// hears tells whether keyspace events of every server flow and are taken in.
 func (s *nodes) hears(context.Context) error {
 	var errs []error
 	for node, n := range s.list() {

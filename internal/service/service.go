@@ -108,6 +108,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 
 	ready := &readiness{log: log}
 	ready.add("redis", all.check)
+	ready.add("claims", all.claims)
 	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })
 	ready.add("retry consumer", func(context.Context) error { return retries.Healthy() })
 	if c.Service.KeyspaceEvents {

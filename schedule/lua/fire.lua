@@ -55,7 +55,8 @@ local GROUP = 32
 
 -- fire_all moves pending timers, as many as there are records, to where fire puts them,
 -- with the same commands for all of them. Their due times are given in text. It returns
--- their refs.
+-- their refs. It takes them out of due last: if a command is refused, for want of rights,
+-- none is lost.
 local function fire_all(members, dues, records, lease_end)
   local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
   for i = 1, n do
@@ -67,8 +68,6 @@ local function fire_all(members, dues, records, lease_end)
     firingdata[2 * i - 1], firingdata[2 * i] = ref, record
     add_tombstones(tombstones, members[i], dues[i], attempt, record)
   end
-  redis.call('ZREM', due_key, unpack(members, 1, n))
-  redis.call('HDEL', data_key, unpack(members, 1, n))
   local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
   for i = 1, n do
     if taken[i] then -- by another firing, which stays as it is
@@ -79,6 +78,8 @@ local function fire_all(members, dues, records, lease_end)
   redis.call('ZADD', firing_key, unpack(firing))
   redis.call('HSET', firingdata_key, unpack(firingdata))
   redis.call('ZADD', fired_key, unpack(tombstones))
+  redis.call('ZREM', due_key, unpack(members, 1, n))
+  redis.call('HDEL', data_key, unpack(members, 1, n))
   return refs
 end
 
@@ -86,6 +87,6 @@ end
 local function owe(key, due, flag)
   local record = redis.call('HGET', data_key, key) or 'm:'
   if flag then record = add_flag(record, flag) end
-  forget(key)
   fire(key, due, record, 0)
+  forget(key)
 end
