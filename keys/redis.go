@@ -67,8 +67,8 @@ func (p Partition) Fired() string { return p.key("fired") }
 // Retried names the sorted set of the ids of events whose retry was set, scored by when.
 func (p Partition) Retried() string { return p.key("retried") }
 
-// Apps names the set of the apps that timers were set for through the function library.
-func (p Partition) Apps() string { return p.key("apps") }
+// Known names the sorted set of the apps that timers were set for through the function library or by a retry.
+func (p Partition) Known() string { return p.key("known") }
 
 // Members names the sorted set of timerds at work, scored by their last sign of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }

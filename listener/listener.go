@@ -70,10 +70,15 @@ type Listener struct {
 	// Busy tells whether timers are being fired as fast as possible: then expired events have time, because most are of
 	// timers that will have fired shortly. It is called often. Default: they are not.
 	Busy func() bool
+	// OnBeyond is called with true when there are apps outside the namespaces whose keys are not followed, so that only
+	// audits find changes of them, and with false when there are none any more.
+	OnBeyond func(beyond bool)
 	// OnRefused is called for a key in one of the namespaces that is too long.
 	OnRefused func(key string, err error)
 
 	hints      *hintBuffer
+	refresh    chan struct{}
+	beyond     bool   // what OnBeyond was last told; the session's
 	incomplete bool   // what OnComplete was last told, negated; the canary's
 	missing    string // what was last said to be missing; the canary's
 
@@ -94,9 +99,11 @@ func New(rdb *redis.Client, node Node, db int, namespaces keys.Namespaces, insta
 		OnWake:         func(keys.Partition, schedule.Millis) {},
 		OnGap:          func(string) {},
 		OnComplete:     func(bool) {},
+		OnBeyond:       func(bool) {},
 		OnRefused:      func(string, error) {},
 		Busy:           func() bool { return false },
 		hints:          newHintBuffer(),
+		refresh:        make(chan struct{}, 1),
 		state:          errors.New("not subscribed yet"),
 	}
 }
@@ -113,6 +120,15 @@ func (l *Listener) Healthy() error {
 		return fmt.Errorf("taking keyspace events in has been %w", err)
 	}
 	return nil
+}
+
+// RefreshApps has the listener look again for which apps timers are set: after an audit, some may be forgotten. It never
+// blocks.
+func (l *Listener) RefreshApps() {
+	select {
+	case l.refresh <- struct{}{}:
+	default:
+	}
 }
 
 // noteTake notes how an attempt to have hints taken in ended.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,17 +18,12 @@ import (
 // subscribeTimeout is how long a subscription may take to be confirmed.
 const subscribeTimeout = 5 * time.Second
 
-// maxApps is how many apps outside the namespaces are followed: as many as a partition remembers.
-const maxApps = 1000
-
 // session is one subscription.
 type session struct {
 	*Listener
 	sub    *redis.PubSub
 	canary *canary
-	// followed has the apps in none of the namespaces for whose timers the
-	// function library was called; asked has the patterns of their keys.
-	followed, asked map[string]bool
+	apps   *apps
 }
 
 // session subscribes once and follows the events until something ends it. It returns why.
@@ -38,7 +32,8 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil)
 	flagsErr := enableFlags(ctx, l.rdb)
 
-	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l), followed: map[string]bool{}, asked: map[string]bool{}}
+	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l)}
+	s.apps = newApps(l, s.sub)
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
 	unsubscribe := func() { _ = s.sub.Close() }
@@ -60,7 +55,7 @@ func (l *Listener) session(parent context.Context) error {
 		return err
 	}
 	defer l.node.StopHearing()
-	if err := s.followAll(ctx); err != nil {
+	if err := s.apps.refresh(ctx); err != nil {
 		return err
 	}
 	l.Logger.Info("subscribed to keyspace events", "db", l.db, "namespaces", l.namespaces.String())
@@ -69,18 +64,17 @@ func (l *Listener) session(parent context.Context) error {
 	defer wg.Wait()
 	defer end(nil) // before the wait
 	wg.Go(func() { end(s.canary.run(ctx, flagsErr)) })
+	wg.Go(func() { end(s.refreshApps(ctx)) })
 	l.OnGap("subscribed")
 	for {
 		message, err := s.sub.Receive(ctx)
 		switch m := message.(type) {
 		case nil:
-			if !redis.IsPermissionError(err) || ctx.Err() != nil {
+			if !redis.IsPermissionError(err) || ctx.Err() != nil || !s.apps.refuse(err) {
 				return l.explain(ctx, err)
 			}
-			l.Logger.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an audit; allow the user these channels",
-				"err", err, "channels", slices.Sorted(maps.Keys(s.asked)))
 		case *redis.Subscription:
-			if !s.asked[m.Channel] {
+			if !s.apps.confirm(m) {
 				return errors.New("the client has reconnected behind our back")
 			}
 		case *redis.Message:
@@ -123,7 +117,9 @@ func (s *session) subscribe(ctx context.Context) error {
 		}
 		switch m := message.(type) {
 		case *redis.Subscription:
-			confirmed++
+			if !s.apps.confirm(m) {
+				confirmed++
+			}
 		case *redis.Message:
 			if err := s.take(ctx, m); err != nil {
 				return err
@@ -133,32 +129,18 @@ func (s *session) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// followAll follows the apps that the function library was called for so far.
-func (s *session) followAll(ctx context.Context) error {
-	apps, err := s.node.Apps(ctx)
-	if err != nil {
-		return err
-	}
-	for _, app := range apps {
-		if err := s.follow(ctx, app); err != nil {
-			return err
+// refreshApps looks again for the apps that are known, whenever that is asked for, until ctx ends.
+func (s *session) refreshApps(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.refresh:
+			if err := s.apps.refresh(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
-}
-
-// follow subscribes to the keys of an app, unless a namespace has them all.
-func (s *session) follow(ctx context.Context, app string) error {
-	n := keys.Namespace{App: app}
-	pattern := keys.KeyspacePattern(s.db, n)
-	if s.namespaces.Cover(n) || s.followed[app] || len(s.followed) == maxApps {
-		return nil
-	}
-	s.followed[app], s.asked[pattern] = true, true
-	if err := s.sub.PSubscribe(ctx, pattern); err != nil {
-		return fmt.Errorf("subscribe: %w", err)
-	}
-	return nil
 }
 
 // explain returns why the session was ended from within, or else the error that ended it.
@@ -173,7 +155,7 @@ func (l *Listener) explain(ctx context.Context, err error) error {
 func (s *session) take(ctx context.Context, m *redis.Message) error {
 	if m.Channel == keys.WakeChannel {
 		if app, ok := strings.CutPrefix(m.Payload, keys.AppMessage); ok {
-			return s.follow(ctx, app)
+			return s.apps.announce(ctx, app)
 		}
 		if p, due, ok := keys.ParseWake(m.Payload); ok {
 			s.OnWake(p, schedule.Millis(due))
@@ -195,7 +177,7 @@ func (s *session) take(ctx context.Context, m *redis.Message) error {
 	if ours && fault != nil && kind == schedule.Touched {
 		s.OnRefused(key, fault)
 	}
-	if fault != nil || !ours && !s.followed[parsed.App] {
+	if fault != nil || !ours && !s.apps.takes(parsed.App, kind) {
 		return nil //nolint:nilerr // somebody else's key, or one that was refused
 	}
 	if !s.hints.add(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince()) {

@@ -3,6 +3,8 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
@@ -13,6 +15,8 @@ import (
 const (
 	pageCount = 128 // index entries per audit step
 	forever   = 100 * 365 * 24 * time.Hour
+	// maxDrift is how far the estimate of the server's clock may be ahead of it.
+	maxDrift = time.Second
 
 	// auditInterval is how often everything is audited though no gap was noticed.
 	auditInterval = 10 * time.Minute
@@ -20,6 +24,12 @@ const (
 	// stand in for events, or follow slots that move one after the other.
 	auditShare = 10
 
+	// unfollowedInterval is how often the timers alone are audited while the keys of some are not followed.
+	unfollowedInterval = time.Minute
+
+	// The reasons of audits that nothing asked for; those of reasonUnfollowed are of the timers alone.
+	reasonRegular    = "regular"
+	reasonUnfollowed = "keys not followed"
 	// reasonTakenOver is the reason of an audit of partitions that came from another server of a cluster.
 	reasonTakenOver = "slots moved"
 )
@@ -28,21 +38,25 @@ const (
 func (r *Reconciler) audit(ctx context.Context) {
 	retry := r.newBackoff()
 	reason := "start"
+	var complete time.Time // when the last audit of everything began
 	for {
 		began := time.Now()
 		r.auditing.Store(true)
-		seen, err := r.auditOnce(ctx)
+		seen, err := r.auditOnce(ctx, reason != reasonUnfollowed)
 		r.auditing.Store(false)
 		took := time.Since(began)
 		if ctx.Err() != nil {
 			return
 		}
 		var wait time.Duration
-		next := "regular"
+		var next string
 		if err == nil {
 			retry.Succeed()
 			r.report(reason, seen, took)
-			wait = r.untilAudit(took)
+			if reason != reasonUnfollowed {
+				complete = began
+			}
+			wait, next = r.untilAudit(took, time.Since(complete))
 		} else {
 			wait, next = retry.Fail("audit failed; trying again", err, "reason", reason), reason
 			if schedule.IsMoving(err) {
@@ -53,6 +67,10 @@ func (r *Reconciler) audit(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case next = <-r.gaps:
+		case <-r.unfollowed:
+			if err == nil {
+				next = reasonUnfollowed
+			}
 		case <-time.After(wait):
 		}
 		if next == reasonTakenOver && !backoff.Sleep(ctx, (auditShare-1)*took) {
@@ -62,66 +80,86 @@ func (r *Reconciler) audit(ctx context.Context) {
 	}
 }
 
-// untilAudit returns how long to wait for the next audit after one that took some time.
-func (r *Reconciler) untilAudit(took time.Duration) time.Duration {
+// untilAudit returns how long to wait for the next audit after one that took some time, and its reason. since is how long
+// ago the last audit of everything began.
+func (r *Reconciler) untilAudit(took, since time.Duration) (wait time.Duration, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.incomplete {
-		return max(r.SweepInterval, (auditShare-1)*took)
+	rest := (auditShare - 1) * took
+	switch left := auditInterval - since; {
+	case r.incomplete:
+		return max(r.SweepInterval, rest), reasonRegular
+	case r.beyond && left > unfollowedInterval:
+		return max(unfollowedInterval, rest), reasonUnfollowed
+	default:
+		return max(left, rest), reasonRegular
 	}
-	return auditInterval
 }
 
 // report tells of an audit.
 func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Duration) {
-	if seen.Kept > 0 || reason != "regular" && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
+	known := reason == reasonRegular || reason == reasonUnfollowed
+	if seen.Kept > 0 || !known && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
 		r.Logger.Info("audited", "reason", reason, "adopted", seen.Adopted,
 			"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "kept_without_key", seen.Kept, "took", took)
 	}
 	r.OnAudit(reason, seen, took)
 }
 
-// auditOnce adopts the keys of the namespaces that the index lacks, and takes out of the index what has lost its key.
-// It goes on past partitions that are moving, and returns an error for them at the end.
-func (r *Reconciler) auditOnce(ctx context.Context) (schedule.Observed, error) {
+// auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete, takes out of the index what
+// has lost its key, and forgets apps without timers. It goes on past partitions that are moving, and returns an error for
+// them at the end.
+func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
+	var moving error
+	fault := func(err error) (schedule.Observed, error) { return seen, fmt.Errorf("audit the index: %w", err) }
 	audit, err := r.node.BeginAudit(ctx)
 	if err != nil {
-		return seen, fmt.Errorf("audit the index: %w", err)
+		return fault(err)
 	}
-	var moving error
-	if err := r.adoptAll(ctx, &seen); schedule.IsMoving(err) {
-		moving = err
-	} else if err != nil {
-		return seen, fmt.Errorf("audit the keys: %w", err)
+	began := r.node.Now().Add(-maxDrift)
+	if complete {
+		if err := r.adoptAll(ctx, &seen); schedule.IsMoving(err) {
+			moving = err
+		} else if err != nil {
+			return seen, fmt.Errorf("audit the keys: %w", err)
+		}
 	}
 	found, err := r.node.ScanDue(ctx, forever, r.Lease)
 	if err != nil {
-		return seen, fmt.Errorf("audit the index: %w", err)
+		return fault(err)
 	}
 	for _, h := range found.Heads {
-		err := auditPartition(ctx, audit, h.Partition, &seen)
+		err := r.auditPartition(ctx, audit, h.Partition, began, &seen)
 		if schedule.IsMoving(err) {
 			moving = err
 		} else if err != nil {
-			return seen, fmt.Errorf("audit the index: %w", err)
+			return fault(err)
 		}
 	}
 	if moving == nil && len(found.Moving) == 0 {
 		audit.Complete()
 	}
+	if err := r.node.ForgetApps(ctx); err != nil {
+		return fault(err)
+	}
 	return seen, moving
 }
 
-func auditPartition(ctx context.Context, audit *schedule.Audit, p keys.Partition, seen *schedule.Observed) error {
+// auditPartition audits the timers of a partition. began is when that began at the earliest, on the server's clock.
+func (r *Reconciler) auditPartition(ctx context.Context, audit *schedule.Audit, p keys.Partition, began schedule.Millis, seen *schedule.Observed) error {
+	met := map[string]bool{}
 	for cursor := uint64(0); ; {
 		next, page, err := audit.Page(ctx, p, cursor, pageCount)
 		if err != nil {
 			return err
 		}
+		for _, app := range page.Apps {
+			met[app] = true
+		}
 		seen.Add(page)
 		if cursor = next; cursor == 0 {
-			return nil
+			return r.node.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
 		}
 	}
 }

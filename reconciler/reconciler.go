@@ -59,10 +59,12 @@ type Reconciler struct {
 	health     health
 	rank, of   int // among the timerds
 	incomplete bool
+	beyond     bool // there are keys of timers that nobody follows
 	moving     bool // what was last said about slots that are moving; maintain's
 	woken      chan struct{}
 	claimedAt  time.Time // when something was claimed last; fire's
 	gaps       chan string
+	unfollowed chan struct{} // beyond has become true
 	taken      chan struct{} // partitions were taken over from another server
 }
 
@@ -82,6 +84,7 @@ func New(node *schedule.Node, p Publisher, namespaces keys.Namespaces, instance 
 		of:            1,
 		woken:         make(chan struct{}, 1),
 		gaps:          make(chan string, 1),
+		unfollowed:    make(chan struct{}, 1),
 		taken:         make(chan struct{}, 1),
 	}
 }
@@ -158,6 +161,17 @@ func (r *Reconciler) SetComplete(complete bool) {
 	r.mu.Unlock()
 	if !complete {
 		r.Gap("events incomplete")
+	}
+}
+
+// SetBeyond says whether there are timers whose keys are not followed, though events flow. While there are, the timers
+// are audited every minute, or as often as a tenth of the time allows.
+func (r *Reconciler) SetBeyond(beyond bool) {
+	r.mu.Lock()
+	r.beyond = beyond
+	r.mu.Unlock()
+	if beyond {
+		signal(r.unfollowed)
 	}
 }
 

@@ -55,7 +55,7 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	for range count { // each call gets further, unless somebody goes on changing these keys
 		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
 		reply, err := n.schedule.run(ctx, n.schedule.scripts.audit, []call{{p, args}})[0].Slice()
-		if err == nil && len(reply) != 6 {
+		if err == nil && len(reply) != 7 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		if err != nil {
@@ -66,6 +66,11 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 		cancelled, _ := reply[3].(int64)
 		kept, _ := reply[4].(int64)
 		seen.Add(Observed{Rescheduled: int(rescheduled), Cancelled: int(cancelled), Kept: int(kept)})
+		apps, _ := reply[6].([]any)
+		for _, app := range apps {
+			name, _ := app.(string)
+			seen.Apps = append(seen.Apps, name)
+		}
 		if after, _ = reply[5].(string); after != "" {
 			continue
 		}

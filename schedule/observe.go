@@ -50,17 +50,18 @@ type Head struct {
 
 // Observed is what a step of taking in hints or auditing did.
 type Observed struct {
-	Heads       []Head // the first due time of each partition that the hints were about
-	Owed        int    // timers that are to fire at once
-	Adopted     int    // timers new to the schedule
-	Rescheduled int    // timers whose due time changed
-	Cancelled   int    // timers that were deleted or lost their TTL
-	Kept        int    // timers whose key is gone, and nobody knows why: they will fire
-	Denied      int    // hints that said nothing because the key cannot be read
-	DeniedKey   string // the key of one of them
+	Heads       []Head   // the first due time of each partition that the hints were about
+	Owed        int      // timers that are to fire at once
+	Adopted     int      // timers new to the schedule
+	Rescheduled int      // timers whose due time changed
+	Cancelled   int      // timers that were deleted or lost their TTL
+	Kept        int      // timers whose key is gone, and nobody knows why: they will fire
+	Denied      int      // hints that said nothing because the key cannot be read
+	DeniedKey   string   // the key of one of them
+	Apps        []string // known apps of timers that were audited, perhaps several times; see Node.Apps
 }
 
-// Add adds the counts of other to o.
+// Add adds the counts of other to o, and takes over the key. It leaves out Heads and Apps.
 func (o *Observed) Add(other Observed) {
 	o.Owed += other.Owed
 	o.Adopted += other.Adopted

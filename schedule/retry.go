@@ -58,7 +58,7 @@ func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
 		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
 	for _, m := range masters {
-		err := eachChunk(m.partitions, func(hashTags []any) error {
+		err := eachChunk(m.partitions, chunk, func(hashTags []any) error {
 			args := append([]any{last, trimRetried}, hashTags...)
 			return s.scripts.trim.Run(ctx, m.server, nil, args...).Err()
 		})

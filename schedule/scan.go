@@ -3,7 +3,6 @@ package schedule
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,7 +34,7 @@ const forever = 100 * 365 * 24 * time.Hour
 
 func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions []keys.Partition, within, lease time.Duration) (DueScan, error) {
 	var found DueScan
-	err := eachChunk(partitions, func(hashTags []any) error {
+	err := eachChunk(partitions, chunk, func(hashTags []any) error {
 		args := append([]any{within.Milliseconds(), lease.Milliseconds()}, hashTags...)
 		reply, err := s.scripts.scanDue.Run(ctx, server, nil, args...).Slice()
 		if err != nil {
@@ -65,19 +64,4 @@ func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions
 		return found, fmt.Errorf("schedule: scan for due timers: %w", err)
 	}
 	return found, nil
-}
-
-// Apps returns the apps that timer_set was called for with keys on the node.
-func (n *Node) Apps(ctx context.Context) ([]string, error) {
-	var all []string
-	err := eachChunk(n.all(), func(hashTags []any) error {
-		apps, err := n.schedule.scripts.apps.Run(ctx, n.server, nil, hashTags...).StringSlice()
-		all = append(all, apps...)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("schedule: read the apps: %w", err)
-	}
-	slices.Sort(all)
-	return slices.Compact(all), nil
 }

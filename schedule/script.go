@@ -26,7 +26,8 @@ const wakeWithin = 2*time.Minute + 10*time.Second
 type scripts struct {
 	library                                                  string // source of the function library
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
-	scanDue, apps, trim                                      *redis.Script // of many partitions
+	doubtApps                                                *redis.Script
+	scanDue, apps, forgetApps, trim                          *redis.Script // of many partitions
 	losses                                                   *redis.Script // of a server
 }
 
@@ -47,17 +48,19 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 	return &scripts{
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
 			join("clock", "common", "fire", "beside", "payload", "contest", "announce", partition, "library"),
-		observe:   script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "observe"),
-		claim:     script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "claim"),
-		release:   script(one, "clock", "release"),
-		settle:    script(one, "settle"),
-		retry:     script(one, "clock", "common", "fire", "beside", "payload", "announce", "retry"),
-		audit:     script(one, "clock", "common", "payload", "losses", "audit"),
-		heartbeat: script(one, "clock", "heartbeat"),
-		scanDue:   script(manyRead, "clock", "scan_due"),
-		losses:    script(manyRead, "clock", "losses", "read_losses"),
-		apps:      script(manyRead, "apps"),
-		trim:      script(many, "trim"),
+		observe:    script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "observe"),
+		claim:      script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "claim"),
+		release:    script(one, "clock", "release"),
+		settle:     script(one, "settle"),
+		retry:      script(one, "clock", "common", "fire", "beside", "payload", "announce", "retry"),
+		audit:      script(one, "clock", "common", "payload", "losses", "audit"),
+		doubtApps:  script(one, "clock", "common", "doubt_apps"),
+		heartbeat:  script(one, "clock", "heartbeat"),
+		scanDue:    script(manyRead, "clock", "scan_due"),
+		losses:     script(manyRead, "clock", "losses", "read_losses"),
+		apps:       script(manyRead, "apps"),
+		forgetApps: script(many, "forget_apps"),
+		trim:       script(many, "trim"),
 	}
 }
 

@@ -115,9 +115,9 @@ func (c cluster) check(ctx context.Context, server *redis.Client) error {
 // one that is empty, 4 for another.
 const chunk = 256
 
-// eachChunk calls f with the hash tags of some of the partitions at a time, until it fails.
-func eachChunk(partitions []keys.Partition, f func(hashTags []any) error) error {
-	for part := range slices.Chunk(partitions, chunk) {
+// eachChunk calls f with the hash tags of size of the partitions at a time, until it fails.
+func eachChunk(partitions []keys.Partition, size int, f func(hashTags []any) error) error {
+	for part := range slices.Chunk(partitions, size) {
 		hashTags := make([]any, len(part))
 		for i, p := range part {
 			hashTags[i] = string(p)

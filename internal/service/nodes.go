@@ -83,6 +83,11 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	events.OnWake = rec.Wake
 	events.Busy = rec.Busy
+	events.OnBeyond = rec.SetBeyond
+	rec.OnAudit = func(reason string, seen schedule.Observed, took time.Duration) {
+		s.metrics.audited(reason, seen, took)
+		events.RefreshApps()
+	}
 	events.OnGap = func(reason string) {
 		s.metrics.gaps.WithLabelValues(reason).Inc()
 		rec.Gap(reason)

@@ -13,12 +13,32 @@ ARGV    1  cursor; 0 begins
         4  the latest time that this server's clock has shown
         5  the timer of this page to go on after, or an empty text
 Returns {next cursor, 0 at the end, timers looked at, rescheduled, cancelled, kept, the
-timer to go on after}. The last is not empty if the payloads were too large for one call:
-then the same page is to be audited again from there.
+timer to go on after, the apps of this page's timers that are known, each once}. The timer
+is not empty if the payloads were too large for one call: then the same page is to be
+audited again from there.
 If its reply is lost: the same page again changes nothing more. ]]
 
 -- By how much the clock of a server that takes over may be behind, in ms.
 local SKEW = 2000
+
+-- known_apps returns the apps of a page that are known. Unknown ones may be among those
+-- that share the empty name.
+local function known_apps(members)
+  local seen, apps, known = {}, { '' }, {}
+  for i = 1, #members, 2 do
+    local app = string.match(members[i], '^:[^:]*:([^:]+)') or string.match(members[i], '^[^:]+')
+    if app and not seen[app] then
+      seen[app] = true
+      apps[#apps + 1] = app
+    end
+  end
+  local since, others = redis.call('ZMSCORE', known_key, unpack(apps)), false
+  for i = 2, #apps do
+    if since[i] then known[#known + 1] = apps[i] else others = true end
+  end
+  if others and since[1] then known[#known + 1] = '' end
+  return known
+end
 
 open(KEYS[1])
 local page = redis.call('ZSCAN', due_key, ARGV[1], 'COUNT', ARGV[2])
@@ -73,4 +93,4 @@ for i = first, #members, 2 do
   local key, due = members[i], tonumber(members[i + 1])
   if due > now and string.byte(key) ~= 58 then audit_one(key, due) end
 end
-return { page[1], #members / 2, rescheduled, cancelled, kept, last }
+return { page[1], #members / 2, rescheduled, cancelled, kept, last, known_apps(members) }

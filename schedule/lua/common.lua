@@ -9,7 +9,9 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
   timerd:{t}:beside      ZSET  names of the retries beside a newer timer, see beside.lua
-  timerd:{t}:apps        SET   apps that timer_set was called for
+  timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below
+                                0: since when that is doubted, because it seems to have no
+                                timers any more
 
 Times are unix ms on this server's clock.
 
@@ -54,7 +56,7 @@ in any case.
 ]]
 
 local now, now_text, prefix
-local due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, apps_key, beside_key
+local due_key, data_key, firing_key, firingdata_key, fired_key, retried_key, known_key, beside_key
 
 -- open reads the clock and names the index of a partition. It returns TIME's reply.
 local function open(partition_prefix)
@@ -64,7 +66,7 @@ local function open(partition_prefix)
   due_key, data_key = prefix .. 'due', prefix .. 'data'
   firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
   fired_key, retried_key = prefix .. 'fired', prefix .. 'retried'
-  apps_key, beside_key = prefix .. 'apps', prefix .. 'beside'
+  known_key, beside_key = prefix .. 'known', prefix .. 'beside'
   return t
 end
 

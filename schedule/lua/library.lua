@@ -2,7 +2,7 @@
 -- finds the partition by it. In a cluster it answers TRYAGAIN, and has changed nothing,
 -- while the slot of the key moves to another server.
 
-local MAX_KEY, MAX_PART, MAX_DELAY, MAX_ATTEMPT, MAX_APPS = 1024, 128, 315360000000, 2147483647, 1000
+local MAX_KEY, MAX_PART, MAX_DELAY, MAX_ATTEMPT = 1024, 128, 315360000000, 2147483647
 
 local function fault(text) return redis.error_reply('ERR timerd: ' .. text) end
 
@@ -17,18 +17,6 @@ local function check_key(key)
   end
   if #app > MAX_PART or #module > MAX_PART or #typ > MAX_PART then
     return 'app, module and type of the key may have at most ' .. MAX_PART .. ' bytes each'
-  end
-end
-
--- announce_app tells the timerds of an app the first time that timer_set is called for
--- it. Then they follow its trigger keys whatever their namespaces say.
-local function announce_app(key)
-  local app = string.match(key, '^[^:]+')
-  if redis.call('SADD', apps_key, app) == 0 then return end
-  if redis.call('SCARD', apps_key) > MAX_APPS then
-    redis.call('SREM', apps_key, app)
-  else
-    redis.pcall('PUBLISH', WAKE, 'app ' .. app)
   end
 end
 

@@ -32,5 +32,10 @@ else
 end
 note_size(record)
 redis.call('ZADD', retried_key, now, ARGV[1])
-if member then announce_first(member, due) else announce(0) end
+if member then
+  announce_app(key)
+  announce_first(member, due)
+else
+  announce(0)
+end
 return due

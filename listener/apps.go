@@ -1,0 +1,197 @@
+package listener
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// maxFollowed is how many apps outside the namespaces are followed. Each takes a pattern, which Redis compares with
+	// every event of everybody: some 50 ns each time.
+	maxFollowed = 16
+	// maxKnown bounds of how many apps something is remembered. Any more count as schedule.OtherApps.
+	maxKnown = 20_000
+)
+
+// apps is what a session knows of the apps outside the namespaces for which timers were set. It follows the keys of those
+// that have been known for longest, up to maxFollowed. Of the others' keys it uses the expired events alone, which need no
+// pattern. Its methods may be called concurrently.
+type apps struct {
+	l   *Listener
+	sub *redis.PubSub
+
+	mu       sync.Mutex
+	known    map[string]*app
+	followed int
+	asked    []request // not answered yet; Redis answers in this order
+	refused  bool      // a pattern was, in this session
+}
+
+// app is one of them.
+type app struct {
+	followed, refused bool
+	announced         bool // since the known apps were read last
+}
+
+// request is a subscription to the keys of an app, or its end.
+type request struct{ pattern, app string }
+
+func newApps(l *Listener, sub *redis.PubSub) *apps {
+	return &apps{l: l, sub: sub, known: map[string]*app{}}
+}
+
+// pattern returns the pattern of an app's keys, and whether a namespace has them all, so that none is needed.
+func (a *apps) pattern(name string) (pattern string, covered bool) {
+	n := keys.Namespace{App: name}
+	return keys.KeyspacePattern(a.l.db, n), a.l.namespaces.Cover(n)
+}
+
+// announce takes in that a timer was set for an app that was not known.
+func (a *apps) announce(ctx context.Context, name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.add(ctx, name, true); err != nil {
+		return err
+	}
+	a.tell()
+	return nil
+}
+
+// refresh reads which apps are known. It follows no longer those that were forgotten, and others in their place.
+func (a *apps) refresh(ctx context.Context) error {
+	a.mu.Lock()
+	for _, known := range a.known {
+		known.announced = false
+	}
+	a.mu.Unlock()
+	names, err := a.l.node.Apps(ctx)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	there := make(map[string]bool, len(names))
+	for _, name := range names {
+		there[name] = true
+	}
+	for name, known := range a.known {
+		if there[name] || known.announced { // the latter while the apps were read
+			continue
+		}
+		delete(a.known, name)
+		if known.followed {
+			if err := a.unfollow(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range names {
+		if err := a.add(ctx, name, false); err != nil {
+			return err
+		}
+	}
+	a.tell()
+	return nil
+}
+
+// add notes an app, and follows it if there is room. a.mu is held.
+func (a *apps) add(ctx context.Context, name string, announced bool) error {
+	pattern, covered := a.pattern(name)
+	if covered {
+		return nil
+	}
+	known := a.known[name]
+	if known == nil {
+		if len(a.known) >= maxKnown {
+			name = schedule.OtherApps
+		}
+		known = &app{}
+		a.known[name] = known
+	}
+	known.announced = known.announced || announced
+	if name == schedule.OtherApps || known.followed || known.refused || a.followed == maxFollowed {
+		return nil
+	}
+	known.followed = true
+	a.followed++
+	a.asked = append(a.asked, request{pattern, name})
+	if err := a.sub.PSubscribe(ctx, pattern); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	return nil
+}
+
+// unfollow ends the subscription to an app's keys. a.mu is held.
+func (a *apps) unfollow(ctx context.Context, name string) error {
+	pattern, _ := a.pattern(name)
+	a.followed--
+	a.asked = append(a.asked, request{pattern, name})
+	if err := a.sub.PUnsubscribe(ctx, pattern); err != nil {
+		return fmt.Errorf("unsubscribe: %w", err)
+	}
+	return nil
+}
+
+// confirm takes in a confirmation of the server, and tells whether it was asked for here.
+func (a *apps) confirm(m *redis.Subscription) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.asked) == 0 || a.asked[0].pattern != m.Channel {
+		return false
+	}
+	a.asked = a.asked[1:]
+	return true
+}
+
+// refuse takes in that the user may not follow the app that was asked for first. Another one may get its place. It
+// returns false if none was asked for.
+func (a *apps) refuse(err error) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.asked) == 0 {
+		return false
+	}
+	asked := a.asked[0]
+	a.asked = a.asked[1:]
+	if known := a.known[asked.app]; known != nil && known.followed {
+		known.followed, known.refused = false, true
+		a.followed--
+	}
+	if !a.refused {
+		a.refused = true
+		a.l.Logger.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an audit; allow the user this channel, and those of other such apps",
+			"err", err, "channel", asked.pattern)
+	}
+	a.tell()
+	return true
+}
+
+// tell says whether there are apps that are not followed, if that has changed. a.mu is held.
+func (a *apps) tell() {
+	beyond := len(a.known) > a.followed
+	if beyond == a.l.beyond {
+		return
+	}
+	a.l.beyond = beyond
+	if beyond && !a.refused {
+		a.l.Logger.Warn("timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
+			"apps", len(a.known), "followed", a.followed)
+	}
+	a.l.OnBeyond(beyond)
+}
+
+// takes tells whether a hint of a key outside the namespaces may be of a timer that the schedule has.
+func (a *apps) takes(name string, kind schedule.HintKind) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if known := a.known[name]; known != nil {
+		return known.followed || kind == schedule.Expired
+	}
+	return a.known[schedule.OtherApps] != nil && kind == schedule.Expired
+}
