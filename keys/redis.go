@@ -67,6 +67,13 @@ func (p Partition) Fired() string { return p.key("fired") }
 // Retried names the sorted set of the ids of events whose retry was set, scored by when.
 func (p Partition) Retried() string { return p.key("retried") }
 
+// Aside names the sorted set of the pending timers that are set aside because their keys cannot be read, scored by due
+// time in unix ms.
+func (p Partition) Aside() string { return p.key("aside") }
+
+// Refused names the sorted set of the firings that NATS refused, scored by due time in unix ms.
+func (p Partition) Refused() string { return p.key("refused") }
+
 // Known names the sorted set of the apps that timers were set for through the function library or by a retry.
 func (p Partition) Known() string { return p.key("known") }
 

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// maxFollowed is how many apps outside the namespaces are followed. Each takes a pattern, which Redis compares with
+	// MaxFollowed is how many apps outside the namespaces are followed. Each takes a pattern, which Redis compares with
 	// every event of everybody: some 50 ns each time.
-	maxFollowed = 16
+	MaxFollowed = 16
 	// maxKnown bounds of how many apps something is remembered. Any more count as schedule.OtherApps.
 	maxKnown = 20_000
 )
 
 // apps is what a session knows of the apps outside the namespaces for which timers were set. It follows the keys of those
-// that have been known for longest, up to maxFollowed. Of the others' keys it uses the expired events alone, which need no
+// that have been known for longest, up to MaxFollowed. Of the others' keys it uses the expired events alone, which need no
 // pattern. Its methods may be called concurrently.
 type apps struct {
 	l   *Listener
@@ -115,7 +115,7 @@ func (a *apps) add(ctx context.Context, name string, announced bool) error {
 		a.known[name] = known
 	}
 	known.announced = known.announced || announced
-	if name == schedule.OtherApps || known.followed || known.refused || a.followed == maxFollowed {
+	if name == schedule.OtherApps || known.followed || known.refused || a.followed == MaxFollowed {
 		return nil
 	}
 	known.followed = true

@@ -109,10 +109,11 @@ func (p *Publisher) deny(subject string) {
 	}
 	for _, d := range p.deliveries {
 		if d.subject == subject && d.sent {
-			if p.health.silent.IsZero() && !p.health.acked.After(d.sentAt) {
+			p.distrust(d, FailureRefused)
+			// As long as another subject is trusted, it is a matter of this one.
+			if p.trust.trusted == 0 && p.health.silent.IsZero() && !p.health.acked.After(d.sentAt) {
 				p.health.silent = time.Now()
 			}
-			p.distrust(d, FailureRefused)
 			p.fail(d, FailureRefused)
 		}
 	}
@@ -291,7 +292,7 @@ func (p *Publisher) inspect() (again []*delivery, idle bool) {
 		}
 		switch {
 		case d.trust.failing && !d.sent && d.failure != "" && good:
-			d.firing.Pause = d.trust.pause(&d.firing)
+			d.firing.Pause, d.firing.Refused = d.trust.pause(&d.firing), true
 			p.release(d)
 			p.OnSetAside(&d.firing)
 		case d.expiring() || p.stopping && !good:

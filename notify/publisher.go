@@ -259,7 +259,7 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 		taken++
 		p.held++
 		if d.trust = p.trust.of(d.subject); !p.trust.admits(d.trust, p.Window) {
-			d.firing.Pause = d.trust.pause(&d.firing)
+			d.firing.Pause, d.firing.Refused = d.trust.pause(&d.firing), d.trust.failing
 			p.queue.addRelease(d.firing)
 			if d.trust.failing {
 				p.OnSetAside(&d.firing)

@@ -47,8 +47,8 @@ type Reconciler struct {
 
 	// OnAudit is called after each complete audit.
 	OnAudit func(reason string, seen schedule.Observed, took time.Duration)
-	// OnCounts is called after each sweep with how many timers are pending and how many firings owed or claimed.
-	OnCounts func(pending, firing int64)
+	// OnScanned is called after each sweep with what it counted.
+	OnScanned func(schedule.DueScan)
 	// OnClaimed is called after each claim that changed something.
 	OnClaimed func(schedule.ClaimResult)
 
@@ -77,7 +77,7 @@ func New(node *schedule.Node, p Publisher, namespaces keys.Namespaces, instance 
 		SweepInterval: time.Second,
 		Lease:         10 * time.Second,
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
-		OnCounts:      func(int64, int64) {},
+		OnScanned:     func(schedule.DueScan) {},
 		OnClaimed:     func(schedule.ClaimResult) {},
 		queue:         newWakeQueue(),
 		health:        newHealth(),

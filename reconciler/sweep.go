@@ -60,7 +60,7 @@ func (r *Reconciler) scanDue(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	signal(r.woken)
-	r.OnCounts(found.Pending, found.Firing)
+	r.OnScanned(found)
 	switch moving := len(found.Moving) > 0; {
 	case moving && !r.moving:
 		r.Logger.Info("timers wait: their slots are moving from one server to another, or the cluster is down",

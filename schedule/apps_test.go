@@ -98,7 +98,7 @@ func TestAppsAreNotForgottenBesideATimerThatIsSet(t *testing.T) {
 	began := x.after()
 	met := x.met()
 	x.set("app:b:c:1") // after the pages
-	x.auditApps(began)     // of another timerd, with the timer
+	x.auditApps(began) // of another timerd, with the timer
 	x.doubt(began, met)
 	x.knows("app")
 	x.doubt(began, met) // a doubt is no older than the audit that it ends

@@ -45,6 +45,8 @@ type Firing struct {
 
 	// Pause is for whoever gives the firing back: for how long nobody is to claim it again.
 	Pause time.Duration
+	// Refused is for the same: that NATS does not take its subject.
+	Refused bool
 }
 
 // Now estimates the time on the Redis server's clock. It never precedes

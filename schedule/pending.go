@@ -28,9 +28,11 @@ type Pending struct {
 	Attempt int // timerd's own count; 0 means that the payload says it, or 1
 	Status  Status
 	Payload []byte
+	Aside   AsideReason // empty unless it is due and set aside
 }
 
-// List calls yield for the pending timers of a namespace in the order of their due times, until it returns false.
+// List calls yield for the pending timers of a namespace, and for those that are set aside, in the order of their due
+// times, until it returns false.
 // Timers that are set, moved or fired meanwhile may be left out or come twice.
 func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Pending) bool) error {
 	l, err := s.newListing(ctx)
@@ -38,10 +40,10 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Pendin
 		return fmt.Errorf("schedule: list pending timers: %w", err)
 	}
 	for l.Len() > 0 {
-		p, entries, err := l.next(ctx)
+		from, entries, err := l.next(ctx)
 		if err == nil {
 			var more bool
-			if more, err = s.describe(ctx, p, entries, n, yield); err == nil && !more {
+			if more, err = s.describe(ctx, from, entries, n, yield); err == nil && !more {
 				return nil
 			}
 		}
@@ -52,24 +54,27 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Pendin
 	return nil
 }
 
-// describe calls yield for those entries of a partition's due set that are timers of
-// a namespace. It returns false when yield does.
-func (s *Schedule) describe(ctx context.Context, p keys.Partition, entries []redis.Z, n keys.Namespace, yield func(Pending) bool) (more bool, err error) {
+// describe calls yield for those entries of a list that are timers of a namespace. It returns false when yield does.
+func (s *Schedule) describe(ctx context.Context, from *list, entries []redis.Z, n keys.Namespace, yield func(Pending) bool) (more bool, err error) {
 	var found []Pending
 	var members []string
 	for _, e := range entries {
 		member, _ := e.Member.(string)
-		key, err := keys.Parse(member)
+		name := member
+		if from.aside != "" {
+			name = asideKey(member)
+		}
+		key, err := keys.Parse(name)
 		if err != nil || !n.Match(key) {
 			continue
 		}
 		members = append(members, member)
-		found = append(found, Pending{Key: key, Due: time.UnixMilli(int64(e.Score))})
+		found = append(found, Pending{Key: key, Due: time.UnixMilli(int64(e.Score)), Aside: from.aside})
 	}
 	if len(found) == 0 {
 		return true, nil
 	}
-	records, err := s.readRecords(ctx, p, members)
+	records, err := s.readRecords(ctx, from.records, members)
 	if err != nil {
 		return false, err
 	}
@@ -92,11 +97,11 @@ func (s *Schedule) describe(ctx context.Context, p keys.Partition, entries []red
 }
 
 // readRecords reads the records of members, a few with each command: they may be large.
-func (s *Schedule) readRecords(ctx context.Context, p keys.Partition, members []string) ([]any, error) {
+func (s *Schedule) readRecords(ctx context.Context, hash string, members []string) ([]any, error) {
 	var replies []*redis.SliceCmd
 	_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for few := range slices.Chunk(members, listChunk) {
-			replies = append(replies, pipe.HMGet(ctx, p.Data(), few...))
+			replies = append(replies, pipe.HMGet(ctx, hash, few...))
 		}
 		return nil
 	})
@@ -107,19 +112,20 @@ func (s *Schedule) readRecords(ctx context.Context, p keys.Partition, members []
 	return records, err
 }
 
-// listing merges the due sets of all partitions. It is a heap.Interface of those
+// listing merges the due sets of all partitions, and the sets of what is set aside. It is a heap.Interface of those
 // that are not at their end, ordered by the due time of what comes next.
 type listing struct {
 	rdb   redis.UniversalClient
 	lists []*list
 }
 
-// list is one partition's due set from some place on.
+// list is such a set from some place on.
 type list struct {
-	partition keys.Partition
-	due       Millis    // of what comes next, at the earliest
-	read      int64     // how many entries were read
-	entries   []redis.Z // read and not returned yet
+	index, records string      // names of the sorted set and of the hash with the records of its members
+	aside          AsideReason // empty for a due set
+	due            Millis      // of what comes next, at the earliest
+	read           int64       // how many entries were read
+	entries        []redis.Z   // read and not returned yet
 }
 
 func (l *listing) Len() int           { return len(l.lists) }
@@ -144,29 +150,36 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 			return nil, err
 		}
 		for _, h := range found.Heads {
-			l.lists = append(l.lists, &list{partition: h.Partition, due: h.Due})
+			p := h.Partition
+			l.lists = append(l.lists, &list{index: p.Due(), records: p.Data(), due: h.Due})
+			if found.Aside.Rights > 0 {
+				l.lists = append(l.lists, &list{index: p.Aside(), records: p.Data(), aside: AsideRights})
+			}
+			if found.Aside.Refused > 0 {
+				l.lists = append(l.lists, &list{index: p.Refused(), records: p.FiringData(), aside: AsideRefused})
+			}
 		}
 	}
 	heap.Init(l)
 	return l, nil
 }
 
-// next returns the next entries, of one partition. They may be none.
-func (l *listing) next(ctx context.Context) (keys.Partition, []redis.Z, error) {
+// next returns the next entries, of one list. They may be none.
+func (l *listing) next(ctx context.Context) (*list, []redis.Z, error) {
 	first := l.lists[0]
 	if len(first.entries) == 0 {
-		entries, err := l.rdb.ZRangeWithScores(ctx, first.partition.Due(), first.read, first.read+listPage-1).Result()
+		entries, err := l.rdb.ZRangeWithScores(ctx, first.index, first.read, first.read+listPage-1).Result()
 		if err != nil {
-			return "", nil, err
+			return nil, nil, err
 		}
 		if len(entries) == 0 {
 			heap.Pop(l)
-			return first.partition, nil, nil
+			return first, nil, nil
 		}
 		first.read += int64(len(entries))
 		first.entries, first.due = entries, Millis(entries[0].Score)
 		heap.Fix(l, 0)
-		return first.partition, nil, nil
+		return first, nil, nil
 	}
 	until := Never
 	for _, other := range l.lists[1:min(len(l.lists), 3)] { // one of them is the next after the first
@@ -182,5 +195,5 @@ func (l *listing) next(ctx context.Context) (keys.Partition, []redis.Z, error) {
 		first.due = Millis(first.entries[0].Score)
 	}
 	heap.Fix(l, 0)
-	return first.partition, entries, nil
+	return first, entries, nil
 }

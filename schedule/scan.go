@@ -13,6 +13,7 @@ import (
 // DueScan is what a scan for due timers found.
 type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
+	Aside           AsideCounts      // those of them that are set aside
 	Heads           []Head           // the partitions with something to claim within the time that was asked for
 	Moving          []keys.Partition // those that are not there as a whole, and hold still
 
@@ -40,7 +41,7 @@ func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions
 		if err != nil {
 			return err
 		}
-		if len(reply) < 3 || len(reply)%2 != 1 {
+		if len(reply) < 5 || len(reply)%2 != 1 {
 			return fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		at, _ := reply[0].(int64)
@@ -49,7 +50,10 @@ func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions
 		found.at = Millis(at)
 		found.Pending += pending
 		found.Firing += firing
-		for i := 3; i < len(reply); i += 2 {
+		rights, _ := reply[3].(int64)
+		refused, _ := reply[4].(int64)
+		found.Aside.Add(AsideCounts{Rights: rights, Refused: refused})
+		for i := 5; i < len(reply); i += 2 {
 			hashTag, _ := reply[i].(string)
 			due, _ := reply[i+1].(int64)
 			if due < 0 {

@@ -23,7 +23,8 @@ func newLs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
 		Short: "List pending timers",
-		Long: `List pending timers in the order of their due times.
+		Long: `List pending timers in the order of their due times. Those that are due and set aside are among them, with the reason:
+rights, timerd may not read the key; refused, NATS does not take the subject.
 
 ` + namespaceHelp,
 		Example: `  timerd ls
@@ -62,13 +63,18 @@ func list(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, na
 		if view.Attempt == 0 {
 			view.Attempt = event.Attempt(p.Payload)
 		}
+		view.SetAside = string(p.Aside)
 		if asJSON {
 			return writeJSON(cmd.OutOrStdout(), view.withPayload(p.Payload, dataStatus(p.Status)))
 		}
 		if rows == 0 {
 			fmt.Fprintln(table, "DUE\tIN\tATTEMPT\tKEY\tPAYLOAD")
 		}
-		_, err := fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", view.DueAt, showWait(p.Due.Sub(now)), view.Attempt, view.Key,
+		wait := showWait(p.Due.Sub(now))
+		if p.Aside != "" {
+			wait = "set aside: " + view.SetAside
+		}
+		_, err := fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", view.DueAt, wait, view.Attempt, view.Key,
 			showPayload(p.Payload, dataStatus(p.Status), lsPayload))
 		if rows%page == page-1 {
 			err = errors.Join(err, table.Flush())

@@ -31,6 +31,7 @@ type timerView struct {
 	Data            json.RawMessage `json:"data,omitempty"`
 	DataBase64      []byte          `json:"data_base64,omitempty"`
 	DataStatus      string          `json:"datastatus,omitempty"`
+	SetAside        string          `json:"setaside,omitempty"` // why, if it is
 }
 
 func newTimerView(key string, due time.Time, attempt int) timerView {

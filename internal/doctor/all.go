@@ -91,6 +91,7 @@ func checkEachRedis(ctx context.Context, conn connect.Connector, c config.Config
 	for _, node := range nodes {
 		d := NewRedis(node)
 		d.DB, d.Namespaces = c.Redis.DB(), c.Service.Namespaces
+		d.Names = c.Streams().Names
 		d.MaxPayload, d.Events = c.Service.MaxPayload, c.Service.KeyspaceEvents
 		for _, f := range d.Check(ctx) {
 			if node.Name() != "" {

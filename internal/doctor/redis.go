@@ -22,6 +22,8 @@ const (
 	checkEviction    = "eviction"
 	checkRights      = "redis rights"
 	checkLibrary     = "function library"
+	checkAside       = "set aside"
+	checkApps        = "apps"
 	checkRedisClock  = "redis clock"
 	checkNATSClock   = "nats clock"
 )
@@ -38,6 +40,7 @@ type Redis struct {
 	Namespaces keys.Namespaces // whose keys timerd must be allowed to touch; none if unknown
 	MaxPayload int             // of the function library, in bytes
 	Events     bool            // whether timerd is to use keyspace events
+	Names      keys.Names      // of the subjects
 }
 
 // NewRedis returns a Redis that checks the server of a node.
@@ -69,6 +72,8 @@ func (d *Redis) Check(ctx context.Context) []Finding {
 	d.eviction(server, &r)
 	d.rights(ctx, &r)
 	d.library(ctx, &r)
+	d.aside(ctx, &r)
+	d.apps(ctx, &r)
 	d.clock(ctx, &r)
 	return r
 }

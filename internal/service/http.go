@@ -21,7 +21,7 @@ const httpGrace = time.Second
 //
 //   - /healthz is 200 as long as the process answers: restart it when it is not.
 //   - /readyz is 200 only while every check passes; its lines name each check and
-//     what is wrong.
+//     what is wrong. Another line tells of timers that are set aside.
 //   - /metrics is what the registry holds, for Prometheus.
 func newHTTPHandler(ready *readiness, registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
@@ -41,6 +41,11 @@ func newHTTPHandler(ready *readiness, registry *prometheus.Registry) http.Handle
 				said = "failed: " + strings.ReplaceAll(c.err.Error(), "\n", "; ")
 			}
 			fmt.Fprintf(&b, "%s: %s\n", c.name, said)
+		}
+		if ready.aside != nil {
+			if said := ready.aside(); said != "" {
+				fmt.Fprintf(&b, "set aside: %s\n", said)
+			}
 		}
 		writeText(w, status, b.String())
 	})

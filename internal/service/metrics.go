@@ -26,6 +26,7 @@ type metrics struct {
 	cancelled   prometheus.Counter
 	refused     prometheus.Counter
 	setAside    *prometheus.CounterVec
+	aside       *prometheus.GaugeVec
 	retries     prometheus.Counter
 	repeated    prometheus.Counter
 	dead        *prometheus.CounterVec
@@ -46,6 +47,9 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 	}
 	counters := func(name, help, label string) *prometheus.CounterVec {
 		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	}
+	gauges := func(name, help, label string) *prometheus.GaugeVec {
+		return registered.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return registered.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
@@ -69,6 +73,7 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
 		refused:     counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
 		setAside:    counters("set_aside_total", "Timers, or events of their keys, that wait without stopping others, by reason.", "reason"),
+		aside:       gauges("set_aside_timers", "Timers that are set aside at the last sweep, by reason.", "reason"),
 		retries:     counter("retries_total", "Timers set again because a consumer asked for it."),
 		repeated:    counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
 		dead:        counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
@@ -95,8 +100,9 @@ func (m *metrics) startAtZero() {
 	} {
 		m.failures.WithLabelValues(string(class))
 	}
-	m.setAside.WithLabelValues(reasonRights)
-	m.setAside.WithLabelValues(reasonRefused)
+	m.setAside.WithLabelValues(string(schedule.AsideRights))
+	m.setAside.WithLabelValues(string(schedule.AsideRefused))
+	m.setAsideTimers(schedule.AsideCounts{})
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
 	}
@@ -120,7 +126,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnFailed = func(class notify.Failure) { m.failures.WithLabelValues(string(class)).Inc() }
 	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
 	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
-	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(reasonRefused).Inc() }
+	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(schedule.AsideRefused)).Inc() }
 }
 
 // observeRetries feeds what the retry consumer does into the metrics.
@@ -142,6 +148,12 @@ func (m *metrics) audited(reason string, seen schedule.Observed, took time.Durat
 	m.audits.WithLabelValues(reason).Inc()
 	m.auditTime.Observe(took.Seconds())
 	m.observed(seen)
+}
+
+// setAsideTimers notes how many timers are set aside.
+func (m *metrics) setAsideTimers(n schedule.AsideCounts) {
+	m.aside.WithLabelValues(string(schedule.AsideRights)).Set(float64(n.Rights))
+	m.aside.WithLabelValues(string(schedule.AsideRefused)).Set(float64(n.Refused))
 }
 
 // setComplete notes whether the events that adoption needs arrive.

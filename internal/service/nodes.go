@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +35,8 @@ type nodes struct {
 
 	mu      sync.Mutex
 	served  map[*schedule.Node]*servedNode
-	problem error // why the nodes are not known, or not all as they are
+	aside   schedule.AsideCounts // on all of them
+	problem error                // why the nodes are not known, or not all as they are
 }
 
 // servedNode is what serves one node.
@@ -43,8 +45,8 @@ type servedNode struct {
 	events *listener.Listener // nil if there is none
 	stop   func()             // ends it and waits for that
 
-	pending, firing int64 // as counted last; guarded by nodes.mu
-	incomplete      bool  // events that adoption needs stay away; guarded by nodes.mu
+	counts     schedule.DueScan // what the last sweep counted; guarded by nodes.mu
+	incomplete bool             // events that adoption needs stay away; guarded by nodes.mu
 }
 
 // newServed returns what is to serve a node.
@@ -55,18 +57,16 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.instance)
 	n := &servedNode{rec: rec}
-	aside := newSetAside(s.metrics.setAside, log)
+	aside := newSetAside(s.metrics.setAside.WithLabelValues(string(schedule.AsideRights)), log)
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
 	rec.OnAudit = s.metrics.audited
-	rec.OnCounts = func(pending, firing int64) {
-		s.update(func() { n.pending, n.firing = pending, firing })
-	}
+	rec.OnScanned = func(found schedule.DueScan) { s.update(func() { n.counts = found }) }
 	rec.OnClaimed = func(claimed schedule.ClaimResult) {
 		s.metrics.rescheduled.Add(float64(claimed.Rescheduled))
 		s.metrics.cancelled.Add(float64(claimed.Cancelled))
-		aside.note(reasonRights, claimed.SetAside, claimed.SetAsideKey)
+		aside.note(claimed.SetAside, claimed.SetAsideKey)
 	}
 	if !s.config.KeyspaceEvents {
 		n.incomplete = true
@@ -78,7 +78,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	events.Logger = log
 	events.OnObserved = func(seen schedule.Observed) {
 		s.metrics.observed(seen)
-		aside.note(reasonRights, seen.Denied, seen.DeniedKey)
+		aside.note(seen.Denied, seen.DeniedKey)
 		rec.WakeFor(seen)
 	}
 	events.OnWake = rec.Wake
@@ -109,14 +109,17 @@ func (s *nodes) update(change func()) {
 	defer s.mu.Unlock()
 	change()
 	var pending, firing int64
+	s.aside = schedule.AsideCounts{}
 	complete := true
 	for _, n := range s.served {
-		pending += n.pending
-		firing += n.firing
+		pending += n.counts.Pending
+		firing += n.counts.Firing
+		s.aside.Add(n.counts.Aside)
 		complete = complete && !n.incomplete
 	}
 	s.metrics.pending.Set(float64(pending))
 	s.metrics.firing.Set(float64(firing))
+	s.metrics.setAsideTimers(s.aside)
 	s.metrics.setComplete(complete)
 }
 
@@ -224,6 +227,24 @@ func (s *nodes) check(ctx context.Context) error {
 		errs = append(errs, about(node, node.Check(ctx)))
 	}
 	return errors.Join(errs...)
+}
+
+// setAside tells how many timers are set aside, or returns an empty text.
+func (s *nodes) setAside() string {
+	s.mu.Lock()
+	aside := s.aside
+	s.mu.Unlock()
+	var said []string
+	if aside.Rights > 0 {
+		said = append(said, fmt.Sprintf("%d timers whose keys timerd may not read", aside.Rights))
+	}
+	if aside.Refused > 0 {
+		said = append(said, fmt.Sprintf("%d timers whose subjects NATS refuses", aside.Refused))
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	return strings.Join(said, ", ") + "; timerd doctor names one of each and what to do"
 }
 
 // claims tells whether timers are claimed from every server as they become due.

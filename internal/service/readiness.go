@@ -32,6 +32,8 @@ var errUnchecked = errors.New("not checked yet")
 type readiness struct {
 	log    *slog.Logger
 	checks []*check
+	// aside tells what waits though all checks pass, in words; nil or an empty text for nothing.
+	aside func() string
 
 	mu sync.Mutex // guards what the checks said
 }

@@ -106,7 +106,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	retries.Wake = all.wake
 	m.observeRetries(retries)
 
-	ready := &readiness{log: log}
+	ready := &readiness{log: log, aside: all.setAside}
 	ready.add("redis", all.check)
 	ready.add("claims", all.claims)
 	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })

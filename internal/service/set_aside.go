@@ -9,12 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/timerd-io/timerd/keys"
-)
-
-// Why something is set aside.
-const (
-	reasonRights  = "rights"  // timerd may not read the key
-	reasonRefused = "refused" // NATS does not take the subject
+	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
@@ -24,25 +19,25 @@ const (
 	maxTold = 1000
 )
 
-// setAside counts and logs what waits without stopping others. Its methods may be called concurrently.
+// setAside counts and logs the timers whose keys timerd may not read. Its methods may be called concurrently.
 type setAside struct {
-	total *prometheus.CounterVec
+	total prometheus.Counter
 	log   *slog.Logger
 
 	mu   sync.Mutex
 	told map[string]time.Time // app -> when it was logged last
 }
 
-func newSetAside(total *prometheus.CounterVec, log *slog.Logger) *setAside {
+func newSetAside(total prometheus.Counter, log *slog.Logger) *setAside {
 	return &setAside{total: total, log: log, told: map[string]time.Time{}}
 }
 
-// note takes in that n timers, or events of their keys, are set aside for a reason. key is of one of them.
-func (s *setAside) note(reason string, n int, key string) {
+// note takes in that n timers, or events of their keys, are set aside. key is of one of them.
+func (s *setAside) note(n int, key string) {
 	if n == 0 {
 		return
 	}
-	s.total.WithLabelValues(reason).Add(float64(n))
+	s.total.Add(float64(n))
 	app, _, _ := strings.Cut(key, ":")
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,5 +49,5 @@ func (s *setAside) note(reason string, n int, key string) {
 	}
 	s.told[app] = time.Now()
 	s.log.Warn("timers of this app are set aside: timerd may not read their keys; grant it the keys of the app, as deploy/users.acl does",
-		"key", keys.Abbreviate(key), "reason", reason)
+		"key", keys.Abbreviate(key), "reason", string(schedule.AsideRights))
 }

@@ -25,7 +25,9 @@ end
 -- forget_beside takes a retry that waits beside a newer timer out of the schedule.
 local function forget_beside(member, key)
   forget(member)
-  redis.call('ZREM', beside_key, beside_prefix(key) .. string.match(member, '^:([^:]*):'))
+  local name = string.match(member, '^:([^:]*):')
+  redis.call('ZREM', beside_key, beside_prefix(key) .. name)
+  if string.byte(name) == 115 then redis.call('ZREM', prefix .. 'aside', member) end
 end
 
 -- jump returns by how many ms the nth try to find a free ms is off: some single steps,
@@ -50,8 +52,10 @@ local function add_beside(key, due, attempt, record, kind, until_then)
     at = due + jump(tries)
     name = kind .. int(at) .. '.' .. attempt
   end
-  redis.call('ZADD', due_key, until_then or at, ':' .. name .. ':' .. key)
-  redis.call('HSET', data_key, ':' .. name .. ':' .. key, record)
+  local member = ':' .. name .. ':' .. key
+  redis.call('ZADD', due_key, until_then or at, member)
+  redis.call('HSET', data_key, member, record)
+  if kind == 's' then redis.call('ZADD', prefix .. 'aside', at, member) end
   return at
 end
 

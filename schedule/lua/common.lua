@@ -9,6 +9,8 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
   timerd:{t}:beside      ZSET  names of the retries beside a newer timer, see beside.lua
+  timerd:{t}:aside       ZSET  member that is set aside -> due, see aside.lua
+  timerd:{t}:refused     ZSET  ref that NATS refused and that is not settled yet -> due
   timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below
                                 0: since when that is doubted, because it seems to have no
                                 timers any more

@@ -5,4 +5,5 @@ Returns how many of them there were.
 If its reply is lost: again it changes nothing. If it never ran: the firings are claimed
 and published again once their leases end. ]]
 redis.call('ZREM', KEYS[1] .. 'firing', unpack(ARGV))
+redis.call('ZREM', KEYS[1] .. 'refused', unpack(ARGV))
 return redis.call('HDEL', KEYS[1] .. 'firingdata', unpack(ARGV))

@@ -1,0 +1,51 @@
+package doctor
+
+import (
+	"context"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/listener"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// aside tells of timers that wait because of their keys or subjects.
+func (d *Redis) aside(ctx context.Context, r *report) {
+	all, err := d.node.Aside(ctx)
+	if err != nil {
+		r.warn(checkAside, "mend what else is found first", "cannot tell which timers are set aside: %v", err)
+		return
+	}
+	for _, a := range all {
+		key := keys.Abbreviate(a.Key.String())
+		switch a.Reason {
+		case schedule.AsideRights:
+			app := keys.Namespace{App: a.Key.App}
+			r.warn(checkAside, "ACL SETUSER "+d.user(ctx)+" ~"+app.Glob()+"; or cancel them, as the user who set them",
+				"%d timers wait because timerd may not read their keys, such as %s", a.Count, key)
+		case schedule.AsideRefused:
+			r.warn(checkAside, "let timerd's NATS user publish to "+d.Names.Subject(a.Key, keys.Fired)+", and let TIMERS take it; or cancel the timers before they are due",
+				"%d timers wait because NATS refuses their subjects, such as that of %s", a.Count, key)
+		}
+	}
+	if len(all) == 0 {
+		r.ok(checkAside, "no timers")
+	}
+}
+
+// apps warns if timers are set in more apps outside the namespaces than are followed.
+func (d *Redis) apps(ctx context.Context, r *report) {
+	known, err := d.node.Apps(ctx)
+	if err != nil || len(d.Namespaces) == 0 || !d.Events {
+		return // the rights say why
+	}
+	outside := 0
+	for _, app := range known {
+		if !d.Namespaces.Cover(keys.Namespace{App: app}) {
+			outside++
+		}
+	}
+	if outside > listener.MaxFollowed {
+		r.warn(checkApps, "add the apps that matter to TIMERD_NAMESPACES",
+			"timers are set in %d apps outside %s; of all but %d of them, only an audit finds DEL and EXPIRE", outside, d.Namespaces, listener.MaxFollowed)
+	}
+}

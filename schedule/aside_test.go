@@ -1,0 +1,80 @@
+package schedule_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// aside returns what is set aside as "reason count app", and what is listed as "key reason payload".
+func (x *index) aside() (counts, listed []string) {
+	x.t.Helper()
+	all, err := x.Aside(x.t.Context())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	for _, a := range all {
+		counts = append(counts, fmt.Sprintf("%s %d %s", a.Reason, a.Count, a.Key.App))
+	}
+	if err := x.List(x.t.Context(), keys.Namespace{}, func(p schedule.Pending) bool {
+		listed = append(listed, fmt.Sprintf("%s %s %s", p.Key, p.Aside, p.Payload))
+		return true
+	}); err != nil {
+		x.t.Fatal(err)
+	}
+	return counts, listed
+}
+
+func (x *index) asideIs(counts, listed string) {
+	x.t.Helper()
+	c, l := x.aside()
+	if fmt.Sprint(c) != counts || fmt.Sprint(l) != listed {
+		x.t.Errorf("set aside %q, listed %q; want %s and %s", c, l, counts, listed)
+	}
+}
+
+// What is set aside is counted and listed until it has fired, was cancelled or is settled.
+func TestSetAsideIsCountedAndListed(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	due := x.redisNow() + 300
+	x.do("FCALL", "timer_set", 1, "app1:b:c:refused", "r", "PXAT", due)
+	x.do("FCALL", "timer_set", 1, "app1:b:c:later", "l", "PX", 600_000)
+	for i := range 3 {
+		x.do("FCALL", "timer_set", 1, fmt.Sprintf("app2:b:c:%d", i), i, "PXAT", due+1+int64(i))
+	}
+	x.asideIs("[]", "[app1:b:c:refused  r app2:b:c:0  0 app2:b:c:1  1 app2:b:c:2  2 app1:b:c:later  l]")
+	x.awaitClock(due + 3)
+	firings := x.setAside(3)
+	if len(firings) != 1 {
+		t.Fatalf("claimed %d, want 1", len(firings))
+	}
+	firings[0].Pause, firings[0].Refused = time.Hour, true
+	for range 2 {
+		if err := x.Release(t.Context(), firings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.asideIs("[rights 3 app2 refused 1 app1]",
+		"[app1:b:c:refused refused r app2:b:c:0 rights 0 app2:b:c:1 rights 1 app2:b:c:2 rights 2 app1:b:c:later  l]")
+	if found, err := x.ScanDue(t.Context(), 0, lease); err != nil || found.Aside != (schedule.AsideCounts{Rights: 3, Refused: 1}) {
+		t.Errorf("scan: %+v, %v", found, err)
+	}
+	x.do("FCALL", "timer_cancel", 1, "app2:b:c:0")
+	x.observe(expired("app2:b:c:1"))
+	x.asideIs("[rights 1 app2 refused 1 app1]", "[app1:b:c:refused refused r app2:b:c:2 rights 2 app1:b:c:later  l]")
+	x.grant()
+	x.setAside(0)
+	if err := x.Settle(t.Context(), firings); err != nil {
+		t.Fatal(err)
+	}
+	x.asideIs("[]", "[app1:b:c:later  l]")
+	for _, index := range []string{keys.Single.Aside(), keys.Single.Refused()} {
+		if x.do("EXISTS", index) != int64(0) {
+			t.Errorf("%s is left", index)
+		}
+	}
+}
