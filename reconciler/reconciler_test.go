@@ -266,6 +266,40 @@ func TestAuditsAdoptAndCancel(t *testing.T) {
 	f.publisher.awaits("a:b:c:new deadline")
 }
 
+// While some keys are not followed the timers are audited, not the keys, and apps without timers are forgotten.
+func TestAuditsOfTimersWhoseKeysAreNotFollowed(t *testing.T) {
+	f := newFixture(t)
+	ctx := t.Context()
+	type audit struct {
+		reason string
+		seen   schedule.Observed
+	}
+	audits := make(chan audit, 100)
+	r, _ := f.start("a", func(r *reconciler.Reconciler) {
+		r.OnAudit = func(reason string, seen schedule.Observed, _ time.Duration) { audits <- audit{reason, seen} }
+	})
+	if a := <-audits; a.reason != "start" {
+		t.Errorf("first audit: %+v", a)
+	}
+	f.set("a:b:c:deleted", time.Hour)
+	f.set("a:b:c:extended", time.Hour)
+	f.rdb.Del(ctx, "a:b:c:deleted")
+	f.rdb.Expire(ctx, "a:b:c:extended", 2*time.Hour)
+	f.rdb.Set(ctx, "a:b:c:plain", "p", time.Hour)
+	r.SetBeyond(true)
+	if a := <-audits; a.reason != "keys not followed" || a.seen.Cancelled != 1 || a.seen.Rescheduled != 1 || a.seen.Adopted != 0 {
+		t.Errorf("audit of the timers: %+v", a)
+	}
+	r.Gap("test")
+	if a := <-audits; a.reason != "test" || a.seen.Adopted != 1 {
+		t.Errorf("audit of everything: %+v", a)
+	}
+	f.rdb.Del(ctx, "a:b:c:extended", "a:b:c:plain")
+	r.Gap("test") // cancels both
+	<-audits
+	testenv.Eventually(t, bound, func() bool { return f.rdb.Exists(ctx, keys.Single.Known()).Val() == 0 }, "the app to be forgotten")
+}
+
 func TestAuditsReplaceMissingEvents(t *testing.T) {
 	f := newFixture(t)
 	r, _ := f.start("a")

@@ -102,6 +102,20 @@ func BenchmarkLongestStep(b *testing.B) {
 			}
 			x.do("FCALL", "timer_cancel", 1, k)
 		}},
+		{"audit with 1000 apps", func(x *index) {
+			for i := range crowd {
+				x.do("FCALL", "timer_set", 1, fmt.Sprintf("app%d:b:c:1", i), "p", "PX", 600_000)
+			}
+			x.audit(x.after())
+			for i := range crowd {
+				x.do("FCALL", "timer_cancel", 1, fmt.Sprintf("app%d:b:c:1", i))
+			}
+			x.audit(x.after())
+			x.audit(x.after())
+			if _, err := x.Apps(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}},
 		{"retries due at once", func(x *index) {
 			due := x.redisNow() - 1000
 			parsed, _ := keys.Parse(k)

@@ -207,3 +207,33 @@ func TestDeniedAndChangedMeanwhile(t *testing.T) {
 		})
 	}
 }
+
+// A script that is refused in the middle of its writes, for want of a right to a command, loses no timer.
+func TestRefusedClaimsLoseNothing(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"zadd", "hset", "hmget", "zrem", "hdel"} {
+		t.Run(command, func(t *testing.T) {
+			x := newNarrowIndex(t)
+			x.do("FCALL", "timer_set", 1, "app1:b:c:1", "p", "PX", 20)
+			x.awaitExpiry("app1:b:c:1")
+			x.do("ACL", "SETUSER", "timerd", "-"+command)
+			request := []schedule.ClaimRequest{{Partition: keys.Single}}
+			if c := x.Claim(t.Context(), request, time.Millisecond)[0]; c.Err == nil {
+				t.Fatal("the claim worked")
+			}
+			_ = x.Claim(t.Context(), request, time.Millisecond) // it is tried again and again
+			x.do("ACL", "SETUSER", "timerd", "+"+command)
+			x.awaitClock(x.redisNow() + 2) // the lease, if the claim came that far
+			ids := map[string]bool{}
+			for _, f := range x.claimFor(lease).Firings {
+				ids[f.Ref] = true
+				if f.Status != schedule.PayloadPresent {
+					t.Errorf("%+v", f)
+				}
+			}
+			if len(ids) != 1 {
+				t.Errorf("fired %v, want one", ids)
+			}
+		})
+	}
+}

@@ -38,10 +38,10 @@ func TestTimersInAThousandApps(t *testing.T) {
 	c := s.collect()
 	due := s.now() + 15_000
 	want := s.setApps(apps, due)
-	patterns := func(max int64) func() error {
+	patterns := func(limit int64) func() error {
 		return func() error {
-			if n := s.rdb.PubSubNumPat(t.Context()).Val(); n > max {
-				return fmt.Errorf("%d patterns, want at most %d", n, max)
+			if n := s.rdb.PubSubNumPat(t.Context()).Val(); n > limit {
+				return fmt.Errorf("%d patterns, want at most %d", n, limit)
 			}
 			return nil
 		}

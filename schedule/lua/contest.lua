@@ -46,9 +46,7 @@ local function contest(key, due, since, lease_end, unconfirmed)
     return nil
   end
   if not owed then return nil end
-  local ref = fire(key, due, record, lease_end)
-  forget(key)
-  return ref
+  return fire_pending(key, due, record, lease_end)
 end
 
 -- read_contested returns of a key's contested timer when it was due, its record,

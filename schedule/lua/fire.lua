@@ -49,14 +49,22 @@ local function fire(key, due, record, lease_end)
   return ref
 end
 
+-- fire_pending takes a pending timer out of due and fires it. It writes a tombstone
+-- first: if that is refused, for want of a right, the timer has not moved.
+local function fire_pending(key, due, record, lease_end)
+  redis.call('ZADD', fired_key, now_text, key)
+  forget(key)
+  return fire(key, due, record, lease_end)
+end
+
 -- How many timers are moved or taken in by one group of commands. More would save
 -- little, and payloads are read before it is known whether there is room for them.
 local GROUP = 32
 
 -- fire_all moves pending timers, as many as there are records, to where fire puts them,
 -- with the same commands for all of them. Their due times are given in text. It returns
--- their refs. It takes them out of due last: if a command is refused, for want of rights,
--- none is lost.
+-- their refs. What cannot be seen is written first: if a command is refused there, for
+-- want of a right to it, no timer has moved.
 local function fire_all(members, dues, records, lease_end)
   local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
   for i = 1, n do
@@ -75,10 +83,10 @@ local function fire_all(members, dues, records, lease_end)
       firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
     end
   end
-  redis.call('ZADD', firing_key, unpack(firing))
   redis.call('HSET', firingdata_key, unpack(firingdata))
   redis.call('ZADD', fired_key, unpack(tombstones))
   redis.call('ZREM', due_key, unpack(members, 1, n))
+  redis.call('ZADD', firing_key, unpack(firing))
   redis.call('HDEL', data_key, unpack(members, 1, n))
   return refs
 end
@@ -87,6 +95,5 @@ end
 local function owe(key, due, flag)
   local record = redis.call('HGET', data_key, key) or 'm:'
   if flag then record = add_flag(record, flag) end
-  fire(key, due, record, 0)
-  forget(key)
+  fire_pending(key, due, record, 0)
 end
