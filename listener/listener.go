@@ -83,8 +83,8 @@ type Listener struct {
 	missing    string // what was last said to be missing; the canary's
 
 	mu    sync.Mutex
-	state error // why events do not flow; nil while they do
-	takes backoff.Outage
+	state error          // why events do not flow; nil while they do
+	takes backoff.Outage // whether Redis takes hints in
 }
 
 // New returns a listener to the events of a database of the server that rdb

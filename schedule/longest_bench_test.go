@@ -106,12 +106,12 @@ func BenchmarkLongestStep(b *testing.B) {
 			for i := range crowd {
 				x.do("FCALL", "timer_set", 1, fmt.Sprintf("app%d:b:c:1", i), "p", "PX", 600_000)
 			}
-			x.audit(x.after())
+			x.auditApps(x.after())
 			for i := range crowd {
 				x.do("FCALL", "timer_cancel", 1, fmt.Sprintf("app%d:b:c:1", i))
 			}
-			x.audit(x.after())
-			x.audit(x.after())
+			x.auditApps(x.after())
+			x.auditApps(x.after())
 			if _, err := x.Apps(b.Context()); err != nil {
 				b.Fatal(err)
 			}
