@@ -46,7 +46,9 @@ type Handler func(ctx context.Context, e Event) error
 // Consumer hands events of a JetStream stream to a handler. Set its fields before the first Consume, and not after.
 //
 // Its NATS user must be allowed to publish to $JS.API.CONSUMER.*.<stream>.>, $JS.API.CONSUMER.MSG.NEXT.<stream>.>,
-// $JS.ACK.<stream>.>, <prefix>.retry.> and <prefix>.dead.>, and to subscribe to _INBOX.>.
+// $JS.ACK.<stream>.>, <prefix>.retry.> and <prefix>.dead.>, and to subscribe to _INBOX.>. With those to
+// $JS.API.STREAM.INFO.<stream>_DEAD and $JS.API.DIRECT.GET.<stream>_DEAD too, no dead letter is stored twice because its
+// answer was lost; they let it read the dead letters of all apps.
 type Consumer struct {
 	// Stream is the stream of timerd's events, TIMERD_STREAM. Default: DefaultStream.
 	Stream string

@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -115,7 +117,16 @@ func consumeThroughRestarts(t *testing.T, opts ...nats.Option) {
 	b.nats.Stop()
 	close(release) // the verdicts fall while NATS is away
 	b.nats.Start()
-	b.retry.Wait(2, patience)
+	b.retry.WaitFunc(patience, func(all []testenv.Message) error { // a request whose answer is lost is repeated
+		asked := map[string]bool{}
+		for _, m := range all {
+			asked[string(m.Data)] = true
+		}
+		if len(asked) != 2 {
+			return fmt.Errorf("retries of %d events, want 2", len(asked))
+		}
+		return nil
+	})
 	for round := range 3 {
 		id := fmt.Sprintf("after %d", round)
 		testenv.Eventually(t, patience, func() error {
@@ -171,9 +182,6 @@ func TestConsumeSurvivesCutConnections(t *testing.T) {
 	if got := len(calls.all()); got != n {
 		t.Errorf("%d events handled, want %d", got, n)
 	}
-	if dup := b.retry.DuplicateIDs(); len(dup) > 0 {
-		t.Errorf("retries stored twice: %q", dup)
-	}
 }
 
 // While timerd's retry stream cannot take a request, the event is neither lost nor handled again.
@@ -217,17 +225,53 @@ func TestRetryWaitsForItsStream(t *testing.T) {
 	}
 }
 
-// A redelivered event asks for no second retry.
-func TestRedeliveryPublishesNoDuplicate(t *testing.T) {
+// A redelivered event makes no second dead letter. It may ask for a second retry, which timerd tells by the event's id.
+func TestRedeliveryMakesNoSecondLetter(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	e := fired("shop:order:timeout:42", nil)
 	b.publish(e)
 	for _, durable := range []string{"one", "two"} { // two deliveries of one event
-		b.consume(func(context.Context, client.Event) error { return errors.New("no") }, func(c *client.Consumer) { c.Durable = durable })
+		b.consume(func(context.Context, client.Event) error { return client.Dead(errors.New(durable)) }, func(c *client.Consumer) { c.Durable = durable })
 		b.settled(durable)
 	}
-	b.retry.Stays(1, 200*time.Millisecond)
+	b.dead.Stays(1, 200*time.Millisecond)
+}
+
+// Somebody else's dead letter with the id of an event does not keep that event's own away, whether the client may read
+// what is stored or not.
+func TestForgedLetterID(t *testing.T) {
+	t.Parallel()
+	for name, deny := range map[string][]string{"may read": nil, "may not read": {"$JS.API.STREAM.>", "$JS.API.DIRECT.>"}} {
+		t.Run(name, func(t *testing.T) {
+			b := &bench{t: t, nats: testenv.NATS(t, func(o *server.Options) {
+				o.Users = []*server.User{
+					{Username: "admin", Password: "a"},
+					{Username: "app", Password: "b", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: deny}}},
+				}
+			})}
+			b.js = b.nats.JetStream(nats.UserInfo("admin", "a"))
+			makeStreams(t, b.js)
+			b.dead = testenv.Collect(t, b.js, "TIMERS_DEAD")
+			e := fired("shop:order:timeout:42", nil)
+			forged := fired("evil:order:timeout:42", nil)
+			forged.ID, forged.Type = e.ID, event.TypeDead
+			if _, err := b.js.Publish(t.Context(), "timers.dead.evil.order.timeout", forged.AppendJSON(nil), jetstream.WithMsgID(e.ID)); err != nil {
+				t.Fatal(err)
+			}
+			b.publish(e)
+			js := b.nats.JetStream(nats.UserInfo("app", "b"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+			for _, durable := range []string{"one", "two"} {
+				b.consumeOn(js, func(context.Context, client.Event) error { return client.Dead(nil) }, func(c *client.Consumer) { c.Durable = durable })
+				b.settled(durable)
+			}
+			letters := b.dead.Wait(2, patience)
+			if got := deadEvent(t, letters[1]); got.Key != e.Key || got.ID != e.ID {
+				t.Errorf("dead letter %+v", got)
+			}
+			b.dead.Stays(2, 200*time.Millisecond)
+		})
+	}
 }
 
 // While a process stands still, or its connection, JetStream delivers its events again. What is with a handler here, or

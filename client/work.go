@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"iter"
 	"runtime/debug"
 	"time"
 
@@ -92,7 +91,7 @@ func (r *run) parse(msg *nats.Msg) (Event, error) {
 // conclude does what a handler's outcome asks for, and tells whether the event is settled.
 func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome) bool {
 	log := r.Logger.With("key", e.Key.String(), "due_at", e.Due, "attempt", e.Attempt)
-	next := event.RetryRequest(r.Prefix, e, msg.Data, o.err, nil)
+	next := r.askAgain(e, msg, o.err, nil)
 	switch {
 	case o.verdict == verdictDone:
 		next = nil
@@ -103,10 +102,10 @@ func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome
 	case o.verdict == verdictDead:
 		log.Warn("timerd client: event given up, sending it to the dead letters", "err", o.err)
 		e.DeadReason, e.LastError = event.ReasonGivenUp, o.err
-		next = event.DeadLetter(r.Prefix, e)
+		next = r.giveUp(e)
 	case o.verdict == verdictRetryAfter:
 		log.Warn("timerd client: attempt failed, asking for a retry", "err", o.err, "delay", o.delay)
-		next = event.RetryRequest(r.Prefix, e, msg.Data, o.err, &o.delay)
+		next = r.askAgain(e, msg, o.err, &o.delay)
 	case o.stack != nil:
 		log.Error("timerd client: handler panicked, asking for a retry", "err", o.err, "stack", string(o.stack))
 	default:
@@ -125,20 +124,33 @@ func (r *run) bury(settle context.Context, msg *nats.Msg, meta *nats.MsgMetadata
 	stored := event.Stored{Subject: msg.Subject, Data: msg.Data, Stream: meta.Stream, Seq: meta.Sequence.Stream, Time: meta.Timestamp}
 	e := stored.StandIn(r.Prefix, keys.Fired)
 	e.DeadReason = event.ReasonMalformed + event.ClipText(cause.Error())
-	err := r.settle(settle, msg, event.DeadLetter(r.Prefix, e))
+	err := r.settle(settle, msg, r.giveUp(e))
 	if err != nil {
 		r.Logger.Error("timerd client: malformed event not settled, it is delivered again", "subject", msg.Subject, "err", err)
 	}
 	return err == nil
 }
 
-// settle publishes next, if not nil, waits until that is stored, and then acknowledges the event. Both are tried until
-// settle ends or settleTimeout is over. After an error the event is delivered again.
-func (r *run) settle(settle context.Context, msg *nats.Msg, next iter.Seq[event.Message]) error {
+// askAgain returns what publishes a request for another attempt.
+func (r *run) askAgain(e Event, msg *nats.Msg, lastError string, delay *time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := letter.Publish(ctx, r.js, event.RetryRequest(r.Prefix, e, msg.Data, lastError, delay))
+		return err
+	}
+}
+
+// giveUp returns what publishes a dead letter.
+func (r *run) giveUp(e Event) func(context.Context) error {
+	return func(ctx context.Context) error { return letter.PublishDead(ctx, r.js, r.Prefix, e) }
+}
+
+// settle has publish, if not nil, publish and wait until that is stored, and then acknowledges the event. Both are tried
+// until settle ends or settleTimeout is over. After an error the event is delivered again.
+func (r *run) settle(settle context.Context, msg *nats.Msg, publish func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(settle, settleTimeout)
 	defer cancel()
-	if next != nil {
-		if err := r.persist(ctx, msg, func(ctx context.Context) error { return letter.Publish(ctx, r.js, next) }); err != nil {
+	if publish != nil {
+		if err := r.persist(ctx, msg, publish); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package event
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"iter"
@@ -50,8 +51,35 @@ func MessageID(id string) string {
 	return id
 }
 
-// RetryMessageID returns the Nats-Msg-Id of a request to retry the event with the given id.
-func RetryMessageID(id string) string { return MessageID(id) + "." + keys.Retry }
+// RefusedID returns the id of the dead letter of a retry request that cannot be carried out though its event is fine:
+// the same one if the same is asked for again.
+func RefusedID(request Stored) string {
+	sum := sha256.New()
+	for _, part := range append(request.Values(DelayHeader), request.Subject, string(request.Data)) {
+		fmt.Fprintf(sum, "%d %s ", len(part), part)
+	}
+	return fmt.Sprintf("sha256:%x", sum.Sum(nil))
+}
+
+// FreshLetterID returns the n-th Nats-Msg-Id in place of MessageID for the dead letter that e is, for where a letter of
+// somebody else took that one. It is the same for the same firing, whyever it is a dead letter, and known only to those
+// who know the whole event.
+func FreshLetterID(e Event, n int) string {
+	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger = "", "", 0, ""
+	sum := sha256.Sum256(e.AppendJSON(fmt.Appendf(nil, "dead letter %d ", n)))
+	return fmt.Sprintf("sha256:%x", sum)
+}
+
+// SameLetter tells whether two events are dead letters of the same firing. They may differ in why they are there, and
+// in how much of a payload is left that was too large.
+func SameLetter(a, b Event) bool {
+	if a.Type != b.Type || a.Key != b.Key || !a.Due.Equal(b.Due) || a.Attempt != b.Attempt {
+		return false
+	}
+	lost := a.Status == StatusTooLarge || b.Status == StatusTooLarge
+	cut := strings.HasPrefix(a.DeadReason, ReasonMalformed) && (bytes.HasPrefix(a.Data, b.Data) || bytes.HasPrefix(b.Data, a.Data))
+	return lost || cut || bytes.Equal(a.Data, b.Data)
+}
 
 // RetryID returns the id by which the schedule remembers that an event's retry was set. It is the event's id if timerd
 // made that for the event's timer. Any other id may be that of another timer too, so the timer is added.
@@ -69,10 +97,12 @@ func ReplayID(e Event) string { return RetryID(e) + ".replay" }
 // RetryRequest yields the message that asks timerd to fire a timer again: first whole, then without what is not needed,
 // for where the whole one is too large. e is the event and raw the message that brought it. lastError says what went
 // wrong. delay, if not nil, takes the place of the policy's.
+//
+// The message has no Nats-Msg-Id: somebody else could use it first, for a request of his own, and JetStream would drop
+// this one. timerd tells repetitions by the event's id.
 func RetryRequest(prefix string, e Event, raw []byte, lastError string, delay *time.Duration) iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		message := func(header map[string][]string) Message {
-			header[MsgIDHeader] = []string{RetryMessageID(e.ID)}
 			if delay != nil {
 				header[DelayHeader] = []string{delay.String()}
 			}

@@ -48,9 +48,6 @@ func TestMessageID(t *testing.T) {
 		if got := event.MessageID(event.MessageID(id)); got != want {
 			t.Errorf("MessageID of what it returned for %.20q is %q, want the same", id, got)
 		}
-		if got := event.RetryMessageID(id); got != want+".retry" {
-			t.Errorf("RetryMessageID(%.20q) is %q", id, got)
-		}
 	}
 }
 
@@ -125,13 +122,13 @@ const cloudEvent = "application/cloudevents+json"
 func TestRetryRequest(t *testing.T) {
 	const subject = "timers.retry.shop.order.timeout"
 	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), "boom", nil)), []form{
-		{firedID + ".retry", cloudEvent, "boom", "-", "as it came"},
-		{firedID + ".retry", "-", "-", "-", "as it came"},
+		{"-", cloudEvent, "boom", "-", "as it came"},
+		{"-", "-", "-", "-", "as it came"},
 	})
 	delay := 90 * time.Second
 	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), "", &delay)), []form{
-		{firedID + ".retry", cloudEvent, "", "1m30s", "as it came"},
-		{firedID + ".retry", "-", "-", "1m30s", "as it came"},
+		{"-", cloudEvent, "", "1m30s", "as it came"},
+		{"-", "-", "-", "1m30s", "as it came"},
 	})
 }
 

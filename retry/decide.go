@@ -50,7 +50,7 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 	}
 	refuse := func(reason string) *deadLetter {
 		refused := e
-		refused.ID = request.StandIn(prefix, keys.Retry).ID // so that each such request has its letter
+		refused.ID = event.RefusedID(request) // the event's own is for the letter of when its attempts are used up
 		return letterOf(refused, DeadMalformed, event.ReasonRefused+event.ClipText(reason))
 	}
 	own, err := ownDelay(request)

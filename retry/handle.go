@@ -115,7 +115,7 @@ func (c *Consumer) persist(ctx, work context.Context, msg jetstream.Msg, part pa
 
 // bury publishes a dead letter and waits until it is stored.
 func (c *Consumer) bury(ctx context.Context, l *deadLetter) error {
-	err := letter.Publish(ctx, c.js, event.DeadLetter(c.Names.SubjectPrefix(), l.event),
+	err := letter.PublishDead(ctx, c.js, c.Names.SubjectPrefix(), l.event,
 		jetstream.WithExpectStream(c.Names.DeadStream()), jetstream.WithRetryAttempts(0))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		return errors.Join(err, c.ensure(ctx))

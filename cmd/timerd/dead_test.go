@@ -183,3 +183,26 @@ func TestDeadReplayOfTheSameLetter(t *testing.T) {
 		t.Errorf("%d firings, want 1", n)
 	}
 }
+
+// A letter on the subject of one app that names a timer of another sets none.
+func TestDeadReplayOfAnotherAppsTimer(t *testing.T) {
+	redis, nats := startRedis(t), testenv.NATS(t)
+	t.Setenv("TIMERD_NATS_URL", nats.URL())
+	js := nats.JetStream()
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	k := keys.Key{App: "app", Module: "m", Type: "t", ID: "1"}
+	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted}
+	e.ID = keys.EventID(k.String(), e.Due.UnixMilli(), 3)
+	if _, err := js.Publish(t.Context(), "timers.dead.evil.m.t", e.AppendJSON(nil)); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ := timerd(t, "", "dead", "replay", "evil", "--yes")
+	if code != 1 || !strings.Contains(out, `1 skipped: not an event: of the timer "app:m:t:1"`) {
+		t.Errorf("dead replay: %d %s", code, out)
+	}
+	if n := redis.Client().Exists(t.Context(), keys.Single.Firing(), keys.Single.Due()).Val(); n != 0 {
+		t.Error("the timer was set")
+	}
+}

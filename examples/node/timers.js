@@ -34,13 +34,13 @@ async function retry(js, message, event, error, delay) {
   const h = headers();
   h.set("Timer-Delay", delay);
   h.set("Timer-Error", error.message);
-  await js.publish(subject("retry", message.subject), message.data, { headers: h, msgID: `${event.id}.retry` });
+  await js.publish(subject("retry", message.subject), message.data, { headers: h });
 }
 
 /** Makes the event a dead letter, which `timerd dead` can list and replay. */
 async function giveUp(js, message, event, error) {
   const letter = { ...event, type: "timerd.timer.dead", deadreason: "given up by the consumer", lasterror: error.message };
-  await js.publish(subject("dead", message.subject), JSON.stringify(letter), { msgID: `${event.id}.dead` });
+  await js.publish(subject("dead", message.subject), JSON.stringify(letter));
 }
 
 /** Handles one message. Only what has been settled durably is acknowledged, so nothing gets lost in a crash. */

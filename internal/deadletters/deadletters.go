@@ -31,12 +31,14 @@ type Letter struct {
 	Fault   string      // why Data is no event, "" if it is one
 }
 
-// newLetter reads a message of the stream.
-func newLetter(seq uint64, stored time.Time, subject string, header nats.Header, data []byte) Letter {
+// newLetter reads a message of the stream of an installation whose subjects begin with prefix.
+func newLetter(prefix string, seq uint64, stored time.Time, subject string, header nats.Header, data []byte) Letter {
 	l := Letter{Seq: seq, Stored: stored, Subject: subject, Data: data, MsgID: header.Get(event.MsgIDHeader)}
 	var err error
 	if l.Event, err = event.Parse(data); err != nil {
 		l.Fault = err.Error()
+	} else if l.Event.Key.Subject(prefix, keys.Dead) != subject {
+		l.Fault = fmt.Sprintf("of the timer %q, which is not one of the subject %s", event.ClipText(l.Event.Key.String()), subject)
 	}
 	return l
 }
@@ -71,6 +73,7 @@ type Selection struct {
 // Letters are the selected letters that were there when they were selected.
 type Letters struct {
 	stream  jetstream.Stream
+	prefix  string // of every subject
 	subject string // that of the letters, with wildcards; "" for any
 	first   uint64 // sequence numbers, both included
 	last    uint64
@@ -87,7 +90,7 @@ func Select(ctx context.Context, js jetstream.JetStream, names keys.Names, chose
 		return nil, fmt.Errorf("stream %s: %w", names.DeadStream(), err)
 	}
 	state := stream.CachedInfo().State
-	all := &Letters{stream: stream, id: chosen.ID, first: state.FirstSeq, last: state.LastSeq}
+	all := &Letters{stream: stream, prefix: names.SubjectPrefix(), id: chosen.ID, first: state.FirstSeq, last: state.LastSeq}
 	if chosen.Namespace != (keys.Namespace{}) {
 		all.subject = chosen.Namespace.Subject(names.Prefix, keys.Dead)
 	}
@@ -123,7 +126,7 @@ func (s *Letters) get(ctx context.Context, seq uint64) (Letter, error) {
 	if err != nil {
 		return Letter{}, fmt.Errorf("dead letter %d: %w", seq, err)
 	}
-	return newLetter(m.Sequence, m.Time, m.Subject, m.Header, m.Data), nil
+	return newLetter(s.prefix, m.Sequence, m.Time, m.Subject, m.Header, m.Data), nil
 }
 
 // delete deletes one letter. One that is gone already is no error.
@@ -175,7 +178,7 @@ func (s *Letters) Each(ctx context.Context, f func(Letter) (bool, error)) error 
 	}
 	defer messages.Stop()
 	for {
-		l, left, err := nextLetter(ctx, messages)
+		l, left, err := s.nextLetter(ctx, messages)
 		if err != nil {
 			return fmt.Errorf("read the dead letters: %w", err)
 		}
@@ -193,7 +196,7 @@ func (s *Letters) Each(ctx context.Context, f func(Letter) (bool, error)) error 
 }
 
 // nextLetter returns a letter and how many there are after it.
-func nextLetter(ctx context.Context, messages jetstream.MessagesContext) (Letter, uint64, error) {
+func (s *Letters) nextLetter(ctx context.Context, messages jetstream.MessagesContext) (Letter, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, letterTimeout)
 	defer cancel()
 	m, err := messages.Next(jetstream.NextContext(ctx))
@@ -204,7 +207,7 @@ func nextLetter(ctx context.Context, messages jetstream.MessagesContext) (Letter
 	if err != nil {
 		return Letter{}, 0, err
 	}
-	return newLetter(meta.Sequence.Stream, meta.Timestamp, m.Subject(), m.Headers(), m.Data()), meta.NumPending, nil
+	return newLetter(s.prefix, meta.Sequence.Stream, meta.Timestamp, m.Subject(), m.Headers(), m.Data()), meta.NumPending, nil
 }
 
 // Replay sets the timers of the letters with these numbers, to fire at once: now is the time of Redis. It
