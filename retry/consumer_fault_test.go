@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -41,7 +43,7 @@ func TestConsumerGivesBackWhatItCannotDo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var calls atomic.Int64
-	broken := f.startAt(f.nats.URL(), failingRetrier{calls: &calls}, "1h", nil)
+	broken := f.startAt(f.nats.URL(), failingRetrier{f.schedule, &calls}, "1h", nil)
 	f.request(retrySubject, firedEvent("1", 1, []byte("x")).AppendJSON(nil))
 	broken.waitHealth(5*time.Second, "no Redis")
 	f.start("1h", nil) // another timerd, that has Redis
@@ -49,7 +51,7 @@ func TestConsumerGivesBackWhatItCannotDo(t *testing.T) {
 	if pending, _ := f.schedule.Count(); pending != 1 {
 		t.Errorf("%d pending, want 1", pending)
 	}
-	broken.waitHealth(patience, "") // nothing waits for its Redis any more
+	broken.waitHealth(patience, "no Redis")
 	if n := calls.Load(); n > 200 {
 		t.Errorf("%d tries without a pause", n)
 	}
@@ -66,11 +68,15 @@ func (r failingRetrier) Retry(context.Context, schedule.Retry) (schedule.Millis,
 	return 0, false, errors.New("no Redis")
 }
 
+func (r failingRetrier) TrimRetried(context.Context, time.Duration) error {
+	return errors.New("no Redis")
+}
+
 func TestConsumerStopsThoughNothingWorks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	proxy := testenv.NewProxy(t, f.nats.Addr())
-	c := f.startAt("nats://"+proxy.Addr(), failingRetrier{calls: new(atomic.Int64)}, "1h", func(c *retry.Consumer) { c.DrainTimeout = time.Second })
+	c := f.startAt("nats://"+proxy.Addr(), failingRetrier{f.schedule, new(atomic.Int64)}, "1h", func(c *retry.Consumer) { c.DrainTimeout = time.Second })
 	for i := range 10 {
 		f.request(retrySubject, firedEvent(fmt.Sprint(i), 1, nil).AppendJSON(nil))
 	}
@@ -196,4 +202,67 @@ func TestConsumerNamesAForeignConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.waitHealth(patience, "")
+}
+
+// Dead letters on a subject that timerd may not publish on hold up neither those on others nor retries, and are stored
+// once it may.
+func TestConsumerWithADeniedSubject(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.nats.Stop()
+	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.dead.bad.>"}}}
+	f.nats = testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
+		o.NoAuthUser = "admin"
+	})
+	f.js = f.nats.JetStream()
+	if err := notify.EnsureStreams(t.Context(), f.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	const bad, good = 40, 20
+	for i := range bad { // on as many subjects
+		f.request(fmt.Sprintf("timers.retry.bad.b.%d", i), []byte("x"))
+	}
+	for i := range good {
+		f.request(retrySubject, firedEvent(fmt.Sprint(i), 1, nil).AppendJSON(nil))
+	}
+	f.request(retrySubject, []byte("x"))
+	c := f.startAt("nats://timerd:t@"+f.nats.Addr(), f.schedule, "1h", nil)
+	testenv.Eventually(t, patience, func() bool {
+		pending, _ := f.schedule.Count()
+		return pending == good
+	}, "the retries of others")
+	f.letters(1)
+	c.waitHealth(patience, "")
+	rights.Publish.Deny = nil
+	f.nats.Restart()
+	testenv.Eventually(t, 2*patience, func() error {
+		stream, err := f.js.Stream(t.Context(), "TIMERS_RETRY")
+		if err == nil && stream.CachedInfo().State.Msgs > 0 {
+			err = fmt.Errorf("%d requests are left", stream.CachedInfo().State.Msgs)
+		}
+		return err
+	}, "the refused ones")
+	f.letters(bad + 1)
+}
+
+// The consumer that a timerd of another version has left gets the settings of this one.
+func TestConsumerBringsItsSettingsInLine(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	_, err := f.js.CreateConsumer(t.Context(), "TIMERS_RETRY", jetstream.ConsumerConfig{
+		Durable: retry.Durable, FilterSubject: "timers.retry.>", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute, MaxAckPending: 1024,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := f.start("1h", nil)
+	c.waitHealth(patience, "")
+	consumer, err := f.js.Consumer(t.Context(), "TIMERS_RETRY", retry.Durable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config := consumer.CachedInfo().Config; config.AckWait != c.AckWait || config.MaxAckPending != -1 {
+		t.Errorf("AckWait %v, MaxAckPending %d", config.AckWait, config.MaxAckPending)
+	}
 }

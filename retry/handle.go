@@ -8,17 +8,28 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/letter"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// handle carries out one request and acknowledges it, or gives it back. No further try begins after ctx has ended; work
-// ends a try that is under way.
+const (
+	// extensions is how often within AckWait JetStream is told that a request is being worked on.
+	extensions = 3
+	// tellEvery is how long nothing more is logged of requests that are set aside.
+	tellEvery = time.Minute
+)
+
+// handle tries one request once, and has it acknowledged or given back. It tries none after ctx has ended; work ends a
+// try that is under way.
 func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		c.note(partConsumer, time.Now(), err) // cannot happen: JetStream wrote it
+		return
+	}
+	if ctx.Err() != nil {
+		c.settling.addBack(msg, 0)
 		return
 	}
 	d := decide(c.Names.SubjectPrefix(), c.Policies, c.MaxPayload, event.Stored{
@@ -29,98 +40,175 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 		Seq:     meta.Sequence.Stream,
 		Time:    meta.Timestamp,
 	})
-	if !c.carryOut(ctx, work, msg, d) {
-		// Delivered again soon, or at once if this timerd stops; after AckWait if the message is lost.
-		if ctx.Err() != nil {
-			_ = msg.Nak()
-		} else {
-			_ = msg.NakWithDelay(longestPause)
-		}
-		return
+	stop := c.keep(msg)
+	result := c.carryOut(work, d)
+	stop()
+	switch {
+	case result == carriedOut:
+		c.settling.addDone(msg)
+	case ctx.Err() != nil:
+		c.settling.addBack(msg, 0)
+	default:
+		c.giveBack(msg, meta.NumDelivered, result)
 	}
-	acknowledge := func(ctx context.Context) error {
-		err := msg.DoubleAck(ctx)
-		if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
-			return nil
-		}
-		return err
-	}
-	c.persist(ctx, work, msg, partAck, acknowledge) // or it comes again and is found done
 }
 
-// carryOut does what was decided about a request, and tells whether it is done.
-func (c *Consumer) carryOut(ctx, work context.Context, msg jetstream.Msg, d decision) bool {
+// outcome is what became of a request.
+type outcome int
+
+const (
+	carriedOut outcome = iota
+	crowded            // not tried, for too many others are in lanes without trust
+	failing            // it failed, or its lane does
+)
+
+// keep has JetStream keep a request from being delivered elsewhere until stop is called.
+func (c *Consumer) keep(msg jetstream.Msg) (stop func()) {
+	stopped := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(c.AckWait / extensions)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = msg.InProgress() // or it is delivered again, which does no harm
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return func() { close(stopped) }
+}
+
+// carryOut does what was decided about a request.
+func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	if d.letter != nil {
-		return c.carryOutLetter(ctx, work, msg, d.letter)
+		return c.bury(work, d.letter)
 	}
 	var due schedule.Millis
+	var set bool
 	var tooMany error
-	set, failed := false, false
-	done := c.persist(ctx, work, msg, partRedis, func(ctx context.Context) (err error) {
-		due, set, err = c.retrier.Retry(ctx, d.retry)
-		if errors.Is(err, schedule.ErrTooManyRetries) {
-			tooMany = err
-			return nil
+	key := d.retry.Key
+	partition := c.retrier.Partition(key.String())
+	result := c.try(work, laneOfTimer(partition), func(ctx context.Context) (verdict, error) {
+		var err error
+		if due, set, err = c.retrier.Retry(ctx, d.retry); errors.Is(err, schedule.ErrTooManyRetries) {
+			tooMany, err = err, nil
 		}
-		if err == nil && !set && failed {
-			due, set = d.retry.Due, true // by the try before, it seems
-		}
-		failed = failed || err != nil
-		return err
+		return c.judgeRedis(partition, err), err
 	})
 	switch {
-	case !done:
+	case result != carriedOut:
 	case tooMany != nil:
-		return c.carryOutLetter(ctx, work, msg, d.refuse(tooMany.Error()))
+		return c.bury(work, d.refuse(tooMany.Error()))
 	case set:
-		c.Logger.Debug("timer is set again", "key", d.retry.Key.String(), "due_at", due.Time(),
-			"attempt", d.retry.Attempt, "source", "retry")
-		c.countRetry(d.retry.Key, due)
+		c.Logger.Debug("timer is set again", "key", key.String(), "due_at", due.Time(), "attempt", d.retry.Attempt, "source", "retry")
+		c.countRetry(key, due)
 	default:
 		c.OnIgnored()
 	}
-	return done
+	return result
 }
 
-// carryOutLetter makes a request a dead letter, and tells whether it is done.
-func (c *Consumer) carryOutLetter(ctx, work context.Context, msg jetstream.Msg, l *deadLetter) bool {
-	done := c.persist(ctx, work, msg, partDead, func(ctx context.Context) error { return c.bury(ctx, l) })
-	if done {
+// bury makes a request a dead letter.
+func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
+	result := c.try(work, laneOfLetter(c.Names.SubjectPrefix(), &l.event), func(ctx context.Context) (verdict, error) {
+		err := letter.PublishDead(ctx, c.js, c.Names.SubjectPrefix(), l.event,
+			jetstream.WithExpectStream(c.Names.DeadStream()), jetstream.WithRetryAttempts(0))
+		if errors.Is(err, jetstream.ErrNoStreamResponse) {
+			err = errors.Join(err, c.ensure(ctx))
+		}
+		return judgeLetter(err), err
+	})
+	if result == carriedOut {
 		c.reportBuried(l)
 	}
-	return done
+	return result
 }
 
-// persist tries do until it works, for holdTime and while ctx goes on, and keeps the request from being delivered
-// elsewhere meanwhile. It tells whether it worked.
-func (c *Consumer) persist(ctx, work context.Context, msg jetstream.Msg, part part, do func(context.Context) error) bool {
-	first := time.Now()
-	for failures := 1; ; failures++ {
-		began := time.Now()
-		call, cancel := context.WithTimeout(work, min(callTimeout, c.AckWait/2))
-		err := do(call)
-		cancel()
-		if err == nil || work.Err() == nil {
-			c.note(part, began, err)
-		}
-		switch {
-		case err == nil:
-			return true
-		case time.Since(first) > holdTime || !backoff.Sleep(ctx, pause(failures)):
-			return false
-		}
-		_ = msg.InProgress() // or it is delivered again, which does no harm
-	}
+// verdict is what the outcome of a try is about: which part of what a Consumer depends on works or does not, and
+// whether the lane does.
+type verdict struct {
+	part part // parts for none
+	lane bool
 }
 
-// bury publishes a dead letter and waits until it is stored.
-func (c *Consumer) bury(ctx context.Context, l *deadLetter) error {
-	err := letter.PublishDead(ctx, c.js, c.Names.SubjectPrefix(), l.event,
-		jetstream.WithExpectStream(c.Names.DeadStream()), jetstream.WithRetryAttempts(0))
-	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		return errors.Join(err, c.ensure(ctx))
+// judgeRedis tells what a call to Redis for a timer of a partition says.
+func (c *Consumer) judgeRedis(p keys.Partition, err error) verdict {
+	switch {
+	case err == nil:
+		return verdict{part: partRedis, lane: true}
+	case schedule.IsMoving(err):
+		return verdict{part: parts, lane: true}
+	case schedule.IsRefused(err):
+		return verdict{part: partRedis} // the answer came at once, and others may get another one
+	case p != keys.Single:
+		return verdict{part: parts, lane: true}
 	}
-	return err
+	return verdict{part: partRedis, lane: true}
+}
+
+// judgeLetter tells what the publishing of a dead letter says. A subject that is denied has no answer.
+func judgeLetter(err error) verdict {
+	var refused jetstream.JetStreamError
+	if err == nil || errors.As(err, &refused) {
+		return verdict{part: partDead, lane: true}
+	}
+	return verdict{part: parts, lane: true}
+}
+
+// try does something once for a request, if its lane lets it.
+func (c *Consumer) try(work context.Context, name string, do func(context.Context) (verdict, error)) outcome {
+	c.mu.Lock()
+	on := c.lanes.enter(name, c.Window)
+	fails := c.lanes.failing(name)
+	c.mu.Unlock()
+	switch {
+	case on == nil && fails:
+		if !c.held() {
+			c.OnSetAside()
+		}
+		return failing
+	case on == nil:
+		return crowded
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(work, callTimeout)
+	says, err := do(ctx)
+	cancel()
+	if err != nil && work.Err() != nil {
+		says = verdict{part: parts} // it was cut short
+	}
+	c.mu.Lock()
+	news := c.lanes.leave(on, says.lane, err != nil)
+	c.mu.Unlock()
+	if says.part != parts {
+		c.note(says.part, began, err)
+	}
+	if err == nil {
+		return carriedOut
+	}
+	if !c.held() {
+		c.OnSetAside()
+		if news {
+			c.tellSetAside(name, err)
+		}
+	}
+	return failing
+}
+
+// tellSetAside logs that requests of a lane wait, once a minute for all lanes.
+func (c *Consumer) tellSetAside(name string, err error) {
+	c.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(c.told) < tellEvery
+	if !quiet {
+		c.told = now
+	}
+	c.mu.Unlock()
+	if !quiet {
+		c.Logger.Warn("retry requests are set aside: one at a time is tried, and the others are carried out", "source", name, "err", err)
+	}
 }
 
 // reportBuried tells of a dead letter.

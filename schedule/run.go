@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -89,4 +90,12 @@ func IsMoving(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	_, ask := redis.IsAskError(err)
 	return moved || ask || redis.IsTryAgainError(err)
+}
+
+// IsRefused tells whether a step failed by an answer of the server that another step need not get: one that does not say
+// that the server cannot serve now.
+func IsRefused(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && !redis.IsLoadingError(err) && !redis.IsReadOnlyError(err) && !redis.IsMasterDownError(err) &&
+		!redis.IsClusterDownError(err)
 }

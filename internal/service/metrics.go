@@ -72,7 +72,7 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
 		refused:     counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
-		setAside:    counters("set_aside_total", "Timers, or events of their keys, that wait without stopping others, by reason.", "reason"),
+		setAside:    counters("set_aside_total", "Timers, events of their keys, or retry requests, that wait without stopping others, by reason.", "reason"),
 		aside:       gauges("set_aside_timers", "Timers that are set aside at the last sweep, by reason.", "reason"),
 		retries:     counter("retries_total", "Timers set again because a consumer asked for it."),
 		repeated:    counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
@@ -102,6 +102,7 @@ func (m *metrics) startAtZero() {
 	}
 	m.setAside.WithLabelValues(string(schedule.AsideRights))
 	m.setAside.WithLabelValues(string(schedule.AsideRefused))
+	m.setAside.WithLabelValues(reasonRetry)
 	m.setAsideTimers(schedule.AsideCounts{})
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
@@ -134,6 +135,7 @@ func (m *metrics) observeRetries(c *retry.Consumer) {
 	c.OnRetried = m.retries.Inc
 	c.OnIgnored = m.repeated.Inc
 	c.OnBuried = func(class retry.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() }
+	c.OnSetAside = m.setAside.WithLabelValues(reasonRetry).Inc
 }
 
 // observed counts what hints or an audit brought.

@@ -12,6 +12,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// reasonRetry says that a retry request cannot be carried out for now; the schedule has the other reasons why something is
+// set aside.
+const reasonRetry = "retry"
+
 const (
 	// retellAfter is how long nothing more is said of an app whose timers are set aside.
 	retellAfter = time.Hour

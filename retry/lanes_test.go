@@ -1,0 +1,103 @@
+package retry
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const window = 32
+
+// tries counts how many requests of a lane may be tried at once.
+func tries(l *lanes, name string) (all []*lane) {
+	for len(all) < window {
+		on := l.enter(name, window)
+		if on == nil {
+			break
+		}
+		all = append(all, on)
+	}
+	return all
+}
+
+func TestLanesShareTheWindow(t *testing.T) {
+	l := newLanes()
+	trusted := l.enter("trusted", window)
+	l.leave(trusted, true, false)
+	fresh := tries(&l, "new")
+	if len(fresh) != window/newShare {
+		t.Errorf("%d tries in a new lane, want %d", len(fresh), window/newShare)
+	}
+	if l.enter("another", window) != nil {
+		t.Error("new lanes fill more than their share together")
+	}
+	if got := len(tries(&l, "trusted")); got != window {
+		t.Errorf("%d tries in a trusted lane, want %d", got, window)
+	}
+	for i, on := range fresh {
+		if news := l.leave(on, true, true); news != (i == 0) {
+			t.Errorf("failure %d is news: %v", i+1, news)
+		}
+	}
+	if got := tries(&l, "new"); len(got) != 1 {
+		t.Errorf("%d tries in a lane that fails, want 1", len(got))
+	}
+	for i := range window {
+		if on := l.enter(fmt.Sprint("failing", i), window); on != nil && i >= window/newShare {
+			t.Error("failing lanes fill more than their share together")
+		}
+	}
+}
+
+func TestLanesThatWorkAgain(t *testing.T) {
+	l := newLanes()
+	l.leave(l.enter("x", window), true, true)
+	probe := l.enter("x", window)
+	if !l.failing("x") || l.enter("x", window) != nil {
+		t.Fatal("a lane that fails takes more than one try")
+	}
+	l.leave(probe, true, false)
+	if all := tries(&l, "x"); l.failing("x") || len(all) != window || l.untrusted != 0 {
+		t.Errorf("%d tries in a lane that works again, %d without trust", len(all), l.untrusted)
+	} else {
+		l.leave(all[0], true, true) // the others are without trust now
+		for _, on := range all[1:] {
+			l.leave(on, false, true)
+		}
+	}
+	l.leave(l.enter("x", window), false, true) // says nothing
+	if l.untrusted != 0 || !l.failing("x") {
+		t.Errorf("%d tries without trust, want none", l.untrusted)
+	}
+	for i := range 3 * maxLanes {
+		l.leave(l.enter(fmt.Sprint(i), window), true, true)
+	}
+	if len(l.known) > maxLanes {
+		t.Errorf("%d lanes are remembered", len(l.known))
+	}
+}
+
+func TestWaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSettling()
+		for range 10 * waveSize {
+			s.addToWave(nil, time.Second)
+		}
+		at := map[time.Time]int{}
+		_, back := s.take()
+		for _, b := range back {
+			at[b.at]++
+			if wait := time.Until(b.at); wait < time.Second || wait > time.Second+11*waveEvery {
+				t.Errorf("comes after %v", wait)
+			}
+		}
+		if len(at) != 10 || s.pause() != waveEvery {
+			t.Errorf("%d waves, and a burst every %v", len(at), s.pause())
+		}
+		time.Sleep(10 * time.Second)
+		if s.take(); len(s.waves) != 0 || s.waiting != 0 || s.pause() != settleEvery {
+			t.Errorf("%d waves are remembered, of %d requests", len(s.waves), s.waiting)
+		}
+	})
+}
