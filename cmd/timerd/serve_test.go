@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,6 +42,7 @@ func TestServeRefusesAtOnce(t *testing.T) {
 		{"TIMERD_REDIS_MODE=cluster", "set TIMERD_REDIS_MODE=standalone", exitFailed},
 		{"TIMERD_HTTP_ADDR=" + s.nats.Addr(), "TIMERD_HTTP_ADDR", exitFailed},
 		{"TIMERD_NATS_URL=embedded", "TIMERD_DATA_DIR", exitUsage},
+		{"TIMERD_NATS_URL=embedded://0.0.0.0:4222", "want embedded://user:password@0.0.0.0:4222", exitUsage},
 	} {
 		began := time.Now()
 		p := s.launch(test.setting)
@@ -66,12 +68,16 @@ func TestServeToldToStopWhileItStarts(t *testing.T) {
 func TestServeEmbedded(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	addr := freeAddr(t)
-	settings := []string{"TIMERD_NATS_URL=embedded://" + addr, "TIMERD_DATA_DIR=" + t.TempDir()}
+	_, port, _ := strings.Cut(freeAddr(t), ":")
+	addr := "127.0.0.1:" + port
+	settings := []string{"TIMERD_NATS_URL=embedded://timerd:" + secret + "@:" + port, "TIMERD_DATA_DIR=" + t.TempDir()}
 	p := s.start(settings...)
+	if nc, err := nats.Connect("nats://" + addr); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("without a password: %v, %v", nc, err)
+	}
 	connect := func() jetstream.JetStream {
 		t.Helper()
-		nc, err := nats.Connect("nats://"+addr, nats.MaxReconnects(-1))
+		nc, err := nats.Connect("nats://"+addr, nats.MaxReconnects(-1), nats.UserInfo("timerd", secret))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,6 +94,7 @@ func TestServeEmbedded(t *testing.T) {
 	s.expect(c, "a:b:c:1=one")
 	s.do("FCALL", "timer_set", 1, "a:b:c:2", "two", "PX", 3000)
 	p.stop()
+	testenv.Lacks(t, p.log.String(), secret)
 	s.start(settings...)
 	s.expect(c, "a:b:c:1=one", "a:b:c:2=two")
 	s.settled()

@@ -33,7 +33,7 @@ type environment struct {
 		Mode string `default:"standalone" desc:"standalone, sentinel or cluster"`
 	}
 	NATS struct {
-		URL   string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR"`
+		URL   string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://[user:password@]host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR; other machines need the password"`
 		Creds string `desc:"file with NATS credentials"`
 		CA    string `desc:"file with the certificate authorities of the NATS server, in PEM"`
 		Cert  string `desc:"file with the client certificate for NATS, in PEM"`

@@ -212,6 +212,7 @@ func TestConfigHidesSecrets(t *testing.T) {
 		"nats://s3cr3t@127.0.0.1", "nats://user:s3cr3t@127.0.0.1", "s3cr3t@127.0.0.1", "user:s3cr3t@127.0.0.1:4222",
 		"http://s3cr3t@127.0.0.1", "nats://s3cr3t@127.0.0.1:port", "nats://user:s3/s3cr3t@127.0.0.1,nats://x",
 		"nats://a?token=s3cr3t", "http://a?token=s3cr3t", "nats://a,nats://user:s3cr3t@", "wss://u:s3cr3t@a,nats://u:s3cr3t@b", "embedded://u:s3cr3t@127.0.0.1:4222",
+		"embedded://s3cr3t@0.0.0.0:4222", "embedded://:s3cr3t@0.0.0.0:4222", "embedded://u:s3cr3t@0.0.0.0", "embedded://u:s3/cr3t@0.0.0.0:1", "embedded://u:s3cr3t@h:1/x",
 	}
 	try := func(env map[string]string) {
 		env["TIMERD_NAMESPACES"] = "*"
@@ -257,6 +258,46 @@ func TestConfigEmbedded(t *testing.T) {
 	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "embedded://4222", "TIMERD_DATA_DIR": dir})
 	if _, err := Read(SectionNATS); err == nil {
 		t.Error("embedded://4222 was accepted")
+	}
+}
+
+// Whoever reaches the server may do everything, so other machines need a password.
+func TestConfigEmbeddedCredentials(t *testing.T) {
+	read := func(url string) (NATS, error) {
+		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": url, "TIMERD_DATA_DIR": "data"})
+		c, err := Read(SectionNATS)
+		return c.NATS, err
+	}
+	for _, url := range []string{
+		"embedded", "embedded://127.0.0.1:4222", "embedded://127.8.8.8:0", "embedded://[::1]:4222", "embedded://localhost:4222",
+		"embedded://u:p@127.0.0.1:4222", "embedded://u:p@0.0.0.0:4222", "embedded://u:p@:4222", "embedded://u:p@[::]:4222", "embedded://u:p@timerd.example:4222",
+	} {
+		c, err := read(url)
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		if has := strings.Contains(url, "@"); has != (c.User == "u" && c.Password == "p") || strings.Contains(c.Listen, "@") {
+			t.Errorf("%s: %+v", url, c)
+		}
+		if out := c.FromOutside(); strings.Contains(out.URL, "//:") || out.User != c.User || out.Password != c.Password {
+			t.Errorf("%s: from outside %+v", url, out)
+		}
+	}
+	for _, url := range []string{
+		"embedded://0.0.0.0:4222", "embedded://:4222", "embedded://[::]:4222", "embedded://10.0.0.1:4222", "embedded://timerd.example:4222",
+		"embedded://127.0.0.1.example:4222", "embedded://[::ffff:10.0.0.1]:4222",
+	} {
+		if _, err := read(url); err == nil || !strings.Contains(err.Error(), "without a password: want embedded://user:password@"+strings.TrimPrefix(url, "embedded://")) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for _, url := range []string{"embedded://u@0.0.0.0:4222", "embedded://u@127.0.0.1:4222", "embedded://u:@127.0.0.1:4222", "embedded://:p@127.0.0.1:4222", "embedded://@0.0.0.0:4222"} {
+		if _, err := read(url); err == nil || !strings.Contains(err.Error(), "the user or the password is missing") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	if c, err := read("embedded://u:p%40%3A%2F@127.0.0.1:4222"); err != nil || c.Password != "p@:/" {
+		t.Errorf("an encoded password: %q, %v", c.Password, err)
 	}
 }
 

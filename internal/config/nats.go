@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -34,6 +35,8 @@ type NATS struct {
 	Embedded bool   // the server runs within timerd
 	Listen   string // of the embedded server, host:port; "" for the default address, if that is free
 	DataDir  string // of the embedded server
+	User     string // whom the embedded server lets in; "" for everybody, and with any other server
+	Password string // of User
 	URL      string // comma-separated, "" if embedded; not for logs: it may hold secrets
 	Shown    string // the same without secrets
 	Creds    string // file
@@ -51,8 +54,12 @@ func (c NATS) FromOutside() NATS {
 	if !c.Embedded {
 		return c
 	}
-	url := "nats://" + c.ListenAddr()
-	return NATS{URL: url, Shown: url, Streams: c.Streams}
+	address := c.ListenAddr()
+	if strings.HasPrefix(address, ":") { // it listens on every address
+		address = "127.0.0.1" + address
+	}
+	url := "nats://" + address
+	return NATS{URL: url, Shown: url, User: c.User, Password: c.Password, Streams: c.Streams}
 }
 
 func parseNATS(env *environment, f *faults) NATS {
@@ -68,12 +75,9 @@ func parseNATS(env *environment, f *faults) NATS {
 			Stream: parseStream(env.Stream, f),
 		}},
 	}
-	if scheme, address, _ := strings.Cut(env.NATS.URL, "://"); scheme == embedded {
-		c.Embedded, c.Listen, c.URL, c.Shown = true, address, "", env.NATS.URL
-		if env.NATS.URL != embedded && (!IsHostPort(address) || strings.Contains(address, "@")) {
-			c.Shown = ""
-			f.addURL("NATS_URL", env.NATS.URL, "embedded, or embedded://host:port, such as embedded://127.0.0.1:4222", nil)
-		}
+	if scheme, _, _ := strings.Cut(env.NATS.URL, "://"); scheme == embedded {
+		c.Embedded, c.URL = true, ""
+		c.parseEmbedded(env.NATS.URL, f)
 		if c.DataDir == "" {
 			f.addf("DATA_DIR", "is not set: the embedded NATS server needs a directory for its streams, such as /var/lib/timerd")
 		}
@@ -82,6 +86,40 @@ func parseNATS(env *environment, f *faults) NATS {
 	c.URL, c.Shown = parseNATSURLs(env.NATS.URL, f)
 	checkNATSFiles(c, f)
 	return c
+}
+
+// parseEmbedded reads the URL of the embedded server: embedded, or embedded://[user:password@]host:port. Whoever reaches
+// the server may read every event and set timers, so credentials are needed unless only this machine does.
+func (c *NATS) parseEmbedded(value string, f *faults) {
+	if value == embedded {
+		c.Shown = value
+		return
+	}
+	const want = "embedded, or embedded://[user:password@]host:port, such as embedded://127.0.0.1:4222"
+	shown, ok := showURL(value)
+	u, err := url.Parse(value)
+	if !ok || err != nil || !IsHostPort(u.Host) || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		f.addURL("NATS_URL", value, want, nil)
+		return
+	}
+	c.Listen, c.Shown = u.Host, shown
+	if u.User != nil {
+		c.User = u.User.Username()
+		c.Password, _ = u.User.Password()
+		if c.User == "" || c.Password == "" {
+			f.addURL("NATS_URL", value, want, errors.New("the user or the password is missing"))
+		}
+		return
+	}
+	if !isLoopback(u.Hostname()) {
+		f.addURL("NATS_URL", value, fmt.Sprintf("embedded://user:password@%s, or a loopback address such as embedded://127.0.0.1:%s", u.Host, u.Port()),
+			errors.New("other machines could read every event and set timers without a password"))
+	}
+}
+
+// isLoopback tells whether only this machine reaches a host. A name may stand for any address.
+func isLoopback(host string) bool {
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // parseNATSURLs returns the URLs, each with a scheme, and what of them may be shown.

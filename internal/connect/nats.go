@@ -58,6 +58,9 @@ func NATSOptions() []nats.Option {
 // credentials returns the options with which to log in.
 func credentials(conf config.NATS) []nats.Option {
 	var options []nats.Option
+	if conf.User != "" {
+		options = append(options, nats.UserInfo(conf.User, conf.Password))
+	}
 	if conf.Creds != "" {
 		options = append(options, nats.UserCredentials(conf.Creds))
 	}

@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -115,5 +116,56 @@ func TestEmbeddedNATSTellsWhyItFails(t *testing.T) {
 	conf.DataDir = "/dev/null/data"
 	if _, err := embedded.Start(t.Context(), conf, 1, (&testenv.Output{}).Logger()); err == nil || !strings.Contains(err.Error(), "TIMERD_DATA_DIR") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The password may look like a hash that nats-server knows: it is a password all the same.
+func TestEmbeddedNATSAsksForThePassword(t *testing.T) {
+	testenv.NoLeaks(t)
+	ctx := t.Context()
+	const password = "$2a$11$s3cr3t"
+	conf := natsAt(t, "embedded://timerd:$2a$11$s3cr3t@0.0.0.0:0")
+	var logs testenv.Output
+	ns, err := embedded.Start(ctx, conf, 1, logs.Logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := ns.Stop(); err != nil {
+			t.Error(err)
+		}
+		testenv.Lacks(t, logs.String(), "s3cr3t")
+	}()
+	port := ns.Addr().(*net.TCPAddr).Port
+	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
+
+	for name, options := range map[string][]nats.Option{
+		"nobody":           nil,
+		"another user":     {nats.UserInfo("admin", password)},
+		"another password": {nats.UserInfo("timerd", "x")},
+		"a token":          {nats.Token(password)},
+	} {
+		if nc, err := nats.Connect(url, options...); !errors.Is(err, nats.ErrAuthorization) {
+			t.Errorf("%s: %v", name, err)
+			if nc != nil {
+				nc.Close()
+			}
+		}
+	}
+	outside := conf.FromOutside()
+	outside.URL = url
+	for name, c := range map[string]struct {
+		conf    config.NATS
+		options []nats.Option
+	}{
+		"another process": {conf: outside},
+		"in process":      {conf, []nats.Option{nats.InProcessServer(ns)}},
+	} {
+		js, err := connect.Connector{Logger: logs.Logger(), Patience: 10 * time.Second}.JetStream(ctx, c.conf, c.options...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		js.Conn().Close()
 	}
 }
