@@ -8,6 +8,9 @@ const (
 	DefaultStream = "TIMERS"
 )
 
+// InstallationMetadata names the metadata of a stream that have the identity of the installation that it belongs to.
+const InstallationMetadata = "timerd-installation"
+
 // Names says what the streams and subjects of an installation are called. The zero value is the default.
 type Names struct {
 	// Prefix is the first part of every subject, DefaultPrefix if empty. It may hold dots, no wildcards.
@@ -33,3 +36,9 @@ func (n Names) Subject(k Key, kind string) string { return k.Subject(n.SubjectPr
 
 // SubjectAll returns the wildcard subject of every event of the given kind.
 func (n Names) SubjectAll(kind string) string { return SubjectAll(n.SubjectPrefix(), kind) }
+
+// InstallationSubject returns the subject on which the living timerds of an installation answer. It is outside the
+// subjects of the streams.
+func (n Names) InstallationSubject(id string) string {
+	return n.SubjectPrefix() + ".installation." + EncodeToken(id)
+}

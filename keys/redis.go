@@ -16,7 +16,14 @@ const (
 	// CanaryPrefix begins the keys by which a timerd checks that keyspace events still reach it. They have three parts,
 	// so no namespace takes them for timers.
 	CanaryPrefix = "timerd:canary:"
+	// Installation is the key of the identity of the installation that a Redis belongs to. Like the canaries' it has three
+	// parts. In a cluster it is in one slot, as any key.
+	Installation = "timerd:installation:id"
 )
+
+// InstallationProbe returns the key that a timerd sets for a moment, so that others of its installation can tell
+// whether they serve the same Redis. nonce holds no colon.
+func InstallationProbe(nonce string) string { return "timerd:installation-probe:" + nonce }
 
 // CanaryKey returns the nth of the keys whose events tell the timerd of the given instance id that its subscription to
 // the server of a partition works.

@@ -156,6 +156,9 @@ func (p *Publisher) look(ctx context.Context) {
 // examine returns what keeps the stream of the firings from taking an event, or nil. It makes the stream if there is
 // none.
 func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
+	if err := p.Permit(); err != nil {
+		return err
+	}
 	asking, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	want := p.Streams.configs()[0]

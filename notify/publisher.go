@@ -74,6 +74,9 @@ type Publisher struct {
 	// DrainTimeout bounds how long Run goes on after its context has ended: 5 s.
 	DrainTimeout time.Duration
 	Logger       *slog.Logger // slog.Default()
+	// Permit is asked whenever the stream is looked at. An error keeps events back until it returns nil. It must return
+	// quickly. By default it returns nil.
+	Permit func() error
 
 	// The On functions are for metrics; by default they do nothing. They may run concurrently, must return quickly, and
 	// must not call the Publisher.
@@ -125,6 +128,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 		AckWait:      defaultAckWait,
 		DrainTimeout: defaultDrainTimeout,
 		Logger:       slog.Default(),
+		Permit:       func() error { return nil },
 		OnFired:      func(*schedule.Firing, time.Duration, bool) {},
 		OnFailed:     func(Failure) {},
 		OnSettled:    func(int) {},

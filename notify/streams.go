@@ -34,6 +34,9 @@ type Streams struct {
 	// Replicas is how many servers of a NATS cluster keep each stream that is made, 1 if zero. A stream that is there
 	// already keeps its own number.
 	Replicas int
+	// Installation is the identity that the streams which are made get, and that the others must not contradict; see
+	// Owners. Empty, it is not looked at.
+	Installation string
 	// MinDuplicates is the shortest duplicate window with which a stream of firings or dead letters is accepted, 30 s
 	// if zero. It must be longer than the lease of a claim: until then a crashed timerd's firings are published again.
 	MinDuplicates time.Duration
@@ -46,6 +49,9 @@ func (s Streams) configs() []jetstream.StreamConfig {
 		Replicas:    max(s.Replicas, 1),
 		Duplicates:  duplicateWindow,
 		AllowDirect: true,
+	}
+	if s.Installation != "" {
+		common.Metadata = map[string]string{keys.InstallationMetadata: s.Installation}
 	}
 	fired, retry, dead := common, common, common
 	fired.Name, fired.Subjects = s.FiredStream(), []string{s.SubjectAll(keys.Fired)}
@@ -66,6 +72,8 @@ type StreamFault struct {
 	Fix     string // what to do, mostly a command
 	// Warning says that timerd works with it, but keeps less than it could.
 	Warning bool
+	// Owner is the installation that the stream belongs to, if the problem is that this is another one.
+	Owner string
 }
 
 func (f *StreamFault) Error() string {
@@ -77,12 +85,18 @@ func (f *StreamFault) Error() string {
 }
 
 // EnsureStreams makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
-// and never changes it. Several timerds may call it at the same time. The error joins everything that stands in the
-// way: a StreamFault says how to fix it, any other error is worth another try.
+// and never changes it. Several timerds may call it at the same time. Of several installations that make the same
+// streams at the same time, the one that makes the first stream makes them all: the others make none after the first
+// that is another's. The error joins everything that stands in the way: a StreamFault says how to fix it, any other error
+// is worth another try.
 func EnsureStreams(ctx context.Context, js jetstream.JetStream, s Streams) error {
 	faults := s.serverFaults(js)
 	for _, want := range s.configs() {
-		faults = append(faults, s.ensure(ctx, js, want)...)
+		found := s.ensure(ctx, js, want)
+		faults = append(faults, found...)
+		if slices.ContainsFunc(found, isAnothers) {
+			break
+		}
 	}
 	return errors.Join(slices.DeleteFunc(faults, isWarning)...)
 }
@@ -203,6 +217,9 @@ func (s Streams) faults(want, is jetstream.StreamConfig) []error {
 		rest := slices.DeleteFunc(slices.Clone(is.Subjects), func(subject string) bool { return covers(want.Subjects[0], subject) })
 		add(false, edit+"--subjects '"+strings.Join(append(rest, want.Subjects[0]), ",")+"'",
 			"it takes %s, not %s", strings.Join(is.Subjects, ", "), want.Subjects[0])
+	}
+	if fault := s.Foreign(Owner{is.Name, is.Metadata[keys.InstallationMetadata]}); fault != nil {
+		faults = append(faults, fault)
 	}
 	if is.Sealed {
 		add(false, another, "it is sealed, so nothing can be published to it")

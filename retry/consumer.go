@@ -86,6 +86,10 @@ type Consumer struct {
 	DrainTimeout time.Duration
 	Logger       *slog.Logger // slog.Default()
 
+	// Permit is asked before requests are fetched, and before one is carried out. While it returns an error, requests
+	// wait in the stream. It must return quickly. By default it returns nil.
+	Permit func() error
+
 	// Wake is called for each timer that was set again, so that somebody claims it as soon as it is due. By default it
 	// does nothing, and the next sweep finds the timer.
 	Wake func(key keys.Key, due schedule.Millis)
@@ -133,6 +137,7 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(con
 		AckWait:      defaultAckWait,
 		DrainTimeout: defaultDrainTimeout,
 		Logger:       slog.Default(),
+		Permit:       func() error { return nil },
 		Wake:         func(keys.Key, schedule.Millis) {},
 		OnRetried:    func() {},
 		OnIgnored:    func() {},
@@ -180,7 +185,9 @@ func (c *Consumer) feed(ctx, work context.Context, handlers *sync.WaitGroup) {
 	failures := 0
 	for ctx.Err() == nil {
 		began, fetched := time.Now(), 0
-		if consumer == nil || began.Sub(boundAt) > bindEvery {
+		if err = c.Permit(); err != nil {
+			consumer = nil
+		} else if consumer == nil || began.Sub(boundAt) > bindEvery {
 			if consumer, err = c.bind(ctx); err == nil {
 				c.enter(bound)
 				boundAt = began

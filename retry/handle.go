@@ -40,6 +40,10 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 		Seq:     meta.Sequence.Stream,
 		Time:    meta.Timestamp,
 	})
+	if c.Permit() != nil {
+		c.settling.addBack(msg, longestPause)
+		return
+	}
 	stop := c.keep(msg)
 	result := c.carryOut(work, d)
 	stop()
