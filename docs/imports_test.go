@@ -32,7 +32,7 @@ func layers() [][]string {
 		{"schedule", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/servers"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"internal/config"},
+		{"internal/config", "internal/installation"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"internal/doctor", "internal/service"},
 		// Programs.
@@ -51,6 +51,7 @@ func talkToRedis() map[string]string {
 		"internal/doctor":            "its checks",
 		"internal/config":            "reads go-redis's URLs",
 		"internal/connect":           "wiring",
+		"internal/installation":      "the identity, which is no part of the index",
 		"internal/service":           "wiring",
 		"cmd/timerd":                 "wiring",
 		"internal/redisserver":       "waits until a server answers, builds clusters",

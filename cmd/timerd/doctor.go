@@ -16,7 +16,7 @@ import (
 const doctorTimeout = 30 * time.Second
 
 func newDoctor() *cobra.Command {
-	var asJSON bool
+	var asJSON, adopt bool
 	var key string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -29,17 +29,27 @@ func newDoctor() *cobra.Command {
 
 The exit code is 0 only without fail. Nothing is changed. Run it with the environment of timerd itself.
 
-With --key, nothing is checked: it prints when that timer would fire again under TIMERD_RETRY.`,
+With --key, nothing is checked: it prints when that timer would fire again under TIMERD_RETRY.
+
+With --adopt-streams, nothing is checked either: the streams become those of this Redis, for when they are another
+installation's that is gone, as after Redis was replaced. It refuses while a timerd of that installation runs. The retry
+requests that wait in the streams are then carried out here.`,
 		Example: `  timerd doctor
   timerd doctor --json
   TIMERD_RETRY='app1:trans=wechatpay' timerd doctor --key app1:trans:notice:1`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if adopt && (asJSON || cmd.Flags().Changed("key")) {
+				return usagef(cmd, "--adopt-streams goes with no other flag")
+			}
 			if cmd.Flags().Changed("key") {
 				return explainKey(cmd, key, asJSON)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), doctorTimeout)
 			defer cancel()
+			if adopt {
+				return doctor.AdoptStreams(ctx, cmd.OutOrStdout())
+			}
 			findings, valid := doctor.CheckAll(ctx)
 			if asJSON {
 				for _, f := range findings {
@@ -61,6 +71,7 @@ With --key, nothing is checked: it prints when that timer would fire again under
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each finding, or for each attempt")
+	cmd.Flags().BoolVar(&adopt, "adopt-streams", false, "make the streams of an installation that is gone those of this one")
 	cmd.Flags().StringVar(&key, "key", "", "print the retry schedule of a timer: app:module:type:id")
 	return cmd
 }

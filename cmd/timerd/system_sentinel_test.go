@@ -6,6 +6,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // The master dies with timers pending; its replica is promoted and has them.
@@ -34,5 +35,10 @@ func TestSentinelFailover(t *testing.T) {
 	s.expect(c, "a:b:c:explicit=1", "a:b:c:plain=2", "a:b:c:after=3", "a:b:c:audited=4")
 	p.awaitReady(true)
 	s.settled()
+
+	// As if the failover had lost the identity: a timerd that starts meanwhile finds that the other one serves this Redis.
+	s.do("DEL", keys.Installation)
+	s.start().stop()
+	p.awaitReady(true)
 	p.stop()
 }

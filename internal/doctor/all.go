@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
@@ -22,14 +23,25 @@ const (
 
 // CheckAll reads the configuration and makes every check that its valid sections allow. valid tells
 // whether all of them are. ctx bounds all checks together.
-func CheckAll(ctx context.Context) (findings []Finding, valid bool) {
+func CheckAll(ctx context.Context) (_ []Finding, valid bool) {
 	findings, broken, c := checkConfig()
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
+	var rdb redis.UniversalClient
 	if broken&config.SectionRedis == 0 {
-		findings = append(findings, checkEachRedis(ctx, conn, c)...)
+		if rdb = findings.openRedis(ctx, conn, c); rdb != nil {
+			defer func() { _ = rdb.Close() }() // nothing is pending on it
+			findings = append(findings, checkEachRedis(ctx, rdb, c)...)
+		}
 	}
 	if broken&config.SectionNATS == 0 {
-		findings = append(findings, checkTheNATS(ctx, conn, c)...)
+		if js := findings.openNATS(ctx, conn, c); js != nil {
+			defer js.Conn().Close()
+			d := NewNATS(js, c.Streams(), c.Service.MaxPayload)
+			findings = append(findings, d.Check(ctx)...)
+			if rdb != nil {
+				findings = append(findings, d.CheckInstallation(ctx, rdb)...)
+			}
+		}
 	}
 	return findings, broken == 0
 }
@@ -71,8 +83,8 @@ func checkConfig() (r report, broken config.Section, all config.Config) {
 	return r, broken, all
 }
 
-// checkEachRedis connects to Redis and checks each of its servers.
-func checkEachRedis(ctx context.Context, conn connect.Connector, c config.Config) (r report) {
+// openRedis connects to Redis. It returns nil if it cannot.
+func (r *report) openRedis(ctx context.Context, conn connect.Connector, c config.Config) redis.UniversalClient {
 	rdb, err := conn.Redis(ctx, c.Redis)
 	if err != nil {
 		fix := "start Redis, or correct TIMERD_REDIS_URL"
@@ -80,10 +92,14 @@ func checkEachRedis(ctx context.Context, conn connect.Connector, c config.Config
 			fix = "correct the user, the password or the database in TIMERD_REDIS_URL"
 		}
 		r.fail(checkRedis, fix, "%v", err)
-		return r
+		return nil
 	}
-	defer func() { _ = rdb.Close() }() // nothing is pending on it
 	r.ok(checkRedis, "%s", c.Redis.Shown)
+	return rdb
+}
+
+// checkEachRedis checks each of the servers of Redis.
+func checkEachRedis(ctx context.Context, rdb redis.UniversalClient, c config.Config) (r report) {
 	nodes, err := schedule.New(rdb, c.Service.MaxPayload).Nodes(ctx)
 	if len(nodes) == 0 {
 		r.fail(checkRedis, "let CLUSTER NODES show what is wrong with the cluster", "%v", err)
@@ -103,27 +119,27 @@ func checkEachRedis(ctx context.Context, conn connect.Connector, c config.Config
 	return r
 }
 
-// checkTheNATS connects to NATS and checks it.
-func checkTheNATS(ctx context.Context, conn connect.Connector, c config.Config) (r report) {
+// openNATS connects to NATS. It returns nil if it cannot.
+func (r *report) openNATS(ctx context.Context, conn connect.Connector, c config.Config) jetstream.JetStream {
 	target := c.NATS.FromOutside()
 	nc, err := conn.NATS(ctx, target)
 	switch {
 	case err != nil && c.NATS.Embedded:
 		r.warn(checkNATS, "start timerd, then run this again", "embedded; it cannot be checked, because no timerd runs it now at %s", target.Shown)
-		return r
+		return nil
 	case err != nil && connect.NATSRefused(err):
 		r.fail(checkNATS, "correct the credentials in TIMERD_NATS_URL or TIMERD_NATS_CREDS, _CERT and _KEY", "%v", err)
-		return r
+		return nil
 	case err != nil:
 		r.fail(checkNATS, "start nats-server, or correct TIMERD_NATS_URL", "%v", err)
-		return r
+		return nil
 	}
-	defer nc.Close()
 	js, err := jetstream.New(nc)
 	if err != nil {
+		nc.Close()
 		r.fail(checkNATS, "correct TIMERD_NATS_URL", "%v", err)
-		return r
+		return nil
 	}
 	r.ok(checkNATS, "%s", target.Shown)
-	return append(r, NewNATS(js, c.Streams(), c.Service.MaxPayload).Check(ctx)...)
+	return js
 }

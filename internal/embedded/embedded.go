@@ -31,6 +31,9 @@ const (
 	maxPayloadBound = 64 << 20
 )
 
+// ErrInUse says that another process runs the server of a data directory.
+var ErrInUse = errors.New("another timerd uses it; give each one a directory of its own")
+
 // Server is a running server. A connection reaches it by nats.InProcessServer, whether it listens or not, with the
 // credentials of the configuration if there are any.
 type Server struct {
@@ -133,7 +136,7 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = errors.New("another timerd uses it; give each one a directory of its own")
+		err = ErrInUse
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("TIMERD_DATA_DIR=%s: %w", dir, err), f.Close())

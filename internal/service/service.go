@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/installation"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/retry"
@@ -74,17 +75,21 @@ func (s Service) RunOn(ctx context.Context, l net.Listener) error {
 // server, and the connections last.
 func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
-	ensureStreams := func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, c.Streams()) }
-	if err := ensureStreams(ctx); err != nil {
+	instance := instanceID()
+	member, err := installation.Join(ctx, conns.rdb, conns.js, c.Streams(), instance, log)
+	if err != nil {
 		return nil, err
 	}
+	streams := c.Streams()
+	streams.Installation = member.ID()
 	sched := schedule.New(conns.rdb, c.Service.MaxPayload)
 	if err := sched.Load(ctx); err != nil {
 		return nil, err
 	}
 
 	publisher := notify.NewPublisher(conns.js.Conn(), conns.js, sched)
-	publisher.Streams = c.Streams()
+	publisher.Streams = streams
+	publisher.Permit = member.Permit
 	publisher.MaxAttempts = func(k keys.Key) int { return c.Service.Retry.For(k).MaxAttempts() }
 	publisher.Logger = log
 
@@ -92,14 +97,14 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	m := newMetrics(registry, publisher.InFlight)
 	m.observePublisher(publisher)
 
-	instance := instanceID()
 	all := &nodes{
 		config: c.Service, log: log, metrics: m, publisher: publisher, schedule: sched,
 		db: c.Redis.DB(), instance: instance, served: map[*schedule.Node]*servedNode{},
 	}
 
-	retries := retry.NewConsumer(conns.js, sched, ensureStreams)
-	retries.Names = c.Streams().Names
+	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, streams) })
+	retries.Names = streams.Names
+	retries.Permit = member.Permit
 	retries.Policies = c.Service.Retry
 	retries.MaxPayload = c.Service.MaxPayload
 	retries.Logger = log
@@ -109,6 +114,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	ready := &readiness{log: log, aside: all.setAside}
 	ready.add("redis", all.check)
 	ready.add("claims", all.claims)
+	ready.add("installation", func(context.Context) error { return member.Healthy() })
 	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })
 	ready.add("retry consumer", func(context.Context) error { return retries.Healthy() })
 	if c.Service.KeyspaceEvents {
@@ -116,7 +122,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 		ready.add("keyspace events", all.hears)
 	}
 
-	log.Info("timerd is running", "version", s.Version, "instance", instance, "redis", c.Redis.Shown, "nats", c.NATS.Shown,
+	log.Info("timerd is running", "version", s.Version, "instance", instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
 		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
 	return []step{
 		{{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)}},
@@ -124,6 +130,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 		{
 			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), log) }},
 			{"readiness checks", withoutError(ready.run)},
+			{"installation", member.Run},
 		},
 		{{"connections", conns.run}},
 	}, nil

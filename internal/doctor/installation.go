@@ -1,0 +1,154 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/embedded"
+	"github.com/timerd-io/timerd/internal/installation"
+	"github.com/timerd-io/timerd/keys"
+)
+
+const checkInstallation = "installation"
+
+// ownServerPatience is how long an embedded server that was just started may take to answer.
+const ownServerPatience = 10 * time.Second
+
+// CheckInstallation tells whether Redis and the streams belong to the same installation, and who else is of it.
+func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
+	defer cancel()
+	var r report
+	state, err := installation.Inspect(ctx, rdb, d.js, d.want)
+	if err != nil {
+		r.fail(checkInstallation, "let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
+		return r
+	}
+	id, unmarked := state.Redis, []string(nil)
+	for _, o := range state.Owners {
+		switch {
+		case o.Installation == "":
+			unmarked = append(unmarked, o.Stream)
+		case id == "":
+			id = o.Installation
+			d.withoutIdentity(&r, id, state.Living[id])
+		}
+	}
+	own := d.want
+	own.Installation = id
+	for _, o := range state.Owners {
+		if fault := own.Foreign(o); fault != nil {
+			r.fail(checkInstallation, fault.Fix, "%s: %s%s", o.Stream, fault.Problem, running(state.Living[o.Installation]))
+		}
+	}
+	for _, a := range state.Living[id] {
+		if a.Elsewhere() && state.Redis != "" {
+			r.fail(checkInstallation, fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis", keys.Installation),
+				"%.100q is of the same installation %.100q and serves another Redis, as if that were a copy of this one", a.Instance, id)
+		}
+	}
+	if state.Redis != "" && len(unmarked) > 0 {
+		r.warn(checkInstallation, "let the NATS user call $JS.API.STREAM.UPDATE.*; timerd then marks them",
+			"%s: not marked as the installation's, so another one may take them for its own", strings.Join(unmarked, ", "))
+	}
+	switch {
+	case len(r) > 0:
+	case id == "":
+		r.ok(checkInstallation, "none yet: timerd makes one at its start")
+	default:
+		r.ok(checkInstallation, "%s, in Redis and the streams%s", id, running(state.Living[id]))
+	}
+	return r
+}
+
+// withoutIdentity reports that only the streams have an identity.
+func (d *NATS) withoutIdentity(r *report, id string, living []installation.Answer) {
+	for _, a := range living {
+		if a.Elsewhere() {
+			r.fail(checkInstallation, "give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if this Redis replaces that one, stop that timerd",
+				"the streams belong to installation %.100q, of which %.100q is running on another Redis", id, a.Instance)
+			return
+		}
+	}
+	r.warn(checkInstallation, "none, if Redis is new or was flushed: timerd gives it that of the streams at its start",
+		"this Redis has no identity, and the streams are those of installation %.100q", id)
+}
+
+// running says which timerds of an installation answered.
+func running(living []installation.Answer) string {
+	if len(living) == 0 {
+		return ""
+	}
+	var names []string
+	for _, a := range living {
+		names = append(names, fmt.Sprintf("%.100q", a.Instance))
+	}
+	return "; of it these are running: " + strings.Join(names, ", ")
+}
+
+// AdoptStreams makes the streams of the configured names those of the configured Redis, and says on w what it changed.
+// It refuses while a timerd answers whose streams they are. The error is a [*config.Error] if the configuration has a
+// fault.
+func AdoptStreams(ctx context.Context, w io.Writer) (err error) {
+	c, err := config.Read(config.SectionRedis | config.SectionNATS)
+	if err != nil {
+		return err
+	}
+	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
+	rdb, err := conn.Redis(ctx, c.Redis)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	js, stop, err := openStreams(ctx, conn, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	id, were, err := installation.Adopt(ctx, rdb, js, c.Streams())
+	for _, o := range were {
+		was := "nobody"
+		if o.Installation != "" {
+			was = fmt.Sprintf("installation %.100q", o.Installation)
+		}
+		fmt.Fprintf(w, "stream %s belonged to %s and belongs to installation %.100q now\n", o.Stream, was, id)
+	}
+	if err == nil && len(were) == 0 {
+		fmt.Fprintf(w, "nothing to do: no stream belongs to another installation than %.100q\n", id)
+	}
+	return err
+}
+
+// openStreams connects to NATS. An embedded server that no timerd runs is run for as long as that takes.
+func openStreams(ctx context.Context, conn connect.Connector, c config.Config) (js jetstream.JetStream, stop func() error, err error) {
+	target, options := c.NATS.FromOutside(), []nats.Option(nil)
+	end := func() error { return nil }
+	if c.NATS.Embedded {
+		server, err := embedded.Start(ctx, c.NATS, 0, conn.Logger)
+		switch {
+		case err == nil:
+			target, options, end = c.NATS, []nats.Option{nats.InProcessServer(server)}, server.Stop
+			conn.Patience = ownServerPatience
+		case !errors.Is(err, embedded.ErrInUse):
+			return nil, nil, err
+		}
+	}
+	if js, err = conn.JetStream(ctx, target, options...); err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	return js, func() error {
+		js.Conn().Close()
+		return end()
+	}, nil
+}

@@ -1,0 +1,99 @@
+package installation
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/notify"
+)
+
+// inspectTime is how long the timerds of an installation may take to answer to Inspect.
+const inspectTime = time.Second
+
+// State is which installations Redis and the streams belong to.
+type State struct {
+	Redis  string         // "" if Redis has no identity
+	Owners []notify.Owner // of the streams that there are
+	// Living are the timerds that answered, by the installation that they are of.
+	Living map[string][]Answer
+}
+
+// Inspect tells which installations Redis and the streams belong to. It changes nothing, but for a probe in Redis.
+func Inspect(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams) (State, error) {
+	return inspect(ctx, site{rdb, js, streams.Names}, streams, inspectTime)
+}
+
+func inspect(ctx context.Context, s site, streams notify.Streams, patience time.Duration) (State, error) {
+	id, err := s.read(ctx)
+	if err != nil {
+		return State{}, err
+	}
+	owners, err := notify.Owners(ctx, s.js, streams)
+	if err != nil {
+		return State{}, err
+	}
+	state := State{Redis: id, Owners: owners, Living: map[string][]Answer{}}
+	all := map[string]bool{id: true}
+	for _, o := range owners {
+		all[o.Installation] = true
+	}
+	delete(all, "")
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for one := range all {
+		wg.Go(func() {
+			found, failed := s.ask(ctx, one, "", patience, func(Answer) bool { return false })
+			mu.Lock()
+			defer mu.Unlock()
+			if failed != nil {
+				err = failed
+			}
+			state.Living[one] = found
+		})
+	}
+	wg.Wait()
+	return state, err
+}
+
+// Adopt makes the streams those of the installation that the Redis of rdb belongs to, and returns its identity and
+// whose the streams were that it changed. If Redis has no identity it gets that of the streams, or a new one. It
+// changes nothing and returns an error while a timerd of another installation answers that a stream belongs to.
+func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams) (id string, were []notify.Owner, err error) {
+	s := site{rdb, js, streams.Names}
+	state, err := inspect(ctx, s, streams, askTime)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, o := range state.Owners {
+		for _, a := range state.Living[o.Installation] {
+			if o.Installation != state.Redis && (state.Redis != "" || a.Redis != sameRedis) {
+				return "", nil, fmt.Errorf("stream %s belongs to installation %.100q, of which %.100q is running: stop that timerd first, or leave it its streams",
+					o.Stream, o.Installation, a.Instance)
+			}
+		}
+	}
+	id = state.Redis
+	if id == "" {
+		if id = firstOwner(state.Owners); id == "" {
+			id = newID()
+		}
+		if id, err = s.put(ctx, id); err != nil {
+			return "", nil, err
+		}
+	}
+	for _, o := range state.Owners {
+		if o.Installation == id {
+			continue
+		}
+		if err := notify.SetOwner(ctx, js, notify.Owner{Stream: o.Stream, Installation: id}); err != nil {
+			return id, were, err
+		}
+		were = append(were, o)
+	}
+	return id, were, nil
+}

@@ -1,0 +1,303 @@
+// Package installation keeps two installations of timerd off the same streams. An installation is one Redis with the
+// timerds that serve it. Its identity is a key in Redis, and the metadata of its streams. Two that shared streams would
+// drop each other's firings as duplicates and take each other's retry requests.
+//
+//	Redis | streams | at the start
+//	------|---------|-------------
+//	none  | none    | an identity is made
+//	A     | none    | the streams are marked
+//	none  | A       | Redis gets it; or one of its own, if a timerd of A answers over NATS that serves another Redis
+//	A     | A       | goes on
+//	A     | B       | refused
+//
+// While timerd runs, both sides are looked at again and again, and the one that has lost the identity gets it back.
+package installation
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+)
+
+const (
+	// redisPatience is how long a Redis that does not tell the identity is asked at the start. In a cluster the key's
+	// slot may be without a master while all others work.
+	redisPatience = 5 * time.Second
+	// askTime is how long the timerds of the identity that only the streams have may take to answer.
+	askTime = 2 * time.Second
+	// settleTime is how long after a mark it is read again. Two installations that find the same streams without one
+	// both write theirs within an instant, and the later one stands.
+	settleTime = 500 * time.Millisecond
+	// callTimeout bounds a call to Redis or NATS.
+	callTimeout = 2 * time.Second
+)
+
+// Member is a timerd as part of its installation. Its methods may be called concurrently.
+type Member struct {
+	id       string
+	instance string
+	site     site
+	streams  notify.Streams
+	log      *slog.Logger
+	answers  *nats.Subscription
+
+	markAfter time.Time // until then streams are not marked, because it failed; for Run's goroutine
+
+	mu    sync.Mutex
+	state state
+}
+
+// site is where an identity is kept.
+type site struct {
+	rdb   redis.UniversalClient
+	js    jetstream.JetStream
+	names keys.Names
+}
+
+// Join finds out which installation the timerd with the given instance id is of, and brings Redis and the streams to
+// agree on it. It makes streams that are missing. It returns an error that says what to do if the streams are another
+// installation's, or do not fit. Until its Run returns, the member answers others that ask for the installation over NATS.
+func Join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams, instance string, log *slog.Logger) (*Member, error) {
+	m := &Member{instance: instance, site: site{rdb, js, streams.Names}, streams: streams, log: log}
+	if err := m.settle(ctx); err != nil {
+		return nil, errors.Join(err, m.leave())
+	}
+	m.update(func(s *state) { s.joined = s.unread == nil })
+	m.streams.Installation = m.id
+	if err := m.claimStreams(ctx); err != nil {
+		return nil, errors.Join(err, m.leave())
+	}
+	return m, nil
+}
+
+// ID returns the identity of the installation.
+func (m *Member) ID() string { return m.id }
+
+// settle finds the identity, or makes one, and has the member answer for it.
+func (m *Member) settle(ctx context.Context) error {
+	owners, err := notify.Owners(ctx, m.site.js, m.streams)
+	if err != nil {
+		return err
+	}
+	owner := firstOwner(owners)
+	id, err := m.site.persistentlyRead(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && owner != "" && !redis.IsPermissionError(err):
+		// The streams say whose they are. Whether this Redis is of the same installation is found out while it runs.
+		m.log.Warn("cannot tell yet which installation this Redis belongs to; going on as the streams'", "installation", owner, "err", err)
+		m.update(func(s *state) { s.unread = err })
+		return m.enter(ctx, owner)
+	case err != nil:
+		return err
+	case id != "":
+		return m.enter(ctx, id)
+	case owner == "":
+		if id, err = m.site.put(ctx, newID()); err == nil {
+			err = m.enter(ctx, id)
+		}
+		return err
+	}
+	m.streams.Installation = owner
+	if err := m.foreign(owners); err != nil { // they are of several
+		return err
+	}
+	return m.settleAs(ctx, owner)
+}
+
+// settleAs gives Redis, which has no identity, that of the streams; or a new one, if that is another Redis's.
+func (m *Member) settleAs(ctx context.Context, owner string) error {
+	// Those that start at the same time on another Redis ask too, and must be answered.
+	if err := m.enter(ctx, owner); err != nil {
+		return err
+	}
+	elsewhere, err := m.isElsewhere(ctx, owner)
+	if err != nil {
+		return err
+	}
+	id := owner
+	if elsewhere { // for good, so that nothing changes when that timerd is down for a while
+		id = newID()
+	}
+	if id, err = m.site.put(ctx, id); err != nil {
+		return err
+	}
+	if id == owner {
+		m.log.Info("this Redis has no identity and gets that of the streams: it is new, or was flushed", "installation", owner)
+		return nil
+	}
+	return errors.Join(m.leave(), m.enter(ctx, id))
+}
+
+// isElsewhere tells whether an installation is that of another Redis: whether one of its timerds answers that serves
+// another one, and none that serves this. It returns an error if that cannot be told.
+func (m *Member) isElsewhere(ctx context.Context, id string) (bool, error) {
+	found, err := m.site.ask(ctx, id, m.instance, askTime, Answer.isHere)
+	switch {
+	case err != nil:
+		return false, err
+	case slices.ContainsFunc(found, Answer.isHere):
+		return false, nil
+	case slices.ContainsFunc(found, Answer.Elsewhere):
+		return true, nil
+	}
+	for _, a := range found {
+		if a.Redis == unknownRedis {
+			return false, fmt.Errorf("this Redis belongs to no installation yet, and the streams to installation %.100q, of which %.100q is running, "+
+				"which does not reach its own Redis and so cannot tell whether it is this one; try again when it does, or stop it", id, a.Instance)
+		}
+	}
+	return false, nil // nobody answers, but for those of this Redis that start too
+}
+
+// enter makes the member one of an installation, for which it answers from now on.
+func (m *Member) enter(ctx context.Context, id string) (err error) {
+	m.id = id
+	m.answers, err = m.answer(context.WithoutCancel(ctx), id)
+	return err
+}
+
+// leave ends the answers.
+func (m *Member) leave() error {
+	if m.answers == nil {
+		return nil
+	}
+	err := m.answers.Unsubscribe()
+	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
+		return nil
+	}
+	return err
+}
+
+// claimStreams makes the streams, and marks those that nobody has marked. Whoever marks the first one may go on to the
+// others, so that of several installations one gets them all.
+func (m *Member) claimStreams(ctx context.Context) error {
+	if err := notify.EnsureStreams(ctx, m.site.js, m.streams); err != nil {
+		return err
+	}
+	owners, err := notify.Owners(ctx, m.site.js, m.streams)
+	if err != nil {
+		return err
+	}
+	if m.mark(ctx, owners, 1) && !backoff.Sleep(ctx, settleTime) {
+		return context.Cause(ctx)
+	}
+	if owners, err = notify.Owners(ctx, m.site.js, m.streams); err != nil {
+		return err
+	}
+	if err := m.foreign(owners); err != nil {
+		return err
+	}
+	m.mark(ctx, owners, len(owners))
+	return nil
+}
+
+// foreign returns a fault for each stream that belongs to another installation.
+func (m *Member) foreign(owners []notify.Owner) error {
+	var faults []error
+	for _, o := range owners {
+		if fault := m.streams.Foreign(o); fault != nil {
+			faults = append(faults, fault)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// mark marks streams that belong to nobody, at most a number of them, and tells whether it marked any. That it cannot is
+// no reason to stop: the streams that timerd makes are marked from the beginning.
+func (m *Member) mark(ctx context.Context, owners []notify.Owner, most int) (marked bool) {
+	for _, o := range owners {
+		if o.Installation != "" || most == 0 || time.Now().Before(m.markAfter) {
+			continue
+		}
+		o.Installation = m.id
+		within, cancel := context.WithTimeout(ctx, callTimeout)
+		err := notify.SetOwner(within, m.site.js, o)
+		cancel()
+		if err != nil {
+			m.log.Warn("cannot mark a stream as this installation's, so another one may take it for its own", "err", err)
+			m.markAfter = time.Now().Add(markPause)
+			return marked
+		}
+		m.log.Info("the stream is this installation's from now on", "source", o.Stream, "installation", m.id)
+		marked, most = true, most-1
+	}
+	return marked
+}
+
+// firstOwner returns the first identity that a stream has, "" if none has one.
+func firstOwner(owners []notify.Owner) string {
+	for _, o := range owners {
+		if o.Installation != "" {
+			return o.Installation
+		}
+	}
+	return ""
+}
+
+// newID returns an identity that no other installation has.
+func newID() string { return strings.ToLower(rand.Text()) }
+
+// read returns the identity in Redis, "" if there is none, or not yet on the server that the client reads from.
+func (s site) read(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	id, err := s.rdb.Get(ctx, keys.Installation).Result()
+	if errors.Is(err, redis.Nil) {
+		return "", nil
+	}
+	return id, about(err)
+}
+
+// persistentlyRead is read, tried for a while.
+func (s site) persistentlyRead(ctx context.Context) (string, error) {
+	deadline := time.Now().Add(redisPatience)
+	policy := backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}
+	for failures := 1; ; failures++ {
+		id, err := s.read(ctx)
+		switch {
+		case err == nil, redis.IsPermissionError(err), time.Now().After(deadline):
+			return id, err
+		case !backoff.Sleep(ctx, policy.Delay(failures)):
+			return "", context.Cause(ctx)
+		}
+	}
+}
+
+// put gives Redis an identity if it has none, and returns the one that it has then. It asks the master, whatever the
+// client does with reads.
+func (s site) put(ctx context.Context, id string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	was, err := s.rdb.SetArgs(ctx, keys.Installation, id, redis.SetArgs{Mode: "NX", Get: true}).Result()
+	if errors.Is(err, redis.Nil) {
+		return id, nil
+	}
+	return was, about(err)
+}
+
+// about says what an error of Redis is about, and what to do about a missing right.
+func about(err error) error {
+	switch {
+	case redis.IsPermissionError(err):
+		return fmt.Errorf("the identity of the installation, key %s: %w; to fix it: let the Redis user read and write timerd:*, as in deploy/users.acl", keys.Installation, err)
+	case err != nil:
+		return fmt.Errorf("the identity of the installation, key %s: %w", keys.Installation, err)
+	}
+	return nil
+}
