@@ -276,6 +276,46 @@ func TestNATS(t *testing.T) {
 	wants(t, findings, "streams", doctor.Warn, "TIMERS: it is kept in memory")
 }
 
+func TestInstallation(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
+	check := func() []doctor.Finding {
+		t.Helper()
+		return doctor.NewNATS(js, notify.Streams{}, maxPayload).CheckInstallation(t.Context(), rdb)
+	}
+	belongs := func(id string) {
+		t.Helper()
+		if err := rdb.Set(t.Context(), keys.Installation, id, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants(t, check(), "installation", doctor.OK, "none yet")
+
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	belongs("A")
+	wants(t, check(), "installation", doctor.Warn, "TIMERS, TIMERS_RETRY, TIMERS_DEAD: not marked", "$JS.API.STREAM.UPDATE.*")
+
+	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
+		if err := notify.SetOwner(t.Context(), js, notify.Owner{Stream: stream, Installation: "A"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants(t, check(), "installation", doctor.OK, "A, in Redis and the streams")
+
+	belongs("B")
+	findings := check()
+	wants(t, findings, "installation", doctor.Fail, `TIMERS: it belongs to installation "A", and the Redis of this timerd to "B"`, "timerd doctor --adopt-streams")
+	if len(findings) != 3 {
+		t.Errorf("findings %+v, want one for each stream", findings)
+	}
+	if err := rdb.Del(t.Context(), keys.Installation).Err(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, check(), "installation", doctor.Warn, `this Redis has no identity, and the streams are those of installation "A"`)
+}
+
 func TestNATSWithoutJetStream(t *testing.T) {
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
 	wants(t, checkNATS(t, off.JetStream(), maxPayload), "jetstream", doctor.Fail, "without JetStream", "jetstream block")
