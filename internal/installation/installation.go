@@ -285,8 +285,11 @@ func (s site) put(ctx context.Context, id string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	was, err := s.rdb.SetArgs(ctx, keys.Installation, id, redis.SetArgs{Mode: "NX", Get: true}).Result()
-	if errors.Is(err, redis.Nil) {
+	switch {
+	case errors.Is(err, redis.Nil):
 		return id, nil
+	case err == nil && was == "":
+		return "", fmt.Errorf("the identity of the installation, key %s, is empty; to fix it: redis-cli DEL %s", keys.Installation, keys.Installation)
 	}
 	return was, about(err)
 }

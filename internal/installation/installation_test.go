@@ -181,3 +181,25 @@ func TestJoinWithoutTheRight(t *testing.T) {
 		t.Errorf("joined: %v", err)
 	}
 }
+
+// Whatever is under the key, timerd does not go on without an identity.
+func TestJoinWithAStrangeKey(t *testing.T) {
+	s := &site{t: t, rdb: testenv.Redis(t).Client(), js: testenv.NATS(t).JetStream()}
+	for _, test := range []struct {
+		command []any
+		want    string
+	}{
+		{[]any{"SET", keys.Installation, ""}, "is empty; to fix it: redis-cli DEL timerd:installation:id"},
+		{[]any{"HSET", keys.Installation, "a", "b"}, "key timerd:installation:id: WRONGTYPE"},
+	} {
+		if err := s.rdb.Del(t.Context(), keys.Installation).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.rdb.Do(t.Context(), test.command...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.join("x"); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %v, want %q", test.command, err, test.want)
+		}
+	}
+}

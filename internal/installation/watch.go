@@ -84,14 +84,14 @@ func (m *Member) look(ctx context.Context) {
 		}
 	})
 	within, cancel := context.WithTimeout(ctx, callTimeout)
-	owners, err := notify.Owners(within, m.site.js, m.streams)
+	owners, failed := notify.Owners(within, m.site.js, m.streams)
 	cancel()
-	if err != nil {
+	if failed != nil {
 		return // the publisher's own look at the stream tells
 	}
 	foreign := m.foreign(owners)
 	m.update(func(s *state) { s.foreignStreams = foreign })
-	if m.Permit() == nil {
+	if err == nil && m.Permit() == nil {
 		m.mark(ctx, owners, 1) // the next look tells whether that stands
 	}
 }
