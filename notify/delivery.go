@@ -37,6 +37,7 @@ type delivery struct {
 	trust       *subjectTrust // of the subject
 	token       uint64        // names the delivery in reply subjects
 
+	looking   bool      // neither published nor given up until it is known whether the stream has the event
 	sent      bool      // published, its outcome unknown
 	sentAt    time.Time // when it was published last
 	next      time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
@@ -64,6 +65,9 @@ func (p *Publisher) fail(d *delivery, class Failure) {
 	d.sent = false
 	d.failure = class
 	d.next = time.Now()
+	if class == FailureDisconnected || class == FailureTimeout || class == FailureUnavailable {
+		d.firing.MayBeStored = true
+	}
 	pause := backoff.Policy{First: firstPause, Longest: longestPause}.Delay(d.tries)
 	switch class {
 	case FailureTimeout, FailureRefused:
@@ -115,6 +119,7 @@ func (p *Publisher) deny(subject string) {
 				p.health.silent = time.Now()
 			}
 			p.fail(d, FailureRefused)
+			d.firing.MayBeStored = true // the error may be about a later message
 		}
 	}
 	signal(p.kick)
@@ -263,6 +268,7 @@ func (p *Publisher) finish(d *delivery) {
 
 // release has the firing of a delivery given back. p.mu is held.
 func (p *Publisher) release(d *delivery) {
+	d.firing.MayBeStored = d.firing.MayBeStored || d.sent
 	p.remove(d)
 	p.queue.addRelease(d.firing)
 }
@@ -299,6 +305,7 @@ func (p *Publisher) inspect() (again []*delivery, idle bool) {
 			p.release(d)
 			late++
 			failure = d.failure
+		case d.looking:
 		case good && !now.Before(d.next):
 			p.markSent(d)
 			again = append(again, d)

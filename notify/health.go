@@ -36,11 +36,12 @@ type streamHealth struct {
 	changedAt  time.Time // when connected changed
 	fault      error     // why the stream takes no events; nil if it does
 	faultSince time.Time
-	faultBytes int       // payload bytes of the last event that it refused
-	probes     int       // while there is a fault, since an event was acknowledged
-	lastGood   time.Time // when JetStream last answered that all is well
-	acked      time.Time // when an event was acknowledged last
-	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
+	faultBytes int           // payload bytes of the last event that it refused
+	probes     int           // while there is a fault, since an event was acknowledged
+	window     time.Duration // the stream's duplicate window; 0 before it is known
+	lastGood   time.Time     // when JetStream last answered that all is well
+	acked      time.Time     // when an event was acknowledged last
+	silent     time.Time     // since when no event was acknowledged though some should have been; zero if none
 }
 
 // good tells whether events can be published.
@@ -169,6 +170,9 @@ func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
 	case err != nil:
 		return fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
 	}
+	p.mu.Lock()
+	p.health.window = info.Config.Duplicates
+	p.mu.Unlock()
 	for _, fault := range p.Streams.faults(want, info.Config) {
 		if !isWarning(fault) {
 			return fault

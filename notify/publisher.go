@@ -98,6 +98,7 @@ type Publisher struct {
 	started chan struct{} // closed once Run can publish
 	kick    chan struct{} // wakes loop
 	alarm   chan struct{} // wakes probe
+	sought  chan struct{} // wakes seek
 
 	sending sync.Mutex // one message at a time; guards what follows
 	buf     []byte
@@ -114,6 +115,7 @@ type Publisher struct {
 	changed    chan struct{} // closed when await has to look again; nil if nobody waits
 	health     streamHealth
 	trust      trust
+	looks      []*delivery // to be looked for in the stream
 	stopping   bool
 }
 
@@ -141,6 +143,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 		started:    make(chan struct{}),
 		kick:       make(chan struct{}, 1),
 		alarm:      make(chan struct{}, 1),
+		sought:     make(chan struct{}, 1),
 		header:     nats.Header{event.MsgIDHeader: {""}, event.ContentTypeHeader: {event.ContentType}},
 		deliveries: make(map[uint64]*delivery),
 		queue:      queue{wake: make(chan struct{}, 1)},
@@ -243,7 +246,8 @@ func (p *Publisher) logStatus(d *delivery) {
 }
 
 // admit takes as many firings into the window as there is room for, and returns how many. The deliveries that it returns
-// count as sent, because the caller is about to send them. The others are given back, because of their subjects.
+// count as sent, because the caller is about to send them, except for those that are looked for. The others are given
+// back, because of their subjects.
 func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, taken int) {
 	prepared := make([]delivery, min(len(firings), p.Window))
 	for i := range prepared {
@@ -273,7 +277,11 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 		p.trust.add(d.trust)
 		p.lastToken++
 		d.token = p.lastToken
-		p.markSent(d)
+		if p.outlivesWindow(&d.firing) {
+			p.lookFor(d)
+		} else {
+			p.markSent(d)
+		}
 		p.deliveries[d.token] = d
 		p.heldBytes += len(d.firing.Payload)
 		admitted = append(admitted, d)
@@ -341,6 +349,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer stopProbing()
 	var workers sync.WaitGroup
 	workers.Go(func() { p.probe(probing) })
+	workers.Go(func() { p.seek(probing) })
 	workers.Go(func() { p.settle(work) })
 
 	p.loop(ctx.Done(), status, nil)

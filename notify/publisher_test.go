@@ -40,9 +40,6 @@ type running struct {
 func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.Settler, configure func(*notify.Publisher)) *running {
 	t.Helper()
 	r := &running{js: server.JetStream(), settler: &settlerRecorder{}, hooks: &hookCounter{}, ended: make(chan struct{})}
-	if err := notify.EnsureStreams(t.Context(), r.js, notify.Streams{}); err != nil {
-		t.Fatal(err)
-	}
 	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +57,9 @@ func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.
 	r.hooks.attach(r.Publisher)
 	if configure != nil {
 		configure(r.Publisher)
+	}
+	if err := notify.EnsureStreams(t.Context(), r.js, r.Streams); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel

@@ -36,7 +36,17 @@ func TestClaimsOfTheDead(t *testing.T) {
 	if err := x.Release(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	x.claims(k + " deadline p")
+	for _, pause := range []time.Duration{0, time.Millisecond} { // whoever claims it next knows
+		again = x.claims(k + " deadline p")
+		if !again[0].MayBeStored || c.Firings[0].MayBeStored {
+			t.Errorf("may be stored: %v, and at first %v", again[0].MayBeStored, c.Firings[0].MayBeStored)
+		}
+		again[0].Pause = pause
+		if err := x.Release(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+		x.awaitClock(x.redisNow() + 2)
+	}
 	// But what it has published is published.
 	if err := x.Settle(t.Context(), c.Firings); err != nil {
 		t.Fatal(err)

@@ -43,6 +43,9 @@ type Firing struct {
 	Received  time.Time     // the local instant, with monotonic reading, of the claim
 	Lease     time.Duration // from ClaimedAt on
 
+	// MayBeStored says that an earlier claim may have published the event.
+	MayBeStored bool
+
 	// Pause is for whoever gives the firing back: for how long nobody is to claim it again.
 	Pause time.Duration
 	// Refused is for the same: that NATS does not take its subject.

@@ -19,16 +19,12 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 	return nil
 }
 
-// Release gives claims back unpublished, so that anybody may claim them: at once, or after the pause of each. Those that
-// NATS refused are listed as set aside until they are settled. Claims that
-// somebody else has taken meanwhile stay theirs. It is safe to repeat. Errors are as those of Settle.
+// Release gives claims back, so that anybody may claim them: at once, or after the pause of each. Whoever does learns which of
+// them may be stored. Those that NATS refused are listed as set aside until they are settled. Claims that somebody else has
+// taken meanwhile stay theirs. It is safe to repeat. Errors are as those of Settle.
 func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
 	err := s.onEach(ctx, s.scripts.release, firings, func(f *Firing) []any {
-		refused := 0
-		if f.Refused {
-			refused = 1
-		}
-		return []any{f.Ref, int64(f.leaseEnd()), f.Pause.Milliseconds(), refused}
+		return []any{f.Ref, int64(f.leaseEnd()), f.Pause.Milliseconds(), f.MayBeStored, f.Refused}
 	})
 	if err != nil {
 		return fmt.Errorf("schedule: release %d firings: %w", len(firings), err)

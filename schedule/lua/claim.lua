@@ -7,7 +7,7 @@ ARGV    1  lease in ms
         4  from when on the caller has heard every event, in ms
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
 key of one of those or an empty string, then for each firing its ref, its record and how
-it was: "o" owed, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when there is something
+it was: "o" owed, "p" given back though perhaps published, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when there is something
 to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
 trimmed is 1 if more tombstones are to be removed.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
@@ -46,7 +46,7 @@ for first = 1, #held, 2 * GROUP do
     leases[2 * i - 1], leases[2 * i] = lease_end, ref
     add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
     local score = tonumber(held[first + 2 * i - 1])
-    take(ref, record, (score == 0 or score % 1 ~= 0) and 'o' or 'r')
+    take(ref, record, score % 1 == 0.75 and 'p' or (score == 0 or score % 1 ~= 0) and 'o' or 'r')
   end
   redis.call('ZADD', firing_key, unpack(leases))
   redis.call('ZADD', fired_key, unpack(tombstones))

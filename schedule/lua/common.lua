@@ -4,7 +4,7 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:due         ZSET  member -> due
   timerd:{t}:data        HASH  member -> record
   timerd:{t}:firing      ZSET  ref -> end of lease; 0: owed, nobody has claimed it; see
-                                release.lua for one that was given back for a while
+                                release.lua for one that was given back
   timerd:{t}:firingdata  HASH  ref -> record
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set

@@ -1,17 +1,21 @@
 --[[ release gives claims back, so that anybody may claim them again, at once or after a
 pause. A firing that was claimed again meanwhile stays as it is. The score of one with a
-pause is half a ms more than its end: that tells it from a lease.
+pause is half a ms more than its end: that tells it from a lease. It is three quarters of
+a ms more, with a pause or without, if the event may be in the stream already.
 KEYS    1  the partition's prefix
 ARGV    for each firing its ref, the end of the lease that it was claimed under, how long
-        nobody is to claim it, in ms; 0 for not at all, and 1 if NATS refused it, else 0
+        nobody is to claim it, in ms, 0 for not at all, then 1 if its event may be
+        stored, and 1 if NATS refused it; else 0
 Returns how many were given back.
 If its reply is lost: again it changes nothing, as nothing has that lease any more. ]]
 local firing_key, now, released = KEYS[1] .. 'firing', read_clock(), 0
-for i = 1, #ARGV, 4 do
-  local pause = tonumber(ARGV[i + 2])
+for i = 1, #ARGV, 5 do
+  local pause, stored = tonumber(ARGV[i + 2]), ARGV[i + 3] == '1'
   if tonumber(redis.call('ZSCORE', firing_key, ARGV[i]) or nil) == tonumber(ARGV[i + 1]) then
-    redis.call('ZADD', firing_key, pause > 0 and string.format('%.1f', now + pause + 0.5) or 0, ARGV[i])
-    if ARGV[i + 3] == '1' then redis.call('ZADD', KEYS[1] .. 'refused', string.match(ARGV[i], '^%d+'), ARGV[i]) end
+    local free = pause > 0 and now + pause + 0.5 or 0
+    if stored then free = math.floor(free) + 0.75 end
+    redis.call('ZADD', firing_key, string.format('%.2f', free), ARGV[i])
+    if ARGV[i + 4] == '1' then redis.call('ZADD', KEYS[1] .. 'refused', string.match(ARGV[i], '^%d+'), ARGV[i]) end
     released = released + 1
   end
 end
