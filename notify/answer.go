@@ -32,6 +32,7 @@ const (
 type answer struct {
 	ok        bool
 	duplicate bool
+	seq       uint64 // of the message in the stream
 	class     Failure
 	err       error
 }
@@ -41,11 +42,12 @@ func readAnswer(m *nats.Msg) (answer, bool) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return answer{class: FailureNoStream, err: jetstream.ErrNoStreamResponse}, true
 	}
-	if isPlainAck(m.Data) {
-		return answer{ok: true}, true
+	if seq, ok := plainAck(m.Data); ok {
+		return answer{ok: true, seq: seq}, true
 	}
 	var ack struct {
 		Stream    string              `json:"stream"`
+		Seq       uint64              `json:"seq"`
 		Duplicate bool                `json:"duplicate"`
 		Error     *jetstream.APIError `json:"error"`
 	}
@@ -54,7 +56,7 @@ func readAnswer(m *nats.Msg) (answer, bool) {
 	case err != nil || ack.Error == nil && ack.Stream == "":
 		return answer{}, false
 	case ack.Error == nil:
-		return answer{ok: true, duplicate: ack.Duplicate}, true
+		return answer{ok: true, duplicate: ack.Duplicate, seq: ack.Seq}, true
 	}
 	a := answer{class: FailureRefused, err: ack.Error}
 	switch {
@@ -68,16 +70,25 @@ func readAnswer(m *nats.Msg) (answer, bool) {
 	return a, true
 }
 
-// isPlainAck tells whether data is {"stream":"…", "seq":123}, as nearly every acknowledgement is. That is worth not
-// decoding the JSON.
-func isPlainAck(data []byte) bool {
+// plainAck returns the sequence of {"stream":"…", "seq":123}, as nearly every acknowledgement is, and whether data is one.
+// That is worth not decoding the JSON.
+func plainAck(data []byte) (seq uint64, ok bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	name := bytes.IndexByte(rest, '"')
 	if !ok || name < 1 {
-		return false
+		return 0, false
 	}
 	rest = bytes.TrimPrefix(rest[name+1:], []byte(", "))
 	rest, ok = bytes.CutPrefix(bytes.TrimPrefix(rest, []byte(",")), []byte(`"seq":`))
-	seq, closed := bytes.CutSuffix(rest, []byte("}"))
-	return ok && closed && len(seq) > 0 && len(bytes.TrimLeft(seq, "0123456789")) == 0
+	digits, closed := bytes.CutSuffix(rest, []byte("}"))
+	if !ok || !closed || len(digits) == 0 || len(digits) > 19 {
+		return 0, false
+	}
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		seq = 10*seq + uint64(c-'0')
+	}
+	return seq, true
 }

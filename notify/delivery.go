@@ -45,6 +45,7 @@ type delivery struct {
 	failure   Failure   // of the last try that failed
 	withhold  bool      // publish without the payload, which is too large
 	published time.Time // the event's time, on the Redis server's clock
+	after     sequence  // the highest that was acknowledged before it was sent first
 }
 
 // expiring tells whether too little is left of the firing's lease to publish it.
@@ -55,6 +56,9 @@ func (d *delivery) expiring() bool {
 // markSent notes that d is about to be published. p.mu is held.
 func (p *Publisher) markSent(d *delivery) {
 	d.sent = true
+	if d.tries == 0 {
+		d.after = p.ledger.highest
+	}
 	d.tries++
 	d.sentAt = time.Now()
 	d.next = d.sentAt.Add(min(p.AckWait, d.firing.Remaining()))
@@ -244,6 +248,9 @@ func (p *Publisher) receive(token string, m *nats.Msg) {
 		p.health.noteAck()
 	case d == nil:
 	case a.ok:
+		if !a.duplicate && p.ledger.note(d.after, a.seq) {
+			signal(p.alarm)
+		}
 		p.finish(d)
 	case d.sent:
 		p.fail(d, a.class)

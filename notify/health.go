@@ -162,6 +162,9 @@ func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
 	}
 	asking, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
+	p.mu.Lock()
+	acknowledged := p.ledger.highest
+	p.mu.Unlock()
 	want := p.Streams.configs()[0]
 	info, err := streamInfo(asking, p.js, want.Name)
 	switch {
@@ -170,9 +173,7 @@ func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
 	case err != nil:
 		return fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
 	}
-	p.mu.Lock()
-	p.health.window = info.Config.Duplicates
-	p.mu.Unlock()
+	p.reconcile(info, acknowledged)
 	for _, fault := range p.Streams.faults(want, info.Config) {
 		if !isWarning(fault) {
 			return fault

@@ -91,6 +91,8 @@ type Publisher struct {
 	OnSettled, OnReleased func(n int)
 	// OnSetAside is called for each firing that is given back for a while because NATS does not take its subject.
 	OnSetAside func(f *schedule.Firing)
+	// OnLost is called with how many events NATS has lost, at least, that it had acknowledged to this Publisher.
+	OnLost func(n uint64)
 
 	nc      *nats.Conn
 	js      jetstream.JetStream
@@ -116,6 +118,7 @@ type Publisher struct {
 	health     streamHealth
 	trust      trust
 	looks      []*delivery // to be looked for in the stream
+	ledger     ledger
 	stopping   bool
 }
 
@@ -136,6 +139,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 		OnSettled:    func(int) {},
 		OnReleased:   func(int) {},
 		OnSetAside:   func(*schedule.Firing) {},
+		OnLost:       func(uint64) {},
 
 		nc:         nc,
 		js:         js,

@@ -21,6 +21,7 @@ type metrics struct {
 	failures    *prometheus.CounterVec
 	settled     prometheus.Counter
 	released    prometheus.Counter
+	lost        prometheus.Counter
 	adopted     prometheus.Counter
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
@@ -68,6 +69,7 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
 		settled:     counter("settled_total", "Firings taken out of the schedule after their acknowledgement."),
 		released:    counter("released_total", "Claims given back because the event could not be published in time."),
+		lost:        counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
 		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
@@ -127,6 +129,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnFailed = func(class notify.Failure) { m.failures.WithLabelValues(string(class)).Inc() }
 	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
 	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
+	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(schedule.AsideRefused)).Inc() }
 }
 
