@@ -13,7 +13,7 @@ import (
 func TestTimersOnACluster(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Cluster(t, 3, false).Client()
-	if err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
+	if _, err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	timers := client.New(rdb)

@@ -33,7 +33,7 @@ func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 		t.Fatal(err)
 	}
 	index := schedule.New(rdb, schedule.DefaultMaxPayload)
-	if err := index.Load(t.Context()); err != nil {
+	if _, err := index.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	nodes, err := index.Nodes(t.Context())

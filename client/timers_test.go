@@ -25,7 +25,7 @@ import (
 func redisWithLibrary(t testing.TB) *redis.Client {
 	t.Helper()
 	rdb := testenv.Redis(t).Client()
-	if err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
+	if _, err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return rdb
@@ -278,7 +278,7 @@ func TestConnectionTroubleIsAnError(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 200*time.Millisecond, -1 })
-	if err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
+	if _, err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	timers := client.New(rdb)

@@ -191,7 +191,7 @@ func TestACLCarriesATimer(t *testing.T) {
 	ctx := t.Context()
 	timerd, producer := server.Client(as("timerd")), server.Client(as("producer"))
 	s := schedule.New(timerd, schedule.DefaultMaxPayload)
-	if err := s.Load(ctx); err != nil {
+	if _, err := s.Load(ctx); err != nil {
 		t.Fatal(err)
 	}
 	nodes, err := s.Nodes(ctx)

@@ -40,7 +40,7 @@ func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure 
 		t.Fatal(err)
 	}
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
-	if err := s.Load(t.Context()); err != nil {
+	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	nodes, err := s.Nodes(t.Context())

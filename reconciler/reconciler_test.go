@@ -108,7 +108,7 @@ func newFixture(t testing.TB) *fixture {
 	server := testenv.Redis(t)
 	rdb := server.Client()
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
-	if err := s.Load(t.Context()); err != nil {
+	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	nodes, err := s.Nodes(t.Context())

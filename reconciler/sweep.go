@@ -85,12 +85,15 @@ func (r *Reconciler) heartbeat(ctx context.Context) error {
 }
 
 func (r *Reconciler) ensureLibrary(ctx context.Context) error {
-	loaded, err := r.node.EnsureLibrary(ctx)
+	loaded, limit, err := r.node.EnsureLibrary(ctx)
 	if err != nil {
 		return err
 	}
 	if loaded {
 		r.Logger.Warn("the function library was gone; loaded it again", "library", schedule.LibraryName)
+	}
+	if limit > 0 {
+		r.Logger.Warn("a timerd that started later has changed the payload limit: it holds here too, instead of TIMERD_MAX_PAYLOAD", "bytes", limit)
 	}
 	return nil
 }

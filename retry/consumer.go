@@ -74,8 +74,8 @@ type Retrier interface {
 type Consumer struct {
 	Names    keys.Names
 	Policies Policies
-	// MaxPayload is how many bytes of payload a timer may have: schedule.DefaultMaxPayload.
-	MaxPayload int
+	// MaxPayload returns how many bytes of payload a timer may have: schedule.DefaultMaxPayload.
+	MaxPayload func() int
 
 	// Window is how many requests are worked on at once at most: 32.
 	Window int
@@ -132,7 +132,7 @@ const (
 // which makes the streams that are missing, when it finds one gone.
 func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(context.Context) error) *Consumer {
 	return &Consumer{
-		MaxPayload:   schedule.DefaultMaxPayload,
+		MaxPayload:   func() int { return schedule.DefaultMaxPayload },
 		Window:       defaultWindow,
 		AckWait:      defaultAckWait,
 		DrainTimeout: defaultDrainTimeout,

@@ -32,7 +32,7 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 		c.settling.addBack(msg, 0)
 		return
 	}
-	d := decide(c.Names.SubjectPrefix(), c.Policies, c.MaxPayload, event.Stored{
+	d := decide(c.Names.SubjectPrefix(), c.Policies, c.MaxPayload(), event.Stored{
 		Subject: msg.Subject(),
 		Header:  msg.Headers(),
 		Data:    msg.Data(),

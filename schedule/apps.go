@@ -22,7 +22,7 @@ const OtherApps = ""
 func (n *Node) Apps(ctx context.Context) ([]string, error) {
 	since := map[string]int64{}
 	err := eachChunk(n.all(), appsChunk, func(hashTags []any) error {
-		reply, err := n.schedule.scripts.apps.Run(ctx, n.server, nil, hashTags...).Slice()
+		reply, err := n.schedule.scripts.Load().apps.Run(ctx, n.server, nil, hashTags...).Slice()
 		for i := 0; i+1 < len(reply); i += 2 {
 			app, _ := reply[i].(string)
 			at, _ := reply[i+1].(int64)
@@ -51,7 +51,7 @@ func (n *Node) DoubtApps(ctx context.Context, p keys.Partition, began Millis, me
 	for _, app := range met {
 		args = append(args, app)
 	}
-	if err := n.schedule.run(ctx, n.schedule.scripts.doubtApps, []call{{p, args}})[0].Err(); err != nil {
+	if err := n.schedule.run(ctx, n.schedule.scripts.Load().doubtApps, []call{{p, args}})[0].Err(); err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)
 	}
 	return nil
@@ -60,7 +60,7 @@ func (n *Node) DoubtApps(ctx context.Context, p keys.Partition, began Millis, me
 // ForgetApps forgets the apps of those partitions of the node that have no pending timers.
 func (n *Node) ForgetApps(ctx context.Context) error {
 	err := eachChunk(n.all(), chunk, func(hashTags []any) error {
-		return n.schedule.scripts.forgetApps.Run(ctx, n.server, nil, hashTags...).Err()
+		return n.schedule.scripts.Load().forgetApps.Run(ctx, n.server, nil, hashTags...).Err()
 	})
 	if err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)

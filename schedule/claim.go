@@ -44,7 +44,7 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition))}}
 	}
 	sent := time.Now()
-	replies := n.schedule.run(ctx, n.schedule.scripts.claim, calls)
+	replies := n.schedule.run(ctx, n.schedule.scripts.Load().claim, calls)
 	received := time.Now()
 	results := make([]ClaimResult, 0, len(requests))
 	for i, r := range requests {

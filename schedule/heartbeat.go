@@ -11,7 +11,7 @@ import (
 // Heartbeat notes that the timerd of the given instance id is alive, and returns its rank among those whose last
 // heartbeat is not older than ttl, and how many they are. The order is by id, the same for all.
 func (n *Node) Heartbeat(ctx context.Context, instance string, ttl time.Duration) (rank, of int, err error) {
-	alive, err := n.schedule.scripts.heartbeat.Run(ctx, n.schedule.rdb, []string{keys.Single.Members()}, instance, ttl.Milliseconds()).StringSlice()
+	alive, err := n.schedule.scripts.Load().heartbeat.Run(ctx, n.schedule.rdb, []string{keys.Single.Members()}, instance, ttl.Milliseconds()).StringSlice()
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
 	}

@@ -40,7 +40,7 @@ func newIndex(t testing.TB, opts ...redisserver.Option) *index {
 func newIndexFor(t testing.TB, timerd, tests *redis.Client, maxPayload int) *index {
 	t.Helper()
 	s := schedule.New(timerd, maxPayload)
-	if err := s.Load(t.Context()); err != nil {
+	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	n := onlyNode(t, s)

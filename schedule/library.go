@@ -19,70 +19,120 @@ const (
 	LibraryCurrent   LibraryState = "current"
 )
 
-// Load checks the version of every server and puts this program's function library in place, replacing another version
-// of it. It returns an error that wraps ErrRedisTooOld for a server that lacks functions.
-func (s *Schedule) Load(ctx context.Context) error {
+// Load checks the version of every server and puts this program's function library in place, with its payload limit,
+// replacing another one. It returns the limit in bytes that was in force until then if that was another, and otherwise 0.
+// Its error wraps ErrRedisTooOld for a server that lacks functions.
+func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, n := range nodes {
-		if err := n.load(ctx); err != nil {
-			return err
+		was, err := n.load(ctx)
+		if err != nil {
+			return replaced, err
+		}
+		if was != s.MaxPayload() {
+			replaced = max(replaced, was)
 		}
 	}
-	return nil
+	return replaced, nil
 }
 
-func (n *Node) load(ctx context.Context) error {
+// load returns the payload limit that it found, 0 if none.
+func (n *Node) load(ctx context.Context) (was int, err error) {
 	info, err := n.server.Info(ctx, "server").Result()
 	if err != nil {
-		return fmt.Errorf("schedule: read the server's version: %w", err)
+		return 0, fmt.Errorf("schedule: read the server's version: %w", err)
 	}
 	if err := checkVersion(infoField(info, "redis_version")); err != nil {
-		return err
+		return 0, err
 	}
-	state, err := n.Library(ctx)
-	if err != nil {
-		return err
+	state, was, err := n.Library(ctx)
+	switch {
+	case err != nil:
+		return 0, err
+	case state != LibraryCurrent:
+		return was, n.loadLibrary(ctx)
 	}
-	if state == LibraryCurrent {
-		return nil
-	}
-	return n.loadLibrary(ctx)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.limit = was
+	return was, nil
 }
 
 // EnsureLibrary loads the function library if it is missing, as after FUNCTION FLUSH, and tells whether it did. Another
-// version stays: it belongs to a timerd that started later.
-func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, err error) {
-	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName}).Result()
+// version stays: it belongs to a timerd that started later. If that has changed the payload limit, the schedule takes it
+// over, and limit is that in bytes; otherwise it is 0.
+func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error) {
+	found, err := n.listLibrary(ctx, false)
 	if err != nil {
-		return false, fmt.Errorf("schedule: list the function library: %w", err)
+		return false, 0, err
 	}
-	if len(found) > 0 {
-		return false, nil
+	if found == nil {
+		return true, 0, n.loadLibrary(ctx)
 	}
-	return true, n.loadLibrary(ctx)
+	limit = limitOf(found)
+	n.mu.Lock()
+	news := limit != 0 && n.limit != 0 && limit != n.limit
+	if limit != 0 {
+		n.limit = limit
+	}
+	n.mu.Unlock()
+	s := n.schedule
+	if !news || limit == s.MaxPayload() {
+		return false, 0, nil
+	}
+	s.scripts.Store(newScripts(limit, s.cluster))
+	return false, limit, nil
 }
 
-// Library compares the function library in Redis with this program's.
-func (n *Node) Library(ctx context.Context) (LibraryState, error) {
-	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
+// Library compares the function library in Redis with this program's, and returns its payload limit in bytes: 0 if it
+// tells none.
+func (n *Node) Library(ctx context.Context) (state LibraryState, limit int, err error) {
+	found, err := n.listLibrary(ctx, true)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("schedule: list the function library: %w", err)
-	case len(found) == 0:
-		return LibraryMissing, nil
-	case found[0].Code != n.schedule.scripts.library:
-		return LibraryDifferent, nil
+		return "", 0, err
+	case found == nil:
+		return LibraryMissing, 0, nil
+	case found.Code != n.schedule.scripts.Load().library:
+		return LibraryDifferent, limitOf(found), nil
 	}
-	return LibraryCurrent, nil
+	return LibraryCurrent, limitOf(found), nil
+}
+
+// listLibrary returns the function library in Redis, or nil if there is none.
+func (n *Node) listLibrary(ctx context.Context, withCode bool) (*redis.Library, error) {
+	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: withCode}).Result()
+	if err != nil {
+		return nil, fmt.Errorf("schedule: list the function library: %w", err)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	return &found[0], nil
+}
+
+// limitOf returns the payload limit that a function library states, or 0.
+func limitOf(l *redis.Library) int {
+	for _, f := range l.Functions {
+		var limit int
+		if n, _ := fmt.Sscanf(f.Description, limitText, &limit); n == 1 && limit > 0 {
+			return limit
+		}
+	}
+	return 0
 }
 
 func (n *Node) loadLibrary(ctx context.Context) error {
-	if err := n.server.FunctionLoadReplace(ctx, n.schedule.scripts.library).Err(); err != nil {
+	current := n.schedule.scripts.Load()
+	if err := n.server.FunctionLoadReplace(ctx, current.library).Err(); err != nil {
 		return fmt.Errorf("schedule: load the function library %q: %w", LibraryName, err)
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.limit = current.maxPayload
 	return nil
 }
 

@@ -161,8 +161,8 @@ func TestCancel(t *testing.T) {
 func TestLibraryAndScriptsComeBack(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent {
-		t.Fatalf("library: %s, %v", state, err)
+	if state, limit, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent || limit != x.MaxPayload() {
+		t.Fatalf("library: %s, limit %d, %v", state, limit, err)
 	}
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 	x.do("FUNCTION", "FLUSH")
@@ -170,22 +170,40 @@ func TestLibraryAndScriptsComeBack(t *testing.T) {
 	x.awaitExpiry(k)
 	x.claims(k + " deadline p")
 	for _, want := range []bool{true, false} {
-		if loaded, err := x.EnsureLibrary(t.Context()); err != nil || loaded != want {
-			t.Fatalf("ensure: %v, %v; want %v", loaded, err, want)
+		if loaded, limit, err := x.EnsureLibrary(t.Context()); err != nil || loaded != want || limit != 0 {
+			t.Fatalf("ensure: %v, limit %d, %v; want %v", loaded, limit, err, want)
 		}
 	}
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+}
 
-	// A timerd with another limit replaces it; the first one leaves that alone.
+// Two timerds with different limits do not change it in turn.
+func TestPayloadLimitIsThatOfTheLastToStart(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	const long = "12345678901"
+	x.do("FCALL", "timer_set", 1, k, long, "PX", 20)
 	other := schedule.New(x.rdb, 10)
-	if err := other.Load(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, want := range []int{x.MaxPayload(), 0} {
+		if replaced, err := other.Load(t.Context()); err != nil || replaced != want {
+			t.Fatalf("load: replaced %d, %v; want %d", replaced, err, want)
+		}
 	}
-	x.refuses("at most 10", "FCALL", "timer_set", 1, k, "12345678901", "PX", 20)
-	if state, err := x.Library(t.Context()); err != nil || state != schedule.LibraryDifferent {
-		t.Fatalf("library: %s, %v", state, err)
+	if state, limit, err := x.Library(t.Context()); err != nil || state != schedule.LibraryDifferent || limit != 10 {
+		t.Fatalf("library: %s, limit %d, %v", state, limit, err)
 	}
-	if loaded, err := x.EnsureLibrary(t.Context()); err != nil || loaded {
-		t.Fatalf("ensure: %v, %v; want it left alone", loaded, err)
+	for _, want := range []int{10, 0} {
+		if loaded, limit, err := x.EnsureLibrary(t.Context()); err != nil || loaded || limit != want {
+			t.Fatalf("ensure: %v, limit %d, %v; want it left alone and limit %d", loaded, limit, err, want)
+		}
 	}
+	x.do("FUNCTION", "FLUSH")
+	if loaded, limit, err := x.EnsureLibrary(t.Context()); err != nil || !loaded || limit != 0 || x.MaxPayload() != 10 {
+		t.Fatalf("ensure: %v, limit %d, %v, in force %d; want it loaded with 10", loaded, limit, err, x.MaxPayload())
+	}
+	x.refuses("at most 10", "FCALL", "timer_set", 1, "a:b:c:other", long, "PX", 20)
+
+	// What is in the schedule stays.
+	x.awaitExpiry(k)
+	x.claims(k + " deadline " + long)
 }

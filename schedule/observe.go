@@ -105,7 +105,7 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 			calls[i] = call{g.partition, g.args(n.partitionHeardSince(g.partition), earliest)}
 		}
 		var left []hintGroup
-		for i, cmd := range s.run(ctx, s.scripts.observe, calls) {
+		for i, cmd := range s.run(ctx, s.scripts.Load().observe, calls) {
 			g := groups[i]
 			reply, failed := readObserved(cmd)
 			switch {

@@ -32,7 +32,7 @@ const tooManyRetries = -2
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
 	flag := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status]
 	key := r.Key.String()
-	reply, err := s.run(ctx, s.scripts.retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, flag, r.Payload}}})[0].Int64()
+	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, flag, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
 	}
@@ -60,7 +60,7 @@ func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
 	for _, m := range masters {
 		err := eachChunk(m.partitions, chunk, func(hashTags []any) error {
 			args := append([]any{last, trimRetried}, hashTags...)
-			return s.scripts.trim.Run(ctx, m.server, nil, args...).Err()
+			return s.scripts.Load().trim.Run(ctx, m.server, nil, args...).Err()
 		})
 		if err != nil {
 			return fmt.Errorf("schedule: trim retried events: %w", err)

@@ -37,7 +37,7 @@ func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions
 	var found DueScan
 	err := eachChunk(partitions, chunk, func(hashTags []any) error {
 		args := append([]any{within.Milliseconds(), lease.Milliseconds()}, hashTags...)
-		reply, err := s.scripts.scanDue.Run(ctx, server, nil, args...).Slice()
+		reply, err := s.scripts.Load().scanDue.Run(ctx, server, nil, args...).Slice()
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ package schedule
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -33,7 +34,8 @@ var ErrRedisTooOld = errors.New("timerd needs Redis 7.0 or later, or Valkey")
 type Schedule struct {
 	rdb      redis.UniversalClient
 	topology topology
-	scripts  *scripts
+	cluster  bool
+	scripts  atomic.Pointer[scripts]
 
 	mu    sync.Mutex
 	nodes map[*redis.Client]*Node // as returned last
@@ -41,11 +43,16 @@ type Schedule struct {
 
 // New returns the schedule in the Redis that rdb talks to: a *redis.Client, or for a Redis Cluster a *redis.ClusterClient that
 // does not retry by itself. In a cluster each timer's part of the schedule is in the timer's own slot. Payloads of more than
-// maxPayload bytes are not kept: their timers fire without data.
+// maxPayload bytes are not kept: their timers fire without data. That limit holds until EnsureLibrary finds another.
 func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 	_, isCluster := rdb.(*redis.ClusterClient)
-	return &Schedule{rdb: rdb, topology: newTopology(rdb), scripts: newScripts(maxPayload, isCluster)}
+	s := &Schedule{rdb: rdb, topology: newTopology(rdb), cluster: isCluster}
+	s.scripts.Store(newScripts(maxPayload, isCluster))
+	return s
 }
+
+// MaxPayload returns the payload limit in bytes.
+func (s *Schedule) MaxPayload() int { return s.scripts.Load().maxPayload }
 
 // Partition returns the partition that holds a timer.
 func (s *Schedule) Partition(key string) keys.Partition { return s.topology.partition(key) }

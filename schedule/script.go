@@ -18,12 +18,16 @@ var lua embed.FS
 // LibraryName is the name of the function library in Redis.
 const LibraryName = "timerd"
 
+// limitText describes timer_set in the list of functions. So the payload limit is in Redis, where every timerd reads it.
+const limitText = "sets a timer with a payload of up to %d bytes"
+
 // wakeWithin is how far off a timer of a cluster may be for the function library to announce it: there a message goes
 // to every node. What is further off is found by a sweep before it is due, whatever the sweep interval.
 const wakeWithin = 2*time.Minute + 10*time.Second
 
 // scripts holds what Redis loads.
 type scripts struct {
+	maxPayload                                               int    // in bytes
 	library                                                  string // source of the function library
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
 	doubtApps                                                *redis.Script
@@ -46,6 +50,7 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 	// Settling and claiming must go on when Redis is out of memory: they free it.
 	const one, many, manyRead = "allow-oom", "allow-oom,allow-cross-slot-keys", "allow-oom,allow-cross-slot-keys,no-writes"
 	return &scripts{
+		maxPayload: maxPayload,
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
 			join("clock", "common", "fire", "beside", "payload", "contest", "announce", partition, "library"),
 		observe:    script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "observe"),
@@ -71,10 +76,11 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 //	WAKE            the channel of the wake messages
 //	WAKE_WITHIN     how far off a timer may be to be announced, in ms
 //	MAX_PAYLOAD     the payload limit in bytes
+//	LIMIT           says so in the list of functions
 func constants(maxPayload int, wakeWithin int64) string {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
-	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD = '%s', '%s', '%s', '%s', %d, %d\n",
-		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload)
+	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, %d, '%s'\n",
+		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload, fmt.Sprintf(limitText, maxPayload))
 }
 
 // hashTagConstants declares how a slot's hash tag is computed, as in keys/slot.go:

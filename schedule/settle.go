@@ -12,7 +12,7 @@ import (
 // Settle forgets firings that NATS has acknowledged, whoever holds their claim by now. It is safe to repeat; after an
 // error it may have happened or not. An error that concerns only some of them is a *PartError.
 func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
-	err := s.onEach(ctx, s.scripts.settle, firings, func(f *Firing) []any { return []any{f.Ref} })
+	err := s.onEach(ctx, s.scripts.Load().settle, firings, func(f *Firing) []any { return []any{f.Ref} })
 	if err != nil {
 		return fmt.Errorf("schedule: settle %d firings: %w", len(firings), err)
 	}
@@ -23,7 +23,7 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 // them may be stored. Those that NATS refused are listed as set aside until they are settled. Claims that somebody else has
 // taken meanwhile stay theirs. It is safe to repeat. Errors are as those of Settle.
 func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
-	err := s.onEach(ctx, s.scripts.release, firings, func(f *Firing) []any {
+	err := s.onEach(ctx, s.scripts.Load().release, firings, func(f *Firing) []any {
 		return []any{f.Ref, int64(f.leaseEnd()), f.Pause.Milliseconds(), f.MayBeStored, f.Refused}
 	})
 	if err != nil {

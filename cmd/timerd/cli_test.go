@@ -87,7 +87,7 @@ func TestVersion(t *testing.T) {
 func startRedis(t *testing.T) *testenv.RedisServer {
 	t.Helper()
 	server := testenv.Redis(t)
-	if err := schedule.New(server.Client(), 1000).Load(t.Context()); err != nil {
+	if _, err := schedule.New(server.Client(), 1000).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0)})

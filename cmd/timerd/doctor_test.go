@@ -14,7 +14,7 @@ import (
 func TestDoctor(t *testing.T) {
 	testenv.NoLeaks(t)
 	redis, nats := testenv.Redis(t), testenv.NATS(t)
-	if err := schedule.New(redis.Client(), schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
+	if _, err := schedule.New(redis.Client(), schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := notify.EnsureStreams(t.Context(), nats.JetStream(), notify.Streams{}); err != nil {

@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -80,7 +81,7 @@ func TestRedisAsShipped(t *testing.T) {
 	rdb := s.Client()
 	findings := checkRedis(t, rdb)
 	wants(t, findings, "function library", doctor.Warn, "not loaded yet", "start timerd once")
-	if err := schedule.New(rdb, maxPayload).Load(t.Context()); err != nil {
+	if _, err := schedule.New(rdb, maxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	findings = checkRedis(t, rdb)
@@ -110,7 +111,7 @@ func TestRedisMisconfigured(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := schedule.New(rdb, maxPayload+1).Load(t.Context()); err != nil {
+	if _, err := schedule.New(rdb, maxPayload+1).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	set("notify-keyspace-events", "Ex")
@@ -119,7 +120,7 @@ func TestRedisMisconfigured(t *testing.T) {
 	wants(t, findings, "keyspace events", doctor.Fail, `is "xE" and lacks Kg$he`, "CONFIG SET notify-keyspace-events KEg$hxe")
 	wants(t, findings, "persistence", doctor.Fail, "a restart loses every timer", "appendonly yes")
 	wants(t, findings, "eviction", doctor.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
-	wants(t, findings, "function library", doctor.Warn, "another TIMERD_MAX_PAYLOAD")
+	wants(t, findings, "function library", doctor.Warn, fmt.Sprintf("its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", maxPayload+1, maxPayload))
 
 	set("notify-keyspace-events", "KEg$xe")
 	set("save", "3600 1")

@@ -207,14 +207,17 @@ func (d *Redis) eviction(server info, r *report) {
 }
 
 func (d *Redis) library(ctx context.Context, r *report) {
-	state, err := d.node.Library(ctx)
+	state, limit, err := d.node.Library(ctx)
 	switch {
 	case err != nil:
 		r.fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)
 	case state == schedule.LibraryMissing:
 		r.warn(checkLibrary, "start timerd once: it loads it", "it is not loaded yet, so timer_set and the like are unknown")
+	case state == schedule.LibraryDifferent && limit > 0 && limit != d.MaxPayload:
+		r.warn(checkLibrary, "give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit of all",
+			"its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", limit, d.MaxPayload)
 	case state == schedule.LibraryDifferent:
-		r.warn(checkLibrary, "none needed: the timerd that starts last loads its own", "it is of another version of timerd, or of another TIMERD_MAX_PAYLOAD")
+		r.warn(checkLibrary, "none needed: the timerd that starts last loads its own", "it is of another version of timerd")
 	default:
 		r.ok(checkLibrary, "loaded, of this version; payloads up to %d bytes", d.MaxPayload)
 	}

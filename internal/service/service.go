@@ -83,8 +83,12 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	streams := c.Streams()
 	streams.Installation = member.ID()
 	sched := schedule.New(conns.rdb, c.Service.MaxPayload)
-	if err := sched.Load(ctx); err != nil {
+	replaced, err := sched.Load(ctx)
+	if err != nil {
 		return nil, err
+	}
+	if replaced > 0 {
+		log.Warn("TIMERD_MAX_PAYLOAD changes the payload limit, for every timerd of this Redis", "bytes", c.Service.MaxPayload, "before", replaced)
 	}
 
 	publisher := notify.NewPublisher(conns.js.Conn(), conns.js, sched)
@@ -106,7 +110,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	retries.Names = streams.Names
 	retries.Permit = member.Permit
 	retries.Policies = c.Service.Retry
-	retries.MaxPayload = c.Service.MaxPayload
+	retries.MaxPayload = sched.MaxPayload
 	retries.Logger = log
 	retries.Wake = all.wake
 	m.observeRetries(retries)

@@ -32,7 +32,7 @@ func NewSchedule(t testing.TB) *Schedule {
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.MaxRetries = time.Second, time.Second, time.Second, -1
 	})
 	s := &Schedule{Schedule: schedule.New(client, schedule.DefaultMaxPayload), Server: server, Client: client, t: t}
-	if err := s.Load(t.Context()); err != nil {
+	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	nodes, err := s.Nodes(t.Context())

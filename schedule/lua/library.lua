@@ -173,6 +173,6 @@ local function timer_get(keys, args)
   return { 'due', due, 'attempt', tonumber(attempt) or payload_attempt(payload or ''), 'payload', payload or false }
 end
 
-redis.register_function { function_name = 'timer_set', callback = timer_set }
+redis.register_function { function_name = 'timer_set', callback = timer_set, description = LIMIT }
 redis.register_function { function_name = 'timer_cancel', callback = timer_cancel, flags = { 'allow-oom' } }
 redis.register_function { function_name = 'timer_get', callback = timer_get, flags = { 'no-writes' } }
