@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -168,12 +169,20 @@ func TestDeniedAndChangedMeanwhile(t *testing.T) {
 		fires  []string
 		later  bool // whether a timer is pending then
 	}{
-		"extended":  {func(x *index) { x.do("PEXPIRE", denied, 60000) }, nil, true},
-		"persisted": {func(x *index) { x.do("PERSIST", denied) }, nil, false},
+		"extended":              {func(x *index) { x.do("PEXPIRE", denied, 60000) }, nil, true},
+		"extended and taken in": {func(x *index) { x.do("PEXPIRE", denied, 60000) }, nil, true},
+		"persisted":             {func(x *index) { x.do("PERSIST", denied) }, nil, false},
 		"cancelled": {func(x *index) {
 			if got := x.do("FCALL", "timer_cancel", 1, denied); got != "cancelled" {
 				x.t.Errorf("timer_cancel: %v", got)
 			}
+		}, nil, false},
+		"run out and cancelled": {func(x *index) {
+			x.awaitExpiry(denied)
+			if got := x.do("FCALL", "timer_cancel", 1, denied); got != "cancelled" {
+				x.t.Errorf("timer_cancel: %v", got)
+			}
+			x.observe(expired(denied)) // whose event comes late
 		}, nil, false},
 		"set again": {func(x *index) {
 			x.awaitExpiry(denied)
@@ -188,20 +197,24 @@ func TestDeniedAndChangedMeanwhile(t *testing.T) {
 			x := newNarrowIndex(t)
 			x.do("FCALL", "timer_set", 1, denied, "p", "PX", 400)
 			first := x.due(denied)
-			if name == "extended" || name == "persisted" {
+			before := strings.HasPrefix(name, "extended") || name == "persisted"
+			if before {
 				c.change(x)
 			}
 			x.awaitClock(first)
 			x.setAside(1)
-			if name != "extended" && name != "persisted" {
+			if !before {
 				c.change(x)
 			}
 			x.grant()
+			if name == "extended and taken in" { // by an audit, or by the event of another change
+				x.observe(touched(denied))
+			}
 			x.claims(c.fires...)
 			if pending := x.do("ZSCORE", keys.Single.Due(), denied) != nil; pending != c.later {
 				t.Errorf("pending: %t", pending)
 			}
-			if record := x.do("HGET", keys.Single.Data(), denied); name == "extended" && record != ":p" {
+			if record := x.do("HGET", keys.Single.Data(), denied); strings.HasPrefix(name, "extended") && record != ":p" {
 				t.Errorf("record %v, want the payload", record)
 			}
 		})

@@ -21,6 +21,18 @@ local function set_aside(key, due)
   return true
 end
 
+-- set_again tells whether the key of a timer that is set aside ran out and was set again
+-- since. Without events check_ran_out says so. But timer_set, which wrote a mark, has not
+-- made this timer owed: it is in the schedule under another name. If the key has its mark
+-- and was taken in without a payload, its TTL was changed: it gets its payload back.
+local function set_again(key, due, record)
+  local current = pending(key) and redis.call('HGET', data_key, key)
+  if not current or record_of(key, MAX_PAYLOAD) then return check_ran_out(key, due, record) end
+  if current ~= 'm:' then return true end
+  redis.call('HSET', data_key, key, record)
+  return false
+end
+
 -- take_aside takes the first timer of a key that is set aside out of the schedule. It
 -- returns when it was due and its record, or nil.
 local function take_aside(key)

@@ -93,23 +93,23 @@ end
 
 -- claim_aside looks again at a timer that was set aside. If its key can be read now and
 -- lives on, there are two cases: its TTL was changed before it ran out, or it was set
--- again since, as the index says or, without events, check_ran_out.
+-- again since. In the ms in which a key runs out it may be that of a newer timer that
+-- has been claimed, and says nothing.
 local function claim_aside(member, key, due)
   local at = expiry(key)
-  if not at then return redis.call('ZADD', due_key, next_look(due), member) end
+  if not at or at >= 0 and at <= now then return redis.call('ZADD', due_key, next_look(due), member) end
   local record = redis.call('HGET', data_key, member) or 'm:'
   forget_beside(member, key)
-  local later = differs(at, due)
-  if not later or pending(key) or check_ran_out(key, due, record) then
-    if not later and at ~= -2 then redis.pcall('DEL', key) end
+  if at == -2 or set_again(key, due, record) then
     take(fire(key, due, record, lease_end), record, 'd')
-    if later then follow(key, at, MAX_PAYLOAD) end
+    if at ~= -2 then follow(key, at, MAX_PAYLOAD) end
   elseif at == -1 then
+    forget(key)
     out[6] = out[6] + 1
   else
     out[5] = out[5] + 1
+    if not pending(key) then redis.call('HSET', data_key, key, record) end
     redis.call('ZADD', due_key, at, key)
-    redis.call('HSET', data_key, key, record)
   end
 end
 

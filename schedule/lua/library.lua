@@ -114,8 +114,11 @@ local function timer_cancel(keys, args)
   if refusal then return refusal end
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
   local deleted = at ~= -1 and redis.call('DEL', key) == 1
-  local beside = members_beside(key, 0, MAX_BESIDE)
-  for i = 1, #beside do forget_beside(beside[i], key) end
+  local beside, aside = members_beside(key, 0, MAX_BESIDE), false
+  for i = 1, #beside do
+    forget_beside(beside[i], key)
+    aside = aside or string.sub(beside[i], 2, 2) == 's' -- its expired event may be still to come
+  end
   -- Earlier versions had their names in a field of data.
   local older = redis.call('HGET', data_key, ':b:' .. key)
   if older then
@@ -132,7 +135,7 @@ local function timer_cancel(keys, args)
   if was or contested or #beside > 0 or deleted and (at > now or not age(key)) then
     forget(key)
     local dismissed = take_contested(key, ':d:')
-    if contested or dismissed or was and (not deleted or was <= now) then
+    if contested or dismissed or aside or was and (not deleted or was <= now) then
       redis.call('ZADD', fired_key, now, ':c:' .. key)
     end
     if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
