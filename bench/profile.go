@@ -34,6 +34,7 @@ const (
 	storms  = "storms"
 	retries = "retries"
 	idle    = "idle"
+	longest = "longest"
 )
 
 func profileNamed(name string) (profile, error) {
@@ -44,7 +45,7 @@ func profileNamed(name string) (profile, error) {
 		return profile{
 			name: name, systems: []string{"*"}, rounds: 3, grace: 40 * time.Second,
 			scale: load.Scale{
-				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000,
+				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000, Crowd: 5_000,
 			},
 			shapes: []load.Shape{
 				spread10k, {Name: "spread-100k", Timers: 100_000, Spread: window},
@@ -53,13 +54,13 @@ func profileNamed(name string) (profile, error) {
 			crowded: []load.Shape{spread10k, spike20k},
 			pending: []int{100_000, 1_000_000},
 			foreign: []int{1_000_000},
-			others:  []string{setting, storms, retries, idle},
+			others:  []string{setting, storms, retries, idle, longest},
 		}, nil
 	case "quick":
 		shapes := []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}}
 		return profile{
 			name: name, systems: []string{"timerd", "timerd-plain", "events-hz100", "zset-1s"}, rounds: 1, grace: 4 * time.Second,
-			scale:  load.Scale{Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000},
+			scale:  load.Scale{Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000, Crowd: 500},
 			shapes: shapes, crowded: shapes,
 			others: []string{setting},
 		}, nil
@@ -79,8 +80,11 @@ func workloads() []string {
 			names = append(names, s.Name)
 		}
 	}
-	return append(names, setting, storms, retries, idle)
+	return append(names, furtherWorkloads()...)
 }
+
+// furtherWorkloads returns the names of those that are no shapes.
+func furtherWorkloads() []string { return []string{setting, storms, retries, idle, longest} }
 
 // restrict leaves out what was not asked for. No workloads and no numbers mean all.
 func (p *profile) restrict(only []string, pending, foreign []int) error {
@@ -93,7 +97,7 @@ func (p *profile) restrict(only []string, pending, foreign []int) error {
 		unwanted := func(s load.Shape) bool { return !slices.Contains(only, s.Name) }
 		p.shapes = slices.DeleteFunc(p.shapes, unwanted)
 		p.crowded = slices.DeleteFunc(p.crowded, unwanted)
-		p.others = slices.DeleteFunc([]string{setting, storms, retries, idle}, func(name string) bool { return !slices.Contains(only, name) })
+		p.others = slices.DeleteFunc(furtherWorkloads(), func(name string) bool { return !slices.Contains(only, name) })
 	}
 	for _, crowd := range []struct {
 		given []int
@@ -175,6 +179,8 @@ func other(name string, specs []peer.Spec, round int) []step {
 		return one((*load.Bench).Storms)
 	case retries:
 		return one((*load.Bench).Retries)
+	case longest:
+		return one((*load.Bench).Longest)
 	default:
 		return one((*load.Bench).Idle)
 	}

@@ -31,6 +31,7 @@ type Scale struct {
 	Storm    int           // timers that are cancelled or rescheduled
 	Retried  int           // timers that fail until their last attempt
 	IdleFull int           // pending timers of the idle timerd that has some
+	Crowd    int           // timers or retries of each kind that a hostile tenant has, at least where they are small
 }
 
 // pendingFirst is the number of the first timer that only waits.

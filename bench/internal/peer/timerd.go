@@ -49,8 +49,11 @@ type Timerd struct {
 	Processors int
 	// Retries has a consumer fail each event until its last attempt.
 	Retries bool
+	// Unconsumed has no consumer, so that anything may fire.
+	Unconsumed bool
 
 	Redis *redis.Client // after Start
+	NATS  *nats.Conn    // after Start
 	Addrs []string      // after Start: the HTTP addresses of the timerds
 }
 
@@ -85,6 +88,7 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	if err != nil {
 		return err
 	}
+	t.NATS = nc
 	var env []string
 	if t.Retries {
 		env = []string{"TIMERD_RETRY=" + RetryPolicy}
@@ -94,6 +98,9 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	}
 	if t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, nc, env...); err != nil {
 		return err
+	}
+	if t.Unconsumed {
+		return nil
 	}
 	kind := workerStream
 	if t.Retries {

@@ -27,6 +27,7 @@ func Tables(w io.Writer, run *result.Run) error {
 	d.setting(&b)
 	d.storms(&b)
 	d.retries(&b)
+	d.longest(&b)
 	d.idle(&b)
 	d.memory(&b)
 	d.settings(&b)
@@ -285,6 +286,15 @@ func (d data) retries(b *strings.Builder) {
 		t.add(append(append([]string{strings.TrimPrefix(workload, "retries: ")}, c.lateness()[:3]...), c.faults()...)...)
 	}
 	t.write(b, "Retries", "timerd; the Go client's consumer fails each event until its third attempt, retried after 1 s each; late by the due time in the event.")
+}
+
+func (d data) longest(b *strings.Builder) {
+	t := table{head: []string{"case", "longest call, ms, in the best round", "median of the rounds"}}
+	for _, workload := range d.workloads("longest: ") {
+		s := d.workload("timerd", workload).spread(named(load.ValueLongest))
+		t.add(strings.TrimPrefix(workload, "longest: "), format(s.Least, 1), format(s.Median, 1))
+	}
+	t.write(b, "The longest call", "For how long timerd holds Redis at worst, by what a hostile tenant does: the slowest of its scripts, functions and commands in Redis's slow log, each time with servers of its own, until every timer has fired or become a dead letter. What else runs on the machine can only lengthen it, so the best of the rounds is nearest to the truth.")
 }
 
 func (d data) idle(b *strings.Builder) {
