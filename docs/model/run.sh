@@ -21,6 +21,12 @@ retry               | holds     | -DONLY_TIMER_SET -DRETRIES=1 -DCANCELS=1
 retry-beside        | holds     | -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DFAULTS=0 -DH=3
 same-attempt        | holds     | -DPAYLOAD_STATES_ATTEMPT -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=0 -DFAULTS=0 -DH=3
 window              | holds     | -DNO_DELAYS -DCRASHES=1 -DWINDOW=3
+window-too-short    | holds     | -DNO_DELAYS -DCRASHES=1 -DWINDOW=2
+paused-firings      | holds     | -DPAUSES -DCRASHES=1 -DFAULTS=0
+denied              | holds     | -DDENIALS=2 -DCRASHES=1 -DFAULTS=0
+denied-set-again    | holds     | -DDENIALS=1 -DLIVES=2 -DCRASHES=0 -DFAULTS=0
+denied-cancel       | holds     | -DDENIALS=1 -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=1 -DFAULTS=0
+cancel-contested    | holds     | -DLIVES=2 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
 paused              | holds     | -DHINTS_TOO_LATE -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=6
 
 claim-early         | early     | -DMISTAKE_CLAIM_EARLY -DCRASHES=0 -DFAULTS=0
@@ -33,10 +39,20 @@ new-id-each-try     | duplicate | -DMISTAKE_NEW_ID_EACH_TRY
 no-tombstone        | duplicate | -DMISTAKE_NO_TOMBSTONE -DIGNORE_PAYLOADS
 punctual-claim      | lost      | -DMISTAKE_PUNCTUAL -DIGNORE_PAYLOADS -DN=1 -DONLY_PLAIN -DLIVES=2 -DCRASHES=1 -DFAULTS=0
 retry-forgets-id    | duplicate | -DMISTAKE_RETRY_FORGETS_ID -DRETRIES=1 -DONLY_TIMER_SET
+no-look             | duplicate | -DMISTAKE_NO_LOOK -DNO_DELAYS -DCRASHES=1 -DWINDOW=2
+pause-moves-due     | duplicate | -DMISTAKE_PAUSE_MOVES_DUE -DPAUSES -DCRASHES=1 -DFAULTS=0
+aside-forgets       | bare      | -DMISTAKE_SET_ASIDE_FORGETS -DDENIALS=1 -DCRASHES=0 -DFAULTS=0
+aside-ignores-key   | early     | -DMISTAKE_ASIDE_IGNORES_KEY -DDENIALS=1 -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
+cancel-not-aside    | revived   | -DMISTAKE_CANCEL_SPARES_ASIDE -DDENIALS=1 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+cancel-not-contested | revived  | -DMISTAKE_CANCEL_SPARES_CONTESTED -DLIVES=2 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+cancel-not-dismissed | revived  | -DMISTAKE_CANCEL_SPARES_DISMISSED -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=0 -DLOSSES=1 -DFAULTS=0
 
+found-aside-untold  | revived   | -DFOUND_CANCEL_ASIDE_UNTOLD -DDENIALS=1 -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+found-aside-due-tick | lost     | -DFOUND_ASIDE_IN_DUE_TICK -DDENIALS=1 -DLIVES=2 -DCRASHES=0 -DFAULTS=0
+found-aside-pending | early     | -DFOUND_ASIDE_PENDING_FIRES -DDENIALS=1 -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
 found-anyone        | lost      | -DFOUND_ANYONE_DISMISSES -DIGNORE_PAYLOADS -DLIVES=2 -DCRASHES=1 -DFAULTS=0
 found-due-tick      | lost      | -DFOUND_DUE_TICK_OVERWRITES -DLIVES=2 -DCRASHES=1 -DFAULTS=0
-found-late-cancel   | revived   | -DFOUND_CONTEST_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1 -DCANCELS=1
+found-late-cancel   | revived   | -DFOUND_CONTEST_DECIDED_LATE -DMISTAKE_CANCEL_SPARES_CONTESTED -DFAULTS=0 -DEXTENDS=1 -DCANCELS=1
 found-old-expired   | duplicate | -DFOUND_OLD_EXPIRED_FIRES -DHINTS_TOO_LATE -DIGNORE_PAYLOADS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DH=6
 found-same-attempt  | lost      | -DFOUND_SAME_ATTEMPT -DPAYLOAD_STATES_ATTEMPT -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=0 -DFAULTS=0 -DH=3
 found-late-twice    | duplicate | -DFOUND_CONTEST_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1
@@ -49,9 +65,9 @@ valkey-past         | undead    | -DCHECK_DEL -DDELS=1 -DVALKEY_EXPIRE_IN_THE_PA
 same-value          | lost      | -DSAME_VALUE -DIGNORE_PAYLOADS -DN=1 -DONLY_PLAIN -DLIVES=2 -DCRASHES=1 -DFAULTS=0
 changed-unheard     | stale     | -DCHECK_STALE -DONLY_PLAIN -DLIVES=2 -DCRASHES=2 -DFAULTS=0
 shortened-unheard   | lost      | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
+denied-extended     | duplicate | -DDENIALS=1 -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
 replication         | lost      | -DASYNC_REPLICATION_LOSS -DCRASHES=0
 nats-loss           | lost      | -DNATS_LOSS -DCRASHES=0
-window-too-short    | duplicate | -DNO_DELAYS -DCRASHES=1 -DWINDOW=2
 hints-too-late      | lost      | -DHINTS_TOO_LATE -DIGNORE_PAYLOADS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DH=6
 deafness-unnoticed  | lost      | -DDEAFNESS_UNNOTICED -DLIVES=2 -DN=1 -DLOSSES=1 -DCRASHES=0 -DFAULTS=0 -DH=6
 '

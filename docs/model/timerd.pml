@@ -36,6 +36,9 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #ifndef RETRIES
 #define RETRIES 0		/* 1: the first event is given back to be retried, twice over */
 #endif
+#ifndef DENIALS
+#define DENIALS 0		/* how often timerd loses the right to read the key, for a while */
+#endif
 #ifndef N
 #define N 2			/* timerds */
 #endif
@@ -46,9 +49,12 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #endif
 #define TMAX (H + 9)
 #define LEASE 2			/* 10 s */
-#ifndef WINDOW
+#ifdef WINDOW
+#define FORGETS			/* NATS forgets ids within the run */
+#else
 #define WINDOW TMAX		/* the duplicate window: 2 min */
 #endif
+#define PAUSE 1			/* 1 s at least: how long what NATS or Redis refused is left alone */
 #define GRACE 2			/* 10 s: how long a timer stays contested */
 #define CANARY 1		/* 3 s: how long deafness goes unnoticed */
 #define MAXAGE 1		/* 3 s: age up to which an expired event proves something by itself */
@@ -58,6 +64,7 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #endif
 
 #define NO_EVENTS 255		/* since, of a timerd that hears no events */
+#define UNREAD 254		/* PEXPIRETIME of a key that timerd may not read */
 #define BUFFER 3		/* hints that may wait; beyond it is a gap */
 #define RETRY (LIVES + 1)	/* the life of the retry */
 #define REF(d, att) ((d) * 2 + (att))
@@ -79,6 +86,8 @@ byte contested_due, contested_life, contested_end;	/* :?:key */
 byte past_due, past_life, past_end;	/* :d:key, a contested timer that was dismissed */
 bool contested_owed, past_owed;		/* what check_ran_out said when the timer was contested */
 bool contested_unconfirmed;			/* it was contested because of an event of a change */
+byte aside_due[LIVES], aside_life[LIVES], aside_look[LIVES];	/* :sdue.attempt:key, by due time; when to look again */
+bool denied;				/* timerd may not read the key */
 byte beside_due;			/* :due.attempt:key, always of life RETRY */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
@@ -98,6 +107,9 @@ byte request_due;
 bool up[N] = true;
 mtype phase[N] = idle;
 byte hand_ref[N], hand_life[N], hand_lease[N];
+#ifdef FORGETS
+bool hand_again[N];			/* an earlier claim may have published it */
+#endif
 mtype sub[N] = on;
 byte since[N] = 1;
 byte deaf_at[N];
@@ -115,7 +127,7 @@ bool known[LIVES + 2];			/* acknowledged or adopted: has to fire */
 byte messages[LIVES + 2];
 bool early, duplicate, lost, revived, stale, undead, bare;
 
-byte crashes = CRASHES, losses = LOSSES, cancels = CANCELS, dels = DELS, extends = EXTENDS, faults = FAULTS;
+byte crashes = CRASHES, losses = LOSSES, cancels = CANCELS, dels = DELS, extends = EXTENDS, denials = DENIALS, faults = FAULTS;
 
 /* Scratch of the scripts; always 0 between them, so that it adds no states. */
 byte s_was, s_at, s_ref, s_due, s_i, s_life, s_t, s_slot;
@@ -158,6 +170,14 @@ inline look() {
 	:: else
 	fi;
 	s_at = key_at
+}
+
+/* What a step that runs with timerd's rights sees. */
+inline look_if_allowed() {
+	if
+	:: denied -> s_at = UNREAD
+	:: !denied -> look()
+	fi
 }
 
 inline write_key(at, whose, marked) {
@@ -312,13 +332,33 @@ inline timer_cancel() {
 	:: else
 	fi;
 	if
-	:: s_was != 0 || beside_due != 0 || s_hit && (s_at > now || fired == 0) ->
+	:: s_was != 0 || contested_due != 0 || beside_due != 0 || aside_due[0] != 0 || s_hit && (s_at > now || fired == 0) ->
 		/* The answer is "cancelled". */
-		judge_cancel(due_life);
+		judge_cancel(due_life); judge_cancel(contested_life); judge_cancel(past_life);
 		if :: beside_due != 0 -> judge_cancel(RETRY) :: else fi;
 		if :: s_hit -> judge_cancel(holder) :: else fi;
+#ifdef FOUND_CANCEL_ASIDE_UNTOLD
+		if :: contested_due != 0 || past_due != 0 || s_was != 0 && (!s_hit || s_was <= now) -> fired_c = now :: else fi;
+#else
+		if :: contested_due != 0 || past_due != 0 || aside_due[0] != 0 || s_was != 0 && (!s_hit || s_was <= now) -> fired_c = now :: else fi;
+#endif
 		forget();
-		if :: s_was != 0 && (!s_hit || s_was <= now) -> fired_c = now :: else fi
+#ifndef MISTAKE_CANCEL_SPARES_CONTESTED
+		drop_contested();
+#endif
+#ifndef MISTAKE_CANCEL_SPARES_DISMISSED
+		drop_past();
+#endif
+		do
+		:: aside_due[0] != 0 ->
+			judge_cancel(aside_life[0]);
+#ifdef MISTAKE_CANCEL_SPARES_ASIDE
+			break
+#else
+			take_aside(0); s_due = 0; s_life = 0
+#endif
+		:: else -> break
+		od
 	:: else
 	fi;
 	beside_due = 0;
@@ -326,11 +366,38 @@ inline timer_cancel() {
 	done()
 }
 
+/* Sets a due timer aside, behind those that were due before it. */
+inline set_aside() {
+#ifndef MISTAKE_SET_ASIDE_FORGETS
+	s_slot = 0;
+	do
+	:: s_slot < LIVES && aside_due[s_slot] != 0 -> s_slot++
+	:: else -> break
+	od;
+	assert(s_slot < LIVES);
+	aside_due[s_slot] = due; aside_life[s_slot] = due_life; aside_look[s_slot] = now + PAUSE;
+	s_slot = 0;
+#endif
+	forget()
+}
+
+/* Takes one out: s_due and s_life are its due time and payload. */
+inline take_aside(slot) {
+	s_due = aside_due[slot]; s_life = aside_life[slot];
+	for (s_i : slot .. LIVES - 1) {
+		if
+		:: s_i + 1 < LIVES -> aside_due[s_i] = aside_due[s_i + 1]; aside_life[s_i] = aside_life[s_i + 1]; aside_look[s_i] = aside_look[s_i + 1]
+		:: else -> aside_due[s_i] = 0; aside_life[s_i] = 0; aside_look[s_i] = 0
+		fi
+	}
+	s_i = 0
+}
+
 inline touch(heard, changed) {
 	if
-	:: s_at == 0
-	:: s_at != 0 && s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(heard, 0, changed); upsert()
-	:: s_at != 0 && !(s_was != 0 && s_was <= now && LATER(s_at, s_was)) ->
+	:: s_at == 0 || s_at == UNREAD
+	:: s_at != 0 && s_at != UNREAD && s_was != 0 && s_was <= now && LATER(s_at, s_was) -> contest(heard, 0, changed); upsert()
+	:: s_at != 0 && s_at != UNREAD && !(s_was != 0 && s_was <= now && LATER(s_at, s_was)) ->
 		if
 		:: s_at > now || fired == 0 -> upsert()
 		:: else
@@ -370,6 +437,13 @@ inline told() {
 #define PROVES(at) (now - at <= MAXAGE)
 #endif
 
+inline fire_aside(slot, lease) {
+	take_aside(slot);
+	s_t = s_due;
+	fire(s_t, 0, s_life, lease);
+	s_t = 0; s_life = 0
+}
+
 inline kind_x(heard, whose, at) {
 	s_hit = (contested_due != 0 && !(contested_unconfirmed && s_was <= now));
 	if :: contested_unconfirmed && s_was <= now -> contested_unconfirmed = false :: else fi;
@@ -382,8 +456,10 @@ inline kind_x(heard, whose, at) {
 		:: s_hit
 		:: !s_hit && contested_due != 0 -> fire(contested_due, 0, contested_life, 0); drop_contested()
 		:: !s_hit && contested_due == 0 && past_due != 0 -> fire(past_due, 0, past_life, 0); drop_past()
-		:: !s_hit && contested_due == 0 && past_due == 0 && s_was != 0 && s_at == 0 -> owe(now); s_was = 0
-		:: !s_hit && contested_due == 0 && past_due == 0 && !(s_was != 0 && s_at == 0) ->
+		:: !s_hit && contested_due == 0 && past_due == 0 && aside_due[0] != 0 -> fire_aside(0, 0)
+		:: !s_hit && contested_due == 0 && past_due == 0 && aside_due[0] == 0 && s_was != 0 && s_at == 0 -> owe(now); s_was = 0
+		:: !s_hit && contested_due == 0 && past_due == 0 && aside_due[0] == 0 && s_was != 0 && s_at == UNREAD
+		:: !s_hit && contested_due == 0 && past_due == 0 && aside_due[0] == 0 && !(s_was != 0 && (s_at == 0 || s_at == UNREAD)) ->
 			if
 			:: PROVES(at) -> fire(now, 0, whose, 0); if :: PAYLOAD_EXPECTED(whose) -> bare = true :: else fi
 			:: else
@@ -405,7 +481,7 @@ inline kind_x(heard, whose, at) {
 /* One hint of those that timerd i has heard. An expired event that is old says
    something only about timers that the index knows. */
 inline observe(i, kind, whose, at) {
-	look(); s_was = due;
+	look_if_allowed(); s_was = due;
 	if
 	:: kind == touched ->
 		if :: contested_due != 0 && DISMISSES(since[i]) -> dismiss() :: else fi;
@@ -418,13 +494,13 @@ inline observe(i, kind, whose, at) {
 }
 
 /* The audit's SCAN: a hint of kind a. */
-inline observe_audited(i) { look(); s_was = due; touch(since[i], false); done() }
+inline observe_audited(i) { look_if_allowed(); s_was = due; touch(since[i], false); done() }
 
 inline audit() {
-	look(); s_was = due;
+	look_if_allowed(); s_was = due;
 	if
 	:: s_was > now && s_at == 0 -> forget()
-	:: s_was > now && s_at > now && s_at != s_was -> upsert()
+	:: s_was > now && s_at > now && s_at != UNREAD && s_at != s_was -> upsert()
 	:: else
 	fi;
 	done()
@@ -459,6 +535,9 @@ inline claim_held(i, reply) {
 	s_ref = firing_ref[s_slot];
 	firing_lease[s_slot] = now + LEASE;
 	fired = now;
+#ifdef FORGETS
+	hand_again[i] = true;
+#endif
 	take(i, reply)
 }
 
@@ -499,21 +578,73 @@ inline claim_beside(i, reply) {
 }
 
 inline claim_due(i, reply) {
-	look(); s_was = due;
+	look_if_allowed(); s_was = due;
 	if
+	:: s_at == UNREAD -> set_aside()
 #ifndef MISTAKE_CLAIM_IGNORES_KEY
-	:: LATER(s_at, s_was) ->
+	:: s_at != UNREAD && LATER(s_at, s_was) ->
 		contest(since[i], now + LEASE, false);
 		upsert()
-	:: !LATER(s_at, s_was) ->
+	:: s_at != UNREAD && !LATER(s_at, s_was) ->
 #else
-	:: true ->
+	:: s_at != UNREAD ->
 #endif
 		s_life = due_life; s_t = due_att;
 		forget();
 		if :: s_at != 0 -> delete_key() :: else fi;
 		fire(s_was, s_t, s_life, now + LEASE);
 		s_life = 0; s_t = 0
+	fi;
+	take(i, reply)
+}
+
+/* In the tick in which a key runs out it says nothing: it may be a newer timer's that was claimed. */
+#ifdef FOUND_ASIDE_IN_DUE_TICK
+#define SILENT (s_at == UNREAD)
+#else
+#define SILENT (s_at == UNREAD || s_at == now)
+#endif
+
+/* Whether the key was set again since its timer was set aside: sets s_hit. */
+inline set_again(slot) {
+	if
+#ifdef FOUND_ASIDE_PENDING_FIRES
+	:: due != 0 -> s_hit = true
+#else
+	:: due != 0 && key_mark -> s_hit = (due_life != aside_life[slot])
+	:: due != 0 && !key_mark -> check_ran_out(aside_due[slot], aside_life[slot])
+#endif
+	:: due == 0 -> check_ran_out(aside_due[slot], aside_life[slot])
+	fi
+}
+
+/* Looks again at a timer that is set aside. */
+inline claim_aside(i, reply) {
+	s_slot = 0;
+	do
+	:: aside_due[s_slot] == 0 || aside_look[s_slot] > now -> s_slot++
+	:: else -> break
+	od;
+	s_t = s_slot; s_slot = 0;
+	look_if_allowed();
+	if
+	:: SILENT -> aside_look[s_t] = now + PAUSE; s_t = 0
+	:: !SILENT ->
+		s_was = aside_due[s_t];
+		s_hit = true;
+#ifndef MISTAKE_ASIDE_IGNORES_KEY
+		if :: LATER(s_at, s_was) -> set_again(s_t) :: else fi;
+#endif
+		if
+		:: s_hit ->
+			fire_aside(s_t, now + LEASE);
+			if :: LATER(s_at, s_was) -> upsert() :: else fi
+		:: else ->
+			take_aside(s_t);
+			if :: due == 0 -> due_life = s_life; due_att = 0 :: else fi;
+			due = s_at;
+			s_due = 0; s_life = 0; s_t = 0
+		fi
 	fi;
 	take(i, reply)
 }
@@ -528,17 +659,27 @@ inline settle(i) {
 	let_go(i)
 }
 
-inline release(i) {
+/* Gives a claim back; until says when anybody may have it, 0 for at once. */
+inline release(i, until) {
 	find(hand_ref[i]);
 	if
-	:: s_slot < F && firing_lease[s_slot] == hand_lease[i] -> firing_lease[s_slot] = 0
+	:: s_slot < F && firing_lease[s_slot] == hand_lease[i] -> firing_lease[s_slot] = until;
+#ifdef MISTAKE_PAUSE_MOVES_DUE
+		if :: until != 0 -> firing_ref[s_slot] = REF(until, 0) :: else fi
+#endif
 	:: else
 	fi;
 	s_slot = 0;
 	let_go(i)
 }
 
-inline let_go(i) { phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false }
+#ifdef FORGETS
+#define FIRST_CLAIM(i) hand_again[i] = false
+#else
+#define FIRST_CLAIM(i) skip
+#endif
+
+inline let_go(i) { FIRST_CLAIM(i); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false }
 
 /* The retry of the first event, due at request_due. */
 inline retry() {
@@ -674,6 +815,8 @@ end:	do
 proctype redis() {
 end:	do
 	:: d_step { key_at != 0 && key_at < now -> printf("%d: redis deletes what ran out\n", now); look(); done() }
+	:: d_step { calm && denials > 0 && !denied -> printf("%d: redis: the right to read the key is taken away\n", now); denials--; denied = true }
+	:: d_step { denied && aside_due[0] != now && aside_due[LIVES - 1] != now -> printf("%d: redis: the right to read the key is given back\n", now); denied = false }
 #ifdef ASYNC_REPLICATION_LOSS
 	/* A failover to a replica that lacks the last set, or a power cut. */
 	:: d_step { calm && key_at != 0 && key_life == lives && due_life == lives -> key_at = 0; key_life = 0; key_mark = 0; key_used = 0; forget() }
@@ -725,6 +868,14 @@ inline deliver(i) {
 #define contested_now	(contested_due != 0 && contested_end <= now)
 #define past_now	(past_due != 0 && past_end <= now)
 #define beside_now	(beside_due != 0 && beside_due <= now)
+#define aside_now	(aside_due[0] != 0 && aside_look[0] <= now || aside_due[LIVES - 1] != 0 && aside_look[LIVES - 1] <= now)
+
+/* Beyond the duplicate window since the due time what may have been published is looked for before it is published again. */
+#if defined(FORGETS) && !defined(MISTAKE_NO_LOOK)
+#define finds(i) (hand_again[i] && hand_lease[i] - hand_ref[i] / 2 >= WINDOW && stored[ID(hand_ref[i], hand_life[i])] != 0)
+#else
+#define finds(i) false
+#endif
 
 proctype timerd(byte i) {
 	byte at, whose;
@@ -736,11 +887,13 @@ end:	do
 	:: d_step { idles(i) && contested_now -> printf("%d: timerd %d claims the contested timer\n", now, i); claim_contested(i, true) }
 	:: d_step { idles(i) && past_now -> printf("%d: timerd %d claims the dismissed timer\n", now, i); claim_past(i, true) }
 	:: d_step { idles(i) && beside_now -> printf("%d: timerd %d claims the retry beside\n", now, i); claim_beside(i, true) }
+	:: d_step { idles(i) && aside_now -> printf("%d: timerd %d looks at what is set aside\n", now, i); claim_aside(i, true) }
 	:: d_step { idles(i) && held_now && fails -> printf("%d: timerd %d claims what is held, reply lost\n", now, i); faults--; claim_held(i, false) }
 	:: d_step { idles(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false) }
 
 	/* The publisher publishes, publishes again, settles, gives back. */
-	:: d_step { up[i] && phase[i] == claimed && in_time(i) && wire_id[i] == 0 -> printf("%d: timerd %d publishes\n", now, i);
+	:: d_step { up[i] && phase[i] == claimed && in_time(i) && finds(i) -> printf("%d: timerd %d finds it stored\n", now, i); phase[i] = acked }
+	:: d_step { up[i] && phase[i] == claimed && in_time(i) && wire_id[i] == 0 && !finds(i) -> printf("%d: timerd %d publishes\n", now, i);
 		wire_id[i] = ID(hand_ref[i], hand_life[i]); wire_life[i] = hand_life[i]; phase[i] = sent }
 	:: d_step { up[i] && phase[i] == sent && !answer[i] && wire_id[i] == 0 -> printf("%d: timerd %d gives up waiting\n", now, i); phase[i] = claimed }
 #ifdef MISTAKE_SETTLE_BEFORE_ACK
@@ -749,7 +902,10 @@ end:	do
 	:: d_step { up[i] && phase[i] == sent && answer[i] -> printf("%d: timerd %d is acknowledged\n", now, i); phase[i] = acked; answer[i] = false }
 	:: d_step { up[i] && phase[i] == acked -> printf("%d: timerd %d settles\n", now, i); settle(i) }
 #endif
-	:: d_step { flies(i) && (calm || !in_time(i)) -> printf("%d: timerd %d gives back\n", now, i); release(i) }
+	:: d_step { flies(i) && (calm || !in_time(i)) -> printf("%d: timerd %d gives back\n", now, i); release(i, 0) }
+#ifdef PAUSES
+	:: d_step { flies(i) && calm -> printf("%d: timerd %d gives back for a while\n", now, i); release(i, now + PAUSE) }
+#endif
 
 	/* The network. */
 	:: d_step { wire_id[i] != 0 -> printf("%d: timerd %d's message arrives\n", now, i); deliver(i) }
