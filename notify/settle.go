@@ -13,6 +13,9 @@ const (
 	// settleBatch is how many firings are settled in one call: large enough that the call itself costs little beside
 	// them, small enough not to hold Redis.
 	settleBatch = 256
+	// settleBytes is how many bytes of payload are settled in one call, about: Redis takes some 50 µs to free one of the
+	// largest size.
+	settleBytes = 4 << 20
 	// settleDelay is how long acknowledged firings wait for others to be settled with. They are published, so it delays
 	// nothing.
 	settleDelay = 20 * time.Millisecond
@@ -34,7 +37,7 @@ type queue struct {
 }
 
 func (q *queue) addSettle(f schedule.Firing) {
-	f.Payload = nil
+	f.Bytes, f.Payload = len(f.Payload), nil
 	q.settles = append(q.settles, f)
 	switch len(q.settles) {
 	case 1:
@@ -59,10 +62,21 @@ func (q *queue) next() (releases, settles []schedule.Firing, wait time.Duration)
 	if n := len(q.settles); n == 0 {
 		wait = longestRest
 	} else if n >= settleBatch || wait <= 0 || q.closing {
-		n = min(n, settleBatch)
+		n = fitting(q.settles[:min(n, settleBatch)])
 		settles, q.settles = q.settles[:n:n], q.settles[n:]
 	}
 	return releases, settles, wait
+}
+
+// fitting returns how many of firings, of which there are some, are settled in one call.
+func fitting(firings []schedule.Firing) int {
+	bytes := 0
+	for i := range firings {
+		if bytes += firings[i].Bytes; bytes > settleBytes {
+			return max(i, 1)
+		}
+	}
+	return len(firings)
 }
 
 // settle carries out what is in the queue until that is closed and empty, or ctx ends. Settling is tried until it

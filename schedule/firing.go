@@ -46,6 +46,9 @@ type Firing struct {
 	// MayBeStored says that an earlier claim may have published the event.
 	MayBeStored bool
 
+	// Bytes is how large the payload was, for whoever keeps the firing without it.
+	Bytes int
+
 	// Pause is for whoever gives the firing back: for how long nobody is to claim it again.
 	Pause time.Duration
 	// Refused is for the same: that NATS does not take its subject.

@@ -92,7 +92,7 @@ func TestRedisAsShipped(t *testing.T) {
 	}
 	for check, text := range map[string]string{
 		"redis version": s.Version(), "redis role": "master", "keyspace events": "notify-keyspace-events is",
-		"persistence": "append-only file", "eviction": "noeviction", "redis rights": "user default may do all that timerd does on its index and in app1:trans,shop",
+		"persistence": "append-only file", "eviction": "noeviction", "lazy freeing": "another thread", "redis rights": "user default may do all that timerd does on its index and in app1:trans,shop",
 		"function library": "of this version", "redis clock": "that of Redis agrees",
 	} {
 		wants(t, findings, check, doctor.OK, text)
@@ -116,9 +116,11 @@ func TestRedisMisconfigured(t *testing.T) {
 	}
 	set("notify-keyspace-events", "Ex")
 	set("maxmemory-policy", "allkeys-lru")
+	set("lazyfree-lazy-expire", "no")
 	findings := checkRedis(t, rdb)
 	wants(t, findings, "keyspace events", doctor.Fail, `is "xE" and lacks Kg$he`, "CONFIG SET notify-keyspace-events KEg$hxe")
 	wants(t, findings, "persistence", doctor.Fail, "a restart loses every timer", "appendonly yes")
+	wants(t, findings, "lazy freeing", doctor.Warn, "a large hash that runs out", "CONFIG SET lazyfree-lazy-expire yes")
 	wants(t, findings, "eviction", doctor.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
 	wants(t, findings, "function library", doctor.Warn, fmt.Sprintf("its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", maxPayload+1, maxPayload))
 

@@ -20,6 +20,7 @@ const (
 	checkEvents      = "keyspace events"
 	checkPersistence = "persistence"
 	checkEviction    = "eviction"
+	checkFreeing     = "lazy freeing"
 	checkRights      = "redis rights"
 	checkLibrary     = "function library"
 	checkAside       = "set aside"
@@ -70,6 +71,7 @@ func (d *Redis) Check(ctx context.Context) []Finding {
 	d.events(ctx, settings, &r)
 	d.persistence(server, settings, &r)
 	d.eviction(server, &r)
+	d.freeing(settings, &r)
 	d.rights(ctx, &r)
 	d.library(ctx, &r)
 	d.aside(ctx, &r)
@@ -149,7 +151,7 @@ func (d *Redis) openSlots(ctx context.Context, r *report) {
 // settings returns those settings that CONFIG GET shows; none where it is not allowed.
 func (d *Redis) settings(ctx context.Context) map[string]string {
 	settings := map[string]string{}
-	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save"} {
+	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire"} {
 		got, err := d.rdb.ConfigGet(ctx, name).Result()
 		if value, ok := got[name]; err == nil && ok {
 			settings[name] = value
@@ -203,6 +205,17 @@ func (d *Redis) eviction(server info, r *report) {
 			"noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
 	default:
 		r.ok(checkEviction, "noeviction; %d %% of maxmemory used", 100*used/limit)
+	}
+}
+
+// freeing says nothing of a server that does not tell.
+func (d *Redis) freeing(settings map[string]string, r *report) {
+	switch settings["lazyfree-lazy-expire"] {
+	case "yes":
+		r.ok(checkFreeing, "large keys that ran out are freed by another thread")
+	case "no":
+		r.warn(checkFreeing, `CONFIG SET lazyfree-lazy-expire yes, and "lazyfree-lazy-expire yes" in redis.conf`,
+			"lazyfree-lazy-expire is no: a large hash that runs out holds Redis, and every timer, for milliseconds")
 	}
 }
 
