@@ -8,6 +8,8 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -52,8 +54,9 @@ func Stop(s *server.Server) {
 	s.WaitForShutdown()
 }
 
-// Serve makes this process a nats-server, with the flags of nats-server as args, until ctx ends. A fatal error of the
-// server ends the process.
+// Serve makes this process a nats-server, with the flags of nats-server as args, until ctx ends. On SIGHUP it reads its
+// configuration file again, as nats-server does; what is wrong with that is in its log. A fatal error of the server ends
+// the process.
 func Serve(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("nats-server", flag.ContinueOnError)
 	opts, err := server.ConfigureOptions(flags, args, server.PrintServerAndExit, flags.Usage, server.PrintTLSHelpAndDie)
@@ -66,10 +69,21 @@ func Serve(ctx context.Context, args []string) error {
 		return fmt.Errorf("nats-server: %w", err)
 	}
 	s.ConfigureLogger()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	s.Start()
-	<-ctx.Done()
-	Stop(s)
-	return nil
+	for {
+		select {
+		case <-ctx.Done():
+			Stop(s)
+			return nil
+		case <-hangup:
+			if err := s.Reload(); err != nil {
+				s.Errorf("not reloaded: %v", err)
+			}
+		}
+	}
 }
 
 // Log is told one message of a server. The server's notices come as [slog.LevelDebug]: they are details to who runs it.
