@@ -114,6 +114,9 @@ func (s *Server) UserURL(user, password string, db int) string {
 	return u.String()
 }
 
+// Program returns the path of the server's program.
+func (s *Server) Program() string { return s.binary }
+
 // Dir returns the server's working directory: its AOF, redis.conf and redis.log.
 func (s *Server) Dir() string { return s.dir }
 

@@ -16,6 +16,7 @@ type History struct {
 	Ops      []Op // those of one key in their order
 	Faults   []Fault
 	Messages []Message // in the order of their stream
+	Stalls   []Stall   // in their order, apart
 	End      End
 }
 
@@ -30,6 +31,8 @@ func (h *History) Add(r Record) {
 		h.Faults = append(h.Faults, *r.Fault)
 	case r.Message != nil:
 		h.Messages = append(h.Messages, *r.Message)
+	case r.Stall != nil:
+		h.Stalls = append(h.Stalls, *r.Stall)
 	case r.End != nil:
 		h.End = *r.End
 	}
@@ -72,8 +75,18 @@ func Create(path string) (*Writer, error) {
 	return &Writer{file: f, buf: bufio.NewWriter(f)}, nil
 }
 
-// Write appends a record.
+// Write appends a record, with the digests of its payloads.
 func (w *Writer) Write(r Record) {
+	if r.Op != nil {
+		op := *r.Op
+		op.Payload = Digest(op.Payload)
+		r.Op = &op
+	}
+	if r.Message != nil {
+		m := *r.Message
+		m.Payload = Digest(m.Payload)
+		r.Message = &m
+	}
 	line, err := json.Marshal(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()

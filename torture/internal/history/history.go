@@ -12,6 +12,7 @@ type Record struct {
 	Op      *Op      `json:"op,omitempty"`
 	Fault   *Fault   `json:"fault,omitempty"`
 	Message *Message `json:"message,omitempty"`
+	Stall   *Stall   `json:"stall,omitempty"`
 	End     *End     `json:"end,omitempty"`
 }
 
@@ -56,13 +57,17 @@ const (
 type Op struct {
 	Key     string `json:"key"`
 	Kind    Kind   `json:"kind"`
-	Payload string `json:"payload,omitempty"` // that the timer is to fire with
+	Payload string `json:"payload,omitempty"` // that the timer is to fire with, see Digest
+	// Body is the value, and Fields are how many fields the hash has, of a timer that fires without a payload.
+	Body    string `json:"-"`
+	Fields  int    `json:"fields,omitempty"`
 	Attempt int    `json:"attempt,omitempty"` // that it is to fire as; of Retry: that of the event
 	TTL     int64  `json:"ttl,omitempty"`     // in ms; of Retry: Timer-Delay
 	At      int64  `json:"at,omitempty"`      // asked for as PXAT, instead of TTL
 	Max     int    `json:"max,omitempty"`     // of Retry: the event's maxattempts
 	EventID string `json:"event,omitempty"`   // of Retry
-	Status  string `json:"status,omitempty"`  // of Retry: why the event has no payload
+	Status  string `json:"status,omitempty"`  // why it fires without a payload; of Retry: why the event has none
+	Refused bool   `json:"refused,omitempty"` // of Retry: it cannot be done, and becomes a dead letter
 
 	Outcome Outcome `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
@@ -78,11 +83,13 @@ type Op struct {
 type Effect string
 
 // What faults do. Deaf timerds may miss keyspace events. A failover may lose what
-// was not replicated, and makes all timerds deaf.
+// was not replicated, and makes all timerds deaf. Where keys go away, timers stay: Redis
+// drops keys that have a TTL before it runs out, and all timerds are deaf.
 const (
 	Delays   Effect = "delays"
 	Deafens  Effect = "deafens"
 	Failover Effect = "failover"
+	KeysGo   Effect = "keys go"
 )
 
 // Fault is one fault, from before its first effect until all timerds said that they
@@ -91,6 +98,9 @@ type Fault struct {
 	Kind    string `json:"kind"`
 	Effect  Effect `json:"effect"`
 	Timerds []int  `json:"timerds"` // that it concerns
+	// Apps are those whose timers it concerns; none: all. Timerds that are deaf to some apps do not notice,
+	// so no audit comes after it.
+	Apps []string `json:"apps,omitempty"`
 	// Seen says that nobody injected it: it was seen to happen, as a failover by
 	// servers that took each other for dead on a busy machine.
 	Seen   bool  `json:"seen,omitempty"`
@@ -100,6 +110,12 @@ type Fault struct {
 	Hearing int64 `json:"hearing"`
 	// Ready is when they were all ready, 0 if they were not in the time they had.
 	Ready int64 `json:"ready"`
+}
+
+// Stall is a time in which the machine itself was busy: a sleep, or a sync of a file that nobody else has, took too long.
+type Stall struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
 }
 
 // Message is one message of the stream of firings or of that of dead letters.
@@ -116,9 +132,9 @@ type Message struct {
 	Due     int64  `json:"due,omitempty"`
 	Attempt int    `json:"attempt,omitempty"`
 	Trigger string `json:"trigger,omitempty"`
-	Payload string `json:"payload,omitempty"`
-	Status  string `json:"status,omitempty"` // why there is no payload
-	Reason  string `json:"reason,omitempty"` // of a dead letter
+	Payload string `json:"payload,omitempty"` // see Digest
+	Status  string `json:"status,omitempty"`  // why there is no payload
+	Reason  string `json:"reason,omitempty"`  // of a dead letter
 }
 
 // Streams of a Message.

@@ -47,7 +47,7 @@ func newCluster(ctx context.Context) (*ClusterRedis, error) {
 func (c *ClusterRedis) Mode() string { return "cluster" }
 
 // URL names all nodes.
-func (c *ClusterRedis) URL() string { return c.cluster.URL() }
+func (c *ClusterRedis) URL() string { return asTimerd(c.cluster.URL()) }
 
 // Addr is empty: the nodes tell where the slots are.
 func (c *ClusterRedis) Addr() string { return "" }

@@ -24,6 +24,7 @@ func durable() []redisserver.Option {
 		redisserver.Binary(os.Getenv(redisserver.BinaryEnv)),
 		redisserver.Directive("appendfsync", "always"),
 		redisserver.Directive("repl-diskless-sync-delay", "0"),
+		redisserver.Directive("user", append([]string{timerdUser, "on", ">" + timerdUser}, allRights()...)...),
 	}
 }
 
@@ -98,6 +99,9 @@ func (g *group) awaitMaster(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Servers implements Redis.
+func (g *group) Servers() []*redis.Client { return g.clients }
 
 func (g *group) Close() error {
 	var errs []error

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -16,35 +17,86 @@ import (
 	"github.com/timerd-io/timerd/internal/natsserver"
 	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
 // natsVariable makes this program be a nats-server: the path of its configuration file.
 const natsVariable = "TIMERD_TORTURE_NATS"
 
 // NATS is a nats-server with JetStream on files, a process of its own, which syncs each
-// message to the disk before it acknowledges it.
+// message to the disk before it acknowledges it. timerd is a user of its own, whose rights can be
+// taken away; who names no user may do everything.
 type NATS struct {
 	dir     string
 	port    int
 	process atomic.Pointer[child.Process]
 }
 
+// denied is what NATS refuses timerd where it is told to.
+const denied = "timers.*." + history.DeniedApp + ".>"
+
+// configuration is that of the server. The rights come last.
+const configuration = `server_name: torture
+listen: %q
+log_file: %q
+jetstream {
+ store_dir: %q
+ sync_interval: always
+}
+no_auth_user: all
+authorization {
+ users: [
+  { user: all, password: all }
+  { user: %[4]s, password: %[4]s, permissions: { publish: { deny: [%[5]s] } } }
+ ]
+}
+`
+
 // newNATS starts a server that keeps its streams in dir and its configuration and log beside it.
 func newNATS(ctx context.Context, dir string) (*NATS, error) {
 	n := &NATS{dir: dir}
 	err := ports.StartOnFree(func(port int) error {
 		n.port = port
-		text := fmt.Sprintf("server_name: torture\nlisten: %q\nlog_file: %q\njetstream {\n store_dir: %q\n sync_interval: always\n}\n",
-			n.Addr(), n.logFile(), n.dir)
-		if err := os.WriteFile(n.configFile(), []byte(text), 0o600); err != nil {
-			return err
-		}
-		return n.Start(ctx)
+		return errors.Join(n.configure(""), n.Start(ctx))
 	})
 	if err != nil {
 		return nil, err
 	}
 	return n, nil
+}
+
+// configure writes the configuration file, with a subject that timerd may not publish to; "" is none.
+func (n *NATS) configure(deny string) error {
+	if deny != "" {
+		deny = strconv.Quote(deny)
+	}
+	return os.WriteFile(n.configFile(), fmt.Appendf(nil, configuration, n.Addr(), n.logFile(), n.dir, timerdUser, deny), 0o600)
+}
+
+// Deny takes the right from timerd to publish events of the denied app, Allow gives it back. They return once the server
+// has taken it in.
+func (n *NATS) Deny(ctx context.Context) error { return n.reload(ctx, denied) }
+
+// Allow is the opposite of Deny.
+func (n *NATS) Allow(ctx context.Context) error { return n.reload(ctx, "") }
+
+func (n *NATS) reload(ctx context.Context, deny string) error {
+	before := n.reloads()
+	if err := errors.Join(n.configure(deny), n.process.Load().Signal(syscall.SIGHUP)); err != nil {
+		return err
+	}
+	return poll.Until(ctx, startTimeout, func() error {
+		if n.reloads() == before {
+			return fmt.Errorf("servers: nats-server has not reloaded its configuration, see %s", n.logFile())
+		}
+		return nil
+	})
+}
+
+// reloads returns how often the server has taken in its configuration anew.
+func (n *NATS) reloads() int {
+	log, _ := os.ReadFile(n.logFile()) // without a log nothing was reloaded
+	return strings.Count(string(log), "Reloaded server configuration")
 }
 
 func (n *NATS) configFile() string { return n.dir + ".conf" }
@@ -55,6 +107,9 @@ func (n *NATS) Addr() string { return ports.Address(n.port) }
 
 // URL returns the server's URL.
 func (n *NATS) URL() string { return "nats://" + n.Addr() }
+
+// timerdURL returns the URL by which timerd reaches the server at an address.
+func timerdURL(addr string) string { return "nats://" + timerdUser + ":" + timerdUser + "@" + addr }
 
 // Start starts the server and returns once it accepts connections. Its error wraps syscall.EADDRINUSE
 // when the port is taken.

@@ -57,8 +57,10 @@ func (s *SentinelRedis) start(ctx context.Context) error {
 // Mode implements Redis, as the methods that follow do.
 func (s *SentinelRedis) Mode() string { return "sentinel" }
 
-// URL is that of the sentinel.
-func (s *SentinelRedis) URL() string { return s.sentinel.URL() }
+// URL is that of the sentinel. The user in it would be the sentinel's.
+func (s *SentinelRedis) URL() string {
+	return s.sentinel.URL() + "&username=" + timerdUser + "&password=" + timerdUser
+}
 
 // Addr is empty: the sentinel tells where the master is.
 func (s *SentinelRedis) Addr() string { return "" }

@@ -56,6 +56,7 @@ type Config struct {
 	Shape  Shape
 	Timerd string            // the program
 	Dir    string            // for logs and files
+	Ahead  string            // the library of package clockstep, "" if there is none
 	Env    map[string]string // of the timerds, on top of where the servers are
 }
 
@@ -87,7 +88,7 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	case Cluster:
 		s.Redis, err = newCluster(ctx)
 	default:
-		s.Redis, err = newSingle(ctx)
+		s.Redis, err = newSingle(ctx, c.Ahead)
 	}
 	if err != nil {
 		return err
@@ -101,14 +102,14 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 			return err
 		}
 		s.ToNATS = append(s.ToNATS, toNATS)
-		env := map[string]string{"TIMERD_NATS_URL": "nats://" + toNATS.Addr(), "TIMERD_REDIS_MODE": s.Redis.Mode()}
+		env := map[string]string{"TIMERD_NATS_URL": timerdURL(toNATS.Addr()), "TIMERD_REDIS_MODE": s.Redis.Mode()}
 		if addr := s.Redis.Addr(); addr != "" {
 			toRedis, err := tcpproxy.New(addr, report)
 			if err != nil {
 				return err
 			}
 			s.ToRedis = append(s.ToRedis, toRedis)
-			env["TIMERD_REDIS_URL"] = "redis://" + toRedis.Addr() + "/0"
+			env["TIMERD_REDIS_URL"] = asTimerd("redis://" + toRedis.Addr() + "/0")
 		} else {
 			env["TIMERD_REDIS_URL"] = s.Redis.URL()
 		}

@@ -1,0 +1,56 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// timerdUser is the user that timerd is, in Redis and in NATS, and its password.
+const timerdUser = "timerd"
+
+// asTimerd returns a URL of Redis that names timerd's user.
+func asTimerd(url string) string {
+	return strings.Replace(url, "://", "://"+timerdUser+":"+timerdUser+"@", 1)
+}
+
+// allRights are those of timerd's user in Redis.
+func allRights() []string { return []string{"~*", "&*", "+@all"} }
+
+// narrowRights are those that name the apps, all but one.
+func narrowRights() []string {
+	rights := []string{"resetkeys", "~timerd:*", "~" + history.ElsewhereApp + ":*"}
+	for _, app := range history.Namespaces() {
+		if app != history.NarrowApp {
+			rights = append(rights, "~"+app+":*")
+		}
+	}
+	return rights
+}
+
+// TakeRights takes timerd's rights to the keys of the narrow app, on all servers of Redis. GiveRights gives them back.
+func (s *System) TakeRights(ctx context.Context) error { return s.setRights(ctx, narrowRights()) }
+
+// GiveRights is the opposite of TakeRights.
+func (s *System) GiveRights(ctx context.Context) error { return s.setRights(ctx, allRights()) }
+
+func (s *System) setRights(ctx context.Context, rights []string) error {
+	args := []any{"ACL", "SETUSER", timerdUser}
+	for _, r := range rights {
+		args = append(args, r)
+	}
+	return s.onServers(func(c *redis.Client) error { return c.Do(ctx, args...).Err() })
+}
+
+// onServers does something to each server of Redis.
+func (s *System) onServers(do func(*redis.Client) error) error {
+	var errs []error
+	for _, c := range s.Redis.Servers() {
+		errs = append(errs, do(c))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,102 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/torture/internal/clockstep"
+)
+
+// SingleRedis is one server.
+type SingleRedis struct {
+	server *redisserver.Server
+	client *redis.Client
+	ahead  string // the library of package clockstep
+}
+
+func newSingle(ctx context.Context, ahead string) (*SingleRedis, error) {
+	server, err := redisserver.Start(ctx, durable()...)
+	if err != nil {
+		return nil, err
+	}
+	return &SingleRedis{server, newClient(server), ahead}, nil
+}
+
+// Mode implements Redis, as the methods that follow do.
+func (s *SingleRedis) Mode() string { return "standalone" }
+
+// URL is that of the server.
+func (s *SingleRedis) URL() string { return asTimerd(s.server.URL(0)) }
+
+// Addr is that of the server.
+func (s *SingleRedis) Addr() string { return s.server.Addr() }
+
+// Node returns the one.
+func (s *SingleRedis) Node(context.Context, string) (*redis.Client, error) { return s.client, nil }
+
+// Masters returns the one.
+func (s *SingleRedis) Masters(context.Context) ([]*redis.Client, error) { return s.Servers(), nil }
+
+// Servers returns the one.
+func (s *SingleRedis) Servers() []*redis.Client { return []*redis.Client{s.client} }
+
+// Refresh has nothing to look for.
+func (s *SingleRedis) Refresh(context.Context) {}
+
+// MasterNames is always the same.
+func (s *SingleRedis) MasterNames(context.Context) string { return "" }
+
+// Kill kills the server. Mending starts it again.
+func (s *SingleRedis) Kill(ctx context.Context, _ int) (mend func() error, err error) {
+	return func() error { return s.server.Start(ctx) }, s.server.Kill()
+}
+
+// expires is how long a server whose clock is ahead runs: its search for expired keys takes no more for so few.
+const expires = 1500 * time.Millisecond
+
+// RestartAhead has the server run for a moment with its clock ahead by whole seconds, as a machine may whose clock is
+// set right only some time after its boot, and then as ever. Nobody reaches it meanwhile: what runs out then, it
+// deletes.
+func (s *SingleRedis) RestartAhead(ctx context.Context, by time.Duration) (err error) {
+	if err := s.server.Kill(); err != nil {
+		return err
+	}
+	p, err := s.startAhead(by)
+	if err != nil {
+		return err
+	}
+	socket := redis.NewClient(&redis.Options{Network: "unix", Addr: filepath.Join(s.server.Dir(), socketName)})
+	err = poll.Until(ctx, startTimeout, func() error {
+		now, err := socket.Time(ctx).Result()
+		if err == nil && time.Until(now) < by/2 {
+			err = poll.Permanent(fmt.Errorf("servers: the clock of Redis is ahead by %v, want %v", time.Until(now), by))
+		}
+		return err
+	})
+	if err == nil {
+		<-time.After(expires)
+	}
+	return errors.Join(err, socket.Close(), kill(p), s.server.Start(ctx))
+}
+
+// socketName is where a server listens whose clock is ahead.
+const socketName = "ahead.sock"
+
+func (s *SingleRedis) startAhead(by time.Duration) (*child.Process, error) {
+	cmd := exec.CommandContext(context.Background(), s.server.Program(), "redis.conf", "--port", "0", "--unixsocket", socketName)
+	cmd.Dir, cmd.Env = s.server.Dir(), append(os.Environ(), clockstep.Ahead(s.ahead, by)...)
+	return child.Start(cmd)
+}
+
+// Close ends the server.
+func (s *SingleRedis) Close() error { return errors.Join(s.client.Close(), s.server.Close()) }
