@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -32,11 +31,12 @@ const (
 	Unexpected   Class = "unexpected"  // nobody asked for it
 	WrongReply   Class = "wrong reply" // a reply that cannot be
 	Malformed    Class = "malformed"   // not an event, or not as the contract has it
+	Innocent     Class = "innocent"    // late because of what concerns others
 )
 
 // Classes returns all classes, in the order in which they are told.
 func Classes() []Class {
-	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed}
+	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent}
 }
 
 // Violation is one broken promise.
@@ -70,6 +70,7 @@ type Report struct {
 	Faults                     map[string]int
 	Unready                    []history.Fault // after which not all timerds became ready
 	Lateness                   []Sample
+	Innocents                  Innocents
 }
 
 // Count returns how many violations are of a class.
@@ -88,6 +89,7 @@ func Judge(h *history.History) *Report {
 	r := &Report{
 		Run: h.Run, Drained: h.End.Drained, Messages: len(h.Messages),
 		Judged: map[history.Kind]int{}, Ops: map[history.Kind]map[history.Outcome]int{}, Faults: map[string]int{},
+		Innocents: Innocents{Beside: map[string][]int64{}},
 	}
 	j := &judge{report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{}}
 	for _, f := range h.Faults {
@@ -120,12 +122,13 @@ func Judge(h *history.History) *Report {
 		all[key] = true
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		t := newTimeline(hearing)
+		t := newTimeline(hearing.of(history.App(key), h.Faults))
 		for _, op := range j.ops[key] {
 			t.add(op)
 		}
 		j.key(key, t)
 	}
+	j.innocents()
 	return r
 }
 
@@ -134,6 +137,7 @@ type judge struct {
 	h        *history.History
 	ops      map[string][]history.Op
 	messages map[string][]history.Message
+	times    []int64 // at which NATS stored messages, sorted
 }
 
 func (j *judge) fault(class Class, key, format string, args ...any) {
@@ -225,6 +229,9 @@ func (j *judge) firing(key string, f *firing, spare []history.Message) {
 	if f.force == must && len(f.seen) == 0 && !garbled {
 		j.fault(Lost, key, "%s, due at %d with %q as attempt %d", f.op.Kind, f.from, f.payload, f.attempt)
 	}
+	if f.somehow && len(f.seen) == 0 && !slices.ContainsFunc(spare, f.ranOut) {
+		j.fault(Lost, key, "%s, due at %d with %q, not even without its payload", f.op.Kind, f.from, f.payload)
+	}
 	if f.force == mustNot && len(f.seen) > 0 {
 		j.fault(Resurrected, key, "%s fired, %s", f.seen[0].ID, f.why)
 	}
@@ -233,6 +240,9 @@ func (j *judge) firing(key string, f *firing, spare []history.Message) {
 			j.fault(Duplicate, key, "%s and %s are one firing", f.seen[0].ID, m.ID)
 		}
 		j.message(key, m, f.from)
+	}
+	if f.force == must && len(f.seen) > 0 {
+		j.neighbour(key, f.seen[0])
 	}
 }
 
@@ -244,19 +254,18 @@ func (j *judge) message(key string, m history.Message, due int64) {
 	if due = max(due, m.Due); m.Time < due || m.Stored < due {
 		j.fault(Early, key, "%s: due at %d, its time %d, stored at %d", m.ID, due, m.Time, m.Stored)
 	}
-	j.report.Lateness = append(j.report.Lateness, Sample{m.Stored - m.Due, j.phase(m.Due)})
+	j.report.Lateness = append(j.report.Lateness, Sample{m.Stored - m.Due, j.phase(m)})
 }
 
 // before and after a fault, in ms, what is due is put down to it too: what was on its way when it
 // began, and what was due while timerd had not yet noticed that it was not ready.
 const before, after = 100, 2000
 
-// phase returns the kind of the fault that began last before a time and was not over.
-func (j *judge) phase(at int64) string {
+// phase returns the kind of the fault that began last before a message was due and was not over, of those that concern it.
+func (j *judge) phase(m history.Message) string {
 	phase, from := Calm, int64(0)
 	for _, f := range j.h.Faults {
-		ready := cmp.Or(f.Ready, j.h.End.At)
-		if !f.Seen && f.From-before <= at && at <= ready+after && f.From >= from {
+		if !f.Seen && concerns(f, history.App(m.Key)) && j.during(f, m.Due, m.Due) && f.From >= from {
 			phase, from = f.Kind, f.From
 		}
 	}
@@ -283,7 +292,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 	}
 	from, known := t.payloads[m.Payload]
 	switch {
-	case t.unheard && m.Status == event.StatusMissing:
+	case t.unheard && m.Status != "":
 		j.report.Unjudged++
 	case known && m.Stored < from && !t.ranOut(m):
 		j.fault(Early, key, "%s has %q, stored at %d, due at %d", m.ID, m.Payload, m.Stored, from)

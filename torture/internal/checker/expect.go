@@ -4,12 +4,16 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
 // lands is how long after its connection broke, in ms, an operation may still take
 // effect, because it waited in a queue of the server.
 const lands = 10_000
+
+// expires is how long, in ms, Redis may take to delete a key that ran out, and timerd to hear of it: it has few keys.
+const expires = 5000
 
 // force says how a firing is judged.
 type force int
@@ -32,6 +36,7 @@ type firing struct {
 	force   force
 	why     string // it must not come, or need not
 	dead    bool   // a dead letter
+	somehow bool   // it has to come, if not as it is: without its payload
 	seen    []history.Message
 }
 
@@ -44,10 +49,15 @@ func (f *firing) matches(m history.Message) bool {
 func (f *firing) dueAt(m history.Message) bool { return f.from-2 <= m.Due && m.Due <= f.to+2 }
 
 // free makes a firing one that may come or not.
-func (f *firing) free(why string) { f.force, f.why = may, why }
+func (f *firing) free(why string) { f.force, f.why, f.somehow = may, why, false }
 
 // forbid makes a firing one that must not come.
-func (f *firing) forbid(why string) { f.force, f.why = mustNot, why }
+func (f *firing) forbid(why string) { f.force, f.why, f.somehow = mustNot, why, false }
+
+// ranOut tells whether a message may be of a firing of which timerd knows no more than that the key ran out.
+func (f *firing) ranOut(m history.Message) bool {
+	return m.Stream == history.FiredStream && m.Status == event.StatusMissing && f.from-2 <= m.Due && m.Due <= f.from+expires
+}
 
 // timeline is what the operations on one key add up to.
 type timeline struct {
@@ -130,9 +140,11 @@ func (t *timeline) plain(op history.Op) force {
 
 // begin notes the firing that an operation asks for.
 func (t *timeline) begin(op history.Op, force force) {
-	f := &firing{op: op, from: op.Due, to: op.Due, payload: op.Payload, attempt: max(op.Attempt, 1), force: force}
+	f := &firing{op: op, from: op.Due, to: op.Due, payload: op.Payload, status: op.Status, attempt: max(op.Attempt, 1), force: force}
 	if force == may {
 		f.why = "unheard"
+		// Of a later one of a key the expired event may be taken for that of the one before.
+		f.somehow = len(t.firings) == 0 && t.hearing.expired(op.Before, op.Due)
 	}
 	t.open = f
 	t.note(f)
@@ -176,6 +188,9 @@ func (t *timeline) end(op history.Op, why string) {
 func (t *timeline) expire(op history.Op) {
 	f := t.open
 	if op.Reply != "1" {
+		if t.keyGone(op) {
+			return
+		}
 		// It ran out just now, or the key is not what the history says it is.
 		if f != nil && f.from > op.After+1 && !t.hearing.failover(f.op.Ended, op.Ended) {
 			t.faults = append(t.faults, "PEXPIRE found no key, which was due at "+strconv.FormatInt(f.from, 10))
@@ -188,8 +203,14 @@ func (t *timeline) expire(op history.Op) {
 		return
 	}
 	t.end(op, "replaced by expire")
-	op.Payload, op.Attempt = f.payload, f.attempt
+	op.Payload, op.Status, op.Attempt = f.payload, f.status, f.attempt
 	t.begin(op, t.plain(op))
+}
+
+// keyGone tells whether an operation found no key, though a timer of it is pending, because Redis has dropped it. That
+// changes nothing: the timer fires.
+func (t *timeline) keyGone(op history.Op) bool {
+	return op.Reply == "0" && t.open != nil && t.open.from > op.After+1 && overlaps(t.hearing.gone, t.open.op.Ended, op.Ended)
 }
 
 func (t *timeline) deleted(op history.Op) {
@@ -198,12 +219,17 @@ func (t *timeline) deleted(op history.Op) {
 		t.unheard = true
 	}
 	t.retries = nil
-	t.end(op, "deleted")
+	if !t.keyGone(op) {
+		t.end(op, "deleted")
+	}
 }
 
 func (t *timeline) cancelled(op history.Op) {
 	f, retries := t.open, t.retries
 	t.open, t.retries = nil, nil
+	for _, f := range t.firings {
+		f.somehow = false
+	}
 	switch op.Reply {
 	case "cancelled":
 		// Which of several it was is not told; that none pending is left, is.
@@ -224,6 +250,9 @@ func (t *timeline) cancelled(op history.Op) {
 		}
 		if f == nil {
 			return
+		}
+		if f.force == may && overlaps(t.hearing.gone, f.op.Ended, op.Ended) {
+			return // Redis dropped a key that timerd had not heard of
 		}
 		if f.from > op.After+1 && !t.hearing.failover(f.op.Ended, op.Ended) {
 			t.faults = append(t.faults, "timer_cancel answered "+op.Reply+" for a timer due at "+strconv.FormatInt(f.from, 10))
@@ -305,7 +334,7 @@ func (t *timeline) retry(op history.Op) {
 	case t.hearing.failover(op.Invoked-hears, op.Ended+hears):
 		f.free("a failover may lose it")
 	}
-	if op.Attempt >= op.Max {
+	if op.Refused || op.Attempt >= op.Max {
 		// The dead letter is the event as it was published for retry.
 		f.dead, f.attempt = true, op.Attempt
 		f.from, f.to = op.Due, op.Due

@@ -15,18 +15,27 @@ const hears = 1500
 // window is a time from one ms to another, both included.
 type window struct{ from, to int64 }
 
-// hearing tells when timerds hear keyspace events.
+// hearing tells when timerds hear keyspace events, of the keys of one app.
 type hearing struct {
 	deaf      [][]window // of each timerd, sorted, apart
 	failovers []window
+	gone      []window // in which keys go away whose timers stay
+	barred    []window // in which the events of the app say nothing to any timerd, and no audit comes after
 }
 
+// newHearing returns what is so for the keys of all apps.
 func newHearing(h *history.History) *hearing {
 	e := &hearing{deaf: make([][]window, h.Run.Timerds)}
 	for _, f := range h.Faults {
+		if len(f.Apps) > 0 {
+			continue
+		}
 		w := window{f.From, f.Hearing}
-		if f.Effect == history.Failover {
+		switch f.Effect {
+		case history.Failover:
 			e.failovers = append(e.failovers, w)
+		case history.KeysGo:
+			e.gone = append(e.gone, window{f.From, f.Healed})
 		}
 		for _, i := range f.Timerds {
 			if f.Effect != history.Delays && i < len(e.deaf) {
@@ -38,6 +47,16 @@ func newHearing(h *history.History) *hearing {
 		e.deaf[i] = merge(e.deaf[i])
 	}
 	return e
+}
+
+// of returns what is so for the keys of one app.
+func (h hearing) of(app string, faults []history.Fault) *hearing {
+	for _, f := range faults {
+		if f.Effect == history.Deafens && slices.Contains(f.Apps, app) {
+			h.barred = append(h.barred, window{f.From, f.Healed})
+		}
+	}
+	return &h
 }
 
 func merge(all []window) []window {
@@ -53,10 +72,14 @@ func merge(all []window) []window {
 	return out
 }
 
+// never is later than all times.
+const never int64 = 1<<63 - 1
+
 // heard returns when a timerd has for certain taken in what a plain command at a time
-// left behind, which an audit after a deaf time finds too.
+// left behind, which an audit after a deaf time finds too; never, if the key may be gone
+// before, or beyond timerd's rights.
 func (h *hearing) heard(at int64) int64 {
-	var first int64 = 1<<63 - 1
+	first := never
 	for _, deaf := range h.deaf {
 		from := at
 		for _, w := range deaf {
@@ -66,6 +89,9 @@ func (h *hearing) heard(at int64) int64 {
 		}
 		first = min(first, from+hears)
 	}
+	if overlaps(h.gone, at, first) || overlaps(h.barred, at, first) {
+		return never
+	}
 	return first
 }
 
@@ -73,6 +99,22 @@ func (h *hearing) heard(at int64) int64 {
 func (h *hearing) heardAtOnce(at int64) bool { return h.heard(at) == at+hears }
 
 // failover tells whether one overlaps a time.
-func (h *hearing) failover(from, to int64) bool {
-	return slices.ContainsFunc(h.failovers, func(w window) bool { return w.from <= to && from <= w.to })
+func (h *hearing) failover(from, to int64) bool { return overlaps(h.failovers, from, to) }
+
+// expired tells whether timerds hear of a key, set at one time and due at another, for certain that it ran out, though they
+// had no right to hear of it before.
+func (h *hearing) expired(set, due int64) bool {
+	if !overlaps(h.barred, set, due) {
+		return false
+	}
+	for _, deaf := range append(slices.Clone(h.deaf), h.gone, h.failovers) {
+		if overlaps(deaf, set, due+expires) {
+			return false
+		}
+	}
+	return true
+}
+
+func overlaps(all []window, from, to int64) bool {
+	return slices.ContainsFunc(all, func(w window) bool { return w.from <= to && from <= w.to })
 }

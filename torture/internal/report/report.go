@@ -36,11 +36,12 @@ func Write(w io.Writer, r *checker.Report) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "seed %d, %s, %d timerds\n", r.Run.Seed, r.Run.Shape, r.Run.Timerds)
 	for _, kind := range r.Run.LeftOut {
-		fmt.Fprintf(t, "left out: the fault %q, which needs a timerd that is built for it\n", kind)
+		fmt.Fprintf(t, "left out: the fault %q\n", kind)
 	}
 	fmt.Fprintln(t)
 	operations(t, r)
 	lateness(t, r)
+	innocents(t, r)
 	verdict(t, r)
 	return t.Flush()
 }
@@ -84,12 +85,27 @@ func order(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// at returns the value below which a part of them are.
+// innocents shows how late timers were that no fault concerned, by the fault that was there for others.
+func innocents(t io.Writer, r *checker.Report) {
+	fmt.Fprintln(t, "innocent, beside\t\tfirings\tlate p50\tp99\tmax, ms")
+	row := func(name string, all []int64) {
+		fmt.Fprintf(t, "%s\t\t%d\t%s\t%s\t%s\n", name, len(all), at(all, 0.5), at(all, 0.99), at(all, 1))
+	}
+	row("nothing", r.Innocents.Calm)
+	for _, kind := range slices.Sorted(maps.Keys(r.Innocents.Beside)) {
+		row(kind, r.Innocents.Beside[kind])
+	}
+	row("nothing, without need", r.Innocents.CalmExcess)
+	row("faults, without need", r.Innocents.BesideExcess)
+	fmt.Fprintln(t)
+}
+
+// at shows the value below which a part of them are.
 func at(sorted []int64, part float64) string {
 	if len(sorted) == 0 {
 		return "-"
 	}
-	return fmt.Sprint(sorted[min(int(part*float64(len(sorted))), len(sorted)-1)])
+	return fmt.Sprint(checker.Percentile(sorted, part))
 }
 
 func verdict(t io.Writer, r *checker.Report) {
