@@ -8,7 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/torture/internal/clockstep"
-	"github.com/timerd-io/timerd/torture/internal/producers"
+	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
@@ -22,7 +22,7 @@ func TestClockIsStepped(t *testing.T) {
 	}
 	s, err := servers.Start(t.Context(), servers.Config{
 		Shape: servers.Standalone, Timerd: binary, Dir: dir,
-		Env: map[string]string{"TIMERD_NAMESPACES": producers.Namespace},
+		Env: map[string]string{"TIMERD_NAMESPACES": history.MainApp},
 	}, func(err error) { t.Log(err) })
 	if err != nil {
 		t.Fatal(err)

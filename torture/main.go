@@ -15,11 +15,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/timerd-io/timerd/torture/internal/checker"
 	"github.com/timerd-io/timerd/torture/internal/history"
+	"github.com/timerd-io/timerd/torture/internal/nemesis"
 	"github.com/timerd-io/timerd/torture/internal/report"
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
@@ -103,6 +105,13 @@ func runCommand(ctx context.Context, args []string, stderr io.Writer) (*checker.
 	shape := flags.String("shape", string(servers.Standalone), "standalone, several, sentinel or cluster")
 	flags.StringVar(&c.timerd, "timerd", "", "a program to run, with the machine's clock (default: one is built whose clock can be stepped)")
 	flags.Float64Var(&c.rate, "rate", 60, "keys per second")
+	flags.Func("without", "a kind of fault to leave out; may be given again", func(kind string) error {
+		if !slices.Contains(nemesis.Kinds(), kind) {
+			return fmt.Errorf("want one of %q", nemesis.Kinds())
+		}
+		c.without = append(c.without, kind)
+		return nil
+	})
 	flags.DurationVar(&c.maxDelay, "max-delay", 20*time.Second, "the longest delay of a timer")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -34,7 +34,7 @@ func TestTorture(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, file, err := run(t.Context(), config{
-		seed: 2, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
+		seed: 534611, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
 		dir: dir, log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
@@ -48,8 +48,15 @@ func TestTorture(t *testing.T) {
 	if r.Strict < 500 || r.Forbidden < 100 || len(r.Faults) < 5 {
 		t.Errorf("%d firings had to come, %d must not have, %d kinds of faults: this run proves little", r.Strict, r.Forbidden, len(r.Faults))
 	}
-	if r.Faults[nemesis.ClockStepped] == 0 {
-		t.Errorf("no clock was stepped: choose another seed")
+	for _, kind := range []string{
+		nemesis.ClockStepped, nemesis.RightsTaken, nemesis.SubjectDenied, nemesis.KeysEvicted, nemesis.Giants, nemesis.Flood,
+	} {
+		if r.Faults[kind] == 0 {
+			t.Errorf("no fault %q: choose another seed", kind)
+		}
+	}
+	if n := len(r.Innocents.BesideExcess); n < 100 {
+		t.Errorf("%d timers were innocent beside faults that concern others", n)
 	}
 	if !passed(r) {
 		t.Fatalf("a promise was broken; judge again with: go run ./torture judge %s", file)
@@ -63,6 +70,7 @@ func TestBadUsage(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"twist", `"twist" is no command`},
 		{"run -shape round", `-shape "round": want one of [standalone several sentinel cluster]`},
+		{"run -without rain", `invalid value "rain" for flag -without: want one of ["timerd killed"`},
 		{"run -minutes 0", "-minutes and -rate must be greater than 0"},
 		{"run now", `unexpected argument "now"`},
 		{"judge", "judge wants one file"},

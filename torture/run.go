@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +39,8 @@ type config struct {
 	race     bool          // build it with the race detector
 	rate     float64       // keys per second
 	maxDelay time.Duration
-	dir      string // for the history and the logs
+	without  []string // kinds of faults that are not wanted
+	dir      string   // for the history and the logs
 	log      *slog.Logger
 }
 
@@ -60,9 +63,8 @@ func run(ctx context.Context, c config) (r *checker.Report, file string, err err
 // record runs everything and writes the history.
 func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	redis.SetLogger(silence{}) // what fails is in the history
-	var leftOut []string
-	steps := c.timerd == ""
-	if steps {
+	leftOut := slices.Clone(c.without)
+	if c.timerd == "" {
 		c.timerd = filepath.Join(c.dir, "timerd")
 		c.log.Info("building timerd", "race", c.race)
 		if err := clockstep.Build(ctx, c.timerd, c.race); err != nil {
@@ -71,11 +73,18 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	} else {
 		leftOut = append(leftOut, nemesis.ClockStepped)
 	}
+	ahead := filepath.Join(c.dir, "ahead.so")
+	switch err := clockstep.BuildAhead(ctx, ahead); {
+	case errors.Is(err, clockstep.ErrNoLibrary):
+		leftOut = append(leftOut, nemesis.RedisAhead)
+	case err != nil:
+		return err
+	}
 	c.log.Info("starting", "seed", c.seed, "shape", c.shape, "dir", c.dir)
 	s, err := servers.Start(ctx, servers.Config{
-		Shape: c.shape, Timerd: c.timerd, Dir: c.dir,
+		Shape: c.shape, Timerd: c.timerd, Dir: c.dir, Ahead: ahead,
 		Env: map[string]string{
-			"TIMERD_NAMESPACES":     producers.Namespace,
+			"TIMERD_NAMESPACES":     strings.Join(history.Namespaces(), ","),
 			"TIMERD_RETRY":          producers.Policies(),
 			"TIMERD_LEASE":          nemesis.Lease.String(),
 			"TIMERD_SWEEP_INTERVAL": sweep.String(),
@@ -88,7 +97,7 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	w.Write(history.Record{Run: &history.Run{
 		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Began: time.Now().UnixMilli(), LeftOut: leftOut,
 	}})
-	plan := nemesis.Plan(c.seed, c.shape, c.length, steps)
+	plan := nemesis.Plan(c.seed, c.shape, c.length, leftOut)
 	if err := torture(ctx, c, plan, s, w); err != nil {
 		return err
 	}
@@ -106,24 +115,30 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 
 // torture has the producers and the nemesis at work, and returns when both are done.
 func torture(ctx context.Context, c config, plan []nemesis.Step, s *servers.System, w *history.Writer) error {
-	ctx, cancel := context.WithCancel(ctx)
-	p := producers.Producers{
+	p := &producers.Producers{
 		Redis: s.Redis, Replicated: c.shape.Replicated(), NATSURL: s.NATS.URL(), History: w,
 		Seed: c.seed, Rate: c.rate, MaxDelay: c.maxDelay,
 	}
-	n := nemesis.Nemesis{System: s, History: w, Log: c.log}
-	var watch sync.WaitGroup
-	watch.Go(func() { n.Watch(ctx) })
-	defer watch.Wait()
-	defer cancel()
-	produced := make(chan error, 1)
-	producing, stop := context.WithCancel(ctx)
-	go func() { produced <- p.Run(producing) }()
+	if err := p.Open(ctx); err != nil {
+		return err
+	}
+	defer p.Close()
+	n := nemesis.Nemesis{System: s, Crowds: p, History: w, Log: c.log}
+	ctx, cancel := context.WithCancel(ctx)
+	var watching, producing sync.WaitGroup
+	var pulseErr error
+	watching.Go(func() { n.Watch(ctx) })
+	watching.Go(func() { pulseErr = pulse(ctx, c.dir, w) })
+	until, stop := context.WithCancel(ctx)
+	producing.Go(func() { p.Run(until) })
 	calm(ctx)
 	err := n.Run(ctx, plan)
 	calm(ctx)
 	stop()
-	return errors.Join(err, <-produced)
+	producing.Wait()
+	cancel()
+	watching.Wait()
+	return errors.Join(err, pulseErr)
 }
 
 func calm(ctx context.Context) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -97,7 +98,11 @@ func read(m *history.Message, msg jetstream.Msg, class string) error {
 	}
 	m.Key, m.EventID, m.Time, m.Due = e.Key.String(), e.ID, e.Time.UnixMilli(), e.Due.UnixMilli()
 	m.Attempt, m.Trigger, m.Payload, m.Status, m.Reason = e.Attempt, e.Trigger, string(e.Data), e.Status, e.DeadReason
-	switch want := keys.EventID(m.Key, m.Due, m.Attempt); {
+	want := keys.EventID(m.Key, m.Due, m.Attempt)
+	if strings.HasPrefix(e.DeadReason, event.ReasonRefused) {
+		want = e.ID // that of the request: each has its dead letter
+	}
+	switch {
 	case e.ID != want || m.ID != want:
 		return fmt.Errorf("event %s in message %s, want %s", e.ID, m.ID, want)
 	case msg.Subject() != e.Key.Subject("timers", class):

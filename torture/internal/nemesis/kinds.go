@@ -13,14 +13,39 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
+// target is what faults are injected into.
+type target struct {
+	*servers.System
+	crowds Crowds
+}
+
+// Crowds are producers that do more than their due, see Crowd of package producers.
+type Crowds interface {
+	Crowd(ctx context.Context, app string)
+}
+
 // injection begins a fault and returns how to end it.
-type injection func(ctx context.Context, s *servers.System, f Fault) (heal func() error, err error)
+type injection func(ctx context.Context, t target, f Fault) (heal func() error, err error)
 
 // Lease is the TIMERD_LEASE that the faults are made for: a pause is longer.
 const Lease = 2 * time.Second
 
-// ClockStepped is the fault that needs a timerd made for it, see package clockstep.
-const ClockStepped = "clock stepped"
+// ClockStepped is the fault that needs a timerd made for it, RedisAhead the one that needs a library for Redis; see package
+// clockstep.
+const (
+	ClockStepped = "clock stepped"
+	RedisAhead   = "redis ahead"
+)
+
+// The faults that concern one app, or its keys only.
+const (
+	RightsTaken   = "rights taken"
+	SubjectDenied = "subject denied"
+	DeadFull      = "dead letters full"
+	KeysEvicted   = "keys evicted"
+	Giants        = "giants"
+	Flood         = "flood"
+)
 
 func kinds() []kind {
 	const ms = time.Millisecond
@@ -42,6 +67,10 @@ func kinds() []kind {
 		{name: "scripts flushed", part: redisPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: command("SCRIPT", "FLUSH")},
 		{name: "functions flushed", part: redisPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: command("FUNCTION", "FLUSH")},
 
+		{name: RedisAhead, part: timerdPart | redisPart, effect: history.KeysGo, restarts: true, min: 1 * ms, max: 100 * ms, inject: redisAhead, shapes: proxied},
+		{name: KeysEvicted, part: redisPart, effect: history.KeysGo, min: 1000 * ms, max: 4000 * ms, inject: evictKeys},
+		{name: RightsTaken, part: redisPart, effect: history.Deafens, app: history.NarrowApp, min: 3000 * ms, max: 8000 * ms, inject: takeRights},
+
 		{name: "master killed", part: redisPart, effect: history.Failover, min: 1000 * ms, max: 4000 * ms, inject: killRedis, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
 		{name: "failover", part: redisPart, effect: history.Failover, min: 1 * ms, max: 100 * ms, inject: failover, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
 		{name: "slots moved", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 100 * ms, inject: moveSlots, shapes: []servers.Shape{servers.Cluster}},
@@ -51,15 +80,20 @@ func kinds() []kind {
 		{name: "nats dropped", part: natsPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: onAllNATS((*tcpproxy.Proxy).Drop)},
 		{name: "nats slow", part: natsPart, effect: history.Delays, one: true, min: 1000 * ms, max: 4000 * ms, inject: onNATS(slow)},
 		{name: "nats silent", part: natsPart, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onAllNATS((*tcpproxy.Proxy).Blackhole)},
+		{name: SubjectDenied, part: natsPart, effect: history.Delays, app: history.DeniedApp, min: 3000 * ms, max: 8000 * ms, inject: denySubject},
+		{name: DeadFull, part: natsPart, effect: history.Delays, app: history.DyingApp, min: 3000 * ms, max: 8000 * ms, inject: fillDeadLetters},
+
+		{name: Giants, part: crowdPart, effect: history.Delays, app: history.GiantApp, min: 2000 * ms, max: 4000 * ms, inject: crowd},
+		{name: Flood, part: crowdPart, effect: history.Delays, app: history.FloodApp, min: 2000 * ms, max: 4000 * ms, inject: crowd},
 	}
 }
 
-func killTimerd(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+func killTimerd(_ context.Context, s target, f Fault) (func() error, error) {
 	t := s.Timerds[f.Timerd]
 	return t.Start, t.Kill()
 }
 
-func killTimerds(_ context.Context, s *servers.System, _ Fault) (func() error, error) {
+func killTimerds(_ context.Context, s target, _ Fault) (func() error, error) {
 	var errs []error
 	for _, t := range s.Timerds {
 		errs = append(errs, t.Kill())
@@ -73,18 +107,18 @@ func killTimerds(_ context.Context, s *servers.System, _ Fault) (func() error, e
 	}, errors.Join(errs...)
 }
 
-func pauseTimerd(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+func pauseTimerd(_ context.Context, s target, f Fault) (func() error, error) {
 	t := s.Timerds[f.Timerd]
 	return t.Resume, t.Pause()
 }
 
-func stopTimerd(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+func stopTimerd(_ context.Context, s target, f Fault) (func() error, error) {
 	t := s.Timerds[f.Timerd]
 	return t.Start, t.Stop()
 }
 
 // stepClock steps the clock forwards or backwards, by 1, 2, 4 … 512 minutes, and later back.
-func stepClock(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+func stepClock(_ context.Context, s target, f Fault) (func() error, error) {
 	step := time.Minute << (f.Pick / 2 % 10)
 	if f.Pick%2 == 1 {
 		step = -step
@@ -93,11 +127,11 @@ func stepClock(_ context.Context, s *servers.System, f Fault) (func() error, err
 	return func() error { return t.StepClock(0) }, t.StepClock(step)
 }
 
-func killRedis(ctx context.Context, s *servers.System, f Fault) (func() error, error) {
+func killRedis(ctx context.Context, s target, f Fault) (func() error, error) {
 	return s.Redis.Kill(ctx, f.Pick)
 }
 
-func killNATS(ctx context.Context, s *servers.System, _ Fault) (func() error, error) {
+func killNATS(ctx context.Context, s target, _ Fault) (func() error, error) {
 	return func() error { return s.NATS.Start(ctx) }, s.NATS.Kill()
 }
 
@@ -107,19 +141,19 @@ func slow(p *tcpproxy.Proxy) { p.Delay(250 * time.Millisecond) }
 // onRedis breaks the connections of one timerd to Redis, onNATS those to NATS, onAllNATS those of
 // all timerds.
 func onRedis(breaks func(*tcpproxy.Proxy)) injection {
-	return func(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+	return func(_ context.Context, s target, f Fault) (func() error, error) {
 		return broken(breaks, s.ToRedis[f.Timerd])
 	}
 }
 
 func onNATS(breaks func(*tcpproxy.Proxy)) injection {
-	return func(_ context.Context, s *servers.System, f Fault) (func() error, error) {
+	return func(_ context.Context, s target, f Fault) (func() error, error) {
 		return broken(breaks, s.ToNATS[f.Timerd])
 	}
 }
 
 func onAllNATS(breaks func(*tcpproxy.Proxy)) injection {
-	return func(_ context.Context, s *servers.System, _ Fault) (func() error, error) {
+	return func(_ context.Context, s target, _ Fault) (func() error, error) {
 		return broken(breaks, s.ToNATS...)
 	}
 }
@@ -138,7 +172,7 @@ func broken(breaks func(*tcpproxy.Proxy), proxies ...*tcpproxy.Proxy) (func() er
 
 // onMasters does something to each master. One that is away is passed over: what it is to lose
 // is lost already.
-func onMasters(ctx context.Context, s *servers.System, do func(*redis.Client) error) error {
+func onMasters(ctx context.Context, s target, do func(*redis.Client) error) error {
 	masters, err := s.Redis.Masters(ctx)
 	for _, m := range masters {
 		err = errors.Join(err, do(m))
@@ -147,7 +181,7 @@ func onMasters(ctx context.Context, s *servers.System, do func(*redis.Client) er
 }
 
 func command(args ...any) injection {
-	return func(ctx context.Context, s *servers.System, _ Fault) (func() error, error) {
+	return func(ctx context.Context, s target, _ Fault) (func() error, error) {
 		err := onMasters(ctx, s, func(c *redis.Client) error { return c.Do(ctx, args...).Err() })
 		return nothing, err
 	}
@@ -159,7 +193,7 @@ func nothing() error { return nil }
 const notifyFlags = "notify-keyspace-events"
 
 // flagsOff switches all keyspace events off. timerd may have them on again before the end.
-func flagsOff(ctx context.Context, s *servers.System, _ Fault) (func() error, error) {
+func flagsOff(ctx context.Context, s target, _ Fault) (func() error, error) {
 	was := map[*redis.Client]string{}
 	err := onMasters(ctx, s, func(c *redis.Client) error {
 		flags, err := c.ConfigGet(ctx, notifyFlags).Result()
@@ -178,7 +212,7 @@ func flagsOff(ctx context.Context, s *servers.System, _ Fault) (func() error, er
 	}, err
 }
 
-func failover(ctx context.Context, s *servers.System, f Fault) (func() error, error) {
+func failover(ctx context.Context, s target, f Fault) (func() error, error) {
 	switch r := s.Redis.(type) {
 	case *servers.SentinelRedis:
 		return func() error { return r.Failover(ctx) }, nil
@@ -191,7 +225,7 @@ func failover(ctx context.Context, s *servers.System, f Fault) (func() error, er
 // moves is how many slots one fault moves.
 const moves = 5
 
-func moveSlots(ctx context.Context, s *servers.System, f Fault) (func() error, error) {
+func moveSlots(ctx context.Context, s target, f Fault) (func() error, error) {
 	r, ok := s.Redis.(*servers.ClusterRedis)
 	if !ok {
 		return nil, fmt.Errorf("nemesis: no slots in the shape %s", s.Shape)

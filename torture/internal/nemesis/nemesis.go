@@ -25,6 +25,7 @@ const (
 // Nemesis carries out a plan.
 type Nemesis struct {
 	System  *servers.System
+	Crowds  Crowds
 	History *history.Writer
 	Log     *slog.Logger
 }
@@ -79,6 +80,9 @@ func (n *Nemesis) step(ctx context.Context, step Step) error {
 
 func (n *Nemesis) fault(ctx context.Context, f Fault) (history.Fault, error) {
 	r := history.Fault{Kind: f.Kind, Effect: f.kind.effect}
+	if f.kind.app != "" {
+		r.Apps = []string{f.kind.app}
+	}
 	for i := range n.System.Timerds {
 		if !f.kind.one || i == f.Timerd {
 			r.Timerds = append(r.Timerds, i)
@@ -87,7 +91,7 @@ func (n *Nemesis) fault(ctx context.Context, f Fault) (history.Fault, error) {
 	<-time.After(f.Delay)
 	r.From = time.Now().UnixMilli()
 	n.Log.Info("fault", "kind", f.Kind, "timerds", r.Timerds, "hold", f.Hold)
-	heal, err := f.kind.inject(ctx, n.System, f)
+	heal, err := f.kind.inject(ctx, target{n.System, n.Crowds}, f)
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", f.Kind, err)
 	}

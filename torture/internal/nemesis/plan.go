@@ -11,13 +11,14 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
-// part is what a fault breaks. Faults of different parts can be combined.
+// part is what a fault breaks, in bits. Faults of different parts can be combined.
 type part int
 
 const (
-	timerdPart part = iota
+	timerdPart part = 1 << iota
 	redisPart
 	natsPart
+	crowdPart // the producers: nothing is broken, but one of them does too much
 )
 
 // kind is a kind of fault.
@@ -27,6 +28,7 @@ type kind struct {
 	effect   history.Effect
 	one      bool          // concerns one timerd, not all of them
 	restarts bool          // who is concerned starts anew, and cannot say ready out of habit
+	app      string        // the only one that is concerned, "" for all
 	min, max time.Duration // how long it holds
 	shapes   []servers.Shape
 	inject   injection
@@ -51,16 +53,18 @@ type Fault struct {
 // recovery is what a plan reckons with for the recovery from a fault.
 const recovery = 2 * time.Second
 
-// Plan returns the faults of a run of some length. The same seed, shape, length and steps give the same
-// plan. Each kind that the shape has comes before any comes again; ClockStepped comes only with steps, which
-// says that the timerds have a clock that can be stepped.
-func Plan(seed uint64, shape servers.Shape, length time.Duration, steps bool) []Step {
+// Plan returns the faults of a run of some length, without some kinds. The same arguments give the same
+// plan. Each kind that the shape has comes before any comes again.
+func Plan(seed uint64, shape servers.Shape, length time.Duration, without []string) []Step {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var all, deck []kind
 	for _, k := range kinds() {
-		if k.in(shape) && (steps || k.name != ClockStepped) {
+		if k.in(shape) && !slices.Contains(without, k.name) {
 			all = append(all, k)
 		}
+	}
+	if len(all) == 0 {
+		return nil
 	}
 	draw := func(fits func(kind) bool) (kind, bool) {
 		for range 2 {
@@ -81,7 +85,7 @@ func Plan(seed uint64, shape servers.Shape, length time.Duration, steps bool) []
 		s := Step{Faults: []Fault{first.fault(random, shape)}, Calm: between(random, 2*time.Second, 4*time.Second)}
 		took := s.Faults[0].Hold
 		if random.IntN(4) == 0 {
-			if k, ok := draw(func(k kind) bool { return k.part != first.part }); ok {
+			if k, ok := draw(func(k kind) bool { return k.part&first.part == 0 }); ok {
 				second := k.fault(random, shape)
 				second.Delay = time.Duration(random.Float64() * float64(took))
 				s.Faults = append(s.Faults, second)
@@ -93,6 +97,15 @@ func Plan(seed uint64, shape servers.Shape, length time.Duration, steps bool) []
 		}
 		plan = append(plan, s)
 	}
+}
+
+// Kinds returns the names of all kinds of faults.
+func Kinds() []string {
+	var all []string
+	for _, k := range kinds() {
+		all = append(all, k.name)
+	}
+	return all
 }
 
 func (k kind) in(shape servers.Shape) bool {

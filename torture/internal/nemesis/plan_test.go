@@ -21,11 +21,11 @@ func text(plan []Step) string {
 
 func TestPlanIsTheSeeds(t *testing.T) {
 	for _, shape := range servers.Shapes() {
-		a, b := Plan(7, shape, 10*time.Minute, true), Plan(7, shape, 10*time.Minute, true)
+		a, b := Plan(7, shape, 10*time.Minute, nil), Plan(7, shape, 10*time.Minute, nil)
 		if text(a) != text(b) {
 			t.Errorf("%s: two plans of one seed differ", shape)
 		}
-		if text(a) == text(Plan(8, shape, 10*time.Minute, true)) {
+		if text(a) == text(Plan(8, shape, 10*time.Minute, nil)) {
 			t.Errorf("%s: two seeds have the same plan", shape)
 		}
 		seen := map[string]bool{}
@@ -39,7 +39,7 @@ func TestPlanIsTheSeeds(t *testing.T) {
 			}
 			if len(s.Faults) > 1 {
 				combined++
-				if s.Faults[0].kind.part == s.Faults[1].kind.part {
+				if s.Faults[0].kind.part&s.Faults[1].kind.part != 0 {
 					t.Errorf("%s and %s at the same time", s.Faults[0].Kind, s.Faults[1].Kind)
 				}
 			}
@@ -55,16 +55,19 @@ func TestPlanIsTheSeeds(t *testing.T) {
 	}
 }
 
-func TestPlanWithoutSteps(t *testing.T) {
-	plan := Plan(7, servers.Several, 10*time.Minute, false)
+func TestPlanWithout(t *testing.T) {
+	plan := Plan(7, servers.Several, 10*time.Minute, []string{ClockStepped, Flood})
 	for _, s := range plan {
 		for _, f := range s.Faults {
-			if f.Kind == ClockStepped {
-				t.Fatalf("%s in the plan for a clock that cannot be stepped", f.Kind)
+			if f.Kind == ClockStepped || f.Kind == Flood {
+				t.Fatalf("%s in a plan without it", f.Kind)
 			}
 		}
 	}
 	if len(plan) == 0 {
 		t.Error("no faults at all")
+	}
+	if plan := Plan(7, servers.Several, time.Minute, Kinds()); plan != nil {
+		t.Errorf("%d steps without any kind", len(plan))
 	}
 }

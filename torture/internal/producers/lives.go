@@ -30,20 +30,33 @@ type tale struct {
 
 func (l *life) tales() []tale {
 	return []tale{
-		{"single", 30, Namespace, moduleRun, func() { l.set(l.kind(), l.long()) }},
-		{"short", 10, Namespace, moduleRun, func() { l.set(history.Timer, l.between(50, 1000)) }},
-		{"elsewhere", 8, OtherApp, moduleRun, l.elsewhere},
-		{"counted", 6, Namespace, moduleRun, l.counted},
-		{"moved", 14, Namespace, moduleRun, l.moved},
-		{"cancelled", 14, Namespace, moduleRun, l.cancelled},
-		{"late", 4, Namespace, moduleRun, l.cancelledLate},
-		{"edge", 10, Namespace, moduleRun, l.edge},
-		{"again", 6, Namespace, moduleRun, l.again},
-		{"retried", 12, Namespace, moduleRun, l.retried},
-		{"beside", 4, Namespace, moduleRun, l.beside},
-		{"dead", 4, Namespace, moduleBrief, l.dead},
+		{"single", 30, history.MainApp, moduleRun, func() { l.set(l.kind(), l.long()) }},
+		{"short", 10, history.MainApp, moduleRun, func() { l.set(history.Timer, l.between(50, 1000)) }},
+		{"elsewhere", 8, history.ElsewhereApp, moduleRun, l.elsewhere},
+		{"counted", 6, history.MainApp, moduleRun, l.counted},
+		{"moved", 14, history.MainApp, moduleRun, l.moved},
+		{"cancelled", 14, history.MainApp, moduleRun, l.cancelled},
+		{"late", 4, history.MainApp, moduleRun, l.cancelledLate},
+		{"edge", 10, history.MainApp, moduleRun, l.edge},
+		{"again", 6, history.MainApp, moduleRun, l.again},
+		{"retried", 12, history.MainApp, moduleRun, l.retried},
+		{"beside", 4, history.MainApp, moduleRun, l.beside},
+		{"dead", 4, history.DyingApp, moduleBrief, l.dead},
+		{"single", 3, history.NarrowApp, moduleRun, func() { l.set(l.kind(), l.long()) }},
+		{"moved", 2, history.NarrowApp, moduleRun, l.moved},
+		{"cancelled", 2, history.NarrowApp, moduleRun, l.cancelled},
+		{"again", 1, history.NarrowApp, moduleRun, l.again},
+		{"retried", 2, history.NarrowApp, moduleRun, l.retried},
+		{"single", 4, history.DeniedApp, moduleRun, func() { l.set(l.kind(), l.long()) }},
+		{"moved", 2, history.DeniedApp, moduleRun, l.moved},
+		{"cancelled", 2, history.DeniedApp, moduleRun, l.cancelled},
+		{"retried", 2, history.DeniedApp, moduleRun, l.retried},
+		{"giant", 1, history.GiantApp, moduleRun, l.giant},
 	}
 }
+
+// name gives the key of a tale to the life.
+func (l *life) name(t tale) { l.key = fmt.Sprintf("%s:%s:%s:%d", t.app, t.module, t.name, l.n) }
 
 // between returns a time between two, in ms.
 func (l *life) between(from, to int64) time.Duration {

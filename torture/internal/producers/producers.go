@@ -4,10 +4,10 @@ package producers
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,13 +16,6 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/torture/internal/history"
-)
-
-// Namespace is the app of all plain timers; OtherApp is that of timers that only timer_set
-// makes, outside the namespaces.
-const (
-	Namespace = "torture"
-	OtherApp  = "elsewhere"
 )
 
 // The modules of keys: those of the second have two attempts, the others as many as there
@@ -43,7 +36,7 @@ func Policies() string {
 	for _, d := range delays() {
 		all = append(all, d.String())
 	}
-	return Namespace + ":" + moduleBrief + ":*=300ms; *=" + strings.Join(all, ",")
+	return "*:" + moduleBrief + ":*=300ms; *=" + strings.Join(all, ",")
 }
 
 // Redis is what the producers need of Redis.
@@ -53,7 +46,7 @@ type Redis interface {
 }
 
 // Producers begins lives of keys: each one a short tale of operations on a key of its own, one
-// after the other.
+// after the other. Run and Crowd may be called at the same time.
 type Producers struct {
 	Redis      Redis
 	Replicated bool // an operation counts once a replica has it
@@ -63,18 +56,22 @@ type Producers struct {
 	Rate       float64       // lives begun per second
 	MaxDelay   time.Duration // of a timer
 
-	inbox *inbox
+	inbox  *inbox
+	others atomic.Int64 // lives begun by Crowd
 }
+
+// Open connects to NATS. It comes before Run and Crowd. The caller closes the Producers once those have returned.
+func (p *Producers) Open(ctx context.Context) (err error) {
+	p.inbox, err = openInbox(ctx, p.NATSURL)
+	return err
+}
+
+// Close ends the connection to NATS.
+func (p *Producers) Close() { p.inbox.close() }
 
 // Run begins lives until ctx ends, and returns once they are all over, which takes some
 // times MaxDelay.
-func (p *Producers) Run(ctx context.Context) error {
-	inbox, err := openInbox(ctx, p.NATSURL)
-	if err != nil {
-		return err
-	}
-	defer inbox.close()
-	p.inbox = inbox
+func (p *Producers) Run(ctx context.Context) {
 	var lives sync.WaitGroup
 	defer lives.Wait()
 	next := time.NewTicker(time.Duration(float64(time.Second) / p.Rate))
@@ -82,7 +79,7 @@ func (p *Producers) Run(ctx context.Context) error {
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-next.C:
 		}
 		lives.Go(func() { p.live(context.WithoutCancel(ctx), n) })
@@ -91,7 +88,7 @@ func (p *Producers) Run(ctx context.Context) error {
 
 // live lives the nth life, which the seed decides.
 func (p *Producers) live(ctx context.Context, n int) {
-	l := &life{Producers: p, ctx: ctx, random: rand.New(rand.NewPCG(p.Seed, uint64(n)+1)), n: n}
+	l := p.life(ctx, n)
 	tales := l.tales()
 	total := 0
 	for _, t := range tales {
@@ -100,11 +97,16 @@ func (p *Producers) live(ctx context.Context, n int) {
 	pick := l.random.IntN(total)
 	for _, t := range tales {
 		if pick -= t.weight; pick < 0 {
-			l.key = fmt.Sprintf("%s:%s:%s:%d", t.app, t.module, t.name, n)
+			l.name(t)
 			t.tell()
 			return
 		}
 	}
+}
+
+// life returns the nth life, without a key.
+func (p *Producers) life(ctx context.Context, n int) *life {
+	return &life{Producers: p, ctx: ctx, random: rand.New(rand.NewPCG(p.Seed, uint64(n)+1)), n: n}
 }
 
 // retry publishes an event for retry until it is acknowledged, and returns whether it was. It
@@ -115,11 +117,15 @@ func (p *Producers) retry(ctx context.Context, e received, delay time.Duration, 
 		TTL: delay.Milliseconds(), EventID: e.ID, Status: e.Status, Due: e.Due.UnixMilli(), Outcome: history.Unknown,
 		Invoked: time.Now().UnixMilli(),
 	}
+	tries := retryTries
+	if len(e.Data) > maxPayload {
+		op.Refused, tries = true, 1 // each request has a dead letter of its own
+	}
 	msg := &nats.Msg{Subject: e.Key.Subject("timers", keys.Retry), Data: e.data, Header: nats.Header{}}
 	if header {
 		msg.Header.Set(event.DelayHeader, delay.String())
 	}
-	for range retryTries {
+	for range tries {
 		attempt, cancel := context.WithTimeout(ctx, retryPatience)
 		_, err := p.inbox.js.PublishMsg(attempt, msg)
 		cancel()

@@ -1,6 +1,7 @@
 package producers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,56 +18,88 @@ import (
 // what was acknowledged, and its outcome is unknown.
 const replicated = 500 * time.Millisecond
 
-// on executes an operation on Redis and returns it with what became of it. The clock is read
-// before and after, in the same transaction.
+// on executes an operation on Redis and returns it with what became of it.
 func (p *Producers) on(ctx context.Context, op history.Op) history.Op {
-	op.Invoked = time.Now().UnixMilli()
-	err := p.transact(ctx, &op)
-	op.Ended = time.Now().UnixMilli() + 1
+	ops := []history.Op{op}
+	p.onAll(ctx, ops)
+	return ops[0]
+}
+
+// onAll executes operations on Redis in one transaction, on keys of one slot, and writes down what became of each. The clock is
+// read before and after them, in the same transaction.
+func (p *Producers) onAll(ctx context.Context, ops []history.Op) {
+	invoked := time.Now().UnixMilli()
+	errs := p.transact(ctx, ops)
+	ended := time.Now().UnixMilli() + 1
+	for i := range ops {
+		op := &ops[i]
+		op.Invoked, op.Ended, op.Outcome = invoked, ended, outcome(errs[i])
+		if errs[i] != nil {
+			op.Error = errs[i].Error()
+		}
+		p.History.Write(history.Record{Op: op})
+	}
+	if errors.Join(errs...) != nil {
+		p.Redis.Refresh(ctx)
+	}
+}
+
+// outcome returns what is known of an operation by its error.
+func outcome(err error) history.Outcome {
 	var refused redis.Error
 	var dial *net.OpError
 	switch {
 	case err == nil:
-		op.Outcome = history.OK
+		return history.OK
 	case errors.Is(err, errNotReplicated):
-		op.Outcome = history.Unknown
+		return history.Unknown
 	case errors.As(err, &refused), errors.As(err, &dial) && dial.Op == "dial":
-		op.Outcome = history.Failed
-	default:
-		op.Outcome = history.Unknown
+		return history.Failed
 	}
-	if err != nil {
-		op.Error = err.Error()
-		p.Redis.Refresh(ctx)
-	}
-	p.History.Write(history.Record{Op: &op})
-	return op
+	return history.Unknown
 }
 
 // errNotReplicated says that no replica is known to have a write.
 var errNotReplicated = errors.New("no replica has it")
 
-func (p *Producers) transact(ctx context.Context, op *history.Op) (err error) {
-	node, err := p.Redis.Node(ctx, op.Key)
+// transact executes operations and returns the error of each.
+func (p *Producers) transact(ctx context.Context, ops []history.Op) []error {
+	errs := make([]error, len(ops))
+	fail := func(err error) []error {
+		for i := range errs {
+			errs[i] = cmp.Or(errs[i], err)
+		}
+		return errs
+	}
+	node, err := p.Redis.Node(ctx, ops[0].Key)
 	if err != nil {
-		return fmt.Errorf("%w: %w", &net.OpError{Op: "dial", Err: err}, err) // nobody was asked
+		return fail(fmt.Errorf("%w: %w", &net.OpError{Op: "dial", Err: err}, err)) // nobody was asked
 	}
 	conn := node.Conn()
 	defer func() { _ = conn.Close() }()
 	var before, after *redis.TimeCmd
-	var reply *redis.Cmd
-	var expires *redis.DurationCmd
+	replies, expires := make([]*redis.Cmd, len(ops)), make([]*redis.DurationCmd, len(ops))
 	_, err = conn.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		before = tx.Time(ctx)
-		reply = command(ctx, tx, *op)
-		expires = tx.PExpireTime(ctx, op.Key)
+		for i, op := range ops {
+			replies[i] = command(ctx, tx, op)
+			expires[i] = tx.PExpireTime(ctx, op.Key)
+		}
 		after = tx.Time(ctx)
 		return nil
 	})
 	if after.Err() != nil {
-		return err
+		return fail(err)
 	}
-	op.Before, op.After = before.Val().UnixMilli(), after.Val().UnixMilli()
+	for i := range ops {
+		ops[i].Before, ops[i].After = before.Val().UnixMilli(), after.Val().UnixMilli()
+		errs[i] = read(&ops[i], replies[i], expires[i])
+	}
+	return fail(p.replicate(ctx, conn))
+}
+
+// read takes the reply of an operation into it.
+func read(op *history.Op, reply *redis.Cmd, expires *redis.DurationCmd) error {
 	value, err := reply.Result()
 	if err != nil {
 		return err
@@ -82,6 +115,11 @@ func (p *Producers) transact(ctx context.Context, op *history.Op) (err error) {
 			op.Due = at.Milliseconds()
 		}
 	}
+	return nil
+}
+
+// replicate waits until a replica has what was written by a connection.
+func (p *Producers) replicate(ctx context.Context, conn *redis.Conn) error {
 	if !p.Replicated {
 		return nil
 	}
@@ -98,10 +136,10 @@ func (p *Producers) transact(ctx context.Context, op *history.Op) (err error) {
 func command(ctx context.Context, tx redis.Pipeliner, op history.Op) *redis.Cmd {
 	switch op.Kind {
 	case history.Set:
-		return tx.Do(ctx, "SET", op.Key, op.Payload, "PX", op.TTL)
+		return tx.Do(ctx, "SET", op.Key, cmp.Or(op.Payload, op.Body), "PX", op.TTL)
 	case history.Hash:
 		tx.Del(ctx, op.Key)
-		tx.HSet(ctx, op.Key, hashField, hashValue(op.Payload))
+		tx.HSet(ctx, op.Key, fieldsOf(op)...)
 		return tx.Do(ctx, "PEXPIRE", op.Key, op.TTL)
 	case history.Expire:
 		return tx.Do(ctx, "PEXPIRE", op.Key, op.TTL)
@@ -110,7 +148,7 @@ func command(ctx context.Context, tx redis.Pipeliner, op history.Op) *redis.Cmd 
 	case history.Cancel:
 		return tx.Do(ctx, "FCALL", "timer_cancel", 1, op.Key)
 	default:
-		args := []any{"FCALL", "timer_set", 1, op.Key, op.Payload, "PX", op.TTL}
+		args := []any{"FCALL", "timer_set", 1, op.Key, cmp.Or(op.Payload, op.Body), "PX", op.TTL}
 		if op.At != 0 {
 			args[5], args[6] = "PXAT", op.At
 		}
