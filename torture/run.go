@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/torture/internal/checker"
 	"github.com/timerd-io/timerd/torture/internal/clockstep"
 	"github.com/timerd-io/timerd/torture/internal/history"
@@ -73,16 +74,16 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	} else {
 		leftOut = append(leftOut, nemesis.ClockStepped)
 	}
-	ahead := filepath.Join(c.dir, "ahead.so")
-	switch err := clockstep.BuildAhead(ctx, ahead); {
-	case errors.Is(err, clockstep.ErrNoLibrary):
+	clock, err := redisserver.NewClock(ctx, c.dir)
+	switch {
+	case errors.Is(err, redisserver.ErrNoClock):
 		leftOut = append(leftOut, nemesis.RedisAhead)
 	case err != nil:
 		return err
 	}
 	c.log.Info("starting", "seed", c.seed, "shape", c.shape, "dir", c.dir)
 	s, err := servers.Start(ctx, servers.Config{
-		Shape: c.shape, Timerd: c.timerd, Dir: c.dir, Ahead: ahead,
+		Shape: c.shape, Timerd: c.timerd, Dir: c.dir, Clock: clock,
 		Env: map[string]string{
 			"TIMERD_NAMESPACES":     strings.Join(history.Namespaces(), ","),
 			"TIMERD_RETRY":          producers.Policies(),

@@ -4,22 +4,30 @@ import (
 	"context"
 	_ "embed" // for the source of the library
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"time"
 )
 
 //go:embed clock.c.txt
 var clockSource []byte
 
-// Clock is a wall clock for servers that can be set ahead of the machine's, and back again. It takes Linux and cc, a C
-// compiler.
+// ErrNoClock says that this machine can have no [Clock].
+var ErrNoClock = errors.New("redisserver: a clock of its own takes Linux and cc, a C compiler")
+
+// Clock is a wall clock for servers that can be set ahead of the machine's, and back again.
 type Clock struct{ library, file string }
 
 // NewClock returns a clock that agrees with the machine's. It keeps its files in a directory, for as long as servers use it.
+// Its error is [ErrNoClock] where there can be none.
 func NewClock(ctx context.Context, dir string) (*Clock, error) {
+	if _, err := exec.LookPath("cc"); err != nil || runtime.GOOS != "linux" {
+		return nil, ErrNoClock
+	}
 	c := &Clock{library: filepath.Join(dir, "clock.so"), file: filepath.Join(dir, "clock")}
 	source := filepath.Join(dir, "clock.c")
 	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
@@ -49,7 +57,7 @@ func (c *Clock) Set(ahead time.Duration) (err error) {
 	return nil
 }
 
-// environment returns what a server needs in its environment to have the clock.
-func (c *Clock) environment() []string {
+// Environment returns what a server of another launcher needs in its environment, on top of its own, to have the clock.
+func (c *Clock) Environment() []string {
 	return []string{"LD_PRELOAD=" + c.library, "TIMERD_TEST_CLOCK=" + c.file}
 }

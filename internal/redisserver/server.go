@@ -229,7 +229,7 @@ func (s *Server) start(ctx context.Context) error {
 	cmd := exec.Command(s.binary, args...)
 	cmd.Dir = s.dir
 	if s.clock != nil {
-		cmd.Env = append(cmd.Environ(), s.clock.environment()...)
+		cmd.Env = append(cmd.Environ(), s.clock.Environment()...)
 	}
 	proc, err := child.Start(cmd)
 	if err != nil {

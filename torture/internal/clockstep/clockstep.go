@@ -1,8 +1,7 @@
 // Package clockstep builds a timerd whose wall clock can be stepped while it runs, as an operator or
 // an NTP client steps the clock of a machine. It is the same source: Go's own time package is replaced by
 // a copy that adds the step, by go build -overlay, so timerd needs no means for it and every library
-// in it sees the step too. Go reads the clock without libc, so it cannot be done from outside. To redis-server, which
-// asks libc, a library does it that is loaded before.
+// in it sees the step too. Go reads the clock without libc, so it cannot be done from outside.
 package clockstep
 
 import (

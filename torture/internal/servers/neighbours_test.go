@@ -13,14 +13,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/torture/internal/clockstep"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
 // single returns a system of one Redis and nothing else.
-func single(t *testing.T, ahead string) (*System, *SingleRedis) {
+func single(t *testing.T, clock *redisserver.Clock) (*System, *SingleRedis) {
 	t.Helper()
-	r, err := newSingle(t.Context(), ahead)
+	r, err := newSingle(t.Context(), clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,12 +33,12 @@ func single(t *testing.T, ahead string) (*System, *SingleRedis) {
 }
 
 func TestRestartAhead(t *testing.T) {
-	library := filepath.Join(t.TempDir(), "ahead.so")
-	if err := clockstep.BuildAhead(t.Context(), library); err != nil {
+	clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	_, r := single(t, library)
+	_, r := single(t, clock)
 	const by = time.Hour
 	for name, ttl := range map[string]time.Duration{"a": by / 2, "b": by * 2} {
 		if err := r.client.Set(ctx, name, "v", ttl).Err(); err != nil {
@@ -58,7 +58,7 @@ func TestRestartAhead(t *testing.T) {
 
 func TestRightsTaken(t *testing.T) {
 	ctx := t.Context()
-	s, r := single(t, "")
+	s, r := single(t, nil)
 	options, err := redis.ParseURL(r.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestRightsTaken(t *testing.T) {
 // Most of the timers' keys go, what has no TTL stays, and Redis refuses no write.
 func TestEviction(t *testing.T) {
 	ctx := t.Context()
-	s, r := single(t, "")
+	s, r := single(t, nil)
 	for i := range 100 {
 		if err := r.client.Set(ctx, fmt.Sprintf("a:b:c:%d", i), "v", time.Minute).Err(); err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -14,22 +13,21 @@ import (
 	"github.com/timerd-io/timerd/internal/child"
 	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/redisserver"
-	"github.com/timerd-io/timerd/torture/internal/clockstep"
 )
 
 // SingleRedis is one server.
 type SingleRedis struct {
 	server *redisserver.Server
 	client *redis.Client
-	ahead  string // the library of package clockstep
+	clock  *redisserver.Clock // for when it is ahead
 }
 
-func newSingle(ctx context.Context, ahead string) (*SingleRedis, error) {
+func newSingle(ctx context.Context, clock *redisserver.Clock) (*SingleRedis, error) {
 	server, err := redisserver.Start(ctx, durable()...)
 	if err != nil {
 		return nil, err
 	}
-	return &SingleRedis{server, newClient(server), ahead}, nil
+	return &SingleRedis{server, newClient(server), clock}, nil
 }
 
 // Mode implements Redis, as the methods that follow do.
@@ -64,14 +62,14 @@ func (s *SingleRedis) Kill(ctx context.Context, _ int) (mend func() error, err e
 // expires is how long a server whose clock is ahead runs: its search for expired keys takes no more for so few.
 const expires = 1500 * time.Millisecond
 
-// RestartAhead has the server run for a moment with its clock ahead by whole seconds, as a machine may whose clock is
+// RestartAhead has the server run for a moment with its clock ahead, as a machine may whose clock is
 // set right only some time after its boot, and then as ever. Nobody reaches it meanwhile: what runs out then, it
 // deletes.
 func (s *SingleRedis) RestartAhead(ctx context.Context, by time.Duration) (err error) {
-	if err := s.server.Kill(); err != nil {
+	if err := errors.Join(s.server.Kill(), s.clock.Set(by)); err != nil {
 		return err
 	}
-	p, err := s.startAhead(by)
+	p, err := s.startAhead()
 	if err != nil {
 		return err
 	}
@@ -92,9 +90,9 @@ func (s *SingleRedis) RestartAhead(ctx context.Context, by time.Duration) (err e
 // socketName is where a server listens whose clock is ahead.
 const socketName = "ahead.sock"
 
-func (s *SingleRedis) startAhead(by time.Duration) (*child.Process, error) {
+func (s *SingleRedis) startAhead() (*child.Process, error) {
 	cmd := exec.CommandContext(context.Background(), s.server.Program(), "redis.conf", "--port", "0", "--unixsocket", socketName)
-	cmd.Dir, cmd.Env = s.server.Dir(), append(os.Environ(), clockstep.Ahead(s.ahead, by)...)
+	cmd.Dir, cmd.Env = s.server.Dir(), append(cmd.Environ(), s.clock.Environment()...)
 	return child.Start(cmd)
 }
 

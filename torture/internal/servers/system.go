@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/tcpproxy"
 )
 
@@ -54,10 +55,10 @@ func (s Shape) Replicated() bool { return s == Sentinel || s == Cluster }
 // Config says what to start.
 type Config struct {
 	Shape  Shape
-	Timerd string            // the program
-	Dir    string            // for logs and files
-	Ahead  string            // the library of package clockstep, "" if there is none
-	Env    map[string]string // of the timerds, on top of where the servers are
+	Timerd string             // the program
+	Dir    string             // for logs and files
+	Clock  *redisserver.Clock // for a Redis whose clock is ahead; nil if there is none
+	Env    map[string]string  // of the timerds, on top of where the servers are
 }
 
 // System is everything that runs.
@@ -88,7 +89,7 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	case Cluster:
 		s.Redis, err = newCluster(ctx)
 	default:
-		s.Redis, err = newSingle(ctx, c.Ahead)
+		s.Redis, err = newSingle(ctx, c.Clock)
 	}
 	if err != nil {
 		return err
