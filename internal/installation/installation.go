@@ -184,8 +184,8 @@ func (m *Member) leave() error {
 	return err
 }
 
-// claimStreams makes the streams, and marks those that nobody has marked. Whoever marks the first one may go on to the
-// others, so that of several installations one gets them all.
+// claimStreams makes the streams, and marks those that nobody has marked: the first one, and the others once that is this
+// installation's for certain. So of several installations one gets them all.
 func (m *Member) claimStreams(ctx context.Context) error {
 	if err := notify.EnsureStreams(ctx, m.site.js, m.streams); err != nil {
 		return err
@@ -194,7 +194,10 @@ func (m *Member) claimStreams(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if m.mark(ctx, owners, 1) && !backoff.Sleep(ctx, settleTime) {
+	if err := m.foreign(owners); err != nil {
+		return err
+	}
+	if m.mark(ctx, owners[:min(len(owners), 1)], 1) && !backoff.Sleep(ctx, settleTime) {
 		return context.Cause(ctx)
 	}
 	if owners, err = notify.Owners(ctx, m.site.js, m.streams); err != nil {
