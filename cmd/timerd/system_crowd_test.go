@@ -120,3 +120,53 @@ func TestSubjectsThatNATSRefuses(t *testing.T) {
 	s.settled()
 	p.stop()
 }
+
+// Three kinds of bad timers at once: with keys beyond timerd's rights, with a subject that NATS refuses, and retries that are
+// used up while there is no room for dead letters. Those of others fire on time, and when the causes are mended, so do these.
+func TestThreeKindsOfBadnessAtOnce(t *testing.T) {
+	t.Parallel()
+	const bad, good = 1700, 300
+	acl := strings.Replace(leastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good*:* ~refused:* ~used:* ~timerd:* ", 1)
+	s := newSystem(t, redisserver.ACL(acl))
+	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.refused.>"}}}
+	s.nats = testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
+		o.NoAuthUser = "admin"
+	})
+	s.js = s.nats.JetStream()
+	s.env["TIMERD_REDIS_URL"] = s.redis.UserURL("timerd", "secret", 0)
+	s.env["TIMERD_NATS_URL"] = "nats://timerd:t@" + s.nats.Addr()
+	s.env["TIMERD_RETRY"] = "used=exp(1s,1,1s,0); *=200ms"
+	p := s.start()
+	c := s.collect()
+	want := s.setCrowd("good", 1, s.now()+100)
+	s.expect(c, want...)
+	s.ask("used:b:c:first")
+	s.letters(1)
+	s.limitDead(1)
+
+	due := s.now() + 3000
+	waiting := slices.Concat(s.setCrowd("denied", bad, due), s.setCrowd("refused", bad, due))
+	for i := range 3 {
+		want = append(want, s.setCrowd(fmt.Sprint("good", i), good/3, due+int64(i)*1000)...)
+	}
+	s.ask(keysOf("used:b:c:", bad)...)
+	retried := keysOf("goodretry:b:c:", good)
+	s.ask(retried...)
+	want = append(want, fireAll(retried)...)
+	all := s.expect(c, slices.Concat(want, waiting[:bad])...)
+	for i := range 3 {
+		s.onTime(all, fmt.Sprint("good", i))
+	}
+
+	s.do("ACL", "SETUSER", "timerd", "~*")
+	rights.Publish.Deny = nil
+	s.nats.Restart()
+	s.limitDead(-1)
+	s.expect(c, slices.Concat(want, waiting)...)
+	s.letters(bad + 1)
+	s.noRequests()
+	s.settled()
+	p.awaitReady(true)
+	p.stop()
+}
