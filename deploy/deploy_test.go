@@ -232,6 +232,7 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err := s.Settle(ctx, claimed); err != nil {
 		t.Error(err)
 	}
+	node.StopHearing()
 	audit, err := node.BeginAudit(ctx)
 	if err != nil {
 		t.Fatal(err)

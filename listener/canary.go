@@ -27,14 +27,21 @@ type canary struct {
 	runID string   // of the server
 	deaf  bool     // expired events stay away
 
-	marking sync.Mutex // held while a mark is being left
-	marks   sync.WaitGroup
+	caughtUp chan struct{} // all that happened before the last canary has been taken in
+	marking  sync.Mutex    // held while a mark is being left
+	marks    sync.WaitGroup
 
 	mu    sync.Mutex
 	sent  map[string][]sending // event -> the canaries without it, of each key the last
 	flows map[string]bool      // event -> whether it ever came in this session
 	heard time.Time            // any event received from now on happened then or later
+	mark  mark                 // of the last canary
+	// idleAt is the last canary's key if all hints had been taken in when its event came.
+	idleAt string
 }
+
+// mark is what [schedule.Node.Mark] gets.
+type mark struct{ info, key string }
 
 // sending is one canary.
 type sending struct {
@@ -50,7 +57,7 @@ func canaryEvents() map[string]string {
 // newCanary returns the canary of a session. It has one key more than canaries can be
 // on their way before they count as lost.
 func newCanary(l *Listener) *canary {
-	c := &canary{l: l, sent: map[string][]sending{}, flows: map[string]bool{}, heard: time.Now()}
+	c := &canary{l: l, sent: map[string][]sending{}, flows: map[string]bool{}, heard: time.Now(), caughtUp: make(chan struct{}, 1)}
 	for n := range 2 + int(l.CanaryTimeout/l.CanaryInterval) {
 		c.keys = append(c.keys, keys.CanaryKey(l.node.AnyPartition(), l.instance, n))
 	}
@@ -66,6 +73,10 @@ func (c *canary) receive(key, event string) error {
 		c.l.setState(nil)
 	}
 	c.flows[event] = true
+	if event == "set" && c.l.hints.idle() {
+		c.idleAt = key
+		c.signalMark()
+	}
 	waiting := c.sent[event]
 	i := slices.IndexFunc(waiting, func(s sending) bool { return s.key == key })
 	if i < 0 {
@@ -146,10 +157,15 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 			c.l.OnComplete(true)
 		}
 
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
+		for ticked := false; !ticked; {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-c.caughtUp:
+				c.leaveMark(ctx)
+			case <-tick.C:
+				ticked = true
+			}
 		}
 	}
 }
@@ -166,6 +182,7 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	key, before := c.keys[c.next], c.keys[(c.next+len(c.keys)-1)%len(c.keys)]
 	c.next = (c.next + 1) % len(c.keys)
 	c.mu.Lock()
+	c.idleAt = ""
 	for event := range canaryEvents() {
 		c.sent[event] = append(c.sent[event], sending{key, time.Now()})
 		if len(c.sent[event]) > len(c.keys) {
@@ -192,24 +209,41 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 		return false, err
 	}
 	c.l.node.ReadClock(clock.Val(), sent, time.Now())
-	c.leaveMark(ctx, info.Val(), key)
+	c.mu.Lock()
+	c.mark = mark{info.Val(), key}
+	c.signalMark()
+	c.mu.Unlock()
 	runID := runIDOf(info.Val())
 	restarted = c.runID != "" && runID != c.runID
 	c.runID = runID
 	return restarted, nil
 }
 
-// leaveMark leaves a mark of the canary with the given key, without waiting for it: in a cluster the mark may be on a server
-// that hangs. While one is being left, others are left out.
-func (c *canary) leaveMark(ctx context.Context, info, key string) {
+// signalMark has a mark left of the last canary if all that happened before has been taken in. c.mu is held.
+func (c *canary) signalMark() {
+	if c.idleAt != c.mark.key {
+		return
+	}
+	select {
+	case c.caughtUp <- struct{}{}:
+	default:
+	}
+}
+
+// leaveMark leaves a mark of the last canary, without waiting for it: in a cluster the mark may be on a server that hangs.
+// While one is being left, others are left out.
+func (c *canary) leaveMark(ctx context.Context) {
 	if !c.marking.TryLock() {
 		return
 	}
+	c.mu.Lock()
+	m := c.mark
+	c.mu.Unlock()
 	c.marks.Go(func() {
 		defer c.marking.Unlock()
 		ctx, cancel := context.WithTimeout(ctx, c.l.CanaryTimeout)
 		defer cancel()
-		if err := c.l.node.Mark(ctx, info, key); err != nil {
+		if err := c.l.node.Mark(ctx, m.info, m.key); err != nil {
 			c.l.Logger.Debug("no mark is left of what ran out", "err", err)
 		}
 	})

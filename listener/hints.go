@@ -31,6 +31,7 @@ type hintBuffer struct {
 	mu      sync.Mutex
 	urgent  hintList
 	expired hintList // may wait; no older than those of urgent for the same keys
+	resting bool     // whatever was taken out has been taken in
 }
 
 // hintList is a list of hints in their order.
@@ -141,12 +142,24 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	}
 	hints, heard = b.urgent.hints, b.urgent.heard
 	b.urgent.clear()
+	b.resting = false
 	return hints, heard, pause
 }
 
+// idle tells whether all hints that came have been taken in.
+func (b *hintBuffer) idle() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.resting && len(b.urgent.hints)+len(b.expired.hints) == 0
+}
+
 // wait returns the hints, as soon as there are some, and when the
-// first of them happened at the earliest; nil when ctx ends or when the time is over.
+// first of them happened at the earliest; nil when ctx ends or when the time is over. Those that it returned before have
+// been taken in, unless the time is limited because some are late.
 func (b *hintBuffer) wait(ctx context.Context, most time.Duration) ([]schedule.Hint, time.Time) {
+	b.mu.Lock()
+	b.resting = most == noEnd
+	b.mu.Unlock()
 	end := time.Now().Add(most)
 	timer := time.NewTimer(most)
 	defer timer.Stop()

@@ -197,6 +197,39 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	})
 }
 
+// A mark must not say that something is known that has been heard and not taken in.
+func TestHintsAreIdleOnceTakenIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := slowNode{got: make(chan string, 10), delay: time.Second}
+		l := New(nil, s, 0, nil, "i")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			l.observe(ctx)
+			close(done)
+		}()
+		for _, want := range []string{"touched a", "expired b"} {
+			synctest.Wait()
+			if !l.hints.idle() {
+				t.Error("busy before anything came")
+			}
+			l.hints.addAll(t, want)
+			if l.hints.idle() {
+				t.Error("idle while a hint waits")
+			}
+			time.Sleep(500 * time.Millisecond)
+			if l.hints.idle() {
+				t.Error("idle while a hint is being taken in")
+			}
+			if got := <-s.got; got != want {
+				t.Errorf("%s was taken in, want %s", got, want)
+			}
+		}
+		cancel()
+		<-done
+	})
+}
+
 // Hints that are being taken in at the end are taken in, but not for ever.
 func TestHintsUnderWayAtTheEnd(t *testing.T) {
 	for _, c := range []struct {

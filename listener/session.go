@@ -98,6 +98,7 @@ func (s *session) subscribe(ctx context.Context) error {
 	refused := func(err error) error {
 		err = s.explain(ctx, err)
 		if redis.IsPermissionError(err) {
+			s.node.StopHearing() // nobody hears them
 			return fmt.Errorf("subscribe: %w; the user needs the channels %q", err, slices.Concat(channels, patterns))
 		}
 		return fmt.Errorf("subscribe: %w", err)

@@ -107,7 +107,7 @@ func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Dur
 }
 
 // auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete, takes out of the index what
-// has lost its key, and forgets apps without timers. It goes on past partitions that are moving, and returns an error for
+// has lost its key, once it is known whether events are heard, and forgets apps without timers. It goes on past partitions that are moving, and returns an error for
 // them at the end.
 func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
@@ -124,6 +124,9 @@ func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Obs
 		} else if err != nil {
 			return seen, fmt.Errorf("audit the keys: %w", err)
 		}
+	}
+	if audit == nil {
+		return seen, moving // the first subscription asks for another audit
 	}
 	found, err := r.node.ScanDue(ctx, forever, r.Lease)
 	if err != nil {

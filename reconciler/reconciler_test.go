@@ -115,6 +115,7 @@ func newFixture(t testing.TB) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	nodes[0].StopHearing() // no listener runs
 	return &fixture{t: t, server: server, rdb: rdb, node: nodes[0], publisher: &settlingPublisher{t: t, schedule: s}}
 }
 

@@ -35,10 +35,11 @@ type Audit struct {
 	slots slots
 }
 
-// BeginAudit begins a round. What happens to keys from now on is left to the next one.
+// BeginAudit begins a round. What happens to keys from now on is left to the next one. It returns nil as long as nobody has
+// said whether the node's events are heard: then it is too early to judge keys that are gone.
 func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
-	if err := n.recall(ctx); err != nil {
-		return nil, err
+	if !n.evidence.wasAsked() {
+		return nil, nil
 	}
 	began, err := n.readLosses(ctx)
 	if err != nil {

@@ -29,6 +29,7 @@ type evidence struct {
 	losses  string
 	audited slots // of the partitions that this audit looked at
 	silent  int   // how often the clock was unread for too long
+	asked   bool  // it has been found out whether the last mark still holds, or nobody will
 
 	reading Millis    // the last reading of the clock
 	read    time.Time // the local instant of it; zero before any
@@ -94,6 +95,20 @@ func (e *evidence) known() (losses string, audited slots, silent int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.losses, e.audited, e.silent
+}
+
+// ask says that it has been found out whether the last mark still holds.
+func (e *evidence) ask() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = true
+}
+
+// wasAsked tells whether ask was called.
+func (e *evidence) wasAsked() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.asked
 }
 
 // slots is a set of hash slots, a bit for each.
@@ -172,7 +187,8 @@ func (n *Node) Mark(ctx context.Context, info, canary string) error {
 }
 
 // recall finds out, unless it is known already, whether nothing but deletions went unnoticed since the last mark. Call it
-// before canaries are sent. Where the mark cannot be had, nothing is known; the next audit makes up for that.
+// when events are heard and before canaries are sent: what runs out from then on is heard. Where the mark cannot be had,
+// nothing is known; the next audit makes up for that.
 func (n *Node) recall(ctx context.Context) error {
 	if losses, _, _ := n.evidence.known(); losses != "" {
 		return nil

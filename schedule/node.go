@@ -154,6 +154,7 @@ func (n *Node) StopHearing() { n.HearSince(NoEvents) }
 
 // HearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
 func (n *Node) HearSince(since Millis) {
+	n.evidence.ask()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heardSince = since

@@ -29,12 +29,16 @@ denied-cancel       | holds     | -DDENIALS=1 -DLIVES=2 -DN=1 -DCANCELS=1 -DCRAS
 cancel-contested    | holds     | -DLIVES=2 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
 paused              | holds     | -DHINTS_TOO_LATE -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=6
 
+shortened-down      | holds     | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
+
 claim-early         | early     | -DMISTAKE_CLAIM_EARLY -DCRASHES=0 -DFAULTS=0
 claim-ignores-key   | early     | -DMISTAKE_CLAIM_IGNORES_KEY -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
 claim-without-lease | lost      | -DMISTAKE_CLAIM_WITHOUT_LEASE
 settle-before-ack   | lost      | -DMISTAKE_SETTLE_BEFORE_ACK
 overwrite-owed      | lost      | -DMISTAKE_OVERWRITE_OWED -DIGNORE_PAYLOADS -DN=1 -DLIVES=2 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
 absence-cancels     | lost      | -DMISTAKE_ABSENCE_CANCELS -DHINT_DELAY=2 -DLIVES=2 -DCRASHES=0 -DFAULTS=0
+trusts-absence      | lost      | -DMISTAKE_TRUSTS_ABSENCE -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
+marks-too-soon      | lost      | -DMISTAKE_MARKS_TOO_SOON -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
 new-id-each-try     | duplicate | -DMISTAKE_NEW_ID_EACH_TRY
 no-tombstone        | duplicate | -DMISTAKE_NO_TOMBSTONE -DIGNORE_PAYLOADS
 punctual-claim      | lost      | -DMISTAKE_PUNCTUAL -DIGNORE_PAYLOADS -DN=1 -DONLY_PLAIN -DLIVES=2 -DCRASHES=1 -DFAULTS=0
@@ -64,7 +68,7 @@ lost-del            | undead    | -DCHECK_DEL -DDELS=1 -DLOSSES=1 -DCRASHES=0
 valkey-past         | undead    | -DCHECK_DEL -DDELS=1 -DVALKEY_EXPIRE_IN_THE_PAST -DCRASHES=0
 same-value          | lost      | -DSAME_VALUE -DIGNORE_PAYLOADS -DN=1 -DONLY_PLAIN -DLIVES=2 -DCRASHES=1 -DFAULTS=0
 changed-unheard     | stale     | -DCHECK_STALE -DONLY_PLAIN -DLIVES=2 -DCRASHES=2 -DFAULTS=0
-shortened-unheard   | lost      | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
+shortened-deaf      | lost      | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DN=1 -DEXTENDS=1 -DLOSSES=1 -DCRASHES=0 -DFAULTS=0
 denied-extended     | duplicate | -DDENIALS=1 -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
 replication         | lost      | -DASYNC_REPLICATION_LOSS -DCRASHES=0
 nats-loss           | lost      | -DNATS_LOSS -DCRASHES=0

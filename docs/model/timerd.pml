@@ -114,6 +114,16 @@ mtype sub[N] = on;
 byte since[N] = 1;
 byte deaf_at[N];
 bool audit_keys[N], audit_index[N];
+/* Only where keys run out early: whether one has run out since the last mark, whether
+   timerd i knows what became of absent keys, and whether the timer is kept without. */
+#ifdef SHORTENED_UNHEARD
+bool ran_out, sure[N] = true, kept;
+#define NOTE_RUN_OUT ran_out = true
+#define NOT_KEPT kept = false
+#else
+#define NOTE_RUN_OUT skip
+#define NOT_KEPT skip
+#endif
 chan hints[N] = [BUFFER] of { mtype, byte, byte };	/* kind, life (for the judge only), when */
 mtype last_hint[N];
 byte oldest_hint[N];
@@ -166,7 +176,7 @@ inline silence(i) {
    time it is still there. s_at is PEXPIRETIME. */
 inline look() {
 	if
-	:: key_at != 0 && key_at < now -> s_life = key_life; key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit(expired, s_life); s_life = 0
+	:: key_at != 0 && key_at < now -> s_life = key_life; key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit(expired, s_life); s_life = 0; NOTE_RUN_OUT
 	:: else
 	fi;
 	s_at = key_at
@@ -189,7 +199,7 @@ inline delete_key() { key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit
 
 /* ---- schedule/lua ---------------------------------------------------------- */
 
-inline forget() { due = 0; due_life = 0; due_att = 0 }
+inline forget() { due = 0; due_life = 0; due_att = 0; NOT_KEPT }
 
 /* Sets s_slot to where ref is in firing, or to F. */
 inline find(ref) {
@@ -253,6 +263,7 @@ inline upsert() {
 	fi;
 	key_used = now;
 	due = s_at;
+	NOT_KEPT;
 	known[due_life] = true
 }
 
@@ -319,7 +330,7 @@ inline timer_set(px) {
 	fi;
 #endif
 	write_key(now + px, lives, true);
-	due = now + px; due_life = lives; due_att = 0;
+	due = now + px; due_life = lives; due_att = 0; NOT_KEPT;
 	known[lives] = true;
 	done()
 }
@@ -496,10 +507,30 @@ inline observe(i, kind, whose, at) {
 /* The audit's SCAN: a hint of kind a. */
 inline observe_audited(i) { look_if_allowed(); s_was = due; touch(since[i], false); done() }
 
-inline audit() {
+#ifdef MISTAKE_TRUSTS_ABSENCE
+#define TRUSTING true
+#else
+#define TRUSTING false
+#endif
+
+/* A key that is gone was deleted if nothing else can have taken it: then the timer is
+   cancelled, otherwise kept. */
+inline audit_absent(i) {
+#ifdef SHORTENED_UNHEARD
+	if
+	:: kept
+	:: !kept && (sure[i] || TRUSTING) -> forget()
+	:: !kept && !(sure[i] || TRUSTING) -> kept = true
+	fi
+#else
+	forget()
+#endif
+}
+
+inline audit(i) {
 	look_if_allowed(); s_was = due;
 	if
-	:: s_was > now && s_at == 0 -> forget()
+	:: s_was > now && s_at == 0 -> audit_absent(i)
 	:: s_was > now && s_at > now && s_at != UNREAD && s_at != s_was -> upsert()
 	:: else
 	fi;
@@ -699,7 +730,7 @@ inline retry() {
 		:: s_due <= now -> s_life = s_due; fire_retry(s_life, 0); s_life = 0
 		:: s_due > now && due == 0 && s_at == 0 ->
 			write_key(s_due, RETRY, true);
-			due = s_due; due_life = RETRY; due_att = 1
+			due = s_due; due_life = RETRY; due_att = 1; NOT_KEPT
 		:: s_due > now && !(due == 0 && s_at == 0) ->
 			if :: due == s_due -> s_due++ :: else fi;
 			beside_due = s_due
@@ -877,6 +908,14 @@ inline deliver(i) {
 #define finds(i) false
 #endif
 
+#ifdef SHORTENED_UNHEARD
+#define BE_SURE(i, is) sure[i] = is
+#define RECALL(i) sure[i] = sure[i] || !ran_out
+#else
+#define BE_SURE(i, is) skip
+#define RECALL(i) skip
+#endif
+
 proctype timerd(byte i) {
 	byte at, whose;
 	mtype kind;
@@ -922,18 +961,27 @@ end:	do
 		printf("%d: timerd %d observes %e of %d\n", now, i, kind, at);
 		observe(i, kind, whose, at);
 		kind = 0; whose = 0; at = 0 }
-	:: d_step { up[i] && sub[i] == off -> printf("%d: timerd %d subscribes\n", now, i); sub[i] = on; since[i] = now; audit_keys[i] = true }
+	:: d_step { up[i] && sub[i] == off -> printf("%d: timerd %d subscribes\n", now, i); sub[i] = on; since[i] = now; audit_keys[i] = true; RECALL(i) }
 	:: d_step { up[i] && audit_keys[i] && sub[i] != off -> printf("%d: timerd %d audits the keys\n", now, i); observe_audited(i); audit_keys[i] = false; audit_index[i] = true }
-	:: d_step { up[i] && audit_index[i] && sub[i] != off -> printf("%d: timerd %d audits the index\n", now, i); audit(); audit_index[i] = false }
+	:: d_step { up[i] && audit_index[i] && sub[i] != off -> printf("%d: timerd %d audits the index\n", now, i); audit(i); audit_index[i] = false; BE_SURE(i, true) }
 	:: d_step { up[i] && sub[i] == on && calm && losses > 0 -> printf("%d: timerd %d goes deaf\n", now, i); losses--; sub[i] = deaf; deaf_at[i] = now }
 	:: d_step { up[i] && sub[i] == deaf -> printf("%d: timerd %d notices that it is deaf\n", now, i); sub[i] = off; since[i] = NO_EVENTS; deaf_at[i] = 0 }
+
+#ifdef SHORTENED_UNHEARD
+	/* What it has heard has to be taken in before, or a crash forgets it. */
+#ifdef MISTAKE_MARKS_TOO_SOON
+	:: d_step { up[i] && sure[i] && sub[i] == on && ran_out -> printf("%d: timerd %d leaves a mark\n", now, i); ran_out = false }
+#else
+	:: d_step { up[i] && sure[i] && sub[i] == on && ran_out && empty(hints[i]) -> printf("%d: timerd %d leaves a mark\n", now, i); ran_out = false }
+#endif
+#endif
 
 	/* The retry consumer; the request comes again until it is acknowledged. */
 	:: d_step { up[i] && request == pending -> printf("%d: timerd %d sets the retry\n", now, i); retry(); request = finished }
 	:: d_step { up[i] && request == pending && fails -> printf("%d: timerd %d sets the retry, which will come again\n", now, i); faults--; retry() }
 
 	/* kill -9, and a new start. */
-	:: d_step { up[i] && calm && crashes > 0 -> printf("%d: timerd %d crashes\n", now, i); crashes--; up[i] = false; silence(i); let_go(i); audit_keys[i] = false; audit_index[i] = false }
+	:: d_step { up[i] && calm && crashes > 0 -> printf("%d: timerd %d crashes\n", now, i); crashes--; up[i] = false; silence(i); let_go(i); audit_keys[i] = false; audit_index[i] = false; BE_SURE(i, false) }
 	:: d_step { !up[i] -> printf("%d: timerd %d starts\n", now, i); up[i] = true }
 	od
 }

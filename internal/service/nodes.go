@@ -69,6 +69,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		aside.note(claimed.SetAside, claimed.SetAsideKey)
 	}
 	if !s.config.KeyspaceEvents {
+		node.StopHearing() // or rather, it never begins
 		n.incomplete = true
 		rec.SetComplete(false)
 		return n
