@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -32,11 +31,11 @@ const longest = "longest: "
 // longestLead is how long after their setting the timers of Longest are due, besides the time that setting them takes.
 const longestLead = 3 * time.Second
 
-// largest is the payload of the largest size that timerd takes by default, beyondLimit that of a retry that is refused.
-var (
-	largest     = strings.Repeat("x", schedule.DefaultMaxPayload)
-	beyondLimit = strings.Repeat("x", 1<<20)
-)
+// largest returns the payload of the largest size that timerd takes by default.
+func largest() string { return strings.Repeat("x", schedule.DefaultMaxPayload) }
+
+// beyondLimit returns the payload of a retry that is refused.
+func beyondLimit() string { return strings.Repeat("x", 1<<20) }
 
 // hostile is something that a tenant may do to hold Redis for long. run returns once timerd has done with it, or leaves
 // timers that fire.
@@ -61,12 +60,12 @@ func hostiles(n int) []hostile {
 		{"a hash with a field name of 60 MB", hashes(1, 1, strings.Repeat("n", 60_000_000), "value")},
 		{fmt.Sprintf("%d payloads of 256 KiB due at once", large), func(ctx context.Context, _ *Bench, x *timerdRun) error {
 			return x.setAt(ctx, large, time.Now().Add(longestLead), func(pipe redis.Pipeliner, key string, due int64) {
-				pipe.Do(ctx, "FCALL", "timer_set", 1, key, largest, "PXAT", due)
+				pipe.Do(ctx, "FCALL", "timer_set", 1, key, largest(), "PXAT", due)
 			})
 		}},
 		{fmt.Sprintf("%d plain keys of 256 KiB due at once", large), func(ctx context.Context, _ *Bench, x *timerdRun) error {
 			return x.setAt(ctx, large, time.Now().Add(longestLead), func(pipe redis.Pipeliner, key string, due int64) {
-				pipe.Do(ctx, "SET", key, largest, "PXAT", due)
+				pipe.Do(ctx, "SET", key, largest(), "PXAT", due)
 			})
 		}},
 		{fmt.Sprintf("`timerd ls` of %d payloads of 256 KiB", large), func(ctx context.Context, b *Bench, x *timerdRun) error {
@@ -78,14 +77,14 @@ func hostiles(n int) []hostile {
 			})
 		}},
 		{fmt.Sprintf("%d retries of 1 MB", few), func(ctx context.Context, _ *Bench, x *timerdRun) error {
-			return x.retry(ctx, few, crowdKey, beyondLimit)
+			return x.retry(ctx, few, crowdKey, beyondLimit())
 		}},
 		{fmt.Sprintf("%d retries beside one key's newer timer", n*6/5), func(ctx context.Context, _ *Bench, x *timerdRun) error {
 			return x.retryBeside(ctx, n*6/5, "p")
 		}},
 		{"250 retries of 256 KiB beside one key's newer timer, cancelled", func(ctx context.Context, _ *Bench, x *timerdRun) error {
 			const most = 250
-			if err := x.retryBeside(ctx, most, largest); err != nil {
+			if err := x.retryBeside(ctx, most, largest()); err != nil {
 				return err
 			}
 			return x.RedisClient.Do(ctx, "FCALL", "timer_cancel", 1, crowdKey(0)).Err()
@@ -209,12 +208,12 @@ func (x *timerdRun) setHashes(ctx context.Context, grace time.Duration, n, field
 // list sets n timers with the largest payloads, lists them, and cancels them.
 func (x *timerdRun) list(ctx context.Context, timerd string, n int) error {
 	if err := x.setAt(ctx, n, time.Now().Add(time.Hour), func(pipe redis.Pipeliner, key string, due int64) {
-		pipe.Do(ctx, "FCALL", "timer_set", 1, key, largest, "PXAT", due)
+		pipe.Do(ctx, "FCALL", "timer_set", 1, key, largest(), "PXAT", due)
 	}); err != nil {
 		return err
 	}
-	ls := exec.CommandContext(ctx, timerd, "ls", "--limit", "0") //nolint:gosec // the program that is measured
-	ls.Env = append(os.Environ(), "TIMERD_REDIS_URL=redis://"+x.RedisClient.Options().Addr+"/0", "TIMERD_NAMESPACES=*")
+	ls := exec.CommandContext(ctx, timerd, "ls", "--limit", "0")
+	ls.Env = append(ls.Environ(), "TIMERD_REDIS_URL=redis://"+x.RedisClient.Options().Addr+"/0", "TIMERD_NAMESPACES=*")
 	out, err := ls.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("timerd ls: %w\n%.1000s", err, out)
