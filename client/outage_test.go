@@ -117,16 +117,7 @@ func consumeThroughRestarts(t *testing.T, opts ...nats.Option) {
 	b.nats.Stop()
 	close(release) // the verdicts fall while NATS is away
 	b.nats.Start()
-	b.retry.WaitFunc(patience, func(all []testenv.Message) error { // a request whose answer is lost is repeated
-		asked := map[string]bool{}
-		for _, m := range all {
-			asked[string(m.Data)] = true
-		}
-		if len(asked) != 2 {
-			return fmt.Errorf("retries of %d events, want 2", len(asked))
-		}
-		return nil
-	})
+	b.asked(2)
 	for round := range 3 {
 		id := fmt.Sprintf("after %d", round)
 		testenv.Eventually(t, patience, func() error {
@@ -389,4 +380,19 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// asked waits until retries of n events were asked for. A request whose answer is lost is repeated.
+func (b *bench) asked(n int) {
+	b.t.Helper()
+	b.retry.WaitFunc(patience, func(all []testenv.Message) error {
+		asked := map[string]bool{}
+		for _, m := range all {
+			asked[string(m.Data)] = true
+		}
+		if len(asked) != n {
+			return fmt.Errorf("retries of %d events, want %d", len(asked), n)
+		}
+		return nil
+	})
 }

@@ -124,6 +124,6 @@ func TestStopWhileNATSIsAway(t *testing.T) {
 	}
 	b.nats.Start()
 	b.consume(func(context.Context, client.Event) error { return errors.New("no") })
-	b.retry.Wait(1, patience)
+	b.asked(1)
 	b.settled("timerd")
 }
