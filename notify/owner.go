@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -35,8 +36,39 @@ func Owners(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, er
 	return owners, nil
 }
 
+const (
+	// reservation names the consumer that reserves the streams, and reservedFor is how long JetStream keeps it.
+	reservation = "timerd-installation"
+	reservedFor = 10 * time.Second
+)
+
+// Reserve has the installation of s alone mark streams without a mark, for 10 s at least, and tells whether it may: another
+// one may be at it. It may be repeated.
+//
+// JetStream changes a stream for whoever comes last, but makes a consumer for the first one only. So it is a consumer, of
+// the stream of fired events, that stands for this. It gets no messages.
+func Reserve(ctx context.Context, js jetstream.JetStream, s Streams) (bool, error) {
+	_, err := js.CreateConsumer(ctx, s.FiredStream(), jetstream.ConsumerConfig{
+		Name:              reservation,
+		Description:       "timerd: installation " + s.Installation + " marks the streams",
+		FilterSubject:     keys.Key{App: reservation, Module: reservation, Type: reservation}.Subject(s.SubjectPrefix(), keys.Fired),
+		AckPolicy:         jetstream.AckNonePolicy,
+		DeliverPolicy:     jetstream.DeliverNewPolicy,
+		InactiveThreshold: reservedFor,
+		MemoryStorage:     true,
+	})
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerExists):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("stream %s: reserve it for installation %s: %w; the NATS user needs the right to publish to $JS.API.CONSUMER.CREATE.%s.>",
+			s.FiredStream(), s.Installation, err, s.FiredStream())
+	}
+	return true, nil
+}
+
 // SetOwner writes into the metadata of a stream whose it is, and leaves everything else in its configuration as it is.
-// JetStream has no way to do that only if nobody else does at the same time: read it again afterwards.
+// JetStream has no way to do that only if nobody else does at the same time: Reserve the streams before.
 func SetOwner(ctx context.Context, js jetstream.JetStream, o Owner) error {
 	// The configuration travels as it is: the client library might know less of it than the server.
 	var stream struct {

@@ -39,9 +39,8 @@ const (
 	redisPatience = 5 * time.Second
 	// askTime is how long the timerds of the identity that only the streams have may take to answer.
 	askTime = 2 * time.Second
-	// settleTime is how long after a mark it is read again. Two installations that find the same streams without one
-	// both write theirs within an instant, and the later one stands.
-	settleTime = 500 * time.Millisecond
+	// lookAgain is the pause before another look at streams that another installation is marking.
+	lookAgain = 100 * time.Millisecond
 	// callTimeout bounds a call to Redis or NATS.
 	callTimeout = 2 * time.Second
 )
@@ -184,30 +183,32 @@ func (m *Member) leave() error {
 	return err
 }
 
-// claimStreams makes the streams, and marks those that nobody has marked: the first one, and the others once that is this
-// installation's for certain. So of several installations one gets them all.
+// claimStreams makes the streams, and marks those that nobody has marked. Of several installations that do so at the same
+// time, one gets them all.
 func (m *Member) claimStreams(ctx context.Context) error {
 	if err := notify.EnsureStreams(ctx, m.site.js, m.streams); err != nil {
 		return err
+	}
+	for {
+		owners, err := notify.Owners(ctx, m.site.js, m.streams)
+		if err != nil {
+			return err
+		}
+		if err := m.foreign(owners); err != nil {
+			return err
+		}
+		if m.mark(ctx, owners) {
+			break
+		}
+		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died meanwhile
+			return context.Cause(ctx)
+		}
 	}
 	owners, err := notify.Owners(ctx, m.site.js, m.streams)
 	if err != nil {
 		return err
 	}
-	if err := m.foreign(owners); err != nil {
-		return err
-	}
-	if m.mark(ctx, owners[:min(len(owners), 1)], 1) && !backoff.Sleep(ctx, settleTime) {
-		return context.Cause(ctx)
-	}
-	if owners, err = notify.Owners(ctx, m.site.js, m.streams); err != nil {
-		return err
-	}
-	if err := m.foreign(owners); err != nil {
-		return err
-	}
-	m.mark(ctx, owners, len(owners))
-	return nil
+	return m.foreign(owners)
 }
 
 // foreign returns a fault for each stream that belongs to another installation.
@@ -221,27 +222,47 @@ func (m *Member) foreign(owners []notify.Owner) error {
 	return errors.Join(faults...)
 }
 
-// mark marks streams that belong to nobody, at most a number of them, and tells whether it marked any. That it cannot is
-// no reason to stop: the streams that timerd makes are marked from the beginning.
-func (m *Member) mark(ctx context.Context, owners []notify.Owner, most int) (marked bool) {
+// mark marks the streams that belong to nobody. It returns false if another installation is about to. That this one cannot
+// is no reason to stop: the streams that timerd makes are marked from the beginning.
+func (m *Member) mark(ctx context.Context, owners []notify.Owner) bool {
+	if !slices.ContainsFunc(owners, isBare) || time.Now().Before(m.markAfter) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reserved, err := notify.Reserve(ctx, m.site.js, m.streams)
+	if reserved {
+		err = m.markReserved(ctx)
+	}
+	if err != nil {
+		m.log.Warn("cannot mark a stream as this installation's, so another one may take it for its own", "err", err)
+		m.markAfter = time.Now().Add(markPause)
+	}
+	return reserved || err != nil
+}
+
+// markReserved marks the streams that have no mark, once no other installation marks any. If one has done so before, it
+// marks none.
+func (m *Member) markReserved(ctx context.Context) error {
+	owners, err := notify.Owners(ctx, m.site.js, m.streams)
+	if err != nil || m.foreign(owners) != nil {
+		return err
+	}
 	for _, o := range owners {
-		if o.Installation != "" || most == 0 || time.Now().Before(m.markAfter) {
+		if !isBare(o) {
 			continue
 		}
 		o.Installation = m.id
-		within, cancel := context.WithTimeout(ctx, callTimeout)
-		err := notify.SetOwner(within, m.site.js, o)
-		cancel()
-		if err != nil {
-			m.log.Warn("cannot mark a stream as this installation's, so another one may take it for its own", "err", err)
-			m.markAfter = time.Now().Add(markPause)
-			return marked
+		if err := notify.SetOwner(ctx, m.site.js, o); err != nil {
+			return err
 		}
 		m.log.Info("the stream is this installation's from now on", "source", o.Stream, "installation", m.id)
-		marked, most = true, most-1
 	}
-	return marked
+	return nil
 }
+
+// isBare tells whether a stream has no mark.
+func isBare(o notify.Owner) bool { return o.Installation == "" }
 
 // firstOwner returns the first identity that a stream has, "" if none has one.
 func firstOwner(owners []notify.Owner) string {

@@ -92,7 +92,7 @@ func (m *Member) look(ctx context.Context) {
 	foreign := m.foreign(owners)
 	m.update(func(s *state) { s.foreignStreams = foreign })
 	if err == nil && m.Permit() == nil {
-		m.mark(ctx, owners, 1) // the next look tells whether that stands
+		m.mark(ctx, owners) // or the next look does
 	}
 }
 
