@@ -37,15 +37,17 @@ type answer struct {
 	err       error
 }
 
-// readAnswer reads what came to a reply subject. It returns false if that is no answer of JetStream's.
-func readAnswer(m *nats.Msg) (answer, bool) {
+// readAnswer reads what came to a reply subject. It returns false if that is no answer of JetStream's about a message that
+// was published to the stream: whoever sees the subject may have JetStream answer there what was asked of other streams.
+func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return answer{class: FailureNoStream, err: jetstream.ErrNoStreamResponse}, true
 	}
-	if seq, ok := plainAck(m.Data); ok {
+	if seq, ok := plainAck(m.Data, stream); ok {
 		return answer{ok: true, seq: seq}, true
 	}
 	var ack struct {
+		Type      string              `json:"type"` // of an answer to something else
 		Stream    string              `json:"stream"`
 		Seq       uint64              `json:"seq"`
 		Duplicate bool                `json:"duplicate"`
@@ -53,7 +55,7 @@ func readAnswer(m *nats.Msg) (answer, bool) {
 	}
 	err := json.Unmarshal(m.Data, &ack)
 	switch {
-	case err != nil || ack.Error == nil && ack.Stream == "":
+	case err != nil || ack.Type != "" || ack.Stream != stream && (ack.Error == nil || ack.Stream != ""):
 		return answer{}, false
 	case ack.Error == nil:
 		return answer{ok: true, duplicate: ack.Duplicate, seq: ack.Seq}, true
@@ -70,12 +72,12 @@ func readAnswer(m *nats.Msg) (answer, bool) {
 	return a, true
 }
 
-// plainAck returns the sequence of {"stream":"…", "seq":123}, as nearly every acknowledgement is, and whether data is one.
-// That is worth not decoding the JSON.
-func plainAck(data []byte) (seq uint64, ok bool) {
+// plainAck returns the sequence of {"stream":"…", "seq":123}, as nearly every acknowledgement is, and whether data is one of
+// the stream. That is worth not decoding the JSON.
+func plainAck(data []byte, stream string) (seq uint64, ok bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	name := bytes.IndexByte(rest, '"')
-	if !ok || name < 1 {
+	if !ok || name < 1 || string(rest[:name]) != stream {
 		return 0, false
 	}
 	rest = bytes.TrimPrefix(rest[name+1:], []byte(", "))

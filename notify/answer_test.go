@@ -26,17 +26,20 @@ func TestReadAnswer(t *testing.T) {
 		`{"error":{"code":400,"err_code":10109},"stream":"TIMERS","seq":0}`:                                        {class: FailureRefused},
 		`{"error":{"code":409,"err_code":10158}}`:                                                                  {class: FailureRefused},
 	} {
-		got, ok := readAnswer(&nats.Msg{Data: []byte(data)})
+		got, ok := readAnswer(&nats.Msg{Data: []byte(data)}, "TIMERS")
 		if !ok || got.ok != want.ok || got.duplicate != want.duplicate || got.class != want.class || (got.err == nil) != want.ok {
 			t.Errorf("%s is read as %+v, %t, want %+v", data, got, ok, want)
 		}
 	}
-	got, ok := readAnswer(&nats.Msg{Header: nats.Header{"Status": {"503"}}})
+	got, ok := readAnswer(&nats.Msg{Header: nats.Header{"Status": {"503"}}}, "TIMERS")
 	if !ok || got.class != FailureNoStream {
 		t.Errorf("no responders is read as %+v, %t", got, ok)
 	}
-	for _, data := range []string{``, `+ACK`, `{}`, `null`, `[]`, `{"stream":""}`, `{"seq":1}`, `{"stream":"TIMERS"`, `{"stream":5,"seq":1,"x":""}`} {
-		if got, ok := readAnswer(&nats.Msg{Data: []byte(data)}); ok {
+	for _, data := range []string{``, `+ACK`, `{}`, `null`, `[]`, `{"stream":""}`, `{"seq":1}`, `{"stream":"TIMERS"`, `{"stream":5,"seq":1,"x":""}`,
+		`{"stream":"TIMERS_DEAD","seq":1}`, `{"stream":"TIMERS_DEAD","seq":1,"duplicate":true}`, `{"stream":"TIMERS_DEAD","error":{"code":503,"err_code":10077}}`,
+		`{"type":"io.nats.jetstream.api.v1.stream_info_response","error":{"code":404,"err_code":10059}}`,
+	} {
+		if got, ok := readAnswer(&nats.Msg{Data: []byte(data)}, "TIMERS"); ok {
 			t.Errorf("%s is read as %+v, want it ignored", data, got)
 		}
 	}
@@ -46,7 +49,7 @@ func FuzzReadAnswer(f *testing.F) {
 	f.Add([]byte(`{"stream":"TIMERS", "seq":1}`))
 	f.Add([]byte(`{"error":{"code":503,"err_code":10077},"stream":"TIMERS","seq":0}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, _ := readAnswer(&nats.Msg{Data: data})
+		got, _ := readAnswer(&nats.Msg{Data: data}, "TIMERS")
 		var ack struct {
 			Error *struct{} `json:"error"`
 		}

@@ -236,7 +236,7 @@ func (p *Publisher) receive(token string, m *nats.Msg) {
 	if err != nil {
 		return
 	}
-	a, ok := readAnswer(m)
+	a, ok := readAnswer(m, p.Streams.FiredStream())
 	if !ok {
 		p.Logger.Debug("ignored a reply to an event that is not JetStream's", "source", m.Subject)
 		return

@@ -67,6 +67,12 @@ func Reserve(ctx context.Context, js jetstream.JetStream, s Streams) (bool, erro
 	return true, nil
 }
 
+// ErrReserved returns what to do about streams that stay reserved, which no timerd does.
+func ErrReserved(s Streams) error {
+	return fmt.Errorf("stream %s: its consumer %q stays; to fix it: nats consumer rm %s %s",
+		s.FiredStream(), reservation, s.FiredStream(), reservation)
+}
+
 // SetOwner writes into the metadata of a stream whose it is, and leaves everything else in its configuration as it is.
 // JetStream has no way to do that only if nobody else does at the same time: Reserve the streams before.
 func SetOwner(ctx context.Context, js jetstream.JetStream, o Owner) error {

@@ -116,7 +116,8 @@ type Consumer struct {
 	mu     sync.Mutex
 	state  state
 	faults [parts]fault
-	lanes  lanes
+	timers lanes // of requests that set a timer again
+	dead   lanes // of requests that become dead letters
 	told   time.Time // when it was logged last that requests are set aside
 }
 
@@ -149,7 +150,8 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(con
 		ensure:   ensureStreams,
 		trims:    make(chan struct{}, 1),
 		settling: newSettling(),
-		lanes:    newLanes(),
+		timers:   newLanes(timerShare),
+		dead:     newLanes(letterShare),
 	}
 }
 

@@ -62,7 +62,7 @@ func (p part) String() string {
 func (c *Consumer) held() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lanes.failing(laneOfTimer(keys.Single))
+	return c.timers.failing(laneOfTimer(keys.Single))
 }
 
 // isRedisBack tells whether requests may be fetched. While they are held up it asks Redis, by what is to be done now and
@@ -76,7 +76,7 @@ func (c *Consumer) isRedisBack(ctx context.Context) bool {
 		return false
 	}
 	c.mu.Lock()
-	c.lanes.restore(laneOfTimer(keys.Single))
+	c.timers.restore(laneOfTimer(keys.Single))
 	c.mu.Unlock()
 	c.note(partRedis, began, nil)
 	return true

@@ -94,7 +94,7 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	var tooMany error
 	key := d.retry.Key
 	partition := c.retrier.Partition(key.String())
-	result := c.try(work, laneOfTimer(partition), func(ctx context.Context) (verdict, error) {
+	result := c.try(work, &c.timers, laneOfTimer(partition), func(ctx context.Context) (verdict, error) {
 		var err error
 		if due, set, err = c.retrier.Retry(ctx, d.retry); errors.Is(err, schedule.ErrTooManyRetries) {
 			tooMany, err = err, nil
@@ -116,7 +116,7 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 
 // bury makes a request a dead letter.
 func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
-	result := c.try(work, laneOfLetter(c.Names.SubjectPrefix(), &l.event), func(ctx context.Context) (verdict, error) {
+	result := c.try(work, &c.dead, laneOfLetter(c.Names.SubjectPrefix(), &l.event), func(ctx context.Context) (verdict, error) {
 		err := letter.PublishDead(ctx, c.js, c.Names.SubjectPrefix(), l.event,
 			jetstream.WithExpectStream(c.Names.DeadStream()), jetstream.WithRetryAttempts(0))
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
@@ -162,10 +162,10 @@ func judgeLetter(err error) verdict {
 }
 
 // try does something once for a request, if its lane lets it.
-func (c *Consumer) try(work context.Context, name string, do func(context.Context) (verdict, error)) outcome {
+func (c *Consumer) try(work context.Context, of *lanes, name string, do func(context.Context) (verdict, error)) outcome {
 	c.mu.Lock()
-	on := c.lanes.enter(name, c.Window)
-	fails := c.lanes.failing(name)
+	on := of.enter(name, c.Window)
+	fails := of.failing(name)
 	c.mu.Unlock()
 	switch {
 	case on == nil && fails:
@@ -184,7 +184,7 @@ func (c *Consumer) try(work context.Context, name string, do func(context.Contex
 		says = verdict{part: parts} // it was cut short
 	}
 	c.mu.Lock()
-	news := c.lanes.leave(on, says.lane, err != nil)
+	news := of.leave(on, says.lane, err != nil)
 	c.mu.Unlock()
 	if says.part != parts {
 		c.note(says.part, began, err)

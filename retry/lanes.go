@@ -8,9 +8,11 @@ import (
 const (
 	// maxLanes is of how many lanes something is remembered at most, besides those with tries.
 	maxLanes = 20_000
-	// newShare and failingShare are the parts of the window that tries in lanes without trust may fill together, the
-	// next one in a new lane or in a failing one.
-	newShare     = 2
+	// timerShare and letterShare are the parts of the window that tries in lanes without trust may fill together, those
+	// of timers and those of dead letters, which may take long. failingShare is up to which part another one may be in a
+	// failing lane.
+	timerShare   = 2
+	letterShare  = 4
 	failingShare = 4
 )
 
@@ -19,12 +21,13 @@ const (
 // of those that fail together: the subject of its dead letter, or else its key's part of the schedule.
 //
 //   - A lane is trusted once a request of it was carried out, and may fill the window.
-//   - Lanes that nothing is known of may fill half of the window together.
+//   - Lanes that nothing is known of may fill a share of the window together: of timers half, of dead letters a quarter.
 //   - One is failing if the last try did. One request at a time tries it, as long as such tries fill no more than a
 //     quarter of the window.
 //
 // Requests that may not be tried are given back. Consumer.mu guards it.
 type lanes struct {
+	share     int // the part of the window that tries in lanes without trust may fill
 	known     map[string]*lane
 	untrusted int // tries in lanes without trust
 }
@@ -34,7 +37,7 @@ type lane struct {
 	trusted, failing bool
 }
 
-func newLanes() lanes { return lanes{known: map[string]*lane{}} }
+func newLanes(share int) lanes { return lanes{share: share, known: map[string]*lane{}} }
 
 // laneOfTimer returns the lane of a request to set a timer again in a partition.
 func laneOfTimer(p keys.Partition) string { return "redis " + p.Prefix() }
@@ -55,7 +58,7 @@ func (l *lanes) enter(name string, window int) *lane {
 	}
 	switch {
 	case on.trusted:
-	case on.failing && (on.tries > 0 || l.untrusted >= max(window/failingShare, 1)), l.untrusted >= max(window/newShare, 1):
+	case on.failing && (on.tries > 0 || l.untrusted >= max(window/failingShare, 1)), l.untrusted >= max(window/l.share, 1):
 		return nil
 	}
 	on.tries++
@@ -98,13 +101,15 @@ func (l *lanes) restore(name string) {
 	}
 }
 
-// forget forgets half of the lanes without tries.
+// forget forgets half of the lanes without tries, those first that are not trusted.
 func (l *lanes) forget() {
 	left := maxLanes / 2
-	for name, on := range l.known { // in random order
-		if on.tries == 0 && left > 0 {
-			delete(l.known, name)
-			left--
+	for _, trusted := range []bool{false, true} {
+		for name, on := range l.known { // in random order
+			if on.tries == 0 && on.trusted == trusted && left > 0 {
+				delete(l.known, name)
+				left--
+			}
 		}
 	}
 }

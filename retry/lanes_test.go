@@ -22,12 +22,12 @@ func tries(l *lanes, name string) (all []*lane) {
 }
 
 func TestLanesShareTheWindow(t *testing.T) {
-	l := newLanes()
+	l := newLanes(timerShare)
 	trusted := l.enter("trusted", window)
 	l.leave(trusted, true, false)
 	fresh := tries(&l, "new")
-	if len(fresh) != window/newShare {
-		t.Errorf("%d tries in a new lane, want %d", len(fresh), window/newShare)
+	if len(fresh) != window/timerShare {
+		t.Errorf("%d tries in a new lane, want %d", len(fresh), window/timerShare)
 	}
 	if l.enter("another", window) != nil {
 		t.Error("new lanes fill more than their share together")
@@ -44,14 +44,14 @@ func TestLanesShareTheWindow(t *testing.T) {
 		t.Errorf("%d tries in a lane that fails, want 1", len(got))
 	}
 	for i := range window {
-		if on := l.enter(fmt.Sprint("failing", i), window); on != nil && i >= window/newShare {
+		if on := l.enter(fmt.Sprint("failing", i), window); on != nil && i >= window/timerShare {
 			t.Error("failing lanes fill more than their share together")
 		}
 	}
 }
 
 func TestLanesThatWorkAgain(t *testing.T) {
-	l := newLanes()
+	l := newLanes(timerShare)
 	l.leave(l.enter("x", window), true, true)
 	probe := l.enter("x", window)
 	if !l.failing("x") || l.enter("x", window) != nil {

@@ -161,7 +161,7 @@ func (c *Consumer) giveBack(msg jetstream.Msg, delivered uint64, why outcome) {
 		c.settling.addBack(msg, pause(times))
 	case why == failing:
 		c.settling.addToWave(msg, delay)
-	default:
-		c.settling.addBack(msg, delay)
+	default: // the next may have more luck
+		c.settling.addBack(msg, min(delay, longestPause))
 	}
 }

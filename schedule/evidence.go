@@ -17,6 +17,8 @@ const (
 	maxSilence = 5 * time.Second
 	// markTTL is how long a mark is kept after it was written last.
 	markTTL = 30 * 24 * time.Hour
+	// markTimeout bounds the look for a mark.
+	markTimeout = time.Second
 )
 
 // evidence is what a node knows of why keys may be absent. A key that is gone before its time was deleted, if nothing
@@ -198,15 +200,21 @@ func (n *Node) recall(ctx context.Context) error {
 		return err
 	}
 	var m mark
-	text, err := n.schedule.rdb.Get(ctx, keys.MarkKey(runOf(state.text))).Bytes()
+	within, cancel := context.WithTimeout(ctx, markTimeout) // in a cluster it may be on a server that hangs
+	defer cancel()
+	text, err := n.schedule.rdb.Get(within, keys.MarkKey(runOf(state.text))).Bytes()
 	if err != nil || json.Unmarshal(text, &m) != nil {
 		return nil //nolint:nilerr // see above
 	}
-	waiting, err := n.server.Exists(ctx, m.Canary).Result() // or it runs out
-	if err == nil && state.expired+waiting == m.Expired {
+	// If the canary runs out now, or is found to have run out, it counts as one more.
+	waiting, err := n.server.Exists(within, m.Canary).Result()
+	if err != nil {
+		return nil //nolint:nilerr // its slot has moved, perhaps
+	}
+	if state, err = n.readLosses(ctx); err == nil && state.expired+waiting == m.Expired {
 		n.evidence.know(m.Losses, slotsIn(m.Slots), state.silent)
 	}
-	return nil
+	return err
 }
 
 // losses is what read_losses.lua returns, and how often the clock was unread for too long by then.

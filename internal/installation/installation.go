@@ -41,6 +41,8 @@ const (
 	askTime = 2 * time.Second
 	// lookAgain is the pause before another look at streams that another installation is marking.
 	lookAgain = 100 * time.Millisecond
+	// reservedTime is how long it may take another installation to mark them, or JetStream to forget one that died.
+	reservedTime = 15 * time.Second
 	// callTimeout bounds a call to Redis or NATS.
 	callTimeout = 2 * time.Second
 )
@@ -189,7 +191,7 @@ func (m *Member) claimStreams(ctx context.Context) error {
 	if err := notify.EnsureStreams(ctx, m.site.js, m.streams); err != nil {
 		return err
 	}
-	for {
+	for began := time.Now(); ; {
 		owners, err := notify.Owners(ctx, m.site.js, m.streams)
 		if err != nil {
 			return err
@@ -198,6 +200,11 @@ func (m *Member) claimStreams(ctx context.Context) error {
 			return err
 		}
 		if m.mark(ctx, owners) {
+			break
+		}
+		if time.Since(began) > reservedTime {
+			m.log.Warn("somebody has reserved the streams and does not mark them; going on without a mark",
+				"err", notify.ErrReserved(m.streams))
 			break
 		}
 		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died meanwhile

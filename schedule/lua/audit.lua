@@ -71,6 +71,7 @@ end
 local function audit_one(key, due)
   local at = expiry(key)
   if at == -1 then
+    spent = spent + redis.call('HSTRLEN', data_key, key) / 4 -- to free it
     forget(key)
     cancelled = cancelled + 1
   elseif at == -2 then

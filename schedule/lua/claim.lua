@@ -129,6 +129,8 @@ for i = 1, #members, 2 do
       group, group_due = {}, {}
     end
   elseif name == '?' or name == 'd' then
+    if spent > BUDGET then break end
+    spent = spent + redis.call('HSTRLEN', data_key, member)
     -- No expired event has come. So nothing is owed, unless the caller may have missed
     -- the event: then check_ran_out's answer counts.
     local was, record, owed = read_contested(beside_of, ':' .. name .. ':')
@@ -140,6 +142,8 @@ for i = 1, #members, 2 do
     local aside, was = string.match(name, '^(s?)(%d+)')
     was = tonumber(was or due)
     if aside == 's' then
+      if spent > BUDGET then break end
+      spent = spent + redis.call('HSTRLEN', data_key, member)
       claim_aside(member, beside_of, was)
     else
       local record = redis.call('HGET', data_key, member) or 'm:'
