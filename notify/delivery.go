@@ -37,15 +37,17 @@ type delivery struct {
 	trust       *subjectTrust // of the subject
 	token       uint64        // names the delivery in reply subjects
 
-	looking   bool      // neither published nor given up until it is known whether the stream has the event
-	sent      bool      // published, its outcome unknown
-	sentAt    time.Time // when it was published last
-	next      time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
-	tries     int
-	failure   Failure   // of the last try that failed
-	withhold  bool      // publish without the payload, which is too large
-	published time.Time // the event's time, on the Redis server's clock
-	after     sequence  // the highest that was acknowledged before it was sent first
+	// failingLook says that it is looked for, on a subject that was failing then.
+	failingLook bool
+	looking     bool      // neither published nor given up until it is known whether the stream has the event
+	sent        bool      // published, its outcome unknown
+	sentAt      time.Time // when it was published last
+	next        time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
+	tries       int
+	failure     Failure   // of the last try that failed
+	withhold    bool      // publish without the payload, which is too large
+	published   time.Time // the event's time, on the Redis server's clock
+	after       sequence  // the highest that was acknowledged before it was sent first
 }
 
 // expiring tells whether too little is left of the firing's lease to publish it.
@@ -112,7 +114,7 @@ func (p *Publisher) deny(subject string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.trust.subjects[subject]
-	if s == nil || s.deliveries == 0 || s.failing && s.deliveries > 1 { // the latter are about to be given back
+	if s == nil || s.load.deliveries == 0 || s.failing && s.load.deliveries > 1 { // the latter are about to be given back
 		return
 	}
 	for _, d := range p.deliveries {
@@ -282,7 +284,8 @@ func (p *Publisher) release(d *delivery) {
 
 func (p *Publisher) remove(d *delivery) {
 	delete(p.deliveries, d.token)
-	p.trust.remove(d.trust)
+	p.trust.remove(d.trust, len(d.firing.Payload))
+	p.endLook(d)
 	p.heldBytes -= len(d.firing.Payload)
 }
 

@@ -118,8 +118,10 @@ type Publisher struct {
 	health     streamHealth
 	trust      trust
 	looks      []*delivery // to be looked for in the stream
-	ledger     ledger
-	stopping   bool
+	// failingLooks is how many deliveries with failingLook there are.
+	failingLooks int
+	ledger       ledger
+	stopping     bool
 }
 
 // NewPublisher returns a Publisher on a connection that keeps nothing back to publish after a reconnect, because leases
@@ -270,7 +272,7 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 		d := &prepared[i]
 		taken++
 		p.held++
-		if d.trust = p.trust.of(d.subject); !p.trust.admits(d.trust, p.Window) {
+		if d.trust = p.trust.of(d.subject); !p.trust.admits(d.trust, load{p.Window, p.WindowBytes}) || !p.maySeek(d) {
 			d.firing.Pause, d.firing.Refused = d.trust.pause(&d.firing), d.trust.failing
 			p.queue.addRelease(d.firing)
 			if d.trust.failing {
@@ -278,7 +280,7 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 			}
 			continue
 		}
-		p.trust.add(d.trust)
+		p.trust.add(d.trust, len(d.firing.Payload))
 		p.lastToken++
 		d.token = p.lastToken
 		if p.outlivesWindow(&d.firing) {

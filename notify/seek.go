@@ -22,6 +22,8 @@ const (
 	seekTime    = 3 * time.Second
 	subjectTime = time.Second
 	seekBatch   = 1000
+	// maxFailingLooks is how many events on subjects that fail are looked for at the same time.
+	maxFailingLooks = 2
 )
 
 // outlivesWindow tells whether JetStream may have forgotten the id of a firing, which was perhaps published before, when
@@ -30,9 +32,28 @@ func (p *Publisher) outlivesWindow(f *schedule.Firing) bool {
 	return f.MayBeStored && f.Now().Add(f.Remaining()).Sub(f.Due.Time()) > p.health.window-windowSlack
 }
 
+// maySeek tells whether a delivery may enter the window although it may have to be looked for. Those on subjects that fail
+// anyway leave nearly all of the time for others. p.mu is held.
+func (p *Publisher) maySeek(d *delivery) bool {
+	return !d.trust.failing || p.failingLooks < maxFailingLooks || !p.outlivesWindow(&d.firing)
+}
+
+// endLook counts a delivery no longer that is not looked for any more. p.mu is held.
+func (p *Publisher) endLook(d *delivery) {
+	d.looking = false
+	if d.failingLook {
+		d.failingLook = false
+		p.failingLooks--
+	}
+}
+
 // lookFor has seek look for the event of a delivery. p.mu is held.
 func (p *Publisher) lookFor(d *delivery) {
 	d.looking = true
+	if d.trust.failing {
+		d.failingLook = true
+		p.failingLooks++
+	}
 	d.next = time.Now().Add(min(seekTime, d.firing.Remaining()/2))
 	p.looks = append(p.looks, d)
 	signal(p.sought)
@@ -78,7 +99,7 @@ func (p *Publisher) found(deliveries []*delivery, stored map[string]time.Time) {
 		if p.deliveries[d.token] != d {
 			continue
 		}
-		d.looking = false
+		p.endLook(d)
 		d.next = time.Now()
 		at, ok := stored[d.id]
 		switch {

@@ -9,8 +9,10 @@ import (
 const (
 	// maxSubjects is of how many subjects something is remembered at most, besides those with deliveries.
 	maxSubjects = 10_000
-	// untrustedShare is the part of the window that subjects without trust may fill together.
+	// untrustedShare is the part of the window, of firings and of bytes, that subjects without trust may fill together;
+	// failingShare is up to which part another one may be on a failing subject.
 	untrustedShare = 2
+	failingShare   = 4
 
 	// How long a firing that was given back because of its subject is left alone: the part of the time that it has been
 	// due, between two bounds. The lower one is less for a subject of which nothing is known yet.
@@ -27,17 +29,29 @@ const (
 //   - One that nothing is known of may fill half of it, together with all others without trust; the whole of it while
 //     no subject is trusted yet.
 //   - One is failing if an event on it was not acknowledged in time, nor any other on it meanwhile, though events on
-//     others were. Then one firing at a time tries it, and the rest are given back.
+//     others were. Then one firing at a time tries it, as long as those without trust fill no more than a quarter of the
+//     window, and the rest are given back.
 //
 // Publisher.mu guards it.
 type trust struct {
 	subjects  map[string]*subjectTrust
-	untrusted int // deliveries on subjects without trust
-	trusted   int // subjects
+	untrusted load // of subjects without trust
+	trusted   int  // subjects
+}
+
+// load is how much of the window some deliveries fill.
+type load struct{ deliveries, bytes int }
+
+func (l *load) add(m load)      { l.deliveries, l.bytes = l.deliveries+m.deliveries, l.bytes+m.bytes }
+func (l *load) subtract(m load) { l.deliveries, l.bytes = l.deliveries-m.deliveries, l.bytes-m.bytes }
+
+// fits tells whether l is less than a part of a window.
+func (l *load) fits(window load, part int) bool {
+	return l.deliveries < max(window.deliveries/part, 1) && l.bytes < max(window.bytes/part, 1)
 }
 
 type subjectTrust struct {
-	deliveries       int
+	load             load
 	trusted, failing bool
 	acked            time.Time // when an event on it was acknowledged last
 }
@@ -61,7 +75,7 @@ func (t *trust) of(subject string) *subjectTrust {
 func (t *trust) forget() {
 	left := maxSubjects / 2
 	for name, s := range t.subjects { // in random order
-		if s.deliveries == 0 && left > 0 {
+		if s.load.deliveries == 0 && left > 0 {
 			if s.trusted {
 				t.trusted--
 			}
@@ -72,36 +86,38 @@ func (t *trust) forget() {
 }
 
 // admits tells whether another firing on a subject may enter a window of a size.
-func (t *trust) admits(s *subjectTrust, window int) bool {
+func (t *trust) admits(s *subjectTrust, window load) bool {
 	switch {
 	case s.trusted:
 		return true
 	case s.failing:
-		return s.deliveries == 0
+		return s.load.deliveries == 0 && (t.trusted == 0 || t.untrusted.fits(window, failingShare))
 	}
-	return t.trusted == 0 || t.untrusted < max(window/untrustedShare, 1)
+	return t.trusted == 0 || t.untrusted.fits(window, untrustedShare)
 }
 
-// add counts a delivery.
-func (t *trust) add(s *subjectTrust) {
-	s.deliveries++
+// add counts a delivery with a payload of some bytes.
+func (t *trust) add(s *subjectTrust, bytes int) {
+	one := load{1, bytes}
+	s.load.add(one)
 	if !s.trusted {
-		t.untrusted++
+		t.untrusted.add(one)
 	}
 }
 
 // remove takes a delivery out of the count.
-func (t *trust) remove(s *subjectTrust) {
-	s.deliveries--
+func (t *trust) remove(s *subjectTrust, bytes int) {
+	one := load{1, bytes}
+	s.load.subtract(one)
 	if !s.trusted {
-		t.untrusted--
+		t.untrusted.subtract(one)
 	}
 }
 
 // succeed notes that an event was acknowledged at a time.
 func (t *trust) succeed(s *subjectTrust, at time.Time) {
 	if !s.trusted {
-		t.untrusted -= s.deliveries
+		t.untrusted.subtract(s.load)
 		t.trusted++
 	}
 	s.trusted, s.failing, s.acked = true, false, at
@@ -110,7 +126,7 @@ func (t *trust) succeed(s *subjectTrust, at time.Time) {
 // fail notes that an event failed though others were acknowledged. It tells whether that is news.
 func (t *trust) fail(s *subjectTrust) bool {
 	if s.trusted {
-		t.untrusted += s.deliveries
+		t.untrusted.add(s.load)
 		t.trusted--
 	}
 	news := !s.failing

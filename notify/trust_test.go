@@ -12,36 +12,47 @@ func TestTrustIsCounted(t *testing.T) {
 	a, b := tr.of("a"), tr.of("b")
 	check := func(step string, untrusted, trusted int) {
 		t.Helper()
-		if tr.untrusted != untrusted || tr.trusted != trusted {
-			t.Errorf("%s: %d deliveries without trust, %d subjects with; want %d and %d", step, tr.untrusted, tr.trusted, untrusted, trusted)
+		if tr.untrusted != (load{untrusted, 10 * untrusted}) || tr.trusted != trusted {
+			t.Errorf("%s: %+v without trust, %d subjects with; want %d and %d", step, tr.untrusted, tr.trusted, untrusted, trusted)
 		}
 	}
 	for range 4 {
-		tr.add(a)
-		tr.add(b)
+		tr.add(a, 10)
+		tr.add(b, 10)
 	}
 	check("8 on their way", 8, 0)
-	if !tr.admits(b, 8) {
+	if !tr.admits(b, load{8, 1000}) {
 		t.Error("while no subject is trusted one cannot fill the window")
 	}
-	tr.remove(a)
+	tr.remove(a, 10)
 	tr.succeed(a, time.Now())
 	check("a succeeds", 4, 1)
-	if tr.admits(b, 8) || !tr.admits(a, 8) || !tr.admits(b, 10) {
+	if tr.admits(b, load{8, 1000}) || !tr.admits(a, load{8, 1000}) || !tr.admits(b, load{10, 1000}) {
 		t.Error("a subject without trust does not fill half of the window, or a trusted one no more than that")
+	}
+	if tr.admits(b, load{10, 80}) || !tr.admits(b, load{10, 90}) {
+		t.Error("a subject without trust does not fill half of the bytes, or more")
 	}
 	if !tr.fail(b) || tr.fail(b) {
 		t.Error("a failure is news more than once, or never")
 	}
 	check("b fails", 4, 1)
 	for range 4 {
-		tr.remove(b)
+		tr.remove(b, 10)
 	}
-	if !tr.admits(b, 8) {
+	if !tr.admits(b, load{8, 1000}) {
 		t.Error("nothing tries a failing subject")
 	}
-	tr.add(b)
-	if tr.admits(b, 8) {
+	c := tr.of("c")
+	tr.add(c, 10)
+	tr.add(c, 10)
+	if tr.admits(b, load{8, 1000}) {
+		t.Error("failing subjects are tried beyond a quarter of the window")
+	}
+	tr.remove(c, 10)
+	tr.remove(c, 10)
+	tr.add(b, 10)
+	if tr.admits(b, load{8, 1000}) {
 		t.Error("several try a failing subject at once")
 	}
 	tr.fail(a)
