@@ -116,8 +116,8 @@ type Consumer struct {
 	mu     sync.Mutex
 	state  state
 	faults [parts]fault
-	timers lanes // of requests that set a timer again
-	dead   lanes // of requests that become dead letters
+	timers lanes     // of requests that set a timer again
+	dead   lanes     // of requests that become dead letters
 	told   time.Time // when it was logged last that requests are set aside
 }
 

@@ -204,12 +204,12 @@ func (n *Node) recall(ctx context.Context) error {
 	defer cancel()
 	text, err := n.schedule.rdb.Get(within, keys.MarkKey(runOf(state.text))).Bytes()
 	if err != nil || json.Unmarshal(text, &m) != nil {
-		return nil //nolint:nilerr // see above
+		return nil // see above
 	}
 	// If the canary runs out now, or is found to have run out, it counts as one more.
 	waiting, err := n.server.Exists(within, m.Canary).Result()
 	if err != nil {
-		return nil //nolint:nilerr // its slot has moved, perhaps
+		return nil // its slot has moved, perhaps
 	}
 	if state, err = n.readLosses(ctx); err == nil && state.expired+waiting == m.Expired {
 		n.evidence.know(m.Losses, slotsIn(m.Slots), state.silent)
