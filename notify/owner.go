@@ -67,8 +67,8 @@ func Reserve(ctx context.Context, js jetstream.JetStream, s Streams) (bool, erro
 	return true, nil
 }
 
-// ErrReserved returns what to do about streams that stay reserved, which no timerd does.
-func ErrReserved(s Streams) error {
+// StillReserved returns what to do about streams that stay reserved, which no timerd does.
+func StillReserved(s Streams) error {
 	return fmt.Errorf("stream %s: its consumer %q stays; to fix it: nats consumer rm %s %s",
 		s.FiredStream(), reservation, s.FiredStream(), reservation)
 }

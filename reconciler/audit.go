@@ -106,9 +106,9 @@ func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Dur
 	r.OnAudit(reason, seen, took)
 }
 
-// auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete, takes out of the index what
-// has lost its key, once it is known whether events are heard, and forgets apps without timers. It goes on past partitions that are moving, and returns an error for
-// them at the end.
+// auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete. Once it is known whether
+// events are heard, it also takes out of the index what has lost its key, and forgets apps without timers. It goes on past
+// partitions that are moving, and returns an error for them at the end.
 func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
 	var moving error

@@ -109,6 +109,48 @@ func TestLargePayloadsAreClaimedFewAtATime(t *testing.T) {
 	}
 }
 
+// Contested timers with large payloads are decided a few at a time: each decision reads a payload.
+func TestLargeContested(t *testing.T) {
+	t.Parallel()
+	const n, most = 10, 3
+	x := newLargeIndex(t)
+	for i := range n {
+		key := fmt.Sprint("a:b:c:", i)
+		x.do("SET", key, strings.Repeat("x", largePayload), "PX", 1000)
+		x.observe(touched(key))
+	}
+	for i := range n {
+		key := fmt.Sprint("a:b:c:", i)
+		x.do("PERSIST", key)
+	}
+	x.awaitClock(x.redisNow() + 1100)
+	contested := func() (left int) {
+		for i := range n {
+			if x.do("ZSCORE", keys.Single.Due(), fmt.Sprint(":?:a:b:c:", i)) != nil {
+				left++
+			}
+		}
+		return left
+	}
+	for range n {
+		x.claims()
+	}
+	if left := contested(); left != n {
+		t.Fatalf("%d are contested, want %d", left, n)
+	}
+	for i := range n {
+		x.do("ZADD", keys.Single.Due(), 1, fmt.Sprint(":?:a:b:c:", i)) // their time is over
+	}
+	for left := n; left > 0; {
+		x.claimOnce()
+		now := contested()
+		if now == left || left-now > most {
+			t.Fatalf("one claim decided %d of them, want 1 to %d", left-now, most)
+		}
+		left = now
+	}
+}
+
 // Retries beside one key's newer timer are many and fire once each; too many are refused, and change nothing.
 func TestManyRetriesBesideOneKey(t *testing.T) {
 	t.Parallel()

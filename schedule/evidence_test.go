@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -248,6 +249,34 @@ func TestMarks(t *testing.T) {
 				t.Errorf("%+v, want %+v", seen, want)
 			}
 		})
+	}
+}
+
+// A canary that is over though Redis has not got round to it stands for no other key that ran out.
+func TestMarkOfAnOverdueCanary(t *testing.T) {
+	t.Parallel()
+	const canary = "timerd:canary:{t}x-0"
+	x := newIndex(t, redisserver.Directive("enable-debug-command", "local"))
+	x.do("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+	x.audit()
+	info, err := x.rdb.Info(t.Context(), "server", "stats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.do("SET", canary, "", "PX", 1)
+	if err := x.Mark(t.Context(), info, canary); err != nil {
+		t.Fatal(err)
+	}
+	x.setFor("a", "1")
+	runOut(x, "foreign")
+	x.awaitExpiry(canary)
+	x.do("DEL", "a:b:c:1")
+	next := onlyNode(t, schedule.New(x.rdb, 1000))
+	if err := next.StartHearing(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if seen, want := auditOf(t, next), (schedule.Observed{Kept: 1}); !sameCounts(seen, want) {
+		t.Errorf("%+v, want %+v", seen, want)
 	}
 }
 

@@ -159,10 +159,10 @@ func TestDead(t *testing.T) {
 	}
 }
 
-// A replay that ended between setting a timer and deleting its letter, and a letter
-// that was stored twice, set the timer once.
-func TestDeadReplayOfTheSameLetter(t *testing.T) {
-	redis, nats := startRedis(t), testenv.NATS(t)
+// publishDead publishes a dead letter of app:m:t:1 on a subject, some times, to a NATS server that the commands then use.
+func publishDead(t *testing.T, subject string, times int) {
+	t.Helper()
+	nats := testenv.NATS(t)
 	t.Setenv("TIMERD_NATS_URL", nats.URL())
 	js := nats.JetStream()
 	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
@@ -171,11 +171,18 @@ func TestDeadReplayOfTheSameLetter(t *testing.T) {
 	k := keys.Key{App: "app", Module: "m", Type: "t", ID: "1"}
 	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted}
 	e.ID = keys.EventID(k.String(), e.Due.UnixMilli(), 3)
-	for range 2 {
-		if _, err := js.Publish(t.Context(), k.Subject("timers", keys.Dead), e.AppendJSON(nil)); err != nil {
+	for range times {
+		if _, err := js.Publish(t.Context(), subject, e.AppendJSON(nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A replay that ended between setting a timer and deleting its letter, and a letter
+// that was stored twice, set the timer once.
+func TestDeadReplayOfTheSameLetter(t *testing.T) {
+	redis := startRedis(t)
+	publishDead(t, "timers.dead.app.m.t", 2)
 	if out := ok(t, "dead", "replay", "--yes"); out != "1 replayed: app:m:t:1\n2 was replayed before: app:m:t:1\n2 replayed, 0 skipped\n" {
 		t.Errorf("dead replay: %s", out)
 	}
@@ -186,18 +193,8 @@ func TestDeadReplayOfTheSameLetter(t *testing.T) {
 
 // A letter on the subject of one app that names a timer of another sets none.
 func TestDeadReplayOfAnotherAppsTimer(t *testing.T) {
-	redis, nats := startRedis(t), testenv.NATS(t)
-	t.Setenv("TIMERD_NATS_URL", nats.URL())
-	js := nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
-		t.Fatal(err)
-	}
-	k := keys.Key{App: "app", Module: "m", Type: "t", ID: "1"}
-	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted}
-	e.ID = keys.EventID(k.String(), e.Due.UnixMilli(), 3)
-	if _, err := js.Publish(t.Context(), "timers.dead.evil.m.t", e.AppendJSON(nil)); err != nil {
-		t.Fatal(err)
-	}
+	redis := startRedis(t)
+	publishDead(t, "timers.dead.evil.m.t", 1)
 	code, out, _ := timerd(t, "", "dead", "replay", "evil", "--yes")
 	if code != 1 || !strings.Contains(out, `1 skipped: not an event: of the timer "app:m:t:1"`) {
 		t.Errorf("dead replay: %d %s", code, out)

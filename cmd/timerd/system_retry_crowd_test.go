@@ -97,6 +97,21 @@ func (s *system) limitDead(n int64) {
 	}
 }
 
+// othersGoOn asks, in a round from 0 on, for retries of n timers of an app of its own and waits until they have fired. It
+// returns all that has fired by then: what had before, want, and these. In the first round they come after all that was
+// asked for before them, so it is from the second on that they have to be on time.
+func (s *system) othersGoOn(c *testenv.Collector, want []string, round, n int) []string {
+	s.t.Helper()
+	app := fmt.Sprint("good", round)
+	group := keysOf(app+":b:c:", n)
+	s.ask(group...)
+	want = append(want, fireAll(group)...)
+	if all := s.expect(c, want...); round > 0 {
+		s.onTime(all, app)
+	}
+	return want
+}
+
 // Requests that cannot become dead letters, because the stream of these is full, hold up no retry of others. Once there
 // is room, each becomes a letter, once.
 func TestRetriesWhileDeadLettersAreFull(t *testing.T) {
@@ -112,13 +127,7 @@ func TestRetriesWhileDeadLettersAreFull(t *testing.T) {
 	s.ask(keysOf("bad:b:c:", bad)...)
 	var want []string
 	for i := range 3 { // while they come for the first time, and while they come back
-		group := keysOf(fmt.Sprintf("good%d:b:c:", i), good/3)
-		s.ask(group...)
-		want = append(want, fireAll(group)...)
-		all := s.expect(c, want...)
-		if i > 0 { // the first ones come after all that were asked for before them
-			s.onTime(all, fmt.Sprint("good", i))
-		}
+		want = s.othersGoOn(c, want, i, good/3)
 		s.delivered(bad)
 		s.after(s.now() + 1000)
 	}
@@ -161,13 +170,7 @@ func TestRetriesWhileASlotMoves(t *testing.T) {
 	s.ask(waiting...)
 	var want []string
 	for i := range 2 {
-		group := keysOf(fmt.Sprintf("good%d:b:c:", i), good/2)
-		s.ask(group...)
-		want = append(want, fireAll(group)...)
-		all := s.expect(c, want...)
-		if i > 0 { // the first ones come after all that were asked for before them
-			s.onTime(all, fmt.Sprint("good", i))
-		}
+		want = s.othersGoOn(c, want, i, good/2)
 		s.delivered(bad)
 	}
 	p.awaitReady(true)

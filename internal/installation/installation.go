@@ -204,7 +204,7 @@ func (m *Member) claimStreams(ctx context.Context) error {
 		}
 		if time.Since(began) > reservedTime {
 			m.log.Warn("somebody has reserved the streams and does not mark them; going on without a mark",
-				"err", notify.ErrReserved(m.streams))
+				"err", notify.StillReserved(m.streams))
 			break
 		}
 		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died meanwhile

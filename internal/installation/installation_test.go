@@ -182,6 +182,24 @@ func TestJoinWithoutTheRight(t *testing.T) {
 	}
 }
 
+// Somebody keeps the streams reserved: timerd starts all the same, without a mark, and says what to do.
+func TestJoinWhileSomebodyKeepsTheReservation(t *testing.T) {
+	s := &site{t: t, rdb: testenv.Redis(t).Client(), js: testenv.NATS(t).JetStream()}
+	if err := notify.EnsureStreams(t.Context(), s.js, notify.Streams{}); err != nil { // of an earlier version: without a mark
+		t.Fatal(err)
+	}
+	_, err := s.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-installation", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.join("x"); err != nil {
+		t.Errorf("joined: %v", err)
+	}
+	if log := s.log.String(); !strings.Contains(log, "nats consumer rm TIMERS timerd-installation") {
+		t.Errorf("the log does not say what to do:\n%s", log)
+	}
+}
+
 // Whatever is under the key, timerd does not go on without an identity.
 func TestJoinWithAStrangeKey(t *testing.T) {
 	s := &site{t: t, rdb: testenv.Redis(t).Client(), js: testenv.NATS(t).JetStream()}
