@@ -105,6 +105,18 @@ func TestVerdicts(t *testing.T) {
 		{"a plain timer that outlives a deaf time may not", []history.Fault{deaf(history.Deafens, 0, 9000)}, func(w *world) {
 			w.set(100, history.Set, key, "p", 15_000)
 		}, "lost"},
+		{"carried to another server", []history.Fault{deaf(history.Carries, 1000, 1100)}, func(w *world) {
+			op := w.set(0, history.Set, key, "p", 15_000)
+			w.emit(key, op.Due+100, 1, "p")
+		}, ""},
+		{"carried to another server, and later by more than that took", []history.Fault{deaf(history.Carries, 1000, 1100)}, func(w *world) {
+			op := w.set(0, history.Set, key, "p", 15_000)
+			w.emit(key, op.Due+105, 1, "p")
+		}, "unexpected, lost"},
+		{"carried to another server before it was set", []history.Fault{deaf(history.Carries, 1000, 1100)}, func(w *world) {
+			op := w.set(5000, history.Set, key, "p", 15_000)
+			w.emit(key, op.Due+5, 1, "p")
+		}, "unexpected, lost"},
 		{"an outage of NATS excuses nothing", []history.Fault{deaf(history.Delays, 0, 9000)}, func(w *world) {
 			w.set(100, history.Set, key, "p", 5000)
 		}, "lost"},

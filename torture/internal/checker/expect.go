@@ -140,7 +140,7 @@ func (t *timeline) plain(op history.Op) force {
 
 // begin notes the firing that an operation asks for.
 func (t *timeline) begin(op history.Op, force force) {
-	f := &firing{op: op, from: op.Due, to: op.Due, payload: op.Payload, status: op.Status, attempt: max(op.Attempt, 1), force: force}
+	f := &firing{op: op, from: op.Due, to: op.Due + t.hearing.delayed(op.Before, op.Due), payload: op.Payload, status: op.Status, attempt: max(op.Attempt, 1), force: force}
 	if force == may {
 		f.why = "unheard"
 		// Of a later one of a key the expired event may be taken for that of the one before.

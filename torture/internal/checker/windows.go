@@ -20,6 +20,7 @@ type hearing struct {
 	deaf      [][]window // of each timerd, sorted, apart
 	failovers []window
 	gone      []window // in which keys go away whose timers stay
+	carried   []window // in which keys are carried to another server, which makes them due later
 	barred    []window // in which the events of the app say nothing to any timerd, and no audit comes after
 }
 
@@ -36,6 +37,8 @@ func newHearing(h *history.History) *hearing {
 			e.failovers = append(e.failovers, w)
 		case history.KeysGo:
 			e.gone = append(e.gone, window{f.From, f.Healed})
+		case history.Carries:
+			e.carried = append(e.carried, window{f.From, f.Healed})
 		}
 		for _, i := range f.Timerds {
 			if f.Effect != history.Delays && i < len(e.deaf) {
@@ -100,6 +103,18 @@ func (h *hearing) heardAtOnce(at int64) bool { return h.heard(at) == at+hears }
 
 // failover tells whether one overlaps a time.
 func (h *hearing) failover(from, to int64) bool { return overlaps(h.failovers, from, to) }
+
+// delayed returns by how many ms at most a key, set at one time and due at another, is due later because it was carried to
+// another server.
+func (h *hearing) delayed(set, due int64) int64 {
+	var most int64
+	for _, w := range h.carried {
+		if overlaps([]window{w}, set, due+most) {
+			most += w.to - w.from
+		}
+	}
+	return most
+}
 
 // expired tells whether timerds hear of a key, set at one time and due at another, for certain that it ran out, though they
 // had no right to hear of it before.

@@ -84,12 +84,14 @@ type Effect string
 
 // What faults do. Deaf timerds may miss keyspace events. A failover may lose what
 // was not replicated, and makes all timerds deaf. Where keys go away, timers stay: Redis
-// drops keys that have a TTL before it runs out, and all timerds are deaf.
+// drops keys that have a TTL before it runs out, and all timerds are deaf. Where keys are
+// carried to another server, the TTL stands still meanwhile, and all timerds are deaf.
 const (
 	Delays   Effect = "delays"
 	Deafens  Effect = "deafens"
 	Failover Effect = "failover"
 	KeysGo   Effect = "keys go"
+	Carries  Effect = "carries"
 )
 
 // Fault is one fault, from before its first effect until all timerds said that they

@@ -73,7 +73,7 @@ func kinds() []kind {
 
 		{name: "master killed", part: redisPart, effect: history.Failover, min: 1000 * ms, max: 4000 * ms, inject: killRedis, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
 		{name: "failover", part: redisPart, effect: history.Failover, min: 1 * ms, max: 100 * ms, inject: failover, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
-		{name: "slots moved", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 100 * ms, inject: moveSlots, shapes: []servers.Shape{servers.Cluster}},
+		{name: "slots moved", part: redisPart, effect: history.Carries, min: 1 * ms, max: 100 * ms, inject: moveSlots, shapes: []servers.Shape{servers.Cluster}},
 
 		{name: "nats killed", part: natsPart, effect: history.Delays, min: 1 * ms, max: 5000 * ms, inject: killNATS},
 		{name: "nats cut", part: natsPart, effect: history.Delays, one: true, min: 300 * ms, max: 6000 * ms, inject: onNATS((*tcpproxy.Proxy).Cut)},
