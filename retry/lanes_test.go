@@ -2,6 +2,7 @@ package retry
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,4 +101,20 @@ func TestWaves(t *testing.T) {
 			t.Errorf("%d waves are remembered, of %d requests", len(s.waves), s.waiting)
 		}
 	})
+}
+
+// What is given back comes again when it should whatever happens to the wall clock meanwhile.
+func TestGivingBackIsIndependentOfTheWallClock(t *testing.T) {
+	s := newSettling()
+	s.addBack(nil, time.Minute)
+	s.addToWave(nil, time.Minute)
+	_, back := s.take()
+	for _, b := range back {
+		if wait := time.Until(b.at); wait < 59*time.Second || wait > time.Minute+waveEvery {
+			t.Errorf("it comes again after %s, want a minute", wait)
+		}
+		if !strings.Contains(b.at.String(), " m=") {
+			t.Errorf("%s is by the wall clock", b.at)
+		}
+	}
 }

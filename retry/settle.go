@@ -31,7 +31,8 @@ type settling struct {
 	mu      sync.Mutex
 	done    []jetstream.Msg
 	back    []givenBack
-	waves   map[int64]int // number of a wave since 1970 -> how many come in it
+	began   time.Time     // with it the waves begin; by the monotonic clock, whatever happens to the other
+	waves   map[int64]int // number of a wave -> how many come in it
 	waiting int           // sum of waves
 }
 
@@ -42,7 +43,7 @@ type givenBack struct {
 }
 
 func newSettling() settling {
-	return settling{wake: make(chan struct{}, 1), waves: map[int64]int{}}
+	return settling{wake: make(chan struct{}, 1), began: time.Now(), waves: map[int64]int{}}
 }
 
 func (s *settling) addDone(msg jetstream.Msg) {
@@ -63,19 +64,21 @@ func (s *settling) addBack(msg jetstream.Msg, delay time.Duration) {
 // addToWave has a request delivered again with the first wave after a delay that has room.
 func (s *settling) addToWave(msg jetstream.Msg, delay time.Duration) {
 	s.mu.Lock()
-	n := waveAt(time.Now().Add(delay)) + 1
+	n := s.lastWave(delay) + 1
 	for s.waves[n] >= waveSize {
 		n++
 	}
 	s.waves[n]++
 	s.waiting++
-	s.back = append(s.back, givenBack{msg, time.Unix(0, n*int64(waveEvery))})
+	s.back = append(s.back, givenBack{msg, s.began.Add(time.Duration(n) * waveEvery)})
 	s.mu.Unlock()
 	s.signal()
 }
 
-// waveAt returns the number of the last wave that is not after a time.
-func waveAt(t time.Time) int64 { return t.UnixNano() / int64(waveEvery) }
+// lastWave returns the number of the last wave that will have come after a delay.
+func (s *settling) lastWave(delay time.Duration) int64 {
+	return int64((time.Since(s.began) + delay) / waveEvery)
+}
 
 func (s *settling) signal() {
 	select {
@@ -88,7 +91,7 @@ func (s *settling) signal() {
 func (s *settling) take() (done []jetstream.Msg, back []givenBack) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := waveAt(time.Now())
+	now := s.lastWave(0)
 	for n, size := range s.waves {
 		if n < now {
 			delete(s.waves, n)

@@ -56,7 +56,7 @@ func (l *life) largest(kind history.Kind) {
 	if !ok {
 		return
 	}
-	if l.random.IntN(2) == 0 {
+	if e.Status == "" && l.random.IntN(2) == 0 {
 		e.Data = []byte(padded(l.n, maxPayload+1))
 		e.data = e.AppendJSON(nil)
 	}
