@@ -1,6 +1,8 @@
 package keys
 
 import (
+	"bytes"
+	"iter"
 	"strconv"
 	"strings"
 )
@@ -8,8 +10,10 @@ import (
 // Redis names that hold no partition.
 const (
 	// WakeChannel is what the function library publishes to, so that a timer set through it needs no keyspace events to
-	// be on time: the tag of a partition and the due time in unix ms of a timer that became its first (see ParseWake),
-	// or AppMessage and the app of the first one set for an app.
+	// be on time: the tag of a partition and the due time in unix ms of a timer that was set there (see ParseWake),
+	// AppMessage and the app of the first one set for an app, or ClaimedMessage and keys. In a cluster a timer is
+	// announced if it became the first of its partition. Elsewhere each is, with its database and its key behind, so that no
+	// timerd asks about the events of its being set. All databases of a server share the channel.
 	WakeChannel = "timerd:wake"
 	// AppMessage precedes the app in a message on WakeChannel.
 	AppMessage = "app "
@@ -34,11 +38,46 @@ func CanaryKey(p Partition, instance string, n int) string {
 // MarkKey returns the key of what the timerds that served the server of the given run id know of it.
 func MarkKey(run string) string { return "timerd:mark:" + run }
 
+// ClaimedMessage precedes the keys whose timers were claimed in a database in a message on WakeChannel, so that no timerd
+// asks about what it heard of these keys before (see ParseClaimed).
+func ClaimedMessage(db int) string { return "claimed " + strconv.Itoa(db) + " " }
+
+// Wake is what a message on WakeChannel announces.
+type Wake struct {
+	Partition Partition
+	Due       int64 // in unix ms
+	// Key is that of the timer that was set, and DB the database that it is in. It is empty where the message does not say.
+	Key string
+	DB  int
+}
+
 // ParseWake reads a message on WakeChannel that announces a due time.
-func ParseWake(message string) (p Partition, due int64, ok bool) {
-	tag, text, _ := strings.Cut(message, " ")
-	due, err := strconv.ParseInt(text, 10, 64)
-	return Partition(tag), due, err == nil
+func ParseWake(message string) (w Wake, ok bool) {
+	tag, rest, _ := strings.Cut(message, " ")
+	due, rest, more := strings.Cut(rest, " ")
+	w.Partition = Partition(tag)
+	var err error
+	if w.Due, err = strconv.ParseInt(due, 10, 64); err == nil && more {
+		var db string
+		db, w.Key, _ = strings.Cut(rest, " ")
+		w.DB, err = strconv.Atoi(db)
+	}
+	return w, err == nil
+}
+
+// ParseClaimed reads what follows ClaimedMessage: keys, each with its length before it. It ends at what is none. The keys are
+// parts of the message.
+func ParseClaimed(message []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(message) > 0 {
+			length, rest, ok := bytes.Cut(message, []byte(":"))
+			n, err := strconv.Atoi(string(length))
+			if !ok || err != nil || n < 0 || n > len(rest) || !yield(rest[:n]) {
+				return
+			}
+			message = rest[n:]
+		}
+	}
 }
 
 // Partition is the hash tag that the index keys of one part of the schedule share, so that a script sees them together.
@@ -57,6 +96,9 @@ func (p Partition) key(name string) string { return p.Prefix() + name }
 
 // Due names the sorted set of pending timers, scored by due time in unix ms.
 func (p Partition) Due() string { return p.key("due") }
+
+// Database names the number of the database that the partition is in.
+func (p Partition) Database() string { return p.key("database") }
 
 // Data names the hash of the pending timers' attempts, flags and payloads.
 func (p Partition) Data() string { return p.key("data") }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -32,14 +33,17 @@ type hintBuffer struct {
 	urgent  hintList
 	expired hintList // may wait; no older than those of urgent for the same keys
 	resting bool     // whatever was taken out has been taken in
+	news    bool     // hints have come of which wait was not told
 }
 
 // hintList is a list of hints in their order.
 type hintList struct {
 	hints []schedule.Hint
-	last  map[string]schedule.HintKind // of each key in it
-	heard time.Time                    // when what the first of hints tells of happened at the earliest
-	since time.Time                    // when the first of hints came
+	prev  []int          // of each of hints the index of the one before it of the same key, or -1
+	last  map[string]int // of each key the index of its last hint
+	moot  int            // how many of hints were forgotten: these are empty
+	heard time.Time      // when what the first of hints tells of happened at the earliest
+	since time.Time      // when the first of hints came
 }
 
 func newHintBuffer() *hintBuffer {
@@ -50,8 +54,61 @@ func newHintBuffer() *hintBuffer {
 }
 
 func (l *hintList) clear() {
-	l.hints = nil
-	l.last = map[string]schedule.HintKind{}
+	*l = hintList{last: map[string]int{}}
+}
+
+// lastOf returns the kind of a key's last hint, or 0.
+func (l *hintList) lastOf(key string) schedule.HintKind {
+	if at, ok := l.last[key]; ok {
+		return l.hints[at].Kind
+	}
+	return 0
+}
+
+// forget drops the hints of a key.
+func (l *hintList) forget(key []byte) {
+	at, ok := l.last[string(key)]
+	if !ok {
+		return
+	}
+	for ; at >= 0; at = l.prev[at] {
+		l.hints[at] = schedule.Hint{}
+		l.moot++
+	}
+	delete(l.last, string(key))
+	if l.moot == len(l.hints) {
+		l.clear()
+	}
+}
+
+// forgetLast drops the last hint of a key.
+func (l *hintList) forgetLast(key string) {
+	at, ok := l.last[key]
+	if !ok {
+		return
+	}
+	if l.prev[at] >= 0 {
+		l.last[key] = l.prev[at]
+	} else {
+		delete(l.last, key)
+	}
+	if at == len(l.hints)-1 { // as nearly always: so nothing piles up
+		l.hints, l.prev = l.hints[:at], l.prev[:at]
+	} else {
+		l.hints[at] = schedule.Hint{}
+		l.moot++
+	}
+	if l.moot == len(l.hints) {
+		l.clear()
+	}
+}
+
+// all returns the hints that were not forgotten.
+func (l *hintList) all() []schedule.Hint {
+	if l.moot == 0 {
+		return l.hints
+	}
+	return slices.DeleteFunc(l.hints, func(h schedule.Hint) bool { return h.Kind == 0 })
 }
 
 // append adds a hint of something that happened at heard or later.
@@ -59,42 +116,64 @@ func (l *hintList) append(h schedule.Hint, heard time.Time) {
 	if len(l.hints) == 0 {
 		l.heard, l.since = heard, time.Now()
 	}
-	l.last[h.Key] = h.Kind
-	l.hints = append(l.hints, h)
+	before, ok := l.last[h.Key]
+	if !ok {
+		before = -1
+	}
+	l.last[h.Key] = len(l.hints)
+	l.hints, l.prev = append(l.hints, h), append(l.prev, before)
 }
 
-// add appends a hint of something that happened at heard or later. Where there
-// is no room it drops them all, and returns false.
-func (b *hintBuffer) add(h schedule.Hint, heard time.Time) bool {
+// add takes a hint of something that happened at heard or later. It tells whether it has appended it: the key may have one
+// that says the same. Where there is no room it drops them all, and fits is false.
+func (b *hintBuffer) add(h schedule.Hint, heard time.Time) (appended, fits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.urgent.hints)+len(b.expired.hints) >= maxHints {
 		b.urgent.clear()
 		b.expired.clear()
-		return false
+		return false, false
 	}
-	_, waits := b.expired.last[h.Key]
+	waits := b.expired.lastOf(h.Key) != 0
 	switch {
 	case h.Kind != schedule.Expired:
 		if waits {
 			b.join()
 		}
-		if b.urgent.last[h.Key] != h.Kind {
-			b.urgent.append(h, heard)
-			b.wake()
+		if b.urgent.lastOf(h.Key) == h.Kind {
+			return false, true
 		}
-	case !waits && b.urgent.last[h.Key] != h.Kind:
+		b.urgent.append(h, heard)
+		b.news = true
+	case waits || b.urgent.lastOf(h.Key) == h.Kind:
+		return false, true
+	default:
 		b.expired.append(h, heard)
-		if len(b.expired.hints) == 1 {
-			b.wake()
-		}
+		b.news = b.news || len(b.expired.hints) == 1
 	}
-	return true
+	return true, true
+}
+
+// forget drops the hints of keys whose timers have been claimed since: whatever they tell of has been decided.
+func (b *hintBuffer) forget(claimed []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range keys.ParseClaimed(claimed) {
+		b.urgent.forget(key)
+		b.expired.forget(key)
+	}
+}
+
+// forgetLast drops the last hint of a key, unless it has been taken out.
+func (b *hintBuffer) forgetLast(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.urgent.forgetLast(key)
 }
 
 // join has the expired events wait no longer. b.mu is held.
 func (b *hintBuffer) join() {
-	for _, h := range b.expired.hints {
+	for _, h := range b.expired.all() {
 		b.urgent.append(h, b.expired.heard)
 	}
 	if len(b.expired.hints) > 0 && b.expired.heard.Before(b.urgent.heard) {
@@ -109,6 +188,18 @@ func (b *hintBuffer) flush() {
 	defer b.mu.Unlock()
 	b.join()
 	b.wake()
+}
+
+// wakeUp has wait look for the hints that came since it was called last. What follows an event at once may make its hint
+// needless.
+func (b *hintBuffer) wakeUp() {
+	b.mu.Lock()
+	news := b.news && len(b.urgent.hints)+len(b.expired.hints) > 0
+	b.news = false
+	b.mu.Unlock()
+	if news {
+		b.wake()
+	}
 }
 
 // wake has wait look for hints.
@@ -140,7 +231,7 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	if len(b.urgent.hints) == 0 {
 		return nil, time.Time{}, pause
 	}
-	hints, heard = b.urgent.hints, b.urgent.heard
+	hints, heard = b.urgent.all(), b.urgent.heard
 	b.urgent.clear()
 	b.resting = false
 	return hints, heard, pause

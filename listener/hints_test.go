@@ -28,15 +28,24 @@ func describe(h schedule.Hint) string {
 	return fmt.Sprintf("%q %s", h.Kind, h.Key)
 }
 
-// addAll adds hints that are given as describe writes them.
+// addAll adds hints that are given as describe writes them. A key that is "claimed" or "set" is one that a message explains.
 func (b *hintBuffer) addAll(t *testing.T, hints ...string) {
 	t.Helper()
 	for _, h := range hints {
 		kind, key, _ := strings.Cut(h, " ")
-		if !b.add(schedule.Hint{Kind: kinds[kind], Key: key}, time.Now()) {
+		switch kind {
+		case "claimed":
+			b.forget(fmt.Appendf(nil, "%d:%s", len(key), key))
+			continue
+		case "set":
+			b.forgetLast(key)
+			continue
+		}
+		if _, fits := b.add(schedule.Hint{Kind: kinds[kind], Key: key}, time.Now()); !fits {
 			t.Fatalf("%s was dropped", h)
 		}
 	}
+	b.wakeUp()
 }
 
 // next waits for hints and describes them, and how long that took.
@@ -64,6 +73,11 @@ func TestHintsThatWait(t *testing.T) {
 		{"busy, alone", "expired a after 500ms, heard 500ms ago", []string{"expired a"}, true},
 		{"in the order of one key", "touched a, expired a, touched a after 0s, heard 0s ago", []string{"touched a", "expired a", "touched a"}, true},
 		{"in the order of one key, with others", "expired b, expired a, gone a after 0s, heard 0s ago", []string{"expired b", "expired a", "gone a"}, true},
+		{"claimed since", "touched b after 0s, heard 0s ago", []string{"touched a", "expired a", "touched b", "gone a", "claimed a"}, true},
+		{"all claimed since", "touched b after 0s, heard 0s ago", []string{"expired a", "claimed a", "touched b"}, false},
+		{"after the claim", "expired a after 10ms, heard 10ms ago", []string{"expired a", "claimed a", "expired a"}, false},
+		{"set by timer_set", "touched a, expired a after 0s, heard 0s ago", []string{"touched a", "expired a", "touched a", "set a"}, true},
+		{"set by timer_set alone", "touched b after 0s, heard 0s ago", []string{"touched a", "set a", "set a", "touched b"}, true},
 		{"twice", "touched a after 0s, heard 0s ago", []string{"touched a", "touched a", "expired b", "expired b"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -115,11 +129,11 @@ func TestHintsHaveABound(t *testing.T) {
 		if i%2 == 0 {
 			kind = schedule.Touched
 		}
-		if !b.add(schedule.Hint{Kind: kind, Key: fmt.Sprint(i)}, time.Now()) {
+		if _, fits := b.add(schedule.Hint{Kind: kind, Key: fmt.Sprint(i)}, time.Now()); !fits {
 			t.Fatalf("hint %d was dropped", i)
 		}
 	}
-	if b.add(schedule.Hint{Kind: schedule.Expired, Key: "one more"}, time.Now()) {
+	if _, fits := b.add(schedule.Hint{Kind: schedule.Expired, Key: "one more"}, time.Now()); fits {
 		t.Error("one too many was taken")
 	}
 	b.addAll(t, "touched a")

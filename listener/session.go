@@ -1,9 +1,11 @@
 package listener
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +26,17 @@ type session struct {
 	sub    *redis.PubSub
 	canary *canary
 	apps   *apps
+	change change // what the last message told of
+
+	keyspace string // what the channels of keys begin with
+	expired  string // the channel of expired events
+	claimed  []byte // what begins a message that tells of a claim
+}
+
+// change is what one message or several in a row told of: that a key was set or changed. The zero value is something else.
+type change struct {
+	key   string
+	noted bool // by a hint of its own, the last of this key
 }
 
 // session subscribes once and follows the events until something ends it. It returns why.
@@ -32,7 +45,10 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil)
 	flagsErr := enableFlags(ctx, l.rdb)
 
-	s := &session{Listener: l, sub: l.rdb.Subscribe(ctx), canary: newCanary(l)}
+	s := &session{Listener: l, canary: newCanary(l), keyspace: keys.KeyspacePrefix(l.db), expired: keys.ExpiredChannel(l.db), claimed: []byte(keys.ClaimedMessage(l.db))}
+	client := s.client(ctx, end)
+	defer func() { _ = client.Close() }()
+	s.sub = client.Subscribe(ctx)
 	s.apps = newApps(l, s.sub)
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
@@ -77,12 +93,29 @@ func (l *Listener) session(parent context.Context) error {
 			if !s.apps.confirm(m) {
 				return errors.New("the client has reconnected behind our back")
 			}
-		case *redis.Message:
-			if err := s.take(ctx, m); err != nil {
-				return err
-			}
 		}
 	}
+}
+
+// client returns a client like that of the listener whose connections hand messages to the session. It calls end where one
+// ends the session.
+func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redis.Client {
+	options := *s.rdb.Options()
+	dial := options.Dialer
+	options.Dialer = func(dialCtx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(dialCtx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &pushConn{Conn: c, caughtUp: s.hints.wakeUp, take: func(channel, payload []byte) error {
+			err := s.take(ctx, channel, payload)
+			if err != nil {
+				end(err)
+			}
+			return err
+		}}, nil
+	}
+	return redis.NewClient(&options)
 }
 
 // subscribe subscribes to what every session needs and waits until the server has confirmed it.
@@ -116,15 +149,8 @@ func (s *session) subscribe(ctx context.Context) error {
 		if err != nil {
 			return refused(err)
 		}
-		switch m := message.(type) {
-		case *redis.Subscription:
-			if !s.apps.confirm(m) {
-				confirmed++
-			}
-		case *redis.Message:
-			if err := s.take(ctx, m); err != nil {
-				return err
-			}
+		if m, ok := message.(*redis.Subscription); ok && !s.apps.confirm(m) {
+			confirmed++
 		}
 	}
 	return nil
@@ -152,26 +178,51 @@ func (l *Listener) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// take sorts one message: a canary's, a message of the function library, or a hint. An error ends the session.
-func (s *session) take(ctx context.Context, m *redis.Message) error {
-	if m.Channel == keys.WakeChannel {
-		if app, ok := strings.CutPrefix(m.Payload, keys.AppMessage); ok {
-			return s.apps.announce(ctx, app)
-		}
-		if p, due, ok := keys.ParseWake(m.Payload); ok {
-			s.OnWake(p, schedule.Millis(due))
-		}
-		return nil
-	}
-	key, event, kind := m.Payload, "expired", schedule.Expired
-	if name, ok := keys.KeyspaceKey(s.db, m.Channel); ok {
-		key, event = name, m.Payload
-		if kind = kindOf(event); kind == 0 {
+// take sorts one message: a canary's, a message of the function library or of a claim, or a hint. An error ends the session.
+func (s *session) take(ctx context.Context, channel, payload []byte) error {
+	last := s.change
+	s.change = change{}
+	if len(channel) > len(s.keyspace) && string(channel[:len(s.keyspace)]) == s.keyspace {
+		kind := kindOf(payload)
+		if kind == 0 {
 			return nil
 		}
+		return s.hint(string(channel[len(s.keyspace):]), payload, kind, last)
 	}
+	switch string(channel) {
+	case s.expired:
+		return s.hint(string(payload), []byte(expired), schedule.Expired, last)
+	case keys.WakeChannel:
+		return s.takeWake(ctx, payload, last)
+	}
+	return nil
+}
+
+// takeWake takes a message of the function library or of a claim, which follows another one.
+func (s *session) takeWake(ctx context.Context, payload []byte, last change) error {
+	if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
+		s.hints.forget(claimed)
+		return nil
+	}
+	text := string(payload)
+	if app, ok := strings.CutPrefix(text, keys.AppMessage); ok {
+		return s.apps.announce(ctx, app)
+	}
+	wake, ok := keys.ParseWake(text)
+	if !ok || wake.Key != "" && wake.DB != s.db {
+		return nil
+	}
+	if last.noted && last.key == wake.Key {
+		s.hints.forgetLast(wake.Key)
+	}
+	s.OnWake(wake.Partition, schedule.Millis(wake.Due))
+	return nil
+}
+
+// hint takes in an event of a key, which follows another one.
+func (s *session) hint(key string, event []byte, kind schedule.HintKind, last change) error {
 	if slices.Contains(s.canary.keys, key) {
-		return s.canary.receive(key, event)
+		return s.canary.receive(key, string(event))
 	}
 	parsed, fault := keys.Parse(key)
 	ours := !errors.Is(fault, keys.ErrNotTimer) && s.namespaces.Match(parsed)
@@ -181,17 +232,24 @@ func (s *session) take(ctx context.Context, m *redis.Message) error {
 	if fault != nil || !ours && !s.apps.takes(parsed.App, kind) {
 		return nil //nolint:nilerr // somebody else's key, or one that was refused
 	}
-	if !s.hints.add(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince()) {
+	noted, fits := s.hints.add(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince())
+	if !fits {
 		return fmt.Errorf("dropped %d keyspace events that Redis was too slow to take in", maxHints)
+	}
+	if kind == schedule.Touched {
+		s.change = change{key, noted || last.noted && last.key == key}
 	}
 	return nil
 }
 
+// expired is the event of a key that ran out.
+const expired = "expired"
+
 // kindOf says what an event on a keyspace channel hints at, or 0 for nothing: expired comes on a channel of its own,
 // and neither reading a missing key nor the creation of one says more than the event beside it.
-func kindOf(event string) schedule.HintKind {
-	switch event {
-	case "expired", "keymiss", "new":
+func kindOf(event []byte) schedule.HintKind {
+	switch string(event) {
+	case expired, "keymiss", "new":
 		return 0
 	case "del", "rename_from", "move_from":
 		return schedule.Gone

@@ -22,6 +22,8 @@ const (
 	preciseFor   = 1200 * time.Microsecond
 	longestSleep = time.Hour
 	claimGrace   = time.Second // for a claim under way when the process stops
+	// slack is how many more firings than the last claim brought the next one looks for.
+	slack = 4
 	// claimBatch is how many partitions one round trip claims from: what they bring
 	// may exceed the publisher's window, which takes the rest as it gets room.
 	claimBatch = 32
@@ -85,7 +87,7 @@ func (r *Reconciler) takeDue() []schedule.ClaimRequest {
 	for len(requests) < claimBatch && r.until(r.queue.next()) <= 0 {
 		p, known := r.queue.take()
 		if r.node.Owns(p) {
-			requests = append(requests, schedule.ClaimRequest{Partition: p, Known: known})
+			requests = append(requests, schedule.ClaimRequest{Partition: p, Known: known, Expected: r.expected})
 		}
 	}
 	return requests
@@ -140,6 +142,11 @@ func (r *Reconciler) claim(ctx context.Context) (firings []schedule.Firing, more
 		}
 		more = r.takeIn(result) || more
 		firings = append(firings, result.Firings...)
+	}
+	if more {
+		r.expected = schedule.MaxClaim
+	} else {
+		r.expected = len(firings) + slack
 	}
 	return firings, more, err
 }

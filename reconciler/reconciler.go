@@ -63,6 +63,7 @@ type Reconciler struct {
 	moving     bool // what was last said about slots that are moving; maintain's
 	woken      chan struct{}
 	claimedAt  time.Time // when something was claimed last; fire's
+	expected   int       // how many firings the next claim may bring; fire's
 	gaps       chan string
 	unfollowed chan struct{} // beyond has become true
 	taken      chan struct{} // partitions were taken over from another server

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +18,9 @@ import (
 type ClaimRequest struct {
 	Partition keys.Partition
 	Known     Millis // the first due time that the caller knew of: what was due before fires by TriggerSweep
+	// Expected is how many firings there may be, about: to look for more costs Redis a little. 0: MaxClaim. What is left the
+	// next claim has.
+	Expected int
 }
 
 // ClaimResult is the outcome of a claim.
@@ -39,57 +43,157 @@ type ClaimResult struct {
 // others. Firings that a crashed or failed caller does not settle can be claimed again when the lease is over; so can those of
 // a claim whose reply was lost.
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
+	if n.detour.taken() {
+		return n.claimInFull(ctx, requests, lease)
+	}
+	results, unusual := n.claimShort(ctx, requests, lease)
+	if len(unusual) == 0 {
+		return results
+	}
+	rest := make([]ClaimRequest, len(unusual))
+	for i, at := range unusual {
+		rest[i] = requests[at]
+	}
+	for i, result := range n.claimInFull(ctx, rest, lease) {
+		results[unusual[i]] = result
+	}
+	return results
+}
+
+// claimInFull claims by the script that can do everything.
+func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]call, len(requests))
 	for i, r := range requests {
 		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition))}}
 	}
-	sent := time.Now()
-	replies := n.schedule.run(ctx, n.schedule.scripts.Load().claim, calls)
-	received := time.Now()
-	results := make([]ClaimResult, 0, len(requests))
+	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
+	for _, result := range results {
+		if result.Untidy {
+			n.detour.take(1)
+		}
+	}
+	return results
+}
+
+// claimShort claims by the short way. It returns the indices of the requests for which that does not do, where nothing was
+// moved.
+func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, unusual []int) {
+	calls := make([]call, len(requests))
 	for i, r := range requests {
-		result, err := n.readClaim(ctx, r, lease, sent, replies[i])
-		if err != nil {
+		expected := MaxClaim
+		if r.Expected > 0 {
+			expected = min(r.Expected, MaxClaim)
+		}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes}}
+	}
+	return n.runClaims(ctx, n.schedule.scripts.Load().claimShort, shortForm(), requests, calls, lease)
+}
+
+// runClaims runs a script that claims. It returns the indices of the calls that were declined.
+func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimForm, requests []ClaimRequest, calls []call, lease time.Duration) (results []ClaimResult, declined []int) {
+	sent := time.Now()
+	replies := n.schedule.run(ctx, script, calls)
+	received := time.Now()
+	results = make([]ClaimResult, 0, len(requests))
+	for i, r := range requests {
+		result, err := n.readClaim(ctx, r, lease, sent, form, replies[i])
+		switch {
+		case errors.Is(err, redis.Nil):
+			n.detour.take(detourLength)
+			declined = append(declined, i)
+		case errors.Is(err, errNothingDue):
+			declined = append(declined, i)
+		case err != nil:
 			result = ClaimResult{Err: fmt.Errorf("schedule: claim: %w", err)}
-		} else {
+		default:
 			n.ReadClock(result.At, sent, received)
 		}
 		result.Partition = r.Partition
 		results = append(results, result)
 	}
-	return results
+	return results, declined
 }
 
+// detourLength is how many claims take the full way after one had to: what is unusual lasts. fullEach is after how many claims
+// by the short way one takes the full way, which removes old tombstones.
+const detourLength, fullEach = 8, 32
+
+// detour says which claims take the full way without trying the short one. It is safe for concurrent use.
+type detour struct {
+	mu   sync.Mutex
+	left int // how many claims from now on take the full way
+	run  int // how many have taken the short way since
+}
+
+// take has the next claims take the full way.
+func (d *detour) take(claims int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.left = max(d.left, claims)
+}
+
+// taken tells whether the next claim takes the full way.
+func (d *detour) taken() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.left == 0 {
+		d.run++
+		if d.run < fullEach {
+			return false
+		}
+		d.left = 1
+	}
+	d.left--
+	d.run = 0
+	return true
+}
+
+// errNothingDue is the short way's answer where nothing is due. There may be something to tidy up.
+var errNothingDue = errors.New("nothing is due")
+
+// claimForm is the form of a script's reply: how many elements are before the firings, and how many each of these has.
+type claimForm struct{ before, each int }
+
+func fullForm() claimForm  { return claimForm{8, 3} }
+func shortForm() claimForm { return claimForm{3, 2} }
+
 // readClaim reads the reply to a claim and removes what is corrupt.
-func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent time.Time, cmd *redis.Cmd) (ClaimResult, error) {
+func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent time.Time, form claimForm, cmd *redis.Cmd) (ClaimResult, error) {
 	reply, err := cmd.Slice()
 	if err != nil {
 		return ClaimResult{}, err
 	}
 	p := request.Partition
-	const fixed = 8
-	if len(reply) < fixed || (len(reply)-fixed)%3 != 0 {
+	if len(reply) == 0 {
+		return ClaimResult{}, errNothingDue
+	}
+	if len(reply) < form.before || (len(reply)-form.before)%form.each != 0 {
 		return ClaimResult{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
 	at, err := redisTime(reply[0], reply[1])
 	if err != nil {
 		return ClaimResult{}, err
 	}
-	c := ClaimResult{At: at, Firings: make([]Firing, 0, (len(reply)-fixed)/3)}
+	c := ClaimResult{At: at, Firings: make([]Firing, 0, (len(reply)-form.before)/form.each)}
 	next, _ := reply[2].(int64)
 	c.Next = Millis(next)
-	untidy, _ := reply[3].(int64)
-	c.Untidy = untidy == 1
-	rescheduled, _ := reply[4].(int64)
-	cancelled, _ := reply[5].(int64)
-	aside, _ := reply[6].(int64)
-	c.Rescheduled, c.Cancelled, c.SetAside = int(rescheduled), int(cancelled), int(aside)
-	c.SetAsideKey, _ = reply[7].(string)
+	if form == fullForm() {
+		untidy, _ := reply[3].(int64)
+		c.Untidy = untidy == 1
+		rescheduled, _ := reply[4].(int64)
+		cancelled, _ := reply[5].(int64)
+		aside, _ := reply[6].(int64)
+		c.Rescheduled, c.Cancelled, c.SetAside = int(rescheduled), int(cancelled), int(aside)
+		c.SetAsideKey, _ = reply[7].(string)
+	}
 	var corrupt []Firing
-	for i := fixed; i < len(reply); i += 3 {
+	for i := form.before; i < len(reply); i += form.each {
 		ref, _ := reply[i].(string)
 		record, _ := reply[i+1].(string)
-		how, _ := reply[i+2].(string)
+		how := "d"
+		if form == fullForm() {
+			how, _ = reply[i+2].(string)
+		}
 		f, err := newFiring(ref, record)
 		if err != nil {
 			// It must not hold up the others.

@@ -1,8 +1,10 @@
 package schedule_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -245,4 +247,33 @@ func (x *index) count() (pending, firing int64) {
 		x.t.Fatal(err)
 	}
 	return found.Pending, found.Firing
+}
+
+// A hash of many fields becomes an object of the same strings, whatever they are, and the same one each time.
+func TestHashOfManyFields(t *testing.T) {
+	t.Parallel()
+	x := newLargeIndex(t)
+	want := map[string]string{"": "no name", "1": "a number", `"},{"`: `\"/`, "é\n\x00": "", "attempt": "2"}
+	args := []any{"HSET", k}
+	for i := range 300 {
+		want[fmt.Sprint("field", i)] = fmt.Sprint(i)
+	}
+	for name, value := range want {
+		args = append(args, name, value)
+	}
+	x.do(args...)
+	x.do("PEXPIRE", k, 500)
+	x.observe(touched(k))
+	if seen := x.observe(touched(k)); !sameCounts(seen, schedule.Observed{}) {
+		t.Errorf("the second time: %+v", seen)
+	}
+	x.awaitExpiry(k)
+	firings := x.claimFor(lease).Firings
+	if len(firings) != 1 {
+		t.Fatalf("%d firings, want 1", len(firings))
+	}
+	var got map[string]string
+	if err := json.Unmarshal(firings[0].Payload, &got); err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v: %.200s", err, firings[0].Payload)
+	}
 }

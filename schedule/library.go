@@ -2,11 +2,14 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 // LibraryState is how the function library in Redis compares with this program's.
@@ -49,6 +52,9 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 		return 0, err
 	}
 	state, was, err := n.Library(ctx)
+	if err == nil {
+		err = n.nameDatabase(ctx)
+	}
 	switch {
 	case err != nil:
 		return 0, err
@@ -66,6 +72,9 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 // over, and limit is that in bytes; otherwise it is 0.
 func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error) {
 	found, err := n.listLibrary(ctx, false)
+	if err == nil {
+		err = n.nameDatabase(ctx)
+	}
 	if err != nil {
 		return false, 0, err
 	}
@@ -83,8 +92,25 @@ func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err e
 	if !news || limit == s.MaxPayload() {
 		return false, 0, nil
 	}
-	s.scripts.Store(newScripts(limit, s.cluster))
+	s.scripts.Store(newScripts(limit, s.cluster, s.db))
 	return false, limit, nil
+}
+
+// nameDatabase tells the function library, which is that of all databases, which one this schedule is in: what is published
+// reaches those who use another.
+func (n *Node) nameDatabase(ctx context.Context) error {
+	if n.schedule.cluster {
+		return nil
+	}
+	key, db := keys.Single.Database(), strconv.Itoa(n.schedule.db)
+	named, err := n.server.Get(ctx, key).Result()
+	if err == nil && named != db || errors.Is(err, redis.Nil) {
+		err = n.server.Set(ctx, key, db, 0).Err()
+	}
+	if err != nil {
+		return fmt.Errorf("schedule: name the database: %w", err)
+	}
+	return nil
 }
 
 // Library compares the function library in Redis with this program's, and returns its payload limit in bytes: 0 if it

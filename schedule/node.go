@@ -21,6 +21,7 @@ type Node struct {
 	name     string
 	clock    clock
 	evidence evidence
+	detour   detour
 
 	mu         sync.Mutex
 	partitions []keys.Partition

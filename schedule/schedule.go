@@ -35,6 +35,7 @@ type Schedule struct {
 	rdb      redis.UniversalClient
 	topology topology
 	cluster  bool
+	db       int // the number of the database; 0 in a cluster
 	scripts  atomic.Pointer[scripts]
 
 	mu    sync.Mutex
@@ -47,7 +48,10 @@ type Schedule struct {
 func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 	_, isCluster := rdb.(*redis.ClusterClient)
 	s := &Schedule{rdb: rdb, topology: newTopology(rdb), cluster: isCluster}
-	s.scripts.Store(newScripts(maxPayload, isCluster))
+	if client, ok := rdb.(*redis.Client); ok {
+		s.db = client.Options().DB
+	}
+	s.scripts.Store(newScripts(maxPayload, isCluster, s.db))
 	return s
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // batches are the numbers of timers that one call handles in the benchmarks.
-func batches() []int { return []int{1, schedule.MaxClaim} }
+func batches() []int { return []int{1, 5, schedule.MaxClaim} }
 
 // eachBatch runs a benchmark for each size of batch on a Redis of its own, and reports timers per second beside
 // the time of a batch.
@@ -61,6 +61,7 @@ func (x *index) take(n int) []schedule.Firing {
 
 func BenchmarkClaim(b *testing.B) {
 	eachBatch(b, func(b *testing.B, x *index, n int) {
+		defer x.reportRedis(b, "evalsha")()
 		for b.Loop() {
 			b.StopTimer()
 			x.setDue(n)
@@ -104,4 +105,27 @@ func BenchmarkObserve(b *testing.B) {
 			}
 		}
 	})
+}
+
+// reportRedis reports, when the function that it returns is called, how long Redis took for a command since, for each round of
+// the benchmark.
+func (x *index) reportRedis(b *testing.B, command string) func() {
+	before := x.usec(command)
+	return func() { b.ReportMetric((x.usec(command)-before)/float64(b.N), "redis-µs/op") }
+}
+
+// usec returns for how many µs Redis has executed a command so far.
+func (x *index) usec(command string) float64 {
+	x.t.Helper()
+	info, err := x.rdb.Info(x.t.Context(), "commandstats").Result()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	var calls, usec float64
+	for line := range strings.Lines(info) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_"+command+":"); ok {
+			_, _ = fmt.Sscanf(rest, "calls=%f,usec=%f", &calls, &usec)
+		}
+	}
+	return usec
 }

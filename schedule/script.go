@@ -30,6 +30,7 @@ type scripts struct {
 	maxPayload                                               int    // in bytes
 	library                                                  string // source of the function library
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
+	claimShort                                               *redis.Script
 	doubtApps                                                *redis.Script
 	scanDue, apps, forgetApps, trim                          *redis.Script // of many partitions
 	losses                                                   *redis.Script // of a server
@@ -37,13 +38,13 @@ type scripts struct {
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
 // not need: Redis makes the functions of all parts anew each time it runs a script, which takes longer than the
-// commands of most. maxPayload is in bytes.
-func newScripts(maxPayload int, cluster bool) *scripts {
-	partition, within := "partition_single", int64(math.MaxInt64)
+// commands of most. maxPayload is in bytes, and db the number of the database.
+func newScripts(maxPayload int, cluster bool, db int) *scripts {
+	partition, within, claimed := "partition_single", int64(math.MaxInt64), keys.ClaimedMessage(db)
 	if cluster {
-		partition, within = "partition_cluster", wakeWithin.Milliseconds()
+		partition, within, claimed = "partition_cluster", wakeWithin.Milliseconds(), ""
 	}
-	constants := constants(maxPayload, within)
+	constants := constants(maxPayload, within, claimed)
 	script := func(flags string, parts ...string) *redis.Script {
 		return redis.NewScript("#!lua flags=" + flags + "\n" + constants + join(parts...))
 	}
@@ -52,14 +53,15 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 	return &scripts{
 		maxPayload: maxPayload,
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
-			join("clock", "common", "fire", "beside", "payload", "contest", "announce", partition, "library"),
-		observe:    script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "observe"),
-		claim:      script(one, "clock", "common", "fire", "beside", "payload", "contest", "aside", "claim"),
+			join("clock", "index", "common", "move", "fire", "beside", "payload", "contest", "announce", partition, "library"),
+		observe:    script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "contest", "aside", "observe"),
+		claim:      script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "contest", "aside", "claim"),
+		claimShort: script(one, "clock", "index", "move", "claim_short"),
 		release:    script(one, "clock", "release"),
 		settle:     script(one, "settle"),
-		retry:      script(one, "clock", "common", "fire", "beside", "payload", "announce", "retry"),
-		audit:      script(one, "clock", "common", "payload", "losses", "audit"),
-		doubtApps:  script(one, "clock", "common", "doubt_apps"),
+		retry:      script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "announce", "retry"),
+		audit:      script(one, "clock", "index", "common", "payload", "losses", "audit"),
+		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
 		heartbeat:  script(one, "clock", "heartbeat"),
 		scanDue:    script(manyRead, "clock", "scan_due"),
 		losses:     script(manyRead, "clock", "losses", "read_losses"),
@@ -75,12 +77,13 @@ func newScripts(maxPayload int, cluster bool) *scripts {
 //	SINGLE          the hash tag of a Redis that is not a cluster
 //	WAKE            the channel of the wake messages
 //	WAKE_WITHIN     how far off a timer may be to be announced, in ms
+//	CLAIMED         what begins a message that tells of a claim; empty if claims are not told
 //	MAX_PAYLOAD     the payload limit in bytes
 //	LIMIT           says so in the list of functions
-func constants(maxPayload int, wakeWithin int64) string {
+func constants(maxPayload int, wakeWithin int64, claimed string) string {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
-	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, %d, '%s'\n",
-		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload, fmt.Sprintf(limitText, maxPayload))
+	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, CLAIMED, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, '%s', %d, '%s'\n",
+		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, claimed, maxPayload, fmt.Sprintf(limitText, maxPayload))
 }
 
 // hashTagConstants declares how a slot's hash tag is computed, as in keys/slot.go:

@@ -165,11 +165,15 @@ inline emit(kind, whose) {
 	s_i = 0
 }
 
+inline drop_hints(i) {
+	do :: nempty(hints[i]) -> hints[i]?_,_,_ :: empty(hints[i]) -> break od;
+	last_hint[i] = 0; oldest_hint[i] = 0
+}
+
 /* The subscription is over, and what had come of it is dropped. */
 inline silence(i) {
 	sub[i] = off; since[i] = NO_EVENTS; deaf_at[i] = 0;
-	do :: nempty(hints[i]) -> hints[i]?_,_,_ :: empty(hints[i]) -> break od;
-	last_hint[i] = 0; oldest_hint[i] = 0
+	drop_hints(i)
 }
 
 /* A key that has run out vanishes when it is looked at. In the tick of its due
@@ -190,10 +194,9 @@ inline look_if_allowed() {
 	fi
 }
 
-inline write_key(at, whose, marked) {
-	key_at = at; key_life = whose; key_mark = marked; key_used = now; holder = whose;
-	emit(touched, 0)
-}
+inline put_key(at, whose, marked) { key_at = at; key_life = whose; key_mark = marked; key_used = now; holder = whose }
+
+inline write_key(at, whose, marked) { put_key(at, whose, marked); emit(touched, 0) }
 
 inline delete_key() { key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit(gone, 0) }
 
@@ -320,7 +323,23 @@ inline done() { s_was = 0; s_at = 0; s_ref = 0; s_hit = false }
 #define LATER(at, was) (at >= now && at != was)
 #endif
 
-inline timer_set(px) {
+/* The message of timer_set or of a claim that explains what was heard of the key. It may come
+   too late, when the hint is being taken in. A contested timer needs the hint. */
+#ifdef MISTAKE_TELLS_OF_CONTESTED
+#define MAY_TELL true
+#else
+#define MAY_TELL (contested_due == 0)
+#endif
+
+/* The claim says that whatever was heard of the key until then is explained. */
+inline tell_claimed() {
+	if
+	:: MAY_TELL -> for (s_i : 0 .. N - 1) { if :: sub[s_i] == on -> drop_hints(s_i) :: else fi }; s_i = 0
+	:: else
+	fi
+}
+
+inline timer_set(px, tells) {
 	look(); s_was = due;
 #ifndef MISTAKE_OVERWRITE_OWED
 	if
@@ -329,7 +348,8 @@ inline timer_set(px) {
 	:: else
 	fi;
 #endif
-	write_key(now + px, lives, true);
+	put_key(now + px, lives, true);
+	if :: tells && MAY_TELL :: else -> emit(touched, 0) fi;
 	due = now + px; due_life = lives; due_att = 0; NOT_KEPT;
 	known[lives] = true;
 	done()
@@ -608,7 +628,7 @@ inline claim_beside(i, reply) {
 	take(i, reply)
 }
 
-inline claim_due(i, reply) {
+inline claim_due(i, reply, tells) {
 	look_if_allowed(); s_was = due;
 	if
 	:: s_at == UNREAD -> set_aside()
@@ -624,7 +644,8 @@ inline claim_due(i, reply) {
 		forget();
 		if :: s_at != 0 -> delete_key() :: else fi;
 		fire(s_was, s_t, s_life, now + LEASE);
-		s_life = 0; s_t = 0
+		s_life = 0; s_t = 0;
+		if :: tells -> tell_claimed() :: else fi
 	fi;
 	take(i, reply)
 }
@@ -819,7 +840,15 @@ end:	do
 			printf("%d: client: timer_set life %d, due %d\n", now, lives, now + px);
 			judge_end(replaced);
 			life[lives] = live; life_due[lives] = now + px;
-			timer_set(px);
+			timer_set(px, false);
+			px = 0
+		}
+		:: d_step {
+			lives++;
+			printf("%d: client: timer_set life %d, due %d, and tells\n", now, lives, now + px);
+			judge_end(replaced);
+			life[lives] = live; life_due[lives] = now + px;
+			timer_set(px, true);
 			px = 0
 		}
 #endif
@@ -922,13 +951,14 @@ proctype timerd(byte i) {
 end:	do
 	/* The reconciler claims. A claim whose reply is lost has happened all the same. */
 	:: d_step { idles(i) && held_now -> printf("%d: timerd %d claims what is held\n", now, i); claim_held(i, true) }
-	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due\n", now, i); claim_due(i, true) }
+	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due\n", now, i); claim_due(i, true, false) }
+	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due, and tells\n", now, i); claim_due(i, true, true) }
 	:: d_step { idles(i) && contested_now -> printf("%d: timerd %d claims the contested timer\n", now, i); claim_contested(i, true) }
 	:: d_step { idles(i) && past_now -> printf("%d: timerd %d claims the dismissed timer\n", now, i); claim_past(i, true) }
 	:: d_step { idles(i) && beside_now -> printf("%d: timerd %d claims the retry beside\n", now, i); claim_beside(i, true) }
 	:: d_step { idles(i) && aside_now -> printf("%d: timerd %d looks at what is set aside\n", now, i); claim_aside(i, true) }
 	:: d_step { idles(i) && held_now && fails -> printf("%d: timerd %d claims what is held, reply lost\n", now, i); faults--; claim_held(i, false) }
-	:: d_step { idles(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false) }
+	:: d_step { idles(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false, true) }
 
 	/* The publisher publishes, publishes again, settles, gives back. */
 	:: d_step { up[i] && phase[i] == claimed && in_time(i) && finds(i) -> printf("%d: timerd %d finds it stored\n", now, i); phase[i] = acked }

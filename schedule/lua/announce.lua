@@ -15,7 +15,7 @@ local MAX_APPS = 1000
 -- announce_app tells the timerds of the app of a timer that is set when it is not known:
 -- they follow its trigger keys, whatever their namespaces say.
 local function announce_app(key)
-  local app = string.match(key, '^[^:]+')
+  local app, known_key = string.match(key, '^[^:]+'), prefix .. 'known'
   local since = tonumber(redis.call('ZSCORE', known_key, app) or nil)
   if not since and redis.call('ZRANGE', known_key, MAX_APPS - 1, MAX_APPS - 1)[1] then
     app = ''

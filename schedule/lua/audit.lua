@@ -32,7 +32,7 @@ local function known_apps(members)
       apps[#apps + 1] = app
     end
   end
-  local since, others = redis.call('ZMSCORE', known_key, unpack(apps)), false
+  local since, others = redis.call('ZMSCORE', prefix .. 'known', unpack(apps)), false
   for i = 2, #apps do
     if since[i] then known[#known + 1] = apps[i] else others = true end
   end

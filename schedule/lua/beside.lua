@@ -16,8 +16,7 @@ local function beside_member(name, key) return ':' .. string.sub(name, #beside_p
 -- members_beside returns what waits beside a key's newer timer, as members of due, from
 -- a place on, and at most count.
 local function members_beside(key, first, count)
-  local prefix = beside_prefix(key)
-  local names = redis.call('ZRANGE', beside_key, '[' .. prefix, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
+  local names = redis.call('ZRANGE', prefix .. 'beside', '[' .. beside_prefix(key), '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
   for i = 1, #names do names[i] = beside_member(names[i], key) end
   return names
 end
@@ -26,7 +25,7 @@ end
 local function forget_beside(member, key)
   forget(member)
   local name = string.match(member, '^:([^:]*):')
-  redis.call('ZREM', beside_key, beside_prefix(key) .. name)
+  redis.call('ZREM', prefix .. 'beside', beside_prefix(key) .. name)
   if string.byte(name) == 115 then redis.call('ZREM', prefix .. 'aside', member) end
 end
 
@@ -47,7 +46,7 @@ end
 local function add_beside(key, due, attempt, record, kind, until_then)
   if #members_beside(key, MAX_BESIDE - 1, 1) > 0 then return nil end
   local at, name, tries = due, kind .. int(due) .. '.' .. attempt, 0
-  while redis.call('ZADD', beside_key, 'NX', 0, beside_prefix(key) .. name) == 0 do
+  while redis.call('ZADD', prefix .. 'beside', 'NX', 0, beside_prefix(key) .. name) == 0 do
     tries = tries + 1
     at = due + jump(tries)
     name = kind .. int(at) .. '.' .. attempt

@@ -13,15 +13,15 @@ trimmed is 1 if more tombstones are to be removed.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
 has them, as reclaimed. ]]
 
--- How many tombstones one call removes at most: more than one claim adds, so that they
--- never pile up.
-local TRIM = 320
+-- How many tombstones one call removes at most: several times what one claim adds, so that
+-- they never pile up though claim_short removes none.
+local TRIM = 640
 
 local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = tonumber(ARGV[4])
 local out = { t[1], t[2], -1, 0, 0, 0, 0, '' }
-local claimed = 0
+local claimed, told = 0, {}
 
 local function take(ref, record, how)
   local n = #out
@@ -86,8 +86,11 @@ local function move(members, dues)
   local fits = fitting(data_key, members, room)
   local records = redis.call('HMGET', data_key, unpack(members, 1, fits))
   for i = 1, fits do records[i] = records[i] or 'm:' end
-  local refs = fire_all(members, dues, records, lease_end)
-  for i = 1, fits do take(refs[i], records[i], 'd') end
+  local refs = fire_all(members, dues, records, lease_end, fire)
+  for i = 1, fits do
+    take(refs[i], records[i], 'd')
+    told[#told + 1] = members[i]
+  end
   if fits < #members then room = 0 end
 end
 
@@ -153,10 +156,11 @@ for i = 1, #members, 2 do
   end
 end
 move(group, group_due)
+if #told > 0 then tell_claimed(told, redis.call('HGET', data_key, ':?:')) end
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
-if out[3] == -1 and not lease then redis.call('HDEL', data_key, ':l:') end
+if out[3] == -1 and not lease then redis.call('HDEL', data_key, ':l:', ':?:') end
 if lease and (out[3] == -1 or lease < out[3]) then out[3] = lease end
 
 if lease ~= 0 then

@@ -10,3 +10,6 @@ local function read_clock()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000), t
 end
+
+-- The time of the call, and the same in text. Whoever reads the clock sets them.
+local now, now_text

@@ -43,6 +43,7 @@ local function contest(key, due, since, lease_end, unconfirmed)
   local about = int(due) .. (owed and '!' or '') .. (unconfirmed and '?' or '') .. '/' .. record
   if due >= since and redis.call('HSETNX', data_key, ':?:' .. key, about) == 1 then
     redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
+    redis.call('HSET', data_key, ':?:', int(now + REMEMBER))
     return nil
   end
   if not owed then return nil end

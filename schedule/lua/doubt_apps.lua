@@ -10,6 +10,7 @@ If its reply is lost: again it changes nothing more. ]]
 open(KEYS[1])
 local began, met = tonumber(ARGV[1]), {}
 for i = 2, #ARGV do met[ARGV[i]] = true end
+local known_key = prefix .. 'known'
 local known = redis.call('ZRANGE', known_key, 0, -1, 'WITHSCORES')
 local scores, forgotten = {}, {}
 for i = 1, #known, 2 do

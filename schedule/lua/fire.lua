@@ -4,34 +4,6 @@ local function age(tombstone)
   return at and now - at
 end
 
--- may_state_attempt tells whether a payload may state its attempt: it may be that of
--- a JSON object with a field attempt, written with escapes or without.
-local function may_state_attempt(payload)
-  return string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
-end
-
--- id_tombstone returns the tombstone that keeps retries from getting the id of a
--- firing, or nil if none can get it: retries have attempts above 1.
-local function id_tombstone(key, due, attempt, record)
-  if attempt == '1' or attempt == '' and not may_state_attempt(record) then return nil end
-  return ':i:' .. due .. ':' .. key
-end
-
--- attempt_of returns the attempt that a record states, or an empty string.
-local function attempt_of(record)
-  if string.byte(record) == 58 then return '' end -- as nearly all do
-  return string.match(record, '^%d*')
-end
-
--- add_tombstones adds those of a firing, whose due time is given in text, to the
--- arguments of a ZADD.
-local function add_tombstones(arguments, key, due, attempt, record)
-  local n = #arguments
-  arguments[n + 1], arguments[n + 2] = now_text, key
-  local id = id_tombstone(key, due, attempt, record)
-  if id then arguments[n + 3], arguments[n + 4] = int(now + REMEMBER), id end
-end
-
 -- fire adds a firing: claimed until lease_end, or owed if that is 0. If another firing
 -- of the same due time has its ref, this one moves back by 1 ms, because forward might
 -- be too early. It returns the ref.
@@ -55,40 +27,6 @@ local function fire_pending(key, due, record, lease_end)
   redis.call('ZADD', fired_key, now_text, key)
   forget(key)
   return fire(key, due, record, lease_end)
-end
-
--- How many timers are moved or taken in by one group of commands. More would save
--- little, and payloads are read before it is known whether there is room for them.
-local GROUP = 32
-
--- fire_all moves pending timers, as many as there are records, to where fire puts them,
--- with the same commands for all of them. Their due times are given in text. It returns
--- their refs. What cannot be seen is written first: if a command is refused there, for
--- want of a right to it, no timer has moved.
-local function fire_all(members, dues, records, lease_end)
-  local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
-  for i = 1, n do
-    local record = records[i]
-    local attempt = attempt_of(record)
-    local ref = dues[i] .. ':' .. attempt .. ':' .. members[i]
-    refs[i] = ref
-    firing[2 * i - 1], firing[2 * i] = lease_end, ref
-    firingdata[2 * i - 1], firingdata[2 * i] = ref, record
-    add_tombstones(tombstones, members[i], dues[i], attempt, record)
-  end
-  local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
-  for i = 1, n do
-    if taken[i] then -- by another firing, which stays as it is
-      refs[i] = fire(members[i], tonumber(dues[i]), records[i], lease_end)
-      firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
-    end
-  end
-  redis.call('HSET', firingdata_key, unpack(firingdata))
-  redis.call('ZADD', fired_key, unpack(tombstones))
-  redis.call('ZREM', due_key, unpack(members, 1, n))
-  redis.call('ZADD', firing_key, unpack(firing))
-  redis.call('HDEL', data_key, unpack(members, 1, n))
-  return refs
 end
 
 -- owe moves a pending timer to the firings, owed, where nothing overwrites it.

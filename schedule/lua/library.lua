@@ -73,22 +73,28 @@ local function timer_set(keys, args)
   if due <= now then return fault('the delay must be greater than 0') end
   if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
 
-  local was, at = pending(key), redis.call('PEXPIRETIME', key)
-  local live = at == -1 or at > now
-  if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
-    live = may_be_absent(redis.call('HGET', data_key, key) or ':')
-  end
-  if exists == 'NX' and live or exists == 'XX' and not live then return false end
+  local contested = ':?:' .. key
+  local scores = redis.call('ZMSCORE', due_key, key, contested)
+  local was = tonumber(scores[1] or nil)
+  if was or exists then
+    local at = redis.call('PEXPIRETIME', key)
+    local live = at == -1 or at > now
+    if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
+      live = may_be_absent(redis.call('HGET', data_key, key) or ':')
+    end
+    if exists == 'NX' and live or exists == 'XX' and not live then return false end
 
-  if was and was <= now then
-    if differs(at, was) then contest(key, was, 0, 0) else owe(key, was) end
+    if was and was <= now then
+      if differs(at, was) then contest(key, was, 0, 0) else owe(key, was) end
+    end
   end
   announce_app(key)
   note_size(payload)
   redis.call('SET', key, mark(key), 'PXAT', int(due))
   redis.call('ZADD', due_key, due, key)
   redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
-  announce_first(key, due)
+  -- The older timer may have become contested just now.
+  announce_set(key, due, scores[2] or was and was <= now)
   return due
 end
 

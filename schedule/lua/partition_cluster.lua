@@ -24,3 +24,6 @@ local function open_partition_of(key)
     return redis.error_reply('TRYAGAIN timerd: the slot of the key is moving to another server')
   end
 end
+
+-- announce_set announces a timer that has just been set.
+local function announce_set(key, due) announce_first(key, due) end

@@ -20,12 +20,23 @@ local function is_large(key, fields, max)
   return type(bytes) == 'number' and bytes > 1.25 * max + FIELD_OVERHEAD * fields + HASH_OVERHEAD
 end
 
--- hash_payload writes a hash as a JSON object in HGETALL's order. It returns nil if
--- that exceeds the payload limit.
+-- hash_payload writes a hash as a JSON object: in HGETALL's order, but for many fields,
+-- which cost a third as much in any order. It returns nil if that exceeds the payload limit.
+local MANY_FIELDS, CHUNK = 128, 32
 local function hash_payload(key, fields, max)
   if is_large(key, fields, max) then return nil end
   local pairs_of = redis.pcall('HGETALL', key)
   local out, size = {}, 2
+  if fields > MANY_FIELDS then
+    for first = 1, #pairs_of, 2 * CHUNK do
+      local object = {}
+      for i = first, math.min(first + 2 * CHUNK, #pairs_of) - 1, 2 do object[pairs_of[i]] = pairs_of[i + 1] end
+      local text = string.sub(cjson.encode(object), 2, -2)
+      out[#out + 1], size = text, size + #text + 1
+      if size - 1 > max then return nil end
+    end
+    return '{' .. table.concat(out, ',') .. '}'
+  end
   for i = 1, #pairs_of, 2 do
     local pair = cjson.encode(pairs_of[i]) .. ':' .. cjson.encode(pairs_of[i + 1])
     out[#out + 1], size = pair, size + #pair + 1
@@ -51,7 +62,7 @@ local function record_of(key, max)
     local fields = redis.pcall('HLEN', key) -- fails for a value of any other type
     if type(fields) ~= 'number' then return 'm:' end
     value = hash_payload(key, fields, max)
-    spent = spent + FIELD_BYTES * math.min(fields, MAX_FIELDS) + #(value or '')
+    spent = spent + FIELD_BYTES * math.min(fields, MAX_FIELDS) + (value and #value or fields <= MAX_FIELDS and max or 0)
     return value and ':' .. value or 'l:'
   end
   spent = spent + #value

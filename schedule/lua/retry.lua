@@ -12,6 +12,7 @@ Returns the due time; -1 if this event's retry was set before; or -2, and nothin
 changed, if too many retries wait beside this key's newer timer.
 If its reply is lost: a second call returns -1. ]]
 open(KEYS[1])
+local retried_key = prefix .. 'retried'
 if redis.call('ZSCORE', retried_key, ARGV[1]) then return -1 end
 local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
 local was = pending(key)

@@ -1,0 +1,80 @@
+-- may_state_attempt tells whether a payload may state its attempt: it may be that of
+-- a JSON object with a field attempt, written with escapes or without. Long ones are not
+-- searched: of some that takes Redis 15 ns a byte.
+local MOST_SEARCHED = 1024
+local function may_state_attempt(payload)
+  return #payload > MOST_SEARCHED or string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
+end
+
+-- id_tombstone returns the tombstone that keeps retries from getting the id of a
+-- firing, or nil if none can get it: retries have attempts above 1.
+local function id_tombstone(key, due, attempt, record)
+  if attempt == '1' or attempt == '' and not may_state_attempt(record) then return nil end
+  return ':i:' .. due .. ':' .. key
+end
+
+-- attempt_of returns the attempt that a record states, or an empty string.
+local function attempt_of(record)
+  if string.byte(record) == 58 then return '' end -- as nearly all do
+  return string.match(record, '^%d*')
+end
+
+-- add_tombstones adds those of a firing, whose due time is given in text, to the
+-- arguments of a ZADD.
+local function add_tombstones(arguments, key, due, attempt, record)
+  local n = #arguments
+  arguments[n + 1], arguments[n + 2] = now_text, key
+  local id = id_tombstone(key, due, attempt, record)
+  if id then arguments[n + 3], arguments[n + 4] = int(now + REMEMBER), id end
+end
+
+-- How many timers are moved or taken in by one group of commands. More would save
+-- little, and payloads are read before it is known whether there is room for them.
+local GROUP = 32
+
+-- fire_all moves pending timers, as many as there are records, to where fire puts them,
+-- with the same commands for all of them. Their due times are given in text. It returns
+-- their refs. fire_beside adds a timer whose ref another firing has; without it fire_all
+-- then returns nil and has done nothing. What cannot be seen is written first: if a command
+-- is refused there, for want of a right to it, no timer has moved.
+local function fire_all(members, dues, records, lease_end, fire_beside)
+  local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
+  for i = 1, n do
+    local record = records[i]
+    local attempt = attempt_of(record)
+    local ref = dues[i] .. ':' .. attempt .. ':' .. members[i]
+    refs[i] = ref
+    firing[2 * i - 1], firing[2 * i] = lease_end, ref
+    firingdata[2 * i - 1], firingdata[2 * i] = ref, record
+    add_tombstones(tombstones, members[i], dues[i], attempt, record)
+  end
+  local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
+  for i = 1, n do
+    if taken[i] then -- by another firing, which stays as it is
+      if not fire_beside then return nil end
+      refs[i] = fire_beside(members[i], tonumber(dues[i]), records[i], lease_end)
+      firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
+    end
+  end
+  redis.call('HSET', firingdata_key, unpack(firingdata))
+  redis.call('ZADD', fired_key, unpack(tombstones))
+  redis.call('ZREM', due_key, unpack(members, 1, n))
+  redis.call('ZADD', firing_key, unpack(firing))
+  redis.call('HDEL', data_key, unpack(members, 1, n))
+  return refs
+end
+
+-- tell_claimed tells the timerds which keys' timers were claimed, each with its length
+-- before it, unless this is a cluster: what happened to these keys until then is explained.
+-- But a contested timer waits for an event of its key. contested_until is what data has in
+-- the field :?:.
+local function tell_claimed(claimed, contested_until)
+  if CLAIMED == '' or #claimed == 0 then return end
+  local told, contested = {}, {}
+  if tonumber(contested_until or 0) > now then
+    for i = 1, #claimed do told[i] = ':?:' .. claimed[i] end
+    contested = redis.call('ZMSCORE', due_key, unpack(told))
+  end
+  for i = 1, #claimed do told[i] = contested[i] and '' or #claimed[i] .. ':' .. claimed[i] end
+  redis.pcall('PUBLISH', WAKE, CLAIMED .. table.concat(told))
+end
