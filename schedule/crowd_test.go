@@ -156,7 +156,7 @@ func TestLargeContested(t *testing.T) {
 // Retries beside one key's newer timer are many and fire once each; too many are refused, and change nothing.
 func TestManyRetriesBesideOneKey(t *testing.T) {
 	t.Parallel()
-	const most = 250
+	const most = 150
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 600_000)
 	key, err := keys.Parse(k)

@@ -5,7 +5,7 @@
 
 -- At most so many retries of one key wait beside newer timers: timer_cancel takes a few
 -- milliseconds for them if their payloads are of the largest size.
-local MAX_BESIDE = 250
+local MAX_BESIDE = 150
 
 -- beside_prefix returns what the names of a key's retries in beside begin with.
 local function beside_prefix(key) return #key .. ':' .. key .. ':' end

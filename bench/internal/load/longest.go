@@ -82,8 +82,8 @@ func hostiles(n int) []hostile {
 		{fmt.Sprintf("%d retries beside one key's newer timer", n*6/5), func(ctx context.Context, _ *Bench, x *timerdRun) error {
 			return x.retryBeside(ctx, n*6/5, "p")
 		}},
-		{"250 retries of 256 KiB beside one key's newer timer, cancelled", func(ctx context.Context, _ *Bench, x *timerdRun) error {
-			const most = 250
+		{"150 retries of 256 KiB beside one key's newer timer, cancelled", func(ctx context.Context, _ *Bench, x *timerdRun) error {
+			const most = 150
 			if err := x.retryBeside(ctx, most, largest()); err != nil {
 				return err
 			}
