@@ -64,7 +64,7 @@ func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure 
 		t.Fatal(err)
 	}
 	r := &recorder{t: t, rdb: rdb, asked: map[string]int{}}
-	r.Listener = listener.New(conn, askedNode{nodes[0], r}, 0, set, "test")
+	r.Listener = listener.New(conn, askedNode{nodes[0], r}, 0, set, fmt.Sprintf("test%p", r))
 	r.CanaryInterval, r.CanaryTimeout = 50*time.Millisecond, 500*time.Millisecond
 	r.OnGap = func(reason string) { r.note(func() { r.gaps = append(r.gaps, reason) }) }
 	r.OnWake = func(_ keys.Partition, due schedule.Millis) { r.note(func() { r.wakes = append(r.wakes, due) }) }
@@ -221,7 +221,11 @@ func TestOwnEventsAreNotAskedAbout(t *testing.T) {
 	t.Parallel()
 	const n, most = 300, 30 // a message may be cut off from the one that explains it, where the network cuts the stream
 	rdb := testenv.Redis(t).Client()
-	all := []*recorder{listen(t, rdb, rdb, "a"), listen(t, rdb, rdb, "a", func(l *listener.Listener) { l.CanaryInterval = time.Hour })}
+	patient := func(l *listener.Listener) { l.CanaryTimeout = 10 * time.Second } // whoever subscribes again misses something
+	all := []*recorder{
+		listen(t, rdb, rdb, "a", patient),
+		listen(t, rdb, rdb, "a", patient, func(l *listener.Listener) { l.CanaryInterval = time.Hour }),
+	}
 	for _, r := range all {
 		r.healthy()
 	}
@@ -277,7 +281,9 @@ func TestAnotherDatabaseExplainsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := listen(t, rdb, rdb, "a", func(l *listener.Listener) { l.Busy = func() bool { return true } })
+	r := listen(t, rdb, rdb, "a", func(l *listener.Listener) {
+		l.CanaryTimeout, l.Busy = 10*time.Second, func() bool { return true }
+	})
 	r.healthy()
 	if err := other.Do(ctx, "FCALL", "timer_set", 1, "a:b:c:other", "x", "EX", 3600).Err(); err != nil { // the app is known then
 		t.Fatal(err)
