@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -72,7 +73,10 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 // over, and limit is that in bytes; otherwise it is 0.
 func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error) {
 	found, err := n.listLibrary(ctx, false)
-	if err == nil {
+	n.mu.Lock()
+	named := n.named
+	n.mu.Unlock()
+	if err == nil && time.Since(named) > nameEvery {
 		err = n.nameDatabase(ctx)
 	}
 	if err != nil {
@@ -96,6 +100,9 @@ func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err e
 	return false, limit, nil
 }
 
+// nameEvery is how often the name of the database is looked after: FLUSHALL takes it away, which costs some questions.
+const nameEvery = time.Minute
+
 // nameDatabase tells the function library, which is that of all databases, which one this schedule is in: what is published
 // reaches those who use another.
 func (n *Node) nameDatabase(ctx context.Context) error {
@@ -110,6 +117,9 @@ func (n *Node) nameDatabase(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("schedule: name the database: %w", err)
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.named = time.Now()
 	return nil
 }
 

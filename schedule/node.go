@@ -28,7 +28,8 @@ type Node struct {
 	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown
 	came       int                       // partitions that came since TakeNew was called last
 	heardSince Millis
-	limit      int // payload limit of the function library when it was looked at last, in bytes; 0 before
+	named      time.Time // when the database was named last
+	limit      int       // payload limit of the function library when it was looked at last, in bytes; 0 before
 }
 
 // Nodes asks for the servers of the schedule and returns the node of each, the same one each time, with the partitions that

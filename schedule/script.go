@@ -38,15 +38,19 @@ type scripts struct {
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
 // not need: Redis makes the functions of all parts anew each time it runs a script, which takes longer than the
-// commands of most. maxPayload is in bytes, and db the number of the database.
+// commands of most. maxPayload is in bytes, and db the number of the database, of
+// which only the claims know: the library is that of all databases.
 func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	partition, within, claimed := "partition_single", int64(math.MaxInt64), keys.ClaimedMessage(db)
 	if cluster {
 		partition, within, claimed = "partition_cluster", wakeWithin.Milliseconds(), ""
 	}
-	constants := constants(maxPayload, within, claimed)
+	constants := constants(maxPayload, within)
 	script := func(flags string, parts ...string) *redis.Script {
 		return redis.NewScript("#!lua flags=" + flags + "\n" + constants + join(parts...))
+	}
+	claims := func(parts ...string) *redis.Script {
+		return redis.NewScript("#!lua flags=allow-oom\n" + constants + fmt.Sprintf("local CLAIMED = '%s'\n", claimed) + join(parts...))
 	}
 	// Settling and claiming must go on when Redis is out of memory: they free it.
 	const one, many, manyRead = "allow-oom", "allow-oom,allow-cross-slot-keys", "allow-oom,allow-cross-slot-keys,no-writes"
@@ -55,8 +59,8 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
 			join("clock", "index", "common", "move", "fire", "beside", "payload", "contest", "announce", partition, "library"),
 		observe:    script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "contest", "aside", "observe"),
-		claim:      script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "contest", "aside", "claim"),
-		claimShort: script(one, "clock", "index", "move", "claim_short"),
+		claim:      claims("clock", "index", "common", "move", "tell", "fire", "beside", "payload", "contest", "aside", "claim"),
+		claimShort: claims("clock", "index", "move", "tell", "claim_short"),
 		release:    script(one, "clock", "release"),
 		settle:     script(one, "settle"),
 		retry:      script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "announce", "retry"),
@@ -77,13 +81,12 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 //	SINGLE          the hash tag of a Redis that is not a cluster
 //	WAKE            the channel of the wake messages
 //	WAKE_WITHIN     how far off a timer may be to be announced, in ms
-//	CLAIMED         what begins a message that tells of a claim; empty if claims are not told
 //	MAX_PAYLOAD     the payload limit in bytes
 //	LIMIT           says so in the list of functions
-func constants(maxPayload int, wakeWithin int64, claimed string) string {
+func constants(maxPayload int, wakeWithin int64) string {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
-	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, CLAIMED, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, '%s', %d, '%s'\n",
-		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, claimed, maxPayload, fmt.Sprintf(limitText, maxPayload))
+	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, %d, '%s'\n",
+		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload, fmt.Sprintf(limitText, maxPayload))
 }
 
 // hashTagConstants declares how a slot's hash tag is computed, as in keys/slot.go:

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // told returns what is said on the wake channel while do runs, from the first message that is about a due time or a claim.
@@ -74,4 +75,15 @@ func TestNothingIsToldOfWhatBecomesContested(t *testing.T) {
 	if x.do("ZSCORE", keys.Single.Due(), ":?:"+k) == nil {
 		t.Error("the older timer is not contested")
 	}
+}
+
+// The function library is that of all databases: what knows its own is not in it.
+func TestTheLibraryIsThatOfAllDatabases(t *testing.T) {
+	t.Parallel()
+	w := newTwins(t)
+	w.both(func(x *index) {
+		if state, _, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent {
+			t.Errorf("in database %d it is %s, %v", x.rdb.Options().DB, state, err)
+		}
+	})
 }

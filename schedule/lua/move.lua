@@ -1,15 +1,15 @@
 -- may_state_attempt tells whether a payload may state its attempt: it may be that of
--- a JSON object with a field attempt, written with escapes or without. Long ones are not
--- searched: of some that takes Redis 15 ns a byte.
-local MOST_SEARCHED = 1024
+-- a JSON object with a field attempt, written with escapes or without.
 local function may_state_attempt(payload)
-  return #payload > MOST_SEARCHED or string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
+  return string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
 end
 
 -- id_tombstone returns the tombstone that keeps retries from getting the id of a
--- firing, or nil if none can get it: retries have attempts above 1.
+-- firing, or nil if none can get it: retries have attempts above 1. Long records are not
+-- searched: of some that takes Redis 15 ns a byte.
+local MOST_SEARCHED = 1024
 local function id_tombstone(key, due, attempt, record)
-  if attempt == '1' or attempt == '' and not may_state_attempt(record) then return nil end
+  if attempt == '1' or attempt == '' and #record <= MOST_SEARCHED and not may_state_attempt(record) then return nil end
   return ':i:' .. due .. ':' .. key
 end
 
@@ -62,19 +62,4 @@ local function fire_all(members, dues, records, lease_end, fire_beside)
   redis.call('ZADD', firing_key, unpack(firing))
   redis.call('HDEL', data_key, unpack(members, 1, n))
   return refs
-end
-
--- tell_claimed tells the timerds which keys' timers were claimed, each with its length
--- before it, unless this is a cluster: what happened to these keys until then is explained.
--- But a contested timer waits for an event of its key. contested_until is what data has in
--- the field :?:.
-local function tell_claimed(claimed, contested_until)
-  if CLAIMED == '' or #claimed == 0 then return end
-  local told, contested = {}, {}
-  if tonumber(contested_until or 0) > now then
-    for i = 1, #claimed do told[i] = ':?:' .. claimed[i] end
-    contested = redis.call('ZMSCORE', due_key, unpack(told))
-  end
-  for i = 1, #claimed do told[i] = contested[i] and '' or #claimed[i] .. ':' .. claimed[i] end
-  redis.pcall('PUBLISH', WAKE, CLAIMED .. table.concat(told))
 end
