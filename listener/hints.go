@@ -16,10 +16,22 @@ const maxHints = 500_000
 
 // linger is how long expired events wait for others to be taken in with them, and longestLinger for how long they do
 // while timers are being fired as fast as possible. Nearly all are of timers that have been claimed by then, and need
-// nothing more; before, each would have to be noted in the schedule.
+// nothing more; before, each would have to be noted in the schedule. Those of timers that the schedule has due wait for
+// their claim, for longestWait at most.
 const (
 	linger        = 10 * time.Millisecond
 	longestLinger = 500 * time.Millisecond
+	longestWait   = 10 * time.Second
+)
+
+// maxWaiting is how many expired events may wait for a claim: some 40 MB of keys of usual length.
+const maxWaiting = 200_000
+
+// A claim of as many timers as crowd is of some that are being fired as fast as possible, by whatever timerd. It says so
+// for as long as crowdLasts.
+const (
+	crowd      = schedule.MaxClaim / 2
+	crowdLasts = 50 * time.Millisecond
 )
 
 // hintBuffer holds hints between the reader, which must never wait because Redis would cut it off, and the schedule. Of
@@ -31,9 +43,12 @@ type hintBuffer struct {
 
 	mu      sync.Mutex
 	urgent  hintList
-	expired hintList // may wait; no older than those of urgent for the same keys
-	resting bool     // whatever was taken out has been taken in
-	news    bool     // hints have come of which wait was not told
+	expired hintList        // may wait; no older than those of urgent for the same keys
+	waiting hintList        // expired events of timers that were due in the schedule, which wait for their claim
+	asked   map[string]bool // the keys of hints that were taken out and may come back: whether others of the key have come since
+	crowded time.Time       // when a crowd was claimed last
+	resting bool            // whatever was taken out has been taken in
+	news    bool            // hints have come of which wait was not told
 }
 
 // hintList is a list of hints in their order.
@@ -48,9 +63,21 @@ type hintList struct {
 
 func newHintBuffer() *hintBuffer {
 	b := &hintBuffer{busy: func() bool { return false }, signal: make(chan struct{}, 1)}
+	b.clear()
+	return b
+}
+
+// clear drops all hints. b.mu is held.
+func (b *hintBuffer) clear() {
 	b.urgent.clear()
 	b.expired.clear()
-	return b
+	b.waiting.clear()
+	b.asked = nil
+}
+
+// size returns how many hints there are, with those forgotten that still take room. b.mu is held.
+func (b *hintBuffer) size() int {
+	return len(b.urgent.hints) + len(b.expired.hints) + len(b.waiting.hints)
 }
 
 func (l *hintList) clear() {
@@ -76,8 +103,20 @@ func (l *hintList) forget(key []byte) {
 		l.moot++
 	}
 	delete(l.last, string(key))
+	l.tidy()
+}
+
+// tidy gives back the room of forgotten hints once they are the greater part.
+func (l *hintList) tidy() {
 	if l.moot == len(l.hints) {
 		l.clear()
+	} else if l.moot > 1000 && l.moot > len(l.hints)/2 {
+		old := *l
+		l.clear()
+		l.heard, l.since = old.heard, old.since
+		for _, h := range old.all() {
+			l.push(h)
+		}
 	}
 }
 
@@ -98,9 +137,7 @@ func (l *hintList) forgetLast(key string) {
 		l.hints[at] = schedule.Hint{}
 		l.moot++
 	}
-	if l.moot == len(l.hints) {
-		l.clear()
-	}
+	l.tidy()
 }
 
 // all returns the hints that were not forgotten.
@@ -116,6 +153,11 @@ func (l *hintList) append(h schedule.Hint, heard time.Time) {
 	if len(l.hints) == 0 {
 		l.heard, l.since = heard, time.Now()
 	}
+	l.push(h)
+}
+
+// push adds a hint, as old as the others.
+func (l *hintList) push(h schedule.Hint) {
 	before, ok := l.last[h.Key]
 	if !ok {
 		before = -1
@@ -129,16 +171,19 @@ func (l *hintList) append(h schedule.Hint, heard time.Time) {
 func (b *hintBuffer) add(h schedule.Hint, heard time.Time) (appended, fits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.urgent.hints)+len(b.expired.hints) >= maxHints {
-		b.urgent.clear()
-		b.expired.clear()
+	if b.size() >= maxHints {
+		b.clear()
 		return false, false
 	}
+	if _, out := b.asked[h.Key]; out {
+		b.asked[h.Key] = true
+	}
+	b.overtake(h.Key)
 	waits := b.expired.lastOf(h.Key) != 0
 	switch {
 	case h.Kind != schedule.Expired:
 		if waits {
-			b.join()
+			b.join(&b.expired)
 		}
 		if b.urgent.lastOf(h.Key) == h.Kind {
 			return false, true
@@ -158,10 +203,42 @@ func (b *hintBuffer) add(h schedule.Hint, heard time.Time) (appended, fits bool)
 func (b *hintBuffer) forget(claimed []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	n := 0
 	for key := range keys.ParseClaimed(claimed) {
 		b.urgent.forget(key)
 		b.expired.forget(key)
+		b.waiting.forget(key)
+		delete(b.asked, string(key))
+		n++
 	}
+	if n >= crowd {
+		b.crowded = time.Now()
+	}
+}
+
+// overtake has what waits for the claim of a key's timer wait no longer. b.mu is held.
+func (b *hintBuffer) overtake(key string) {
+	if at, ok := b.waiting.last[key]; ok {
+		b.urgent.add(b.waiting.hints[at], b.waiting.heard)
+		b.waiting.forgetLast(key)
+	}
+}
+
+// keep takes back expired events of timers that are due in the schedule: they need nothing more if the timers are claimed before
+// anything else is heard of their keys. It returns those of which something has been heard already.
+func (b *hintBuffer) keep(due []schedule.Hint, heard time.Time) (overtaken []schedule.Hint) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, h := range due {
+		switch more, out := b.asked[h.Key]; {
+		case more:
+			overtaken = append(overtaken, h)
+		case out:
+			b.waiting.append(h, heard)
+		}
+		delete(b.asked, h.Key)
+	}
+	return overtaken
 }
 
 // forgetLast drops the last hint of a key, unless it has been taken out.
@@ -171,22 +248,28 @@ func (b *hintBuffer) forgetLast(key string) {
 	b.urgent.forgetLast(key)
 }
 
-// join has the expired events wait no longer. b.mu is held.
-func (b *hintBuffer) join() {
-	for _, h := range b.expired.all() {
-		b.urgent.append(h, b.expired.heard)
+// join has expired events wait no longer. b.mu is held.
+func (b *hintBuffer) join(events *hintList) {
+	for _, h := range events.all() {
+		b.urgent.add(h, events.heard)
 	}
-	if len(b.expired.hints) > 0 && b.expired.heard.Before(b.urgent.heard) {
-		b.urgent.heard = b.expired.heard
+	events.clear()
+}
+
+// add adds a hint of something that happened at heard or later, perhaps before what the others tell of.
+func (l *hintList) add(h schedule.Hint, heard time.Time) {
+	l.append(h, heard)
+	if heard.Before(l.heard) {
+		l.heard = heard
 	}
-	b.expired.clear()
 }
 
 // flush has nothing wait any longer.
 func (b *hintBuffer) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.join()
+	b.join(&b.waiting)
+	b.join(&b.expired)
 	b.wake()
 }
 
@@ -194,7 +277,7 @@ func (b *hintBuffer) flush() {
 // needless.
 func (b *hintBuffer) wakeUp() {
 	b.mu.Lock()
-	news := b.news && len(b.urgent.hints)+len(b.expired.hints) > 0
+	news := b.news && b.size() > 0
 	b.news = false
 	b.mu.Unlock()
 	if news {
@@ -216,12 +299,22 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	busy := b.busy()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	busy = busy || !b.crowded.IsZero() && time.Since(b.crowded) < crowdLasts
+	b.asked = nil
 	pause = noEnd
+	if len(b.waiting.hints) > 0 {
+		if !busy || time.Since(b.waiting.since) >= longestWait {
+			b.join(&b.waiting)
+		}
+		pause = linger
+	}
 	if len(b.expired.hints) > 0 {
 		waited := time.Since(b.expired.since)
 		switch {
+		case waited >= longestLinger && busy:
+			b.ask()
 		case waited >= longestLinger, !busy && (waited >= linger || len(b.urgent.hints) > 0):
-			b.join()
+			b.join(&b.expired)
 		case waited < linger:
 			pause = linger - waited
 		default:
@@ -237,11 +330,26 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	return hints, heard, pause
 }
 
+// ask has the expired events taken in, except for those of timers that are due in the schedule. b.mu is held.
+func (b *hintBuffer) ask() {
+	if len(b.waiting.hints) < maxWaiting {
+		b.asked = make(map[string]bool, len(b.expired.last))
+		for at := range b.expired.hints {
+			h := &b.expired.hints[at]
+			if h.Kind == schedule.Expired {
+				h.MayWait = true
+				b.asked[h.Key] = false
+			}
+		}
+	}
+	b.join(&b.expired)
+}
+
 // idle tells whether all hints that came have been taken in.
 func (b *hintBuffer) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.resting && len(b.urgent.hints)+len(b.expired.hints) == 0
+	return b.resting && b.size() == 0
 }
 
 // wait returns the hints, as soon as there are some, and when the

@@ -22,7 +22,11 @@ var kinds = map[string]schedule.HintKind{"touched": schedule.Touched, "gone": sc
 func describe(h schedule.Hint) string {
 	for name, kind := range kinds {
 		if kind == h.Kind {
-			return name + " " + h.Key
+			said := name + " " + h.Key
+			if h.MayWait {
+				said += " (may wait)"
+			}
+			return said
 		}
 	}
 	return fmt.Sprintf("%q %s", h.Kind, h.Key)
@@ -70,7 +74,7 @@ func TestHintsThatWait(t *testing.T) {
 		{"expired alone", "expired a after 10ms, heard 10ms ago", []string{"expired a"}, false},
 		{"others take it along", "touched b, expired a after 0s, heard 0s ago", []string{"expired a", "touched b"}, false},
 		{"but not while busy", "touched b after 0s, heard 0s ago", []string{"expired a", "touched b"}, true},
-		{"busy, alone", "expired a after 500ms, heard 500ms ago", []string{"expired a"}, true},
+		{"busy, alone", "expired a (may wait) after 500ms, heard 500ms ago", []string{"expired a"}, true},
 		{"in the order of one key", "touched a, expired a, touched a after 0s, heard 0s ago", []string{"touched a", "expired a", "touched a"}, true},
 		{"in the order of one key, with others", "expired b, expired a, gone a after 0s, heard 0s ago", []string{"expired b", "expired a", "gone a"}, true},
 		{"claimed since", "touched b after 0s, heard 0s ago", []string{"touched a", "expired a", "touched b", "gone a", "claimed a"}, true},
@@ -103,7 +107,7 @@ func TestHintsKeepTheirAge(t *testing.T) {
 		b.addAll(t, "expired a")
 		time.Sleep(100 * time.Millisecond)
 		b.addAll(t, "touched b")
-		for _, want := range []string{"touched b after 0s, heard 0s ago", "expired a after 400ms, heard 500ms ago"} {
+		for _, want := range []string{"touched b after 0s, heard 0s ago", "expired a (may wait) after 400ms, heard 500ms ago"} {
 			if got := b.next(t); got != want {
 				t.Errorf("got %s; want %s", got, want)
 			}
@@ -120,6 +124,122 @@ func TestHintsKeepTheirAge(t *testing.T) {
 			t.Errorf("got %s; want %s", got, want)
 		}
 	})
+}
+
+// keepAll gives back expired events whose timers are due.
+func (b *hintBuffer) keepAll(names ...string) string {
+	var due []schedule.Hint
+	for _, key := range names {
+		due = append(due, schedule.Hint{Kind: schedule.Expired, Key: key, Known: true})
+	}
+	var said []string
+	for _, h := range b.keep(due, time.Now().Add(-longestLinger)) {
+		said = append(said, describe(h))
+	}
+	return strings.Join(said, ", ")
+}
+
+// An expired event of a timer that is due waits for the claim, unless something happens to its key before.
+func TestHintsWaitForTheClaim(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		asked, since []string // what comes while the schedule is asked, and afterwards
+		overtaken    string
+		want         string
+	}{
+		{"until the crowd is over", nil, nil, "", "expired a, expired b after 1s, heard 1.5s ago"},
+		{"for the claim", nil, []string{"claimed a"}, "", "expired b after 1s, heard 1.5s ago"},
+		{"claimed meanwhile", []string{"claimed b"}, nil, "", "expired a after 1s, heard 1.5s ago"},
+		{"claimed and set again meanwhile", []string{"claimed b", "touched b"}, nil, "", "touched b after 0s, heard 0s ago"},
+		{"set again meanwhile", []string{"touched b"}, nil, "expired b", "touched b after 0s, heard 0s ago"},
+		{"set again", nil, []string{"touched a"}, "", "expired a, touched a after 0s, heard 500ms ago"},
+		{"deleted", nil, []string{"touched c", "gone a"}, "", "touched c, expired a, gone a after 0s, heard 500ms ago"},
+		{"ran out again", nil, []string{"expired a"}, "", "expired a after 0s, heard 500ms ago"},
+		{"set by timer_set", nil, []string{"touched a", "set a"}, "", "expired a after 0s, heard 500ms ago"},
+		{"others", nil, []string{"touched c"}, "", "touched c after 0s, heard 0s ago"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newHintBuffer()
+				var busy atomic.Bool
+				busy.Store(true)
+				b.busy = busy.Load
+				b.addAll(t, "expired a", "expired b")
+				if got, want := b.next(t), "expired a (may wait), expired b (may wait) after 500ms, heard 500ms ago"; got != want {
+					t.Fatalf("got %s; want %s", got, want)
+				}
+				b.addAll(t, c.asked...)
+				if got := b.keepAll("a", "b"); got != c.overtaken {
+					t.Errorf("overtaken: %q, want %q", got, c.overtaken)
+				}
+				b.addAll(t, c.since...)
+				if b.idle() {
+					t.Error("idle while hints wait")
+				}
+				time.AfterFunc(995*time.Millisecond, func() { busy.Store(false) })
+				if got := b.next(t); got != c.want {
+					t.Errorf("got %s; want %s", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// Neither a crowd without an end nor many of its timers keep an expired event for ever.
+func TestHintsDoNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newHintBuffer()
+		b.busy = func() bool { return true }
+		b.addAll(t, "expired a")
+		_ = b.next(t)
+		_ = b.keepAll("a")
+		if got, want := b.next(t), "expired a after 10s, heard 10.5s ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+		many := make([]string, maxWaiting)
+		for i := range many {
+			many[i] = fmt.Sprint(i)
+			b.addAll(t, "expired "+many[i])
+		}
+		_ = b.next(t)
+		_ = b.keepAll(many...)
+		b.addAll(t, "expired a")
+		if got, want := b.next(t), "expired a after 500ms, heard 500ms ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+		for _, key := range many {
+			b.addAll(t, "claimed "+key)
+			if most := 2*len(b.waiting.last) + 1001; len(b.waiting.hints) > most {
+				t.Fatalf("%d hints of %d keys take room, want at most %d", len(b.waiting.hints), len(b.waiting.last), most)
+			}
+		}
+		b.busy = func() bool { return false }
+		if hints, _ := b.wait(t.Context(), time.Second); hints != nil {
+			t.Errorf("%d hints are left of timers that were all claimed", len(hints))
+		}
+	})
+}
+
+// A claim of many timers by any timerd has expired events wait as one's own does.
+func TestOthersClaimsOfACrowd(t *testing.T) {
+	for _, c := range []struct {
+		claimed int
+		want    string
+	}{{crowd, "expired a after 50ms, heard 50ms ago"}, {crowd - 1, "expired a after 10ms, heard 10ms ago"}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newHintBuffer()
+			var message []byte
+			for i := range c.claimed {
+				key := fmt.Sprint(i)
+				message = fmt.Appendf(message, "%d:%s", len(key), key)
+			}
+			b.forget(message)
+			b.addAll(t, "expired a")
+			if got := b.next(t); got != c.want {
+				t.Errorf("after a claim of %d: got %s; want %s", c.claimed, got, c.want)
+			}
+		})
+	}
 }
 
 func TestHintsHaveABound(t *testing.T) {

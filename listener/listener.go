@@ -221,7 +221,8 @@ func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, h
 		l.noteTake(err)
 		if err == nil {
 			l.OnObserved(seen)
-			return true
+			overtaken := l.hints.keep(seen.Left, heard)
+			return len(overtaken) == 0 || l.takeBatch(ctx, work, overtaken, heard, late)
 		}
 		if ctx.Err() != nil {
 			l.Logger.Warn("ended with keyspace events not taken in; an audit follows at the next start", "err", err, "waiting", len(hints))

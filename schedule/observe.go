@@ -32,14 +32,25 @@ type Hint struct {
 	// Held is for how long the hint had to wait because its slot was moving from
 	// one server of a cluster to another, so that nothing could happen to its timer.
 	Held time.Duration
+	// MayWait has an expired event left alone if its timer is due in the schedule: the claim will come. The caller keeps it until
+	// then and gives it again, without MayWait, before anything newer of its key. It has no effect in a cluster, where nobody hears
+	// of the claim.
+	MayWait bool
 }
 
+// codeMayWait is the kind of an expired event that may wait, as the script reads it.
+const codeMayWait = "w"
+
 // code returns the kind as the script reads it.
-func (h Hint) code() string {
-	if h.Known {
-		return strings.ToUpper(string(h.Kind))
+func (h Hint) code(p keys.Partition) string {
+	code := string(h.Kind)
+	if h.MayWait && h.Kind == Expired && p == keys.Single {
+		code = codeMayWait
 	}
-	return string(h.Kind)
+	if h.Known {
+		return strings.ToUpper(code)
+	}
+	return code
 }
 
 // Head says when there is something to do in a partition.
@@ -58,10 +69,11 @@ type Observed struct {
 	Kept        int      // timers whose key is gone, and nobody knows why: they will fire
 	Denied      int      // hints that said nothing because the key cannot be read
 	DeniedKey   string   // the key of one of them
+	Left        []Hint   // expired events that were left alone, to be given again
 	Apps        []string // known apps of timers that were audited, perhaps several times; see Node.Apps
 }
 
-// Add adds the counts of other to o, and takes over the key. It leaves out Heads and Apps.
+// Add adds the counts of other to o, and takes over the key. It leaves out Heads, Left and Apps.
 func (o *Observed) Add(other Observed) {
 	o.Owed += other.Owed
 	o.Adopted += other.Adopted
@@ -121,6 +133,11 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 			if reply.Owed > 0 {
 				head.Due = AtOnce
 			}
+			for _, at := range reply.left {
+				h := g.hints[at]
+				h.Known, h.MayWait = true, false
+				seen.Left = append(seen.Left, h)
+			}
 			if g.hints = g.hints[reply.taken:]; len(g.hints) > 0 {
 				left = append(left, g)
 			}
@@ -139,6 +156,7 @@ type observed struct {
 	Observed
 	due   Millis // the first of the partition
 	taken int    // hints
+	left  []int  // the indices of those that were left alone
 }
 
 func readObserved(cmd *redis.Cmd) (observed, error) {
@@ -146,7 +164,7 @@ func readObserved(cmd *redis.Cmd) (observed, error) {
 	if err != nil {
 		return observed{}, err
 	}
-	if len(reply) != 8 {
+	if len(reply) != 9 {
 		return observed{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
 	n := make([]int64, 7)
@@ -154,9 +172,15 @@ func readObserved(cmd *redis.Cmd) (observed, error) {
 		n[i], _ = reply[i].(int64)
 	}
 	denied, _ := reply[7].(string)
+	places, _ := reply[8].([]any)
+	left := make([]int, len(places))
+	for i := range places {
+		place, _ := places[i].(int64)
+		left[i] = int(place) - 1
+	}
 	return observed{
 		Observed: Observed{Owed: int(n[1]), Adopted: int(n[2]), Rescheduled: int(n[3]), Cancelled: int(n[4]), Denied: int(n[6]), DeniedKey: denied},
-		due:      Millis(n[0]), taken: int(n[5]),
+		due:      Millis(n[0]), taken: int(n[5]), left: left,
 	}, nil
 }
 
@@ -189,7 +213,7 @@ func (g hintGroup) args(since, heard Millis) []any {
 	args := append(make([]any, 0, 2*n+3), int64(since), int64(heard), nil)
 	var held time.Duration
 	for _, h := range g.hints[:n] {
-		args = append(args, h.code(), h.Key)
+		args = append(args, h.code(g.partition), h.Key)
 		held = max(held, h.Held)
 	}
 	args[2] = min(held, maxHeld).Milliseconds()

@@ -1,9 +1,12 @@
 package schedule_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // newOwedIndex returns an index with a timer that was set by a plain set or by timer_set,
@@ -84,4 +87,82 @@ func TestOwedAndTheNextLifeCancelled(t *testing.T) {
 	x.observe(gone(k))
 	x.claims(k + " expired v1")
 	x.claims()
+}
+
+// mayWait is an expired event that may wait for the claim.
+func mayWait(key string) schedule.Hint {
+	return schedule.Hint{Kind: schedule.Expired, Key: key, MayWait: true}
+}
+
+// An expired event waits for the claim of its timer only where the claim is to come.
+func TestExpiredEventsThatMayWait(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	due, later, unknown, shortened, set := k+"-due", k+"-later", k+"-unknown", k+"-shortened", k+"-set"
+	for _, key := range []string{due, shortened, set} {
+		x.do("FCALL", "timer_set", 1, key, "v of "+key, "PX", 20)
+	}
+	x.do("PEXPIRE", shortened, 60_000)
+	x.observe(touched(shortened))
+	x.do("PEXPIRE", shortened, 10) // unheard
+	for _, key := range []string{due, shortened, set} {
+		x.awaitExpiry(key)
+	}
+	x.do("FCALL", "timer_set", 1, later, "v", "PX", 60_000)
+	x.do("FCALL", "timer_set", 1, set, "v2", "PX", 60_000) // makes the older one owed by itself
+	seen := x.observe(mayWait(due), mayWait(unknown), touched(later), mayWait(shortened), mayWait(set))
+	if len(seen.Left) != 1 || seen.Left[0] != (schedule.Hint{Kind: schedule.Expired, Key: due, Known: true}) {
+		t.Errorf("left alone: %+v, want %s as an expired event of a timer that is known", seen.Left, due)
+	}
+	if seen.Owed != 2 {
+		t.Errorf("owed: %d, want those of %s and %s", seen.Owed, unknown, shortened)
+	}
+	x.claims(set+" deadline v of "+set, shortened+" expired v of "+shortened, unknown+" expired status 1", due+" deadline v of "+due)
+	x.observe(seen.Left...) // claimed: nothing is left to be said
+	x.claims()
+	if x.due(set) == 0 || x.due(later) == 0 {
+		t.Error("a newer timer has gone")
+	}
+}
+
+// An expired event that waited and is given before what is newer of its key makes the timer owed.
+func TestExpiredEventsThatWaitedForAClaim(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	left := x.observe(mayWait(k)).Left
+	x.do("SET", k, "v2", "PX", 60_000)
+	x.observe(append(left, touched(k))...)
+	x.claims(k + " expired v1")
+	if x.due(k) == 0 {
+		t.Error("the newer timer has gone")
+	}
+}
+
+// Many expired events of large timers are taken in bit by bit; what is left alone of them is told once.
+func TestExpiredEventsThatMayWaitAmongLargeOnes(t *testing.T) {
+	t.Parallel()
+	x := newLargeIndex(t)
+	large := strings.Repeat("x", 200_000)
+	var hints []schedule.Hint
+	for i := range 12 {
+		key := fmt.Sprint(k, i)
+		hint := mayWait(key)
+		if i%2 == 0 {
+			hint = expired(key)
+		}
+		hints = append(hints, hint)
+		x.do("FCALL", "timer_set", 1, key, large, "PX", 20)
+		x.awaitExpiry(key)
+	}
+	seen := x.observe(hints...)
+	var left []string
+	for _, h := range seen.Left {
+		left = append(left, strings.TrimPrefix(h.Key, k))
+	}
+	if got := strings.Join(left, " "); got != "1 3 5 7 9 11" || seen.Owed != 6 {
+		t.Errorf("left alone: %s; owed: %d", got, seen.Owed)
+	}
 }

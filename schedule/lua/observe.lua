@@ -9,9 +9,11 @@ ARGV    1  from when on the caller has heard every event, in ms
         g  gone: deleted, renamed or moved away
         v  evicted
         x  expired: it did run out, whatever the index says
+        w  the same, but left alone if its timer is due: the caller waits for the claim,
+           and gives it as x before anything newer of its key
         In upper case they are for timers that the index knows already.
 Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs, denied, the
-key of one of those or an empty string}; the four after the first count timers. pairs is
+key of one of those or an empty string, the places of pairs that were left alone}; the four after the first count timers. pairs is
 how many hints were taken in: fewer than given if their payloads are large. The caller
 gives the rest again. denied is how many hints said nothing because timerd may not read
 the key; that it ran out counts all the same.
@@ -207,15 +209,36 @@ local function observe_group(given_kinds, names)
   return taken
 end
 
+-- leave_alone returns the places of the hints that may wait and whose timers are due.
+local function leave_alone()
+  local names, places, left = {}, {}, {}
+  for i = 4, #ARGV, 2 do
+    if string.lower(ARGV[i]) == 'w' then names[#names + 1], places[#places + 1] = ARGV[i + 1], (i - 2) / 2 end
+  end
+  local was = #names > 0 and redis.call('ZMSCORE', due_key, unpack(names)) or {}
+  for i = 1, #was do
+    if tonumber(was[i] or now + 1) <= now then left[#left + 1] = places[i] end
+  end
+  return left
+end
+
+local left, leaving = leave_alone(), 1
 local given, taken = 0, 0
 while taken == given and 4 + 2 * taken <= #ARGV and spent <= BUDGET do
-  local given_kinds, names, seen = {}, {}, {}
+  local given_kinds, names, places, seen = {}, {}, {}, {}
   repeat
-    local i = 4 + 2 * given
-    given_kinds[#names + 1], names[#names + 1] = ARGV[i], ARGV[i + 1]
-    seen[ARGV[i + 1]] = true
     given = given + 1
+    local kind, key = ARGV[2 + 2 * given], ARGV[3 + 2 * given]
+    if left[leaving] == given then
+      leaving = leaving + 1
+    else
+      given_kinds[#names + 1] = kind == 'w' and 'x' or kind == 'W' and 'X' or kind
+      names[#names + 1], places[#places + 1] = key, given
+      seen[key] = true
+    end
   until #names == GROUP or 4 + 2 * given > #ARGV or seen[ARGV[5 + 2 * given]]
-  taken = taken + observe_group(given_kinds, names)
+  local n = #names > 0 and observe_group(given_kinds, names) or 0
+  taken = n == #names and given or places[n + 1] - 1
 end
-return { head(), owed, adopted, rescheduled, cancelled, taken, denied, denied_key }
+while left[#left] and left[#left] > taken do left[#left] = nil end
+return { head(), owed, adopted, rescheduled, cancelled, taken, denied, denied_key, left }
