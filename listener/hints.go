@@ -94,6 +94,9 @@ func (l *hintList) lastOf(key string) schedule.HintKind {
 
 // forget drops the hints of a key.
 func (l *hintList) forget(key []byte) {
+	if len(l.last) == 0 {
+		return
+	}
 	at, ok := l.last[string(key)]
 	if !ok {
 		return

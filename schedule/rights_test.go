@@ -224,9 +224,14 @@ func TestDeniedAndChangedMeanwhile(t *testing.T) {
 // A script that is refused in the middle of its writes, for want of a right to a command, loses no timer.
 func TestRefusedClaimsLoseNothing(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"zadd", "hset", "hmget", "zrem", "hdel"} {
+	for _, command := range []string{"zadd", "hset", "hmget", "zremrangebyrank", "hdel", "zrem"} {
 		t.Run(command, func(t *testing.T) {
 			x := newNarrowIndex(t)
+			want := 1
+			if command == "zrem" { // the short way does without it
+				x.observe(expired("app1:b:c:owed"))
+				want = 2
+			}
 			x.do("FCALL", "timer_set", 1, "app1:b:c:1", "p", "PX", 20)
 			x.awaitExpiry("app1:b:c:1")
 			x.do("ACL", "SETUSER", "timerd", "-"+command)
@@ -240,12 +245,12 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 			ids := map[string]bool{}
 			for _, f := range x.claimFor(lease).Firings {
 				ids[f.Ref] = true
-				if f.Status != schedule.PayloadPresent {
+				if f.Status != schedule.PayloadPresent && f.Key.ID != "owed" {
 					t.Errorf("%+v", f)
 				}
 			}
-			if len(ids) != 1 {
-				t.Errorf("fired %v, want one", ids)
+			if len(ids) != want {
+				t.Errorf("fired %v, want %d", ids, want)
 			}
 		})
 	}

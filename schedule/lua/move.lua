@@ -35,7 +35,7 @@ local GROUP = 32
 -- fire_all moves pending timers, as many as there are records, to where fire puts them,
 -- with the same commands for all of them. Their due times are given in text. It returns
 -- their refs. fire_beside adds a timer whose ref another firing has; without it fire_all
--- then returns nil and has done nothing. What cannot be seen is written first: if a command
+-- then returns nil and has done nothing, and the timers are the first of due. What cannot be seen is written first: if a command
 -- is refused there, for want of a right to it, no timer has moved.
 local function fire_all(members, dues, records, lease_end, fire_beside)
   local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
@@ -58,7 +58,11 @@ local function fire_all(members, dues, records, lease_end, fire_beside)
   end
   redis.call('HSET', firingdata_key, unpack(firingdata))
   redis.call('ZADD', fired_key, unpack(tombstones))
-  redis.call('ZREM', due_key, unpack(members, 1, n))
+  if fire_beside then
+    redis.call('ZREM', due_key, unpack(members, 1, n))
+  else
+    redis.call('ZREMRANGEBYRANK', due_key, 0, n - 1) -- half as dear
+  end
   redis.call('ZADD', firing_key, unpack(firing))
   redis.call('HDEL', data_key, unpack(members, 1, n))
   return refs
