@@ -69,7 +69,9 @@ func (d data) about(b *strings.Builder) {
 	const at = "2006-01-02 15:04 MST"
 	rounds := 0
 	for _, m := range d.Measurements {
-		rounds = max(rounds, m.Round)
+		if !strings.HasPrefix(m.Workload, load.MillionsPrefix) { // of which one run may have several
+			rounds = max(rounds, m.Round)
+		}
 	}
 	fmt.Fprintf(b, "Measured from %s to %s, profile `%s`, rounds of each: %d or fewer. %s, %d cores, %.0f GiB, %s, %s; load average before it %.2f.\n\n",
 		d.Started.Format(at), d.Finished.Format(at), d.Profile, rounds, d.Machine.CPU, d.Machine.Cores, d.Machine.MemoryGiB, d.Machine.OS, d.Machine.Kernel, d.Machine.Load)
