@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/peer"
 	"github.com/timerd-io/timerd/bench/internal/result"
+	"github.com/timerd-io/timerd/bench/internal/rig"
 	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
@@ -26,15 +25,9 @@ func thisMachine() (result.Machine, error) {
 		into                  func(string) error
 	}{
 		{"/proc/cpuinfo", "model name", ":", func(s string) error { m.CPU = s; return nil }},
-		{"/proc/meminfo", "MemTotal", ":", func(s string) error {
-			var kB float64
-			_, err := fmt.Sscan(s, &kB)
-			m.MemoryGiB = kB / (1 << 20)
-			return err
-		}},
 		{"/etc/os-release", "PRETTY_NAME", "=", func(s string) error { m.OS = strings.Trim(s, `"`) + ", " + m.OS; return nil }},
 	} {
-		value, err := field(read.file, read.name, read.separator)
+		value, err := rig.Field(read.file, read.name, read.separator)
 		if err == nil {
 			err = read.into(value)
 		}
@@ -42,6 +35,11 @@ func thisMachine() (result.Machine, error) {
 			return m, fmt.Errorf("%s: %w", read.file, err)
 		}
 	}
+	memory, err := rig.Memory("MemTotal")
+	if err != nil {
+		return m, err
+	}
+	m.MemoryGiB = float64(memory) / (1 << 30)
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return m, err
@@ -53,21 +51,6 @@ func thisMachine() (result.Machine, error) {
 	}
 	_, err = fmt.Sscan(string(load), &m.Load)
 	return m, err
-}
-
-// field returns the first value of a name in a file of lines; "" if there is none, as with a CPU that tells no name.
-func field(file, name, separator string) (string, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		key, value, ok := strings.Cut(lines.Text(), separator)
-		if ok && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value), nil
-		}
-	}
-	return "", nil
 }
 
 // versions returns the versions of everything that is measured, as far as it is there.

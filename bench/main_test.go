@@ -41,18 +41,20 @@ func TestRunAndReport(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	results, crowded, document := filepath.Join(dir, "results.json"), filepath.Join(dir, "crowded.json"), filepath.Join(dir, "benchmarks.md")
+	results, crowded, own := filepath.Join(dir, "results.json"), filepath.Join(dir, "crowded.json"), filepath.Join(dir, "own.json")
+	document := filepath.Join(dir, "benchmarks.md")
 	systems := []string{"timerd", "timerd-plain", "zset-10ms", "events-hz100", "nats-schedule", "nats-nak", "asynq-tuned"}
-	standard := []string{"run", "--profile", "quick", "--grace", "30s", "--workloads", "spike-2k", "--timerd", timerd}
+	standard := []string{"run", "--profile", "quick", "--grace", "30s", "--timerd", timerd}
 	for _, flags := range [][]string{
-		{"--systems", strings.Join(systems, ","), "--pending", "0", "--foreign", "0", "--out", results},
-		{"--systems", "timerd", "--pending", "1000", "--foreign", "1000", "--out", crowded},
+		{"--workloads", "spike-2k", "--systems", strings.Join(systems, ","), "--pending", "0", "--foreign", "0", "--out", results},
+		{"--workloads", "spike-2k", "--systems", "timerd", "--pending", "1000", "--foreign", "1000", "--out", crowded},
+		{"--workloads", "rates,millions", "--systems", "timerd", "--millions", "3000", "--out", own},
 	} {
 		if out, err := run(t.Context(), slices.Concat(standard, flags)...); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
-	r, err := result.Load(results, crowded)
+	r, err := result.Load(results, crowded, own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,14 +83,18 @@ func TestRunAndReport(t *testing.T) {
 	if err := os.WriteFile(document, []byte("text\n<!-- results:begin -->\n<!-- results:end -->\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run(t.Context(), "report", results, crowded, "--md", document, "--plots", filepath.Join(dir, "plots")); err != nil {
+	if out, err := run(t.Context(), "report", results, crowded, own, "--md", document, "--plots", filepath.Join(dir, "plots")); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"text\n", "| timerd, timer_set |", "1k pending", "1k foreign keys", "plots/drain-spike-2k.svg"} {
+	for _, want := range []string{
+		"text\n", "| timerd, timer_set |", "1k pending", "1k foreign keys", "plots/drain-spike-2k.svg",
+		"### Cores by rate", "| 1,000 |", "plots/cores.svg",
+		"### 3k timers pending", "| and during: BGSAVE |", "| timerd's start until its audits are over |", "plots/lateness-3k-pending.svg",
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -134,9 +140,12 @@ func TestFullProfile(t *testing.T) {
 			t.Errorf("%s is measured in %d rounds, want %d", s.Name, n, p.rounds)
 		}
 	}
-	for _, want := range []string{"timerd, 1000000 pending", "timerd, 0 pending, 1000000 foreign", "setting, round 3", "storms, round 1", "retries, round 1", "idle, round 2"} {
+	for _, want := range []string{"timerd, 1000000 pending", "timerd, 0 pending, 1000000 foreign", "setting, round 3", "storms, round 1", "retries, round 1", "idle, round 2", "rates, round 3", "millions, round 1"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no step %q in\n%s", want, all)
 		}
+	}
+	if strings.Contains(all, "millions, round 2") {
+		t.Errorf("the workload millions is measured more than once, in\n%s", all)
 	}
 }

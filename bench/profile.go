@@ -30,11 +30,13 @@ type profile struct {
 
 // Workloads that are no shapes.
 const (
-	setting = "setting"
-	storms  = "storms"
-	retries = "retries"
-	idle    = "idle"
-	longest = "longest"
+	setting  = "setting"
+	storms   = "storms"
+	retries  = "retries"
+	idle     = "idle"
+	longest  = "longest"
+	rates    = "rates"
+	millions = "millions"
 )
 
 func profileNamed(name string) (profile, error) {
@@ -46,6 +48,8 @@ func profileNamed(name string) (profile, error) {
 			name: name, systems: []string{"*"}, rounds: 3, grace: 40 * time.Second,
 			scale: load.Scale{
 				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000, Crowd: 5_000,
+				Millions: 20_000_000, Spread: spread10k, Spike: spike20k,
+				Rates: []int{100, 300, 1_000, 3_000, 10_000, 20_000}, Rated: 10 * time.Second,
 			},
 			shapes: []load.Shape{
 				spread10k, {Name: "spread-100k", Timers: 100_000, Spread: window},
@@ -54,13 +58,17 @@ func profileNamed(name string) (profile, error) {
 			crowded: []load.Shape{spread10k, spike20k},
 			pending: []int{100_000, 1_000_000},
 			foreign: []int{1_000_000},
-			others:  []string{setting, storms, retries, idle, longest},
+			others:  furtherWorkloads(),
 		}, nil
 	case "quick":
 		shapes := []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}}
 		return profile{
 			name: name, systems: []string{"timerd", "timerd-plain", "events-hz100", "zset-1s"}, rounds: 1, grace: 4 * time.Second,
-			scale:  load.Scale{Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000, Crowd: 500},
+			scale: load.Scale{
+				Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000, Crowd: 500,
+				Millions: 20_000, Spread: shapes[0], Spike: shapes[1],
+				Rates: []int{100, 1_000}, Rated: time.Second,
+			},
 			shapes: shapes, crowded: shapes,
 			others: []string{setting},
 		}, nil
@@ -84,7 +92,9 @@ func workloads() []string {
 }
 
 // furtherWorkloads returns the names of those that are no shapes.
-func furtherWorkloads() []string { return []string{setting, storms, retries, idle, longest} }
+func furtherWorkloads() []string {
+	return []string{setting, storms, retries, idle, longest, rates, millions}
+}
 
 // restrict leaves out what was not asked for. No workloads and no numbers mean all.
 func (p *profile) restrict(only []string, pending, foreign []int) error {
@@ -181,6 +191,13 @@ func other(name string, specs []peer.Spec, round int) []step {
 		return one((*load.Bench).Retries)
 	case longest:
 		return one((*load.Bench).Longest)
+	case rates:
+		return one((*load.Bench).Rates)
+	case millions:
+		if round > 1 {
+			return nil // it takes as long as much of a round
+		}
+		return one((*load.Bench).Millions)
 	default:
 		return one((*load.Bench).Idle)
 	}

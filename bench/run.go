@@ -19,16 +19,17 @@ import (
 
 func newRunCommand() *cobra.Command {
 	var (
-		profile string
-		systems []string
-		only    []string
-		pending []int
-		foreign []int
-		rounds  int
-		grace   time.Duration
-		out     string
-		timerd  string
-		tables  bool
+		profile  string
+		systems  []string
+		only     []string
+		pending  []int
+		foreign  []int
+		rounds   int
+		grace    time.Duration
+		millions int
+		out      string
+		timerd   string
+		tables   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -41,6 +42,9 @@ func newRunCommand() *cobra.Command {
 			}
 			if rounds > 0 {
 				p.rounds = rounds
+			}
+			if millions > 0 {
+				p.scale.Millions = millions
 			}
 			if grace > 0 {
 				p.grace = grace
@@ -65,6 +69,7 @@ func newRunCommand() *cobra.Command {
 	f.StringSliceVar(&only, "workloads", nil, "only these workloads, see bench list")
 	f.IntSliceVar(&pending, "pending", nil, "only with these numbers of other pending timers, such as 0,5000000 (default 0, 100 k, 1 M; quick 0)")
 	f.IntSliceVar(&foreign, "foreign", nil, "only with these numbers of foreign keys in Redis (default 0, 1 M; quick 0)")
+	f.IntVar(&millions, "millions", 0, "how many timers the workload millions has pending (default 20 M, quick 20 k)")
 	f.IntVar(&rounds, "rounds", 0, "how often each is measured (default 3, quick 1)")
 	f.DurationVar(&grace, "grace", 0, "how long after the last due time a firing counts as undelivered (default 40s, quick 5s)")
 	f.StringVar(&out, "out", "results.json", "the file of the results, written after each measurement")

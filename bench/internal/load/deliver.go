@@ -62,8 +62,8 @@ func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pen
 	}
 	for _, shape := range shapes {
 		m := x.measurement(shape.Name, round)
-		if m.Firings, m.Usage, err = b.deliver(ctx, x, shape); err != nil {
-			return fmt.Errorf("%s on %s: %w", shape.Name, spec.Name, errors.Join(err, x.Died()))
+		if err := b.deliver(ctx, x, shape, nil, &m); err != nil {
+			return err
 		}
 		f := m.Firings
 		b.logf("%s: %s, %d pending, %d foreign: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; %d undelivered, %d early, %d repeated; %.0f µs CPU a firing",
@@ -75,19 +75,24 @@ func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pen
 	return nil
 }
 
-func (b *Bench) deliver(ctx context.Context, x *running, shape Shape) (*result.Firings, map[string]result.Usage, error) {
+// deliver measures a shape on a running system, and fills in what became of its timers and what was used. meanwhile, if
+// there is any, is called when the first timer is due; it must return at once.
+func (b *Bench) deliver(ctx context.Context, x *running, shape Shape, meanwhile func(), m *result.Measurement) (err error) {
 	for range armTries {
-		f, used, err := b.tryDeliver(ctx, x, shape)
+		m.Firings, m.Usage, err = b.tryDeliver(ctx, x, shape, meanwhile)
 		if !errors.Is(err, errLate) {
-			return f, used, err
+			break
 		}
 		b.logf("%s: %s: only %.0f timers were set per second; again, with more lead", x.spec.Name, shape.Name, x.armRate)
 	}
-	return nil, nil, errLate
+	if err != nil {
+		return fmt.Errorf("%s on %s: %w", shape.Name, x.spec.Name, errors.Join(err, x.Died()))
+	}
+	return nil
 }
 
 // tryDeliver sets the timers, all before the first is due, and watches them fire.
-func (b *Bench) tryDeliver(ctx context.Context, x *running, shape Shape) (*result.Firings, map[string]result.Usage, error) {
+func (b *Bench) tryDeliver(ctx context.Context, x *running, shape Shape, meanwhile func()) (*result.Firings, map[string]result.Usage, error) {
 	const margin = 1.5
 	lead := quiet + time.Second + time.Duration(margin*float64(shape.Timers)/x.armRate*float64(time.Second))
 	timers := spread(x.number(shape.Timers), shape, time.Now().Add(lead))
@@ -118,7 +123,14 @@ func (b *Bench) tryDeliver(ctx context.Context, x *running, shape Shape) (*resul
 	}
 	stop := samplePeak(x.Rig)
 	counting := time.Now()
-	err = x.wait(ctx, lastDue.Add(b.Grace))
+	if meanwhile != nil {
+		if err = sleepUntil(ctx, firstDue); err == nil {
+			meanwhile()
+		}
+	}
+	if err == nil {
+		err = x.wait(ctx, lastDue.Add(b.Grace))
+	}
 	if err == nil {
 		err = sleepUntil(ctx, time.Now().Add(linger))
 	}
@@ -184,6 +196,9 @@ func evaluate(first int64, dues []time.Time, firings []firing.Firing) *result.Fi
 		f.Published = &d
 	}
 	slices.Sort(after)
+	for i := range after[:max(0, len(after)-1)] {
+		f.Gap = max(f.Gap, after[i+1]-after[i])
+	}
 	if len(after) > 0 {
 		f.Drained = after[len(after)-1] - ms(dues[len(dues)-1].Sub(dues[0]))
 		f.Curve = curve(after)

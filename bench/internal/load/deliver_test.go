@@ -31,6 +31,9 @@ func TestEvaluate(t *testing.T) {
 	if f.Drained != 30 { // the last one 60 ms after the first due time, the last due time 30 ms after it
 		t.Errorf("drained after %v ms, want 30", f.Drained)
 	}
+	if f.Gap != 51 { // received after 5, 9 and 60 ms
+		t.Errorf("a gap of %v ms, want 51", f.Gap)
+	}
 	if last := f.Curve[len(f.Curve)-1]; last.N != 3 || last.Ms != 60 {
 		t.Errorf("curve %+v", f.Curve)
 	}

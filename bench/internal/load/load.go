@@ -31,6 +31,11 @@ type Scale struct {
 	Storm    int           // timers that are cancelled or rescheduled
 	Retried  int           // timers that fail until their last attempt
 	IdleFull int           // pending timers of the idle timerd that has some
+	Millions int           // pending timers of the workload that has the most
+	Spread   Shape         // what is measured beside these, due over a while
+	Spike    Shape         // likewise, due at one instant
+	Rates    []int         // firings per second, for each of which the cores are counted
+	Rated    time.Duration // how long timers are due at each of these rates
 	Crowd    int           // timers or retries of each kind that a hostile tenant has, at least where they are small
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -212,9 +213,7 @@ func (x *timerdRun) list(ctx context.Context, timerd string, n int) error {
 	}); err != nil {
 		return err
 	}
-	ls := exec.CommandContext(ctx, timerd, "ls", "--limit", "0")
-	ls.Env = append(ls.Environ(), "TIMERD_REDIS_URL=redis://"+x.RedisClient.Options().Addr+"/0", "TIMERD_NAMESPACES=*")
-	out, err := ls.CombinedOutput()
+	out, err := x.ls(ctx, timerd, 0).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("timerd ls: %w\n%.1000s", err, out)
 	}
@@ -224,6 +223,13 @@ func (x *timerdRun) list(ctx context.Context, timerd string, n int) error {
 	return x.setAt(ctx, n, time.Now(), func(pipe redis.Pipeliner, key string, _ int64) {
 		pipe.Do(ctx, "FCALL", "timer_cancel", 1, key)
 	})
+}
+
+// ls returns the command that lists timers, 0 for all.
+func (x *timerdRun) ls(ctx context.Context, timerd string, limit int) *exec.Cmd {
+	ls := exec.CommandContext(ctx, timerd, "ls", "--limit", strconv.Itoa(limit))
+	ls.Env = append(ls.Environ(), "TIMERD_REDIS_URL=redis://"+x.RedisClient.Options().Addr+"/0", "TIMERD_NAMESPACES=*")
+	return ls
 }
 
 // retryBeside asks for retries of a key that has a newer timer, and waits until they are set.

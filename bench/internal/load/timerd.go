@@ -270,14 +270,23 @@ func (b *Bench) watch(ctx context.Context, x *running) (map[string]float64, map[
 
 // stat returns a number of Redis's INFO.
 func stat(ctx context.Context, rdb *redis.Client, section, name string) (float64, error) {
-	info, err := rdb.Info(ctx, section).Result()
+	value, err := info(ctx, rdb, section, name)
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(info) {
+	return strconv.ParseFloat(value, 64)
+}
+
+// info returns a field of Redis's INFO.
+func info(ctx context.Context, rdb *redis.Client, section, name string) (string, error) {
+	text, err := rdb.Info(ctx, section).Result()
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return strings.TrimSpace(value), nil
 		}
 	}
-	return 0, fmt.Errorf("no %s in Redis's INFO %s", name, section)
+	return "", fmt.Errorf("no %s in Redis's INFO %s", name, section)
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,6 +58,8 @@ type Timerd struct {
 	Redis *redis.Client // after Start
 	NATS  *nats.Conn    // after Start
 	Addrs []string      // after Start: the HTTP addresses of the timerds
+
+	env []string
 }
 
 func timerdSpecs() []Spec {
@@ -89,14 +94,13 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 		return err
 	}
 	t.NATS = nc
-	var env []string
 	if t.Retries {
-		env = []string{"TIMERD_RETRY=" + RetryPolicy}
+		t.env = append(t.env, "TIMERD_RETRY="+RetryPolicy)
 	}
 	if t.Processors > 0 {
-		env = append(env, "GOMAXPROCS="+strconv.Itoa(t.Processors))
+		t.env = append(t.env, "GOMAXPROCS="+strconv.Itoa(t.Processors))
 	}
-	if t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, nc, env...); err != nil {
+	if t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, nc, t.env...); err != nil {
 		return err
 	}
 	if t.Unconsumed {
@@ -107,6 +111,38 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 		kind = workerRetry
 	}
 	return startWorker(ctx, r, rig.RoleConsumer, fired, kind, nc.ConnectedUrl(), TimerdStream, timerdSubject)
+}
+
+// Restart ends the timerds and starts as many, and returns how long it took from then on until all were ready.
+func (t *Timerd) Restart(ctx context.Context, r *rig.Rig) (ready time.Duration, err error) {
+	if err := r.Stop(rig.RoleTimerd); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, t.NATS, t.env...)
+	return time.Since(began), err
+}
+
+// Audits returns how many audits that follow a subscription the first timerd has been through since its start.
+func (t *Timerd) Audits(ctx context.Context) (int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.Addrs[0]+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	text, err := io.ReadAll(response.Body)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if count, ok := strings.CutPrefix(line, `timerd_audits_total{reason="subscribed"} `); ok {
+			return strconv.Atoi(strings.TrimSpace(count))
+		}
+	}
+	return 0, nil // none so far
 }
 
 // Arm implements System. It returns once every timer is in timerd's schedule.

@@ -66,6 +66,15 @@ func (d data) crowds(of func(result.Measurement) int) []int {
 	return numbers
 }
 
+// mostPending returns the greatest number of pending timers with which a workload was measured on a system.
+func (d data) mostPending(system, workload string) int {
+	n := 0
+	for _, m := range d.workload(system, workload) {
+		n = max(n, m.Pending)
+	}
+	return n
+}
+
 // spread returns the spread of a value over the rounds; those in which it is not a number count as none.
 func (c cell) spread(value func(*result.Measurement) float64) result.Spread {
 	var values []float64

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/timerd-io/timerd/bench/internal/load"
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
 
@@ -34,7 +35,10 @@ func Plots(run *result.Run) []Plot {
 	for _, shape := range d.shapes(false) {
 		plots = append(plots, d.drain(shape))
 	}
-	plots = append(plots, d.cpu())
+	for _, n := range d.ofMillions() {
+		plots = append(plots, n.lateness())
+	}
+	plots = append(plots, d.cores(), d.cpu())
 	var drawn []Plot
 	for _, p := range plots {
 		for i := range p.Series {
@@ -95,12 +99,51 @@ func (d data) lateness(shape string) Plot {
 		if m == nil {
 			continue
 		}
-		share := float64(m.Firings.Delivered) / float64(m.Firings.Timers)
-		line := Series{Name: s.Title}
-		for i, q := range result.CDFQuantiles() {
-			line.XY = append(line.XY, [2]float64{max(m.Firings.Consumed.Quantiles[i], least), 100 * q * share})
+		p.Series = append(p.Series, Series{Name: s.Title, XY: shares(m.Firings)})
+	}
+	return p
+}
+
+// shares returns which share of all timers had been received, in %, by how late.
+func shares(f *result.Firings) [][2]float64 {
+	share := float64(f.Delivered) / float64(f.Timers)
+	var points [][2]float64
+	for i, q := range result.CDFQuantiles() {
+		points = append(points, [2]float64{max(f.Consumed.Quantiles[i], least), 100 * q * share})
+	}
+	return points
+}
+
+func (d million) lateness() Plot {
+	pending := number(float64(d.pending))
+	p := Plot{File: "lateness-" + pending + "-pending.svg", Alt: "Share of timers received by lateness, " + pending + " pending", Chart: Chart{
+		Title: "Lateness at the consumer, " + d.spread + ", " + pending + " other timers pending",
+		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least}, Y: Axis{Label: "share of all timers received, %"},
+	}}
+	for _, u := range d.conditions() {
+		if m := u.middle(); m != nil {
+			p.Series = append(p.Series, Series{Name: u.name, XY: shares(m.Firings)})
 		}
-		p.Series = append(p.Series, line)
+	}
+	return p
+}
+
+func (d data) cores() Plot {
+	p := Plot{File: "cores.svg", Alt: "Cores of each process by rate", Chart: Chart{
+		Title: "Cores that timerd, its servers and the consumer take",
+		X:     Axis{Label: "timers fired per second (log)", Log: true, Least: 10}, Y: Axis{Label: "cores"},
+	}}
+	for _, role := range roles() {
+		line := Series{Name: role[1], Marks: true}
+		for _, workload := range d.workloads(load.RatesPrefix) {
+			c := d.cell(timerd, workload, 0, 0)
+			line.XY = append(line.XY, [2]float64{
+				c.spread(named(load.ValueRate)).Median, c.spread(func(m *result.Measurement) float64 { return m.CoresFiring(role[0]) }).Median,
+			})
+		}
+		if len(line.XY) > 0 {
+			p.Series = append(p.Series, line)
+		}
 	}
 	return p
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/timerd-io/timerd/bench/internal/load"
 	"github.com/timerd-io/timerd/bench/internal/report"
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
@@ -148,6 +149,48 @@ func TestTables(t *testing.T) {
 	}
 	if strings.Contains(b.String(), "NaN") {
 		t.Errorf("not a number in\n%s", b.String())
+	}
+}
+
+// What is measured several times in a run, because it takes longer than the timers beside it, is no round more.
+func TestMillions(t *testing.T) {
+	run := sample()
+	add := func(workload string, pending int, p50 float64, values map[string]float64) {
+		m := measured("timerd", 1, p50, 10_000)
+		m.Workload, m.Pending, m.Values = workload, pending, values
+		m.Firings.Window = 2000
+		run.Measurements = append(run.Measurements, m)
+	}
+	add(load.MillionsEmpty+"spread-10k", 0, 1, nil)
+	add(load.MillionsMemory, 20_000_000, 0, map[string]float64{load.ValueUsed: 12 << 30})
+	add(load.MillionsAudit, 20_000_000, 2, map[string]float64{load.ValueTook: 260})
+	add(load.MillionsAudit, 20_000_000, 8, nil)
+	run.Measurements[len(run.Measurements)-1].Round = 5 // as [result.Load] numbers them
+	add(load.RatesPrefix+"300", 0, 1, map[string]float64{load.ValueRate: 300})
+	var b strings.Builder
+	if err := report.Tables(&b, run); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"rounds of each: 3 or fewer",
+		"### 20M timers pending\n",
+		"| nothing else pending | 1.0 | 2.0 |",
+		"| and during: audit after a gap | 5.0 (2.0–8.0) |",
+		"| 0.50 | 0.50 | 0.00 | 0.00 |\n", // cores of redis, timerd, NATS and the consumer
+		"| Redis's memory, `used_memory` | 12.0 | GiB |",
+		"| an audit after a gap | 260 | s |",
+		"| 300 | 1.0 | 2.0 |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	files := make(map[string]int)
+	for _, p := range report.Plots(run) {
+		files[p.File] = len(p.Series)
+	}
+	if files["lateness-20M-pending.svg"] != 2 || files["cores.svg"] != 4 {
+		t.Errorf("plots and their lines: %v", files)
 	}
 }
 

@@ -28,6 +28,8 @@ func Tables(w io.Writer, run *result.Run) error {
 	d.storms(&b)
 	d.retries(&b)
 	d.longest(&b)
+	d.rates(&b)
+	d.millions(&b)
 	d.idle(&b)
 	d.memory(&b)
 	d.settings(&b)
@@ -67,7 +69,9 @@ func (d data) about(b *strings.Builder) {
 	const at = "2006-01-02 15:04 MST"
 	rounds := 0
 	for _, m := range d.Measurements {
-		rounds = max(rounds, m.Round)
+		if !strings.HasPrefix(m.Workload, load.MillionsPrefix) { // of which one run may have several
+			rounds = max(rounds, m.Round)
+		}
 	}
 	fmt.Fprintf(b, "Measured from %s to %s, profile `%s`, rounds of each: %d or fewer. %s, %d cores, %.0f GiB, %s, %s; load average before it %.2f.\n\n",
 		d.Started.Format(at), d.Finished.Format(at), d.Profile, rounds, d.Machine.CPU, d.Machine.Cores, d.Machine.MemoryGiB, d.Machine.OS, d.Machine.Kernel, d.Machine.Load)
@@ -231,6 +235,9 @@ func (c cell) brief() string {
 // armed tells how fast the timers of the delivery workloads were set.
 func (d data) armed(b *strings.Builder) {
 	shapes := append(d.shapes(true), d.shapes(false)...)
+	if len(shapes) == 0 {
+		return
+	}
 	t := table{head: append([]string{"system"}, shapes...)}
 	for _, s := range d.Systems {
 		row := []string{s.Title}
@@ -317,19 +324,14 @@ func (d data) idle(b *strings.Builder) {
 }
 
 func (d data) memory(b *strings.Builder) {
-	t := table{head: []string{"system", "Redis's memory, bytes per timer", "resident memory of all processes, bytes per timer"}}
-	n := 0
-	for _, m := range d.Measurements {
-		if m.Workload == "memory" {
-			n = max(n, m.Pending)
-		}
-	}
+	t := table{head: []string{"system", "pending", "Redis's memory, bytes per timer", "resident memory of all processes, bytes per timer"}}
 	for _, s := range d.Systems {
+		n := d.mostPending(s.Name, "memory")
 		c := d.cell(s.Name, "memory", n, 0)
 		if len(c) == 0 {
 			continue
 		}
-		t.add(s.Title, c.text(0, named(load.ValueBytes)), c.text(0, func(m *result.Measurement) float64 {
+		t.add(s.Title, format(float64(n), 0), c.text(0, named(load.ValueBytes)), c.text(0, func(m *result.Measurement) float64 {
 			sum := 0.0
 			for name, v := range m.Values {
 				if strings.HasPrefix(name, load.ValueRSS) && !strings.HasSuffix(name, peer.RoleProducer) {
@@ -339,8 +341,8 @@ func (d data) memory(b *strings.Builder) {
 			return sum
 		}))
 	}
-	t.write(b, "Memory", fmt.Sprintf("%s pending timers with keys of %d bytes and payloads of %d. Redis's is its used_memory, with the trigger key and the allocator's overhead. "+
-		"NATS, RabbitMQ and PostgreSQL keep timers on disk too.", format(float64(n), 0), firing.KeyBytes, firing.PayloadBytes))
+	t.write(b, "Memory", fmt.Sprintf("Of pending timers with keys of %d bytes and payloads of %d. Redis's is its used_memory, with the trigger key and the allocator's overhead. "+
+		"NATS, RabbitMQ and PostgreSQL keep timers on disk too.", firing.KeyBytes, firing.PayloadBytes))
 }
 
 func (d data) settings(b *strings.Builder) {

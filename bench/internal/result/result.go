@@ -79,6 +79,9 @@ type Firings struct {
 	Consumed Dist    `json:"consumedMs"` // received by the consumer − due
 	// Published is when the stream stored the event − due, where there is a stream.
 	Published *Dist `json:"publishedMs,omitempty"`
+	// Gap is the longest time in which none was received, between the first and the last: where they are spread, for how
+	// long everything stood still.
+	Gap float64 `json:"gapMs"`
 	// Curve is how many were received, up to each time after the first due time.
 	Curve []Point `json:"curve"`
 }
@@ -100,16 +103,37 @@ type Usage struct {
 
 // CPUPerFiring returns the CPU time of some roles, or of all when none is named, for each firing delivered, in µs.
 func (m *Measurement) CPUPerFiring(roles ...string) float64 {
+	if m.Firings == nil || m.Firings.Delivered == 0 {
+		return 0
+	}
+	return m.cpu(roles) * 1e6 / float64(m.Firings.Delivered)
+}
+
+// CoresFiring returns the CPU time of roles, or of all when none is named, for each second in which timers fired.
+func (m *Measurement) CoresFiring(roles ...string) float64 {
+	if m.Firings == nil {
+		return 0
+	}
+	return m.cpu(roles) * 1000 / (m.Firings.Spread + max(m.Firings.Drained, 0))
+}
+
+// Cores returns the CPU time of roles, or of all when none is named, for each second of the measurement.
+func (m *Measurement) Cores(roles ...string) float64 {
+	if m.Firings == nil {
+		return 0
+	}
+	return m.cpu(roles) * 1000 / m.Firings.Window
+}
+
+// cpu returns the CPU time of roles, or of all when none is named, in s.
+func (m *Measurement) cpu(roles []string) float64 {
 	total := 0.0
 	for role, u := range m.Usage {
 		if len(roles) == 0 || slices.Contains(roles, role) {
 			total += u.CPU
 		}
 	}
-	if m.Firings == nil || m.Firings.Delivered == 0 {
-		return 0
-	}
-	return total * 1e6 / float64(m.Firings.Delivered)
+	return total
 }
 
 // Dist is a distribution by its quantiles, in ms.

@@ -102,6 +102,22 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
+func TestCores(t *testing.T) {
+	m := result.Measurement{
+		Firings: &result.Firings{Spread: 9000, Drained: 1000, Window: 20_000},
+		Usage:   map[string]result.Usage{"redis": {CPU: 5}, "timerd": {CPU: 10}},
+	}
+	if all, redis := m.CoresFiring(), m.CoresFiring("redis"); all != 1.5 || redis != .5 {
+		t.Errorf("%v cores while timers fired, %v of redis; want 1.5 and 0.5", all, redis)
+	}
+	if all, redis := m.Cores(), m.Cores("redis"); all != .75 || redis != .25 {
+		t.Errorf("%v cores, %v of redis; want 0.75 and 0.25", all, redis)
+	}
+	if none := (&result.Measurement{}); none.Cores() != 0 || none.CoresFiring() != 0 {
+		t.Error("cores of nothing")
+	}
+}
+
 func TestLoadJoinsParts(t *testing.T) {
 	dir := t.TempDir()
 	hour := func(h int) time.Time { return time.Date(2026, 11, 21, h, 0, 0, 0, time.UTC) }

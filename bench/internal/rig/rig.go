@@ -107,6 +107,21 @@ func (r *Rig) Start(role string, cmd *exec.Cmd) (*child.Process, error) {
 	return p, nil
 }
 
+// Stop ends the processes of a role that Start started. They are not counted any more.
+func (r *Rig) Stop(role string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	r.processes = slices.DeleteFunc(r.processes, func(p process) bool {
+		started, ok := p.Process.(*child.Process)
+		if ok = ok && p.role == role; ok {
+			errs = append(errs, started.Stop(stopGrace))
+		}
+		return ok
+	})
+	return errors.Join(errs...)
+}
+
 // watch has Usage and Died count a process.
 func (r *Rig) watch(role string, p Process, log func() string) {
 	r.mu.Lock()

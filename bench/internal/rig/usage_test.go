@@ -23,6 +23,50 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+func TestMachine(t *testing.T) {
+	total, err := Memory("MemTotal")
+	if err != nil || total < 1<<20 {
+		t.Errorf("%d bytes of memory, %v", total, err)
+	}
+	if _, err := Memory("NoSuch"); err == nil {
+		t.Error("memory of a name that there is not is no error")
+	}
+	if free, err := FreeDisk(t.TempDir()); err != nil || free <= 0 {
+		t.Errorf("%d bytes of disk, %v", free, err)
+	}
+}
+
+// What is stopped is not counted any more, and others go on.
+func TestStop(t *testing.T) {
+	r, err := New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, role := range []string{"one", "other"} {
+		if _, err := r.Start(role, exec.CommandContext(t.Context(), "sleep", "60")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Stop("one"); err != nil {
+		t.Fatal(err)
+	}
+	used, err := r.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := used["one"]; ok || len(used) != 1 {
+		t.Errorf("used %v, want the other alone", used)
+	}
+	if err := r.Died(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A role's usage includes the children of its processes.
 func TestUsage(t *testing.T) {
 	r, err := New("")
