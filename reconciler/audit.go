@@ -15,6 +15,9 @@ import (
 const (
 	pageCount = 128 // index entries per audit step
 	forever   = 100 * 365 * 24 * time.Hour
+	// subscribesWithin is for how long the first audit waits for the first subscription, after which there has to be one
+	// in any case: an audit of 20 million timers takes minutes.
+	subscribesWithin = 500 * time.Millisecond
 	// maxDrift is how far the estimate of the server's clock may be ahead of it.
 	maxDrift = time.Second
 
@@ -38,6 +41,12 @@ const (
 func (r *Reconciler) audit(ctx context.Context) {
 	retry := r.newBackoff()
 	reason := "start"
+	select {
+	case <-ctx.Done():
+		return
+	case reason = <-r.gaps:
+	case <-time.After(subscribesWithin):
+	}
 	var complete time.Time // when the last audit of everything began
 	for {
 		began := time.Now()
