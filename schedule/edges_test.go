@@ -1,7 +1,10 @@
 package schedule_test
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +170,97 @@ func TestMarksAreNotExchangeable(t *testing.T) {
 	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"b")); !strings.HasSuffix(got, "payload <nil>]") {
 		t.Errorf("timer_get after RENAME: %s, want no payload rather than B", got)
 	}
+}
+
+// payloadIs fails unless timer_get returns this payload, once an event of the key has been taken in. "<nil>" means none.
+func (x *index) payloadIs(key, want string) {
+	x.t.Helper()
+	x.observe(touched(key))
+	got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, key))
+	if _, got, _ := strings.Cut(got, "payload "); got != want+"]" {
+		x.t.Errorf("timer_get %s: payload %s, want %s", key, strings.TrimSuffix(got, "]"), want)
+	}
+}
+
+// oldMark is what earlier versions wrote into a trigger key.
+func oldMark(key string) string {
+	sum := sha1.Sum([]byte(key))
+	return "\x00tmd" + hex.EncodeToString(sum[:2])
+}
+
+// Redis keeps a mark as an integer, whatever it has been read back from.
+func TestMarksAreIntegers(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	x := newIndexFor(t, server.Client(), server.Client(), 1000)
+	x.do("FCALL", "timer_set", 1, k+"2", "mine", "PX", 60000)
+	x.retry("event", x.redisNow()+60000, 2, "again")
+	integers := func(when string) {
+		t.Helper()
+		for _, key := range []string{k, k + "2"} {
+			if got := x.do("OBJECT", "ENCODING", key); got != "int" {
+				t.Errorf("%s: the mark of %s is stored as %v, want int", when, key, got)
+			}
+		}
+		x.payloadIs(k, "again")
+		x.payloadIs(k+"2", "mine")
+	}
+	integers("as written")
+	server.Restart()
+	integers("read back from commands")
+	x.do("BGREWRITEAOF")
+	testenv.Eventually(t, 10*time.Second, func() bool {
+		info, _ := x.do("INFO", "persistence").(string)
+		return strings.Contains(info, "aof_rewrite_in_progress:0") && strings.Contains(info, "aof_rewrite_scheduled:0") &&
+			strings.Contains(info, "aof_rewrites:1")
+	}, "the append-only file to be rewritten")
+	server.Restart()
+	integers("read back from an RDB")
+}
+
+// What other commands make of a mark is never taken for the payload.
+func TestChangedMarks(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	for i, test := range []struct {
+		command []any // without the key
+		want    string
+	}{
+		{[]any{"PEXPIRE", 90000}, "mine"},
+		{[]any{"APPEND", "more"}, "more"},
+		{[]any{"APPEND", "42"}, "42"},
+		{[]any{"SETRANGE", 15, "x"}, "<nil>"},
+		{[]any{"INCR"}, "<nil>"},
+		{[]any{"DECR"}, "<nil>"},
+		{[]any{"INCRBY", 10_000_000}, "<nil>"},
+		{[]any{"DECRBY", 10_000_000}, "<nil>"},
+		{[]any{"INCRBYFLOAT", "0.5"}, "<nil>"},
+		{[]any{"SET", "-8", "KEEPTTL"}, "-8"},
+		{[]any{"SET", "-80116109100", "KEEPTTL"}, "-80116109100"},
+		{[]any{"SET", "-8011610910x12345678", "KEEPTTL"}, "-8011610910x12345678"},
+		{[]any{"SET", "-8011610910012345678", "KEEPTTL"}, "<nil>"},
+		{[]any{"SET", "\x00tm", "KEEPTTL"}, "\x00tm"},
+	} {
+		key := fmt.Sprint(k, i)
+		x.do("FCALL", "timer_set", 1, key, "mine", "PX", 60000)
+		x.do(slices.Insert(test.command, 1, any(key))...)
+		x.payloadIs(key, test.want)
+	}
+}
+
+// The marks of earlier versions are still in Redis.
+func TestOldMarks(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "mine", "PX", 60000)
+	x.do("SET", k, oldMark(k), "KEEPTTL")
+	x.payloadIs(k, "mine")
+	x.do("COPY", k, k+"2")
+	x.payloadIs(k+"2", "<nil>")
+	x.do("APPEND", k, "more")
+	x.payloadIs(k, "more")
+	x.do("SET", k, "\x00tmd123", "KEEPTTL")
+	x.payloadIs(k, "\x00tmd123")
 }
 
 // Hints for timers that are known leave no trace of keys that are not.

@@ -90,11 +90,12 @@ local function timer_set(keys, args)
   end
   announce_app(key)
   note_size(payload)
-  redis.call('SET', key, mark(key), 'PXAT', int(due))
-  redis.call('ZADD', due_key, due, key)
+  local due_text = int(due)
+  redis.call('SET', key, mark(key), 'PXAT', due_text)
+  redis.call('ZADD', due_key, due_text, key)
   redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
   -- The older timer may have become contested just now.
-  announce_set(key, due, scores[2] or was and was <= now)
+  announce_set(key, due, due_text, scores[2] or was and was <= now)
   return due
 end
 

@@ -4,8 +4,9 @@ local function open_partition_of() open(PREFIX .. SINGLE .. SUFFIX) end
 
 -- announce_set announces a timer that has just been set, with its key and the database: the
 -- events of that are explained. Only a timer that may be contested is to learn of them.
-local function announce_set(key, due, contested)
+-- due_text is due as int writes it.
+local function announce_set(key, due, due_text, contested)
   local database = not contested and redis.pcall('GET', prefix .. 'database')
   if type(database) ~= 'string' then return announce_first(key, due) end
-  redis.pcall('PUBLISH', WAKE, SINGLE .. ' ' .. int(due) .. ' ' .. database .. ' ' .. key)
+  redis.pcall('PUBLISH', WAKE, SINGLE .. ' ' .. due_text .. ' ' .. database .. ' ' .. key)
 end

@@ -1,10 +1,14 @@
 -- The value of a trigger key that timerd wrote begins with this mark: the payload is in
--- the index. The mark's other bytes depend on the key, so that RENAME and COPY do not
--- pass one timer's mark off as another's.
-local MARK, MARK_BYTES = '\0tmd', 8
+-- the index. The mark's other digits depend on the key, so that RENAME and COPY do not
+-- pass one timer's mark off as another's. The whole is an integer of 64 bits, which Redis
+-- keeps in 16 bytes; as text it would take 32 to 64. INCR and DECR leave what it begins with.
+local MARK, MARK_BYTES, MINUS = '-80116109100', 20, 45
+
+-- Earlier versions wrote this, and 4 hex digits.
+local OLD_MARK, OLD_MARK_BYTES = '\0tmd', 8
 
 -- mark returns the value of the trigger key of a timer that timerd wrote.
-local function mark(key) return MARK .. string.sub(redis.sha1hex(key), 1, MARK_BYTES - #MARK) end
+local function mark(key) return MARK .. (10000000 + tonumber(string.sub(redis.sha1hex(key), 1, 6), 16)) end
 
 -- A hash of more fields is too large, whatever is in them.
 local MAX_FIELDS = 1000
@@ -66,10 +70,17 @@ local function record_of(key, max)
     return value and ':' .. value or 'l:'
   end
   spent = spent + #value
-  if string.sub(value, 1, #MARK) == MARK and #value >= MARK_BYTES then
-    if string.sub(value, 1, MARK_BYTES) ~= mark(key) then return 'm:' end
-    if #value == MARK_BYTES then return nil end
-    value = string.sub(value, MARK_BYTES + 1)
+  local own
+  local first = string.byte(value)
+  if first == MINUS and #value >= MARK_BYTES and string.sub(value, 1, #MARK) == MARK then
+    own = mark(key)
+  elseif first == 0 and #value >= OLD_MARK_BYTES and string.sub(value, 1, #OLD_MARK) == OLD_MARK then
+    own = OLD_MARK .. string.sub(redis.sha1hex(key), 1, OLD_MARK_BYTES - #OLD_MARK)
+  end
+  if own then
+    if string.sub(value, 1, #own) ~= own then return 'm:' end
+    if #value == #own then return nil end
+    value = string.sub(value, #own + 1)
   end
   if #value > max then return 'l:' end
   return ':' .. value
