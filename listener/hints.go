@@ -267,10 +267,13 @@ func (l *hintList) add(h schedule.Hint, heard time.Time) {
 	}
 }
 
-// flush has nothing wait any longer.
+// flush has nothing wait any longer, and nothing come back that was taken out.
 func (b *hintBuffer) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for key := range b.asked {
+		b.asked[key] = true
+	}
 	b.join(&b.waiting)
 	b.join(&b.expired)
 	b.wake()

@@ -437,6 +437,16 @@ func TestHintsAreFlushed(t *testing.T) {
 		if hints, _ := b.wait(t.Context(), time.Second); hints != nil {
 			t.Errorf("got %v though nothing was left", hints)
 		}
+		b.addAll(t, "expired a", "expired b")
+		_ = b.next(t)
+		_ = b.keepAll("a")
+		b.flush()
+		if got, want := b.keepAll("b"), "expired b"; got != want {
+			t.Errorf("while the subscription ended, %q was overtaken, want %q", got, want)
+		}
+		if got, want := b.next(t), "expired a after 0s, heard 500ms ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
 	})
 }
 

@@ -127,6 +127,12 @@ bool ran_out, sure[N] = true, kept;
 chan hints[N] = [BUFFER] of { mtype, byte, byte };	/* kind, life (for the judge only), when */
 mtype last_hint[N];
 byte oldest_hint[N];
+#ifdef WAITS
+byte waiting_at[N], waiting_life[N];	/* an expired event that waits for the claim of its timer; at 0 is none */
+#define WAITING(i) (waiting_at[i] != 0)
+#else
+#define WAITING(i) false
+#endif
 
 /* The judge: what really became of each life, and what is in the stream. */
 byte lives;				/* set so far */
@@ -167,7 +173,10 @@ inline emit(kind, whose) {
 
 inline drop_hints(i) {
 	do :: nempty(hints[i]) -> hints[i]?_,_,_ :: empty(hints[i]) -> break od;
-	last_hint[i] = 0; oldest_hint[i] = 0
+	last_hint[i] = 0; oldest_hint[i] = 0;
+#ifdef WAITS
+	waiting_at[i] = 0; waiting_life[i] = 0
+#endif
 }
 
 /* The subscription is over, and what had come of it is dropped. */
@@ -521,6 +530,17 @@ inline observe(i, kind, whose, at) {
 	:: kind == expired && (now - at <= MAXAGE || s_was != 0 || contested_due != 0) -> kind_x(since[i], whose, at)
 	:: else
 	fi;
+	done()
+}
+
+/* The expired event that timerd i let wait. It says something only about what the index knows. */
+inline observe_waiting(i) {
+	look_if_allowed(); s_was = due;
+	if
+	:: s_was != 0 || contested_due != 0 -> kind_x(since[i], waiting_life[i], 0)
+	:: else
+	fi;
+	waiting_at[i] = 0; waiting_life[i] = 0;
 	done()
 }
 
@@ -982,7 +1002,17 @@ end:	do
 	:: d_step { answer[i] && fails -> printf("%d: timerd %d's acknowledgement is lost\n", now, i); faults--; answer[i] = false }
 
 	/* The listener and the audit. */
+#ifdef WAITS
+	:: d_step { up[i] && len(hints[i]) == 1 && hints[i]?[expired,_,_] && due != 0 && due <= now && !WAITING(i) ->
+		printf("%d: timerd %d lets the expired event wait\n", now, i);
+		hints[i]?_,waiting_life[i],waiting_at[i]; oldest_hint[i] = 0 }
+	:: d_step { up[i] && WAITING(i) -> printf("%d: timerd %d observes what waited\n", now, i); observe_waiting(i) }
+#endif
+#ifdef MISTAKE_OVERTAKES
 	:: d_step { up[i] && nempty(hints[i]) ->
+#else
+	:: d_step { up[i] && nempty(hints[i]) && !WAITING(i) ->
+#endif
 		hints[i]?kind,whose,at;
 		if
 		:: nempty(hints[i]) -> hints[i]?<s_kind,s_life,oldest_hint[i]>; s_kind = 0; s_life = 0
@@ -1002,7 +1032,7 @@ end:	do
 #ifdef MISTAKE_MARKS_TOO_SOON
 	:: d_step { up[i] && sure[i] && sub[i] == on && ran_out -> printf("%d: timerd %d leaves a mark\n", now, i); ran_out = false }
 #else
-	:: d_step { up[i] && sure[i] && sub[i] == on && ran_out && empty(hints[i]) -> printf("%d: timerd %d leaves a mark\n", now, i); ran_out = false }
+	:: d_step { up[i] && sure[i] && sub[i] == on && ran_out && empty(hints[i]) && !WAITING(i) -> printf("%d: timerd %d leaves a mark\n", now, i); ran_out = false }
 #endif
 #endif
 
