@@ -155,7 +155,21 @@ func ParseNamespaces(s string) (Namespaces, error) {
 
 // Match tells whether k lies in one of the namespaces.
 func (ns Namespaces) Match(k Key) bool {
-	return slices.ContainsFunc(ns, func(n Namespace) bool { return n.Match(k) })
+	return ns.Find(k) >= 0
+}
+
+// Other stands for the timers of all other namespaces where timers are counted by some.
+const Other = "other"
+
+// maxCounted is by how many namespaces timers are counted: a metric has a series for each.
+const maxCounted = 50
+
+// Counted returns the namespaces by which timers are counted: the first 50 of the set.
+func (ns Namespaces) Counted() Namespaces { return ns[:min(len(ns), maxCounted)] }
+
+// Find returns the index of the first namespace that k lies in, or -1 if it lies in none.
+func (ns Namespaces) Find(k Key) int {
+	return slices.IndexFunc(ns, func(n Namespace) bool { return n.Match(k) })
 }
 
 // Cover tells whether every key of n lies in one of the namespaces.

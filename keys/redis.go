@@ -129,6 +129,15 @@ func (p Partition) Known() string { return p.key("known") }
 // Members names the sorted set of timerds at work, scored by their last sign of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }
 
+// About names the hash of what those timerds say of themselves, by instance id.
+func (p Partition) About() string { return p.key("about") }
+
+// Audits names the hash of what the timerds' last audits of each node found.
+func (p Partition) Audits() string { return p.key("audits") }
+
+// Calls names the sorted set of the function library's functions, scored by how many of their calls were counted.
+func (p Partition) Calls() string { return p.key("calls") }
+
 // ExpiredChannel returns the channel of the expired events of a database.
 func ExpiredChannel(db int) string { return "__keyevent@" + strconv.Itoa(db) + "__:expired" }
 

@@ -62,6 +62,8 @@ type Listener struct {
 	// OnWake is called when a client has set a timer, due at the given time,
 	// that is the first of its partition to be due. In a cluster, all servers tell.
 	OnWake func(p keys.Partition, due schedule.Millis)
+	// OnSet is called for each timer that the function library tells to have set. In a cluster, it does not tell.
+	OnSet func()
 	// OnGap is called, once events flow again, after any time in which some may have been missed.
 	OnGap func(reason string)
 	// OnComplete is called with false when the events that adoption needs stay
@@ -97,6 +99,7 @@ func New(rdb *redis.Client, node Node, db int, namespaces keys.Namespaces, insta
 		CanaryTimeout:  3 * time.Second,
 		OnObserved:     func(schedule.Observed) {},
 		OnWake:         func(keys.Partition, schedule.Millis) {},
+		OnSet:          func() {},
 		OnGap:          func(string) {},
 		OnComplete:     func(bool) {},
 		OnBeyond:       func(bool) {},

@@ -212,6 +212,9 @@ func (s *session) takeWake(ctx context.Context, payload []byte, last change) err
 	if !ok || wake.Key != "" && wake.DB != s.db {
 		return nil
 	}
+	if wake.Key != "" {
+		s.OnSet()
+	}
 	if last.noted && last.key == wake.Key {
 		s.hints.forgetLast(wake.Key)
 	}

@@ -18,6 +18,8 @@ const (
 	// subscribesWithin is for how long the first audit waits for the first subscription, after which there has to be one
 	// in any case: an audit of 20 million timers takes minutes.
 	subscribesWithin = 500 * time.Millisecond
+	// recordPause is the least time between two reports of audits that nothing asked for.
+	recordPause = 10 * time.Second
 	// maxDrift is how far the estimate of the server's clock may be ahead of it.
 	maxDrift = time.Second
 
@@ -62,6 +64,7 @@ func (r *Reconciler) audit(ctx context.Context) {
 		if err == nil {
 			retry.Succeed()
 			r.report(reason, seen, took)
+			r.record(ctx, reason, took)
 			if reason != reasonUnfollowed {
 				complete = began
 			}
@@ -115,12 +118,33 @@ func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Dur
 	r.OnAudit(reason, seen, took)
 }
 
+// record leaves a report of an audit in Redis, for whoever asks for the state of the schedule.
+func (r *Reconciler) record(ctx context.Context, reason string, took time.Duration) {
+	usual := reason == reasonRegular || reason == reasonUnfollowed
+	if r.counted == nil || usual && time.Since(r.recorded) < recordPause {
+		return
+	}
+	report := schedule.AuditReport{
+		Node: r.node.Name(), Instance: r.instance, At: r.node.Now().Time(), Took: took, Reason: reason, Timers: r.counted,
+	}
+	r.mu.Lock()
+	if report.Gaps = r.gapsNoted; report.Gaps > 0 {
+		report.LastGap, report.GapAt = r.lastGap, r.gapAt.Time()
+	}
+	r.mu.Unlock()
+	if err := r.node.RecordAudit(ctx, report); err != nil && ctx.Err() == nil {
+		r.Logger.Warn("cannot leave a report of the audit for timerd status", "err", err)
+	}
+	r.recorded = time.Now()
+}
+
 // auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete. Once it is known whether
 // events are heard, it also takes out of the index what has lost its key, and forgets apps without timers. It goes on past
 // partitions that are moving, and returns an error for them at the end.
 func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
 	var moving error
+	r.counted = nil
 	fault := func(err error) (schedule.Observed, error) { return seen, fmt.Errorf("audit the index: %w", err) }
 	audit, err := r.node.BeginAudit(ctx)
 	if err != nil {
@@ -137,12 +161,16 @@ func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Obs
 	if audit == nil {
 		return seen, moving // the first subscription asks for another audit
 	}
+	audit.CountBy(r.namespaces.Counted())
 	found, err := r.node.ScanDue(ctx, forever, r.Lease)
 	if err != nil {
 		return fault(err)
 	}
 	for _, h := range found.Heads {
 		err := r.auditPartition(ctx, audit, h.Partition, began, &seen)
+		if err == nil && found.Firing > 0 {
+			err = audit.CountFirings(ctx, h.Partition)
+		}
 		if schedule.IsMoving(err) {
 			moving = err
 		} else if err != nil {
@@ -151,6 +179,7 @@ func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Obs
 	}
 	if moving == nil && len(found.Moving) == 0 {
 		audit.Complete()
+		r.counted = audit.Counted()
 	}
 	if err := r.node.ForgetApps(ctx); err != nil {
 		return fault(err)

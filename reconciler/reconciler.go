@@ -44,6 +44,8 @@ type Reconciler struct {
 	SweepInterval time.Duration
 	// Lease is how long a claim outlives this process. Default: 10s.
 	Lease time.Duration
+	// Self is what it says of itself with its heartbeats. Default: the instance id alone.
+	Self schedule.Self
 
 	// OnAudit is called after each complete audit.
 	OnAudit func(reason string, seen schedule.Observed, took time.Duration)
@@ -65,8 +67,13 @@ type Reconciler struct {
 	claimedAt  time.Time // when something was claimed last; fire's
 	expected   int       // how many firings the next claim may bring; fire's
 	gaps       chan string
-	unfollowed chan struct{} // beyond has become true
-	taken      chan struct{} // partitions were taken over from another server
+	gapsNoted  int                       // since the start
+	lastGap    string                    // its reason
+	gapAt      schedule.Millis           // when it was noted
+	counted    []schedule.NamespaceCount // by the last audit of all timers, if it reached all; audit's
+	recorded   time.Time                 // when a report of an audit was left last; audit's
+	unfollowed chan struct{}             // beyond has become true
+	taken      chan struct{}             // partitions were taken over from another server
 }
 
 // New returns a reconciler for the timers on a node; those of the namespaces it adopts. instance tells this process
@@ -77,6 +84,7 @@ func New(node *schedule.Node, p Publisher, namespaces keys.Namespaces, instance 
 		Logger:        slog.Default(),
 		SweepInterval: time.Second,
 		Lease:         10 * time.Second,
+		Self:          schedule.Self{Instance: instance},
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
 		OnScanned:     func(schedule.DueScan) {},
 		OnClaimed:     func(schedule.ClaimResult) {},
@@ -143,12 +151,21 @@ func signal(c chan struct{}) {
 // TookOver says that partitions have come from another server: they are looked at as soon as possible. It never blocks.
 func (r *Reconciler) TookOver() {
 	signal(r.taken)
-	r.Gap(reasonTakenOver)
+	r.askForAudit(reasonTakenOver)
 }
 
 // Gap asks for an audit, because events may have been missed. It never blocks;
 // gaps that come while an audit is waiting to begin are answered by it.
 func (r *Reconciler) Gap(reason string) {
+	r.mu.Lock()
+	r.gapsNoted++
+	r.lastGap, r.gapAt = reason, r.node.Now()
+	r.mu.Unlock()
+	r.askForAudit(reason)
+}
+
+// askForAudit has everything audited as soon as the audit under way is over.
+func (r *Reconciler) askForAudit(reason string) {
 	select {
 	case r.gaps <- reason:
 	default:

@@ -74,7 +74,7 @@ func (r *Reconciler) scanDue(ctx context.Context) error {
 }
 
 func (r *Reconciler) heartbeat(ctx context.Context) error {
-	rank, of, err := r.node.Heartbeat(ctx, r.instance, missedHeartbeats*r.SweepInterval)
+	rank, of, err := r.node.Heartbeat(ctx, r.Self, missedHeartbeats*r.SweepInterval)
 	if err != nil {
 		return err
 	}

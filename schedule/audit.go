@@ -33,6 +33,7 @@ type Audit struct {
 	node  *Node
 	began losses
 	slots slots
+	tally *tally
 }
 
 // BeginAudit begins a round. What happens to keys from now on is left to the next one. It returns nil as long as nobody has
@@ -45,7 +46,7 @@ func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Audit{n, began, slotsOf(n.all())}, nil
+	return &Audit{n, began, slotsOf(n.all()), newTally(nil)}, nil
 }
 
 // Page compares about count pending timers of a partition with their keys, from cursor on; 0 begins, and a returned 0
@@ -56,7 +57,7 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	for range count { // each call gets further, unless somebody goes on changing these keys
 		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
 		reply, err := n.schedule.run(ctx, n.schedule.scripts.Load().audit, []call{{p, args}})[0].Slice()
-		if err == nil && len(reply) != 7 {
+		if err == nil && len(reply) != 8 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		if err != nil {
@@ -72,6 +73,7 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 			name, _ := app.(string)
 			seen.Apps = append(seen.Apps, name)
 		}
+		a.tally.add(reply[7])
 		if after, _ = reply[5].(string); after != "" {
 			continue
 		}

@@ -116,6 +116,21 @@ func BenchmarkLongestStep(b *testing.B) {
 				b.Fatal(err)
 			}
 		}},
+		{"timers of 5000 types counted", func(x *index) {
+			due := x.redisNow() + 5000
+			for i := range crowd {
+				x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:%s%d:1", strings.Repeat("c", 120), i), "p", "PXAT", due)
+				x.do("ZADD", keys.Single.Members(), due+600_000, fmt.Sprint("nobody", i))
+			}
+			x.counted("a,b,c,d,e,f,g,h")
+			x.beat(schedule.Self{Instance: "a"})
+			x.awaitClock(due)
+			for range crowd / schedule.MaxClaim {
+				x.claimFor(time.Minute)
+			}
+			x.counted("a,b,c,d,e,f,g,h")
+			x.overview()
+		}},
 		{"retries due at once", func(x *index) {
 			due := x.redisNow() - 1000
 			parsed, _ := keys.Parse(k)

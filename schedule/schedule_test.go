@@ -344,7 +344,7 @@ func TestRanks(t *testing.T) {
 	ctx := context.Background()
 	heartbeat := func(id string, rank, of int) {
 		t.Helper()
-		gotRank, gotOf, err := x.Heartbeat(ctx, id, time.Minute)
+		gotRank, gotOf, err := x.Heartbeat(ctx, schedule.Self{Instance: id}, time.Minute)
 		if err != nil || gotRank != rank || gotOf != of {
 			t.Fatalf("%s: rank %d of %d (%v), want %d of %d", id, gotRank, gotOf, err, rank, of)
 		}

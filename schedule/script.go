@@ -32,7 +32,8 @@ type scripts struct {
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
 	claimShort                                               *redis.Script
 	doubtApps                                                *redis.Script
-	scanDue, apps, forgetApps, trim                          *redis.Script // of many partitions
+	countFiring                                              *redis.Script
+	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
 	losses                                                   *redis.Script // of a server
 }
 
@@ -57,14 +58,14 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	return &scripts{
 		maxPayload: maxPayload,
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
-			join("clock", "index", "common", "move", "fire", "beside", "payload", "contest", "announce", partition, "library"),
+			join("clock", "index", "common", "move", "fire", "beside", "payload", "contest", "announce", "count_call", partition, "library"),
 		observe:    script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "contest", "aside", "observe"),
 		claim:      claims("clock", "index", "common", "move", "tell", "fire", "beside", "payload", "contest", "aside", "claim"),
 		claimShort: claims("clock", "index", "move", "tell", "claim_short"),
 		release:    script(one, "clock", "release"),
 		settle:     script(one, "settle"),
 		retry:      script(one, "clock", "index", "common", "move", "fire", "beside", "payload", "announce", "retry"),
-		audit:      script(one, "clock", "index", "common", "payload", "losses", "audit"),
+		audit:      script(one, "clock", "index", "common", "payload", "losses", "tally", "audit"),
 		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
 		heartbeat:  script(one, "clock", "heartbeat"),
 		scanDue:    script(manyRead, "clock", "scan_due"),
@@ -72,6 +73,10 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		apps:       script(manyRead, "apps"),
 		forgetApps: script(many, "forget_apps"),
 		trim:       script(many, "trim"),
+		overview:   script(manyRead, "clock", "overview"),
+		calls:      script(manyRead, "calls"),
+
+		countFiring: script("allow-oom,no-writes", "tally", "count_firing"),
 	}
 }
 

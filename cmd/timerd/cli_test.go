@@ -83,13 +83,27 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// startRedis starts a Redis with the function library and points the program to it.
+// attend has a Redis look as if a timerd were alive that serves it.
+func attend(t *testing.T, server *testenv.RedisServer) {
+	t.Helper()
+	nodes, err := schedule.New(server.Client(), 1000).Nodes(t.Context())
+	if err == nil {
+		_, _, err = nodes[0].Heartbeat(t.Context(), schedule.Self{Instance: "test", Version: "v0"}, time.Hour)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startRedis starts a Redis with the function library, and with what a living timerd leaves there, and points the program
+// to it.
 func startRedis(t *testing.T) *testenv.RedisServer {
 	t.Helper()
 	server := testenv.Redis(t)
 	if _, err := schedule.New(server.Client(), 1000).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	attend(t, server)
 	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0)})
 	return server
 }

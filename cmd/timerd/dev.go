@@ -120,7 +120,7 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	log := announce(cmd, c)
 
 	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(func() error { return service.Service{Config: c, Version: versionText(), Logger: log}.RunOn(ctx, l) })
+	group.Go(func() error { return service.Service{Config: c, Version: buildText(), Logger: log}.RunOn(ctx, l) })
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():

@@ -60,6 +60,11 @@ requests that wait in the streams are then carried out here.`,
 			} else if err := printFindings(cmd.OutOrStdout(), findings); err != nil {
 				return err
 			}
+			for _, f := range findings {
+				if f.Check == doctor.CheckUnattended {
+					fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", f.Text)
+				}
+			}
 			failed := func(f doctor.Finding) bool { return f.Level == doctor.Fail }
 			switch {
 			case !valid:

@@ -22,6 +22,11 @@ func TestDoctor(t *testing.T) {
 	}
 	env := map[string]string{"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NATS_URL": nats.URL(), "TIMERD_NAMESPACES": "*"}
 	testenv.SetVariables(t, env)
+	if code, out, errs := timerd(t, "", "doctor"); code != 0 || !strings.Contains(out, "ok    unattended        no timerd is alive: nothing fires until one runs\n") ||
+		errs != "timerd: warning: no timerd is alive: nothing fires until one runs\n" {
+		t.Errorf("before timerd was started: %d\n%s%s", code, out, errs)
+	}
+	attend(t, redis)
 	if out := ok(t, "doctor"); strings.Contains(out, "\nwarn") || !strings.HasSuffix(out, ", 0 warn, 0 fail\n") {
 		t.Errorf("with everything as it should be:\n%s", out)
 	}

@@ -35,6 +35,7 @@ func newGet() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				warnIfUnattended(ctx, cmd, rdb)
 				view := newTimerView(args[0], timer.Due, timer.Attempt)
 				out := cmd.OutOrStdout()
 				switch {

@@ -95,6 +95,7 @@ func list(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, na
 		writeErr = table.Flush() // else it would fail again with the same error
 	}
 	err = errors.Join(err, writeErr)
+	warnIfUnattended(ctx, cmd, rdb)
 	if rows == 0 && err == nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: 0 pending timers")
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // commandConfig reads the sections of the configuration that a command needs, and passes its warnings on.
@@ -49,6 +51,18 @@ func withRedis(cmd *cobra.Command, f func(context.Context, redis.UniversalClient
 		err = &usageError{cmd.CommandPath(), err}
 	}
 	return errors.Join(err, rdb.Close())
+}
+
+// warnIfUnattended says on standard error if no timerd is alive that serves the schedule. Where that cannot be told, it is
+// silent: the command itself has worked.
+func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient) {
+	members, err := schedule.New(rdb, schedule.DefaultMaxPayload).Members(ctx)
+	if err != nil {
+		return
+	}
+	if text := status.Unattended(members); text != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", text)
+	}
 }
 
 // withJetStream reads the sections of the configuration, connects a client command to NATS and calls f; to an embedded

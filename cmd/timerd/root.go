@@ -30,7 +30,7 @@ once. Without a command it runs the service, as timerd serve does.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{cmd.CommandPath(), err}
 	})
-	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDead(), newDoctor(), newVersion())
+	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDead(), newStatus(), newDoctor(), newVersion())
 	return root
 }
 

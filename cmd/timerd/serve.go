@@ -27,7 +27,7 @@ func runServe(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	useProcessors(c)
-	err = service.Service{Config: c, Version: versionText(), Logger: log}.Run(cmd.Context())
+	err = service.Service{Config: c, Version: buildText(), Logger: log}.Run(cmd.Context())
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		return nil // it was told to stop before it had started
 	}

@@ -76,6 +76,7 @@ PAYLOAD is what the event brings; - reads it from standard input.`,
 				if err != nil {
 					return err
 				}
+				warnIfUnattended(ctx, cmd, rdb)
 				view := newTimerView(args[0], due, attempt)
 				if asJSON {
 					return writeJSON(cmd.OutOrStdout(), view)

@@ -25,6 +25,11 @@ func newVersion() *cobra.Command {
 
 // versionText returns the version and what is known about the build, in one line.
 func versionText() string {
+	return fmt.Sprintf("timerd %s %s %s/%s", buildText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// buildText returns the version, and the revision that it was built from if that is known.
+func buildText() string {
 	v, revision, modified := version, "", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if v == "" {
@@ -48,5 +53,5 @@ func versionText() string {
 	if revision != "" {
 		revision = " " + revision + modified
 	}
-	return fmt.Sprintf("timerd %s%s %s %s/%s", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return v + revision
 }

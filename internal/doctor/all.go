@@ -5,12 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -19,7 +21,11 @@ const (
 	checkConfiguration = "configuration"
 	checkRedis         = "redis"
 	checkNATS          = "nats"
+	checkTimerds       = "timerds"
 )
+
+// CheckUnattended is the check of the finding that no timerd is alive.
+const CheckUnattended = "unattended"
 
 // CheckAll reads the configuration and makes every check that its valid sections allow. valid tells
 // whether all of them are. ctx bounds all checks together.
@@ -31,6 +37,7 @@ func CheckAll(ctx context.Context) (_ []Finding, valid bool) {
 		if rdb = findings.openRedis(ctx, conn, c); rdb != nil {
 			defer func() { _ = rdb.Close() }() // nothing is pending on it
 			findings = append(findings, checkEachRedis(ctx, rdb, c)...)
+			findings.checkTimerds(ctx, rdb)
 		}
 	}
 	if broken&config.SectionNATS == 0 {
@@ -117,6 +124,36 @@ func checkEachRedis(ctx context.Context, rdb redis.UniversalClient, c config.Con
 		}
 	}
 	return r
+}
+
+// checkTimerds tells who serves the schedule, and whether they agree. That nobody does is no fault: Redis is checked before
+// the first start too.
+func (r *report) checkTimerds(ctx context.Context, rdb redis.UniversalClient) {
+	members, err := schedule.New(rdb, schedule.DefaultMaxPayload).Members(ctx)
+	if err != nil {
+		return // the rights, or the cluster's state, say why
+	}
+	if text := status.Unattended(members); text != "" {
+		r.ok(CheckUnattended, "%s", text)
+		return
+	}
+	differences := status.Differences(members)
+	for _, d := range differences {
+		r.warn(checkTimerds, "give all timerds of this Redis the same "+d.Setting+", and start those anew that had another", "%s", d)
+	}
+	var versions []string
+	alive := 0
+	for _, v := range status.Versions(members) {
+		alive += len(v.Instances)
+		versions = append(versions, v.Value)
+	}
+	switch {
+	case len(versions) > 1:
+		r.warn(checkTimerds, "end the update: put the same version everywhere",
+			"%d are alive, of different versions, as in a rolling update: %s", alive, strings.Join(versions, ", "))
+	case len(differences) == 0:
+		r.ok(checkTimerds, "%d alive, of version %s, with the same settings", alive, versions[0])
+	}
 }
 
 // openNATS connects to NATS. It returns nil if it cannot.

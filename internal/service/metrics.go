@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
@@ -14,8 +16,8 @@ import (
 
 // metrics is how a user sees that the guarantees hold.
 type metrics struct {
-	fired       *prometheus.CounterVec
-	lateness    prometheus.Histogram
+	namespaces  keys.Namespaces // those with series of their own
+	firings     []firings       // of each of them, and of all others
 	without     *prometheus.CounterVec
 	duplicates  prometheus.Counter
 	failures    *prometheus.CounterVec
@@ -37,20 +39,30 @@ type metrics struct {
 	pending     prometheus.Gauge
 	firing      prometheus.Gauge
 	complete    prometheus.Gauge
+	calls       *prometheus.CounterVec
+	drift       *prometheus.GaugeVec
+	instances   *prometheus.GaugeVec
+	letters     *prometheus.GaugeVec // without labels, so that there may be no value
 }
 
-// newMetrics registers timerd's metrics. inFlight is asked at each scrape.
-func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
+// firings counts the events of a namespace.
+type firings struct {
+	lateness prometheus.Observer
+	fired    *prometheus.CounterVec // by trigger
+}
+
+// newMetrics registers timerd's metrics; some have a series for each of the namespaces. inFlight is asked at each scrape.
+func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFlight func() int) *metrics {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
 	counter := func(name, help string) prometheus.Counter {
 		return registered.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	counters := func(name, help, label string) *prometheus.CounterVec {
-		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	gauges := func(name, help, label string) *prometheus.GaugeVec {
-		return registered.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
+	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return registered.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return registered.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
@@ -60,10 +72,13 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 	}
 	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "inflight_firings", Help: "Firings claimed by this process and not yet settled."},
 		func() float64 { return float64(inFlight()) })
+	fired := counters("fired_total", "Events published and acknowledged by JetStream, by namespace and by what made them fire.", "namespace", "trigger")
+	lateness := registered.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "lateness_seconds", Help: "How long after its due time an event was published, by namespace.",
+		Buckets: []float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600},
+	}, []string{"namespace"})
 	m := &metrics{
-		fired: counters("fired_total", "Events published and acknowledged by JetStream, by what made them fire.", "trigger"),
-		lateness: histogram("lateness_seconds", "How long after its due time an event was published.",
-			[]float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600}),
+		namespaces:  namespaces.Counted(),
 		without:     counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
 		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
 		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
@@ -85,16 +100,44 @@ func newMetrics(registry *prometheus.Registry, inFlight func() int) *metrics {
 		pending:     gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
 		firing:      gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
 		complete:    gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
+		calls:       counters("library_calls_total", "Calls of the function library, by any client, that set or cancelled a timer: the same on each timerd.", "function"),
+		drift:       gauges("config_drift", "1 for a setting that the living timerds of this schedule do not have in common, else 0.", "setting"),
+		instances:   gauges("instances_alive", "Living timerds of this schedule, by version.", "version"),
+		letters:     gauges("dead_letters", "Messages in the stream of dead letters; no value while NATS does not tell."),
 	}
+	m.firings = newFirings(m.namespaces, fired, lateness)
 	m.startAtZero()
 	return m
+}
+
+// newFirings returns the counts for each of the namespaces, and for all others.
+func newFirings(namespaces keys.Namespaces, fired *prometheus.CounterVec, lateness *prometheus.HistogramVec) []firings {
+	var all []firings
+	for i := range len(namespaces) + 1 {
+		name := keys.Other
+		if i < len(namespaces) {
+			name = namespaces[i].String()
+		}
+		all = append(all, firings{lateness.WithLabelValues(name), fired.MustCurryWith(prometheus.Labels{"namespace": name})})
+	}
+	return all
+}
+
+// firingsOf returns the counts for a timer.
+func (m *metrics) firingsOf(k keys.Key) firings {
+	if at := m.namespaces.Find(k); at >= 0 {
+		return m.firings[at]
+	}
+	return m.firings[len(m.namespaces)]
 }
 
 // startAtZero makes the counters with known labels show before they count: rate()
 // does not see the first increment of a counter that was not there.
 func (m *metrics) startAtZero() {
-	for _, trigger := range []schedule.Trigger{schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim} {
-		m.fired.WithLabelValues(string(trigger))
+	for _, f := range m.firings {
+		for _, trigger := range []schedule.Trigger{schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim} {
+			f.fired.WithLabelValues(string(trigger))
+		}
 	}
 	for _, class := range []notify.Failure{
 		notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
@@ -109,13 +152,16 @@ func (m *metrics) startAtZero() {
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
 	}
+	m.calls.WithLabelValues(callSet)
+	m.calls.WithLabelValues(callCancel)
 }
 
 // observePublisher feeds what the publisher does into the metrics.
 func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnFired = func(f *schedule.Firing, lateness time.Duration, duplicate bool) {
-		m.fired.WithLabelValues(string(f.Trigger)).Inc()
-		m.lateness.Observe(lateness.Seconds())
+		counts := m.firingsOf(f.Key)
+		counts.fired.WithLabelValues(string(f.Trigger)).Inc()
+		counts.lateness.Observe(lateness.Seconds())
 		switch f.Status {
 		case schedule.PayloadMissing:
 			m.without.WithLabelValues("missing").Inc()
@@ -159,6 +205,22 @@ func (m *metrics) audited(reason string, seen schedule.Observed, took time.Durat
 func (m *metrics) setAsideTimers(n schedule.AsideCounts) {
 	m.aside.WithLabelValues(string(schedule.AsideRights)).Set(float64(n.Rights))
 	m.aside.WithLabelValues(string(schedule.AsideRefused)).Set(float64(n.Refused))
+}
+
+// members notes who serves the schedule, and on which of some settings they do not agree.
+func (m *metrics) members(settings map[string]string, all []schedule.Member) {
+	m.instances.Reset()
+	for _, v := range status.Versions(all) {
+		m.instances.WithLabelValues(v.Value).Set(float64(len(v.Instances)))
+	}
+	for name := range settings {
+		m.drift.WithLabelValues(name).Set(0)
+	}
+	for _, d := range status.Differences(all) {
+		if _, ok := settings[d.Setting]; ok {
+			m.drift.WithLabelValues(d.Setting).Set(1)
+		}
+	}
 }
 
 // setComplete notes whether the events that adoption needs arrive.

@@ -4,12 +4,14 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 // A counter that is not there until it counts hides its first increment.
 func TestMetricsStartAtZero(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	newMetrics(registry, func() int { return 0 })
+	newMetrics(registry, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -18,7 +20,10 @@ func TestMetricsStartAtZero(t *testing.T) {
 	for _, f := range families {
 		series[f.GetName()] = len(f.GetMetric())
 	}
-	for name, want := range map[string]int{"timerd_fired_total": 4, "timerd_publish_failures_total": 7, "timerd_dead_letters_total": 2} {
+	for name, want := range map[string]int{
+		"timerd_fired_total": 8, "timerd_lateness_seconds": 2, "timerd_publish_failures_total": 7, "timerd_dead_letters_total": 2,
+		"timerd_library_calls_total": 2,
+	} {
 		if series[name] != want {
 			t.Errorf("%d series of %s, want %d", series[name], name, want)
 		}

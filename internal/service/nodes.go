@@ -31,7 +31,7 @@ type nodes struct {
 	publisher reconciler.Publisher
 	schedule  *schedule.Schedule
 	db        int
-	instance  string
+	self      schedule.Self
 
 	mu      sync.Mutex
 	served  map[*schedule.Node]*servedNode
@@ -55,12 +55,13 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	if node.Name() != "" {
 		log = log.With("redis", node.Name())
 	}
-	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.instance)
+	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.self.Instance)
 	n := &servedNode{rec: rec}
 	aside := newSetAside(s.metrics.setAside.WithLabelValues(string(schedule.AsideRights)), log)
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
+	rec.Self = s.self
 	rec.OnAudit = s.metrics.audited
 	rec.OnScanned = func(found schedule.DueScan) { s.update(func() { n.counts = found }) }
 	rec.OnClaimed = func(claimed schedule.ClaimResult) {
@@ -74,7 +75,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		rec.SetComplete(false)
 		return n
 	}
-	events := listener.New(node.Server(), node, s.db, s.config.Namespaces, s.instance)
+	events := listener.New(node.Server(), node, s.db, s.config.Namespaces, s.self.Instance)
 	n.events = events
 	events.Logger = log
 	events.OnObserved = func(seen schedule.Observed) {
@@ -83,6 +84,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		rec.WakeFor(seen)
 	}
 	events.OnWake = rec.Wake
+	events.OnSet = s.metrics.calls.WithLabelValues(callSet).Inc
 	events.Busy = rec.Busy
 	events.OnBeyond = rec.SetBeyond
 	rec.OnAudit = func(reason string, seen schedule.Observed, took time.Duration) {

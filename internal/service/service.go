@@ -26,7 +26,7 @@ import (
 // Service runs timerd once.
 type Service struct {
 	Config  config.Config // of every section
-	Version string        // for the log
+	Version string        // what the log and timerd status say
 	Logger  *slog.Logger
 }
 
@@ -75,8 +75,8 @@ func (s Service) RunOn(ctx context.Context, l net.Listener) error {
 // server, and the connections last.
 func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
-	instance := instanceID()
-	member, err := installation.Join(ctx, conns.rdb, conns.js, c.Streams(), instance, log)
+	self := s.self(began)
+	member, err := installation.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
 	if err != nil {
 		return nil, err
 	}
@@ -98,12 +98,12 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	publisher.Logger = log
 
 	registry := prometheus.NewRegistry()
-	m := newMetrics(registry, publisher.InFlight)
+	m := newMetrics(registry, c.Service.Namespaces, publisher.InFlight)
 	m.observePublisher(publisher)
 
 	all := &nodes{
 		config: c.Service, log: log, metrics: m, publisher: publisher, schedule: sched,
-		db: c.Redis.DB(), instance: instance, served: map[*schedule.Node]*servedNode{},
+		db: c.Redis.DB(), self: self, served: map[*schedule.Node]*servedNode{},
 	}
 
 	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, streams) })
@@ -126,7 +126,11 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 		ready.add("keyspace events", all.hears)
 	}
 
-	log.Info("timerd is running", "version", s.Version, "instance", instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
+	surveys := &survey{
+		schedule: sched, nodes: all, js: conns.js, letters: streams.DeadStream(), self: self, metrics: m, log: log,
+	}
+
+	log.Info("timerd is running", "version", s.Version, "instance", self.Instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
 		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
 	return []step{
 		{{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)}},
@@ -135,6 +139,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), log) }},
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
+			{"survey", withoutError(surveys.run)},
 		},
 		{{"connections", conns.run}},
 	}, nil
@@ -148,11 +153,19 @@ func withoutError(run func(context.Context)) func(context.Context) error {
 	}
 }
 
-// instanceID returns a name that no other process has, and that tells an operator which one this is.
-func instanceID() string {
+// self returns what a timerd that began at a time says of itself. No other process has its instance id, which tells an
+// operator which one this is.
+func (s Service) self(began time.Time) schedule.Self {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "timerd"
 	}
-	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
+	return schedule.Self{
+		Instance: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]),
+		Version:  s.Version,
+		Host:     host,
+		PID:      os.Getpid(),
+		Since:    began.UTC().Truncate(time.Millisecond),
+		Settings: s.Config.Shared(),
+	}
 }

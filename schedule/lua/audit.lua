@@ -13,9 +13,10 @@ ARGV    1  cursor; 0 begins
         4  the latest time that this server's clock has shown
         5  the timer of this page to go on after, or an empty text
 Returns {next cursor, 0 at the end, timers looked at, rescheduled, cancelled, kept, the
-timer to go on after, the apps of this page's timers that are known, each once}. The timer
-is not empty if the payloads were too large for one call: then the same page is to be
-audited again from there.
+timer to go on after, the apps of this page's timers that are known, each once, how many
+timers are left of those looked at by app, module and type, as tally has them}. The timer
+to go on after is not empty if the payloads were too large for one call: then the same
+page is to be audited again from there.
 If its reply is lost: the same page again changes nothing more. ]]
 
 -- By how much the clock of a server that takes over may be behind, in ms.
@@ -82,6 +83,13 @@ local function audit_one(key, due)
   end
 end
 
+-- tally_due counts a member of due. Nothing is known yet of a contested timer.
+local function tally_due(member, due)
+  local aside, key = '', member
+  if string.byte(member) == 58 then aside, key = string.match(member, '^:(s?)%d[^:]*:(.*)$') end
+  if key then tally(key, (aside == 's' or due <= now) and OWED or PENDING) end
+end
+
 local first = 1
 for i = 1, #members, 2 do
   if members[i] == ARGV[5] then first = i + 2 end
@@ -92,6 +100,8 @@ for i = first, #members, 2 do
     break
   end
   local key, due = members[i], tonumber(members[i + 1])
+  local before = cancelled
   if due > now and string.byte(key) ~= 58 then audit_one(key, due) end
+  if cancelled == before then tally_due(key, due) end
 end
-return { page[1], #members / 2, rescheduled, cancelled, kept, last, known_apps(members) }
+return { page[1], #members / 2, rescheduled, cancelled, kept, last, known_apps(members), counts }

@@ -1,13 +1,33 @@
---[[ heartbeat notes a sign of life of a timerd, and forgets the dead.
-KEYS    1  the set of timerds at work: the key itself and not its partition's prefix,
-           because the call may follow the key with ASKING while its slot moves
+--[[ heartbeat notes a sign of life of a timerd, with what it says of itself, and forgets
+the dead.
+KEYS    1  the set of timerds at work: the keys themselves and not their partition's
+           prefix, because the call may follow them with ASKING while their slot moves
+        2  the hash of what they say of themselves
 ARGV    1  the timerd's instance id
         2  after how many ms of silence one is dead
+        3  what it says of itself, always the same
 Returns the ids of those alive, sorted.
 If its reply is lost: again it notes a later sign of life. ]]
+
+-- Of how many timerds it is kept what they say. If there is more, somebody else has written
+-- there: all of it is forgotten, and they say it again.
+local MOST = 1000
+
 local now = read_clock()
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', int(now - tonumber(ARGV[2])))
-redis.call('ZADD', KEYS[1], now, ARGV[1])
+local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', int(now - tonumber(ARGV[2])))
+changes = changes + redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3])
 local alive = redis.call('ZRANGE', KEYS[1], 0, -1)
+if changes > 0 and redis.call('HLEN', KEYS[2]) > MOST then
+  redis.call('UNLINK', KEYS[2])
+elseif changes > 0 then
+  local here, gone = {}, {}
+  for i = 1, #alive do here[alive[i]] = true end
+  local said = redis.call('HKEYS', KEYS[2])
+  for i = 1, #said do
+    if not here[said[i]] then gone[#gone + 1] = said[i] end
+  end
+  if #gone > 0 then redis.call('HDEL', KEYS[2], unpack(gone)) end
+end
 table.sort(alive)
 return alive

@@ -15,6 +15,8 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below
                                 0: since when that is doubted, because it seems to have no
                                 timers any more
+  timerd:{t}:calls       ZSET  function of the library -> how many of its calls count_call
+                                has counted
 
 Times are unix ms on this server's clock.
 

@@ -146,6 +146,7 @@ local function timer_cancel(keys, args)
       redis.call('ZADD', fired_key, now, ':c:' .. key)
     end
     if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
+    count_call('timer_cancel')
     return 'cancelled'
   end
   local fired, cancelled = age(key), age(':u:' .. key)

@@ -25,5 +25,9 @@ local function open_partition_of(key)
   end
 end
 
--- announce_set announces a timer that has just been set.
-local function announce_set(key, due) announce_first(key, due) end
+-- announce_set announces a timer that has just been set, and counts it: mostly no message
+-- tells of it.
+local function announce_set(key, due)
+  announce_first(key, due)
+  count_call('timer_set')
+end

@@ -1,0 +1,151 @@
+package service
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// surveyInterval is how often a survey is made. It takes Redis some microseconds, and in a cluster with few timers some
+	// milliseconds.
+	surveyInterval = 10 * time.Second
+	// firstSurvey is the pause at the start, for as long as this timerd does not serve the schedule yet.
+	firstSurvey = 250 * time.Millisecond
+	// surveyTimeout bounds each question of it.
+	surveyTimeout = 3 * time.Second
+)
+
+// The functions of the library whose calls are counted.
+const (
+	callSet    = "timer_set"
+	callCancel = "timer_cancel"
+)
+
+// survey looks from time to time at what concerns all timerds of the schedule: whether they agree, how often the function
+// library was called, and how many dead letters there are.
+type survey struct {
+	schedule *schedule.Schedule
+	nodes    *nodes
+	js       jetstream.JetStream
+	letters  string // the name of the stream of dead letters
+	self     schedule.Self
+	metrics  *metrics
+	log      *slog.Logger
+
+	calls schedule.Calls // the sum over all nodes when it was read last
+
+	serves    bool   // this timerd was among those alive
+	different string // what was last said of settings
+	versions  string // which there were
+	mixed     bool   // these are several
+}
+
+// run makes surveys until ctx ends: one soon after another at first, until this timerd serves the schedule.
+func (s *survey) run(ctx context.Context) {
+	for began := time.Now(); ; {
+		beginning := time.Since(began) < surveyInterval
+		s.ask(ctx, s.countCalls)
+		if s.calls.Partitions > 0 || !beginning {
+			s.ask(ctx, s.lookAtMembers)
+			s.ask(ctx, s.countLetters)
+		}
+		pause := surveyInterval
+		if beginning && !s.serves {
+			pause = firstSurvey
+		}
+		if !backoff.Sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+// ask asks a question in bounded time. One that is not answered is asked again at the next survey; /readyz says which server
+// does not answer.
+func (s *survey) ask(ctx context.Context, question func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
+	defer cancel()
+	if err := question(ctx); err != nil {
+		s.log.Debug("a survey is incomplete", "err", err)
+	}
+}
+
+// lookAtMembers compares the living timerds. It logs a change once.
+func (s *survey) lookAtMembers(ctx context.Context) error {
+	members, err := s.schedule.Members(ctx)
+	if err != nil {
+		return err
+	}
+	s.metrics.members(s.self.Settings, members)
+	s.serves = slices.ContainsFunc(members, func(m schedule.Member) bool { return m.Alive && m.Instance == s.self.Instance })
+	var different []string
+	for _, d := range status.Differences(members) {
+		different = append(different, d.String())
+	}
+	switch now := strings.Join(different, "; "); {
+	case now == s.different:
+	case now == "":
+		s.log.Info("the timerds of this Redis have the same settings again")
+		s.different = now
+	default:
+		s.log.Warn("the timerds of this Redis have different settings: give all of them the same", "settings", now)
+		s.different = now
+	}
+	var versions []string
+	for _, v := range status.Versions(members) {
+		versions = append(versions, v.Value)
+	}
+	switch now := strings.Join(versions, ", "); {
+	case now == s.versions:
+	case len(versions) > 1:
+		s.log.Info("timerds of different versions serve this Redis, as in a rolling update", "versions", now)
+	case s.mixed:
+		s.log.Info("the timerds of this Redis are of one version again", "version", now)
+	}
+	s.versions, s.mixed = strings.Join(versions, ", "), len(versions) > 1
+	return nil
+}
+
+// countCalls counts the calls of the function library since the last time which no message told of. What was there when
+// timerd started is not counted. After a loss of data the count goes on from what is left.
+func (s *survey) countCalls(ctx context.Context) error {
+	var now schedule.Calls
+	for node := range s.nodes.list() {
+		calls, err := node.Calls(ctx)
+		if err != nil {
+			return err
+		}
+		now.Set += calls.Set
+		now.Cancelled += calls.Cancelled
+		now.Partitions += calls.Partitions
+	}
+	switch before := s.calls; {
+	case now.Partitions < before.Partitions, now.Partitions > keys.Slots:
+		return nil // a slot is on its way from one server to another
+	case now.Partitions == before.Partitions:
+		s.metrics.calls.WithLabelValues(callSet).Add(float64(max(now.Set-before.Set, 0)))
+		s.metrics.calls.WithLabelValues(callCancel).Add(float64(max(now.Cancelled-before.Cancelled, 0)))
+	}
+	s.calls = now
+	return nil
+}
+
+// countLetters notes how many dead letters there are, or that this is not known.
+func (s *survey) countLetters(ctx context.Context) error {
+	stream, err := s.js.Stream(ctx, s.letters)
+	if err != nil {
+		s.metrics.letters.Reset()
+		return err
+	}
+	s.metrics.letters.WithLabelValues().Set(float64(stream.CachedInfo().State.Msgs))
+	return nil
+}

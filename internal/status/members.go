@@ -1,0 +1,138 @@
+// Package status tells the state of an installation: who serves the schedule, what waits in it, and what is wrong, as far as
+// Redis and NATS can be asked. It changes nothing.
+package status
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// timeLayout is how texts show times: as events do.
+const timeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// earlier stands for a version that says nothing of itself.
+const earlier = "an earlier version"
+
+// Shared is what some of the living timerds have in common and others have not.
+type Shared struct {
+	Value     string   `json:"value"`
+	Instances []string `json:"instances"` // in order
+}
+
+// Difference is a setting that the living timerds do not have in common.
+type Difference struct {
+	Setting string   `json:"setting"` // the variable
+	Values  []Shared `json:"values"`  // in order
+}
+
+func (d Difference) String() string {
+	texts := make([]string, len(d.Values))
+	for i, v := range d.Values {
+		texts[i] = fmt.Sprintf("%.300q on %s", v.Value, names(v.Instances))
+	}
+	return clean(d.Setting) + " is " + strings.Join(texts, ", ")
+}
+
+// Differences returns the settings that the living timerds are to have in common and have not, in order. A setting that only
+// some of them know, because they are of different versions, is none.
+func Differences(members []schedule.Member) []Difference {
+	settings := map[string]map[string][]string{}
+	for _, m := range members {
+		if !m.Alive {
+			continue
+		}
+		for name, value := range m.Settings {
+			if settings[name] == nil {
+				settings[name] = map[string][]string{}
+			}
+			settings[name][value] = append(settings[name][value], m.Instance)
+		}
+	}
+	var all []Difference
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		if values := settings[name]; len(values) > 1 {
+			all = append(all, Difference{name, inOrder(values)})
+		}
+	}
+	return all
+}
+
+// Versions returns the versions of the living timerds, in order. More than one are side by side in a rolling update.
+func Versions(members []schedule.Member) []Shared {
+	versions := map[string][]string{}
+	for _, m := range members {
+		if m.Alive {
+			versions[versionOf(m)] = append(versions[versionOf(m)], m.Instance)
+		}
+	}
+	return inOrder(versions)
+}
+
+// versionOf returns the version of a timerd in words.
+func versionOf(m schedule.Member) string {
+	if m.Version == "" {
+		return earlier
+	}
+	return clean(m.Version)
+}
+
+// clean returns a text that is safe to show: whoever sets timers can write to where timerds say who they are.
+func clean(text string) string {
+	const most = 100
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	if strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		return keys.EncodeText(text)
+	}
+	return text
+}
+
+// inOrder returns values with the instances that have them, in the order of the values.
+func inOrder(values map[string][]string) []Shared {
+	var all []Shared
+	for _, value := range slices.Sorted(maps.Keys(values)) {
+		all = append(all, Shared{value, values[value]})
+	}
+	return all
+}
+
+// names lists instances, some of many.
+func names(instances []string) string {
+	const most = 3
+	var some []string
+	for _, instance := range instances[:min(len(instances), most)] {
+		some = append(some, clean(instance))
+	}
+	text := strings.Join(some, ", ")
+	if n := len(instances) - most; n > 0 {
+		text += fmt.Sprintf(" and %d others", n)
+	}
+	return text
+}
+
+// Unattended returns a sentence that says so if no timerd is alive, and otherwise an empty text.
+func Unattended(members []schedule.Member) string {
+	var last schedule.Member
+	for _, m := range members {
+		if m.Alive {
+			return ""
+		}
+		if m.Seen.After(last.Seen) {
+			last = m
+		}
+	}
+	text := "no timerd is alive: nothing fires until one runs"
+	if last.Seen.After(time.Time{}) {
+		text += fmt.Sprintf("; the last one, %s, was seen at %s", clean(last.Instance), last.Seen.UTC().Format(timeLayout))
+	}
+	return text
+}

@@ -1,0 +1,97 @@
+package status
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/notify"
+)
+
+// nearlyFull is how many bytes a stream with a limit must have left, so that it is not full: more than most events take.
+const nearlyFull = 4 << 10
+
+// NATS is what NATS tells.
+type NATS struct {
+	Server  string   `json:"server"` // its URL, without secrets
+	Streams []Stream `json:"streams"`
+	// DeadLetters is how many messages the stream of dead letters has; nil if that cannot be told.
+	DeadLetters *uint64 `json:"deadletters"`
+}
+
+// Stream is the state of a stream. A limit that is 0 is none.
+type Stream struct {
+	Name        string `json:"name"`
+	Error       string `json:"error,omitempty"` // why its state cannot be told
+	Messages    uint64 `json:"messages"`
+	Bytes       uint64 `json:"bytes"`
+	MaxAge      int64  `json:"maxage"` // in s
+	MaxBytes    int64  `json:"maxbytes"`
+	MaxMessages int64  `json:"maxmessages"`
+	Full        bool   `json:"full"` // it takes no more
+	Replicas    int    `json:"replicas"`
+	Current     int    `json:"current"`              // how many of these are up to date
+	Leaderless  bool   `json:"leaderless,omitempty"` // no server of its cluster leads it
+}
+
+// gatherNATS returns nil if nothing can be told.
+func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
+	if s.JetStream == nil {
+		p.fail("start nats-server, or correct TIMERD_NATS_URL", "nothing can be told of the streams, and timers wait in Redis: %v", s.NATSErr)
+		return nil
+	}
+	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
+	faults, missing, err := notify.CheckStreams(ctx, s.JetStream, s.Streams)
+	if err != nil {
+		p.unanswered(err)
+	}
+	told := err != nil
+	p.faults(faults, missing)
+	for _, name := range []string{s.Streams.FiredStream(), s.Streams.RetryStream(), s.Streams.DeadStream()} {
+		stream, err := s.JetStream.Stream(ctx, name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			continue // see above
+		case err != nil:
+			n.Streams = append(n.Streams, Stream{Name: name, Error: err.Error()})
+			if !told {
+				p.unanswered(err)
+			}
+			told = true
+			continue
+		}
+		state := newStream(name, stream.CachedInfo())
+		p.stream(&state)
+		n.Streams = append(n.Streams, state)
+		if name == s.Streams.DeadStream() {
+			n.DeadLetters = &state.Messages
+			if state.Messages > 0 {
+				p.warn("timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
+			}
+		}
+	}
+	return n
+}
+
+// newStream reads the state of a stream.
+func newStream(name string, info *jetstream.StreamInfo) Stream {
+	c, state := info.Config, info.State
+	s := Stream{
+		Name: name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
+		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Replicas: max(c.Replicas, 1), Current: 1,
+	}
+	if c.Discard == jetstream.DiscardNew {
+		s.Full = s.MaxMessages > 0 && state.Msgs >= uint64(s.MaxMessages) || //nolint:gosec // neither is negative
+			s.MaxBytes > 0 && state.Bytes+nearlyFull > uint64(s.MaxBytes) //nolint:gosec // likewise
+	}
+	if info.Cluster != nil && s.Replicas > 1 {
+		s.Leaderless = info.Cluster.Leader == ""
+		for _, peer := range info.Cluster.Replicas {
+			if peer.Current && !peer.Offline {
+				s.Current++
+			}
+		}
+	}
+	return s
+}

@@ -1,0 +1,70 @@
+package status
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Level says how bad a problem is.
+type Level string
+
+// The levels.
+const (
+	Fail Level = "fail" // timers do not fire, or what is so cannot be told
+	Warn Level = "warn" // timers fire, and something is to be looked at
+)
+
+// Problem is one thing that is wrong.
+type Problem struct {
+	Level Level  `json:"level"`
+	Text  string `json:"text"`
+	Fix   string `json:"fix"` // what to do
+}
+
+// Report is the state of an installation.
+type Report struct {
+	Problems []Problem `json:"problems"` // the worst first
+	Redis    *Redis    `json:"redis"`    // nil if nothing can be told of it
+	NATS     *NATS     `json:"nats"`     // likewise
+}
+
+// Failed tells whether something is wrong that keeps timers from firing, or part of the state cannot be told.
+func (r *Report) Failed() bool {
+	return slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Level == Fail })
+}
+
+// Sources is what a report is made from.
+type Sources struct {
+	// Schedule is nil if Redis cannot be reached; then RedisErr says why.
+	Schedule *schedule.Schedule
+	RedisErr error
+	// JetStream is nil if NATS cannot be reached; then NATSErr says why.
+	JetStream jetstream.JetStream
+	NATSErr   error
+	// Streams says what the streams are called, and with its Installation to whom they should belong.
+	Streams notify.Streams
+}
+
+// Gather asks Redis and NATS at the same time. What cannot be told by the time that ctx ends is a problem in the report.
+func (s Sources) Gather(ctx context.Context) *Report {
+	r := &Report{Problems: []Problem{}}
+	var ofRedis, ofNATS problems
+	var wg sync.WaitGroup
+	wg.Go(func() { r.Redis = s.gatherRedis(ctx, &ofRedis) })
+	wg.Go(func() { r.NATS = s.gatherNATS(ctx, &ofNATS) })
+	wg.Wait()
+	for _, level := range []Level{Fail, Warn} {
+		for _, p := range slices.Concat(ofRedis, ofNATS) {
+			if p.Level == level {
+				r.Problems = append(r.Problems, p)
+			}
+		}
+	}
+	return r
+}

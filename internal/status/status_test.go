@@ -1,0 +1,249 @@
+package status_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func member(instance, version, lease string, alive bool) schedule.Member {
+	self := schedule.Self{Instance: instance, Version: version}
+	if lease != "" {
+		self.Settings = map[string]string{"TIMERD_LEASE": lease, "TIMERD_STREAM": "TIMERS"}
+	}
+	return schedule.Member{Self: self, Alive: alive, Seen: time.UnixMilli(1763629200000)}
+}
+
+func TestDifferences(t *testing.T) {
+	a, b, c := member("a", "v1", "10s", true), member("b", "v1", "20s", true), member("c", "v1", "10s", true)
+	newer := member("d", "v2", "10s", true)
+	newer.Settings["TIMERD_NEW"] = "x"
+	for _, test := range []struct {
+		members []schedule.Member
+		want    string
+	}{
+		{nil, "[]"},
+		{[]schedule.Member{a}, "[]"},
+		{[]schedule.Member{a, c, newer, member("old", "", "", true)}, "[]"},
+		{[]schedule.Member{a, member("b", "v1", "20s", false)}, "[]"},
+		{[]schedule.Member{a, b, c}, `[TIMERD_LEASE is "10s" on a, c, "20s" on b]`},
+	} {
+		if got := fmt.Sprint(status.Differences(test.members)); got != test.want {
+			t.Errorf("%v: %s, want %s", test.members, got, test.want)
+		}
+	}
+	var many []schedule.Member
+	for i := range 5 {
+		many = append(many, member(fmt.Sprint("m", i), "v1", "10s", true))
+	}
+	got := fmt.Sprint(status.Differences(append(many, b)))
+	if want := `[TIMERD_LEASE is "10s" on m0, m1, m2 and 2 others, "20s" on b]`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	got := fmt.Sprint(status.Versions([]schedule.Member{member("a", "v2", "", true), member("b", "", "", true), member("c", "v1", "", false), member("d", "v2", "", true)}))
+	if want := "[{an earlier version [b]} {v2 [a d]}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestUnattended(t *testing.T) {
+	dead := member("a", "v1", "", false)
+	older := member("b", "v1", "", false)
+	older.Seen = older.Seen.Add(-time.Hour)
+	for _, test := range []struct {
+		members []schedule.Member
+		want    string
+	}{
+		{nil, "no timerd is alive: nothing fires until one runs"},
+		{[]schedule.Member{dead, older}, "no timerd is alive: nothing fires until one runs; the last one, a, was seen at 2025-11-20T09:00:00.000Z"},
+		{[]schedule.Member{dead, member("c", "v1", "", true)}, ""},
+	} {
+		if got := status.Unattended(test.members); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}
+
+// Whoever sets timers can write to where timerds say who they are.
+func TestTextsAreSafeToShow(t *testing.T) {
+	strange := member("a\x1b[31m"+strings.Repeat("x", 1000), "v1\x07", "10s\x1b", true)
+	texts := fmt.Sprint(status.Versions([]schedule.Member{strange})[0].Value,
+		status.Differences([]schedule.Member{strange, member("b", "v1", "20s", true)}),
+		status.Unattended([]schedule.Member{{Self: strange.Self, Seen: strange.Seen}}))
+	if strings.ContainsAny(texts, "\x1b\x07") || strings.Contains(texts, strings.Repeat("x", 100)) {
+		t.Errorf("%q", texts)
+	}
+}
+
+// expect compares the problems, each "level text" from its beginning on.
+func expect(t *testing.T, r *status.Report, want ...string) {
+	t.Helper()
+	var got []string
+	for _, p := range r.Problems {
+		got = append(got, fmt.Sprintf("%s %s", p.Level, p.Text))
+		if p.Fix == "" {
+			t.Errorf("no fix: %s", p.Text)
+		}
+	}
+	same := slices.EqualFunc(got, want, strings.HasPrefix)
+	if !same {
+		t.Errorf("problems\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// installation is a Redis and a NATS with streams.
+type installation struct {
+	t     *testing.T
+	sched *testenv.Schedule
+	nats  *testenv.NATSServer
+	js    jetstream.JetStream
+}
+
+func newInstallation(t *testing.T) *installation {
+	t.Helper()
+	x := &installation{t: t, sched: testenv.NewSchedule(t), nats: testenv.NATS(t)}
+	x.js = x.nats.JetStream()
+	if err := notify.EnsureStreams(t.Context(), x.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// beat sends a heartbeat of a timerd.
+func (x *installation) beat(instance string, settings map[string]string) {
+	x.t.Helper()
+	self := schedule.Self{Instance: instance, Version: "v1", Host: "host", PID: 7, Since: time.Now(), Settings: settings}
+	if _, _, err := x.sched.Node.Heartbeat(x.t.Context(), self, time.Hour); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// report asks both servers.
+func (x *installation) report() *status.Report {
+	x.t.Helper()
+	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
+	defer cancel()
+	return status.Sources{Schedule: x.sched.Schedule, JetStream: x.js}.Gather(ctx)
+}
+
+func TestAllIsWell(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	x.beat("a", map[string]string{"TIMERD_LEASE": "10s"})
+	if err := x.sched.Client.FCall(t.Context(), "timer_set", []string{"shop:a:b:1"}, "p", "PX", 3600_000).Err(); err != nil {
+		t.Fatal(err)
+	}
+	err := x.sched.Node.RecordAudit(t.Context(), schedule.AuditReport{
+		Instance: "a", At: time.Now(), Took: time.Second, Reason: "start", Gaps: 1, LastGap: "subscribed", GapAt: time.Now(),
+		Timers: []schedule.NamespaceCount{{Namespace: "shop", Pending: 1}, {Namespace: keys.Other}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := x.report()
+	expect(t, r)
+	if r.Failed() || r.Redis == nil || r.NATS == nil {
+		t.Fatalf("%+v", r)
+	}
+	if len(r.Redis.Timerds) != 1 || r.Redis.Timerds[0].Version != "v1" || r.Redis.Timerds[0].Config == "" || r.Redis.Pending != 1 || r.Redis.Oldest != nil {
+		t.Errorf("%+v", r.Redis)
+	}
+	n := r.Redis.Nodes[0]
+	if len(r.Redis.Nodes) != 1 || n.Address != x.sched.Server.Addr() || n.LastAudit == nil || n.LastAudit.Reason != "start" || len(n.Gaps) != 1 || n.Gaps[0].Last != "subscribed" {
+		t.Errorf("%+v", n)
+	}
+	if got := fmt.Sprint(r.Redis.Namespaces); got != "[{shop 1 0 0} {other 0 0 0}]" {
+		t.Errorf("namespaces %s", got)
+	}
+	if len(r.NATS.Streams) != 3 || r.NATS.DeadLetters == nil || *r.NATS.DeadLetters != 0 || r.NATS.Streams[0].MaxAge != 7*24*3600 || r.NATS.Streams[0].Current != 1 {
+		t.Errorf("%+v", r.NATS)
+	}
+}
+
+// What is wrong comes in the order of how bad it is.
+func TestWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	x.sched.SetDue(3)
+	if _, err := x.js.Publish(t.Context(), "timers.dead.a.b.c", []byte("letter")); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := x.js.Stream(t.Context(), "TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	config.MaxBytes, config.Discard = 1000, jetstream.DiscardNew
+	if _, err := x.js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.js.DeleteStream(t.Context(), "TIMERS_RETRY"); err != nil {
+		t.Fatal(err)
+	}
+	var r *status.Report
+	testenv.Eventually(t, time.Minute, func() bool { // the timers have to be owed for some seconds
+		r = x.report()
+		return slices.ContainsFunc(r.Problems, func(p status.Problem) bool { return strings.Contains(p.Text, "are owed") })
+	}, "the timers to be owed for too long")
+	expect(t, r,
+		"fail no timerd is alive",
+		"fail 3 timers are owed; the oldest, app1:trans:notice:",
+		"fail there is no stream TIMERS_RETRY",
+		"fail TIMERS is full and takes no more",
+		"warn dead letters in TIMERS_DEAD: 1")
+
+	x.beat("a", map[string]string{"TIMERD_LEASE": "10s"})
+	x.beat("b", map[string]string{"TIMERD_LEASE": "20s"})
+	if r = x.report(); r.Redis.Owed != 3 || r.Problems[0].Text == "" || !strings.Contains(r.Problems[0].Fix, "/readyz") {
+		t.Errorf("%+v, %+v", r.Problems, r.Redis)
+	}
+	if !slices.ContainsFunc(r.Problems, func(p status.Problem) bool {
+		return p.Level == status.Warn && p.Text == `TIMERD_LEASE is "10s" on a, "20s" on b`
+	}) {
+		t.Errorf("not told that they disagree: %+v", r.Problems)
+	}
+}
+
+// Where one of the servers is away, the report has the other.
+func TestOneServerIsAway(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	x.beat("a", nil)
+	away := errors.New("it does not answer")
+	from := status.Sources{Schedule: x.sched.Schedule, NATSErr: away}
+	r := from.Gather(t.Context())
+	expect(t, r, "fail nothing can be told of the streams, and timers wait in Redis: it does not answer")
+	if r.NATS != nil || r.Redis == nil || len(r.Redis.Timerds) != 1 {
+		t.Errorf("%+v", r)
+	}
+	from = status.Sources{RedisErr: away, JetStream: x.js}
+	r = from.Gather(t.Context())
+	expect(t, r, "fail nothing can be told of the timers and timerds: it does not answer")
+	if r.Redis != nil || r.NATS == nil || len(r.NATS.Streams) != 3 {
+		t.Errorf("%+v", r)
+	}
+
+	x.sched.Server.Stop() // after the connection was made
+	x.nats.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	r = status.Sources{Schedule: x.sched.Schedule, JetStream: x.js}.Gather(ctx)
+	if !r.Failed() || len(r.Problems) < 2 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,145 @@
+package schedule_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// beat sends a heartbeat of a timerd.
+func (x *index) beat(self schedule.Self) {
+	x.t.Helper()
+	if _, _, err := x.Heartbeat(x.t.Context(), self, time.Minute); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// members returns who serves the schedule: "id rank" for the living, "id dead" for the others.
+func (x *index) members() (said []string, all map[string]schedule.Member) {
+	x.t.Helper()
+	members, err := x.Members(x.t.Context())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	all = map[string]schedule.Member{}
+	for _, m := range members {
+		how := "dead"
+		if m.Alive {
+			how = fmt.Sprint(m.Rank)
+		}
+		said = append(said, m.Instance+" "+how)
+		all[m.Instance] = m
+	}
+	return said, all
+}
+
+// saidBy returns the ids of the timerds of which it is kept what they say of themselves.
+func (x *index) saidBy() []string {
+	x.t.Helper()
+	all, err := x.rdb.HGetAll(x.t.Context(), keys.Single.About()).Result()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// age has a timerd's last heartbeat be some time ago.
+func (x *index) age(instance string, by time.Duration) {
+	x.t.Helper()
+	at := float64(x.redisNow() - by.Milliseconds())
+	if err := x.rdb.ZAdd(x.t.Context(), keys.Single.Members(), redis.Z{Score: at, Member: instance}).Err(); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func TestMembersSayWhoTheyAre(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	since := time.UnixMilli(1763629200000).UTC()
+	settings := map[string]string{"TIMERD_LEASE": "10s"}
+	b := schedule.Self{Instance: "b", Version: "v2", Host: "host-b", PID: 7, Since: since, Settings: settings}
+	x.beat(b)
+	x.beat(schedule.Self{Instance: "c", Settings: map[string]string{"TIMERD_LEASE": "20s"}})
+	x.age("a", time.Second)      // of an earlier version, it says nothing of itself
+	x.age("old", 10*time.Second) // likewise, and has died
+
+	said, all := x.members()
+	if want := []string{"a 0", "b 1", "c 2", "old dead"}; !slices.Equal(said, want) {
+		t.Errorf("members %q, want %q", said, want)
+	}
+	got := all["b"]
+	if got.Version != "v2" || got.Host != "host-b" || got.PID != 7 || !got.Since.Equal(since) || !maps.Equal(got.Settings, settings) {
+		t.Errorf("b says %+v", got.Self)
+	}
+	if seen := x.redisNow() - got.Seen.UnixMilli(); seen < 0 || seen > time.Minute.Milliseconds() {
+		t.Errorf("b was seen %d ms ago", seen)
+	}
+	if all["b"].Fingerprint() == all["c"].Fingerprint() || all["b"].Fingerprint() != b.Fingerprint() || all["a"].Fingerprint() != "" {
+		t.Errorf("fingerprints %q, %q and %q", all["a"].Fingerprint(), all["b"].Fingerprint(), all["c"].Fingerprint())
+	}
+	if all["old"].Seen.IsZero() {
+		t.Error("nothing is known of when the dead one was seen")
+	}
+}
+
+// What the dead have said of themselves is forgotten with them; what is lost is said again.
+func TestMembersAreForgotten(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.beat(schedule.Self{Instance: "a"})
+	x.beat(schedule.Self{Instance: "b"})
+	x.beat(schedule.Self{Instance: "c"})
+	x.age("b", 2*time.Minute)
+	x.beat(schedule.Self{Instance: "a"})
+	if said := x.saidBy(); !slices.Equal(said, []string{"a", "c"}) {
+		t.Errorf("kept of %q, want a and c", said)
+	}
+	if err := x.Deregister(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if said := x.saidBy(); !slices.Equal(said, []string{"a"}) {
+		t.Errorf("kept of %q, want a", said)
+	}
+	x.do("FLUSHALL")
+	x.beat(schedule.Self{Instance: "a", Version: "v1"})
+	if _, all := x.members(); all["a"].Version != "v1" {
+		t.Errorf("after a loss of all data: %+v", all)
+	}
+	x.do("DEL", keys.Single.About())
+	x.beat(schedule.Self{Instance: "a", Version: "v1"})
+	if _, all := x.members(); all["a"].Version != "v1" {
+		t.Errorf("after the loss of what it had said: %+v", all)
+	}
+}
+
+// What somebody else has written among what they say is forgotten as a whole, so that it does not take ever longer to read.
+func TestMembersAmongStrangers(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	for i := range 1001 {
+		x.do("HSET", keys.Single.About(), fmt.Sprint("stranger", i), "{}")
+	}
+	x.beat(schedule.Self{Instance: "a", Version: "v1"})
+	x.beat(schedule.Self{Instance: "a", Version: "v1"})
+	if said := x.saidBy(); !slices.Equal(said, []string{"a"}) {
+		t.Errorf("%d have said something, want one", len(said))
+	}
+}
+
+// What makes no sense, as another version or somebody else may have left it, counts as nothing.
+func TestMembersThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.age("a", 0)
+	x.do("HSET", keys.Single.About(), "a", `{"version":7`, "b", "{}")
+	if said, all := x.members(); !slices.Equal(said, []string{"a 0"}) || all["a"].Version != "" {
+		t.Errorf("members %q, %+v", said, all)
+	}
+}
