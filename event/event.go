@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/keys"
 )
@@ -61,8 +62,9 @@ type Event struct {
 	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
 	// empty payload.
 	Data []byte
-	// ContentType is the datacontenttype of a parsed event, "" if it has no data. AppendJSON derives it from Data and
-	// does not read this field.
+	// ContentType is the datacontenttype of a parsed event, "" if it has no data. It tells AppendJSON how Data is to
+	// travel: with DataText all UTF-8 is a JSON string, JSON too, and with DataBinary everything is base64. With any
+	// other value Data itself decides, see DataContentType. So an event that was parsed is written in the same form.
 	ContentType string
 	// Status says why there is no payload: "", StatusMissing or StatusTooLarge.
 	Status string
@@ -75,9 +77,9 @@ type Event struct {
 // nothing but room in dst, unless the key holds bytes that an attribute cannot show.
 //
 // A payload that is valid JSON is embedded as it is, white space included; other UTF-8 becomes a JSON string, and other
-// bytes base64. Nothing of Data is written when Status is set. Control characters and bytes that are not UTF-8 are
-// written %XX in the key's attributes, and become a space or U+FFFD in DeadReason, LastError and Trigger, which are for
-// people to read.
+// bytes base64; ContentType can say otherwise. Nothing of Data is written when Status is set. Control characters and
+// bytes that are not UTF-8 are written %XX in the key's attributes, and become a space or U+FFFD in DeadReason, LastError
+// and Trigger, which are for people to read.
 //
 // Parse reads the result if ID, Type and Key are set and Attempt is at least 1. Times are cut to milliseconds.
 func (e Event) AppendJSON(dst []byte) []byte {
@@ -96,7 +98,7 @@ func (e Event) AppendJSON(dst []byte) []byte {
 	}
 	kind := ""
 	if e.Data != nil && e.Status == "" {
-		kind = DataContentType(e.Data)
+		kind = travelsAs(e.ContentType, e.Data)
 		dst = append(dst, `","datacontenttype":"`...)
 		dst = append(dst, kind...)
 	}
@@ -130,6 +132,17 @@ func (e Event) AppendJSON(dst []byte) []byte {
 		dst = append(dst, '"')
 	}
 	return append(dst, '}')
+}
+
+// travelsAs returns the content type under which data travel if they are asked to travel under that of an event.
+func travelsAs(asked string, data []byte) string {
+	switch {
+	case asked == DataBinary:
+		return DataBinary
+	case asked == DataText && utf8.Valid(data):
+		return DataText
+	}
+	return DataContentType(data)
 }
 
 // Attempt returns the attempt that a payload counts by itself: the whole number from 1 to math.MaxInt32 that a JSON

@@ -93,6 +93,36 @@ func TestPayloadsTravelByteForByte(t *testing.T) {
 	}
 }
 
+// However a payload travels, the same bytes come back, and travel in the same way again.
+func TestPayloadsTravelAsAskedFor(t *testing.T) {
+	for _, c := range []struct{ asked, payload, contentType, members string }{
+		{event.DataText, `12345678901234567890`, event.DataText, `"data":"12345678901234567890"`},
+		{event.DataText, `1.10`, event.DataText, `"data":"1.10"`},
+		{event.DataText, `007`, event.DataText, `"data":"007"`},
+		{event.DataText, `"a"`, event.DataText, `"data":"\"a\""`},
+		{event.DataText, "{\n}", event.DataText, `"data":"{\n}"`},
+		{event.DataText, ``, event.DataText, `"data":""`},
+		{event.DataText, "{\"a\":\"\xff\"}", event.DataBinary, `"data_base64":"eyJhIjoi/yJ9"`},
+		{event.DataBinary, `1.10`, event.DataBinary, `"data_base64":"MS4xMA=="`},
+		{event.DataBinary, ``, event.DataBinary, `"data_base64":""`},
+		{"application/xml", `1.10`, event.DataJSON, `"data":1.10`},
+		{event.DataJSON, `1.10`, event.DataJSON, `"data":1.10`},
+		{event.DataJSON, `a`, event.DataText, `"data":"a"`},
+	} {
+		e := sample()
+		e.Data, e.ContentType = []byte(c.payload), c.asked
+		encoded := e.AppendJSON(nil)
+		if !strings.HasSuffix(string(encoded), `,"trigger":"deadline",`+c.members+`}`) || !strings.Contains(string(encoded), `"datacontenttype":"`+c.contentType+`"`) {
+			t.Errorf("%q as %q is %s, want %s, and %s at its end", c.payload, c.asked, encoded, c.contentType, c.members)
+		}
+		parsed := reparse(t, e)
+		if string(parsed.Data) != c.payload || parsed.Data == nil || parsed.ContentType != c.contentType {
+			t.Errorf("%q as %q came back as %q of %q", c.payload, c.asked, parsed.Data, parsed.ContentType)
+		}
+		checkRoundTrip(t, parsed)
+	}
+}
+
 func TestNoPayload(t *testing.T) {
 	for _, status := range []string{event.StatusMissing, event.StatusTooLarge} {
 		e := sample()

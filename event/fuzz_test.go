@@ -39,6 +39,12 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 		checkContentTypeOfShallow(t, payload)
 		checkRoundTrip(t, e)
+		for _, form := range []string{event.DataText, event.DataBinary} {
+			e.ContentType = form
+			if got := reparse(t, e); !bytes.Equal(got.Data, payload) || got.Data == nil {
+				t.Fatalf("%q came back as %q when asked for as %s", payload, got.Data, form)
+			}
+		}
 		e.Data, e.ContentType, e.Status = nil, "", event.StatusMissing
 		checkRoundTrip(t, e)
 	})

@@ -65,7 +65,7 @@ func RefusedID(request Stored) string {
 // somebody else took that one. It is the same for the same firing, whyever it is a dead letter, and known only to those
 // who know the whole event.
 func FreshLetterID(e Event, n int) string {
-	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger = "", "", 0, ""
+	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger, e.ContentType = "", "", 0, "", ""
 	sum := sha256.Sum256(e.AppendJSON(fmt.Appendf(nil, "dead letter %d ", n)))
 	return fmt.Sprintf("sha256:%x", sum)
 }

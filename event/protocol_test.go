@@ -151,6 +151,33 @@ func TestDeadLetter(t *testing.T) {
 	})
 }
 
+// A letter brings its payload in the form in which the firing did, and its fresh ids do not depend on that.
+func TestDeadLetterKeepsTheForm(t *testing.T) {
+	e := firedEvent()
+	e.DeadReason = event.ReasonExhausted
+	fresh := event.FreshLetterID(e, 1)
+	for contentType, data := range map[string]string{
+		"":               `"data":{"total":99}`,
+		event.DataJSON:   `"data":{"total":99}`,
+		event.DataText:   `"data":"{\"total\":99}"`,
+		event.DataBinary: `"data_base64":"eyJ0b3RhbCI6OTl9"`,
+	} {
+		e.ContentType = contentType
+		next, stop := iter.Pull(event.DeadLetter("timers", e))
+		m, _ := next()
+		stop()
+		if !strings.HasSuffix(string(m.Data), ","+data+"}") {
+			t.Errorf("of a payload in %q the letter is %s", contentType, m.Data)
+		}
+		if parsed, err := event.Parse(m.Data); err != nil || string(parsed.Data) != `{"total":99}` {
+			t.Errorf("of a payload in %q the letter holds %q, %v", contentType, parsed.Data, err)
+		}
+		if got := event.FreshLetterID(e, 1); got != fresh {
+			t.Errorf("of a payload in %q the fresh id is %s, want %s", contentType, got, fresh)
+		}
+	}
+}
+
 // A consumer's letter has the same id as timerd's, so that JetStream keeps one of them.
 func TestDeadLetterOfAConsumer(t *testing.T) {
 	e := firedEvent()

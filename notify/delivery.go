@@ -31,6 +31,7 @@ const (
 type delivery struct {
 	firing      schedule.Firing
 	id          string
+	otherID     string // under which it may be in the stream too; "" for none
 	attempt     int
 	maxAttempts int
 	subject     string
@@ -196,6 +197,7 @@ func (p *Publisher) encode(d *delivery, withhold bool) {
 		Attempt:     d.attempt,
 		MaxAttempts: d.maxAttempts,
 		Trigger:     string(d.firing.Trigger),
+		ContentType: p.ContentType,
 	}
 	switch {
 	case d.firing.Status == schedule.PayloadMissing:

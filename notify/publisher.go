@@ -62,6 +62,10 @@ type Publisher struct {
 	Streams Streams
 	// MaxAttempts says how often a timer fires at most, for its events to tell: 1.
 	MaxAttempts func(keys.Key) int
+	// PayloadAttempt says whether the attempt counts that a payload states, if it is no more than MaxAttempts: true.
+	PayloadAttempt bool
+	// ContentType says how payloads travel, see event.Event: by what they are.
+	ContentType string
 
 	// Window is how many firings may be on their way at once, from Publish until they are settled or given back: 4,096.
 	Window int
@@ -129,19 +133,20 @@ type Publisher struct {
 // again if they vanish.
 func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publisher {
 	return &Publisher{
-		MaxAttempts:  func(keys.Key) int { return 1 },
-		Window:       defaultWindow,
-		WindowBytes:  defaultWindowBytes,
-		AckWait:      defaultAckWait,
-		DrainTimeout: defaultDrainTimeout,
-		Logger:       slog.Default(),
-		Permit:       func() error { return nil },
-		OnFired:      func(*schedule.Firing, time.Duration, bool) {},
-		OnFailed:     func(Failure) {},
-		OnSettled:    func(int) {},
-		OnReleased:   func(int) {},
-		OnSetAside:   func(*schedule.Firing) {},
-		OnLost:       func(uint64) {},
+		MaxAttempts:    func(keys.Key) int { return 1 },
+		PayloadAttempt: true,
+		Window:         defaultWindow,
+		WindowBytes:    defaultWindowBytes,
+		AckWait:        defaultAckWait,
+		DrainTimeout:   defaultDrainTimeout,
+		Logger:         slog.Default(),
+		Permit:         func() error { return nil },
+		OnFired:        func(*schedule.Firing, time.Duration, bool) {},
+		OnFailed:       func(Failure) {},
+		OnSettled:      func(int) {},
+		OnReleased:     func(int) {},
+		OnSetAside:     func(*schedule.Firing) {},
+		OnLost:         func(uint64) {},
 
 		nc:         nc,
 		js:         js,
@@ -283,7 +288,7 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 		p.trust.add(d.trust, len(d.firing.Payload))
 		p.lastToken++
 		d.token = p.lastToken
-		if p.outlivesWindow(&d.firing) {
+		if p.mustSeek(d) {
 			p.lookFor(d)
 		} else {
 			p.markSent(d)
@@ -296,18 +301,40 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 }
 
 func (p *Publisher) prepare(f schedule.Firing) delivery {
-	attempt := f.Attempt
-	if attempt == 0 {
-		attempt = event.Attempt(f.Payload)
-	}
-	return delivery{
+	most := p.MaxAttempts(f.Key)
+	attempt, other := p.attempts(&f, most)
+	d := delivery{
 		firing:      f,
 		id:          keys.EventID(f.Key.String(), int64(f.Due), attempt),
 		attempt:     attempt,
-		maxAttempts: p.MaxAttempts(f.Key),
+		maxAttempts: most,
 		withhold:    f.Status == schedule.PayloadTooLarge,
 		subject:     p.Streams.Subject(f.Key, keys.Fired),
 	}
+	if other != 0 {
+		d.otherID = keys.EventID(f.Key.String(), int64(f.Due), other)
+	}
+	return d
+}
+
+// attempts returns which attempt a firing is, of most. A larger number in its payload is no retry count. other, if not 0,
+// is the attempt as which it may have been published before, with other settings.
+func (p *Publisher) attempts(f *schedule.Firing, most int) (attempt, other int) {
+	if f.Attempt != 0 {
+		return f.Attempt, 0
+	}
+	if !p.PayloadAttempt && !f.MayBeStored {
+		return 1, 0
+	}
+	stated := event.Attempt(f.Payload)
+	attempt, other = 1, stated
+	if p.PayloadAttempt && stated <= most {
+		attempt, other = stated, 1
+	}
+	if attempt == other || !f.MayBeStored {
+		other = 0
+	}
+	return attempt, other
 }
 
 // signal sends on a channel with a buffer of one, without waiting.

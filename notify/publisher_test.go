@@ -181,15 +181,19 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 func TestPayloadsAttemptsAndStatus(t *testing.T) {
 	server := testenv.NATS(t)
 	logged := make(lines, 100)
-	r := start(t, server, server.URL(), nil, func(p *notify.Publisher) { p.Logger = slog.New(slog.NewTextHandler(logged, nil)) })
+	r := start(t, server, server.URL(), nil, func(p *notify.Publisher) {
+		p.Logger = slog.New(slog.NewTextHandler(logged, nil))
+		p.MaxAttempts = func(keys.Key) int { return 3 }
+	})
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	k := func(id string) keys.Key { return keys.Key{App: "a", Module: "b", Type: "c", ID: id} }
 	missing, large, empty, own, retried := firing(k("missing"), ""), firing(k("large"), ""), firing(k("empty"), ""), firing(k("own"), `{"attempt":3}`), firing(k("retried"), `{"attempt":3}`)
+	beyond := firing(k("beyond"), `{"attempt":4}`)
 	missing.Payload, missing.Status = nil, schedule.PayloadMissing
 	large.Payload, large.Status = nil, schedule.PayloadTooLarge
 	empty.Payload = nil
 	retried.Attempt = 7
-	all := []schedule.Firing{missing, large, empty, own, retried}
+	all := []schedule.Firing{missing, large, empty, own, retried, beyond}
 	r.publish(t, all...)
 	events := checkStream(t, collector, all)
 	for id, want := range map[string]struct {
@@ -202,6 +206,7 @@ func TestPayloadsAttemptsAndStatus(t *testing.T) {
 		"empty":   {attempt: 1},
 		"own":     {data: `{"attempt":3}`, attempt: 3},
 		"retried": {data: `{"attempt":3}`, attempt: 7},
+		"beyond":  {data: `{"attempt":4}`, attempt: 1},
 	} {
 		e := events["a:b:c:"+id]
 		if e.Status != want.status || string(e.Data) != want.data || (e.Data == nil) != want.none || e.Attempt != want.attempt {

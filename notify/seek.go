@@ -32,10 +32,14 @@ func (p *Publisher) outlivesWindow(f *schedule.Firing) bool {
 	return f.MayBeStored && f.Now().Add(f.Remaining()).Sub(f.Due.Time()) > p.health.window-windowSlack
 }
 
+// mustSeek tells whether a delivery is to be looked for in the stream: JetStream may have forgotten its id, or have it under
+// another one. p.mu is held.
+func (p *Publisher) mustSeek(d *delivery) bool { return d.otherID != "" || p.outlivesWindow(&d.firing) }
+
 // maySeek tells whether a delivery may enter the window although it may have to be looked for. Those on subjects that fail
 // anyway leave nearly all of the time for others. p.mu is held.
 func (p *Publisher) maySeek(d *delivery) bool {
-	return !d.trust.failing || p.failingLooks < maxFailingLooks || !p.outlivesWindow(&d.firing)
+	return !d.trust.failing || p.failingLooks < maxFailingLooks || !p.mustSeek(d)
 }
 
 // endLook counts a delivery no longer that is not looked for any more. p.mu is held.
@@ -102,6 +106,9 @@ func (p *Publisher) found(deliveries []*delivery, stored map[string]time.Time) {
 		p.endLook(d)
 		d.next = time.Now()
 		at, ok := stored[d.id]
+		if !ok && d.otherID != "" {
+			at, ok = stored[d.otherID]
+		}
 		switch {
 		case ok:
 			p.remove(d)
@@ -121,6 +128,9 @@ func (p *Publisher) storedEvents(ctx context.Context, subject string, deliveries
 	first, until := deliveries[0].firing.Due, time.Now().Add(subjectTime)
 	for _, d := range deliveries {
 		wanted[d.id] = true
+		if d.otherID != "" {
+			wanted[d.otherID] = true
+		}
 		first = min(first, d.firing.Due)
 		if d.next.Before(until) {
 			until = d.next

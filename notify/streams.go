@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// firedMaxAge is how long a stream that EnsureStreams makes keeps firings.
+	// firedMaxAge is how long a stream that EnsureStreams makes keeps firings by default.
 	firedMaxAge = 7 * 24 * time.Hour
 	// duplicateWindow is that of the streams that EnsureStreams makes.
 	duplicateWindow = 2 * time.Minute
@@ -26,6 +26,7 @@ const (
 	defaultMinDuplicates = 30 * time.Second
 
 	codeSubjectsOverlap jetstream.ErrorCode = 10065
+	codeNoReplicas      jetstream.ErrorCode = 10074
 )
 
 // Streams says what the streams of timerd are called and how they are made. The zero value is the default.
@@ -34,6 +35,12 @@ type Streams struct {
 	// Replicas is how many servers of a NATS cluster keep each stream that is made, 1 if zero. A stream that is there
 	// already keeps its own number.
 	Replicas int
+	// MaxAge is how long the stream of firings keeps them if it is made: 7 days if zero, for ever if negative. It must not
+	// be shorter than 2 minutes, the duplicate window.
+	MaxAge time.Duration
+	// MaxBytes is how large that stream may become if it is made, without limit if zero. Then the oldest firings go first,
+	// whether they were consumed or not.
+	MaxBytes int64
 	// Installation is the identity that the streams which are made get, and that the others must not contradict; see
 	// Owners. Empty, it is not looked at.
 	Installation string
@@ -56,7 +63,7 @@ func (s Streams) configs() []jetstream.StreamConfig {
 	fired, retry, dead := common, common, common
 	fired.Name, fired.Subjects = s.FiredStream(), []string{s.SubjectAll(keys.Fired)}
 	fired.Description = "timerd: firings of timers"
-	fired.MaxAge = firedMaxAge
+	fired.MaxAge, fired.MaxBytes = max(cmp.Or(s.MaxAge, firedMaxAge), 0), s.MaxBytes
 	retry.Name, retry.Subjects = s.RetryStream(), []string{s.SubjectAll(keys.Retry)}
 	retry.Description = "timerd: requests to fire again"
 	retry.Retention = jetstream.WorkQueuePolicy
@@ -160,6 +167,12 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 			return nil
 		case errors.As(err, &api) && api.ErrorCode == codeSubjectsOverlap:
 			return s.overlaps(ctx, js, want)
+		case errors.As(err, &api) && api.ErrorCode == codeNoReplicas:
+			return []error{&StreamFault{
+				Stream:  want.Name,
+				Problem: fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
+				Fix:     "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
+			}}
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 			info, err = streamInfo(ctx, js, want.Name)
 		}
@@ -254,7 +267,7 @@ func (s Streams) faults(want, is jetstream.StreamConfig) []error {
 	case is.Duplicates < minDuplicates:
 		add(false, fmt.Sprintf("%s--dupe-window=%.0fm", edit, duplicateWindow.Minutes()),
 			"its duplicate window is %s, want at least %s", is.Duplicates, minDuplicates)
-	case want.MaxAge == 0 && limited:
+	case want.Name == s.DeadStream() && limited:
 		add(true, lossless, "its limits drop dead letters that nobody has looked at")
 	}
 	if is.Storage != jetstream.FileStorage {

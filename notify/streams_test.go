@@ -73,6 +73,54 @@ func TestEnsureStreamsWithOtherNames(t *testing.T) {
 	}
 }
 
+func TestEnsureStreamsWithLimits(t *testing.T) {
+	for _, c := range []struct {
+		limits notify.Streams
+		age    time.Duration
+		bytes  int64
+	}{
+		{notify.Streams{}, 7 * 24 * time.Hour, -1},
+		{notify.Streams{MaxAge: time.Hour, MaxBytes: 5 << 20}, time.Hour, 5 << 20},
+		{notify.Streams{MaxAge: -1}, 0, -1},
+	} {
+		js := testenv.NATS(t).JetStream()
+		if err := notify.EnsureStreams(t.Context(), js, c.limits); err != nil {
+			t.Fatal(err)
+		}
+		fired := streamConfig(t, js, "TIMERS")
+		if fired.MaxAge != c.age || fired.MaxBytes != c.bytes || fired.Discard != jetstream.DiscardOld {
+			t.Errorf("with %+v TIMERS was made as %+v", c.limits, fired)
+		}
+		for _, name := range []string{"TIMERS_RETRY", "TIMERS_DEAD"} {
+			if other := streamConfig(t, js, name); other.MaxAge != 0 || other.MaxBytes != -1 {
+				t.Errorf("with %+v %s was made as %+v", c.limits, name, other)
+			}
+		}
+		// Those that are there stay as they are, and fit whatever is asked for now.
+		for _, later := range []notify.Streams{{}, {MaxAge: 2 * time.Hour, MaxBytes: 1 << 20}, {MaxAge: -1}} {
+			faults, missing, err := notify.CheckStreams(t.Context(), js, later)
+			if len(faults)+len(missing) > 0 || err != nil {
+				t.Errorf("CheckStreams finds faults %v, missing %v, error %v", faults, missing, err)
+			}
+			if err := notify.EnsureStreams(t.Context(), js, later); err != nil {
+				t.Error(err)
+			}
+		}
+		if after := streamConfig(t, js, "TIMERS"); after.MaxAge != c.age || after.MaxBytes != c.bytes {
+			t.Errorf("TIMERS became %+v", after)
+		}
+	}
+}
+
+func TestEnsureStreamsWithoutACluster(t *testing.T) {
+	js := testenv.NATS(t).JetStream()
+	err := notify.EnsureStreams(t.Context(), js, notify.Streams{Replicas: 3})
+	if fault, ok := errors.AsType[*notify.StreamFault](err); !ok || !strings.Contains(fault.Error(), "cannot be made with 3 replicas") ||
+		!strings.Contains(fault.Fix, "TIMERD_STREAM_REPLICAS") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestEnsureStreamsByManyAtOnce(t *testing.T) {
 	s := testenv.NATS(t)
 	errs := make([]error, 8)

@@ -72,6 +72,43 @@ func (r failingRetrier) TrimRetried(context.Context, time.Duration) error {
 	return errors.New("no Redis")
 }
 
+// forgetful is a Retrier that cannot forget old ids for a while.
+type forgetful struct {
+	retry.Retrier
+	away *atomic.Bool
+}
+
+func (r forgetful) TrimRetried(ctx context.Context, age time.Duration) error {
+	if r.away.Load() {
+		return errors.New("no Redis")
+	}
+	return r.Retrier.TrimRetried(ctx, age)
+}
+
+// Old ids are forgotten once a minute. When that fails it is tried again soon: otherwise the log would say, a minute later,
+// that Redis had been away for a minute. And requests do not wait for it.
+func TestConsumerKnowsWhenRedisIsBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var away atomic.Bool
+	away.Store(true)
+	c := f.startAt(f.nats.URL(), forgetful{f.schedule, &away}, "1h", nil)
+	for i := range 500 { // after which old ids are forgotten too
+		e := firedEvent(fmt.Sprint(i), 1, []byte("x"))
+		if _, err := f.js.PublishAsync(retrySubject, e.AppendJSON(nil), jetstream.WithMsgID(e.ID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testenv.Eventually(t, patience, func() bool { return f.logged("are not forgotten for now") == 1 }, "a failure")
+	f.waitEmpty()
+	c.waitHealth(patience, "")
+	away.Store(false)
+	testenv.Eventually(t, patience, func() bool { return f.logged("are forgotten again") == 1 }, "the end of the failure")
+	if f.logged("requests wait") != 0 {
+		t.Error("requests are said to wait")
+	}
+}
+
 func TestConsumerStopsThoughNothingWorks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -38,13 +38,31 @@ func (c *Consumer) note(part part, began time.Time, err error) {
 		return
 	case err != nil && fault.err == nil:
 		fault.since = time.Now()
-		c.Logger.Warn("retry consumer is held up, requests wait", "source", part.String(), "err", err)
+		c.tellFault(part, err)
 	case err == nil && fault.err != nil:
-		c.Logger.Info("retry consumer goes on", "source", part.String(), "after", time.Since(fault.since).Round(time.Millisecond))
+		c.tellRecovery(part, time.Since(fault.since).Round(time.Millisecond))
 	}
 	if fault.err = err; err == nil && began.After(fault.worked) {
 		fault.worked = began
 	}
+}
+
+// tellFault logs that a part does not work. Requests do not wait for old ids to be forgotten.
+func (c *Consumer) tellFault(part part, err error) {
+	if part == partTrim {
+		c.Logger.Warn("ids of old retries are not forgotten for now", "err", err)
+		return
+	}
+	c.Logger.Warn("retry consumer is held up, requests wait", "source", part.String(), "err", err)
+}
+
+// tellRecovery logs that a part works again, after how long.
+func (c *Consumer) tellRecovery(part part, after time.Duration) {
+	if part == partTrim {
+		c.Logger.Info("ids of old retries are forgotten again", "after", after)
+		return
+	}
+	c.Logger.Info("retry consumer goes on", "source", part.String(), "after", after)
 }
 
 // String names what a part does, for the log.
@@ -54,7 +72,6 @@ func (p part) String() string {
 		partRedis:    "setting timers in Redis",
 		partDead:     "publishing dead letters",
 		partAck:      "acknowledging requests",
-		partTrim:     "forgetting old retries",
 	}[p]
 }
 
@@ -79,6 +96,7 @@ func (c *Consumer) isRedisBack(ctx context.Context) bool {
 	c.timers.restore(laneOfTimer(keys.Single))
 	c.mu.Unlock()
 	c.note(partRedis, began, nil)
+	c.note(partTrim, began, nil)
 	return true
 }
 

@@ -17,21 +17,31 @@ const (
 	rememberRetried = 24 * time.Hour
 )
 
-// trim forgets old event ids now and then, until ctx ends.
+// trim forgets old event ids now and then, until ctx ends. What fails is tried again soon, so that it is known when Redis is
+// back.
 func (c *Consumer) trim(ctx context.Context) {
-	ticker := time.NewTicker(trimEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(trimEvery)
+	defer timer.Stop()
+	failures := 0
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		case <-c.trims:
 		}
 		began := time.Now()
 		err := c.trimOnce(ctx)
-		if ctx.Err() == nil {
-			c.note(partTrim, began, err)
+		if ctx.Err() != nil {
+			return
+		}
+		c.note(partTrim, began, err)
+		if err != nil {
+			failures++
+			timer.Reset(pause(failures))
+		} else {
+			failures = 0
+			timer.Reset(trimEvery)
 		}
 	}
 }

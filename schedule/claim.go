@@ -107,6 +107,10 @@ func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimFo
 			result = ClaimResult{Err: fmt.Errorf("schedule: claim: %w", err)}
 		default:
 			n.ReadClock(result.At, sent, received)
+			took := max(n.clock.latest(result.At, received).Sub(sent), 0)
+			for j := range result.Firings {
+				result.Firings[j].Took = took
+			}
 		}
 		result.Partition = r.Partition
 		results = append(results, result)

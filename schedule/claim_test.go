@@ -5,6 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -75,5 +79,41 @@ func TestClaimIsBounded(t *testing.T) {
 	}
 	if len(seen) != n {
 		t.Errorf("%d distinct firings, want %d", len(seen), n)
+	}
+}
+
+// An event's time is never later than what any clock that agrees with Redis's shows then, however long the claim was on its
+// way, and never earlier than the claim.
+func TestNowIsNeverAhead(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	proxy := testenv.NewProxy(t, server.Addr())
+	x := newIndexFor(t, server.Client(func(o *redis.Options) { o.Addr = proxy.Addr() }), server.Client(), 1000)
+	claim := func(delay time.Duration) (f schedule.Firing, took time.Duration) {
+		t.Helper()
+		x.do("FCALL", "timer_set", 1, k, "p", "PX", 1)
+		x.awaitClock(x.redisNow() + 2)
+		proxy.Delay(delay)
+		began := time.Now()
+		result := x.Node.Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Minute)[0]
+		took = time.Since(began)
+		if result.Err != nil || len(result.Firings) != 1 {
+			t.Fatalf("claimed %+v", result)
+		}
+		f = result.Firings[0]
+		if said, now := f.Now(), time.Now(); said.After(now) || said.Before(f.ClaimedAt) {
+			t.Errorf("%v at %v, claimed at %v", said, now, f.ClaimedAt)
+		}
+		return f, took
+	}
+	const slow = 200 * time.Millisecond
+	claim(slow)
+	for range 5 {
+		claim(0)
+	}
+	// By now it is known how the clocks relate, whatever the way to Redis is like: the answer's way is none of the delay.
+	f, took := claim(slow)
+	if f.Took > took-slow/2 {
+		t.Errorf("a claim of %v, the half of which is the way back, was read within %v", took, f.Took)
 	}
 }

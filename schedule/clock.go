@@ -52,6 +52,18 @@ func (c *clock) now() Millis {
 	return MillisOf(c.server.Add(time.Since(c.local)))
 }
 
+// latest returns the first local instant at which the server's clock showed a time for certain: received, when the answer
+// with that time was there, or earlier if a more accurate reading says so.
+func (c *clock) latest(server, received time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.local.Add(server.Sub(c.server) + c.accuracy)
+	if c.local.IsZero() || at.After(received) {
+		return received
+	}
+	return at
+}
+
 // earliest returns what the server's clock showed at a local instant, or a little less: AtOnce before any reading or for
 // the zero time.
 func (c *clock) earliest(local time.Time) Millis {

@@ -40,7 +40,8 @@ type Firing struct {
 
 	Partition keys.Partition
 	ClaimedAt time.Time     // on the Redis server's clock
-	Received  time.Time     // the local instant, with monotonic reading, of the claim
+	Received  time.Time     // the local instant, with monotonic reading, at which the claim was sent
+	Took      time.Duration // how long after that ClaimedAt was read, at most
 	Lease     time.Duration // from ClaimedAt on
 
 	// MayBeStored says that an earlier claim may have published the event.
@@ -55,9 +56,11 @@ type Firing struct {
 	Refused bool
 }
 
-// Now estimates the time on the Redis server's clock. It never precedes
-// ClaimedAt, and a step of the local clock does not move it.
-func (f *Firing) Now() time.Time { return f.ClaimedAt.Add(time.Since(f.Received)) }
+// Now estimates the time on the Redis server's clock. It is never later than what that
+// shows and never precedes ClaimedAt, and a step of the local clock does not move it.
+func (f *Firing) Now() time.Time {
+	return f.ClaimedAt.Add(max(time.Since(f.Received)-f.Took, 0))
+}
 
 // Remaining returns how much of the lease is left by the local monotonic clock;
 // it errs on the short side, by the duration of the claim.

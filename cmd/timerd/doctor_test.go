@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,14 +32,17 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("with everything as it should be:\n%s", out)
 	}
 
-	if err := redis.Client().ConfigSet(t.Context(), "notify-keyspace-events", "").Err(); err != nil {
-		t.Fatal(err)
+	for name, value := range map[string]string{"notify-keyspace-events": "", "maxmemory": "1mb"} {
+		if err := redis.Client().ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	env["TIMERD_LAESE"] = "1s"
 	testenv.SetVariables(t, env)
 	code, out, errs := timerd(t, "", "doctor")
-	if code != 1 || errs != "" || !strings.Contains(out, "fix: CONFIG SET notify-keyspace-events") || !strings.Contains(out, "did you mean TIMERD_LEASE?") {
-		t.Errorf("without keyspace events: %d\n%s%s", code, out, errs)
+	if code != 1 || errs != "" || !strings.Contains(out, "fix: CONFIG SET notify-keyspace-events") || !strings.Contains(out, "fix: raise maxmemory") ||
+		!strings.Contains(out, "did you mean TIMERD_LEASE?") {
+		t.Errorf("without keyspace events, and full: %d\n%s%s", code, out, errs)
 	}
 	code, out, _ = timerd(t, "", "doctor", "--json")
 	failed := 0
@@ -53,6 +57,23 @@ func TestDoctor(t *testing.T) {
 	}
 	if code != 1 || failed != 1 {
 		t.Errorf("--json: exit code %d\n%s", code, out)
+	}
+}
+
+// Before timerd has ever run, what it would set up itself is no failure.
+func TestDoctorBeforeTheFirstStart(t *testing.T) {
+	testenv.NoLeaks(t)
+	redis := testenv.Redis(t)
+	if err := redis.Client().ConfigSet(t.Context(), "notify-keyspace-events", "").Err(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.SetVariables(t, map[string]string{
+		"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NAMESPACES": "*",
+		"TIMERD_NATS_URL": "embedded://" + freeAddr(t), "TIMERD_DATA_DIR": filepath.Join(t.TempDir(), "data"),
+	})
+	code, out, errs := timerd(t, "", "doctor")
+	if code != 0 || errs != "" || !strings.Contains(out, "data directory") || !strings.Contains(out, "is not there yet") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -38,7 +39,9 @@ func main() {
 	// A write to a closed pipe is to fail, not to end the program before its servers and files are cleared away.
 	signal.Ignore(syscall.SIGPIPE)
 	c, _ := config.Read(config.SectionLog) // each command reads it again, and tells its faults
-	redis.SetLogger(connect.RedisLogger{Logger: c.Log.NewLogger(os.Stderr)})
+	log := c.Log.NewLogger(os.Stderr)
+	slog.SetDefault(log) // with what libraries log by themselves
+	redis.SetLogger(connect.RedisLogger{Logger: log})
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -59,15 +62,31 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitOK
 	case errors.As(err, &said):
 		return int(said)
-	case errors.As(err, &usage):
+	}
+	complain(stderr, err)
+	if errors.As(err, &usage) || errors.As(err, &faults) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// complain says why the program ends. Where the log is JSON this is, too.
+func complain(stderr io.Writer, err error) {
+	usage, isUsage := errors.AsType[*usageError](err)
+	faults, isConfig := errors.AsType[*config.Error](err)
+	c, _ := config.Read(config.SectionLog) // its own faults are in err, if anywhere
+	log := c.Log.NewLogger(stderr)
+	switch {
+	case c.Log.JSON && isConfig:
+		for _, fault := range faults.Faults {
+			log.Error("the configuration has a fault", "err", fault)
+		}
+	case c.Log.JSON:
+		log.Error("timerd ends", "err", err)
+	case isUsage:
 		fmt.Fprintf(stderr, "timerd: %v\nTry: %s --help\n", err, usage.command)
-		return exitUsage
-	case errors.As(err, &faults):
-		fmt.Fprintf(stderr, "timerd: %v\n", err)
-		return exitUsage
 	default:
 		fmt.Fprintf(stderr, "timerd: %v\n", err)
-		return exitFailed
 	}
 }
 

@@ -25,10 +25,15 @@ func commandConfig(cmd *cobra.Command, sections config.Section) (config.Config, 
 
 // announce passes the warnings of a configuration on and returns its logger.
 func announce(cmd *cobra.Command, c config.Config) *slog.Logger {
+	log := c.Log.NewLogger(cmd.ErrOrStderr())
 	for _, warning := range c.Warnings {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", warning)
+		if c.Log.JSON {
+			log.Warn("about the configuration", "err", warning)
+		} else {
+			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", warning)
+		}
 	}
-	return c.Log.NewLogger(cmd.ErrOrStderr())
+	return log
 }
 
 // openRedis connects a client command to Redis. Unlike the service it does not wait for a server that is away.

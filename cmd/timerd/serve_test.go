@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -31,6 +32,10 @@ func TestServeRefusesAtOnce(t *testing.T) {
 	s := newSystem(t)
 	acl := testenv.Redis(t, redisserver.ACL("user default on >"+secret+" ~* &* +@all\n"))
 	cluster := testenv.Redis(t, redisserver.Directive("cluster-enabled", "yes"))
+	authority := testenv.NewAuthority(t)
+	secure, opts := authority.RedisTLS(authority.Issue("redis", "127.0.0.1"))
+	testenv.Redis(t, opts...)
+	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
 	for _, test := range []struct {
 		setting, want string
 		code          int
@@ -40,6 +45,12 @@ func TestServeRefusesAtOnce(t *testing.T) {
 		{"TIMERD_REDIS_URL=redis://:wrong" + secret + "@" + acl.Addr(), "WRONGPASS", exitFailed},
 		{"TIMERD_REDIS_URL=" + cluster.URL(0), "set TIMERD_REDIS_MODE=cluster", exitFailed},
 		{"TIMERD_REDIS_MODE=cluster", "set TIMERD_REDIS_MODE=standalone", exitFailed},
+		{"TIMERD_REDIS_URL=rediss://" + secure, "set TIMERD_REDIS_CA", exitFailed},
+		{"TIMERD_REDIS_URL=redis://" + secure, "write rediss:// in TIMERD_REDIS_URL", exitFailed},
+		{"TIMERD_REDIS_CA=" + authority.File, "want rediss://", exitUsage},
+		{"TIMERD_NATS_URL=" + off.URL(), "it runs without JetStream; to fix it: add a jetstream block", exitFailed},
+		{"TIMERD_NATS_URL=" + testenv.OldNATS(t, s.nats, "2.9.25"), "nats-server 2.9.25 is too old; to fix it: upgrade", exitFailed},
+		{"TIMERD_STREAM_REPLICAS=3", "cannot be made with 3 replicas", exitFailed},
 		{"TIMERD_HTTP_ADDR=" + s.nats.Addr(), "TIMERD_HTTP_ADDR", exitFailed},
 		{"TIMERD_NATS_URL=embedded", "TIMERD_DATA_DIR", exitUsage},
 		{"TIMERD_NATS_URL=embedded://0.0.0.0:4222", "want embedded://user:password@0.0.0.0:4222", exitUsage},

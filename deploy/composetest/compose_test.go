@@ -57,9 +57,10 @@ func TestComposeTimerds(t *testing.T) {
 	for _, name := range []string{"timerd-1", "timerd-2", "timerd-3"} {
 		service := cluster.Services[name]
 		for variable, want := range map[string]string{
-			"TIMERD_REDIS_MODE": "cluster",
-			"TIMERD_REDIS_URL":  "redis://redis-1:6379?addr=redis-2:6379&addr=redis-3:6379",
-			"TIMERD_NATS_URL":   "nats://nats-1:4222,nats://nats-2:4222,nats://nats-3:4222",
+			"TIMERD_REDIS_MODE":      "cluster",
+			"TIMERD_REDIS_URL":       "redis://redis-1:6379?addr=redis-2:6379&addr=redis-3:6379",
+			"TIMERD_NATS_URL":        "nats://nats-1:4222,nats://nats-2:4222,nats://nats-3:4222",
+			"TIMERD_STREAM_REPLICAS": "3",
 		} {
 			if got := service.Environment[variable]; got == nil || *got != want {
 				t.Errorf("%s: %s is %v, want %q", name, variable, got, want)

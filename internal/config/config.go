@@ -31,6 +31,9 @@ type environment struct {
 	Redis struct {
 		URL  string `default:"redis://127.0.0.1:6379/0" desc:"go-redis URL: redis://, rediss:// or unix://; in sentinel and cluster mode with go-redis's own URL parameters"`
 		Mode string `default:"standalone" desc:"standalone, sentinel or cluster"`
+		CA   string `desc:"file with the certificate authorities of the Redis server, in PEM, for rediss://"`
+		Cert string `desc:"file with the client certificate for Redis, in PEM"`
+		Key  string `desc:"file with the private key of that certificate, in PEM"`
 	}
 	NATS struct {
 		URL   string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://[user:password@]host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR; other machines need the password"`
@@ -46,8 +49,13 @@ type environment struct {
 	Lease          string `default:"10s" desc:"how long a claim outlives a dead timerd"`
 	MaxPayload     string `split_words:"true" default:"262144" desc:"bytes of payload that a timer may have"`
 	KeyspaceEvents string `split_words:"true" default:"on" desc:"off: run without Redis's events, by audit and sweep only"`
+	PayloadAttempt string `split_words:"true" default:"on" desc:"off: an attempt in a plain payload counts for nothing"`
+	EventData      string `split_words:"true" default:"auto" desc:"how payloads travel: auto, by what they are; text, as a JSON string; base64"`
 	SubjectPrefix  string `split_words:"true" default:"timers" desc:"what the NATS subjects begin with: one token, or several joined by dots"`
 	Stream         string `default:"TIMERS" desc:"name of the JetStream stream; with _RETRY and _DEAD appended, of the two others"`
+	StreamMaxAge   string `split_words:"true" default:"168h" desc:"how long the stream of firings keeps them, or 0 for ever; of a stream that timerd makes"`
+	StreamMaxBytes string `split_words:"true" default:"0" desc:"how large that stream may become, in bytes, before the oldest firings go, or 0 without limit"`
+	StreamReplicas string `split_words:"true" default:"1" desc:"how many servers of a NATS cluster keep each stream that timerd makes"`
 	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off"`
 	LogLevel       string `split_words:"true" default:"info" desc:"debug, info, warn or error"`
 	LogFormat      string `split_words:"true" default:"text" desc:"text or json"`
@@ -105,8 +113,10 @@ type Dev struct {
 func (d Dev) Read() (Config, error) {
 	return read(SectionLog|SectionRedis|SectionNATS|SectionService, func(env *environment) {
 		env.Redis.URL, env.Redis.Mode = d.RedisURL, string(Standalone)
+		env.Redis.CA, env.Redis.Cert, env.Redis.Key = "", "", ""
 		env.NATS.URL, env.DataDir = embedded+"://"+d.NATSAddr, d.DataDir
 		env.NATS.Creds, env.NATS.CA, env.NATS.Cert, env.NATS.Key = "", "", "", ""
+		env.StreamReplicas = "1"
 		env.Namespaces = "*"
 		env.HTTPAddr = d.HTTPAddr
 		if _, chosen := os.LookupEnv(prefix + "_LOG_LEVEL"); !chosen {

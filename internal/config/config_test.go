@@ -34,6 +34,9 @@ func TestConfigDefaults(t *testing.T) {
 	if got := s.Retry.String(); got != retry.DefaultRetry {
 		t.Errorf("retry policies %s", got)
 	}
+	if !s.PayloadAttempt || s.EventData != "" || c.NATS.Streams.MaxAge != 7*24*time.Hour || c.NATS.Streams.MaxBytes != 0 || c.NATS.Streams.Replicas != 1 {
+		t.Errorf("events: %+v, %+v", s, c.NATS.Streams)
+	}
 	if s.SweepInterval != time.Second || s.Lease != 10*time.Second || s.MaxPayload != 262144 || !s.KeyspaceEvents || s.HTTPAddr != "127.0.0.1:8080" {
 		t.Errorf("service: %+v", s)
 	}
@@ -105,6 +108,28 @@ func TestConfigValues(t *testing.T) {
 		{"MAX_PAYLOAD", "536870913", "want a number of bytes"},
 		{"MAX_PAYLOAD", "0", "want a number of bytes"},
 		{"MAX_PAYLOAD", "256KiB", "want a number of bytes"},
+		{"REDIS_CA", "/no/such.pem", "no such file"},
+		{"REDIS_CA", "config_test.go", "holds no certificate"},
+		{"REDIS_CERT", "config_test.go", "TIMERD_REDIS_KEY: is not set"},
+		{"REDIS_KEY", "config_test.go", "TIMERD_REDIS_CERT: is not set"},
+		{"STREAM_MAX_AGE", "24h", ""},
+		{"STREAM_MAX_AGE", "2m", ""},
+		{"STREAM_MAX_AGE", "0", ""},
+		{"STREAM_MAX_AGE", "1m59s", "want a duration from 2m0s"},
+		{"STREAM_MAX_AGE", "-1h", "want a duration"},
+		{"STREAM_MAX_AGE", "7", "want a duration"},
+		{"STREAM_MAX_BYTES", "20000000000", ""},
+		{"STREAM_MAX_BYTES", "1000", "want a number of bytes from 1048576 on"},
+		{"STREAM_MAX_BYTES", "-1", "want a number of bytes"},
+		{"STREAM_MAX_BYTES", "20GB", "want a number of bytes"},
+		{"STREAM_REPLICAS", "3", ""},
+		{"STREAM_REPLICAS", "0", "want a number from 1 to 5"},
+		{"STREAM_REPLICAS", "6", "want a number from 1 to 5"},
+		{"PAYLOAD_ATTEMPT", "Off", ""},
+		{"PAYLOAD_ATTEMPT", "no", "want on or off"},
+		{"EVENT_DATA", "TEXT", ""},
+		{"EVENT_DATA", "base64", ""},
+		{"EVENT_DATA", "json", "want auto, text or base64"},
 		{"KEYSPACE_EVENTS", "OFF", ""},
 		{"KEYSPACE_EVENTS", "maybe", "want on or off"},
 		{"SUBJECT_PREFIX", "prod.timers", ""},
@@ -133,6 +158,9 @@ func TestConfigValues(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name+"="+test.value, func(t *testing.T) {
 			env := map[string]string{"TIMERD_NAMESPACES": "*"}
+			if strings.HasPrefix(test.name, "REDIS_") {
+				env["TIMERD_REDIS_URL"] = "rediss://redis.example" // which needs none of the rest and allows all of it
+			}
 			env["TIMERD_"+test.name] = test.value
 			testenv.SetVariables(t, env)
 			_, err := Read(sectionAll)

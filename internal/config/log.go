@@ -16,9 +16,18 @@ type Log struct {
 func (c Log) NewLogger(w io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: c.Level}
 	if c.JSON {
+		o.ReplaceAttr = withUnits
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// withUnits writes durations as 1.5s, as text has them. As numbers they would be nanoseconds.
+func withUnits(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 func parseLog(env *environment, f *faults) Log {

@@ -3,15 +3,15 @@ package config
 import (
 	"bytes"
 	"cmp"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/timerd-io/timerd/keys"
@@ -28,6 +28,14 @@ const defaultNATSAddr = "127.0.0.1:4222"
 const (
 	maxPrefixBytes = 128
 	maxStreamBytes = 200 // JetStream allows 255; the suffixes and consumer names need room
+)
+
+// Bounds of the streams that timerd makes.
+const (
+	minStreamAge      = 2 * time.Minute // JetStream's: the duplicate window
+	maxStreamAge      = 10 * 365 * 24 * time.Hour
+	minStreamSize     = 1 << 20
+	maxStreamReplicas = 5 // JetStream's
 )
 
 // NATS says where NATS is and how to log in.
@@ -70,10 +78,7 @@ func parseNATS(env *environment, f *faults) NATS {
 		CA:      env.NATS.CA,
 		Cert:    env.NATS.Cert,
 		Key:     env.NATS.Key,
-		Streams: notify.Streams{Names: keys.Names{
-			Prefix: parseSubjectPrefix(env.SubjectPrefix, f),
-			Stream: parseStream(env.Stream, f),
-		}},
+		Streams: parseStreams(env, f),
 	}
 	if scheme, _, _ := strings.Cut(env.NATS.URL, "://"); scheme == embedded {
 		c.Embedded, c.URL = true, ""
@@ -81,10 +86,14 @@ func parseNATS(env *environment, f *faults) NATS {
 		if c.DataDir == "" {
 			f.addf("DATA_DIR", "is not set: the embedded NATS server needs a directory for its streams, such as /var/lib/timerd")
 		}
+		if c.Streams.Replicas > 1 {
+			f.add("STREAM_REPLICAS", env.StreamReplicas, "1, because the embedded NATS server is alone")
+		}
 		return c
 	}
 	c.URL, c.Shown = parseNATSURLs(env.NATS.URL, f)
-	checkNATSFiles(c, f)
+	checkCreds(c.Creds, f)
+	pemFiles{"NATS", c.CA, c.Cert, c.Key}.check(f)
 	return c
 }
 
@@ -154,35 +163,29 @@ func parseNATSURLs(value string, f *faults) (urls, shown string) {
 	return strings.Join(all, ","), strings.Join(allShown, ",")
 }
 
-// checkNATSFiles reports files that cannot be used. NATS would tell only at the
-// first connect, and some of them one by one.
-func checkNATSFiles(c NATS, f *faults) {
-	if c.Creds != "" {
-		creds, err := os.ReadFile(c.Creds)
-		if err != nil {
-			f.addf("NATS_CREDS", "%w: want a readable file with NATS credentials", err)
-		} else if !bytes.Contains(creds, []byte("BEGIN NATS USER JWT")) || !bytes.Contains(creds, []byte("NKEY SEED")) {
-			f.addf("NATS_CREDS", "%s holds no NATS credentials: want a file with a user JWT and an NKEY seed, as nsc writes it", c.Creds)
-		}
+// checkCreds reports a file with credentials that cannot be used. NATS would tell only at the first connect.
+func checkCreds(file string, f *faults) {
+	if file == "" {
+		return
 	}
-	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
-			f.addf("NATS_CA", "%w: want a readable PEM file", err)
-		} else if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-			f.addf("NATS_CA", "%s holds no certificate: want certificate authorities in PEM", c.CA)
-		}
+	creds, err := os.ReadFile(file)
+	if err != nil {
+		f.addf("NATS_CREDS", "%w: want a readable file with NATS credentials", err)
+	} else if !bytes.Contains(creds, []byte("BEGIN NATS USER JWT")) || !bytes.Contains(creds, []byte("NKEY SEED")) {
+		f.addf("NATS_CREDS", "%s holds no NATS credentials: want a file with a user JWT and an NKEY seed, as nsc writes it", file)
 	}
-	switch {
-	case c.Cert == "" && c.Key == "":
-	case c.Key == "":
-		f.addf("NATS_KEY", "is not set: the certificate %s of TIMERD_NATS_CERT needs its private key", c.Cert)
-	case c.Cert == "":
-		f.addf("NATS_CERT", "is not set: the private key of TIMERD_NATS_KEY needs its certificate")
-	default:
-		if _, err := tls.LoadX509KeyPair(c.Cert, c.Key); err != nil {
-			f.addf("NATS_CERT", "%s with TIMERD_NATS_KEY=%s: %w", c.Cert, c.Key, err)
-		}
+}
+
+// parseStreams reads what the streams are called and how they are made.
+func parseStreams(env *environment, f *faults) notify.Streams {
+	return notify.Streams{
+		Names: keys.Names{
+			Prefix: parseSubjectPrefix(env.SubjectPrefix, f),
+			Stream: parseStream(env.Stream, f),
+		},
+		MaxAge:   parseStreamMaxAge(env.StreamMaxAge, f),
+		MaxBytes: parseStreamMaxBytes(env.StreamMaxBytes, f),
+		Replicas: parseStreamReplicas(env.StreamReplicas, f),
 	}
 }
 
@@ -205,4 +208,32 @@ func parseStream(value string, f *faults) string {
 		f.add("STREAM", value, fmt.Sprintf(`a JetStream stream name without white space or . * > / \, at most %d bytes, such as TIMERS`, maxStreamBytes))
 	}
 	return value
+}
+
+// parseStreamMaxAge returns less than zero for a stream that keeps everything.
+func parseStreamMaxAge(value string, f *faults) time.Duration {
+	d, err := time.ParseDuration(value)
+	switch {
+	case err == nil && d == 0:
+		return -1
+	case err != nil || d < minStreamAge || d > maxStreamAge:
+		f.add("STREAM_MAX_AGE", value, fmt.Sprintf("a duration from %v to 10 years, such as 168h, or 0 for ever", minStreamAge))
+	}
+	return d
+}
+
+func parseStreamMaxBytes(value string, f *faults) int64 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < 0 || n > 0 && n < minStreamSize {
+		f.add("STREAM_MAX_BYTES", value, fmt.Sprintf("a number of bytes from %d on, such as 20000000000, or 0 for no limit", minStreamSize))
+	}
+	return n
+}
+
+func parseStreamReplicas(value string, f *faults) int {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > maxStreamReplicas {
+		f.add("STREAM_REPLICAS", value, fmt.Sprintf("a number from 1 to %d", maxStreamReplicas))
+	}
+	return n
 }

@@ -41,6 +41,30 @@ func (c Redis) DB() int {
 	}
 }
 
+// TLS returns how to encrypt, or nil for not at all.
+func (c Redis) TLS() *tls.Config {
+	switch c.Mode {
+	case Sentinel:
+		return c.Sentinel.TLSConfig
+	case Cluster:
+		return c.Cluster.TLSConfig
+	default:
+		return c.Standalone.TLSConfig
+	}
+}
+
+// FirstAddr returns the address of the first server that is asked: host:port, or the path of a socket.
+func (c Redis) FirstAddr() string {
+	switch c.Mode {
+	case Sentinel:
+		return c.Sentinel.SentinelAddrs[0]
+	case Cluster:
+		return c.Cluster.Addrs[0]
+	default:
+		return c.Standalone.Addr
+	}
+}
+
 // errReplicas refuses options of a URL that have clients read from replicas.
 var errReplicas = errors.New("replica_only, read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the master")
 
@@ -83,6 +107,8 @@ func parseRedis(env *environment, f *faults) Redis {
 			return err
 		}
 	}
+	files := pemFiles{"REDIS", env.Redis.CA, env.Redis.Cert, env.Redis.Key}
+	roots := files.check(f)
 	shown, ok := showURL(env.Redis.URL)
 	if err := parse(env.Redis.URL); err != nil || !ok {
 		f.addURL("REDIS_URL", env.Redis.URL, want, err)
@@ -92,20 +118,16 @@ func parseRedis(env *environment, f *faults) Redis {
 	if db := c.DB(); db < 0 {
 		f.addf("REDIS_URL", "database %d: want 0 or more", db)
 	}
-	if secure := c.tls(); secure != nil {
-		secure.MinVersion = max(secure.MinVersion, tls.VersionTLS12)
+	secure := c.TLS()
+	if secure == nil {
+		if files.ca+files.cert+files.key != "" {
+			f.addf("REDIS_URL", "%q: want rediss://, since TIMERD_REDIS_CA, _CERT or _KEY is set; without it nothing is encrypted", shown)
+		}
+		return c
+	}
+	secure.MinVersion, secure.RootCAs = max(secure.MinVersion, tls.VersionTLS12), roots
+	if files.cert != "" {
+		secure.GetClientCertificate = files.clientCertificate
 	}
 	return c
-}
-
-// tls returns how to encrypt, or nil for not at all.
-func (c Redis) tls() *tls.Config {
-	switch c.Mode {
-	case Sentinel:
-		return c.Sentinel.TLSConfig
-	case Cluster:
-		return c.Cluster.TLSConfig
-	default:
-		return c.Standalone.TLSConfig
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/retry"
 )
@@ -29,6 +30,8 @@ type Service struct {
 	Lease          time.Duration
 	MaxPayload     int // bytes
 	KeyspaceEvents bool
+	PayloadAttempt bool   // whether the attempt that a plain payload states counts
+	EventData      string // the content type under which payloads travel; "" for that which each has
 	HTTPAddr       string // host:port; "" means that there is no HTTP server
 }
 
@@ -39,6 +42,10 @@ func parseService(env *environment, f *faults) Service {
 		Lease:         parseDuration("LEASE", env.Lease, minLease, maxLease, "10s", f),
 		MaxPayload:    parseMaxPayload(env.MaxPayload, f),
 		HTTPAddr:      parseHTTPAddr(env.HTTPAddr, f),
+
+		KeyspaceEvents: parseSwitch("KEYSPACE_EVENTS", env.KeyspaceEvents, f),
+		PayloadAttempt: parseSwitch("PAYLOAD_ATTEMPT", env.PayloadAttempt, f),
+		EventData:      parseEventData(env.EventData, f),
 	}
 	namespaces, err := keys.ParseNamespaces(env.Namespaces)
 	switch {
@@ -48,14 +55,28 @@ func parseService(env *environment, f *faults) Service {
 		f.addAll("NAMESPACES", err)
 	}
 	c.Namespaces = namespaces
-	switch strings.ToLower(env.KeyspaceEvents) {
-	case "on":
-		c.KeyspaceEvents = true
-	case "off":
-	default:
-		f.add("KEYSPACE_EVENTS", env.KeyspaceEvents, "on or off")
-	}
 	return c
+}
+
+func parseSwitch(name, value string, f *faults) bool {
+	on := strings.EqualFold(value, "on")
+	if !on && !strings.EqualFold(value, "off") {
+		f.add(name, value, "on or off")
+	}
+	return on
+}
+
+func parseEventData(value string, f *faults) string {
+	switch strings.ToLower(value) {
+	case "auto":
+		return ""
+	case "text":
+		return event.DataText
+	case "base64":
+		return event.DataBinary
+	}
+	f.add("EVENT_DATA", value, "auto, text or base64")
+	return ""
 }
 
 func parseRetry(env *environment, f *faults) retry.Policies {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/notify"
 )
 
 // attemptTimeout bounds one try.
@@ -28,11 +29,11 @@ type Connector struct {
 }
 
 // Redis connects to Redis and returns once the server answers. The caller closes the client. Refused
-// credentials are an error at once, see [RedisRefused].
+// credentials are an error at once, see [RedisRefused], and so is a [*TLSFault].
 func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.UniversalClient, error) {
 	rdb := NewRedisClient(conf)
 	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(ctx context.Context) error {
-		return rdb.Ping(ctx).Err()
+		return explainTLS(ctx, conf, rdb.Ping(ctx).Err())
 	})
 	if redis.HasErrorPrefix(err, noCluster) {
 		err = fmt.Errorf("%w; set TIMERD_REDIS_MODE=standalone, or sentinel", err)
@@ -44,7 +45,8 @@ func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.Universa
 }
 
 // JetStream connects to NATS and returns once JetStream answers. Further options, such as
-// nats.InProcessServer, come last. The caller closes the connection.
+// nats.InProcessServer, come last. The caller closes the connection. A server that is too old, or
+// without JetStream, is an error at once: a [*notify.StreamFault].
 func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nats.Option) (jetstream.JetStream, error) {
 	nc, err := c.NATS(ctx, conf, extra...)
 	if err != nil {
@@ -53,7 +55,10 @@ func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nat
 	js, err := jetstream.New(nc)
 	if err == nil {
 		err = c.persist(ctx, "JetStream at "+conf.Shown, NATSRefused, func(ctx context.Context) error {
-			_, err := js.AccountInfo(ctx)
+			if err := notify.CheckVersion(nc.ConnectedServerVersion()); err != nil {
+				return err
+			}
+			_, err := notify.CheckAccount(ctx, js)
 			return err
 		})
 	}
@@ -76,7 +81,7 @@ func (c Connector) NATS(ctx context.Context, conf config.NATS, extra ...nats.Opt
 	return nc, err
 }
 
-// persist tries until it works, the server refuses, the patience is over or ctx ends.
+// persist tries until it works, the server refuses or cannot serve, the patience is over or ctx ends.
 func (c Connector) persist(ctx context.Context, server string, refused func(error) bool, try func(context.Context) error) error {
 	deadline := time.Now().Add(c.Patience)
 	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second}, Logger: c.Logger}
@@ -92,6 +97,8 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return context.Cause(ctx)
 		case refused(err):
 			return fmt.Errorf("%s refuses the connection: %w", server, err)
+		case isFault(err):
+			return fmt.Errorf("%s: %w", server, err)
 		case c.Patience == 0:
 			return fmt.Errorf("%s does not answer: %w", server, err)
 		case left <= 0:
@@ -102,4 +109,13 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// isFault tells whether an error names what to mend, so that trying again is of no use.
+func isFault(err error) bool {
+	if _, ok := errors.AsType[*notify.StreamFault](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*TLSFault](err)
+	return ok
 }

@@ -10,12 +10,12 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/notify"
 )
 
 const secret = "s3cr3t"
@@ -143,11 +143,29 @@ func TestConnectEndsAtOnceWhenRefused(t *testing.T) {
 	}
 }
 
+// A server that cannot serve ends the start at once: it answers, and trying again changes nothing.
 func TestConnectNeedsJetStream(t *testing.T) {
 	testenv.NoLeaks(t)
-	ns := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
-	c := connector(&testenv.Output{}, 100*time.Millisecond)
-	if _, err := c.JetStream(t.Context(), natsAt(t, ns.URL())); !errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
-		t.Errorf("got %v", err)
+	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
+	other := testenv.NATS(t, func(o *server.Options) {
+		without := server.NewAccount("WITHOUT")
+		o.Accounts = []*server.Account{without}
+		o.Users = []*server.User{{Username: "app", Password: secret, Account: without}}
+	})
+	for url, want := range map[string]string{
+		off.URL(): "it runs without JetStream; to fix it: add a jetstream block",
+		"nats://app:" + secret + "@" + other.Addr():   "JetStream is off for this account; to fix it: enable it",
+		testenv.OldNATS(t, testenv.NATS(t), "2.9.25"): "nats-server 2.9.25 is too old; to fix it: upgrade to nats-server 2.10",
+	} {
+		var logs testenv.Output
+		_, err := connector(&logs, time.Minute).JetStream(t.Context(), natsAt(t, url))
+		if _, ok := errors.AsType[*notify.StreamFault](err); !ok || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "answer") {
+			t.Errorf("%s: got %v, want %s", url, err, want)
+		} else {
+			testenv.Lacks(t, err.Error(), secret)
+		}
+		if logs.String() != "" {
+			t.Errorf("%s: tried again:\n%s", url, &logs)
+		}
 	}
 }

@@ -3,10 +3,12 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
@@ -41,9 +43,10 @@ func CheckAll(ctx context.Context) (_ []Finding, valid bool) {
 		}
 	}
 	if broken&config.SectionNATS == 0 {
-		if js := findings.openNATS(ctx, conn, c); js != nil {
+		if js, free := findings.openNATS(ctx, conn, c.NATS); js != nil {
 			defer js.Conn().Close()
 			d := NewNATS(js, c.Streams(), c.Service.MaxPayload)
+			d.FreeDisk = free
 			findings = append(findings, d.Check(ctx)...)
 			if rdb != nil {
 				findings = append(findings, d.CheckInstallation(ctx, rdb)...)
@@ -97,6 +100,9 @@ func (r *report) openRedis(ctx context.Context, conn connect.Connector, c config
 		fix := "start Redis, or correct TIMERD_REDIS_URL"
 		if connect.RedisRefused(err) {
 			fix = "correct the user, the password or the database in TIMERD_REDIS_URL"
+		}
+		if fault, ok := errors.AsType[*connect.TLSFault](err); ok {
+			fix, err = fault.Fix, fmt.Errorf("Redis at %s: %w", c.Redis.Shown, fault.Err)
 		}
 		r.fail(checkRedis, fix, "%v", err)
 		return nil
@@ -156,27 +162,42 @@ func (r *report) checkTimerds(ctx context.Context, rdb redis.UniversalClient) {
 	}
 }
 
-// openNATS connects to NATS. It returns nil if it cannot.
-func (r *report) openNATS(ctx context.Context, conn connect.Connector, c config.Config) jetstream.JetStream {
-	target := c.NATS.FromOutside()
-	nc, err := conn.NATS(ctx, target)
-	switch {
-	case err != nil && c.NATS.Embedded:
-		r.warn(checkNATS, "start timerd, then run this again", "embedded; it cannot be checked, because no timerd runs it now at %s", target.Shown)
-		return nil
-	case err != nil && connect.NATSRefused(err):
-		r.fail(checkNATS, "correct the credentials in TIMERD_NATS_URL or TIMERD_NATS_CREDS, _CERT and _KEY", "%v", err)
-		return nil
-	case err != nil:
-		r.fail(checkNATS, "start nats-server, or correct TIMERD_NATS_URL", "%v", err)
-		return nil
+// openNATS connects to NATS. It returns nil if it cannot. free is how many bytes the disk of its streams has left, if that is
+// known.
+func (r *report) openNATS(ctx context.Context, conn connect.Connector, c config.NATS) (js jetstream.JetStream, free uint64) {
+	var nc *nats.Conn
+	if c.Embedded {
+		state, ok := r.dataDir(c.DataDir)
+		if !ok {
+			return nil, 0
+		}
+		nc, free = r.openEmbedded(ctx, conn, c, state), state.Free
+	} else {
+		nc = r.dialNATS(ctx, conn, c)
+	}
+	if nc == nil {
+		return nil, 0
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		nc.Close()
 		r.fail(checkNATS, "correct TIMERD_NATS_URL", "%v", err)
-		return nil
+		return nil, 0
 	}
-	r.ok(checkNATS, "%s", target.Shown)
-	return js
+	r.ok(checkNATS, "%s", c.FromOutside().Shown)
+	return js, free
+}
+
+// dialNATS connects to a NATS server that is not embedded. It returns nil if it cannot.
+func (r *report) dialNATS(ctx context.Context, conn connect.Connector, c config.NATS) *nats.Conn {
+	nc, err := conn.NATS(ctx, c)
+	switch {
+	case err == nil:
+		return nc
+	case connect.NATSRefused(err):
+		r.fail(checkNATS, "correct the credentials in TIMERD_NATS_URL or TIMERD_NATS_CREDS, _CERT and _KEY", "%v", err)
+	default:
+		r.fail(checkNATS, "start nats-server, or correct TIMERD_NATS_URL", "%v", err)
+	}
+	return nil
 }

@@ -118,7 +118,7 @@ func TestRedisMisconfigured(t *testing.T) {
 	set("maxmemory-policy", "allkeys-lru")
 	set("lazyfree-lazy-expire", "no")
 	findings := checkRedis(t, rdb)
-	wants(t, findings, "keyspace events", doctor.Fail, `is "xE" and lacks Kg$he`, "CONFIG SET notify-keyspace-events KEg$hxe")
+	wants(t, findings, "keyspace events", doctor.Warn, `is "xE" and lacks Kg$he`, "timerd, which may, switches them on", "CONFIG SET notify-keyspace-events KEg$hxe")
 	wants(t, findings, "persistence", doctor.Fail, "a restart loses every timer", "appendonly yes")
 	wants(t, findings, "lazy freeing", doctor.Warn, "a large hash that runs out", "CONFIG SET lazyfree-lazy-expire yes")
 	wants(t, findings, "eviction", doctor.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
@@ -128,7 +128,7 @@ func TestRedisMisconfigured(t *testing.T) {
 	set("save", "3600 1")
 	set("maxmemory-policy", "volatile-ttl")
 	findings = checkRedis(t, rdb)
-	wants(t, findings, "keyspace events", doctor.Warn, "lacks h")
+	wants(t, findings, "keyspace events", doctor.Warn, "lacks h: timerd, which may")
 	wants(t, findings, "persistence", doctor.Warn, "snapshots only (save 3600 1)")
 	wants(t, findings, "eviction", doctor.Warn, "volatile-ttl")
 
@@ -136,7 +136,7 @@ func TestRedisMisconfigured(t *testing.T) {
 	set("maxmemory", "1mb")
 	findings = checkRedis(t, rdb, func(d *doctor.Redis) { d.Events = false })
 	wants(t, findings, "keyspace events", doctor.OK, "TIMERD_KEYSPACE_EVENTS=off")
-	wants(t, findings, "eviction", doctor.Warn, "bytes are used")
+	wants(t, findings, "eviction", doctor.Fail, "bytes are used: Redis refuses new timers", "raise maxmemory")
 
 	set("maxmemory", "0")
 	set("maxmemory-policy", "allkeys-lru")
@@ -217,6 +217,29 @@ func TestRedisEventsWithoutConfigGet(t *testing.T) {
 	findings = checkRedis(t, app)
 	wants(t, findings, "redis version", doctor.Fail, "INFO")
 	wants(t, findings, "redis rights", doctor.Fail, "+config|get +info")
+}
+
+// What timerd would switch on itself is no failure; what it may not, is.
+func TestRedisEventsWithoutConfigSet(t *testing.T) {
+	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config|set\n"))
+	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
+	for flags, want := range map[string]struct {
+		level doctor.Level
+		text  string
+	}{
+		"":         {doctor.Fail, "timerd may not switch them on"},
+		"Ex":       {doctor.Fail, "lacks Kg$he"},
+		"KEg$xe":   {doctor.Warn, "later HSETs"},
+		"KEg$hxet": {doctor.OK, "notify-keyspace-events is"},
+	} {
+		if err := s.Client().ConfigSet(t.Context(), "notify-keyspace-events", flags).Err(); err != nil {
+			t.Fatal(err)
+		}
+		wants(t, checkRedis(t, app), "keyspace events", want.level, want.text)
+		if after := s.Client().ConfigGet(t.Context(), "notify-keyspace-events").Val()["notify-keyspace-events"]; len(after) != len(flags) {
+			t.Errorf("the flags %q became %q", flags, after)
+		}
+	}
 }
 
 // Every command in the schedule's scripts has to be among the rights that are tried.

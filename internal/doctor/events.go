@@ -35,14 +35,26 @@ func (d *Redis) events(ctx context.Context, settings map[string]string, r *repor
 		return
 	}
 	missing := listener.MissingFlags(value)
-	switch missing {
-	case "":
+	switch {
+	case missing == "":
 		r.ok(checkEvents, "notify-keyspace-events is %q", value)
-	case "h":
+	case d.maySet(ctx):
+		r.warn(checkEvents, fix, "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
+	case missing == "h":
 		r.warn(checkEvents, fix, "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
 	default:
-		r.fail(checkEvents, fix, "notify-keyspace-events is %q and lacks %s; timerd switches them on at its start if it may, until Redis restarts", value, missing)
+		r.fail(checkEvents, fix, "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
 	}
+}
+
+// maySet tells whether CONFIG SET is allowed, by a setting that no server has.
+func (d *Redis) maySet(ctx context.Context) bool {
+	err := d.rdb.ConfigSet(ctx, "timerd-doctor", "").Err()
+	if err == nil {
+		return true
+	}
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "unknown option") || strings.Contains(text, "unsupported config parameter")
 }
 
 // tryEvents writes a probe and looks which of its events come.
@@ -51,7 +63,7 @@ func (d *Redis) tryEvents(ctx context.Context, r *report, fix string) {
 	switch {
 	case err != nil:
 		r.fail(checkEvents, "grant what the redis rights lack", "CONFIG GET is not allowed, and trying fails: %v", err)
-	case len(missing) > 0:
+	case len(missing) > 0: // without CONFIG GET timerd sets none, lest it take others' flags away
 		r.fail(checkEvents, fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
 	default:
 		r.ok(checkEvents, "set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")

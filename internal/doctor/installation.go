@@ -147,6 +147,12 @@ func openStreams(ctx context.Context, conn connect.Connector, c config.Config) (
 	if js, err = conn.JetStream(ctx, target, options...); err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
+	if options == nil && c.NATS.Embedded { // a timerd runs it; the server that listens may be another one
+		if state, err := embedded.Inspect(c.NATS.DataDir); err != nil || !isServer(js.Conn(), state.Server) {
+			js.Conn().Close()
+			return nil, nil, errors.Join(err, fmt.Errorf("the server at %s is not that of TIMERD_DATA_DIR, which a timerd runs: stop that timerd, or %s", target.Shown, otherAddress))
+		}
+	}
 	return js, func() error {
 		js.Conn().Close()
 		return end()

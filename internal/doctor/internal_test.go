@@ -24,11 +24,6 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%q: %+v, %t", test.reply, r, proceed)
 		}
 	}
-	for version, want := range map[string]bool{"2.9.25": true, "1.99.0": true, "2.10.0": false, "2.15.2": false, "3.0.0-dev": false, "dev": false, "": false} {
-		if got := olderThan(version, 2, 10); got != want {
-			t.Errorf("olderThan(%q) = %t", version, got)
-		}
-	}
 }
 
 func TestPersistenceFailing(t *testing.T) {
@@ -41,6 +36,28 @@ func TestPersistenceFailing(t *testing.T) {
 	new(Redis).persistence(info{"aof_enabled": "0"}, nil, &r)
 	if r[0].Level != Warn || !strings.Contains(r[0].Text, "CONFIG GET does not show") {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestEviction(t *testing.T) {
+	for _, test := range []struct {
+		policy, used string
+		level        Level
+		text         string
+	}{
+		{"noeviction", "900", OK, "90 % of maxmemory used"},
+		{"noeviction", "901", Warn, "901 of 1000 bytes are used"},
+		{"noeviction", "950", Warn, "950 of 1000 bytes are used"},
+		{"noeviction", "951", Fail, "refuses new timers, or is about to"},
+		{"noeviction", "1001", Fail, "1001 of 1000 bytes are used"},
+		{"volatile-ttl", "999", Warn, "evicts the timers' keys"},
+		{"allkeys-lru", "1", Fail, "evicts the schedule itself"},
+	} {
+		var r report
+		new(Redis).eviction(info{"maxmemory": "1000", "maxmemory_policy": test.policy, "used_memory": test.used}, &r)
+		if len(r) != 1 || r[0].Level != test.level || !strings.Contains(r[0].Text, test.text) {
+			t.Errorf("%s with %s: %+v", test.policy, test.used, r)
+		}
 	}
 }
 

@@ -20,9 +20,6 @@ const (
 	checkLimits      = "nats limits"
 )
 
-// The oldest NATS server that has the consumers that timerd and its clients use.
-const minNATSMajor, minNATSMinor = 2, 10
-
 // eventOverhead is more than an event takes besides its payload, with a long key.
 const eventOverhead = 8 << 10
 
@@ -31,6 +28,9 @@ const answerTimeout = 2 * time.Second
 
 // NATS looks at a NATS server.
 type NATS struct {
+	// FreeDisk is how many bytes are left for JetStream's files, 0 if that is not known.
+	FreeDisk uint64
+
 	js         jetstream.JetStream
 	want       notify.Streams
 	maxPayload int
@@ -38,53 +38,45 @@ type NATS struct {
 
 // NewNATS returns a NATS to check on a connection such as timerd would use; maxPayload is that of a timer, in bytes.
 func NewNATS(js jetstream.JetStream, streams notify.Streams, maxPayload int) *NATS {
-	return &NATS{js, streams, maxPayload}
+	return &NATS{js: js, want: streams, maxPayload: maxPayload}
 }
 
 // Check returns what it found.
 func (d *NATS) Check(ctx context.Context) []Finding {
 	var r report
 	d.version(&r)
-	if !d.account(ctx, &r) {
+	account := d.account(ctx, &r)
+	if account == nil {
 		return r
 	}
 	d.limits(&r)
 	d.streams(ctx, &r)
+	d.growth(ctx, account, &r)
 	d.clock(ctx, &r)
 	return r
 }
 
 func (d *NATS) version(r *report) {
 	version := d.js.Conn().ConnectedServerVersion()
-	if olderThan(version, minNATSMajor, minNATSMinor) {
-		r.fail(checkNATSVersion, fmt.Sprintf("upgrade to nats-server %d.%d or later", minNATSMajor, minNATSMinor), "nats-server %s is too old", version)
+	if fault, ok := errors.AsType[*notify.StreamFault](notify.CheckVersion(version)); ok {
+		r.fail(checkNATSVersion, fault.Fix, "%s", fault.Problem)
 		return
 	}
 	r.ok(checkNATSVersion, "nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
 }
 
-// olderThan tells whether a version such as 2.9.3 is older than major.minor. One that cannot be read is not.
-func olderThan(version string, major, minor int) bool {
-	var a, b int
-	_, err := fmt.Sscanf(version, "%d.%d", &a, &b)
-	return err == nil && (a < major || a == major && b < minor)
-}
-
-// account tells whether JetStream can be used.
-func (d *NATS) account(ctx context.Context, r *report) bool {
+// account tells whether JetStream can be used, and returns nil if not.
+func (d *NATS) account(ctx context.Context, r *report) *jetstream.AccountInfo {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	account, err := d.js.AccountInfo(ctx)
-	switch {
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
-		r.fail(checkJetStream, "add a jetstream block to the server's configuration, as in deploy/nats.conf", "the server runs without JetStream")
-		return false
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		r.fail(checkJetStream, "enable it for the account: jetstream: enabled", "JetStream is off for this account")
-		return false
-	case err != nil:
+	account, err := notify.CheckAccount(ctx, d.js)
+	if fault, ok := errors.AsType[*notify.StreamFault](err); ok {
+		r.fail(checkJetStream, fault.Fix, "%s", fault.Problem)
+		return nil
+	}
+	if err != nil {
 		r.fail(checkJetStream, "let the user publish to $JS.API.> and subscribe to _INBOX.>", "it does not answer: %v", err)
-		return false
+		return nil
 	}
 	used, most := account.Store, account.Limits.MaxStore
 	switch {
@@ -96,7 +88,7 @@ func (d *NATS) account(ctx context.Context, r *report) bool {
 	default:
 		r.ok(checkJetStream, "enabled; %d streams, %d bytes stored", account.Streams, used)
 	}
-	return true
+	return account
 }
 
 func (d *NATS) limits(r *report) {

@@ -191,6 +191,7 @@ func (d *Redis) persistence(server info, settings map[string]string, r *report) 
 func (d *Redis) eviction(server info, r *report) {
 	policy, limit, used := server["maxmemory_policy"], server.number("maxmemory"), server.number("used_memory")
 	const fix = `CONFIG SET maxmemory-policy noeviction, and "maxmemory-policy noeviction" in redis.conf`
+	const moreMemory = "raise maxmemory; plan 0.5 kB for each timer with a payload of 200 bytes"
 	switch {
 	case limit == 0 && policy == "noeviction":
 		r.ok(checkEviction, "noeviction; no maxmemory")
@@ -200,9 +201,10 @@ func (d *Redis) eviction(server info, r *report) {
 		r.fail(checkEviction, fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
 	case policy != "noeviction":
 		r.warn(checkEviction, fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told from an eviction", policy)
+	case used > limit/20*19:
+		r.fail(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: Redis refuses new timers, or is about to", used, limit)
 	case used > limit/10*9:
-		r.warn(checkEviction, "raise maxmemory; plan 0.5 kB for each timer with a payload of 200 bytes",
-			"noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
+		r.warn(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
 	default:
 		r.ok(checkEviction, "noeviction; %d %% of maxmemory used", 100*used/limit)
 	}

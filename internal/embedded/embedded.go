@@ -53,6 +53,10 @@ func Start(ctx context.Context, conf config.NATS, maxPayload int, log *slog.Logg
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+	if err := leaveName(lock, ns.ID()); err != nil {
+		natsserver.Stop(ns)
+		return nil, errors.Join(err, lock.Close())
+	}
 	return &Server{ns, lock}, nil
 }
 
@@ -124,17 +128,32 @@ func (s *Server) Stop() error {
 	return s.lock.Close()
 }
 
+// lockFile is the name of the file in a data directory that its server has locked.
+const lockFile = "timerd.lock"
+
+// A look at the directory by Inspect has the file locked too, for some microseconds.
+const (
+	lockTries = 5
+	lockPause = 20 * time.Millisecond
+)
+
 // lockDir makes a directory where there is none and locks it for this process: two servers on the same files would
 // destroy them. Closing the file unlocks it, and so does the end of the process.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("TIMERD_DATA_DIR: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "timerd.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("TIMERD_DATA_DIR: %w", err)
 	}
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	for try := 1; ; try++ {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || try == lockTries {
+			break
+		}
+		time.Sleep(lockPause)
+	}
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		err = ErrInUse
 	}

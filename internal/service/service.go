@@ -95,6 +95,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	publisher.Streams = streams
 	publisher.Permit = member.Permit
 	publisher.MaxAttempts = func(k keys.Key) int { return c.Service.Retry.For(k).MaxAttempts() }
+	publisher.PayloadAttempt = c.Service.PayloadAttempt
+	publisher.ContentType = c.Service.EventData
 	publisher.Logger = log
 
 	registry := prometheus.NewRegistry()

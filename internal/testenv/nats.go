@@ -111,6 +111,22 @@ func (s *NATSServer) JetStream(opts ...nats.Option) jetstream.JetStream {
 	return js
 }
 
+// LimitAccount lets an account of the server's options use JetStream, with so many bytes of file storage; -1 for all that
+// there is. Call it before clients of the account connect. It is gone when the server stops.
+func (s *NATSServer) LimitAccount(name string, bytes int64) {
+	s.t.Helper()
+	account, err := s.server.LookupAccount(name)
+	if err == nil {
+		limits := server.JetStreamAccountLimits{
+			MaxMemory: -1, MaxStore: bytes, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1,
+		}
+		err = account.EnableJetStream(map[string]server.JetStreamAccountLimits{"": limits}, nil)
+	}
+	if err != nil {
+		s.t.Fatalf("testenv: JetStream for account %s: %v", name, err)
+	}
+}
+
 // Stop shuts the server down, which cuts every connection, and returns once its files are closed.
 func (s *NATSServer) Stop() {
 	s.t.Helper()

@@ -153,9 +153,9 @@ func (l *life) counted() {
 	case 0:
 		l.setTo(history.Timer, l.long(), value, attempt)
 	case 1:
-		l.setTo(history.Timer, l.long(), counting(value, attempt), attempt)
+		l.setTo(history.Timer, l.long(), counting(value, attempt), firesAs(attempt))
 	default:
-		l.setTo(history.Set, l.long(), counting(value, attempt), attempt)
+		l.setTo(history.Set, l.long(), counting(value, attempt), firesAs(attempt))
 	}
 }
 

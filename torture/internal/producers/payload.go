@@ -25,3 +25,12 @@ func counting(value string, attempt int) string {
 
 // countsItself tells whether a payload states an attempt.
 func countsItself(payload string) bool { return event.Attempt([]byte(payload)) > 1 }
+
+// firesAs returns the attempt as which a timer fires whose payload states one: more than the policy of most keys allows is
+// no retry count.
+func firesAs(stated int) int {
+	if stated > len(delays())+1 {
+		return 1
+	}
+	return stated
+}

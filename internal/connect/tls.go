@@ -1,0 +1,132 @@
+package connect
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/config"
+)
+
+// probeTimeout bounds a look at whether a server speaks TLS, and what it has against this client. One that has nothing
+// against it says nothing either, and is waited for that long.
+const probeTimeout = time.Second
+
+// TLSFault is why TLS with a server does not come about, or why there should be some, and what to do. Trying again does not
+// mend it.
+type TLSFault struct {
+	Err error
+	Fix string
+}
+
+func (f *TLSFault) Error() string { return fmt.Sprintf("%v; to fix it: %s", f.Err, f.Fix) }
+func (f *TLSFault) Unwrap() error { return f.Err }
+
+// explainTLS returns a TLSFault if that is what an error of a first command to Redis stands for, and otherwise the error.
+//
+// A server that wants another certificate says so only after it has read the client's, when it closes the connection. A
+// command that is written then may fail before that is read, and a server that was not asked for TLS just closes the
+// connection. So where it is closed, another connection asks, which writes nothing.
+func explainTLS(ctx context.Context, conf config.Redis, err error) error {
+	if err == nil {
+		return nil
+	}
+	if fault := tlsFault(conf, err); fault != nil {
+		return fault
+	}
+	addr := conf.FirstAddr()
+	if !isClosed(err) || strings.HasPrefix(addr, "/") {
+		return err
+	}
+	if conf.TLS() != nil {
+		if fault := tlsFault(conf, probe(ctx, addr, conf.TLS())); fault != nil {
+			return fault
+		}
+		return err
+	}
+	said := probe(ctx, addr, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // nothing is sent
+	if said == nil || isAlert(said) {
+		return &TLSFault{err, "the server speaks TLS there: write rediss:// in TIMERD_REDIS_URL"}
+	}
+	return err
+}
+
+// isClosed tells whether the server has closed the connection, or answered with what is not Redis's protocol.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		strings.HasPrefix(err.Error(), "redis: can't parse") || strings.HasPrefix(err.Error(), "redis: invalid reply")
+}
+
+// probe makes a TLS connection and returns what the server has against it, or nil.
+func probe(ctx context.Context, addr string, secure *tls.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	dialer := tls.Dialer{Config: secure}
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
+	if err := conn.SetReadDeadline(time.Now().Add(probeTimeout)); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 1))
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return nil
+	}
+	return err
+}
+
+// isAlert tells whether an error is what the other side says by the TLS protocol.
+func isAlert(err error) bool {
+	alert, ok := errors.AsType[*net.OpError](err)
+	return ok && alert.Op == "remote error"
+}
+
+// tlsFault returns what an error of TLS stands for, or nil for any other error.
+func tlsFault(conf config.Redis, err error) error {
+	fix := ""
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		fix = "set TIMERD_REDIS_CA to a PEM file with the authority that signed the server's certificate"
+		if conf.TLS() != nil && conf.TLS().RootCAs != nil {
+			fix = "let the file of TIMERD_REDIS_CA hold the authority that signed the server's certificate"
+		}
+	} else if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
+		fix = fmt.Sprintf("name the server in TIMERD_REDIS_URL as its certificate does, or give it a certificate for %s", wrong.Host)
+	} else if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
+		fix = "give the server another certificate"
+		if invalid.Reason == x509.Expired {
+			fix = "renew the server's certificate, or the authority's; or set the clock here"
+		}
+	} else if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		fix = "the server speaks no TLS there: write redis:// in TIMERD_REDIS_URL, or name the tls-port"
+	} else if isAlert(err) {
+		fix = alertFix(conf, err.Error())
+	}
+	if fix == "" {
+		return nil
+	}
+	return &TLSFault{err, fix}
+}
+
+// alertFix returns what to do about an alert of the server, or nothing if that is not known.
+func alertFix(conf config.Redis, alert string) string {
+	switch {
+	case strings.Contains(alert, "protocol version"):
+		return "let the server speak TLS 1.2 or 1.3: tls-protocols"
+	// With TLS 1.2 a certificate that is missing fails the handshake.
+	case !strings.Contains(alert, "certificate") && !strings.Contains(alert, "handshake failure"):
+		return ""
+	case conf.TLS() != nil && conf.TLS().GetClientCertificate != nil:
+		return "let the server know the authority of the certificate in TIMERD_REDIS_CERT, by its tls-ca-cert-file, or give timerd another certificate"
+	default:
+		return "set TIMERD_REDIS_CERT and TIMERD_REDIS_KEY: the server wants a client certificate"
+	}
+}

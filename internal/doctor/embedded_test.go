@@ -1,0 +1,95 @@
+package doctor_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/embedded"
+	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// With NATS within timerd, doctor looks at the data directory, and never takes somebody else's server for that of timerd.
+func TestEmbedded(t *testing.T) {
+	testenv.NoLeaks(t)
+	redis, stranger := testenv.Redis(t), testenv.NATS(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	check := func(address string) []doctor.Finding {
+		t.Helper()
+		testenv.SetVariables(t, map[string]string{
+			"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NAMESPACES": "*", "TIMERD_NATS_URL": "embedded://" + address, "TIMERD_DATA_DIR": dir,
+		})
+		findings, valid := doctor.CheckAll(t.Context())
+		if !valid {
+			t.Fatalf("the configuration is not valid:\n%s", describe(findings))
+		}
+		return findings
+	}
+	aboutNATS := func(findings []doctor.Finding) bool {
+		return slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Check == "jetstream" || f.Check == "nats version" })
+	}
+	port, err := ports.Free()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := ports.Address(port)
+
+	findings := check(free)
+	wants(t, findings, "data directory", doctor.OK, dir+" is not there yet", "free")
+	wants(t, findings, "nats", doctor.Warn, "no timerd runs it now", "start timerd")
+	findings = check(stranger.Addr())
+	wants(t, findings, "nats", doctor.Fail, "timerd cannot start it", "address already in use", "name a free address")
+	if aboutNATS(findings) {
+		t.Errorf("a stranger's server was checked:\n%s", describe(findings))
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("doctor made the directory: %v", err)
+	}
+
+	var logs testenv.Output
+	conf := func() config.NATS {
+		c, err := config.Read(config.SectionNATS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.NATS
+	}
+	check(free) // for its variables
+	server, err := embedded.Start(t.Context(), conf(), 1, logs.Logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	findings = check(free)
+	wants(t, findings, "data directory", doctor.OK, dir+"; ")
+	wants(t, findings, "nats", doctor.OK, "nats://"+free)
+	wants(t, findings, "jetstream", doctor.OK, "enabled")
+	findings = check(stranger.Addr())
+	wants(t, findings, "nats", doctor.Warn, "another server listens at nats://"+stranger.Addr(), "name a free address")
+	if aboutNATS(findings) {
+		t.Errorf("a stranger's server was checked:\n%s", describe(findings))
+	}
+	if err := doctor.AdoptStreams(t.Context(), &logs); err == nil || !strings.Contains(err.Error(), "is not that of TIMERD_DATA_DIR") {
+		t.Errorf("adopting the streams of a stranger: %v", err)
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if nc, err := nats.Connect("nats://" + free); err == nil {
+		nc.Close()
+		t.Error("it goes on")
+	}
+
+	dir = "/dev/null"
+	findings = check(free)
+	wants(t, findings, "data directory", doctor.Fail, "/dev/null is no directory", "let TIMERD_DATA_DIR name")
+	if aboutNATS(findings) {
+		t.Errorf("NATS was checked:\n%s", describe(findings))
+	}
+}

@@ -1,0 +1,85 @@
+package doctor_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/notify"
+)
+
+// limited starts a server with an account that has so many bytes of storage.
+func limited(t *testing.T, bytes int64) jetstream.JetStream {
+	t.Helper()
+	s := testenv.NATS(t, func(o *server.Options) {
+		app := server.NewAccount("APP")
+		o.Accounts = []*server.Account{app}
+		o.Users = []*server.User{{Username: "app", Password: "pw", Account: app}}
+	})
+	s.LimitAccount("APP", bytes)
+	return s.JetStream(nats.UserInfo("app", "pw"))
+}
+
+// fill makes the streams and publishes events.
+func fill(t *testing.T, js jetstream.JetStream, streams notify.Streams, n, size int) {
+	t.Helper()
+	if err := notify.EnsureStreams(t.Context(), js, streams); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if _, err := js.Publish(t.Context(), "timers.fired.a.b.c", []byte(strings.Repeat("x", size)), jetstream.WithMsgID(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestGrowth(t *testing.T) {
+	testenv.NoLeaks(t)
+	const n, size = 100, 1200 // in the minute that a young stream counts as: 1.7 a second, over a GB in seven days
+	for _, c := range []struct {
+		name    string
+		streams notify.Streams
+		storage int64
+		level   doctor.Level
+		wants   []string
+	}{
+		{"an age that does not fit", notify.Streams{}, 500 << 20, doctor.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "nats stream edit TIMERS --max-age=", "h, or --max-bytes=419"}},
+		{"an age that fits", notify.Streams{MaxAge: 24 * time.Hour}, 500 << 20, doctor.OK, []string{"for 24h0m0s", "MB"}},
+		{"a size that fits", notify.Streams{MaxBytes: 100 << 20}, 500 << 20, doctor.OK, []string{"for 168h0m0s: 105 MB"}},
+		{"for ever", notify.Streams{MaxAge: -1}, 500 << 20, doctor.Warn, []string{"keeps them for ever", "MB a day"}},
+		{"without a limit that is known", notify.Streams{}, -1, doctor.OK, []string{"for 168h0m0s: 1."}},
+		{"for ever without a limit that is known", notify.Streams{MaxAge: -1}, -1, doctor.OK, []string{"a day, without an end"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			js := limited(t, c.storage)
+			fill(t, js, c.streams, n, size)
+			wants(t, checkNATS(t, js, maxPayload), "stream growth", c.level, c.wants...)
+			stream, err := js.Stream(t.Context(), "TIMERS")
+			if err != nil || stream.CachedInfo().State.Consumers != 0 {
+				t.Errorf("it leaves consumers behind: %v", err)
+			}
+		})
+	}
+}
+
+func TestGrowthOnADisk(t *testing.T) {
+	testenv.NoLeaks(t)
+	js := testenv.NATS(t).JetStream()
+	fill(t, js, notify.Streams{}, 0, 0)
+	check := func(free uint64) []doctor.Finding {
+		d := doctor.NewNATS(js, notify.Streams{}, maxPayload)
+		d.FreeDisk = free
+		return d.Check(t.Context())
+	}
+	wants(t, check(1), "stream growth", doctor.OK, "no events lately")
+	fill(t, js, notify.Streams{}, 100, 1200)
+	wants(t, check(1e9), "stream growth", doctor.Warn, "there is room for 1 GB")
+	wants(t, check(1e10), "stream growth", doctor.OK, "for 168h0m0s: 1.")
+}
