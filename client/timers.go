@@ -25,7 +25,8 @@ var (
 type Outcome string
 
 const (
-	// Cancelled means that the timer was pending and will not fire.
+	// Cancelled means that there were timers of the key, pending or owed, and that they will not fire. An earlier one that
+	// was firing already may still do so.
 	Cancelled Outcome = "cancelled"
 	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds.
 	Fired Outcome = "fired"
@@ -33,8 +34,21 @@ const (
 	Unknown Outcome = "unknown"
 )
 
-// Timer is a pending timer.
+// State says how far a timer has come.
+type State string
+
+const (
+	// Pending means that the timer is to become due.
+	Pending State = "pending"
+	// Owed means that it is due, and that nobody has claimed it to publish its event. It can still be cancelled.
+	Owed State = "owed"
+	// Firing means that a timerd has claimed it: its event is being published, or it is not known yet whether it was.
+	Firing State = "firing"
+)
+
+// Timer is a timer that is not settled: its event is not known to be in NATS.
 type Timer struct {
+	State   State     // of one that is Firing, nothing else is certain
 	Due     time.Time // by the Redis server's clock, in UTC, to the millisecond
 	Attempt int       // that it will fire as; 1 unless it is a retry or was set so
 	Payload []byte    // nil if it has none that fires with it
@@ -194,12 +208,15 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// Cancel cancels a timer, deletes its Redis key, and says what it found. Once it has returned Cancelled the timer does
-// not fire. Called again, it returns Unknown; so it may after a lost reply that go-redis asked for again.
+// Cancel cancels all timers of a key that are pending or owed, deletes the Redis key, and says what it found. Once it has
+// returned Cancelled they do not fire. Called again, it returns Unknown; so it may after a lost reply that go-redis asked for again.
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
 	text, err := t.rdb.FCall(ctx, "timer_cancel", []string{key}).Text()
+	for redis.HasErrorPrefix(err, "TRYAGAIN timerd has cancelled") { // so many timers of a key are owed
+		text, err = t.rdb.FCall(ctx, "timer_cancel", []string{key}).Text()
+	}
 	if err != nil {
 		return "", fmt.Errorf("client: cancel %q: %w", key, explain(err))
 	}
@@ -210,8 +227,8 @@ func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
 	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", key, text)
 }
 
-// Get returns a pending timer, and whether there is one. It changes nothing. A timer that is due and not yet claimed
-// for firing is still pending.
+// Get returns a timer that is not settled, and whether there is one. It changes nothing. Of several timers of a key it returns
+// the pending one, else one that is owed, else one that is firing.
 //
 // Get returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {
@@ -230,7 +247,7 @@ func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, 
 
 // parseTimer reads the reply of timer_get: names and values in turn. Names that it does not know are a later version's.
 func parseTimer(fields []any) (Timer, error) {
-	var timer Timer
+	timer := Timer{State: Pending} // earlier versions knew no other
 	for i := 0; i+1 < len(fields); i += 2 {
 		switch value := fields[i+1].(type) {
 		case int64:
@@ -241,8 +258,11 @@ func parseTimer(fields []any) (Timer, error) {
 				timer.Attempt = int(value)
 			}
 		case string:
-			if fields[i] == "payload" {
+			switch fields[i] {
+			case "payload":
 				timer.Payload = []byte(value)
+			case "state":
+				timer.State = State(value)
 			}
 		}
 	}

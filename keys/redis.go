@@ -123,6 +123,9 @@ func (p Partition) Aside() string { return p.key("aside") }
 // Refused names the sorted set of the firings that NATS refused, scored by due time in unix ms.
 func (p Partition) Refused() string { return p.key("refused") }
 
+// Owed names the sorted set of the firings that nobody has claimed, by key.
+func (p Partition) Owed() string { return p.key("owed") }
+
 // Known names the sorted set of the apps that timers were set for through the function library or by a retry.
 func (p Partition) Known() string { return p.key("known") }
 

@@ -220,7 +220,7 @@ func (x *index) awaitExpiry(key string) {
 // isEmpty checks that the index holds nothing but tombstones.
 func (x *index) isEmpty() {
 	x.t.Helper()
-	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData()} {
+	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData(), keys.Single.Owed()} {
 		if n := x.do("EXISTS", name); n != int64(0) {
 			x.t.Errorf("%s is not empty: %v", name, x.do("TYPE", name))
 		}

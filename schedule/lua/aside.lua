@@ -36,7 +36,7 @@ end
 -- take_aside takes the first timer of a key that is set aside out of the schedule. It
 -- returns when it was due and its record, or nil.
 local function take_aside(key)
-  local first = beside_prefix(key)
+  local first = key_prefix(key)
   local name = redis.call('ZRANGE', prefix .. 'beside', '[' .. first .. 's', '(' .. first .. 't', 'BYLEX', 'LIMIT', 0, 1)[1]
   if not name then return nil end
   local member = beside_member(name, key)

@@ -7,16 +7,13 @@
 -- milliseconds for them if their payloads are of the largest size.
 local MAX_BESIDE = 150
 
--- beside_prefix returns what the names of a key's retries in beside begin with.
-local function beside_prefix(key) return #key .. ':' .. key .. ':' end
-
 -- beside_member returns the member of due with a name in beside.
-local function beside_member(name, key) return ':' .. string.sub(name, #beside_prefix(key) + 1) .. ':' .. key end
+local function beside_member(name, key) return ':' .. string.sub(name, #key_prefix(key) + 1) .. ':' .. key end
 
 -- members_beside returns what waits beside a key's newer timer, as members of due, from
 -- a place on, and at most count.
 local function members_beside(key, first, count)
-  local names = redis.call('ZRANGE', prefix .. 'beside', '[' .. beside_prefix(key), '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
+  local names = redis.call('ZRANGE', prefix .. 'beside', '[' .. key_prefix(key), '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
   for i = 1, #names do names[i] = beside_member(names[i], key) end
   return names
 end
@@ -25,7 +22,7 @@ end
 local function forget_beside(member, key)
   forget(member)
   local name = string.match(member, '^:([^:]*):')
-  redis.call('ZREM', prefix .. 'beside', beside_prefix(key) .. name)
+  redis.call('ZREM', prefix .. 'beside', key_prefix(key) .. name)
   if string.byte(name) == 115 then redis.call('ZREM', prefix .. 'aside', member) end
 end
 
@@ -46,7 +43,7 @@ end
 local function add_beside(key, due, attempt, record, kind, until_then)
   if #members_beside(key, MAX_BESIDE - 1, 1) > 0 then return nil end
   local at, name, tries = due, kind .. int(due) .. '.' .. attempt, 0
-  while redis.call('ZADD', prefix .. 'beside', 'NX', 0, beside_prefix(key) .. name) == 0 do
+  while redis.call('ZADD', prefix .. 'beside', 'NX', 0, key_prefix(key) .. name) == 0 do
     tries = tries + 1
     at = due + jump(tries)
     name = kind .. int(at) .. '.' .. attempt

@@ -50,6 +50,7 @@ for first = 1, #held, 2 * GROUP do
   end
   redis.call('ZADD', firing_key, unpack(leases))
   redis.call('ZADD', fired_key, unpack(tombstones))
+  unlist_owed(prefix, { unpack(refs, 1, fits) })
   if fits < #refs then room = 0 end
 end
 

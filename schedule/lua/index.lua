@@ -9,6 +9,7 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
   timerd:{t}:beside      ZSET  names of the retries beside a newer timer, see beside.lua
+  timerd:{t}:owed        ZSET  names of the firings that nobody has claimed, see owed.lua
   timerd:{t}:aside       ZSET  member that is set aside -> due, see aside.lua
   timerd:{t}:refused     ZSET  ref that NATS refused and that is not settled yet -> due
   timerd:{t}:database    string, the number of the database that this is in

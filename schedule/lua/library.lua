@@ -82,6 +82,7 @@ local function timer_set(keys, args)
     if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
       live = may_be_absent(redis.call('HGET', data_key, key) or ':')
     end
+    if exists and not live then live = first_owed(key) ~= nil end
     if exists == 'NX' and live or exists == 'XX' and not live then return false end
 
     if was and was <= now then
@@ -110,11 +111,12 @@ local function open_one_key(name, keys, args)
 end
 
 --[[ timer_cancel KEY
-Cancels a timer and deletes its trigger key. A key without a TTL is not a trigger key
-and stays.
-Returns "cancelled"; "fired" if it is firing, or fired within the last half minute at
-least; or "unknown".
-If its reply is lost: a second call answers "unknown" for a timer that the first one
+Cancels all timers of a key that nobody has claimed: pending, owed, and retries. It deletes
+the trigger key. A key without a TTL is not a trigger key and stays.
+Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
+last half minute at least; or "unknown". An error says that so many were owed that some
+are left: then the call is to be repeated.
+If its reply is lost: a second call answers "unknown" for timers that the first one
 cancelled. ]]
 local function timer_cancel(keys, args)
   local key, refusal = open_one_key('timer_cancel', keys, args)
@@ -138,14 +140,16 @@ local function timer_cancel(keys, args)
   -- A timer that may have run out before the key was set again is cancelled with it. One
   -- that was dismissed makes no cancellation of what is none: it most probably was not.
   local contested = take_contested(key)
+  local owed, more = cancel_owed(key)
   -- In the very ms of its due time a claimed timer's key is still there.
-  if was or contested or #beside > 0 or deleted and (at > now or not age(key)) then
+  if was or contested or #beside > 0 or owed > 0 or deleted and (at > now or not age(key)) then
     forget(key)
     local dismissed = take_contested(key, ':d:')
     if contested or dismissed or aside or was and (not deleted or was <= now) then
       redis.call('ZADD', fired_key, now, ':c:' .. key)
     end
     if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
+    if more then return redis.error_reply('TRYAGAIN timerd has cancelled ' .. owed .. ' owed timers of this key, and there are more') end
     count_call('timer_cancel')
     return 'cancelled'
   end
@@ -164,24 +168,52 @@ local function payload_attempt(payload)
   return 1
 end
 
+-- firing_of returns of a key's firing that is not settled when it was due, its record and
+-- its state, or nil. If too many are firing to find it, one that fired lately counts.
+local function firing_of(key)
+  local fired, ref, state, all = tonumber(redis.call('ZSCORE', fired_key, key) or nil), first_owed(key), 'owed', nil
+  if not ref then
+    if not fired then return nil end
+    ref, all = claimed_firing(key)
+    state = 'firing'
+    if not ref then
+      if all then return nil end
+      return fired, 'm:', state
+    end
+  end
+  return tonumber(string.match(ref, '^%d+')), redis.call('HGET', firingdata_key, ref) or 'm:', state
+end
+
 --[[ timer_get KEY
-Reads a timer. It changes nothing.
-Returns nil if no timer is pending, or {"due", ms, "attempt", n, "payload", bytes}; the
-payload is nil if there is none. ]]
+Reads a timer: of several of a key the pending one, else one that is owed, else one that is
+firing. It changes nothing.
+Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
+"pending", "owed" or "firing"}; the payload is nil if there is none. Of one that is firing
+only the state is certain. ]]
 local function timer_get(keys, args)
   local key, refusal = open_one_key('timer_get', keys, args)
   if refusal then return refusal end
   local due, at = pending(key), redis.call('PEXPIRETIME', key)
-  local record
-  if at == -1 then return false end
-  if at > now then
+  local state, record = 'pending', nil
+  if at == -1 then
+    due = nil
+  elseif at > now then
     due, record = at, record_of(key, MAX_PAYLOAD)
+  elseif due and due <= now then
+    state = 'owed'
   end
-  if not due then return false end
-  record = record or redis.call('HGET', data_key, key) or 'm:'
+  if due then
+    record = record or redis.call('HGET', data_key, key) or 'm:'
+  else
+    due, record, state = firing_of(key)
+    if not due then return false end
+  end
   local attempt, flag, payload = string.match(record, '^(%d*)(%a*):(.*)$')
   if string.find(flag, '[ml]') then payload = nil end
-  return { 'due', due, 'attempt', tonumber(attempt) or payload_attempt(payload or ''), 'payload', payload or false }
+  return {
+    'due', due, 'attempt', tonumber(attempt) or payload_attempt(payload or ''),
+    'payload', payload or false, 'state', state,
+  }
 end
 
 redis.register_function { function_name = 'timer_set', callback = timer_set, description = LIMIT }

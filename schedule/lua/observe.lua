@@ -203,7 +203,7 @@ local function observe_group(given_kinds, names)
     for i = 1, #late do
       owe_records[i] = add_flag(owe_records[i] or 'm:', 'x')
     end
-    fire_all(late, dues, owe_records, '0', fire)
+    list_owed(prefix, fire_all(late, dues, owe_records, '0', fire))
     owed = owed + #late
   end
   return taken

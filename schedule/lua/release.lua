@@ -9,6 +9,7 @@ ARGV    for each firing its ref, the end of the lease that it was claimed under,
 Returns how many were given back.
 If its reply is lost: again it changes nothing, as nothing has that lease any more. ]]
 local firing_key, now, released = KEYS[1] .. 'firing', read_clock(), 0
+local refs = {}
 for i = 1, #ARGV, 5 do
   local pause, stored = tonumber(ARGV[i + 2]), ARGV[i + 3] == '1'
   if tonumber(redis.call('ZSCORE', firing_key, ARGV[i]) or nil) == tonumber(ARGV[i + 1]) then
@@ -17,6 +18,8 @@ for i = 1, #ARGV, 5 do
     redis.call('ZADD', firing_key, string.format('%.2f', free), ARGV[i])
     if ARGV[i + 4] == '1' then redis.call('ZADD', KEYS[1] .. 'refused', string.match(ARGV[i], '^%d+'), ARGV[i]) end
     released = released + 1
+    refs[released] = ARGV[i]
   end
 end
+if released > 0 then list_owed(KEYS[1], refs) end
 return released

@@ -240,10 +240,9 @@ func (t *timeline) cancelled(op history.Op) {
 				r.free("cancelled perhaps")
 			}
 		}
-		certain := f != nil && f.from > op.After+1 && f.force == must
 		t.open = f
 		t.end(op, "cancelled")
-		t.freeLate(op, certain)
+		t.freeLate(op)
 	default:
 		for _, r := range retries {
 			r.free("cancelled while the retry was on its way")
@@ -263,22 +262,13 @@ func (t *timeline) cancelled(op history.Op) {
 	}
 }
 
-// freeLate says that what was due before a cancellation, and not yet claimed, may have
-// been what it ended: any retry, and the last timer if no other is certain to have been
-// pending. What was due before that one was moved out of the way when it was set.
-func (t *timeline) freeLate(op history.Op, certain bool) {
-	var last *firing
+// freeLate says that what was due before a cancellation may have been owed still, and so have been cancelled with the
+// pending timer.
+func (t *timeline) freeLate(op history.Op) {
 	for _, f := range t.firings {
-		switch {
-		case f.dead || f.force != must || f.to > op.After+1:
-		case f.op.Kind == history.Retry:
+		if !f.dead && f.force == must && f.to <= op.After+1 {
 			f.free("due, and perhaps cancelled before it was claimed")
-		case last == nil || f.to > last.to:
-			last = f
 		}
-	}
-	if last != nil && !certain {
-		last.free("due, and perhaps cancelled before it was claimed")
 	}
 }
 
