@@ -3,7 +3,6 @@ package schedule
 import (
 	"container/heap"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,9 +12,6 @@ import (
 
 	"github.com/timerd-io/timerd/keys"
 )
-
-// listPage is how many entries one step of a listing reads. Records come with their payloads, so it is kept small.
-const listPage = 100
 
 // listChunk is how many records one command reads: some milliseconds of Redis's time if each has the largest payload that
 // there may be by default.
@@ -32,26 +28,16 @@ type Pending struct {
 }
 
 // List calls yield for the pending timers of a namespace, and for those that are set aside, in the order of their due
-// times, until it returns false.
-// Timers that are set, moved or fired meanwhile may be left out or come twice.
+// times, until it returns false. Only timers that are set, moved or fired meanwhile may be left out or come twice.
 func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Pending) bool) error {
-	l, err := s.newListing(ctx)
-	if err != nil {
-		return fmt.Errorf("schedule: list pending timers: %w", err)
-	}
-	for l.Len() > 0 {
-		from, entries, err := l.next(ctx)
-		if err == nil {
-			var more bool
-			if more, err = s.describe(ctx, from, entries, n, yield); err == nil && !more {
-				return nil
+	return s.Pages(ctx, n, func(p Page) bool {
+		for _, timer := range p.Timers {
+			if !yield(timer) {
+				return false
 			}
 		}
-		if err != nil {
-			return fmt.Errorf("schedule: list pending timers: %w", err)
-		}
-	}
-	return nil
+		return true
+	})
 }
 
 // describe calls yield for those entries of a list that are timers of a namespace. It returns false when yield does.
@@ -117,6 +103,8 @@ func (s *Schedule) readRecords(ctx context.Context, hash string, members []strin
 type listing struct {
 	rdb   redis.UniversalClient
 	lists []*list
+	total int64 // entries in them at the beginning
+	page  int64 // how many entries are read at a time
 }
 
 // list is such a set from some place on.
@@ -124,8 +112,9 @@ type list struct {
 	index, records string      // names of the sorted set and of the hash with the records of its members
 	aside          AsideReason // empty for a due set
 	due            Millis      // of what comes next, at the earliest
-	read           int64       // how many entries were read
 	entries        []redis.Z   // read and not returned yet
+	last           redis.Z     // the last one that was read; its member is nil before
+	rank           int64       // after the last one, when it was read
 }
 
 func (l *listing) Len() int           { return len(l.lists) }
@@ -149,6 +138,7 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 		if err != nil {
 			return nil, err
 		}
+		l.total += found.Pending + found.Aside.Rights + found.Aside.Refused
 		for _, h := range found.Heads {
 			p := h.Partition
 			l.lists = append(l.lists, &list{index: p.Due(), records: p.Data(), due: h.Due})
@@ -160,6 +150,7 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 			}
 		}
 	}
+	l.page = max(listPage/int64(max(len(l.lists), 1)), listPageLeast)
 	heap.Init(l)
 	return l, nil
 }
@@ -168,7 +159,7 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 func (l *listing) next(ctx context.Context) (*list, []redis.Z, error) {
 	first := l.lists[0]
 	if len(first.entries) == 0 {
-		entries, err := l.rdb.ZRangeWithScores(ctx, first.index, first.read, first.read+listPage-1).Result()
+		entries, err := first.read(ctx, l.rdb, l.page)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -176,7 +167,6 @@ func (l *listing) next(ctx context.Context) (*list, []redis.Z, error) {
 			heap.Pop(l)
 			return first, nil, nil
 		}
-		first.read += int64(len(entries))
 		first.entries, first.due = entries, Millis(entries[0].Score)
 		heap.Fix(l, 0)
 		return first, nil, nil
