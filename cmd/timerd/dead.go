@@ -84,26 +84,15 @@ func countLetters(n int) string {
 // confirm asks a question on standard error and returns nil for a yes on standard input.
 func confirm(cmd *cobra.Command, question string) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s [y/N] ", question)
-	answered := make(chan string, 1)
-	go func() {
-		answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-		if err != nil && answer == "" {
-			close(answered)
-			return
-		}
-		answered <- strings.ToLower(strings.TrimSpace(answer))
-	}()
-	select {
-	case answer, ok := <-answered:
-		switch {
-		case !ok:
-			fmt.Fprintln(cmd.ErrOrStderr())
-			return errors.New("nothing was done: there is no answer on standard input; give --yes to go on without one")
-		case answer != "y" && answer != "yes":
-			return errors.New("nothing was done")
-		}
-		return nil
-	case <-cmd.Context().Done():
+	in := openStdin(cmd)
+	defer func() { _ = in.Close() }() // never fails
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	switch answer = strings.ToLower(strings.TrimSpace(answer)); {
+	case err != nil && !errors.Is(err, errInterrupted) && answer == "":
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return errors.New("nothing was done: there is no answer on standard input; give --yes to go on without one")
+	case errors.Is(err, errInterrupted), answer != "y" && answer != "yes":
 		return errors.New("nothing was done")
 	}
+	return nil
 }

@@ -152,7 +152,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 	rdb := connect.NewRedisClient(c.Redis)
 	defer func() { _ = rdb.Close() }()
 
-	firings := watched{
+	all := watched{
 		stream:  c.NATS.Streams.FiredStream(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
@@ -166,7 +166,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 			return err
 		},
 	}
-	return watch(ctx, js, firings, func(data []byte) error { return printFiring(w, data) })
+	return watch(ctx, js, all, newFirings(w).print)
 }
 
 const devBanner = `timerd is running with a Redis and a NATS of its own. Set a timer:

@@ -54,7 +54,7 @@ func TestDev(t *testing.T) {
 	// The trigger between the two is a matter of load: Redis may be first to notice.
 	fires := func(key, payload string) {
 		t.Helper()
-		line := regexp.MustCompile(regexp.QuoteMeta(key) + `  1/3  [a-z]+  ` + regexp.QuoteMeta(payload) + `\n`)
+		line := regexp.MustCompile(regexp.QuoteMeta(key) + ` +1/3  [a-z]+ +` + regexp.QuoteMeta(payload) + `\n`)
 		testenv.Eventually(t, patience, func() bool { return line.MatchString(out.String()) }, key+" to be printed")
 	}
 	defer func() {

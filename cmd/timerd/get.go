@@ -47,8 +47,12 @@ func newGet() *cobra.Command {
 				case asJSON:
 					err = writeJSON(out, view.withPayload(timer.Payload, event.StatusMissing))
 				default:
+					status := event.StatusMissing
+					if timer.Payload == nil {
+						status = whyMissing(ctx, rdb, args[0])[0]
+					}
 					_, err = fmt.Fprintf(out, "key      %s\ndue      %s%s\nattempt  %d\npayload  %s\n", view.Key, view.DueAt,
-						waitFrom(ctx, rdb, timer.Due), timer.Attempt, showPayload(timer.Payload, event.StatusMissing, math.MaxInt))
+						waitFrom(ctx, rdb, timer.Due), timer.Attempt, showPayload(timer.Payload, status, math.MaxInt))
 				}
 				return err
 			})

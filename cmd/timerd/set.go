@@ -25,11 +25,11 @@ func newSet() *cobra.Command {
 		Long: `Set a timer, or set it anew.
 
 ` + keyHelp + `
-DELAY is a duration (90s, 1h30m, 250ms), an instant (2026-11-20T09:00:00Z) or @unix-ms.
+DELAY is a duration (90s, 1h30m, 250ms, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms.
 PAYLOAD is what the event brings; - reads it from standard input.`,
 		Example: `  timerd set shop:order:timeout:42 30m '{"order":42}'
   timerd set shop:report:daily:1 2027-01-01T00:00:00Z
-  cat invoice.json | timerd set shop:invoice:due:7 720h - --nx`,
+  cat invoice.json | timerd set shop:invoice:due:7 30d - --nx`,
 		Args: setArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if nx && xx {
@@ -58,8 +58,8 @@ PAYLOAD is what the event brings; - reads it from standard input.`,
 			payload := []byte{}
 			switch {
 			case len(args) == 3 && args[2] == "-":
-				if payload, err = io.ReadAll(cmd.InOrStdin()); err != nil {
-					return fmt.Errorf("read the payload: %w", err)
+				if payload, err = readPayload(cmd); err != nil {
+					return err
 				}
 			case len(args) == 3:
 				payload = []byte(args[2])
@@ -111,6 +111,21 @@ func setArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// readPayload reads the payload from standard input.
+func readPayload(cmd *cobra.Command) ([]byte, error) {
+	sayReading(cmd, "the payload")
+	in := openStdin(cmd)
+	defer func() { _ = in.Close() }() // never fails
+	payload, err := io.ReadAll(in)
+	if errors.Is(err, errInterrupted) {
+		return nil, errors.New("interrupted: nothing was set")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the payload: %w", err)
+	}
+	return payload, nil
+}
+
 // parseWhen reads a DELAY: a duration, an instant or @unix-ms.
 func parseWhen(s string) (client.When, error) {
 	if ms, ok := strings.CutPrefix(s, "@"); ok {
@@ -120,7 +135,7 @@ func parseWhen(s string) (client.When, error) {
 		}
 		return client.At(time.UnixMilli(n)), nil
 	}
-	if d, err := time.ParseDuration(s); err == nil {
+	if d, err := parseDuration(s); err == nil {
 		if d < time.Millisecond {
 			return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
 		}
@@ -129,5 +144,5 @@ func parseWhen(s string) (client.When, error) {
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
 		return client.At(t), nil
 	}
-	return client.When{}, fmt.Errorf("%q: want a duration such as 90s or 1h30m, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
+	return client.When{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
 }
