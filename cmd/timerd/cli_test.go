@@ -67,6 +67,12 @@ func TestUsage(t *testing.T) {
 		{"watch --count -1", "cannot be negative"},
 		{"watch --since soon", "want a duration such as 90s, 1h30m or 30d"},
 		{"watch --since -1d", "cannot be negative"},
+		{"dead show", "accepts 1 arg(s)"},
+		{"dead show 0", `SEQ "0": want the number of a dead letter`},
+		{"dead show a:b:c:d@1.1", "want the number of a dead letter"},
+		{"health nowhere", "want host:port"},
+		{"completion", "accepts 1 arg(s)"},
+		{"completion csh", `unknown shell "csh": want bash, zsh, fish, powershell`},
 	} {
 		code, out, errs := timerd(t, "", strings.Fields(test.args)...)
 		if code != 2 || out != "" || !strings.Contains(errs, test.want) {

@@ -17,13 +17,13 @@ import (
 func newDead() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
-		Short: "List, replay or purge dead letters",
+		Short: "List, show, replay or purge dead letters",
 		Long: `Dead letters are events whose attempts are used up, or on which a consumer has given up, and retry
 requests that make no sense. They stay in their stream until they are replayed or purged.`,
 		Args: noSuchCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return usagef(cmd, "want ls, replay or purge") },
+		RunE: func(cmd *cobra.Command, _ []string) error { return usagef(cmd, "want ls, show, replay or purge") },
 	}
-	cmd.AddCommand(newDeadLs(), newDeadReplay(), newDeadPurge())
+	cmd.AddCommand(newDeadLs(), newDeadShow(), newDeadReplay(), newDeadPurge())
 	return cmd
 }
 
@@ -60,9 +60,9 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Secti
 
 const selectionHelp = `
 
-The dead letters of NAMESPACE, or only those with --id or --seq, or else all. How many there are is told, and
-asked whether to go on, unless there are none or --yes is given. Without an answer nothing happens and the exit
-code is 1.
+The dead letters of NAMESPACE, or only those with --id or --seq, or else all. How many there are is
+told, and asked whether to go on, unless there are none or --yes is given. Without an answer nothing
+happens and the exit code is 1.
 
 ` + namespaceHelp
 
