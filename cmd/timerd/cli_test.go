@@ -67,6 +67,8 @@ func TestUsage(t *testing.T) {
 		{"watch --count -1", "cannot be negative"},
 		{"watch --since soon", "want a duration such as 90s, 1h30m or 30d"},
 		{"watch --since -1d", "cannot be negative"},
+		{"set --from file a:b:c:d 1h", "from the file alone"},
+		{"set --from file --nx", "from the file alone"},
 		{"dead show", "accepts 1 arg(s)"},
 		{"dead show 0", `SEQ "0": want the number of a dead letter`},
 		{"dead show a:b:c:d@1.1", "want the number of a dead letter"},

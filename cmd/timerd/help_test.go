@@ -86,17 +86,24 @@ func TestCompletion(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("bash does not take its script: %v\n%s", err, out)
 	}
-	// What the scripts ask for: what the last word can become.
+	// What the scripts ask for: what the last word can become, and whether it may be a file.
 	for _, test := range []struct {
-		args, want []string
+		args  []string
+		want  []string
+		files bool
 	}{
-		{[]string{"d"}, []string{"dead", "dev", "doctor"}},
-		{[]string{"dead", ""}, []string{"ls", "purge", "replay", "show"}},
-		{[]string{"get", ""}, nil},
-		{[]string{"completion", "z"}, []string{"zsh"}},
+		{[]string{"d"}, []string{"dead", "dev", "doctor"}, false},
+		{[]string{"dead", ""}, []string{"ls", "purge", "replay", "show"}, false},
+		{[]string{"set", "--fr"}, []string{"--from"}, false},
+		{[]string{"set", "--from", ""}, nil, true},
+		{[]string{"get", ""}, nil, false},
+		{[]string{"completion", "z"}, []string{"zsh"}, false},
 	} {
 		_, out, _ := timerd(t, "", append([]string{cobra.ShellCompNoDescRequestCmd}, test.args...)...)
 		want := strings.Join(append(test.want, ":4\n"), "\n")
+		if test.files {
+			want = ":0\n"
+		}
 		if out != want {
 			t.Errorf("completion of %q: %q, want %q", test.args, out, want)
 		}

@@ -264,6 +264,8 @@ func TestSetFromATerminal(t *testing.T) {
 	}{
 		{"half a pay\x03", "interrupted: nothing was set", exitFailed, []string{"set", "a:b:c:1", "5m", "-"}},
 		{"the payload\n\x04", "a:b:c:2 is due at ", exitOK, []string{"set", "a:b:c:2", "5m", "-"}},
+		{`{"key":"a:b:c:3","px":60000}` + "\n\x03", "interrupted", exitFailed, []string{"set", "--from", "-"}},
+		{`{"key":"a:b:c:4","px":60000}` + "\n\x04", "1 set, 0 there already, 0 bad", exitOK, []string{"set", "--from", "-"}},
 	} {
 		x := newTerminal(t, 80)
 		cmd := exec.Command(os.Args[0], test.args...)
