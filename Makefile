@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/bin:$(PATH):/usr/local/go/bin
 # Go keeps its caches under HOME, which some build machines do not set.
 export HOME := $(or $(HOME),$(CURDIR)/.cache)
 
-# What TIMERD_* variables do is in `timerd help`.
+# What TIMERD_* variables do is in `timerd help config`.
 ARGS ?=
 FUZZTIME ?= 30s
 MINUTES ?= 2

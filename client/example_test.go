@@ -108,6 +108,29 @@ func ExampleTimers_SetMany() {
 	// "shop:order:timeout:" set: false
 }
 
+// Many timers are cancelled in few round trips: those of an order that was paid, say.
+func ExampleTimers_CancelMany() {
+	rdb, _, stop := servers()
+	defer stop()
+	ctx := context.Background()
+	timers := client.New(rdb)
+
+	if _, err := timers.Set(ctx, "shop:order:timeout:42", nil, client.After(15*time.Minute)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	keys := []string{"shop:order:reminder:42", "shop:order:timeout:42"}
+	results, err := timers.CancelMany(ctx, keys)
+	fmt.Println("some failed:", err != nil)
+	for i, r := range results {
+		fmt.Println(keys[i], r.Outcome)
+	}
+	// Output:
+	// some failed: false
+	// shop:order:reminder:42 unknown
+	// shop:order:timeout:42 cancelled
+}
+
 // What a handler returns decides what becomes of its event.
 func ExampleConsumer_Consume() {
 	rdb, js, stop := servers()

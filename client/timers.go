@@ -123,64 +123,6 @@ func (t *Timers) Set(ctx context.Context, key string, payload []byte, when When,
 	return s.result(t.rdb.FCall(ctx, "timer_set", []string{key}, s.args()...))
 }
 
-// Setting is one timer for SetMany; the fields are as the arguments of Set.
-type Setting struct {
-	Key     string
-	Payload []byte
-	When    When
-	Options []SetOption
-}
-
-// SetResult is what came of one Setting, as Set returns it.
-type SetResult struct {
-	Due time.Time
-	Err error
-}
-
-// setManyBatch is how many timers SetMany sends at a time: more of them save next to nothing, and every one waits in
-// memory for its reply.
-const setManyBatch = 512
-
-// SetMany sets many timers in few round trips, in their order. It is not atomic: each one is set or not by itself, as
-// its result tells; results has one for each setting, always. The error says how many failed and wraps the first
-// failure; ErrNotSet is no failure.
-func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []SetResult, err error) {
-	results = make([]SetResult, len(settings))
-	failed := 0
-	for first := 0; first < len(settings); first += setManyBatch {
-		last := min(first+setManyBatch, len(settings))
-		t.setBatch(ctx, settings[first:last], results[first:last])
-		for _, r := range results[first:last] {
-			if r.Err == nil || errors.Is(r.Err, ErrNotSet) {
-				continue
-			}
-			if failed++; failed == 1 {
-				err = r.Err
-			}
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("client: %d of %d timers could not be set; the first: %w", failed, len(settings), err)
-	}
-	return results, err
-}
-
-func (t *Timers) setBatch(ctx context.Context, settings []Setting, results []SetResult) {
-	pipe := t.rdb.Pipeline()
-	replies := make([]*redis.Cmd, len(settings))
-	for i, s := range settings {
-		if results[i].Err = s.check(); results[i].Err == nil {
-			replies[i] = pipe.FCall(ctx, "timer_set", []string{s.Key}, s.args()...)
-		}
-	}
-	_, _ = pipe.Exec(ctx) // each reply has its own error
-	for i, s := range settings {
-		if replies[i] != nil {
-			results[i].Due, results[i].Err = s.result(replies[i])
-		}
-	}
-}
-
 func (s Setting) check() error {
 	if s.When.option == "" {
 		return fmt.Errorf("client: set %q: %w: no time given, use After or At", s.Key, ErrInvalid)
@@ -213,8 +155,16 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
-	text, err := t.rdb.FCall(ctx, "timer_cancel", []string{key}).Text()
-	for redis.HasErrorPrefix(err, "TRYAGAIN timerd has cancelled") { // so many timers of a key are owed
+	return t.cancelOutcome(ctx, key, t.rdb.FCall(ctx, "timer_cancel", []string{key}))
+}
+
+// cancelOutcome reads the reply of timer_cancel. Where so many timers of the key are owed that one call does not cancel them
+// all, it calls again until none is left.
+func (t *Timers) cancelOutcome(ctx context.Context, key string, reply *redis.Cmd) (Outcome, error) {
+	text, err := reply.Text()
+	some := false
+	for redis.HasErrorPrefix(err, "AGAIN timerd has cancelled") {
+		some = true
 		text, err = t.rdb.FCall(ctx, "timer_cancel", []string{key}).Text()
 	}
 	if err != nil {
@@ -222,6 +172,9 @@ func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
 	}
 	switch outcome := Outcome(text); outcome {
 	case Cancelled, Fired, Unknown:
+		if some {
+			return Cancelled, nil
+		}
 		return outcome, nil
 	}
 	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", key, text)

@@ -30,8 +30,8 @@ func TestReferenceNamesEverything(t *testing.T) {
 		told string // by the reference
 		code []string
 	}{
-		{"setting", `\bTIMERD_[A-Z_]*[A-Z]\b`, regexp.MustCompile(`(?m)^  (TIMERD_\w+)`).FindAllString(help(t, timerd), -1)},
-		{"command", "`timerd(?: [a-z]+)+", commands(t, timerd)},
+		{"setting", `\bTIMERD_[A-Z_]*[A-Z]\b`, regexp.MustCompile(`(?m)^  (TIMERD_\w+)`).FindAllString(help(t, timerd, "config"), -1)},
+		{"command", "`timerd(?: [a-z]+)+", append(commands(t, timerd), topics(t, timerd)...)},
 		{"metric", `\btimerd_[a-z_]+\b`, metrics(t)},
 	} {
 		var told, there []string
@@ -70,8 +70,7 @@ func help(t *testing.T, timerd string, command ...string) string {
 func commands(t *testing.T, timerd string, above ...string) []string {
 	t.Helper()
 	_, list, ok := strings.Cut(help(t, timerd, above...), "Available Commands:\n")
-	// Those of completion are shells.
-	if !ok || slices.Equal(above, []string{"completion"}) {
+	if !ok {
 		return []string{strings.Join(append([]string{"timerd"}, above...), " ")}
 	}
 	list, _, _ = strings.Cut(list, "\n\n")
@@ -82,6 +81,13 @@ func commands(t *testing.T, timerd string, above ...string) []string {
 		}
 	}
 	return found
+}
+
+// topics returns the help topics that are no commands.
+func topics(t *testing.T, timerd string) []string {
+	t.Helper()
+	_, list, _ := strings.Cut(help(t, timerd), "Help Topics:\n")
+	return regexp.MustCompile(`(?m)^  (timerd help [a-z]+)`).FindAllString(list, -1)
 }
 
 // metrics returns the names that the code gives Prometheus: the first argument of a

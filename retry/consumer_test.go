@@ -214,11 +214,13 @@ func (f *fixture) waitEmpty() {
 }
 
 // pending returns the pending timers by key; those that wait beside another one are not among them.
-func (f *fixture) pending() map[string]schedule.Pending {
+func (f *fixture) pending() map[string]schedule.Timer {
 	f.t.Helper()
-	all := map[string]schedule.Pending{}
-	err := f.schedule.List(f.t.Context(), keys.Namespace{}, func(p schedule.Pending) bool {
-		all[p.Key.String()] = p
+	all := map[string]schedule.Timer{}
+	err := f.schedule.List(f.t.Context(), keys.Namespace{}, func(p schedule.Timer) bool {
+		if !p.Beside {
+			all[p.Key.String()] = p
+		}
 		return true
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ func (x *index) aside() (counts, listed []string) {
 	for _, a := range all {
 		counts = append(counts, fmt.Sprintf("%s %d %s", a.Reason, a.Count, a.Key.App))
 	}
-	if err := x.List(x.t.Context(), keys.Namespace{}, func(p schedule.Pending) bool {
+	if err := x.List(x.t.Context(), keys.Namespace{}, func(p schedule.Timer) bool {
 		listed = append(listed, fmt.Sprintf("%s %s %s", p.Key, p.Aside, p.Payload))
 		return true
 	}); err != nil {

@@ -127,7 +127,7 @@ func TestClusterTimers(t *testing.T) {
 		t.Errorf("scan: %d pending in %d partitions, want %d in 50", found.Pending, len(found.Heads), n)
 	}
 	var listed []int64
-	err = x.List(ctx, keys.Namespace{}, func(p schedule.Pending) bool {
+	err = x.List(ctx, keys.Namespace{}, func(p schedule.Timer) bool {
 		listed = append(listed, p.Due.UnixMilli())
 		return true
 	})

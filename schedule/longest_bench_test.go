@@ -79,7 +79,7 @@ func BenchmarkLongestStep(b *testing.B) {
 			for i := range 300 {
 				x.do("FCALL", "timer_set", 1, key(i), large, "PX", 60_000)
 			}
-			if err := x.List(b.Context(), keys.Namespace{}, func(schedule.Pending) bool { return true }); err != nil {
+			if err := x.List(b.Context(), keys.Namespace{}, func(schedule.Timer) bool { return true }); err != nil {
 				b.Fatal(err)
 			}
 		}},

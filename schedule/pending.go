@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -15,9 +14,6 @@ import (
 
 	"github.com/timerd-io/timerd/keys"
 )
-
-// listPage is how many entries one step of a listing reads. Records come with their payloads, so it is kept small.
-const listPage = 100
 
 // listChunk is how many records one command reads: some milliseconds of Redis's time if each has the largest payload that
 // there may be by default.
@@ -46,62 +42,58 @@ type Timer struct {
 }
 
 // List calls yield for the timers of a namespace that are not settled, in the order of their due times, until it returns
-// false. Of those that are owed or firing it knows the first mostFirings of a partition, in the order in which they can be
-// claimed; unless there are more, complete is true.
-// Timers that are set, moved or fired meanwhile may be left out or come twice.
-func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer) bool) (complete bool, err error) {
-	l, err := s.newListing(ctx)
-	if err != nil {
-		return false, fmt.Errorf("schedule: list timers: %w", err)
-	}
-	for l.Len() > 0 {
-		from, entries, err := l.next(ctx)
-		if err == nil {
-			var more bool
-			if more, err = s.describe(ctx, from, entries, n, yield); err == nil && !more {
-				break
+// false. What [Schedule.Pages] says of timers that are left out holds here too.
+func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer) bool) error {
+	return s.Pages(ctx, n, func(p Page) bool {
+		for _, timer := range p.Timers {
+			if !yield(timer) {
+				return false
 			}
 		}
-		if err != nil {
-			return false, fmt.Errorf("schedule: list timers: %w", err)
-		}
-	}
-	return !l.cut, nil
+		return true
+	})
 }
 
-// describe calls yield for those entries of a list that are timers of a namespace. It returns false when yield does.
-func (s *Schedule) describe(ctx context.Context, from *list, entries []entry, n keys.Namespace, yield func(Timer) bool) (more bool, err error) {
+// describe returns those entries of a list that are timers of a namespace. Those that have left it since are not among them.
+func (s *Schedule) describe(ctx context.Context, from *list, entries []redis.Z, n keys.Namespace) ([]Timer, error) {
 	var found []Timer
 	var members []string
 	for _, e := range entries {
-		if e.timer.Key.App != "" && n.Match(e.timer.Key) {
-			members = append(members, e.member)
-			found = append(found, e.timer)
+		member, _ := e.Member.(string)
+		if timer, ok := from.timer(member, Millis(e.Score)); ok && n.Match(timer.Key) {
+			found, members = append(found, timer), append(members, member)
 		}
 	}
 	if len(found) == 0 {
-		return true, nil
+		return nil, nil
+	}
+	if from.firing {
+		if err := s.readStates(ctx, from, members, found); err != nil {
+			return nil, err
+		}
 	}
 	records, err := s.readRecords(ctx, from.records, members)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	for i, r := range records {
-		record, ok := r.(string)
-		if !ok {
-			continue
-		}
-		header, payload, _ := strings.Cut(record, ":")
-		flags := strings.TrimLeft(header, "0123456789")
-		found[i].Attempt, _ = strconv.Atoi(strings.TrimSuffix(header, flags))
-		if found[i].Status = statusOf(flags); found[i].Status == PayloadPresent {
-			found[i].Payload = []byte(payload)
-		}
-		if !yield(found[i]) {
-			return false, nil
+	timers := found[:0]
+	for i, timer := range found {
+		if record, ok := records[i].(string); ok {
+			timer.readRecord(record)
+			timers = append(timers, timer)
 		}
 	}
-	return true, nil
+	return timers, nil
+}
+
+// readRecord adds what the record says.
+func (t *Timer) readRecord(record string) {
+	header, payload, _ := strings.Cut(record, ":")
+	flags := strings.TrimLeft(header, "0123456789")
+	t.Attempt, _ = strconv.Atoi(strings.TrimSuffix(header, flags))
+	if t.Status = statusOf(flags); t.Status == PayloadPresent {
+		t.Payload = []byte(payload)
+	}
 }
 
 // readRecords reads the records of members, a few with each command: they may be large.
@@ -120,33 +112,60 @@ func (s *Schedule) readRecords(ctx context.Context, hash string, members []strin
 	return records, err
 }
 
-// mostFirings is how many firings of a partition a listing knows at most. firingPage is how many one command reads.
+// readStates adds the states of firings, and whether NATS refused them. It comes before their records, which those that are
+// settled meanwhile do not have.
+func (s *Schedule) readStates(ctx context.Context, from *list, refs []string, firings []Timer) error {
+	var claims, refused *redis.FloatSliceCmd
+	_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		claims, refused = pipe.ZMScore(ctx, from.index, refs...), pipe.ZMScore(ctx, from.refused, refs...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i := range firings {
+		firings[i].State = firingState(claims.Val()[i])
+		if refused.Val()[i] > 0 {
+			firings[i].Aside = AsideRefused
+		}
+	}
+	return nil
+}
+
+// firingState returns the state of a firing whose claim ends at a time, as index.lua and release.lua have it.
+func firingState(score float64) State {
+	if score == 0 || score != math.Trunc(score) {
+		return StateOwed
+	}
+	return StateFiring
+}
+
+// mostFirings is how many firings a listing knows at most: they are not in the order of their due times, so all of them wait in
+// memory. firingPage is how many one command reads.
 const mostFirings, firingPage = 100_000, 1000
 
-// listing merges the due sets of all partitions, the sets of what is set aside, and the firings. It is a heap.Interface of those
-// that are not at their end, ordered by the due time of what comes next.
+// listing merges the due sets of all partitions, the sets of what is set aside, and the firings. It is a heap.Interface of
+// those that are not at their end, ordered by the due time of what comes next.
 type listing struct {
-	rdb   redis.UniversalClient
-	lists []*list
-	cut   bool // there are more firings than are listed
+	rdb     redis.UniversalClient
+	lists   []*list
+	total   int64 // entries in them at the beginning
+	page    int64 // how many entries are read at a time
+	now     Millis
+	firings int // how many were read
 }
 
 // list is such a set from some place on.
 type list struct {
 	index, records string      // names of the sorted set and of the hash with the records of its members
-	aside          AsideReason // empty for a due set
+	aside          AsideReason // of what is in it; empty for what is not set aside, and for firings
+	firing         bool        // it has firings: all were read, and the scores of the entries are their due times
+	refused        string      // for firings, the name of the set of those that NATS refused
 	now            Millis      // when the server looked at it
-	whole          bool        // there is nothing to be read any more
 	due            Millis      // of what comes next, at the earliest
-	read           int64       // how many entries were read
-	entries        []entry     // read and not returned yet
-}
-
-// entry is one of them.
-type entry struct {
-	member string // of the index, or its ref
-	due    Millis
-	timer  Timer // without what the record says; without a key if it is none to be listed
+	entries        []redis.Z   // read and not returned yet
+	last           redis.Z     // the last one that was read; its member is nil before
+	rank           int64       // after the last one, when it was read
 }
 
 func (l *listing) Len() int           { return len(l.lists) }
@@ -170,14 +189,16 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 		if err != nil {
 			return nil, err
 		}
+		l.now = max(l.now, found.at)
+		l.total += found.Pending + found.Aside.Rights + found.Firing
 		for _, h := range found.Heads {
 			p := h.Partition
-			l.lists = append(l.lists, &list{index: p.Due(), records: p.Data(), due: h.Due, now: found.at})
+			l.lists = append(l.lists, &list{index: p.Due(), records: p.Data(), now: found.at, due: h.Due})
 			if found.Aside.Rights > 0 {
-				l.lists = append(l.lists, &list{index: p.Aside(), records: p.Data(), aside: AsideRights, now: found.at})
+				l.lists = append(l.lists, &list{index: p.Aside(), records: p.Data(), now: found.at, aside: AsideRights})
 			}
 			if found.Firing > 0 {
-				firings, err := l.readFirings(ctx, p, found.Aside.Refused > 0)
+				firings, err := l.readFirings(ctx, p)
 				if err != nil {
 					return nil, err
 				}
@@ -185,111 +206,82 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 			}
 		}
 	}
+	l.page = max(listPage/int64(max(len(l.lists), 1)), listPageLeast)
 	heap.Init(l)
 	return l, nil
 }
 
-// readFirings reads the firings of a partition, and sorts them by their due times. refused says that NATS may have refused some.
-func (l *listing) readFirings(ctx context.Context, p keys.Partition, refused bool) (*list, error) {
-	firings := &list{index: p.Firing(), records: p.FiringData(), whole: true}
-	for {
-		page, err := l.rdb.ZRangeWithScores(ctx, firings.index, firings.read, firings.read+firingPage-1).Result()
+// readFirings reads the firings of a partition, as far as there is room, and sorts them by their due times.
+func (l *listing) readFirings(ctx context.Context, p keys.Partition) (*list, error) {
+	firings := &list{index: p.Firing(), records: p.FiringData(), firing: true, refused: p.Refused()}
+	for l.firings < mostFirings {
+		entries, err := firings.read(ctx, l.rdb, firingPage)
 		if err != nil {
 			return nil, err
 		}
-		firings.read += int64(len(page))
-		entries, err := l.newFirings(ctx, p, page, refused)
-		if err != nil {
-			return nil, err
-		}
-		firings.entries = append(firings.entries, entries...)
-		if l.cut = l.cut || len(firings.entries) >= mostFirings; l.cut || len(page) < firingPage {
+		if len(entries) == 0 {
 			break
 		}
+		l.firings += len(entries)
+		firings.entries = append(firings.entries, entries...)
 	}
-	slices.SortStableFunc(firings.entries, func(a, b entry) int { return cmp.Compare(a.due, b.due) })
+	for i := range firings.entries {
+		e := &firings.entries[i]
+		ref, _ := e.Member.(string)
+		due, _, _ := strings.Cut(ref, ":")
+		e.Score, _ = strconv.ParseFloat(due, 64) // timer leaves out what has none
+	}
+	slices.SortFunc(firings.entries, func(a, b redis.Z) int { return cmp.Compare(a.Score, b.Score) })
 	firings.from(0)
 	return firings, nil
 }
 
-// newFirings returns the entries of some firings.
-func (l *listing) newFirings(ctx context.Context, p keys.Partition, page []redis.Z, refused bool) ([]entry, error) {
-	entries, refs := make([]entry, len(page)), make([]string, len(page))
-	for i, z := range page {
-		refs[i], _ = z.Member.(string)
-		entries[i].member = refs[i]
-		if f, err := newFiring(refs[i], ":"); err == nil {
-			entries[i].due = f.Due
-			entries[i].timer = Timer{Key: f.Key, Due: time.UnixMilli(int64(f.Due)), State: firingState(z.Score)}
+// timer returns what an entry with a due time says of its timer. ok is false for what is no timer to be listed.
+func (l *list) timer(member string, due Millis) (timer Timer, ok bool) {
+	name, state, beside := member, StatePending, false
+	switch {
+	case l.firing:
+		f, err := newFiring(member, ":")
+		return Timer{Key: f.Key, Due: due.Time()}, err == nil
+	case l.aside != "":
+		name = asideKey(member)
+	case strings.HasPrefix(member, ":"):
+		kind, key, _ := strings.Cut(member[1:], ":")
+		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and in that list
+			return Timer{}, false
 		}
+		name, beside = key, true
 	}
-	if !refused || len(refs) == 0 {
-		return entries, nil
+	if due <= l.now {
+		state = StateOwed
 	}
-	since, err := l.rdb.ZMScore(ctx, p.Refused(), refs...).Result()
-	for i := range since {
-		if since[i] != 0 {
-			entries[i].timer.Aside = AsideRefused
-		}
-	}
-	return entries, err
-}
-
-// firingState returns the state of a firing whose claim ends at a time, as release.lua and index.lua have it.
-func firingState(score float64) State {
-	if score == 0 || score != math.Trunc(score) {
-		return StateOwed
-	}
-	return StateFiring
+	key, err := keys.Parse(name)
+	return Timer{Key: key, Due: due.Time(), State: state, Beside: beside, Aside: l.aside}, err == nil
 }
 
 // from goes on to the entries from one on.
 func (l *list) from(first int) {
 	if l.entries = l.entries[first:]; len(l.entries) > 0 {
-		l.due = l.entries[0].due
+		l.due = Millis(l.entries[0].Score)
 	}
-}
-
-// newEntry returns an entry of a due set or of one of what is set aside.
-func (l *list) newEntry(z redis.Z) entry {
-	member, _ := z.Member.(string)
-	e := entry{member: member, due: Millis(z.Score)}
-	name, beside := member, false
-	if strings.HasPrefix(member, ":") {
-		kind, key, _ := strings.Cut(member[1:], ":")
-		if l.aside == "" && strings.Trim(kind, "0123456789.") != "" {
-			return e // contested, or in another list
-		}
-		name, beside = key, l.aside == ""
-	}
-	key, err := keys.Parse(name)
-	if err != nil {
-		return e
-	}
-	e.timer = Timer{Key: key, Due: time.UnixMilli(int64(e.due)), State: StatePending, Beside: beside, Aside: l.aside}
-	if e.due <= l.now {
-		e.timer.State = StateOwed
-	}
-	return e
 }
 
 // next returns the next entries, of one list. They may be none.
-func (l *listing) next(ctx context.Context) (*list, []entry, error) {
+func (l *listing) next(ctx context.Context) (*list, []redis.Z, error) {
 	first := l.lists[0]
 	if len(first.entries) == 0 {
-		if first.whole {
+		var entries []redis.Z
+		if !first.firing {
+			var err error
+			if entries, err = first.read(ctx, l.rdb, l.page); err != nil {
+				return nil, nil, err
+			}
+		}
+		if len(entries) == 0 {
 			heap.Pop(l)
 			return first, nil, nil
 		}
-		page, err := l.rdb.ZRangeWithScores(ctx, first.index, first.read, first.read+listPage-1).Result()
-		if err != nil {
-			return nil, nil, err
-		}
-		first.read += int64(len(page))
-		first.whole = len(page) < listPage
-		for _, z := range page {
-			first.entries = append(first.entries, first.newEntry(z))
-		}
+		first.entries = entries
 		first.from(0)
 		heap.Fix(l, 0)
 		return first, nil, nil
@@ -299,11 +291,11 @@ func (l *listing) next(ctx context.Context) (*list, []entry, error) {
 		until = min(until, other.due)
 	}
 	n := 1
-	for n < len(first.entries) && n < listPage && first.entries[n].due <= until {
+	for n < len(first.entries) && Millis(first.entries[n].Score) <= until {
 		n++
 	}
 	entries := first.entries[:n]
-	first.due = entries[n-1].due
+	first.due = Millis(entries[n-1].Score)
 	first.from(n)
 	heap.Fix(l, 0)
 	return first, entries, nil

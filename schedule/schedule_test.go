@@ -366,7 +366,7 @@ func TestList(t *testing.T) {
 	}
 	x.do("FCALL", "timer_set", 1, "z:b:c:d", "", "PX", 1000)
 	var got []string
-	_, err := x.List(t.Context(), keys.Namespace{App: "a"}, func(p schedule.Timer) bool {
+	err := x.List(t.Context(), keys.Namespace{App: "a"}, func(p schedule.Timer) bool {
 		if string(p.Payload) != fmt.Sprint(len(got)) || p.Attempt != len(got)+1 {
 			t.Errorf("%s: payload %q, attempt %d", p.Key, p.Payload, p.Attempt)
 		}

@@ -14,10 +14,11 @@ func newCancel() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel KEY",
 		Short: "Cancel a timer",
-		Long: `Cancel a timer and delete its key. What was found is printed:
+		Long: `Cancel all timers of a key that are pending or owed, retries too, and delete the key. What was found
+is printed:
 
-  cancelled  it was pending and will not fire
-  fired      it is too late: it is firing, or has lately fired
+  cancelled  there were such timers, and they will not fire; an earlier one that is firing may
+  fired      it is too late: the timer is firing, or has lately fired
   unknown    there is no such timer
 
 The exit code is 0 only for the first.

@@ -65,6 +65,16 @@ func TestUsage(t *testing.T) {
 		{"ls a:b:c:d", "at most three parts"},
 		{"ls --limit -1", "--limit=-1"},
 		{"watch --count -1", "cannot be negative"},
+		{"watch --since soon", "want a duration such as 90s, 1h30m or 30d"},
+		{"watch --since -1d", "cannot be negative"},
+		{"set --from file a:b:c:d 1h", "from the file alone"},
+		{"set --from file --nx", "from the file alone"},
+		{"dead show", "accepts 1 arg(s)"},
+		{"dead show 0", `SEQ "0": want the number of a dead letter`},
+		{"dead show a:b:c:d@1.1", "want the number of a dead letter"},
+		{"health nowhere", "want host:port"},
+		{"completion", "accepts 1 arg(s)"},
+		{"completion csh", `unknown shell "csh": want bash, zsh, fish, powershell`},
 	} {
 		code, out, errs := timerd(t, "", strings.Fields(test.args)...)
 		if code != 2 || out != "" || !strings.Contains(errs, test.want) {
@@ -121,7 +131,7 @@ func TestSetGetCancelLs(t *testing.T) {
 
 	before := redisNow()
 	out := ok(t, "set", "app:mod:typ:1", "1h", `{"attempt":3, "x":"<ü>"}`)
-	if !strings.HasPrefix(out, "app:mod:typ:1 is due at 20") || !strings.Contains(out, "(1h0m0s)") && !strings.Contains(out, "(59m59s)") {
+	if !strings.HasPrefix(out, "app:mod:typ:1 is due at 20") || !strings.Contains(out, "(1h)") && !strings.Contains(out, "(59m 59s)") {
 		t.Errorf("set: %s", out)
 	}
 	var got timerView
@@ -164,7 +174,7 @@ func TestSetGetCancelLs(t *testing.T) {
 	if len(table) != 4 || !strings.HasPrefix(table[0], "DUE ") {
 		t.Fatalf("ls:\n%s", strings.Join(table, "\n"))
 	}
-	for i, want := range []string{"shop:a b:typ:%1B[31m " + strings.Repeat("é", 30) + "… (200 bytes)", `7 app:mod:typ:1 ""`, `app:mod:other:2 "a\x00\xff\n"`} {
+	for i, want := range []string{"shop:a b:typ:%1B[31m " + strings.Repeat("é", 100), `7 retry app:mod:typ:1 ""`, `app:mod:other:2 "a\x00\xff\n"`} {
 		if !strings.Contains(strings.Join(strings.Fields(table[i+1]), " "), want) {
 			t.Errorf("line %d of ls lacks %q:\n%s", i+1, want, table[i+1])
 		}
@@ -175,7 +185,7 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "ls", "--limit", "1"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(errs, "more than these 1") {
 		t.Errorf("ls --limit 1: %d %s%s", code, out, errs)
 	}
-	if code, out, errs := timerd(t, "", "ls", "nosuch"); code != 0 || out != "" || errs != "timerd: 0 pending timers\n" {
+	if code, out, errs := timerd(t, "", "ls", "nosuch"); code != 0 || out != "" || errs != "timerd: 0 timers\n" {
 		t.Errorf("ls of nothing: %d %s%s", code, out, errs)
 	}
 
@@ -185,8 +195,14 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "cancel", "app:mod:typ:1"); code != 1 || out != "unknown\n" || errs != "" {
 		t.Errorf("cancel again: %d %s%s", code, out, errs)
 	}
-	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending") {
+	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending, owed or firing") {
 		t.Errorf("get of a cancelled timer: %d %s%s", code, out, errs)
+	}
+	if out := ok(t, "set", "app:mod:typ:1", "40d 51m"); !strings.Contains(out, "(40d 51m)") {
+		t.Errorf("set with days: %s", out)
+	}
+	if out := ok(t, "ls", "app:mod:typ"); !strings.Contains(out, "  40d 51m  ") {
+		t.Errorf("ls with days: %s", out)
 	}
 	if code, _, errs := timerd(t, "", "set", "app:mod:typ:1", "@99999999999999999"); code != 2 || !strings.Contains(errs, "Try: timerd set --help") {
 		t.Errorf("set for a time too far away: %d %s", code, errs)
@@ -244,7 +260,7 @@ func TestWatch(t *testing.T) {
 	publish("shop", 2)
 	_, out, _ := timerd(t, "", "watch", "--since", "1h", "--count", "2")
 	if strings.Count(out, "\n") != 2 ||
-		!strings.Contains(out, `2025-11-20T09:00:00.000Z    +3ms  app:m:t:1  2/16  deadline  "{\n}"`) {
+		!strings.Contains(out, `2025-11-20T09:00:00.000Z    +3ms  app:m:t:1  2/16 retry  deadline  "{\n}"`) {
 		t.Errorf("watch --since: %s", out)
 	}
 	_, out, _ = timerd(t, "", "watch", "shop", "--since", "1h", "--count", "1", "--json")

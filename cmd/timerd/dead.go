@@ -17,13 +17,13 @@ import (
 func newDead() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
-		Short: "List, replay or purge dead letters",
+		Short: "List, show, replay or purge dead letters",
 		Long: `Dead letters are events whose attempts are used up, or on which a consumer has given up, and retry
 requests that make no sense. They stay in their stream until they are replayed or purged.`,
 		Args: noSuchCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return usagef(cmd, "want ls, replay or purge") },
+		RunE: func(cmd *cobra.Command, _ []string) error { return usagef(cmd, "want ls, show, replay or purge") },
 	}
-	cmd.AddCommand(newDeadLs(), newDeadReplay(), newDeadPurge())
+	cmd.AddCommand(newDeadLs(), newDeadShow(), newDeadReplay(), newDeadPurge())
 	return cmd
 }
 
@@ -60,9 +60,9 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Secti
 
 const selectionHelp = `
 
-The dead letters of NAMESPACE, or only those with --id or --seq, or else all. How many there are is told, and
-asked whether to go on, unless there are none or --yes is given. Without an answer nothing happens and the exit
-code is 1.
+The dead letters of NAMESPACE, or only those with --id or --seq, or else all. How many there are is
+told, and asked whether to go on, unless there are none or --yes is given. Without an answer nothing
+happens and the exit code is 1.
 
 ` + namespaceHelp
 
@@ -84,26 +84,15 @@ func countLetters(n int) string {
 // confirm asks a question on standard error and returns nil for a yes on standard input.
 func confirm(cmd *cobra.Command, question string) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s [y/N] ", question)
-	answered := make(chan string, 1)
-	go func() {
-		answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-		if err != nil && answer == "" {
-			close(answered)
-			return
-		}
-		answered <- strings.ToLower(strings.TrimSpace(answer))
-	}()
-	select {
-	case answer, ok := <-answered:
-		switch {
-		case !ok:
-			fmt.Fprintln(cmd.ErrOrStderr())
-			return errors.New("nothing was done: there is no answer on standard input; give --yes to go on without one")
-		case answer != "y" && answer != "yes":
-			return errors.New("nothing was done")
-		}
-		return nil
-	case <-cmd.Context().Done():
+	in := openStdin(cmd)
+	defer func() { _ = in.Close() }() // never fails
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	switch answer = strings.ToLower(strings.TrimSpace(answer)); {
+	case err != nil && !errors.Is(err, errInterrupted) && answer == "":
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return errors.New("nothing was done: there is no answer on standard input; give --yes to go on without one")
+	case errors.Is(err, errInterrupted), answer != "y" && answer != "yes":
 		return errors.New("nothing was done")
 	}
+	return nil
 }

@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +19,10 @@ func newDeadLs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
 		Short: "List dead letters, oldest first",
-		Long:  "List dead letters, oldest first, and how many there are.\n\n" + namespaceHelp,
+		Long: `List dead letters, oldest first, and how many there are. On a terminal the lines fit its width;
+timerd dead show has all of a letter.
+
+` + namespaceHelp,
 		Example: `  timerd dead ls
   timerd dead ls shop:order --json --limit 0 > dead.jsonl`,
 		Args: arguments(cobra.MaximumNArgs(1)),
@@ -38,7 +41,15 @@ func newDeadLs() *cobra.Command {
 }
 
 func listDead(cmd *cobra.Command, all *deadletters.Letters, limit int, asJSON bool) error {
-	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	table := tableFor(cmd.OutOrStdout(), true,
+		column{title: "SEQ"},
+		column{title: "STORED", spare: 2},
+		column{title: "KEY", middle: true, least: 20},
+		column{title: "ATTEMPT", spare: 3},
+		column{title: "REASON", least: 12},
+		column{title: "LAST ERROR", least: 12, spare: 4},
+		column{title: "ID", spare: 1},
+	)
 	rows := 0
 	more := false
 	err := all.Each(cmd.Context(), func(l deadletters.Letter) (bool, error) {
@@ -47,25 +58,12 @@ func listDead(cmd *cobra.Command, all *deadletters.Letters, limit int, asJSON bo
 			return false, nil
 		}
 		rows++
-		at := l.Stored.UTC().Format(timeLayout)
-		if asJSON && l.Fault != "" {
-			return true, writeJSON(cmd.OutOrStdout(), letterView{l.MsgID, l.Seq, at, l.Subject, l.Fault, l.Data})
-		}
 		if asJSON {
-			return true, printFiringJSON(cmd.OutOrStdout(), l.Data)
+			return true, printLetterJSON(cmd.OutOrStdout(), l)
 		}
-		if rows == 1 {
-			fmt.Fprintln(table, "SEQ\tSTORED\tKEY\tATTEMPT\tREASON\tLAST ERROR\tID")
-		}
-		if l.Fault != "" {
-			_, err := fmt.Fprintf(table, "%d\t%s\t%s\t\tnot an event: %s\t\t%s\n", l.Seq, at, l.Subject, showText(l.Fault), showText(l.ID()))
-			return true, err
-		}
-		_, err := fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Seq, at, keys.EncodeText(l.Event.Key.String()), showAttempt(l.Event),
-			showText(l.Event.DeadReason), showText(l.Event.LastError), l.ID())
-		return true, err
+		return true, table.add(letterCells(l, table.screen.most())...)
 	})
-	err = errors.Join(err, table.Flush())
+	err = errors.Join(err, table.flush())
 	switch {
 	case more:
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", rows)
@@ -73,6 +71,30 @@ func listDead(cmd *cobra.Command, all *deadletters.Letters, limit int, asJSON bo
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", countLetters(rows))
 	}
 	return err
+}
+
+// letterCells returns the row of a letter.
+func letterCells(l deadletters.Letter, most int) []cell {
+	seq, at := fmt.Sprint(l.Seq), l.Stored.UTC().Format(timeLayout)
+	key, attempt := l.Subject, ""
+	reason, last := "not an event: "+showText(l.Fault, most), ""
+	if l.Fault == "" {
+		key, attempt = keys.EncodeText(l.Event.Key.String()), showAttempt(l.Event.Attempt, l.Event.MaxAttempts)
+		reason, last = showText(l.Event.DeadReason, most), showText(l.Event.LastError, most)
+	}
+	row := make([]cell, 0, 7)
+	for _, text := range []string{seq, at, key, attempt, reason, last, showText(l.ID(), most)} {
+		row = append(row, cell{text: text})
+	}
+	return row
+}
+
+// printLetterJSON prints the event of a letter in one line, or what there is instead of one.
+func printLetterJSON(w io.Writer, l deadletters.Letter) error {
+	if l.Fault != "" {
+		return writeJSON(w, letterView{l.MsgID, l.Seq, l.Stored.UTC().Format(timeLayout), l.Subject, l.Fault, l.Data})
+	}
+	return printEventJSON(w, l.Data)
 }
 
 // letterView is a letter that is no event, as --json shows it.
@@ -83,12 +105,4 @@ type letterView struct {
 	Subject    string `json:"natssubject"`
 	Fault      string `json:"fault"`
 	DataBase64 []byte `json:"data_base64"`
-}
-
-// showText returns a text in one cell of a table.
-func showText(s string) string {
-	if s == "" {
-		return ""
-	}
-	return showPayload([]byte(s), "", lsPayload)
 }

@@ -14,26 +14,26 @@ import (
 func newDeadPurge() *cobra.Command {
 	var chosen selection
 	var yes bool
-	var olderThan time.Duration
+	var olderThan durationFlag
 	cmd := &cobra.Command{
 		Use:   "purge [NAMESPACE | --id ID | --seq N]",
 		Short: "Delete dead letters for good",
 		Long:  "Delete dead letters for good." + selectionHelp,
-		Example: `  timerd dead purge --older-than 720h
+		Example: `  timerd dead purge --older-than 30d
   timerd dead purge shop:order --yes`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			chosen.namespace = args
 			if olderThan < 0 {
-				return usagef(cmd, "--older-than=%v: want a positive duration", olderThan)
+				return usagef(cmd, "--older-than=%v: want a positive duration", &olderThan)
 			}
 			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *deadletters.Letters, _ config.Config, _ *slog.Logger) error {
-				return purge(cmd, all, olderThan, yes)
+				return purge(cmd, all, time.Duration(olderThan), yes)
 			})
 		},
 	}
 	selectionFlags(cmd, &chosen, &yes)
-	cmd.Flags().DurationVar(&olderThan, "older-than", 0, "only letters that were stored so long ago, such as 720h")
+	cmd.Flags().Var(&olderThan, "older-than", "only letters that were stored so long ago, such as 12h or 30d")
 	return cmd
 }
 

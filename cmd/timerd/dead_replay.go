@@ -20,10 +20,10 @@ func newDeadReplay() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay [NAMESPACE | --id ID | --seq N]",
 		Short: "Let the timers of dead letters fire again",
-		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and take the letter out of its
-stream. A timer of the same key that was set meanwhile stays, and both fire. An interrupted replay can be
-repeated: each timer is set once. Letters without a timer in them are left where they are, each with a line
-that says why; the exit code is then 1.` + selectionHelp,
+		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and take the letter out of
+its stream. A timer of the same key that was set meanwhile stays, and both fire. An interrupted
+replay can be repeated: each timer is set once. Letters without a timer in them are left where they
+are, each with a line that says why; the exit code is then 1.` + selectionHelp,
 		Example: `  timerd dead replay shop:order
   timerd dead replay --id shop:order:timeout:42@1763629200000.16 --yes`,
 		Args: arguments(cobra.MaximumNArgs(1)),

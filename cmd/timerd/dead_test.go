@@ -76,6 +76,29 @@ func TestDead(t *testing.T) {
 		}
 	}
 	id := table[1][strings.LastIndex(table[1], " ")+1:]
+	for _, want := range []string{
+		"\nsubject     timers.dead.app.m.t\n", "\nid          " + id + "\n", "\nkey         app:m:t:1\n", "\nattempt     13/16\n",
+		"\nreason      attempts used up\n", "\nlast error  no answer\n", "\npayload     {\"attempt\":5}\n",
+	} {
+		if out := ok(t, "dead", "show", "1"); !strings.HasPrefix(out, "seq         1\nstored      20") || !strings.Contains(out, want) {
+			t.Errorf("dead show lacks %q:\n%s", want, out)
+		}
+	}
+	if out := ok(t, "dead", "show", "3"); !strings.HasSuffix(out, "\npayload     (toolarge)\n") {
+		t.Errorf("dead show of a large payload:\n%s", out)
+	}
+	if out := ok(t, "dead", "show", "6"); !strings.Contains(out, "\nfault       not an event: ") || !strings.HasSuffix(out, "\ncontent     junk\n") {
+		t.Errorf("dead show of what is no event:\n%s", out)
+	}
+	if out := ok(t, "dead", "show", "1", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"deadreason":"attempts used up"`) {
+		t.Errorf("dead show --json: %s", out)
+	}
+	if out := ok(t, "dead", "show", "6", "--json"); !strings.Contains(out, `"seq":6,`) || !strings.Contains(out, `"data_base64":"anVuaw=="`) {
+		t.Errorf("dead show --json of what is no event: %s", out)
+	}
+	if code, out, errs := timerd(t, "", "dead", "show", "99"); code != 1 || out != "" || !strings.Contains(errs, "no dead letter 99;") {
+		t.Errorf("dead show of no letter: %d %s%s", code, out, errs)
+	}
 	if out := ok(t, "dead", "ls", "app", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"deadreason":"attempts used up"`) {
 		t.Errorf("dead ls --json: %s", out)
 	}

@@ -7,9 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,8 +50,8 @@ func newDev() *cobra.Command {
 		Use:   "dev",
 		Short: "Try timerd with a Redis and a NATS of its own",
 		Long: `Run timerd with a private redis-server and a NATS server within the process, on free ports of
-127.0.0.1, for every key of four parts. It sets a few timers, says how to set more, and prints each firing.
-Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH.
+127.0.0.1, for every key of four parts. It sets a few timers, says how to set more, and prints each
+firing. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH.
 
 TIMERD_RETRY and the other variables that concern neither server have their effect.`,
 		Example: `  timerd dev
@@ -152,11 +152,12 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 	rdb := connect.NewRedisClient(c.Redis)
 	defer func() { _ = rdb.Close() }()
 
-	firings := watched{
+	all := watched{
 		stream:  c.NATS.Streams.FiredStream(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
-			_, err := fmt.Fprintf(w, devBanner, server.Port(), server.Port(), natsURL, c.NATS.Streams.Prefix, server.URL(0), natsURL, os.Args[0], c.Service.HTTPAddr)
+			_, err := fmt.Fprintf(w, devBanner, server.Port(), server.Port(), natsURL, c.NATS.Streams.SubjectPrefix(),
+				devSettings(c, server.URL(0), natsURL), os.Args[0], c.Service.HTTPAddr)
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
 			}
@@ -166,21 +167,40 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 			return err
 		},
 	}
-	return watch(ctx, js, firings, func(data []byte) error { return printFiring(w, data) })
+	return watch(ctx, js, all, newFirings(w).print)
 }
 
 const devBanner = `timerd is running with a Redis and a NATS of its own. Set a timer:
 
-  redis-cli -p %d SET shop:order:timeout:42 '{"order":42}' EX 5
-  redis-cli -p %d FCALL timer_set 1 shop:order:timeout:43 '{"order":43}' PX 5000
+  redis-cli -p %[1]d SET shop:order:timeout:42 '{"order":42}' EX 5
+  redis-cli -p %[2]d FCALL timer_set 1 shop:order:timeout:43 '{"order":43}' PX 5000
 
-Consume the events, or look at the timers, from another terminal:
+Consume the events from another terminal:
 
-  nats -s %s sub '%s.fired.>'
-  TIMERD_REDIS_URL=%s TIMERD_NATS_URL=%s %s ls
+  nats -s %[3]s sub '%[4]s.fired.>'
 
-Metrics are at http://%s/metrics. Ctrl-C ends it and deletes everything.
+Or look at the timers and their firings:
+
+%[5]s
+  %[6]s watch
+  %[6]s ls
+  %[6]s doctor
+
+Metrics are at http://%[7]s/metrics. Ctrl-C ends it and deletes everything.
 `
+
+// devSettings returns what to tell a shell, so that timerd finds the servers of dev and what is in them.
+func devSettings(c config.Config, redisURL, natsURL string) string {
+	settings := []string{"TIMERD_NAMESPACES='*'", "TIMERD_REDIS_URL=" + redisURL, "TIMERD_NATS_URL=" + natsURL}
+	names := c.NATS.Streams.Names
+	if prefix := names.SubjectPrefix(); prefix != keys.DefaultPrefix {
+		settings = append(settings, "TIMERD_SUBJECT_PREFIX="+prefix)
+	}
+	if stream := names.FiredStream(); stream != keys.DefaultStream {
+		settings = append(settings, "TIMERD_STREAM="+stream)
+	}
+	return "  export " + strings.Join(settings, "\n  export ")
+}
 
 // setSamples sets a timer in each of the ways there are.
 func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) error {
@@ -205,21 +225,6 @@ func awaitReady(ctx context.Context, addr string) error {
 		return fmt.Errorf("timerd was not ready within %v: %w", devReady, err)
 	}
 	return err
-}
-
-func checkReady(ctx context.Context, addr string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", http.NoBody)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s", request.URL, response.Status)
-	}
-	return errors.Join(err, response.Body.Close())
 }
 
 // checkFree returns an error that names the flag if somebody listens on a port of 127.0.0.1.

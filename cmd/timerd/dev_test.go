@@ -54,7 +54,7 @@ func TestDev(t *testing.T) {
 	// The trigger between the two is a matter of load: Redis may be first to notice.
 	fires := func(key, payload string) {
 		t.Helper()
-		line := regexp.MustCompile(regexp.QuoteMeta(key) + `  1/3  [a-z]+  ` + regexp.QuoteMeta(payload) + `\n`)
+		line := regexp.MustCompile(regexp.QuoteMeta(key) + ` +1/3  [a-z]+ +` + regexp.QuoteMeta(payload) + `\n`)
 		testenv.Eventually(t, patience, func() bool { return line.MatchString(out.String()) }, key+" to be printed")
 	}
 	defer func() {
@@ -74,6 +74,24 @@ func TestDev(t *testing.T) {
 		t.Error(err)
 	}
 	fires("shop:order:timeout:42", "mine")
+	// What it says to another terminal works there.
+	settings := regexp.MustCompile(`(?m)^  export (TIMERD_[A-Z_]+)='?([^'\n]+)'?$`).FindAllStringSubmatch(out.String(), -1)
+	var names []string
+	for _, s := range settings {
+		names = append(names, s[1])
+		t.Setenv(s[1], s[2])
+	}
+	if want := []string{"TIMERD_NAMESPACES", "TIMERD_REDIS_URL", "TIMERD_NATS_URL"}; !slices.Equal(names, want) {
+		t.Errorf("it tells the settings %q, want %q", names, want)
+	}
+	for _, command := range []string{"watch", "ls", "doctor"} {
+		if !strings.Contains(out.String(), "\n  "+os.Args[0]+" "+command+"\n") {
+			t.Errorf("it does not tell of %s", command)
+		}
+	}
+	if code, out, errs := timerd(t, "", "watch", "dev", "--since", "1h", "--count", "1"); code != exitOK || !strings.Contains(out, "dev:sample:plain:1 ") {
+		t.Errorf("watch as it is told: %d %s%s", code, out, errs)
+	}
 
 	cancel()
 	if code := <-ended; code != exitOK || errs.String() != "" {

@@ -21,19 +21,20 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the servers and say what to mend",
-		Long: `Check the configuration, Redis and NATS, and say what to mend. Each line is
+		Long: `Check the configuration, Redis and NATS, and say what to mend. Each line is, the worst ones last:
 
   ok    as it should be
   warn  timerd works, but keeps less than it could
   fail  timerd does not start, or does not keep its guarantees
 
-The exit code is 0 only without fail. Nothing is changed. Run it with the environment of timerd itself.
+The exit code is 0 only without fail. Nothing is changed. Run it with the environment of timerd
+itself.
 
 With --key, nothing is checked: it prints when that timer would fire again under TIMERD_RETRY.
 
-With --adopt-streams, nothing is checked either: the streams become those of this Redis, for when they are another
-installation's that is gone, as after Redis was replaced. It refuses while a timerd of that installation runs. The retry
-requests that wait in the streams are then carried out here.`,
+With --adopt-streams, nothing is checked either: the streams become those of this Redis, for when
+they are another installation's that is gone, as after Redis was replaced. It refuses while a timerd
+of that installation runs. The retry requests that wait in the streams are then carried out here.`,
 		Example: `  timerd doctor
   timerd doctor --json
   TIMERD_RETRY='app1:trans=wechatpay' timerd doctor --key app1:trans:notice:1`,
@@ -81,15 +82,26 @@ requests that wait in the streams are then carried out here.`,
 	return cmd
 }
 
+// printFindings prints what was found, the worst last: that is where somebody at a terminal looks.
 func printFindings(w io.Writer, findings []doctor.Finding) error {
+	screen := screenOf(w)
 	count := map[doctor.Level]int{}
-	for _, f := range findings {
-		count[f.Level]++
-		if _, err := fmt.Fprintf(w, "%-4s  %-16s  %s\n", f.Level, f.Check, f.Text); err != nil {
-			return err
-		}
-		if f.Fix != "" {
-			fmt.Fprintf(w, "      %-16s  fix: %s\n", "", f.Fix)
+	for _, kind := range []struct {
+		level doctor.Level
+		tone  tone
+	}{{doctor.OK, toneGood}, {doctor.Warn, toneOdd}, {doctor.Fail, toneBad}} {
+		for _, f := range findings {
+			if f.Level != kind.level {
+				continue
+			}
+			count[f.Level]++
+			level := screen.paint(fmt.Sprintf("%-4s", f.Level), kind.tone)
+			if _, err := fmt.Fprintf(w, "%s  %-16s  %s\n", level, f.Check, f.Text); err != nil {
+				return err
+			}
+			if f.Fix != "" {
+				fmt.Fprintf(w, "      %-16s  fix: %s\n", "", f.Fix)
+			}
 		}
 	}
 	_, err := fmt.Fprintf(w, "\n%d ok, %d warn, %d fail\n", count[doctor.OK], count[doctor.Warn], count[doctor.Fail])

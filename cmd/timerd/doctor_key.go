@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,8 +60,7 @@ func printAttempts(w io.Writer, key keys.Key, policies retry.Policies, attempts 
 		}
 	}
 	fmt.Fprintf(w, "%s follows %s\n\n", keys.EncodeText(key.String()), entry)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ATTEMPT\tAFTER THE FAILURE\tSINCE THE FIRST")
+	table := tableFor(w, true, column{title: "ATTEMPT"}, column{title: "AFTER THE FAILURE"}, column{title: "SINCE THE FIRST"})
 	for _, a := range attempts {
 		after := "when due"
 		if a.Attempt > 1 {
@@ -70,9 +69,11 @@ func printAttempts(w io.Writer, key keys.Key, policies retry.Policies, attempts 
 				after += " to " + seconds(a.AtMost)
 			}
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\n", a.Attempt, after, seconds(a.Total))
+		if err := table.add(cell{text: strconv.Itoa(a.Attempt)}, cell{text: after}, cell{text: seconds(a.Total)}); err != nil {
+			return err
+		}
 	}
-	if err := table.Flush(); err != nil {
+	if err := table.flush(); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nWhen attempt %d fails too, the event goes to the dead letters.\n", len(attempts))
@@ -81,5 +82,5 @@ func printAttempts(w io.Writer, key keys.Key, policies retry.Policies, attempts 
 
 // seconds writes a number of seconds as a duration.
 func seconds(s float64) string {
-	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+	return showDuration(time.Duration(s * float64(time.Second)).Round(time.Millisecond))
 }

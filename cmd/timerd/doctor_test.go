@@ -116,7 +116,7 @@ func TestDoctorExplainsAKey(t *testing.T) {
 	testenv.SetVariables(t, map[string]string{"TIMERD_RETRY": "app1:trans=10s,30s,2m; app1=wechatpay; shop=exp(1s,2,3s,3)~10%"})
 	out := ok(t, "doctor", "--key", "app1:trans:notice:1")
 	for _, want := range []string{
-		"app1:trans:notice:1 follows app1:trans=10s,30s,2m\n", "\n1        when due ", "\n3        30s                40s\n", "\n4        2m0s               2m40s\n",
+		"app1:trans:notice:1 follows app1:trans=10s,30s,2m\n", "\n1        when due ", "\n3        30s                40s\n", "\n4        2m                 2m 40s\n",
 		"\nWhen attempt 4 fails too, the event goes to the dead letters.\n",
 	} {
 		if !strings.Contains(out, want) {

@@ -16,8 +16,10 @@ func newGet() *cobra.Command {
 	var asJSON, raw bool
 	cmd := &cobra.Command{
 		Use:   "get KEY",
-		Short: "Show a pending timer",
-		Long: `Show a pending timer. Without one, the exit code is 1.
+		Short: "Show a timer that waits or is firing",
+		Long: `Show a timer, and its state: pending, it is to become due; owed, it is due, and nobody has claimed
+it; firing, it is claimed, and NATS has not acknowledged its event. Of several timers of a key the
+first of these is shown; timerd ls shows all. Without one, the exit code is 1.
 
 ` + keyHelp,
 		Example: `  timerd get shop:order:timeout:42
@@ -37,10 +39,11 @@ func newGet() *cobra.Command {
 				}
 				warnIfUnattended(ctx, cmd, rdb)
 				view := newTimerView(args[0], timer.Due, timer.Attempt)
+				view.State = string(timer.State)
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
-					return fmt.Errorf("%s is not pending", view.Key)
+					return fmt.Errorf("%s is not pending, owed or firing", view.Key)
 				case raw && timer.Payload == nil:
 					return fmt.Errorf("%s has no payload", view.Key)
 				case raw:
@@ -48,8 +51,12 @@ func newGet() *cobra.Command {
 				case asJSON:
 					err = writeJSON(out, view.withPayload(timer.Payload, event.StatusMissing))
 				default:
-					_, err = fmt.Fprintf(out, "key      %s\ndue      %s%s\nattempt  %d\npayload  %s\n", view.Key, view.DueAt,
-						waitFrom(ctx, rdb, timer.Due), timer.Attempt, showPayload(timer.Payload, event.StatusMissing, math.MaxInt))
+					status := event.StatusMissing
+					if timer.Payload == nil {
+						status = whyMissing(ctx, rdb, args[0])[0]
+					}
+					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\npayload  %s\n", view.Key, view.State,
+						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, showPayload(timer.Payload, status, math.MaxInt))
 				}
 				return err
 			})

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -14,21 +16,29 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// lsPayload is how much of a payload a line of a table shows, in bytes.
-const lsPayload = 60
-
 func newLs() *cobra.Command {
-	var limit int
-	var asJSON bool
+	var l listing
+	states := []string{string(schedule.StatePending), string(schedule.StateOwed), string(schedule.StateFiring)}
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
-		Short: "List pending timers",
-		Long: `List pending timers in the order of their due times. Those that are due and set aside are among them, with the reason:
-rights, timerd may not read the key; refused, NATS does not take the subject.
+		Short: "List the timers that wait or are firing",
+		Long: `List timers in the order of their due times, until NATS has acknowledged their events. STATE is
+
+  pending  it is to become due
+  owed     it is due, and nobody has claimed it; it can still be cancelled
+  firing   it is claimed: its event is being published, or nobody knows yet whether it was
+
+A retry that waits beside a newer timer of its key is marked as beside. Timers that are due and set
+aside have the reason: rights, timerd may not read the key; refused, NATS does not take the subject.
+
+On a terminal the lines fit its width. Elsewhere they are complete. Redis cannot look for a
+namespace, so that a listing looks at all timers that are due before those it wants. After a second
+it tells how far it is; Ctrl-C ends it.
 
 ` + namespaceHelp,
 		Example: `  timerd ls
   timerd ls shop:order --limit 10
+  timerd ls --state owed,firing
   timerd ls shop --limit 0 --json > timers.jsonl`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,73 +46,174 @@ rights, timerd may not read the key; refused, NATS does not take the subject.
 			if err != nil {
 				return err
 			}
-			if limit < 0 {
-				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
+			if l.limit < 0 {
+				return usagef(cmd, "--limit=%d: want 0, for all, or more", l.limit)
 			}
+			for _, state := range l.states {
+				if !slices.Contains(states, state) {
+					return usagef(cmd, "--state=%s: want one or more of %s", state, strings.Join(states, ", "))
+				}
+			}
+			l.cmd = cmd
 			return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-				return list(ctx, cmd, rdb, namespace, limit, asJSON)
+				return l.run(ctx, rdb, namespace)
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 100, "how many to list; 0 for all")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each")
+	cmd.Flags().IntVar(&l.limit, "limit", 100, "how many to list; 0 for all")
+	cmd.Flags().StringSliceVar(&l.states, "state", nil, "list only timers in a `STATE`, or in several: owed,firing")
+	cmd.Flags().BoolVar(&l.asJSON, "json", false, "print a line of JSON for each")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp)) // fails only where there is no such flag
 	return cmd
 }
 
-func list(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, namespace keys.Namespace, limit int, asJSON bool) error {
-	now, err := rdb.Time(ctx).Result()
-	if err != nil {
+// listing prints timers while it finds them.
+type listing struct {
+	cmd    *cobra.Command
+	limit  int      // 0: none
+	states []string // empty: all
+	asJSON bool
+
+	rdb   redis.UniversalClient
+	now   time.Time // Redis's, at the beginning
+	table *table
+	found int
+	page  schedule.Page // the last one
+}
+
+func (l *listing) run(ctx context.Context, rdb redis.UniversalClient, namespace keys.Namespace) error {
+	var err error
+	if l.now, err = rdb.Time(ctx).Result(); err != nil {
 		return fmt.Errorf("read the clock of Redis: %w", err)
 	}
+	l.rdb = rdb
+	l.table = tableFor(l.cmd.OutOrStdout(), true,
+		column{title: "DUE", spare: 1},
+		column{title: "IN"},
+		column{title: "STATE"},
+		column{title: "ATTEMPT", spare: 2},
+		column{title: "KEY", middle: true, least: 20},
+		column{title: "PAYLOAD", least: 12, spare: 3},
+	)
+	more := false
+	told, pause := time.Now(), time.Second
+	var printErr error
+	err = schedule.New(rdb, schedule.DefaultMaxPayload).Pages(ctx, namespace, func(p schedule.Page) bool {
+		p.Timers = slices.DeleteFunc(p.Timers, func(t schedule.Timer) bool { return !l.wants(t.State) })
+		if room := l.limit - l.found; l.limit > 0 && len(p.Timers) > room {
+			p.Timers, more = p.Timers[:room], true
+		}
+		l.page = p
+		if printErr = l.print(ctx, p.Timers); printErr != nil || l.limit > 0 && l.found == l.limit {
+			return false
+		}
+		if p.Until.After(p.Now) && !l.wants(schedule.StatePending) {
+			return false // nothing else follows
+		}
+		if time.Since(told) > pause {
+			l.tell("so far")
+			printErr = l.table.flush()
+			told, pause = time.Now(), 2*pause
+		}
+		return printErr == nil
+	})
+	if printErr == nil {
+		printErr = l.table.flush() // else it would fail again with the same error
+	}
+	if ctx.Err() != nil && printErr == nil {
+		l.tell("and was interrupted")
+		return exitCode(exitFailed)
+	}
+	err = errors.Join(err, printErr)
+	warnIfUnattended(ctx, l.cmd, rdb)
+	if err == nil {
+		l.sayWhatIsLeft(more)
+	}
+	return err
+}
 
-	const page = 100 // rows that share their columns
-	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	rows, more := 0, false
-	row := func(p schedule.Pending) error {
+// wants tells whether timers in a state are to be listed.
+func (l *listing) wants(s schedule.State) bool {
+	return len(l.states) == 0 || slices.Contains(l.states, string(s))
+}
+
+// sayWhatIsLeft says at the end if there are no timers, or may be others. more says that there are.
+func (l *listing) sayWhatIsLeft(more bool) {
+	switch {
+	case l.found == 0:
+		fmt.Fprintln(l.cmd.ErrOrStderr(), "timerd: 0 timers")
+	case more:
+		fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", l.found)
+	case l.limit > 0 && l.found == l.limit && l.page.Looked < l.page.Total:
+		fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: there may be more than these %d; --limit 0 lists all\n", l.found)
+	}
+	if l.page.Cut {
+		fmt.Fprintln(l.cmd.ErrOrStderr(), "timerd: so many timers are owed or firing that not all of these were looked at; timerd status counts them")
+	}
+}
+
+// tell says how far the listing is.
+func (l *listing) tell(how string) {
+	fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers %s", l.page.Looked, l.page.Total, how)
+	if l.page.Looked > 0 {
+		fmt.Fprintf(l.cmd.ErrOrStderr(), ", those that are due until %s", l.page.Until.UTC().Format(timeLayout))
+	}
+	fmt.Fprintf(l.cmd.ErrOrStderr(), "; found %d\n", l.found)
+}
+
+// print adds timers to the table, or prints them as JSON.
+func (l *listing) print(ctx context.Context, timers []schedule.Timer) error {
+	reasons := l.whyMissing(ctx, timers)
+	for _, p := range timers {
+		l.found++
 		view := newTimerView(p.Key.String(), p.Due, p.Attempt)
 		if view.Attempt == 0 {
 			view.Attempt = event.Attempt(p.Payload)
 		}
-		view.SetAside = string(p.Aside)
-		if asJSON {
-			return writeJSON(cmd.OutOrStdout(), view.withPayload(p.Payload, dataStatus(p.Status)))
+		view.State, view.Beside, view.SetAside = string(p.State), p.Beside, string(p.Aside)
+		status := dataStatus(p.Status)
+		var err error
+		if l.asJSON {
+			err = writeJSON(l.cmd.OutOrStdout(), view.withPayload(p.Payload, status))
+		} else {
+			wait := showWait(p.Due.Sub(l.now))
+			if p.Aside != "" {
+				wait = cell{"set aside: " + view.SetAside, toneBad}
+			}
+			if reason, ok := reasons[p.Key]; ok {
+				status = reason
+			}
+			state := view.State
+			if p.Beside {
+				state += " beside"
+			}
+			payload := showPayload(p.Payload, status, l.table.screen.most())
+			err = l.table.add(cell{text: view.DueAt}, wait, cell{text: state}, attemptCell(view.Attempt, 0), cell{text: view.Key}, cell{text: payload})
 		}
-		if rows == 0 {
-			fmt.Fprintln(table, "DUE\tIN\tATTEMPT\tKEY\tPAYLOAD")
+		if err != nil {
+			return err
 		}
-		wait := showWait(p.Due.Sub(now))
-		if p.Aside != "" {
-			wait = "set aside: " + view.SetAside
-		}
-		_, err := fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", view.DueAt, wait, view.Attempt, view.Key,
-			showPayload(p.Payload, dataStatus(p.Status), lsPayload))
-		if rows%page == page-1 {
-			err = errors.Join(err, table.Flush())
-		}
-		return err
 	}
-	var writeErr error
-	err = schedule.New(rdb, schedule.DefaultMaxPayload).List(ctx, namespace, func(p schedule.Pending) bool {
-		if limit > 0 && rows == limit {
-			more = true
-			return false
+	return nil
+}
+
+// whyMissing returns why payloads are missing, of the timers without one.
+func (l *listing) whyMissing(ctx context.Context, timers []schedule.Timer) map[keys.Key]string {
+	var missing []keys.Key
+	var names []string
+	for _, p := range timers {
+		if p.Status == schedule.PayloadMissing && !l.asJSON {
+			missing, names = append(missing, p.Key), append(names, p.Key.String())
 		}
-		writeErr = row(p)
-		rows++
-		return writeErr == nil
-	})
-	if writeErr == nil {
-		writeErr = table.Flush() // else it would fail again with the same error
 	}
-	err = errors.Join(err, writeErr)
-	warnIfUnattended(ctx, cmd, rdb)
-	if rows == 0 && err == nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: 0 pending timers")
+	if len(missing) == 0 {
+		return nil
 	}
-	if more {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", rows)
+	reasons := map[keys.Key]string{}
+	for i, reason := range whyMissing(ctx, l.rdb, names...) {
+		reasons[missing[i]] = reason
 	}
-	return err
+	return reasons
 }
 
 // dataStatus is a payload's status as the event shows it.

@@ -3,6 +3,7 @@
 //	timerd            run it, configured by the environment
 //	timerd dev        try it: its own Redis and NATS, nothing to set up
 //	timerd doctor     check the servers and print what to fix
+//	timerd health     ask a running one whether it is ready
 //
 // and set, get, cancel, ls, watch and dead for a look at the timers. The exit code
 // is 0, 1 for a failure, or 2 for bad usage or configuration.

@@ -4,20 +4,17 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/timerd-io/timerd/internal/config"
 )
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "timerd",
 		Short: "Timers in Redis, fired as NATS events",
-		Long: `timerd fires Redis keys app:module:type:id with a TTL as NATS JetStream events, on time and at least
-once. Without a command it runs the service, as timerd serve does.
-
-` + config.Help(),
+		Long: `timerd fires Redis keys app:module:type:id with a TTL as NATS JetStream events, on time and at
+least once. Without a command it runs the service, as timerd serve does. It is configured by the
+environment: timerd help config names every variable.`,
 		Example: `  timerd dev
-  TIMERD_NAMESPACES=shop TIMERD_REDIS_URL=redis://127.0.0.1:6379/0 TIMERD_NATS_URL=nats://127.0.0.1:4222 timerd serve
+  TIMERD_NAMESPACES=shop TIMERD_REDIS_URL=redis://127.0.0.1:6379/0 timerd serve
   timerd set shop:order:timeout:42 30m '{"order":42}'`,
 		Args: noSuchCommand,
 		RunE: runServe,
@@ -30,7 +27,10 @@ once. Without a command it runs the service, as timerd serve does.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{cmd.CommandPath(), err}
 	})
-	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDead(), newStatus(), newDoctor(), newVersion())
+	root.SetUsageFunc(usage)
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // no argument is a file
+	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDead(), newStatus(), newDoctor(),
+		newHealth(), newVersion(), newCompletion(), newConfigTopic())
 	return root
 }
 

@@ -15,9 +15,10 @@ func newServe() *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
 		Short: "Run timerd, configured by the environment",
-		Long:  "Run timerd until SIGTERM or SIGINT.\n\n" + config.Help(),
-		Args:  arguments(cobra.NoArgs),
-		RunE:  runServe,
+		Long: `Run timerd until SIGTERM or SIGINT. It is configured by the environment: timerd help config names
+every variable.`,
+		Args: arguments(cobra.NoArgs),
+		RunE: runServe,
 	}
 }
 

@@ -16,74 +16,45 @@ import (
 	"github.com/timerd-io/timerd/client"
 )
 
+// setFlags are the flags of timerd set.
+type setFlags struct {
+	nx, xx, asJSON bool
+	attempt        int
+	from           string
+}
+
 func newSet() *cobra.Command {
-	var nx, xx, asJSON bool
-	var attempt int
+	var flags setFlags
 	cmd := &cobra.Command{
-		Use:   "set KEY DELAY [PAYLOAD]",
-		Short: "Set a timer",
+		Use:   "set {KEY DELAY [PAYLOAD] | --from FILE}",
+		Short: "Set a timer, or many",
 		Long: `Set a timer, or set it anew.
 
 ` + keyHelp + `
-DELAY is a duration (90s, 1h30m, 250ms), an instant (2026-11-20T09:00:00Z) or @unix-ms.
-PAYLOAD is what the event brings; - reads it from standard input.`,
+DELAY is a duration (90s, 1h30m, 250ms, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms.
+PAYLOAD is what the event brings; - reads it from standard input.
+
+With --from, set the timers of a file, or of standard input if it is -. Each line is a JSON object:
+
+  key             app:module:type:id
+  payload         a string is the payload; of another value its JSON is; none is an empty payload
+  payload_base64  the payload, instead
+  px              in so many milliseconds
+  at              at this time instead, in milliseconds since 1970
+  attempt         as --attempt
+  nx              true: as --nx; a timer that is there already is no failure
+
+Bad lines are reported with their numbers and the others are set; the exit code is then 1.`,
 		Example: `  timerd set shop:order:timeout:42 30m '{"order":42}'
   timerd set shop:report:daily:1 2027-01-01T00:00:00Z
-  cat invoice.json | timerd set shop:invoice:due:7 720h - --nx`,
-		Args: setArgs,
+  cat invoice.json | timerd set shop:invoice:due:7 30d - --nx
+  echo '{"key":"shop:order:timeout:43","payload":{"order":43},"px":1800000}' | timerd set --from -`,
+		Args: func(cmd *cobra.Command, args []string) error { return setArgs(cmd, args, flags) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if nx && xx {
-				return usagef(cmd, "--nx and --xx exclude each other")
+			if cmd.Flags().Changed("from") {
+				return setFrom(cmd, flags)
 			}
-			if err := checkKey(cmd, args[0]); err != nil {
-				return err
-			}
-			when, err := parseWhen(args[1])
-			if err != nil {
-				return usagef(cmd, "DELAY %w", err)
-			}
-			var options []client.SetOption
-			if nx {
-				options = append(options, client.NX())
-			}
-			if xx {
-				options = append(options, client.XX())
-			}
-			if cmd.Flags().Changed("attempt") {
-				if attempt < 1 || attempt > math.MaxInt32 {
-					return usagef(cmd, "--attempt=%d: want a number from 1 to %d", attempt, math.MaxInt32)
-				}
-				options = append(options, client.Attempt(attempt))
-			}
-			payload := []byte{}
-			switch {
-			case len(args) == 3 && args[2] == "-":
-				if payload, err = io.ReadAll(cmd.InOrStdin()); err != nil {
-					return fmt.Errorf("read the payload: %w", err)
-				}
-			case len(args) == 3:
-				payload = []byte(args[2])
-			}
-			return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-				due, err := client.New(rdb).Set(ctx, args[0], payload, when, options...)
-				if errors.Is(err, client.ErrNotSet) {
-					why := "there is no such timer and no such key, and --xx was given"
-					if nx {
-						why = "the timer, or a key of its name, is there, and --nx was given"
-					}
-					return fmt.Errorf("not set: %s", why)
-				}
-				if err != nil {
-					return err
-				}
-				warnIfUnattended(ctx, cmd, rdb)
-				view := newTimerView(args[0], due, attempt)
-				if asJSON {
-					return writeJSON(cmd.OutOrStdout(), view)
-				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is due at %s%s\n", view.Key, view.DueAt, waitFrom(ctx, rdb, due))
-				return err
-			})
+			return setOne(cmd, args, flags)
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -94,22 +65,102 @@ PAYLOAD is what the event brings; - reads it from standard input.`,
 		}
 		return &usageError{cmd.CommandPath(), err}
 	})
-	cmd.Flags().BoolVar(&nx, "nx", false, "only if there is no such timer yet")
-	cmd.Flags().BoolVar(&xx, "xx", false, "only if there is such a timer")
-	cmd.Flags().IntVar(&attempt, "attempt", 0, "the attempt that it fires as; default: what the payload says, or 1")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&flags.nx, "nx", false, "only if there is no such timer yet")
+	cmd.Flags().BoolVar(&flags.xx, "xx", false, "only if there is such a timer")
+	cmd.Flags().IntVar(&flags.attempt, "attempt", 0, "the attempt that it fires as; default: what the payload says, or 1")
+	cmd.Flags().BoolVar(&flags.asJSON, "json", false, "print JSON, with --from a line for each timer that is set")
+	cmd.Flags().StringVar(&flags.from, "from", "", "set the timers of a `FILE`; -: of standard input")
+	files := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	_ = cmd.RegisterFlagCompletionFunc("from", files) // fails only where there is no such flag
 	return cmd
 }
 
 // setArgs is the argument check of set.
-func setArgs(cmd *cobra.Command, args []string) error {
+func setArgs(cmd *cobra.Command, args []string, flags setFlags) error {
+	from := cmd.Flags().Changed("from")
 	switch {
+	case from && (len(args) > 0 || flags.nx || flags.xx || cmd.Flags().Changed("attempt")):
+		return usagef(cmd, "--from takes keys, delays, payloads, nx and attempts from the file alone")
+	case from:
 	case len(args) < 2:
 		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d of them", len(args))
 	case len(args) > 3:
 		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d arguments; put quotes around a PAYLOAD with spaces", len(args))
 	}
 	return nil
+}
+
+// setOne sets the timer of the arguments.
+func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
+	if flags.nx && flags.xx {
+		return usagef(cmd, "--nx and --xx exclude each other")
+	}
+	if err := checkKey(cmd, args[0]); err != nil {
+		return err
+	}
+	when, err := parseWhen(args[1])
+	if err != nil {
+		return usagef(cmd, "DELAY %w", err)
+	}
+	var options []client.SetOption
+	if flags.nx {
+		options = append(options, client.NX())
+	}
+	if flags.xx {
+		options = append(options, client.XX())
+	}
+	if cmd.Flags().Changed("attempt") {
+		if flags.attempt < 1 || flags.attempt > math.MaxInt32 {
+			return usagef(cmd, "--attempt=%d: want a number from 1 to %d", flags.attempt, math.MaxInt32)
+		}
+		options = append(options, client.Attempt(flags.attempt))
+	}
+	payload := []byte{}
+	switch {
+	case len(args) == 3 && args[2] == "-":
+		if payload, err = readPayload(cmd); err != nil {
+			return err
+		}
+	case len(args) == 3:
+		payload = []byte(args[2])
+	}
+	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+		due, err := client.New(rdb).Set(ctx, args[0], payload, when, options...)
+		if errors.Is(err, client.ErrNotSet) {
+			why := "there is no such timer and no such key, and --xx was given"
+			if flags.nx {
+				why = "the timer, or a key of its name, is there, and --nx was given"
+			}
+			return fmt.Errorf("not set: %s", why)
+		}
+		if err != nil {
+			return err
+		}
+		warnIfUnattended(ctx, cmd, rdb)
+		view := newTimerView(args[0], due, flags.attempt)
+		if flags.asJSON {
+			return writeJSON(cmd.OutOrStdout(), view)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is due at %s%s\n", view.Key, view.DueAt, waitFrom(ctx, rdb, due))
+		return err
+	})
+}
+
+// readPayload reads the payload from standard input.
+func readPayload(cmd *cobra.Command) ([]byte, error) {
+	sayReading(cmd, "the payload")
+	in := openStdin(cmd)
+	defer func() { _ = in.Close() }() // never fails
+	payload, err := io.ReadAll(in)
+	if errors.Is(err, errInterrupted) {
+		return nil, errors.New("interrupted: nothing was set")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the payload: %w", err)
+	}
+	return payload, nil
 }
 
 // parseWhen reads a DELAY: a duration, an instant or @unix-ms.
@@ -121,7 +172,7 @@ func parseWhen(s string) (client.When, error) {
 		}
 		return client.At(time.UnixMilli(n)), nil
 	}
-	if d, err := time.ParseDuration(s); err == nil {
+	if d, err := parseDuration(s); err == nil {
 		if d < time.Millisecond {
 			return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
 		}
@@ -130,5 +181,5 @@ func parseWhen(s string) (client.When, error) {
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
 		return client.At(t), nil
 	}
-	return client.When{}, fmt.Errorf("%q: want a duration such as 90s or 1h30m, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
+	return client.When{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
 }

@@ -24,9 +24,6 @@ import (
 // statusTimeout bounds all that is asked. What has not been answered by then cannot be told.
 const statusTimeout = 4 * time.Second
 
-// statusWidth is how many columns a line takes at most, unless the name of a host, a namespace or a stream is long.
-const statusWidth = 100
-
 func newStatus() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -112,23 +109,8 @@ func printStatus(w io.Writer, r *status.Report) error {
 
 // printWrapped prints a text behind a label, in lines that fit and begin below each other.
 func printWrapped(b *strings.Builder, label, text string) {
-	indent := strings.Repeat(" ", len(label))
-	column := len(label)
-	b.WriteString(label)
-	for i, word := range strings.Fields(text) {
-		switch {
-		case i == 0:
-		case column+1+len(word) > statusWidth:
-			b.WriteString("\n" + indent)
-			column = len(indent)
-		default:
-			b.WriteString(" ")
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	b.WriteString("\n")
+	line := strings.Repeat(" ", len(label)) + strings.Join(strings.Fields(text), " ")
+	b.WriteString(label + strings.TrimLeft(wrap(line, helpWidth), " "))
 }
 
 // newTable returns a table, which is to be flushed.
@@ -149,10 +131,10 @@ func printRedis(b *strings.Builder, r *status.Redis) {
 
 	fmt.Fprintf(b, "\ntimers  %d pending, %d owed, %d firing\n", r.Pending, r.Owed, r.Firing)
 	if r.Oldest != nil {
-		printWrapped(b, "        ", fmt.Sprintf("owed for longest: %s, for %s", r.Oldest.Key, showAge(r.At.Sub(r.Oldest.Due))))
+		printWrapped(b, "        ", fmt.Sprintf("owed for longest: %s, for %s", r.Oldest.Key, showAbout(r.At.Sub(r.Oldest.Due))))
 	}
 	if len(r.Namespaces) > 0 {
-		t := newTable(b, "by namespace, as counted by the audit "+showAge(r.At.Sub(r.CountedAt))+" ago")
+		t := newTable(b, "by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago")
 		fmt.Fprintln(t, "  NAMESPACE\tPENDING\tOWED\tFIRING")
 		for _, n := range r.Namespaces {
 			fmt.Fprintf(t, "  %s\t%d\t%d\t%d\n", n.Namespace, n.Pending, n.Owed, n.Firing)
@@ -165,7 +147,7 @@ func printRedis(b *strings.Builder, r *status.Redis) {
 	for _, n := range r.Nodes {
 		audit := "-\t-\t-"
 		if a := n.LastAudit; a != nil {
-			audit = fmt.Sprintf("%s ago\t%s\t%s", showAge(r.At.Sub(a.At)), a.Took.Round(time.Millisecond), a.Reason)
+			audit = fmt.Sprintf("%s ago\t%s\t%s", showAbout(r.At.Sub(a.At)), a.Took.Round(time.Millisecond), a.Reason)
 		}
 		if n.Error != "" {
 			fmt.Fprintf(t, "  %s\t?\t?\t?\t%s\n", n.Address, audit)
@@ -185,7 +167,7 @@ func printGaps(b *strings.Builder, r *status.Redis) {
 	for _, n := range r.Nodes {
 		for _, g := range n.Gaps {
 			none = false
-			fmt.Fprintf(t, "  %s\t%d\t%s ago\t%s\t%s\n", n.Address, g.Count, showAge(r.At.Sub(g.At)), g.Last, g.Instance)
+			fmt.Fprintf(t, "  %s\t%d\t%s ago\t%s\t%s\n", n.Address, g.Count, showAbout(r.At.Sub(g.At)), g.Last, g.Instance)
 		}
 	}
 	if none {
@@ -204,7 +186,7 @@ func printNATS(b *strings.Builder, n *status.NATS) {
 		}
 		kept, most := "ever", "no limit"
 		if s.MaxAge > 0 {
-			kept = showAge(time.Duration(s.MaxAge) * time.Second)
+			kept = showAbout(time.Duration(s.MaxAge) * time.Second)
 		}
 		switch {
 		case s.MaxBytes > 0:
@@ -231,20 +213,6 @@ func showMinute(t time.Time) string {
 		return "-"
 	}
 	return t.UTC().Format("2006-01-02T15:04Z")
-}
-
-// showAge returns a duration in its two largest units: 3s, 2m10s, 5h0m, 7d12h.
-func showAge(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch d = d.Round(time.Second); {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", max(d, 0)/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
-	case d < day:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 
 // showBytes returns a size to a tenth of its unit.

@@ -66,7 +66,7 @@ func TestSetAsideIsShown(t *testing.T) {
 		status, body, err := p.get("/readyz")
 		return err == nil && status == http.StatusOK && !strings.Contains(body, "set aside")
 	}, "nothing to be set aside")
-	if _, out, errs := timerd(t, "", "ls"); out != "" || !strings.Contains(errs, "0 pending timers") {
+	if _, out, errs := timerd(t, "", "ls"); out != "" || !strings.Contains(errs, "0 timers") {
 		t.Errorf("ls:\n%s%s", out, errs)
 	}
 	p.stop()

@@ -38,7 +38,7 @@ func statusSays(t *testing.T, want int, texts ...string) string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > statusWidth && !strings.Contains(line, host) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth && !strings.Contains(line, host) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}

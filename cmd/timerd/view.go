@@ -24,7 +24,9 @@ const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 // of an event, the payload as in its data.
 type timerView struct {
 	Key             string          `json:"key"`
-	Due             int64           `json:"due"` // unix ms
+	State           string          `json:"state,omitempty"`  // of one that was looked for
+	Beside          bool            `json:"beside,omitempty"` // a retry that waits beside a newer timer
+	Due             int64           `json:"due"`              // unix ms
 	DueAt           string          `json:"dueat"`
 	Attempt         int             `json:"attempt,omitempty"`
 	DataContentType string          `json:"datacontenttype,omitempty"`
@@ -61,17 +63,17 @@ func writeJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// showPayload returns a payload in one line that is safe for a terminal, cut to about limit bytes.
-func showPayload(payload []byte, status string, limit int) string {
+// showPayload returns a payload in one line that is safe for a terminal, cut to about so many bytes.
+func showPayload(payload []byte, status string, most int) string {
 	if payload == nil {
 		return "(" + status + ")"
 	}
 	text, cut := string(payload), ""
-	if len(text) > limit {
-		for limit > 0 && !utf8.RuneStart(text[limit]) {
-			limit--
+	if len(text) > most {
+		for most > 0 && !utf8.RuneStart(text[most]) {
+			most--
 		}
-		text, cut = text[:limit], fmt.Sprintf("… (%d bytes)", len(payload))
+		text, cut = text[:most], "…"
 	}
 	notPrintable := func(r rune) bool { return !unicode.IsPrint(r) }
 	if text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, notPrintable) {
@@ -80,15 +82,52 @@ func showPayload(payload []byte, status string, limit int) string {
 	return text + cut
 }
 
-// showWait returns how long it is until a due time, to a sensible precision.
-func showWait(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "due"
-	case d < 10*time.Second:
-		return d.Round(time.Millisecond).String()
+// showText returns a text in one cell of a table.
+func showText(s string, most int) string {
+	if s == "" {
+		return ""
 	}
-	return d.Round(time.Second).String()
+	return showPayload([]byte(s), "", most)
+}
+
+// whyMissing returns what stands in place of the payloads that are missing of some keys: what type these are of, if that is
+// why. Where Redis does not say, it is only that they are missing.
+func whyMissing(ctx context.Context, rdb redis.UniversalClient, names ...string) []string {
+	types := make([]*redis.StatusCmd, len(names))
+	_, _ = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error { // each reply has its own error
+		for i, name := range names {
+			types[i] = pipe.Type(ctx, name)
+		}
+		return nil
+	})
+	texts := make([]string, len(names))
+	for i, reply := range types {
+		texts[i] = event.StatusMissing
+		switch kind := reply.Val(); kind {
+		case "", "none", "string", "hash": // a string or a hash that timerd may not read, or that came later
+		case "list", "set", "stream":
+			texts[i] += ": a " + kind + " has no payload"
+		case "zset":
+			texts[i] += ": a sorted set has no payload"
+		default:
+			texts[i] += ": a value of type " + kind + " has no payload"
+		}
+	}
+	return texts
+}
+
+// lateAfter is from when on something counts as late: a sweep finds within a second what was missed.
+const lateAfter = time.Second
+
+// showWait returns how long it is until a due time, or how late it is.
+func showWait(d time.Duration) cell {
+	switch {
+	case d <= -lateAfter:
+		return cell{"late " + showAbout(-d), toneBad}
+	case d < 0:
+		return cell{text: "due"}
+	}
+	return cell{text: showAbout(d)}
 }
 
 // waitFrom returns how long it is until due by the clock of Redis, in brackets, or "" if Redis does not say what time it
@@ -98,13 +137,21 @@ func waitFrom(ctx context.Context, rdb redis.UniversalClient, due time.Time) str
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf(" (%s)", showWait(due.Sub(now)))
+	return fmt.Sprintf(" (%s)", showWait(due.Sub(now)).text)
 }
 
-// showAttempt returns which attempt it was, of how many if that is known.
-func showAttempt(e event.Event) string {
-	if e.MaxAttempts == 0 {
-		return fmt.Sprint(e.Attempt)
+// showAttempt returns which attempt it is, of how many if that is known.
+func showAttempt(attempt, of int) string {
+	if of == 0 {
+		return strconv.Itoa(attempt)
 	}
-	return fmt.Sprintf("%d/%d", e.Attempt, e.MaxAttempts)
+	return fmt.Sprintf("%d/%d", attempt, of)
+}
+
+// attemptCell is showAttempt, with a mark at what is not the first one.
+func attemptCell(attempt, of int) cell {
+	if attempt > 1 {
+		return cell{showAttempt(attempt, of) + " retry", toneOdd}
+	}
+	return cell{text: showAttempt(attempt, of)}
 }

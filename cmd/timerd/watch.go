@@ -21,17 +21,19 @@ import (
 func newWatch() *cobra.Command {
 	var asJSON bool
 	var count int
-	var since time.Duration
+	var since durationFlag
 	cmd := &cobra.Command{
 		Use:   "watch [NAMESPACE]",
 		Short: "Follow firings live",
 		Long: `Follow firings as they happen, until interrupted. Each line tells when a timer was due, how late
-its event was published, its key, attempt, trigger and payload.
+its event was published, its key, attempt, trigger and payload. Those over a second late and those
+that are not the first attempt are marked. On a terminal the lines fit its width. Elsewhere they are
+complete.
 
 ` + namespaceHelp,
 		Example: `  timerd watch
   timerd watch shop:order
-  timerd watch shop --since 1h --json`,
+  timerd watch shop --since 7d --json`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, err := namespaceArg(cmd, args)
@@ -42,27 +44,27 @@ its event was published, its key, attempt, trigger and payload.
 				return usagef(cmd, "--count and --since cannot be negative")
 			}
 			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config, _ *slog.Logger) error {
-				show := printFiring
+				show := newFirings(cmd.OutOrStdout()).print
 				if asJSON {
-					show = printFiringJSON
+					show = func(data []byte) error { return printEventJSON(cmd.OutOrStdout(), data) }
 				}
 				w := watched{
 					stream:  c.NATS.Streams.FiredStream(),
 					subject: namespace.Subject(c.NATS.Streams.Prefix, keys.Fired),
-					since:   since,
+					since:   time.Duration(since),
 					count:   count,
 				}
 				w.ready = func() error {
 					fmt.Fprintf(cmd.ErrOrStderr(), "timerd: watching %s in stream %s\n", w.subject, w.stream)
 					return nil
 				}
-				return watch(cmd.Context(), js, w, func(data []byte) error { return show(cmd.OutOrStdout(), data) })
+				return watch(cmd.Context(), js, w, show)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events themselves, each in a line")
 	cmd.Flags().IntVar(&count, "count", 0, "end after so many firings; 0: never")
-	cmd.Flags().DurationVar(&since, "since", 0, "begin so long ago instead of now")
+	cmd.Flags().Var(&since, "since", "begin so long ago, such as 1h or 7d, instead of now")
 	return cmd
 }
 
@@ -128,25 +130,50 @@ func watch(ctx context.Context, js jetstream.JetStream, w watched, show func([]b
 	return nil
 }
 
-func printFiring(w io.Writer, data []byte) error {
-	e, err := event.Parse(data)
-	if err != nil {
-		_, err = fmt.Fprintf(w, "not an event: %v: %s\n", err, showPayload(data, "", lsPayload))
-		return err
-	}
-	late := "?"
-	if !e.Time.IsZero() {
-		late = fmt.Sprintf("%+dms", e.Time.Sub(e.Due).Milliseconds())
-	}
-	_, err = fmt.Fprintf(w, "%s  %6s  %s  %s  %s  %s\n", e.Due.UTC().Format(timeLayout), late,
-		keys.EncodeText(e.Key.String()), showAttempt(e), e.Trigger, showPayload(e.Data, e.Status, lsPayload))
-	return err
+// firings prints events as lines of a table.
+type firings struct{ table *table }
+
+func newFirings(w io.Writer) firings {
+	return firings{tableFor(w, false,
+		column{title: "DUE", spare: 2},
+		column{title: "LATE", right: true, wide: 6},
+		column{title: "KEY", middle: true, least: 20},
+		column{title: "ATTEMPT"},
+		column{title: "TRIGGER", spare: 1},
+		column{title: "PAYLOAD", least: 12, spare: 3},
+	)}
 }
 
-func printFiringJSON(w io.Writer, data []byte) error {
+// print prints an event, or says that it is none.
+func (f firings) print(data []byte) error {
+	most := f.table.screen.most()
+	e, err := event.Parse(data)
+	if err != nil {
+		_, err = fmt.Fprintf(f.table.w, "not an event: %v: %s\n", err, showPayload(data, "", most))
+		return err
+	}
+	err = f.table.add(cell{text: e.Due.UTC().Format(timeLayout)}, lateCell(e), cell{text: keys.EncodeText(e.Key.String())},
+		attemptCell(e.Attempt, e.MaxAttempts), cell{text: e.Trigger}, cell{text: showPayload(e.Data, e.Status, most)})
+	return errors.Join(err, f.table.flush())
+}
+
+// lateCell returns how late an event was published, with a mark if that is much.
+func lateCell(e event.Event) cell {
+	late := e.Time.Sub(e.Due)
+	switch {
+	case e.Time.IsZero():
+		return cell{text: "?"}
+	case late >= lateAfter:
+		return cell{"+" + showAbout(late) + " late", toneBad}
+	}
+	return cell{text: fmt.Sprintf("%+dms", late.Milliseconds())}
+}
+
+// printEventJSON prints an event in one line.
+func printEventJSON(w io.Writer, data []byte) error {
 	var line bytes.Buffer
 	if err := json.Compact(&line, data); err != nil {
-		return printFiring(w, data)
+		return newFirings(w).print(data)
 	}
 	line.WriteByte('\n')
 	_, err := w.Write(line.Bytes())

@@ -69,7 +69,7 @@ func checkConfig() (r report, broken config.Section, all config.Config) {
 		if faults, ok := errors.AsType[*config.Error](err); ok {
 			broken |= s
 			for _, fault := range faults.Faults {
-				add(Finding{Fail, checkConfiguration, fault.Error(), "correct the variable; timerd serve --help explains each one"})
+				add(Finding{Fail, checkConfiguration, fault.Error(), "correct the variable; timerd help config explains each one"})
 			}
 		}
 		for _, warning := range c.Warnings {

@@ -149,7 +149,7 @@ local function timer_cancel(keys, args)
       redis.call('ZADD', fired_key, now, ':c:' .. key)
     end
     if age(key) then redis.call('ZADD', fired_key, now, ':u:' .. key) end
-    if more then return redis.error_reply('TRYAGAIN timerd has cancelled ' .. owed .. ' owed timers of this key, and there are more') end
+    if more then return redis.error_reply('AGAIN timerd has cancelled ' .. owed .. ' owed timers of this key, and there are more: call again') end
     count_call('timer_cancel')
     return 'cancelled'
   end

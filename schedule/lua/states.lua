@@ -30,13 +30,13 @@ local function first_owed(key)
 end
 
 -- cancel_owed cancels a key's owed firings, but for those that may have been published. It
--- returns how many, and whether there may be more.
+-- returns how many, and whether there are more.
 local function cancel_owed(key)
   local refs, cancelled = owed_refs(key, 0, MOST_OWED), 0
   for i = 1, #refs do
-    if cancelled == MOST_CANCELLED then return cancelled, true end
     local owed, unpublished = is_owed(refs[i])
     if unpublished then
+      if cancelled == MOST_CANCELLED then return cancelled, true end
       redis.call('ZREM', firing_key, refs[i])
       redis.call('ZREM', prefix .. 'refused', refs[i])
       redis.call('HDEL', firingdata_key, refs[i])

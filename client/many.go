@@ -1,0 +1,103 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// manyBatch is how many calls SetMany and CancelMany send at a time: more of them save next to nothing, and every one
+// waits in memory for its reply.
+const manyBatch = 512
+
+// Setting is one timer for SetMany; the fields are as the arguments of Set.
+type Setting struct {
+	Key     string
+	Payload []byte
+	When    When
+	Options []SetOption
+}
+
+// SetResult is what came of one Setting, as Set returns it.
+type SetResult struct {
+	Due time.Time
+	Err error
+}
+
+// SetMany sets many timers in few round trips, in their order. It is not atomic: each one is set or not by itself, as
+// its result tells; results has one for each setting, always. The error says how many failed and wraps the first
+// failure; ErrNotSet is no failure.
+func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []SetResult, err error) {
+	results = make([]SetResult, len(settings))
+	failed, err := t.many(ctx, len(settings),
+		func(pipe redis.Pipeliner, i int) *redis.Cmd {
+			s := settings[i]
+			if results[i].Err = s.check(); results[i].Err != nil {
+				return nil
+			}
+			return pipe.FCall(ctx, "timer_set", []string{s.Key}, s.args()...)
+		},
+		func(i int, reply *redis.Cmd) error {
+			if reply != nil {
+				results[i].Due, results[i].Err = settings[i].result(reply)
+			}
+			if errors.Is(results[i].Err, ErrNotSet) {
+				return nil
+			}
+			return results[i].Err
+		})
+	if err != nil {
+		err = fmt.Errorf("client: %d of %d timers could not be set; the first: %w", failed, len(settings), err)
+	}
+	return results, err
+}
+
+// CancelResult is what came of one key, as Cancel returns it.
+type CancelResult struct {
+	Outcome Outcome // empty if Err is not nil
+	Err     error
+}
+
+// CancelMany cancels many timers in few round trips, in the order of their keys. It is not atomic: each one is cancelled
+// or not by itself, as its result tells; results has one for each key, always. The error says for how many it is not
+// known what they came to, and wraps the first failure; an outcome that is not Cancelled is no failure.
+func (t *Timers) CancelMany(ctx context.Context, keys []string) (results []CancelResult, err error) {
+	results = make([]CancelResult, len(keys))
+	failed, err := t.many(ctx, len(keys),
+		func(pipe redis.Pipeliner, i int) *redis.Cmd {
+			return pipe.FCall(ctx, "timer_cancel", []string{keys[i]})
+		},
+		func(i int, reply *redis.Cmd) error {
+			results[i].Outcome, results[i].Err = t.cancelOutcome(ctx, keys[i], reply)
+			return results[i].Err
+		})
+	if err != nil {
+		err = fmt.Errorf("client: %d of %d timers could not be cancelled; the first: %w", failed, len(keys), err)
+	}
+	return results, err
+}
+
+// many makes n calls of the function library, manyBatch in a pipeline. add adds a call, or returns nil if there is none to
+// make. take gets its reply, or nil, and returns what failed, if anything did. It returns how many failed, and the first
+// failure.
+func (t *Timers) many(ctx context.Context, n int, add func(redis.Pipeliner, int) *redis.Cmd, take func(int, *redis.Cmd) error) (failed int, err error) {
+	for first := 0; first < n; first += manyBatch {
+		pipe := t.rdb.Pipeline()
+		replies := make([]*redis.Cmd, min(manyBatch, n-first))
+		for i := range replies {
+			replies[i] = add(pipe, first+i)
+		}
+		_, _ = pipe.Exec(ctx) // each reply has its own error
+		for i, reply := range replies {
+			if taken := take(first+i, reply); taken != nil {
+				if failed++; failed == 1 {
+					err = taken
+				}
+			}
+		}
+	}
+	return failed, err
+}

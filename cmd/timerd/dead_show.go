@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/keys"
+)
+
+func newDeadShow() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show SEQ",
+		Short: "Show a dead letter in full",
+		Long: `Show a dead letter in full: the event that it was, and why it is dead. SEQ is its number in the
+stream, as timerd dead ls shows it.`,
+		Example: `  timerd dead show 17
+  timerd dead show 17 --json`,
+		Args: arguments(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			seq, err := strconv.ParseUint(args[0], 10, 64)
+			if err != nil || seq == 0 {
+				return usagef(cmd, "SEQ %q: want the number of a dead letter; timerd dead ls shows them", args[0])
+			}
+			chosen := selection{Selection: deadletters.Selection{Seq: seq}}
+			return withDeadLetters(cmd, chosen, config.SectionNATS, func(one *deadletters.Letters, _ config.Config, _ *slog.Logger) error {
+				return one.Each(cmd.Context(), func(l deadletters.Letter) (bool, error) {
+					if asJSON {
+						return false, printLetterJSON(cmd.OutOrStdout(), l)
+					}
+					return false, printLetter(cmd.OutOrStdout(), l)
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the event itself, in a line of JSON")
+	return cmd
+}
+
+// printLetter prints all of a letter, a line for each thing.
+func printLetter(w io.Writer, l deadletters.Letter) error {
+	e := l.Event
+	lines := [][2]string{
+		{"seq", strconv.FormatUint(l.Seq, 10)},
+		{"stored", l.Stored.UTC().Format(timeLayout)},
+		{"subject", l.Subject},
+		{"id", showText(l.ID(), math.MaxInt)},
+	}
+	if l.Fault != "" {
+		lines = append(lines, [][2]string{{"fault", "not an event: " + showText(l.Fault, math.MaxInt)}, {"content", showPayload(l.Data, "", math.MaxInt)}}...)
+	} else {
+		lines = append(lines, [][2]string{
+			{"key", keys.EncodeText(e.Key.String())},
+			{"due", e.Due.UTC().Format(timeLayout)},
+			{"attempt", showAttempt(e.Attempt, e.MaxAttempts)},
+			{"reason", showText(e.DeadReason, math.MaxInt)},
+			{"last error", showText(e.LastError, math.MaxInt)},
+			{"payload", showPayload(e.Data, e.Status, math.MaxInt)},
+		}...)
+	}
+	for _, line := range lines {
+		if line[1] == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%-10s  %s\n", line[0], line[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

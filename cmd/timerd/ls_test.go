@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// setFar sets timers of an app that are due one after the other, the first one in some time.
+func setFar(t *testing.T, rdb *redis.Client, app string, n int, in time.Duration) {
+	t.Helper()
+	const some = 2000 // fit into one reply's time
+	for first := 0; first < n; first += some {
+		_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+			for i := first; i < min(first+some, n); i++ {
+				pipe.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("%s:m:t:%d", app, i)}, "p", "PX", in.Milliseconds()+int64(i))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// calls returns how often a Redis has executed a command.
+func calls(t *testing.T, rdb *redis.Client, command string) int {
+	t.Helper()
+	stats, err := rdb.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^cmdstat_` + command + `:calls=(\d+),`).FindStringSubmatch(stats)
+	if found == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(found[1]) // digits
+	return n
+}
+
+// A few timers are found without looking at all others, however many these are.
+func TestLsOfAFewAmongMany(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	setFar(t, rdb, "few", 5, time.Hour)
+	setFar(t, rdb, "many", 20_000, 2*time.Hour)
+	before := calls(t, rdb, "zrange")
+	code, out, errs := timerd(t, "", "ls", "few", "--limit", "5")
+	if code != 0 || strings.Count(out, "\n") != 6 || errs != "timerd: there may be more than these 5; --limit 0 lists all\n" {
+		t.Errorf("ls few --limit 5: %d\n%s%s", code, out, errs)
+	}
+	if n := calls(t, rdb, "zrange") - before; n > 6 {
+		t.Errorf("Redis was asked %d times, want a few", n)
+	}
+	before = calls(t, rdb, "zrange")
+	code, out, errs = timerd(t, "", "ls", "few")
+	if code != 0 || strings.Count(out, "\n") != 6 || strings.Contains(errs, "more than") {
+		t.Errorf("ls few: %d\n%s%s", code, out, errs)
+	}
+	if n := calls(t, rdb, "zrange") - before; n > 60 {
+		t.Errorf("Redis was asked %d times for 20,000 timers, want few large pages", n)
+	}
+}
+
+// A listing that takes its time tells how far it is and prints what it has found. It can be interrupted.
+func TestLsTellsHowFarItIs(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := startRedis(t)
+	rdb := server.Client()
+	setFar(t, rdb, "few", 3, time.Hour)
+	setFar(t, rdb, "many", 20_000, 2*time.Hour)
+	slow := testenv.NewProxy(t, server.Addr())
+	slow.Delay(200 * time.Millisecond)
+	t.Setenv("TIMERD_REDIS_URL", "redis://"+slow.Addr()+"/0")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out, errs testenv.Output
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, []string{"ls", "few", "--limit", "10"}, strings.NewReader(""), &out, &errs) }()
+	errs.Wait(t, patience, " of 20003 timers so far, those that are due until 20")
+	out.Wait(t, patience, "few:m:t:2")
+	cancel()
+	if code := <-ended; code != exitFailed || !strings.Contains(errs.String(), " and was interrupted, those that are due until 20") || !strings.Contains(errs.String(), "; found 3\n") {
+		t.Errorf("exit code %d\n%s%s", code, &out, &errs)
+	}
+}
+
+// What has no payload by its type is told apart from what is missing.
+func TestLsAndGetTellWhyThereIsNoPayload(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := startRedis(t)
+	rdb := server.Client()
+	var hints []schedule.Hint
+	for kind, command := range map[string][]any{
+		"list": {"RPUSH", "app:m:t:list", "a"}, "zset": {"ZADD", "app:m:t:zset", 1, "a"}, "set": {"SADD", "app:m:t:set", "a"},
+		"stream": {"XADD", "app:m:t:stream", "*", "a", "b"}, "string": {"SET", "app:m:t:string", "a"},
+	} {
+		if err := rdb.Do(t.Context(), command...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		key := "app:m:t:" + kind
+		if err := rdb.Expire(t.Context(), key, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
+	}
+	nodes, err := schedule.New(rdb, 1000).Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes[0].Observe(t.Context(), hints, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	table := ok(t, "ls", "app")
+	for kind, want := range map[string]string{
+		"list": "(missing: a list has no payload)", "zset": "(missing: a sorted set has no payload)", "set": "(missing: a set has no payload)",
+		"stream": "(missing: a stream has no payload)", "string": "a",
+	} {
+		if !regexp.MustCompile(`app:m:t:` + kind + ` +` + regexp.QuoteMeta(want) + `\n`).MatchString(table) {
+			t.Errorf("ls does not say %q of %s:\n%s", want, kind, table)
+		}
+		if out := ok(t, "get", "app:m:t:"+kind); !strings.HasSuffix(out, "\npayload  "+want+"\n") {
+			t.Errorf("get does not say %q of %s:\n%s", want, kind, out)
+		}
+	}
+	if out := ok(t, "ls", "app", "--json"); strings.Count(out, `"datastatus":"missing"}`) != 4 {
+		t.Errorf("ls --json:\n%s", out)
+	}
+}

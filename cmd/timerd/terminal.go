@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/timerd-io/timerd/internal/config"
+)
+
+// screen is what is known of where a command writes to. The zero value is no terminal: what is written there is plain and
+// complete, however wide.
+type screen struct {
+	width   int // columns; 0 for any number
+	colours bool
+}
+
+// screenOf looks at where a command writes to.
+func screenOf(w io.Writer) screen {
+	if p, ok := w.(pipe); ok {
+		w = p.Writer
+	}
+	width, ok := terminalWidth(w)
+	return screen{width: width, colours: ok && !config.NoColor()}
+}
+
+// most returns how many bytes of a text can be of use: more than there is room for, if that is limited.
+func (s screen) most() int {
+	if s.width == 0 {
+		return math.MaxInt
+	}
+	return utf8.UTFMax * s.width
+}
+
+// terminalWidth returns how many columns a terminal has, 0 if it does not say; ok is false for what is no terminal.
+func terminalWidth(stream any) (width int, ok bool) {
+	file, ok := stream.(*os.File)
+	if !ok {
+		return 0, false
+	}
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	var size *unix.Winsize
+	var sizeErr error
+	err = conn.Control(func(fd uintptr) { size, sizeErr = unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ) })
+	if err != nil || sizeErr != nil {
+		return 0, false
+	}
+	return int(size.Col), true
+}
+
+// tone is how a text stands out on a terminal with colours.
+type tone string
+
+// The tones, as ANSI codes.
+const (
+	tonePlain tone = ""
+	toneGood  tone = "32" // green
+	toneOdd   tone = "33" // yellow
+	toneBad   tone = "31" // red
+)
+
+// paint returns a text in a tone, if the screen has colours.
+func (s screen) paint(text string, t tone) string {
+	if !s.colours || t == tonePlain || text == "" {
+		return text
+	}
+	return "\x1b[" + string(t) + "m" + text + "\x1b[0m"
+}
+
+// errInterrupted says that the command was told to end while it read.
+var errInterrupted = errors.New("interrupted")
+
+// sayReading tells somebody at a terminal that the command reads from it. Otherwise it would seem to hang.
+func sayReading(cmd *cobra.Command, what string) {
+	if _, ok := terminalWidth(cmd.InOrStdin()); ok {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: reading %s from this terminal; Ctrl-D in an empty line ends it, Ctrl-C gives up\n", what)
+	}
+}
+
+// openStdin returns the standard input, of which reading fails with errInterrupted once the command is told to end: by
+// itself it would go on until there is something to read. The caller closes it.
+func openStdin(cmd *cobra.Command) io.ReadCloser {
+	out, in := io.Pipe()
+	go func() {
+		_, err := io.Copy(in, cmd.InOrStdin())
+		_ = in.CloseWithError(err) // never fails; nil is the end
+	}()
+	context.AfterFunc(cmd.Context(), func() { _ = in.CloseWithError(errInterrupted) })
+	return out
+}

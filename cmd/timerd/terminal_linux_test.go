@@ -1,0 +1,305 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sys/unix"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+)
+
+// terminal is a terminal that nobody sits at.
+type terminal struct {
+	tty      *os.File       // for the program
+	keyboard *os.File       // what is written here is typed
+	said     testenv.Output // what the program wrote
+	done     chan struct{}  // closed once the program's side is closed and everything was read
+}
+
+// newTerminal returns a terminal with so many columns.
+func newTerminal(t *testing.T, width uint16) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(master.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &terminal{tty: tty, keyboard: master, done: make(chan struct{})}
+	go func() {
+		defer close(x.done)
+		_, _ = io.Copy(&x.said, master) // ends with an error once the other side is closed
+	}()
+	t.Cleanup(func() {
+		_ = tty.Close() // a command may have closed it
+		<-x.done
+		if err := master.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+// shows runs a command whose standard output is a terminal, and returns the lines that it showed there.
+func shows(t *testing.T, width uint16, args ...string) (code int, lines []string) {
+	t.Helper()
+	x := newTerminal(t, width)
+	var errs testenv.Output
+	code = run(t.Context(), args, strings.NewReader(""), x.tty, &errs)
+	const end = "<the end>"
+	if _, err := io.WriteString(x.tty, end); err != nil {
+		t.Fatal(err)
+	}
+	x.said.Wait(t, patience, end)
+	text := strings.ReplaceAll(strings.TrimSuffix(x.said.String(), end), "\r\n", "\n")
+	t.Logf("timerd %s on %d columns:\n%s%s", strings.Join(args, " "), width, text, &errs)
+	return code, strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+}
+
+// colours are what a terminal shows in another way than as text.
+var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+// fits checks that lines are no wider than the terminal, and returns them without colours.
+func fits(t *testing.T, width uint16, lines []string) (bare []string) {
+	t.Helper()
+	for _, line := range lines {
+		text := colours.ReplaceAllString(line, "")
+		if n := textWidth(text); n > int(width) {
+			t.Errorf("%d columns on a terminal of %d: %q", n, width, text)
+		}
+		bare = append(bare, text)
+	}
+	return bare
+}
+
+// inColour has the commands take the terminal for one with colours.
+func inColour(t *testing.T) {
+	t.Helper()
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "")
+}
+
+func TestLsOnATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	inColour(t)
+	startRedis(t)
+	const long = "shop:order:payment-reminder:7f3c9a1e-55d0-4b52-9f2e-0c4a1b6d8e21"
+	ok(t, "set", "shop:order:timeout:1", "1ms", strings.Repeat("late ", 60))
+	ok(t, "set", long, "40d51m", strings.Repeat("逾期未付款", 30), "--attempt", "3")
+	ok(t, "set", "shop:order:timeout:2", "41d", "")
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "ls"), "  late ") }, "a timer to be late")
+
+	for _, width := range []uint16{60, 80, 200} {
+		_, lines := shows(t, width, "ls")
+		bare := fits(t, width, lines)
+		if len(bare) != 4 {
+			t.Fatalf("%d lines, want a title and three timers", len(bare))
+		}
+		at := strings.Index(bare[0], "KEY")
+		for i, want := range []string{"shop:order:timeout:1 ", "shop:order:", "shop:order:timeout:2 "} {
+			if !strings.HasPrefix(bare[i+1][at:], want) {
+				t.Errorf("the keys are not in line: %q", bare[i+1])
+			}
+		}
+		if !strings.Contains(bare[1], "late ") || !strings.Contains(bare[2], "3 retry  ") || !strings.Contains(bare[2], "8e21  ") {
+			t.Errorf("late and retried ones are not marked, or the end of a key is missing:\n%s", strings.Join(bare, "\n"))
+		}
+		if !strings.Contains(lines[1], "\x1b[31mlate ") || !strings.Contains(lines[2], "\x1b[33m3 retry\x1b[0m") {
+			t.Errorf("no colours: %q", lines[1:3])
+		}
+		if wide := strings.HasPrefix(bare[0], "DUE") && strings.Contains(bare[2], long); wide != (width == 200) {
+			t.Errorf("due times and whole keys at %d columns: %v", width, wide)
+		}
+	}
+	if out := ok(t, "ls"); !strings.Contains(out, strings.Repeat("逾期未付款", 30)) || !strings.Contains(out, long) || strings.Contains(out, "…") || strings.Contains(out, "\x1b") {
+		t.Errorf("what is no terminal gets less than all, or colours:\n%s", out)
+	}
+	t.Setenv("NO_COLOR", "1")
+	if _, lines := shows(t, 80, "ls"); strings.Contains(strings.Join(lines, ""), "\x1b") || !strings.Contains(lines[2], "3 retry") {
+		t.Errorf("with NO_COLOR: %q", lines)
+	}
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "dumb")
+	if _, lines := shows(t, 80, "ls"); strings.Contains(strings.Join(lines, ""), "\x1b") {
+		t.Errorf("on a dumb terminal: %q", lines)
+	}
+}
+
+func TestWatchOnATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	inColour(t)
+	server := testenv.NATS(t)
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
+	js := server.JetStream()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range []event.Event{
+		{Key: keys.Key{App: "shop", Module: "order", Type: "payment-reminder", ID: "7f3c9a1e-55d0-4b52-9f2e-0c4a1b6d8e21"}, Attempt: 1, Trigger: "deadline"},
+		{Key: keys.Key{App: "shop", Module: "order", Type: "timeout", ID: "2"}, Attempt: 3, Trigger: "sweep"},
+	} {
+		e.Type, e.Due, e.MaxAttempts = event.TypeFired, time.UnixMilli(1763629200000), 16
+		e.Time = e.Due.Add(time.Duration(i) * 72 * time.Second)
+		e.ID = keys.EventID(e.Key.String(), e.Due.UnixMilli(), e.Attempt)
+		e.Data = []byte(strings.Repeat("payload ", 50))
+		if _, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Fired), e.AppendJSON(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, width := range []uint16{60, 80, 200} {
+		_, lines := shows(t, width, "watch", "--since", "1d", "--count", "2")
+		bare := fits(t, width, lines)
+		if len(bare) != 2 || !strings.Contains(bare[0], " +0ms  ") || !strings.Contains(bare[1], "+1m 12s late  ") || !strings.Contains(bare[1], " 3/16 retry  ") {
+			t.Fatalf("late and retried ones are not marked:\n%s", strings.Join(bare, "\n"))
+		}
+		if !strings.Contains(lines[1], "\x1b[31m+1m 12s late\x1b[0m") || !strings.Contains(lines[1], "\x1b[33m3/16 retry\x1b[0m") {
+			t.Errorf("no colours: %q", lines[1])
+		}
+		if wide := strings.HasPrefix(bare[0], "2025-11-20T09:00:00.000Z"); wide != (width >= 80) {
+			t.Errorf("due times at %d columns: %v", width, wide)
+		}
+	}
+	if code, out, _ := timerd(t, "", "watch", "--since", "1d", "--count", "2"); code != 0 || strings.Count(out, strings.Repeat("payload ", 50)) != 2 || strings.Contains(out, "\x1b") {
+		t.Errorf("what is no terminal gets less than all, or colours: %d\n%s", code, out)
+	}
+}
+
+func TestDeadLsOnATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	inColour(t)
+	server := testenv.NATS(t)
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
+	js := server.JetStream()
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	e := event.Event{
+		Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "order", Type: "payment-reminder", ID: "7f3c9a1e-55d0-4b52-9f2e-0c4a1b6d8e21"}, Due: time.UnixMilli(1763629200000),
+		Attempt: 16, MaxAttempts: 16, Data: []byte("p"), DeadReason: event.ReasonExhausted, LastError: strings.Repeat("502 Bad Gateway, ", 10) + "the end",
+	}
+	e.ID = keys.EventID(e.Key.String(), e.Due.UnixMilli(), e.Attempt)
+	if _, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Dead), e.AppendJSON(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "timers.dead.shop.order.payment-reminder", []byte("junk")); err != nil {
+		t.Fatal(err)
+	}
+	for _, width := range []uint16{60, 80, 200} {
+		_, lines := shows(t, width, "dead", "ls")
+		bare := fits(t, width, lines)
+		if len(bare) != 4 || bare[3] != "2 dead letters" || !strings.HasPrefix(bare[1], "1 ") || !strings.Contains(bare[1], "8e21  ") {
+			t.Fatalf("dead ls:\n%s", strings.Join(bare, "\n"))
+		}
+		at := strings.Index(bare[0], "REASON")
+		if !strings.HasPrefix(bare[1][runeOffset(bare[1], at):], "attempts us") || !strings.HasPrefix(bare[2][runeOffset(bare[2], at):], "not an eve") {
+			t.Errorf("the reasons are not in line:\n%s", strings.Join(bare, "\n"))
+		}
+	}
+	if out := ok(t, "dead", "ls"); !strings.Contains(out, "the end") || !strings.Contains(out, e.ID) || strings.Contains(out, "…") {
+		t.Errorf("what is no terminal gets less than all:\n%s", out)
+	}
+}
+
+// runeOffset returns where the n-th character of a text begins.
+func runeOffset(s string, n int) int { return len(string([]rune(s)[:n])) }
+
+func TestDoctorOnATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	inColour(t)
+	redis, nats := testenv.Redis(t), testenv.NATS(t)
+	nats.Stop()
+	testenv.SetVariables(t, map[string]string{
+		"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NATS_URL": nats.URL(), "TIMERD_NAMESPACES": "*", "TIMERD_LAESE": "1s",
+	})
+	_, lines := shows(t, 200, "doctor")
+	var levels []string
+	for _, line := range lines {
+		if found := regexp.MustCompile("^\x1b\\[[0-9]+m(ok|warn|fail) *\x1b\\[0m  ").FindStringSubmatch(line); found != nil {
+			levels = append(levels, found[1])
+		}
+	}
+	order := strings.Join(levels, " ")
+	if !regexp.MustCompile(`^(ok )+(warn )+(fail ?)+$`).MatchString(order) {
+		t.Errorf("the levels are %q, want the worst last", order)
+	}
+	t.Setenv("NO_COLOR", "1")
+	if _, lines := shows(t, 200, "doctor"); strings.Contains(strings.Join(lines, ""), "\x1b") || !strings.HasPrefix(lines[0], "ok    ") {
+		t.Errorf("with NO_COLOR:\n%s", strings.Join(lines, "\n"))
+	}
+}
+
+// At a terminal, set says that it reads the payload. The first Ctrl-C ends it, and so does the end of the text.
+func TestSetFromATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := startRedis(t)
+	for _, test := range []struct {
+		typed, want string
+		code        int
+		args        []string
+	}{
+		{"half a pay\x03", "interrupted: nothing was set", exitFailed, []string{"set", "a:b:c:1", "5m", "-"}},
+		{"the payload\n\x04", "a:b:c:2 is due at ", exitOK, []string{"set", "a:b:c:2", "5m", "-"}},
+		{`{"key":"a:b:c:3","px":60000}` + "\n\x03", "interrupted", exitFailed, []string{"set", "--from", "-"}},
+		{`{"key":"a:b:c:4","px":60000}` + "\n\x04", "1 set, 0 there already, 0 bad", exitOK, []string{"set", "--from", "-"}},
+	} {
+		x := newTerminal(t, 80)
+		cmd := exec.Command(os.Args[0], test.args...)
+		cmd.Env = []string{mainVariable + "=1", "TIMERD_REDIS_URL=" + server.URL(0)}
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = x.tty, x.tty, x.tty
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is for who has the terminal
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = cmd.Wait() // the exit code is looked at
+		}()
+		x.said.Wait(t, patience, "from this terminal; Ctrl-D")
+		if _, err := x.keyboard.WriteString(test.typed); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			_ = cmd.Process.Kill()
+			<-ended
+			t.Fatalf("timerd %s did not end:\n%s", strings.Join(test.args, " "), &x.said)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != test.code {
+			t.Errorf("timerd %s: exit code %d, want %d", strings.Join(test.args, " "), code, test.code)
+		}
+		x.said.Wait(t, patience, test.want)
+	}
+	if out := ok(t, "get", "a:b:c:2", "--raw"); out != "the payload\n" {
+		t.Errorf("the payload is %q", out)
+	}
+	if code, _, _ := timerd(t, "", "get", "a:b:c:1"); code != exitFailed {
+		t.Error("a timer was set whose payload was interrupted")
+	}
+}

@@ -1,0 +1,132 @@
+package schedule_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// far is a due time in unix ms that none of these tests lives to see.
+func far() int64 { return time.Now().Add(time.Hour).UnixMilli() }
+
+// setMany sets timers of an app, the first one due at a time and each one some ms after the one before.
+func (x *index) setMany(app string, n int, first, spread int64) {
+	x.t.Helper()
+	_, err := x.rdb.Pipelined(x.t.Context(), func(pipe redis.Pipeliner) error {
+		for i := range n {
+			pipe.FCall(x.t.Context(), "timer_set", []string{fmt.Sprintf("%s:b:c:%05d", app, i)}, i, "PXAT", first+spread*int64(i))
+		}
+		return nil
+	})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// What leaves the schedule during a listing takes no other timer with it, though these move up then.
+func TestListWhileTimersLeave(t *testing.T) {
+	t.Parallel()
+	const n = 5000
+	for _, c := range []struct {
+		name   string
+		spread int64
+		every  int // which of those that were listed leave
+	}{
+		{"all", 1, 1},
+		{"some", 1, 20},
+		{"all that are due at once", 0, 1},
+		{"some that are due at once", 0, 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newIndex(t)
+			x.setMany("a", n, far(), c.spread)
+			listed := 0
+			err := x.List(t.Context(), keys.Namespace{}, func(p schedule.Timer) bool {
+				if want := fmt.Sprintf("%05d", listed); p.Key.ID != want {
+					t.Errorf("timer %s is listed, want %s", p.Key.ID, want)
+					return false
+				}
+				if listed++; listed%c.every == 0 {
+					x.do("FCALL", "timer_cancel", 1, p.Key.String())
+				}
+				return true
+			})
+			if err != nil || listed != n {
+				t.Errorf("listed %d of %d: %v", listed, n, err)
+			}
+		})
+	}
+}
+
+// What comes into the schedule during a listing makes no timer come twice.
+func TestListWhileTimersCome(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	const n = 3000
+	x.setMany("b", n, far(), 1)
+	listed := 0
+	err := x.List(t.Context(), keys.Namespace{App: "b"}, func(p schedule.Timer) bool {
+		if want := fmt.Sprintf("%05d", listed); p.Key.ID != want {
+			t.Errorf("timer %s is listed, want %s", p.Key.ID, want)
+			return false
+		}
+		if listed++; listed == 10 {
+			_, err := x.rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+				for i := range 2500 {
+					pipe.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("a:b:c:%05d", i)}, i, "EX", 600)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return true
+	})
+	if err != nil || listed != n {
+		t.Errorf("listed %d of %d: %v", listed, n, err)
+	}
+}
+
+// A search for few among many tells how far it has come, and stops where it is told to.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	const n = 3000
+	due := far()
+	x.setMany("many", n, due, 2)
+	x.setMany("few", 7, due, 500)
+	var pages []schedule.Page
+	var found []string
+	err := x.Pages(t.Context(), keys.Namespace{App: "few"}, func(p schedule.Page) bool {
+		if p.Total != n+7 {
+			t.Errorf("%d timers in all, want %d", p.Total, n+7)
+		}
+		if len(pages) > 0 {
+			if last := pages[len(pages)-1]; p.Looked <= last.Looked || p.Until.Before(last.Until) {
+				t.Errorf("from %d until %v back to %d until %v", last.Looked, last.Until, p.Looked, p.Until)
+			}
+		}
+		pages = append(pages, p)
+		for _, timer := range p.Timers {
+			found = append(found, timer.Key.ID)
+		}
+		return true
+	})
+	if err != nil || len(found) != 7 || found[6] != "00006" || len(pages) < 7 || pages[len(pages)-1].Looked != n+7 {
+		t.Errorf("found %q on %d pages, %v", found, len(pages), err)
+	}
+	var first schedule.Page
+	err = x.Pages(t.Context(), keys.Namespace{App: "few"}, func(p schedule.Page) bool {
+		first = p
+		return len(p.Timers) == 0
+	})
+	if err != nil || len(first.Timers) != 1 || first.Looked > n/10 {
+		t.Errorf("the first page: %d timers after %d entries, %v; want 1 after a few", len(first.Timers), first.Looked, err)
+	}
+}
