@@ -65,13 +65,13 @@ func TestSetAsideIsCountedAndListed(t *testing.T) {
 	}
 	x.do("FCALL", "timer_cancel", 1, "app2:b:c:0")
 	x.observe(expired("app2:b:c:1"))
-	x.asideIs("[rights 1 app2 refused 1 app1]", "[app1:b:c:refused refused r app2:b:c:2 rights 2 app1:b:c:later  l]")
+	x.asideIs("[rights 1 app2 refused 1 app1]", "[app1:b:c:refused refused r app2:b:c:1  1 app2:b:c:2 rights 2 app1:b:c:later  l]")
 	x.grant()
 	x.setAside(0)
 	if err := x.Settle(t.Context(), firings); err != nil {
 		t.Fatal(err)
 	}
-	x.asideIs("[]", "[app1:b:c:later  l]")
+	x.asideIs("[]", "[app2:b:c:1  1 app2:b:c:2  2 app1:b:c:later  l]") // two are firing
 	for _, index := range []string{keys.Single.Aside(), keys.Single.Refused()} {
 		if x.do("EXISTS", index) != int64(0) {
 			t.Errorf("%s is left", index)

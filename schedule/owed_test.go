@@ -76,7 +76,7 @@ func TestOwedAndAShortNextLife(t *testing.T) {
 	x.claims(k+" expired v1", k+" expired status 1")
 }
 
-// A newer timer is cancelled that no hint has told of yet.
+// With what is owed a newer timer is cancelled that no hint has told of yet.
 func TestOwedAndTheNextLifeCancelled(t *testing.T) {
 	t.Parallel()
 	x := newOwedIndex(t, true)
@@ -85,8 +85,8 @@ func TestOwedAndTheNextLifeCancelled(t *testing.T) {
 		t.Errorf("timer_cancel: %v", said)
 	}
 	x.observe(gone(k))
-	x.claims(k + " expired v1")
 	x.claims()
+	x.isEmpty()
 }
 
 // mayWait is an expired event that may wait for the claim.

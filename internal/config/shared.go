@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -19,25 +20,34 @@ func (c Config) Shared() map[string]string {
 		namespaces = append(namespaces, n.String())
 	}
 	slices.Sort(namespaces)
-	events := "off"
-	if c.Service.KeyspaceEvents {
-		events = "on"
-	}
 	shared := map[string]string{
-		"NAMESPACES":      strings.Join(namespaces, ","),
-		"RETRY":           c.Service.Retry.String(),
-		"SWEEP_INTERVAL":  c.Service.SweepInterval.String(),
-		"LEASE":           c.Service.Lease.String(),
-		"MAX_PAYLOAD":     strconv.Itoa(c.Service.MaxPayload),
-		"KEYSPACE_EVENTS": events,
-		"SUBJECT_PREFIX":  c.NATS.Streams.SubjectPrefix(),
-		"STREAM":          c.NATS.Streams.FiredStream(),
+		"NAMESPACES":       strings.Join(namespaces, ","),
+		"RETRY":            c.Service.Retry.String(),
+		"SWEEP_INTERVAL":   c.Service.SweepInterval.String(),
+		"LEASE":            c.Service.Lease.String(),
+		"MAX_PAYLOAD":      strconv.Itoa(c.Service.MaxPayload),
+		"KEYSPACE_EVENTS":  showSwitch(c.Service.KeyspaceEvents),
+		"PAYLOAD_ATTEMPT":  showSwitch(c.Service.PayloadAttempt),
+		"EVENT_DATA":       cmp.Or(c.Service.EventData, "auto"),
+		"SUBJECT_PREFIX":   c.NATS.Streams.SubjectPrefix(),
+		"STREAM":           c.NATS.Streams.FiredStream(),
+		"STREAM_MAX_AGE":   max(c.NATS.Streams.MaxAge, 0).String(),
+		"STREAM_MAX_BYTES": strconv.FormatInt(c.NATS.Streams.MaxBytes, 10),
+		"STREAM_REPLICAS":  strconv.Itoa(c.NATS.Streams.Replicas),
 	}
 	named := make(map[string]string, len(shared))
 	for name, text := range shared {
 		named[prefix+"_"+name] = abridge(text)
 	}
 	return named
+}
+
+// showSwitch returns what parseSwitch reads.
+func showSwitch(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // abridge cuts a long text.

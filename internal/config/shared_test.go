@@ -12,6 +12,7 @@ import (
 func TestEverySettingIsSharedOrOwn(t *testing.T) {
 	own := []string{
 		"TIMERD_REDIS_URL", "TIMERD_REDIS_MODE", // ways to one and the same Redis differ
+		"TIMERD_REDIS_CA", "TIMERD_REDIS_CERT", "TIMERD_REDIS_KEY",
 		"TIMERD_NATS_URL", "TIMERD_NATS_CREDS", "TIMERD_NATS_CA", "TIMERD_NATS_CERT", "TIMERD_NATS_KEY", "TIMERD_DATA_DIR",
 		"TIMERD_HTTP_ADDR", "TIMERD_LOG_LEVEL", "TIMERD_LOG_FORMAT",
 	}
