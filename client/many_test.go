@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestCancelMany(t *testing.T) {
 	if err := rdb.Set(ctx, "shop:order:timeout:no", "p", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	results, err := timers.CancelMany(ctx, append(names, "shop:order:timeout:plain", "shop:order:timeout:no"))
+	results, err := timers.CancelMany(ctx, slices.Concat(names, []string{"shop:order:timeout:plain", "shop:order:timeout:no"}))
 	if err != nil || len(results) != n+2 {
 		t.Fatalf("CancelMany = %d results, %v", len(results), err)
 	}

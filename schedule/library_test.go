@@ -67,7 +67,7 @@ func TestSetOptions(t *testing.T) {
 		t.Error("NX without a timer said no")
 	}
 	got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k))
-	if want := fmt.Sprintf("[due %v attempt 7 payload yes]", x.do("PEXPIRETIME", k)); got != want {
+	if want := fmt.Sprintf("[due %v attempt 7 payload yes state pending]", x.do("PEXPIRETIME", k)); got != want {
 		t.Errorf("timer_get: %s, want %s", got, want)
 	}
 	if got := x.do("FCALL_RO", "timer_get", 1, k+"3"); got != nil {

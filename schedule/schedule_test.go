@@ -115,7 +115,7 @@ func TestMarkedKeys(t *testing.T) {
 		t.Helper()
 		x.observe(touched(k))
 		got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k))
-		if _, got, _ := strings.Cut(got, "attempt "); got != want+"]" {
+		if _, got, _ := strings.Cut(got, "attempt "); got != want+" state pending]" {
 			t.Fatalf("timer_get: attempt %s, want %s", got, want)
 		}
 	}
@@ -131,7 +131,7 @@ func TestMarkedKeys(t *testing.T) {
 	// The mark alone, under another name, says that the payload is not there.
 	x.do("COPY", k, k+"2")
 	x.observe(touched(k + "2"))
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"2")); !strings.HasSuffix(got, "payload <nil>]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"2")); !strings.HasSuffix(got, "payload <nil> state pending]") {
 		t.Errorf("a copied mark: %s", got)
 	}
 }

@@ -167,7 +167,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 			return err
 		},
 	}
-	return watch(ctx, js, all, newFirings(w).print)
+	return watch(ctx, js, all, newFirings(w).show)
 }
 
 const devBanner = `timerd is running with a Redis and a NATS of its own. Set a timer:

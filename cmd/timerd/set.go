@@ -40,7 +40,7 @@ With --from, set the timers of a file, or of standard input if it is -. Each lin
   payload         a string is the payload; of another value its JSON is; none is an empty payload
   payload_base64  the payload, instead
   px              in so many milliseconds
-  at              at this time instead, in milliseconds since 1970
+  at              the time instead, in milliseconds since 1970
   attempt         as --attempt
   nx              true: as --nx; a timer that is there already is no failure
 

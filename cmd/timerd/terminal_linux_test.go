@@ -72,7 +72,7 @@ func shows(t *testing.T, width uint16, args ...string) (code int, lines []string
 	var errs testenv.Output
 	code = run(t.Context(), args, strings.NewReader(""), x.tty, &errs)
 	const end = "<the end>"
-	if _, err := io.WriteString(x.tty, end); err != nil {
+	if _, err := x.tty.WriteString(end); err != nil {
 		t.Fatal(err)
 	}
 	x.said.Wait(t, patience, end)

@@ -44,7 +44,7 @@ complete.
 				return usagef(cmd, "--count and --since cannot be negative")
 			}
 			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config, _ *slog.Logger) error {
-				show := newFirings(cmd.OutOrStdout()).print
+				show := newFirings(cmd.OutOrStdout()).show
 				if asJSON {
 					show = func(data []byte) error { return printEventJSON(cmd.OutOrStdout(), data) }
 				}
@@ -144,8 +144,8 @@ func newFirings(w io.Writer) firings {
 	)}
 }
 
-// print prints an event, or says that it is none.
-func (f firings) print(data []byte) error {
+// show prints an event, or says that it is none.
+func (f firings) show(data []byte) error {
 	most := f.table.screen.most()
 	e, err := event.Parse(data)
 	if err != nil {
@@ -173,7 +173,7 @@ func lateCell(e event.Event) cell {
 func printEventJSON(w io.Writer, data []byte) error {
 	var line bytes.Buffer
 	if err := json.Compact(&line, data); err != nil {
-		return newFirings(w).print(data)
+		return newFirings(w).show(data)
 	}
 	line.WriteByte('\n')
 	_, err := w.Write(line.Bytes())

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"bytes"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -14,9 +16,7 @@ func TestConfigRedisTLS(t *testing.T) {
 	files := map[string]string{"TIMERD_REDIS_CA": authority.File, "TIMERD_REDIS_CERT": cert, "TIMERD_REDIS_KEY": key}
 	read := func(url string, mode Mode, with map[string]string) (Redis, error) {
 		env := map[string]string{"TIMERD_REDIS_URL": url, "TIMERD_REDIS_MODE": string(mode)}
-		for name, value := range with {
-			env[name] = value
-		}
+		maps.Copy(env, with)
 		testenv.SetVariables(t, env)
 		c, err := Read(SectionRedis)
 		return c.Redis, err
@@ -69,7 +69,7 @@ func TestConfigRedisTLS(t *testing.T) {
 		}
 	}
 	after, err := c.TLS().GetClientCertificate(nil)
-	if err != nil || string(after.Certificate[0]) == string(before.Certificate[0]) {
+	if err != nil || bytes.Equal(after.Certificate[0], before.Certificate[0]) {
 		t.Errorf("after the renewal: the same certificate, or %v", err)
 	}
 	// Of another key.
