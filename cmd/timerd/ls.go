@@ -93,7 +93,7 @@ func (l *listing) run(ctx context.Context, rdb redis.UniversalClient, namespace 
 		column{title: "STATE"},
 		column{title: "ATTEMPT", spare: 2},
 		column{title: "KEY", middle: true, least: 20},
-		column{title: "PAYLOAD", least: 12, spare: 3},
+		column{title: "PAYLOAD", least: 8, spare: 3},
 	)
 	more := false
 	told, pause := time.Now(), time.Second

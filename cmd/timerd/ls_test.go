@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -68,6 +69,48 @@ func TestLsOfAFewAmongMany(t *testing.T) {
 	}
 	if n := calls(t, rdb, "zrange") - before; n > 60 {
 		t.Errorf("Redis was asked %d times for 20,000 timers, want few large pages", n)
+	}
+}
+
+// Timers in some states are found without looking at all others.
+func TestLsOfSomeStates(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	setFar(t, rdb, "many", 20_000, 2*time.Hour)
+	setFar(t, rdb, "few", 2, time.Millisecond)
+	testenv.Eventually(t, patience, func() bool {
+		return strings.Count(ok(t, "ls", "few", "--state", "owed", "--json"), `"state":"owed"`) == 2
+	}, "two timers to be owed")
+	before := calls(t, rdb, "zrange")
+	if table := ok(t, "ls", "--state", "owed", "--state", "firing"); strings.Count(table, "\n") != 3 || strings.Count(table, "  owed   ") != 2 {
+		t.Errorf("ls of what waits:\n%s", table)
+	}
+	if n := calls(t, rdb, "zrange") - before; n > 6 {
+		t.Errorf("Redis was asked %d times, want a few", n)
+	}
+	if code, out, errs := timerd(t, "", "ls", "few", "--state", "pending,firing"); code != 0 || out != "" || errs != "timerd: 0 timers\n" {
+		t.Errorf("ls of none: %d\n%s%s", code, out, errs)
+	}
+}
+
+// A retry beside a newer timer of its key is listed too, and told apart.
+func TestLsOfARetryBeside(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	setFar(t, rdb, "app", 1, 2*time.Hour)
+	key, err := keys.Parse("app:m:t:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	retry := schedule.Retry{EventID: "x", Key: key, Due: schedule.MillisOf(time.Now().Add(time.Hour)), Attempt: 2, Payload: []byte("old")}
+	if _, set, err := schedule.New(rdb, 1000).Retry(t.Context(), retry); !set || err != nil {
+		t.Fatal(set, err)
+	}
+	if table := ok(t, "ls"); !regexp.MustCompile(`pending beside +2 retry +app:m:t:0 +old\n.* pending +1 +app:m:t:0 +p\n`).MatchString(table) {
+		t.Errorf("ls:\n%s", table)
+	}
+	if lines := ok(t, "ls", "--json"); strings.Count(lines, `"state":"pending","beside":true,`) != 1 || strings.Count(lines, `"state":"pending",`) != 2 {
+		t.Errorf("ls --json:\n%s", lines)
 	}
 }
 

@@ -79,7 +79,20 @@ func TestStatusInOutages(t *testing.T) {
 		t.Errorf("what is wrong does not come first:\n%s", out)
 	}
 	p.says(http.StatusServiceUnavailable, "redis: ok", "jetstream: failed: ")
-	ok(t, "get", "shop:order:timeout:2") // and is silent on standard error: timerd is alive
+	if out := ok(t, "get", "shop:order:timeout:1"); !strings.Contains(out, "\nstate    owed\n") { // and is silent on standard error: timerd is alive
+		t.Errorf("get of an owed timer:\n%s", out)
+	}
+	if out := ok(t, "ls", "--state", "owed,firing", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"shop:order:timeout:1","state":"owed"`) {
+		t.Errorf("ls of what waits:\n%s", out)
+	}
+	if out := ok(t, "ls", "--state", "pending", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"shop:order:timeout:2","state":"pending"`) {
+		t.Errorf("ls of what is pending:\n%s", out)
+	}
+	s.do("FCALL", "timer_set", 1, "shop:order:timeout:5", "5", "PX", 50)
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "get", "shop:order:timeout:5"), "state    owed") }, "another one to be owed")
+	if out := ok(t, "cancel", "shop:order:timeout:5"); out != "cancelled\n" {
+		t.Errorf("cancel of an owed timer: %s", out)
+	}
 	p.measures(false, "timerd_dead_letters .*")
 	s.nats.Start()
 	s.expect(c, "shop:order:timeout:1=1")

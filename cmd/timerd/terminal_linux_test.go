@@ -112,9 +112,9 @@ func TestLsOnATerminal(t *testing.T) {
 	ok(t, "set", "shop:order:timeout:1", "1ms", strings.Repeat("late ", 60))
 	ok(t, "set", long, "40d51m", strings.Repeat("逾期未付款", 30), "--attempt", "3")
 	ok(t, "set", "shop:order:timeout:2", "41d", "")
-	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "ls"), "  late ") }, "a timer to be late")
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "ls"), "  late 1") }, "a timer to be late")
 
-	for _, width := range []uint16{60, 80, 200} {
+	for _, width := range []uint16{70, 80, 200} {
 		_, lines := shows(t, width, "ls")
 		bare := fits(t, width, lines)
 		if len(bare) != 4 {
