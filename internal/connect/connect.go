@@ -32,8 +32,8 @@ type Connector struct {
 // credentials are an error at once, see [RedisRefused], and so is a [*TLSFault].
 func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.UniversalClient, error) {
 	rdb := NewRedisClient(conf)
-	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(ctx context.Context) error {
-		return explainTLS(ctx, conf, rdb.Ping(ctx).Err())
+	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(within context.Context) error {
+		return explainTLS(ctx, conf, rdb.Ping(within).Err())
 	})
 	if redis.HasErrorPrefix(err, noCluster) {
 		err = fmt.Errorf("%w; set TIMERD_REDIS_MODE=standalone, or sentinel", err)

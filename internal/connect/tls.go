@@ -19,6 +19,9 @@ import (
 // against it says nothing either, and is waited for that long.
 const probeTimeout = time.Second
 
+// fixNoTLS is what to do where TLS meets a server that has none.
+const fixNoTLS = "the server speaks no TLS there: write redis:// in TIMERD_REDIS_URL, or name the tls-port"
+
 // TLSFault is why TLS with a server does not come about, or why there should be some, and what to do. Trying again does not
 // mend it.
 type TLSFault struct {
@@ -42,7 +45,14 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 		return fault
 	}
 	addr := conf.FirstAddr()
-	if !isClosed(err) || strings.HasPrefix(addr, "/") {
+	if strings.HasPrefix(addr, "/") {
+		return err
+	}
+	// Redis takes a handshake for the beginning of a line, and waits for its end.
+	if conf.TLS() != nil && isTimeout(err) && answersPlainly(ctx, addr) {
+		return &TLSFault{err, fixNoTLS}
+	}
+	if !isClosed(err) {
 		return err
 	}
 	if conf.TLS() != nil {
@@ -64,6 +74,32 @@ func isClosed(err error) bool {
 		strings.HasPrefix(err.Error(), "redis: can't parse") || strings.HasPrefix(err.Error(), "redis: invalid reply")
 }
 
+// isTimeout tells whether the server has not said anything in time.
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}
+
+// answersPlainly tells whether a server answers a command without TLS.
+func answersPlainly(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }() // all was said
+	if err := conn.SetDeadline(time.Now().Add(probeTimeout)); err != nil {
+		return false
+	}
+	first := make([]byte, 1)
+	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
+		return false
+	}
+	_, err = conn.Read(first)
+	return err == nil && (first[0] == '+' || first[0] == '-')
+}
+
 // probe makes a TLS connection and returns what the server has against it, or nil.
 func probe(ctx context.Context, addr string, secure *tls.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -78,7 +114,7 @@ func probe(ctx context.Context, addr string, secure *tls.Config) error {
 		return err
 	}
 	_, err = conn.Read(make([]byte, 1))
-	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+	if isTimeout(err) {
 		return nil
 	}
 	return err
@@ -106,7 +142,7 @@ func tlsFault(conf config.Redis, err error) error {
 			fix = "renew the server's certificate, or the authority's; or set the clock here"
 		}
 	} else if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		fix = "the server speaks no TLS there: write redis:// in TIMERD_REDIS_URL, or name the tls-port"
+		fix = fixNoTLS
 	} else if isAlert(err) {
 		fix = alertFix(conf, err.Error())
 	}
