@@ -16,7 +16,7 @@ type Overview struct {
 	At      time.Time // by the server's clock
 	Pending int64     // due later
 	Owed    int64     // due, and claimed by nobody
-	Firing  int64     // claimed and not settled, or given back for a while
+	Firing  int64     // claimed and not settled
 	// Oldest is one of those that are owed which was due first, as far as that can be told without reading all. It is the zero
 	// Key if none is owed.
 	Oldest    keys.Key

@@ -21,7 +21,7 @@ type Redis struct {
 	Pending int64  `json:"pending"` // due later
 	Owed    int64  `json:"owed"`    // due, and claimed by nobody
 	Firing  int64  `json:"firing"`  // claimed and not settled, or given back for a while
-	Oldest  *Timer `json:"oldest"`  // of those owed the one that was due first; nil if none is owed
+	Oldest  *Timer `json:"oldest"`  // of those owed the one that was due first; nil if none is known
 
 	// Namespaces are the counts by the last audit of each node, CountedAt the time of the oldest of these.
 	Namespaces []schedule.NamespaceCount `json:"namespaces"`

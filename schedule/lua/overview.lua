@@ -2,8 +2,8 @@
 ARGV    the hash tags of the partitions
 Returns {this server's clock in unix ms, how many timers are pending, owed and firing, how
 many partitions are not here as a whole, because their slots are moving, when the timer was
-due that has been owed for longest, or -1 if none is, and its key}. A firing that was given
-back with a pause counts as firing. ]]
+due that has been owed for longest, or -1 if none is, and its key}. Firings that were given
+back with a pause are owed; which of them was due first is not known. ]]
 local now = read_clock()
 local pending, owed, firing, moving, oldest, oldest_key = 0, 0, 0, 0, -1, ''
 
@@ -27,8 +27,10 @@ for i = 1, #ARGV do
     end
     -- Those that anybody may claim at once come first, the oldest of them before the others.
     local free = redis.call('ZCOUNT', firing_key, '-inf', '(1')
-    owed = owed + free
-    firing = firing + redis.call('ZCARD', firing_key) - free
+    local firings, unclaimed = redis.call('ZCARD', firing_key), redis.call('ZCARD', prefix .. 'owed')
+    unclaimed = math.min(math.max(free, unclaimed), firings) -- names may be left over in owed
+    owed = owed + unclaimed
+    firing = firing + firings - unclaimed
     if free > 0 then
       local due, key = string.match(redis.call('ZRANGE', firing_key, 0, 0)[1], '^(%d+):%d*:(.*)$')
       note_owed(tonumber(due), key)
