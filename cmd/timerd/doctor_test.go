@@ -72,7 +72,7 @@ func TestDoctorBeforeTheFirstStart(t *testing.T) {
 		"TIMERD_NATS_URL": "embedded://" + freeAddr(t), "TIMERD_DATA_DIR": filepath.Join(t.TempDir(), "data"),
 	})
 	code, out, errs := timerd(t, "", "doctor")
-	if code != 0 || errs != "" || !strings.Contains(out, "data directory") || !strings.Contains(out, "is not there yet") {
+	if code != 0 || errs != "timerd: warning: "+unattended+"\n" || !strings.Contains(out, "data directory") || !strings.Contains(out, "is not there yet") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }

@@ -50,7 +50,7 @@ func TestSetAsideIsShown(t *testing.T) {
 			t.Errorf("doctor does not say %q:\n%s", line, out)
 		}
 	}
-	if out := ok(t, "ls", "secret"); !strings.Contains(out, "set aside: rights  1        secret:b:c:1  hidden") {
+	if out := ok(t, "ls", "secret"); !strings.Contains(out, "set aside: rights  owed   1        secret:b:c:1  hidden") {
 		t.Errorf("ls:\n%s", out)
 	}
 	if out := ok(t, "ls", "--json"); strings.Count(out, `"setaside":"refused"`) != 20 || strings.Count(out, `"setaside":"rights"`) != 1 {
