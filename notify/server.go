@@ -15,8 +15,7 @@ const minServerMajor, minServerMinor = 2, 10
 // CheckVersion returns a StreamFault if a NATS server of that version is too old. One that cannot be read is not.
 func CheckVersion(version string) error {
 	var major, minor int
-	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
-	if err != nil || major > minServerMajor || major == minServerMajor && minor >= minServerMinor {
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 || major > minServerMajor || major == minServerMajor && minor >= minServerMinor {
 		return nil
 	}
 	return &StreamFault{

@@ -91,9 +91,9 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 	for _, d := range status.Differences(members) {
 		different = append(different, d.String())
 	}
-	switch now := strings.Join(different, "; "); {
-	case now == s.different:
-	case now == "":
+	switch now := strings.Join(different, "; "); now {
+	case s.different:
+	case "":
 		s.log.Info("the timerds of this Redis have the same settings again")
 		s.different = now
 	default:

@@ -82,8 +82,8 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Replicas: max(c.Replicas, 1), Current: 1,
 	}
 	if c.Discard == jetstream.DiscardNew {
-		s.Full = s.MaxMessages > 0 && state.Msgs >= uint64(s.MaxMessages) || //nolint:gosec // neither is negative
-			s.MaxBytes > 0 && state.Bytes+nearlyFull > uint64(s.MaxBytes) //nolint:gosec // likewise
+		s.Full = s.MaxMessages > 0 && state.Msgs >= uint64(s.MaxMessages) ||
+			s.MaxBytes > 0 && state.Bytes+nearlyFull > uint64(s.MaxBytes)
 	}
 	if info.Cluster != nil && s.Replicas > 1 {
 		s.Leaderless = info.Cluster.Leader == ""

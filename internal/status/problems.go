@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/notify"
@@ -40,14 +41,12 @@ func (p *problems) disagreements(members []schedule.Member) {
 		p.warn("give all timerds of this Redis the same "+d.Setting+", and start those anew that had another", "%s", d)
 	}
 	if versions := Versions(members); len(versions) > 1 {
-		text := "timerds of different versions serve this Redis, as in a rolling update:"
-		for i, v := range versions {
-			if i > 0 {
-				text += ";"
-			}
-			text += " " + v.Value + " on " + names(v.Instances)
+		var who []string
+		for _, v := range versions {
+			who = append(who, v.Value+" on "+names(v.Instances))
 		}
-		p.warn("end the update: put the same version everywhere", "%s", text)
+		p.warn("end the update: put the same version everywhere",
+			"timerds of different versions serve this Redis, as in a rolling update: %s", strings.Join(who, "; "))
 	}
 }
 
