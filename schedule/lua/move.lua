@@ -35,9 +35,10 @@ local GROUP = 32
 -- fire_all moves pending timers, as many as there are records, to where fire puts them,
 -- with the same commands for all of them. Their due times are given in text. It returns
 -- their refs. fire_beside adds a timer whose ref another firing has; without it fire_all
--- then returns nil and has done nothing, and the timers are the first of due. What cannot be seen is written first: if a command
+-- then returns nil and has done nothing. take_out takes so many of the timers out of due, if
+-- there is a cheaper way than ZREM. What cannot be seen is written first: if a command
 -- is refused there, for want of a right to it, no timer has moved.
-local function fire_all(members, dues, records, lease_end, fire_beside)
+local function fire_all(members, dues, records, lease_end, fire_beside, take_out)
   local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
   for i = 1, n do
     local record = records[i]
@@ -58,11 +59,7 @@ local function fire_all(members, dues, records, lease_end, fire_beside)
   end
   redis.call('HSET', firingdata_key, unpack(firingdata))
   redis.call('ZADD', fired_key, unpack(tombstones))
-  if fire_beside then
-    redis.call('ZREM', due_key, unpack(members, 1, n))
-  else
-    redis.call('ZREMRANGEBYRANK', due_key, 0, n - 1) -- half as dear
-  end
+  if take_out then take_out(n) else redis.call('ZREM', due_key, unpack(members, 1, n)) end
   redis.call('ZADD', firing_key, unpack(firing))
   redis.call('HDEL', data_key, unpack(members, 1, n))
   return refs
