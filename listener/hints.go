@@ -17,22 +17,20 @@ const maxHints = 500_000
 // linger is how long expired events wait for others to be taken in with them, and longestLinger for how long they do
 // while timers are being fired as fast as possible. Nearly all are of timers that have been claimed by then, and need
 // nothing more; before, each would have to be noted in the schedule. Those of timers that the schedule has due wait for
-// their claim, for longestWait at most.
+// their claim. Every askAgain the schedule is asked whether it has them still: an event must not become so old that it
+// proves nothing, or that nothing explains it any more.
 const (
 	linger        = 10 * time.Millisecond
 	longestLinger = 500 * time.Millisecond
-	longestWait   = 10 * time.Second
+	askAgain      = 1500 * time.Millisecond
 )
 
 // maxWaiting is how many expired events may wait for a claim: some 40 MB of keys of usual length.
 const maxWaiting = 200_000
 
-// A claim of as many timers as crowd is of some that are being fired as fast as possible, by whatever timerd. It says so
-// for as long as crowdLasts.
-const (
-	crowd      = schedule.MaxClaim / 2
-	crowdLasts = 50 * time.Millisecond
-)
+// maxReleased is how many of them are taken out at once when there is no backlog any more, so that newer hints are not held
+// up by them.
+const maxReleased = 4096
 
 // hintBuffer holds hints between the reader, which must never wait because Redis would cut it off, and the schedule. Of
 // several hints of one kind in a row for a key it keeps one: a hint only has the key read, which is in the state that
@@ -46,7 +44,6 @@ type hintBuffer struct {
 	expired hintList        // may wait; no older than those of urgent for the same keys
 	waiting hintList        // expired events of timers that were due in the schedule, which wait for their claim
 	asked   map[string]bool // the keys of hints that were taken out and may come back: whether others of the key have come since
-	crowded time.Time       // when a crowd was claimed last
 	resting bool            // whatever was taken out has been taken in
 	news    bool            // hints have come of which wait was not told
 }
@@ -206,16 +203,11 @@ func (b *hintBuffer) add(h schedule.Hint, heard time.Time) (appended, fits bool)
 func (b *hintBuffer) forget(claimed []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := 0
 	for key := range keys.ParseClaimed(claimed) {
 		b.urgent.forget(key)
 		b.expired.forget(key)
 		b.waiting.forget(key)
 		delete(b.asked, string(key))
-		n++
-	}
-	if n >= crowd {
-		b.crowded = time.Now()
 	}
 }
 
@@ -227,9 +219,26 @@ func (b *hintBuffer) overtake(key string) {
 	}
 }
 
-// keep takes back expired events of timers that are due in the schedule: they need nothing more if the timers are claimed before
-// anything else is heard of their keys. It returns those of which something has been heard already.
-func (b *hintBuffer) keep(due []schedule.Hint, heard time.Time) (overtaken []schedule.Hint) {
+// release has some of what waits for claims wait no longer. b.mu is held.
+func (b *hintBuffer) release() {
+	var some []string
+	for _, h := range b.waiting.hints {
+		if h.Kind != 0 {
+			some = append(some, h.Key)
+		}
+		if len(some) == maxReleased {
+			break
+		}
+	}
+	for _, key := range some {
+		b.overtake(key)
+	}
+}
+
+// keep takes back expired events of timers that the schedule had due at a time: nothing explained them then, and they need nothing
+// more if the timers are claimed before anything else is heard of their keys. It returns those of which something has been
+// heard already.
+func (b *hintBuffer) keep(due []schedule.Hint, at time.Time) (overtaken []schedule.Hint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, h := range due {
@@ -237,7 +246,7 @@ func (b *hintBuffer) keep(due []schedule.Hint, heard time.Time) (overtaken []sch
 		case more:
 			overtaken = append(overtaken, h)
 		case out:
-			b.waiting.append(h, heard)
+			b.waiting.append(h, at)
 		}
 		delete(b.asked, h.Key)
 	}
@@ -305,20 +314,21 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	busy := b.busy()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	busy = busy || !b.crowded.IsZero() && time.Since(b.crowded) < crowdLasts
 	b.asked = nil
 	pause = noEnd
 	if len(b.waiting.hints) > 0 {
-		if !busy || time.Since(b.waiting.since) >= longestWait {
-			b.join(&b.waiting)
+		if !busy {
+			b.release()
+		} else if time.Since(b.waiting.since) >= askAgain {
+			b.ask(&b.waiting)
 		}
 		pause = linger
 	}
 	if len(b.expired.hints) > 0 {
 		waited := time.Since(b.expired.since)
 		switch {
-		case waited >= longestLinger && busy:
-			b.ask()
+		case waited >= longestLinger && busy && len(b.waiting.hints) < maxWaiting:
+			b.ask(&b.expired)
 		case waited >= longestLinger, !busy && (waited >= linger || len(b.urgent.hints) > 0):
 			b.join(&b.expired)
 		case waited < linger:
@@ -336,19 +346,18 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	return hints, heard, pause
 }
 
-// ask has the expired events taken in, except for those of timers that are due in the schedule. b.mu is held.
-func (b *hintBuffer) ask() {
-	if len(b.waiting.hints) < maxWaiting {
-		b.asked = make(map[string]bool, len(b.expired.last))
-		for at := range b.expired.hints {
-			h := &b.expired.hints[at]
-			if h.Kind == schedule.Expired {
-				h.MayWait = true
-				b.asked[h.Key] = false
-			}
+// ask has expired events taken in, except for those of timers that are due in the schedule. b.mu is held.
+func (b *hintBuffer) ask(events *hintList) {
+	if b.asked == nil {
+		b.asked = make(map[string]bool, len(events.last))
+	}
+	for at := range events.hints {
+		if h := &events.hints[at]; h.Kind == schedule.Expired {
+			h.MayWait = true
+			b.asked[h.Key] = false
 		}
 	}
-	b.join(&b.expired)
+	b.join(events)
 }
 
 // idle tells whether all hints that came have been taken in.

@@ -214,6 +214,7 @@ func (l *Listener) take(ctx, work context.Context, hints []schedule.Hint, heard 
 func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
 	retry := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: l.Logger}
 	for {
+		asked := time.Now()
 		seen, err := l.node.Observe(work, hints, heard)
 		if moving, ok := errors.AsType[*schedule.MovingError](err); ok {
 			if !late.add(moving.Hints, heard) {
@@ -224,7 +225,7 @@ func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, h
 		l.noteTake(err)
 		if err == nil {
 			l.OnObserved(seen)
-			overtaken := l.hints.keep(seen.Left, heard)
+			overtaken := l.hints.keep(seen.Left, asked)
 			return len(overtaken) == 0 || l.takeBatch(ctx, work, overtaken, heard, late)
 		}
 		if ctx.Err() != nil {

@@ -32,9 +32,9 @@ type Hint struct {
 	// Held is for how long the hint had to wait because its slot was moving from
 	// one server of a cluster to another, so that nothing could happen to its timer.
 	Held time.Duration
-	// MayWait has an expired event left alone if its timer is due in the schedule: the claim will come. The caller keeps it until
-	// then and gives it again, without MayWait, before anything newer of its key. It has no effect in a cluster, where nobody hears
-	// of the claim.
+	// MayWait has an expired event left alone if its timer is due in the schedule and its key is gone: the claim will come. The
+	// caller keeps it until then, and gives it again before anything newer of its key, or within a second or two, as one that
+	// happened when it was left alone. It has no effect in a cluster, where nobody hears of the claim.
 	MayWait bool
 }
 
@@ -135,7 +135,7 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 			}
 			for _, at := range reply.left {
 				h := g.hints[at]
-				h.Known, h.MayWait = true, false
+				h.MayWait = false
 				seen.Left = append(seen.Left, h)
 			}
 			if g.hints = g.hints[reply.taken:]; len(g.hints) > 0 {

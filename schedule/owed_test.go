@@ -111,8 +111,8 @@ func TestExpiredEventsThatMayWait(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, later, "v", "PX", 60_000)
 	x.do("FCALL", "timer_set", 1, set, "v2", "PX", 60_000) // makes the older one owed by itself
 	seen := x.observe(mayWait(due), mayWait(unknown), touched(later), mayWait(shortened), mayWait(set))
-	if len(seen.Left) != 1 || seen.Left[0] != (schedule.Hint{Kind: schedule.Expired, Key: due, Known: true}) {
-		t.Errorf("left alone: %+v, want %s as an expired event of a timer that is known", seen.Left, due)
+	if len(seen.Left) != 1 || seen.Left[0] != (schedule.Hint{Kind: schedule.Expired, Key: due}) {
+		t.Errorf("left alone: %+v, want %s as it was given, but for MayWait", seen.Left, due)
 	}
 	if seen.Owed != 2 {
 		t.Errorf("owed: %d, want those of %s and %s", seen.Owed, unknown, shortened)
@@ -164,5 +164,34 @@ func TestExpiredEventsThatMayWaitAmongLargeOnes(t *testing.T) {
 	}
 	if got := strings.Join(left, " "); got != "1 3 5 7 9 11" || seen.Owed != 6 {
 		t.Errorf("left alone: %s; owed: %d", got, seen.Owed)
+	}
+}
+
+// An expired event of a key that timerd may not read does not wait: the claim would set its timer aside.
+func TestExpiredEventsOfUnreadableKeysDoNotWait(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	x.do("FCALL", "timer_set", 1, denied, "p", "PX", 20)
+	x.awaitExpiry(denied)
+	if seen := x.observe(mayWait(denied)); seen.Owed != 1 || len(seen.Left) > 0 {
+		t.Errorf("%+v, want one owed", seen)
+	}
+	x.claims(denied + " expired p")
+}
+
+// What waited proves as much as it did before, if a claim by a timerd that has not heard everything comes between.
+func TestExpiredEventsThatWaitedAreEvidence(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "same", "PX", 300)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.HearSince(schedule.Millis(x.redisNow())) // subscribed after the due time, as after a start
+	left := x.observe(mayWait(k)).Left
+	x.do("SET", k, "same", "PX", 60_000)
+	x.claims() // takes the key for changed
+	x.observe(append(left, touched(k))...)
+	if _, got := x.claimOnce(); len(got) != 1 {
+		t.Errorf("claimed %v, want the timer that ran out", got)
 	}
 }

@@ -58,13 +58,13 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	return &scripts{
 		maxPayload: maxPayload,
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
-			join("clock", "index", "common", "tombstone", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition, "library"),
-		observe:    script(one, "clock", "index", "common", "tombstone", "move", "owed", "fire", "beside", "payload", "contest", "aside", "observe"),
-		claim:      claims("clock", "index", "common", "tombstone", "move", "tell", "owed", "fire", "beside", "payload", "contest", "aside", "claim"),
-		claimShort: claims("clock", "index", "tombstone", "move", "tell", "claim_short"),
+			join("clock", "index", "common", "move", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition, "library"),
+		observe:    script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "contest", "aside", "observe"),
+		claim:      claims("clock", "index", "common", "move", "tell", "owed", "fire", "beside", "payload", "contest", "aside", "claim"),
+		claimShort: claims("clock", "index", "move", "tell", "claim_short"),
 		release:    script(one, "clock", "owed", "release"),
 		settle:     script(one, "owed", "settle"),
-		retry:      script(one, "clock", "index", "common", "tombstone", "owed", "fire", "beside", "payload", "announce", "retry"),
+		retry:      script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "retry"),
 		audit:      script(one, "clock", "index", "common", "payload", "losses", "tally", "audit"),
 		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
 		heartbeat:  script(one, "clock", "heartbeat"),

@@ -130,8 +130,11 @@ byte oldest_hint[N];
 #ifdef WAITS
 byte waiting_at[N], waiting_life[N];	/* an expired event that waits for the claim of its timer; at 0 is none */
 #define WAITING(i) (waiting_at[i] != 0)
+#define waited(i) waiting_at[i]
+#define MAY_WAIT (due != 0 && due <= now && key_at == 0 && !denied)
 #else
 #define WAITING(i) false
+#define waited(i) 0
 #endif
 
 /* The judge: what really became of each life, and what is in the stream. */
@@ -530,17 +533,6 @@ inline observe(i, kind, whose, at) {
 	:: kind == expired && (now - at <= MAXAGE || s_was != 0 || contested_due != 0) -> kind_x(since[i], whose, at)
 	:: else
 	fi;
-	done()
-}
-
-/* The expired event that timerd i let wait. It says something only about what the index knows. */
-inline observe_waiting(i) {
-	look_if_allowed(); s_was = due;
-	if
-	:: s_was != 0 || contested_due != 0 -> kind_x(since[i], waiting_life[i], 0)
-	:: else
-	fi;
-	waiting_at[i] = 0; waiting_life[i] = 0;
 	done()
 }
 
@@ -1003,10 +995,14 @@ end:	do
 
 	/* The listener and the audit. */
 #ifdef WAITS
-	:: d_step { up[i] && len(hints[i]) == 1 && hints[i]?[expired,_,_] && due != 0 && due <= now && !WAITING(i) ->
+	:: d_step { up[i] && len(hints[i]) == 1 && hints[i]?[expired,_,_] && MAY_WAIT && !WAITING(i) ->
 		printf("%d: timerd %d lets the expired event wait\n", now, i);
-		hints[i]?_,waiting_life[i],waiting_at[i]; oldest_hint[i] = 0 }
-	:: d_step { up[i] && WAITING(i) -> printf("%d: timerd %d observes what waited\n", now, i); observe_waiting(i) }
+		hints[i]?_,waiting_life[i],_; waiting_at[i] = now; oldest_hint[i] = 0 }
+	:: d_step { up[i] && WAITING(i) && MAY_WAIT && waiting_at[i] != now -> printf("%d: timerd %d lets it wait on\n", now, i); waiting_at[i] = now }
+	:: d_step { up[i] && WAITING(i) -> printf("%d: timerd %d observes what waited\n", now, i);
+		whose = waiting_life[i]; at = waiting_at[i]; waiting_life[i] = 0; waiting_at[i] = 0;
+		observe(i, expired, whose, at);
+		whose = 0; at = 0 }
 #endif
 #ifdef MISTAKE_OVERTAKES
 	:: d_step { up[i] && nempty(hints[i]) ->
@@ -1055,7 +1051,7 @@ end:	do
 #ifdef HINTS_TOO_LATE
 #define hints_ok(i) true
 #else
-#define hints_ok(i) (!up[i] || empty(hints[i]) || now < oldest_hint[i] + HINT_DELAY)
+#define hints_ok(i) (!up[i] || (empty(hints[i]) || now < oldest_hint[i] + HINT_DELAY) && (!WAITING(i) || now < waited(i) + HINT_DELAY))
 #endif
 
 /* Without delays, time passes only when there is nothing left to do. */

@@ -9,8 +9,8 @@ ARGV    1  from when on the caller has heard every event, in ms
         g  gone: deleted, renamed or moved away
         v  evicted
         x  expired: it did run out, whatever the index says
-        w  the same, but left alone if its timer is due: the caller waits for the claim,
-           and gives it as x before anything newer of its key
+        w  the same, but left alone if its timer is due and its key is certainly gone: the
+           caller waits for the claim, and gives it as x before anything newer of its key
         In upper case they are for timers that the index knows already.
 Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs, denied, the
 key of one of those or an empty string, the places of pairs that were left alone}; the four after the first count timers. pairs is
@@ -209,15 +209,17 @@ local function observe_group(given_kinds, names)
   return taken
 end
 
--- leave_alone returns the places of the hints that may wait and whose timers are due.
+-- leave_alone returns the places of the hints that may wait: their timers are due, and
+-- their keys are gone.
 local function leave_alone()
   local names, places, left = {}, {}, {}
   for i = 4, #ARGV, 2 do
     if string.lower(ARGV[i]) == 'w' then names[#names + 1], places[#places + 1] = ARGV[i + 1], (i - 2) / 2 end
   end
-  local was = #names > 0 and redis.call('ZMSCORE', due_key, unpack(names)) or {}
-  for i = 1, #was do
-    if tonumber(was[i] or now + 1) <= now then left[#left + 1] = places[i] end
+  if #names == 0 then return left end
+  local was, gone = redis.call('ZMSCORE', due_key, unpack(names)), redis.pcall('EXISTS', unpack(names)) == 0
+  for i = 1, #names do
+    if tonumber(was[i] or now + 1) <= now and (gone or expiry(names[i]) == -2) then left[#left + 1] = places[i] end
   end
   return left
 end
