@@ -87,8 +87,8 @@ func random(rt *rapid.T) (w *world, certain []int, never []history.Op) {
 				}
 				switch {
 				case kind == history.Cancel:
-					if open != nil && !strict && len(mine) > 0 {
-						mine = mine[:len(mine)-1] // or this one, if timerd did not hear of the other
+					if open != nil {
+						mine = nil // they may have been owed still, and cancelled with it
 					}
 					open = nil
 				case kind != history.Expire:
