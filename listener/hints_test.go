@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -220,7 +221,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 		if n := len(hints); n != maxWaiting+2 || describe(hints[n-1]) != "expired c" || !hints[0].MayWait {
 			t.Fatalf("%d hints, the last one %s; want all that wait, and one that may not", n, describe(hints[n-1]))
 		}
-		_ = b.keepAll(append(many, "a")...)
+		_ = b.keepAll(slices.Concat(many, []string{"a"})...)
 		b.addAll(t, "claimed a")
 		for _, key := range many {
 			b.addAll(t, "claimed "+key)
