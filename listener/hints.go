@@ -207,7 +207,9 @@ func (b *hintBuffer) forget(claimed []byte) {
 		b.urgent.forget(key)
 		b.expired.forget(key)
 		b.waiting.forget(key)
-		delete(b.asked, string(key))
+		if len(b.asked) > 0 {
+			delete(b.asked, string(key))
+		}
 	}
 }
 
@@ -316,6 +318,7 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	defer b.mu.Unlock()
 	b.asked = nil
 	pause = noEnd
+	full := len(b.waiting.hints) >= maxWaiting // also if all of them are asked about now, and come back
 	if len(b.waiting.hints) > 0 {
 		if !busy {
 			b.release()
@@ -327,7 +330,7 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	if len(b.expired.hints) > 0 {
 		waited := time.Since(b.expired.since)
 		switch {
-		case waited >= longestLinger && busy && len(b.waiting.hints) < maxWaiting:
+		case waited >= longestLinger && busy && !full:
 			b.ask(&b.expired)
 		case waited >= longestLinger, !busy && (waited >= linger || len(b.urgent.hints) > 0):
 			b.join(&b.expired)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -50,6 +51,14 @@ func (b *hintBuffer) addAll(t *testing.T, hints ...string) {
 		}
 	}
 	b.wakeUp()
+}
+
+// newBusyBuffer returns a buffer in a backlog, for as long as busy is true.
+func newBusyBuffer() (b *hintBuffer, busy *atomic.Bool) {
+	b, busy = newHintBuffer(), new(atomic.Bool)
+	busy.Store(true)
+	b.busy = busy.Load
+	return b, busy
 }
 
 // next waits for hints and describes them, and how long that took.
@@ -100,10 +109,7 @@ func TestHintsThatWait(t *testing.T) {
 // Each batch is as old as the oldest of its hints.
 func TestHintsKeepTheirAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHintBuffer()
-		var busy atomic.Bool
-		busy.Store(true)
-		b.busy = busy.Load
+		b, busy := newBusyBuffer()
 		b.addAll(t, "expired a")
 		time.Sleep(100 * time.Millisecond)
 		b.addAll(t, "touched b")
@@ -160,10 +166,7 @@ func TestHintsWaitForTheClaim(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newHintBuffer()
-				var busy atomic.Bool
-				busy.Store(true)
-				b.busy = busy.Load
+				b, busy := newBusyBuffer()
 				b.addAll(t, "expired a", "expired b")
 				if got, want := b.next(t), "expired a (may wait), expired b (may wait) after 500ms, heard 500ms ago"; got != want {
 					t.Fatalf("got %s; want %s", got, want)
@@ -210,6 +213,15 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 		if got, want := b.next(t), "expired b after 500ms, heard 500ms ago"; got != want {
 			t.Errorf("got %s; want %s", got, want)
 		}
+		// Nor may more wait while all that do are asked about.
+		time.Sleep(askAgain - longestLinger - 400*time.Millisecond)
+		b.addAll(t, "expired c")
+		time.Sleep(500 * time.Millisecond)
+		hints, _ := b.wait(t.Context(), noEnd)
+		if n := len(hints); n != maxWaiting+2 || describe(hints[n-1]) != "expired c" || !hints[0].MayWait {
+			t.Fatalf("%d hints, the last one %s; want all that wait, and one that may not", n, describe(hints[n-1]))
+		}
+		_ = b.keepAll(slices.Concat(many, []string{"a"})...)
 		b.addAll(t, "claimed a")
 		for _, key := range many {
 			b.addAll(t, "claimed "+key)
@@ -227,10 +239,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 // At the end of a backlog newer hints are not held up by those that waited.
 func TestHintsThatWaitedAreReleasedBitByBit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHintBuffer()
-		var busy atomic.Bool
-		busy.Store(true)
-		b.busy = busy.Load
+		b, busy := newBusyBuffer()
 		many := make([]string, 2*maxReleased+1)
 		for i := range many {
 			many[i] = fmt.Sprint(i)
@@ -400,6 +409,53 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// leavingNode is a Node that leaves alone what may wait. Something happens to the keys meanwhile.
+type leavingNode struct {
+	slowNode
+	happens func()
+	heard   chan time.Time
+}
+
+func (l leavingNode) Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error) {
+	l.heard <- heard
+	seen, err := l.slowNode.Observe(ctx, hints, heard)
+	if hints[0].MayWait {
+		l.happens()
+		hints[0].MayWait = false
+		seen.Left = hints[:1]
+	}
+	return seen, err
+}
+
+// An expired event that was left alone, and is overtaken, is no older than that: nothing explained it then.
+func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := leavingNode{slowNode{got: make(chan string, 10), delay: 10 * time.Second}, nil, make(chan time.Time, 10)}
+		var l *Listener
+		node.happens = func() { l.hints.addAll(t, "touched a") }
+		l = New(nil, &node, 0, nil, "i")
+		l.hints.busy = func() bool { return true }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			l.observe(ctx)
+			close(done)
+		}()
+		began := time.Now()
+		l.hints.addAll(t, "expired a")
+		for _, want := range []string{"expired a (may wait)", "expired a", "touched a"} {
+			if got := <-node.got; got != want {
+				t.Errorf("%s was taken in, want %s", got, want)
+			}
+		}
+		if heard := []time.Duration{(<-node.heard).Sub(began), (<-node.heard).Sub(began)}; heard[0] != 0 || heard[1] != longestLinger {
+			t.Errorf("heard after %s, want at once, and when it was left alone", heard)
+		}
+		cancel()
+		<-done
+	})
 }
 
 // movingNode is a Node whose keys are all on the move.

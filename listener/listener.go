@@ -226,7 +226,7 @@ func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, h
 		if err == nil {
 			l.OnObserved(seen)
 			overtaken := l.hints.keep(seen.Left, asked)
-			return len(overtaken) == 0 || l.takeBatch(ctx, work, overtaken, heard, late)
+			return len(overtaken) == 0 || l.takeBatch(ctx, work, overtaken, asked, late)
 		}
 		if ctx.Err() != nil {
 			l.Logger.Warn("ended with keyspace events not taken in; an audit follows at the next start", "err", err, "waiting", len(hints))

@@ -36,17 +36,27 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// What is stopped is not counted any more, and others go on.
-func TestStop(t *testing.T) {
+// newRig returns a rig that is closed at the end, and then leaves nothing.
+func newRig(t *testing.T) *Rig {
+	t.Helper()
 	r, err := New("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+		if _, err := os.Stat(r.Dir); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", r.Dir, err)
+		}
+	})
+	return r
+}
+
+// What is stopped is not counted any more, and others go on.
+func TestStop(t *testing.T) {
+	r := newRig(t)
 	for _, role := range []string{"one", "other"} {
 		if _, err := r.Start(role, exec.CommandContext(t.Context(), "sleep", "60")); err != nil {
 			t.Fatal(err)
@@ -69,18 +79,7 @@ func TestStop(t *testing.T) {
 
 // A role's usage includes the children of its processes.
 func TestUsage(t *testing.T) {
-	r, err := New("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-		if _, err := os.Stat(r.Dir); !os.IsNotExist(err) {
-			t.Errorf("%s is left: %v", r.Dir, err)
-		}
-	}()
+	r := newRig(t)
 	// The child ends when it sees that its parent has.
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "sh -c 'while kill -0 $PPID; do :; done' & wait")
 	if _, err := r.Start("busy", cmd); err != nil {
