@@ -102,6 +102,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			}
 			x.do("FCALL", "timer_cancel", 1, k)
 		}},
+		{"large owed firings cancelled", func(x *index) { cancelOwed(x, 150, large) }},
+		{"owed firings cancelled", func(x *index) { cancelOwed(x, 300, "p") }},
 		{"audit with 1000 apps", func(x *index) {
 			for i := range crowd {
 				x.do("FCALL", "timer_set", 1, fmt.Sprintf("app%d:b:c:1", i), "p", "PX", 600_000)
@@ -154,5 +156,17 @@ func BenchmarkLongestStep(b *testing.B) {
 				b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
 			}
 		})
+	}
+}
+
+// cancelOwed sets timers of one key, each anew when the one before is due and nobody has claimed it, and cancels all.
+func cancelOwed(x *index, timers int, payload string) {
+	for range timers {
+		due := x.redisNow() + 20
+		x.do("FCALL", "timer_set", 1, k, payload, "PXAT", due)
+		x.awaitClock(due)
+	}
+	for range 2 + timers/100 {
+		x.rdb.Do(x.t.Context(), "FCALL", "timer_cancel", 1, k) // AGAIN, while there are more
 	}
 }
