@@ -43,7 +43,12 @@ func (e *PartError) Error() string { return fmt.Sprintf("%d of them failed: %v",
 // Unwrap returns why the step failed.
 func (e *PartError) Unwrap() error { return e.Err }
 
-// onEach runs a script once for each partition of the firings, with what args returns for each firing.
+// perCall is how many firings one call settles or gives back at most: Lua cannot pass thousands to one command, and Redis does
+// nothing else meanwhile.
+const perCall = 256
+
+// onEach runs a script on each partition of the firings, with what args returns for each firing; where there are many, in
+// several calls.
 func (s *Schedule) onEach(ctx context.Context, script *redis.Script, firings []Firing, args func(*Firing) []any) error {
 	var calls []call
 	var members [][]Firing
@@ -51,7 +56,7 @@ func (s *Schedule) onEach(ctx context.Context, script *redis.Script, firings []F
 	for i := range firings {
 		f := &firings[i]
 		n, ok := at[f.Partition]
-		if !ok {
+		if !ok || len(members[n]) == perCall {
 			n = len(calls)
 			at[f.Partition] = n
 			calls, members = append(calls, call{p: f.Partition}), append(members, nil)

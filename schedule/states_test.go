@@ -171,6 +171,31 @@ func TestSetBesideAnOwedTimer(t *testing.T) {
 	x.stateIs(k, "pending v3")
 }
 
+// A full window is given back at once where timerd stops while NATS is away. All of it is owed then.
+func TestManyAreGivenBack(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	const n = 4200
+	x.setDue(n)
+	var firings []schedule.Firing
+	for len(firings) < n {
+		firings = append(firings, x.claimFor(lease).Firings...)
+	}
+	if err := x.Release(t.Context(), firings); err != nil {
+		t.Fatal(err)
+	}
+	last := firings[n-1].Key.String()
+	if got := x.stateOf(last); !strings.HasPrefix(got, "owed ") {
+		t.Errorf("timer_get: %q, want an owed timer", got)
+	}
+	if got := x.do("FCALL", "timer_cancel", 1, last); got != "cancelled" {
+		t.Errorf("cancel: %v", got)
+	}
+	if err := x.Settle(t.Context(), firings); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // So many timers of one key may be owed that one call does not cancel them all. It says so.
 func TestCancelOfManyOwedTimers(t *testing.T) {
 	t.Parallel()
