@@ -165,6 +165,7 @@ func (j *judge) key(key string, t *timeline) {
 	for _, text := range t.faults {
 		j.fault(WrongReply, key, "%s", text)
 	}
+	t.bind(j.messages[key])
 	spare := j.match(t, j.messages[key])
 	for _, m := range spare {
 		j.stray(key, t, m)

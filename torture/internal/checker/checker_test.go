@@ -251,6 +251,16 @@ func TestVerdicts(t *testing.T) {
 			w.set(0, history.Timer, key, "p", 5000)
 			w.do(1000, history.Op{Kind: history.Cancel, Key: key, Reply: "fired"})
 		}, "wrong reply"},
+		{"wrong payload before the next one was cancelled", nil, func(w *world) {
+			w.fire(w.set(0, history.Timer, key, "v", 1000)).Payload = "w"
+			w.set(3000, history.Timer, key, "x", 5000)
+			w.do(4000, history.Op{Kind: history.Cancel, Key: key, Reply: "cancelled"})
+		}, "wrong payload"},
+		{"owed, and cancelled with the next one", nil, func(w *world) {
+			w.set(0, history.Timer, key, "v", 1000)
+			w.set(3000, history.Timer, key, "x", 5000)
+			w.do(4000, history.Op{Kind: history.Cancel, Key: key, Reply: "cancelled"})
+		}, ""},
 		{"too late to cancel", nil, func(w *world) {
 			w.fire(w.set(0, history.Timer, key, "p", 5000))
 			w.do(5100, history.Op{Kind: history.Cancel, Key: key, Reply: "fired"})

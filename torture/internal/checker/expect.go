@@ -37,6 +37,7 @@ type firing struct {
 	why     string // it must not come, or need not
 	dead    bool   // a dead letter
 	somehow bool   // it has to come, if not as it is: without its payload
+	freed   int64  // when a cancellation began that freed it though it was due, 0 for none
 	seen    []history.Message
 }
 
@@ -268,8 +269,25 @@ func (t *timeline) freeLate(op history.Op) {
 	for _, f := range t.firings {
 		if !f.dead && f.force == must && f.to <= op.After+1 {
 			f.free("due, and perhaps cancelled before it was claimed")
+			f.freed = op.Before
 		}
 	}
+}
+
+// bind takes back the freedom of what the stream had before the cancellation that freed it: that was claimed by then, and has
+// to be there once and as it was asked for.
+func (t *timeline) bind(messages []history.Message) {
+	for _, f := range t.firings {
+		if f.freed != 0 && slices.ContainsFunc(messages, func(m history.Message) bool { return m.Stored < f.freed && t.only(f, m) }) {
+			f.force, f.why = must, ""
+		}
+	}
+}
+
+// only tells whether a message can be of no other firing than f.
+func (t *timeline) only(f *firing, m history.Message) bool {
+	return f.dead == (m.Stream == history.DeadStream) && f.dueAt(m) &&
+		!slices.ContainsFunc(t.firings, func(other *firing) bool { return other != f && other.dueAt(m) })
 }
 
 // unknown takes in an operation that may have taken effect or not, now or later.
