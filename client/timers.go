@@ -42,7 +42,8 @@ const (
 	Pending State = "pending"
 	// Owed means that it is due, and that nobody has claimed it to publish its event. It can still be cancelled.
 	Owed State = "owed"
-	// Firing means that a timerd has claimed it: its event is being published, or it is not known yet whether it was.
+	// Firing means that a timerd has claimed it, or has given it back and may have published it: its event is being
+	// published, or it is not known yet whether it was.
 	Firing State = "firing"
 )
 
@@ -181,7 +182,7 @@ func (t *Timers) cancelOutcome(ctx context.Context, key string, reply *redis.Cmd
 }
 
 // Get returns a timer that is not settled, and whether there is one. It changes nothing. Of several timers of a key it returns
-// the pending one, else one that is owed, else one that is firing.
+// the pending one, or a retry that is left beside it, else one that is owed, else one that is firing.
 //
 // Get returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {

@@ -78,22 +78,29 @@ func (t *tally) add(counts any) {
 // CountBy has the round count the timers of some namespaces, and all others together. Call it before the first page.
 func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespaces) }
 
-// CountFirings counts the firings of a partition.
+// CountFirings counts the firings of a partition. It also mends the names of those that are owed where timerds of earlier
+// versions, which know no such names, have left them behind or out.
 func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
-	s := a.node.schedule
-	for cursor := "0"; ; {
+	s, listed := a.node.schedule, int64(0)
+	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
 		reply, err := s.run(ctx, s.scripts.Load().countFiring, []call{{p, []any{cursor, countPage}}})[0].Slice()
-		if err == nil && len(reply) != 2 {
+		if err == nil && len(reply) != 3 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		if err != nil {
 			return fmt.Errorf("schedule: count the firings: %w", err)
 		}
 		a.tally.add(reply[1])
-		if cursor, _ = reply[0].(string); cursor == "0" || cursor == "" {
-			return nil
+		cursor, _ = reply[0].(string)
+		listed, _ = reply[2].(int64)
+	}
+	for cursor, more := "0", listed > 0; more; more = cursor != "0" && cursor != "" {
+		var err error
+		if cursor, err = s.run(ctx, s.scripts.Load().tidyOwed, []call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
+			return fmt.Errorf("schedule: look through the names of what is owed: %w", err)
 		}
 	}
+	return nil
 }
 
 // Counted returns what the round has counted: the namespaces in their order, and the rest at the end.

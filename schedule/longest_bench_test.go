@@ -102,8 +102,30 @@ func BenchmarkLongestStep(b *testing.B) {
 			}
 			x.do("FCALL", "timer_cancel", 1, k)
 		}},
-		{"large owed firings cancelled", func(x *index) { cancelOwed(x, 150, large) }},
-		{"owed firings cancelled", func(x *index) { cancelOwed(x, 300, "p") }},
+		{"large owed timers cancelled, with large retries", func(x *index) {
+			for range 300 {
+				x.do("FCALL", "timer_set", 1, k, large, "PX", 1)
+				x.awaitClock(x.due(k))
+			}
+			x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60_000)
+			due := schedule.Millis(x.redisNow() + 60_000)
+			parsed, _ := keys.Parse(k)
+			for i := range 150 {
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: due, Attempt: 2, Payload: []byte(large)})
+			}
+			_, _ = x.rdb.FCall(b.Context(), "timer_cancel", []string{k}).Result()
+		}},
+		{"timers of a long key owed", func(x *index) {
+			long := "a:b:c:" + strings.Repeat("x", 1018)
+			for range crowd {
+				x.do("FCALL", "timer_set", 1, long, "p", "PX", 1)
+				x.awaitClock(x.due(long))
+			}
+			x.do("FCALL_RO", "timer_get", 1, long)
+			x.claimFor(lease)
+			x.do("FCALL_RO", "timer_get", 1, long)
+			_, _ = x.rdb.FCall(b.Context(), "timer_cancel", []string{long}).Result()
+		}},
 		{"audit with 1000 apps", func(x *index) {
 			for i := range crowd {
 				x.do("FCALL", "timer_set", 1, fmt.Sprintf("app%d:b:c:1", i), "p", "PX", 600_000)
@@ -156,17 +178,5 @@ func BenchmarkLongestStep(b *testing.B) {
 				b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
 			}
 		})
-	}
-}
-
-// cancelOwed sets timers of one key, each anew when the one before is due and nobody has claimed it, and cancels all.
-func cancelOwed(x *index, timers int, payload string) {
-	for range timers {
-		due := x.redisNow() + 20
-		x.do("FCALL", "timer_set", 1, k, payload, "PXAT", due)
-		x.awaitClock(due)
-	}
-	for range 2 + timers/100 {
-		x.rdb.Do(x.t.Context(), "FCALL", "timer_cancel", 1, k) // AGAIN, while there are more
 	}
 }

@@ -26,7 +26,9 @@ type State string
 const (
 	StatePending State = "pending" // it is to become due
 	StateOwed    State = "owed"    // it is due, and nobody has claimed it
-	StateFiring  State = "firing"  // it is claimed, and not settled: its event is being published, or nobody knows whether it was
+	// StateFiring: it is claimed, and not settled, or was given back by somebody who may have published it: nobody knows
+	// whether its event is in NATS.
+	StateFiring State = "firing"
 )
 
 // Timer is a timer that is not settled.
@@ -132,9 +134,9 @@ func (s *Schedule) readStates(ctx context.Context, from *list, refs []string, fi
 	return nil
 }
 
-// firingState returns the state of a firing whose claim ends at a time, as index.lua and release.lua have it.
+// firingState returns the state of a firing whose claim ends at a time, as is_free in owed.lua has it.
 func firingState(score float64) State {
-	if score == 0 || score != math.Trunc(score) {
+	if score == 0 || score-math.Trunc(score) == 0.5 {
 		return StateOwed
 	}
 	return StateFiring

@@ -32,7 +32,7 @@ type scripts struct {
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
 	claimShort                                               *redis.Script
 	doubtApps                                                *redis.Script
-	countFiring                                              *redis.Script
+	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
 	losses                                                   *redis.Script // of a server
 }
@@ -76,7 +76,8 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		overview:   script(manyRead, "clock", "overview"),
 		calls:      script(manyRead, "calls"),
 
-		countFiring: script("allow-oom,no-writes", "tally", "count_firing"),
+		countFiring: script(one, "owed", "tally", "count_firing"),
+		tidyOwed:    script(one, "owed", "tidy_owed"),
 	}
 }
 

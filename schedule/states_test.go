@@ -68,12 +68,12 @@ func TestStates(t *testing.T) {
 	if err := x.Release(t.Context(), firings); err != nil {
 		t.Fatal(err)
 	}
-	x.stateIs(k, "owed v1") // nobody knows whether it was published
+	x.stateIs(k, "firing v1") // nobody knows whether it was published
 	x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000)
 	x.stateIs(k, "pending v2")
 	x.do("PERSIST", k)
 	x.observe(touched(k))
-	x.stateIs(k, "owed v1")
+	x.stateIs(k, "firing v1")
 	if err := x.Settle(t.Context(), firings); err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +154,21 @@ func (x *index) giveBack(stored bool) {
 	}
 }
 
+// One that may have been published is firing, also when its tombstone is gone, as after a long pause.
+func TestGivenBackLongAgo(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "v1", "PX", 20)
+	x.awaitExpiry(k)
+	x.giveBack(true)
+	x.do("DEL", keys.Single.Fired())
+	x.stateIs(k, "firing v1")
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "fired" {
+		t.Errorf("cancel: %v, want fired", got)
+	}
+	x.claims(k + " deadline v1")
+}
+
 // NX counts timers that are owed as there.
 func TestSetBesideAnOwedTimer(t *testing.T) {
 	t.Parallel()
@@ -169,6 +184,49 @@ func TestSetBesideAnOwedTimer(t *testing.T) {
 	}
 	x.claims(k + " expired v1")
 	x.stateIs(k, "pending v3")
+}
+
+// A timer that is due and that nobody has moved yet is owed too.
+func TestSetBesideADueTimer(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "v1", "PX", 20)
+	x.awaitExpiry(k)
+	if got := x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000, "NX"); got != nil {
+		t.Errorf("NX: %v, want nil", got)
+	}
+	x.stateIs(k, "owed v1")
+	if got := x.do("FCALL", "timer_set", 1, k, "v3", "PX", 60_000, "XX"); got == nil {
+		t.Error("XX: nil, want a due time")
+	}
+	x.claims(k + " deadline v1")
+	x.stateIs(k, "pending v3")
+}
+
+// What waits beside a newer timer is shown when that one is gone: pending, then owed.
+func TestStateOfWhatIsLeftBeside(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60_000)
+	due := x.retry("event", x.redisNow()+300, 2, "again")
+	if got := x.stateOf(k); got != "pending newer" {
+		t.Errorf("timer_get: %q, want the newer timer", got)
+	}
+	x.do("DEL", k)
+	x.observe(gone(k))
+	if got := x.stateOf(k); got != "pending again" {
+		t.Errorf("timer_get: %q, want the retry", got)
+	}
+	x.awaitClock(due)
+	if got := x.stateOf(k); got != "owed again" {
+		t.Errorf("timer_get: %q, want the retry", got)
+	}
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+		t.Errorf("cancel: %v", got)
+	}
+	if got := x.stateOf(k); got != "" {
+		t.Errorf("timer_get of what was cancelled: %q", got)
+	}
 }
 
 // A full window is given back at once where timerd stops while NATS is away. All of it is owed then.
@@ -193,6 +251,39 @@ func TestManyAreGivenBack(t *testing.T) {
 	}
 	if err := x.Settle(t.Context(), firings); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Timerds of earlier versions neither list what is owed nor take out of the list what they claim. An audit does both.
+func TestAuditMendsTheListOfOwedTimers(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	var due []int64
+	const leftOver, unlisted = "app1:b:c:left:over", "app1:b:c:unlisted"
+	for _, key := range []string{leftOver, unlisted} {
+		x.do("FCALL", "timer_set", 1, key, "v", "PX", 20)
+		due = append(due, x.due(key))
+		x.awaitExpiry(key)
+		x.observe(expired(key))
+	}
+	firings := x.claims(leftOver+" expired v", unlisted+" expired v")
+	firings = slices.DeleteFunc(firings, func(f schedule.Firing) bool { return f.Key.String() == leftOver })
+	if err := x.Release(t.Context(), firings); err != nil {
+		t.Fatal(err)
+	}
+	x.do("DEL", keys.Single.Owed())
+	x.do("ZADD", keys.Single.Owed(), 0, fmt.Sprintf("%d:%s:%d:", len(leftOver), leftOver, due[0]))
+	x.audit()
+	if got := x.counted("app1"); !slices.Equal(got, []string{"app1 0 1 1", "other 0 0 0"}) {
+		t.Errorf("counted %q", got)
+	}
+	if got, want := fmt.Sprint(x.do("ZRANGE", keys.Single.Owed(), 0, -1)), fmt.Sprintf("[%d:%s:%d:]", len(unlisted), unlisted, due[1]); got != want {
+		t.Errorf("listed %s, want %s", got, want)
+	}
+	x.stateIs(unlisted, "owed v")
+	x.stateIs(leftOver, "firing v")
+	if got := x.do("FCALL", "timer_cancel", 1, unlisted); got != "cancelled" {
+		t.Errorf("cancel: %v", got)
 	}
 }
 

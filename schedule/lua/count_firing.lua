@@ -1,14 +1,18 @@
---[[ count_firing counts the firings of a page, by the app, module and type of their keys.
-It writes nothing.
+--[[ count_firing counts the firings of a page, by the app, module and type of their keys. It
+also lists those that nobody has claimed, which earlier versions have not done.
 KEYS    1  the partition's prefix
 ARGV    1  cursor; 0 begins
         2  how many firings to look at, roughly
-Returns {next cursor, 0 at the end, the counts as tally has them}. A firing that nobody
-has claimed, or that was given back, counts as owed. ]]
+Returns {next cursor, 0 at the end, the counts as tally has them, how many names owed has}. A
+firing that nobody has claimed counts as owed, and as firing if it was given back though
+perhaps published.
+If its reply is lost: again it changes nothing more. ]]
 local page = redis.call('ZSCAN', KEYS[1] .. 'firing', ARGV[1], 'COUNT', ARGV[2])
-local refs = page[2]
+local refs, unclaimed = page[2], {}
 for i = 1, #refs, 2 do
-  local key, lease = string.match(refs[i], '^%d+:%d*:(.*)$'), tonumber(refs[i + 1])
-  if key then tally(key, (lease == 0 or lease % 1 ~= 0) and OWED or FIRING) end
+  local key, score = string.match(refs[i], '^%d+:%d*:(.*)$'), tonumber(refs[i + 1])
+  if key then tally(key, is_free(score) and OWED or FIRING) end
+  if is_unclaimed(score) then unclaimed[#unclaimed + 1] = refs[i] end
 end
-return { page[1], counts }
+if #unclaimed > 0 then list_owed(KEYS[1], unclaimed) end
+return { page[1], counts, redis.call('ZCARD', KEYS[1] .. 'owed') }

@@ -14,11 +14,11 @@ local function fire(key, due, record, lease_end)
     due = due - 1
     ref = int(due) .. ':' .. attempt .. ':' .. key
   end
-  if tonumber(lease_end) == 0 then list_owed(prefix, { ref }) end
   redis.call('HSET', firingdata_key, ref, record)
   local tombstones = {}
   add_tombstones(tombstones, key, int(due), attempt, record)
   redis.call('ZADD', fired_key, unpack(tombstones))
+  if tonumber(lease_end) == 0 then list_owed(prefix, { ref }) end
   return ref
 end
 

@@ -82,7 +82,7 @@ local function timer_set(keys, args)
     if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
       live = may_be_absent(redis.call('HGET', data_key, key) or ':')
     end
-    if exists and not live then live = first_owed(key) ~= nil end
+    if exists and not live then live = was ~= nil and was <= now or select(2, first_unclaimed(key)) == 'owed' end
     if exists == 'NX' and live or exists == 'XX' and not live then return false end
 
     if was and was <= now then
@@ -140,7 +140,7 @@ local function timer_cancel(keys, args)
   -- A timer that may have run out before the key was set again is cancelled with it. One
   -- that was dismissed makes no cancellation of what is none: it most probably was not.
   local contested = take_contested(key)
-  local owed, more = cancel_owed(key)
+  local owed, more, given = cancel_owed(key)
   -- In the very ms of its due time a claimed timer's key is still there.
   if was or contested or #beside > 0 or owed > 0 or deleted and (at > now or not age(key)) then
     forget(key)
@@ -154,7 +154,7 @@ local function timer_cancel(keys, args)
     return 'cancelled'
   end
   local fired, cancelled = age(key), age(':u:' .. key)
-  if fired and not (cancelled and cancelled <= fired) then return 'fired' end
+  if given or fired and not (cancelled and cancelled <= fired) then return 'fired' end
   return 'unknown'
 end
 
@@ -171,8 +171,9 @@ end
 -- firing_of returns of a key's firing that is not settled when it was due, its record and
 -- its state, or nil. If too many are firing to find it, one that fired lately counts.
 local function firing_of(key)
-  local fired, ref, state, all = tonumber(redis.call('ZSCORE', fired_key, key) or nil), first_owed(key), 'owed', nil
+  local ref, state = first_unclaimed(key)
   if not ref then
+    local fired, all = tonumber(redis.call('ZSCORE', fired_key, key) or nil), nil
     if not fired then return nil end
     ref, all = claimed_firing(key)
     state = 'firing'
@@ -185,8 +186,8 @@ local function firing_of(key)
 end
 
 --[[ timer_get KEY
-Reads a timer: of several of a key the pending one, else one that is owed, else one that is
-firing. It changes nothing.
+Reads a timer: of several of a key the pending one, or a retry that is left beside it, else
+one that is owed, else one that is firing. It changes nothing.
 Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
 "pending", "owed" or "firing"}; the payload is nil if there is none. Of one that is firing
 only the state is certain. ]]
@@ -202,7 +203,11 @@ local function timer_get(keys, args)
   elseif due and due <= now then
     state = 'owed'
   end
-  if due then
+  local member, beside_due, beside_state
+  if not due or state == 'owed' then member, beside_due, beside_state = first_beside(key) end
+  if member and (not due or beside_state == 'pending') then
+    due, record, state = beside_due, redis.call('HGET', data_key, member) or 'm:', beside_state
+  elseif due then
     record = record or redis.call('HGET', data_key, key) or 'm:'
   else
     due, record, state = firing_of(key)

@@ -11,6 +11,14 @@ local function owed_name(ref)
   return key and key_prefix(key) .. due .. ':' .. attempt or ref
 end
 
+-- owed_ref returns the ref of a firing with a name in owed.
+local function owed_ref(name)
+  local length, rest = string.match(name, '^(%d+):(.*)$')
+  if not length then return name end
+  local n = tonumber(length)
+  return string.sub(rest, n + 2) .. ':' .. string.sub(rest, 1, n)
+end
+
 -- list_owed notes that firings are owed. partition_prefix is their partition's.
 local function list_owed(partition_prefix, refs)
   local names = {}
@@ -24,3 +32,8 @@ local function unlist_owed(partition_prefix, refs)
   for i = 1, #refs do names[i] = owed_name(refs[i]) end
   redis.call('ZREM', partition_prefix .. 'owed', unpack(names))
 end
+
+-- is_unclaimed tells by its score that nobody has claimed a firing; is_free, that nobody can
+-- have published it either.
+local function is_unclaimed(score) return score == 0 or score % 1 ~= 0 end
+local function is_free(score) return score == 0 or score % 1 == 0.5 end

@@ -1,51 +1,75 @@
--- How many names of owed and how many claimed firings are looked at to find those of a key.
-local MOST_OWED, MOST_CLAIMED = 1000, 1000
+-- How many names of owed and how many claimed firings are looked at to find those of a key. Of
+-- long keys it is fewer names: no more than OWED_BYTES of keys, which take about a ms.
+local MOST_OWED, OWED_BYTES, MOST_CLAIMED = 1000, 300000, 1000
 
 -- At most so many owed firings are cancelled by one call: it takes a few milliseconds if
 -- their payloads are of the largest size.
 local MOST_CANCELLED = 100
 
--- owed_refs returns refs of a key's firings that may be owed, from a place on.
-local function owed_refs(key, first, count)
-  local begin = key_prefix(key)
-  local names = redis.call('ZRANGE', prefix .. 'owed', '[' .. begin, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
+-- given_refs returns the first refs of a key's firings that may be claimed by nobody.
+local function given_refs(key)
+  local begin, most = key_prefix(key), math.min(MOST_OWED, math.floor(OWED_BYTES / #key))
+  local names = redis.call('ZRANGE', prefix .. 'owed', '[' .. begin, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', 0, most)
   for i = 1, #names do names[i] = string.sub(names[i], #begin + 1) .. ':' .. key end
   return names
 end
 
--- is_owed tells whether nobody has claimed a firing. unpublished says that nobody can have
--- published it either.
-local function is_owed(ref)
+-- state_of returns the state of a firing that is not settled, or nil. claimed tells whether
+-- somebody has claimed it.
+local function state_of(ref)
   local score = tonumber(redis.call('ZSCORE', firing_key, ref) or nil)
-  local owed = score ~= nil and (score == 0 or score % 1 ~= 0)
-  return owed, owed and score % 1 ~= 0.75
+  if score then return is_free(score) and 'owed' or 'firing', not is_unclaimed(score) end
 end
 
--- first_owed returns the ref of a key's first owed firing, or nil.
-local function first_owed(key)
-  local refs = owed_refs(key, 0, MOST_OWED)
+-- first_unclaimed returns the ref of a key's first owed firing, or else of one that was given
+-- back though perhaps published, and its state; or nil.
+local function first_unclaimed(key)
+  local refs, given = given_refs(key), nil
   for i = 1, #refs do
-    if is_owed(refs[i]) then return refs[i] end
+    local state, claimed = state_of(refs[i])
+    if state == 'owed' then return refs[i], state end
+    if state and not claimed then given = given or refs[i] end
   end
+  return given, given and 'firing'
 end
 
--- cancel_owed cancels a key's owed firings, but for those that may have been published. It
--- returns how many, and whether there are more.
+-- cancel_owed cancels a key's owed firings. It returns how many, whether there are more, and
+-- whether others were given back though perhaps published: these stay.
 local function cancel_owed(key)
-  local refs, cancelled = owed_refs(key, 0, MOST_OWED), 0
+  local refs, cancelled, given = given_refs(key), 0, false
   for i = 1, #refs do
-    local owed, unpublished = is_owed(refs[i])
-    if unpublished then
-      if cancelled == MOST_CANCELLED then return cancelled, true end
+    local state, claimed = state_of(refs[i])
+    if state == 'owed' then
+      if cancelled == MOST_CANCELLED then return cancelled, true, given end
       redis.call('ZREM', firing_key, refs[i])
       redis.call('ZREM', prefix .. 'refused', refs[i])
       redis.call('HDEL', firingdata_key, refs[i])
       cancelled = cancelled + 1
     end
-    if unpublished or not owed then unlist_owed(prefix, { refs[i] }) end
+    if state == 'firing' and not claimed then
+      given = true
+    else
+      unlist_owed(prefix, { refs[i] })
+    end
   end
-  return cancelled, false
+  return cancelled, false, given
 end
+
+-- first_beside returns of what is left beside a key's timers the first that is pending, or
+-- else the first that is due: its member, its due time and its state; or nil. What was set
+-- aside is due.
+local function first_beside(key)
+  local members, late, late_due = members_beside(key, 0, MAX_BESIDE), nil, nil
+  for i = 1, #members do
+    local due = tonumber(string.match(members[i], '^:s?(%d+)'))
+    if due > now then return members[i], due, 'pending' end
+    if not late or due < late_due then late, late_due = members[i], due end
+  end
+  return late, late_due, late and 'owed'
+end
+
+-- What is before the key in a ref has fewer bytes than this.
+local MOST_BEFORE_KEY = 32
 
 -- claimed_firing returns the ref of a firing of a key that somebody has claimed. Without
 -- one it returns nil, and whether all claimed firings were looked at: only then there is
@@ -54,7 +78,7 @@ local function claimed_firing(key)
   local refs = redis.call('ZRANGE', firing_key, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, MOST_CLAIMED)
   local ending = ':' .. key
   for i = 1, #refs do
-    if string.sub(refs[i], -#ending) == ending and string.match(refs[i], '^%d+:%d*:(.*)$') == key then return refs[i] end
+    if #refs[i] - #ending < MOST_BEFORE_KEY and string.sub(refs[i], -#ending) == ending and string.match(refs[i], '^%d+:%d*:(.*)$') == key then return refs[i] end
   end
   return nil, #refs < MOST_CLAIMED
 end
