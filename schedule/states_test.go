@@ -291,7 +291,7 @@ func TestAuditMendsTheListOfOwedTimers(t *testing.T) {
 func TestCancelOfManyOwedTimers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	const n = 250
+	const n = 700
 	for range n {
 		x.do("FCALL", "timer_set", 1, k, "v", "PX", 1)
 		x.awaitClock(x.due(k))
@@ -306,12 +306,12 @@ func TestCancelOfManyOwedTimers(t *testing.T) {
 			}
 			break
 		}
-		if !strings.HasPrefix(err.Error(), "AGAIN timerd has cancelled 100 owed timers of this key") {
+		if !strings.HasPrefix(err.Error(), "AGAIN timerd has cancelled 300 owed timers of this key") {
 			t.Fatal(err)
 		}
 	}
-	if calls < n/100 {
-		t.Errorf("%d calls, want each to cancel 100 at most", calls)
+	if calls < n/300 {
+		t.Errorf("%d calls, want each to cancel 300 at most", calls)
 	}
 	x.claims()
 	x.isEmpty()

@@ -2,9 +2,9 @@
 -- long keys it is fewer names: no more than OWED_BYTES of keys, which take about a ms.
 local MOST_OWED, OWED_BYTES, MOST_CLAIMED = 1000, 300000, 1000
 
--- At most so many owed firings are cancelled by one call: it takes a few milliseconds if
--- their payloads are of the largest size.
-local MOST_CANCELLED = 100
+-- At most so many owed firings are cancelled by one call: it takes 3 ms if their payloads
+-- are of the largest size.
+local MOST_CANCELLED = 300
 
 -- given_refs returns the first refs of a key's firings that may be claimed by nobody.
 local function given_refs(key)
@@ -36,23 +36,23 @@ end
 -- cancel_owed cancels a key's owed firings. It returns how many, whether there are more, and
 -- whether others were given back though perhaps published: these stay.
 local function cancel_owed(key)
-  local refs, cancelled, given = given_refs(key), 0, false
+  local refs, owed, done, more, given = given_refs(key), {}, {}, false, false
   for i = 1, #refs do
     local state, claimed = state_of(refs[i])
     if state == 'owed' then
-      if cancelled == MOST_CANCELLED then return cancelled, true, given end
-      redis.call('ZREM', firing_key, refs[i])
-      redis.call('ZREM', prefix .. 'refused', refs[i])
-      redis.call('HDEL', firingdata_key, refs[i])
-      cancelled = cancelled + 1
+      more = #owed == MOST_CANCELLED
+      if more then break end
+      owed[#owed + 1] = refs[i]
     end
-    if state == 'firing' and not claimed then
-      given = true
-    else
-      unlist_owed(prefix, { refs[i] })
-    end
+    if state == 'firing' and not claimed then given = true else done[#done + 1] = refs[i] end
   end
-  return cancelled, false, given
+  if #owed > 0 then
+    redis.call('ZREM', firing_key, unpack(owed))
+    redis.call('ZREM', prefix .. 'refused', unpack(owed))
+    redis.call('HDEL', firingdata_key, unpack(owed))
+  end
+  if #done > 0 then unlist_owed(prefix, done) end
+  return #owed, more, given
 end
 
 -- first_beside returns of what is left beside a key's timers the first that is pending, or
