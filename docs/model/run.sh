@@ -27,6 +27,9 @@ denied              | holds     | -DDENIALS=2 -DCRASHES=1 -DFAULTS=0
 denied-set-again    | holds     | -DDENIALS=1 -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 denied-cancel       | holds     | -DDENIALS=1 -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=1 -DFAULTS=0
 cancel-contested    | holds     | -DLIVES=2 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+cancel-owed         | holds     | -DPAUSES -DREFUSES -DCANCELS=1 -DCRASHES=1 -DH=5
+cancel-owed-deaf    | holds     | -DPAUSES -DREFUSES -DCANCELS=1 -DCRASHES=0 -DFAULTS=0 -DLOSSES=1 -DH=5
+cancel-owed-set-again | holds   | -DREFUSES -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCANCELS=1 -DCRASHES=1 -DFAULTS=0 -DH=5
 waits               | holds     | -DWAITS -DCRASHES=1 -DLOSSES=1 -DFAULTS=0 -DEXTENDS=1
 waits-set-again     | holds     | -DWAITS -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 waits-deaf          | holds     | -DWAITS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DLOSSES=1
@@ -53,6 +56,11 @@ aside-forgets       | bare      | -DMISTAKE_SET_ASIDE_FORGETS -DDENIALS=1 -DCRAS
 aside-ignores-key   | early     | -DMISTAKE_ASIDE_IGNORES_KEY -DDENIALS=1 -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
 cancel-not-aside    | revived   | -DMISTAKE_CANCEL_SPARES_ASIDE -DDENIALS=1 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
 cancel-not-contested | revived  | -DMISTAKE_CANCEL_SPARES_CONTESTED -DLIVES=2 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+cancel-leaves-owed  | revived   | -DMISTAKE_CANCEL_LEAVES_OWED -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+cancel-claimed      | revived   | -DMISTAKE_CANCEL_CLAIMED -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+cancel-unsure       | revived   | -DMISTAKE_CANCEL_UNSURE -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+cancel-drops-claimed | lost     | -DMISTAKE_CANCEL_DROPS_CLAIMED -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
+reclaim-is-sure     | revived   | -DMISTAKE_RECLAIM_IS_SURE -DCANCELS=1 -DCRASHES=0 -DFAULTS=0 -DH=5
 waits-overtaken     | lost      | -DWAITS -DMISTAKE_OVERTAKES -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 told-contested      | lost      | -DMISTAKE_TELLS_OF_CONTESTED -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 cancel-not-dismissed | revived  | -DMISTAKE_CANCEL_SPARES_DISMISSED -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=0 -DLOSSES=1 -DFAULTS=0

@@ -70,6 +70,11 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #define REF(d, att) ((d) * 2 + (att))
 #define REFS (2 * (TMAX + 2))
 #define F 3			/* firings at once */
+#if CANCELS || defined(FORGETS)
+#define MARKS				/* what may be stored is told from what cannot be */
+#define OWED 1
+#define UNSURE 2
+#endif
 
 mtype = { touched, gone, expired };					/* hints */
 mtype = { live, over, tie, replaced, deleted, cancelled };		/* what became of a life */
@@ -90,6 +95,12 @@ byte aside_due[LIVES], aside_life[LIVES], aside_look[LIVES];	/* :sdue.attempt:ke
 bool denied;				/* timerd may not read the key */
 byte beside_due;			/* :due.attempt:key, always of life RETRY */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
+#ifdef MARKS
+byte firing_free[F];			/* OWED, UNSURE if its event may be stored, 0 if somebody has claimed it */
+#define SET_FREE(slot, how) firing_free[slot] = how
+#else
+#define SET_FREE(slot, how) skip
+#endif
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
 bool retried;
 #ifdef PAYLOAD_STATES_ATTEMPT
@@ -107,8 +118,11 @@ byte request_due;
 bool up[N] = true;
 mtype phase[N] = idle;
 byte hand_ref[N], hand_life[N], hand_lease[N];
-#ifdef FORGETS
-bool hand_again[N];			/* an earlier claim may have published it */
+#ifdef MARKS
+bool hand_unsure[N];			/* an earlier claim or try may have published it */
+#define SET_UNSURE(i, is) hand_unsure[i] = is
+#else
+#define SET_UNSURE(i, is) skip
 #endif
 mtype sub[N] = on;
 byte since[N] = 1;
@@ -225,6 +239,8 @@ inline find(ref) {
 	od
 }
 
+inline remove_firing(slot) { firing_ref[slot] = 0; firing_lease[slot] = 0; firing_life[slot] = 0; SET_FREE(slot, 0) }
+
 /* Sets s_ref. lease is its end, or 0 for owed. */
 inline fire(at, att, whose, lease) {
 	s_due = at;
@@ -235,6 +251,7 @@ inline fire(at, att, whose, lease) {
 	assert(s_slot < F);
 	s_ref = REF(s_due, att);
 	firing_ref[s_slot] = s_ref; firing_lease[s_slot] = lease; firing_life[s_slot] = whose;
+	SET_FREE(s_slot, (lease == 0 -> OWED : 0));
 #ifdef PAYLOAD_STATES_ATTEMPT
 	id_tombstone[s_due] = true;
 #endif
@@ -367,6 +384,36 @@ inline timer_set(px, tells) {
 	done()
 }
 
+/* What has been published may arrive at any time: only what nobody can have published may be called cancelled. */
+#ifdef MISTAKE_CANCEL_CLAIMED
+#define CANCELLABLE(slot) (firing_ref[slot] != 0 && firing_free[slot] != UNSURE)
+#else
+#ifdef MISTAKE_CANCEL_UNSURE
+#define CANCELLABLE(slot) (firing_free[slot] != 0)
+#else
+#define CANCELLABLE(slot) (firing_free[slot] == OWED)
+#endif
+#endif
+
+/* Sets s_ref if it has cancelled any. */
+inline cancel_owed() {
+	for (s_i : 0 .. F - 1) {
+		if
+		:: CANCELLABLE(s_i) ->
+			judge_cancel_owed(firing_life[s_i]);
+			s_ref = firing_ref[s_i];
+#ifndef MISTAKE_CANCEL_LEAVES_OWED
+			remove_firing(s_i)
+#endif
+#ifdef MISTAKE_CANCEL_DROPS_CLAIMED
+		:: firing_ref[s_i] != 0 && firing_free[s_i] == 0 -> remove_firing(s_i)
+#endif
+		:: else
+		fi
+	}
+	s_i = 0
+}
+
 inline timer_cancel() {
 	look(); s_was = due;
 	s_hit = (s_at != 0);
@@ -374,8 +421,9 @@ inline timer_cancel() {
 	:: s_hit -> delete_key()
 	:: else
 	fi;
+	cancel_owed();
 	if
-	:: s_was != 0 || contested_due != 0 || beside_due != 0 || aside_due[0] != 0 || s_hit && (s_at > now || fired == 0) ->
+	:: s_was != 0 || contested_due != 0 || beside_due != 0 || aside_due[0] != 0 || s_ref != 0 || s_hit && (s_at > now || fired == 0) ->
 		/* The answer is "cancelled". */
 		judge_cancel(due_life); judge_cancel(contested_life); judge_cancel(past_life);
 		if :: beside_due != 0 -> judge_cancel(RETRY) :: else fi;
@@ -580,7 +628,7 @@ inline take(i, reply) {
 		:: else
 		fi;
 #ifdef MISTAKE_CLAIM_WITHOUT_LEASE
-		firing_ref[s_slot] = 0; firing_lease[s_slot] = 0; firing_life[s_slot] = 0;
+		remove_firing(s_slot);
 #endif
 		s_slot = 0
 	:: else
@@ -590,6 +638,13 @@ inline take(i, reply) {
 
 #define HELD(slot) (firing_ref[slot] != 0 && firing_lease[slot] <= now)
 
+/* What was claimed by somebody whose lease ran out may have been published. */
+#ifdef MISTAKE_RECLAIM_IS_SURE
+#define UNSURE_AGAIN(slot) (firing_free[slot] == UNSURE)
+#else
+#define UNSURE_AGAIN(slot) (firing_free[slot] != OWED)
+#endif
+
 inline claim_held(i, reply) {
 	do
 	:: HELD(s_slot) -> break
@@ -598,9 +653,8 @@ inline claim_held(i, reply) {
 	s_ref = firing_ref[s_slot];
 	firing_lease[s_slot] = now + LEASE;
 	fired = now;
-#ifdef FORGETS
-	hand_again[i] = true;
-#endif
+	SET_UNSURE(i, (reply && UNSURE_AGAIN(s_slot)));
+	SET_FREE(s_slot, 0);
 	take(i, reply)
 }
 
@@ -716,7 +770,7 @@ inline claim_aside(i, reply) {
 inline settle(i) {
 	find(hand_ref[i]);
 	if
-	:: s_slot < F -> firing_ref[s_slot] = 0; firing_lease[s_slot] = 0; firing_life[s_slot] = 0
+	:: s_slot < F -> remove_firing(s_slot)
 	:: else
 	fi;
 	s_slot = 0;
@@ -728,6 +782,7 @@ inline release(i, until) {
 	find(hand_ref[i]);
 	if
 	:: s_slot < F && firing_lease[s_slot] == hand_lease[i] -> firing_lease[s_slot] = until;
+		SET_FREE(s_slot, (hand_unsure[i] || phase[i] == sent -> UNSURE : OWED));
 #ifdef MISTAKE_PAUSE_MOVES_DUE
 		if :: until != 0 -> firing_ref[s_slot] = REF(until, 0) :: else fi
 #endif
@@ -737,13 +792,7 @@ inline release(i, until) {
 	let_go(i)
 }
 
-#ifdef FORGETS
-#define FIRST_CLAIM(i) hand_again[i] = false
-#else
-#define FIRST_CLAIM(i) skip
-#endif
-
-inline let_go(i) { FIRST_CLAIM(i); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false }
+inline let_go(i) { SET_UNSURE(i, false); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false }
 
 /* The retry of the first event, due at request_due. */
 inline retry() {
@@ -793,6 +842,13 @@ inline judge_cancel(whose) {
 	:: whose != 0 && life[whose] != 0 -> life[whose] = cancelled
 	:: else
 	fi
+}
+
+/* What was owed is not called cancelled when it is in the stream already. */
+inline judge_cancel_owed(whose) {
+	if :: messages[whose] > 0 -> revived = true :: else fi;
+	assert(!revived);
+	judge_cancel(whose)
 }
 
 inline judge_stored(whose) {
@@ -879,7 +935,9 @@ end:	do
 		key_at = key_at + 2;
 #endif
 		life_due[holder] = key_at; key_used = now; emit(touched, 0) }
+#if CANCELS
 	:: d_step { calm && cancels > 0 && lives > 0 -> cancels--; printf("%d: client: timer_cancel\n", now); timer_cancel() }
+#endif
 	od
 }
 
@@ -944,7 +1002,7 @@ inline deliver(i) {
 
 /* Beyond the duplicate window since the due time what may have been published is looked for before it is published again. */
 #if defined(FORGETS) && !defined(MISTAKE_NO_LOOK)
-#define finds(i) (hand_again[i] && hand_lease[i] - hand_ref[i] / 2 >= WINDOW && stored[ID(hand_ref[i], hand_life[i])] != 0)
+#define finds(i) (hand_unsure[i] && hand_lease[i] - hand_ref[i] / 2 >= WINDOW && stored[ID(hand_ref[i], hand_life[i])] != 0)
 #else
 #define finds(i) false
 #endif
@@ -976,7 +1034,7 @@ end:	do
 	:: d_step { up[i] && phase[i] == claimed && in_time(i) && finds(i) -> printf("%d: timerd %d finds it stored\n", now, i); phase[i] = acked }
 	:: d_step { up[i] && phase[i] == claimed && in_time(i) && wire_id[i] == 0 && !finds(i) -> printf("%d: timerd %d publishes\n", now, i);
 		wire_id[i] = ID(hand_ref[i], hand_life[i]); wire_life[i] = hand_life[i]; phase[i] = sent }
-	:: d_step { up[i] && phase[i] == sent && !answer[i] && wire_id[i] == 0 -> printf("%d: timerd %d gives up waiting\n", now, i); phase[i] = claimed }
+	:: d_step { up[i] && phase[i] == sent && !answer[i] && wire_id[i] == 0 -> printf("%d: timerd %d gives up waiting\n", now, i); phase[i] = claimed; SET_UNSURE(i, true) }
 #ifdef MISTAKE_SETTLE_BEFORE_ACK
 	:: d_step { up[i] && phase[i] == sent -> printf("%d: timerd %d settles before the acknowledgement\n", now, i); settle(i) }
 #else
@@ -991,6 +1049,10 @@ end:	do
 	/* The network. */
 	:: d_step { wire_id[i] != 0 -> printf("%d: timerd %d's message arrives\n", now, i); deliver(i) }
 	:: d_step { wire_id[i] != 0 && fails -> printf("%d: timerd %d's message is lost\n", now, i); faults--; wire_id[i] = 0; wire_life[i] = 0 }
+#ifdef REFUSES
+	:: d_step { wire_id[i] != 0 && calm -> printf("%d: timerd %d's message is refused\n", now, i); wire_id[i] = 0; wire_life[i] = 0;
+		if :: phase[i] == sent -> phase[i] = claimed :: else fi }
+#endif
 	:: d_step { answer[i] && fails -> printf("%d: timerd %d's acknowledgement is lost\n", now, i); faults--; answer[i] = false }
 
 	/* The listener and the audit. */
