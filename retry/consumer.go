@@ -270,7 +270,7 @@ func (c *Consumer) fetch(ctx context.Context, consumer jetstream.Consumer, slots
 		return 0, nil
 	}
 	taken, patience := 1, fetchTime
-	if c.fault(partRedis, partDead, partAck) != nil {
+	if c.fault(partConsumer, partRedis, partDead, partAck) != nil {
 		patience = shortFetch
 	}
 	for more := true; more; {

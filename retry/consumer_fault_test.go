@@ -170,6 +170,19 @@ func TestConsumerGoesOnAfterNATSWasAway(t *testing.T) {
 	}
 }
 
+// That NATS is back shows soon, though no request comes; and while it is away that is said, and nothing of buffers.
+func TestConsumerTellsThatNATSIsBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	c := f.start("1h", nil)
+	c.waitHealth(patience, "")
+	f.nats.Stop()
+	c.waitHealth(patience, "NATS is disconnected")
+	f.nats.Start()
+	testenv.Eventually(t, patience, c.nc.IsConnected, "the connection")
+	c.waitHealth(8*time.Second, "") // a fetch that nothing comes for takes 10 s
+}
+
 func TestConsumerMakesWhatVanishes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -27,9 +29,15 @@ type fault struct {
 	worked time.Time // when the last call that worked began
 }
 
+// errDisconnected stands for what the NATS client says where there is no connection: that its buffer, of no bytes, is full.
+var errDisconnected = errors.New("NATS is disconnected")
+
 // note keeps whether a part works, by a call that began at the given time, and logs each change. A failure tells
 // nothing if a later call has worked.
 func (c *Consumer) note(part part, began time.Time, err error) {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		err = errDisconnected
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	fault := &c.faults[part]
