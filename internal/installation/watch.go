@@ -22,8 +22,8 @@ const (
 	twinInterval = 30 * time.Second
 	twinAgain    = 5 * time.Second
 	twinTime     = time.Second
-	// After mostUnheard questions in a row that nobody heard, as without the rights to ask, the next comes after
-	// unheardPause.
+	// After mostUnheard questions in a row that nobody heard though NATS is there, as without the rights to ask, the next
+	// comes after unheardPause.
 	mostUnheard  = 3
 	unheardPause = 10 * time.Minute
 )
@@ -114,7 +114,7 @@ func (m *Member) lookForTwins(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil: // Redis does not answer
+		case err != nil, !m.site.js.Conn().IsConnected(): // Redis or NATS is away
 		case !heard:
 			unheard++
 		default:
