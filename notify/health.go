@@ -179,7 +179,7 @@ func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
 			return fault
 		}
 	}
-	return fullness(info, payloadBytes)
+	return Fullness(info, payloadBytes)
 }
 
 // remake makes the streams again.
@@ -193,8 +193,8 @@ func (p *Publisher) remake(ctx context.Context, name string) error {
 	return nil
 }
 
-// fullness returns an error if a stream is too full for an event with a payload of that size.
-func fullness(info *jetstream.StreamInfo, payloadBytes int) error {
+// Fullness returns a StreamFault if a stream is too full for an event with a payload of so many bytes.
+func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
 	c, s := info.Config, info.State
 	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
 		return nil

@@ -302,6 +302,32 @@ func TestNATS(t *testing.T) {
 	wants(t, findings, "streams", doctor.Warn, "TIMERS: it is kept in memory")
 }
 
+func TestNATSThatIsFull(t *testing.T) {
+	testenv.NoLeaks(t)
+	js := testenv.NATS(t).JetStream()
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), "TIMERS_DEAD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	config.MaxMsgs, config.Discard = 1, jetstream.DiscardNew
+	if _, err := js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.OK, "fit")
+	if _, err := js.Publish(t.Context(), "timers.dead.a.b.c", []byte("letter")); err != nil {
+		t.Fatal(err)
+	}
+	findings := checkNATS(t, js, maxPayload)
+	wants(t, findings, "streams", doctor.Fail, "TIMERS_DEAD: it is full: 1 messages of at most 1", "raise its limits")
+	if len(findings) == 0 || slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Check == "streams" && f.Level == doctor.OK }) {
+		t.Errorf("the streams are also said to fit:\n%s", describe(findings))
+	}
+}
+
 func TestInstallation(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()

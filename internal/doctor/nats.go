@@ -119,12 +119,28 @@ func (d *NATS) streams(ctx context.Context, r *report) {
 			r.fail(checkStreams, f.Fix, "%s", text)
 		}
 	}
+	full := d.full(ctx, r)
 	switch {
 	case len(missing) > 0:
 		r.ok(checkStreams, "%s not there yet: timerd makes them at its start", strings.Join(missing, ", "))
-	case len(faults) == 0:
+	case len(faults) == 0 && !full:
 		r.ok(checkStreams, "%s, %s and %s fit; duplicate window at least %v", d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.MinDuplicates)
 	}
+}
+
+// full tells whether one of the streams takes no more.
+func (d *NATS) full(ctx context.Context, r *report) (some bool) {
+	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream()} {
+		stream, err := d.js.Stream(ctx, name)
+		if err != nil {
+			continue // it is missing, or what is above says why
+		}
+		if fault, ok := errors.AsType[*notify.StreamFault](notify.Fullness(stream.CachedInfo(), 0)); ok {
+			r.fail(checkStreams, fault.Fix, "%s: %s", name, fault.Problem)
+			some = true
+		}
+	}
+	return some
 }
 
 // clock compares the clock of NATS, which only tells it together with a stream.
