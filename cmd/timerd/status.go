@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,8 +20,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// statusTimeout bounds all that is asked. What has not been answered by then cannot be told.
-const statusTimeout = 4 * time.Second
+const (
+	// statusConnect bounds how long a server may take until it answers, so that one that hangs does not keep the other from
+	// being asked.
+	statusConnect = 2 * time.Second
+	// statusTimeout bounds all that is asked then. What has not been answered by its end cannot be told.
+	statusTimeout = 4 * time.Second
+)
 
 func newStatus() *cobra.Command {
 	var asJSON bool
@@ -64,19 +68,24 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
-	defer cancel()
-	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)} // what fails is in the report
+	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler), Attempt: statusConnect} // what fails is in the report
 	from := status.Sources{Streams: c.Streams()}
 	var rdb redis.UniversalClient
+	var noRedis, noNATS error
 	var wg sync.WaitGroup
-	wg.Go(func() { rdb, from.RedisErr = conn.Redis(ctx, c.Redis) })
-	wg.Go(func() { from.JetStream, from.NATSErr = conn.JetStream(ctx, c.NATS.FromOutside()) })
+	wg.Go(func() { rdb, noRedis = conn.Redis(cmd.Context(), c.Redis) })
+	wg.Go(func() { from.JetStream, noNATS = conn.JetStream(cmd.Context(), c.NATS.FromOutside()) })
 	wg.Wait()
-	if from.NATSErr == nil {
+	ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
+	defer cancel()
+	if noNATS != nil {
+		from.NoNATS.Text, from.NoNATS.Fix = connect.NATSFix(c.NATS, noNATS)
+	} else {
 		defer from.JetStream.Conn().Close()
 	}
-	if from.RedisErr == nil {
+	if noRedis != nil {
+		from.NoRedis.Text, from.NoRedis.Fix = connect.RedisFix(noRedis)
+	} else {
 		defer func() { _ = rdb.Close() }() // nothing is pending on it
 		from.Schedule = schedule.New(rdb, schedule.DefaultMaxPayload)
 		id, err := rdb.Get(ctx, keys.Installation).Result()
@@ -87,101 +96,145 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 	return from.Gather(ctx), nil
 }
 
+// statusPrinter prints a report for people. On a terminal its lines fit.
+type statusPrinter struct {
+	strings.Builder
+	screen screen
+}
+
 // printStatus prints a report for people.
 func printStatus(w io.Writer, r *status.Report) error {
-	var b strings.Builder
-	for _, p := range r.Problems {
-		printWrapped(&b, string(p.Level)+"  ", p.Text)
-		printWrapped(&b, "      fix: ", p.Fix)
+	p := statusPrinter{screen: screenOf(w)}
+	for _, problem := range r.Problems {
+		p.problem(problem)
 	}
 	if len(r.Problems) == 0 {
-		b.WriteString("ok: nothing is wrong\n")
+		p.WriteString(p.screen.paint("ok", toneGood) + ": nothing is wrong\n")
 	}
 	if r.Redis != nil {
-		printRedis(&b, r.Redis)
+		p.timerds(r.Redis)
+		p.timers(r.Redis)
+		p.nodes(r.Redis)
+		p.gaps(r.Redis)
 	}
 	if r.NATS != nil {
-		printNATS(&b, r.NATS)
+		p.streams(r.NATS)
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, p.String())
 	return err
 }
 
-// printWrapped prints a text behind a label, in lines that fit and begin below each other.
-func printWrapped(b *strings.Builder, label, text string) {
-	line := strings.Repeat(" ", len(label)) + strings.Join(strings.Fields(text), " ")
-	b.WriteString(label + strings.TrimLeft(wrap(line, helpWidth), " "))
-}
-
-// newTable returns a table, which is to be flushed.
-func newTable(b *strings.Builder, title string) *tabwriter.Writer {
-	b.WriteString("\n" + title + "\n")
-	return tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-}
-
-func printRedis(b *strings.Builder, r *status.Redis) {
-	if len(r.Timerds) > 0 {
-		t := newTable(b, "timerds")
-		fmt.Fprintln(t, "  RANK\tINSTANCE\tSINCE\tCONFIG\tVERSION")
-		for _, d := range r.Timerds {
-			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\n", d.Rank, d.Instance, showMinute(d.Since), orDash(d.Config), d.Version)
-		}
-		_ = t.Flush() // a strings.Builder takes everything
+func (p *statusPrinter) problem(problem status.Problem) {
+	label := fmt.Sprintf("%-6s", problem.Level)
+	tone := toneOdd
+	if problem.Level == status.Fail {
+		tone = toneBad
 	}
+	p.WriteString(p.screen.paint(label, tone))
+	p.text(len(label), problem.Text)
+	p.WriteString("      fix: ")
+	p.text(len("      fix: "), problem.Fix)
+}
 
-	fmt.Fprintf(b, "\ntimers  %d pending, %d owed, %d firing\n", r.Pending, r.Owed, r.Firing)
+// text prints a text that begins at a column, in lines that fit and begin below each other.
+func (p *statusPrinter) text(column int, text string) {
+	width := helpWidth
+	if p.screen.width > 0 {
+		width = min(width, max(p.screen.width, 2*column))
+	}
+	line := strings.Repeat(" ", column) + strings.Join(strings.Fields(text), " ")
+	p.WriteString(strings.TrimLeft(wrap(line, width), " "))
+}
+
+// table begins a table below a title. It is indented by an empty column.
+func (p *statusPrinter) table(title string, columns ...column) statusTable {
+	p.WriteByte('\n')
+	p.text(0, title)
+	return statusTable{newTable(p, p.screen, true, append([]column{{}}, columns...)...)}
+}
+
+// statusTable is a table of texts.
+type statusTable struct{ *table }
+
+// row adds a row. A strings.Builder takes everything.
+func (t statusTable) row(texts ...any) {
+	cells := make([]cell, 1, 1+len(texts))
+	for _, text := range texts {
+		cells = append(cells, cell{text: fmt.Sprint(text)})
+	}
+	_ = t.add(cells...)
+}
+
+func (p *statusPrinter) timerds(r *status.Redis) {
+	if len(r.Timerds) == 0 {
+		return
+	}
+	t := p.table("timerds", column{title: "RANK"}, column{title: "INSTANCE", middle: true, least: 20}, column{title: "SINCE", spare: 2},
+		column{title: "CONFIG", spare: 1}, column{title: "VERSION", least: 8})
+	for _, d := range r.Timerds {
+		t.row(d.Rank, d.Instance, showMinute(d.Since), orDash(d.Config), d.Version)
+	}
+	_ = t.flush()
+}
+
+func (p *statusPrinter) timers(r *status.Redis) {
+	fmt.Fprintf(p, "\ntimers  %d pending, %d owed, %d firing\n", r.Pending, r.Owed, r.Firing)
 	if r.Oldest != nil {
-		printWrapped(b, "        ", fmt.Sprintf("owed for longest: %s, for %s", r.Oldest.Key, showAbout(r.At.Sub(r.Oldest.Due))))
+		const label = "        "
+		p.WriteString(label)
+		p.text(len(label), fmt.Sprintf("owed for longest: %s, for %s", r.Oldest.Key, showAbout(r.At.Sub(r.Oldest.Due))))
 	}
-	if len(r.Namespaces) > 0 {
-		t := newTable(b, "by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago")
-		fmt.Fprintln(t, "  NAMESPACE\tPENDING\tOWED\tFIRING")
-		for _, n := range r.Namespaces {
-			fmt.Fprintf(t, "  %s\t%d\t%d\t%d\n", n.Namespace, n.Pending, n.Owed, n.Firing)
-		}
-		_ = t.Flush()
+	if len(r.Namespaces) == 0 {
+		return
 	}
-
-	t := newTable(b, "redis")
-	fmt.Fprintln(t, "  NODE\tPENDING\tOWED\tFIRING\tLAST AUDIT\tTOOK\tBECAUSE OF")
-	for _, n := range r.Nodes {
-		audit := "-\t-\t-"
-		if a := n.LastAudit; a != nil {
-			audit = fmt.Sprintf("%s ago\t%s\t%s", showAbout(r.At.Sub(a.At)), a.Took.Round(time.Millisecond), a.Reason)
-		}
-		if n.Error != "" {
-			fmt.Fprintf(t, "  %s\t?\t?\t?\t%s\n", n.Address, audit)
-			continue
-		}
-		fmt.Fprintf(t, "  %s\t%d\t%d\t%d\t%s\n", n.Address, n.Pending, n.Owed, n.Firing, audit)
+	t := p.table("by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago",
+		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "OWED"}, column{title: "FIRING"})
+	for _, n := range r.Namespaces {
+		t.row(n.Namespace, n.Pending, n.Owed, n.Firing)
 	}
-	_ = t.Flush()
-	printGaps(b, r)
+	_ = t.flush()
 }
 
-// printGaps prints when keyspace events may have been missed.
-func printGaps(b *strings.Builder, r *status.Redis) {
-	t := newTable(b, "gaps in the keyspace events, with that of the start")
-	fmt.Fprintln(t, "  NODE\tGAPS\tLAST\tBECAUSE OF\tSEEN BY")
+func (p *statusPrinter) nodes(r *status.Redis) {
+	t := p.table("redis", column{title: "NODE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "OWED"}, column{title: "FIRING"},
+		column{title: "LAST AUDIT"}, column{title: "TOOK", spare: 1}, column{title: "BECAUSE OF", least: 8, spare: 2})
+	for _, n := range r.Nodes {
+		pending, owed, firing := fmt.Sprint(n.Pending), fmt.Sprint(n.Owed), fmt.Sprint(n.Firing)
+		if n.Error != "" {
+			pending, owed, firing = "?", "?", "?"
+		}
+		ago, took, reason := "-", "-", "-"
+		if a := n.LastAudit; a != nil {
+			ago, took, reason = showAbout(r.At.Sub(a.At))+" ago", showAbout(a.Took), a.Reason
+		}
+		t.row(n.Address, pending, owed, firing, ago, took, reason)
+	}
+	_ = t.flush()
+}
+
+// gaps prints when keyspace events may have been missed.
+func (p *statusPrinter) gaps(r *status.Redis) {
+	t := p.table("gaps in the keyspace events, with that of the start", column{title: "NODE", middle: true, least: 20}, column{title: "GAPS"},
+		column{title: "LAST"}, column{title: "BECAUSE OF", least: 8, spare: 2}, column{title: "SEEN BY", middle: true, least: 20, spare: 1})
 	none := true
 	for _, n := range r.Nodes {
 		for _, g := range n.Gaps {
 			none = false
-			fmt.Fprintf(t, "  %s\t%d\t%s ago\t%s\t%s\n", n.Address, g.Count, showAbout(r.At.Sub(g.At)), g.Last, g.Instance)
+			t.row(n.Address, g.Count, showAbout(r.At.Sub(g.At))+" ago", g.Last, g.Instance)
 		}
 	}
+	_ = t.flush()
 	if none {
-		fmt.Fprintln(t, "  none is known")
+		p.WriteString("  none is known\n")
 	}
-	_ = t.Flush()
 }
 
-func printNATS(b *strings.Builder, n *status.NATS) {
-	t := newTable(b, "streams at "+n.Server)
-	fmt.Fprintln(t, "  STREAM\tMESSAGES\tBYTES\tKEPT FOR\tAT MOST\tREPLICAS")
+func (p *statusPrinter) streams(n *status.NATS) {
+	t := p.table("streams at "+n.Server, column{title: "STREAM", middle: true, least: 12}, column{title: "MESSAGES"}, column{title: "BYTES"},
+		column{title: "KEPT FOR", spare: 1}, column{title: "AT MOST", spare: 2}, column{title: "REPLICAS"})
 	for _, s := range n.Streams {
 		if s.Error != "" {
-			fmt.Fprintf(t, "  %s\t?\t?\t?\t?\t?\n", s.Name)
+			t.row(s.Name, "?", "?", "?", "?", "?")
 			continue
 		}
 		kept, most := "ever", "no limit"
@@ -194,9 +247,9 @@ func printNATS(b *strings.Builder, n *status.NATS) {
 		case s.MaxMessages > 0:
 			most = fmt.Sprintf("%d messages", s.MaxMessages)
 		}
-		fmt.Fprintf(t, "  %s\t%d\t%s\t%s\t%s\t%d of %d\n", s.Name, s.Messages, showBytes(s.Bytes), kept, most, s.Current, s.Replicas)
+		t.row(s.Name, s.Messages, showBytes(s.Bytes), kept, most, fmt.Sprintf("%d of %d", s.Current, s.Replicas))
 	}
-	_ = t.Flush()
+	_ = t.flush()
 }
 
 // orDash returns a text, or a dash for none.

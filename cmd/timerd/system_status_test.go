@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -73,12 +74,13 @@ func TestStatusInOutages(t *testing.T) {
 	s.nats.Stop()
 	s.do("FCALL", "timer_set", 1, "shop:order:timeout:1", "1", "PX", 100)
 	s.do("FCALL", "timer_set", 1, "shop:order:timeout:2", "2", "PX", 3600_000)
-	out := statusSays(t, exitFailed, "fail  1 timers are owed; the oldest, shop:order:timeout:1, was due at ", "fix: bring NATS back: they fire then, and none is lost",
-		"fail  nothing can be told of the streams, and timers wait in Redis: ", "\ntimers  1 pending, 1 owed, 0 firing\n        owed for longest: shop:order:timeout:1, for ")
-	if !strings.HasPrefix(out, "fail  ") {
-		t.Errorf("what is wrong does not come first:\n%s", out)
+	out := statusSays(t, exitFailed, "fail  1 timer is owed; the oldest, shop:order:timeout:1, was due at ", "fix: mend what is said above; none is lost, ",
+		"fail  nothing can be told of the streams, ", "fix: start nats-server, or correct TIMERD_NATS_URL",
+		"\ntimers  1 pending, 1 owed, 0 firing\n        owed for longest: shop:order:timeout:1, for ")
+	if !strings.HasPrefix(out, "fail  nothing can be told of the streams") {
+		t.Errorf("the cause of what is wrong does not come first:\n%s", out)
 	}
-	p.says(http.StatusServiceUnavailable, "redis: ok", "jetstream: failed: ")
+	p.says(http.StatusServiceUnavailable, "redis: ok", "jetstream: failed: ", "retry consumer: failed: ")
 	if out := ok(t, "get", "shop:order:timeout:1"); !strings.Contains(out, "\nstate    owed\n") { // and is silent on standard error: timerd is alive
 		t.Errorf("get of an owed timer:\n%s", out)
 	}
@@ -107,7 +109,7 @@ func TestStatusInOutages(t *testing.T) {
 
 	// timerd is away.
 	p.kill()
-	statusSays(t, exitFailed, "fail  "+unattended+"; the last one, ", "      fix: start timerd\n", "\ntimers  1 pending, ")
+	statusSays(t, exitFailed, "fail  "+unattended+"; the last one, ", "      fix: start timerd; ", "\ntimers  1 pending, ")
 	for _, args := range [][]string{{"set", "shop:order:timeout:3", "1h"}, {"get", "shop:order:timeout:3"}, {"ls"}} {
 		code, out, errs := timerd(t, "", args...)
 		if code != exitOK || !strings.Contains(out, "shop:order:timeout:3") || !strings.HasPrefix(errs, "timerd: warning: "+unattended+"; the last one, ") {
@@ -131,8 +133,11 @@ func TestStatusInOutages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.do("FCALL", "timer_set", 1, "shop:order:timeout:4", "4", "PX", 100)
-	statusSays(t, exitFailed, "fail  TIMERS is full and takes no more: timers wait in Redis", "fail  1 timers are owed; the oldest, shop:order:timeout:4, ", "look at /readyz")
+	statusSays(t, exitFailed, "fail  TIMERS is full and takes no more: timers wait in Redis", "fail  1 timer is owed; the oldest, shop:order:timeout:4, ", "look at /readyz")
 	p.says(http.StatusServiceUnavailable, "jetstream: failed: ")
+	if code, out, _ := timerd(t, "", "doctor"); code != exitFailed || !strings.Contains(out, "fail  streams           TIMERS: it is full: ") {
+		t.Errorf("doctor: %d\n%s", code, out)
+	}
 	config.MaxMsgs = -1
 	if _, err := s.js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -229,4 +234,28 @@ func TestMetricsOfCallsLettersAndNamespaces(t *testing.T) {
 	}, "what the audit counted")
 	statusSays(t, exitOK, "by namespace, as counted by the audit ", "\n  pay:a      1        0     0\n")
 	p.stop()
+}
+
+// A server that hangs keeps nobody from learning of the other.
+func TestStatusWhileAServerHangs(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.start()
+	hang := func(name, addr, scheme string, texts ...string) {
+		proxy := testenv.NewProxy(t, addr)
+		proxy.Blackhole()
+		cmd := exec.Command(os.Args[0], "status")
+		cmd.Env = []string{mainVariable + "=1", "TIMERD_REDIS_URL=" + s.redis.URL(0), "TIMERD_NATS_URL=" + s.nats.URL(), name + "=" + scheme + proxy.Addr()}
+		out, err := cmd.Output()
+		if err == nil || cmd.ProcessState.ExitCode() != exitFailed {
+			t.Errorf("%s hangs: %v", name, err)
+		}
+		for _, text := range append(texts, proxy.Addr()) {
+			if !strings.Contains(string(out), text) {
+				t.Errorf("%s hangs, and there is no %q in\n%s", name, text, out)
+			}
+		}
+	}
+	hang("TIMERD_REDIS_URL", s.redis.Addr(), "redis://", "fail  nothing can be told of the timers", "fix: start Redis", "\n  TIMERS ")
+	hang("TIMERD_NATS_URL", s.nats.Addr(), "nats://", "fail  nothing can be told of the streams", "fix: start nats-server", "\n  NODE ")
 }

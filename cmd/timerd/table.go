@@ -40,7 +40,12 @@ type table struct {
 
 // tableFor returns a table for where a command writes to.
 func tableFor(w io.Writer, titled bool, columns ...column) *table {
-	return &table{w: w, screen: screenOf(w), columns: columns, titled: titled, widths: make([]int, len(columns))}
+	return newTable(w, screenOf(w), titled, columns...)
+}
+
+// newTable returns a table for a screen.
+func newTable(w io.Writer, s screen, titled bool, columns ...column) *table {
+	return &table{w: w, screen: s, columns: columns, titled: titled, widths: make([]int, len(columns))}
 }
 
 // add adds a row, with a cell for each column. It is printed with those before it once they are a page.

@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // terminal is a terminal that nobody sits at.
@@ -227,6 +228,41 @@ func TestDeadLsOnATerminal(t *testing.T) {
 
 // runeOffset returns where the n-th character of a text begins.
 func runeOffset(s string, n int) int { return len(string([]rune(s)[:n])) }
+
+func TestStatusOnATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	inColour(t)
+	server, nats := startRedis(t), testenv.NATS(t)
+	nats.Stop()
+	t.Setenv("TIMERD_NATS_URL", nats.URL())
+	nodes, err := schedule.New(server.Client(), 1000).Nodes(t.Context())
+	if err == nil {
+		err = nodes[0].RecordAudit(t.Context(), schedule.AuditReport{
+			Instance: "test", At: time.Now(), Reason: "subscribed", Gaps: 1, LastGap: "subscribed", GapAt: time.Now(),
+			Timers: []schedule.NamespaceCount{{Namespace: "shop:order:payment-reminder"}, {Namespace: keys.Other}},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, width := range []uint16{60, 80, 200} {
+		code, lines := shows(t, width, "status")
+		bare := fits(t, width, lines)
+		if code != exitFailed || !strings.HasPrefix(lines[0], "\x1b[31mfail  \x1b[0mnothing can be told of the streams") {
+			t.Errorf("exit code %d: %q", code, lines[0])
+		}
+		text := strings.Join(bare, "\n")
+		for _, want := range []string{"\n  RANK  INSTANCE", "\n  shop:order:payment-reminder  0        0     0\n", "\n  NODE ", "\n  " + server.Addr() + "  0 "} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q on %d columns:\n%s", want, width, text)
+			}
+		}
+	}
+	t.Setenv("NO_COLOR", "1")
+	if _, lines := shows(t, 80, "status"); strings.Contains(strings.Join(lines, ""), "\x1b") {
+		t.Errorf("with NO_COLOR: %q", lines)
+	}
+}
 
 func TestDoctorOnATerminal(t *testing.T) {
 	testenv.NoLeaks(t)

@@ -3,6 +3,7 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 	"github.com/timerd-io/timerd/notify"
 )
 
-// attemptTimeout bounds one try.
+// attemptTimeout bounds one try where a Connector says nothing else.
 const attemptTimeout = 5 * time.Second
 
 // Connector makes first connections. The zero value of Patience is for commands: a server that is away is
@@ -26,6 +27,7 @@ const attemptTimeout = 5 * time.Second
 type Connector struct {
 	Logger   *slog.Logger
 	Patience time.Duration // how long servers that are away are tried; 0: once
+	Attempt  time.Duration // bounds one try; 0: 5 s
 }
 
 // Redis connects to Redis and returns once the server answers. The caller closes the client. Refused
@@ -86,9 +88,13 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 	deadline := time.Now().Add(c.Patience)
 	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second}, Logger: c.Logger}
 	for {
-		within, cancel := context.WithTimeout(ctx, attemptTimeout)
+		limit := cmp.Or(c.Attempt, attemptTimeout)
+		within, cancel := context.WithTimeout(ctx, limit)
 		err := try(within)
 		cancel()
+		if err != nil && errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("it is silent for %v: %w", limit, err)
+		}
 		left := time.Until(deadline)
 		switch {
 		case err == nil:

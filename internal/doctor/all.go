@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -97,14 +96,8 @@ func checkConfig() (r report, broken config.Section, all config.Config) {
 func (r *report) openRedis(ctx context.Context, conn connect.Connector, c config.Config) redis.UniversalClient {
 	rdb, err := conn.Redis(ctx, c.Redis)
 	if err != nil {
-		fix := "start Redis, or correct TIMERD_REDIS_URL"
-		if connect.RedisRefused(err) {
-			fix = "correct the user, the password or the database in TIMERD_REDIS_URL"
-		}
-		if fault, ok := errors.AsType[*connect.TLSFault](err); ok {
-			fix, err = fault.Fix, fmt.Errorf("Redis at %s: %w", c.Redis.Shown, fault.Err)
-		}
-		r.fail(checkRedis, fix, "%v", err)
+		text, fix := connect.RedisFix(err)
+		r.fail(checkRedis, fix, "%s", text)
 		return nil
 	}
 	r.ok(checkRedis, "%s", c.Redis.Shown)
@@ -191,13 +184,10 @@ func (r *report) openNATS(ctx context.Context, conn connect.Connector, c config.
 // dialNATS connects to a NATS server that is not embedded. It returns nil if it cannot.
 func (r *report) dialNATS(ctx context.Context, conn connect.Connector, c config.NATS) *nats.Conn {
 	nc, err := conn.NATS(ctx, c)
-	switch {
-	case err == nil:
-		return nc
-	case connect.NATSRefused(err):
-		r.fail(checkNATS, "correct the credentials in TIMERD_NATS_URL or TIMERD_NATS_CREDS, _CERT and _KEY", "%v", err)
-	default:
-		r.fail(checkNATS, "start nats-server, or correct TIMERD_NATS_URL", "%v", err)
+	if err != nil {
+		text, fix := connect.NATSFix(c, err)
+		r.fail(checkNATS, fix, "%s", text)
+		return nil
 	}
-	return nil
+	return nc
 }

@@ -9,9 +9,6 @@ import (
 	"github.com/timerd-io/timerd/notify"
 )
 
-// nearlyFull is how many bytes a stream with a limit must have left, so that it is not full: more than most events take.
-const nearlyFull = 4 << 10
-
 // NATS is what NATS tells.
 type NATS struct {
 	Server  string   `json:"server"` // its URL, without secrets
@@ -38,7 +35,7 @@ type Stream struct {
 // gatherNATS returns nil if nothing can be told.
 func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
 	if s.JetStream == nil {
-		p.fail("start nats-server, or correct TIMERD_NATS_URL", "nothing can be told of the streams, and timers wait in Redis: %v", s.NATSErr)
+		p.fail(s.NoNATS.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", s.NoNATS.Text)
 		return nil
 	}
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
@@ -62,7 +59,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
-		p.stream(&state)
+		p.stream(&state, s.Streams.Names)
 		n.Streams = append(n.Streams, state)
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
@@ -79,11 +76,7 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 	c, state := info.Config, info.State
 	s := Stream{
 		Name: name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
-		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Replicas: max(c.Replicas, 1), Current: 1,
-	}
-	if c.Discard == jetstream.DiscardNew {
-		s.Full = s.MaxMessages > 0 && state.Msgs >= uint64(s.MaxMessages) ||
-			s.MaxBytes > 0 && state.Bytes+nearlyFull > uint64(s.MaxBytes)
+		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Full: notify.Fullness(info, 0) != nil, Replicas: max(c.Replicas, 1), Current: 1,
 	}
 	if info.Cluster != nil && s.Replicas > 1 {
 		s.Leaderless = info.Cluster.Leader == ""

@@ -2,9 +2,11 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -30,7 +32,7 @@ func (p *problems) warn(fix, format string, args ...any) {
 // members judges who serves the schedule.
 func (p *problems) members(members []schedule.Member) {
 	if text := Unattended(members); text != "" {
-		p.fail("start timerd", "%s", text)
+		p.fail("start timerd; if Redis has just come back, the timerds need some seconds to notice", "%s", text)
 	}
 	p.disagreements(members)
 }
@@ -50,33 +52,38 @@ func (p *problems) disagreements(members []schedule.Member) {
 	}
 }
 
-// owed judges how long timers have been owed.
-func (p *problems) owed(r *Redis, reachesNATS bool) {
-	var fix string
-	switch {
-	case r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong:
+// owed judges how long timers have been owed, after everything else that may be why.
+func (p *problems) owed(r *Redis) {
+	if r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
 		return
-	case !reachesNATS:
-		fix = "bring NATS back: they fire then, and none is lost"
-	case len(r.Timerds) == 0:
-		fix = "start timerd: they fire then"
-	default:
-		fix = "look at /readyz of each timerd, which says what does not work, and at its log"
 	}
-	p.fail(fix, "%d timers are owed; the oldest, %s, was due at %s", r.Owed, r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
+	fix := "look at /readyz of each timerd, which says what does not work, and at its log"
+	if slices.ContainsFunc(*p, func(other Problem) bool { return other.Level == Fail }) {
+		fix = "mend what is said above; none is lost, and if they stay owed, look at /readyz of each timerd"
+	}
+	p.fail(fix, "%s owed; the oldest, %s, was due at %s", count(r.Owed, "timer is", "timers are"), r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
+}
+
+// count writes how many there are of something.
+func count(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
 }
 
 // node judges a node.
 func (p *problems) node(n *Node, at time.Time, attended bool) {
 	if n.Moving > 0 {
-		p.warn("let the move of the slots end", "%s: %d slots are moving: their timers wait, and are in no number here", n.Address, n.Moving)
+		p.warn("let the move of the slots end", "%s: %s moving: the timers there wait, and are in no number here",
+			n.Address, count(int64(n.Moving), "slot is", "slots are"))
 	}
 	for _, a := range n.SetAside {
 		what := "because timerd may not read their keys"
 		if a.Reason == schedule.AsideRefused {
 			what = "because NATS refuses their subjects"
 		}
-		p.warn("timerd doctor says what is missing", "%d timers are set aside %s, such as %s", a.Timers, what, a.Key)
+		p.warn("timerd doctor says what is missing", "%s set aside %s, such as %s", count(a.Timers, "timer is", "timers are"), what, a.Key)
 	}
 	if n.LastAudit != nil && attended && at.Sub(n.LastAudit.At) > auditTooOld {
 		p.warn("look for \"audit failed\" in the timerds' logs", "%s: no audit has come to its end since %s",
@@ -107,11 +114,18 @@ func (p *problems) faults(faults []*notify.StreamFault, missing []string) {
 	}
 }
 
-// stream judges the state of a stream.
-func (p *problems) stream(s *Stream) {
-	if s.Full {
-		p.fail("raise its limits, or purge what nobody needs: nats stream edit "+s.Name+", nats stream purge "+s.Name,
+// stream judges the state of a stream. which says what it is for.
+func (p *problems) stream(s *Stream, which keys.Names) {
+	switch {
+	case !s.Full:
+	case s.Name == which.FiredStream():
+		p.fail("raise its limits with nats stream edit "+s.Name+", or purge events that every consumer has: nats stream purge "+s.Name,
 			"%s is full and takes no more: timers wait in Redis", s.Name)
+	case s.Name == which.DeadStream():
+		p.fail("raise its limits with nats stream edit "+s.Name+", or timerd dead ls, then timerd dead replay or timerd dead purge",
+			"%s is full and takes no more: retry requests that become dead letters wait", s.Name)
+	default:
+		p.fail("raise its limits with nats stream edit "+s.Name, "%s is full and takes no more: consumers cannot ask for retries", s.Name)
 	}
 	switch {
 	case s.Leaderless:

@@ -90,7 +90,7 @@ type Gaps struct {
 // gatherRedis returns nil if nothing can be told.
 func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 	if s.Schedule == nil {
-		p.fail("start Redis, or correct TIMERD_REDIS_URL", "nothing can be told of the timers and timerds: %v", s.RedisErr)
+		p.fail(s.NoRedis.Fix, "nothing can be told of the timers and timerds: %s", s.NoRedis.Text)
 		return nil
 	}
 	members, err := s.Schedule.Members(ctx)
@@ -121,7 +121,6 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 		r.Nodes[i].take(node.Name(), reports, members)
 	}
 	r.count(nodes, reports)
-	p.owed(r, s.JetStream != nil)
 	for i := range r.Nodes {
 		*p = append(*p, found[i]...)
 		p.node(&r.Nodes[i], r.At, len(r.Timerds) > 0)

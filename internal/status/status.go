@@ -29,7 +29,7 @@ type Problem struct {
 
 // Report is the state of an installation.
 type Report struct {
-	Problems []Problem `json:"problems"` // the worst first
+	Problems []Problem `json:"problems"` // the worst first, causes before what comes of them
 	Redis    *Redis    `json:"redis"`    // nil if nothing can be told of it
 	NATS     *NATS     `json:"nats"`     // likewise
 }
@@ -39,14 +39,17 @@ func (r *Report) Failed() bool {
 	return slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Level == Fail })
 }
 
+// Away says why a server cannot be reached, and what to do.
+type Away struct{ Text, Fix string }
+
 // Sources is what a report is made from.
 type Sources struct {
-	// Schedule is nil if Redis cannot be reached; then RedisErr says why.
+	// Schedule is nil if Redis cannot be reached; then NoRedis says why.
 	Schedule *schedule.Schedule
-	RedisErr error
-	// JetStream is nil if NATS cannot be reached; then NATSErr says why.
+	NoRedis  Away
+	// JetStream is nil if NATS cannot be reached; then NoNATS says why.
 	JetStream jetstream.JetStream
-	NATSErr   error
+	NoNATS    Away
 	// Streams says what the streams are called, and with its Installation to whom they should belong.
 	Streams notify.Streams
 }
@@ -59,8 +62,12 @@ func (s Sources) Gather(ctx context.Context) *Report {
 	wg.Go(func() { r.Redis = s.gatherRedis(ctx, &ofRedis) })
 	wg.Go(func() { r.NATS = s.gatherNATS(ctx, &ofNATS) })
 	wg.Wait()
+	all := slices.Concat(ofRedis, ofNATS)
+	if r.Redis != nil {
+		all.owed(r.Redis)
+	}
 	for _, level := range []Level{Fail, Warn} {
-		for _, p := range slices.Concat(ofRedis, ofNATS) {
+		for _, p := range all {
 			if p.Level == level {
 				r.Problems = append(r.Problems, p)
 			}

@@ -2,7 +2,6 @@ package status_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -180,8 +179,10 @@ func TestWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.sched.SetDue(3)
-	if _, err := x.js.Publish(t.Context(), "timers.dead.a.b.c", []byte("letter")); err != nil {
-		t.Fatal(err)
+	for _, subject := range []string{"timers.dead.a.b.c", "timers.fired.a.b.c"} {
+		if _, err := x.js.Publish(t.Context(), subject, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	stream, err := x.js.Stream(t.Context(), "TIMERS")
 	if err != nil {
@@ -202,14 +203,14 @@ func TestWhatIsWrong(t *testing.T) {
 	}, "the timers to be owed for too long")
 	expect(t, r,
 		"fail no timerd is alive",
-		"fail 3 timers are owed; the oldest, app1:trans:notice:",
 		"fail there is no stream TIMERS_RETRY",
 		"fail TIMERS is full and takes no more",
+		"fail 3 timers are owed; the oldest, app1:trans:notice:",
 		"warn dead letters in TIMERS_DEAD: 1")
 
 	x.beat("a", map[string]string{"TIMERD_LEASE": "10s"})
 	x.beat("b", map[string]string{"TIMERD_LEASE": "20s"})
-	if r = x.report(); r.Redis.Owed != 3 || r.Problems[0].Text == "" || !strings.Contains(r.Problems[0].Fix, "/readyz") {
+	if r = x.report(); r.Redis.Owed != 3 || !strings.Contains(r.Problems[2].Fix, "mend what is said above") {
 		t.Errorf("%+v, %+v", r.Problems, r.Redis)
 	}
 	if !slices.ContainsFunc(r.Problems, func(p status.Problem) bool {
@@ -224,14 +225,14 @@ func TestOneServerIsAway(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.beat("a", nil)
-	away := errors.New("it does not answer")
-	from := status.Sources{Schedule: x.sched.Schedule, NATSErr: away}
+	away := status.Away{Text: "it does not answer", Fix: "start it"}
+	from := status.Sources{Schedule: x.sched.Schedule, NoNATS: away}
 	r := from.Gather(t.Context())
-	expect(t, r, "fail nothing can be told of the streams, and timers wait in Redis: it does not answer")
+	expect(t, r, "fail nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: it does not answer")
 	if r.NATS != nil || r.Redis == nil || len(r.Redis.Timerds) != 1 {
 		t.Errorf("%+v", r)
 	}
-	from = status.Sources{RedisErr: away, JetStream: x.js}
+	from = status.Sources{NoRedis: away, JetStream: x.js}
 	r = from.Gather(t.Context())
 	expect(t, r, "fail nothing can be told of the timers and timerds: it does not answer")
 	if r.Redis != nil || r.NATS == nil || len(r.NATS.Streams) != 3 {
