@@ -18,7 +18,7 @@ func newCancel() *cobra.Command {
 is printed:
 
   cancelled  there were such timers, and they will not fire; an earlier one that is firing may
-  fired      it is too late: the timer is firing, or has lately fired
+  fired      it is too late: the timer has lately fired, or is firing, or its event may be in NATS
   unknown    there is no such timer
 
 The exit code is 0 only for the first.
@@ -31,9 +31,13 @@ The exit code is 0 only for the first.
 				return err
 			}
 			return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-				outcome, err := client.New(rdb).Cancel(ctx, args[0])
+				timers := client.New(rdb)
+				outcome, err := timers.Cancel(ctx, args[0])
 				if err != nil {
 					return err
+				}
+				if _, found, err := timers.Get(ctx, args[0]); outcome == client.Fired && found && err == nil {
+					fmt.Fprintln(cmd.ErrOrStderr(), "timerd: it is claimed, so its event may be in NATS already; timerd get shows it until that is known")
 				}
 				if _, err := fmt.Fprintln(cmd.OutOrStdout(), outcome); err != nil {
 					return err

@@ -184,6 +184,7 @@ Or look at the timers and their firings:
 %[5]s
   %[6]s watch
   %[6]s ls
+  %[6]s status
   %[6]s doctor
 
 Metrics are at http://%[7]s/metrics. Ctrl-C ends it and deletes everything.

@@ -84,7 +84,7 @@ func TestDev(t *testing.T) {
 	if want := []string{"TIMERD_NAMESPACES", "TIMERD_REDIS_URL", "TIMERD_NATS_URL"}; !slices.Equal(names, want) {
 		t.Errorf("it tells the settings %q, want %q", names, want)
 	}
-	for _, command := range []string{"watch", "ls", "doctor"} {
+	for _, command := range []string{"watch", "ls", "status", "doctor"} {
 		if !strings.Contains(out.String(), "\n  "+os.Args[0]+" "+command+"\n") {
 			t.Errorf("it does not tell of %s", command)
 		}

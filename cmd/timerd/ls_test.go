@@ -93,6 +93,27 @@ func TestLsOfSomeStates(t *testing.T) {
 	}
 }
 
+// Of a claimed timer, cancel says that its event may be in NATS, and not only that it is too late.
+func TestCancelOfAClaimedTimer(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	setFar(t, rdb, "app", 1, time.Millisecond)
+	nodes, err := schedule.New(rdb, 1000).Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, func() bool {
+		claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Minute)[0]
+		return len(claimed.Firings) == 1
+	}, "the claim")
+	if out := ok(t, "get", "app:m:t:0"); !strings.Contains(out, "\nstate    firing\n") {
+		t.Errorf("get:\n%s", out)
+	}
+	if code, out, errs := timerd(t, "", "cancel", "app:m:t:0"); code != exitFailed || out != "fired\n" || !strings.Contains(errs, "its event may be in NATS already") {
+		t.Errorf("cancel: %d\n%s%s", code, out, errs)
+	}
+}
+
 // A retry beside a newer timer of its key is listed too, and told apart.
 func TestLsOfARetryBeside(t *testing.T) {
 	testenv.NoLeaks(t)

@@ -31,7 +31,8 @@ func newSet() *cobra.Command {
 		Long: `Set a timer, or set it anew.
 
 ` + keyHelp + `
-DELAY is a duration (90s, 1h30m, 250ms, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms.
+DELAY is a duration (90s, 1h30m, 250ms, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. One
+with spaces needs quotes ('40d 51m'): the next argument is the payload.
 PAYLOAD is what the event brings; - reads it from standard input.
 
 With --from, set the timers of a file, or of standard input if it is -. Each line is a JSON object:
