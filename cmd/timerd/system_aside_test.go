@@ -50,6 +50,16 @@ func TestSetAsideIsShown(t *testing.T) {
 			t.Errorf("doctor does not say %q:\n%s", line, out)
 		}
 	}
+	_, out, _ = timerd(t, "", "status")
+	out = strings.Join(strings.Fields(out), " ")
+	for _, text := range []string{
+		"warn 1 timer is set aside because timerd may not read their keys, such as secret:b:c:1 fix: timerd doctor says what is missing",
+		"warn 20 timers are set aside because NATS refuses their subjects, such as refused:b:c:",
+	} {
+		if !strings.Contains(out, text) {
+			t.Errorf("status does not say %q:\n%s", text, out)
+		}
+	}
 	if out := ok(t, "ls", "secret"); !strings.Contains(out, "set aside: rights  owed   1        secret:b:c:1  hidden") {
 		t.Errorf("ls:\n%s", out)
 	}

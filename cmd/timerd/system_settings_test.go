@@ -30,6 +30,18 @@ func TestRedisThatDemandsCertificates(t *testing.T) {
 	p.stop()
 }
 
+// The stream of firings is made as the settings say, and status shows how.
+func TestStreamsAreMadeByTheSettings(t *testing.T) {
+	s := newSystem(t)
+	p := s.start("TIMERD_STREAM_MAX_AGE=24h", "TIMERD_STREAM_MAX_BYTES=5000000")
+	testenv.SetVariables(t, s.env)
+	out := strings.Join(strings.Fields(statusSays(t, exitOK, "ok: nothing is wrong")), " ")
+	if !strings.Contains(out, " TIMERS 0 0 B 1d 5.0 MB 1 of 1 TIMERS_RETRY 0 0 B ever no limit 1 of 1 TIMERS_DEAD 0 0 B ever no limit 1 of 1") {
+		t.Errorf("status:\n%s", out)
+	}
+	p.stop()
+}
+
 // An attempt in a payload that the policy does not allow is no retry count: it uses up nothing.
 func TestAttemptsOfPayloads(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,5 +28,31 @@ func TestMetricsStartAtZero(t *testing.T) {
 		if series[name] != want {
 			t.Errorf("%d series of %s, want %d", series[name], name, want)
 		}
+	}
+}
+
+// However many namespaces there are, the first 50 have series of their own, and all others one together.
+func TestSeriesOfNamespacesAreBounded(t *testing.T) {
+	many := make(keys.Namespaces, 60)
+	for i := range many {
+		many[i].App = fmt.Sprint("app", i)
+	}
+	registry := prometheus.NewRegistry()
+	newMetrics(registry, many, func() int { return 0 })
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, f := range families {
+		if f.GetName() != "timerd_lateness_seconds" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			found[m.GetLabel()[0].GetValue()] = true
+		}
+	}
+	if len(found) != 51 || !found["app0"] || !found["app49"] || found["app50"] || !found[keys.Other] {
+		t.Errorf("%d series: %v", len(found), found)
 	}
 }
