@@ -36,8 +36,10 @@ The exit code is 0 only for the first.
 				if err != nil {
 					return err
 				}
-				if _, found, err := timers.Get(ctx, args[0]); outcome == client.Fired && found && err == nil {
-					fmt.Fprintln(cmd.ErrOrStderr(), "timerd: it is claimed, so its event may be in NATS already; timerd get shows it until that is known")
+				if outcome == client.Fired {
+					if _, found, err := timers.Get(ctx, args[0]); found && err == nil {
+						fmt.Fprintln(cmd.ErrOrStderr(), "timerd: it is claimed, so its event may be in NATS already; timerd get shows it until that is known")
+					}
 				}
 				if _, err := fmt.Fprintln(cmd.OutOrStdout(), outcome); err != nil {
 					return err
