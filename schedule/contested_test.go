@@ -2,7 +2,9 @@ package schedule_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -328,6 +330,34 @@ func TestSetAgainAndHeardLate(t *testing.T) {
 			x.claims(k + " expired v2")
 			x.observe(expired(k))
 			x.claims(k + " expired v1")
+		})
+	}
+}
+
+// A key that was evicted does not run out, so no expired event tells that the timer was due before its key was set again.
+func TestEvictedThenSetAgainAfterItsDueTime(t *testing.T) {
+	t.Parallel()
+	for name, see := range map[string]func(x *index){
+		"the event comes first": func(x *index) { x.observe(touched(k)) },
+		"the claim comes first": func(x *index) { x.claimFor(time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newIndex(t)
+			x.hearFromNow()
+			x.do("FCALL", "timer_set", 1, k, "old", "PX", 1500)
+			x.do("DEL", k)
+			x.observe(evicted(k))
+			x.awaitClock(x.due(k))
+			x.do("SET", k, "new", "PX", 60_000)
+			see(x)
+			x.observe(touched(k))
+			if got := x.do("FCALL_RO", "timer_get", 1, k); !strings.Contains(fmt.Sprint(got), "new") {
+				t.Errorf("timer_get: %v, want the newer timer", got)
+			}
+			if pending, firing := x.count(); pending != 1 || firing != 1 {
+				t.Errorf("%d pending, %d firing, want one of each", pending, firing)
+			}
 		})
 	}
 }

@@ -28,9 +28,10 @@ end
 -- every event since the due time, it is case 1, unless that event is still on its way.
 -- The old timer therefore stays, contested, until GRACE is over. If the event comes,
 -- the timer is owed after all.
---   A caller that may have missed events goes by check_ran_out. That is asked now in
--- any case: later the newer timer may have fired or been cancelled, and then the key
--- says nothing any more.
+--   A caller that may have missed events goes by check_ran_out. So does everybody if the key
+-- was gone before its due time, evicted for example: then no expired event will come. It is
+-- asked now in any case: later the newer timer may have fired or been cancelled, and then
+-- the key says nothing any more.
 --   since is the time from which on the caller has heard every event. lease_end is
 -- the end of the claimer's lease, or 0. unconfirmed says that an event of a change is
 -- why the timer is contested: most probably the event of this very change, and then no
@@ -41,7 +42,8 @@ local function contest(key, due, since, lease_end, unconfirmed)
   local owed = check_ran_out(key, due, record)
   -- If one of this key is contested already, events are late by more than a whole life.
   local about = int(due) .. (owed and '!' or '') .. (unconfirmed and '?' or '') .. '/' .. record
-  if due >= since and redis.call('HSETNX', data_key, ':?:' .. key, about) == 1 then
+  local expires = not string.find(flags(record), '[eu]')
+  if expires and due >= since and redis.call('HSETNX', data_key, ':?:' .. key, about) == 1 then
     redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
     redis.call('HSET', data_key, ':?:', int(now + REMEMBER))
     return nil
