@@ -64,7 +64,7 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]call, len(requests))
 	for i, r := range requests {
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition))}}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), n.schedule.holding.Load()}}
 	}
 	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
 	for _, result := range results {
@@ -84,7 +84,7 @@ func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease ti
 		if r.Expected > 0 {
 			expected = min(r.Expected, MaxClaim)
 		}
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes}}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
 	}
 	return n.runClaims(ctx, n.schedule.scripts.Load().claimShort, shortForm(), requests, calls, lease)
 }

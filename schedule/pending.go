@@ -26,6 +26,7 @@ type State string
 const (
 	StatePending State = "pending" // it is to become due
 	StateOwed    State = "owed"    // it is due, and nobody has claimed it
+	StateHeld    State = "held"    // it is due, and held
 	StateFiring  State = "firing"  // it is claimed, and not settled: its event is being published, or nobody knows whether it was
 )
 
@@ -160,6 +161,7 @@ type list struct {
 	index, records string      // names of the sorted set and of the hash with the records of its members
 	aside          AsideReason // of what is in it; empty for what is not set aside, and for firings
 	firing         bool        // it has firings: all were read, and the scores of the entries are their due times
+	held           bool        // it has those firings that are held
 	refused        string      // for firings, the name of the set of those that NATS refused
 	now            Millis      // when the server looked at it
 	due            Millis      // of what comes next, at the earliest
@@ -190,12 +192,19 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 			return nil, err
 		}
 		l.now = max(l.now, found.at)
-		l.total += found.Pending + found.Aside.Rights + found.Firing
+		l.total += found.Pending + found.Aside.Rights + found.Firing + found.Held
 		for _, h := range found.Heads {
 			p := h.Partition
 			l.lists = append(l.lists, &list{index: p.Due(), records: p.Data(), now: found.at, due: h.Due})
 			if found.Aside.Rights > 0 {
 				l.lists = append(l.lists, &list{index: p.Aside(), records: p.Data(), now: found.at, aside: AsideRights})
+			}
+			if found.Held > 0 {
+				held, err := l.heldOf(ctx, p)
+				if err != nil {
+					return nil, err
+				}
+				l.lists = append(l.lists, held)
 			}
 			if found.Firing > 0 {
 				firings, err := l.readFirings(ctx, p)
@@ -219,11 +228,13 @@ func (l *listing) readFirings(ctx context.Context, p keys.Partition) (*list, err
 		if err != nil {
 			return nil, err
 		}
-		if len(entries) == 0 {
-			break
-		}
+		all := len(entries)
+		entries = slices.DeleteFunc(entries, func(e redis.Z) bool { return e.Score >= heldScore })
 		l.firings += len(entries)
 		firings.entries = append(firings.entries, entries...)
+		if len(entries) < all || all == 0 { // held ones come last
+			break
+		}
 	}
 	for i := range firings.entries {
 		e := &firings.entries[i]
@@ -240,9 +251,9 @@ func (l *listing) readFirings(ctx context.Context, p keys.Partition) (*list, err
 func (l *list) timer(member string, due Millis) (timer Timer, ok bool) {
 	name, state, beside := member, StatePending, false
 	switch {
-	case l.firing:
+	case l.firing, l.held:
 		f, err := newFiring(member, ":")
-		return Timer{Key: f.Key, Due: due.Time()}, err == nil
+		return Timer{Key: f.Key, Due: due.Time(), State: StateHeld}, err == nil // those that are not held get another state
 	case l.aside != "":
 		name = asideKey(member)
 	case strings.HasPrefix(member, ":"):
@@ -275,6 +286,9 @@ func (l *listing) next(ctx context.Context) (*list, []redis.Z, error) {
 			var err error
 			if entries, err = first.read(ctx, l.rdb, l.page); err != nil {
 				return nil, nil, err
+			}
+			if first.held {
+				toDues(entries)
 			}
 		}
 		if len(entries) == 0 {

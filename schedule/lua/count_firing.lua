@@ -9,6 +9,6 @@ local page = redis.call('ZSCAN', KEYS[1] .. 'firing', ARGV[1], 'COUNT', ARGV[2])
 local refs = page[2]
 for i = 1, #refs, 2 do
   local key, lease = string.match(refs[i], '^%d+:%d*:(.*)$'), tonumber(refs[i + 1])
-  if key then tally(key, (lease == 0 or lease % 1 ~= 0) and OWED or FIRING) end
+  if key then tally(key, lease >= HELD and HELD_TIMERS or (lease == 0 or lease % 1 ~= 0) and OWED or FIRING) end
 end
 return { page[1], counts }

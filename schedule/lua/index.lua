@@ -4,7 +4,9 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:due         ZSET  member -> due
   timerd:{t}:data        HASH  member -> record
   timerd:{t}:firing      ZSET  ref -> end of lease; 0: owed, nobody has claimed it; see
-                                release.lua for one that was given back
+                                release.lua for one that was given back; HELD and its due
+                                time: held, see hold.lua; with a quarter of a ms: released
+                                by a resume, not to be claimed before
   timerd:{t}:firingdata  HASH  ref -> record
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
@@ -16,6 +18,8 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below
                                 0: since when that is doubted, because it seems to have no
                                 timers any more
+  timerd:{t}:holds       HASH  namespace -> its hold, see schedule/holds.go; of one partition,
+                                t itself, for all
   timerd:{t}:calls       ZSET  function of the library -> how many of its calls count_call
                                 has counted
 
@@ -34,10 +38,11 @@ where the payload decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
   u  the key is gone, and nobody knows why
+  h  it was held, and becomes a dead letter
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that data or firingdata may have large records, and :?: until
-when timers may be contested at the latest.
+when timers may be contested at the latest. The field :h: is the list of holds (hold.lua).
 
 A tombstone is one of
   key          a timer that lately fired

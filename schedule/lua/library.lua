@@ -111,7 +111,7 @@ local function open_one_key(name, keys, args)
 end
 
 --[[ timer_cancel KEY
-Cancels all timers of a key that nobody has claimed: pending, owed, and retries. It deletes
+Cancels all timers of a key that nobody has claimed: pending, held, owed, and retries. It deletes
 the trigger key. A key without a TTL is not a trigger key and stays.
 Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
 last half minute at least; or "unknown". An error says that so many were owed that some
@@ -171,7 +171,9 @@ end
 -- firing_of returns of a key's firing that is not settled when it was due, its record and
 -- its state, or nil. If too many are firing to find it, one that fired lately counts.
 local function firing_of(key)
-  local fired, ref, state, all = tonumber(redis.call('ZSCORE', fired_key, key) or nil), first_owed(key), 'owed', nil
+  local fired, ref, held = tonumber(redis.call('ZSCORE', fired_key, key) or nil), first_owed(key)
+  local state, all = held and 'held' or 'owed', nil
+  if ref and not held and is_to_be_held(key, tonumber(string.match(ref, '^%d+'))) then state = 'held' end
   if not ref then
     if not fired then return nil end
     ref, all = claimed_firing(key)
@@ -185,10 +187,10 @@ local function firing_of(key)
 end
 
 --[[ timer_get KEY
-Reads a timer: of several of a key the pending one, else one that is owed, else one that is
-firing. It changes nothing.
+Reads a timer: of several of a key the pending one, else one that is held, else one that is
+owed, else one that is firing. It changes nothing.
 Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
-"pending", "owed" or "firing"}; the payload is nil if there is none. Of one that is firing
+"pending", "held", "owed" or "firing"}; the payload is nil if there is none. Of one that is firing
 only the state is certain. ]]
 local function timer_get(keys, args)
   local key, refusal = open_one_key('timer_get', keys, args)
@@ -200,7 +202,8 @@ local function timer_get(keys, args)
   elseif at > now then
     due, record = at, record_of(key, MAX_PAYLOAD)
   elseif due and due <= now then
-    state = 'owed'
+    state = is_to_be_held(key, due) and 'held' or 'owed'
+    if state == 'owed' and select(2, first_owed(key)) then due = nil end
   end
   if due then
     record = record or redis.call('HGET', data_key, key) or 'm:'

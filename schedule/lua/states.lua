@@ -14,19 +14,29 @@ local function owed_refs(key, first, count)
 end
 
 -- is_owed tells whether nobody has claimed a firing. unpublished says that nobody can have
--- published it either.
+-- published it either, and held that it is held.
 local function is_owed(ref)
   local score = tonumber(redis.call('ZSCORE', firing_key, ref) or nil)
-  local owed = score ~= nil and (score == 0 or score % 1 ~= 0)
-  return owed, owed and score % 1 ~= 0.75
+  local owed = score ~= nil and (score == 0 or score % 1 ~= 0 or score >= HELD)
+  return owed, owed and score % 1 ~= 0.75, owed and score >= HELD
 end
 
--- first_owed returns the ref of a key's first owed firing, or nil.
+-- first_owed returns the ref of a key's first owed firing, of one that is held if there is
+-- any, or nil; and whether it is held.
 local function first_owed(key)
-  local refs = owed_refs(key, 0, MOST_OWED)
+  local refs, first = owed_refs(key, 0, MOST_OWED), nil
   for i = 1, #refs do
-    if is_owed(refs[i]) then return refs[i] end
+    local owed, _, held = is_owed(refs[i])
+    if held then return refs[i], true end
+    first = first or owed and refs[i]
   end
+  return first or nil, false
+end
+
+-- is_to_be_held tells of a timer that is owed whether the next claim holds it.
+local function is_to_be_held(key, due)
+  local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
+  return is_held ~= nil and is_held(key, due)
 end
 
 -- cancel_owed cancels a key's owed firings, but for those that may have been published. It
@@ -51,7 +61,7 @@ end
 -- one it returns nil, and whether all claimed firings were looked at: only then there is
 -- none.
 local function claimed_firing(key)
-  local refs = redis.call('ZRANGE', firing_key, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, MOST_CLAIMED)
+  local refs = redis.call('ZRANGE', firing_key, '(0', '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', 0, MOST_CLAIMED)
   local ending = ':' .. key
   for i = 1, #refs do
     if string.sub(refs[i], -#ending) == ending and string.match(refs[i], '^%d+:%d*:(.*)$') == key then return refs[i] end
