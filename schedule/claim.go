@@ -250,7 +250,7 @@ func newFiring(ref, record string) (Firing, error) {
 	if strings.Contains(flags, "x") {
 		f.Trigger = TriggerExpired
 	}
-	f.Status = statusOf(flags)
+	f.Status, f.Held = statusOf(flags), strings.Contains(flags, "h")
 	if f.Status == PayloadPresent {
 		f.Payload = []byte(payload)
 	}

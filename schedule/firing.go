@@ -47,6 +47,9 @@ type Firing struct {
 	// MayBeStored says that an earlier claim may have published the event.
 	MayBeStored bool
 
+	// Held says that it was held, and becomes a dead letter instead of an event.
+	Held bool
+
 	// Bytes is how large the payload was, for whoever keeps the firing without it.
 	Bytes int
 

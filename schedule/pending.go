@@ -56,7 +56,7 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer)
 }
 
 // describe returns those entries of a list that are timers of a namespace. Those that have left it since are not among them.
-func (s *Schedule) describe(ctx context.Context, from *list, entries []redis.Z, n keys.Namespace) ([]Timer, error) {
+func (s *Schedule) describe(ctx context.Context, l *listing, from *list, entries []redis.Z, n keys.Namespace) ([]Timer, error) {
 	var found []Timer
 	var members []string
 	for _, e := range entries {
@@ -71,6 +71,15 @@ func (s *Schedule) describe(ctx context.Context, from *list, entries []redis.Z, 
 	if from.firing {
 		if err := s.readStates(ctx, from, members, found); err != nil {
 			return nil, err
+		}
+	}
+	for i := range found {
+		until := MillisOf(found[i].Due)
+		if from.firing {
+			until = Never // what a resume has released stays so
+		}
+		if found[i].State == StateOwed && l.holds.Covers(found[i].Key, until) {
+			found[i].State = StateHeld // as soon as a claim looks at it
 		}
 	}
 	records, err := s.readRecords(ctx, from.records, members)
@@ -154,6 +163,7 @@ type listing struct {
 	page    int64 // how many entries are read at a time
 	now     Millis
 	firings int // how many were read
+	holds   *HoldList
 }
 
 // list is such a set from some place on.
@@ -186,6 +196,9 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 		return nil, err
 	}
 	l := &listing{rdb: s.rdb}
+	if l.holds, err = s.Holds(ctx); err != nil {
+		return nil, err
+	}
 	for _, m := range masters {
 		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
 		if err != nil {
