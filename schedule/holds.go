@@ -83,8 +83,11 @@ func (l *HoldList) Covers(k keys.Key, due Millis) bool {
 	return slices.ContainsFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) })
 }
 
-// text is the list as lua/hold.lua has it, without the generation.
+// text is the list as the scripts take it, without the generation.
 func (l *HoldList) text() string {
+	if len(l.Holds) == 0 {
+		return "none"
+	}
 	var b strings.Builder
 	for _, h := range l.Holds {
 		cutoff := Millis(0)
@@ -106,7 +109,15 @@ func (l *HoldList) text() string {
 
 // claimGeneration is what claims are to say of the list.
 func (l *HoldList) claimGeneration() int64 {
-	if l.text() == "" {
+	if text := l.text(); text == "none" || text == "" {
+		return 0
+	}
+	return l.Generation
+}
+
+// copied is the generation that the copies of the list state: 0 where there are none, since there are no holds.
+func (l *HoldList) copied() int64 {
+	if len(l.Holds) == 0 {
 		return 0
 	}
 	return l.Generation

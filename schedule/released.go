@@ -27,12 +27,10 @@ type Released struct {
 	Stale bool   // nothing was done: the partition's list of holds is not the caller's
 }
 
-// Release has a step of a resume: it releases some held timers of a partition that the hold covers and no other one, in the
-// way that the hold's resume says. first and interval are the times of ResumeRate, of which there are most. Nothing is done
-// where the copy of the list in the partition is not that of l.
+// releaseHeld runs the script of one step.
 func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
 	n, r := h.Namespace, h.Resume
-	args := []any{l.Generation, n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
+	args := []any{l.copied(), n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
 	script := s.scripts.Load().holdRelease
 	if r.Kind == ResumeShift {
 		script = s.scripts.Load().holdShift
@@ -66,6 +64,9 @@ type Draw struct {
 	first, interval float64 // in ms
 	Left            int     // how many are not used yet
 }
+
+// Last returns the last time that was used, when some were.
+func (d Draw) Last() Millis { return Millis(d.first - d.interval) }
 
 // DrawTimes draws the next times of a resume at a rate, of which nobody gets one again: none if they are further ahead than
 // given.
@@ -103,7 +104,7 @@ func (s *Schedule) heldClock(ctx context.Context) (Millis, error) {
 	return MillisOf(now), nil
 }
 
-// Release has one step of a resume on a partition: it releases some of the held timers from a place on that the hold covers
+// ReleaseHeld has one step of a resume on a partition: it releases some of the held timers from a place on that the hold covers
 // and no other one, in the order of their dues and in the way that the hold's resume says. Those that get times of a draw use
 // these up. Nothing is done where the partition's copy of the list is not that of l.
 func (s *Schedule) ReleaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, times *Draw) (Released, error) {
@@ -120,7 +121,7 @@ func (s *Schedule) ReleaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 	return done, err
 }
 
-// Claim the right to carry resumes on: see TakeResumes.
+// resumesFor is for how long one carries resumes on who does not say so again.
 const resumesFor = 3 * time.Second
 
 // TakeResumes tells whether the caller, and nobody else, is to carry resumes on for the next seconds. It is a matter of

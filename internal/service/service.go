@@ -135,7 +135,10 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	log.Info("timerd is running", "version", s.Version, "instance", self.Instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
 		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
 	return []step{
-		{{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)}},
+		{
+			{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)},
+			{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
+		},
 		{{"publisher", publisher.Run}},
 		{
 			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), log) }},
