@@ -25,7 +25,7 @@ var (
 type Outcome string
 
 const (
-	// Cancelled means that there were timers of the key, pending or owed, and that they will not fire. An earlier one that
+	// Cancelled means that there were timers of the key, pending, held or owed, and that they will not fire. An earlier one that
 	// was firing already may still do so.
 	Cancelled Outcome = "cancelled"
 	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds.
@@ -40,6 +40,8 @@ type State string
 const (
 	// Pending means that the timer is to become due.
 	Pending State = "pending"
+	// Held means that it is due, and that its namespace is held (timerd hold). It can still be cancelled.
+	Held State = "held"
 	// Owed means that it is due, and that nobody has claimed it to publish its event. It can still be cancelled.
 	Owed State = "owed"
 	// Firing means that a timerd has claimed it: its event is being published, or it is not known yet whether it was.
@@ -150,7 +152,7 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// Cancel cancels all timers of a key that are pending or owed, deletes the Redis key, and says what it found. Once it has
+// Cancel cancels all timers of a key that are pending, held or owed, deletes the Redis key, and says what it found. Once it has
 // returned Cancelled they do not fire. Called again, it returns Unknown; so it may after a lost reply that go-redis asked for again.
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
@@ -181,7 +183,7 @@ func (t *Timers) cancelOutcome(ctx context.Context, key string, reply *redis.Cmd
 }
 
 // Get returns a timer that is not settled, and whether there is one. It changes nothing. Of several timers of a key it returns
-// the pending one, else one that is owed, else one that is firing.
+// the pending one, else one that is held, else one that is owed, else one that is firing.
 //
 // Get returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {

@@ -17,9 +17,10 @@ func newGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KEY",
 		Short: "Show a timer that waits or is firing",
-		Long: `Show a timer, and its state: pending, it is to become due; owed, it is due, and nobody has claimed
-it; firing, it is claimed, and NATS has not acknowledged its event. Of several timers of a key the
-first of these is shown; timerd ls shows all. Without one, the exit code is 1.
+		Long: `Show a timer, and its state: pending, it is to become due; held, it is due, and its namespace is
+held; owed, it is due, and nobody has claimed it; firing, it is claimed, and NATS has not
+acknowledged its event. Of several timers of a key the first of these is shown; timerd ls shows all.
+Without one, the exit code is 1.
 
 ` + keyHelp,
 		Example: `  timerd get shop:order:timeout:42
@@ -43,7 +44,7 @@ first of these is shown; timerd ls shows all. Without one, the exit code is 1.
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
-					return fmt.Errorf("%s is not pending, owed or firing", view.Key)
+					return fmt.Errorf("%s is not pending, held, owed or firing", view.Key)
 				case raw && timer.Payload == nil:
 					return fmt.Errorf("%s has no payload", view.Key)
 				case raw:

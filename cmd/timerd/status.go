@@ -129,31 +129,46 @@ func printRedis(b *strings.Builder, r *status.Redis) {
 		_ = t.Flush() // a strings.Builder takes everything
 	}
 
-	fmt.Fprintf(b, "\ntimers  %d pending, %d owed, %d firing\n", r.Pending, r.Owed, r.Firing)
+	fmt.Fprintf(b, "\ntimers  %d pending, %d held, %d owed, %d firing\n", r.Pending, r.Held, r.Owed, r.Firing)
 	if r.Oldest != nil {
 		printWrapped(b, "        ", fmt.Sprintf("owed for longest: %s, for %s", r.Oldest.Key, showAbout(r.At.Sub(r.Oldest.Due))))
 	}
+	if len(r.Holds) > 0 {
+		t := newTable(b, "held")
+		fmt.Fprintln(t, "  NAMESPACE\tSINCE\tUNTIL\tBY\tREASON")
+		for _, h := range r.Holds {
+			until := "resumed"
+			if h.Until != nil {
+				until = showMinute(*h.Until)
+			}
+			if h.Resuming {
+				until = "being released"
+			}
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", h.Namespace, showMinute(h.Since), until, orDash(h.By), orDash(h.Reason))
+		}
+		_ = t.Flush()
+	}
 	if len(r.Namespaces) > 0 {
 		t := newTable(b, "by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago")
-		fmt.Fprintln(t, "  NAMESPACE\tPENDING\tOWED\tFIRING")
+		fmt.Fprintln(t, "  NAMESPACE\tPENDING\tHELD\tOWED\tFIRING")
 		for _, n := range r.Namespaces {
-			fmt.Fprintf(t, "  %s\t%d\t%d\t%d\n", n.Namespace, n.Pending, n.Owed, n.Firing)
+			fmt.Fprintf(t, "  %s\t%d\t%d\t%d\t%d\n", n.Namespace, n.Pending, n.Held, n.Owed, n.Firing)
 		}
 		_ = t.Flush()
 	}
 
 	t := newTable(b, "redis")
-	fmt.Fprintln(t, "  NODE\tPENDING\tOWED\tFIRING\tLAST AUDIT\tTOOK\tBECAUSE OF")
+	fmt.Fprintln(t, "  NODE\tPENDING\tHELD\tOWED\tFIRING\tLAST AUDIT\tTOOK\tBECAUSE OF")
 	for _, n := range r.Nodes {
 		audit := "-\t-\t-"
 		if a := n.LastAudit; a != nil {
 			audit = fmt.Sprintf("%s ago\t%s\t%s", showAbout(r.At.Sub(a.At)), a.Took.Round(time.Millisecond), a.Reason)
 		}
 		if n.Error != "" {
-			fmt.Fprintf(t, "  %s\t?\t?\t?\t%s\n", n.Address, audit)
+			fmt.Fprintf(t, "  %s\t?\t?\t?\t?\t%s\n", n.Address, audit)
 			continue
 		}
-		fmt.Fprintf(t, "  %s\t%d\t%d\t%d\t%s\n", n.Address, n.Pending, n.Owed, n.Firing, audit)
+		fmt.Fprintf(t, "  %s\t%d\t%d\t%d\t%d\t%s\n", n.Address, n.Pending, n.Held, n.Owed, n.Firing, audit)
 	}
 	_ = t.Flush()
 	printGaps(b, r)

@@ -298,6 +298,7 @@ func (s *Holds) Run(ctx context.Context) {
 		}
 		known = list
 		if releaser.idle(list) {
+			releaser.leave(ctx)
 			continue
 		}
 		if progress, err := releaser.advance(ctx, list); err == nil && progress.Waits == "" {

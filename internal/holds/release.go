@@ -58,6 +58,7 @@ func (r *releaser) leave(ctx context.Context) {
 	if !r.taken {
 		return
 	}
+	r.taken = false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := r.schedule.LeaveResumes(ctx, r.instance); err != nil {
