@@ -137,7 +137,7 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k+"2", "last", "PXAT", at+2)
 	x.awaitClock(at + 2)
 	x.fires(k+" deadline first", k+"2 deadline last")
-	for range 4 {
+	for range 8 {
 		x.claims()
 	}
 	found, err := x.ScanDue(t.Context(), time.Second, lease)

@@ -157,7 +157,7 @@ func TestResumeAtARate(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c.Wait(100, patience)
+	c.WaitFunc(patience, atLeast(100))
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -249,4 +249,41 @@ func TestHoldsOverlapAndEnd(t *testing.T) {
 	s.says(0, "resume shop:order", "shop:order resumed")
 	s.expect(c, "shop:basket:t:1=basket", "shop:order:t:1=order")
 	s.settled()
+}
+
+// In a cluster, with a failover while timers are held and another while they are released.
+func TestClusterHolds(t *testing.T) {
+	t.Parallel()
+	s := newClusterSystem(t, true)
+	p := s.start()
+	s.start()
+	c := s.collect()
+	s.says(0, "hold load:held", "load:held held")
+	want := s.load("held", 600, 2*time.Second, 2*time.Second)
+	others := s.load("free", 300, 2*time.Second, 2*time.Second)
+	s.expect(c, others...)
+	s.cluster.Failover(s.cluster.Nodes[3])
+	s.holds("load:held", 600)
+	s.says(0, "cancel load:held:t:4", "cancelled")
+	want = slices.DeleteFunc(want, func(w string) bool { return w == "load:held:t:4=4" })
+	cmd, said := s.command("resume", "load:held", "--rate", "100/s")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.WaitFunc(patience, atLeast(len(others)+100))
+	s.cluster.Failover(s.cluster.Nodes[4])
+	p.kill()
+	all := s.expect(c, append(want, others...)...)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("resume: %v\n%s", err, said)
+	}
+	all = slices.DeleteFunc(all, func(e event.Event) bool { return e.Key.Module == "free" })
+	slices.SortFunc(all, func(a, b event.Event) int { return a.Time.Compare(b.Time) })
+	if took := all[len(all)-1].Time.Sub(all[0].Time); took < 5*time.Second {
+		t.Errorf("599 at 100 a second took %s", took)
+	}
+	s.emptied()
+	if views := s.heldNow(); len(views) > 0 {
+		t.Errorf("still held: %+v", views)
+	}
 }

@@ -21,7 +21,7 @@ has them, as reclaimed. ]]
 local TRIM = 640
 
 -- How many due timers one call moves because they are held, and of how many bytes, about.
-local MOST_HELD, MOST_HELD_BYTES = 512, 200000
+local MOST_HELD, MOST_HELD_BYTES = 256, 200000
 
 local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
