@@ -54,6 +54,8 @@ type Timer struct {
 	Due     time.Time // by the Redis server's clock, in UTC, to the millisecond
 	Attempt int       // that it will fire as; 1 unless it is a retry or was set so
 	Payload []byte    // nil if it has none that fires with it
+	// Late is how long after its due time it may be claimed and still fire, by a limit of its own; 0 if it has none.
+	Late time.Duration
 }
 
 // When says when a timer is due: After or At. The zero When is invalid.
@@ -65,11 +67,16 @@ type When struct {
 // After makes a timer due once d has passed on the Redis server's clock, beginning with its receipt of the call. d is
 // rounded up to whole milliseconds, and must be positive and at most 10 years.
 func After(d time.Duration) When {
+	return When{option: "PX", ms: roundedUp(d)}
+}
+
+// roundedUp returns d in milliseconds.
+func roundedUp(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	if d%time.Millisecond > 0 {
 		ms++
 	}
-	return When{option: "PX", ms: ms}
+	return ms
 }
 
 // At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds. t must be in the future
@@ -78,7 +85,7 @@ func At(t time.Time) When {
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
-// SetOption changes how a timer is set: NX, XX or Attempt.
+// SetOption changes how a timer is set: NX, XX, Attempt, Late or DropLate.
 type SetOption struct{ args []any }
 
 // NX sets the timer only if neither it nor a Redis key of its name exists. Set returns ErrNotSet otherwise. go-redis
@@ -91,6 +98,15 @@ func XX() SetOption { return SetOption{[]any{"XX"}} }
 // Attempt makes the timer fire as attempt n, from 1 on, and wins over an attempt in the payload. Retries count on from
 // there.
 func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
+
+// Late keeps the timer from firing too late to be useful: one that is claimed more than d after its due time becomes a dead
+// letter instead. Each retry is counted from its own due time. d is rounded up to whole milliseconds, and at most 10 years; 0
+// is no limit, whatever timerd's TIMERD_LATE says. Set returns ErrInvalid while a timerd is alive that is too old to know of
+// limits.
+func Late(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d)}} }
+
+// DropLate is Late, but a timer that is claimed too late is forgotten, unless its event may have been published before.
+func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d), "DROP"}} }
 
 // Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
 // timerd once the library is loaded.
@@ -211,6 +227,8 @@ func parseTimer(fields []any) (Timer, error) {
 				timer.Due = time.UnixMilli(value).UTC()
 			case "attempt":
 				timer.Attempt = int(value)
+			case "late":
+				timer.Late = time.Duration(value) * time.Millisecond
 			}
 		case string:
 			switch fields[i] {

@@ -27,6 +27,7 @@ func layers() [][]string {
 			"keys", "deploy", "internal/backoff", "internal/child", "internal/poll", "internal/ports", "internal/rawconn",
 			"torture/internal/clockstep", "torture/internal/history",
 		},
+		{"late"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
 		{"schedule", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/servers"},

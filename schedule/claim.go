@@ -224,14 +224,14 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 }
 
 // newFiring reads a ref and a record, as the scripts write them.
-func newFiring(ref, record string) (Firing, error) {
+func newFiring(ref, text string) (Firing, error) {
 	due, rest, ok1 := strings.Cut(ref, ":")
 	attempt, key, ok2 := strings.Cut(rest, ":")
-	header, payload, ok3 := strings.Cut(record, ":")
+	r, ok3 := parseRecord(text)
 	if !ok1 || !ok2 || !ok3 {
 		return Firing{}, fmt.Errorf("corrupt entry %q", ref)
 	}
-	f := Firing{Ref: ref}
+	f := Firing{Ref: ref, Status: r.status, Late: r.late, Held: r.held}
 	var err error
 	if f.Key, err = keys.Parse(key); err != nil {
 		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
@@ -246,26 +246,13 @@ func newFiring(ref, record string) (Firing, error) {
 			return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
 		}
 	}
-	flags := strings.TrimLeft(header, "0123456789")
-	if strings.Contains(flags, "x") {
+	if r.expired {
 		f.Trigger = TriggerExpired
 	}
-	f.Status, f.Held = statusOf(flags), strings.Contains(flags, "h")
 	if f.Status == PayloadPresent {
-		f.Payload = []byte(payload)
+		f.Payload = []byte(r.payload)
 	}
 	return f, nil
-}
-
-// statusOf reads a record's flags.
-func statusOf(flags string) Status {
-	switch {
-	case strings.Contains(flags, "m"):
-		return PayloadMissing
-	case strings.Contains(flags, "l"):
-		return PayloadTooLarge
-	}
-	return PayloadPresent
 }
 
 // redisTime reads the two elements of a TIME reply.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
 
 // Trigger says what made a timer fire.
@@ -37,6 +38,7 @@ type Firing struct {
 	Payload []byte
 	Status  Status
 	Trigger Trigger
+	Late    late.Limit // its own
 
 	Partition keys.Partition
 	ClaimedAt time.Time     // on the Redis server's clock

@@ -89,20 +89,19 @@ func (s *Schedule) describe(ctx context.Context, l *listing, from *list, entries
 	timers := found[:0]
 	for i, timer := range found {
 		if record, ok := records[i].(string); ok {
-			timer.readRecord(record)
+			timer.take(record)
 			timers = append(timers, timer)
 		}
 	}
 	return timers, nil
 }
 
-// readRecord adds what the record says.
-func (t *Timer) readRecord(record string) {
-	header, payload, _ := strings.Cut(record, ":")
-	flags := strings.TrimLeft(header, "0123456789")
-	t.Attempt, _ = strconv.Atoi(strings.TrimSuffix(header, flags))
-	if t.Status = statusOf(flags); t.Status == PayloadPresent {
-		t.Payload = []byte(payload)
+// take adds what the record says.
+func (t *Timer) take(text string) {
+	r, _ := parseRecord(text)
+	t.Attempt, t.Status = r.attempt, r.status
+	if t.Status == PayloadPresent {
+		t.Payload = []byte(r.payload)
 	}
 }
 

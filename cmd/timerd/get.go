@@ -40,7 +40,7 @@ Without one, the exit code is 1.
 				}
 				warnIfUnattended(ctx, cmd, rdb)
 				view := newTimerView(args[0], timer.Due, timer.Attempt)
-				view.State = string(timer.State)
+				view.State, view.Late = string(timer.State), timer.Late.Milliseconds()
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
@@ -56,8 +56,12 @@ Without one, the exit code is 1.
 					if timer.Payload == nil {
 						status = whyMissing(ctx, rdb, args[0])[0]
 					}
-					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\npayload  %s\n", view.Key, view.State,
-						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, showPayload(timer.Payload, status, math.MaxInt))
+					limit := ""
+					if timer.Late > 0 {
+						limit = fmt.Sprintf("late     %s at most\n", showDuration(timer.Late))
+					}
+					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
+						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, limit, showPayload(timer.Payload, status, math.MaxInt))
 				}
 				return err
 			})

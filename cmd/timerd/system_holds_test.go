@@ -287,3 +287,43 @@ func TestClusterHolds(t *testing.T) {
 		t.Errorf("still held: %+v", views)
 	}
 }
+
+// Held timers become dead letters, once each, through kills, and while TIMERS_DEAD takes none at first.
+func TestResumeToDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	p := s.start()
+	c := s.collect()
+	dead := testenv.Collect(t, s.js, "TIMERS_DEAD")
+	s.limitDead(0)
+	s.says(0, "hold shop")
+	want := s.setMany("shop", 300, 300*time.Millisecond)
+	s.holds("shop", 300)
+	cmd, _ := s.command("resume", "shop", "--dead")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.do("FCALL", "timer_set", 1, "other:m:t:1", "free", "PX", 1000)
+	s.expect(c, "other:m:t:1=free") // though no letter is taken
+	p.kill()
+	s.start()
+	s.limitDead(-1)
+	var got []string
+	for _, m := range dead.Wait(300, patience) {
+		e, err := event.Parse(m.Data)
+		if err != nil || e.Type != event.TypeDead || e.DeadReason != event.ReasonHeld {
+			t.Fatalf("letter %s: %v", m.Data, err)
+		}
+		got = append(got, payloads([]event.Event{e})...)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("dead letters of %q, want %q", got, want)
+	}
+	s.expect(c, "other:m:t:1=free")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("resume: %v", err)
+	}
+	s.settled()
+}

@@ -24,6 +24,7 @@ type metrics struct {
 	settled     prometheus.Counter
 	released    prometheus.Counter
 	lost        prometheus.Counter
+	late        *prometheus.CounterVec
 	adopted     prometheus.Counter
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
@@ -84,9 +85,10 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		without:     counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
 		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
 		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
-		settled:     counter("settled_total", "Firings taken out of the schedule after their acknowledgement."),
+		settled:     counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
 		released:    counter("released_total", "Claims given back because the event could not be published in time."),
 		lost:        counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
+		late:        counters("late_total", "Timers that were claimed too late to fire, by what became of them: dead letters, or dropped.", "action"),
 		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
@@ -152,6 +154,8 @@ func (m *metrics) startAtZero() {
 	m.setAside.WithLabelValues(string(schedule.AsideRights))
 	m.setAside.WithLabelValues(string(schedule.AsideRefused))
 	m.setAside.WithLabelValues(reasonRetry)
+	m.late.WithLabelValues(string(notify.LateDead))
+	m.late.WithLabelValues(string(notify.LateDrop))
 	m.setAsideTimers(schedule.AsideCounts{})
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
@@ -180,6 +184,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
 	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
 	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
+	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { m.late.WithLabelValues(string(action)).Inc() }
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(schedule.AsideRefused)).Inc() }
 }
 

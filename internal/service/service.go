@@ -95,6 +95,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	publisher.Streams = streams
 	publisher.Permit = member.Permit
 	publisher.MaxAttempts = func(k keys.Key) int { return c.Service.Retry.For(k).MaxAttempts() }
+	publisher.Late = c.Service.Late
 	publisher.PayloadAttempt = c.Service.PayloadAttempt
 	publisher.ContentType = c.Service.EventData
 	publisher.Logger = log

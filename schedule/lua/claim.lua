@@ -73,8 +73,9 @@ for first = 1, #free, 2 * GROUP do
     local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
     local score = tonumber(free[first + 2 * i - 1])
     local how = score % 1 == 0.75 and 'p' or (score == 0 or score % 1 ~= 0) and 'o' or 'r'
-    -- What a resume has released stays so; an infinite due time lies within no resume.
-    if is_held and how == 'o' and key and is_held(key, score % 1 == 0.25 and math.huge or tonumber(due)) then
+    -- What a resume has released stays so, as does what had a pause since; an infinite due
+    -- time lies within no resume.
+    if is_held and how == 'o' and key and is_held(key, score % 1 ~= 0 and math.huge or tonumber(due)) then
       hold_owed(ref, due, record)
     else
       taken[#taken + 1] = ref

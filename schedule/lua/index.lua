@@ -33,12 +33,16 @@ A member is one of
   :sdue.attempt:key  a timer that was set aside (see aside.lua)
 No timer key begins with a colon. A ref is due:attempt:key.
 
-A record is <attempt><flags>:<payload>. The attempt is timerd's own count; it is empty
-where the payload decides. The flags are
+A record is <attempt><flags><options>:<payload>. The attempt is timerd's own count; it is
+empty where the payload decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
   u  the key is gone, and nobody knows why
   h  it was held, and becomes a dead letter
+Each option is ;<name>=<value>. Most records have none, as those of earlier versions, which
+took an option's letters for flags: so no option has the letter of a flag. They are
+  L  how many ms after its due time the timer may be claimed and still fire; 0: any
+  D  the same, but a timer that is later is forgotten instead of becoming a dead letter
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that data or firingdata may have large records, and :?: until

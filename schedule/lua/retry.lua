@@ -6,7 +6,7 @@ ARGV    1  id of the event whose attempt failed
         2  the timer's key
         3  when the retry is due
         4  its attempt
-        5  "m" or "l" if there is no payload, else empty
+        5  "m" or "l" if there is no payload, then its options, as in a record
         6  payload
 Returns the due time; -1 if this event's retry was set before; or -2, and nothing has
 changed, if too many retries wait beside this key's newer timer.
