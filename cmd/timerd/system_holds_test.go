@@ -295,7 +295,7 @@ func TestResumeToDeadLetters(t *testing.T) {
 	p := s.start()
 	c := s.collect()
 	dead := testenv.Collect(t, s.js, "TIMERS_DEAD")
-	s.limitDead(0)
+	s.limitDead(1)
 	s.says(0, "hold shop")
 	want := s.setMany("shop", 300, 300*time.Millisecond)
 	s.holds("shop", 300)
