@@ -30,11 +30,11 @@ func TestTimersOnACluster(t *testing.T) {
 			t.Fatalf("%s: %v", settings[i].Key, result.Err)
 		}
 	}
-	if _, err := timers.Set(t.Context(), "a:b:c:7", []byte("seven"), client.After(time.Minute), client.XX(), client.Attempt(3)); err != nil {
+	if _, err := timers.Set(t.Context(), "a:b:c:7", []byte("seven"), client.After(time.Minute), client.XX(), client.Attempt(3), client.DropLate(time.Minute)); err != nil {
 		t.Error(err)
 	}
 	timer, found, err := timers.Get(t.Context(), "a:b:c:7")
-	if err != nil || !found || string(timer.Payload) != "seven" || timer.Attempt != 3 {
+	if err != nil || !found || string(timer.Payload) != "seven" || timer.Attempt != 3 || timer.Late != time.Minute {
 		t.Errorf("got %+v, %v, %v", timer, found, err)
 	}
 	for i := range 100 {

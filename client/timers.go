@@ -25,7 +25,7 @@ var (
 type Outcome string
 
 const (
-	// Cancelled means that there were timers of the key, pending or owed, and that they will not fire. An earlier one that
+	// Cancelled means that there were timers of the key, pending, held or owed, and that they will not fire. An earlier one that
 	// was firing already may still do so.
 	Cancelled Outcome = "cancelled"
 	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds.
@@ -40,6 +40,8 @@ type State string
 const (
 	// Pending means that the timer is to become due.
 	Pending State = "pending"
+	// Held means that it is due, and that its namespace is held (timerd hold). It can still be cancelled.
+	Held State = "held"
 	// Owed means that it is due, and that nobody has claimed it to publish its event. It can still be cancelled.
 	Owed State = "owed"
 	// Firing means that a timerd has claimed it, or has given it back and may have published it: its event is being
@@ -53,6 +55,8 @@ type Timer struct {
 	Due     time.Time // by the Redis server's clock, in UTC, to the millisecond
 	Attempt int       // that it will fire as; 1 unless it is a retry or was set so
 	Payload []byte    // nil if it has none that fires with it
+	// Late is how long after its due time it may be claimed and still fire, by a limit of its own; 0 if it has none.
+	Late time.Duration
 }
 
 // When says when a timer is due: After or At. The zero When is invalid.
@@ -64,11 +68,16 @@ type When struct {
 // After makes a timer due once d has passed on the Redis server's clock, beginning with its receipt of the call. d is
 // rounded up to whole milliseconds, and must be positive and at most 10 years.
 func After(d time.Duration) When {
+	return When{option: "PX", ms: roundedUp(d)}
+}
+
+// roundedUp returns d in milliseconds.
+func roundedUp(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	if d%time.Millisecond > 0 {
 		ms++
 	}
-	return When{option: "PX", ms: ms}
+	return ms
 }
 
 // At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds. t must be in the future
@@ -77,7 +86,7 @@ func At(t time.Time) When {
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
-// SetOption changes how a timer is set: NX, XX or Attempt.
+// SetOption changes how a timer is set: NX, XX, Attempt, Late or DropLate.
 type SetOption struct{ args []any }
 
 // NX sets the timer only if neither it nor a Redis key of its name exists. Set returns ErrNotSet otherwise. go-redis
@@ -90,6 +99,15 @@ func XX() SetOption { return SetOption{[]any{"XX"}} }
 // Attempt makes the timer fire as attempt n, from 1 on, and wins over an attempt in the payload. Retries count on from
 // there.
 func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
+
+// Late keeps the timer from firing too late to be useful: one that is claimed more than d after its due time becomes a dead
+// letter instead. Each retry is counted from its own due time. d is rounded up to whole milliseconds, and at most 10 years; 0
+// is no limit, whatever timerd's TIMERD_LATE says. Set returns ErrInvalid while a timerd is alive that is too old to know of
+// limits.
+func Late(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d)}} }
+
+// DropLate is Late, but a timer that is claimed too late is forgotten, unless its event may have been published before.
+func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d), "DROP"}} }
 
 // Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
 // timerd once the library is loaded.
@@ -151,7 +169,7 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// Cancel cancels all timers of a key that are pending or owed, deletes the Redis key, and says what it found. Once it has
+// Cancel cancels all timers of a key that are pending, held or owed, deletes the Redis key, and says what it found. Once it has
 // returned Cancelled they do not fire. Called again, it returns Unknown; so it may after a lost reply that go-redis asked for again.
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
@@ -182,7 +200,7 @@ func (t *Timers) cancelOutcome(ctx context.Context, key string, reply *redis.Cmd
 }
 
 // Get returns a timer that is not settled, and whether there is one. It changes nothing. Of several timers of a key it returns
-// the pending one, or a retry that is left beside it, else one that is owed, else one that is firing.
+// the pending one, or a retry that is left beside it, else one that is held, else one that is owed, else one that is firing.
 //
 // Get returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {
@@ -210,6 +228,8 @@ func parseTimer(fields []any) (Timer, error) {
 				timer.Due = time.UnixMilli(value).UTC()
 			case "attempt":
 				timer.Attempt = int(value)
+			case "late":
+				timer.Late = time.Duration(value) * time.Millisecond
 			}
 		case string:
 			switch fields[i] {

@@ -98,6 +98,34 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 	}
 }
 
+func TestSetWithALimit(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redisWithLibrary(t)
+	timers := client.New(rdb)
+	var settings []client.Setting
+	for i, opts := range [][]client.SetOption{
+		{client.Late(5 * time.Minute)},
+		{client.NX(), client.DropLate(time.Millisecond + 1), client.Attempt(3)},
+		{client.Late(0)},
+		nil,
+		{client.Late(-time.Second)},
+		{client.DropLate(11 * 365 * 24 * time.Hour)},
+	} {
+		settings = append(settings, client.Setting{Key: fmt.Sprint("a:b:c:", i), Payload: []byte("p"), When: client.After(time.Hour), Options: opts})
+	}
+	results, err := timers.SetMany(ctx, settings)
+	if !errors.Is(err, client.ErrInvalid) || !errors.Is(results[4].Err, client.ErrInvalid) || !errors.Is(results[5].Err, client.ErrInvalid) {
+		t.Errorf("limits below 0 and over 10 years: %v, %v", err, results[4:])
+	}
+	for i, want := range []time.Duration{5 * time.Minute, 2 * time.Millisecond, 0, 0} {
+		timer, found, err := timers.Get(ctx, settings[i].Key)
+		if err != nil || !found || timer.Late != want || string(timer.Payload) != "p" {
+			t.Errorf("%s: %+v, %v, %v; want the limit %v", settings[i].Key, timer, found, err, want)
+		}
+	}
+}
+
 func TestSetOnlyIf(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

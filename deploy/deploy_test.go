@@ -142,7 +142,8 @@ func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 		dryRun(t, admin, "timerd", "any:key:of:yours", command)
 	}
 	// What only timerd calls; the other files are parts of the function library too.
-	scripts := []string{"observe", "claim", "claim_short", "tell", "release", "settle", "retry", "audit", "heartbeat", "scan_due", "apps", "doubt_apps", "forget_apps", "trim", "losses", "read_losses", "overview", "calls", "count_firing", "tidy_owed"}
+	scripts := []string{"observe", "claim", "claim_short", "tell", "release", "settle", "retry", "audit", "heartbeat", "scan_due", "apps", "doubt_apps", "forget_apps", "trim", "losses", "read_losses", "overview", "calls", "count_firing", "tidy_owed",
+		"hold_write", "hold_copy", "hold_look", "hold_find", "hold_release", "hold_shift", "hold_draw"}
 	for _, command := range luaCommands(t, scripts...) {
 		if command[0] == "PUBLISH" {
 			continue
@@ -161,7 +162,7 @@ func TestACLAllowsWhatTimerdCalls(t *testing.T) {
 	admin := server.Client(as("admin"))
 	for _, command := range []string{
 		"PING", "SELECT", "CLIENT|SETNAME", "CLIENT|ID", "INFO", "CONFIG|GET", "ROLE", "TIME", "SCAN",
-		"SCRIPT|LOAD", "FUNCTION|LOAD", "FUNCTION|LIST", "MULTI", "EXEC", "HMGET", "ZCARD",
+		"SCRIPT|LOAD", "FUNCTION|LOAD", "FUNCTION|LIST", "MULTI", "EXEC", "HMGET", "HGETALL", "ZCARD", "ZCOUNT", "WAIT",
 		"CLUSTER|SLOTS", "CLUSTER|SHARDS", "CLUSTER|NODES", "CLUSTER|KEYSLOT", "READONLY", "ASKING",
 	} {
 		dryRun(t, admin, "timerd", "1", strings.Split(command, "|"))

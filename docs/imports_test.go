@@ -27,12 +27,13 @@ func layers() [][]string {
 			"keys", "deploy", "internal/backoff", "internal/child", "internal/poll", "internal/ports", "internal/rawconn",
 			"torture/internal/clockstep", "torture/internal/history",
 		},
+		{"late"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
 		{"schedule", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/servers"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"internal/config", "internal/installation", "internal/status"},
+		{"internal/config", "internal/holds", "internal/installation", "internal/status"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"internal/doctor", "internal/service"},
 		// Programs.

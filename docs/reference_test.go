@@ -104,7 +104,7 @@ func metrics(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		note := func(expression ast.Expr) {
-			if name := literal(expression); regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(name) {
+			if name := literal(expression); regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(name) {
 				found = append(found, "timerd_"+name)
 			}
 		}

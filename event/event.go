@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
 
 // Types of event.
@@ -58,6 +59,8 @@ type Event struct {
 	Attempt     int       // 1 for the first firing, at most math.MaxInt32
 	MaxAttempts int       // 0 if unknown
 	Trigger     string    // what made the timer fire; "" if unknown
+	// Late is the timer's own limit on how late it may fire, which its retries inherit; not that of its namespace.
+	Late late.Limit
 
 	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
 	// empty payload.
@@ -113,6 +116,13 @@ func (e Event) AppendJSON(dst []byte) []byte {
 	if e.MaxAttempts != 0 {
 		dst = append(dst, `,"maxattempts":`...)
 		dst = strconv.AppendInt(dst, int64(e.MaxAttempts), 10)
+	}
+	if e.Late.Given {
+		dst = append(dst, `,"late":`...)
+		dst = strconv.AppendInt(dst, e.Late.Most.Milliseconds(), 10)
+		if e.Late.Drop {
+			dst = append(dst, `,"latedrop":true`...)
+		}
 	}
 	dst = appendText(dst, `,"trigger":"`, e.Trigger)
 	dst = appendText(dst, `,"datastatus":"`, e.Status)

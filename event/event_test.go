@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
 
 // sample is the event of the contract's example.
@@ -38,6 +39,53 @@ func TestAppendJSONWritesTheDocumentedForm(t *testing.T) {
 		`"dueat":"2026-11-20T09:00:00.000Z","attempt":1,"maxattempts":16,"trigger":"deadline","data":{"order":42}}`
 	if got := string(sample().AppendJSON(nil)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestLimitTravels(t *testing.T) {
+	for members, want := range map[string]late.Limit{
+		`"late":300000`:                     {Given: true, Most: 5 * time.Minute},
+		`"late":300000,"latedrop":true`:     {Given: true, Most: 5 * time.Minute, Drop: true},
+		`"late":0`:                          {Given: true},
+		`"late":315360000000`:               {Given: true, Most: late.MaxLimit},
+		`"latedrop":true`:                   {},
+		`"late":3e5,"latedrop":false`:       {Given: true, Most: 5 * time.Minute},
+		`"latedrop":true,"late":1.0`:        {Given: true, Most: time.Millisecond, Drop: true},
+		`"late":null,"latedrop":null,"x":1`: {},
+	} {
+		e := sample()
+		text := strings.Replace(string(e.AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`, 1)
+		got, err := event.Parse([]byte(text))
+		if err != nil || got.Late != want {
+			t.Errorf("%s: %+v, %v; want %+v", members, got.Late, err, want)
+		}
+		e.Late = want
+		if again, err := event.Parse(e.AppendJSON(nil)); err != nil || again.Late != want {
+			t.Errorf("%s: written as %s", members, e.AppendJSON(nil))
+		}
+	}
+	e := sample()
+	e.Late = late.Limit{Given: true, Most: 1500 * time.Millisecond, Drop: true}
+	if got, want := string(e.AppendJSON(nil)), `"attempt":1,"maxattempts":16,"late":1500,"latedrop":true,"trigger":"deadline"`; !strings.Contains(got, want) {
+		t.Errorf("got %s, want %s in it", got, want)
+	}
+	for members, want := range map[string]string{
+		`"late":-1`: "late: ", `"late":1.5`: "late: ", `"late":"5m"`: "late: ", `"late":315360000001`: "want an integer from 0 to 315360000000",
+		`"late":true`: "late: ", `"late":1,"latedrop":1`: "latedrop: ", `"late":1,"latedrop":"true"`: "want true or false", `"late":1,"late":2`: "given twice",
+	} {
+		text := strings.Replace(string(sample().AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`, 1)
+		if _, err := event.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", members, err, want)
+		}
+	}
+}
+
+func TestLateReasons(t *testing.T) {
+	if got, want := event.LateReason(432300*time.Millisecond, 5*time.Minute, false), "late: 7m12.3s after its due time, at most 5m0s"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := event.LateReason(2*time.Millisecond, time.Millisecond, true), "late: 2ms after its due time, at most 1ms; may have been published"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

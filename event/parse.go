@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
 
 // Parse reads an event that AppendJSON wrote, or that was decoded and encoded again since: members may be in any order
@@ -115,6 +117,10 @@ func (p *parser) take(name string, m *members) bool {
 		e.Attempt = p.integer(name, m.value)
 	case "maxattempts":
 		e.MaxAttempts = p.integer(name, m.value)
+	case "late":
+		e.Late.Given, e.Late.Most = true, p.late(name, m.value)
+	case "latedrop":
+		e.Late.Drop = p.boolean(name, m.value)
 	case "trigger":
 		e.Trigger, _ = p.text(name, m.value)
 	case "datastatus":
@@ -162,6 +168,9 @@ func (p *parser) finish(compact bool) {
 	if e.Data != nil {
 		e.Status = ""
 	}
+	if !e.Late.Given {
+		e.Late.Drop = false
+	}
 }
 
 // isJSONType tells whether data of the content type are JSON. They are if none is given, as CloudEvents says.
@@ -186,6 +195,28 @@ func (p *parser) integer(name string, value []byte) int {
 		p.fault(name, "%q, want an integer from 1 to %d", clip(string(value)), math.MaxInt32)
 	}
 	return n
+}
+
+// late reads a limit in milliseconds, of which 0 is none.
+func (p *parser) late(name string, value []byte) time.Duration {
+	const most = float64(late.MaxLimit / time.Millisecond)
+	ms, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || ms < 0 || ms > most || ms != math.Trunc(ms) {
+		p.fault(name, "%q, want an integer from 0 to %.0f", clip(string(value)), most)
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+func (p *parser) boolean(name string, value []byte) bool {
+	switch string(value) {
+	case "true":
+		return true
+	case "false":
+	default:
+		p.fault(name, "%q, want true or false", clip(string(value)))
+	}
+	return false
 }
 
 func (p *parser) time(name string, value []byte) time.Time {

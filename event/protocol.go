@@ -18,8 +18,12 @@ const (
 	ReasonExhausted = "attempts used up"
 	// ReasonGivenUp is the whole reason where the consumer gave up.
 	ReasonGivenUp = "given up by the consumer"
+	// ReasonHeld is the whole reason where a hold ended so (timerd resume --dead).
+	ReasonHeld = "held"
 	// ReasonMalformed begins the reason of a message that holds no event. Its letter is that of a stand-in.
 	ReasonMalformed = "malformed: "
+	// ReasonLate begins the reason of a timer that was claimed too late to fire.
+	ReasonLate = "late: "
 	// ReasonRefused begins the reason of a retry request that cannot be carried out though its event is fine.
 	ReasonRefused = "refused: "
 )
@@ -93,6 +97,16 @@ func RetryID(e Event) string {
 
 // ReplayID returns the id by which the schedule remembers that a dead letter was replayed.
 func ReplayID(e Event) string { return RetryID(e) + ".replay" }
+
+// LateReason returns the reason of a timer that was claimed so long after its due time, though a limit allows less.
+// published says that an earlier try may have published its event.
+func LateReason(by, most time.Duration, published bool) string {
+	reason := fmt.Sprintf("%s%v after its due time, at most %v", ReasonLate, by, most)
+	if published {
+		reason += "; may have been published"
+	}
+	return reason
+}
 
 // RetryRequest yields the message that asks timerd to fire a timer again: first whole, then without what is not needed,
 // for where the whole one is too large. e is the event and raw the message that brought it. lastError says what went

@@ -126,6 +126,12 @@ func (p Partition) Refused() string { return p.key("refused") }
 // Owed names the sorted set of the firings that nobody has claimed, by key.
 func (p Partition) Owed() string { return p.key("owed") }
 
+// Holds names the hash of the holds, by namespace.
+func (p Partition) Holds() string { return p.key("holds") }
+
+// Resuming names who carries resumes of holds on at the moment.
+func (p Partition) Resuming() string { return p.key("resuming") }
+
 // Known names the sorted set of the apps that timers were set for through the function library or by a retry.
 func (p Partition) Known() string { return p.key("known") }
 

@@ -188,6 +188,12 @@ func (p *Publisher) begin(d *delivery) (withhold, ok bool) {
 
 // encode writes d's event into p.buf. p.sending is held.
 func (p *Publisher) encode(d *delivery, withhold bool) {
+	e := p.event(d, withhold)
+	p.buf = e.AppendJSON(p.buf[:0])
+}
+
+// event returns d's event, or that of its dead letter but for what makes it one.
+func (p *Publisher) event(d *delivery, withhold bool) event.Event {
 	e := event.Event{
 		ID:          d.id,
 		Type:        event.TypeFired,
@@ -197,6 +203,7 @@ func (p *Publisher) encode(d *delivery, withhold bool) {
 		Attempt:     d.attempt,
 		MaxAttempts: d.maxAttempts,
 		Trigger:     string(d.firing.Trigger),
+		Late:        d.firing.Late,
 		ContentType: p.ContentType,
 	}
 	switch {
@@ -209,7 +216,7 @@ func (p *Publisher) encode(d *delivery, withhold bool) {
 	default:
 		e.Data = d.firing.Payload
 	}
-	p.buf = e.AppendJSON(p.buf[:0])
+	return e
 }
 
 // skip notes that d was not sent, because its lease runs out.
@@ -323,7 +330,7 @@ func (p *Publisher) inspect() (again []*delivery, idle bool) {
 			again = append(again, d)
 		}
 	}
-	idle = len(p.deliveries) == 0
+	idle = len(p.deliveries) == 0 && p.letters.load.deliveries == 0
 	p.mu.Unlock()
 	if late > 0 {
 		p.Logger.Warn("firings could not be published before the end of their lease: giving them back", "count", late, "err", failure)

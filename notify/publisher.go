@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -55,7 +56,8 @@ const (
 
 // Publisher publishes claimed firings to JetStream and settles them once they are acknowledged. A firing that fails is
 // published again under the same id while its lease lasts, and then given back. A firing whose lease has run out is not
-// published, so that a timerd that was stopped for a while does no harm.
+// published, so that a timerd that was stopped for a while does no harm. One that was claimed too late for its limit becomes a
+// dead letter, or is forgotten.
 //
 // NewPublisher sets the fields; change them before Run only. The methods may be called concurrently.
 type Publisher struct {
@@ -64,6 +66,8 @@ type Publisher struct {
 	MaxAttempts func(keys.Key) int
 	// PayloadAttempt says whether the attempt counts that a payload states, if it is no more than MaxAttempts: true.
 	PayloadAttempt bool
+	// Late has the limits of timers that have none of their own: none.
+	Late late.Rules
 	// ContentType says how payloads travel, see event.Event: by what they are.
 	ContentType string
 
@@ -95,6 +99,8 @@ type Publisher struct {
 	OnSettled, OnReleased func(n int)
 	// OnSetAside is called for each firing that is given back for a while because NATS does not take its subject.
 	OnSetAside func(f *schedule.Firing)
+	// OnLate is called for each firing that was claimed too late: when its dead letter is stored, or when it is forgotten.
+	OnLate func(f *schedule.Firing, action LateAction)
 	// OnLost is called with how many events NATS has lost, at least, that it had acknowledged to this Publisher.
 	OnLost func(n uint64)
 
@@ -121,6 +127,7 @@ type Publisher struct {
 	changed    chan struct{} // closed when await has to look again; nil if nobody waits
 	health     streamHealth
 	trust      trust
+	letters    letters     // of firings that were claimed too late
 	looks      []*delivery // to be looked for in the stream
 	// failingLooks is how many deliveries with failingLook there are.
 	failingLooks int
@@ -146,6 +153,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 		OnSettled:      func(int) {},
 		OnReleased:     func(int) {},
 		OnSetAside:     func(*schedule.Firing) {},
+		OnLate:         func(*schedule.Firing, LateAction) {},
 		OnLost:         func(uint64) {},
 
 		nc:         nc,
@@ -159,6 +167,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 		deliveries: make(map[uint64]*delivery),
 		queue:      queue{wake: make(chan struct{}, 1)},
 		trust:      newTrust(),
+		letters:    newLetters(),
 	}
 }
 
@@ -230,7 +239,8 @@ func (p *Publisher) announce() {
 // Run is ending, it gives the rest back to the schedule and the error says so.
 func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) error {
 	for len(firings) > 0 {
-		if err := p.await(ctx, p.hasRoom); err != nil {
+		next := &firings[0]
+		if err := p.await(ctx, func() bool { return p.hasRoom() && !p.awaitsLetters(next) }); err != nil {
 			p.giveBack(context.WithoutCancel(ctx), firings)
 			return fmt.Errorf("%d of the firings not published: %w", len(firings), err)
 		}
@@ -258,7 +268,7 @@ func (p *Publisher) logStatus(d *delivery) {
 
 // admit takes as many firings into the window as there is room for, and returns how many. The deliveries that it returns
 // count as sent, because the caller is about to send them, except for those that are looked for. The others are given
-// back, because of their subjects.
+// back, because of their subjects, or are too late to be published.
 func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, taken int) {
 	prepared := make([]delivery, min(len(firings), p.Window))
 	for i := range prepared {
@@ -275,8 +285,19 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 			break
 		}
 		d := &prepared[i]
+		if p.awaitsLetters(&d.firing) {
+			break
+		}
 		taken++
 		p.held++
+		if d.firing.Held {
+			p.takeLetter(d, event.ReasonHeld)
+			continue
+		}
+		if limit, by, is := p.lateness(&d.firing); is {
+			p.takeLate(d, limit, by)
+			continue
+		}
 		if d.trust = p.trust.of(d.subject); !p.trust.admits(d.trust, load{p.Window, p.WindowBytes}) || !p.maySeek(d) {
 			d.firing.Pause, d.firing.Refused = d.trust.pause(&d.firing), d.trust.failing
 			p.queue.addRelease(d.firing)
@@ -384,6 +405,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	workers.Go(func() { p.probe(probing) })
 	workers.Go(func() { p.seek(probing) })
 	workers.Go(func() { p.settle(work) })
+	var burials sync.WaitGroup
+	burials.Go(func() { p.bury(probing) })
 
 	p.loop(ctx.Done(), status, nil)
 
@@ -394,6 +417,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	p.loop(nil, status, time.After(p.DrainTimeout*3/4))
 	stopProbing()
+	burials.Wait()
 	p.abandon()
 	workers.Wait()
 	return nil

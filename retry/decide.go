@@ -7,6 +7,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -70,7 +71,9 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 		delay = *own
 	}
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
-	return decision{retry: setAgain(e, event.RetryID(e), due, e.Attempt+1), refuse: refuse}
+	again := setAgain(e, event.RetryID(e), due, e.Attempt+1)
+	again.Late = e.Late
+	return decision{retry: again, refuse: refuse}
 }
 
 // parse reads the event of a request and checks that it is a firing of a timer of the request's subject.
@@ -105,9 +108,12 @@ func ownDelay(request event.Stored) (*time.Duration, error) {
 }
 
 // Replay returns what sets the timer of a dead letter again, due at the given time as attempt 1. However often one
-// letter is replayed, its timer is set once, for as long as retries are remembered: a day at least.
+// letter is replayed, its timer is set once, for as long as retries are remembered: a day at least. It fires however late,
+// and so do its retries: whoever replays it wants that.
 func Replay(e event.Event, due schedule.Millis) schedule.Retry {
-	return setAgain(e, event.ReplayID(e), due, 1)
+	r := setAgain(e, event.ReplayID(e), due, 1)
+	r.Late = late.Limit{Given: true}
+	return r
 }
 
 // setAgain returns what sets the timer of an event again, once for each id.

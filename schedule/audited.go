@@ -21,6 +21,7 @@ type NamespaceCount struct {
 	Pending   int64  `json:"pending"`   // due later
 	Owed      int64  `json:"owed"`      // due, and claimed by nobody
 	Firing    int64  `json:"firing"`    // claimed and not settled
+	Held      int64  `json:"held"`      // due and held
 }
 
 // AuditReport is what a timerd leaves in Redis of its last audit of a node.
@@ -58,7 +59,7 @@ func newTally(namespaces keys.Namespaces) *tally {
 // add adds counts as tally.lua has them.
 func (t *tally) add(counts any) {
 	list, _ := counts.([]any)
-	for i := 0; i+3 < len(list); i += 4 {
+	for i := 0; i+4 < len(list); i += 5 {
 		name, _ := list[i].(string)
 		key, err := keys.Parse(name + ":-")
 		at := t.namespaces.Find(key)
@@ -72,6 +73,8 @@ func (t *tally) add(counts any) {
 		c.Pending += pending
 		c.Owed += owed
 		c.Firing += firing
+		held, _ := list[i+4].(int64)
+		c.Held += held
 	}
 }
 

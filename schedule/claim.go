@@ -64,7 +64,7 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]call, len(requests))
 	for i, r := range requests {
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition))}}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), n.schedule.holding.Load()}}
 	}
 	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
 	for _, result := range results {
@@ -84,7 +84,7 @@ func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease ti
 		if r.Expected > 0 {
 			expected = min(r.Expected, MaxClaim)
 		}
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes}}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
 	}
 	return n.runClaims(ctx, n.schedule.scripts.Load().claimShort, shortForm(), requests, calls, lease)
 }
@@ -224,14 +224,14 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 }
 
 // newFiring reads a ref and a record, as the scripts write them.
-func newFiring(ref, record string) (Firing, error) {
+func newFiring(ref, text string) (Firing, error) {
 	due, rest, ok1 := strings.Cut(ref, ":")
 	attempt, key, ok2 := strings.Cut(rest, ":")
-	header, payload, ok3 := strings.Cut(record, ":")
+	r, ok3 := parseRecord(text)
 	if !ok1 || !ok2 || !ok3 {
 		return Firing{}, fmt.Errorf("corrupt entry %q", ref)
 	}
-	f := Firing{Ref: ref}
+	f := Firing{Ref: ref, Status: r.status, Late: r.late, Held: r.held}
 	var err error
 	if f.Key, err = keys.Parse(key); err != nil {
 		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
@@ -246,26 +246,13 @@ func newFiring(ref, record string) (Firing, error) {
 			return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
 		}
 	}
-	flags := strings.TrimLeft(header, "0123456789")
-	if strings.Contains(flags, "x") {
+	if r.expired {
 		f.Trigger = TriggerExpired
 	}
-	f.Status = statusOf(flags)
 	if f.Status == PayloadPresent {
-		f.Payload = []byte(payload)
+		f.Payload = []byte(r.payload)
 	}
 	return f, nil
-}
-
-// statusOf reads a record's flags.
-func statusOf(flags string) Status {
-	switch {
-	case strings.Contains(flags, "m"):
-		return PayloadMissing
-	case strings.Contains(flags, "l"):
-		return PayloadTooLarge
-	}
-	return PayloadPresent
 }
 
 // redisTime reads the two elements of a TIME reply.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
 
 // Trigger says what made a timer fire.
@@ -37,6 +38,7 @@ type Firing struct {
 	Payload []byte
 	Status  Status
 	Trigger Trigger
+	Late    late.Limit // its own
 
 	Partition keys.Partition
 	ClaimedAt time.Time     // on the Redis server's clock
@@ -46,6 +48,9 @@ type Firing struct {
 
 	// MayBeStored says that an earlier claim may have published the event.
 	MayBeStored bool
+
+	// Held says that it was held, and becomes a dead letter instead of an event.
+	Held bool
 
 	// Bytes is how large the payload was, for whoever keeps the firing without it.
 	Bytes int

@@ -105,6 +105,14 @@ func TestBadCallsChangeNothing(t *testing.T) {
 		{"unknown option", []any{1, k, "p", "PX", 1000, "KEEPTTL"}},
 		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT", 0}},
 		{"ATTEMPT wants", []any{1, k, "p", "PX", 1000, "ATTEMPT"}},
+		{"LATE wants milliseconds", []any{1, k, "p", "PX", 1000, "LATE"}},
+		{"LATE wants milliseconds", []any{1, k, "p", "PX", 1000, "LATE", "DROP"}},
+		{"LATE wants milliseconds", []any{1, k, "p", "PX", 1000, "LATE", -1}},
+		{"LATE wants milliseconds", []any{1, k, "p", "PX", 1000, "LATE", "1.5"}},
+		{"from 0 (no limit) to 315360000000", []any{1, k, "p", "PX", 1000, "LATE", int64(315360000001)}},
+		{"LATE can be given once", []any{1, k, "p", "PX", 1000, "LATE", 1, "LATE", 1}},
+		{"DROP comes after LATE ms", []any{1, k, "p", "PX", 1000, "DROP"}},
+		{"DROP comes after LATE ms", []any{1, k, "p", "PX", 1000, "LATE", 1, "DROP", "DROP"}},
 	} {
 		x.refuses(c.text, append([]any{"FCALL", "timer_set"}, c.args...)...)
 	}

@@ -17,6 +17,7 @@ type Overview struct {
 	Pending int64     // due later
 	Owed    int64     // due, and claimed by nobody
 	Firing  int64     // claimed and not settled
+	Held    int64     // due and held
 	// Oldest is one of those that are owed which was due first, as far as that can be told without reading all. It is the zero
 	// Key if none is owed.
 	Oldest    keys.Key
@@ -29,7 +30,7 @@ func (n *Node) Overview(ctx context.Context) (Overview, error) {
 	var all Overview
 	err := eachChunk(n.all(), overviewChunk, func(hashTags []any) error {
 		reply, err := n.schedule.scripts.Load().overview.Run(ctx, n.server, nil, hashTags...).Slice()
-		if err == nil && len(reply) != 7 {
+		if err == nil && len(reply) != 8 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		if err != nil {
@@ -45,6 +46,8 @@ func (n *Node) Overview(ctx context.Context) (Overview, error) {
 		all.Firing += counts[3]
 		all.Moving += int(counts[4])
 		name, _ := reply[6].(string)
+		held, _ := reply[7].(int64)
+		all.Held += held
 		oldest := Millis(counts[5]).Time()
 		if key, err := keys.Parse(name); err == nil && counts[5] >= 0 && (all.OldestDue.IsZero() || oldest.Before(all.OldestDue)) {
 			all.Oldest, all.OldestDue = key, oldest

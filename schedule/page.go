@@ -47,7 +47,7 @@ func (s *Schedule) Pages(ctx context.Context, n keys.Namespace, yield func(Page)
 			return fmt.Errorf("schedule: list timers: %w", err)
 		}
 		for entries := range slices.Chunk(all, pageEntries) {
-			if page.Timers, err = s.describe(ctx, from, entries, n); err != nil {
+			if page.Timers, err = s.describe(ctx, l, from, entries, n); err != nil {
 				return fmt.Errorf("schedule: list timers: %w", err)
 			}
 			page.Until = Millis(entries[len(entries)-1].Score).Time()

@@ -26,6 +26,7 @@ type State string
 const (
 	StatePending State = "pending" // it is to become due
 	StateOwed    State = "owed"    // it is due, and nobody has claimed it
+	StateHeld    State = "held"    // it is due, and held
 	// StateFiring: it is claimed, and not settled, or was given back by somebody who may have published it: nobody knows
 	// whether its event is in NATS.
 	StateFiring State = "firing"
@@ -57,7 +58,7 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer)
 }
 
 // describe returns those entries of a list that are timers of a namespace. Those that have left it since are not among them.
-func (s *Schedule) describe(ctx context.Context, from *list, entries []redis.Z, n keys.Namespace) ([]Timer, error) {
+func (s *Schedule) describe(ctx context.Context, l *listing, from *list, entries []redis.Z, n keys.Namespace) ([]Timer, error) {
 	var found []Timer
 	var members []string
 	for _, e := range entries {
@@ -74,6 +75,15 @@ func (s *Schedule) describe(ctx context.Context, from *list, entries []redis.Z, 
 			return nil, err
 		}
 	}
+	for i := range found {
+		until := MillisOf(found[i].Due)
+		if from.firing {
+			until = Never // what a resume has released stays so
+		}
+		if found[i].State == StateOwed && l.holds.Covers(found[i].Key, until) {
+			found[i].State = StateHeld // as soon as a claim looks at it
+		}
+	}
 	records, err := s.readRecords(ctx, from.records, members)
 	if err != nil {
 		return nil, err
@@ -81,20 +91,19 @@ func (s *Schedule) describe(ctx context.Context, from *list, entries []redis.Z, 
 	timers := found[:0]
 	for i, timer := range found {
 		if record, ok := records[i].(string); ok {
-			timer.readRecord(record)
+			timer.take(record)
 			timers = append(timers, timer)
 		}
 	}
 	return timers, nil
 }
 
-// readRecord adds what the record says.
-func (t *Timer) readRecord(record string) {
-	header, payload, _ := strings.Cut(record, ":")
-	flags := strings.TrimLeft(header, "0123456789")
-	t.Attempt, _ = strconv.Atoi(strings.TrimSuffix(header, flags))
-	if t.Status = statusOf(flags); t.Status == PayloadPresent {
-		t.Payload = []byte(payload)
+// take adds what the record says.
+func (t *Timer) take(text string) {
+	r, _ := parseRecord(text)
+	t.Attempt, t.Status = r.attempt, r.status
+	if t.Status == PayloadPresent {
+		t.Payload = []byte(r.payload)
 	}
 }
 
@@ -155,6 +164,7 @@ type listing struct {
 	page    int64 // how many entries are read at a time
 	now     Millis
 	firings int // how many were read
+	holds   *HoldList
 }
 
 // list is such a set from some place on.
@@ -162,6 +172,7 @@ type list struct {
 	index, records string      // names of the sorted set and of the hash with the records of its members
 	aside          AsideReason // of what is in it; empty for what is not set aside, and for firings
 	firing         bool        // it has firings: all were read, and the scores of the entries are their due times
+	held           bool        // it has those firings that are held
 	refused        string      // for firings, the name of the set of those that NATS refused
 	now            Millis      // when the server looked at it
 	due            Millis      // of what comes next, at the earliest
@@ -186,18 +197,28 @@ func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
 		return nil, err
 	}
 	l := &listing{rdb: s.rdb}
+	if l.holds, err = s.Holds(ctx); err != nil {
+		return nil, err
+	}
 	for _, m := range masters {
 		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
 		if err != nil {
 			return nil, err
 		}
 		l.now = max(l.now, found.at)
-		l.total += found.Pending + found.Aside.Rights + found.Firing
+		l.total += found.Pending + found.Aside.Rights + found.Firing + found.Held
 		for _, h := range found.Heads {
 			p := h.Partition
 			l.lists = append(l.lists, &list{index: p.Due(), records: p.Data(), now: found.at, due: h.Due})
 			if found.Aside.Rights > 0 {
 				l.lists = append(l.lists, &list{index: p.Aside(), records: p.Data(), now: found.at, aside: AsideRights})
+			}
+			if found.Held > 0 {
+				held, err := l.heldOf(ctx, p)
+				if err != nil {
+					return nil, err
+				}
+				l.lists = append(l.lists, held)
 			}
 			if found.Firing > 0 {
 				firings, err := l.readFirings(ctx, p)
@@ -221,11 +242,13 @@ func (l *listing) readFirings(ctx context.Context, p keys.Partition) (*list, err
 		if err != nil {
 			return nil, err
 		}
-		if len(entries) == 0 {
-			break
-		}
+		all := len(entries)
+		entries = slices.DeleteFunc(entries, func(e redis.Z) bool { return e.Score >= heldScore })
 		l.firings += len(entries)
 		firings.entries = append(firings.entries, entries...)
+		if len(entries) < all || all == 0 { // held ones come last
+			break
+		}
 	}
 	for i := range firings.entries {
 		e := &firings.entries[i]
@@ -242,9 +265,9 @@ func (l *listing) readFirings(ctx context.Context, p keys.Partition) (*list, err
 func (l *list) timer(member string, due Millis) (timer Timer, ok bool) {
 	name, state, beside := member, StatePending, false
 	switch {
-	case l.firing:
+	case l.firing, l.held:
 		f, err := newFiring(member, ":")
-		return Timer{Key: f.Key, Due: due.Time()}, err == nil
+		return Timer{Key: f.Key, Due: due.Time(), State: StateHeld}, err == nil // those that are not held get another state
 	case l.aside != "":
 		name = asideKey(member)
 	case strings.HasPrefix(member, ":"):
@@ -277,6 +300,9 @@ func (l *listing) next(ctx context.Context) (*list, []redis.Z, error) {
 			var err error
 			if entries, err = first.read(ctx, l.rdb, l.page); err != nil {
 				return nil, nil, err
+			}
+			if first.held {
+				toDues(entries)
 			}
 		}
 		if len(entries) == 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
 
 // Retry asks for a timer to be set again after a failed attempt.
@@ -17,6 +18,7 @@ type Retry struct {
 	Attempt int // that the retry will be
 	Payload []byte
 	Status  Status
+	Late    late.Limit // its own, counted from Due
 }
 
 // ErrTooManyRetries says that as many retries as there may be wait beside the newer timer of a key.
@@ -30,9 +32,9 @@ const tooManyRetries = -2
 // beside the newer timer and both fire; where too many wait there, the error is ErrTooManyRetries. A due time that has
 // passed makes it fire at once. After any other error it may have been set or not; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
-	flag := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status]
+	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late)
 	key := r.Key.String()
-	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, flag, r.Payload}}})[0].Int64()
+	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
 	}

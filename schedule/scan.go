@@ -13,6 +13,7 @@ import (
 // DueScan is what a scan for due timers found.
 type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
+	Held            int64            // timers that are due and held
 	Aside           AsideCounts      // those of them that are set aside
 	Heads           []Head           // the partitions with something to claim within the time that was asked for
 	Moving          []keys.Partition // those that are not there as a whole, and hold still
@@ -30,18 +31,22 @@ func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueSca
 	return found, err
 }
 
-// forever is longer than any timer waits.
+// forever is longer than any timer waits. A scan that looks so far tells of partitions with nothing but held timers too.
 const forever = 100 * 365 * 24 * time.Hour
 
 func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions []keys.Partition, within, lease time.Duration) (DueScan, error) {
 	var found DueScan
+	horizon := within.Milliseconds()
+	if within == forever {
+		horizon = 2 * heldScore
+	}
 	err := eachChunk(partitions, chunk, func(hashTags []any) error {
-		args := append([]any{within.Milliseconds(), lease.Milliseconds()}, hashTags...)
+		args := append([]any{horizon, lease.Milliseconds()}, hashTags...)
 		reply, err := s.scripts.Load().scanDue.Run(ctx, server, nil, args...).Slice()
 		if err != nil {
 			return err
 		}
-		if len(reply) < 5 || len(reply)%2 != 1 {
+		if len(reply) < 6 || len(reply)%2 != 0 {
 			return fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		at, _ := reply[0].(int64)
@@ -53,7 +58,9 @@ func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions
 		rights, _ := reply[3].(int64)
 		refused, _ := reply[4].(int64)
 		found.Aside.Add(AsideCounts{Rights: rights, Refused: refused})
-		for i := 5; i < len(reply); i += 2 {
+		held, _ := reply[5].(int64)
+		found.Held += held
+		for i := 6; i < len(reply); i += 2 {
 			hashTag, _ := reply[i].(string)
 			due, _ := reply[i+1].(int64)
 			if due < 0 {

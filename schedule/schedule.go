@@ -37,6 +37,7 @@ type Schedule struct {
 	cluster  bool
 	db       int // the number of the database; 0 in a cluster
 	scripts  atomic.Pointer[scripts]
+	holding  atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
 
 	mu    sync.Mutex
 	nodes map[*redis.Client]*Node // as returned last

@@ -35,6 +35,8 @@ type scripts struct {
 	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
 	losses                                                   *redis.Script // of a server
+	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
+	holdCopy, holdLook                                       *redis.Script // of many partitions
 }
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
@@ -58,13 +60,13 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	return &scripts{
 		maxPayload: maxPayload,
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
-			join("clock", "index", "common", "move", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition, "library"),
+			join("clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition, "library"),
 		observe:    script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "contest", "aside", "observe"),
-		claim:      claims("clock", "index", "common", "move", "tell", "owed", "fire", "beside", "payload", "contest", "aside", "claim"),
-		claimShort: claims("clock", "index", "move", "tell", "claim_short"),
+		claim:      claims("clock", "index", "hold", "common", "move", "tell", "owed", "fire", "beside", "payload", "contest", "aside", "claim"),
+		claimShort: claims("clock", "index", "hold", "move", "tell", "claim_short"),
 		release:    script(one, "clock", "owed", "release"),
 		settle:     script(one, "owed", "settle"),
-		retry:      script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "retry"),
+		retry:      script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "later", "retry"),
 		audit:      script(one, "clock", "index", "common", "payload", "losses", "tally", "audit"),
 		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
 		heartbeat:  script(one, "clock", "heartbeat"),
@@ -78,6 +80,14 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 
 		countFiring: script(one, "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),
+
+		holdWrite:   script(one, "clock", "hold_write"),
+		holdCopy:    script(many, "hold_copy"),
+		holdLook:    script(manyRead, "clock", "hold_look"),
+		holdRelease: script(one, "clock", "index", "hold", "common", "payload", "announce", "hold_find", "hold_release"),
+		holdShift: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "later",
+			"hold_find", "hold_shift"),
+		holdDraw: script(one, "hold_draw"),
 	}
 }
 
@@ -89,10 +99,12 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 //	WAKE_WITHIN     how far off a timer may be to be announced, in ms
 //	MAX_PAYLOAD     the payload limit in bytes
 //	LIMIT           says so in the list of functions
+//	HELD, HELD_TEXT what is added to the due time of a held timer for its score in firing
 func constants(maxPayload int, wakeWithin int64) string {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
-	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, %d, '%s'\n",
-		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload, fmt.Sprintf(limitText, maxPayload))
+	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, %d, '%s'\n"+
+		"local HELD, HELD_TEXT = %d, '%[8]d'\n",
+		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload, fmt.Sprintf(limitText, maxPayload), heldScore)
 }
 
 // hashTagConstants declares how a slot's hash tag is computed, as in keys/slot.go:

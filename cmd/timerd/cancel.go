@@ -14,7 +14,7 @@ func newCancel() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel KEY",
 		Short: "Cancel a timer",
-		Long: `Cancel all timers of a key that are pending or owed, retries too, and delete the key. What was found
+		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What was found
 is printed:
 
   cancelled  there were such timers, and they will not fire; an earlier one that is firing may

@@ -152,6 +152,22 @@ func TestSetGetCancelLs(t *testing.T) {
 		t.Errorf("get: %s", out)
 	}
 
+	if strings.Contains(ok(t, "get", "app:mod:typ:1"), "late ") || got.Late != 0 {
+		t.Error("get shows a limit of a timer that has none")
+	}
+	ok(t, "set", "app:mod:typ:1", "1h", "--late", "1h30m", "--drop-late")
+	if out := ok(t, "get", "app:mod:typ:1"); !strings.Contains(out, "attempt  1\nlate     1h 30m at most\npayload  ") {
+		t.Errorf("get of a timer with a limit: %s", out)
+	}
+	if out := ok(t, "get", "app:mod:typ:1", "--json"); !strings.Contains(out, `"late":5400000,`) {
+		t.Errorf("get --json of a timer with a limit: %s", out)
+	}
+	for _, args := range [][]string{{"--drop-late"}, {"--late", "soon"}, {"--late", "-1s"}, {"--late", "3651d"}} {
+		if code, _, errs := timerd(t, "", append([]string{"set", "app:mod:typ:1", "1h"}, args...)...); code != exitUsage || !strings.Contains(errs, "late") {
+			t.Errorf("set %v: %d %s", args, code, errs)
+		}
+	}
+
 	at := time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
 	if out := ok(t, "set", "app:mod:typ:1", at.Format(time.RFC3339), "--xx", "--attempt", "7"); !strings.Contains(out, at.Format("2006-01-02T15:04:05.000Z")) {
 		t.Errorf("set at an instant: %s", out)

@@ -17,9 +17,10 @@ func newGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KEY",
 		Short: "Show a timer that waits or is firing",
-		Long: `Show a timer, and its state: pending, it is to become due; owed, it is due, and nobody has claimed
-it; firing, it is claimed, and NATS has not acknowledged its event. Of several timers of a key the
-first of these is shown; timerd ls shows all. Without one, the exit code is 1.
+		Long: `Show a timer, and its state: pending, it is to become due; held, it is due, and its namespace is
+held; owed, it is due, and nobody has claimed it; firing, it is claimed, and NATS has not
+acknowledged its event. Of several timers of a key the first of these is shown; timerd ls shows all.
+Without one, the exit code is 1.
 
 ` + keyHelp,
 		Example: `  timerd get shop:order:timeout:42
@@ -39,11 +40,11 @@ first of these is shown; timerd ls shows all. Without one, the exit code is 1.
 				}
 				warnIfUnattended(ctx, cmd, rdb)
 				view := newTimerView(args[0], timer.Due, timer.Attempt)
-				view.State = string(timer.State)
+				view.State, view.Late = string(timer.State), timer.Late.Milliseconds()
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
-					return fmt.Errorf("%s is not pending, owed or firing", view.Key)
+					return fmt.Errorf("%s is not pending, held, owed or firing", view.Key)
 				case raw && timer.Payload == nil:
 					return fmt.Errorf("%s has no payload", view.Key)
 				case raw:
@@ -55,8 +56,12 @@ first of these is shown; timerd ls shows all. Without one, the exit code is 1.
 					if timer.Payload == nil {
 						status = whyMissing(ctx, rdb, args[0])[0]
 					}
-					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\npayload  %s\n", view.Key, view.State,
-						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, showPayload(timer.Payload, status, math.MaxInt))
+					limit := ""
+					if timer.Late > 0 {
+						limit = fmt.Sprintf("late     %s at most\n", showDuration(timer.Late))
+					}
+					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
+						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, limit, showPayload(timer.Payload, status, math.MaxInt))
 				}
 				return err
 			})

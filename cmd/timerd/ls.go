@@ -18,13 +18,14 @@ import (
 
 func newLs() *cobra.Command {
 	var l listing
-	states := []string{string(schedule.StatePending), string(schedule.StateOwed), string(schedule.StateFiring)}
+	states := []string{string(schedule.StatePending), string(schedule.StateHeld), string(schedule.StateOwed), string(schedule.StateFiring)}
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
 		Short: "List the timers that wait or are firing",
 		Long: `List timers in the order of their due times, until NATS has acknowledged their events. STATE is
 
   pending  it is to become due
+  held     it is due, and its namespace is held
   owed     it is due, and nobody has claimed it; it can still be cancelled
   firing   it is claimed: its event is being published, or nobody knows yet whether it was
 

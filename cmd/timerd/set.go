@@ -14,12 +14,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/late"
 )
 
 // setFlags are the flags of timerd set.
 type setFlags struct {
 	nx, xx, asJSON bool
 	attempt        int
+	late           string
+	dropLate       bool
 	from           string
 }
 
@@ -44,10 +47,13 @@ With --from, set the timers of a file, or of standard input if it is -. Each lin
   at              the time instead, in milliseconds since 1970
   attempt         as --attempt
   nx              true: as --nx; a timer that is there already is no failure
+  late            as --late, in milliseconds
+  drop_late       true: as --drop-late
 
 Bad lines are reported with their numbers and the others are set; the exit code is then 1.`,
 		Example: `  timerd set shop:order:timeout:42 30m '{"order":42}'
   timerd set shop:report:daily:1 2027-01-01T00:00:00Z
+  timerd set shop:otp:sms:7 1m '{"code":1234}' --late 30s --drop-late
   cat invoice.json | timerd set shop:invoice:due:7 30d - --nx
   echo '{"key":"shop:order:timeout:43","payload":{"order":43},"px":1800000}' | timerd set --from -`,
 		Args: func(cmd *cobra.Command, args []string) error { return setArgs(cmd, args, flags) },
@@ -69,6 +75,8 @@ Bad lines are reported with their numbers and the others are set; the exit code 
 	cmd.Flags().BoolVar(&flags.nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&flags.xx, "xx", false, "only if there is such a timer")
 	cmd.Flags().IntVar(&flags.attempt, "attempt", 0, "the attempt that it fires as; default: what the payload says, or 1")
+	cmd.Flags().StringVar(&flags.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
+	cmd.Flags().BoolVar(&flags.dropLate, "drop-late", false, "with --late: be forgotten instead of becoming a dead letter")
 	cmd.Flags().BoolVar(&flags.asJSON, "json", false, "print JSON, with --from a line for each timer that is set")
 	cmd.Flags().StringVar(&flags.from, "from", "", "set the timers of a `FILE`; -: of standard input")
 	files := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -82,8 +90,8 @@ Bad lines are reported with their numbers and the others are set; the exit code 
 func setArgs(cmd *cobra.Command, args []string, flags setFlags) error {
 	from := cmd.Flags().Changed("from")
 	switch {
-	case from && (len(args) > 0 || flags.nx || flags.xx || cmd.Flags().Changed("attempt")):
-		return usagef(cmd, "--from takes keys, delays, payloads, nx and attempts from the file alone")
+	case from && (len(args) > 0 || flags.nx || flags.xx || flags.dropLate || cmd.Flags().Changed("attempt") || cmd.Flags().Changed("late")):
+		return usagef(cmd, "--from takes keys, delays, payloads, nx, attempts and limits from the file alone")
 	case from:
 	case len(args) < 2:
 		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d of them", len(args))
@@ -118,6 +126,11 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 		}
 		options = append(options, client.Attempt(flags.attempt))
 	}
+	if option, err := lateOption(cmd, flags); err != nil {
+		return err
+	} else if option != nil {
+		options = append(options, *option)
+	}
 	payload := []byte{}
 	switch {
 	case len(args) == 3 && args[2] == "-":
@@ -147,6 +160,25 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is due at %s%s\n", view.Key, view.DueAt, waitFrom(ctx, rdb, due))
 		return err
 	})
+}
+
+// lateOption reads --late and --drop-late. It returns nil if there are none.
+func lateOption(cmd *cobra.Command, flags setFlags) (*client.SetOption, error) {
+	if !cmd.Flags().Changed("late") {
+		if flags.dropLate {
+			return nil, usagef(cmd, "--drop-late goes with --late")
+		}
+		return nil, nil //nolint:nilnil // none is no error
+	}
+	most, err := parseDuration(flags.late)
+	if err != nil || most < 0 || most > late.MaxLimit {
+		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", flags.late)
+	}
+	option := client.Late(most)
+	if flags.dropLate {
+		option = client.DropLate(most)
+	}
+	return &option, nil
 }
 
 // readPayload reads the payload from standard input.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
 
 // setFrom sets the timers of a file, each line for itself.
@@ -166,6 +167,8 @@ type setLine struct {
 	At            *int64          `json:"at"` // unix ms
 	Attempt       *int            `json:"attempt"`
 	NX            bool            `json:"nx"`
+	Late          *int64          `json:"late"` // ms
+	DropLate      bool            `json:"drop_late"`
 }
 
 // parseSetLine reads a line of timerd set --from. The attempt is 0 if the line has none.
@@ -201,7 +204,26 @@ func parseSetLine(line []byte) (s client.Setting, attempt int, err error) {
 	if l.NX {
 		s.Options = append(s.Options, client.NX())
 	}
-	return s, attempt, nil
+	option, err := l.late()
+	s.Options = append(s.Options, option...)
+	return s, attempt, err
+}
+
+// late returns the option for a limit, if there is one.
+func (l setLine) late() ([]client.SetOption, error) {
+	switch {
+	case l.Late == nil && l.DropLate:
+		return nil, errors.New("drop_late goes with late")
+	case l.Late == nil:
+		return nil, nil
+	case *l.Late < 0 || *l.Late > late.MaxLimit.Milliseconds():
+		return nil, fmt.Errorf("late is %d: want milliseconds from 0, for no limit, to %d", *l.Late, late.MaxLimit.Milliseconds())
+	}
+	most := time.Duration(*l.Late) * time.Millisecond
+	if l.DropLate {
+		return []client.SetOption{client.DropLate(most)}, nil
+	}
+	return []client.SetOption{client.Late(most)}, nil
 }
 
 func (l setLine) when() (client.When, error) {

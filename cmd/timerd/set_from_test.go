@@ -41,6 +41,10 @@ func TestSetFrom(t *testing.T) {
 		{`{"key":"app:m:t:17","px":1000,"attempt":0}`, "attempt is 0: want a number from 1 to 2147483647"},
 		{`{"key":"app:m:t:18","px":1000,"payload":1,"payload_base64":""}`, "payload and payload_base64 exclude each other"},
 		{`{"key":"app:m:t:19","px":1000,"payload_base64":"!"}`, "payload_base64: illegal base64"},
+		{`{"key":"app:m:t:19","px":1000,"drop_late":true}`, "drop_late goes with late"},
+		{`{"key":"app:m:t:19","px":1000,"late":-1}`, "late is -1: want milliseconds from 0"},
+		{`{"key":"app:m:t:19","px":1000,"late":"5m"}`, "late: want a whole number, got string"},
+		{`{"key":"app:m:t:limit","px":3600000,"late":300000,"drop_late":true}`, ""},
 		{`{"key":"app:m:t:20","px":1000,"ttl":1}`, `want a JSON object: unknown field "ttl"`},
 		{`{"key":"app:m:t:21","px":1000} {"key":"app:m:t:21"}`, "want one JSON object, got "},
 		{`{"key":"app:m:t:22","px":1000`, "want a JSON object, got the beginning of one"},
@@ -59,7 +63,7 @@ func TestSetFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errs := timerd(t, "", "set", "--from", file)
-	if code != exitFailed || out != "4 set, 1 there already, 22 bad\n" {
+	if code != exitFailed || out != "5 set, 1 there already, 25 bad\n" {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	said := strings.Split(strings.TrimSpace(errs), "\n")
@@ -83,7 +87,10 @@ func TestSetFrom(t *testing.T) {
 	if out := ok(t, "get", "app:m:t:text", "--json"); !strings.Contains(out, fmt.Sprintf(`"due":%d,`, at)) || !strings.Contains(out, `"attempt":3,`) {
 		t.Errorf("the timer with a time and an attempt: %s", out)
 	}
-	if table := ok(t, "ls"); strings.Count(table, "\n") != 5 {
+	if out := ok(t, "get", "app:m:t:limit", "--json"); !strings.Contains(out, `"late":300000,`) {
+		t.Errorf("the timer with a limit: %s", out)
+	}
+	if table := ok(t, "ls"); strings.Count(table, "\n") != 6 {
 		t.Errorf("more than the good lines were set:\n%s", table)
 	}
 

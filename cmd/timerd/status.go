@@ -178,36 +178,57 @@ func (p *statusPrinter) timerds(r *status.Redis) {
 }
 
 func (p *statusPrinter) timers(r *status.Redis) {
-	fmt.Fprintf(p, "\ntimers  %d pending, %d owed, %d firing\n", r.Pending, r.Owed, r.Firing)
+	fmt.Fprintf(p, "\ntimers  %d pending, %d held, %d owed, %d firing\n", r.Pending, r.Held, r.Owed, r.Firing)
 	if r.Oldest != nil {
 		const label = "        "
 		p.WriteString(label)
 		p.text(len(label), fmt.Sprintf("owed for longest: %s, for %s", r.Oldest.Key, showAbout(r.At.Sub(r.Oldest.Due))))
 	}
+	p.holds(r)
 	if len(r.Namespaces) == 0 {
 		return
 	}
 	t := p.table("by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago",
-		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "OWED"}, column{title: "FIRING"})
+		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"}, column{title: "OWED"}, column{title: "FIRING"})
 	for _, n := range r.Namespaces {
-		t.row(n.Namespace, n.Pending, n.Owed, n.Firing)
+		t.row(n.Namespace, n.Pending, n.Held, n.Owed, n.Firing)
+	}
+	_ = t.flush()
+}
+
+// holds prints which namespaces are held.
+func (p *statusPrinter) holds(r *status.Redis) {
+	if len(r.Holds) == 0 {
+		return
+	}
+	t := p.table("held", column{title: "NAMESPACE", middle: true, least: 20}, column{title: "SINCE", spare: 2}, column{title: "UNTIL"},
+		column{title: "BY", middle: true, least: 8, spare: 1}, column{title: "REASON", least: 8})
+	for _, h := range r.Holds {
+		until := "resumed"
+		if h.Until != nil {
+			until = showMinute(*h.Until)
+		}
+		if h.Resuming {
+			until = "being released"
+		}
+		t.row(h.Namespace, showMinute(h.Since), until, orDash(h.By), orDash(h.Reason))
 	}
 	_ = t.flush()
 }
 
 func (p *statusPrinter) nodes(r *status.Redis) {
-	t := p.table("redis", column{title: "NODE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "OWED"}, column{title: "FIRING"},
+	t := p.table("redis", column{title: "NODE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"}, column{title: "OWED"}, column{title: "FIRING"},
 		column{title: "LAST AUDIT"}, column{title: "TOOK", spare: 1}, column{title: "BECAUSE OF", least: 8, spare: 2})
 	for _, n := range r.Nodes {
-		pending, owed, firing := fmt.Sprint(n.Pending), fmt.Sprint(n.Owed), fmt.Sprint(n.Firing)
+		pending, held, owed, firing := fmt.Sprint(n.Pending), fmt.Sprint(n.Held), fmt.Sprint(n.Owed), fmt.Sprint(n.Firing)
 		if n.Error != "" {
-			pending, owed, firing = "?", "?", "?"
+			pending, held, owed, firing = "?", "?", "?", "?"
 		}
 		ago, took, reason := "-", "-", "-"
 		if a := n.LastAudit; a != nil {
 			ago, took, reason = showAbout(r.At.Sub(a.At))+" ago", showAbout(a.Took), a.Reason
 		}
-		t.row(n.Address, pending, owed, firing, ago, took, reason)
+		t.row(n.Address, pending, held, owed, firing, ago, took, reason)
 	}
 	_ = t.flush()
 }

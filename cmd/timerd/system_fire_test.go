@@ -167,6 +167,16 @@ func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
 		t.Error("the producer may flush the database")
 	}
 	s.expect(c, "app1:b:c:plain=p", "app1:b:c:set=s")
+	s.says(0, "hold app1", "app1 held")
+	if err := producer.FCall(t.Context(), "timer_set", []string{"app1:b:c:held"}, "h", "PX", 100).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.holds("app1", 1)
+	if got := producer.FCallRO(t.Context(), "timer_get", []string{"app1:b:c:held"}).Val(); !strings.Contains(fmt.Sprint(got), "state held") {
+		t.Errorf("timer_get: %v", got)
+	}
+	s.says(0, "resume app1 --shift", "app1 resumed")
+	s.expect(c, "app1:b:c:plain=p", "app1:b:c:set=s", "app1:b:c:held=h")
 	s.settled()
 	p.stop()
 	if strings.Contains(p.log.String(), "NOPERM") {

@@ -29,6 +29,7 @@ type timerView struct {
 	Due             int64           `json:"due"`              // unix ms
 	DueAt           string          `json:"dueat"`
 	Attempt         int             `json:"attempt,omitempty"`
+	Late            int64           `json:"late,omitempty"` // ms, of one that was looked for and has a limit of its own
 	DataContentType string          `json:"datacontenttype,omitempty"`
 	Data            json.RawMessage `json:"data,omitempty"`
 	DataBase64      []byte          `json:"data_base64,omitempty"`

@@ -45,6 +45,7 @@ type environment struct {
 	DataDir        string `split_words:"true" desc:"directory of the embedded NATS server's streams"`
 	Namespaces     string `desc:"the keys that are timers: a comma-separated list of app[:module[:type]], * for any"`
 	Retry          string `default:"*=exp(10s,2,1h,12)~10%" desc:"retry policies: namespace=policy; ... where a policy is a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays, or exp(first,factor,max,retries)"`
+	Late           string `desc:"how late timers may fire that do not say so themselves: namespace=duration; ... with drop behind a duration for what is to be forgotten then; 0 for no limit"`
 	SweepInterval  string `split_words:"true" default:"1s" desc:"how often to look for timers whose events were lost"`
 	Lease          string `default:"10s" desc:"how long a claim outlives a dead timerd"`
 	MaxPayload     string `split_words:"true" default:"262144" desc:"bytes of payload that a timer may have"`

@@ -93,6 +93,12 @@ func TestConfigValues(t *testing.T) {
 		{"RETRY", "app1:trans:notice=wechatpay; shop=10s,30s,2m; *=exp(10s,2,1h,12)", ""},
 		{"RETRY", "", ""}, // the default policy is appended
 		{"RETRY", "shop=soon", "soon"},
+		{"LATE", "", ""},
+		{"LATE", "shop:otp=30s drop; pay=5m; *=0", ""},
+		{"LATE", "shop", "want namespace=duration"},
+		{"LATE", "shop=soon", `TIMERD_LATE: "shop=soon": want a duration from 1ms to 87600h`},
+		{"LATE", "shop=5m dead", "then nothing or drop"},
+		{"LATE", "a:b:c:d=5m", "at most three parts"},
 		{"SWEEP_INTERVAL", "250ms", ""},
 		{"SWEEP_INTERVAL", "1m", ""},
 		{"SWEEP_INTERVAL", "1", "want a duration from 100ms to 1m0s"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/retry"
 )
 
@@ -26,6 +27,7 @@ const (
 type Service struct {
 	Namespaces     keys.Namespaces // the keys to adopt
 	Retry          retry.Policies
+	Late           late.Rules // of timers that say nothing themselves
 	SweepInterval  time.Duration
 	Lease          time.Duration
 	MaxPayload     int // bytes
@@ -55,6 +57,9 @@ func parseService(env *environment, f *faults) Service {
 		f.addAll("NAMESPACES", err)
 	}
 	c.Namespaces = namespaces
+	if c.Late, err = late.ParseRules(env.Late); err != nil {
+		f.addAll("LATE", err)
+	}
 	return c
 }
 

@@ -23,7 +23,8 @@ func (d *Redis) aside(ctx context.Context, r *report) {
 			r.warn(checkAside, "ACL SETUSER "+d.user(ctx)+" ~"+app.Glob()+"; or cancel them, as the user who set them",
 				"%d timers wait because timerd may not read their keys, such as %s", a.Count, key)
 		case schedule.AsideRefused:
-			r.warn(checkAside, "let timerd's NATS user publish to "+d.Names.Subject(a.Key, keys.Fired)+", and let TIMERS take it; or cancel the timers before they are due",
+			r.warn(checkAside, "let timerd's NATS user publish to "+d.Names.Subject(a.Key, keys.Fired)+", and let TIMERS take it; if the timers are too late to fire, the same for "+
+				d.Names.Subject(a.Key, keys.Dead)+" and TIMERS_DEAD; or cancel the timers before they are due",
 				"%d timers wait because NATS refuses their subjects, such as that of %s", a.Count, key)
 		}
 	}

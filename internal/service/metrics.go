@@ -24,6 +24,7 @@ type metrics struct {
 	settled     prometheus.Counter
 	released    prometheus.Counter
 	lost        prometheus.Counter
+	late        *prometheus.CounterVec
 	adopted     prometheus.Counter
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
@@ -38,6 +39,8 @@ type metrics struct {
 	auditTime   prometheus.Histogram
 	pending     prometheus.Gauge
 	firing      prometheus.Gauge
+	held        prometheus.Gauge
+	holds       prometheus.Gauge
 	complete    prometheus.Gauge
 	calls       *prometheus.CounterVec
 	drift       *prometheus.GaugeVec
@@ -82,9 +85,10 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		without:     counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
 		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
 		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
-		settled:     counter("settled_total", "Firings taken out of the schedule after their acknowledgement."),
+		settled:     counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
 		released:    counter("released_total", "Claims given back because the event could not be published in time."),
 		lost:        counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
+		late:        counters("late_total", "Timers that were claimed too late to fire, by what became of them: dead letters, or dropped.", "action"),
 		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
@@ -99,6 +103,8 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		auditTime:   histogram("audit_seconds", "How long an audit took.", prometheus.ExponentialBuckets(.001, 4, 10)),
 		pending:     gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
 		firing:      gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
+		held:        gauge("held_timers", "Timers that are due and held, at the last sweep."),
+		holds:       gauge("holds", "Namespaces that are held."),
 		complete:    gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
 		calls:       counters("library_calls_total", "Calls of the function library, by any client, that set or cancelled a timer: the same on each timerd.", "function"),
 		drift:       gauges("config_drift", "1 for a setting that the living timerds of this schedule do not have in common, else 0.", "setting"),
@@ -148,6 +154,8 @@ func (m *metrics) startAtZero() {
 	m.setAside.WithLabelValues(string(schedule.AsideRights))
 	m.setAside.WithLabelValues(string(schedule.AsideRefused))
 	m.setAside.WithLabelValues(reasonRetry)
+	m.late.WithLabelValues(string(notify.LateDead))
+	m.late.WithLabelValues(string(notify.LateDrop))
 	m.setAsideTimers(schedule.AsideCounts{})
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
@@ -176,6 +184,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
 	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
 	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
+	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { m.late.WithLabelValues(string(action)).Inc() }
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(schedule.AsideRefused)).Inc() }
 }
 

@@ -111,17 +111,19 @@ func (s *nodes) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
-	var pending, firing int64
+	var pending, firing, held int64
 	s.aside = schedule.AsideCounts{}
 	complete := true
 	for _, n := range s.served {
 		pending += n.counts.Pending
 		firing += n.counts.Firing
+		held += n.counts.Held
 		s.aside.Add(n.counts.Aside)
 		complete = complete && !n.incomplete
 	}
 	s.metrics.pending.Set(float64(pending))
 	s.metrics.firing.Set(float64(firing))
+	s.metrics.held.Set(float64(held))
 	s.metrics.setAsideTimers(s.aside)
 	s.metrics.setComplete(complete)
 }

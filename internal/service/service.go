@@ -95,6 +95,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	publisher.Streams = streams
 	publisher.Permit = member.Permit
 	publisher.MaxAttempts = func(k keys.Key) int { return c.Service.Retry.For(k).MaxAttempts() }
+	publisher.Late = c.Service.Late
 	publisher.PayloadAttempt = c.Service.PayloadAttempt
 	publisher.ContentType = c.Service.EventData
 	publisher.Logger = log
@@ -135,7 +136,10 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	log.Info("timerd is running", "version", s.Version, "instance", self.Instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
 		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
 	return []step{
-		{{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)}},
+		{
+			{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)},
+			{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
+		},
 		{{"publisher", publisher.Run}},
 		{
 			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), log) }},

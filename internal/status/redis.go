@@ -21,7 +21,10 @@ type Redis struct {
 	Pending int64  `json:"pending"` // due later
 	Owed    int64  `json:"owed"`    // due, and claimed by nobody
 	Firing  int64  `json:"firing"`  // claimed and not settled, or given back for a while
+	Held    int64  `json:"held"`    // due and held
 	Oldest  *Timer `json:"oldest"`  // of those owed the one that was due first; nil if none is known
+
+	Holds []Hold `json:"holds"` // in the order of their namespaces
 
 	// Namespaces are the counts by the last audit of each node, CountedAt the time of the oldest of these.
 	Namespaces []schedule.NamespaceCount `json:"namespaces"`
@@ -47,6 +50,16 @@ type Timer struct {
 	Due time.Time `json:"due"`
 }
 
+// Hold is a namespace that is held, or whose timers are still being released.
+type Hold struct {
+	Namespace string     `json:"namespace"`
+	Since     time.Time  `json:"since"`
+	Until     *time.Time `json:"until"` // nil: until it is resumed
+	Reason    string     `json:"reason"`
+	By        string     `json:"by"`
+	Resuming  bool       `json:"resuming"`
+}
+
 // age returns for how long the timer has been due.
 func (t *Timer) age(now time.Time) time.Duration { return now.Sub(t.Due) }
 
@@ -57,6 +70,7 @@ type Node struct {
 	Pending int64  `json:"pending"`
 	Owed    int64  `json:"owed"`
 	Firing  int64  `json:"firing"`
+	Held    int64  `json:"held"`
 	Moving  int    `json:"moving,omitempty"` // slots that are left out
 
 	SetAside  []Aside `json:"setaside,omitempty"`
@@ -100,6 +114,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 		p.members(members)
 	}
 	r := &Redis{Timerds: living(members), Nodes: []Node{}}
+	r.readHolds(ctx, s.Schedule, p)
 	nodes, err := s.Schedule.Nodes(ctx)
 	if err != nil {
 		p.fail("let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
@@ -126,6 +141,23 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 		p.node(&r.Nodes[i], r.At, len(r.Timerds) > 0)
 	}
 	return r
+}
+
+// readHolds reads what is held.
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *problems) {
+	list, err := s.Holds(ctx)
+	if err != nil {
+		p.fail("bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
+		return
+	}
+	for _, h := range list.Holds {
+		hold := Hold{Namespace: h.Namespace.String(), Since: h.Since.Time(), Reason: clean(h.Reason), By: clean(h.By), Resuming: !h.Lasts(list.Now)}
+		if h.Until > 0 {
+			until := h.Until.Time()
+			hold.Until = &until
+		}
+		r.Holds = append(r.Holds, hold)
+	}
 }
 
 // living returns the timerds that are alive.
@@ -157,7 +189,7 @@ func gatherNode(ctx context.Context, node *schedule.Node, p *problems) (schedule
 		n.Error = err.Error()
 		p.fail("bring that server back, or let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
 	}
-	n.Pending, n.Owed, n.Firing, n.Moving = seen.Pending, seen.Owed, seen.Firing, seen.Moving
+	n.Pending, n.Owed, n.Firing, n.Held, n.Moving = seen.Pending, seen.Owed, seen.Firing, seen.Held, seen.Moving
 	return seen, n
 }
 
@@ -166,6 +198,7 @@ func (r *Redis) add(seen schedule.Overview) {
 	r.Pending += seen.Pending
 	r.Owed += seen.Owed
 	r.Firing += seen.Firing
+	r.Held += seen.Held
 	if seen.At.After(r.At) {
 		r.At = seen.At
 	}
@@ -219,6 +252,7 @@ func (r *Redis) count(nodes []*schedule.Node, reports []schedule.AuditReport) {
 			sum.Pending += c.Pending
 			sum.Owed += c.Owed
 			sum.Firing += c.Firing
+			sum.Held += c.Held
 		}
 	}
 	other := func(c schedule.NamespaceCount) bool { return c.Namespace == keys.Other }

@@ -166,7 +166,7 @@ func TestAllIsWell(t *testing.T) {
 	if len(r.Redis.Nodes) != 1 || n.Address != x.sched.Server.Addr() || n.LastAudit == nil || n.LastAudit.Reason != "start" || len(n.Gaps) != 1 || n.Gaps[0].Last != "subscribed" {
 		t.Errorf("%+v", n)
 	}
-	if got := fmt.Sprint(r.Redis.Namespaces); got != "[{shop 1 0 0} {other 0 0 0}]" {
+	if got := fmt.Sprint(r.Redis.Namespaces); got != "[{shop 1 0 0 0} {other 0 0 0 0}]" {
 		t.Errorf("namespaces %s", got)
 	}
 	if len(r.NATS.Streams) != 3 || r.NATS.DeadLetters == nil || *r.NATS.DeadLetters != 0 || r.NATS.Streams[0].MaxAge != 7*24*3600 || r.NATS.Streams[0].Current != 1 {

@@ -1,15 +1,18 @@
 --[[ claim claims firings for a lease, in this order: what is owed, what was claimed by
-somebody whose lease ran out, and what is due. It also removes old tombstones.
+somebody whose lease ran out, and what is due. What is held it moves to where no claim
+looks, but for what may have been published. It also removes old tombstones.
 KEYS    1  the partition's prefix
 ARGV    1  lease in ms
         2  how many firings at most
         3  how many bytes of payload at most; one firing is claimed in any case
         4  from when on the caller has heard every event, in ms
+        5  the generation of the list of holds that the caller knows, 0 if nothing is held
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
 key of one of those or an empty string, then for each firing its ref, its record and how
 it was: "o" owed, "p" given back though perhaps published, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when there is something
 to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
-trimmed is 1 if more tombstones are to be removed.
+trimmed is 1 if more tombstones are to be removed. An error that begins with BEHIND says that
+the partition's list of holds is older than the caller's, and that nothing was done.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
 has them, as reclaimed. ]]
 
@@ -17,11 +20,20 @@ has them, as reclaimed. ]]
 -- they never pile up though claim_short removes none.
 local TRIM = 640
 
+-- How many due timers one call moves because they are held, and of how many bytes, about.
+local MOST_HELD, MOST_HELD_BYTES = 256, 200000
+
 local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = tonumber(ARGV[4])
 local out = { t[1], t[2], -1, 0, 0, 0, 0, '' }
 local claimed, told = 0, {}
+
+local said = redis.call('HMGET', data_key, ':?:', ':h:')
+local contested_until = said[1]
+local generation, is_held = read_holds(said[2])
+if generation < tonumber(ARGV[5]) then return redis.error_reply('BEHIND timerd: the list of holds') end
+local moved, held_room = 0, MOST_HELD_BYTES
 
 local function take(ref, record, how)
   local n = #out
@@ -29,34 +41,61 @@ local function take(ref, record, how)
   claimed, room = claimed + 1, room - #record
 end
 
--- What is held has at most half of a claim while something is due: it may be what was
+-- claim_one claims a firing that make makes of a timer. One that is held is owed, and held
+-- by the next claim.
+local function claim_one(make, key, due, record)
+  if is_held and is_held(key, due) then return make(key, due, record, '0') end
+  take(make(key, due, record, lease_end), record, 'd')
+end
+
+-- hold_owed holds a firing that is owed. That it was to become a dead letter is forgotten.
+local function hold_owed(ref, due, record)
+  redis.call('ZADD', firing_key, int(HELD + due), ref)
+  if string.find(flags(record), 'h', 1, true) then
+    redis.call('HSET', firingdata_key, ref, (string.gsub(record, 'h', '', 1)))
+  end
+  room = room - #record
+end
+
+-- What is free has at most half of a claim while something is due: it may be what was
 -- given back because it cannot be published.
 local first_due = head()
 local most = first_due ~= -1 and first_due <= now and math.ceil(limit / 2) or limit
-local held = redis.call('ZRANGEBYSCORE', firing_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, most)
-for first = 1, #held, 2 * GROUP do
+local free = redis.call('ZRANGEBYSCORE', firing_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, most)
+for first = 1, #free, 2 * GROUP do
   if room <= 0 then break end
-  local refs, leases, tombstones = {}, {}, {}
-  for i = first, math.min(first + 2 * GROUP, #held + 1) - 1, 2 do refs[#refs + 1] = held[i] end
+  local refs, leases, tombstones, taken = {}, {}, {}, {}
+  for i = first, math.min(first + 2 * GROUP, #free + 1) - 1, 2 do refs[#refs + 1] = free[i] end
   local fits = fitting(firingdata_key, refs, room)
   local records = redis.call('HMGET', firingdata_key, unpack(refs, 1, fits))
   for i = 1, fits do
     local ref, record = refs[i], records[i] or 'm:'
     local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
-    leases[2 * i - 1], leases[2 * i] = lease_end, ref
-    add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
-    local score = tonumber(held[first + 2 * i - 1])
-    take(ref, record, score % 1 == 0.75 and 'p' or (score == 0 or score % 1 ~= 0) and 'o' or 'r')
+    local score = tonumber(free[first + 2 * i - 1])
+    local how = score % 1 == 0.75 and 'p' or (score == 0 or score % 1 ~= 0) and 'o' or 'r'
+    -- What a resume has released stays so, as does what had a pause since; an infinite due
+    -- time lies within no resume.
+    if is_held and how == 'o' and key and is_held(key, score % 1 ~= 0 and math.huge or tonumber(due)) then
+      hold_owed(ref, due, record)
+    else
+      taken[#taken + 1] = ref
+      leases[#leases + 1], leases[#leases + 2] = lease_end, ref
+      add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
+      take(ref, record, how)
+    end
   end
-  redis.call('ZADD', firing_key, unpack(leases))
-  redis.call('ZADD', fired_key, unpack(tombstones))
-  unlist_owed(prefix, { unpack(refs, 1, fits) })
+  if #taken > 0 then
+    redis.call('ZADD', firing_key, unpack(leases))
+    redis.call('ZADD', fired_key, unpack(tombstones))
+    unlist_owed(prefix, taken)
+  end
   if fits < #refs then room = 0 end
 end
 
 -- select_run_out returns those of due timers whose keys have run out. It contests the
--- others and takes in their keys as they are now, as many as their payloads allow.
-local function select_run_out(members, dues)
+-- others and takes in their keys as they are now, as many as their payloads allow. What is
+-- owed thereby is claimed, or nobody's if hold says so.
+local function select_run_out(members, dues, hold)
   if redis.pcall('EXISTS', unpack(members)) == 0 then return members, dues end
   local names, times = {}, {}
   for i = 1, #members do
@@ -66,8 +105,9 @@ local function select_run_out(members, dues)
     if not at and set_aside(member, due) then
       out[7], out[8] = out[7] + 1, member
     elseif at and differs(at, due) then
-      local ref = contest(member, due, since, lease_end)
-      if ref then take(ref, redis.call('HGET', firingdata_key, ref), 'd') end
+      local ref = contest(member, due, since, hold and '0' or lease_end)
+      contested_until = now + REMEMBER
+      if ref and not hold then take(ref, redis.call('HGET', firingdata_key, ref), 'd') end
       local outcome = follow(member, at, MAX_PAYLOAD)
       if outcome == -1 then out[6] = out[6] + 1 elseif outcome == 2 then out[5] = out[5] + 1 end
     else
@@ -80,19 +120,26 @@ local function select_run_out(members, dues)
   return names, times
 end
 
--- move claims due timers as far as there is room.
-local function move(members, dues)
-  if #members > 0 and room > 0 then members, dues = select_run_out(members, dues) end
-  if #members == 0 or room <= 0 then return end
-  local fits = fitting(data_key, members, room)
+-- move claims due timers as far as there is room, or moves those that are to be held.
+local function move(members, dues, hold)
+  local left = hold and held_room or room
+  if #members > 0 and left > 0 then members, dues = select_run_out(members, dues, hold) end
+  if #members == 0 or left <= 0 then return end
+  local fits = fitting(data_key, members, left)
   local records = redis.call('HMGET', data_key, unpack(members, 1, fits))
   for i = 1, fits do records[i] = records[i] or 'm:' end
-  local refs = fire_all(members, dues, records, lease_end, fire)
+  local refs = fire_all(members, dues, records, not hold and lease_end or nil, fire)
   for i = 1, fits do
-    take(refs[i], records[i], 'd')
+    if hold then held_room = held_room - #records[i] else take(refs[i], records[i], 'd') end
     told[#told + 1] = members[i]
   end
-  if fits < #members then room = 0 end
+  if hold then
+    list_owed(prefix, refs)
+    moved = moved + fits
+    if fits < #members then held_room = 0 end
+  elseif fits < #members then
+    room = 0
+  end
 end
 
 -- claim_aside looks again at a timer that was set aside. If its key can be read now and
@@ -105,7 +152,7 @@ local function claim_aside(member, key, due)
   local record = redis.call('HGET', data_key, member) or 'm:'
   forget_beside(member, key)
   if at == -2 or set_again(key, due, record) then
-    take(fire(key, due, record, lease_end), record, 'd')
+    claim_one(fire, key, due, record)
     if at ~= -2 then follow(key, at, MAX_PAYLOAD) end
   elseif at == -1 then
     forget(key)
@@ -117,47 +164,69 @@ local function claim_aside(member, key, due)
   end
 end
 
-local members = claimed < limit and room > 0
-  and redis.call('ZRANGEBYSCORE', due_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit - claimed) or {}
-local group, group_due = {}, {}
-for i = 1, #members, 2 do
-  if room <= 0 then break end
-  local member, due, name, beside_of = members[i], members[i + 1], nil, nil
-  if string.byte(member) == 58 then name, beside_of = string.match(member, '^:([^:]*):(.*)$') end
-  if not name then
-    -- A score is in full as it is, except for some round ones.
-    group[#group + 1] = member
-    group_due[#group] = string.find(due, '^%d+$') and due or int(tonumber(due))
-    if #group == GROUP then
-      move(group, group_due)
-      group, group_due = {}, {}
-    end
-  elseif name == '?' or name == 'd' then
-    if spent > BUDGET then break end
+-- claim_special claims a member of due that is no key.
+local function claim_special(member, due, name, key)
+  if name == '?' or name == 'd' then
     spent = spent + redis.call('HSTRLEN', data_key, member)
     -- No expired event has come. So nothing is owed, unless the caller may have missed
     -- the event: then check_ran_out's answer counts.
-    local was, record, owed = read_contested(beside_of, ':' .. name .. ':')
+    local was, record, owed = read_contested(key, ':' .. name .. ':')
     forget(member)
-    if owed and was < since then
-      take(fire(beside_of, was, record, lease_end), record, 'd')
-    end
+    if owed and was < since then claim_one(fire, key, was, record) end
+    return
+  end
+  local aside, was = string.match(name, '^(s?)(%d+)')
+  was = tonumber(was or due)
+  if aside == 's' then
+    spent = spent + redis.call('HSTRLEN', data_key, member)
+    claim_aside(member, key, was)
   else
-    local aside, was = string.match(name, '^(s?)(%d+)')
-    was = tonumber(was or due)
-    if aside == 's' then
-      if spent > BUDGET then break end
-      spent = spent + redis.call('HSTRLEN', data_key, member)
-      claim_aside(member, beside_of, was)
-    else
-      local record = redis.call('HGET', data_key, member) or 'm:'
-      forget_beside(member, beside_of)
-      take(fire_retry(beside_of, was, record, lease_end), record, 'd')
-    end
+    local record = redis.call('HGET', data_key, member) or 'm:'
+    forget_beside(member, key)
+    claim_one(fire_retry, key, was, record)
   end
 end
-move(group, group_due)
-if #told > 0 then tell_claimed(told, redis.call('HGET', data_key, ':?:')) end
+
+-- claim_due claims due timers, and moves those that are held; or leaves these if free_only
+-- says so.
+local function claim_due(members, free_only)
+  local groups = { [false] = { {}, {} }, [true] = { {}, {} } } -- by whether they are held
+  for i = 1, #members, 2 do
+    if room <= 0 then break end
+    local member, due, name, key = members[i], members[i + 1], nil, nil
+    if string.byte(member) == 58 then name, key = string.match(member, '^:([^:]*):(.*)$') end
+    if name then
+      if spent > BUDGET and not string.find(name, '^%d') then break end
+      if not free_only then claim_special(member, due, name, key) end
+    else
+      local hold = is_held ~= nil and is_held(member, tonumber(due))
+      local names, dues = unpack(groups[hold])
+      if not (hold and free_only) then
+        names[#names + 1] = member
+        -- A score is in full as it is, except for some round ones.
+        dues[#names] = string.find(due, '^%d+$') and due or int(tonumber(due))
+      end
+      if #names == GROUP then
+        move(names, dues, hold)
+        groups[hold] = { {}, {} }
+      end
+    end
+  end
+  move(groups[false][1], groups[false][2])
+  move(groups[true][1], groups[true][2], true)
+end
+
+local before
+repeat
+  before = moved
+  if claimed == limit or room <= 0 then break end
+  claim_due(redis.call('ZRANGEBYSCORE', due_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit - claimed))
+until moved == before or moved >= MOST_HELD or held_room <= 0
+-- Many more may be held: those of others that became due last do not wait for all of them.
+if moved > before and claimed < limit and room > 0 then
+  claim_due(redis.call('ZRANGE', due_key, now_text, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, limit - claimed, 'WITHSCORES'), true)
+end
+if #told > 0 then tell_claimed(told, contested_until) end
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])

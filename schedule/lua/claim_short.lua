@@ -4,11 +4,13 @@ KEYS    1  the partition's prefix
 ARGV    1  lease in ms
         2  how many firings at most
         3  how many bytes of payload at most
+        4  the generation of the list of holds that the caller knows, 0 if nothing is held
 Returns {seconds, microseconds, next, then for each firing its ref and its record}, all as
 claim does; or, where claim has to be called, an empty array if nothing is due, and else
 nil: if something is owed or a lease is over, if more is to be done for a member than to
 claim it, if a key cannot be read or has another TTL, if another firing has the ref, or if
-a record is large.
+a record is large, if one of the timers is held, or if the list of holds is older than the
+caller's.
 If its reply is lost: as for claim. ]]
 local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -42,8 +44,15 @@ for i = n, 1, -1 do
 end
 if #delete < still then return nil end
 
-local said = redis.call('HMGET', data_key, ':l:', ':?:')
+local said = redis.call('HMGET', data_key, ':l:', ':?:', ':h:')
 local may_be_large, contested_until = said[1], said[2]
+if said[3] or ARGV[4] ~= '0' then
+  local generation, held = read_holds(said[3])
+  if generation < tonumber(ARGV[4]) then return nil end
+  for i = 1, held and n or 0 do
+    if held(members[i], tonumber(dues[i])) then return nil end
+  end
+end
 local records = {}
 for first = 1, n, GROUP do
   local last = math.min(first + GROUP - 1, n)

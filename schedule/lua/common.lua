@@ -41,7 +41,7 @@ local function fitting(hash, names, room)
 end
 
 -- flags returns the flags of a record.
-local function flags(record) return string.match(record, '^%d*(%a*):') or 'm' end
+local function flags(record) return string.match(record, '^%d*(%a*)[:;]') or 'm' end
 
 -- add_flag returns a record with one more flag.
 local function add_flag(record, flag)

@@ -4,7 +4,9 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:due         ZSET  member -> due
   timerd:{t}:data        HASH  member -> record
   timerd:{t}:firing      ZSET  ref -> end of lease; 0: owed, nobody has claimed it; see
-                                release.lua for one that was given back
+                                release.lua for one that was given back; HELD and its due
+                                time: held, see hold.lua; with a quarter of a ms: released
+                                by a resume, not to be claimed before
   timerd:{t}:firingdata  HASH  ref -> record
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
@@ -16,6 +18,8 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below
                                 0: since when that is doubted, because it seems to have no
                                 timers any more
+  timerd:{t}:holds       HASH  namespace -> its hold, see schedule/holds.go; of one partition,
+                                t itself, for all
   timerd:{t}:calls       ZSET  function of the library -> how many of its calls count_call
                                 has counted
 
@@ -29,15 +33,20 @@ A member is one of
   :sdue.attempt:key  a timer that was set aside (see aside.lua)
 No timer key begins with a colon. A ref is due:attempt:key.
 
-A record is <attempt><flags>:<payload>. The attempt is timerd's own count; it is empty
-where the payload decides. The flags are
+A record is <attempt><flags><options>:<payload>. The attempt is timerd's own count; it is
+empty where the payload decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
   u  the key is gone, and nobody knows why
+  h  it was held, and becomes a dead letter
+Each option is ;<name>=<value>. Most records have none, as those of earlier versions, which
+took an option's letters for flags: so no option has the letter of a flag. They are
+  L  how many ms after its due time the timer may be claimed and still fire; 0: any
+  D  the same, but a timer that is later is forgotten instead of becoming a dead letter
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that data or firingdata may have large records, and :?: until
-when timers may be contested at the latest.
+when timers may be contested at the latest. The field :h: is the list of holds (hold.lua).
 
 A tombstone is one of
   key          a timer that lately fired

@@ -26,6 +26,7 @@ local function parse_integer(s)
 end
 
 --[[ timer_set KEY  PAYLOAD (PX ms | EX s | PXAT unix-ms | EXAT unix-s) [NX | XX] [ATTEMPT n]
+[LATE ms, then optionally DROP]
 Sets a timer: writes the trigger key and the index in one step. A timer of the same
 key that was due already is owed and fires too; one that was pending is replaced.
 Returns the due time in unix ms, or nil if NX found a timer or a key, or XX found
@@ -44,7 +45,7 @@ local function timer_set(keys, args)
   local refusal = open_partition_of(key)
   if refusal then return refusal end
 
-  local due, when, exists, attempt
+  local due, when, exists, attempt, late
   local i = 2
   while i <= #args do
     local option = string.upper(args[i])
@@ -58,6 +59,15 @@ local function timer_set(keys, args)
         return fault('ATTEMPT wants an integer from 1 to ' .. int(MAX_ATTEMPT))
       end
       i = i + 2
+    elseif option == 'LATE' then
+      if late then return fault('LATE can be given once') end
+      local ms = parse_integer(args[i + 1])
+      if not ms or ms < 0 or ms > MAX_DELAY then
+        return fault('LATE wants milliseconds, an integer from 0 (no limit) to ' .. int(MAX_DELAY))
+      end
+      local drop = string.upper(args[i + 2] or '') == 'DROP'
+      late = (drop and ';D=' or ';L=') .. int(math.abs(ms))
+      i = i + (drop and 3 or 2)
     elseif option == 'PX' or option == 'EX' or option == 'PXAT' or option == 'EXAT' then
       if when then return fault('PX, EX, PXAT or EXAT can be given once') end
       when = parse_integer(args[i + 1])
@@ -66,12 +76,16 @@ local function timer_set(keys, args)
       due = (option == 'PX' or option == 'EX') and now + when or when
       i = i + 2
     else
-      return fault('unknown option: want PX, EX, PXAT, EXAT, NX, XX or ATTEMPT')
+      return fault('unknown option: want PX, EX, PXAT, EXAT, NX, XX, ATTEMPT or LATE; DROP comes after LATE ms')
     end
   end
   if not due then return fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
   if due <= now then return fault('the delay must be greater than 0') end
   if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
+  local older = late and older_timerd()
+  if older then
+    return fault('LATE: ' .. older .. ' is a living timerd of an earlier version, which knows no limits: update it, or leave LATE out')
+  end
 
   local contested = ':?:' .. key
   local scores = redis.call('ZMSCORE', due_key, key, contested)
@@ -82,7 +96,10 @@ local function timer_set(keys, args)
     if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
       live = may_be_absent(redis.call('HGET', data_key, key) or ':')
     end
-    if exists and not live then live = was ~= nil and was <= now or select(2, first_unclaimed(key)) == 'owed' end
+    if exists and not live then
+      local _, state = first_unclaimed(key)
+      live = was ~= nil and was <= now or state == 'held' or state == 'owed'
+    end
     if exists == 'NX' and live or exists == 'XX' and not live then return false end
 
     if was and was <= now then
@@ -94,7 +111,7 @@ local function timer_set(keys, args)
   local due_text = int(due)
   redis.call('SET', key, mark(key), 'PXAT', due_text)
   redis.call('ZADD', due_key, due_text, key)
-  redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. ':' .. payload)
+  redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. (late or '') .. ':' .. payload)
   -- The older timer may have become contested just now.
   announce_set(key, due, due_text, scores[2] or was and was <= now)
   return due
@@ -111,7 +128,7 @@ local function open_one_key(name, keys, args)
 end
 
 --[[ timer_cancel KEY
-Cancels all timers of a key that nobody has claimed: pending, owed, and retries. It deletes
+Cancels all timers of a key that nobody has claimed: pending, held, owed, and retries. It deletes
 the trigger key. A key without a TTL is not a trigger key and stays.
 Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
 last half minute at least; or "unknown". An error says that so many were owed that some
@@ -172,6 +189,7 @@ end
 -- its state, or nil. If too many are firing to find it, one that fired lately counts.
 local function firing_of(key)
   local ref, state = first_unclaimed(key)
+  if state == 'owed' and is_to_be_held(key, tonumber(string.match(ref, '^%d+'))) then state = 'held' end
   if not ref then
     local fired, all = tonumber(redis.call('ZSCORE', fired_key, key) or nil), nil
     if not fired then return nil end
@@ -187,10 +205,10 @@ end
 
 --[[ timer_get KEY
 Reads a timer: of several of a key the pending one, or a retry that is left beside it, else
-one that is owed, else one that is firing. It changes nothing.
+one that is held, else one that is owed, else one that is firing. It changes nothing.
 Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
-"pending", "owed" or "firing"}; the payload is nil if there is none. Of one that is firing
-only the state is certain. ]]
+"pending", "held", "owed" or "firing"}, and "late", ms if the timer has a limit of its own;
+the payload is nil if there is none. Of one that is firing only the state is certain. ]]
 local function timer_get(keys, args)
   local key, refusal = open_one_key('timer_get', keys, args)
   if refusal then return refusal end
@@ -201,7 +219,8 @@ local function timer_get(keys, args)
   elseif at > now then
     due, record = at, record_of(key, MAX_PAYLOAD)
   elseif due and due <= now then
-    state = 'owed'
+    state = is_to_be_held(key, due) and 'held' or 'owed'
+    if state == 'owed' and select(2, first_unclaimed(key)) == 'held' then due = nil end
   end
   local member, beside_due, beside_state
   if not due or state == 'owed' then member, beside_due, beside_state = first_beside(key) end
@@ -213,12 +232,15 @@ local function timer_get(keys, args)
     due, record, state = firing_of(key)
     if not due then return false end
   end
-  local attempt, flag, payload = string.match(record, '^(%d*)(%a*):(.*)$')
+  local attempt, flag, options, payload = string.match(record, '^(%d*)(%a*)([^:]*):(.*)$')
   if string.find(flag, '[ml]') then payload = nil end
-  return {
+  local timer = {
     'due', due, 'attempt', tonumber(attempt) or payload_attempt(payload or ''),
     'payload', payload or false, 'state', state,
   }
+  local late = tonumber(string.match(options, ';[LD]=(%d+)') or 0)
+  if late > 0 then timer[#timer + 1], timer[#timer + 2] = 'late', late end
+  return timer
 end
 
 redis.register_function { function_name = 'timer_set', callback = timer_set, description = LIMIT }

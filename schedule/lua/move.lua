@@ -33,7 +33,8 @@ end
 local GROUP = 32
 
 -- fire_all moves pending timers, as many as there are records, to where fire puts them,
--- with the same commands for all of them. Their due times are given in text. It returns
+-- with the same commands for all of them. Their due times are given in text. Without a
+-- lease_end they are held. It returns
 -- their refs. fire_beside adds a timer whose ref another firing has; without it fire_all
 -- then returns nil and has done nothing. take_out takes so many of the timers out of due, if
 -- there is a cheaper way than ZREM. What cannot be seen is written first: if a command
@@ -45,7 +46,7 @@ local function fire_all(members, dues, records, lease_end, fire_beside, take_out
     local attempt = attempt_of(record)
     local ref = dues[i] .. ':' .. attempt .. ':' .. members[i]
     refs[i] = ref
-    firing[2 * i - 1], firing[2 * i] = lease_end, ref
+    firing[2 * i - 1], firing[2 * i] = lease_end or int(HELD + dues[i]), ref
     firingdata[2 * i - 1], firingdata[2 * i] = ref, record
     add_tombstones(tombstones, members[i], dues[i], attempt, record)
   end
@@ -53,7 +54,7 @@ local function fire_all(members, dues, records, lease_end, fire_beside, take_out
   for i = 1, n do
     if taken[i] then -- by another firing, which stays as it is
       if not fire_beside then return nil end
-      refs[i] = fire_beside(members[i], tonumber(dues[i]), records[i], lease_end)
+      refs[i] = fire_beside(members[i], tonumber(dues[i]), records[i], lease_end or '0')
       firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
     end
   end

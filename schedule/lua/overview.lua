@@ -2,10 +2,10 @@
 ARGV    the hash tags of the partitions
 Returns {this server's clock in unix ms, how many timers are pending, owed and firing, how
 many partitions are not here as a whole, because their slots are moving, when the timer was
-due that has been owed for longest, or -1 if none is, and its key}. Firings that were given
+due that has been owed for longest, or -1 if none is, its key, and how many are held}. Firings that were given
 back with a pause are owed; which of them was due first is not known. ]]
 local now = read_clock()
-local pending, owed, firing, moving, oldest, oldest_key = 0, 0, 0, 0, -1, ''
+local pending, owed, firing, moving, held, oldest, oldest_key = 0, 0, 0, 0, 0, -1, ''
 
 local function note_owed(due, key)
   if due and key and (oldest < 0 or due < oldest) then oldest, oldest_key = due, key end
@@ -27,7 +27,9 @@ for i = 1, #ARGV do
     end
     -- Those that anybody may claim at once come first, the oldest of them before the others.
     local free = redis.call('ZCOUNT', firing_key, '-inf', '(1')
-    local firings, unclaimed = redis.call('ZCARD', firing_key), redis.call('ZCARD', prefix .. 'owed')
+    local still = redis.call('ZCOUNT', firing_key, HELD_TEXT, '+inf')
+    local firings, unclaimed = redis.call('ZCARD', firing_key) - still, redis.call('ZCARD', prefix .. 'owed') - still
+    held = held + still
     unclaimed = math.min(math.max(free, unclaimed), firings) -- names may be left over in owed
     owed = owed + unclaimed
     firing = firing + firings - unclaimed
@@ -37,4 +39,4 @@ for i = 1, #ARGV do
     end
   end
 end
-return { now, pending, owed, firing, moving, oldest, oldest_key }
+return { now, pending, owed, firing, moving, oldest, oldest_key, held }

@@ -34,6 +34,6 @@ local function unlist_owed(partition_prefix, refs)
 end
 
 -- is_unclaimed tells by its score that nobody has claimed a firing; is_free, that nobody can
--- have published it either.
-local function is_unclaimed(score) return score == 0 or score % 1 ~= 0 end
-local function is_free(score) return score == 0 or score % 1 == 0.5 end
+-- have published it either. What is held is both.
+local function is_unclaimed(score) return score == 0 or score % 1 ~= 0 or score >= HELD end
+local function is_free(score) return is_unclaimed(score) and score % 1 ~= 0.75 end

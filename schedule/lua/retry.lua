@@ -6,7 +6,7 @@ ARGV    1  id of the event whose attempt failed
         2  the timer's key
         3  when the retry is due
         4  its attempt
-        5  "m" or "l" if there is no payload, else empty
+        5  "m" or "l" if there is no payload, then its options, as in a record
         6  payload
 Returns the due time; -1 if this event's retry was set before; or -2, and nothing has
 changed, if too many retries wait beside this key's newer timer.
@@ -15,23 +15,14 @@ open(KEYS[1])
 local retried_key = prefix .. 'retried'
 if redis.call('ZSCORE', retried_key, ARGV[1]) then return -1 end
 local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
-local was = pending(key)
-if due > now and was == due then due = due + 1 end
--- The user's key comes first: if timerd may not write it, the retry waits without one.
 local member
 if due <= now then
   due = tonumber(string.match(fire_retry(key, due, record, 0), '^%d+'))
-elseif not was and redis.pcall('EXISTS', key) == 0
-  and not redis.pcall('SET', key, mark(key), 'PXAT', int(due)).err then
-  member = key
-  redis.call('ZADD', due_key, due, key)
-  redis.call('HSET', data_key, key, record)
+  note_size(record)
 else
-  due = add_beside(key, due, ARGV[4], record, '')
+  due, member = set_later(key, due, ARGV[4], record)
   if not due then return -2 end
-  member = ':' .. int(due) .. '.' .. ARGV[4] .. ':' .. key
 end
-note_size(record)
 redis.call('ZADD', retried_key, now, ARGV[1])
 if member then
   announce_app(key)

@@ -18,28 +18,36 @@ end
 -- somebody has claimed it.
 local function state_of(ref)
   local score = tonumber(redis.call('ZSCORE', firing_key, ref) or nil)
-  if score then return is_free(score) and 'owed' or 'firing', not is_unclaimed(score) end
+  if not score then return nil end
+  return score >= HELD and 'held' or is_free(score) and 'owed' or 'firing', not is_unclaimed(score)
 end
 
--- first_unclaimed returns the ref of a key's first owed firing, or else of one that was given
--- back though perhaps published, and its state; or nil.
+-- first_unclaimed returns the ref of a key's first held firing, else of its first owed one, or
+-- else of one that was given back though perhaps published, and its state; or nil.
 local function first_unclaimed(key)
-  local refs, given = given_refs(key), nil
+  local refs, owed, given = given_refs(key), nil, nil
   for i = 1, #refs do
     local state, claimed = state_of(refs[i])
-    if state == 'owed' then return refs[i], state end
-    if state and not claimed then given = given or refs[i] end
+    if state == 'held' then return refs[i], state end
+    if state == 'owed' then owed = owed or refs[i] end
+    if state == 'firing' and not claimed then given = given or refs[i] end
   end
-  return given, given and 'firing'
+  return owed or given, owed and 'owed' or given and 'firing' or nil
 end
 
--- cancel_owed cancels a key's owed firings. It returns how many, whether there are more, and
+-- is_to_be_held tells of a timer that is owed whether the next claim holds it.
+local function is_to_be_held(key, due)
+  local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
+  return is_held ~= nil and is_held(key, due)
+end
+
+-- cancel_owed cancels a key's held and owed firings. It returns how many, whether there are more, and
 -- whether others were given back though perhaps published: these stay.
 local function cancel_owed(key)
   local refs, owed, done, more, given = given_refs(key), {}, {}, false, false
   for i = 1, #refs do
     local state, claimed = state_of(refs[i])
-    if state == 'owed' then
+    if state == 'held' or state == 'owed' then
       more = #owed == MOST_CANCELLED
       if more then break end
       owed[#owed + 1] = refs[i]
@@ -75,7 +83,7 @@ local MOST_BEFORE_KEY = 32
 -- one it returns nil, and whether all claimed firings were looked at: only then there is
 -- none.
 local function claimed_firing(key)
-  local refs = redis.call('ZRANGE', firing_key, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, MOST_CLAIMED)
+  local refs = redis.call('ZRANGE', firing_key, '(0', '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', 0, MOST_CLAIMED)
   local ending = ':' .. key
   for i = 1, #refs do
     if #refs[i] - #ending < MOST_BEFORE_KEY and string.sub(refs[i], -#ending) == ending and string.match(refs[i], '^%d+:%d*:(.*)$') == key then return refs[i] end

@@ -1,0 +1,355 @@
+// Package holds keeps the timers of namespaces from being claimed, and releases them. It is what the command line does, and
+// what every timerd does for it: bring the list of holds to all servers, end holds whose time is over, and carry on resumes
+// that were interrupted.
+package holds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// confirmWithin is how long Hold waits until nobody claims any more.
+	confirmWithin = 5 * time.Second
+	// liveFor is after what silence a timerd does not count as live.
+	liveFor = 5 * time.Second
+	// pollEvery is how often it is looked again at what has not happened yet.
+	pollEvery = 100 * time.Millisecond
+	// copyTimeout bounds one try to bring the list to the servers.
+	copyTimeout = 2 * time.Second
+	// replicaWait is how long a replica has to take a hold over.
+	replicaWait = 500 * time.Millisecond
+	// tries is how often a change is tried while others change the list.
+	tries = 20
+)
+
+var (
+	// ErrNotHeld says that there is no hold of just the namespace.
+	ErrNotHeld = errors.New("not held")
+	// ErrTooMany says that there are as many holds as there may be.
+	ErrTooMany = fmt.Errorf("there are %d holds, as many as there may be: resume one, or hold a namespace that covers several", schedule.MaxHolds)
+)
+
+// Holds holds and resumes namespaces of a schedule. Its methods may be called concurrently.
+type Holds struct {
+	schedule *schedule.Schedule
+	instance string
+
+	// Nodes returns the nodes of the schedule. Default: the schedule's own Nodes, which must have one caller at a time.
+	Nodes func(context.Context) ([]*schedule.Node, error)
+	// Logger gets who held and resumed what. Default: slog.Default().
+	Logger *slog.Logger
+	// OnList is called by Run with each list that it has read.
+	OnList func(*schedule.HoldList)
+}
+
+// New returns the holds of a schedule. instance tells the caller from all others who may carry resumes on.
+func New(s *schedule.Schedule, instance string) *Holds {
+	return &Holds{schedule: s, instance: instance, Nodes: s.Nodes, Logger: slog.Default(), OnList: func(*schedule.HoldList) {}}
+}
+
+// Request says what to hold or to resume, and who wants it.
+type Request struct {
+	Namespace keys.Namespace
+	By        string
+	Reason    string        // of a hold
+	For       time.Duration // of a hold: when it ends by itself; 0: not
+	Kind      schedule.ResumeKind
+	Rate      float64 // timers a second, for schedule.ResumeRate
+}
+
+// Held is what came of a hold.
+type Held struct {
+	Hold schedule.Hold
+	Was  bool // the namespace was held before, since when Hold says
+	// Missing names the timerds and servers that may still claim timers of the namespace. The hold stands; each timerd goes on
+	// to bring it to those servers.
+	Missing []string
+	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it.
+	Unreplicated []string
+}
+
+// Hold holds a namespace. When it returns without an error and with nothing missing, no timerd claims a timer of it any more.
+// It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time; one that is being
+// resumed is held anew.
+func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
+	var out Held
+	list, err := s.change(ctx, func(l *schedule.HoldList) error {
+		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: r.By}
+		out.Was = false
+		if was := l.Find(r.Namespace); was == nil && len(l.Holds) >= schedule.MaxHolds {
+			return ErrTooMany
+		} else if was != nil && was.Lasts(l.Now) {
+			h.Since, out.Was = was.Since, true
+		}
+		if r.For > 0 {
+			h.Until = l.Now.Add(r.For)
+		}
+		out.Hold = h
+		return s.schedule.PutHold(ctx, l, h)
+	})
+	if err != nil {
+		return out, err
+	}
+	deadline := time.Now().Add(confirmWithin)
+	for {
+		out.Missing = append(s.copy(ctx, list), s.whoCannot(ctx, list)...)
+		if len(out.Missing) == 0 || time.Now().After(deadline) || !sleep(ctx, pollEvery) {
+			break
+		}
+	}
+	out.Unreplicated = s.unreplicated(ctx)
+	return out, ctx.Err()
+}
+
+// change reads the list and changes it, again if somebody else has changed it meanwhile.
+func (s *Holds) change(ctx context.Context, change func(*schedule.HoldList) error) (*schedule.HoldList, error) {
+	for n := 1; ; n++ {
+		list, err := s.schedule.Holds(ctx)
+		if err == nil {
+			err = change(list)
+		}
+		if err == nil || !errors.Is(err, schedule.ErrHoldsChanged) || n == tries || ctx.Err() != nil {
+			return list, err
+		}
+	}
+}
+
+// copy brings a list to all servers. It returns what has not got it.
+func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []string) {
+	ctx, cancel := context.WithTimeout(ctx, copyTimeout)
+	defer cancel()
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		missing = append(missing, fmt.Sprintf("servers of the schedule: %v", err))
+	}
+	for _, node := range nodes {
+		moving, err := node.CopyHolds(ctx, list)
+		if err != nil {
+			missing = append(missing, err.Error())
+		}
+		for _, p := range moving {
+			missing = append(missing, fmt.Sprintf("slot %d, which is moving", p.Slot()))
+		}
+	}
+	return missing
+}
+
+// whoCannot names the living timerds that know no holds.
+func (s *Holds) whoCannot(ctx context.Context, list *schedule.HoldList) (missing []string) {
+	members, err := s.schedule.Members(ctx)
+	if err != nil {
+		return []string{fmt.Sprintf("timerds of which it is not known who they are: %v", err)}
+	}
+	for _, m := range members {
+		if m.Alive && !m.Holds && list.Now.Time().Sub(m.Seen) < liveFor {
+			missing = append(missing, fmt.Sprintf("timerd %s, whose version %s knows no holds", m.Instance, m.Version))
+		}
+	}
+	return missing
+}
+
+// unreplicated names the servers of which no replica has what was written to them.
+func (s *Holds) unreplicated(ctx context.Context) (without []string) {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, node := range nodes {
+		if ok, err := node.Replicated(ctx, replicaWait); err != nil {
+			without = append(without, err.Error())
+		} else if !ok {
+			without = append(without, node.Server().Options().Addr)
+		}
+	}
+	return without
+}
+
+// View is a hold, and how many timers it holds.
+type View struct {
+	schedule.Hold
+	Held int64 // that are due; one under several holds counts for each
+}
+
+// List returns the holds, those included that are being resumed, in the order of their namespaces.
+func (s *Holds) List(ctx context.Context) ([]View, error) {
+	list, err := s.schedule.Holds(ctx)
+	if err != nil || len(list.Holds) == 0 {
+		return nil, err
+	}
+	views := make([]View, len(list.Holds))
+	for i, h := range list.Holds {
+		views[i].Hold = h
+	}
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range nodes {
+		parts, err := node.LookHeld(ctx, 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range parts {
+			if p.Held <= 0 {
+				continue
+			}
+			counts, err := node.HeldBy(ctx, p.Partition, list)
+			if err != nil {
+				return nil, err
+			}
+			for i, n := range counts {
+				views[i].Held += n
+			}
+		}
+	}
+	return views, nil
+}
+
+// Progress is how far a resume is.
+type Progress struct {
+	Released int // by this caller, timers
+	Held     int64
+	Waits    string // for what, if for anything
+}
+
+// Resume ends the hold of a namespace and returns once all of its timers are released, unless other holds cover them. It tells
+// of its progress. If it is interrupted, the timerds finish it. An error may wrap ErrNotHeld.
+func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) error {
+	var at schedule.Millis
+	list, err := s.change(ctx, func(l *schedule.HoldList) error {
+		was := l.Find(r.Namespace)
+		if was == nil {
+			return fmt.Errorf("%s is %w; timerd holds lists what is", r.Namespace, ErrNotHeld)
+		}
+		h := *was
+		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: r.By}
+		if was.Resume != nil {
+			h.Resume.At = was.Resume.At
+		}
+		at = h.Resume.At
+		return s.schedule.PutHold(ctx, l, h)
+	})
+	if err != nil {
+		return err
+	}
+	releaser := s.newReleaser()
+	defer releaser.leave(ctx)
+	for {
+		h := list.Find(r.Namespace)
+		if h == nil || h.Resume == nil || h.Resume.At != at {
+			return nil // resumed; or held anew, and that is another's matter
+		}
+		progress, err := releaser.advance(ctx, list)
+		if err != nil && ctx.Err() == nil {
+			progress.Waits = err.Error()
+		}
+		tell(progress)
+		if !sleep(ctx, pollEvery) {
+			return ctx.Err()
+		}
+		if next, err := s.schedule.Holds(ctx); err == nil {
+			list = next
+		}
+	}
+}
+
+// Run does what a timerd does for holds, until ctx ends.
+func (s *Holds) Run(ctx context.Context) {
+	releaser := s.newReleaser()
+	defer releaser.leave(ctx)
+	var known *schedule.HoldList
+	var copied time.Time
+	failing := false
+	for pause := time.Duration(0); sleep(ctx, pause); {
+		pause = time.Second
+		list, err := s.schedule.Holds(ctx)
+		if err != nil {
+			if !failing && ctx.Err() == nil {
+				s.Logger.Warn("cannot read the holds; timers of the servers that can be reached go on as they were", "err", err)
+			}
+			failing = true
+			continue
+		}
+		failing = false
+		s.OnList(list)
+		s.tell(known, list)
+		changed := known == nil || known.Generation != list.Generation
+		if list.Generation > 0 && (changed || time.Since(copied) > copyEvery) {
+			if missing := s.copy(ctx, list); len(missing) == 0 {
+				copied = time.Now()
+			} else {
+				copied = time.Time{}
+			}
+			if list.Outdated() {
+				s.Logger.Warn("the list of holds is older than what timers are claimed by, as after a failover that lost it: what it says holds", "holds", len(list.Holds))
+				if err := s.schedule.Renew(ctx, list); err == nil {
+					copied = time.Time{}
+				}
+			}
+			releaser.orphans = changed || len(list.Holds) == 0
+		}
+		known = list
+		if releaser.idle(list) {
+			releaser.leave(ctx)
+			continue
+		}
+		if progress, err := releaser.advance(ctx, list); err == nil && progress.Waits == "" {
+			pause = pollEvery
+		}
+	}
+}
+
+// copyEvery is how often all copies of the list are compared with it although it has not changed: one may be lost.
+const copyEvery = 10 * time.Second
+
+// tell logs what has changed in the list of holds.
+func (s *Holds) tell(before, now *schedule.HoldList) {
+	if before == nil {
+		before = &schedule.HoldList{}
+	}
+	for _, h := range now.Holds {
+		was, name := before.Find(h.Namespace), h.Namespace.String()
+		if was == nil || was.Since != h.Since || was.Until != h.Until || was.Resume != nil && h.Resume == nil {
+			s.Logger.Info("timers are held", "namespace", name, "since", h.Since.Time(), "until", showUntil(h), "reason", h.Reason, "by", h.By)
+		}
+		if h.Resume != nil && (was == nil || was.Resume == nil || *was.Resume != *h.Resume) {
+			s.Logger.Info("held timers are being released", "namespace", name, "how", string(h.Resume.Kind), "rate", h.Resume.Rate,
+				"since", h.Resume.At.Time(), "by", h.Resume.By)
+		}
+	}
+	for _, h := range before.Holds {
+		if now.Find(h.Namespace) == nil {
+			s.Logger.Info("held timers are released", "namespace", h.Namespace.String())
+		}
+	}
+}
+
+func showUntil(h schedule.Hold) string {
+	if h.Until == 0 {
+		return "resumed"
+	}
+	return h.Until.Time().Format(time.RFC3339)
+}
+
+// sleep waits, and tells whether ctx goes on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return ctx.Err() == nil
+	}
+}
+
+// expired returns the holds whose time is over.
+func expired(l *schedule.HoldList) []schedule.Hold {
+	return slices.DeleteFunc(slices.Clone(l.Holds), func(h schedule.Hold) bool { return h.Resume != nil || h.Lasts(l.Now) })
+}

@@ -1,0 +1,207 @@
+package holds
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// roundFor is how long one round of releases takes at most.
+	roundFor = 400 * time.Millisecond
+	// ahead is how far ahead of their times timers are released at a rate: longer than it takes others to notice that
+	// whoever releases them is gone.
+	ahead = 5 * time.Second
+	// drawFor is for how long times are drawn at once. They are lost with whoever has drawn them.
+	drawFor = 250 * time.Millisecond
+)
+
+// releaser carries resumes on. It knows how far it is; nothing depends on that but its own work.
+type releaser struct {
+	*Holds
+	orphans bool // there may be held timers that no hold covers
+	taken   bool
+	passes  map[keys.Namespace]*pass
+	sum     int
+}
+
+// pass goes through the held timers of all partitions once.
+type pass struct {
+	generation int64
+	at         map[keys.Partition]schedule.HeldAt
+	ended      map[keys.Partition]bool
+	released   int
+	times      schedule.Draw
+	lastTime   schedule.Millis // when the last of those that have got a time is free
+}
+
+func (s *Holds) newReleaser() *releaser {
+	return &releaser{Holds: s, passes: map[keys.Namespace]*pass{}}
+}
+
+// idle tells whether there is nothing to release.
+func (r *releaser) idle(l *schedule.HoldList) bool {
+	return !r.orphans && !resuming(l) && len(expired(l)) == 0
+}
+
+// resuming tells whether a hold is being resumed.
+func resuming(l *schedule.HoldList) bool {
+	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool { return h.Resume != nil })
+}
+
+// leave lets others carry on.
+func (r *releaser) leave(ctx context.Context) {
+	if !r.taken {
+		return
+	}
+	r.taken = false
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := r.schedule.LeaveResumes(ctx, r.instance); err != nil {
+		r.Logger.Debug("others wait until this one's turn runs out", "err", err)
+	}
+}
+
+// errOthers says that somebody else carries the resumes on.
+var errOthers = errors.New("another one releases them")
+
+// advance has a round of all resumes, and ends holds whose time is over.
+func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress, error) {
+	var err error
+	if r.taken, err = r.schedule.TakeResumes(ctx, r.instance); err != nil || !r.taken {
+		return Progress{Released: r.sum, Waits: errOthers.Error()}, err
+	}
+	for _, h := range expired(l) {
+		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now, By: "its time was over"}
+		return Progress{Released: r.sum}, r.schedule.PutHold(ctx, l, h)
+	}
+	all := Progress{}
+	for _, h := range l.Holds {
+		if h.Resume == nil {
+			continue
+		}
+		progress, done, err := r.round(ctx, l, &h)
+		all.Held += progress.Held
+		all.Waits = progress.Waits
+		if err != nil {
+			return all, err
+		}
+		if done {
+			delete(r.passes, h.Namespace)
+			if err := r.schedule.RemoveHold(ctx, l, h.Namespace); err != nil {
+				return Progress{Released: r.sum}, err
+			}
+			if missing := r.copy(ctx, l); len(missing) > 0 {
+				r.Logger.Warn("the end of a hold is not known everywhere yet", "namespace", h.Namespace.String(), "err", missing[0])
+			}
+			return Progress{Released: r.sum}, nil
+		}
+	}
+	if r.orphans && !resuming(l) {
+		lost := &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}
+		_, done, err := r.round(ctx, l, lost)
+		r.orphans = !done
+		if err != nil {
+			return all, err
+		}
+	}
+	all.Released = r.sum
+	return all, nil
+}
+
+// round goes on with one resume for a while. It tells whether that is done.
+func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.Hold) (out Progress, done bool, err error) {
+	p := r.passes[h.Namespace]
+	if p == nil || p.generation != l.Generation {
+		if missing := r.copy(ctx, l); len(missing) > 0 {
+			out.Waits = missing[0]
+		}
+		fresh := &pass{generation: l.Generation, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
+		if p != nil {
+			fresh.times, fresh.lastTime = p.times, p.lastTime
+		}
+		p = fresh
+		r.passes[h.Namespace] = p
+	}
+	nodes, err := r.Nodes(ctx)
+	if err != nil {
+		return out, false, err
+	}
+	cutoff := h.Resume.At
+	if h.Resume.Kind == schedule.ResumeNow {
+		cutoff = 0 // what nobody has looked at is free
+	}
+	until, whole := time.Now().Add(roundFor), true
+	for _, node := range nodes {
+		parts, err := node.LookHeld(ctx, cutoff)
+		if err != nil {
+			return out, false, err
+		}
+		for _, part := range parts {
+			switch {
+			case part.Moving:
+				whole, out.Waits = false, "a slot is moving"
+				continue
+			case part.Unseen && cutoff > 0:
+				whole, out.Waits = false, "due timers have not been looked at yet by a timerd"
+			}
+			out.Held += part.Held
+			if part.Held == 0 || p.ended[part.Partition] {
+				continue
+			}
+			ended, err := r.releaseFrom(ctx, l, h, p, part.Partition, until)
+			if err != nil {
+				return out, false, err
+			}
+			if p.ended[part.Partition] = ended; !ended {
+				whole = false
+			}
+			if time.Now().After(until) || h.Resume.Kind == schedule.ResumeRate && p.times.Left == 0 {
+				return out, false, nil
+			}
+		}
+	}
+	if !whole {
+		return out, false, nil
+	}
+	again := p.released > 0
+	*p = pass{generation: p.generation, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
+	if again {
+		return out, false, nil
+	}
+	return out, l.Now >= p.lastTime, nil
+}
+
+// releaseFrom releases timers of a partition until a time, or until it has come to the end, as it tells.
+func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *schedule.Hold, p *pass, part keys.Partition, until time.Time) (ended bool, err error) {
+	for time.Now().Before(until) && ctx.Err() == nil {
+		if h.Resume.Kind == schedule.ResumeRate && p.times.Left == 0 {
+			count := min(max(int(h.Resume.Rate*drawFor.Seconds()), 1), schedule.MaxRelease)
+			if p.times, err = r.schedule.DrawTimes(ctx, h, count, ahead); err != nil || p.times.Left == 0 {
+				return false, err
+			}
+		}
+		done, err := r.schedule.ReleaseHeld(ctx, l, h, part, p.at[part], &p.times)
+		if err != nil {
+			return false, err
+		}
+		if done.Stale {
+			r.copy(ctx, l)
+			return false, nil
+		}
+		p.at[part] = done.Next
+		p.released += done.Count
+		r.sum += done.Count
+		if done.Timed > 0 {
+			p.lastTime = p.times.Last()
+		}
+		if done.Last {
+			return true, nil
+		}
+	}
+	return false, ctx.Err()
+}

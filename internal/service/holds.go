@@ -1,0 +1,35 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// newHolds returns what a timerd does for the holds of the schedule.
+func newHolds(sched *schedule.Schedule, all *nodes, instance string, m *metrics, log *slog.Logger) *holds.Holds {
+	h := holds.New(sched, instance)
+	h.Logger = log
+	h.Nodes = func(context.Context) ([]*schedule.Node, error) {
+		served := slices.Collect(maps.Keys(all.list()))
+		if len(served) == 0 {
+			return nil, errors.New("the servers of the schedule are not known yet")
+		}
+		return served, nil
+	}
+	h.OnList = func(l *schedule.HoldList) {
+		n := 0
+		for _, hold := range l.Holds {
+			if hold.Lasts(l.Now) {
+				n++
+			}
+		}
+		m.holds.Set(float64(n))
+	}
+	return h
+}

@@ -1,0 +1,445 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// lateKey returns a timer's key on a subject of its own.
+func lateKey(typ string, id int) keys.Key {
+	return keys.Key{App: "app1", Module: "late", Type: typ, ID: fmt.Sprint(id)}
+}
+
+// lateFiring returns a firing that was claimed now, so long after its due time.
+func lateFiring(k keys.Key, by time.Duration, limit late.Limit) schedule.Firing {
+	f := firing(k, `{"order":42}`)
+	f.Due = schedule.MillisOf(f.ClaimedAt.Add(-by))
+	f.Ref = fmt.Sprintf("%d::%s", f.Due, k)
+	f.Late = limit
+	return f
+}
+
+// lateCounter counts what OnLate tells.
+type lateCounter struct {
+	mu    sync.Mutex
+	said  map[string]notify.LateAction // by the timer's id
+	count int
+}
+
+func (c *lateCounter) attach(p *notify.Publisher) {
+	c.said = map[string]notify.LateAction{}
+	p.OnLate = func(f *schedule.Firing, action notify.LateAction) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.said[f.Key.ID] = action
+		c.count++
+	}
+}
+
+func (c *lateCounter) total() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count
+}
+
+func most(d time.Duration) late.Limit { return late.Limit{Given: true, Most: d} }
+func drop(d time.Duration) late.Limit { return late.Limit{Given: true, Most: d, Drop: true} }
+
+// deadLetters waits for exactly n dead letters and returns them by the ids of their timers.
+func (r *running) deadLetters(t *testing.T, n int) map[string]event.Event {
+	t.Helper()
+	letters := map[string]event.Event{}
+	for _, m := range testenv.Collect(t, r.js, "TIMERS_DEAD").Wait(n, patience) {
+		e, err := event.Parse(m.Data)
+		if err != nil || e.Type != event.TypeDead || m.ID() != e.ID || m.Subject != e.Key.Subject("timers", keys.Dead) {
+			t.Fatalf("dead letter %s on %s: %v", m.Data, m.Subject, err)
+		}
+		letters[e.Key.ID] = e
+	}
+	return letters
+}
+
+// What was claimed by more than its limit after its due time does not fire; at the limit it does.
+func TestTooLateToFire(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	const limit = 432 * time.Second
+	const above = limit + 300*time.Millisecond
+	rules, err := late.ParseRules("app1:late:otp=7m12s drop; app1:late:pay=7m12s; app1:late:*=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var counter lateCounter
+	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) {
+		p.Late = rules
+		p.MaxAttempts = func(keys.Key) int { return 3 }
+		counter.attach(p)
+	})
+	const dead, gone, fires = "dead", "dropped", "fires"
+	reason := "late: 7m12.3s after its due time, at most 7m12s"
+	maybe := reason + "; may have been published"
+	var all []schedule.Firing
+	want := map[string]struct{ fate, reason string }{}
+	add := func(fate, reason, typ string, by time.Duration, own late.Limit, mayBeStored bool) {
+		f := lateFiring(lateKey(typ, len(all)), by, own)
+		f.MayBeStored = mayBeStored
+		want[f.Key.ID] = struct{ fate, reason string }{fate, reason}
+		all = append(all, f)
+	}
+	add(fires, "", "a", limit, most(limit), false)
+	add(fires, "", "a", limit, drop(limit), true)
+	add(dead, "late: 7m12.001s after its due time, at most 7m12s", "a", limit+time.Millisecond, most(limit), false)
+	add(gone, "", "a", limit+time.Millisecond, drop(limit), false)
+	add(dead, reason, "a", above, most(limit), false)
+	add(dead, maybe, "a", above, most(limit), true)
+	add(dead, maybe, "a", above, drop(limit), true)
+	add(fires, "", "a", 48*time.Hour, late.Limit{Given: true}, false)
+	// Those that say nothing go by the rules, and what they say wins.
+	add(dead, reason, "pay", above, late.Limit{}, false)
+	add(fires, "", "pay", limit, late.Limit{}, false)
+	add(fires, "", "pay", above, late.Limit{Given: true}, false)
+	add(gone, "", "otp", above, late.Limit{}, false)
+	add(dead, maybe, "otp", above, late.Limit{}, true)
+	add(fires, "", "other", 48*time.Hour, late.Limit{}, false)
+	r.publish(t, all...)
+	r.settler.expect(t, len(all), 0)
+
+	fired := map[string]event.Event{}
+	letters := r.deadLetters(t, 6)
+	for _, m := range testenv.Collect(t, r.js, "TIMERS").Wait(6, patience) {
+		e, err := event.Parse(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fired[e.Key.ID] = e
+	}
+	for _, f := range all {
+		id := f.Key.ID
+		e, isFired := fired[id]
+		letter, isDead := letters[id]
+		if is := (map[bool]string{isFired: fires, isDead: dead})[true]; is != want[id].fate && (is != "" || want[id].fate != gone) {
+			t.Errorf("%s by %v with %+v: %q, want %q", f.Key, f.ClaimedAt.Sub(f.Due.Time()), f.Late, is, want[id].fate)
+			continue
+		}
+		if isDead {
+			e = letter
+		}
+		if (isFired || isDead) && (e.Late != f.Late || e.DeadReason != want[id].reason || string(e.Data) != `{"order":42}` || e.Attempt != 1 || e.MaxAttempts != 3 ||
+			e.ID != keys.EventID(f.Key.String(), int64(f.Due), 1)) {
+			t.Errorf("%s: %+v, want the reason %q", f.Key, e, want[id].reason)
+		}
+	}
+	r.stop(t)
+	for id, w := range want {
+		if action := counter.said[id]; action != map[string]notify.LateAction{dead: notify.LateDead, gone: notify.LateDrop}[w.fate] {
+			t.Errorf("it told %q of the timer %s, which is %s", action, id, w.fate)
+		}
+	}
+	if n := counter.total(); n != 8 {
+		t.Errorf("it told of %d timers, want 8", n)
+	}
+	if c := r.hooks.counts(); c.fired != 6 {
+		t.Errorf("%d count as fired", c.fired)
+	}
+}
+
+// A claim whose lease ran out may have been published, and so may one that was given back without a clear answer; what was
+// given back untried was not.
+func TestLateAndPerhapsPublished(t *testing.T) {
+	p, nats := testenv.NewSchedule(t), testenv.NATS(t)
+	r := start(t, nats, nats.URL(), p, nil)
+	set := func(id string, args ...any) {
+		t.Helper()
+		if err := p.Client.FCall(t.Context(), "timer_set", []string{"app1:late:a:" + id}, append([]any{"x", "PX", 1}, args...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("reclaimed", "LATE", 5, "DROP")
+	p.Claim(1, 20*time.Millisecond) // and its owner dies
+	reclaimed := p.Claim(1, lease)
+	set("unclear", "LATE", 5, "DROP")
+	set("untried", "LATE", 5)
+	set("untried-dropped", "LATE", 5, "DROP")
+	back := p.Claim(3, time.Hour)
+	for i := range back {
+		back[i].MayBeStored = back[i].Key.ID == "unclear"
+	}
+	if err := p.Release(t.Context(), back); err != nil {
+		t.Fatal(err)
+	}
+	until := time.Now().Add(10 * time.Millisecond)
+	testenv.Eventually(t, patience, func() bool { return time.Now().After(until) }, "a few ms to pass")
+	again := p.Claim(3, lease)
+	r.publish(t, append(reclaimed, again...)...)
+	p.WaitEmpty()
+	letters := r.deadLetters(t, 3)
+	for id, maybe := range map[string]bool{"reclaimed": true, "unclear": true, "untried": false} {
+		if reason := letters[id].DeadReason; !strings.HasPrefix(reason, event.ReasonLate) || strings.HasSuffix(reason, "; may have been published") != maybe {
+			t.Errorf("%s: the reason is %q; perhaps published: %v", id, reason, maybe)
+		}
+	}
+}
+
+// deadStream changes the stream of dead letters.
+func (r *running) deadStream(t *testing.T, change func(*jetstream.StreamConfig)) {
+	t.Helper()
+	stream, err := r.js.Stream(t.Context(), "TIMERS_DEAD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	change(&config)
+	if _, err := r.js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Where the stream takes no dead letters, timers that are too late wait, set aside, and hold up nobody.
+func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
+	for name, fault := range map[string]struct{ begin, end func(*testing.T, *running) }{
+		"full": {
+			func(t *testing.T, r *running) {
+				r.deadStream(t, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 1, jetstream.DiscardNew })
+				if _, err := r.js.Publish(t.Context(), "timers.dead.a.b.c", nil); err != nil {
+					t.Fatal(err)
+				}
+			},
+			func(t *testing.T, r *running) { r.deadStream(t, func(c *jetstream.StreamConfig) { c.MaxMsgs = -1 }) },
+		},
+		"missing": {
+			func(t *testing.T, r *running) {
+				if err := r.js.DeleteStream(t.Context(), "TIMERS_DEAD"); err != nil {
+					t.Fatal(err)
+				}
+				// Nor can it be made again.
+				if _, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.dead.x.y.z"}}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			func(t *testing.T, r *running) {
+				if err := r.js.DeleteStream(t.Context(), "OTHER"); err != nil {
+					t.Fatal(err)
+				}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, nats := testenv.NewSchedule(t), testenv.NATS(t)
+			var counter lateCounter
+			asides := make(chan string, 10_000)
+			r := start(t, nats, nats.URL(), p, func(p *notify.Publisher) {
+				p.Window = 64
+				p.OnSetAside = func(f *schedule.Firing) { asides <- f.Key.ID }
+				counter.attach(p)
+			})
+			fault.begin(t, r)
+			p.SetDue(200)
+			tooLate := p.Claim(200, lease)
+			for i := range tooLate {
+				tooLate[i].Late, tooLate[i].Due = most(time.Millisecond), tooLate[i].Due-2
+			}
+			r.publish(t, tooLate...)
+			<-asides
+			onTime := firings(1000, 500, "x")
+			for batch := range slices.Chunk(onTime, 50) {
+				r.publish(t, batch...)
+			}
+			checkStream(t, testenv.Collect(t, r.js, "TIMERS"), onTime)
+			if n := counter.total(); n != 0 {
+				t.Errorf("%d count as dead", n)
+			}
+			testenv.Eventually(t, patience, func() bool { return r.InFlight() == 0 }, "an empty window")
+			if _, firing := p.Count(); firing != 200 {
+				t.Errorf("%d are left in the schedule, want 200", firing)
+			}
+			if n := p.Client.ZCard(t.Context(), keys.Single.Refused()).Val(); n == 0 {
+				t.Error("none is listed as set aside")
+			}
+			r.healthy(t, patience, "")
+
+			fault.end(t, r)
+			testenv.Eventually(t, 2*patience, func() error {
+				for _, f := range p.Claim(0, lease) {
+					f.Late, f.Due = most(time.Millisecond), f.Due-1000
+					r.publish(t, f)
+				}
+				if _, firing := p.Count(); firing > 0 {
+					return fmt.Errorf("%d are left", firing)
+				}
+				return nil
+			}, "dead letters of all")
+			if n := p.Client.ZCard(t.Context(), keys.Single.Refused()).Val(); n != 0 {
+				t.Errorf("%d are still set aside", n)
+			}
+			if n := counter.total(); n != 200 {
+				t.Errorf("%d count as dead, want 200", n)
+			}
+		})
+	}
+}
+
+// A NATS user who may not publish some dead letters is told so by silence: those of others are stored meanwhile.
+func TestLateWhereSomeDeadLettersAreDenied(t *testing.T) {
+	nats := testenv.NATS(t, denying("timers.dead.app1.late.denied"))
+	var counter lateCounter
+	asides := make(chan string, 1000)
+	r := start(t, nats, asTimerd(nats), nil, func(p *notify.Publisher) {
+		p.AckWait = 300 * time.Millisecond
+		p.Window = 400
+		p.OnSetAside = func(f *schedule.Firing) { asides <- f.Key.Type }
+		counter.attach(p)
+	})
+	for i := range 50 {
+		r.publish(t, lateFiring(lateKey("denied", i), time.Hour, most(time.Minute)), lateFiring(lateKey("granted", i), time.Hour, most(time.Minute)))
+	}
+	r.deadLetters(t, 50)
+	for range 2 {
+		if typ := <-asides; typ != "denied" {
+			t.Errorf("%s was set aside", typ)
+		}
+	}
+	r.settler.expect(t, 50, 50)
+}
+
+// Dead letters that get no answer fill their part of the window and no more: others fire.
+func TestLateLettersWithoutAnAnswer(t *testing.T) {
+	nats := testenv.NATS(t, denying("timers.dead.>"))
+	r := start(t, nats, asTimerd(nats), nil, func(p *notify.Publisher) {
+		p.AckWait, p.DrainTimeout, p.Window = time.Minute, time.Second, 64
+	})
+	var tooLate []schedule.Firing
+	for i := range 200 {
+		tooLate = append(tooLate, lateFiring(lateKey("a", i), time.Hour, most(time.Minute)))
+	}
+	r.publish(t, tooLate...)
+	all := firings(0, 200, "x")
+	r.publish(t, all...)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
+	r.settler.expect(t, 200, 184)
+	if n := r.InFlight(); n != 16 {
+		t.Errorf("%d are in the window, want the 16 that have no answer", n)
+	}
+}
+
+// denying has a server deny the user timerd some subjects. All others are let in without a name.
+func denying(subjects ...string) testenv.NATSOption {
+	return func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "timerd", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: subjects}}},
+			{Username: "all", Password: "x"},
+		}
+		o.NoAuthUser = "all"
+	}
+}
+
+// asTimerd returns the URL of such a server for that user.
+func asTimerd(nats *testenv.NATSServer) string {
+	return strings.Replace(nats.URL(), "nats://", "nats://timerd:x@", 1)
+}
+
+// Many dead letters at once take what part of the window they may, and others go on.
+func TestManyAreTooLate(t *testing.T) {
+	testenv.NoLeaks(t)
+	nats := testenv.NATS(t)
+	var counter lateCounter
+	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) {
+		p.Window = 256
+		counter.attach(p)
+	})
+	r.publish(t, lateFiring(lateKey("a", 0), time.Hour, most(time.Minute)))
+	r.settler.expect(t, 1, 0)
+	var all []schedule.Firing
+	for i := 1; i < 3000; i++ {
+		all = append(all, lateFiring(lateKey("a", i), time.Hour, most(time.Minute)))
+	}
+	all = append(all, firings(0, 100, "x")...)
+	for batch := range slices.Chunk(all, 128) {
+		if err := r.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.publish(t, batch...)
+	}
+	r.settler.expect(t, 3100, 0)
+	r.deadLetters(t, 3000)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all[2999:])
+	if n := counter.total(); n != 3000 {
+		t.Errorf("%d count as late", n)
+	}
+}
+
+// A dead letter is stored once however often its firing is claimed, and also if somebody else took its id.
+func TestLateLettersAreStoredOnce(t *testing.T) {
+	nats := testenv.NATS(t)
+	r := start(t, nats, nats.URL(), nil, nil)
+	f, forged := lateFiring(lateKey("a", 0), time.Hour, most(time.Minute)), lateFiring(lateKey("a", 1), time.Hour, most(time.Minute))
+	message := forgery(forged)
+	if _, err := r.js.PublishMsg(t.Context(), message); err != nil {
+		t.Fatal(err)
+	}
+	r.publish(t, f)
+	r.settler.expect(t, 1, 0)
+	again := f
+	again.MayBeStored, again.ClaimedAt = true, f.ClaimedAt.Add(time.Second)
+	again.Ref += " again" // for the settler of this test
+	r.publish(t, again, forged)
+	r.settler.expect(t, 3, 0)
+	c := testenv.Collect(t, r.js, "TIMERS_DEAD")
+	c.Wait(3, patience)
+	c.Stays(3, 50*time.Millisecond)
+}
+
+// forgery returns a message of somebody else under the id of a firing's dead letter.
+func forgery(f schedule.Firing) *nats.Msg {
+	m := nats.NewMsg("timers.dead.a.b.c")
+	m.Header.Set(nats.MsgIdHdr, keys.EventID(f.Key.String(), int64(f.Due), 1))
+	return m
+}
+
+// A publisher that stops finishes the dead letters that are under way, and gives the rest back.
+func TestStopsWithLateFirings(t *testing.T) {
+	testenv.NoLeaks(t)
+	for name, works := range map[string]bool{"in time": true, "never": false} {
+		t.Run(name, func(t *testing.T) {
+			denied := "nothing"
+			if !works {
+				denied = "timers.dead.>"
+			}
+			nats := testenv.NATS(t, denying(denied))
+			r := start(t, nats, asTimerd(nats), nil, func(p *notify.Publisher) {
+				p.AckWait, p.DrainTimeout = time.Minute, time.Second
+			})
+			var all []schedule.Firing
+			for i := range 50 {
+				all = append(all, lateFiring(lateKey("a", i), time.Hour, most(time.Minute)))
+			}
+			r.publish(t, all...)
+			r.stop(t)
+			settled, released, _ := r.settler.counts()
+			if works && settled != 50 || !works && released != 50 {
+				t.Errorf("%d settled and %d released", settled, released)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if err := r.Publish(ctx, all[:1]); !errors.Is(err, notify.ErrStopped) {
+				t.Errorf("Publish after the end: %v", err)
+			}
+		})
+	}
+}

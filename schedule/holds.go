@@ -1,0 +1,341 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// heldScore is what is added to the due time of a held timer for its score among the firings: more than any lease, and so
+// that the sum is exact.
+const heldScore = 1 << 52
+
+// MaxHolds is how many holds there may be at once: a claim reads them all.
+const MaxHolds = 100
+
+// ResumeKind says what becomes of held timers when their hold ends.
+type ResumeKind string
+
+// The kinds of resumes.
+const (
+	ResumeNow   ResumeKind = "now"   // they fire at once, in the order of their dues
+	ResumeRate  ResumeKind = "rate"  // they fire spaced
+	ResumeShift ResumeKind = "shift" // their dues move by the length of the hold
+	ResumeDead  ResumeKind = "dead"  // they become dead letters
+)
+
+// Hold keeps the timers of a namespace from being claimed, or once did: while it is being resumed, those that are held
+// still wait for their release. Times are those of the Redis server's clock, in ms.
+type Hold struct {
+	Namespace keys.Namespace `json:"-"`
+	Since     Millis         `json:"since"`
+	Until     Millis         `json:"until,omitempty"` // when it ends by itself; 0: not
+	Reason    string         `json:"reason,omitempty"`
+	By        string         `json:"by,omitempty"`
+	Resume    *Resume        `json:"resume,omitempty"` // nil until it is resumed
+}
+
+// Resume says how a hold is being resumed.
+type Resume struct {
+	Kind ResumeKind `json:"kind"`
+	Rate float64    `json:"rate,omitempty"` // of ResumeRate, timers a second
+	At   Millis     `json:"at"`             // since when. What is due later is not held.
+	By   string     `json:"by,omitempty"`
+}
+
+// Lasts tells whether nothing of the namespace is claimed at a time.
+func (h *Hold) Lasts(at Millis) bool { return h.Resume == nil && (h.Until == 0 || at < h.Until) }
+
+// holds tells whether a timer of the namespace with a due time is held at a time.
+func (h *Hold) holds(due, at Millis) bool {
+	return h.Lasts(at) || h.Resume != nil && h.Resume.Kind != ResumeNow && due <= h.Resume.At
+}
+
+// HoldList is all holds at a time.
+type HoldList struct {
+	Holds      []Hold // in the order of their namespaces
+	Generation int64  // grows with each change; 0 if there never was a hold
+	Now        Millis
+	newest     int64 // the newest generation that a copy of the list has
+}
+
+// Find returns the hold of a namespace, or nil if there is none of just this one.
+func (l *HoldList) Find(n keys.Namespace) *Hold {
+	if i := slices.IndexFunc(l.Holds, func(h Hold) bool { return h.Namespace == n }); i >= 0 {
+		return &l.Holds[i]
+	}
+	return nil
+}
+
+// Covers tells whether a timer with a due time is held.
+func (l *HoldList) Covers(k keys.Key, due Millis) bool {
+	return slices.ContainsFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) })
+}
+
+// text is the list as the scripts take it, without the generation.
+func (l *HoldList) text() string {
+	if len(l.Holds) == 0 {
+		return "none"
+	}
+	var b strings.Builder
+	for _, h := range l.Holds {
+		cutoff := Millis(0)
+		if h.Resume != nil {
+			if h.Resume.Kind == ResumeNow {
+				continue
+			}
+			cutoff = h.Resume.At
+		}
+		n := h.Namespace
+		until := h.Until
+		if cutoff > 0 {
+			until = 0
+		}
+		fmt.Fprintf(&b, "%d,%d,%d,%d,%d:%s%s%s", until, cutoff, len(n.App), len(n.Module), len(n.Type), n.App, n.Module, n.Type)
+	}
+	return b.String()
+}
+
+// claimGeneration is what claims are to say of the list.
+func (l *HoldList) claimGeneration() int64 {
+	if text := l.text(); text == "none" || text == "" {
+		return 0
+	}
+	return l.Generation
+}
+
+// copied is the generation that the copies of the list state: 0 where there are none, since there are no holds.
+func (l *HoldList) copied() int64 {
+	if len(l.Holds) == 0 {
+		return 0
+	}
+	return l.Generation
+}
+
+// generationField is the field of the list that has its generation. No namespace begins with a colon, nor do other fields
+// that are no namespaces.
+const generationField = ":generation:"
+
+// Holds reads the list of holds. From then on claims of this schedule are refused by a server whose copy of it is older.
+func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
+	server, err := s.topology.server(ctx, keys.Single)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: read the holds: %w", err)
+	}
+	var now *redis.TimeCmd
+	var fields *redis.MapStringStringCmd
+	_, err = server.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		now = pipe.Time(ctx)
+		fields = pipe.HGetAll(ctx, keys.Single.Holds())
+		return nil
+	})
+	if err != nil {
+		if _, moved := redis.IsMovedError(err); moved {
+			s.topology.reload(ctx)
+		}
+		return nil, fmt.Errorf("schedule: read the holds: %w", err)
+	}
+	l := &HoldList{Now: MillisOf(now.Val())}
+	l.Generation, _ = strconv.ParseInt(fields.Val()[generationField], 10, 64)
+	for _, name := range slices.Sorted(maps.Keys(fields.Val())) {
+		if strings.HasPrefix(name, ":") {
+			continue
+		}
+		var h Hold
+		n, err := keys.ParseNamespace(name)
+		if err == nil {
+			err = json.Unmarshal([]byte(fields.Val()[name]), &h)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("schedule: the hold of %q in %s cannot be read: %w; a later version may have written it: use that, or remove the field", name, keys.Single.Holds(), err)
+		}
+		h.Namespace = n
+		l.Holds = append(l.Holds, h)
+	}
+	s.holding.Store(l.claimGeneration())
+	return l, nil
+}
+
+// ErrHoldsChanged says that somebody else has changed the list of holds since it was read.
+var ErrHoldsChanged = errors.New("somebody else has changed the holds meanwhile")
+
+// PutHold puts a hold into the list that was read, in place of one of the same namespace. In a cluster it holds in all
+// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged; after any other one it may have happened or not.
+func (s *Schedule) PutHold(ctx context.Context, l *HoldList, h Hold) error {
+	said, err := json.Marshal(h)
+	if err != nil {
+		return fmt.Errorf("schedule: hold %s: %w", h.Namespace, err)
+	}
+	rest := slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == h.Namespace })
+	return s.writeHolds(ctx, l, append(rest, h), h.Namespace.String(), string(said))
+}
+
+// RemoveHold takes a hold out of the list that was read, as PutHold puts one in.
+func (s *Schedule) RemoveHold(ctx context.Context, l *HoldList, n keys.Namespace) error {
+	rest := slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == n })
+	return s.writeHolds(ctx, l, rest, n.String(), "")
+}
+
+// writeHolds writes the list as it is to be, with the fields that change, and notes what came of it.
+func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fields ...any) error {
+	slices.SortFunc(holds, func(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) })
+	next := HoldList{Holds: holds, Now: l.Now}
+	args := append([]any{l.Generation, l.newest, next.text()}, fields...)
+	generation, err := s.run(ctx, s.scripts.Load().holdWrite, []call{{keys.Single, args}})[0].Int64()
+	switch {
+	case err != nil:
+		return fmt.Errorf("schedule: write the holds: %w", err)
+	case generation < 0:
+		return fmt.Errorf("schedule: write the holds: %w", ErrHoldsChanged)
+	}
+	next.Generation, next.newest = generation, l.newest
+	*l = next
+	s.holding.Store(l.claimGeneration())
+	return nil
+}
+
+// CopyHolds brings the copies of the list in the partitions of the node up to date. It returns those partitions whose slots
+// are moving: their copies are as they were, and their timers wait. Where a copy is newer, the list was lost in a failover:
+// the next change of the list exceeds that, and Outdated tells.
+func (n *Node) CopyHolds(ctx context.Context, l *HoldList) (moving []keys.Partition, err error) {
+	err = eachChunk(n.all(), chunk, func(hashTags []any) error {
+		args := append([]any{l.Generation, l.text()}, hashTags...)
+		reply, err := n.schedule.scripts.Load().holdCopy.Run(ctx, n.server, nil, args...).Slice()
+		if err == nil && len(reply) == 0 {
+			err = errors.New("unexpected empty reply")
+		}
+		if err != nil {
+			return err
+		}
+		newest, _ := reply[0].(int64)
+		l.newest = max(l.newest, newest)
+		for _, hashTag := range reply[1:] {
+			name, _ := hashTag.(string)
+			moving = append(moving, keys.Partition(name))
+		}
+		return nil
+	})
+	if err != nil {
+		return moving, fmt.Errorf("schedule: copy the holds to %s: %w", n.server.Options().Addr, err)
+	}
+	return moving, nil
+}
+
+// Outdated tells whether a copy of the list is newer than the list, which was lost in a failover then. Renew mends that.
+func (l *HoldList) Outdated() bool { return l.newest > l.Generation }
+
+// Renew makes a list newer than all of its copies.
+func (s *Schedule) Renew(ctx context.Context, l *HoldList) error {
+	return s.writeHolds(ctx, l, slices.Clone(l.Holds))
+}
+
+// Replicated tells whether a replica of the node's server has everything that was written to it before, waiting for as long
+// as given at most.
+func (n *Node) Replicated(ctx context.Context, wait time.Duration) (bool, error) {
+	conn := n.server.Conn()
+	defer func() { _ = conn.Close() }() // back to the pool
+	// The server waits for what it had written when the connection's last command was run.
+	if err := conn.Ping(ctx).Err(); err != nil {
+		return false, fmt.Errorf("schedule: ask %s for its replicas: %w", n.server.Options().Addr, err)
+	}
+	replicas, err := conn.Wait(ctx, 1, wait).Result()
+	if err != nil {
+		return false, fmt.Errorf("schedule: wait for a replica of %s: %w", n.server.Options().Addr, err)
+	}
+	return replicas > 0, nil
+}
+
+// HeldPart is a partition with held timers.
+type HeldPart struct {
+	Partition keys.Partition
+	Held      int64 // of any namespace
+	Unseen    bool  // others are due that no claim has looked at yet
+	Moving    bool  // its slot is moving, so nothing is known
+}
+
+// LookHeld returns the partitions of the node that have held timers, or timers that were due until a time which no claim has
+// looked at yet.
+func (n *Node) LookHeld(ctx context.Context, cutoff Millis) ([]HeldPart, error) {
+	var parts []HeldPart
+	err := eachChunk(n.all(), chunk, func(hashTags []any) error {
+		args := append([]any{int64(cutoff)}, hashTags...)
+		reply, err := n.schedule.scripts.Load().holdLook.Run(ctx, n.server, nil, args...).StringSlice()
+		if err != nil {
+			return err
+		}
+		for pair := range slices.Chunk(reply, 2) {
+			count, err := strconv.ParseFloat(pair[len(pair)-1], 64)
+			if err != nil {
+				return err
+			}
+			parts = append(parts, HeldPart{keys.Partition(pair[0]), int64(count), count != math.Trunc(count), count < 0})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("schedule: look for held timers: %w", err)
+	}
+	return parts, nil
+}
+
+// HeldBy counts the held timers of a partition by the holds of a list; a timer may count for several.
+func (n *Node) HeldBy(ctx context.Context, p keys.Partition, l *HoldList) ([]int64, error) {
+	namespaces := make([]tally, len(l.Holds))
+	for i, h := range l.Holds {
+		namespaces[i] = *newTally(keys.Namespaces{h.Namespace})
+	}
+	for cursor := "0"; ; {
+		reply, err := n.schedule.run(ctx, n.schedule.scripts.Load().countFiring, []call{{p, []any{cursor, heldPage}}})[0].Slice()
+		if err == nil && len(reply) != 2 {
+			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("schedule: count the held timers: %w", err)
+		}
+		for i := range namespaces {
+			namespaces[i].add(reply[1])
+		}
+		if cursor, _ = reply[0].(string); cursor == "0" || cursor == "" {
+			break
+		}
+	}
+	counts := make([]int64, len(namespaces))
+	for i := range namespaces {
+		counts[i] = namespaces[i].counts[0].Held
+	}
+	return counts, nil
+}
+
+// heldPage is how many firings one step of counting the held ones looks at, about: a millisecond's work.
+const heldPage = 1000
+
+// heldOf returns the held timers of a partition, which are in the order of their dues.
+func (l *listing) heldOf(ctx context.Context, p keys.Partition) (*list, error) {
+	before := strconv.FormatInt(heldScore, 10)
+	rank, err := l.rdb.ZCount(ctx, p.Firing(), "-inf", "("+before).Result()
+	if err != nil {
+		return nil, err
+	}
+	return &list{
+		index: p.Firing(), records: p.FiringData(), held: true, now: l.now,
+		last: redis.Z{Score: heldScore - 1, Member: ""}, rank: rank,
+	}, nil
+}
+
+// toDues makes the scores of held timers their dues.
+func toDues(entries []redis.Z) {
+	for i := range entries {
+		entries[i].Score -= heldScore
+	}
+}

@@ -1,0 +1,250 @@
+package schedule_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// holdModel plays random steps of holds, resumes, claims and cancellations, each of which may be the last one of a timerd that
+// dies, and knows what must become of every timer.
+type holdModel struct {
+	*index
+	rt     *rapid.T
+	n      int
+	open   map[string]bool // payloads of timers that neither fired nor were cancelled
+	of     map[string]string
+	ended  map[string]string // payload -> what became of it
+	lists  []*schedule.HoldList
+	places map[string]schedule.HeldAt
+}
+
+func (m *holdModel) key() string {
+	return fmt.Sprintf("%s:t:%d", rapid.SampledFrom([]string{"shop:order", "shop:basket", "pay:card"}).Draw(m.rt, "of"), rapid.IntRange(0, 5).Draw(m.rt, "id"))
+}
+
+func (m *holdModel) namespace() keys.Namespace {
+	return namespace(m.t, rapid.SampledFrom([]string{"shop", "shop:order", "pay:card:t", "*:order", "*"}).Draw(m.rt, "namespace"))
+}
+
+// set sets a timer. One of the key that is pending is replaced.
+func (m *holdModel) set() {
+	key := m.key()
+	before := m.do("HGET", keys.Single.Data(), key)
+	m.n++
+	payload := fmt.Sprintf("p%d", m.n)
+	due := m.rdb.FCall(m.t.Context(), "timer_set", []string{key}, payload, "PX", rapid.IntRange(1, 30).Draw(m.rt, "ms"))
+	if due.Err() != nil {
+		m.rt.Fatal(due.Err())
+	}
+	if text, ok := before.(string); ok { // replaced, unless it was due already
+		was := text[1:]
+		kept := false
+		for _, record := range m.rdb.HVals(m.t.Context(), keys.Single.FiringData()).Val() {
+			kept = kept || record == text
+		}
+		if !kept && m.open[was] {
+			delete(m.open, was)
+			m.ended[was] = "replaced"
+		}
+	}
+	m.open[payload], m.of[payload] = true, key
+}
+
+func (m *holdModel) cancel() {
+	key := m.key()
+	if m.do("FCALL", "timer_cancel", 1, key) != "cancelled" {
+		return
+	}
+	left := map[string]bool{}
+	for _, name := range []string{keys.Single.Data(), keys.Single.FiringData()} {
+		for _, record := range m.rdb.HVals(m.t.Context(), name).Val() {
+			for payload := range m.open {
+				if len(record) > len(payload) && record[len(record)-len(payload)-1:] == ":"+payload {
+					left[payload] = true
+				}
+			}
+		}
+	}
+	for payload := range m.open {
+		if m.of[payload] == key && !left[payload] {
+			delete(m.open, payload)
+			m.ended[payload] = "cancelled"
+		}
+	}
+}
+
+// anyList returns the list as it is, or as it was some time ago.
+func (m *holdModel) anyList() *schedule.HoldList {
+	if len(m.lists) > 0 && rapid.IntRange(0, 3).Draw(m.rt, "stale") == 0 {
+		return rapid.SampledFrom(m.lists).Draw(m.rt, "list")
+	}
+	l := m.list()
+	m.lists = append(m.lists, l)
+	return l
+}
+
+func (m *holdModel) put(h schedule.Hold, l *schedule.HoldList) {
+	copied := *l
+	if err := m.PutHold(m.t.Context(), &copied, h); err != nil && !errors.Is(err, schedule.ErrHoldsChanged) {
+		m.rt.Fatal(err)
+	}
+}
+
+func (m *holdModel) hold() {
+	l := m.anyList()
+	h := schedule.Hold{Namespace: m.namespace(), Since: l.Now}
+	if rapid.IntRange(0, 3).Draw(m.rt, "for") == 0 {
+		h.Until = l.Now + schedule.Millis(rapid.IntRange(1, 50).Draw(m.rt, "until"))
+	}
+	m.put(h, l)
+}
+
+func (m *holdModel) resume() {
+	l := m.anyList()
+	if len(l.Holds) == 0 {
+		return
+	}
+	h := rapid.SampledFrom(l.Holds).Draw(m.rt, "hold")
+	kind := rapid.SampledFrom([]schedule.ResumeKind{schedule.ResumeNow, schedule.ResumeRate, schedule.ResumeShift, schedule.ResumeDead}).Draw(m.rt, "kind")
+	h.Resume = &schedule.Resume{Kind: kind, Rate: 500, At: l.Now}
+	m.put(h, l)
+}
+
+// release has one step of a resume, which may be of long ago, from anywhere.
+func (m *holdModel) release() {
+	l := m.anyList()
+	for _, h := range l.Holds {
+		if h.Resume == nil {
+			continue
+		}
+		var times schedule.Draw
+		var err error
+		if h.Resume.Kind == schedule.ResumeRate {
+			if times, err = m.DrawTimes(m.t.Context(), &h, 3, 50*time.Millisecond); err != nil {
+				m.rt.Fatal(err)
+			}
+			if times.Left == 0 {
+				continue
+			}
+		}
+		done, err := m.ReleaseHeld(m.t.Context(), l, &h, keys.Single, m.places[h.Namespace.String()], &times)
+		if err != nil {
+			m.rt.Fatal(err)
+		}
+		if m.places[h.Namespace.String()] = done.Next; done.Last || done.Stale {
+			delete(m.places, h.Namespace.String())
+		}
+	}
+}
+
+// claim claims, and then dies, gives back or settles.
+func (m *holdModel) claim() {
+	before := m.list()
+	c := m.Claim(m.t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, 20*time.Millisecond)[0]
+	if c.Err != nil || len(c.Corrupt) > 0 {
+		m.rt.Fatalf("claim: %v, %v", c.Err, c.Corrupt)
+	}
+	before.Now = schedule.MillisOf(c.At)
+	for _, f := range c.Firings {
+		payload := string(f.Payload)
+		if before.Covers(f.Key, math.MaxInt64) && !f.MayBeStored {
+			m.rt.Fatalf("%s %s was claimed under a hold: %+v", f.Ref, payload, before.Holds)
+		}
+		if !m.open[payload] {
+			m.rt.Fatalf("%s %s was claimed, but it is over: %s", f.Ref, payload, m.ended[payload])
+		}
+		if f.Due > schedule.MillisOf(c.At) {
+			m.rt.Fatalf("%s %s is early", f.Ref, payload)
+		}
+	}
+	switch rapid.IntRange(0, 3).Draw(m.rt, "fate") {
+	case 0: // it dies
+	case 1:
+		for i := range c.Firings {
+			c.Firings[i].MayBeStored = c.Firings[i].MayBeStored || rapid.Bool().Draw(m.rt, "stored")
+			c.Firings[i].Pause = time.Duration(rapid.IntRange(0, 10).Draw(m.rt, "pause")) * time.Millisecond
+		}
+		if err := m.Release(m.t.Context(), c.Firings); err != nil {
+			m.rt.Fatal(err)
+		}
+	default:
+		m.settle(c.Firings)
+	}
+}
+
+func (m *holdModel) settle(firings []schedule.Firing) {
+	if err := m.Settle(m.t.Context(), firings); err != nil {
+		m.rt.Fatal(err)
+	}
+	for _, f := range firings {
+		delete(m.open, string(f.Payload))
+		m.ended[string(f.Payload)] = "fired"
+	}
+}
+
+// end resumes all and has everything fire.
+func (m *holdModel) end() {
+	for {
+		l := m.list()
+		if len(l.Holds) == 0 {
+			break
+		}
+		h := l.Holds[0]
+		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now}
+		if err := m.PutHold(m.t.Context(), l, h); err != nil {
+			m.rt.Fatal(err)
+		}
+		m.index.release(l, &h, &schedule.Draw{})
+		if err := m.RemoveHold(m.t.Context(), l, h.Namespace); err != nil {
+			m.rt.Fatal(err)
+		}
+	}
+	m.index.release(m.list(), &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}, &schedule.Draw{})
+	for deadline := time.Now().Add(10 * time.Second); len(m.open) > 0; {
+		if time.Now().After(deadline) {
+			m.rt.Fatalf("%v are left, by %q", m.open, m.state())
+		}
+		m.settle(m.claimFor(lease).Firings)
+	}
+	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData()} {
+		if n := m.do("EXISTS", name); n != int64(0) {
+			m.rt.Fatalf("%s is left: %q", name, m.state())
+		}
+	}
+}
+
+// Whatever is held, resumed, interrupted, repeated and cancelled in whatever order: nothing is claimed under a hold unless it
+// may have been published, each timer fires or is cancelled, and none does both.
+func TestRandomHolds(t *testing.T) {
+	t.Parallel()
+	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
+		t.Fatal(err)
+	}
+	x := newIndex(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		x.do("FLUSHDB")
+		m := &holdModel{
+			index: x, rt: rt, open: map[string]bool{}, of: map[string]string{}, ended: map[string]string{}, places: map[string]schedule.HeldAt{},
+		}
+		m.list()
+		steps := map[string]func(){
+			"set": m.set, "cancel": m.cancel, "hold": m.hold, "resume": m.resume, "release": m.release, "claim": m.claim,
+			"wait": func() { x.awaitClock(x.redisNow() + 10) },
+		}
+		for range rapid.IntRange(10, 60).Draw(rt, "steps") {
+			steps[rapid.SampledFrom([]string{
+				"set", "set", "set", "cancel", "hold", "resume", "release", "release", "claim", "claim", "claim", "wait",
+			}).Draw(rt, "step")]()
+		}
+		m.end()
+	})
+}

@@ -1,0 +1,418 @@
+package schedule_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func namespace(t testing.TB, text string) keys.Namespace {
+	t.Helper()
+	n, err := keys.ParseNamespace(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (x *index) list() *schedule.HoldList {
+	x.t.Helper()
+	l, err := x.Holds(x.t.Context())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return l
+}
+
+// hold holds a namespace from now on.
+func (x *index) hold(text string) schedule.Hold {
+	x.t.Helper()
+	l := x.list()
+	h := schedule.Hold{Namespace: namespace(x.t, text), Since: l.Now, Reason: "a test"}
+	if err := x.PutHold(x.t.Context(), l, h); err != nil {
+		x.t.Fatal(err)
+	}
+	return h
+}
+
+// resume notes how a hold is resumed.
+func (x *index) resume(text string, r schedule.Resume) (*schedule.HoldList, *schedule.Hold) {
+	x.t.Helper()
+	l := x.list()
+	h := *l.Find(namespace(x.t, text))
+	r.At = l.Now
+	h.Resume = &r
+	if err := x.PutHold(x.t.Context(), l, h); err != nil {
+		x.t.Fatal(err)
+	}
+	return l, l.Find(h.Namespace)
+}
+
+// release makes steps of a resume until the end of the held timers, and returns how many were released.
+func (x *index) release(l *schedule.HoldList, h *schedule.Hold, times *schedule.Draw) (released int) {
+	x.t.Helper()
+	var at schedule.HeldAt
+	for {
+		r, err := x.ReleaseHeld(x.t.Context(), l, h, keys.Single, at, times)
+		if err != nil || r.Stale {
+			x.t.Fatalf("release: %+v, %v", r, err)
+		}
+		released += r.Count
+		if r.Last || times.Left == 0 && h.Resume.Kind == schedule.ResumeRate {
+			return released
+		}
+		at = r.Next
+	}
+}
+
+// becomeDue sets timers that become due at once, and waits for that. It returns when they are due.
+func (x *index) becomeDue(names ...string) int64 {
+	x.t.Helper()
+	at := x.redisNow() + 50
+	for _, name := range names {
+		x.do("FCALL", "timer_set", 1, name, "payload of "+name, "PXAT", at)
+	}
+	x.awaitClock(at)
+	return at
+}
+
+func TestHeldTimersAreNotClaimed(t *testing.T) {
+	t.Parallel()
+	for _, held := range []string{"app1", "app1:trans", "app1:trans:notice", "*:trans", "*:*:notice", "app1:*:notice", "*"} {
+		t.Run(held, func(t *testing.T) {
+			t.Parallel()
+			x := newIndex(t)
+			x.hold(held)
+			x.becomeDue(k)
+			x.stateIs(k, "held payload of "+k) // though no claim has looked at it
+			x.claims()
+			x.claims()
+			x.stateIs(k, "held payload of "+k)
+			if got := x.do("FCALL", "timer_set", 1, k, "", "PX", 1000, "NX"); got != nil {
+				t.Errorf("NX: %v, want nil", got)
+			}
+			if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+				t.Errorf("cancel: %v", got)
+			}
+			if got := x.do("FCALL", "timer_cancel", 1, k); got != "unknown" {
+				t.Errorf("cancel again: %v", got)
+			}
+			x.stateIs(k, "")
+			x.claims()
+			if n := x.do("ZCARD", keys.Single.Firing()); n != int64(0) {
+				t.Errorf("%v firings are left", n)
+			}
+		})
+	}
+	for _, other := range []string{"app", "app1:trans:notice2", "app1:x", "*:x", "*:*:x", "app1:*:x"} {
+		t.Run("not "+other, func(t *testing.T) {
+			t.Parallel()
+			x := newIndex(t)
+			x.hold(other)
+			x.becomeDue(k)
+			x.fires(k + " deadline payload of " + k)
+		})
+	}
+}
+
+// One claim takes the timers of others among those that it holds, and those behind more than it can hold.
+func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("shop")
+	at := x.redisNow() + 1500
+	pipe := x.rdb.Pipeline()
+	for i := range 2000 {
+		pipe.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("shop:a:b:%d", i)}, "", "PXAT", at)
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.do("FCALL", "timer_set", 1, k, "first", "PXAT", at-1)
+	x.do("FCALL", "timer_set", 1, k+"2", "last", "PXAT", at+2)
+	x.awaitClock(at + 2)
+	x.fires(k+" deadline first", k+"2 deadline last")
+	for range 8 {
+		x.claims()
+	}
+	found, err := x.ScanDue(t.Context(), time.Second, lease)
+	if err != nil || found.Held != 2000 || found.Firing != 0 || found.Pending != 0 || len(found.Heads) != 0 {
+		t.Errorf("scan: %+v, %v; want 2000 held and nothing to claim", found, err)
+	}
+	seen, err := x.Overview(t.Context())
+	if err != nil || seen.Held != 2000 || seen.Owed != 0 || seen.Firing != 0 {
+		t.Errorf("overview: %+v, %v; want 2000 held", seen, err)
+	}
+	listed := 0
+	if err := x.List(t.Context(), namespace(t, "shop"), func(timer schedule.Timer) bool {
+		if timer.State != schedule.StateHeld || timer.Due.UnixMilli() != at {
+			t.Errorf("%s is listed as %s, due %d", timer.Key, timer.State, timer.Due.UnixMilli())
+			return false
+		}
+		listed++
+		return true
+	}); err != nil || listed != 2000 {
+		t.Errorf("%d listed, %v", listed, err)
+	}
+	counts, err := x.HeldBy(t.Context(), keys.Single, x.list())
+	if err != nil || !slices.Equal(counts, []int64{2000}) {
+		t.Errorf("counted %v, %v", counts, err)
+	}
+}
+
+// What a resume of each kind makes of a held timer, of one that is set again meanwhile, and of one that becomes due after it.
+func TestResumes(t *testing.T) {
+	t.Parallel()
+	const again, later = "app1:trans:notice:2", "app1:trans:notice:3"
+	start := func(t *testing.T, kind schedule.ResumeKind) (x *index, was int64, l *schedule.HoldList, h *schedule.Hold) {
+		t.Helper()
+		x = newIndex(t)
+		x.hold("app1")
+		was = x.becomeDue(k, again)
+		x.claims()
+		x.do("FCALL", "timer_set", 1, again, "newer", "PX", 60_000)
+		after := x.redisNow() + 300
+		x.do("FCALL", "timer_set", 1, later, "untouched", "PXAT", after)
+		l, h = x.resume("app1", schedule.Resume{Kind: kind, Rate: 100})
+		x.awaitClock(after)
+		x.fires(later + " deadline untouched") // it is free at once
+		return x, was, l, h
+	}
+	is := func(t *testing.T, firings []schedule.Firing, was int64) {
+		t.Helper()
+		for _, f := range firings {
+			if int64(f.Due) != was || f.MayBeStored {
+				t.Errorf("%s is due at %d, %t; want %d", f.Key, f.Due, f.MayBeStored, was)
+			}
+		}
+	}
+	t.Run("now", func(t *testing.T) {
+		t.Parallel()
+		x, was, l, h := start(t, schedule.ResumeNow)
+		x.claims()
+		if n := x.release(l, h, &schedule.Draw{}); n != 2 {
+			t.Errorf("%d released", n)
+		}
+		x.stateIs(k, "owed payload of "+k)
+		is(t, x.claims(k+" deadline payload of "+k, again+" deadline payload of "+again), was)
+		x.stateIs(again, "pending newer")
+	})
+	t.Run("rate", func(t *testing.T) {
+		t.Parallel()
+		x, was, l, h := start(t, schedule.ResumeRate)
+		times, err := x.DrawTimes(t.Context(), h, 10, time.Second)
+		if err != nil || times.Left != 10 {
+			t.Fatalf("%+v, %v", times, err)
+		}
+		if n := x.release(l, h, &times); n != 2 || times.Left != 8 {
+			t.Errorf("%d released, %+v left", n, times)
+		}
+		scores := x.rdb.ZRangeWithScores(t.Context(), keys.Single.Firing(), 0, -1).Val()
+		if len(scores) != 2 || scores[1].Score-scores[0].Score != 10 {
+			t.Errorf("they are free at %v, want 10 ms apart", scores)
+		}
+		if none, err := x.DrawTimes(t.Context(), h, 10, 0); err != nil || none.Left != 0 {
+			t.Errorf("drawn ahead of the time: %+v, %v", none, err)
+		}
+		x.awaitClock(int64(scores[1].Score) + 1)
+		is(t, x.claims(k+" deadline payload of "+k, again+" deadline payload of "+again), was)
+	})
+	t.Run("shift", func(t *testing.T) {
+		t.Parallel()
+		x, was, l, h := start(t, schedule.ResumeShift)
+		if n := x.release(l, h, &schedule.Draw{}); n != 2 {
+			t.Errorf("%d released", n)
+		}
+		due := was + int64(h.Resume.At-h.Since)
+		if at := x.do("PEXPIRETIME", k); at != int64(-2) && at != due {
+			t.Errorf("its key runs out at %v, want %d", at, due)
+		}
+		if x.redisNow() < due {
+			x.stateIs(k, "pending payload of "+k)
+			if got := x.do("FCALL_RO", "timer_get", 1, again); fmt.Sprint(got) == "" {
+				t.Error("the newer timer is gone")
+			}
+		}
+		x.awaitClock(due)
+		is(t, x.claims(k+" deadline payload of "+k, again+" deadline payload of "+again), due)
+		x.stateIs(again, "pending newer")
+		x.do("FCALL", "timer_cancel", 1, again)
+	})
+	t.Run("dead", func(t *testing.T) {
+		t.Parallel()
+		x, was, l, h := start(t, schedule.ResumeDead)
+		if n := x.release(l, h, &schedule.Draw{}); n != 2 {
+			t.Errorf("%d released", n)
+		}
+		firings := x.claims(k+" deadline payload of "+k, again+" deadline payload of "+again)
+		is(t, firings, was)
+		for _, f := range firings {
+			if !f.Held {
+				t.Errorf("%s does not become a dead letter", f.Key)
+			}
+		}
+	})
+}
+
+// A timer is free when no hold covers it, whatever else is resumed.
+func TestOverlappingHolds(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("shop")
+	x.hold("shop:order")
+	due := x.becomeDue("shop:order:t:1", "shop:basket:t:1")
+	x.claims()
+	l, h := x.resume("shop", schedule.Resume{Kind: schedule.ResumeShift})
+	if n := x.release(l, h, &schedule.Draw{}); n != 1 {
+		t.Errorf("%d released, want the basket's", n)
+	}
+	x.stateIs("shop:order:t:1", "held payload of shop:order:t:1")
+	if err := x.RemoveHold(t.Context(), l, h.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	x.awaitClock(due + int64(h.Resume.At-h.Since))
+	x.claims("shop:basket:t:1 deadline payload of shop:basket:t:1")
+	l, h = x.resume("shop:order", schedule.Resume{Kind: schedule.ResumeNow})
+	if n := x.release(l, h, &schedule.Draw{}); n != 1 {
+		t.Errorf("%d released, want the order's", n)
+	}
+	x.claims("shop:order:t:1 deadline payload of shop:order:t:1")
+}
+
+// A step of a resume that comes after the list has changed does nothing; nor does a claim that knows of a hold which the
+// server's copy has lost, nor a change of a list that somebody else has changed.
+func TestStaleHolders(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	x.becomeDue(k)
+	x.claims()
+	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeNow})
+	old := *l
+	x.hold("app1")
+	if r, err := x.ReleaseHeld(t.Context(), &old, h, keys.Single, schedule.HeldAt{}, &schedule.Draw{}); err != nil || !r.Stale || r.Count > 0 {
+		t.Errorf("a step by an old list: %+v, %v", r, err)
+	}
+	if err := x.PutHold(t.Context(), &old, *h); !errors.Is(err, schedule.ErrHoldsChanged) {
+		t.Errorf("a change of an old list: %v", err)
+	}
+	x.stateIs(k, "held payload of "+k)
+
+	x.list()
+	x.do("HDEL", keys.Single.Data(), ":h:")
+	x.becomeDue(k + "2")
+	if c := x.Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, lease)[0]; c.Err == nil || len(c.Firings) > 0 {
+		t.Errorf("a claim where the copy is lost: %+v", c)
+	}
+	l = x.list()
+	if moving, err := x.CopyHolds(t.Context(), l); err != nil || len(moving) > 0 {
+		t.Fatal(moving, err)
+	}
+	x.claims()
+	x.do("DEL", keys.Single.Holds())
+	l = x.list()
+	if _, err := x.CopyHolds(t.Context(), l); err != nil || !l.Outdated() {
+		t.Errorf("%v; that the list was lost is not seen: %+v", err, l)
+	}
+	x.claims() // the copies are what is left
+	if err := x.Renew(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	// What is held though no hold is left can be released.
+	lost := &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}
+	if n := x.release(l, lost, &schedule.Draw{}); n != 2 {
+		t.Errorf("%d released, want 2", n)
+	}
+	x.claims(k+" deadline payload of "+k, k+"2 deadline payload of "+k+"2")
+}
+
+// What may have been published is claimed again under a hold; what is owed is held; a retry is held too.
+func TestHeldFirings(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	names := []string{"a:b:c:released", "a:b:c:stored", "a:b:c:lapsed"}
+	x.becomeDue(names...)
+	c := x.claimFor(time.Second)
+	if len(c.Firings) != 3 {
+		t.Fatalf("%d claimed", len(c.Firings))
+	}
+	for _, f := range c.Firings {
+		if f.Key.ID == "lapsed" {
+			continue
+		}
+		f.MayBeStored = f.Key.ID == "stored"
+		if err := x.Release(t.Context(), []schedule.Firing{f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.retry("an event", x.redisNow()-5, 2, "again")
+	x.hold("a")
+	x.hold("app1")
+	x.awaitClock(c.At.UnixMilli() + 1000)
+	x.claims("a:b:c:stored deadline payload of a:b:c:stored", "a:b:c:lapsed reclaim payload of a:b:c:lapsed")
+	x.stateIs("a:b:c:released", "held payload of a:b:c:released")
+	x.stateIs(k, "held again")
+}
+
+// A hold ends by itself at its time.
+func TestHoldUntil(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	l := x.list()
+	until := l.Now + 400
+	if err := x.PutHold(t.Context(), l, schedule.Hold{Namespace: namespace(t, "app1"), Since: l.Now, Until: until}); err != nil {
+		t.Fatal(err)
+	}
+	x.becomeDue(k)
+	x.claims()
+	x.stateIs(k, "held payload of "+k)
+	x.awaitClock(int64(until))
+	x.becomeDue(k + "2")
+	x.claims(k + "2 deadline payload of " + k + "2")
+}
+
+// A shift leaves none behind, however many timers of one key are held.
+func TestShiftOfManyOfOneKey(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	const many = 160
+	first := x.redisNow() - 10_000
+	for n := range int64(many) {
+		ref := fmt.Sprintf("%d::%s", first-n, k)
+		x.do("ZADD", keys.Single.Firing(), 0, ref)
+		x.do("HSET", keys.Single.FiringData(), ref, "xe:v")
+	}
+	for range 3 {
+		x.claims()
+	}
+	l := x.list()
+	held := *l.Find(namespace(t, "app1"))
+	held.Since -= 20_000
+	if err := x.PutHold(t.Context(), l, held); err != nil {
+		t.Fatal(err)
+	}
+	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeShift})
+	if n := x.release(l, h, &schedule.Draw{}); n != many {
+		t.Errorf("%d released, want %d", n, many)
+	}
+	pending, _ := x.do("ZCARD", keys.Single.Due()).(int64)
+	owed, _ := x.do("ZCARD", keys.Single.Firing()).(int64)
+	if pending != 151 || owed != many-151 {
+		t.Errorf("%d pending and %d owed, want 151 and %d", pending, owed, many-151)
+	}
+	if record := x.do("HGET", keys.Single.Data(), k); record != ":v" {
+		t.Errorf("its record is %q", record)
+	}
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+		t.Errorf("cancel: %v", got)
+	}
+	if n := x.do("ZCARD", keys.Single.Due()); n != int64(0) {
+		t.Errorf("%v are left", n)
+	}
+}

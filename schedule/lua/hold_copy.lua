@@ -1,0 +1,27 @@
+--[[ hold_copy brings the copies of the list of holds up to date in many partitions of one
+server. A copy that is newer stays.
+ARGV    1  the generation of the list
+        2  the list without it, as in hold.lua, or "none" if there are no holds: then there
+           are to be no copies
+        then the hash tags of the partitions
+Returns {the newest generation of a copy, then the hash tags of partitions that are not
+here as a whole, because their slots are moving: their copies are as they were}.
+If its reply is lost, or only some copies were written: again it writes the rest. ]]
+local text, newest, out = ARGV[1] .. ';' .. ARGV[2], 0, { 0 }
+for i = 3, #ARGV do
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, as in common.lua
+  if type(redis.pcall('EXISTS', prefix .. 'data', prefix)) == 'table' then
+    out[#out + 1] = ARGV[i]
+  else
+    local copy = redis.call('HGET', prefix .. 'data', ':h:')
+    local generation = tonumber(copy and string.match(copy, '^%d+') or 0)
+    if copy and generation < tonumber(ARGV[1]) and ARGV[2] == 'none' then
+      redis.call('HDEL', prefix .. 'data', ':h:')
+    elseif generation < tonumber(ARGV[1]) and ARGV[2] ~= 'none' then
+      redis.call('HSET', prefix .. 'data', ':h:', text)
+    end
+    newest = math.max(newest, generation)
+  end
+end
+out[1] = newest
+return out

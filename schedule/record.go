@@ -1,0 +1,78 @@
+package schedule
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/late"
+)
+
+// record is what the index keeps of a timer, as lua/index.lua has it.
+type record struct {
+	attempt int // timerd's own count; 0 for none
+	status  Status
+	expired bool // it fires because of its expired event
+	held    bool // it was held, and becomes a dead letter
+	late    late.Limit
+	payload string // empty unless status is PayloadPresent
+}
+
+// parseRecord reads a record. ok is false for what is none.
+func parseRecord(text string) (r record, ok bool) {
+	header, payload, ok := strings.Cut(text, ":")
+	if !ok {
+		return record{}, false
+	}
+	if header == "" { // as nearly all are
+		return record{payload: payload}, true
+	}
+	header, options, _ := strings.Cut(header, ";")
+	flags := strings.TrimLeft(header, "0123456789")
+	if digits := header[:len(header)-len(flags)]; digits != "" {
+		r.attempt, _ = strconv.Atoi(digits)
+	}
+	r.expired, r.held = strings.Contains(flags, "x"), strings.Contains(flags, "h")
+	switch {
+	case strings.Contains(flags, "m"):
+		r.status = PayloadMissing
+	case strings.Contains(flags, "l"):
+		r.status = PayloadTooLarge
+	default:
+		r.payload = payload
+	}
+	for options != "" {
+		var option string
+		option, options, _ = strings.Cut(options, ";")
+		r.readOption(option)
+	}
+	return r, true
+}
+
+// Names of the options of a record. An earlier version takes what it finds before the colon for flags: none of these letters
+// is one.
+const optionLate, optionLateDrop = "L", "D"
+
+// readOption takes in an option; one that is unknown is a later version's.
+func (r *record) readOption(option string) {
+	name, value, _ := strings.Cut(option, "=")
+	if name != optionLate && name != optionLateDrop {
+		return
+	}
+	if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
+		ms = min(ms, late.MaxLimit.Milliseconds())
+		r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+	}
+}
+
+// options returns the options of a record, as they stand before its colon.
+func options(l late.Limit) string {
+	if !l.Given {
+		return ""
+	}
+	name := optionLate
+	if l.Drop {
+		name = optionLateDrop
+	}
+	return ";" + name + "=" + strconv.FormatInt(l.Most.Milliseconds(), 10)
+}

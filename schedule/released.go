@@ -1,0 +1,155 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// MaxRelease is how many held timers one step of a resume releases at most, and MaxShift how many it sets again.
+const MaxRelease, MaxShift = 256, 128
+
+// HeldAt is a place among the held timers of a partition, in the order of their dues. The zero HeldAt is the beginning.
+type HeldAt struct {
+	score int64
+	skip  int64
+}
+
+// Released is what a step of a resume did.
+type Released struct {
+	Count int    // timers that are not held any more
+	Timed int    // those of them that got a time
+	Next  HeldAt // where to go on
+	Last  bool   // no more come after these
+	Stale bool   // nothing was done: the partition's list of holds is not the caller's
+}
+
+// releaseHeld runs the script of one step.
+func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
+	n, r := h.Namespace, h.Resume
+	args := []any{l.copied(), n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
+	script := s.scripts.Load().holdRelease
+	if r.Kind == ResumeShift {
+		script = s.scripts.Load().holdShift
+		args = append(args, int64(r.At-h.Since))
+	} else {
+		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
+	}
+	reply, err := s.run(ctx, script, []call{{p, args}})[0].Slice()
+	if err == nil && len(reply) != 5 && len(reply) != 1 {
+		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
+	}
+	if err != nil {
+		return Released{}, fmt.Errorf("schedule: resume %s: %w", n, err)
+	}
+	if len(reply) == 1 {
+		return Released{Stale: true}, nil
+	}
+	count, _ := reply[0].(int64)
+	timed, _ := reply[1].(int64)
+	score, _ := reply[2].(string)
+	skip, _ := reply[3].(string)
+	last, _ := reply[4].(int64)
+	out := Released{Count: int(count), Timed: int(timed), Last: last == 1}
+	out.Next.score, _ = strconv.ParseInt(score, 10, 64)
+	out.Next.skip, _ = strconv.ParseInt(skip, 10, 64)
+	return out, nil
+}
+
+// Draw is some times at which timers may fire, the same interval apart.
+type Draw struct {
+	first, interval float64 // in ms
+	Left            int     // how many are not used yet
+}
+
+// Last returns the last time that was used, when some were.
+func (d Draw) Last() Millis { return Millis(d.first - d.interval) }
+
+// DrawTimes draws the next times of a resume at a rate, of which nobody gets one again: none if they are further ahead than
+// given.
+func (s *Schedule) DrawTimes(ctx context.Context, h *Hold, count int, ahead time.Duration) (Draw, error) {
+	now, err := s.heldClock(ctx)
+	if err != nil {
+		return Draw{}, err
+	}
+	interval := 1000 / h.Resume.Rate
+	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead))}
+	text, err := s.run(ctx, s.scripts.Load().holdDraw, []call{{keys.Single, args}})[0].Text()
+	if err == nil && text == "" {
+		return Draw{}, nil
+	}
+	var first float64
+	if err == nil {
+		first, err = strconv.ParseFloat(text, 64)
+	}
+	if err != nil {
+		return Draw{}, fmt.Errorf("schedule: resume %s: draw times: %w", h.Namespace, err)
+	}
+	return Draw{first, interval, count}, nil
+}
+
+// heldClock reads the clock that the times of holds are by.
+func (s *Schedule) heldClock(ctx context.Context) (Millis, error) {
+	server, err := s.topology.server(ctx, keys.Single)
+	if err != nil {
+		return 0, fmt.Errorf("schedule: read the clock of the holds: %w", err)
+	}
+	now, err := server.Time(ctx).Result()
+	if err != nil {
+		return 0, fmt.Errorf("schedule: read the clock of the holds: %w", err)
+	}
+	return MillisOf(now), nil
+}
+
+// ReleaseHeld has one step of a resume on a partition: it releases some of the held timers from a place on that the hold covers
+// and no other one, in the order of their dues and in the way that the hold's resume says. Those that get times of a draw use
+// these up. Nothing is done where the partition's copy of the list is not that of l.
+func (s *Schedule) ReleaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, times *Draw) (Released, error) {
+	most := MaxRelease
+	switch h.Resume.Kind {
+	case ResumeShift:
+		most = MaxShift
+	case ResumeRate:
+		most = min(most, times.Left)
+	}
+	done, err := s.releaseHeld(ctx, l, h, p, from, most, *times)
+	times.first += float64(done.Timed) * times.interval
+	times.Left -= done.Timed
+	return done, err
+}
+
+// resumesFor is for how long one carries resumes on who does not say so again.
+const resumesFor = 3 * time.Second
+
+// TakeResumes tells whether the caller, and nobody else, is to carry resumes on for the next seconds. It is a matter of
+// work, not of correctness: two who do so at once release nothing twice.
+func (s *Schedule) TakeResumes(ctx context.Context, instance string) (bool, error) {
+	name := keys.Single.Resuming()
+	taken, err := s.rdb.SetNX(ctx, name, instance, resumesFor).Result()
+	if err == nil && !taken {
+		var holder string
+		if holder, err = s.rdb.Get(ctx, name).Result(); err == nil && holder == instance {
+			taken, err = s.rdb.SetXX(ctx, name, instance, resumesFor).Result()
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("schedule: take the resumes over: %w", err)
+	}
+	return taken, nil
+}
+
+// LeaveResumes lets somebody else carry resumes on at once.
+func (s *Schedule) LeaveResumes(ctx context.Context, instance string) error {
+	name := keys.Single.Resuming()
+	holder, err := s.rdb.Get(ctx, name).Result()
+	if err != nil || holder != instance {
+		return nil //nolint:nilerr // it runs out by itself
+	}
+	if err := s.rdb.Del(ctx, name).Err(); err != nil {
+		return fmt.Errorf("schedule: leave the resumes: %w", err)
+	}
+	return nil
+}
