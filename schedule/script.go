@@ -34,6 +34,7 @@ type scripts struct {
 	doubtApps                                                *redis.Script
 	countFiring                                              *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
+	countDue                                                 *redis.Script // likewise
 	losses                                                   *redis.Script // of a server
 }
 
@@ -75,6 +76,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		trim:       script(many, "trim"),
 		overview:   script(manyRead, "clock", "overview"),
 		calls:      script(manyRead, "calls"),
+		countDue:   script(manyRead, "count_due"),
 
 		countFiring: script("allow-oom,no-writes", "tally", "count_firing"),
 	}

@@ -29,12 +29,13 @@ local function first_owed(key)
   end
 end
 
--- cancel_owed cancels a key's owed firings, but for those that may have been published. It
--- returns how many, and whether there are more.
-local function cancel_owed(key)
+-- cancel_owed cancels a key's owed firings that were due at a time at the latest, but for
+-- those that may have been published. It returns how many, and whether there are more.
+local function cancel_owed(key, latest)
   local refs, cancelled = owed_refs(key, 0, MOST_OWED), 0
   for i = 1, #refs do
-    local owed, unpublished = is_owed(refs[i])
+    local owed, unpublished = true, false
+    if tonumber(string.match(refs[i], '^%d+') or 0) <= latest then owed, unpublished = is_owed(refs[i]) end
     if unpublished then
       if cancelled == MOST_CANCELLED then return cancelled, true end
       redis.call('ZREM', firing_key, refs[i])
