@@ -83,13 +83,13 @@ func (t *Timers) CancelDue(ctx context.Context, timers []Due) (results []CancelR
 	})
 }
 
-// cancelMany makes n cancellations, of which which returns each.
-func (t *Timers) cancelMany(ctx context.Context, n int, which func(int) cancellation) (results []CancelResult, err error) {
+// cancelMany makes n cancellations; get returns each of them.
+func (t *Timers) cancelMany(ctx context.Context, n int, get func(int) cancellation) (results []CancelResult, err error) {
 	results = make([]CancelResult, n)
 	failed, err := t.many(ctx, n,
-		func(pipe redis.Pipeliner, i int) *redis.Cmd { return which(i).call(ctx, pipe) },
+		func(pipe redis.Pipeliner, i int) *redis.Cmd { return get(i).call(ctx, pipe) },
 		func(i int, reply *redis.Cmd) error {
-			results[i].Outcome, results[i].Err = t.cancelOutcome(ctx, which(i), reply)
+			results[i].Outcome, results[i].Err = t.cancelOutcome(ctx, get(i), reply)
 			return results[i].Err
 		})
 	if err != nil {

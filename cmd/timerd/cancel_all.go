@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -62,7 +61,7 @@ type bulkCancel struct {
 	found     bulk.Found
 }
 
-// count counts the timers. What is due later than the last of them is not to be cancelled.
+// count counts the timers.
 func (b *bulkCancel) count(ctx context.Context) error {
 	bar := progressOf(b.cmd)
 	var err error
@@ -73,13 +72,16 @@ func (b *bulkCancel) count(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted: nothing was cancelled")
 	}
-	b.selection.Before = b.found.Last.Add(time.Millisecond)
+	b.selection = b.found.Counted
 	return err
 }
 
 // ask asks whether to go on. It needs a terminal: an answer that was written before the number was known is none.
 func (b *bulkCancel) ask() error {
 	what := fmt.Sprintf("%s of %s, the last one due at %s", countTimers(b.found.Timers), b.selection.Namespace, b.found.Last.Format(timeLayout))
+	if b.found.Cut {
+		what = "at least " + what
+	}
 	if b.found.Late > 0 {
 		what += fmt.Sprintf("; %d of them due already, and perhaps too late to be cancelled", b.found.Late)
 	}

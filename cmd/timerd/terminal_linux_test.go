@@ -81,8 +81,8 @@ func shows(t *testing.T, width uint16, args ...string) (code int, lines []string
 	return code, strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// runs runs a command in a process of its own that has the terminal, types something once it has said what it waits for, and
-// returns its exit code.
+// runs has a process of its own on the terminal carry out a command. It types something once the command has said what it waits
+// for, and returns the exit code.
 func (x *terminal) runs(t *testing.T, redisURL, waitsFor, typed string, args ...string) (code int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)

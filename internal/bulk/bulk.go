@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// batch is how many timers are cancelled in one round trip: some 3 ms of Redis's time in as many calls, between which it
-// serves others.
-const batch = 128
+// batch is how many timers are cancelled in one round trip: a ms or two of Redis's time in as many calls. After each, others
+// have as long for themselves: Redis, and the timerds, which hear of every key that is deleted.
+const batch = 64
 
 // Selection says which timers are meant: those of a namespace that are not settled.
 type Selection struct {
@@ -42,12 +43,17 @@ type Found struct {
 	Looked int64     // entries of the schedule that were looked at, of every namespace
 	Total  int64     // entries that there were when the search began
 	Cut    bool      // so many are owed or firing that not all of these were looked at
+
+	// Counted is the selection without what is due later than all that was found. Of timers that are set afterwards it
+	// does not have those that are due later still.
+	Counted Selection
 }
 
 // Count counts the timers of a selection. It calls progress now and then with what is known so far. With an error it returns
 // that too.
 func (t *Timers) Count(ctx context.Context, sel Selection, progress func(Found)) (Found, error) {
-	var found Found
+	found := Found{Counted: sel}
+	var now time.Time
 	err := t.schedule.Names(ctx, sel.Namespace, func(p schedule.Page) bool {
 		for _, timer := range p.Timers {
 			if !sel.has(timer.Due) {
@@ -59,14 +65,21 @@ func (t *Timers) Count(ctx context.Context, sel Selection, progress func(Found))
 				found.Late++
 			}
 		}
-		found.Looked, found.Total, found.Cut = p.Looked, p.Total, p.Cut
+		found.Looked, found.Total, found.Cut, now = p.Looked, p.Total, p.Cut, p.Now
 		progress(found)
 		return sel.has(p.Until)
 	})
 	if err != nil {
-		err = fmt.Errorf("count the timers: %w", err)
+		return found, fmt.Errorf("count the timers: %w", err)
 	}
-	return found, err
+	last := found.Last
+	if found.Cut && last.Before(now) { // those that were not looked at are due by now
+		last = now
+	}
+	if end := last.Add(time.Millisecond); sel.has(end) {
+		found.Counted.Before = end
+	}
+	return found, nil
 }
 
 // Cancelled is what came of the timers of a selection.
@@ -109,7 +122,9 @@ func (t *Timers) pass(ctx context.Context, sel Selection, c *cancelling) error {
 			}
 		}
 		for failed == nil && ctx.Err() == nil && len(c.found) >= batch {
+			began := time.Now()
 			failed = c.flush(ctx, batch)
+			backoff.Sleep(ctx, time.Since(began))
 		}
 		return failed == nil && ctx.Err() == nil && sel.has(p.Until)
 	})

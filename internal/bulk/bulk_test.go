@@ -101,12 +101,14 @@ func TestCountAndCancel(t *testing.T) {
 	}
 
 	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
-	if want := (bulk.Found{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12}); err != nil || found != want {
+	counted := of("shop")
+	counted.Before = retry.Due.Add(time.Millisecond).Time()
+	if want := (bulk.Found{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12, Counted: counted}); err != nil || found != want {
 		t.Errorf("%+v, %v; want %+v", found, err, want)
 	}
 	early := of("shop")
 	early.Before = last.Add(time.Minute)
-	if found, err := w.Count(ctx, early, func(bulk.Found) {}); err != nil || found.Timers != 10 || found.Late != 8 {
+	if found, err := w.Count(ctx, early, func(bulk.Found) {}); err != nil || found.Timers != 10 || found.Late != 8 || !found.Counted.Before.Before(last.Add(2*time.Second)) {
 		t.Errorf("before the retry: %+v, %v", found, err)
 	}
 	done, err := w.Cancel(ctx, early, ignore)
@@ -218,7 +220,11 @@ func TestCancelOfMoreThanIsLookedAt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	done, err := w.Cancel(ctx, of("shop"), ignore)
+	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
+	if err != nil || !found.Cut || found.Timers >= n {
+		t.Errorf("%+v, %v; want some of %d counted", found, err, n)
+	}
+	done, err := w.Cancel(ctx, found.Counted, ignore)
 	if err != nil || done.Cancelled != n || done.Cut {
 		t.Errorf("%+v, %v; want %d cancelled", done, err, n)
 	}
