@@ -21,7 +21,7 @@ func TestCancelAllBesideOthers(t *testing.T) {
 	p := s.start()
 	s.start()
 	c := s.collect()
-	s.use(t)
+	testenv.SetVariables(t, s.env)
 	const n = 20_000
 	setFar(t, s.rdb, "shop", n, time.Hour)
 	s.do("SET", "shop:m:plain:1", "p", "EX", 3600)
@@ -63,20 +63,12 @@ func TestCancelAllBesideOthers(t *testing.T) {
 	p.measures(true, `timerd_due_timers\{within="1h"\} 0`)
 }
 
-// use points the commands to the system.
-func (s *system) use(t *testing.T) {
-	t.Helper()
-	for name, value := range s.env {
-		t.Setenv(name, value)
-	}
-}
-
 // NATS is away: what is owed is cancelled, and what was claimed before may be too late, and is said to be.
 func TestCancelAllWhileNATSIsAway(t *testing.T) {
 	s := newSystem(t)
 	p := s.start()
 	c := s.collect()
-	s.use(t)
+	testenv.SetVariables(t, s.env)
 	s.nats.Stop()
 	p.awaitReady(false)
 	const n = 500
@@ -107,7 +99,7 @@ func TestCancelAllWhileNATSIsAway(t *testing.T) {
 func TestCancelAllAndForecastInACluster(t *testing.T) {
 	s := newClusterSystem(t, false)
 	a, b := s.start(), s.start()
-	s.use(t)
+	testenv.SetVariables(t, s.env)
 	const n = 300
 	for i := range n {
 		s.durably(fmt.Sprintf("shop:m:t:%d", i), "p", 5*time.Minute)
