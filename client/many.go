@@ -65,17 +65,35 @@ type CancelResult struct {
 // or not by itself, as its result tells; results has one for each key, always. The error says for how many it is not
 // known what they came to, and wraps the first failure; an outcome that is not Cancelled is no failure.
 func (t *Timers) CancelMany(ctx context.Context, keys []string) (results []CancelResult, err error) {
-	results = make([]CancelResult, len(keys))
-	failed, err := t.many(ctx, len(keys),
-		func(pipe redis.Pipeliner, i int) *redis.Cmd {
-			return pipe.FCall(ctx, "timer_cancel", []string{keys[i]})
-		},
+	return t.cancelMany(ctx, len(keys), func(i int) cancellation { return cancellation{key: keys[i]} })
+}
+
+// Due is a timer for CancelDue: a key, and when its timer is due, as Set returns it and Get and timerd ls show it.
+type Due struct {
+	Key string
+	Due time.Time
+}
+
+// CancelDue is CancelMany for timers that were found before: of each key it cancels what is due at the time or earlier. A
+// timer of the key that was set or moved to a later time meanwhile stays, and the outcome is Unknown where there is no
+// other. It wraps ErrInvalid if the function library in Redis is of a version before it.
+func (t *Timers) CancelDue(ctx context.Context, timers []Due) (results []CancelResult, err error) {
+	return t.cancelMany(ctx, len(timers), func(i int) cancellation {
+		return cancellation{timers[i].Key, []any{"UNTIL", timers[i].Due.UnixMilli()}}
+	})
+}
+
+// cancelMany makes n cancellations; get returns each of them.
+func (t *Timers) cancelMany(ctx context.Context, n int, get func(int) cancellation) (results []CancelResult, err error) {
+	results = make([]CancelResult, n)
+	failed, err := t.many(ctx, n,
+		func(pipe redis.Pipeliner, i int) *redis.Cmd { return get(i).call(ctx, pipe) },
 		func(i int, reply *redis.Cmd) error {
-			results[i].Outcome, results[i].Err = t.cancelOutcome(ctx, keys[i], reply)
+			results[i].Outcome, results[i].Err = t.cancelOutcome(ctx, get(i), reply)
 			return results[i].Err
 		})
 	if err != nil {
-		err = fmt.Errorf("client: %d of %d timers could not be cancelled; the first: %w", failed, len(keys), err)
+		err = fmt.Errorf("client: %d of %d timers could not be cancelled; the first: %w", failed, n, err)
 	}
 	return results, err
 }

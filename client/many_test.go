@@ -75,6 +75,78 @@ func TestCancelMany(t *testing.T) {
 	}
 }
 
+// What was found before is cancelled, and not what was set or moved since.
+func TestCancelDue(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redisWithLibrary(t)
+	timers := client.New(rdb)
+	var found []client.Due
+	for i := range 4 {
+		key := fmt.Sprint("a:b:c:", i)
+		due, err := timers.Set(ctx, key, []byte("p"), client.After(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, client.Due{Key: key, Due: due})
+	}
+	if _, err := timers.Set(ctx, found[1].Key, []byte("again"), client.After(2*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := timers.Set(ctx, found[2].Key, []byte("again"), client.After(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Expire(ctx, found[3].Key, 3*time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range [][]client.Outcome{
+		{client.Cancelled, client.Unknown, client.Cancelled, client.Unknown},
+		{client.Unknown, client.Unknown, client.Unknown, client.Unknown},
+	} {
+		results, err := timers.CancelDue(ctx, found)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range results {
+			if r.Err != nil || r.Outcome != want[i] {
+				t.Errorf("%s: %+v, want %s", found[i].Key, r, want[i])
+			}
+		}
+	}
+	for i, payload := range map[int]string{1: "again", 3: "p"} {
+		if timer, there, err := timers.Get(ctx, found[i].Key); err != nil || !there || string(timer.Payload) != payload {
+			t.Errorf("%s: %+v, %v, %v; want it to stay", found[i].Key, timer, there, err)
+		}
+	}
+}
+
+// A call whose timers are too many for one is repeated as it was.
+func TestCancelDueOfManyOwedTimers(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb := redisWithLibrary(t)
+	timers := client.New(rdb)
+	const n, key = 150, "a:b:c:d"
+	var due time.Time
+	for i := range n + 1 {
+		at, err := timers.Set(ctx, key, nil, client.After(time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i < n {
+			due = at
+		}
+		testenv.Eventually(t, time.Minute, func() bool { return rdb.Time(ctx).Val().After(at.Add(time.Millisecond)) }, "the clock to pass")
+	}
+	results, err := timers.CancelDue(ctx, []client.Due{{Key: key, Due: due}})
+	if err != nil || results[0].Outcome != client.Cancelled {
+		t.Fatalf("%+v, %v", results, err)
+	}
+	if timer, there, err := timers.Get(ctx, key); err != nil || !there || timer.State != client.Owed || !timer.Due.After(due) {
+		t.Errorf("%+v, %v, %v; want the last one to stay", timer, there, err)
+	}
+}
+
 func TestCancelManyInTrouble(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

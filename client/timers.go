@@ -174,20 +174,31 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
-	return t.cancelOutcome(ctx, key, t.rdb.FCall(ctx, "timer_cancel", []string{key}))
+	c := cancellation{key: key}
+	return t.cancelOutcome(ctx, c, c.call(ctx, t.rdb))
 }
 
-// cancelOutcome reads the reply of timer_cancel. Where so many timers of the key are owed that one call does not cancel them
-// all, it calls again until none is left.
-func (t *Timers) cancelOutcome(ctx context.Context, key string, reply *redis.Cmd) (Outcome, error) {
+// cancellation is a call of timer_cancel.
+type cancellation struct {
+	key  string
+	args []any
+}
+
+func (c cancellation) call(ctx context.Context, to redis.Cmdable) *redis.Cmd {
+	return to.FCall(ctx, "timer_cancel", []string{c.key}, c.args...)
+}
+
+// cancelOutcome reads the reply of a cancellation. Where so many timers of the key are owed that one call does not cancel
+// them all, it calls again until none is left.
+func (t *Timers) cancelOutcome(ctx context.Context, c cancellation, reply *redis.Cmd) (Outcome, error) {
 	text, err := reply.Text()
 	some := false
 	for redis.HasErrorPrefix(err, "AGAIN timerd has cancelled") {
 		some = true
-		text, err = t.rdb.FCall(ctx, "timer_cancel", []string{key}).Text()
+		text, err = c.call(ctx, t.rdb).Text()
 	}
 	if err != nil {
-		return "", fmt.Errorf("client: cancel %q: %w", key, explain(err))
+		return "", fmt.Errorf("client: cancel %q: %w", c.key, explain(err))
 	}
 	switch outcome := Outcome(text); outcome {
 	case Cancelled, Fired, Unknown:
@@ -196,7 +207,7 @@ func (t *Timers) cancelOutcome(ctx context.Context, key string, reply *redis.Cmd
 		}
 		return outcome, nil
 	}
-	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", key, text)
+	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", c.key, text)
 }
 
 // Get returns a timer that is not settled, and whether there is one. It changes nothing. Of several timers of a key it returns

@@ -126,6 +126,27 @@ func BenchmarkLongestStep(b *testing.B) {
 			x.do("FCALL_RO", "timer_get", 1, long)
 			_, _ = x.rdb.FCall(b.Context(), "timer_cancel", []string{long}).Result()
 		}},
+		{"large timers of a key cancelled one by one", func(x *index) {
+			due := x.redisNow() + 60_000
+			x.do("FCALL", "timer_set", 1, k, "newer", "PXAT", due)
+			parsed, _ := keys.Parse(k)
+			for i := range crowd {
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due + int64(i)), Attempt: 2, Payload: []byte(large)})
+			}
+			x.do("SLOWLOG", "RESET") // not of the retries
+			for i := range 200 {
+				x.do("FCALL", "timer_cancel", 1, k, "UNTIL", due+int64(i))
+			}
+		}},
+		{"minutes of a day counted", func(x *index) {
+			for i := range crowd {
+				x.do("FCALL", "timer_set", 1, key(i), "p", "PX", 60_000+i*17_000)
+			}
+			x.do("SLOWLOG", "RESET") // not of timer_set
+			if _, err := x.Forecast(b.Context(), 24*60); err != nil {
+				b.Fatal(err)
+			}
+		}},
 		{"audit with 1000 apps", func(x *index) {
 			for i := range crowd {
 				x.do("FCALL", "timer_set", 1, fmt.Sprintf("app%d:b:c:1", i), "p", "PX", 600_000)

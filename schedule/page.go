@@ -36,6 +36,16 @@ type Page struct {
 // come. Only timers that are set, moved, claimed or fired meanwhile may be left out or come twice; and of those that are owed
 // because of an event or firing, all but the first mostFirings, in the order in which they can be claimed.
 func (s *Schedule) Pages(ctx context.Context, n keys.Namespace, yield func(Page) bool) error {
+	return s.pages(ctx, n, true, yield)
+}
+
+// Names is Pages without the records, which may be large: of a timer it tells the key, the due time and the state, which is
+// StateFiring for all that have left the due sets, whether they are claimed or owed.
+func (s *Schedule) Names(ctx context.Context, n keys.Namespace, yield func(Page) bool) error {
+	return s.pages(ctx, n, false, yield)
+}
+
+func (s *Schedule) pages(ctx context.Context, n keys.Namespace, records bool, yield func(Page) bool) error {
 	l, err := s.newListing(ctx)
 	if err != nil {
 		return fmt.Errorf("schedule: list timers: %w", err)
@@ -47,8 +57,11 @@ func (s *Schedule) Pages(ctx context.Context, n keys.Namespace, yield func(Page)
 			return fmt.Errorf("schedule: list timers: %w", err)
 		}
 		for entries := range slices.Chunk(all, pageEntries) {
-			if page.Timers, err = s.describe(ctx, l, from, entries, n); err != nil {
-				return fmt.Errorf("schedule: list timers: %w", err)
+			timers, members := from.timers(entries, n)
+			if page.Timers = timers; records && len(timers) > 0 {
+				if page.Timers, err = s.describe(ctx, l, from, timers, members); err != nil {
+					return fmt.Errorf("schedule: list timers: %w", err)
+				}
 			}
 			page.Until = Millis(entries[len(entries)-1].Score).Time()
 			page.Looked += int64(len(entries))

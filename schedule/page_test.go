@@ -2,6 +2,8 @@ package schedule_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,5 +130,48 @@ func TestPages(t *testing.T) {
 	})
 	if err != nil || len(first.Timers) != 1 || first.Looked > n/10 {
 		t.Errorf("the first page: %d timers after %d entries, %v; want 1 after a few", len(first.Timers), first.Looked, err)
+	}
+}
+
+// Names come without the records, which are not read.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.setMany("a", 3, far(), 1)
+	key, err := keys.Parse("a:b:c:00001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := x.Retry(t.Context(), schedule.Retry{EventID: "e", Key: key, Due: schedule.Millis(far() + 1000), Attempt: 2}); err != nil {
+		t.Fatal(err)
+	}
+	x.setIn(k, "v", 1)
+	x.awaitClock(x.due(k))
+	x.claimFor(time.Hour)
+	x.setIn("app1:b:c:owed", "v", 1)
+	x.awaitClock(x.due("app1:b:c:owed"))
+	x.do("CONFIG", "RESETSTAT")
+	var got []string
+	err = x.Names(t.Context(), keys.Namespace{}, func(p schedule.Page) bool {
+		for _, timer := range p.Timers {
+			said := fmt.Sprint(timer.Key, " ", timer.State)
+			if timer.Beside {
+				said += " beside"
+			}
+			if timer.Payload != nil || timer.Due.IsZero() {
+				t.Errorf("%+v", timer)
+			}
+			got = append(got, said)
+		}
+		return true
+	})
+	want := []string{
+		k + " firing", "app1:b:c:owed owed", "a:b:c:00000 pending", "a:b:c:00001 pending", "a:b:c:00002 pending", "a:b:c:00001 pending beside",
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	if stats := x.rdb.Info(t.Context(), "commandstats").Val(); strings.Contains(stats, "cmdstat_hmget") {
+		t.Error("records were read")
 	}
 }

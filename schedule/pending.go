@@ -57,19 +57,8 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer)
 	})
 }
 
-// describe returns those entries of a list that are timers of a namespace. Those that have left it since are not among them.
-func (s *Schedule) describe(ctx context.Context, l *listing, from *list, entries []redis.Z, n keys.Namespace) ([]Timer, error) {
-	var found []Timer
-	var members []string
-	for _, e := range entries {
-		member, _ := e.Member.(string)
-		if timer, ok := from.timer(member, Millis(e.Score)); ok && n.Match(timer.Key) {
-			found, members = append(found, timer), append(members, member)
-		}
-	}
-	if len(found) == 0 {
-		return nil, nil
-	}
+// describe adds the records of timers in a list. Those that have left it since are left out.
+func (s *Schedule) describe(ctx context.Context, l *listing, from *list, found []Timer, members []string) ([]Timer, error) {
 	if from.firing {
 		if err := s.readStates(ctx, from, members, found); err != nil {
 			return nil, err
@@ -261,13 +250,28 @@ func (l *listing) readFirings(ctx context.Context, p keys.Partition) (*list, err
 	return firings, nil
 }
 
+// timers returns those entries that are timers of a namespace, and their names in the list.
+func (l *list) timers(entries []redis.Z, n keys.Namespace) (found []Timer, members []string) {
+	for _, e := range entries {
+		member, _ := e.Member.(string)
+		if timer, ok := l.timer(member, Millis(e.Score)); ok && n.Match(timer.Key) {
+			found, members = append(found, timer), append(members, member)
+		}
+	}
+	return found, members
+}
+
 // timer returns what an entry with a due time says of its timer. ok is false for what is no timer to be listed.
 func (l *list) timer(member string, due Millis) (timer Timer, ok bool) {
 	name, state, beside := member, StatePending, false
 	switch {
 	case l.firing, l.held:
 		f, err := newFiring(member, ":")
-		return Timer{Key: f.Key, Due: due.Time(), State: StateHeld}, err == nil // those that are not held get another state
+		state := StateFiring // until it is known better
+		if l.held {
+			state = StateHeld
+		}
+		return Timer{Key: f.Key, Due: due.Time(), State: state}, err == nil
 	case l.aside != "":
 		name = asideKey(member)
 	case strings.HasPrefix(member, ":"):

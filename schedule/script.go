@@ -34,6 +34,7 @@ type scripts struct {
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
+	countDue                                                 *redis.Script // likewise
 	losses                                                   *redis.Script // of a server
 	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
@@ -77,6 +78,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		trim:       script(many, "trim"),
 		overview:   script(manyRead, "clock", "overview"),
 		calls:      script(manyRead, "calls"),
+		countDue:   script(manyRead, "count_due"),
 
 		countFiring: script(one, "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),

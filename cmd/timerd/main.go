@@ -5,7 +5,7 @@
 //	timerd doctor     check the servers and print what to fix
 //	timerd health     ask a running one whether it is ready
 //
-// and set, get, cancel, ls, watch and dead for a look at the timers. The exit code
+// and set, get, cancel, ls, forecast, watch and dead for a look at the timers. The exit code
 // is 0, 1 for a failure, or 2 for bad usage or configuration.
 package main
 

@@ -32,7 +32,7 @@ func setFrom(cmd *cobra.Command, flags setFlags) error {
 			return err
 		}
 		defer func() { _ = in.Close() }() // it was only read
-		b := bulk{cmd: cmd, timers: client.New(rdb), asJSON: flags.asJSON}
+		b := fileSetter{cmd: cmd, timers: client.New(rdb), asJSON: flags.asJSON}
 		err = b.setAll(ctx, in)
 		if err != nil && ctx.Err() != nil && !errors.Is(err, errInterrupted) {
 			err = fmt.Errorf("interrupted: %w", err)
@@ -65,8 +65,8 @@ func openFrom(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 	return file, nil
 }
 
-// bulk sets timers of lines, some in each round trip.
-type bulk struct {
+// fileSetter sets timers of lines, some in each round trip.
+type fileSetter struct {
 	cmd    *cobra.Command
 	timers *client.Timers
 	asJSON bool
@@ -88,7 +88,7 @@ const bulkLines = 512
 
 // setAll sets the timers of all lines. Where no more lines have come yet, it sets those that have: what follows may take
 // its time. It stops at an error that is not that of a line.
-func (b *bulk) setAll(ctx context.Context, in io.Reader) error {
+func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 	reader := bufio.NewReaderSize(in, 64<<10)
 	for number := 1; ; number++ {
 		line, err := reader.ReadBytes('\n')
@@ -118,7 +118,7 @@ func hasLine(r *bufio.Reader) bool {
 }
 
 // flush sets the timers of the lines that were read, and reports those that are bad.
-func (b *bulk) flush(ctx context.Context) error {
+func (b *fileSetter) flush(ctx context.Context) error {
 	var settings []client.Setting
 	for _, l := range b.lines {
 		if l.fault == nil {

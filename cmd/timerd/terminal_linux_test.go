@@ -82,6 +82,36 @@ func shows(t *testing.T, width uint16, args ...string) (code int, lines []string
 	return code, strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
+// runs has a process of its own on the terminal carry out a command. It types something once the command has said what it waits
+// for, and returns the exit code.
+func (x *terminal) runs(t *testing.T, redisURL, waitsFor, typed string, args ...string) (code int) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = []string{mainVariable + "=1", "TIMERD_REDIS_URL=" + redisURL}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = x.tty, x.tty, x.tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is for who has the terminal
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // the exit code is looked at
+	}()
+	x.said.Wait(t, patience, waitsFor)
+	if _, err := x.keyboard.WriteString(typed); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		_ = cmd.Process.Kill()
+		<-ended
+		t.Fatalf("timerd %s did not end:\n%s", strings.Join(args, " "), &x.said)
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
 // colours are what a terminal shows in another way than as text.
 var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
@@ -304,30 +334,7 @@ func TestSetFromATerminal(t *testing.T) {
 		{`{"key":"a:b:c:4","px":60000}` + "\n\x04", "1 set, 0 there already, 0 bad", exitOK, []string{"set", "--from", "-"}},
 	} {
 		x := newTerminal(t, 80)
-		cmd := exec.Command(os.Args[0], test.args...)
-		cmd.Env = []string{mainVariable + "=1", "TIMERD_REDIS_URL=" + server.URL(0)}
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = x.tty, x.tty, x.tty
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is for who has the terminal
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_ = cmd.Wait() // the exit code is looked at
-		}()
-		x.said.Wait(t, patience, "from this terminal; Ctrl-D")
-		if _, err := x.keyboard.WriteString(test.typed); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-ended:
-		case <-time.After(patience):
-			_ = cmd.Process.Kill()
-			<-ended
-			t.Fatalf("timerd %s did not end:\n%s", strings.Join(test.args, " "), &x.said)
-		}
-		if code := cmd.ProcessState.ExitCode(); code != test.code {
+		if code := x.runs(t, server.URL(0), "from this terminal; Ctrl-D", test.typed, test.args...); code != test.code {
 			t.Errorf("timerd %s: exit code %d, want %d", strings.Join(test.args, " "), code, test.code)
 		}
 		x.said.Wait(t, patience, test.want)
@@ -337,5 +344,62 @@ func TestSetFromATerminal(t *testing.T) {
 	}
 	if code, _, _ := timerd(t, "", "get", "a:b:c:1"); code != exitFailed {
 		t.Error("a timer was set whose payload was interrupted")
+	}
+}
+
+// At a terminal, cancel --all asks, and says how far it is. Ctrl-C ends it between two batches.
+func TestCancelAllAtATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := startRedis(t)
+	rdb := server.Client()
+	const n = 20_000
+	setFar(t, rdb, "shop", n, time.Hour)
+	slow := testenv.NewProxy(t, server.Addr())
+	slow.Delay(5 * time.Millisecond)
+	slowURL := "redis://" + slow.Addr() + "/0"
+	const question = ", to cancel. Go on? [y/N] "
+	for _, test := range []struct {
+		waitsFor, typed, want string
+		code                  int
+		args                  []string
+	}{
+		{question, "n\n", "timerd: nothing was done\r\n", exitFailed, nil},
+		{question, "\x03", "timerd: nothing was done\r\n", exitFailed, nil},
+		{question, "y\n", "\r\n1 cancelled, 0 too late\r\n", exitOK, nil}, // of another app, so that those that are wanted stay
+		{" of 20000 timers, those that are due until 20", "\x03", "timerd: interrupted: of 20000 timers those that are due until 20", exitFailed, []string{"--yes"}},
+	} {
+		args := append([]string{"cancel", "--all", "shop"}, test.args...)
+		if test.code == exitOK {
+			setFar(t, rdb, "pay", 1, time.Hour)
+			args[2] = "pay"
+		}
+		x := newTerminal(t, 80)
+		if code := x.runs(t, slowURL, test.waitsFor, test.typed, args...); code != test.code {
+			t.Errorf("timerd %s: exit code %d, want %d", strings.Join(args, " "), code, test.code)
+		}
+		x.said.Wait(t, patience, test.want)
+		for _, line := range strings.FieldsFunc(x.said.String(), func(r rune) bool { return r == '\r' || r == '\n' }) {
+			if strings.HasPrefix(line, "timerd: cancelled ") && textWidth(strings.TrimSuffix(line, "^C")) >= 80 {
+				t.Errorf("a line is too long: %q", line)
+			}
+		}
+	}
+}
+
+func TestForecastOnATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	now, err := rdb.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	setAt(t, rdb, "shop", 100, now.Add(5*time.Minute))
+	setAt(t, rdb, "shop", 1, now.Add(6*time.Minute))
+	for _, width := range []uint16{20, 40, 80, 200} {
+		_, lines := shows(t, width, "forecast", "--minutes", "10")
+		bare := fits(t, width, lines[:len(lines)-1])
+		if len(bare) != 11 || width >= 40 && (textWidth(bare[6]) != int(width) || !strings.HasSuffix(bare[7], "    1  ▏") && width == 40) {
+			t.Errorf("%d columns:\n%s", width, strings.Join(lines, "\n"))
+		}
 	}
 }

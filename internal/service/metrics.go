@@ -41,6 +41,7 @@ type metrics struct {
 	firing      prometheus.Gauge
 	held        prometheus.Gauge
 	holds       prometheus.Gauge
+	due         *prometheus.GaugeVec
 	complete    prometheus.Gauge
 	calls       *prometheus.CounterVec
 	drift       *prometheus.GaugeVec
@@ -105,6 +106,7 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		firing:      gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
 		held:        gauge("held_timers", "Timers that are due and held, at the last sweep."),
 		holds:       gauge("holds", "Namespaces that are held."),
+		due:         gauges("due_timers", "Pending timers that become due within a time, of all namespaces.", "within"),
 		complete:    gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
 		calls:       counters("library_calls_total", "Calls of the function library, by any client, that set or cancelled a timer: the same on each timerd.", "function"),
 		drift:       gauges("config_drift", "1 for a setting that the living timerds of this schedule do not have in common, else 0.", "setting"),
@@ -159,6 +161,9 @@ func (m *metrics) startAtZero() {
 	m.setAsideTimers(schedule.AsideCounts{})
 	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
 		m.dead.WithLabelValues(string(class))
+	}
+	for _, h := range horizons() {
+		m.due.WithLabelValues(h.name)
 	}
 	m.calls.WithLabelValues(callSet)
 	m.calls.WithLabelValues(callCancel)

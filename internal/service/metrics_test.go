@@ -23,7 +23,7 @@ func TestMetricsStartAtZero(t *testing.T) {
 	}
 	for name, want := range map[string]int{
 		"timerd_fired_total": 8, "timerd_lateness_seconds": 2, "timerd_publish_failures_total": 7, "timerd_dead_letters_total": 2,
-		"timerd_library_calls_total": 2,
+		"timerd_library_calls_total": 2, "timerd_due_timers": 3,
 	} {
 		if series[name] != want {
 			t.Errorf("%d series of %s, want %d", series[name], name, want)

@@ -32,7 +32,7 @@ const (
 )
 
 // survey looks from time to time at what concerns all timerds of the schedule: whether they agree, how often the function
-// library was called, and how many dead letters there are.
+// library was called, how many timers become due soon, and how many dead letters there are.
 type survey struct {
 	schedule *schedule.Schedule
 	nodes    *nodes
@@ -57,6 +57,7 @@ func (s *survey) run(ctx context.Context) {
 		s.ask(ctx, s.countCalls)
 		if s.calls.Partitions > 0 || !beginning {
 			s.ask(ctx, s.lookAtMembers)
+			s.ask(ctx, s.countDue)
 			s.ask(ctx, s.countLetters)
 		}
 		pause := surveyInterval
@@ -136,6 +137,42 @@ func (s *survey) countCalls(ctx context.Context) error {
 		s.metrics.calls.WithLabelValues(callCancel).Add(float64(max(now.Cancelled-before.Cancelled, 0)))
 	}
 	s.calls = now
+	return nil
+}
+
+// horizon is a time within which timers become due that are counted.
+type horizon struct {
+	name   string // in the metric
+	within time.Duration
+}
+
+// horizons returns them in ascending order.
+func horizons() []horizon {
+	return []horizon{{"1m", time.Minute}, {"10m", 10 * time.Minute}, {"1h", time.Hour}}
+}
+
+// countDue notes how many timers of all nodes become due soon, each by the clock of its server.
+func (s *survey) countDue(ctx context.Context) error {
+	due := make([]int64, len(horizons()))
+	for node := range s.nodes.list() {
+		now := node.Now().Time()
+		times := []time.Time{now}
+		for _, h := range horizons() {
+			times = append(times, now.Add(h.within))
+		}
+		counts, _, err := node.CountDue(ctx, times)
+		if err != nil {
+			return err
+		}
+		sum := int64(0)
+		for i, count := range counts {
+			sum += count
+			due[i] += sum
+		}
+	}
+	for i, h := range horizons() {
+		s.metrics.due.WithLabelValues(h.name).Set(float64(due[i]))
+	}
 	return nil
 }
 

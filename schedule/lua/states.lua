@@ -41,18 +41,25 @@ local function is_to_be_held(key, due)
   return is_held ~= nil and is_held(key, due)
 end
 
--- cancel_owed cancels a key's held and owed firings. It returns how many, whether there are more, and
--- whether others were given back though perhaps published: these stay.
-local function cancel_owed(key)
+-- cancel_owed cancels a key's held and owed firings that were due at a time at the latest. It
+-- returns how many, whether there are more, and whether others were given back though perhaps
+-- published: these stay.
+local function cancel_owed(key, latest)
   local refs, owed, done, more, given = given_refs(key), {}, {}, false, false
   for i = 1, #refs do
     local state, claimed = state_of(refs[i])
+    local stays = state == 'firing' and not claimed
     if state == 'held' or state == 'owed' then
-      more = #owed == MOST_CANCELLED
-      if more then break end
-      owed[#owed + 1] = refs[i]
+      stays = tonumber(string.match(refs[i], '^%d+') or 0) > latest
+      if not stays then
+        more = #owed == MOST_CANCELLED
+        if more then break end
+        owed[#owed + 1] = refs[i]
+      end
+    elseif stays then
+      given = true
     end
-    if state == 'firing' and not claimed then given = true else done[#done + 1] = refs[i] end
+    if not stays then done[#done + 1] = refs[i] end
   end
   if #owed > 0 then
     redis.call('ZREM', firing_key, unpack(owed))

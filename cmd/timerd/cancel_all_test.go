@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// The timers of a namespace are cancelled, or those that are due before a time.
+func TestCancelAll(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	if out := ok(t, "cancel", "--all", "shop"); out != "0 cancelled, 0 too late\n" {
+		t.Errorf("of nothing: %s", out)
+	}
+	setFar(t, rdb, "shop", 1000, time.Hour)
+	setFar(t, rdb, "pay", 3, time.Hour)
+	setFar(t, rdb, "later", 10, 24*time.Hour)
+
+	code, out, errs := timerd(t, "y\n", "cancel", "--all", "shop")
+	if code != exitFailed || out != "" || !strings.Contains(errs, "timerd: nothing was cancelled: there is no terminal to ask on, give --yes to go on without. There are 1000 timers of shop, the last one due at 20") {
+		t.Errorf("without a terminal: %d %s%s", code, out, errs)
+	}
+	now, err := rdb.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ before, want string }{
+		{"-1m", "0 cancelled, 0 too late\n"},
+		{"@" + fmt.Sprint(now.Add(10*time.Minute).UnixMilli()), "0 cancelled, 0 too late\n"},
+		{now.Add(10 * time.Minute).Format(time.RFC3339), "0 cancelled, 0 too late\n"},
+		{"1d1m", "10 cancelled, 0 too late\n"},
+	} {
+		namespace := "shop"
+		if c.before == "1d1m" {
+			namespace = "later"
+		}
+		if out := ok(t, "cancel", "--all", namespace, "--yes", "--due-before="+c.before); out != c.want {
+			t.Errorf("--due-before=%s: %s", c.before, out)
+		}
+	}
+	if out := ok(t, "cancel", "--all", "shop:m", "--yes"); out != "1000 cancelled, 0 too late\n" {
+		t.Errorf("cancel --all: %s", out)
+	}
+	if n := rdb.ZCard(t.Context(), keys.Single.Due()).Val(); n != 3 {
+		t.Errorf("%d timers are left, want those of pay", n)
+	}
+	if out := ok(t, "cancel", "--all", "*", "-y"); out != "3 cancelled, 0 too late\n" {
+		t.Errorf("cancel --all: %s", out)
+	}
+}
+
+// Interrupted, it says how far it has come, and that can be called again.
+func TestCancelAllIsInterrupted(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := startRedis(t)
+	rdb := server.Client()
+	const n = 20_000
+	setFar(t, rdb, "shop", n, time.Hour)
+	slow := testenv.NewProxy(t, server.Addr())
+	t.Setenv("TIMERD_REDIS_URL", "redis://"+slow.Addr()+"/0")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out, errs testenv.Output
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"cancel", "--all", "shop", "--yes"}, strings.NewReader(""), &out, &errs)
+	}()
+	testenv.Eventually(t, patience, func() bool { return calls(t, rdb, "fcall") > n }, "timers to be cancelled") // setFar has called it, too
+	slow.Delay(20 * time.Millisecond)
+	cancel()
+	code := <-ended
+	var done int
+	if _, err := fmt.Sscanf(out.String(), "%d cancelled, 0 too late\n", &done); err != nil {
+		t.Fatalf("%d %s%s: %v", code, &out, &errs, err)
+	}
+	left := rdb.ZCard(t.Context(), keys.Single.Due()).Val()
+	if code != exitFailed || done == 0 || int64(done)+left != n ||
+		!strings.Contains(errs.String(), "timerd: interrupted: of 20000 timers those that are due until 20") {
+		t.Errorf("exit code %d, %d left\n%s%s", code, left, &out, &errs)
+	}
+	slow.Delay(0)
+	if out := ok(t, "cancel", "--all", "shop", "--yes"); out != fmt.Sprintf("%d cancelled, 0 too late\n", left) {
+		t.Errorf("again: %s", out)
+	}
+}
+
+// A function library of an earlier version takes no arguments. The command says so instead of blaming its user.
+func TestCancelAllWithAnEarlierLibrary(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	setFar(t, rdb, "shop", 3, time.Hour)
+	const library = `#!lua name=timerd
+redis.register_function('timer_cancel', function(keys, args)
+  if #args > 0 then return redis.error_reply('ERR timerd: timer_cancel takes no arguments') end
+end)`
+	if err := rdb.FunctionLoadReplace(t.Context(), library).Err(); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := timerd(t, "", "cancel", "--all", "shop", "--yes")
+	if code != exitFailed || out != "0 cancelled, 0 too late\n" || !strings.Contains(errs, "is of another version: start a timerd of this version on it") {
+		t.Errorf("%d %s%s", code, out, errs)
+	}
+}

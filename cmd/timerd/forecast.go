@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Of forecasts.
+const (
+	mostMinutes  = 24 * 60
+	minuteLayout = "2006-01-02T15:04Z" // all are in UTC
+)
+
+func newForecast() *cobra.Command {
+	var f forecast
+	cmd := &cobra.Command{
+		Use:   "forecast [NAMESPACE]",
+		Short: "Show how many timers become due in each of the next minutes",
+		Long: `Show how many timers become due in the present minute, from now on, and in those that follow it, by
+the clock of Redis and in UTC. What is due already is told beside that.
+
+Redis counts the timers of all namespaces by itself. It cannot look for a namespace, so that a
+forecast for one looks at the names of all timers that are due before its end, a million at most
+unless --limit says otherwise. It says how far it has come; Ctrl-C ends it.
+
+` + namespaceHelp,
+		Example: `  timerd forecast
+  timerd forecast shop:order --minutes 15
+  timerd forecast --json | jq -s 'max_by(.due)'`,
+		Args: arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			namespace, err := namespaceArg(cmd, args)
+			if err != nil {
+				return err
+			}
+			if f.minutes < 1 || f.minutes > mostMinutes {
+				return usagef(cmd, "--minutes=%d: want 1 to %d", f.minutes, mostMinutes)
+			}
+			if f.limit < 0 {
+				return usagef(cmd, "--limit=%d: want 0, for all, or more", f.limit)
+			}
+			f.cmd, f.namespace = cmd, namespace
+			return withRedis(cmd, f.run)
+		},
+	}
+	cmd.Flags().IntVar(&f.minutes, "minutes", 60, "for how many minutes")
+	cmd.Flags().Int64Var(&f.limit, "limit", 1_000_000, "how many timers to look at for a NAMESPACE; 0 for all")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print a line of JSON for each minute")
+	return cmd
+}
+
+// forecast is one call of timerd forecast.
+type forecast struct {
+	cmd       *cobra.Command
+	namespace keys.Namespace
+	minutes   int
+	limit     int64 // 0: none
+	asJSON    bool
+}
+
+func (f *forecast) run(ctx context.Context, rdb redis.UniversalClient) error {
+	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	var seen schedule.Forecast
+	var err error
+	if f.namespace == (keys.Namespace{}) {
+		if seen, err = s.Forecast(ctx, f.minutes); err != nil {
+			return err
+		}
+	} else {
+		bar := progressOf(f.cmd)
+		seen, err = s.ForecastOf(ctx, f.namespace, f.minutes, func(seen schedule.Forecast) bool {
+			bar.show("looked at %d of %d timers; %d of %d minutes are known", seen.Looked, seen.Total, seen.Known, f.minutes)
+			return f.limit == 0 || seen.Looked < f.limit
+		})
+		bar.clear()
+	}
+	interrupted := ctx.Err() != nil
+	if err != nil && !interrupted {
+		return err
+	}
+	if err := f.print(seen); err != nil {
+		return err
+	}
+	f.sayWhatIsMissing(seen)
+	if interrupted {
+		return errors.New("interrupted")
+	}
+	warnIfUnattended(ctx, f.cmd, rdb)
+	return nil
+}
+
+// sayWhatIsMissing says which timers the forecast does not have.
+func (f *forecast) sayWhatIsMissing(seen schedule.Forecast) {
+	if seen.Known < len(seen.Minutes) {
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers: only %d of %d minutes are known; --limit 0 looks at all\n",
+			seen.Looked, seen.Total, seen.Known, len(seen.Minutes))
+	}
+	if seen.Moving > 0 {
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: the timers of %d slots are left out, which are moving\n", seen.Moving)
+	}
+}
+
+// print prints the minutes that are known.
+func (f *forecast) print(seen schedule.Forecast) error {
+	known := seen.Minutes[:seen.Known]
+	var sum, most int64
+	for _, m := range known {
+		sum, most = sum+m.Due, max(most, m.Due)
+	}
+	out := f.cmd.OutOrStdout()
+	if f.asJSON {
+		for _, m := range known {
+			line := struct {
+				Minute string `json:"minute"`
+				Due    int64  `json:"due"`
+			}{m.Begin.Format(time.RFC3339), m.Due}
+			if err := writeJSON(out, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := tableFor(out, true, column{title: "MINUTE"}, column{title: "DUE", right: true}, column{least: 1})
+	room := barWidth
+	if t.screen.width > 0 {
+		room = t.screen.width - len(minuteLayout) - max(len("DUE"), len(strconv.FormatInt(most, 10))) - 2*len(gap)
+	}
+	for _, m := range known {
+		if err := t.add(cell{text: m.Begin.Format(minuteLayout)}, cell{text: strconv.FormatInt(m.Due, 10)}, cell{text: bar(m.Due, most, room)}); err != nil {
+			return err
+		}
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s, and %d due already\n", countTimers(sum), seen.Owed)
+	return err
+}
+
+// barWidth is how long the longest bar is where the width is not that of a terminal.
+const barWidth = 50
+
+// bar returns a bar for a part of the most that there is, in a width: something, unless the part is nothing.
+func bar(part, most int64, width int) string {
+	if part == 0 || width < 1 {
+		return ""
+	}
+	const steps = 8 // of a character
+	eighths := max(int(float64(part)/float64(most)*float64(width*steps)), 1)
+	text := strings.Repeat("█", eighths/steps)
+	if rest := eighths % steps; rest > 0 {
+		text += string('█' + rune(steps-rest)) // from ▏, one eighth, to ▉, seven
+	}
+	return text
+}

@@ -1,0 +1,246 @@
+package bulk_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// world is a Redis with the function library and no timerd.
+type world struct {
+	*bulk.Timers
+	t        *testing.T
+	rdb      redis.UniversalClient
+	schedule *schedule.Schedule
+	client   *client.Timers
+}
+
+func newWorld(t *testing.T, rdb redis.UniversalClient) *world {
+	t.Helper()
+	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	if _, err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := client.New(rdb)
+	return &world{Timers: bulk.New(s, c), t: t, rdb: rdb, schedule: s, client: c}
+}
+
+// set sets n timers of an app, and returns when the last one is due.
+func (w *world) set(app string, n int, in time.Duration) time.Time {
+	w.t.Helper()
+	var settings []client.Setting
+	for i := range n {
+		settings = append(settings, client.Setting{
+			Key: fmt.Sprintf("%s:m:t:%d", app, i), Payload: []byte("p"), When: client.After(in + time.Duration(i)*time.Millisecond),
+		})
+	}
+	results, err := w.client.SetMany(w.t.Context(), settings)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return results[n-1].Due
+}
+
+// await waits until Redis's clock is past a time.
+func (w *world) await(at time.Time) {
+	w.t.Helper()
+	testenv.Eventually(w.t, time.Minute, func() bool {
+		now, err := w.rdb.Time(w.t.Context()).Result()
+		return err == nil && now.After(at.Add(time.Millisecond))
+	}, "the clock to pass")
+}
+
+// left returns how many timers of an app there are.
+func (w *world) left(app string) (n int64) {
+	w.t.Helper()
+	found, err := w.Count(w.t.Context(), of(app), func(bulk.Found) {})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return found.Timers
+}
+
+func of(app string) bulk.Selection { return bulk.Selection{Namespace: keys.Namespace{App: app}} }
+
+func ignore(bulk.Cancelled) {}
+
+// Timers in each state are counted, and those cancelled that nobody has claimed; those of others stay.
+func TestCountAndCancel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	ctx := t.Context()
+	w.await(w.set("shop", 5, time.Millisecond))
+	nodes, err := w.schedule.Nodes(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed := nodes[0].Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, time.Hour)[0]
+	if claimed.Err != nil || len(claimed.Firings) != 5 {
+		t.Fatalf("%+v", claimed)
+	}
+	w.await(w.set("shop", 3, time.Millisecond)) // owed, beside those that are firing
+	w.set("shop", 2, time.Hour)                 // and the owed ones of these make room
+	last := w.set("shop2", 1, time.Hour)
+	key, err := keys.Parse("shop:m:t:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	retry := schedule.Retry{EventID: "e", Key: key, Due: schedule.MillisOf(last.Add(time.Hour)), Attempt: 2}
+	if _, set, err := w.schedule.Retry(ctx, retry); err != nil || !set {
+		t.Fatal(set, err)
+	}
+
+	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
+	counted := of("shop")
+	counted.Before = retry.Due.Add(time.Millisecond).Time()
+	if want := (bulk.Found{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12, Counted: counted}); err != nil || found != want {
+		t.Errorf("%+v, %v; want %+v", found, err, want)
+	}
+	early := of("shop")
+	early.Before = last.Add(time.Minute)
+	if found, err := w.Count(ctx, early, func(bulk.Found) {}); err != nil || found.Timers != 10 || found.Late != 8 || !found.Counted.Before.Before(last.Add(2*time.Second)) {
+		t.Errorf("before the retry: %+v, %v", found, err)
+	}
+	done, err := w.Cancel(ctx, early, ignore)
+	if err != nil || done.Cancelled != 5 || done.TooLate != 5 || done.Gone != 0 || done.Cut {
+		t.Errorf("%+v, %v; want 5 cancelled and 5 too late", done, err)
+	}
+	done, err = w.Cancel(ctx, of("shop"), ignore)
+	if err != nil || done.Cancelled != 1 || done.TooLate != 5 || !done.Until.Equal(retry.Due.Time()) {
+		t.Errorf("%+v, %v; want the retry cancelled", done, err)
+	}
+	if n := w.left("shop2"); n != 1 {
+		t.Errorf("%d timers of the other app are left", n)
+	}
+	if err := w.schedule.Settle(ctx, claimed.Firings); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := w.Cancel(ctx, of("shop"), ignore); err != nil || done != (bulk.Cancelled{}) {
+		t.Errorf("again: %+v, %v", done, err)
+	}
+	if n := w.rdb.Exists(ctx, "shop:m:t:0", "shop:m:t:1", "shop2:m:t:0").Val(); n != 1 {
+		t.Errorf("%d keys are there, want the other app's", n)
+	}
+}
+
+// What is set while others are cancelled stays if it is due later than what is wanted.
+func TestCancelWhileTimersAreSet(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	const n = 3000
+	sel := of("shop")
+	sel.Before = w.set("shop", n, time.Hour).Add(time.Millisecond)
+	batches := 0
+	done, err := w.Cancel(t.Context(), sel, func(bulk.Cancelled) {
+		if batches++; batches == 2 {
+			w.set("shop", n, 2*time.Hour) // those that are cancelled, and those that are found or not found yet
+			w.set("new", 1, time.Minute)
+		}
+	})
+	if err != nil || done.Cancelled == 0 || done.Cancelled > n/2 || done.TooLate != 0 {
+		t.Errorf("%+v, %v; want some cancelled", done, err)
+	}
+	if got := w.left("shop"); got != n {
+		t.Errorf("%d timers are left, want the %d that were set again", got, n)
+	}
+}
+
+// An interruption ends it between two batches, and what is said of them is true. Called again it goes on.
+func TestCancelIsInterrupted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	const n = 3000
+	last := w.set("shop", n, time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	batches := 0
+	done, err := w.Cancel(ctx, of("shop"), func(bulk.Cancelled) {
+		if batches++; batches == 3 {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) || done.Cancelled == 0 || done.Cancelled != n-w.left("shop") || !done.Until.Before(last) {
+		t.Errorf("%+v, %v; %d are left", done, err, w.left("shop"))
+	}
+	rest, err := w.Cancel(t.Context(), of("shop"), ignore)
+	if err != nil || rest.Cancelled != n-done.Cancelled || !rest.Until.Equal(last) {
+		t.Errorf("%+v, %v; want the rest", rest, err)
+	}
+}
+
+// Without the library nothing is cancelled, and the error says why.
+func TestCancelWithoutTheLibrary(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	w.set("shop", 300, time.Hour)
+	if err := w.rdb.FunctionFlush(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := w.Cancel(t.Context(), of("shop"), ignore); !errors.Is(err, client.ErrNoLibrary) || done != (bulk.Cancelled{}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if n := w.left("shop"); n != 300 {
+		t.Errorf("%d timers are left", n)
+	}
+}
+
+// More timers may be owed than one search looks at.
+func TestCancelOfMoreThanIsLookedAt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	ctx := t.Context()
+	const n, some = 100_500, 1500 // over what a listing knows of them
+	for first := 0; first < n; first += some {
+		var firings, names []redis.Z
+		var records []any
+		for i := first; i < first+some; i++ {
+			due, key := int64(1763629200000+i), fmt.Sprint("shop:m:t:", i)
+			ref := fmt.Sprintf("%d::%s", due, key)
+			firings = append(firings, redis.Z{Member: ref})
+			names = append(names, redis.Z{Member: fmt.Sprintf("%d:%s:%d:", len(key), key, due)})
+			records = append(records, ref, ":p")
+		}
+		_, err := w.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.ZAdd(ctx, keys.Single.Firing(), firings...)
+			pipe.ZAdd(ctx, keys.Single.Owed(), names...)
+			pipe.HSet(ctx, keys.Single.FiringData(), records...)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
+	if err != nil || !found.Cut || found.Timers >= n {
+		t.Errorf("%+v, %v; want some of %d counted", found, err, n)
+	}
+	done, err := w.Cancel(ctx, found.Counted, ignore)
+	if err != nil || done.Cancelled != n || done.Cut {
+		t.Errorf("%+v, %v; want %d cancelled", done, err, n)
+	}
+}
+
+// In a cluster, timers of all nodes are cancelled.
+func TestCancelInACluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Cluster(t, 3, false).Client())
+	w.set("shop", 500, time.Hour)
+	w.set("pay", 20, time.Hour)
+	done, err := w.Cancel(t.Context(), of("shop"), ignore)
+	if err != nil || done.Cancelled != 500 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if n := w.left("pay"); n != 20 {
+		t.Errorf("%d timers of the other app are left", n)
+	}
+}

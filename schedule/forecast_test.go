@@ -1,0 +1,120 @@
+package schedule_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// minutes returns what a forecast says: "minute:timers" of those that have any, counted from the first one.
+func minutes(f schedule.Forecast) (said string) {
+	for i, m := range f.Minutes[:f.Known] {
+		if m.Due > 0 {
+			said += fmt.Sprintf("%d:%d ", i, m.Due)
+		}
+	}
+	return said
+}
+
+// thisMinute returns when the present minute began on the server's clock, and waits for the next one where little is left of it.
+func (x *index) thisMinute() time.Time {
+	x.t.Helper()
+	now := time.UnixMilli(x.redisNow()).UTC()
+	begin := now.Truncate(time.Minute)
+	if now.Sub(begin) > 40*time.Second {
+		begin = begin.Add(time.Minute)
+		x.awaitClock(begin.UnixMilli())
+	}
+	return begin
+}
+
+// A forecast counts by minute what becomes due, of all namespaces or of one, and what is due already beside that.
+func TestForecast(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	if f, err := x.Forecast(t.Context(), 3); err != nil || minutes(f) != "" || f.Owed != 0 || len(f.Minutes) != 3 {
+		t.Fatalf("of nothing: %+v, %v", f, err)
+	}
+	all := func(schedule.Forecast) bool { return true }
+	if f, err := x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 3, all); err != nil || f.Known != 3 || minutes(f) != "" {
+		t.Fatalf("of nothing: %+v, %v", f, err)
+	}
+	x.do("FCALL", "timer_set", 1, "shop:a:b:owed", "v", "PX", 1)
+	x.awaitClock(x.due("shop:a:b:owed"))
+	x.do("FCALL", "timer_set", 1, "shop:a:b:firing", "v", "PX", 1)
+	x.awaitClock(x.due("shop:a:b:firing"))
+	x.claimFor(time.Hour)
+	x.do("FCALL", "timer_set", 1, "pay:a:b:owed", "v", "PX", 1)
+	x.awaitClock(x.due("pay:a:b:owed"))
+
+	begin := x.thisMinute()
+	for i, at := range []time.Duration{
+		59*time.Second + 999*time.Millisecond,                                  // the present minute
+		time.Minute, 119 * time.Second, 119*time.Second + 999*time.Millisecond, // the next one
+		59 * time.Minute, 60 * time.Minute, 24 * time.Hour,
+	} {
+		for _, app := range []string{"shop", "pay", "pay"} {
+			key := fmt.Sprintf("%s:a:b:%d-%d", app, i, len(x.dues))
+			x.do("FCALL", "timer_set", 1, key, "v", "PXAT", begin.Add(at).UnixMilli())
+		}
+	}
+	f, err := x.Forecast(t.Context(), 60)
+	if err != nil || minutes(f) != "0:3 1:9 59:3 " || f.Owed != 3 || !f.Minutes[0].Begin.Equal(begin) {
+		t.Errorf("%s%+v, %v", minutes(f), f, err)
+	}
+	f, err = x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 60, all)
+	if err != nil || minutes(f) != "0:1 1:3 59:1 " || f.Owed != 2 || f.Known != 60 || f.Looked != f.Total {
+		t.Errorf("of a namespace: %s%+v, %v", minutes(f), f, err)
+	}
+	if f, err := x.Forecast(t.Context(), 24*60+1); err != nil || minutes(f) != "0:3 1:9 59:3 60:3 1440:3 " {
+		t.Errorf("of a day: %s, %v", minutes(f), err)
+	}
+}
+
+// A forecast of a namespace that is ended early has the minutes that it has come to the end of.
+func TestForecastThatIsEndedEarly(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	begin := x.thisMinute()
+	for minute := range 4 {
+		x.setMany(fmt.Sprint("app", minute), 1000, begin.Add(time.Minute*time.Duration(minute+1)).UnixMilli(), 1)
+	}
+	f, err := x.ForecastOf(t.Context(), keys.Namespace{App: "app2"}, 60, func(f schedule.Forecast) bool { return f.Looked < 2500 })
+	if err != nil || f.Known != 3 || minutes(f) != "" || f.Looked < 2500 || f.Looked > 3000 || f.Total != 4000 {
+		t.Errorf("%s%+v, %v; want what was known after 2500 of 4000 timers", minutes(f), f, err)
+	}
+	f, err = x.ForecastOf(t.Context(), keys.Namespace{App: "app2"}, 4, func(schedule.Forecast) bool { return true })
+	if err != nil || f.Known != 4 || minutes(f) != "3:1000 " {
+		t.Errorf("%s%+v, %v", minutes(f), f, err)
+	}
+}
+
+// In a cluster the counts are those of all nodes.
+func TestForecastOfACluster(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	const n = 60
+	for i := range n {
+		x.set(fmt.Sprint("a:b:c:", i), "p", 10*time.Minute)
+	}
+	x.set("z:b:c:1", "p", 10*time.Minute)
+	var sum int64
+	f, err := x.Forecast(t.Context(), 15)
+	for _, m := range f.Minutes {
+		sum += m.Due
+	}
+	if err != nil || sum != n+1 || f.Moving != 0 || f.Owed != 0 {
+		t.Errorf("%+v, %v; want %d timers", f, err, n+1)
+	}
+	f, err = x.ForecastOf(t.Context(), keys.Namespace{App: "a"}, 15, func(schedule.Forecast) bool { return true })
+	sum = 0
+	for _, m := range f.Minutes {
+		sum += m.Due
+	}
+	if err != nil || sum != n || f.Known != 15 {
+		t.Errorf("of a namespace: %+v, %v; want %d timers", f, err, n)
+	}
+}
