@@ -20,7 +20,7 @@ type world struct {
 
 func newWorld(faults ...history.Fault) *world {
 	w := &world{}
-	w.Run = history.Run{Shape: "standalone", Timerds: 1, Began: began}
+	w.Run = history.Run{Shape: "standalone", Timerds: 1, Began: began, Lease: 2000}
 	w.Faults = faults
 	w.End = history.End{At: began + 600_000, Drained: true}
 	return w

@@ -99,9 +99,9 @@ func Plan(seed uint64, shape servers.Shape, length time.Duration, without []stri
 	}
 }
 
-// Kinds returns the names of all kinds of faults.
+// Kinds returns the names of all kinds of faults and of cycles of holds.
 func Kinds() []string {
-	var all []string
+	all := HoldKinds()
 	for _, k := range kinds() {
 		all = append(all, k.name)
 	}
