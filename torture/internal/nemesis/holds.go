@@ -199,7 +199,11 @@ func (n *Nemesis) resume(ctx context.Context, h Held) error {
 				return nil
 			}
 		}
-		if n.ended(ctx, h) {
+		patience := asks
+		if kill != 0 || h.How == history.Over {
+			patience = finishes
+		}
+		if n.ended(ctx, h, patience) {
 			return nil
 		}
 		kill = 0
@@ -208,8 +212,8 @@ func (n *Nemesis) resume(ctx context.Context, h Held) error {
 }
 
 // ended waits a while until a hold is no longer in the list, and tells whether it is not.
-func (n *Nemesis) ended(ctx context.Context, h Held) bool {
-	for deadline := time.Now().Add(finishes); time.Now().Before(deadline); {
+func (n *Nemesis) ended(ctx context.Context, h Held, patience time.Duration) bool {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		op := history.HoldOp{Namespace: h.Namespace, Kind: h.How, Rate: h.Rate, Outcome: history.OK, Invoked: time.Now().UnixMilli()}
 		list, err := n.System.Holds(ctx)
 		if _, listed := list[h.Namespace]; err == nil && !listed {
