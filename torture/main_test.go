@@ -50,7 +50,7 @@ func TestTorture(t *testing.T) {
 	}
 	for _, kind := range []string{
 		nemesis.ClockStepped, nemesis.RightsTaken, nemesis.SubjectDenied, nemesis.KeysEvicted, nemesis.Giants, nemesis.Flood,
-		nemesis.HeldNow, nemesis.HeldRate, nemesis.HeldShift, nemesis.HeldDead, nemesis.HeldFor,
+		nemesis.HeldRate, nemesis.HeldShift, nemesis.HeldDead, nemesis.HeldFor, nemesis.HeldOverlap,
 	} {
 		if r.Faults[kind] == 0 {
 			t.Errorf("no fault %q: choose another seed", kind)
