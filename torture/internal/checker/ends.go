@@ -83,6 +83,8 @@ func (j *judge) event(key string, t *timeline, f *firing, m history.Message) {
 			j.report.Ends.Held++
 			if m.Time <= w.to {
 				j.fault(Held, key, "%s was claimed while it was held, from %d to %d", m.ID, w.from, w.to)
+			} else if f.late > 0 && w.to+1-m.Due > f.late && m.Time <= m.Due+f.late+lease {
+				j.fault(TooLate, key, "%s was held until %d, %d ms after its due time, at most %d is allowed", m.ID, w.to+1, w.to+1-m.Due, f.late)
 			}
 		case m.Due <= w.from && w.from+lease < m.Time && m.Time <= w.to && m.Trigger != reclaim && !j.disturbed(key, m.Due, m.Time):
 			j.fault(Held, key, "%s was held from %d to %d: claimed before that, it would have been published by %d", m.ID, w.from, w.to, w.from+lease)

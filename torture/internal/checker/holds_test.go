@@ -435,6 +435,14 @@ func TestVerdictsOnLimits(t *testing.T) {
 			w.hold("a", 1000, 9000, history.ResumeNow)
 			at(w.fire(limited(w, false)), 9050)
 		}, "too late"},
+		{"held, it is late by less than a lease, and fires", nil, func(w *world) {
+			w.hold("a", 1000, 6001, history.ResumeNow)
+			at(w.fire(limited(w, false)), 6002)
+		}, "too late"},
+		{"held until its limit, and fires", nil, func(w *world) {
+			w.hold("a", 1000, 6000, history.ResumeNow)
+			at(w.fire(limited(w, false)), 6002)
+		}, ""},
 		{"claimed as late while it is held", nil, func(w *world) {
 			w.hold("a", 1000, 9000, history.ResumeNow)
 			at(letter(w.fire(limited(w, false)), "late: 2s after its due time, at most 1s"), 9050)
