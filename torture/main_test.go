@@ -50,6 +50,7 @@ func TestTorture(t *testing.T) {
 	}
 	for _, kind := range []string{
 		nemesis.ClockStepped, nemesis.RightsTaken, nemesis.SubjectDenied, nemesis.KeysEvicted, nemesis.Giants, nemesis.Flood,
+		nemesis.HeldRate, nemesis.HeldShift, nemesis.HeldDead, nemesis.HeldFor, nemesis.HeldOverlap,
 	} {
 		if r.Faults[kind] == 0 {
 			t.Errorf("no fault %q: choose another seed", kind)
@@ -57,6 +58,9 @@ func TestTorture(t *testing.T) {
 	}
 	if n := len(r.Innocents.BesideExcess); n < 100 {
 		t.Errorf("%d timers were innocent beside faults that concern others", n)
+	}
+	if e := r.Ends; e.Held < 20 || e.Shifted == 0 || e.Buried == 0 || e.TooLate == 0 {
+		t.Errorf("%+v: this run proves little of holds and limits", e)
 	}
 	if !passed(r) {
 		t.Fatalf("a promise was broken; judge again with: go run ./torture judge %s", file)

@@ -87,6 +87,7 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 		Env: map[string]string{
 			"TIMERD_NAMESPACES":     strings.Join(history.Namespaces(), ","),
 			"TIMERD_RETRY":          producers.Policies(),
+			"TIMERD_LATE":           producers.Limits(),
 			"TIMERD_LEASE":          nemesis.Lease.String(),
 			"TIMERD_SWEEP_INTERVAL": sweep.String(),
 		},
@@ -96,10 +97,10 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	w.Write(history.Record{Run: &history.Run{
-		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Began: time.Now().UnixMilli(), LeftOut: leftOut,
+		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Began: time.Now().UnixMilli(),
+		Lease: nemesis.Lease.Milliseconds(), LeftOut: leftOut,
 	}})
-	plan := nemesis.Plan(c.seed, c.shape, c.length, leftOut)
-	if err := torture(ctx, c, plan, s, w); err != nil {
+	if err := torture(ctx, c, leftOut, s, w); err != nil {
 		return err
 	}
 	c.log.Info("all faults are healed, waiting for the last timers")
@@ -115,7 +116,7 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 }
 
 // torture has the producers and the nemesis at work, and returns when both are done.
-func torture(ctx context.Context, c config, plan []nemesis.Step, s *servers.System, w *history.Writer) error {
+func torture(ctx context.Context, c config, leftOut []string, s *servers.System, w *history.Writer) error {
 	p := &producers.Producers{
 		Redis: s.Redis, Replicated: c.shape.Replicated(), NATSURL: s.NATS.URL(), History: w,
 		Seed: c.seed, Rate: c.rate, MaxDelay: c.maxDelay,
@@ -133,13 +134,32 @@ func torture(ctx context.Context, c config, plan []nemesis.Step, s *servers.Syst
 	until, stop := context.WithCancel(ctx)
 	producing.Go(func() { p.Run(until) })
 	calm(ctx)
-	err := n.Run(ctx, plan)
+	err := breakThings(ctx, c, leftOut, n)
 	calm(ctx)
 	stop()
 	producing.Wait()
 	cancel()
 	watching.Wait()
 	return errors.Join(err, pulseErr)
+}
+
+// breakThings injects the faults of a run, and holds namespaces at the same time. It returns when all is healed and resumed.
+func breakThings(ctx context.Context, c config, leftOut []string, n nemesis.Nemesis) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var holding sync.WaitGroup
+	var holdErr error
+	holding.Go(func() {
+		if holdErr = n.Hold(ctx, nemesis.HoldPlan(c.seed, c.length, leftOut)); holdErr != nil {
+			cancel()
+		}
+	})
+	err := n.Run(ctx, nemesis.Plan(c.seed, c.shape, c.length, leftOut))
+	if err != nil {
+		cancel()
+	}
+	holding.Wait()
+	return errors.Join(err, holdErr)
 }
 
 func calm(ctx context.Context) {

@@ -32,11 +32,13 @@ const (
 	WrongReply   Class = "wrong reply" // a reply that cannot be
 	Malformed    Class = "malformed"   // not an event, or not as the contract has it
 	Innocent     Class = "innocent"    // late because of what concerns others
+	Held         Class = "held"        // claimed while it was held, or not released as it was to be
+	TooLate      Class = "too late"    // a limit on lateness was not kept, or kept without need
 )
 
 // Classes returns all classes, in the order in which they are told.
 func Classes() []Class {
-	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent}
+	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent, Held, TooLate}
 }
 
 // Violation is one broken promise.
@@ -71,6 +73,8 @@ type Report struct {
 	Unready                    []history.Fault // after which not all timerds became ready
 	Lateness                   []Sample
 	Innocents                  Innocents
+	Holds                      map[history.HoldKind]map[history.Outcome]int
+	Ends                       Ends
 }
 
 // Count returns how many violations are of a class.
@@ -89,9 +93,11 @@ func Judge(h *history.History) *Report {
 	r := &Report{
 		Run: h.Run, Drained: h.End.Drained, Messages: len(h.Messages),
 		Judged: map[history.Kind]int{}, Ops: map[history.Kind]map[history.Outcome]int{}, Faults: map[string]int{},
-		Innocents: Innocents{Beside: map[string][]int64{}},
+		Innocents: Innocents{Beside: map[string][]int64{}}, Holds: map[history.HoldKind]map[history.Outcome]int{},
 	}
-	j := &judge{report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{}}
+	j := &judge{
+		report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{}, released: map[*hold][]released{},
+	}
 	for _, f := range h.Faults {
 		r.Faults[f.Kind]++
 		if f.Ready == 0 {
@@ -99,10 +105,7 @@ func Judge(h *history.History) *Report {
 		}
 	}
 	for _, op := range h.Ops {
-		if r.Ops[op.Kind] == nil {
-			r.Ops[op.Kind] = map[history.Outcome]int{}
-		}
-		r.Ops[op.Kind][op.Outcome]++
+		count(r.Ops, op.Kind, op.Outcome)
 		j.ops[op.Key] = append(j.ops[op.Key], op)
 	}
 	for _, m := range h.Messages {
@@ -114,6 +117,13 @@ func Judge(h *history.History) *Report {
 	}
 	j.ids()
 	hearing := newHearing(h)
+	j.holds = newHolds(h, hearing.failovers)
+	for _, op := range h.Holds {
+		count(r.Holds, op.Kind, op.Outcome)
+		if op.Unlisted {
+			j.fault(WrongReply, op.Namespace, "%s at %d said that it is held, and it is not in the list of holds", op.Kind, op.Invoked)
+		}
+	}
 	all := map[string]bool{}
 	for key := range j.ops {
 		all[key] = true
@@ -122,14 +132,24 @@ func Judge(h *history.History) *Report {
 		all[key] = true
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		t := newTimeline(hearing.of(history.App(key), h.Faults))
+		t := newTimeline(hearing.of(history.App(key), h.Faults), holdsOf(key, j.holds), j.messages[key])
 		for _, op := range j.ops[key] {
 			t.add(op)
 		}
+		t.resumed(window{never, never})
 		j.key(key, t)
 	}
+	j.resumes()
 	j.innocents()
 	return r
+}
+
+// count counts a kind of what was done by what came of it.
+func count[K comparable](all map[K]map[history.Outcome]int, kind K, outcome history.Outcome) {
+	if all[kind] == nil {
+		all[kind] = map[history.Outcome]int{}
+	}
+	all[kind][outcome]++
 }
 
 type judge struct {
@@ -138,6 +158,8 @@ type judge struct {
 	ops      map[string][]history.Op
 	messages map[string][]history.Message
 	times    []int64 // at which NATS stored messages, sorted
+	holds    []*hold
+	released map[*hold][]released // of those that released in a way of which all have something in common
 }
 
 func (j *judge) fault(class Class, key, format string, args ...any) {
@@ -165,13 +187,17 @@ func (j *judge) key(key string, t *timeline) {
 	for _, text := range t.faults {
 		j.fault(WrongReply, key, "%s", text)
 	}
-	t.bind(j.messages[key])
-	spare := j.match(t, j.messages[key])
+	for _, f := range t.firings {
+		if f.freed != 0 && f.force == may && !slices.ContainsFunc(t.messages, f.isOf) && j.settled(key, f) {
+			f.force = must
+		}
+	}
+	spare := j.match(t, t.messages)
 	for _, m := range spare {
 		j.stray(key, t, m)
 	}
 	for _, f := range t.firings {
-		j.firing(key, f, spare)
+		j.firing(key, t, f, spare)
 	}
 }
 
@@ -206,14 +232,14 @@ func rank(f *firing, m history.Message) int {
 	if len(f.seen) > 0 {
 		rank -= 3
 	}
-	if f.from <= m.Due && m.Due <= f.to {
+	if f.isDue(m.Due, 0) {
 		rank += 10
 	}
 	return rank
 }
 
 // firing judges one firing and the messages that are of it.
-func (j *judge) firing(key string, f *firing, spare []history.Message) {
+func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Message) {
 	switch f.force {
 	case must:
 		j.report.Strict++
@@ -225,9 +251,10 @@ func (j *judge) firing(key string, f *firing, spare []history.Message) {
 	}
 	// One of the same due time that is wrong in itself has been told.
 	garbled := slices.ContainsFunc(spare, func(m history.Message) bool {
-		return f.dueAt(m) && f.dead == (m.Stream == history.DeadStream)
+		return f.isOf(m)
 	})
-	if f.force == must && len(f.seen) == 0 && !garbled {
+	dropped := f.drop && j.excused(key, f)
+	if f.force == must && len(f.seen) == 0 && !garbled && !dropped {
 		j.fault(Lost, key, "%s, due at %d with %q as attempt %d", f.op.Kind, f.from, f.payload, f.attempt)
 	}
 	if f.somehow && len(f.seen) == 0 && !slices.ContainsFunc(spare, f.ranOut) {
@@ -236,12 +263,18 @@ func (j *judge) firing(key string, f *firing, spare []history.Message) {
 	if f.force == mustNot && len(f.seen) > 0 {
 		j.fault(Resurrected, key, "%s fired, %s", f.seen[0].ID, f.why)
 	}
-	for n, m := range f.seen {
-		if n > 0 && (f.force == must || m.Due == f.seen[0].Due) {
-			j.fault(Duplicate, key, "%s and %s are one firing", f.seen[0].ID, m.ID)
-		}
+	var first *history.Message
+	for _, m := range f.seen {
 		j.message(key, m, f.from)
+		switch {
+		case isBeside(m):
+		case first == nil:
+			first = &m
+		case f.force == must || m.Due == first.Due:
+			j.fault(Duplicate, key, "%s and %s are one firing", first.ID, m.ID)
+		}
 	}
+	j.ends(key, t, f)
 	if f.force == must && len(f.seen) > 0 {
 		j.neighbour(key, f.seen[0])
 	}
@@ -280,7 +313,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 		return
 	}
 	for _, f := range t.firings {
-		if !f.dueAt(m) || f.dead != (m.Stream == history.DeadStream) || f.force != must {
+		if !f.isOf(m) || f.force != must {
 			continue
 		}
 		switch {
@@ -323,6 +356,12 @@ func (j *judge) tale(key string) []string {
 		last = max(last, m.Stored)
 		lines = append(lines, line{m.Stored, fmt.Sprintf("stored %s %d: %s %q %s attempt %d, due %d, time %d, %s %s",
 			m.Stream, m.Seq, m.ID, m.Payload, m.Status, m.Attempt, m.Due, m.Time, m.Trigger, m.Reason)})
+	}
+	for _, op := range j.h.Holds {
+		if history.Matches(op.Namespace, key) && op.Invoked <= last && first-outlives <= op.Ended {
+			lines = append(lines, line{op.Invoked, fmt.Sprintf("%s %s, for %d, rate %d: %s %s; until %d, since %d",
+				op.Kind, op.Namespace, op.For, op.Rate, op.Outcome, op.Error, op.Ended, op.Since)})
+		}
 	}
 	for _, f := range j.h.Faults {
 		if f.From <= last && first <= max(f.Hearing, f.Ready) {

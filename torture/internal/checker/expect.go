@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -25,10 +26,11 @@ const (
 )
 
 // firing is one firing that the operations on a key ask for, or had asked for. Its due
-// time is known exactly, or between two ms.
+// time is known exactly, or between two ms; a shift leaves several such times, if it perhaps was made.
 type firing struct {
 	op      history.Op // that asked for it
-	from    int64      // first and last ms at which it may be due
+	dues    []window   // in one of which it is due
+	from    int64      // first and last ms of all these
 	to      int64
 	payload string
 	status  string // why there is no payload
@@ -37,17 +39,44 @@ type firing struct {
 	why     string // it must not come, or need not
 	dead    bool   // a dead letter
 	somehow bool   // it has to come, if not as it is: without its payload
-	freed   int64  // when a cancellation began that freed it though it was due, 0 for none
+	late    int64  // how late it may be claimed, in ms; 0: however late
+	drop    bool   // later than that it is forgotten
+	freed   int64  // when it may have been cancelled though it was due, 0 if not
+	held    *hold  // that held it for certain until its end, the last one
+	was     int64  // when it was due before held shifted it, 0 if that is not exact
+	buried  []*hold
+	mustDie bool // it has to be a dead letter because of one of buried; else it may be
 	seen    []history.Message
+}
+
+// newFiring returns the firing that an operation asks for, due at a time from one ms to another.
+func newFiring(op history.Op, from, to int64, force force) *firing {
+	f := &firing{op: op, payload: op.Payload, status: op.Status, attempt: max(op.Attempt, 1), force: force, late: op.Late, drop: op.Drop}
+	f.setDues(window{from, to})
+	return f
+}
+
+func (f *firing) setDues(all ...window) {
+	f.dues, f.from, f.to = all, all[0].from, all[0].to
+	for _, d := range all {
+		f.from, f.to = min(f.from, d.from), max(f.to, d.to)
+	}
 }
 
 func (f *firing) matches(m history.Message) bool {
 	// A firing whose id would be another's moves by a ms.
-	return f.dead == (m.Stream == history.DeadStream) && m.Status == f.status && m.Payload == f.payload &&
-		m.Attempt == f.attempt && f.dueAt(m)
+	return f.isOf(m) && m.Status == f.status && m.Payload == f.payload && m.Attempt == f.attempt
 }
 
-func (f *firing) dueAt(m history.Message) bool { return f.from-2 <= m.Due && m.Due <= f.to+2 }
+// isOf tells whether a message comes as a firing does, and when it is due.
+func (f *firing) isOf(m history.Message) bool {
+	return f.dead == (m.Stream == history.DeadStream && !inPlace(m)) && f.isDue(m.Due, 2)
+}
+
+// isDue tells whether a firing is due at a time, give or take some ms.
+func (f *firing) isDue(at, about int64) bool {
+	return slices.ContainsFunc(f.dues, func(d window) bool { return d.from-about <= at && at <= d.to+about })
+}
 
 // free makes a firing one that may come or not.
 func (f *firing) free(why string) { f.force, f.why, f.somehow = may, why, false }
@@ -62,10 +91,13 @@ func (f *firing) ranOut(m history.Message) bool {
 
 // timeline is what the operations on one key add up to.
 type timeline struct {
-	hearing *hearing
-	firings []*firing
-	open    *firing   // pending in the key, as of the last operation
-	retries []*firing // that may be pending
+	hearing  *hearing
+	holds    keyHolds
+	ends     []*hold           // of which the end is to come, in that order
+	messages []history.Message // of the key
+	firings  []*firing
+	open     *firing   // pending in the key, as of the last operation
+	retries  []*firing // that may be pending
 	// unheard says that an operation may have been unheard. Then timerd may fire an
 	// older state of the key too, or at an older due time, or without a payload.
 	unheard  bool
@@ -73,8 +105,10 @@ type timeline struct {
 	faults   []string         // replies that cannot be
 }
 
-func newTimeline(h *hearing) *timeline {
-	return &timeline{hearing: h, payloads: map[string]int64{}}
+func newTimeline(h *hearing, holds keyHolds, messages []history.Message) *timeline {
+	t := &timeline{hearing: h, holds: holds, messages: messages, payloads: map[string]int64{}, ends: slices.Clone(holds.all)}
+	slices.SortStableFunc(t.ends, func(a, b *hold) int { return cmp.Compare(a.ended.from, b.ended.from) })
+	return t
 }
 
 // ranOut tells whether a message tells of a key that may have run out by its due time because
@@ -91,6 +125,7 @@ func (t *timeline) add(op history.Op) {
 	if op.Outcome == history.Failed {
 		return
 	}
+	t.resumed(window{op.Invoked, op.Ended})
 	if op.Kind == history.Retry {
 		t.retry(op)
 		return
@@ -141,7 +176,7 @@ func (t *timeline) plain(op history.Op) force {
 
 // begin notes the firing that an operation asks for.
 func (t *timeline) begin(op history.Op, force force) {
-	f := &firing{op: op, from: op.Due, to: op.Due + t.hearing.delayed(op.Before, op.Due), payload: op.Payload, status: op.Status, attempt: max(op.Attempt, 1), force: force}
+	f := newFiring(op, op.Due, op.Due+t.hearing.delayed(op.Before, op.Due), force)
 	if force == may {
 		f.why = "unheard"
 		// Of a later one of a key the expired event may be taken for that of the one before.
@@ -204,7 +239,7 @@ func (t *timeline) expire(op history.Op) {
 		return
 	}
 	t.end(op, "replaced by expire")
-	op.Payload, op.Status, op.Attempt = f.payload, f.status, f.attempt
+	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
 	t.begin(op, t.plain(op))
 }
 
@@ -226,7 +261,7 @@ func (t *timeline) deleted(op history.Op) {
 }
 
 func (t *timeline) cancelled(op history.Op) {
-	f, retries := t.open, t.retries
+	f, retries, held := t.open, t.retries, t.heldDuring(op)
 	t.open, t.retries = nil, nil
 	for _, f := range t.firings {
 		f.somehow = false
@@ -243,8 +278,15 @@ func (t *timeline) cancelled(op history.Op) {
 		}
 		t.open = f
 		t.end(op, "cancelled")
-		t.freeLate(op)
+		for _, h := range held {
+			h.forbid("cancelled at " + strconv.FormatInt(op.After, 10) + " while it was held")
+		}
+		t.freeLate(op.Before, op.After+1)
 	default:
+		for _, h := range held {
+			t.faults = append(t.faults, "timer_cancel answered "+op.Reply+" for a timer that was held, due at "+strconv.FormatInt(h.from, 10))
+			h.free("cancelled with a wrong answer")
+		}
 		for _, r := range retries {
 			r.free("cancelled while the retry was on its way")
 		}
@@ -263,38 +305,22 @@ func (t *timeline) cancelled(op history.Op) {
 	}
 }
 
-// freeLate says that what was due before a cancellation may have been owed still, and so have been cancelled with the
-// pending timer.
-func (t *timeline) freeLate(op history.Op) {
+// freeLate says that what was due by some time, and of which nothing was stored before a cancellation, may have been owed
+// still, and so have been cancelled with the pending timer. See judge.settled.
+func (t *timeline) freeLate(cancelled, due int64) {
 	for _, f := range t.firings {
-		if !f.dead && f.force == must && f.to <= op.After+1 {
+		if !f.dead && f.force == must && f.from <= due && !t.fired(f, cancelled) {
 			f.free("due, and perhaps cancelled before it was claimed")
-			f.freed = op.Before
+			f.freed = cancelled
 		}
 	}
-}
-
-// bind takes back the freedom of what the stream had before the cancellation that freed it: that was claimed by then, and has
-// to be there once and as it was asked for.
-func (t *timeline) bind(messages []history.Message) {
-	for _, f := range t.firings {
-		if f.freed != 0 && slices.ContainsFunc(messages, func(m history.Message) bool { return m.Stored < f.freed && t.only(f, m) }) {
-			f.force, f.why = must, ""
-		}
-	}
-}
-
-// only tells whether a message can be of no other firing than f.
-func (t *timeline) only(f *firing, m history.Message) bool {
-	return f.dead == (m.Stream == history.DeadStream) && f.dueAt(m) &&
-		!slices.ContainsFunc(t.firings, func(other *firing) bool { return other != f && other.dueAt(m) })
 }
 
 // unknown takes in an operation that may have taken effect or not, now or later.
 func (t *timeline) unknown(op history.Op) {
 	if f := t.open; f != nil && f.to >= op.Invoked {
 		if op.Kind == history.Expire {
-			op.Payload, op.Attempt = f.payload, f.attempt
+			op.Payload, op.Attempt, op.Late, op.Drop = f.payload, f.attempt, f.late, f.drop
 		}
 		t.abandon(op)
 	}
@@ -304,19 +330,15 @@ func (t *timeline) unknown(op history.Op) {
 	t.retries = nil
 	t.unheard = true
 	if op.Kind == history.Cancel {
-		for _, f := range t.firings {
-			if f.force == must && !f.dead && f.to+lands >= op.Invoked {
-				f.free("cancelled perhaps")
-			}
-		}
+		t.freeLate(op.Invoked, op.Ended+lands)
 	}
 	if op.Payload == "" {
 		return
 	}
-	f := &firing{op: op, payload: op.Payload, attempt: max(op.Attempt, 1), why: "unknown"}
-	f.from, f.to = op.Invoked+op.TTL, op.Ended+lands+op.TTL
+	f := newFiring(op, op.Invoked+op.TTL, op.Ended+lands+op.TTL, may)
+	f.why = "unknown"
 	if op.At != 0 {
-		f.from, f.to = op.At, op.At
+		f.setDues(window{op.At, op.At})
 	}
 	t.note(f)
 }
@@ -333,21 +355,34 @@ func (t *timeline) abandon(op history.Op) {
 // retry takes in an event that was published for retry. JetStream counts the delay from
 // when it stored the request, which was at some time during the operation.
 func (t *timeline) retry(op history.Op) {
-	f := &firing{op: op, payload: op.Payload, status: op.Status, attempt: op.Attempt + 1, force: must}
-	f.from, f.to = op.Invoked+op.TTL, op.Ended+op.TTL+1
+	from, to := op.Invoked+op.TTL, op.Ended+op.TTL+1
+	if op.Outcome == history.Unknown {
+		to += lands
+	}
+	f := newFiring(op, from, to, must)
+	f.attempt = op.Attempt + 1
 	switch {
 	case op.Outcome == history.Unknown:
-		f.to += lands
 		f.free("unknown")
 	case t.hearing.failover(op.Invoked-hears, op.Ended+hears):
 		f.free("a failover may lose it")
 	}
+	t.inherit(f)
 	if op.Refused || op.Attempt >= op.Max {
 		// The dead letter is the event as it was published for retry.
 		f.dead, f.attempt = true, op.Attempt
-		f.from, f.to = op.Due, op.Due
+		f.setDues(window{op.Due, op.Due})
 	} else {
 		t.retries = append(t.retries, f)
 	}
 	t.note(f)
+}
+
+// inherit gives a retry the limit of the firing that is retried.
+func (t *timeline) inherit(f *firing) {
+	for _, before := range t.firings {
+		if !before.dead && before.payload == f.op.Payload && before.attempt == f.op.Attempt && before.isDue(f.op.Due, 2) {
+			f.late, f.drop = before.late, before.drop
+		}
+	}
 }

@@ -11,11 +11,12 @@ const (
 	DyingApp     = "dying"     // its attempts are used up: it fills the stream of dead letters
 	GiantApp     = "giant"     // payloads as large as they may be, and larger
 	FloodApp     = "flood"     // sets thousands of timers for the same moment
+	HeldApp      = "held"      // it, or a module of it, is held now and then
 )
 
 // Namespaces returns the apps whose plain keys are timers.
 func Namespaces() []string {
-	return []string{MainApp, NarrowApp, DeniedApp, DyingApp, GiantApp, FloodApp}
+	return []string{MainApp, NarrowApp, DeniedApp, DyingApp, GiantApp, FloodApp, HeldApp}
 }
 
 // App returns the app of a key.

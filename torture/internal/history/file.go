@@ -16,6 +16,7 @@ type History struct {
 	Ops      []Op // those of one key in their order
 	Faults   []Fault
 	Messages []Message // in the order of their stream
+	Holds    []HoldOp  // those of one namespace in their order
 	Stalls   []Stall   // in their order, apart
 	End      End
 }
@@ -31,6 +32,8 @@ func (h *History) Add(r Record) {
 		h.Faults = append(h.Faults, *r.Fault)
 	case r.Message != nil:
 		h.Messages = append(h.Messages, *r.Message)
+	case r.Hold != nil:
+		h.Holds = append(h.Holds, *r.Hold)
 	case r.Stall != nil:
 		h.Stalls = append(h.Stalls, *r.Stall)
 	case r.End != nil:

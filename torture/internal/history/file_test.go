@@ -16,6 +16,7 @@ func TestReadIsTheInverseOfWrite(t *testing.T) {
 	op := history.Op{Key: "a:b:c:\"1\"", Kind: history.Timer, Payload: "é\n", Outcome: history.Unknown, Error: "EOF", Invoked: 2, Ended: 3}
 	fault := history.Fault{Kind: "redis cut", Effect: history.Deafens, Timerds: []int{1}, Apps: []string{"app"}, From: 4, Healed: 5, Hearing: 6, Ready: 5}
 	message := history.Message{Stream: history.FiredStream, Seq: 9, Stored: 7, ID: "x", Key: op.Key, Due: 6, Attempt: 1}
+	hold := history.HoldOp{Namespace: "held:run", Kind: history.ResumeRate, Rate: 5, Outcome: history.OK, Invoked: 3, Ended: 4}
 	stall := history.Stall{From: 6, To: 7}
 	end := history.End{At: 8, Drained: true}
 	path := filepath.Join(t.TempDir(), "history")
@@ -23,7 +24,7 @@ func TestReadIsTheInverseOfWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []history.Record{{Run: &run}, {Op: &op}, {Fault: &fault}, {Message: &message}, {Stall: &stall}, {End: &end}} {
+	for _, r := range []history.Record{{Run: &run}, {Op: &op}, {Fault: &fault}, {Message: &message}, {Hold: &hold}, {Stall: &stall}, {End: &end}} {
 		w.Write(r)
 	}
 	if err := w.Close(); err != nil {
@@ -36,7 +37,7 @@ func TestReadIsTheInverseOfWrite(t *testing.T) {
 	got, err := history.Read(bytes.NewReader(b))
 	want := &history.History{
 		Run: run, Ops: []history.Op{op}, Faults: []history.Fault{fault}, Messages: []history.Message{message},
-		Stalls: []history.Stall{stall}, End: end,
+		Holds: []history.HoldOp{hold}, Stalls: []history.Stall{stall}, End: end,
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("read %+v, %v; want %+v", got, err, want)
@@ -77,5 +78,15 @@ func TestLongPayloadsAreDigests(t *testing.T) {
 			t.Errorf("%d bytes are written down as %q and %q", len(payload), got, h.Messages[0].Payload)
 		}
 		seen[got] = true
+	}
+}
+
+func TestKeysOfANamespace(t *testing.T) {
+	for namespace, want := range map[string]bool{
+		"a": true, "a:b": true, "a:b:c": true, "*": true, "*:b": true, "a:*:c": true, "b": false, "a:c": false, "a:b:d": false, "aa": false,
+	} {
+		if got := history.Matches(namespace, "a:b:c:1:2"); got != want {
+			t.Errorf("%s: %v", namespace, got)
+		}
 	}
 }

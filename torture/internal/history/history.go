@@ -12,6 +12,7 @@ type Record struct {
 	Op      *Op      `json:"op,omitempty"`
 	Fault   *Fault   `json:"fault,omitempty"`
 	Message *Message `json:"message,omitempty"`
+	Hold    *HoldOp  `json:"hold,omitempty"`
 	Stall   *Stall   `json:"stall,omitempty"`
 	End     *End     `json:"end,omitempty"`
 }
@@ -22,6 +23,7 @@ type Run struct {
 	Shape   string `json:"shape"`
 	Timerds int    `json:"timerds"` // how many, numbered from 0
 	Began   int64  `json:"began"`
+	Lease   int64  `json:"lease"` // the TIMERD_LEASE in ms
 	// LeftOut are the kinds of faults that could not be injected.
 	LeftOut []string `json:"leftout,omitempty"`
 }
@@ -68,6 +70,9 @@ type Op struct {
 	EventID string `json:"event,omitempty"`   // of Retry
 	Status  string `json:"status,omitempty"`  // why it fires without a payload; of Retry: why the event has none
 	Refused bool   `json:"refused,omitempty"` // of Retry: it cannot be done, and becomes a dead letter
+	Late    int64  `json:"late,omitempty"`    // how late it may fire, in ms, by its own limit or that of its namespace; 0: however late
+	Own     bool   `json:"own,omitempty"`     // of Timer: the limit is asked for
+	Drop    bool   `json:"drop,omitempty"`    // later than that it is forgotten, instead of becoming a dead letter
 
 	Outcome Outcome `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
@@ -103,6 +108,8 @@ type Fault struct {
 	// Apps are those whose timers it concerns; none: all. Timerds that are deaf to some apps do not notice,
 	// so no audit comes after it.
 	Apps []string `json:"apps,omitempty"`
+	// Hold says that nothing is broken: a namespace is held.
+	Hold bool `json:"hold,omitempty"`
 	// Seen says that nobody injected it: it was seen to happen, as a failover by
 	// servers that took each other for dead on a busy machine.
 	Seen   bool  `json:"seen,omitempty"`

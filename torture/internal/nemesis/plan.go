@@ -99,13 +99,13 @@ func Plan(seed uint64, shape servers.Shape, length time.Duration, without []stri
 	}
 }
 
-// Kinds returns the names of all kinds of faults.
+// Kinds returns the names of all kinds of faults and of cycles of holds.
 func Kinds() []string {
 	var all []string
 	for _, k := range kinds() {
 		all = append(all, k.name)
 	}
-	return all
+	return append(all, HoldKinds()...)
 }
 
 func (k kind) in(shape servers.Shape) bool {

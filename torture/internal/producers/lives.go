@@ -17,6 +17,9 @@ type life struct {
 	n      int // of the life
 	ops    int // so far
 	key    string
+	module string
+	late   int64      // how late its timers of timer_set fire, in ms; 0 for no limit of their own
+	drop   bool       // what is later is forgotten
 	last   history.Op // that set the timer
 }
 
@@ -52,11 +55,24 @@ func (l *life) tales() []tale {
 		{"cancelled", 2, history.DeniedApp, moduleRun, l.cancelled},
 		{"retried", 2, history.DeniedApp, moduleRun, l.retried},
 		{"giant", 1, history.GiantApp, moduleRun, l.giant},
+		{"limited", 8, history.MainApp, moduleRun, l.limited},
+		{"any", 4, history.MainApp, modulePrompt, l.any},
+		{"any", 4, history.MainApp, moduleFleeting, l.any},
+		{"any", 12, history.HeldApp, moduleRun, l.any},
+		{"edge", 2, history.HeldApp, moduleRun, l.edge},
+		{"beside", 2, history.HeldApp, moduleRun, l.beside},
+		{"forgone", 6, history.HeldApp, moduleRun, l.forgone},
+		{"limited", 5, history.HeldApp, moduleRun, l.limited},
+		{"any", 2, history.HeldApp, modulePrompt, l.any},
+		{"any", 2, history.HeldApp, moduleFleeting, l.any},
+		{"dead", 1, history.HeldApp, moduleBrief, l.dead},
 	}
 }
 
 // name gives the key of a tale to the life.
-func (l *life) name(t tale) { l.key = fmt.Sprintf("%s:%s:%s:%d", t.app, t.module, t.name, l.n) }
+func (l *life) name(t tale) {
+	l.key, l.module = fmt.Sprintf("%s:%s:%s:%d", t.app, t.module, t.name, l.n), t.module
+}
 
 // between returns a time between two, in ms.
 func (l *life) between(from, to int64) time.Duration {
@@ -101,6 +117,12 @@ func (l *life) set(kind history.Kind, ttl time.Duration) bool {
 // same due time, as a careful user does.
 func (l *life) setTo(kind history.Kind, ttl time.Duration, payload string, attempt int) bool {
 	op := history.Op{Key: l.key, Kind: kind, Payload: payload, Attempt: attempt, TTL: ttl.Milliseconds()}
+	switch {
+	case kind == history.Timer && l.late != 0:
+		op.Late, op.Drop, op.Own = l.late, l.drop, true
+	case l.module == modulePrompt, l.module == moduleFleeting:
+		op.Late, op.Drop = limit.Milliseconds(), l.module == moduleFleeting
+	}
 	if kind == history.Timer && l.random.IntN(2) == 0 {
 		op.At, op.TTL = time.Now().Add(ttl).UnixMilli(), 0
 	}
@@ -203,6 +225,34 @@ func (l *life) cancelledLate() {
 	if l.set(l.kind(), l.between(500, 3000)) {
 		l.until(l.between(-30, 300))
 		l.change(history.Cancel)
+	}
+}
+
+// forgone is a timer that is cancelled some time after it was due, as long as it may be held.
+func (l *life) forgone() {
+	if l.set(l.kind(), l.between(300, 3000)) {
+		l.until(l.between(0, 6000))
+		l.change(history.Cancel)
+	}
+}
+
+// limited is a timer with a limit of its own on how late it fires.
+func (l *life) limited() {
+	l.late, l.drop = []int64{500, 2500, 6000}[l.random.IntN(3)], l.random.IntN(2) == 0
+	l.any()
+}
+
+// any is a timer of which nothing special is wanted.
+func (l *life) any() {
+	switch l.random.IntN(5) {
+	case 0:
+		l.moved()
+	case 1:
+		l.cancelled()
+	case 2:
+		l.retried()
+	default:
+		l.set(l.kind(), l.long())
 	}
 }
 

@@ -19,11 +19,21 @@ import (
 )
 
 // The modules of keys: those of the second have two attempts, the others as many as there
-// are delays, plus one.
+// are delays, plus one. Those of the last two have limits on how late they fire.
 const (
-	moduleRun   = "run"
-	moduleBrief = "brief"
+	moduleRun      = "run"
+	moduleBrief    = "brief"
+	modulePrompt   = "prompt"
+	moduleFleeting = "fleeting" // it is forgotten what is later
 )
+
+// limit is how late the timers fire that have a module with a limit, and none of their own.
+const limit = 2500 * time.Millisecond
+
+// Limits returns the TIMERD_LATE that the producers reckon with.
+func Limits() string {
+	return "*:" + modulePrompt + "=" + limit.String() + "; *:" + moduleFleeting + "=" + limit.String() + " drop"
+}
 
 // delays are those of the policy of most keys.
 func delays() []time.Duration {

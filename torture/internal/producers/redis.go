@@ -155,6 +155,12 @@ func command(ctx context.Context, tx redis.Pipeliner, op history.Op) *redis.Cmd 
 		if op.Attempt > 1 && !countsItself(op.Payload) {
 			args = append(args, "ATTEMPT", op.Attempt)
 		}
+		if op.Own {
+			args = append(args, "LATE", op.Late)
+			if op.Drop {
+				args = append(args, "DROP")
+			}
+		}
 		return tx.Do(ctx, args...)
 	}
 }

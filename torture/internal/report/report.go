@@ -40,6 +40,7 @@ func Write(w io.Writer, r *checker.Report) error {
 	}
 	fmt.Fprintln(t)
 	operations(t, r)
+	holds(t, r)
 	lateness(t, r)
 	innocents(t, r)
 	verdict(t, r)
@@ -53,6 +54,22 @@ func operations(t io.Writer, r *checker.Report) {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\n", kind, n[history.OK], n[history.Failed], n[history.Unknown], r.Judged[kind])
 	}
 	fmt.Fprintln(t)
+}
+
+// holds shows the commands about holds, and what became of timers that did not fire as most do.
+func holds(t io.Writer, r *checker.Report) {
+	fmt.Fprintln(t, "command\tok\tunknown\t\t")
+	for _, kind := range slices.Sorted(maps.Keys(r.Holds)) {
+		n := r.Holds[kind]
+		fmt.Fprintf(t, "%s\t%d\t%d\n", kind, n[history.OK], n[history.Unknown])
+	}
+	e := r.Ends
+	fmt.Fprintf(t, "\ndue while held, and fired\t%d\n", e.Held)
+	fmt.Fprintf(t, "released at a rate\t%d\n", e.Spaced)
+	fmt.Fprintf(t, "shifted\t%d\n", e.Shifted)
+	fmt.Fprintf(t, "dead letters of a resume\t%d\n", e.Buried)
+	fmt.Fprintf(t, "dead letters of what was late\t%d\n", e.TooLate)
+	fmt.Fprintf(t, "forgotten\t%d\n\n", e.Dropped)
 }
 
 // lateness shows how late firings were, by the fault that they were due in.

@@ -70,6 +70,9 @@ type System struct {
 	// ToRedis and ToNATS are the proxies of each timerd. ToRedis is empty where the
 	// servers themselves tell timerd where they are.
 	ToRedis, ToNATS []*tcpproxy.Proxy
+
+	program     string   // timerd
+	environment []string // of its commands
 }
 
 // Start starts everything and returns once all timerds are ready. The caller closes it;
@@ -97,6 +100,9 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	if s.NATS, err = newNATS(ctx, filepath.Join(c.Dir, "nats")); err != nil {
 		return err
 	}
+	direct := map[string]string{"TIMERD_REDIS_URL": s.Redis.URL(), "TIMERD_REDIS_MODE": s.Redis.Mode(), "TIMERD_NATS_URL": timerdURL(s.NATS.Addr())}
+	maps.Copy(direct, c.Env)
+	s.program, s.environment = c.Timerd, environment(direct)
 	for i := range c.Shape.Timerds() {
 		toNATS, err := tcpproxy.New(s.NATS.Addr(), report)
 		if err != nil {

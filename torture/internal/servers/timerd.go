@@ -52,16 +52,17 @@ func newTimerd(binary, logFile string, env map[string]string) (*Timerd, error) {
 		binary: binary, logFile: logFile, clock: logFile + ".clock", addr: ports.Address(port),
 		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
-	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "TIMERD_") {
-			t.env = append(t.env, variable)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		t.env = append(t.env, name+"="+env[name])
-	}
-	t.env = append(t.env, "TIMERD_HTTP_ADDR="+t.addr, clockstep.Variable+"="+t.clock)
+	t.env = append(environment(env), "TIMERD_HTTP_ADDR="+t.addr, clockstep.Variable+"="+t.clock)
 	return t, nil
+}
+
+// environment returns that of this process with these settings of timerd, and no others.
+func environment(settings map[string]string) []string {
+	all := slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "TIMERD_") })
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		all = append(all, name+"="+settings[name])
+	}
+	return all
 }
 
 // Addr returns the address of its HTTP server.
