@@ -149,6 +149,6 @@ done: shop:node:explicit:2 attempt 2/3 data {"order":2}
 done: shop:node:plain:1 attempt 1/3 data {"order":1}
 given up: shop:node:hopeless:3 attempt 1/3 data "text": 410 Gone
 timer_cancel: cancelled
-timer_get: due,<time>,attempt,1,payload,never
+timer_get: due,<time>,attempt,1,payload,never,state,pending
 timer_set: due at <time>`)
 }

@@ -61,7 +61,7 @@ func TestClaimsOfTheDead(t *testing.T) {
 func TestClaimIsBounded(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	at := x.redisNow() + 500
+	at := x.redisNow() + 3000
 	const n = 2*schedule.MaxClaim + 10
 	for i := range n {
 		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PXAT", at)

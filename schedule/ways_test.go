@@ -158,7 +158,8 @@ func TestBothWaysOfAClaim(t *testing.T) {
 		if rapid.IntRange(0, 3).Draw(rt, "unusual") > 0 {
 			odd = rapid.SampledFrom(names).Draw(rt, "oddity")
 		}
-		first := w.short.redisNow() + 60
+		const ahead, reserve = 200, 120 // in ms: a busy machine takes its time
+		first := w.short.redisNow() + ahead
 		last := first
 		for n := range rapid.IntRange(1, 12).Draw(rt, "timers") {
 			what := rapid.SampledFrom([]string{"set", "set", "adopted", "set as nth", "says so"}).Draw(rt, "what")
@@ -168,6 +169,9 @@ func TestBothWaysOfAClaim(t *testing.T) {
 			due := first + int64(rapid.IntRange(0, 3).Draw(rt, "ms"))
 			last = max(last, due)
 			key := fmt.Sprintf("a:b:c:%d", n)
+			if w.short.redisNow() >= first-reserve {
+				rt.Skip("setting took until the timers were nearly due")
+			}
 			w.both(func(x *index) { all[what](x, key, due) })
 		}
 		if w.short.redisNow() >= first {
