@@ -14,8 +14,8 @@ func newCancel() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel KEY",
 		Short: "Cancel a timer",
-		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What was found
-is printed:
+		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What
+was found is printed:
 
   cancelled  there were such timers, and they will not fire; an earlier one that is firing may
   fired      it is too late: the timer is firing, or has lately fired
