@@ -84,26 +84,37 @@ func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespa
 // CountFirings counts the firings of a partition. It also mends the names of those that are owed where timerds of earlier
 // versions, which know no such names, have left them behind or out.
 func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
-	s, listed := a.node.schedule, int64(0)
+	s := a.node.schedule
+	listed, err := s.countFirings(ctx, p, a.tally)
+	if err != nil {
+		return fmt.Errorf("schedule: count the firings: %w", err)
+	}
+	for cursor, more := "0", listed > 0; more; more = cursor != "0" && cursor != "" {
+		if cursor, err = s.run(ctx, s.scripts.Load().tidyOwed, []call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
+			return fmt.Errorf("schedule: look through the names of what is owed: %w", err)
+		}
+	}
+	return nil
+}
+
+// countFirings adds the firings of a partition to tallies. It returns how many names the partition has for those that nobody
+// has claimed.
+func (s *Schedule) countFirings(ctx context.Context, p keys.Partition, tallies ...*tally) (listed int64, err error) {
 	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
 		reply, err := s.run(ctx, s.scripts.Load().countFiring, []call{{p, []any{cursor, countPage}}})[0].Slice()
 		if err == nil && len(reply) != 3 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		if err != nil {
-			return fmt.Errorf("schedule: count the firings: %w", err)
+			return 0, err
 		}
-		a.tally.add(reply[1])
+		for _, t := range tallies {
+			t.add(reply[1])
+		}
 		cursor, _ = reply[0].(string)
 		listed, _ = reply[2].(int64)
 	}
-	for cursor, more := "0", listed > 0; more; more = cursor != "0" && cursor != "" {
-		var err error
-		if cursor, err = s.run(ctx, s.scripts.Load().tidyOwed, []call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
-			return fmt.Errorf("schedule: look through the names of what is owed: %w", err)
-		}
-	}
-	return nil
+	return listed, nil
 }
 
 // Counted returns what the round has counted: the namespaces in their order, and the rest at the end.

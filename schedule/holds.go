@@ -291,24 +291,12 @@ func (n *Node) LookHeld(ctx context.Context, cutoff Millis) ([]HeldPart, error) 
 
 // HeldBy counts the held timers of a partition by the holds of a list; a timer may count for several.
 func (n *Node) HeldBy(ctx context.Context, p keys.Partition, l *HoldList) ([]int64, error) {
-	namespaces := make([]tally, len(l.Holds))
+	namespaces := make([]*tally, len(l.Holds))
 	for i, h := range l.Holds {
-		namespaces[i] = *newTally(keys.Namespaces{h.Namespace})
+		namespaces[i] = newTally(keys.Namespaces{h.Namespace})
 	}
-	for cursor := "0"; ; {
-		reply, err := n.schedule.run(ctx, n.schedule.scripts.Load().countFiring, []call{{p, []any{cursor, heldPage}}})[0].Slice()
-		if err == nil && len(reply) != 2 {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
-		if err != nil {
-			return nil, fmt.Errorf("schedule: count the held timers: %w", err)
-		}
-		for i := range namespaces {
-			namespaces[i].add(reply[1])
-		}
-		if cursor, _ = reply[0].(string); cursor == "0" || cursor == "" {
-			break
-		}
+	if _, err := n.schedule.countFirings(ctx, p, namespaces...); err != nil {
+		return nil, fmt.Errorf("schedule: count the held timers: %w", err)
 	}
 	counts := make([]int64, len(namespaces))
 	for i := range namespaces {
@@ -316,9 +304,6 @@ func (n *Node) HeldBy(ctx context.Context, p keys.Partition, l *HoldList) ([]int
 	}
 	return counts, nil
 }
-
-// heldPage is how many firings one step of counting the held ones looks at, about: a millisecond's work.
-const heldPage = 1000
 
 // heldOf returns the held timers of a partition, which are in the order of their dues.
 func (l *listing) heldOf(ctx context.Context, p keys.Partition) (*list, error) {

@@ -102,6 +102,19 @@ func oddities() map[string]func(x *index, key string, due int64) {
 		"lease over": func(x *index, key string, at int64) {
 			x.do("ZADD", firing, 1, x.takeRef(key, at-50))
 		},
+		"held": func(x *index, key string, at int64) {
+			x.hold("held")
+			set(x, "held:"+key[2:], at)
+			set(x, key, at)
+		},
+		"held and released": func(x *index, key string, at int64) {
+			x.hold("a:b")
+			x.do("ZADD", firing, "0.25", x.takeRef(key, at-50))
+			l := x.list()
+			if err := x.RemoveHold(x.t.Context(), l, l.Holds[0].Namespace); err != nil {
+				x.t.Fatal(err)
+			}
+		},
 		"beside": func(x *index, _ string, at int64) {
 			set(x, k, at+5000)
 			x.retry("id", at, 2, "again")
@@ -123,8 +136,11 @@ func (x *index) state() []string {
 	var all []string
 	for _, name := range []string{keys.Single.Data(), keys.Single.FiringData()} {
 		for field, value := range x.rdb.HGetAll(x.t.Context(), name).Val() {
-			if field == ":?:" {
+			switch field {
+			case ":?:":
 				value = "until then"
+			case ":h:":
+				_, value, _ = strings.Cut(value, ";") // without the generation
 			}
 			all = append(all, fmt.Sprintf("%s %s=%s", name, field, value))
 		}
@@ -153,7 +169,10 @@ func TestBothWaysOfAClaim(t *testing.T) {
 	names := slices.Sorted(maps.Keys(all))
 	short, declined := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
-		w.both(func(x *index) { x.do("FLUSHDB") })
+		w.both(func(x *index) {
+			x.do("FLUSHDB")
+			x.list()
+		})
 		odd := ""
 		if rapid.IntRange(0, 3).Draw(rt, "unusual") > 0 {
 			odd = rapid.SampledFrom(names).Draw(rt, "oddity")

@@ -15,8 +15,8 @@ func newCancel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel {KEY | --all NAMESPACE}",
 		Short: "Cancel a timer, or those of a namespace",
-		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What was found
-is printed:
+		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What
+was found is printed:
 
   cancelled  there were such timers, and they will not fire; an earlier one that is firing may
   fired      it is too late: the timer has lately fired, or is firing, or its event may be in NATS

@@ -220,7 +220,7 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "cancel", "app:mod:typ:1"); code != 1 || out != "unknown\n" || errs != "" {
 		t.Errorf("cancel again: %d %s%s", code, out, errs)
 	}
-	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending, owed or firing") {
+	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending, held, owed or firing") {
 		t.Errorf("get of a cancelled timer: %d %s%s", code, out, errs)
 	}
 	if out := ok(t, "set", "app:mod:typ:1", "40d 51m"); !strings.Contains(out, "(40d 51m)") {

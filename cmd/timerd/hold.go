@@ -121,8 +121,8 @@ from now on is free. Those that are held
   are due later, by as long as the hold has lasted   --shift
   become dead letters, with the reason "held"        --dead
 
-At once and at a rate they keep their due times, so that they count as late. The command returns when
-all are released. Ctrl-C ends it, and the timerds finish what it has begun.
+At once and at a rate they keep their due times, so that they count as late. The command returns
+when all are released. Ctrl-C ends it, and the timerds finish what it has begun.
 
 ` + namespaceHelp,
 		Example: `  timerd resume pay --rate 200/s
@@ -197,8 +197,8 @@ func newHolds() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "holds",
 		Short: "List the namespaces that are held",
-		Long: `List the namespaces that are held, or whose timers are still being released, with who held them, when
-and why, and how many timers wait that are due. A timer under several holds counts for each.`,
+		Long: `List the namespaces that are held, or whose timers are still being released, with who held them,
+when and why, and how many timers wait that are due. A timer under several holds counts for each.`,
 		Example: `  timerd holds
   timerd holds --json`,
 		Args: arguments(cobra.NoArgs),

@@ -235,7 +235,7 @@ func TestHoldsOverlapAndEnd(t *testing.T) {
 	s := newSystem(t)
 	p := s.start()
 	c := s.collect()
-	s.says(0, "hold shop --for 4s --reason short")
+	s.says(0, "hold shop --for 12s --reason short")
 	s.says(0, "hold shop:order")
 	s.do("FCALL", "timer_set", 1, "shop:order:t:1", "order", "PX", 300)
 	s.do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", 300)

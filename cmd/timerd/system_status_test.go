@@ -68,7 +68,7 @@ func TestStatusInOutages(t *testing.T) {
 	p := s.start()
 	c := s.collect()
 	testenv.SetVariables(t, s.env)
-	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  0 pending, 0 owed, 0 firing\n", "\n  TIMERS ", " 1 of 1\n", "\n  "+s.redis.Addr()+" ")
+	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  0 pending, 0 held, 0 owed, 0 firing\n", "\n  TIMERS ", " 1 of 1\n", "\n  "+s.redis.Addr()+" ")
 
 	// NATS is away.
 	s.nats.Stop()
@@ -76,7 +76,7 @@ func TestStatusInOutages(t *testing.T) {
 	s.do("FCALL", "timer_set", 1, "shop:order:timeout:2", "2", "PX", 3600_000)
 	out := statusSays(t, exitFailed, "fail  1 timer is owed; the oldest, shop:order:timeout:1, was due at ", "fix: mend what is said above; none is lost, ",
 		"fail  nothing can be told of the streams, ", "fix: start nats-server, or correct TIMERD_NATS_URL",
-		"\ntimers  1 pending, 1 owed, 0 firing\n        owed for longest: shop:order:timeout:1, for ")
+		"\ntimers  1 pending, 0 held, 1 owed, 0 firing\n        owed for longest: shop:order:timeout:1, for ")
 	if !strings.HasPrefix(out, "fail  nothing can be told of the streams") {
 		t.Errorf("the cause of what is wrong does not come first:\n%s", out)
 	}
@@ -98,14 +98,14 @@ func TestStatusInOutages(t *testing.T) {
 	p.measures(false, "timerd_dead_letters .*")
 	s.nats.Start()
 	s.expect(c, "shop:order:timeout:1=1")
-	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  1 pending, 0 owed, 0 firing\n")
+	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  1 pending, 0 held, 0 owed, 0 firing\n")
 
 	// Redis is away.
 	s.redis.Stop()
 	statusSays(t, exitFailed, "fail  nothing can be told of the timers and timerds: Redis at ", "fix: start Redis, or correct TIMERD_REDIS_URL\n", "\n  TIMERS ")
 	s.redis.Start()
 	p.awaitReady(true)
-	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  1 pending, 0 owed, 0 firing\n")
+	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  1 pending, 0 held, 0 owed, 0 firing\n")
 
 	// timerd is away.
 	p.kill()
@@ -143,7 +143,7 @@ func TestStatusInOutages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.expect(c, "shop:order:timeout:1=1", "shop:order:timeout:4=4")
-	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  2 pending, 0 owed, 0 firing\n")
+	statusSays(t, exitOK, "ok: nothing is wrong", "\ntimers  2 pending, 0 held, 0 owed, 0 firing\n")
 	p.stop()
 	statusSays(t, exitFailed, "fail  "+unattended+"\n")
 }

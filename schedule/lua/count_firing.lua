@@ -12,7 +12,7 @@ local refs, unclaimed = page[2], {}
 for i = 1, #refs, 2 do
   local key, score = string.match(refs[i], '^%d+:%d*:(.*)$'), tonumber(refs[i + 1])
   if key then tally(key, score >= HELD and HELD_TIMERS or is_free(score) and OWED or FIRING) end
-  if is_unclaimed(score) then unclaimed[#unclaimed + 1] = refs[i] end
+  if is_unclaimed(score) and score < HELD then unclaimed[#unclaimed + 1] = refs[i] end
 end
 if #unclaimed > 0 then list_owed(KEYS[1], unclaimed) end
 return { page[1], counts, redis.call('ZCARD', KEYS[1] .. 'owed') }
