@@ -94,6 +94,7 @@ type timeline struct {
 	hearing  *hearing
 	holds    keyHolds
 	ends     []*hold           // of which the end is to come, in that order
+	over     []*hold           // of which it has begun at least
 	messages []history.Message // of the key
 	firings  []*firing
 	open     *firing   // pending in the key, as of the last operation
@@ -190,6 +191,9 @@ func (t *timeline) note(f *firing) {
 	t.firings = append(t.firings, f)
 	if at, ok := t.payloads[f.payload]; !ok || f.from < at {
 		t.payloads[f.payload] = f.from
+	}
+	for _, h := range t.over { // one that goes on concerns what becomes due meanwhile
+		t.release(f, h, false)
 	}
 }
 

@@ -118,7 +118,7 @@ func (k *keyHolds) released(f *firing, h *hold) bool {
 func (t *timeline) resumed(op window) {
 	for len(t.ends) > 0 && t.ends[0].ended.from <= op.to {
 		h := t.ends[0]
-		t.ends = t.ends[1:]
+		t.ends, t.over = t.ends[1:], append(t.over, h)
 		t.resume(h, h.ended.to < op.from)
 	}
 }
@@ -128,27 +128,9 @@ func (t *timeline) resume(h *hold, over bool) {
 	var again []*firing // that are pending once more
 	certain := over
 	for _, f := range t.firings {
-		if f.dead || f.from > h.ended.to {
-			continue
-		}
-		if h.kind == history.ResumeDead {
-			f.buried = append(f.buried, h)
-		}
-		if t.fired(f, h.ended.from) {
-			continue
-		}
 		sure := over && f.force == must && t.holds.released(f, h)
-		if sure {
-			f.held = h
-		}
-		switch h.kind {
-		case history.ResumeDead:
-			f.mustDie = f.mustDie || sure
-		case history.ResumeShift:
-			f.shift(h, sure, t.hearing.delayed(h.ended.from, h.ended.to+h.lengths().to))
-			if f.force != mustNot {
-				again, certain = append(again, f), certain && sure
-			}
+		if t.release(f, h, sure) && f.force != mustNot {
+			again, certain = append(again, f), certain && sure
 		}
 	}
 	if t.open != nil && (t.open.to < h.ended.from || slices.Contains(again, t.open)) {
@@ -160,6 +142,28 @@ func (t *timeline) resume(h *hold, over bool) {
 		return
 	}
 	t.retries = append(t.retries, again...)
+}
+
+// release takes in what the end of a hold did to a firing, for certain or perhaps, and tells whether it is pending once more.
+func (t *timeline) release(f *firing, h *hold, sure bool) bool {
+	if f.dead || f.from > h.ended.to {
+		return false
+	}
+	if h.kind == history.ResumeDead {
+		f.buried = append(f.buried, h)
+	}
+	if t.fired(f, h.ended.from) {
+		return false
+	}
+	if sure {
+		f.held = h
+		f.mustDie = f.mustDie || h.kind == history.ResumeDead
+	}
+	if h.kind != history.ResumeShift {
+		return false
+	}
+	f.shift(h, sure, t.hearing.delayed(h.ended.from, h.ended.to+h.lengths().to))
+	return true
 }
 
 // shift moves a firing by the length of a hold, for certain or perhaps, and by what carrying its key may add.

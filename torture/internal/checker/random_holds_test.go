@@ -18,6 +18,7 @@ type span struct {
 	namespace string
 	from, to  int64
 	how       history.HoldKind
+	asked     int64 // when that was asked for first
 	released  int64 // how many timers, so far
 }
 
@@ -99,10 +100,12 @@ func randomHeld(rt *rapid.T) *heldWorld {
 		from := int64(rapid.IntRange(0, 6000).Draw(rt, "from"))
 		for range rapid.IntRange(1, 3).Draw(rt, "holds") {
 			s := &span{namespace: namespace, from: from, to: from + int64(rapid.IntRange(300, 8000).Draw(rt, "length"))}
+			s.asked = s.to
 			s.how = rapid.SampledFrom([]history.HoldKind{
 				history.ResumeNow, history.ResumeRate, history.ResumeShift, history.ResumeDead,
 			}).Draw(rt, "how")
 			w.hold(s.namespace, s.from, s.to, s.how)
+			w.interrupt(rapid.IntRange(-1, 1).Draw(rt, "interrupted"), s)
 			w.spans = append(w.spans, s)
 			from = s.to + int64(rapid.IntRange(300, 6000).Draw(rt, "pause"))
 		}
@@ -129,6 +132,24 @@ func randomHeld(rt *rapid.T) *heldWorld {
 		}
 	}
 	return w
+}
+
+// interrupt has the resume of a hold be asked for twice: before it, by a command that was killed before it did anything, or after
+// it, because the command that did it was killed.
+func (w *heldWorld) interrupt(when int, s *span) {
+	last := &w.Holds[len(w.Holds)-1]
+	again := *last
+	switch when {
+	case -1:
+		s.asked -= (s.to - s.from) / 3
+		last.Invoked, last.Ended = began+s.asked, began+s.asked+1
+	case 1:
+		again.Invoked, again.Ended = last.Ended+50, last.Ended+100
+	default:
+		return
+	}
+	last.Outcome = history.Unknown
+	w.Holds = append(w.Holds, again)
 }
 
 // one draws one of the timers that came as an event, and of which something else would be wrong.
@@ -165,7 +186,9 @@ func TestFaultsOfHoldsAreFound(t *testing.T) {
 		plant func(rt *rapid.T, w *heldWorld)
 	}{
 		"lost": {checker.Lost, func(rt *rapid.T, w *heldWorld) {
-			f := w.one(rt, func(f fate) bool { return !f.op.Drop })
+			f := w.one(rt, func(f fate) bool {
+				return !f.op.Drop && !slices.ContainsFunc(w.Ops, func(op history.Op) bool { return op.Key == f.op.Key && op.Kind == history.Cancel })
+			})
 			w.Messages = slices.Delete(w.Messages, f.message, f.message+1)
 		}},
 		"twice": {checker.Duplicate, func(rt *rapid.T, w *heldWorld) {
@@ -174,7 +197,7 @@ func TestFaultsOfHoldsAreFound(t *testing.T) {
 		}},
 		"claimed while held": {checker.Held, func(rt *rapid.T, w *heldWorld) {
 			f := w.one(rt, func(f fate) bool { return w.Messages[f.message].Stream == history.FiredStream && w.sure(f) != nil })
-			at(&w.Messages[f.message], min(f.claim, w.sure(*f).to-1))
+			at(&w.Messages[f.message], min(f.claim, w.sure(*f).asked-1))
 		}},
 		"beyond its limit": {checker.TooLate, func(rt *rapid.T, w *heldWorld) {
 			f := w.one(rt, func(f fate) bool { return w.Messages[f.message].Stream == history.FiredStream && f.op.Late > 0 })
@@ -202,7 +225,7 @@ func TestFaultsOfHoldsAreFound(t *testing.T) {
 // sure returns a hold in which a timer became due for certain, nil if there is none.
 func (w *heldWorld) sure(f fate) *span {
 	i := slices.IndexFunc(w.spans, func(s *span) bool {
-		return history.Matches(s.namespace, f.op.Key) && s.from+took < f.due && f.due < s.to
+		return history.Matches(s.namespace, f.op.Key) && s.from+took < f.due && f.due < s.asked
 	})
 	if i < 0 {
 		return nil
