@@ -50,7 +50,8 @@ func (x *index) resume(text string, r schedule.Resume) (*schedule.HoldList, *sch
 	if err := x.PutHold(x.t.Context(), l, h); err != nil {
 		x.t.Fatal(err)
 	}
-	return l, l.Find(h.Namespace)
+	resuming := l.Find(h.Namespace)
+	return l, resuming
 }
 
 // release makes steps of a resume until the end of the held timers, and returns how many were released.

@@ -9,8 +9,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// MaxRelease is how many held timers one step of a resume releases at most, and MaxShift how many it sets again.
-const MaxRelease, MaxShift = 256, 128
+// MaxRelease is how many held timers one step of a resume releases at most.
+const MaxRelease = 256
+
+// MaxShift is how many one step sets again at most.
+const MaxShift = 128
 
 // HeldAt is a place among the held timers of a partition, in the order of their dues. The zero HeldAt is the beginning.
 type HeldAt struct {

@@ -72,7 +72,7 @@ func TestUsage(t *testing.T) {
 		{"forecast --limit -1", "--limit=-1"},
 		{"ls a:b:c:d", "at most three parts"},
 		{"ls --limit -1", "--limit=-1"},
-		{"ls --state owed,done", "--state=done: want one or more of pending, owed, firing"},
+		{"ls --state owed,done", "--state=done: want one or more of pending, held, owed, firing"},
 		{"watch --count -1", "cannot be negative"},
 		{"watch --since soon", "want a duration such as 90s, 1h30m or 30d"},
 		{"watch --since -1d", "cannot be negative"},
