@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
@@ -190,8 +191,15 @@ func (p *Publisher) publishLetter(ctx context.Context, l lateLetter) error {
 	return err
 }
 
-// endLetter has a firing settled whose dead letter is stored, or given back if that failed. Only an event that was published
-// may be stored: a letter leaves that as it was.
+// mayBeStored tells whether a letter whose publication has failed may be in the stream: JetStream has not refused it.
+func mayBeStored(err error) bool {
+	_, refused := errors.AsType[*jetstream.APIError](err)
+	return err != nil && !refused && !errors.Is(err, errExpiring) && !errors.Is(err, jetstream.ErrNoStreamResponse) &&
+		!errors.Is(err, nats.ErrReconnectBufExceeded) && !errors.Is(err, nats.ErrMaxPayload)
+}
+
+// endLetter has a firing settled whose dead letter is stored, or given back if that failed: if the letter may be stored all
+// the same, so that nobody holds or cancels the firing, and it becomes the same letter again.
 func (p *Publisher) endLetter(ctx context.Context, l lateLetter, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,6 +207,7 @@ func (p *Publisher) endLetter(ctx context.Context, l lateLetter, err error) {
 	p.letters.load.subtract(load{1, bytes})
 	p.letters.trust.remove(d.trust, bytes)
 	p.heldBytes -= bytes
+	d.firing.MayBeStored = d.firing.MayBeStored || mayBeStored(err)
 	switch {
 	case err == nil:
 		p.letters.stored = time.Now()

@@ -60,11 +60,45 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 	return results
 }
 
-// claimInFull claims by the script that can do everything.
+// claimInFull claims by the script that can do everything. Where a partition's copy of the list of holds is older than what this
+// timerd knows of it, it brings the two together and claims once more.
 func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
+	said := n.schedule.holding.Load()
+	results := n.claimBy(ctx, said, requests, lease)
+	var behind []int
+	for i, result := range results {
+		if redis.HasErrorPrefix(result.Err, "BEHIND timerd") {
+			behind = append(behind, i)
+		}
+	}
+	if len(behind) == 0 || n.catchUp(ctx, said) != nil {
+		return results
+	}
+	rest := make([]ClaimRequest, len(behind))
+	for i, at := range behind {
+		rest[i] = requests[at]
+	}
+	for i, result := range n.claimBy(ctx, n.schedule.holding.Load(), rest, lease) {
+		results[behind[i]] = result
+	}
+	return results
+}
+
+// catchUp reads the list of holds again, and copies it to the node's partitions if it is as claims said that it is: then the
+// copies are old, because whoever changed the list died, or lost in a failover.
+func (n *Node) catchUp(ctx context.Context, said int64) error {
+	l, err := n.schedule.Holds(ctx)
+	if err == nil && l.claimGeneration() == said {
+		_, err = n.CopyHolds(ctx, l)
+	}
+	return err
+}
+
+// claimBy claims in full by what is known of the list of holds.
+func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]call, len(requests))
 	for i, r := range requests {
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), n.schedule.holding.Load()}}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding}}
 	}
 	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
 	for _, result := range results {
