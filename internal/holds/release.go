@@ -32,6 +32,7 @@ type releaser struct {
 // pass goes through the held timers of all partitions once.
 type pass struct {
 	generation int64
+	resume     schedule.Resume // that its times are of
 	at         map[keys.Partition]schedule.HeldAt
 	ended      map[keys.Partition]bool
 	released   int
@@ -101,7 +102,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 			return Progress{Released: r.sum}, nil
 		}
 	}
-	if r.orphans && !resuming(l) {
+	if r.orphans && l.Find(keys.Namespace{}) == nil { // a hold of all leaves none, and its pass has this name
 		lost := &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}
 		_, done, err := r.round(ctx, l, lost)
 		r.orphans = !done
@@ -120,8 +121,8 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		if missing := r.copy(ctx, l); len(missing) > 0 {
 			out.Waits = missing[0]
 		}
-		fresh := &pass{generation: l.Generation, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
-		if p != nil {
+		fresh := &pass{generation: l.Generation, resume: *h.Resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
+		if p != nil && p.resume == *h.Resume {
 			fresh.times, fresh.lastTime = p.times, p.lastTime
 		}
 		p = fresh
@@ -169,7 +170,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		return out, false, nil
 	}
 	again := p.released > 0
-	*p = pass{generation: p.generation, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
+	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
 	if again {
 		return out, false, nil
 	}
