@@ -36,6 +36,7 @@ type pass struct {
 	at         map[keys.Partition]schedule.HeldAt
 	ended      map[keys.Partition]bool
 	released   int
+	unsure     bool // more may be held meanwhile in a partition that has ended
 	times      schedule.Draw
 	lastTime   schedule.Millis // when the last of those that have got a time is free
 }
@@ -145,10 +146,10 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		for _, part := range parts {
 			switch {
 			case part.Moving:
-				whole, out.Waits = false, "a slot is moving"
+				whole, p.unsure, out.Waits = false, true, "a slot is moving"
 				continue
 			case part.Unseen && cutoff > 0:
-				whole, out.Waits = false, "due timers have not been looked at yet by a timerd"
+				whole, p.unsure, out.Waits = false, true, "due timers have not been looked at yet by a timerd"
 			}
 			out.Held += part.Held
 			if part.Held == 0 || p.ended[part.Partition] {
@@ -169,7 +170,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	if !whole {
 		return out, false, nil
 	}
-	again := p.released > 0
+	again := p.released > 0 || p.unsure
 	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
 	if again {
 		return out, false, nil
