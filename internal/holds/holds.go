@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
@@ -253,6 +254,12 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 		if was.Resume != nil && was.Resume.Kind == r.Kind && was.Resume.Rate == r.Rate {
 			at = was.Resume.At
 			return nil // the times that were drawn stay
+		}
+		if r.Kind == schedule.ResumeDead { // others would publish the events
+			if missing := s.whoCannot(ctx, l); len(missing) > 0 {
+				return fmt.Errorf("resume %s: no dead letters come of it beside %s: update that first, or resume in another way",
+					r.Namespace, strings.Join(missing, ", "))
+			}
 		}
 		h := *was
 		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: r.By}
