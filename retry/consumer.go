@@ -31,7 +31,8 @@ const (
 	fetchTime      = 10 * time.Second
 	shortFetch     = 2500 * time.Millisecond
 	fetchHeartbeat = time.Second
-	bindTimeout    = 5 * time.Second
+	// bindTimeout leaves /readyz a second of the 5 in which it tells of an outage.
+	bindTimeout = 4 * time.Second
 	// bindEvery is how often the consumer's settings are brought in line: a timerd of another version may change them.
 	bindEvery = time.Minute
 
@@ -258,7 +259,7 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 			"to fix it: nats consumer ls %s, then nats consumer rm %s with what is not timerd's, or with %q",
 			stream, Durable, err, stream, stream, Durable)
 	}
-	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, err)
+	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, plainly(err))
 }
 
 // fetch hands requests to handle and returns how many. Each one takes a slot, which handle must free. fetch returns

@@ -159,7 +159,7 @@ func TestConsumerGoesOnAfterNATSWasAway(t *testing.T) {
 	c.waitHealth(patience, "")
 	for i := range 3 {
 		f.nats.Stop()
-		c.waitHealth(patience, "consumer")
+		c.waitHealth(5*time.Second, "consumer")
 		f.nats.Start()
 		testenv.Eventually(t, patience, func() error {
 			_, err := f.js.Publish(t.Context(), retrySubject, firedEvent(fmt.Sprint(i), 1, nil).AppendJSON(nil))

@@ -32,12 +32,18 @@ type fault struct {
 // errDisconnected stands for what the NATS client says where there is no connection: that its buffer, of no bytes, is full.
 var errDisconnected = errors.New("NATS is disconnected")
 
+// plainly returns errDisconnected for what it stands for, and otherwise the error.
+func plainly(err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return errDisconnected
+	}
+	return err
+}
+
 // note keeps whether a part works, by a call that began at the given time, and logs each change. A failure tells
 // nothing if a later call has worked.
 func (c *Consumer) note(part part, began time.Time, err error) {
-	if errors.Is(err, nats.ErrReconnectBufExceeded) {
-		err = errDisconnected
-	}
+	err = plainly(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	fault := &c.faults[part]

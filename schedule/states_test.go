@@ -169,38 +169,28 @@ func TestGivenBackLongAgo(t *testing.T) {
 	x.claims(k + " deadline v1")
 }
 
-// NX counts timers that are owed as there.
+// NX counts timers that are owed as there, also one that is due and that nobody has moved yet.
 func TestSetBesideAnOwedTimer(t *testing.T) {
 	t.Parallel()
-	x := newIndex(t)
-	x.do("FCALL", "timer_set", 1, k, "v1", "PX", 20)
-	x.awaitExpiry(k)
-	x.observe(expired(k))
-	if got := x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000, "NX"); got != nil {
-		t.Errorf("NX: %v, want nil", got)
+	for _, trigger := range []string{"expired", "deadline"} {
+		t.Run(trigger, func(t *testing.T) {
+			x := newIndex(t)
+			x.do("FCALL", "timer_set", 1, k, "v1", "PX", 20)
+			x.awaitExpiry(k)
+			if trigger == "expired" {
+				x.observe(expired(k))
+			}
+			if got := x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000, "NX"); got != nil {
+				t.Errorf("NX: %v, want nil", got)
+			}
+			x.stateIs(k, "owed v1")
+			if got := x.do("FCALL", "timer_set", 1, k, "v3", "PX", 60_000, "XX"); got == nil {
+				t.Error("XX: nil, want a due time")
+			}
+			x.claims(k + " " + trigger + " v1")
+			x.stateIs(k, "pending v3")
+		})
 	}
-	if got := x.do("FCALL", "timer_set", 1, k, "v3", "PX", 60_000, "XX"); got == nil {
-		t.Error("XX: nil, want a due time")
-	}
-	x.claims(k + " expired v1")
-	x.stateIs(k, "pending v3")
-}
-
-// A timer that is due and that nobody has moved yet is owed too.
-func TestSetBesideADueTimer(t *testing.T) {
-	t.Parallel()
-	x := newIndex(t)
-	x.do("FCALL", "timer_set", 1, k, "v1", "PX", 20)
-	x.awaitExpiry(k)
-	if got := x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000, "NX"); got != nil {
-		t.Errorf("NX: %v, want nil", got)
-	}
-	x.stateIs(k, "owed v1")
-	if got := x.do("FCALL", "timer_set", 1, k, "v3", "PX", 60_000, "XX"); got == nil {
-		t.Error("XX: nil, want a due time")
-	}
-	x.claims(k + " deadline v1")
-	x.stateIs(k, "pending v3")
 }
 
 // What waits beside a newer timer is shown when that one is gone: pending, then owed.
