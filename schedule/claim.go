@@ -98,7 +98,7 @@ func (n *Node) catchUp(ctx context.Context, said int64) error {
 func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]call, len(requests))
 	for i, r := range requests {
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding}}
+		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition)}}
 	}
 	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
 	for _, result := range results {
@@ -107,6 +107,25 @@ func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimReque
 		}
 	}
 	return results
+}
+
+// lookedUpTo returns the due timer up to which claims have looked for what is free among many that are held, or "". It is only
+// a hint: where it is wrong, what is free waits until those before it are moved.
+func (n *Node) lookedUpTo(p keys.Partition) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.looked[p]
+}
+
+// lookFrom keeps the due timer from which the next claim goes on to look.
+func (n *Node) lookFrom(p keys.Partition, member string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if member == "" {
+		delete(n.looked, p)
+	} else {
+		n.looked[p] = member
+	}
 }
 
 // claimShort claims by the short way. It returns the indices of the requests for which that does not do, where nothing was
@@ -192,7 +211,7 @@ var errNothingDue = errors.New("nothing is due")
 // claimForm is the form of a script's reply: how many elements are before the firings, and how many each of these has.
 type claimForm struct{ before, each int }
 
-func fullForm() claimForm  { return claimForm{8, 3} }
+func fullForm() claimForm  { return claimForm{9, 3} }
 func shortForm() claimForm { return claimForm{3, 2} }
 
 // readClaim reads the reply to a claim and removes what is corrupt.
@@ -223,6 +242,8 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 		aside, _ := reply[6].(int64)
 		c.Rescheduled, c.Cancelled, c.SetAside = int(rescheduled), int(cancelled), int(aside)
 		c.SetAsideKey, _ = reply[7].(string)
+		looked, _ := reply[8].(string)
+		n.lookFrom(p, looked)
 	}
 	var corrupt []Firing
 	for i := form.before; i < len(reply); i += form.each {

@@ -26,6 +26,7 @@ type Node struct {
 	mu         sync.Mutex
 	partitions []keys.Partition
 	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown
+	looked     map[keys.Partition]string // see lookedUpTo
 	came       int                       // partitions that came since TakeNew was called last
 	heardSince Millis
 	named      time.Time // when the database was named last
@@ -48,7 +49,7 @@ func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
 	for i, m := range masters {
 		n, ok := s.nodes[m.server]
 		if !ok {
-			n = &Node{schedule: s, server: m.server, name: m.name, heardSince: NoEvents}
+			n = &Node{schedule: s, server: m.server, name: m.name, heardSince: NoEvents, looked: map[keys.Partition]string{}}
 		}
 		errs = append(errs, n.setPartitions(ctx, m.partitions))
 		nodes[i], known[m.server] = n, n

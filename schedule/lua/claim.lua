@@ -7,11 +7,14 @@ ARGV    1  lease in ms
         3  how many bytes of payload at most; one firing is claimed in any case
         4  from when on the caller has heard every event, in ms
         5  the generation of the list of holds that the caller knows, 0 if nothing is held
+        6  up to which due timer the caller's last claim looked for what is free, or an
+           empty string
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
-key of one of those or an empty string, then for each firing its ref, its record and how
-it was: "o" owed, "p" given back though perhaps published, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when there is something
-to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
-trimmed is 1 if more tombstones are to be removed. An error that begins with BEHIND says that
+key of one of those or an empty string, argument 6 for the next claim, then for each
+firing its ref, its record and how it was: "o" owed, "p" given back though perhaps
+published, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when
+there is something to claim again, in ms: a due time, the end of a lease, 0 for at once,
+or -1. trimmed is 1 if more tombstones are to be removed. An error that begins with BEHIND says that
 the partition's list of holds is older than the caller's, and that nothing was done.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
 has them, as reclaimed. ]]
@@ -20,13 +23,14 @@ has them, as reclaimed. ]]
 -- they never pile up though claim_short removes none.
 local TRIM = 640
 
--- How many due timers one call moves because they are held, and of how many bytes, about.
-local MOST_HELD, MOST_HELD_BYTES = 256, 200000
+-- How many due timers one call moves because they are held, and of how many bytes, about;
+-- and at how many it looks for free ones where more are held. To look takes a tenth of the time.
+local MOST_HELD, MOST_HELD_BYTES, MOST_LOOKED = 256, 200000, 1000
 
 local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = tonumber(ARGV[4])
-local out = { t[1], t[2], -1, 0, 0, 0, 0, '' }
+local out = { t[1], t[2], -1, 0, 0, 0, 0, '', '' }
 local claimed, told = 0, {}
 
 local said = redis.call('HMGET', data_key, ':?:', ':h:')
@@ -187,25 +191,30 @@ local function claim_special(member, due, name, key)
   end
 end
 
--- claim_due claims due timers, and moves those that are held; or leaves these if free_only
--- says so.
-local function claim_due(members, free_only)
+-- in_full writes a score in full. It is so already, except for some round ones.
+local function in_full(score) return string.find(score, '^%d+$') and score or int(tonumber(score)) end
+
+-- special returns the name and the key of a member of due that is no key, and otherwise nil.
+local function special(member)
+  if string.byte(member) == 58 then return string.match(member, '^:([^:]*):(.*)$') end
+end
+
+-- claim_due claims due timers from the first one on, and moves those that are held.
+local function claim_due()
+  local members = redis.call('ZRANGEBYSCORE', due_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit - claimed)
   local groups = { [false] = { {}, {} }, [true] = { {}, {} } } -- by whether they are held
   for i = 1, #members, 2 do
     if room <= 0 then break end
-    local member, due, name, key = members[i], members[i + 1], nil, nil
-    if string.byte(member) == 58 then name, key = string.match(member, '^:([^:]*):(.*)$') end
+    local member, due = members[i], members[i + 1]
+    local name, key = special(member)
     if name then
       if spent > BUDGET and not string.find(name, '^%d') then break end
-      if not free_only then claim_special(member, due, name, key) end
+      claim_special(member, due, name, key)
     else
       local hold = is_held ~= nil and is_held(member, tonumber(due))
       local names, dues = unpack(groups[hold])
-      if not (hold and free_only) then
-        names[#names + 1] = member
-        -- A score is in full as it is, except for some round ones.
-        dues[#names] = string.find(due, '^%d+$') and due or int(tonumber(due))
-      end
+      names[#names + 1] = member
+      dues[#names] = in_full(due)
       if #names == GROUP then
         move(names, dues, hold)
         groups[hold] = { {}, {} }
@@ -216,16 +225,57 @@ local function claim_due(members, free_only)
   move(groups[true][1], groups[true][2], true)
 end
 
-local before
-repeat
-  before = moved
-  if claimed == limit or room <= 0 then break end
-  claim_due(redis.call('ZRANGEBYSCORE', due_key, '-inf', now_text, 'WITHSCORES', 'LIMIT', 0, limit - claimed))
-until moved == before or moved >= MOST_HELD or held_room <= 0
--- Many more may be held: those of others that became due last do not wait for all of them.
-if moved > before and claimed < limit and room > 0 then
-  claim_due(redis.call('ZRANGE', due_key, now_text, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, limit - claimed, 'WITHSCORES'), true)
+-- claim_free claims those due timers that are free, from behind one at which an earlier
+-- claim has looked, or from the first on. It returns the last one at which it has looked,
+-- which is held, and whether there are more.
+local function claim_free(looked)
+  local rank = redis.call('ZRANK', due_key, looked)
+  local first = rank and rank + 1 or 0
+  local members = redis.call('ZRANGE', due_key, first, first + MOST_LOOKED - 1, 'WITHSCORES')
+  local names, dues, last, more = {}, {}, looked, #members == 2 * MOST_LOOKED
+  for i = 1, #members, 2 do
+    local member, due = members[i], members[i + 1]
+    if tonumber(due) > now then
+      more = false
+      break
+    elseif claimed + #names >= limit or room <= 0 or spent > BUDGET then
+      more = true
+      break
+    end
+    local name, key = special(member)
+    if name then
+      claim_special(member, due, name, key)
+    elseif is_held and is_held(member, tonumber(due)) then
+      last = member
+    else
+      names[#names + 1], dues[#names + 1] = member, in_full(due)
+      if #names == GROUP then
+        move(names, dues)
+        names, dues = {}, {}
+      end
+    end
+  end
+  move(names, dues)
+  -- What there was no room for is looked at again.
+  if room <= 0 then return looked, true end
+  return last, more
 end
+
+-- Where many are held, those of others do not wait for all of them to be moved: first all
+-- are looked at, then they are moved, and meanwhile what becomes due is looked at.
+local looked, more = ARGV[6], false
+if looked ~= '' then looked, more = claim_free(looked) end
+local before = -1
+while not more and moved > before and moved < MOST_HELD and held_room > 0 and claimed < limit and room > 0 do
+  before = moved
+  claim_due()
+end
+if moved == before then
+  looked = ''
+elseif moved > 0 and looked == '' then
+  looked = claim_free('')
+end
+out[9] = looked
 if #told > 0 then tell_claimed(told, contested_until) end
 
 out[3] = head()
