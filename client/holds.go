@@ -48,7 +48,7 @@ type HoldResult struct {
 	// lost.
 	Already bool
 	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it: all of them where there
-	// are no replicas.
+	// are no replicas. It has an error's text for one that could not be asked.
 	Unreplicated []string
 }
 
@@ -121,9 +121,7 @@ func (r Resume) check() error {
 // After an error that wraps none of them, of the connection or of ctx, the namespace may be held or not; calling again is
 // safe.
 func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
-	fail := func(err error) (HoldResult, error) {
-		return HoldResult{}, fmt.Errorf("client: hold %s: %w", namespace, err)
-	}
+	fail := func(err error) (HoldResult, error) { return HoldResult{}, failed("hold "+namespace, err) }
 	r, err := request(namespace)
 	if err != nil {
 		return fail(err)
@@ -148,7 +146,7 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 		Since: held.Hold.Since.Time(), Until: untilOf(held.Hold), Already: held.Was, Unreplicated: held.Unreplicated,
 	}
 	if len(held.Missing) > 0 {
-		err = fmt.Errorf("client: hold %s: %w: %s", namespace, ErrUnconfirmed, strings.Join(held.Missing, "; "))
+		err = failed("hold "+namespace, fmt.Errorf("%w: %s", ErrUnconfirmed, strings.Join(held.Missing, "; ")))
 	}
 	return result, err
 }
@@ -167,7 +165,7 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 // refuses ResumeDead while a timerd is alive of a version that would fire the timers. An error of ctx says whether the
 // resume has begun, and what it waits for, if for anything.
 func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
-	fail := func(err error) error { return fmt.Errorf("client: resume %s: %w", namespace, err) }
+	fail := func(err error) error { return failed("resume "+namespace, err) }
 	r, err := request(namespace)
 	if err != nil {
 		return fail(err)
@@ -195,15 +193,16 @@ func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error
 }
 
 // Holds returns the holds, those included that are being resumed, in the order of their namespaces. To count the timers it
-// reads the names of all that are due and wait.
+// reads the names of all that are due and wait. It returns errors that wrap ErrInvalid where rdb is of no use for holds, as a
+// client for one node of a cluster.
 func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
 	h, err := t.holds()
 	if err != nil {
-		return nil, fmt.Errorf("client: holds: %w", err)
+		return nil, failed("holds", err)
 	}
 	views, err := h.List(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("client: holds: %w", err)
+		return nil, failed("holds", err)
 	}
 	list := make([]Hold, len(views))
 	for i, v := range views {
@@ -215,6 +214,14 @@ func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
 		}
 	}
 	return list, nil
+}
+
+// failed says in which call an error came up.
+func failed(call string, err error) error {
+	if errors.Is(err, schedule.ErrClusterNode) {
+		err = fmt.Errorf("%w: %w: use a *redis.ClusterClient", ErrInvalid, err)
+	}
+	return fmt.Errorf("client: %s: %w", call, err)
 }
 
 // request returns the request for a namespace.

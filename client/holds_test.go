@@ -419,6 +419,16 @@ func TestHoldsOnACluster(t *testing.T) {
 	if err != nil || len(held.Unreplicated) != 3 {
 		t.Fatalf("Hold = %+v, %v, want three servers without replicas", held, err)
 	}
+	node := redis.NewClient(&redis.Options{Addr: held.Unreplicated[0]})
+	t.Cleanup(func() { _ = node.Close() })
+	one := client.New(node) // of three
+	_, holdErr := one.Hold(t.Context(), "pay")
+	_, listErr := one.Holds(t.Context())
+	for _, err := range []error{holdErr, listErr, one.Resume(t.Context(), "shop", client.ResumeNow())} {
+		if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "*redis.ClusterClient") {
+			t.Errorf("a node taken for a single server: %v, want ErrInvalid that says what to use", err)
+		}
+	}
 	const n = 30
 	var settings []client.Setting
 	for i := range n {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -19,7 +20,11 @@ import (
 // withHolds calls f with the holds of the schedule.
 func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		return f(ctx, holds.NewCaller(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb)
+		err := f(ctx, holds.NewCaller(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb)
+		if errors.Is(err, schedule.ErrClusterNode) {
+			return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)
+		}
+		return err
 	})
 }
 

@@ -297,6 +297,11 @@ func TestClusterHolds(t *testing.T) {
 	p := s.start()
 	s.start()
 	c := s.collect()
+	wrong, told := s.command("hold", "load")
+	wrong.Env = append(wrong.Env, "TIMERD_REDIS_MODE=standalone", "TIMERD_REDIS_URL="+s.cluster.Nodes[0].URL(0))
+	if err := wrong.Run(); err == nil || !strings.Contains(told.String(), "set TIMERD_REDIS_MODE=cluster") {
+		t.Errorf("hold on a node as on a single server: %v\n%s", err, told)
+	}
 	s.says(0, "hold load:held", "load:held held")
 	want := s.load("held", 600, 2*time.Second, 2*time.Second)
 	others := s.load("free", 300, 2*time.Second, 2*time.Second)

@@ -137,8 +137,12 @@ func (s *Holds) bringForward(ctx context.Context, list *schedule.HoldList, out *
 	return list
 }
 
-// change reads the list and changes it, again if somebody else has changed it meanwhile.
+// change reads the list and changes it, again if somebody else has changed it meanwhile. In a node of a cluster that is taken
+// for a single server it changes nothing: there it would see some of the timers, and take them for all.
 func (s *Holds) change(ctx context.Context, change func(*schedule.HoldList) error) (*schedule.HoldList, error) {
+	if err := s.schedule.CheckMode(ctx); err != nil {
+		return nil, err
+	}
 	for n := 1; ; n++ {
 		list, err := s.schedule.Holds(ctx)
 		if err == nil {
@@ -208,6 +212,9 @@ type View struct {
 
 // List returns the holds, those included that are being resumed, in the order of their namespaces.
 func (s *Holds) List(ctx context.Context) ([]View, error) {
+	if err := s.schedule.CheckMode(ctx); err != nil {
+		return nil, err
+	}
 	list, err := s.schedule.Holds(ctx)
 	if err != nil || len(list.Holds) == 0 {
 		return nil, err
