@@ -131,6 +131,37 @@ func ExampleTimers_CancelMany() {
 	// shop:order:timeout:42 cancelled
 }
 
+// While a provider is down its timers are held. Afterwards customers get the time that the outage took from them.
+func ExampleTimers_Hold() {
+	rdb, _, stop := servers()
+	defer stop()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	timers := client.New(rdb)
+
+	due, err := timers.Set(ctx, "shop:order:timeout:42", nil, client.After(time.Hour))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := timers.Hold(ctx, "shop:order", client.Reason("provider is down"), client.For(2*time.Hour)); err != nil {
+		fmt.Println(err) // an error that wraps client.ErrUnconfirmed: it is held, but not yet for certain
+		return
+	}
+	holds, err := timers.Holds(ctx)
+	for _, h := range holds {
+		fmt.Printf("%s is held: %s, for %v, %d wait\n", h.Namespace, h.Reason, h.Until.Sub(h.Since), h.Held)
+	}
+	fmt.Println("resumed:", err, timers.Resume(ctx, "shop:order", client.ResumeShift()))
+
+	timer, _, err := timers.Get(ctx, "shop:order:timeout:42") // was not due yet, so it stays as it was set
+	fmt.Println(timer.State, timer.Due.Equal(due), err)
+	// Output:
+	// shop:order is held: provider is down, for 2h0m0s, 0 wait
+	// resumed: <nil> <nil>
+	// pending true <nil>
+}
+
 // What a handler returns decides what becomes of its event.
 func ExampleConsumer_Consume() {
 	rdb, js, stop := servers()

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -22,7 +23,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// runTimerd runs, until t ends, what of timerd fires timers that were set through the function library.
+// runTimerd runs, until t ends, what of timerd fires timers that were set through the function library, and carries
+// resumes on.
 func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -53,6 +55,7 @@ func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 		}
 	})
 	first.Go(func() { fire.Run(firing) })
+	first.Go(func() { holds.New(index, "test").Run(firing) })
 	t.Cleanup(func() {
 		stopFiring()
 		first.Wait()

@@ -12,9 +12,9 @@ import (
 var (
 	// ErrNotSet says that NX found a timer or a key, or that XX found none, so nothing was set.
 	ErrNotSet = errors.New("not set: NX found the timer, or XX did not")
-	// ErrInvalid says that timerd's function library refused the call for what it asked: not a timer key, a delay of 0
-	// or less or over 10 years, a payload over the limit, a bad option. Nothing was changed, and repeating the call
-	// does not help. The text names what was wrong.
+	// ErrInvalid says that the call was refused for what it asked, by timerd's function library or by this package: not a
+	// timer key or a namespace, a delay of 0 or less or over 10 years, a payload over the limit, a bad option. Nothing was
+	// changed, and repeating the call does not help. The text names what was wrong.
 	ErrInvalid = errors.New("refused")
 	// ErrNoLibrary says that this Redis does not have timerd's function library. timerd loads it at its start; after
 	// that no timerd needs to run.
@@ -40,7 +40,7 @@ type State string
 const (
 	// Pending means that the timer is to become due.
 	Pending State = "pending"
-	// Held means that it is due, and that its namespace is held (timerd hold). It can still be cancelled.
+	// Held means that it is due, and that its namespace is held (Timers.Hold). It can still be cancelled.
 	Held State = "held"
 	// Owed means that it is due, and that nobody has claimed it to publish its event. It can still be cancelled.
 	Owed State = "owed"
@@ -111,6 +111,9 @@ func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", rounde
 
 // Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
 // timerd once the library is loaded.
+//
+// It also holds and resumes namespaces, which the library cannot: Hold, Resume and Holds run timerd's own scripts on all of
+// the schedule, with the rights of timerd's user in Redis (deploy/users.acl), and not those of a producer.
 //
 // A key is app:module:type:id, four non-empty parts of any bytes, of which only the id may hold colons. Any such key is
 // accepted, whatever namespaces timerd is configured for.

@@ -47,6 +47,25 @@ func newTopology(rdb redis.UniversalClient) topology {
 	panic(fmt.Sprintf("schedule: a client of type %T; want *redis.Client or *redis.ClusterClient", rdb))
 }
 
+// ErrClusterNode says that a schedule that is to be in a single Redis is in a node of a Redis Cluster, so that most of it is
+// out of reach.
+var ErrClusterNode = errors.New("this Redis is part of a Redis Cluster")
+
+// CheckMode returns an error that wraps ErrClusterNode where that is so. That a cluster client has no cluster, it says itself.
+func (s *Schedule) CheckMode(ctx context.Context) error {
+	if s.cluster {
+		return nil
+	}
+	info, err := s.rdb.Info(ctx, "cluster").Result()
+	if err != nil {
+		return fmt.Errorf("schedule: ask Redis whether it is a cluster: %w", err)
+	}
+	if strings.Contains(info, "cluster_enabled:1") {
+		return ErrClusterNode
+	}
+	return nil
+}
+
 // single is the topology of one Redis server, or of one at a time behind Sentinel: one partition.
 type single struct{ rdb *redis.Client }
 

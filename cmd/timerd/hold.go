@@ -2,10 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"strconv"
 	"strings"
 	"time"
@@ -21,26 +20,16 @@ import (
 // withHolds calls f with the holds of the schedule.
 func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		instance := "cli-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)
-		return f(ctx, holds.New(schedule.New(rdb, schedule.DefaultMaxPayload), instance), rdb)
+		err := f(ctx, holds.NewCaller(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb)
+		if errors.Is(err, schedule.ErrClusterNode) {
+			return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)
+		}
+		return err
 	})
 }
 
-// whoami returns user@host, for others to read.
-func whoami() string {
-	name := "somebody"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return name
-	}
-	return name + "@" + host
-}
-
 func newHold() *cobra.Command {
-	r := holds.Request{By: whoami()}
+	var r holds.Request
 	var until string
 	cmd := &cobra.Command{
 		Use:   "hold NAMESPACE",
@@ -64,7 +53,7 @@ then lose it. A namespace that is held already stays so; reason and end are thos
 				return err
 			}
 			if until != "" {
-				if r.For, err = parseDuration(until); err != nil || r.For < time.Second {
+				if r.For, err = parseDuration(until); err != nil || r.For < holds.MinFor {
 					return usagef(cmd, "--for=%s: want a duration of a second or more, such as 2h", until)
 				}
 			}
@@ -107,7 +96,7 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held holds.Held, rdb redi
 }
 
 func newResume() *cobra.Command {
-	r := holds.Request{By: whoami(), Kind: schedule.ResumeNow}
+	r := holds.Request{Kind: schedule.ResumeNow}
 	var rate string
 	var shift, dead bool
 	cmd := &cobra.Command{
@@ -186,7 +175,7 @@ func parseRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	per, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]
 	n, err := strconv.ParseFloat(number, 64)
-	if !known || err != nil || !(n > 0) || n > 1e6 {
+	if !known || err != nil || !(n > 0) || n > holds.MaxRate {
 		return 0, fmt.Errorf("want a number of timers and a unit, s, m or h, such as 200/s; at most 1000000/s")
 	}
 	return n / per, nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -230,6 +232,42 @@ func TestResumeShifts(t *testing.T) {
 	s.settled()
 }
 
+// What the Go client holds and begins to resume, the timerds hold and release, though one is stopped and another is killed.
+func TestHoldsOfTheGoClient(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	a, b := s.start(), s.start()
+	c := s.collect()
+	timers := client.New(s.rdb)
+	b.signal(syscall.SIGSTOP)
+	held, err := timers.Hold(t.Context(), "shop", client.Reason("outage"))
+	if err != nil || held.Already {
+		t.Fatalf("Hold = %+v, %v", held, err)
+	}
+	want := s.setMany("shop", 600, 100*time.Millisecond)
+	b.signal(syscall.SIGCONT)
+	s.holds("shop", 600)
+	if v := s.heldNow()[0]; v.Reason != "outage" || !strings.Contains(v.By, "@") || !v.Since.Equal(held.Since) {
+		t.Errorf("holds --json: %+v, want that of the client since %v", v, held.Since)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	resumed := make(chan error, 1)
+	go func() { resumed <- timers.Resume(ctx, "shop", client.ResumeRate(150)) }()
+	c.WaitFunc(patience, atLeast(50))
+	cancel()
+	if err := <-resumed; !errors.Is(err, context.Canceled) {
+		t.Errorf("Resume = %v, want it interrupted", err)
+	}
+	a.kill()
+	all := s.expect(c, want...)
+	slices.SortFunc(all, func(a, b event.Event) int { return a.Time.Compare(b.Time) })
+	if took, want := all[599].Time.Sub(all[0].Time), 600*time.Second/150; took < want*9/10 {
+		t.Errorf("600 at 150 a second took %s, want %s", took, want)
+	}
+	testenv.Eventually(t, patience, func() bool { return len(s.heldNow()) == 0 }, "the resume to be over")
+	s.settled()
+}
+
 // Overlapping holds, one of which ends by itself; and a hold that survives a restart of Redis and of timerd.
 func TestHoldsOverlapAndEnd(t *testing.T) {
 	t.Parallel()
@@ -259,6 +297,11 @@ func TestClusterHolds(t *testing.T) {
 	p := s.start()
 	s.start()
 	c := s.collect()
+	wrong, told := s.command("hold", "load")
+	wrong.Env = append(wrong.Env, "TIMERD_REDIS_MODE=standalone", "TIMERD_REDIS_URL="+s.cluster.Nodes[0].URL(0))
+	if err := wrong.Run(); err == nil || !strings.Contains(told.String(), "set TIMERD_REDIS_MODE=cluster") {
+		t.Errorf("hold on a node as on a single server: %v\n%s", err, told)
+	}
 	s.says(0, "hold load:held", "load:held held")
 	want := s.load("held", 600, 2*time.Second, 2*time.Second)
 	others := s.load("free", 300, 2*time.Second, 2*time.Second)

@@ -1,5 +1,5 @@
-// Package holds keeps the timers of namespaces from being claimed, and releases them. It is what the command line does, and
-// what every timerd does for it: bring the list of holds to all servers, end holds whose time is over, and carry on resumes
+// Package holds keeps the timers of namespaces from being claimed, and releases them. It is what the command line and the Go
+// client do, and what every timerd does for them: bring the list of holds to all servers, end holds whose time is over, and carry on resumes
 // that were interrupted.
 package holds
 
@@ -14,6 +14,13 @@ import (
 
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// MinFor is how long a hold lasts at least that ends by itself.
+	MinFor = time.Second
+	// MaxRate is how many timers a second a resume at a rate releases at most.
+	MaxRate = 1e6
 )
 
 const (
@@ -56,14 +63,13 @@ func New(s *schedule.Schedule, instance string) *Holds {
 	return &Holds{schedule: s, instance: instance, Nodes: s.Nodes, Logger: slog.Default(), OnList: func(*schedule.HoldList) {}}
 }
 
-// Request says what to hold or to resume, and who wants it.
+// Request says what to hold or to resume. It is noted with the user and the host of this process.
 type Request struct {
 	Namespace keys.Namespace
-	By        string
 	Reason    string        // of a hold
-	For       time.Duration // of a hold: when it ends by itself; 0: not
+	For       time.Duration // of a hold: when it ends by itself, MinFor at least; 0: not
 	Kind      schedule.ResumeKind
-	Rate      float64 // timers a second, for schedule.ResumeRate
+	Rate      float64 // timers a second, for schedule.ResumeRate: above 0, MaxRate at most
 }
 
 // Held is what came of a hold.
@@ -83,7 +89,7 @@ type Held struct {
 func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	var out Held
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
-		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: r.By}
+		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: whoami()}
 		out.Was = false
 		if was := l.Find(r.Namespace); was == nil && len(l.Holds) >= schedule.MaxHolds {
 			return ErrTooMany
@@ -131,8 +137,12 @@ func (s *Holds) bringForward(ctx context.Context, list *schedule.HoldList, out *
 	return list
 }
 
-// change reads the list and changes it, again if somebody else has changed it meanwhile.
+// change reads the list and changes it, again if somebody else has changed it meanwhile. In a node of a cluster that is taken
+// for a single server it changes nothing: there it would see some of the timers, and take them for all.
 func (s *Holds) change(ctx context.Context, change func(*schedule.HoldList) error) (*schedule.HoldList, error) {
+	if err := s.schedule.CheckMode(ctx); err != nil {
+		return nil, err
+	}
 	for n := 1; ; n++ {
 		list, err := s.schedule.Holds(ctx)
 		if err == nil {
@@ -202,6 +212,9 @@ type View struct {
 
 // List returns the holds, those included that are being resumed, in the order of their namespaces.
 func (s *Holds) List(ctx context.Context) ([]View, error) {
+	if err := s.schedule.CheckMode(ctx); err != nil {
+		return nil, err
+	}
 	list, err := s.schedule.Holds(ctx)
 	if err != nil || len(list.Holds) == 0 {
 		return nil, err
@@ -262,7 +275,7 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 			}
 		}
 		h := *was
-		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: r.By}
+		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: whoami()}
 		if was.Resume != nil {
 			h.Resume.At = was.Resume.At
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,6 +15,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/embedded"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // closeTimeout bounds the end of the connections.
@@ -90,18 +90,11 @@ func (s *connections) close() error {
 	return errors.Join(errs...)
 }
 
-// checkMode returns an error if the server is a node of a Redis Cluster though the mode is another, so that most keys
-// would be out of reach. That a cluster client has no cluster, it says itself.
+// checkMode returns an error if the server is a node of a Redis Cluster though the mode is another.
 func checkMode(ctx context.Context, rdb redis.UniversalClient, mode config.Mode) error {
-	if mode == config.Cluster {
-		return nil
+	err := schedule.New(rdb, schedule.DefaultMaxPayload).CheckMode(ctx)
+	if errors.Is(err, schedule.ErrClusterNode) {
+		return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster, not %s", err, mode)
 	}
-	info, err := rdb.Info(ctx, "cluster").Result()
-	if err != nil {
-		return fmt.Errorf("ask Redis whether it is a cluster: %w", err)
-	}
-	if strings.Contains(info, "cluster_enabled:1") {
-		return fmt.Errorf("this Redis is part of a Redis Cluster: set TIMERD_REDIS_MODE=cluster, not %s", mode)
-	}
-	return nil
+	return err
 }

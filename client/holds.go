@@ -1,0 +1,258 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+var (
+	// ErrUnconfirmed says that the namespace is held, but that timers of it may still be claimed: by a server that has not got
+	// the hold, or by a timerd of an earlier version. The text names them. The timerds go on to bring the hold to the servers;
+	// calling Hold again tells whether it is complete.
+	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
+	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
+	ErrNotHeld = holds.ErrNotHeld
+	// ErrTooManyHolds says that there are 100 holds, as many as there may be.
+	ErrTooManyHolds = holds.ErrTooMany
+)
+
+// HoldOption changes a hold: Reason or For. The zero HoldOption changes nothing.
+type HoldOption struct{ apply func(*holds.Request) }
+
+// Reason says why a namespace is held: for others to read, in the list of holds and in the logs of the timerds.
+func Reason(text string) HoldOption {
+	return HoldOption{func(r *holds.Request) { r.Reason = text }}
+}
+
+// For ends a hold by itself after d, as Resume does with ResumeNow. d is cut to whole milliseconds and must be a second or
+// more; 0 is no end.
+func For(d time.Duration) HoldOption {
+	return HoldOption{func(r *holds.Request) { r.For = d }}
+}
+
+// HoldResult is what came of Hold. Times are by the Redis server's clock, in UTC, to the millisecond.
+type HoldResult struct {
+	Since time.Time
+	Until time.Time // when the hold ends by itself; the zero Time if it does not
+	// Already says that the namespace was held before, since Since. It is also so if go-redis repeated a call whose reply was
+	// lost.
+	Already bool
+	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it: all of them where there
+	// are no replicas. It has an error's text for one that could not be asked.
+	Unreplicated []string
+}
+
+// Hold is a namespace whose timers are kept from firing, or whose held timers are being released. Times are by the Redis
+// server's clock, in UTC, to the millisecond.
+type Hold struct {
+	Namespace string // as Hold takes it
+	Since     time.Time
+	Until     time.Time // when it ends by itself; the zero Time if it does not
+	Reason    string
+	By        string // who held it, user@host
+	Held      int64  // timers that are due and wait; one under several holds counts for each
+
+	Resume       Resume    // how its timers are being released; the zero Resume while it lasts
+	ResumedSince time.Time // the zero Time while it lasts
+	ResumedBy    string    // who resumed it, user@host, or that its time was over
+}
+
+// Resume says what becomes of held timers when they are released: ResumeNow, ResumeRate, ResumeShift or ResumeDead. The zero
+// Resume is invalid.
+type Resume struct {
+	kind schedule.ResumeKind
+	rate float64
+}
+
+// ResumeNow lets held timers fire at once, in the order of their due times. They keep their due times and ids, so they
+// count as late from there, also for the limit of Late.
+func ResumeNow() Resume { return Resume{kind: schedule.ResumeNow} }
+
+// ResumeRate is ResumeNow, but the timers fire one after the other, so many a second: above 0, and at most 1,000,000.
+func ResumeRate(perSecond float64) Resume {
+	return Resume{kind: schedule.ResumeRate, rate: perSecond}
+}
+
+// ResumeShift moves the due time of each held timer by the length of the hold, to the millisecond. It is pending again, with
+// a new id; beside the newer timer, where its key was set again.
+func ResumeShift() Resume { return Resume{kind: schedule.ResumeShift} }
+
+// ResumeDead makes dead letters of the held timers, with the deadreason "held".
+func ResumeDead() Resume { return Resume{kind: schedule.ResumeDead} }
+
+// String returns now, rate 200/s, shift or dead; it is empty for the zero Resume.
+func (r Resume) String() string {
+	if r.kind == schedule.ResumeRate {
+		return fmt.Sprintf("%s %g/s", r.kind, r.rate)
+	}
+	return string(r.kind)
+}
+
+func (r Resume) check() error {
+	switch {
+	case r.kind == "":
+		return errors.New("it is not said how, use ResumeNow, ResumeRate, ResumeShift or ResumeDead")
+	case r.kind == schedule.ResumeRate && !(r.rate > 0 && r.rate <= holds.MaxRate): // not a number, perhaps
+		return fmt.Errorf("ResumeRate(%g): want more than 0 and at most %.0f timers a second", r.rate, holds.MaxRate)
+	}
+	return nil
+}
+
+// Hold keeps the timers of a namespace from firing until Resume, as timerd hold does: for the provider that is down. Timers
+// that become due meanwhile wait as Held, and can be cancelled. A namespace is app[:module[:type]], where * and what is left
+// out stand for any. Holds may overlap: a timer is free when none covers it.
+//
+// Once Hold has returned without an error, no timerd claims a timer of the namespace any more. What was claimed before may
+// still be published. Hold waits 5 s at most until that is certain; a server that does not answer may take longer, unless
+// rdb's options have ContextTimeoutEnabled. A namespace that is held already stays so, since the same time, with the reason
+// and the end that are given now. One that is being resumed is held anew.
+//
+// Hold returns errors that wrap ErrInvalid, ErrTooManyHolds or ErrUnconfirmed. After the last one the result is complete.
+// After an error that wraps none of them, of the connection or of ctx, the namespace may be held or not; calling again is
+// safe.
+func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
+	fail := func(err error) (HoldResult, error) { return HoldResult{}, failed("hold "+namespace, err) }
+	r, err := request(namespace)
+	if err != nil {
+		return fail(err)
+	}
+	for _, o := range opts {
+		if o.apply != nil {
+			o.apply(&r)
+		}
+	}
+	if r.For != 0 && r.For < holds.MinFor {
+		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", ErrInvalid, r.For, holds.MinFor))
+	}
+	h, err := t.holds()
+	if err != nil {
+		return fail(err)
+	}
+	held, err := h.Hold(ctx, r)
+	if err != nil {
+		return fail(err)
+	}
+	result := HoldResult{
+		Since: held.Hold.Since.Time(), Until: untilOf(held.Hold), Already: held.Was, Unreplicated: held.Unreplicated,
+	}
+	if len(held.Missing) > 0 {
+		err = failed("hold "+namespace, fmt.Errorf("%w: %s", ErrUnconfirmed, strings.Join(held.Missing, "; ")))
+	}
+	return result, err
+}
+
+// Resume releases the timers of a namespace that is held, in one of four ways, as timerd resume does. What becomes due from
+// now on is free. Timers that another hold covers stay held, and are released when that ends.
+//
+// Resume works on it until all timers are released, which takes as long as it takes: at a rate, the number of timers divided
+// by it. With all but ResumeNow it waits, too, until a timerd has looked at what was due before; without NATS none does. If
+// ctx ends, or the process does, the timerds go on. Calling again goes on with the same resume, or changes how the rest is
+// released.
+//
+// Released is not yet fired: the timerds publish the events, or the dead letters, from then on.
+//
+// Resume returns errors that wrap ErrInvalid or ErrNotHeld; so it may after a resume that the timerds have finished. It
+// refuses ResumeDead while a timerd is alive of a version that would fire the timers. An error of ctx says whether the
+// resume has begun, and what it waits for, if for anything.
+func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
+	fail := func(err error) error { return failed("resume "+namespace, err) }
+	r, err := request(namespace)
+	if err != nil {
+		return fail(err)
+	}
+	if err := how.check(); err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrInvalid, err))
+	}
+	r.Kind, r.Rate = how.kind, how.rate
+	h, err := t.holds()
+	if err != nil {
+		return fail(err)
+	}
+	var begun bool
+	var last holds.Progress
+	err = h.Resume(ctx, r, func(p holds.Progress) { begun, last = true, p })
+	switch {
+	case err == nil:
+		return nil
+	case begun && last.Waits != "":
+		return fail(fmt.Errorf("interrupted while it waited (%s), the timerds go on: %w", last.Waits, err))
+	case begun:
+		return fail(fmt.Errorf("interrupted, the timerds release what is left: %w", err))
+	}
+	return fail(err)
+}
+
+// Holds returns the holds, those included that are being resumed, in the order of their namespaces. To count the timers it
+// reads the names of all that are due and wait. It returns errors that wrap ErrInvalid where rdb is of no use for holds, as a
+// client for one node of a cluster.
+func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
+	h, err := t.holds()
+	if err != nil {
+		return nil, failed("holds", err)
+	}
+	views, err := h.List(ctx)
+	if err != nil {
+		return nil, failed("holds", err)
+	}
+	list := make([]Hold, len(views))
+	for i, v := range views {
+		list[i] = Hold{
+			Namespace: v.Namespace.String(), Since: v.Since.Time(), Until: untilOf(v.Hold), Reason: v.Reason, By: v.By, Held: v.Held,
+		}
+		if r := v.Resume; r != nil {
+			list[i].Resume, list[i].ResumedSince, list[i].ResumedBy = Resume{r.Kind, r.Rate}, r.At.Time(), r.By
+		}
+	}
+	return list, nil
+}
+
+// failed says in which call an error came up.
+func failed(call string, err error) error {
+	if errors.Is(err, schedule.ErrClusterNode) {
+		err = fmt.Errorf("%w: %w: use a *redis.ClusterClient", ErrInvalid, err)
+	}
+	return fmt.Errorf("client: %s: %w", call, err)
+}
+
+// request returns the request for a namespace.
+func request(namespace string) (holds.Request, error) {
+	n, err := keys.ParseNamespace(namespace)
+	if err != nil {
+		return holds.Request{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return holds.Request{Namespace: n}, nil
+}
+
+// holds returns the holds of the schedule, for one call: the resume of each is its own.
+func (t *Timers) holds() (*holds.Holds, error) {
+	switch rdb := t.rdb.(type) {
+	case *redis.Client:
+	case *redis.ClusterClient:
+		if rdb.Options().ClusterSlots != nil { // as that of NewFailoverClusterClient
+			return nil, fmt.Errorf("%w: holds need a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", ErrInvalid)
+		}
+	default:
+		return nil, fmt.Errorf("%w: holds need a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, t.rdb)
+	}
+	h := holds.NewCaller(schedule.New(t.rdb, schedule.DefaultMaxPayload))
+	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
+	return h, nil
+}
+
+// untilOf returns when a hold ends by itself.
+func untilOf(h schedule.Hold) time.Time {
+	if h.Until == 0 {
+		return time.Time{}
+	}
+	return h.Until.Time()
+}

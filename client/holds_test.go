@@ -1,0 +1,470 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// outage is a Redis and a NATS with a timerd, and what was published.
+type outage struct {
+	*client.Timers
+	t           *testing.T
+	rdb         *redis.Client
+	nats        *testenv.NATSServer
+	fired, dead *testenv.Collector
+}
+
+// newOutage starts the servers, and no timerd yet.
+func newOutage(t *testing.T) *outage {
+	t.Helper()
+	o := &outage{t: t, rdb: redisWithLibrary(t), nats: testenv.NATS(t)}
+	o.Timers = client.New(o.rdb)
+	js := o.nats.JetStream()
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	o.fired, o.dead = testenv.Collect(t, js, "TIMERS"), testenv.Collect(t, js, "TIMERS_DEAD")
+	return o
+}
+
+func (o *outage) startTimerd() {
+	o.t.Helper()
+	runTimerd(o.t, o.rdb, o.nats.Conn(connect.NATSOptions()...))
+}
+
+// hold holds a namespace and sets n timers of it that are due by then. It returns the due times, by key.
+func (o *outage) hold(namespace string, n int) map[string]time.Time {
+	o.t.Helper()
+	if _, err := o.Hold(o.t.Context(), namespace); err != nil {
+		o.t.Fatal(err)
+	}
+	dues := map[string]time.Time{}
+	var last time.Time
+	for i := range n {
+		key := fmt.Sprintf("%s:m:t:%d", namespace, i)
+		due, err := o.Set(o.t.Context(), key, nil, client.After(time.Duration(20+i)*time.Millisecond))
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		dues[key], last = due, due
+	}
+	awaitDue(o.t, o.rdb, last)
+	return dues
+}
+
+// held waits until the holds are as wanted: namespaces and how many timers each holds, such as shop=3.
+func (o *outage) held(want ...string) (list []client.Hold) {
+	o.t.Helper()
+	testenv.Eventually(o.t, patience, func() error {
+		var err error
+		if list, err = o.Holds(o.t.Context()); err != nil {
+			return err
+		}
+		var got []string
+		for _, h := range list {
+			got = append(got, fmt.Sprintf("%s=%d", h.Namespace, h.Held))
+		}
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("held: %q, want %q", got, want)
+		}
+		return nil
+	}, "the holds")
+	return list
+}
+
+// events waits for n events and returns them in the order of their times.
+func events(c *testenv.Collector, t *testing.T, n int) (all []event.Event) {
+	t.Helper()
+	for _, m := range c.Wait(n, patience) {
+		e, err := event.Parse(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	slices.SortStableFunc(all, func(a, b event.Event) int { return a.Time.Compare(b.Time) })
+	return all
+}
+
+// A namespace is held, listed, held again, and resumed. Others fire; what is held can be cancelled.
+func TestHoldUntilResumed(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t)
+	o.startTimerd()
+	ctx := t.Context()
+	before := serverTime(t, o.rdb).Truncate(time.Millisecond)
+	first, err := o.Hold(ctx, "shop", client.Reason("provider is down"), client.For(time.Hour))
+	if err != nil || first.Already || first.Since.Before(before) || !first.Until.Equal(first.Since.Add(time.Hour)) || len(first.Unreplicated) != 1 {
+		t.Fatalf("Hold = %+v, %v, want it since %v for an hour, on one server without replicas", first, err, before)
+	}
+	dues := o.hold("shop", 3)
+	if _, err := o.Set(ctx, "other:m:t:1", nil, client.After(20*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	events(o.fired, t, 1)
+	// The second call has neither a reason nor an end.
+	if h := o.held("shop=3")[0]; !h.Since.Equal(first.Since) || !h.Until.IsZero() || h.Reason != "" || !strings.Contains(h.By, "@") ||
+		h.Resume != (client.Resume{}) || h.Resume.String() != "" || !h.ResumedSince.IsZero() || h.ResumedBy != "" {
+		t.Errorf("Holds: %+v", h)
+	}
+	again, err := o.Hold(ctx, "shop:*", client.Reason("still down"), client.HoldOption{})
+	if err != nil || !again.Already || !again.Since.Equal(first.Since) || !again.Until.IsZero() {
+		t.Errorf("Hold again = %+v, %v, want it since %v without an end", again, err, first.Since)
+	}
+	if h := o.held("shop=3")[0]; h.Reason != "still down" {
+		t.Errorf("the reason is %q, want that given last", h.Reason)
+	}
+	if timer, found, err := o.Get(ctx, "shop:m:t:1"); err != nil || !found || timer.State != client.Held {
+		t.Errorf("Get = %+v, %v, %v, want it held", timer, found, err)
+	}
+	if outcome, err := o.Cancel(ctx, "shop:m:t:1"); err != nil || outcome != client.Cancelled {
+		t.Errorf("Cancel = %s, %v", outcome, err)
+	}
+	if err := o.Resume(ctx, "shop:m", client.ResumeNow()); !errors.Is(err, client.ErrNotHeld) {
+		t.Errorf("Resume of a namespace within the one that is held: %v, want ErrNotHeld", err)
+	}
+	if err := o.Resume(ctx, "shop", client.ResumeNow()); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events(o.fired, t, 3)[1:] {
+		if due := dues[e.Key.String()]; !e.Due.Equal(due) || e.Key.ID == "1" {
+			t.Errorf("%s fired with the due time %v, want %v", e.Key, e.Due, due)
+		}
+	}
+	o.held()
+	if err := o.Resume(ctx, "shop", client.ResumeNow()); !errors.Is(err, client.ErrNotHeld) {
+		t.Errorf("Resume again: %v, want ErrNotHeld", err)
+	}
+}
+
+// A hold for a time ends by itself.
+func TestHoldForATime(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t)
+	o.startTimerd()
+	due, err := o.Set(t.Context(), "shop:m:t:1", nil, client.After(300*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := o.Hold(t.Context(), "*", client.For(2*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := events(o.fired, t, 1)[0]; !e.Due.Equal(due) || e.Time.Before(held.Until) {
+		t.Errorf("fired at %v, due %v, want it after %v, due %v", e.Time, e.Due, held.Until, due)
+	}
+	o.held()
+}
+
+func TestResumeRate(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t)
+	o.startTimerd()
+	dues := o.hold("shop", 60)
+	o.held("shop=60")
+	if err := o.Resume(t.Context(), "shop", client.ResumeRate(40)); err != nil {
+		t.Fatal(err)
+	}
+	all := events(o.fired, t, 60)
+	if took, want := all[59].Time.Sub(all[0].Time), 59*time.Second/40; took < want*9/10 {
+		t.Errorf("60 timers at 40 a second took %v, want %v or more", took, want)
+	}
+	for _, e := range all {
+		if due := dues[e.Key.String()]; !e.Due.Equal(due) {
+			t.Errorf("%s fired with the due time %v, want %v", e.Key, e.Due, due)
+		}
+	}
+	o.held()
+}
+
+func TestResumeShift(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t)
+	o.startTimerd()
+	dues := o.hold("shop", 30)
+	since := o.held("shop=30")[0].Since
+	if err := o.Resume(t.Context(), "shop", client.ResumeShift()); err != nil {
+		t.Fatal(err)
+	}
+	longest := serverTime(t, o.rdb).Sub(since)
+	all := events(o.fired, t, 30)
+	by := all[0].Due.Sub(dues[all[0].Key.String()])
+	if by <= 0 || by > longest {
+		t.Errorf("shifted by %v, want the length of the hold, at most %v", by, longest)
+	}
+	for _, e := range all {
+		if want := dues[e.Key.String()].Add(by); !e.Due.Equal(want) {
+			t.Errorf("%s is due at %v, want %v like the others", e.Key, e.Due, want)
+		}
+	}
+}
+
+func TestResumeDead(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t)
+	o.startTimerd()
+	dues := o.hold("shop", 30)
+	o.held("shop=30")
+	if err := o.Resume(t.Context(), "shop", client.ResumeDead()); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events(o.dead, t, 30) {
+		if !e.Due.Equal(dues[e.Key.String()]) || e.DeadReason != event.ReasonHeld {
+			t.Errorf("dead letter of %s: due %v, reason %q", e.Key, e.Due, e.DeadReason)
+		}
+	}
+	o.fired.Wait(0, patience)
+}
+
+// A resume that is interrupted says what it waits for, is listed, and is finished by a timerd.
+func TestInterruptedResume(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t)
+	o.hold("shop", 20) // nobody looks at what is due
+	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+	defer cancel()
+	how := client.ResumeRate(20)
+	err := o.Resume(ctx, "shop", how)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not been looked at yet by a timerd") {
+		t.Errorf("Resume = %v, want what it waits for", err)
+	}
+	h := o.held("shop=0")[0]
+	if h.Resume != how || h.Resume.String() != "rate 20/s" || h.ResumedSince.Before(h.Since) || !strings.Contains(h.ResumedBy, "@") {
+		t.Errorf("Holds: %+v, want it being resumed at 20 a second", h)
+	}
+	o.startTimerd()
+	all := events(o.fired, t, 20)
+	if took, want := all[19].Time.Sub(all[0].Time), 19*time.Second/20; took < want*9/10 {
+		t.Errorf("20 timers at 20 a second took %v, want %v or more", took, want)
+	}
+	o.held()
+}
+
+// Many who resume the same namespace at once release each timer once.
+func TestConcurrentResumes(t *testing.T) {
+	t.Parallel()
+	o := newOutage(t)
+	o.startTimerd()
+	o.hold("shop", 50)
+	o.held("shop=50")
+	errs := make(chan error)
+	for range 4 {
+		go func() { errs <- o.Resume(t.Context(), "shop", client.ResumeNow()) }()
+	}
+	resumed := 0
+	for range 4 {
+		switch err := <-errs; {
+		case err == nil:
+			resumed++
+		case !errors.Is(err, client.ErrNotHeld):
+			t.Error(err)
+		}
+	}
+	if resumed == 0 {
+		t.Error("nobody has resumed it")
+	}
+	events(o.fired, t, 50)
+	o.held()
+}
+
+// A timerd of a version that knows no holds is named, and the hold stands.
+func TestUnconfirmedHold(t *testing.T) {
+	t.Parallel()
+	rdb := redisWithLibrary(t)
+	timers := client.New(rdb)
+	ahead := float64(serverTime(t, rdb).Add(time.Hour).UnixMilli()) // it stays alive
+	if err := errors.Join(
+		rdb.ZAdd(t.Context(), keys.Single.Members(), redis.Z{Score: ahead, Member: "old-1"}).Err(),
+		rdb.HSet(t.Context(), keys.Single.About(), "old-1", `{"version":"0.9"}`).Err(),
+	); err != nil {
+		t.Fatal(err)
+	}
+	held, err := timers.Hold(t.Context(), "shop", client.Reason("r"))
+	if !errors.Is(err, client.ErrUnconfirmed) || !strings.Contains(err.Error(), "old-1") || held.Since.IsZero() {
+		t.Errorf("Hold = %+v, %v, want ErrUnconfirmed that names old-1", held, err)
+	}
+	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || !list[0].Since.Equal(held.Since) {
+		t.Errorf("Holds = %+v, %v, want the hold", list, err)
+	}
+	if err := timers.Resume(t.Context(), "shop", client.ResumeDead()); err == nil || !strings.Contains(err.Error(), "old-1") {
+		t.Errorf("Resume to dead letters: %v, want a refusal that names old-1", err)
+	}
+	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Resume != (client.Resume{}) {
+		t.Errorf("Holds = %+v, %v, want the hold as it was", list, err)
+	}
+}
+
+// What cannot be asked for is refused, and changes nothing.
+func TestRefusedHolds(t *testing.T) {
+	t.Parallel()
+	rdb := redisWithLibrary(t)
+	timers := client.New(rdb)
+	if _, err := timers.Hold(t.Context(), "shop"); err != nil {
+		t.Fatal(err)
+	}
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": rdb.Options().Addr}})
+	sentinel := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { _ = errors.Join(ring.Close(), sentinel.Close()) })
+	hold := func(timers *client.Timers, namespace string, opts ...client.HoldOption) error {
+		_, err := timers.Hold(t.Context(), namespace, opts...)
+		return err
+	}
+	resume := func(namespace string, how client.Resume) error { return timers.Resume(t.Context(), namespace, how) }
+	list := func(rdb redis.UniversalClient) error {
+		_, err := client.New(rdb).Holds(t.Context())
+		return err
+	}
+	for _, refused := range []struct {
+		err  error
+		says string
+	}{
+		{hold(timers, ""), "part 1 is empty"},
+		{hold(timers, "shop:order:timeout:42"), "at most three parts"},
+		{hold(timers, "pay", client.For(999*time.Millisecond)), "For(999ms)"},
+		{hold(timers, "pay", client.For(-time.Hour)), "For(-1h0m0s)"},
+		{hold(client.New(ring), "pay"), "*redis.Ring"},
+		{hold(client.New(sentinel), "pay"), "NewFailoverClient"},
+		{list(ring), "*redis.Ring"},
+		{resume("", client.ResumeNow()), "part 1 is empty"},
+		{resume("shop", client.Resume{}), "use ResumeNow"},
+		{resume("shop", client.ResumeRate(0)), "ResumeRate(0)"},
+		{resume("shop", client.ResumeRate(-1)), "ResumeRate(-1)"},
+		{resume("shop", client.ResumeRate(1e6+1)), "at most 1000000 "},
+		{resume("shop", client.ResumeRate(math.NaN())), "ResumeRate(NaN)"},
+		{resume("shop", client.ResumeRate(math.Inf(1))), "ResumeRate(+Inf)"},
+	} {
+		if !errors.Is(refused.err, client.ErrInvalid) || !strings.Contains(fmt.Sprint(refused.err), refused.says) {
+			t.Errorf("%v, want ErrInvalid that says %q", refused.err, refused.says)
+		}
+	}
+	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Resume != (client.Resume{}) {
+		t.Errorf("Holds = %+v, %v, want that of shop as it was", list, err)
+	}
+	index := schedule.New(rdb, schedule.DefaultMaxPayload)
+	holds, err := index.Holds(t.Context())
+	for i := 1; i < schedule.MaxHolds && err == nil; i++ {
+		err = index.PutHold(t.Context(), holds, schedule.Hold{Namespace: keys.Namespace{App: fmt.Sprintf("app%d", i)}, Since: holds.Now})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hold(timers, "pay"); !errors.Is(err, client.ErrTooManyHolds) {
+		t.Errorf("one hold more than there may be: %v, want ErrTooManyHolds", err)
+	}
+	if err := hold(timers, "shop"); err != nil {
+		t.Errorf("one of them again: %v", err)
+	}
+}
+
+// Holds take the rights of timerd's own user, and no more.
+func TestRightsOfHolds(t *testing.T) {
+	t.Parallel()
+	acl, err := os.ReadFile("../deploy/users.acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := testenv.Redis(t, redisserver.ACL(strings.ReplaceAll(string(acl), "resetpass", ">secret")))
+	as := func(user string) *client.Timers {
+		return client.New(server.Client(func(o *redis.Options) { o.Username, o.Password = user, "secret" }))
+	}
+	timers := as("timerd")
+	held, err := timers.Hold(t.Context(), "app1")
+	if err != nil || len(held.Unreplicated) != 1 || held.Unreplicated[0] != server.Addr() {
+		t.Errorf("Hold = %+v, %v, want it unreplicated on %s", held, err, server.Addr())
+	}
+	if _, err := as("producer").Hold(t.Context(), "app1"); !redis.IsPermissionError(err) {
+		t.Errorf("Hold of a producer: %v, want it refused", err)
+	}
+	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("Holds = %+v, %v", list, err)
+	}
+	for _, how := range []client.Resume{client.ResumeNow(), client.ResumeRate(10), client.ResumeShift(), client.ResumeDead()} {
+		if err := timers.Resume(t.Context(), "app1", how); err != nil {
+			t.Errorf("Resume, %v: %v", how, err)
+		}
+		if _, err := timers.Hold(t.Context(), "app1"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// In a cluster a hold is on every server, and a resume goes through all of them.
+func TestHoldsOnACluster(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Cluster(t, 3, false).Client()
+	index := schedule.New(rdb, schedule.DefaultMaxPayload)
+	if _, err := index.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	timers := client.New(rdb)
+	held, err := timers.Hold(t.Context(), "shop")
+	if err != nil || len(held.Unreplicated) != 3 {
+		t.Fatalf("Hold = %+v, %v, want three servers without replicas", held, err)
+	}
+	node := redis.NewClient(&redis.Options{Addr: held.Unreplicated[0]})
+	t.Cleanup(func() { _ = node.Close() })
+	one := client.New(node) // of three
+	_, holdErr := one.Hold(t.Context(), "pay")
+	_, listErr := one.Holds(t.Context())
+	for _, err := range []error{holdErr, listErr, one.Resume(t.Context(), "shop", client.ResumeNow())} {
+		if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "*redis.ClusterClient") {
+			t.Errorf("a node taken for a single server: %v, want ErrInvalid that says what to use", err)
+		}
+	}
+	const n = 30
+	var settings []client.Setting
+	for i := range n {
+		settings = append(settings, client.Setting{Key: fmt.Sprintf("shop:m:t:%d", i), When: client.After(20 * time.Millisecond)})
+	}
+	dues, err := timers.SetMany(t.Context(), settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := index.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, func() error { // claims by a schedule that has read no list
+		for _, s := range settings {
+			for _, node := range nodes {
+				if c := node.Claim(t.Context(), []schedule.ClaimRequest{{Partition: index.Partition(s.Key)}}, time.Minute)[0]; len(c.Firings) > 0 {
+					t.Fatalf("claimed %+v", c.Firings)
+				}
+			}
+		}
+		if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Held != n {
+			return fmt.Errorf("Holds = %+v, %w, want %d timers of shop", list, err, n)
+		}
+		return nil
+	}, "the timers to be held")
+	if err := timers.Resume(t.Context(), "shop", client.ResumeShift()); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range settings {
+		timer, found, err := timers.Get(t.Context(), s.Key)
+		if err != nil || !found || !timer.Due.After(dues[i].Due) {
+			t.Errorf("%s after the resume: %+v, %v, %v, want it later than %v", s.Key, timer, found, err, dues[i].Due)
+		}
+	}
+	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("Holds = %+v, %v, want none", list, err)
+	}
+}
