@@ -117,9 +117,8 @@ func (r Resume) check() error {
 // rdb's options have ContextTimeoutEnabled. A namespace that is held already stays so, since the same time, with the reason
 // and the end that are given now. One that is being resumed is held anew.
 //
-// Hold returns errors that wrap ErrInvalid, ErrTooManyHolds or ErrUnconfirmed. After the last one the result is complete.
-// After an error that wraps none of them, of the connection or of ctx, the namespace may be held or not; calling again is
-// safe.
+// Hold returns errors that wrap ErrInvalid, ErrTooManyHolds or ErrUnconfirmed; the last one beside a full result. After an
+// error that wraps none of them, of the connection or of ctx, the namespace may be held or not, and calling again is safe.
 func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
 	fail := func(err error) (HoldResult, error) { return HoldResult{}, failed("hold "+namespace, err) }
 	r, err := request(namespace)
@@ -154,16 +153,16 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 // Resume releases the timers of a namespace that is held, in one of four ways, as timerd resume does. What becomes due from
 // now on is free. Timers that another hold covers stay held, and are released when that ends.
 //
-// Resume works on it until all timers are released, which takes as long as it takes: at a rate, the number of timers divided
-// by it. With all but ResumeNow it waits, too, until a timerd has looked at what was due before; without NATS none does. If
-// ctx ends, or the process does, the timerds go on. Calling again goes on with the same resume, or changes how the rest is
-// released.
+// Resume returns when all timers are released. At a rate, that takes the number of timers divided by it. With all but
+// ResumeNow it also waits until a timerd has looked at what was due before, which none does while NATS is away. Once the
+// resume has begun, an error of the connection does not end it. If ctx ends, or the process does, the timerds finish it.
+// Calling again goes on with it, or changes how the rest is released.
 //
-// Released is not yet fired: the timerds publish the events, or the dead letters, from then on.
+// A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap ErrInvalid or ErrNotHeld; so it may after a resume that the timerds have finished. It
-// refuses ResumeDead while a timerd is alive of a version that would fire the timers. An error of ctx says whether the
-// resume has begun, and what it waits for, if for anything.
+// Resume returns errors that wrap ErrInvalid or ErrNotHeld; the latter also when the timerds have finished it meanwhile. It
+// refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
+// whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
 func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
 	r, err := request(namespace)
