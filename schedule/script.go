@@ -76,7 +76,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		apps:       script(manyRead, "apps"),
 		forgetApps: script(many, "forget_apps"),
 		trim:       script(many, "trim"),
-		overview:   script(manyRead, "clock", "overview"),
+		overview:   script(manyRead, "clock", "hold", "owed", "overview"),
 		calls:      script(manyRead, "calls"),
 		countDue:   script(manyRead, "count_due"),
 
