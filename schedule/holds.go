@@ -289,22 +289,6 @@ func (n *Node) LookHeld(ctx context.Context, cutoff Millis) ([]HeldPart, error) 
 	return parts, nil
 }
 
-// HeldBy counts the held timers of a partition by the holds of a list; a timer may count for several.
-func (n *Node) HeldBy(ctx context.Context, p keys.Partition, l *HoldList) ([]int64, error) {
-	namespaces := make([]*tally, len(l.Holds))
-	for i, h := range l.Holds {
-		namespaces[i] = newTally(keys.Namespaces{h.Namespace})
-	}
-	if _, err := n.schedule.countFirings(ctx, p, namespaces...); err != nil {
-		return nil, fmt.Errorf("schedule: count the held timers: %w", err)
-	}
-	counts := make([]int64, len(namespaces))
-	for i := range namespaces {
-		counts[i] = namespaces[i].counts[0].Held
-	}
-	return counts, nil
-}
-
 // heldOf returns the held timers of a partition, which are in the order of their dues.
 func (l *listing) heldOf(ctx context.Context, p keys.Partition) (*list, error) {
 	before := strconv.FormatInt(heldScore, 10)

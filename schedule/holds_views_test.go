@@ -12,6 +12,9 @@ import (
 // countsAre fails unless the overview counts so many held, owed and firing timers, and so many of which it does not know.
 func (x *index) countsAre(held, owed, firing, unseen int64) {
 	x.t.Helper()
+	if got, want := x.auditCounts()[0], (schedule.NamespaceCount{Namespace: keys.Other, Held: held, Owed: owed, Firing: firing}); unseen == 0 && got != want {
+		x.t.Errorf("an audit counts %+v, want %+v", got, want)
+	}
 	seen, err := x.Overview(x.t.Context())
 	if err != nil {
 		x.t.Fatal(err)

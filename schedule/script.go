@@ -68,7 +68,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		release:    script(one, "clock", "owed", "release"),
 		settle:     script(one, "owed", "settle"),
 		retry:      script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "later", "retry"),
-		audit:      script(one, "clock", "index", "common", "payload", "losses", "tally", "audit"),
+		audit:      script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
 		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
 		heartbeat:  script(one, "clock", "heartbeat"),
 		scanDue:    script(manyRead, "clock", "scan_due"),
@@ -80,7 +80,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		calls:      script(manyRead, "calls"),
 		countDue:   script(manyRead, "count_due"),
 
-		countFiring: script(one, "owed", "tally", "count_firing"),
+		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),
 
 		holdWrite:   script(one, "clock", "hold_write"),

@@ -198,7 +198,8 @@ func newHolds() *cobra.Command {
 		Use:   "holds",
 		Short: "List the namespaces that are held",
 		Long: `List the namespaces that are held, or whose timers are still being released, with who held them,
-when and why, and how many timers wait that are due. A timer under several holds counts for each.`,
+when and why, and how many timers wait that are due; a question mark stands for so many that it is
+not known. A timer under several holds counts for each.`,
 		Example: `  timerd holds
   timerd holds --json`,
 		Args: arguments(cobra.NoArgs),
@@ -228,7 +229,7 @@ type holdView struct {
 	Until     *time.Time `json:"until"` // null: until it is resumed
 	Reason    string     `json:"reason"`
 	By        string     `json:"by"`
-	Held      int64      `json:"held"`
+	Held      *int64     `json:"held"` // null: not known
 	// Resume says how it is being resumed; null while it holds.
 	Resume *resumeView `json:"resume"`
 }
@@ -276,7 +277,7 @@ func printHolds(w io.Writer, views []holds.View, asJSON bool) error {
 		if h.Resume != nil {
 			until = "being resumed: " + string(h.Resume.Kind)
 		}
-		err := t.add(cell{text: h.Namespace}, cell{text: h.Since.Format(timeLayout)}, cell{text: until}, cell{text: strconv.FormatInt(h.Held, 10)},
+		err := t.add(cell{text: h.Namespace}, cell{text: h.Since.Format(timeLayout)}, cell{text: until}, cell{text: showKnown(h.Held)},
 			cell{text: h.By}, cell{text: h.Reason})
 		if err != nil {
 			return err

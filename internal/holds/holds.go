@@ -197,39 +197,38 @@ func (s *Holds) unreplicated(ctx context.Context) (without []string) {
 // View is a hold, and how many timers it holds.
 type View struct {
 	schedule.Hold
-	Held int64 // that are due; one under several holds counts for each
+	// Held is how many are held that are due, those included that no claim has looked at yet; one under several holds counts
+	// for each. It is nil if so many are owed or firing that not all of these were looked at.
+	Held *int64
 }
 
-// List returns the holds, those included that are being resumed, in the order of their namespaces.
+// List returns the holds, those included that are being resumed, in the order of their namespaces. It reads the names of all
+// that is due.
 func (s *Holds) List(ctx context.Context) ([]View, error) {
 	list, err := s.schedule.Holds(ctx)
 	if err != nil || len(list.Holds) == 0 {
 		return nil, err
 	}
+	counts, cut := make([]int64, len(list.Holds)), false
+	err = s.schedule.Names(ctx, keys.Namespace{}, func(p schedule.Page) bool {
+		for _, timer := range p.Timers {
+			for i, h := range list.Holds {
+				if timer.State == schedule.StateHeld && h.Namespace.Match(timer.Key) {
+					counts[i]++
+				}
+			}
+		}
+		cut = p.Cut
+		return !p.Until.After(p.Now)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count the held timers: %w", err)
+	}
 	views := make([]View, len(list.Holds))
 	for i, h := range list.Holds {
 		views[i].Hold = h
-	}
-	nodes, err := s.Nodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, node := range nodes {
-		parts, err := node.LookHeld(ctx, 0)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range parts {
-			if p.Held <= 0 {
-				continue
-			}
-			counts, err := node.HeldBy(ctx, p.Partition, list)
-			if err != nil {
-				return nil, err
-			}
-			for i, n := range counts {
-				views[i].Held += n
-			}
+		if !cut {
+			views[i].Held = &counts[i]
 		}
 	}
 	return views, nil
