@@ -260,16 +260,16 @@ func (n *Node) Replicated(ctx context.Context, wait time.Duration) (bool, error)
 type HeldPart struct {
 	Partition keys.Partition
 	Held      int64 // of any namespace
-	Unseen    bool  // others are due that no claim has looked at yet
+	Unseen    bool  // others of the namespace are due that no claim has looked at yet
 	Moving    bool  // its slot is moving, so nothing is known
 }
 
-// LookHeld returns the partitions of the node that have held timers, or timers that were due until a time which no claim has
-// looked at yet.
-func (n *Node) LookHeld(ctx context.Context, cutoff Millis) ([]HeldPart, error) {
+// LookHeld returns the partitions of the node that have held timers, or timers of a namespace that were due until a time which
+// no claim has looked at yet. With the time 0 it looks for held ones alone.
+func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) ([]HeldPart, error) {
 	var parts []HeldPart
 	err := eachChunk(n.all(), chunk, func(hashTags []any) error {
-		args := append([]any{int64(cutoff)}, hashTags...)
+		args := append([]any{int64(cutoff), of.App, of.Module, of.Type}, hashTags...)
 		reply, err := n.schedule.scripts.Load().holdLook.Run(ctx, n.server, nil, args...).StringSlice()
 		if err != nil {
 			return err

@@ -126,3 +126,43 @@ func TestHeldBeforeAnyClaim(t *testing.T) {
 		t.Errorf("%d listed as held, %v; want 300", held, err)
 	}
 }
+
+// A resume waits for what is due of its namespace and was not looked at, and for nothing of its neighbours.
+func TestLookForWhatIsUnseen(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		key    string
+		owed   bool // because of its event
+		unseen bool
+	}{
+		"due":                   {k, false, true},
+		"owed":                  {k, true, true},
+		"a neighbour's is due":  {"app2:b:c:1", false, false},
+		"a neighbour's is owed": {"app2:b:c:1", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newIndex(t)
+			x.do("FCALL", "timer_set", 1, test.key, "v", "PX", 20)
+			x.awaitExpiry(test.key)
+			if test.owed {
+				x.observe(expired(test.key))
+			}
+			for cutoff, want := range map[int64]bool{x.redisNow(): test.unseen, x.redisNow() - 10_000: false, 0: false} {
+				parts, err := x.LookHeld(t.Context(), schedule.Millis(cutoff), namespace(t, "app1"))
+				if err != nil || len(parts) > 1 || len(parts) == 1 != want || want && !parts[0].Unseen {
+					t.Errorf("until %d: %+v, %v; want %t", cutoff, parts, err, want)
+				}
+			}
+		})
+	}
+	t.Run("behind a crowd", func(t *testing.T) {
+		t.Parallel()
+		x := newIndex(t)
+		x.setDue(1100)
+		parts, err := x.LookHeld(t.Context(), schedule.Millis(x.redisNow()), namespace(t, "app2"))
+		if err != nil || len(parts) != 1 || !parts[0].Unseen {
+			t.Errorf("%+v, %v; want that it is not known", parts, err)
+		}
+	})
+}
