@@ -21,8 +21,15 @@ import (
 // that the sum is exact.
 const heldScore = 1 << 52
 
-// MaxHolds is how many holds there may be at once: a claim reads them all.
-const MaxHolds = 100
+// How many holds there may be at once, and how many bytes their copy may have: each claim reads it, which takes up to 40 µs.
+const (
+	MaxHolds      = 32
+	maxHoldsBytes = 4096
+)
+
+// ErrTooManyHolds says that there is no room for another hold.
+var ErrTooManyHolds = fmt.Errorf("there is no room for another hold: there may be %d, with %d bytes in all: resume one, or hold a namespace that covers several, such as the app",
+	MaxHolds, maxHoldsBytes)
 
 // ResumeKind says what becomes of held timers when their hold ends.
 type ResumeKind string
@@ -171,14 +178,19 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 var ErrHoldsChanged = errors.New("somebody else has changed the holds meanwhile")
 
 // PutHold puts a hold into the list that was read, in place of one of the same namespace. In a cluster it holds in all
-// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged; after any other one it may have happened or not.
+// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged, or ErrTooManyHolds for one that is not in the list; after
+// any other one it may have happened or not.
 func (s *Schedule) PutHold(ctx context.Context, l *HoldList, h Hold) error {
 	said, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("schedule: hold %s: %w", h.Namespace, err)
 	}
-	rest := slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == h.Namespace })
-	return s.writeHolds(ctx, l, append(rest, h), h.Namespace.String(), string(said))
+	holds := append(slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == h.Namespace }), h)
+	next := HoldList{Holds: holds}
+	if l.Find(h.Namespace) == nil && (len(holds) > MaxHolds || len(next.text()) > maxHoldsBytes) {
+		return fmt.Errorf("hold %s: %w", h.Namespace, ErrTooManyHolds)
+	}
+	return s.writeHolds(ctx, l, holds, h.Namespace.String(), string(said))
 }
 
 // RemoveHold takes a hold out of the list that was read, as PutHold puts one in.

@@ -31,12 +31,11 @@ const (
 	tries = 20
 )
 
-var (
-	// ErrNotHeld says that there is no hold of just the namespace.
-	ErrNotHeld = errors.New("not held")
-	// ErrTooMany says that there are as many holds as there may be.
-	ErrTooMany = fmt.Errorf("there are %d holds, as many as there may be: resume one, or hold a namespace that covers several", schedule.MaxHolds)
-)
+// ErrNotHeld says that there is no hold of just the namespace.
+var ErrNotHeld = errors.New("not held")
+
+// MaxReason is how many bytes the reason of a hold may have: every timerd reads it each second.
+const MaxReason = 1024
 
 // Holds holds and resumes namespaces of a schedule. Its methods may be called concurrently.
 type Holds struct {
@@ -60,7 +59,7 @@ func New(s *schedule.Schedule, instance string) *Holds {
 type Request struct {
 	Namespace keys.Namespace
 	By        string
-	Reason    string        // of a hold
+	Reason    string        // of a hold; MaxReason bytes at most
 	For       time.Duration // of a hold: when it ends by itself; 0: not
 	Kind      schedule.ResumeKind
 	Rate      float64 // timers a second, for schedule.ResumeRate
@@ -79,15 +78,16 @@ type Held struct {
 
 // Hold holds a namespace. When it returns without an error and with nothing missing, no timerd claims a timer of it any more.
 // It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time; one that is being
-// resumed is held anew.
+// resumed is held anew. An error may wrap schedule.ErrTooManyHolds.
 func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	var out Held
+	if len(r.Reason) > MaxReason {
+		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", r.Namespace, len(r.Reason), MaxReason)
+	}
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
 		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: r.By}
 		out.Was = false
-		if was := l.Find(r.Namespace); was == nil && len(l.Holds) >= schedule.MaxHolds {
-			return ErrTooMany
-		} else if was != nil && was.Lasts(l.Now) {
+		if was := l.Find(r.Namespace); was != nil && was.Lasts(l.Now) {
 			h.Since, out.Was = was.Since, true
 		}
 		if r.For > 0 {
