@@ -52,7 +52,8 @@ timerd resume releases them.
 
 The exit code is 1 if it is not certain after 5 s that nobody claims any more: what is missing is
 named, and the hold stands. That no replica of Redis has the hold yet is said too; a failover may
-then lose it. A namespace that is held already stays so; reason and end are those given last.
+then lose it. A namespace that is held already stays so; reason and end are those given last. One
+that is being resumed is held anew, since now: a shift then counts from this hold.
 
 ` + namespaceHelp,
 		Example: `  timerd hold pay --reason "provider is down" --for 2h
@@ -96,7 +97,10 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held holds.Held, rdb redi
 		return exitCode(exitFailed)
 	}
 	what := "held"
-	if held.Was {
+	switch {
+	case held.Resumed != nil:
+		what = "held anew, since " + held.Hold.Since.Time().Format(timeLayout) + "; the resume has ended, and a shift counts from this hold"
+	case held.Was:
 		what = "held as before, since " + held.Hold.Since.Time().Format(timeLayout)
 	}
 	if held.Hold.Until > 0 {
@@ -181,13 +185,19 @@ func resume(ctx context.Context, cmd *cobra.Command, h *holds.Holds, r holds.Req
 	return err
 }
 
+// Bounds of a rate, in timers a second.
+const (
+	slowestRate = 1.0 / 60
+	fastestRate = 1e6
+)
+
 // parseRate reads a number of timers a second, minute or hour, and returns it by the second.
 func parseRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	per, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]
 	n, err := strconv.ParseFloat(number, 64)
-	if !known || err != nil || !(n > 0) || n > 1e6 {
-		return 0, fmt.Errorf("want a number of timers and a unit, s, m or h, such as 200/s; at most 1000000/s")
+	if !known || err != nil || !(n/per >= slowestRate && n/per <= fastestRate) {
+		return 0, fmt.Errorf("want a number of timers and a unit, s, m or h, such as 200/s; from 1/m to 1000000/s")
 	}
 	return n / per, nil
 }

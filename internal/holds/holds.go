@@ -69,6 +69,9 @@ type Request struct {
 type Held struct {
 	Hold schedule.Hold
 	Was  bool // the namespace was held before, since when Hold says
+	// Resumed is how the namespace was being resumed, which has ended: what was not released yet is held by the new hold, whose
+	// length a shift counts; nil if it was not.
+	Resumed *schedule.Resume
 	// Missing names the timerds and servers that may still claim timers of the namespace. The hold stands; each timerd goes on
 	// to bring it to those servers.
 	Missing []string
@@ -77,8 +80,8 @@ type Held struct {
 }
 
 // Hold holds a namespace. When it returns without an error and with nothing missing, no timerd claims a timer of it any more.
-// It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time; one that is being
-// resumed is held anew. An error may wrap schedule.ErrTooManyHolds.
+// It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time. One that is being
+// resumed is held anew, since now: the resume ends there, and what it has not released is held on. An error may wrap schedule.ErrTooManyHolds.
 func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	var out Held
 	if len(r.Reason) > MaxReason {
@@ -86,9 +89,11 @@ func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	}
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
 		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: r.By}
-		out.Was = false
+		out.Was, out.Resumed = false, nil
 		if was := l.Find(r.Namespace); was != nil && was.Lasts(l.Now) {
 			h.Since, out.Was = was.Since, true
+		} else if was != nil {
+			out.Resumed = was.Resume
 		}
 		if r.For > 0 {
 			h.Until = l.Now.Add(r.For)

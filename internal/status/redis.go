@@ -115,7 +115,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 		p.members(members)
 	}
 	r := &Redis{Timerds: living(members), Nodes: []Node{}, Held: new(int64)}
-	r.readHolds(ctx, s.Schedule, p)
+	r.readHolds(ctx, s.Schedule, members, p)
 	nodes, err := s.Schedule.Nodes(ctx)
 	if err != nil {
 		p.fail("let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
@@ -145,7 +145,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 }
 
 // readHolds reads what is held.
-func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *problems) {
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []schedule.Member, p *problems) {
 	list, err := s.Holds(ctx)
 	if err != nil {
 		p.fail("bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
@@ -158,6 +158,9 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *problems
 			hold.Until = &until
 		}
 		r.Holds = append(r.Holds, hold)
+	}
+	if len(list.Holds) > 0 {
+		p.ignoreHolds(members)
 	}
 }
 
