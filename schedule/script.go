@@ -76,7 +76,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		apps:       script(manyRead, "apps"),
 		forgetApps: script(many, "forget_apps"),
 		trim:       script(many, "trim"),
-		overview:   script(manyRead, "clock", "hold", "owed", "overview"),
+		overview:   script(manyRead, "clock", "hold", "owed", "look", "overview"),
 		calls:      script(manyRead, "calls"),
 		countDue:   script(manyRead, "count_due"),
 
@@ -85,7 +85,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 
 		holdWrite:   script(one, "clock", "hold_write"),
 		holdCopy:    script(many, "hold_copy"),
-		holdLook:    script(manyRead, "clock", "hold_look"),
+		holdLook:    script(manyRead, "clock", "look", "hold_look"),
 		holdRelease: script(one, "clock", "index", "hold", "common", "payload", "announce", "hold_find", "hold_release"),
 		holdShift: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "later",
 			"hold_find", "hold_shift"),

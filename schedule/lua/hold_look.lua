@@ -6,13 +6,10 @@ ARGV    1  up to which due time, in ms, timers of a namespace that nobody has lo
 Returns for each partition that has something its hash tag and how many timers are held
 there, of any namespace, with half a one more if there are others of this one that became due
 until then and that no claim has looked at, as text; -1 for one that is not here as a whole,
-because its slot is moving. Where so many of others wait that not all were looked at, some
-may be of the namespace, and count so. ]]
+because its slot is moving. Where so many of others wait that not all were looked at
+(look.lua), some may be of the namespace, and count so. ]]
 local cutoff, app, module, typ = math.min(tonumber(ARGV[1]), (read_clock())), ARGV[2], ARGV[3], ARGV[4]
 local out = {}
-
--- How many names one call looks at at most: it takes less than a ms.
-local left = 1000
 
 local function is_meant(key)
   local a, m, t = string.match(key or '', '^([^:]*):([^:]*):([^:]*):')
@@ -22,17 +19,15 @@ end
 -- has_unseen tells whether the first members of a sorted set, up to a score, have one that is
 -- meant. read returns the key and the due time of a member and its score.
 local function has_unseen(name, last, read)
-  local most = left
-  local listed = redis.call('ZRANGE', name, '-inf', int(last), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-  left = left - #listed / 2
+  local listed, n, all = look(name, '-inf', int(last), math.huge)
   local due
-  for i = 1, #listed, 2 do
+  for i = 1, 2 * n, 2 do
     local key
     key, due = read(listed[i], listed[i + 1])
     if due and due <= cutoff and is_meant(key) then return true end
   end
   -- They are in the order of their due times.
-  return #listed == 2 * most and (not due or due <= cutoff)
+  return not all and (not due or due <= cutoff)
 end
 
 local function of_due(member, score) return string.match(member, '^:[^:]*:(.*)$') or member, tonumber(score) end

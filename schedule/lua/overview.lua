@@ -8,9 +8,6 @@ yet that not all of them were looked at here}. Which of those that were given ba
 pause was due first is not known, nor of many of them which may have been published: such
 are firing, and the others owed. ]]
 
--- How many timers one call looks at at most: it takes less than a ms.
-local left = 1000
-
 now = read_clock()
 local pending, owed, firing, moving, held, unseen, oldest, oldest_key = 0, 0, 0, 0, 0, 0, -1, ''
 
@@ -18,21 +15,11 @@ local function note_owed(due, key)
   if due and key and (oldest < 0 or due < oldest) then oldest, oldest_key = due, key end
 end
 
--- look returns the first of so many members of a sorted set, from a score on, as far as there
--- is room: with their scores, and how many they are.
-local function look(name, from, many)
-  local most = math.min(many, left)
-  if most <= 0 then return {}, 0 end
-  local listed = redis.call('ZRANGE', name, from, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-  left = left - #listed / 2
-  return listed, #listed / 2
-end
-
 -- count_due counts what is due and was not moved by any claim.
 local function count_due(due_key, is_held)
   local late = redis.call('ZCOUNT', due_key, '-inf', int(now))
   pending = pending + redis.call('ZCARD', due_key) - late
-  local listed, n = look(due_key, '-inf', is_held and late or math.min(late, 1))
+  local listed, n = look(due_key, '-inf', '+inf', is_held and late or math.min(late, 1))
   local here = 0
   for i = 1, 2 * n, 2 do
     local key, due = string.match(listed[i], '^:[^:]*:(.*)$') or listed[i], tonumber(listed[i + 1])
@@ -54,7 +41,7 @@ local function count_firing(prefix, is_held)
   local here = 0
   local rest = firings - free
   free = free - given
-  local listed, n = look(firing_key, '-inf', is_held and free or math.min(free, 1))
+  local listed, n = look(firing_key, '-inf', '+inf', is_held and free or math.min(free, 1))
   for i = 1, 2 * n, 2 do
     local due, key = string.match(listed[i], '^(%d+):%d*:(.*)$')
     if is_held and key and is_held(key, due_of_free(listed[i], tonumber(listed[i + 1]))) then
@@ -67,7 +54,7 @@ local function count_firing(prefix, is_held)
   -- Names may be left over.
   local unclaimed = math.min(math.max(free + given, names), firings)
   local paused = unclaimed - free - given
-  listed, n = look(firing_key, '1', paused > 0 and rest or 0)
+  listed, n = look(firing_key, '1', '+inf', paused > 0 and rest or 0)
   for i = 1, 2 * n, 2 do
     local score = tonumber(listed[i + 1])
     if score < HELD and score % 1 ~= 0 then
