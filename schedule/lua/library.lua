@@ -169,7 +169,8 @@ deletes the trigger key. A key without a TTL is not a trigger key and stays. Wit
 those that are due at that time or before, and the others stay, with the trigger key: so
 what was found in a list is cancelled, and not what has been set since.
 Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
-last half minute at least; or "unknown". An error says that so many were owed that some
+last half minute at least, or became a dead letter instead, or is to and the letter may be
+stored; or "unknown". An error says that so many were owed that some
 are left: then the call is to be repeated.
 If its reply is lost: a second call answers "unknown" for timers that the first one
 cancelled. ]]
