@@ -40,7 +40,7 @@ func TestStatesDuringAResume(t *testing.T) {
 	x.release(l, h, &times)
 	x.stateIs(released, "owed payload of "+released) // though it was due before the resume
 
-	x.do("FCALL", "timer_set", 1, owed, "v", "PXAT", x.redisNow()+20)
+	x.do("FCALL", "timer_set", 1, owed, "v", "PX", 20)
 	x.awaitExpiry(owed)
 	x.observe(expired(owed))
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60_000)
@@ -100,12 +100,11 @@ func TestGivenBackIsFiring(t *testing.T) {
 func TestHeldBeforeAnyClaim(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	due := x.redisNow() + 50
 	for i := range 300 {
-		x.do("FCALL", "timer_set", 1, fmt.Sprint("a:b:c:", i), "v", "PXAT", due)
-		x.do("FCALL", "timer_set", 1, fmt.Sprint("x:b:c:", i), "v", "PXAT", due)
+		x.do("FCALL", "timer_set", 1, fmt.Sprint("a:b:c:", i), "v", "PX", 5)
+		x.do("FCALL", "timer_set", 1, fmt.Sprint("x:b:c:", i), "v", "PX", 5)
 	}
-	x.awaitClock(due)
+	x.awaitClock(x.due("x:b:c:299"))
 	x.countsAre(0, 600, 0, 0)
 	x.hold("a")
 	x.countsAre(300, 300, 0, 0)
