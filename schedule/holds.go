@@ -178,8 +178,8 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 var ErrHoldsChanged = errors.New("somebody else has changed the holds meanwhile")
 
 // PutHold puts a hold into the list that was read, in place of one of the same namespace. In a cluster it holds in all
-// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged, or ErrTooManyHolds for one that is not in the list; after
-// any other one it may have happened or not.
+// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged, or ErrTooManyHolds for one that is not in the list;
+// after any other one it may have happened or not.
 func (s *Schedule) PutHold(ctx context.Context, l *HoldList, h Hold) error {
 	said, err := json.Marshal(h)
 	if err != nil {

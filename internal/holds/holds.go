@@ -81,7 +81,8 @@ type Held struct {
 
 // Hold holds a namespace. When it returns without an error and with nothing missing, no timerd claims a timer of it any more.
 // It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time. One that is being
-// resumed is held anew, since now: the resume ends there, and what it has not released is held on. An error may wrap schedule.ErrTooManyHolds.
+// resumed is held anew, since now: the resume ends there, and what it has not released is held on. An error may wrap
+// schedule.ErrTooManyHolds.
 func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	var out Held
 	if len(r.Reason) > MaxReason {
