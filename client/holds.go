@@ -22,14 +22,15 @@ var (
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
 	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
 	ErrNotHeld = holds.ErrNotHeld
-	// ErrTooManyHolds says that there are 100 holds, as many as there may be.
-	ErrTooManyHolds = holds.ErrTooMany
+	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
+	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
 
 // HoldOption changes a hold: Reason or For. The zero HoldOption changes nothing.
 type HoldOption struct{ apply func(*holds.Request) }
 
 // Reason says why a namespace is held: for others to read, in the list of holds and in the logs of the timerds.
+// It has at most 1,024 bytes.
 func Reason(text string) HoldOption {
 	return HoldOption{func(r *holds.Request) { r.Reason = text }}
 }
@@ -60,7 +61,7 @@ type Hold struct {
 	Until     time.Time // when it ends by itself; the zero Time if it does not
 	Reason    string
 	By        string // who held it, user@host
-	Held      int64  // timers that are due and wait; one under several holds counts for each
+	Held      int64  // timers that are due and wait, one under several holds counts for each; -1 if too many to be counted
 
 	Resume       Resume    // how its timers are being released; the zero Resume while it lasts
 	ResumedSince time.Time // the zero Time while it lasts
@@ -78,7 +79,7 @@ type Resume struct {
 // count as late from there, also for the limit of Late.
 func ResumeNow() Resume { return Resume{kind: schedule.ResumeNow} }
 
-// ResumeRate is ResumeNow, but the timers fire one after the other, so many a second: above 0, and at most 1,000,000.
+// ResumeRate is ResumeNow, but the timers fire one after the other, so many a second: from 1.0/60 to 1,000,000.
 func ResumeRate(perSecond float64) Resume {
 	return Resume{kind: schedule.ResumeRate, rate: perSecond}
 }
@@ -102,8 +103,8 @@ func (r Resume) check() error {
 	switch {
 	case r.kind == "":
 		return errors.New("it is not said how, use ResumeNow, ResumeRate, ResumeShift or ResumeDead")
-	case r.kind == schedule.ResumeRate && !(r.rate > 0 && r.rate <= holds.MaxRate): // not a number, perhaps
-		return fmt.Errorf("ResumeRate(%g): want more than 0 and at most %.0f timers a second", r.rate, holds.MaxRate)
+	case r.kind == schedule.ResumeRate && !(r.rate >= holds.MinRate && r.rate <= holds.MaxRate): // not a number, perhaps
+		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate, holds.MaxRate)
 	}
 	return nil
 }
@@ -132,6 +133,9 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 	}
 	if r.For != 0 && r.For < holds.MinFor {
 		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", ErrInvalid, r.For, holds.MinFor))
+	}
+	if len(r.Reason) > holds.MaxReason {
+		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", ErrInvalid, len(r.Reason), holds.MaxReason))
 	}
 	h, err := t.holds()
 	if err != nil {
@@ -206,7 +210,10 @@ func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
 	list := make([]Hold, len(views))
 	for i, v := range views {
 		list[i] = Hold{
-			Namespace: v.Namespace.String(), Since: v.Since.Time(), Until: untilOf(v.Hold), Reason: v.Reason, By: v.By, Held: v.Held,
+			Namespace: v.Namespace.String(), Since: v.Since.Time(), Until: untilOf(v.Hold), Reason: v.Reason, By: v.By, Held: -1,
+		}
+		if v.Held != nil {
+			list[i].Held = *v.Held
 		}
 		if r := v.Resume; r != nil {
 			list[i].Resume, list[i].ResumedSince, list[i].ResumedBy = Resume{r.Kind, r.Rate}, r.At.Time(), r.By

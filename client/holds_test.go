@@ -340,6 +340,7 @@ func TestRefusedHolds(t *testing.T) {
 		{hold(timers, "shop:order:timeout:42"), "at most three parts"},
 		{hold(timers, "pay", client.For(999*time.Millisecond)), "For(999ms)"},
 		{hold(timers, "pay", client.For(-time.Hour)), "For(-1h0m0s)"},
+		{hold(timers, "pay", client.Reason(strings.Repeat("x", 1025))), "1025 bytes"},
 		{hold(client.New(ring), "pay"), "*redis.Ring"},
 		{hold(client.New(sentinel), "pay"), "NewFailoverClient"},
 		{list(ring), "*redis.Ring"},
@@ -347,7 +348,7 @@ func TestRefusedHolds(t *testing.T) {
 		{resume("shop", client.Resume{}), "use ResumeNow"},
 		{resume("shop", client.ResumeRate(0)), "ResumeRate(0)"},
 		{resume("shop", client.ResumeRate(-1)), "ResumeRate(-1)"},
-		{resume("shop", client.ResumeRate(1e6+1)), "at most 1000000 "},
+		{resume("shop", client.ResumeRate(1e6+1)), "to 1000000"},
 		{resume("shop", client.ResumeRate(math.NaN())), "ResumeRate(NaN)"},
 		{resume("shop", client.ResumeRate(math.Inf(1))), "ResumeRate(+Inf)"},
 	} {

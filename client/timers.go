@@ -28,7 +28,8 @@ const (
 	// Cancelled means that there were timers of the key, pending, held or owed, and that they will not fire. An earlier one that
 	// was firing already may still do so.
 	Cancelled Outcome = "cancelled"
-	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds.
+	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds, or it is, or may be, a dead
+	// letter in place of its event.
 	Fired Outcome = "fired"
 	// Unknown means that there is no such timer: it was never set, is cancelled already, or has fired longer ago.
 	Unknown Outcome = "unknown"

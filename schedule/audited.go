@@ -97,9 +97,9 @@ func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 	return nil
 }
 
-// countFirings adds the firings of a partition to tallies. It returns how many names the partition has for those that nobody
+// countFirings adds the firings of a partition to a tally. It returns how many names the partition has for those that nobody
 // has claimed.
-func (s *Schedule) countFirings(ctx context.Context, p keys.Partition, tallies ...*tally) (listed int64, err error) {
+func (s *Schedule) countFirings(ctx context.Context, p keys.Partition, t *tally) (listed int64, err error) {
 	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
 		reply, err := s.run(ctx, s.scripts.Load().countFiring, []call{{p, []any{cursor, countPage}}})[0].Slice()
 		if err == nil && len(reply) != 3 {
@@ -108,9 +108,7 @@ func (s *Schedule) countFirings(ctx context.Context, p keys.Partition, tallies .
 		if err != nil {
 			return 0, err
 		}
-		for _, t := range tallies {
-			t.add(reply[1])
-		}
+		t.add(reply[1])
 		cursor, _ = reply[0].(string)
 		listed, _ = reply[2].(int64)
 	}

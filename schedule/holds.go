@@ -21,8 +21,15 @@ import (
 // that the sum is exact.
 const heldScore = 1 << 52
 
-// MaxHolds is how many holds there may be at once: a claim reads them all.
-const MaxHolds = 100
+// How many holds there may be at once, and how many bytes their copy may have: each claim reads it, which takes up to 40 µs.
+const (
+	MaxHolds      = 32
+	maxHoldsBytes = 4096
+)
+
+// ErrTooManyHolds says that there is no room for another hold.
+var ErrTooManyHolds = fmt.Errorf("there is no room for another hold: there may be %d, with %d bytes in all: resume one, or hold a namespace that covers several, such as the app",
+	MaxHolds, maxHoldsBytes)
 
 // ResumeKind says what becomes of held timers when their hold ends.
 type ResumeKind string
@@ -171,14 +178,19 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 var ErrHoldsChanged = errors.New("somebody else has changed the holds meanwhile")
 
 // PutHold puts a hold into the list that was read, in place of one of the same namespace. In a cluster it holds in all
-// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged; after any other one it may have happened or not.
+// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged, or ErrTooManyHolds for one that is not in the list;
+// after any other one it may have happened or not.
 func (s *Schedule) PutHold(ctx context.Context, l *HoldList, h Hold) error {
 	said, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("schedule: hold %s: %w", h.Namespace, err)
 	}
-	rest := slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == h.Namespace })
-	return s.writeHolds(ctx, l, append(rest, h), h.Namespace.String(), string(said))
+	holds := append(slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == h.Namespace }), h)
+	next := HoldList{Holds: holds}
+	if l.Find(h.Namespace) == nil && (len(holds) > MaxHolds || len(next.text()) > maxHoldsBytes) {
+		return fmt.Errorf("hold %s: %w", h.Namespace, ErrTooManyHolds)
+	}
+	return s.writeHolds(ctx, l, holds, h.Namespace.String(), string(said))
 }
 
 // RemoveHold takes a hold out of the list that was read, as PutHold puts one in.
@@ -260,16 +272,16 @@ func (n *Node) Replicated(ctx context.Context, wait time.Duration) (bool, error)
 type HeldPart struct {
 	Partition keys.Partition
 	Held      int64 // of any namespace
-	Unseen    bool  // others are due that no claim has looked at yet
+	Unseen    bool  // others of the namespace are due that no claim has looked at yet
 	Moving    bool  // its slot is moving, so nothing is known
 }
 
-// LookHeld returns the partitions of the node that have held timers, or timers that were due until a time which no claim has
-// looked at yet.
-func (n *Node) LookHeld(ctx context.Context, cutoff Millis) ([]HeldPart, error) {
+// LookHeld returns the partitions of the node that have held timers, or timers of a namespace that were due until a time which
+// no claim has looked at yet. With the time 0 it looks for held ones alone.
+func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) ([]HeldPart, error) {
 	var parts []HeldPart
 	err := eachChunk(n.all(), chunk, func(hashTags []any) error {
-		args := append([]any{int64(cutoff)}, hashTags...)
+		args := append([]any{int64(cutoff), of.App, of.Module, of.Type}, hashTags...)
 		reply, err := n.schedule.scripts.Load().holdLook.Run(ctx, n.server, nil, args...).StringSlice()
 		if err != nil {
 			return err
@@ -287,22 +299,6 @@ func (n *Node) LookHeld(ctx context.Context, cutoff Millis) ([]HeldPart, error) 
 		return nil, fmt.Errorf("schedule: look for held timers: %w", err)
 	}
 	return parts, nil
-}
-
-// HeldBy counts the held timers of a partition by the holds of a list; a timer may count for several.
-func (n *Node) HeldBy(ctx context.Context, p keys.Partition, l *HoldList) ([]int64, error) {
-	namespaces := make([]*tally, len(l.Holds))
-	for i, h := range l.Holds {
-		namespaces[i] = newTally(keys.Namespaces{h.Namespace})
-	}
-	if _, err := n.schedule.countFirings(ctx, p, namespaces...); err != nil {
-		return nil, fmt.Errorf("schedule: count the held timers: %w", err)
-	}
-	counts := make([]int64, len(namespaces))
-	for i := range namespaces {
-		counts[i] = namespaces[i].counts[0].Held
-	}
-	return counts, nil
 }
 
 // heldOf returns the held timers of a partition, which are in the order of their dues.

@@ -3,7 +3,6 @@ package schedule_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,10 +232,6 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 		return true
 	}); err != nil || listed != held/2 {
 		t.Errorf("%d listed, %v", listed, err)
-	}
-	counts, err := x.HeldBy(t.Context(), keys.Single, x.list())
-	if err != nil || !slices.Equal(counts, []int64{held / 4, held / 4}) {
-		t.Errorf("counted %v, %v", counts, err)
 	}
 }
 
@@ -502,5 +497,46 @@ func TestShiftOfManyOfOneKey(t *testing.T) {
 	}
 	if n := x.do("ZCARD", keys.Single.Due()); n != int64(0) {
 		t.Errorf("%v are left", n)
+	}
+}
+
+// However many holds somebody wants, claims read a few, and the error says what to do. What is held can be changed and ended.
+func TestTooManyHolds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		name string
+		most int
+	}{
+		"many": {"app", schedule.MaxHolds},
+		"long": {strings.Repeat("x", 100), 4096/300 - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := newIndex(t)
+			l, n := x.list(), 0
+			put := func(i int, reason string) error {
+				h := schedule.Hold{Namespace: namespace(t, fmt.Sprintf("%s%d:%[1]s:%[1]s", test.name, i)), Since: l.Now, Reason: reason}
+				return x.PutHold(t.Context(), l, h)
+			}
+			var err error
+			for ; n < 5000 && err == nil; n++ {
+				err = put(n, "")
+			}
+			if !errors.Is(err, schedule.ErrTooManyHolds) || !strings.Contains(err.Error(), "resume one, or hold a namespace that covers several") || n-1 != test.most {
+				t.Errorf("%d holds, then: %v; want %d", n-1, err, test.most)
+			}
+			if bytes, _ := x.do("HSTRLEN", keys.Single.Data(), ":h:").(int64); bytes == 0 || bytes > 4096+20 {
+				t.Errorf("each claim reads %d bytes", bytes)
+			}
+			if err := put(0, "another reason"); err != nil {
+				t.Error(err)
+			}
+			if err := x.RemoveHold(t.Context(), l, l.Holds[0].Namespace); err != nil {
+				t.Error(err)
+			}
+			if err := put(n, ""); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

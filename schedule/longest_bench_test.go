@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -176,6 +178,10 @@ func BenchmarkLongestStep(b *testing.B) {
 			x.counted("a,b,c,d,e,f,g,h")
 			x.overview()
 		}},
+		{"long keys held and released at once", func(x *index) { x.resumeLong(crowd, schedule.ResumeNow) }},
+		{"long keys held and released at a rate", func(x *index) { x.resumeLong(crowd, schedule.ResumeRate) }},
+		{"long keys held and shifted", func(x *index) { x.resumeLong(crowd, schedule.ResumeShift) }},
+		{"long keys held and made dead letters", func(x *index) { x.resumeLong(crowd, schedule.ResumeDead) }},
 		{"retries due at once", func(x *index) {
 			due := x.redisNow() - 1000
 			parsed, _ := keys.Parse(k)
@@ -200,4 +206,56 @@ func BenchmarkLongestStep(b *testing.B) {
 			}
 		})
 	}
+}
+
+// resumeLong resumes a namespace that has n held timers with the longest keys, among as many of a namespace that stays held. They
+// are looked for and counted too, also those that no claim has looked at.
+func (x *index) resumeLong(n int, kind schedule.ResumeKind) {
+	x.t.Helper()
+	ctx := x.t.Context()
+	due := x.redisNow() - 1000
+	for first := 0; first < n; first += 100 {
+		pipe := x.rdb.Pipeline()
+		for i := first; i < first+100; i++ {
+			for _, app := range []string{"a", "b"} {
+				ref := fmt.Sprintf("%d:2:%s", due, longKey(app, i))
+				pipe.ZAdd(ctx, keys.Single.Firing(), redis.Z{Score: float64(1<<52 + due), Member: ref})
+				pipe.HSet(ctx, keys.Single.FiringData(), ref, ":p")
+				pipe.ZAdd(ctx, keys.Single.Owed(), redis.Z{Member: fmt.Sprintf("1024:%s:%d:2", longKey(app, i), due)})
+			}
+			pipe.ZAdd(ctx, keys.Single.Due(), redis.Z{Score: float64(due), Member: longKey("c", i)})
+			ref := fmt.Sprintf("%d:2:%s", due, longKey("c", i))
+			pipe.ZAdd(ctx, keys.Single.Firing(), redis.Z{Score: 0, Member: ref})
+			pipe.ZAdd(ctx, keys.Single.Owed(), redis.Z{Member: fmt.Sprintf("1024:%s:%d:2", longKey("c", i), due)})
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+	x.hold("b")
+	l := x.list()
+	h := schedule.Hold{Namespace: namespace(x.t, "a"), Since: l.Now - 60_000, Resume: &schedule.Resume{Kind: kind, Rate: 1e6, At: l.Now}}
+	if err := x.PutHold(ctx, l, h); err != nil {
+		x.t.Fatal(err)
+	}
+	if _, err := x.LookHeld(ctx, h.Resume.At, h.Namespace); err != nil {
+		x.t.Fatal(err)
+	}
+	x.overview()
+	times := schedule.Draw{}
+	if kind == schedule.ResumeRate {
+		var err error
+		if times, err = x.DrawTimes(ctx, &h, n, time.Second); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+	if released := x.release(l, &h, &times); released != n {
+		x.t.Errorf("%d released, want %d", released, n)
+	}
+}
+
+// longKey returns the key of a timer of an app that has as many bytes as it may.
+func longKey(app string, i int) string {
+	key := fmt.Sprintf("%s:b:c:%d", app, i)
+	return key + strings.Repeat("x", 1024-len(key))
 }

@@ -16,8 +16,11 @@ type Overview struct {
 	At      time.Time // by the server's clock
 	Pending int64     // due later
 	Owed    int64     // due, and claimed by nobody
-	Firing  int64     // claimed and not settled
+	Firing  int64     // claimed and not settled, or perhaps published
 	Held    int64     // due and held
+	// Unseen is how many of those owed may be held: so many are due that no claim has looked at yet, as while NATS is away,
+	// that not all of them were looked at here.
+	Unseen int64
 	// Oldest is one of those that are owed which was due first, as far as that can be told without reading all. It is the zero
 	// Key if none is owed.
 	Oldest    keys.Key
@@ -25,12 +28,13 @@ type Overview struct {
 	Moving    int // partitions that are left out, because their slots are moving
 }
 
-// Overview counts the timers of the node, however many there are, without reading them.
+// Overview counts the timers of the node, however many there are, without reading them; only where there are holds it reads the
+// names of some.
 func (n *Node) Overview(ctx context.Context) (Overview, error) {
 	var all Overview
 	err := eachChunk(n.all(), overviewChunk, func(hashTags []any) error {
 		reply, err := n.schedule.scripts.Load().overview.Run(ctx, n.server, nil, hashTags...).Slice()
-		if err == nil && len(reply) != 8 {
+		if err == nil && len(reply) != 9 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
 		if err != nil {
@@ -48,6 +52,8 @@ func (n *Node) Overview(ctx context.Context) (Overview, error) {
 		name, _ := reply[6].(string)
 		held, _ := reply[7].(int64)
 		all.Held += held
+		unseen, _ := reply[8].(int64)
+		all.Unseen += unseen
 		oldest := Millis(counts[5]).Time()
 		if key, err := keys.Parse(name); err == nil && counts[5] >= 0 && (all.OldestDue.IsZero() || oldest.Before(all.OldestDue)) {
 			all.Oldest, all.OldestDue = key, oldest

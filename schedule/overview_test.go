@@ -25,12 +25,21 @@ func (x *index) overview() string {
 }
 
 // counted returns what an audit counts by namespace: "name pending owed firing" of each.
-func (x *index) counted(namespaces string) []string {
+func (x *index) counted(namespaces string) (said []string) {
 	x.t.Helper()
 	set, err := keys.ParseNamespaces(namespaces)
 	if err != nil {
 		x.t.Fatal(err)
 	}
+	for _, c := range x.auditCounts(set...) {
+		said = append(said, fmt.Sprintf("%s %d %d %d", c.Namespace, c.Pending, c.Owed, c.Firing))
+	}
+	return said
+}
+
+// auditCounts returns what an audit counts by namespace.
+func (x *index) auditCounts(set ...keys.Namespace) []schedule.NamespaceCount {
+	x.t.Helper()
 	audit, err := x.BeginAudit(x.t.Context())
 	if err != nil {
 		x.t.Fatal(err)
@@ -44,11 +53,7 @@ func (x *index) counted(namespaces string) []string {
 	if err := audit.CountFirings(x.t.Context(), keys.Single); err != nil {
 		x.t.Fatal(err)
 	}
-	var said []string
-	for _, c := range audit.Counted() {
-		said = append(said, fmt.Sprintf("%s %d %d %d", c.Namespace, c.Pending, c.Owed, c.Firing))
-	}
-	return said
+	return audit.Counted()
 }
 
 // Timers are counted where they are: pending, then due and claimed by nobody, then claimed, or owed because their key was

@@ -39,8 +39,7 @@ func (s *Schedule) Pages(ctx context.Context, n keys.Namespace, yield func(Page)
 	return s.pages(ctx, n, true, yield)
 }
 
-// Names is Pages without the records, which may be large: of a timer it tells the key, the due time and the state, which is
-// StateFiring for all that have left the due sets, whether they are claimed or owed.
+// Names is Pages without the records, which may be large: of a timer it tells the key, the due time and the state.
 func (s *Schedule) Names(ctx context.Context, n keys.Namespace, yield func(Page) bool) error {
 	return s.pages(ctx, n, false, yield)
 }
@@ -58,10 +57,12 @@ func (s *Schedule) pages(ctx context.Context, n keys.Namespace, records bool, yi
 		}
 		for entries := range slices.Chunk(all, pageEntries) {
 			timers, members := from.timers(entries, n)
-			if page.Timers = timers; records && len(timers) > 0 {
-				if page.Timers, err = s.describe(ctx, l, from, timers, members); err != nil {
-					return fmt.Errorf("schedule: list timers: %w", err)
-				}
+			err := s.judge(ctx, l, from, timers, members)
+			if page.Timers = timers; err == nil && records && len(timers) > 0 {
+				page.Timers, err = s.describe(ctx, from, timers, members)
+			}
+			if err != nil {
+				return fmt.Errorf("schedule: list timers: %w", err)
 			}
 			page.Until = Millis(entries[len(entries)-1].Score).Time()
 			page.Looked += int64(len(entries))

@@ -58,21 +58,7 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer)
 }
 
 // describe adds the records of timers in a list. Those that have left it since are left out.
-func (s *Schedule) describe(ctx context.Context, l *listing, from *list, found []Timer, members []string) ([]Timer, error) {
-	if from.firing {
-		if err := s.readStates(ctx, from, members, found); err != nil {
-			return nil, err
-		}
-	}
-	for i := range found {
-		until := MillisOf(found[i].Due)
-		if from.firing {
-			until = Never // what a resume has released stays so
-		}
-		if found[i].State == StateOwed && l.holds.Covers(found[i].Key, until) {
-			found[i].State = StateHeld // as soon as a claim looks at it
-		}
-	}
+func (s *Schedule) describe(ctx context.Context, from *list, found []Timer, members []string) ([]Timer, error) {
 	records, err := s.readRecords(ctx, from.records, members)
 	if err != nil {
 		return nil, err
@@ -112,9 +98,22 @@ func (s *Schedule) readRecords(ctx context.Context, hash string, members []strin
 	return records, err
 }
 
-// readStates adds the states of firings, and whether NATS refused them. It comes before their records, which those that are
-// settled meanwhile do not have.
-func (s *Schedule) readStates(ctx context.Context, from *list, refs []string, firings []Timer) error {
+// judge adds the states of timers in a list: those of firings, and what is held as soon as a claim looks at it. It comes
+// before their records, which those that are settled meanwhile do not have.
+func (s *Schedule) judge(ctx context.Context, l *listing, from *list, found []Timer, members []string) error {
+	if from.firing && len(found) > 0 {
+		return s.readStates(ctx, l, from, members, found)
+	}
+	for i := range found {
+		if found[i].State == StateOwed && l.holds.Covers(found[i].Key, MillisOf(found[i].Due)) {
+			found[i].State = StateHeld
+		}
+	}
+	return nil
+}
+
+// readStates adds the states of firings, and whether NATS refused them.
+func (s *Schedule) readStates(ctx context.Context, l *listing, from *list, refs []string, firings []Timer) error {
 	var claims, refused *redis.FloatSliceCmd
 	_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		claims, refused = pipe.ZMScore(ctx, from.index, refs...), pipe.ZMScore(ctx, from.refused, refs...)
@@ -124,7 +123,14 @@ func (s *Schedule) readStates(ctx context.Context, from *list, refs []string, fi
 		return err
 	}
 	for i := range firings {
-		firings[i].State = firingState(claims.Val()[i])
+		score, until := claims.Val()[i], MillisOf(firings[i].Due)
+		if score != 0 {
+			until = Never // as due_of_free in owed.lua has it
+		}
+		firings[i].State = firingState(score)
+		if firings[i].State == StateOwed && l.holds.Covers(firings[i].Key, until) {
+			firings[i].State = StateHeld
+		}
 		if refused.Val()[i] > 0 {
 			firings[i].Aside = AsideRefused
 		}

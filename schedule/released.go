@@ -12,8 +12,8 @@ import (
 // MaxRelease is how many held timers one step of a resume releases at most.
 const MaxRelease = 256
 
-// MaxShift is how many one step sets again at most.
-const MaxShift = 128
+// MaxShift is how many one step sets again at most: that takes several times as long as to release them.
+const MaxShift = 64
 
 // HeldAt is a place among the held timers of a partition, in the order of their dues. The zero HeldAt is the beginning.
 type HeldAt struct {

@@ -19,7 +19,8 @@ func newCancel() *cobra.Command {
 was found is printed:
 
   cancelled  there were such timers, and they will not fire; an earlier one that is firing may
-  fired      it is too late: the timer has lately fired, or is firing, or its event may be in NATS
+  fired      it is too late: the timer has lately fired, or is firing, or its event may be in NATS;
+             or it is a dead letter instead, or becomes one
   unknown    there is no such timer
 
 The exit code is 0 only for the first.
@@ -64,7 +65,7 @@ func cancelOne(cmd *cobra.Command, key string) error {
 		}
 		if outcome == client.Fired {
 			if _, found, err := timers.Get(ctx, key); found && err == nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), "timerd: it is claimed, so its event may be in NATS already; timerd get shows it until that is known")
+				fmt.Fprintln(cmd.ErrOrStderr(), "timerd: it is claimed, so its event, or its dead letter, may be in NATS already; timerd get shows it until that is known")
 			}
 		}
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), outcome); err != nil {

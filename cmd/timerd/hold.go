@@ -41,7 +41,8 @@ timerd resume releases them.
 
 The exit code is 1 if it is not certain after 5 s that nobody claims any more: what is missing is
 named, and the hold stands. That no replica of Redis has the hold yet is said too; a failover may
-then lose it. A namespace that is held already stays so; reason and end are those given last.
+then lose it. A namespace that is held already stays so; reason and end are those given last. One
+that is being resumed is held anew, since now: a shift then counts from this hold.
 
 ` + namespaceHelp,
 		Example: `  timerd hold pay --reason "provider is down" --for 2h
@@ -85,7 +86,10 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held holds.Held, rdb redi
 		return exitCode(exitFailed)
 	}
 	what := "held"
-	if held.Was {
+	switch {
+	case held.Resumed != nil:
+		what = "held anew, since " + held.Hold.Since.Time().Format(timeLayout) + "; the resume has ended, and a shift counts from this hold"
+	case held.Was:
 		what = "held as before, since " + held.Hold.Since.Time().Format(timeLayout)
 	}
 	if held.Hold.Until > 0 {
@@ -175,8 +179,8 @@ func parseRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	per, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]
 	n, err := strconv.ParseFloat(number, 64)
-	if !known || err != nil || !(n > 0) || n > holds.MaxRate {
-		return 0, fmt.Errorf("want a number of timers and a unit, s, m or h, such as 200/s; at most 1000000/s")
+	if !known || err != nil || !(n/per >= holds.MinRate && n/per <= holds.MaxRate) {
+		return 0, fmt.Errorf("want a number of timers and a unit, s, m or h, such as 200/s; from 1/m to 1000000/s")
 	}
 	return n / per, nil
 }
@@ -187,7 +191,8 @@ func newHolds() *cobra.Command {
 		Use:   "holds",
 		Short: "List the namespaces that are held",
 		Long: `List the namespaces that are held, or whose timers are still being released, with who held them,
-when and why, and how many timers wait that are due. A timer under several holds counts for each.`,
+when and why, and how many timers wait that are due; a question mark stands for so many that it is
+not known. A timer under several holds counts for each.`,
 		Example: `  timerd holds
   timerd holds --json`,
 		Args: arguments(cobra.NoArgs),
@@ -217,7 +222,7 @@ type holdView struct {
 	Until     *time.Time `json:"until"` // null: until it is resumed
 	Reason    string     `json:"reason"`
 	By        string     `json:"by"`
-	Held      int64      `json:"held"`
+	Held      *int64     `json:"held"` // null: not known
 	// Resume says how it is being resumed; null while it holds.
 	Resume *resumeView `json:"resume"`
 }
@@ -265,7 +270,7 @@ func printHolds(w io.Writer, views []holds.View, asJSON bool) error {
 		if h.Resume != nil {
 			until = "being resumed: " + string(h.Resume.Kind)
 		}
-		err := t.add(cell{text: h.Namespace}, cell{text: h.Since.Format(timeLayout)}, cell{text: until}, cell{text: strconv.FormatInt(h.Held, 10)},
+		err := t.add(cell{text: h.Namespace}, cell{text: h.Since.Format(timeLayout)}, cell{text: until}, cell{text: showKnown(h.Held)},
 			cell{text: h.By}, cell{text: h.Reason})
 		if err != nil {
 			return err

@@ -93,7 +93,7 @@ func TestLsOfSomeStates(t *testing.T) {
 	}
 }
 
-// Of a claimed timer, cancel says that its event may be in NATS, and not only that it is too late.
+// Of a claimed timer, cancel says that its event or its dead letter may be in NATS, and not only that it is too late.
 func TestCancelOfAClaimedTimer(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := startRedis(t).Client()
@@ -109,7 +109,7 @@ func TestCancelOfAClaimedTimer(t *testing.T) {
 	if out := ok(t, "get", "app:m:t:0"); !strings.Contains(out, "\nstate    firing\n") {
 		t.Errorf("get:\n%s", out)
 	}
-	if code, out, errs := timerd(t, "", "cancel", "app:m:t:0"); code != exitFailed || out != "fired\n" || !strings.Contains(errs, "its event may be in NATS already") {
+	if code, out, errs := timerd(t, "", "cancel", "app:m:t:0"); code != exitFailed || out != "fired\n" || !strings.Contains(errs, "its event, or its dead letter, may be in NATS already") {
 		t.Errorf("cancel: %d\n%s%s", code, out, errs)
 	}
 }

@@ -178,9 +178,13 @@ func (p *statusPrinter) timerds(r *status.Redis) {
 }
 
 func (p *statusPrinter) timers(r *status.Redis) {
-	fmt.Fprintf(p, "\ntimers  %d pending, %d held, %d owed, %d firing\n", r.Pending, r.Held, r.Owed, r.Firing)
+	const label = "        "
+	fmt.Fprintf(p, "\ntimers  %d pending, %s held, %d owed, %d firing\n", r.Pending, showKnown(r.Held), r.Owed, r.Firing)
+	if r.Held == nil {
+		p.WriteString(label)
+		p.text(len(label), "of those owed some may be held: too many are due that no timerd has looked at yet")
+	}
 	if r.Oldest != nil {
-		const label = "        "
 		p.WriteString(label)
 		p.text(len(label), fmt.Sprintf("owed for longest: %s, for %s", r.Oldest.Key, showAbout(r.At.Sub(r.Oldest.Due))))
 	}
@@ -220,7 +224,7 @@ func (p *statusPrinter) nodes(r *status.Redis) {
 	t := p.table("redis", column{title: "NODE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"}, column{title: "OWED"}, column{title: "FIRING"},
 		column{title: "LAST AUDIT"}, column{title: "TOOK", spare: 1}, column{title: "BECAUSE OF", least: 8, spare: 2})
 	for _, n := range r.Nodes {
-		pending, held, owed, firing := fmt.Sprint(n.Pending), fmt.Sprint(n.Held), fmt.Sprint(n.Owed), fmt.Sprint(n.Firing)
+		pending, held, owed, firing := fmt.Sprint(n.Pending), showKnown(n.Held), fmt.Sprint(n.Owed), fmt.Sprint(n.Firing)
 		if n.Error != "" {
 			pending, held, owed, firing = "?", "?", "?", "?"
 		}
@@ -271,6 +275,14 @@ func (p *statusPrinter) streams(n *status.NATS) {
 		t.row(s.Name, s.Messages, showBytes(s.Bytes), kept, most, fmt.Sprintf("%d of %d", s.Current, s.Replicas))
 	}
 	_ = t.flush()
+}
+
+// showKnown returns a number, or a question mark for one that is not known.
+func showKnown(n *int64) string {
+	if n == nil {
+		return "?"
+	}
+	return fmt.Sprint(*n)
 }
 
 // orDash returns a text, or a dash for none.

@@ -94,7 +94,7 @@ func (s *system) holds(namespace string, n int64) {
 	testenv.Eventually(s.t, patience, func() error {
 		views := s.heldNow()
 		for _, v := range views {
-			if v.Namespace == namespace && v.Held == n {
+			if v.Namespace == namespace && v.Held != nil && *v.Held == n {
 				return nil
 			}
 		}

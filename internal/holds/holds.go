@@ -19,8 +19,10 @@ import (
 const (
 	// MinFor is how long a hold lasts at least that ends by itself.
 	MinFor = time.Second
-	// MaxRate is how many timers a second a resume at a rate releases at most.
-	MaxRate = 1e6
+	// MinRate and MaxRate are how many timers a second a resume at a rate releases at least and at most.
+	MinRate, MaxRate = 1.0 / 60, 1e6
+	// MaxReason is how many bytes the reason of a hold may have: every timerd reads it each second.
+	MaxReason = 1024
 )
 
 const (
@@ -38,12 +40,8 @@ const (
 	tries = 20
 )
 
-var (
-	// ErrNotHeld says that there is no hold of just the namespace.
-	ErrNotHeld = errors.New("not held")
-	// ErrTooMany says that there are as many holds as there may be.
-	ErrTooMany = fmt.Errorf("there are %d holds, as many as there may be: resume one, or hold a namespace that covers several", schedule.MaxHolds)
-)
+// ErrNotHeld says that there is no hold of just the namespace.
+var ErrNotHeld = errors.New("not held")
 
 // Holds holds and resumes namespaces of a schedule. Its methods may be called concurrently.
 type Holds struct {
@@ -66,16 +64,19 @@ func New(s *schedule.Schedule, instance string) *Holds {
 // Request says what to hold or to resume. It is noted with the user and the host of this process.
 type Request struct {
 	Namespace keys.Namespace
-	Reason    string        // of a hold
+	Reason    string        // of a hold; MaxReason bytes at most
 	For       time.Duration // of a hold: when it ends by itself, MinFor at least; 0: not
 	Kind      schedule.ResumeKind
-	Rate      float64 // timers a second, for schedule.ResumeRate: above 0, MaxRate at most
+	Rate      float64 // timers a second, for schedule.ResumeRate: MinRate to MaxRate
 }
 
 // Held is what came of a hold.
 type Held struct {
 	Hold schedule.Hold
 	Was  bool // the namespace was held before, since when Hold says
+	// Resumed is how the namespace was being resumed, which has ended: what was not released yet is held by the new hold, whose
+	// length a shift counts; nil if it was not.
+	Resumed *schedule.Resume
 	// Missing names the timerds and servers that may still claim timers of the namespace. The hold stands; each timerd goes on
 	// to bring it to those servers.
 	Missing []string
@@ -84,17 +85,21 @@ type Held struct {
 }
 
 // Hold holds a namespace. When it returns without an error and with nothing missing, no timerd claims a timer of it any more.
-// It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time; one that is being
-// resumed is held anew.
+// It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time. One that is being
+// resumed is held anew, since now: the resume ends there, and what it has not released is held on. An error may wrap
+// schedule.ErrTooManyHolds.
 func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	var out Held
+	if len(r.Reason) > MaxReason {
+		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", r.Namespace, len(r.Reason), MaxReason)
+	}
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
 		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: whoami()}
-		out.Was = false
-		if was := l.Find(r.Namespace); was == nil && len(l.Holds) >= schedule.MaxHolds {
-			return ErrTooMany
-		} else if was != nil && was.Lasts(l.Now) {
+		out.Was, out.Resumed = false, nil
+		if was := l.Find(r.Namespace); was != nil && was.Lasts(l.Now) {
 			h.Since, out.Was = was.Since, true
+		} else if was != nil {
+			out.Resumed = was.Resume
 		}
 		if r.For > 0 {
 			h.Until = l.Now.Add(r.For)
@@ -207,10 +212,13 @@ func (s *Holds) unreplicated(ctx context.Context) (without []string) {
 // View is a hold, and how many timers it holds.
 type View struct {
 	schedule.Hold
-	Held int64 // that are due; one under several holds counts for each
+	// Held is how many are held that are due, those included that no claim has looked at yet; one under several holds counts
+	// for each. It is nil if so many are owed or firing that not all of these were looked at.
+	Held *int64
 }
 
-// List returns the holds, those included that are being resumed, in the order of their namespaces.
+// List returns the holds, those included that are being resumed, in the order of their namespaces. It reads the names of all
+// that is due.
 func (s *Holds) List(ctx context.Context) ([]View, error) {
 	if err := s.schedule.CheckMode(ctx); err != nil {
 		return nil, err
@@ -219,30 +227,26 @@ func (s *Holds) List(ctx context.Context) ([]View, error) {
 	if err != nil || len(list.Holds) == 0 {
 		return nil, err
 	}
+	counts, cut := make([]int64, len(list.Holds)), false
+	err = s.schedule.Names(ctx, keys.Namespace{}, func(p schedule.Page) bool {
+		for _, timer := range p.Timers {
+			for i, h := range list.Holds {
+				if timer.State == schedule.StateHeld && h.Namespace.Match(timer.Key) {
+					counts[i]++
+				}
+			}
+		}
+		cut = p.Cut
+		return !p.Until.After(p.Now)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count the held timers: %w", err)
+	}
 	views := make([]View, len(list.Holds))
 	for i, h := range list.Holds {
 		views[i].Hold = h
-	}
-	nodes, err := s.Nodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, node := range nodes {
-		parts, err := node.LookHeld(ctx, 0)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range parts {
-			if p.Held <= 0 {
-				continue
-			}
-			counts, err := node.HeldBy(ctx, p.Partition, list)
-			if err != nil {
-				return nil, err
-			}
-			for i, n := range counts {
-				views[i].Held += n
-			}
+		if !cut {
+			views[i].Held = &counts[i]
 		}
 	}
 	return views, nil

@@ -139,7 +139,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	}
 	until, whole := time.Now().Add(roundFor), true
 	for _, node := range nodes {
-		parts, err := node.LookHeld(ctx, cutoff)
+		parts, err := node.LookHeld(ctx, cutoff, h.Namespace)
 		if err != nil {
 			return out, false, err
 		}

@@ -37,6 +37,15 @@ func (p *problems) members(members []schedule.Member) {
 	p.disagreements(members)
 }
 
+// ignoreHolds tells of living timerds that claim what is held. hold names them; but one that was stopped then may be back.
+func (p *problems) ignoreHolds(members []schedule.Member) {
+	for _, m := range members {
+		if m.Alive && !m.Holds {
+			p.fail("stop it, or put this version there", "%s, of %s, knows no holds and claims timers that are held", clean(m.Instance), versionOf(m))
+		}
+	}
+}
+
 // disagreements judges whether the living timerds agree.
 func (p *problems) disagreements(members []schedule.Member) {
 	for _, d := range Differences(members) {

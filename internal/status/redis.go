@@ -18,11 +18,12 @@ type Redis struct {
 	Nodes   []Node    `json:"nodes"`
 
 	// The sums over the nodes that could be asked.
-	Pending int64  `json:"pending"` // due later
-	Owed    int64  `json:"owed"`    // due, and claimed by nobody
-	Firing  int64  `json:"firing"`  // claimed and not settled, or given back for a while
-	Held    int64  `json:"held"`    // due and held
-	Oldest  *Timer `json:"oldest"`  // of those owed the one that was due first; nil if none is known
+	Pending int64 `json:"pending"` // due later
+	Owed    int64 `json:"owed"`    // due, and claimed by nobody; if Held is nil, some of them may be held
+	Firing  int64 `json:"firing"`  // claimed and not settled, or perhaps published
+	// Held is how many are due and held. It is nil if that is not known: too many are due that no timerd has looked at yet.
+	Held   *int64 `json:"held"`
+	Oldest *Timer `json:"oldest"` // of those owed the one that was due first; nil if none is known
 
 	Holds []Hold `json:"holds"` // in the order of their namespaces
 
@@ -70,7 +71,7 @@ type Node struct {
 	Pending int64  `json:"pending"`
 	Owed    int64  `json:"owed"`
 	Firing  int64  `json:"firing"`
-	Held    int64  `json:"held"`
+	Held    *int64 `json:"held"`             // nil if that is not known
 	Moving  int    `json:"moving,omitempty"` // slots that are left out
 
 	SetAside  []Aside `json:"setaside,omitempty"`
@@ -113,8 +114,8 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 	} else {
 		p.members(members)
 	}
-	r := &Redis{Timerds: living(members), Nodes: []Node{}}
-	r.readHolds(ctx, s.Schedule, p)
+	r := &Redis{Timerds: living(members), Nodes: []Node{}, Held: new(int64)}
+	r.readHolds(ctx, s.Schedule, members, p)
 	nodes, err := s.Schedule.Nodes(ctx)
 	if err != nil {
 		p.fail("let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
@@ -144,7 +145,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 }
 
 // readHolds reads what is held.
-func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *problems) {
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []schedule.Member, p *problems) {
 	list, err := s.Holds(ctx)
 	if err != nil {
 		p.fail("bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
@@ -157,6 +158,9 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *problems
 			hold.Until = &until
 		}
 		r.Holds = append(r.Holds, hold)
+	}
+	if len(list.Holds) > 0 {
+		p.ignoreHolds(members)
 	}
 }
 
@@ -189,7 +193,10 @@ func gatherNode(ctx context.Context, node *schedule.Node, p *problems) (schedule
 		n.Error = err.Error()
 		p.fail("bring that server back, or let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
 	}
-	n.Pending, n.Owed, n.Firing, n.Held, n.Moving = seen.Pending, seen.Owed, seen.Firing, seen.Held, seen.Moving
+	n.Pending, n.Owed, n.Firing, n.Moving = seen.Pending, seen.Owed, seen.Firing, seen.Moving
+	if err == nil && seen.Unseen == 0 {
+		n.Held = &seen.Held
+	}
 	return seen, n
 }
 
@@ -198,7 +205,11 @@ func (r *Redis) add(seen schedule.Overview) {
 	r.Pending += seen.Pending
 	r.Owed += seen.Owed
 	r.Firing += seen.Firing
-	r.Held += seen.Held
+	if seen.Unseen > 0 {
+		r.Held = nil
+	} else if r.Held != nil {
+		*r.Held += seen.Held
+	}
 	if seen.At.After(r.At) {
 		r.At = seen.At
 	}

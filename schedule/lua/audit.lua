@@ -83,11 +83,15 @@ local function audit_one(key, due)
   end
 end
 
--- tally_due counts a member of due. Nothing is known yet of a contested timer.
+-- tally_due counts a member of due. Nothing is known yet of a contested timer. What the next
+-- claim holds is held.
+local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
 local function tally_due(member, due)
   local aside, key = '', member
   if string.byte(member) == 58 then aside, key = string.match(member, '^:(s?)%d[^:]*:(.*)$') end
-  if key then tally(key, (aside == 's' or due <= now) and OWED or PENDING) end
+  if not key then return end
+  if aside ~= 's' and due > now then return tally(key, PENDING) end
+  tally(key, is_held and is_held(key, due) and HELD_TIMERS or OWED)
 end
 
 local first = 1

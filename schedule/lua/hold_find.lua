@@ -1,5 +1,6 @@
--- How many held timers one step of a resume looks at.
-local MOST_LOOKED = 1000
+-- How many held timers one step of a resume looks at, of how many bytes, about, and how many
+-- are read at a time: how long their keys are is not known before.
+local MOST_LOOKED, MOST_LOOKED_BYTES, SLICE = 1000, 65536, 64
 
 -- find_held returns the refs of some held timers of a namespace that no other hold covers, in
 -- the order of their dues, most at most, and then from where to go on: the score of the last
@@ -10,23 +11,29 @@ local MOST_LOOKED = 1000
 local function find_held(app, module, typ, score, skip, most, by_due)
   local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
   local from = redis.call('ZCOUNT', firing_key, '-inf', '(' .. int(math.max(score, HELD))) + skip
-  local listed, refs = redis.call('ZRANGE', firing_key, from, from + MOST_LOOKED - 1, 'WITHSCORES'), {}
-  for i = 1, #listed, 2 do
-    if #refs == most then return refs, score, skip, false end
-    local at = tonumber(listed[i + 1])
-    if at ~= score then score, skip = at, 0 end
-    local key = string.match(listed[i], '^%d+:%d*:(.*)$') or ''
-    local a, m, t = string.match(key, '^([^:]*):([^:]*):([^:]*):')
-    -- An infinite due time lies within no hold that is being resumed.
-    local due = by_due and at - HELD or math.huge
-    if a and (app == '' or app == a) and (module == '' or module == m) and (typ == '' or typ == t)
-      and not (is_held and is_held(key, due)) then
-      refs[#refs + 1] = listed[i]
-    else
-      skip = skip + 1
+  local refs, bytes = {}, 0
+  for first = 0, MOST_LOOKED - 1, SLICE do
+    local listed = redis.call('ZRANGE', firing_key, from + first, from + first + SLICE - 1, 'WITHSCORES')
+    for i = 1, #listed, 2 do
+      if #refs == most then return refs, score, skip, false end
+      local at = tonumber(listed[i + 1])
+      if at ~= score then score, skip = at, 0 end
+      local key = string.match(listed[i], '^%d+:%d*:(.*)$') or ''
+      local a, m, t = string.match(key, '^([^:]*):([^:]*):([^:]*):')
+      -- An infinite due time lies within no hold that is being resumed.
+      local due = by_due and at - HELD or math.huge
+      if a and (app == '' or app == a) and (module == '' or module == m) and (typ == '' or typ == t)
+        and not (is_held and is_held(key, due)) then
+        refs[#refs + 1] = listed[i]
+      else
+        skip = skip + 1
+      end
+      bytes = bytes + #listed[i]
     end
+    if #listed < 2 * SLICE then return refs, score, skip, true end
+    if bytes > MOST_LOOKED_BYTES then break end
   end
-  return refs, score, skip, #listed < 2 * MOST_LOOKED
+  return refs, score, skip, false
 end
 
 -- is_current tells whether the partition's copy of the list has a generation.

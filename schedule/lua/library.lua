@@ -169,7 +169,8 @@ deletes the trigger key. A key without a TTL is not a trigger key and stays. Wit
 those that are due at that time or before, and the others stay, with the trigger key: so
 what was found in a list is cancelled, and not what has been set since.
 Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
-last half minute at least; or "unknown". An error says that so many were owed that some
+last half minute at least, or became a dead letter instead, or is to and the letter may be
+stored; or "unknown". An error says that so many were owed that some
 are left: then the call is to be repeated.
 If its reply is lost: a second call answers "unknown" for timers that the first one
 cancelled. ]]
@@ -224,7 +225,6 @@ end
 -- its state, or nil. If too many are firing to find it, one that fired lately counts.
 local function firing_of(key)
   local ref, state = first_unclaimed(key)
-  if state == 'owed' and is_to_be_held(key, tonumber(string.match(ref, '^%d+'))) then state = 'held' end
   if not ref then
     local fired, all = tonumber(redis.call('ZSCORE', fired_key, key) or nil), nil
     if not fired then return nil end
@@ -254,13 +254,14 @@ local function timer_get(keys, args)
   elseif at > now then
     due, record = at, record_of(key, MAX_PAYLOAD)
   elseif due and due <= now then
-    state = is_to_be_held(key, due) and 'held' or 'owed'
+    state = holding()(key, due) and 'held' or 'owed'
     if state == 'owed' and select(2, first_unclaimed(key)) == 'held' then due = nil end
   end
   local member, beside_due, beside_state
   if not due or state == 'owed' then member, beside_due, beside_state = first_beside(key) end
   if member and (not due or beside_state == 'pending') then
     due, record, state = beside_due, redis.call('HGET', data_key, member) or 'm:', beside_state
+    if state == 'owed' and holding()(key, due) then state = 'held' end
   elseif due then
     record = record or redis.call('HGET', data_key, key) or 'm:'
   else

@@ -37,3 +37,10 @@ end
 -- have published it either. What is held is both.
 local function is_unclaimed(score) return score == 0 or score % 1 ~= 0 or score >= HELD end
 local function is_free(score) return is_unclaimed(score) and score % 1 ~= 0.75 end
+
+-- due_of_free returns the due time by which a claim asks whether a free firing is held. What a
+-- resume has released stays so, as does what had a pause since: an infinite one lies within no
+-- resume.
+local function due_of_free(ref, score)
+  return score % 1 ~= 0 and math.huge or tonumber(string.match(ref, '^%d+'))
+end

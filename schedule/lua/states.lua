@@ -14,31 +14,39 @@ local function given_refs(key)
   return names
 end
 
--- state_of returns the state of a firing that is not settled, or nil. claimed tells whether
--- somebody has claimed it.
+-- state_of returns the state of a firing that is not settled, or nil; whether somebody has
+-- claimed it; and its score.
 local function state_of(ref)
   local score = tonumber(redis.call('ZSCORE', firing_key, ref) or nil)
   if not score then return nil end
-  return score >= HELD and 'held' or is_free(score) and 'owed' or 'firing', not is_unclaimed(score)
+  return score >= HELD and 'held' or is_free(score) and 'owed' or 'firing', not is_unclaimed(score), score
+end
+
+local function holds_nothing() return false end
+
+-- holding returns a function that tells of a key and its due time whether the next claim holds
+-- such a timer.
+local function holding()
+  local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
+  return is_held or holds_nothing
 end
 
 -- first_unclaimed returns the ref of a key's first held firing, else of its first owed one, or
--- else of one that was given back though perhaps published, and its state; or nil.
+-- else of one that was given back though perhaps published, and its state; or nil. What is
+-- owed is held if the next claim holds it.
 local function first_unclaimed(key)
-  local refs, owed, given = given_refs(key), nil, nil
+  local refs, owed, given, is_held = given_refs(key), nil, nil, nil
   for i = 1, #refs do
-    local state, claimed = state_of(refs[i])
+    local state, claimed, score = state_of(refs[i])
+    if state == 'owed' then
+      is_held = is_held or holding()
+      if is_held(key, due_of_free(refs[i], score)) then state = 'held' end
+    end
     if state == 'held' then return refs[i], state end
     if state == 'owed' then owed = owed or refs[i] end
     if state == 'firing' and not claimed then given = given or refs[i] end
   end
   return owed or given, owed and 'owed' or given and 'firing' or nil
-end
-
--- is_to_be_held tells of a timer that is owed whether the next claim holds it.
-local function is_to_be_held(key, due)
-  local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
-  return is_held ~= nil and is_held(key, due)
 end
 
 -- cancel_owed cancels a key's held and owed firings that were due at a time at the latest. It
