@@ -35,6 +35,13 @@ waits-set-again     | holds     | -DWAITS -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 waits-deaf          | holds     | -DWAITS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DLOSSES=1
 waits-cancel        | holds     | -DWAITS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DCANCELS=1
 paused              | holds     | -DHINTS_TOO_LATE -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=6
+hold                | holds     | -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+hold-twice          | holds     | -DHOLDS=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+hold-cancel         | holds     | -DHOLDS=1 -DCANCELS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-copies         | holds     | -DHOLDS=1 -DCOPIES_FOLLOW -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-failover       | holds     | -DHOLDS=1 -DCOPIES_FOLLOW -DFAILOVERS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+late                | holds     | -DLATE=1 -DONLY_TIMER_SET -DCRASHES=1
+hold-late           | holds     | -DHOLDS=1 -DLATE=1 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
 
 shortened-down      | holds     | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
 
@@ -64,7 +71,14 @@ reclaim-is-sure     | revived   | -DMISTAKE_RECLAIM_IS_SURE -DCANCELS=1 -DCRASHE
 waits-overtaken     | lost      | -DWAITS -DMISTAKE_OVERTAKES -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 told-contested      | lost      | -DMISTAKE_TELLS_OF_CONTESTED -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 cancel-not-dismissed | revived  | -DMISTAKE_CANCEL_SPARES_DISMISSED -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=0 -DLOSSES=1 -DFAULTS=0
+hold-unchecked      | unheld    | -DMISTAKE_HOLD_UNCHECKED -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-behind         | unheld    | -DMISTAKE_BEHIND_UNCHECKED -DHOLDS=1 -DCOPIES_FOLLOW -DFAILOVERS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-stale          | unheld    | -DMISTAKE_RELEASES_STALE -DHOLDS=2 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-ends-early     | escaped   | -DMISTAKE_ENDS_EARLY -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-forgets        | lost      | -DMISTAKE_NO_ORPHANS -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-published      | duplicate | -DMISTAKE_HOLDS_UNSURE -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 
+found-letter-free   | duplicate | -DFOUND_LETTER_FREE -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 found-aside-untold  | revived   | -DFOUND_CANCEL_ASIDE_UNTOLD -DDENIALS=1 -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
 found-aside-due-tick | lost     | -DFOUND_ASIDE_IN_DUE_TICK -DDENIALS=1 -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 found-aside-pending | early     | -DFOUND_ASIDE_PENDING_FIRES -DDENIALS=1 -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
@@ -75,6 +89,7 @@ found-old-expired   | duplicate | -DFOUND_OLD_EXPIRED_FIRES -DHINTS_TOO_LATE -DI
 found-same-attempt  | lost      | -DFOUND_SAME_ATTEMPT -DPAYLOAD_STATES_ATTEMPT -DLIVES=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=0 -DFAULTS=0 -DH=3
 found-late-twice    | duplicate | -DFOUND_CONTEST_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1
 
+hold-unreplicated   | unheld    | -DCHECK_UNREPLICATED -DHOLDS=1 -DCOPIES_FOLLOW -DFAILOVERS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 downtime            | lost      | -DCHECK_EVERY_SET -DONLY_PLAIN -DCRASHES=2
 short-payload       | bare      | -DCHECK_EVERY_PAYLOAD -DHINT_DELAY=2 -DONLY_PLAIN -DCRASHES=0
 short-set-again     | lost      | -DCHECK_EVERY_SET -DONLY_PLAIN -DLIVES=2 -DCRASHES=0 -DFAULTS=0
