@@ -403,6 +403,44 @@ func TestHeldFirings(t *testing.T) {
 	x.stateIs(k, "held again")
 }
 
+// becomeOwed sets a timer that becomes due and is claimed and given back, as by a timerd that cannot publish.
+func (x *index) becomeOwed(key string) (due int64) {
+	x.t.Helper()
+	due = x.becomeDue(key)
+	x.giveBack(false)
+	return due
+}
+
+// What a resume has released and a timerd gives back stays released, though the resume goes on: it is shifted once, and what
+// was to become a dead letter does.
+func TestReleasedAndGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []schedule.ResumeKind{schedule.ResumeShift, schedule.ResumeDead} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			x := newIndex(t)
+			want := x.becomeOwed(k)
+			x.awaitClock(want + 300)
+			x.hold("app1")
+			x.claims()
+			l, h := x.resume("app1", schedule.Resume{Kind: kind})
+			if kind == schedule.ResumeShift {
+				want += int64(h.Resume.At - h.Since)
+			}
+			for range 3 {
+				x.release(l, h, &schedule.Draw{})
+				firings := x.claims(k + " deadline payload of " + k)
+				if f := firings[0]; int64(f.Due) != want || f.Held != (kind == schedule.ResumeDead) || f.MayBeStored {
+					t.Errorf("it is due at %d, want %d: %+v", f.Due, want, f)
+				}
+				if err := x.Release(t.Context(), firings); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // A hold ends by itself at its time.
 func TestHoldUntil(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,10 @@ ARGV    1  lease in ms
         5  the generation of the list of holds that the caller knows, 0 if nothing is held
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
 key of one of those or an empty string, then for each firing its ref, its record and how
-it was: "o" owed, "p" given back though perhaps published, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when there is something
-to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1.
+it was: "o" owed, "f" the same, but freed by a resume or after a pause, "p" given back though
+perhaps published, "r" reclaimed, "d" due}. The first two are the time of the claim. next is
+when there is something to claim again, in ms: a due time, the end of a lease, 0 for at once,
+or -1.
 trimmed is 1 if more tombstones are to be removed. An error that begins with BEHIND says that
 the partition's list of holds is older than the caller's, and that nothing was done.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
@@ -72,10 +74,10 @@ for first = 1, #free, 2 * GROUP do
     local ref, record = refs[i], records[i] or 'm:'
     local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
     local score = tonumber(free[first + 2 * i - 1])
-    local how = score % 1 == 0.75 and 'p' or (score == 0 or score % 1 ~= 0) and 'o' or 'r'
+    local how = score == 0 and 'o' or score % 1 == 0.75 and 'p' or score % 1 ~= 0 and 'f' or 'r'
     -- What a resume has released stays so, as does what had a pause since; an infinite due
     -- time lies within no resume.
-    if is_held and how == 'o' and key and is_held(key, score % 1 ~= 0 and math.huge or tonumber(due)) then
+    if is_held and (how == 'o' or how == 'f') and key and is_held(key, how == 'f' and math.huge or tonumber(due)) then
       hold_owed(ref, due, record)
     else
       taken[#taken + 1] = ref
