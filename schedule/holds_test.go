@@ -441,6 +441,23 @@ func TestReleasedAndGivenBack(t *testing.T) {
 	}
 }
 
+// A list that a timerd has read before the last hold ended, and copies only now, brings nothing back.
+func TestAListThatIsCopiedLate(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	late := x.list()
+	if err := x.RemoveHold(t.Context(), x.list(), namespace(t, "app1")); err != nil {
+		t.Fatal(err)
+	}
+	if moving, err := x.CopyHolds(t.Context(), late); err != nil || len(moving) > 0 || late.Outdated() {
+		t.Fatal(moving, err, late.Outdated())
+	}
+	x.list()
+	x.becomeDue(k)
+	x.claims(k + " deadline payload of " + k)
+}
+
 // A hold ends by itself at its time.
 func TestHoldUntil(t *testing.T) {
 	t.Parallel()
