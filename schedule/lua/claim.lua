@@ -29,7 +29,8 @@ local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = tonumber(ARGV[4])
 local out = { t[1], t[2], -1, 0, 0, 0, 0, '' }
-local claimed, told = 0, {}
+local claimed, told, free_taken = 0, {}, {}
+claims_beside_others = redis.call('EXISTS', prefix .. 'owed', prefix .. 'beside') > 0
 
 local said = redis.call('HMGET', data_key, ':?:', ':h:')
 local contested_until = said[1]
@@ -81,6 +82,7 @@ for first = 1, #free, 2 * GROUP do
       hold_owed(ref, due, record)
     else
       taken[#taken + 1] = ref
+      free_taken[#free_taken + 1] = ref
       leases[#leases + 1], leases[#leases + 2] = lease_end, ref
       add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
       take(ref, record, how)
@@ -89,7 +91,6 @@ for first = 1, #free, 2 * GROUP do
   if #taken > 0 then
     redis.call('ZADD', firing_key, unpack(leases))
     redis.call('ZADD', fired_key, unpack(tombstones))
-    unlist_owed(prefix, taken)
   end
   if fits < #refs then room = 0 end
 end
@@ -227,6 +228,10 @@ until moved == before or moved >= MOST_HELD or held_room <= 0
 -- Many more may be held: those of others that became due last do not wait for all of them.
 if moved > before and claimed < limit and room > 0 then
   claim_due(redis.call('ZRANGE', due_key, now_text, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, limit - claimed, 'WITHSCORES'), true)
+end
+-- Until here they were listed for those of their keys that are claimed with them.
+for first = 1, #free_taken, GROUP do
+  unlist_owed(prefix, { unpack(free_taken, first, math.min(first + GROUP - 1, #free_taken)) })
 end
 if #told > 0 then tell_claimed(told, contested_until) end
 
