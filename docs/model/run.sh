@@ -35,14 +35,16 @@ waits-set-again     | holds     | -DWAITS -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 waits-deaf          | holds     | -DWAITS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DLOSSES=1
 waits-cancel        | holds     | -DWAITS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DCANCELS=1
 paused              | holds     | -DHINTS_TOO_LATE -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=6
-hold                | holds     | -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+hold                | holds     | -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-crash          | holds     | -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0 -DH=3
 hold-twice          | holds     | -DHOLDS=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
-hold-cancel         | holds     | -DHOLDS=1 -DCANCELS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
-hold-copies         | holds     | -DHOLDS=1 -DCOPIES_FOLLOW -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
-hold-failover       | holds     | -DHOLDS=1 -DCOPIES_FOLLOW -DFAILOVERS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-cancel         | holds     | -DHOLDS=1 -DCANCELS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=3
+hold-copies         | holds     | -DHOLDS=1 -DCOPIES_FOLLOW -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+hold-failover       | holds     | -DHOLDS=1 -DCOPIES_FOLLOW -DFAILOVERS=1 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-shift          | holds     | -DHOLDS=1 -DRESUME=SHIFTING -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+hold-shift-both     | holds     | -DHOLDS=1 -DRESUME=SHIFTING -DLIVES=2 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=3
 late                | holds     | -DLATE=1 -DONLY_TIMER_SET -DCRASHES=1
 hold-late           | holds     | -DHOLDS=1 -DLATE=1 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
-
 shortened-down      | holds     | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
 
 claim-early         | early     | -DMISTAKE_CLAIM_EARLY -DCRASHES=0 -DFAULTS=0
@@ -76,9 +78,13 @@ hold-behind         | unheld    | -DMISTAKE_BEHIND_UNCHECKED -DHOLDS=1 -DCOPIES_
 hold-stale          | unheld    | -DMISTAKE_RELEASES_STALE -DHOLDS=2 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 hold-ends-early     | escaped   | -DMISTAKE_ENDS_EARLY -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 hold-forgets        | lost      | -DMISTAKE_NO_ORPHANS -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
-hold-published      | duplicate | -DMISTAKE_HOLDS_UNSURE -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-published      | escaped   | -DMISTAKE_HOLDS_UNSURE -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+late-silent         | duplicate | -DMISTAKE_LETTER_SILENT -DLATE=1 -DONLY_TIMER_SET -DCRASHES=1
 
-found-letter-free   | duplicate | -DFOUND_LETTER_FREE -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+found-letter-free   | duplicate | -DFOUND_LETTER_FREE -DHOLDS=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+found-shifted-twice | twice     | -DFOUND_FREE_FORGOTTEN -DHOLDS=1 -DRESUME=SHIFTING -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+found-shift-shares  | lost      | -DFOUND_SHIFT_SHARES -DHOLDS=1 -DRESUME=SHIFTING -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+found-copied-late   | escaped   | -DFOUND_COPIES_OLD -DHOLDS=1 -DRESUME=BURYING -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 found-aside-untold  | revived   | -DFOUND_CANCEL_ASIDE_UNTOLD -DDENIALS=1 -DLIVES=2 -DN=1 -DCANCELS=1 -DCRASHES=0 -DFAULTS=0
 found-aside-due-tick | lost     | -DFOUND_ASIDE_IN_DUE_TICK -DDENIALS=1 -DLIVES=2 -DCRASHES=0 -DFAULTS=0
 found-aside-pending | early     | -DFOUND_ASIDE_PENDING_FIRES -DDENIALS=1 -DEXTENDS=1 -DCRASHES=0 -DFAULTS=0
@@ -90,6 +96,7 @@ found-same-attempt  | lost      | -DFOUND_SAME_ATTEMPT -DPAYLOAD_STATES_ATTEMPT 
 found-late-twice    | duplicate | -DFOUND_CONTEST_DECIDED_LATE -DFAULTS=0 -DEXTENDS=1
 
 hold-unreplicated   | unheld    | -DCHECK_UNREPLICATED -DHOLDS=1 -DCOPIES_FOLLOW -DFAILOVERS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+hold-copied-late    | escaped   | -DHOLDS=1 -DRESUME=BURYING -DCOPIES_FOLLOW -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 downtime            | lost      | -DCHECK_EVERY_SET -DONLY_PLAIN -DCRASHES=2
 short-payload       | bare      | -DCHECK_EVERY_PAYLOAD -DHINT_DELAY=2 -DONLY_PLAIN -DCRASHES=0
 short-set-again     | lost      | -DCHECK_EVERY_SET -DONLY_PLAIN -DLIVES=2 -DCRASHES=0 -DFAULTS=0

@@ -112,7 +112,7 @@ bool contested_owed, past_owed;		/* what check_ran_out said when the timer was c
 bool contested_unconfirmed;			/* it was contested because of an event of a change */
 byte aside_due[LIVES], aside_life[LIVES], aside_look[LIVES];	/* :sdue.attempt:key, by due time; when to look again */
 bool denied;				/* timerd may not read the key */
-byte beside_due;			/* :due.attempt:key, of life RETRY, unless it was shifted */
+byte beside_due[2], beside_life[2];	/* :due.attempt:key, of a retry or of what was shifted */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
 #ifdef MARKS
 byte firing_free[F];			/* OWED, UNSURE if its event may be stored, 0 if somebody has claimed it */
@@ -128,8 +128,14 @@ bool firing_dead[F];			/* it is to become a dead letter: flag h */
 #endif
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
 bool retried;
-#ifdef PAYLOAD_STATES_ATTEMPT
+#if HOLDS && LIVES > 1
+#define SHIFTS_BESIDE			/* a timer may be shifted to when another one of the key was due */
+#endif
+#if defined(PAYLOAD_STATES_ATTEMPT) || defined(SHIFTS_BESIDE)
+#define ID_TOMBSTONE(at) id_tombstone[at]
 bool id_tombstone[TMAX + 2];		/* :i:due:key; outlives the duplicate window */
+#else
+#define ID_TOMBSTONE(at) false
 #endif
 
 /* The list of holds, and the partition's copy of it, which claims obey. cut is since when it is
@@ -137,12 +143,6 @@ bool id_tombstone[TMAX + 2];		/* :i:due:key; outlives the duplicate window */
 #if HOLDS
 byte list_gen, list_mode, list_cut, list_by;
 byte copy_gen, copy_mode, copy_cut;		/* generation 0: there is none */
-byte beside_life;
-#define BESIDE_LIFE beside_life
-#define BESIDE_ATT 0
-#else
-#define BESIDE_LIFE RETRY
-#define BESIDE_ATT 1
 #endif
 
 /* NATS: when each id was stored last; what is on its way to it; its answers. */
@@ -175,8 +175,16 @@ bool hand_dead[N];			/* the firing becomes a dead letter */
 #define SET_HAND_DEAD(i, is) skip
 #endif
 #if HOLDS
+bool hand_free[N];			/* the firing was released, or had a pause */
+#ifdef FOUND_FREE_FORGOTTEN
+#define SET_HAND_FREE(i, is) skip
+#else
+#define SET_HAND_FREE(i, is) hand_free[i] = is
+#endif
 byte known_gen[N], known_mode[N], known_cut[N], known_by[N];	/* the list as it was read last */
 bool nothing_left[N];			/* to be released, when it was looked last */
+#else
+#define SET_HAND_FREE(i, is) skip
 #endif
 mtype sub[N] = on;
 byte since[N] = 1;
@@ -219,8 +227,10 @@ byte letters[LIVES + 2];		/* as wire_letter */
 #define LETTER(whose) 0
 #endif
 #if HOLDS
-bool bound[LIVES + 2];			/* held, and to be released as the resume says */
-bool unheld, escaped;
+byte bound[LIVES + 2];			/* HELD_BY: held, and to be released as the resume says; SHIFTED: it was, by this resume */
+#define HELD_BY 1
+#define SHIFTED 2
+bool unheld, escaped, twice;
 byte holds = HOLDS, failovers = FAILOVERS;
 #endif
 bool early, duplicate, lost, revived, stale, undead, bare;
@@ -228,10 +238,7 @@ bool early, duplicate, lost, revived, stale, undead, bare;
 byte crashes = CRASHES, losses = LOSSES, cancels = CANCELS, dels = DELS, extends = EXTENDS, denials = DENIALS, faults = FAULTS;
 
 /* Scratch of the scripts; always 0 between them, so that it adds no states. */
-byte s_was, s_at, s_ref, s_due, s_i, s_life, s_t, s_slot;
-#if HOLDS
-byte s_old;
-#endif
+byte s_was, s_at, s_ref, s_due, s_i, s_life, s_t, s_slot, s_old;
 bool s_hit;
 mtype s_kind;
 
@@ -296,11 +303,18 @@ inline delete_key() { key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit
 
 /* ---- schedule/lua ---------------------------------------------------------- */
 
-#if HOLDS
-#define NOT_BESIDE beside_life = 0
-#else
-#define NOT_BESIDE skip
-#endif
+#define ATTEMPT(whose) (whose == RETRY -> 1 : 0)
+
+/* Has a timer wait beside the newer one of the key, from s_due on. */
+inline add_beside(whose) {
+	s_slot = (beside_due[0] == 0 -> 0 : 1);
+	assert(beside_due[s_slot] == 0);
+	if :: beside_due[1 - s_slot] == s_due && ATTEMPT(beside_life[1 - s_slot]) == ATTEMPT(whose) -> s_due++ :: else fi;
+	beside_due[s_slot] = s_due; beside_life[s_slot] = whose;
+	s_slot = 0
+}
+
+inline drop_beside(slot) { beside_due[slot] = 0; beside_life[slot] = 0 }
 
 inline forget() { due = 0; due_life = 0; due_att = 0; NOT_KEPT }
 
@@ -315,6 +329,14 @@ inline find(ref) {
 
 inline remove_firing(slot) { firing_ref[slot] = 0; firing_lease[slot] = 0; firing_life[slot] = 0; SET_FREE(slot, 0); SET_DEAD(slot, false) }
 
+/* A claim leaves a tombstone of the id if another timer of the key may be shifted to it. */
+#if defined(SHIFTS_BESIDE) && !defined(FOUND_SHIFT_SHARES)
+#define LISTED(slot, other) (slot != other && firing_free[other] != 0)
+#define TELL_ID(slot) if :: LISTED(slot, 0) || LISTED(slot, 1) || LISTED(slot, 2) || beside_due[0] == firing_ref[slot] / 2 || beside_due[1] == firing_ref[slot] / 2 -> id_tombstone[firing_ref[slot] / 2] = true :: else fi
+#else
+#define TELL_ID(slot) skip
+#endif
+
 /* Sets s_ref. lease is its end, or 0 for owed, or NEVER for held. */
 inline fire(at, att, whose, lease) {
 	s_due = at;
@@ -326,6 +348,7 @@ inline fire(at, att, whose, lease) {
 	s_ref = REF(s_due, att);
 	firing_ref[s_slot] = s_ref; firing_lease[s_slot] = lease; firing_life[s_slot] = whose;
 	SET_FREE(s_slot, (lease == 0 || lease == NEVER -> OWED : 0));
+	if :: lease != 0 && lease != NEVER -> TELL_ID(s_slot) :: else fi;
 #ifdef PAYLOAD_STATES_ATTEMPT
 	id_tombstone[s_due] = true;
 #endif
@@ -335,13 +358,7 @@ inline fire(at, att, whose, lease) {
 #endif
 }
 
-/* The retry moves back from whatever may have its id. */
-#ifdef PAYLOAD_STATES_ATTEMPT
-#define ID_TOMBSTONE(at) id_tombstone[at]
-#else
-#define ID_TOMBSTONE(at) false
-#endif
-
+/* The retry, or what was shifted, moves back from whatever may have its id. */
 inline fire_retry(at, att, whose, lease) {
 	s_t = at;
 #ifndef FOUND_SAME_ATTEMPT
@@ -497,10 +514,10 @@ inline timer_cancel() {
 	fi;
 	cancel_owed();
 	if
-	:: s_was != 0 || contested_due != 0 || beside_due != 0 || aside_due[0] != 0 || s_ref != 0 || s_hit && (s_at > now || fired == 0) ->
+	:: s_was != 0 || contested_due != 0 || beside_due[0] != 0 || beside_due[1] != 0 || aside_due[0] != 0 || s_ref != 0 || s_hit && (s_at > now || fired == 0) ->
 		/* The answer is "cancelled". */
 		judge_cancel(due_life); judge_cancel(contested_life); judge_cancel(past_life);
-		if :: beside_due != 0 -> judge_cancel(BESIDE_LIFE) :: else fi;
+		judge_cancel(beside_life[0]); judge_cancel(beside_life[1]);
 		if :: s_hit -> judge_cancel(holder) :: else fi;
 #ifdef FOUND_CANCEL_ASIDE_UNTOLD
 		if :: contested_due != 0 || past_due != 0 || s_was != 0 && (!s_hit || s_was <= now) -> fired_c = now :: else fi;
@@ -526,8 +543,7 @@ inline timer_cancel() {
 		od
 	:: else
 	fi;
-	beside_due = 0;
-	NOT_BESIDE;
+	drop_beside(0); drop_beside(1);
 	holder = 0;
 	done()
 }
@@ -692,6 +708,13 @@ inline audit(i) {
 	done()
 }
 
+/* A firing that was claimed too late becomes a dead letter, whatever its first claim did. */
+#ifdef LATE
+#define BECOMES_LETTER(slot) (firing_dead[slot] || now - firing_ref[slot] / 2 > LATE)
+#else
+#define BECOMES_LETTER(slot) firing_dead[slot]
+#endif
+
 /* claim, with a limit of one firing and once for each thing that it may meet
    first. take hands the firing s_ref to timerd i, unless the reply is lost. */
 inline take(i, reply) {
@@ -737,13 +760,6 @@ inline take(i, reply) {
 #define HOLDABLE(slot) (firing_free[slot] == OWED && COVERS(firing_ref[slot] / 2) || firing_free[slot] == RELEASED && COVERS(NEVER))
 #endif
 
-/* A firing that was claimed too late becomes a dead letter, whatever its first claim did. */
-#ifdef LATE
-#define BECOMES_LETTER(slot) (firing_dead[slot] || now - firing_ref[slot] / 2 > LATE)
-#else
-#define BECOMES_LETTER(slot) firing_dead[slot]
-#endif
-
 #define FREE(slot) (firing_ref[slot] != 0 && firing_lease[slot] <= now)
 
 /* What was claimed by somebody whose lease ran out may have been published. */
@@ -778,7 +794,9 @@ inline claim_free(i, reply) {
 	firing_lease[s_slot] = now + LEASE;
 	fired = now;
 	SET_UNSURE(i, (reply && UNSURE_AGAIN(s_slot)));
+	SET_HAND_FREE(i, (reply && firing_free[s_slot] == RELEASED));
 	SET_FREE(s_slot, 0);
+	TELL_ID(s_slot);
 #if HOLDS
 	fi;
 	s_slot = 0;
@@ -815,11 +833,13 @@ inline claim_past(i, reply) {
 }
 
 inline claim_beside(i, reply) {
-	s_life = beside_due;
-	beside_due = 0;
-	fire_retry(s_life, BESIDE_ATT, BESIDE_LIFE, LEASE_OF(s_life, 0));
-	s_life = 0;
-	NOT_BESIDE;
+	s_i = (beside_due[0] != 0 && beside_due[0] <= now -> 0 : 1);
+	s_due = beside_due[s_i]; s_life = beside_life[s_i];
+	drop_beside(s_i);
+	s_i = 0;
+	s_old = LEASE_OF(s_due, 0);
+	fire_retry(s_due, ATTEMPT(s_life), s_life, s_old);
+	s_life = 0; s_old = 0;
 	take_first(i, reply)
 }
 
@@ -912,9 +932,9 @@ inline settle(i) {
 #define MAY_BE_STORED(i) true
 #endif
 #if HOLDS
-#define FREED(until) (until != 0 -> RELEASED : OWED)
+#define FREED(i, until) (until != 0 || hand_free[i] -> RELEASED : OWED)
 #else
-#define FREED(until) OWED
+#define FREED(i, until) OWED
 #endif
 
 /* Gives a claim back; until says when anybody may have it, 0 for at once. */
@@ -922,7 +942,7 @@ inline release(i, until) {
 	find(hand_ref[i]);
 	if
 	:: s_slot < F && firing_lease[s_slot] == hand_lease[i] -> firing_lease[s_slot] = until;
-		SET_FREE(s_slot, (hand_unsure[i] || phase[i] == sent && MAY_BE_STORED(i) -> UNSURE : FREED(until)));
+		SET_FREE(s_slot, (hand_unsure[i] || phase[i] == sent && MAY_BE_STORED(i) -> UNSURE : FREED(i, until)));
 #ifdef MISTAKE_PAUSE_MOVES_DUE
 		if :: until != 0 -> firing_ref[s_slot] = REF(until, 0) :: else fi
 #endif
@@ -932,7 +952,7 @@ inline release(i, until) {
 	let_go(i)
 }
 
-inline let_go(i) { SET_UNSURE(i, false); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false; SET_HAND_DEAD(i, false) }
+inline let_go(i) { SET_UNSURE(i, false); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false; SET_HAND_DEAD(i, false); SET_HAND_FREE(i, false) }
 
 /* The retry of the first event, due at request_due. */
 inline retry() {
@@ -955,7 +975,7 @@ inline retry() {
 			due = s_due; due_life = RETRY; due_att = 1; NOT_KEPT
 		:: s_due > now && !(due == 0 && s_at == 0) ->
 			if :: due == s_due -> s_due++ :: else fi;
-			beside_due = s_due
+			add_beside(RETRY)
 		fi;
 		s_due = 0
 	fi;
@@ -971,7 +991,12 @@ inline retry() {
 /* What a claim says of the list that its timerd has read; what the copies state; whether timerd i's list is newer than the copy. */
 #define KNOWS(i) (known_mode[i] == OPEN || known_mode[i] == PLAINLY -> 0 : known_gen[i])
 #define STATED(i) (known_mode[i] == OPEN -> 0 : known_gen[i])
-#define COPY_OLD(i) (copy_gen < known_gen[i] && (known_mode[i] != OPEN || copy_gen != 0))
+#if defined(COPIES_FOLLOW) || defined(FOUND_COPIES_OLD)
+#define MAY_COPY(i) true
+#else
+#define MAY_COPY(i) (known_gen[i] == list_gen)
+#endif
+#define COPY_OLD(i) (MAY_COPY(i) && copy_gen < known_gen[i] && (known_mode[i] != OPEN || copy_gen != 0))
 
 #ifdef MISTAKE_BEHIND_UNCHECKED
 #define may_claim(i) true
@@ -994,14 +1019,14 @@ inline hold_write(mode, cut, by) {
 
 inline hold() {
 	hold_write(HOLDING, now, 0);
-	for (s_i : 1 .. LIVES + 1) { bound[s_i] = false }
+	for (s_i : 1 .. LIVES + 1) { bound[s_i] = 0 }
 	s_i = 0
 }
 
 inline resume(how) {
 	hold_write(how, now, now - list_cut);
 	for (s_i : 0 .. F - 1) {
-		if :: HELD(s_i) && how != PLAINLY && firing_ref[s_i] / 2 <= now -> bound[firing_life[s_i]] = true :: else fi
+		if :: HELD(s_i) && how != PLAINLY && firing_ref[s_i] / 2 <= now -> bound[firing_life[s_i]] = HELD_BY :: else fi
 	}
 	s_i = 0
 }
@@ -1049,8 +1074,7 @@ inline hold_shift(i) {
 		due = s_due; due_life = s_life; due_att = 0; NOT_KEPT
 	:: s_due > now && !(due == 0 && s_at == 0) ->
 		if :: due == s_due -> s_due++ :: else fi;
-		assert(beside_due == 0);
-		beside_due = s_due; beside_life = s_life
+		add_beside(s_life)
 	fi;
 	find(s_old);
 	remove_firing(s_slot);
@@ -1064,7 +1088,10 @@ inline hold_release(i) {
 	:: else -> s_slot++
 	od;
 	if
-	:: known_mode[i] == SHIFTING || known_mode[i] == SPACING -> bound[firing_life[s_slot]] = false
+	:: known_mode[i] == SHIFTING && firing_ref[s_slot] / 2 <= known_cut[i] ->
+		twice = (bound[firing_life[s_slot]] == SHIFTED); assert(!twice);
+		bound[firing_life[s_slot]] = SHIFTED
+	:: known_mode[i] == SPACING -> bound[firing_life[s_slot]] = 0
 	:: else
 	fi;
 	if
@@ -1081,7 +1108,7 @@ inline hold_release(i) {
 #define TO_LOOK_AT(slot) (firing_ref[slot] != 0 && firing_lease[slot] == 0 && firing_free[slot] == OWED)
 #define BY_THEN(i, at) (at != 0 && at <= known_cut[i])
 #define unseen(i) (known_mode[i] != PLAINLY && (TO_LOOK_AT(0) || TO_LOOK_AT(1) || TO_LOOK_AT(2) || \
-	BY_THEN(i, due) || BY_THEN(i, contested_end) || BY_THEN(i, past_end) || BY_THEN(i, beside_due) || BY_THEN(i, aside_look[0])))
+	BY_THEN(i, due) || BY_THEN(i, contested_end) || BY_THEN(i, past_end) || BY_THEN(i, beside_due[0]) || BY_THEN(i, beside_due[1]) || BY_THEN(i, aside_look[0])))
 #ifdef MISTAKE_ENDS_EARLY
 #define finishes(i) (known_mode[i] > HOLDING && !nothing_left[i])
 #else
@@ -1134,7 +1161,7 @@ inline judge_stored(whose) {
 	if :: now < life_due[whose] -> early = true :: else fi;
 	if :: messages[whose] > 0 || LETTER(whose) == 1 -> duplicate = true :: else messages[whose]++ fi;
 #if HOLDS
-	escaped = bound[whose];
+	escaped = (bound[whose] == HELD_BY);
 	assert(!escaped);
 #endif
 	if :: life[whose] == cancelled -> revived = true :: else fi;
@@ -1234,10 +1261,10 @@ end:	do
 #if HOLDS
 	:: d_step { calm && holds > 0 && list_mode != HOLDING -> holds--; printf("%d: client: hold\n", now); hold() }
 #ifdef RESUME
-	:: d_step { list_mode == HOLDING -> printf("%d: client: resume\n", now); resume(RESUME) }
+	:: d_step { list_mode == HOLDING && now > list_cut -> printf("%d: client: resume\n", now); resume(RESUME) }
 #else
 	:: d_step { list_mode == HOLDING -> printf("%d: client: resume\n", now); resume(PLAINLY) }
-	:: d_step { list_mode == HOLDING -> printf("%d: client: resume, shifting\n", now); resume(SHIFTING) }
+	:: d_step { list_mode == HOLDING && now > list_cut -> printf("%d: client: resume, shifting\n", now); resume(SHIFTING) }
 	:: d_step { list_mode == HOLDING -> printf("%d: client: resume, to dead letters\n", now); resume(BURYING) }
 	:: d_step { list_mode == HOLDING -> printf("%d: client: resume at a rate\n", now); resume(SPACING) }
 #endif
@@ -1258,7 +1285,7 @@ end:	do
 #if FAILOVERS
 	/* A failover to a replica that lacks the copy. */
 	:: d_step { calm && failovers > 0 && copy_gen != 0 -> printf("%d: redis: a failover loses the copy of the list\n", now); failovers--; copy_gen = 0; copy_mode = OPEN; copy_cut = 0;
-		for (s_i : 1 .. LIVES + 1) { bound[s_i] = false }
+		for (s_i : 1 .. LIVES + 1) { bound[s_i] = 0 }
 		s_i = 0 }
 #endif
 #ifdef NATS_LOSS
@@ -1298,7 +1325,7 @@ inline deliver(i) {
 #endif
 
 /* Whether a dead letter says that its event may be stored. */
-#ifdef LATE
+#if defined(LATE) && !defined(MISTAKE_LETTER_SILENT)
 #define SAID(i) hand_unsure[i]
 #else
 #define SAID(i) 0
@@ -1319,7 +1346,8 @@ inline deliver(i) {
 #define due_now		(due != 0 && due <= now + AHEAD)
 #define contested_now	(contested_due != 0 && contested_end <= now)
 #define past_now	(past_due != 0 && past_end <= now)
-#define beside_now	(beside_due != 0 && beside_due <= now)
+#define beside_at(slot)	(beside_due[slot] != 0 && beside_due[slot] <= now)
+#define beside_now	(beside_at(0) || beside_at(1))
 #define aside_now	(aside_due[0] != 0 && aside_look[0] <= now || aside_due[LIVES - 1] != 0 && aside_look[LIVES - 1] <= now)
 
 /* Beyond the duplicate window since the due time what may have been published is looked for before it is published again. */
