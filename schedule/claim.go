@@ -261,7 +261,7 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 			continue
 		}
 		f.Partition, f.ClaimedAt, f.Received, f.Lease = p, at, sent, lease
-		f.MayBeStored = how == "r" || how == "p"
+		f.MayBeStored, f.freed = how == "r" || how == "p", how == "f"
 		switch {
 		case how == "r":
 			f.Trigger = TriggerReclaim

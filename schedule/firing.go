@@ -48,6 +48,7 @@ type Firing struct {
 
 	// MayBeStored says that an earlier claim may have published the event.
 	MayBeStored bool
+	freed       bool // a resume has released it, or it had a pause: given back, it stays so
 
 	// Held says that it was held, and becomes a dead letter instead of an event.
 	Held bool

@@ -24,7 +24,7 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 // taken meanwhile stay theirs. It is safe to repeat. Errors are as those of Settle.
 func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
 	err := s.onEach(ctx, s.scripts.Load().release, firings, func(f *Firing) []any {
-		return []any{f.Ref, int64(f.leaseEnd()), f.Pause.Milliseconds(), f.MayBeStored, f.Refused}
+		return []any{f.Ref, int64(f.leaseEnd()), f.Pause.Milliseconds(), f.MayBeStored, f.Refused, f.freed}
 	})
 	if err != nil {
 		return fmt.Errorf("schedule: release %d firings: %w", len(firings), err)

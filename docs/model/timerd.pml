@@ -39,6 +39,12 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #ifndef DENIALS
 #define DENIALS 0		/* how often timerd loses the right to read the key, for a while */
 #endif
+#ifndef HOLDS
+#define HOLDS 0			/* how often the timers are held; each hold is resumed */
+#endif
+#ifndef FAILOVERS
+#define FAILOVERS 0		/* that lose the partition's copy of the list of holds */
+#endif
 #ifndef N
 #define N 2			/* timerds */
 #endif
@@ -70,11 +76,24 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #define REF(d, att) ((d) * 2 + (att))
 #define REFS (2 * (TMAX + 2))
 #define F 3			/* firings at once */
-#if CANCELS || defined(FORGETS)
+#if CANCELS || HOLDS || defined(LATE) || defined(FORGETS)
 #define MARKS				/* what may be stored is told from what cannot be */
 #define OWED 1
 #define UNSURE 2
+#define RELEASED 3			/* by a resume, or after a pause: only a hold that is not being resumed holds it */
 #endif
+#if HOLDS || defined(LATE)
+#define LETTERS				/* some timers become dead letters */
+#endif
+
+/* What the list of holds says of the key, which is in one namespace. */
+#define OPEN 0
+#define HOLDING 1
+#define PLAINLY 2			/* being resumed: they fire at once, */
+#define SHIFTING 3			/* are set again, */
+#define BURYING 4			/* become dead letters, */
+#define SPACING 5			/* or fire at times of their own */
+#define NEVER 255			/* the lease of a firing that is held */
 
 mtype = { touched, gone, expired };					/* hints */
 mtype = { live, over, tie, replaced, deleted, cancelled };		/* what became of a life */
@@ -93,7 +112,7 @@ bool contested_owed, past_owed;		/* what check_ran_out said when the timer was c
 bool contested_unconfirmed;			/* it was contested because of an event of a change */
 byte aside_due[LIVES], aside_life[LIVES], aside_look[LIVES];	/* :sdue.attempt:key, by due time; when to look again */
 bool denied;				/* timerd may not read the key */
-byte beside_due;			/* :due.attempt:key, always of life RETRY */
+byte beside_due[2], beside_life[2];	/* :due.attempt:key, of a retry or of what was shifted */
 byte firing_ref[F], firing_lease[F], firing_life[F];	/* firing, firingdata; ref 0 is none */
 #ifdef MARKS
 byte firing_free[F];			/* OWED, UNSURE if its event may be stored, 0 if somebody has claimed it */
@@ -101,15 +120,40 @@ byte firing_free[F];			/* OWED, UNSURE if its event may be stored, 0 if somebody
 #else
 #define SET_FREE(slot, how) skip
 #endif
+#ifdef LETTERS
+bool firing_dead[F];			/* it is to become a dead letter: flag h */
+#define SET_DEAD(slot, is) firing_dead[slot] = is
+#else
+#define SET_DEAD(slot, is) skip
+#endif
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
 bool retried;
-#ifdef PAYLOAD_STATES_ATTEMPT
+#if HOLDS && LIVES > 1
+#define SHIFTS_BESIDE			/* a timer may be shifted to when another one of the key was due */
+#endif
+#if defined(PAYLOAD_STATES_ATTEMPT) || defined(SHIFTS_BESIDE)
+#define ID_TOMBSTONE(at) id_tombstone[at]
 bool id_tombstone[TMAX + 2];		/* :i:due:key; outlives the duplicate window */
+#else
+#define ID_TOMBSTONE(at) false
+#endif
+
+/* The list of holds, and the partition's copy of it, which claims obey. cut is since when it is
+   held, or, if it is being resumed, up to which due time; by is how long it was held. */
+#if HOLDS
+byte list_gen, list_mode, list_cut, list_by;
+byte copy_gen, copy_mode, copy_cut;		/* generation 0: there is none */
 #endif
 
 /* NATS: when each id was stored last; what is on its way to it; its answers. */
 byte stored[REFS];
 byte wire_id[N], wire_life[N];		/* 0 is none */
+#ifdef LETTERS
+byte wire_letter[N];			/* 1: it is a dead letter; 2: one that says that its event may be stored */
+#define SET_WIRE_LETTER(i, kind) wire_letter[i] = kind
+#else
+#define SET_WIRE_LETTER(i, kind) skip
+#endif
 bool answer[N];				/* the acknowledgement of what wire_id was */
 mtype request = none;			/* the retry request in its stream */
 byte request_due;
@@ -123,6 +167,24 @@ bool hand_unsure[N];			/* an earlier claim or try may have published it */
 #define SET_UNSURE(i, is) hand_unsure[i] = is
 #else
 #define SET_UNSURE(i, is) skip
+#endif
+#ifdef LETTERS
+bool hand_dead[N];			/* the firing becomes a dead letter */
+#define SET_HAND_DEAD(i, is) hand_dead[i] = is
+#else
+#define SET_HAND_DEAD(i, is) skip
+#endif
+#if HOLDS
+bool hand_free[N];			/* the firing was released, or had a pause */
+#ifdef FOUND_FREE_FORGOTTEN
+#define SET_HAND_FREE(i, is) skip
+#else
+#define SET_HAND_FREE(i, is) hand_free[i] = is
+#endif
+byte known_gen[N], known_mode[N], known_cut[N], known_by[N];	/* the list as it was read last */
+bool nothing_left[N];			/* to be released, when it was looked last */
+#else
+#define SET_HAND_FREE(i, is) skip
 #endif
 mtype sub[N] = on;
 byte since[N] = 1;
@@ -158,12 +220,25 @@ mtype life[LIVES + 2];
 byte life_due[LIVES + 2];
 bool known[LIVES + 2];			/* acknowledged or adopted: has to fire */
 byte messages[LIVES + 2];
+#ifdef LETTERS
+byte letters[LIVES + 2];		/* as wire_letter */
+#define LETTER(whose) letters[whose]
+#else
+#define LETTER(whose) 0
+#endif
+#if HOLDS
+byte bound[LIVES + 2];			/* HELD_BY: held, and to be released as the resume says; SHIFTED: it was, by this resume */
+#define HELD_BY 1
+#define SHIFTED 2
+bool unheld, escaped, twice;
+byte holds = HOLDS, failovers = FAILOVERS;
+#endif
 bool early, duplicate, lost, revived, stale, undead, bare;
 
 byte crashes = CRASHES, losses = LOSSES, cancels = CANCELS, dels = DELS, extends = EXTENDS, denials = DENIALS, faults = FAULTS;
 
 /* Scratch of the scripts; always 0 between them, so that it adds no states. */
-byte s_was, s_at, s_ref, s_due, s_i, s_life, s_t, s_slot;
+byte s_was, s_at, s_ref, s_due, s_i, s_life, s_t, s_slot, s_old;
 bool s_hit;
 mtype s_kind;
 
@@ -228,6 +303,19 @@ inline delete_key() { key_at = 0; key_life = 0; key_mark = 0; key_used = 0; emit
 
 /* ---- schedule/lua ---------------------------------------------------------- */
 
+#define ATTEMPT(whose) (whose == RETRY -> 1 : 0)
+
+/* Has a timer wait beside the newer one of the key, from s_due on. */
+inline add_beside(whose) {
+	s_slot = (beside_due[0] == 0 -> 0 : 1);
+	assert(beside_due[s_slot] == 0);
+	if :: beside_due[1 - s_slot] == s_due && ATTEMPT(beside_life[1 - s_slot]) == ATTEMPT(whose) -> s_due++ :: else fi;
+	beside_due[s_slot] = s_due; beside_life[s_slot] = whose;
+	s_slot = 0
+}
+
+inline drop_beside(slot) { beside_due[slot] = 0; beside_life[slot] = 0 }
+
 inline forget() { due = 0; due_life = 0; due_att = 0; NOT_KEPT }
 
 /* Sets s_slot to where ref is in firing, or to F. */
@@ -239,9 +327,17 @@ inline find(ref) {
 	od
 }
 
-inline remove_firing(slot) { firing_ref[slot] = 0; firing_lease[slot] = 0; firing_life[slot] = 0; SET_FREE(slot, 0) }
+inline remove_firing(slot) { firing_ref[slot] = 0; firing_lease[slot] = 0; firing_life[slot] = 0; SET_FREE(slot, 0); SET_DEAD(slot, false) }
 
-/* Sets s_ref. lease is its end, or 0 for owed. */
+/* A claim leaves a tombstone of the id if another timer of the key may be shifted to it. */
+#if defined(SHIFTS_BESIDE) && !defined(FOUND_SHIFT_SHARES)
+#define LISTED(slot, other) (slot != other && firing_free[other] != 0)
+#define TELL_ID(slot) if :: LISTED(slot, 0) || LISTED(slot, 1) || LISTED(slot, 2) || beside_due[0] == firing_ref[slot] / 2 || beside_due[1] == firing_ref[slot] / 2 -> id_tombstone[firing_ref[slot] / 2] = true :: else fi
+#else
+#define TELL_ID(slot) skip
+#endif
+
+/* Sets s_ref. lease is its end, or 0 for owed, or NEVER for held. */
 inline fire(at, att, whose, lease) {
 	s_due = at;
 	do
@@ -251,7 +347,8 @@ inline fire(at, att, whose, lease) {
 	assert(s_slot < F);
 	s_ref = REF(s_due, att);
 	firing_ref[s_slot] = s_ref; firing_lease[s_slot] = lease; firing_life[s_slot] = whose;
-	SET_FREE(s_slot, (lease == 0 -> OWED : 0));
+	SET_FREE(s_slot, (lease == 0 || lease == NEVER -> OWED : 0));
+	if :: lease != 0 && lease != NEVER -> TELL_ID(s_slot) :: else fi;
 #ifdef PAYLOAD_STATES_ATTEMPT
 	id_tombstone[s_due] = true;
 #endif
@@ -261,14 +358,8 @@ inline fire(at, att, whose, lease) {
 #endif
 }
 
-/* The retry moves back from whatever may have its id. */
-#ifdef PAYLOAD_STATES_ATTEMPT
-#define ID_TOMBSTONE(at) id_tombstone[at]
-#else
-#define ID_TOMBSTONE(at) false
-#endif
-
-inline fire_retry(at, lease) {
+/* The retry, or what was shifted, moves back from whatever may have its id. */
+inline fire_retry(at, att, whose, lease) {
 	s_t = at;
 #ifndef FOUND_SAME_ATTEMPT
 	do
@@ -276,7 +367,7 @@ inline fire_retry(at, lease) {
 	od;
 	s_slot = 0;
 #endif
-	fire(s_t, 1, RETRY, lease);
+	fire(s_t, att, whose, lease);
 	s_t = 0
 }
 
@@ -391,7 +482,7 @@ inline timer_set(px, tells) {
 #ifdef MISTAKE_CANCEL_UNSURE
 #define CANCELLABLE(slot) (firing_free[slot] != 0)
 #else
-#define CANCELLABLE(slot) (firing_free[slot] == OWED)
+#define CANCELLABLE(slot) (firing_free[slot] == OWED || firing_free[slot] == RELEASED)
 #endif
 #endif
 
@@ -423,10 +514,10 @@ inline timer_cancel() {
 	fi;
 	cancel_owed();
 	if
-	:: s_was != 0 || contested_due != 0 || beside_due != 0 || aside_due[0] != 0 || s_ref != 0 || s_hit && (s_at > now || fired == 0) ->
+	:: s_was != 0 || contested_due != 0 || beside_due[0] != 0 || beside_due[1] != 0 || aside_due[0] != 0 || s_ref != 0 || s_hit && (s_at > now || fired == 0) ->
 		/* The answer is "cancelled". */
 		judge_cancel(due_life); judge_cancel(contested_life); judge_cancel(past_life);
-		if :: beside_due != 0 -> judge_cancel(RETRY) :: else fi;
+		judge_cancel(beside_life[0]); judge_cancel(beside_life[1]);
 		if :: s_hit -> judge_cancel(holder) :: else fi;
 #ifdef FOUND_CANCEL_ASIDE_UNTOLD
 		if :: contested_due != 0 || past_due != 0 || s_was != 0 && (!s_hit || s_was <= now) -> fired_c = now :: else fi;
@@ -452,7 +543,7 @@ inline timer_cancel() {
 		od
 	:: else
 	fi;
-	beside_due = 0;
+	drop_beside(0); drop_beside(1);
 	holder = 0;
 	done()
 }
@@ -617,14 +708,28 @@ inline audit(i) {
 	done()
 }
 
+/* A firing that was claimed too late becomes a dead letter, whatever its first claim did. */
+#ifdef LATE
+#define BECOMES_LETTER(slot) (firing_dead[slot] || now - firing_ref[slot] / 2 > LATE)
+#else
+#define BECOMES_LETTER(slot) firing_dead[slot]
+#endif
+
 /* claim, with a limit of one firing and once for each thing that it may meet
    first. take hands the firing s_ref to timerd i, unless the reply is lost. */
 inline take(i, reply) {
+#if HOLDS
+	if
+	:: s_ref != 0 -> find(s_ref); if :: firing_free[s_slot] != 0 -> s_ref = 0 :: else fi; s_slot = 0	/* it is owed, or held */
+	:: else
+	fi;
+#endif
 	if
 	:: s_ref != 0 ->
 		find(s_ref);
 		if
-		:: reply -> phase[i] = claimed; hand_ref[i] = s_ref; hand_life[i] = firing_life[s_slot]; hand_lease[i] = firing_lease[s_slot]
+		:: reply -> phase[i] = claimed; hand_ref[i] = s_ref; hand_life[i] = firing_life[s_slot]; hand_lease[i] = firing_lease[s_slot];
+			SET_HAND_DEAD(i, BECOMES_LETTER(s_slot))
 		:: else
 		fi;
 #ifdef MISTAKE_CLAIM_WITHOUT_LEASE
@@ -636,25 +741,66 @@ inline take(i, reply) {
 	done()
 }
 
-#define HELD(slot) (firing_ref[slot] != 0 && firing_lease[slot] <= now)
+/* Whether a timer of a due time is held: then a claim moves it to where none looks. */
+#if HOLDS
+#ifdef MISTAKE_HOLD_UNCHECKED
+#define COVERS(at) false
+#else
+#define COVERS(at) (copy_mode == HOLDING || copy_mode >= SHIFTING && (at) <= copy_cut)
+#endif
+#define LEASE_OF(at, covered) (COVERS(at) -> covered : now + LEASE)
+#else
+#define LEASE_OF(at, covered) (now + LEASE)
+#endif
+
+/* What is owed is held; not what may have been published; and what was released only by another hold. */
+#ifdef MISTAKE_HOLDS_UNSURE
+#define HOLDABLE(slot) COVERS(firing_ref[slot] / 2)
+#else
+#define HOLDABLE(slot) (firing_free[slot] == OWED && COVERS(firing_ref[slot] / 2) || firing_free[slot] == RELEASED && COVERS(NEVER))
+#endif
+
+#define FREE(slot) (firing_ref[slot] != 0 && firing_lease[slot] <= now)
 
 /* What was claimed by somebody whose lease ran out may have been published. */
 #ifdef MISTAKE_RECLAIM_IS_SURE
 #define UNSURE_AGAIN(slot) (firing_free[slot] == UNSURE)
 #else
-#define UNSURE_AGAIN(slot) (firing_free[slot] != OWED)
+#define UNSURE_AGAIN(slot) (firing_free[slot] != OWED && firing_free[slot] != RELEASED)
 #endif
 
-inline claim_held(i, reply) {
+inline take_first(i, reply) {
+#if HOLDS
+	if
+	:: s_ref != 0 -> find(s_ref); if :: firing_free[s_slot] == 0 -> judge_claim(i) :: else fi; s_slot = 0
+	:: else
+	fi;
+#endif
+	take(i, reply)
+}
+
+inline claim_free(i, reply) {
 	do
-	:: HELD(s_slot) -> break
+	:: FREE(s_slot) -> break
 	:: else -> s_slot++
 	od;
+#if HOLDS
+	if
+	:: HOLDABLE(s_slot) -> firing_lease[s_slot] = NEVER; firing_free[s_slot] = OWED; firing_dead[s_slot] = false
+	:: else ->
+		if :: !UNSURE_AGAIN(s_slot) -> judge_claim(i) :: else fi;
+#endif
 	s_ref = firing_ref[s_slot];
 	firing_lease[s_slot] = now + LEASE;
 	fired = now;
 	SET_UNSURE(i, (reply && UNSURE_AGAIN(s_slot)));
+	SET_HAND_FREE(i, (reply && firing_free[s_slot] == RELEASED));
 	SET_FREE(s_slot, 0);
+	TELL_ID(s_slot);
+#if HOLDS
+	fi;
+	s_slot = 0;
+#endif
 	take(i, reply)
 }
 
@@ -669,29 +815,32 @@ inline claim_contested(i, reply) {
 	:: else -> s_hit = false
 	fi;
 	if
-	:: s_hit -> fire(contested_due, 0, contested_life, now + LEASE)
+	:: s_hit -> fire(contested_due, 0, contested_life, LEASE_OF(contested_due, 0))
 	:: else
 	fi;
 	drop_contested();
-	take(i, reply)
+	take_first(i, reply)
 }
 
 inline claim_past(i, reply) {
 	look();
 	if
-	:: past_owed && past_due < since[i] -> fire(past_due, 0, past_life, now + LEASE)
+	:: past_owed && past_due < since[i] -> fire(past_due, 0, past_life, LEASE_OF(past_due, 0))
 	:: else
 	fi;
 	drop_past();
-	take(i, reply)
+	take_first(i, reply)
 }
 
 inline claim_beside(i, reply) {
-	s_life = beside_due;
-	beside_due = 0;
-	fire_retry(s_life, now + LEASE);
-	s_life = 0;
-	take(i, reply)
+	s_i = (beside_due[0] != 0 && beside_due[0] <= now -> 0 : 1);
+	s_due = beside_due[s_i]; s_life = beside_life[s_i];
+	drop_beside(s_i);
+	s_i = 0;
+	s_old = LEASE_OF(s_due, 0);
+	fire_retry(s_due, ATTEMPT(s_life), s_life, s_old);
+	s_life = 0; s_old = 0;
+	take_first(i, reply)
 }
 
 inline claim_due(i, reply, tells) {
@@ -700,7 +849,7 @@ inline claim_due(i, reply, tells) {
 	:: s_at == UNREAD -> set_aside()
 #ifndef MISTAKE_CLAIM_IGNORES_KEY
 	:: s_at != UNREAD && LATER(s_at, s_was) ->
-		contest(since[i], now + LEASE, false);
+		contest(since[i], LEASE_OF(s_was, 0), false);
 		upsert()
 	:: s_at != UNREAD && !LATER(s_at, s_was) ->
 #else
@@ -709,11 +858,11 @@ inline claim_due(i, reply, tells) {
 		s_life = due_life; s_t = due_att;
 		forget();
 		if :: s_at != 0 -> delete_key() :: else fi;
-		fire(s_was, s_t, s_life, now + LEASE);
+		fire(s_was, s_t, s_life, LEASE_OF(s_was, NEVER));
 		s_life = 0; s_t = 0;
 		if :: tells -> tell_claimed() :: else fi
 	fi;
-	take(i, reply)
+	take_first(i, reply)
 }
 
 /* In the tick in which a key runs out it says nothing: it may be a newer timer's that was claimed. */
@@ -755,7 +904,7 @@ inline claim_aside(i, reply) {
 #endif
 		if
 		:: s_hit ->
-			fire_aside(s_t, now + LEASE);
+			fire_aside(s_t, LEASE_OF(s_was, 0));
 			if :: LATER(s_at, s_was) -> upsert() :: else fi
 		:: else ->
 			take_aside(s_t);
@@ -764,7 +913,7 @@ inline claim_aside(i, reply) {
 			s_due = 0; s_life = 0; s_t = 0
 		fi
 	fi;
-	take(i, reply)
+	take_first(i, reply)
 }
 
 inline settle(i) {
@@ -777,12 +926,23 @@ inline settle(i) {
 	let_go(i)
 }
 
+#ifdef FOUND_LETTER_FREE
+#define MAY_BE_STORED(i) (!hand_dead[i])
+#else
+#define MAY_BE_STORED(i) true
+#endif
+#if HOLDS
+#define FREED(i, until) (until != 0 || hand_free[i] -> RELEASED : OWED)
+#else
+#define FREED(i, until) OWED
+#endif
+
 /* Gives a claim back; until says when anybody may have it, 0 for at once. */
 inline release(i, until) {
 	find(hand_ref[i]);
 	if
 	:: s_slot < F && firing_lease[s_slot] == hand_lease[i] -> firing_lease[s_slot] = until;
-		SET_FREE(s_slot, (hand_unsure[i] || phase[i] == sent -> UNSURE : OWED));
+		SET_FREE(s_slot, (hand_unsure[i] || phase[i] == sent && MAY_BE_STORED(i) -> UNSURE : FREED(i, until)));
 #ifdef MISTAKE_PAUSE_MOVES_DUE
 		if :: until != 0 -> firing_ref[s_slot] = REF(until, 0) :: else fi
 #endif
@@ -792,7 +952,7 @@ inline release(i, until) {
 	let_go(i)
 }
 
-inline let_go(i) { SET_UNSURE(i, false); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false }
+inline let_go(i) { SET_UNSURE(i, false); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false; SET_HAND_DEAD(i, false); SET_HAND_FREE(i, false) }
 
 /* The retry of the first event, due at request_due. */
 inline retry() {
@@ -809,18 +969,164 @@ inline retry() {
 		look();
 		s_due = request_due;
 		if
-		:: s_due <= now -> s_life = s_due; fire_retry(s_life, 0); s_life = 0
+		:: s_due <= now -> s_life = s_due; fire_retry(s_life, 1, RETRY, 0); s_life = 0
 		:: s_due > now && due == 0 && s_at == 0 ->
 			write_key(s_due, RETRY, true);
 			due = s_due; due_life = RETRY; due_att = 1; NOT_KEPT
 		:: s_due > now && !(due == 0 && s_at == 0) ->
 			if :: due == s_due -> s_due++ :: else fi;
-			beside_due = s_due
+			add_beside(RETRY)
 		fi;
 		s_due = 0
 	fi;
 	done()
 }
+
+/* ---- holds ---------------------------------------------------------------- */
+
+#if HOLDS
+#define HELD(slot) (firing_ref[slot] != 0 && firing_lease[slot] == NEVER)
+#define held_now (HELD(0) || HELD(1) || HELD(2))
+
+/* What a claim says of the list that its timerd has read; what the copies state; whether timerd i's list is newer than the copy. */
+#define KNOWS(i) (known_mode[i] == OPEN || known_mode[i] == PLAINLY -> 0 : known_gen[i])
+#define STATED(i) (known_mode[i] == OPEN -> 0 : known_gen[i])
+#if defined(COPIES_FOLLOW) || defined(FOUND_COPIES_OLD)
+#define MAY_COPY(i) true
+#else
+#define MAY_COPY(i) (known_gen[i] == list_gen)
+#endif
+#define COPY_OLD(i) (MAY_COPY(i) && copy_gen < known_gen[i] && (known_mode[i] != OPEN || copy_gen != 0))
+
+#ifdef MISTAKE_BEHIND_UNCHECKED
+#define may_claim(i) true
+#else
+#define may_claim(i) (copy_gen >= KNOWS(i))
+#endif
+
+/* The list changes, by compare-and-set; a single Redis has the copy in the same step. */
+inline hold_write(mode, cut, by) {
+	list_by = by; list_cut = cut; list_gen++; list_mode = mode;
+#ifdef CHECK_UNREPLICATED
+	confirmed = false;
+#endif
+#ifndef COPIES_FOLLOW
+	copy_gen = (list_mode == OPEN -> 0 : list_gen); copy_mode = list_mode; copy_cut = list_cut
+#else
+	skip
+#endif
+}
+
+inline hold() {
+	hold_write(HOLDING, now, 0);
+	for (s_i : 1 .. LIVES + 1) { bound[s_i] = 0 }
+	s_i = 0
+}
+
+inline resume(how) {
+	hold_write(how, now, now - list_cut);
+	for (s_i : 0 .. F - 1) {
+		if :: HELD(s_i) && how != PLAINLY && firing_ref[s_i] / 2 <= now -> bound[firing_life[s_i]] = HELD_BY :: else fi
+	}
+	s_i = 0
+}
+
+inline read_list(i) {
+	known_gen[i] = list_gen; known_mode[i] = list_mode; known_cut[i] = list_cut; known_by[i] = list_by; nothing_left[i] = false
+}
+
+/* timerd i brings the copy up to the list that it has read, which may be an old one. */
+inline hold_copy(i) {
+	if
+	:: known_mode[i] == OPEN -> copy_gen = 0; copy_mode = OPEN; copy_cut = 0
+	:: else -> copy_gen = known_gen[i]; copy_mode = known_mode[i]; copy_cut = known_cut[i]
+	fi;
+#ifdef CHECK_UNREPLICATED
+	confirmed = confirmed || copy_gen == list_gen && list_mode == HOLDING
+#else
+	skip
+#endif
+}
+
+/* A step of a resume acts only where the copy is of the list that it goes by. Where no hold is left
+   it releases what is still held. */
+#ifdef MISTAKE_RELEASES_STALE
+#define CURRENT(i) true
+#else
+#define CURRENT(i) (copy_gen == STATED(i))
+#endif
+#ifdef MISTAKE_NO_ORPHANS
+#define releases(i) (held_now && known_mode[i] > HOLDING && CURRENT(i))
+#else
+#define releases(i) (held_now && known_mode[i] != HOLDING && CURRENT(i))
+#endif
+
+/* Sets the firing s_slot again, as a retry is set. */
+inline hold_shift(i) {
+	look();
+	s_old = firing_ref[s_slot]; s_life = firing_life[s_slot]; s_due = s_old / 2 + known_by[i];
+	life_due[s_life] = s_due;
+	if
+	:: s_due <= now -> fire_retry(s_due, 0, s_life, 0); find(s_ref); firing_free[s_slot] = RELEASED
+	:: s_due > now && due == 0 && s_at == 0 ->
+		life[s_life] = live;
+		write_key(s_due, s_life, true);
+		due = s_due; due_life = s_life; due_att = 0; NOT_KEPT
+	:: s_due > now && !(due == 0 && s_at == 0) ->
+		if :: due == s_due -> s_due++ :: else fi;
+		add_beside(s_life)
+	fi;
+	find(s_old);
+	remove_firing(s_slot);
+	s_old = 0; s_life = 0; s_due = 0
+}
+
+inline hold_release(i) {
+	judge_release();
+	do
+	:: HELD(s_slot) -> break
+	:: else -> s_slot++
+	od;
+	if
+	:: known_mode[i] == SHIFTING && firing_ref[s_slot] / 2 <= known_cut[i] ->
+		twice = (bound[firing_life[s_slot]] == SHIFTED); assert(!twice);
+		bound[firing_life[s_slot]] = SHIFTED
+	:: known_mode[i] == SPACING -> bound[firing_life[s_slot]] = 0
+	:: else
+	fi;
+	if
+	:: known_mode[i] <= PLAINLY || known_mode[i] != BURYING && firing_ref[s_slot] / 2 > known_cut[i] -> firing_lease[s_slot] = 0
+	:: known_mode[i] == SHIFTING && firing_ref[s_slot] / 2 <= known_cut[i] -> hold_shift(i)
+	:: known_mode[i] == BURYING -> firing_lease[s_slot] = 0; firing_free[s_slot] = RELEASED; firing_dead[s_slot] = (firing_ref[s_slot] / 2 <= known_cut[i])
+	:: known_mode[i] == SPACING && firing_ref[s_slot] / 2 <= known_cut[i] -> firing_lease[s_slot] = now + PAUSE; firing_free[s_slot] = RELEASED
+	fi;
+	s_slot = 0;
+	done()
+}
+
+/* Whether there is something up to the resume's due time that no claim has looked at yet. */
+#define TO_LOOK_AT(slot) (firing_ref[slot] != 0 && firing_lease[slot] == 0 && firing_free[slot] == OWED)
+#define BY_THEN(i, at) (at != 0 && at <= known_cut[i])
+#define unseen(i) (known_mode[i] != PLAINLY && (TO_LOOK_AT(0) || TO_LOOK_AT(1) || TO_LOOK_AT(2) || \
+	BY_THEN(i, due) || BY_THEN(i, contested_end) || BY_THEN(i, past_end) || BY_THEN(i, beside_due[0]) || BY_THEN(i, beside_due[1]) || BY_THEN(i, aside_look[0])))
+#ifdef MISTAKE_ENDS_EARLY
+#define finishes(i) (known_mode[i] > HOLDING && !nothing_left[i])
+#else
+#define finishes(i) (known_mode[i] > HOLDING && !nothing_left[i] && !held_now && !unseen(i))
+#endif
+
+/* No timer is claimed for the first time or released under a hold that its partition knows, nor claimed by a timerd that knows it. */
+#ifdef CHECK_UNREPLICATED
+bool confirmed;
+#define CONFIRMED confirmed
+#else
+#define CONFIRMED (copy_gen == list_gen)
+#endif
+inline judge_claim(i) { unheld = (list_mode == HOLDING && (CONFIRMED || known_gen[i] == list_gen)); assert(!unheld) }
+inline judge_release() { unheld = (list_mode == HOLDING && CONFIRMED); assert(!unheld) }
+#else
+#define may_claim(i) true
+#endif
 
 /* ---- the judge ------------------------------------------------------------ */
 
@@ -846,14 +1152,18 @@ inline judge_cancel(whose) {
 
 /* What was owed is not called cancelled when it is in the stream already. */
 inline judge_cancel_owed(whose) {
-	if :: messages[whose] > 0 -> revived = true :: else fi;
+	if :: messages[whose] > 0 || LETTER(whose) != 0 -> revived = true :: else fi;
 	assert(!revived);
 	judge_cancel(whose)
 }
 
 inline judge_stored(whose) {
 	if :: now < life_due[whose] -> early = true :: else fi;
-	if :: messages[whose] > 0 -> duplicate = true :: else messages[whose]++ fi;
+	if :: messages[whose] > 0 || LETTER(whose) == 1 -> duplicate = true :: else messages[whose]++ fi;
+#if HOLDS
+	escaped = (bound[whose] == HELD_BY);
+	assert(!escaped);
+#endif
 	if :: life[whose] == cancelled -> revived = true :: else fi;
 #ifdef CHECK_STALE
 	if :: life[whose] == replaced -> stale = true :: else fi;
@@ -864,6 +1174,16 @@ inline judge_stored(whose) {
 	assert(!early); assert(!duplicate); assert(!revived); assert(!stale); assert(!undead); assert(!bare)
 }
 
+#ifdef LETTERS
+/* A dead letter stands beside its event only if it says so; that it is stored once is its id's work. */
+inline judge_letter(i) {
+	if :: messages[wire_life[i]] > 0 && wire_letter[i] == 1 -> duplicate = true :: else fi;
+	if :: life[wire_life[i]] == cancelled -> revived = true :: else fi;
+	if :: LETTER(wire_life[i]) == 0 -> letters[wire_life[i]] = wire_letter[i] :: else fi;
+	assert(!duplicate); assert(!revived)
+}
+#endif
+
 #ifdef CHECK_EVERY_SET
 #define HAS_TO_FIRE(i) true
 #else
@@ -873,7 +1193,7 @@ inline judge_stored(whose) {
 inline judge_all() {
 	for (s_i : 1 .. LIVES + 1) {
 		if
-		:: (life[s_i] == live || life[s_i] == over) && messages[s_i] == 0 && HAS_TO_FIRE(s_i) -> lost = true
+		:: (life[s_i] == live || life[s_i] == over) && messages[s_i] == 0 && LETTER(s_i) == 0 && HAS_TO_FIRE(s_i) -> lost = true
 		:: else
 		fi
 	}
@@ -938,6 +1258,17 @@ end:	do
 #if CANCELS
 	:: d_step { calm && cancels > 0 && lives > 0 -> cancels--; printf("%d: client: timer_cancel\n", now); timer_cancel() }
 #endif
+#if HOLDS
+	:: d_step { calm && holds > 0 && list_mode != HOLDING -> holds--; printf("%d: client: hold\n", now); hold() }
+#ifdef RESUME
+	:: d_step { list_mode == HOLDING && now > list_cut -> printf("%d: client: resume\n", now); resume(RESUME) }
+#else
+	:: d_step { list_mode == HOLDING -> printf("%d: client: resume\n", now); resume(PLAINLY) }
+	:: d_step { list_mode == HOLDING && now > list_cut -> printf("%d: client: resume, shifting\n", now); resume(SHIFTING) }
+	:: d_step { list_mode == HOLDING -> printf("%d: client: resume, to dead letters\n", now); resume(BURYING) }
+	:: d_step { list_mode == HOLDING -> printf("%d: client: resume at a rate\n", now); resume(SPACING) }
+#endif
+#endif
 	od
 }
 
@@ -951,6 +1282,12 @@ end:	do
 	/* A failover to a replica that lacks the last set, or a power cut. */
 	:: d_step { calm && key_at != 0 && key_life == lives && due_life == lives -> key_at = 0; key_life = 0; key_mark = 0; key_used = 0; forget() }
 #endif
+#if FAILOVERS
+	/* A failover to a replica that lacks the copy. */
+	:: d_step { calm && failovers > 0 && copy_gen != 0 -> printf("%d: redis: a failover loses the copy of the list\n", now); failovers--; copy_gen = 0; copy_mode = OPEN; copy_cut = 0;
+		for (s_i : 1 .. LIVES + 1) { bound[s_i] = 0 }
+		s_i = 0 }
+#endif
 #ifdef NATS_LOSS
 	/* JetStream loses what it has acknowledged: a power cut before its next fsync. */
 	:: d_step { calm && stored[REF(2, 0)] != 0 -> stored[REF(2, 0)] = 0; messages[1] = 0 }
@@ -961,14 +1298,19 @@ end:	do
 /* A message reaches JetStream, which stores it unless it has its id, and answers. */
 inline deliver(i) {
 	if
+#ifdef LETTERS
+	:: wire_letter[i] != 0 -> judge_letter(i)
+	:: wire_letter[i] == 0 && stored[wire_id[i]] != 0 && now - stored[wire_id[i]] < WINDOW
+#else
 	:: stored[wire_id[i]] != 0 && now - stored[wire_id[i]] < WINDOW
+#endif
 	:: else ->
 		stored[wire_id[i]] = now;
 		judge_stored(wire_life[i]);
 		if :: RETRIES && wire_life[i] == 1 && request == none && calm -> request = pending; request_due = now + 1 :: else fi
 	fi;
 	answer[i] = (phase[i] == sent);
-	wire_id[i] = 0; wire_life[i] = 0
+	wire_id[i] = 0; wire_life[i] = 0; SET_WIRE_LETTER(i, 0)
 }
 
 /* The id of an event is its ref, unless the payload states the attempt, as life 2's may. */
@@ -982,6 +1324,13 @@ inline deliver(i) {
 #endif
 #endif
 
+/* Whether a dead letter says that its event may be stored. */
+#if defined(LATE) && !defined(MISTAKE_LETTER_SILENT)
+#define SAID(i) hand_unsure[i]
+#else
+#define SAID(i) 0
+#endif
+
 /* How far ahead of its due time a timer may be claimed: not at all. */
 #ifdef MISTAKE_CLAIM_EARLY
 #define AHEAD 1
@@ -993,11 +1342,12 @@ inline deliver(i) {
 #define idles(i)	(up[i] && phase[i] == idle)
 #define flies(i)	(up[i] && (phase[i] == claimed || phase[i] == sent))
 #define in_time(i)	(now < hand_lease[i])
-#define held_now	(HELD(0) || HELD(1) || HELD(2))
+#define free_now	(FREE(0) || FREE(1) || FREE(2))
 #define due_now		(due != 0 && due <= now + AHEAD)
 #define contested_now	(contested_due != 0 && contested_end <= now)
 #define past_now	(past_due != 0 && past_end <= now)
-#define beside_now	(beside_due != 0 && beside_due <= now)
+#define beside_at(slot)	(beside_due[slot] != 0 && beside_due[slot] <= now)
+#define beside_now	(beside_at(0) || beside_at(1))
 #define aside_now	(aside_due[0] != 0 && aside_look[0] <= now || aside_due[LIVES - 1] != 0 && aside_look[LIVES - 1] <= now)
 
 /* Beyond the duplicate window since the due time what may have been published is looked for before it is published again. */
@@ -1015,26 +1365,32 @@ inline deliver(i) {
 #define RECALL(i) skip
 #endif
 
+#if HOLDS
+#define FORGET_LIST(i) known_gen[i] = 0; known_mode[i] = OPEN; known_cut[i] = 0; known_by[i] = 0; nothing_left[i] = false
+#else
+#define FORGET_LIST(i) skip
+#endif
+
 proctype timerd(byte i) {
 	byte at, whose;
 	mtype kind;
 end:	do
 	/* The reconciler claims. A claim whose reply is lost has happened all the same. */
-	:: d_step { idles(i) && held_now -> printf("%d: timerd %d claims what is held\n", now, i); claim_held(i, true) }
-	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due\n", now, i); claim_due(i, true, false) }
-	:: d_step { idles(i) && due_now -> printf("%d: timerd %d claims what is due, and tells\n", now, i); claim_due(i, true, true) }
-	:: d_step { idles(i) && contested_now -> printf("%d: timerd %d claims the contested timer\n", now, i); claim_contested(i, true) }
-	:: d_step { idles(i) && past_now -> printf("%d: timerd %d claims the dismissed timer\n", now, i); claim_past(i, true) }
-	:: d_step { idles(i) && beside_now -> printf("%d: timerd %d claims the retry beside\n", now, i); claim_beside(i, true) }
-	:: d_step { idles(i) && aside_now -> printf("%d: timerd %d looks at what is set aside\n", now, i); claim_aside(i, true) }
-	:: d_step { idles(i) && held_now && fails -> printf("%d: timerd %d claims what is held, reply lost\n", now, i); faults--; claim_held(i, false) }
-	:: d_step { idles(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false, true) }
+	:: d_step { idles(i) && may_claim(i) && free_now -> printf("%d: timerd %d claims what is in firing\n", now, i); claim_free(i, true) }
+	:: d_step { idles(i) && may_claim(i) && due_now -> printf("%d: timerd %d claims what is due\n", now, i); claim_due(i, true, false) }
+	:: d_step { idles(i) && may_claim(i) && due_now -> printf("%d: timerd %d claims what is due, and tells\n", now, i); claim_due(i, true, true) }
+	:: d_step { idles(i) && may_claim(i) && contested_now -> printf("%d: timerd %d claims the contested timer\n", now, i); claim_contested(i, true) }
+	:: d_step { idles(i) && may_claim(i) && past_now -> printf("%d: timerd %d claims the dismissed timer\n", now, i); claim_past(i, true) }
+	:: d_step { idles(i) && may_claim(i) && beside_now -> printf("%d: timerd %d claims the retry beside\n", now, i); claim_beside(i, true) }
+	:: d_step { idles(i) && may_claim(i) && aside_now -> printf("%d: timerd %d looks at what is set aside\n", now, i); claim_aside(i, true) }
+	:: d_step { idles(i) && may_claim(i) && free_now && fails -> printf("%d: timerd %d claims what is in firing, reply lost\n", now, i); faults--; claim_free(i, false) }
+	:: d_step { idles(i) && may_claim(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false, true) }
 
 	/* The publisher publishes, publishes again, settles, gives back. */
 	:: d_step { up[i] && phase[i] == claimed && in_time(i) && finds(i) -> printf("%d: timerd %d finds it stored\n", now, i); phase[i] = acked }
 	:: d_step { up[i] && phase[i] == claimed && in_time(i) && wire_id[i] == 0 && !finds(i) -> printf("%d: timerd %d publishes\n", now, i);
-		wire_id[i] = ID(hand_ref[i], hand_life[i]); wire_life[i] = hand_life[i]; phase[i] = sent }
-	:: d_step { up[i] && phase[i] == sent && !answer[i] && wire_id[i] == 0 -> printf("%d: timerd %d gives up waiting\n", now, i); phase[i] = claimed; SET_UNSURE(i, true) }
+		wire_id[i] = ID(hand_ref[i], hand_life[i]); wire_life[i] = hand_life[i]; phase[i] = sent; SET_WIRE_LETTER(i, (hand_dead[i] -> 1 + SAID(i) : 0)) }
+	:: d_step { up[i] && phase[i] == sent && !answer[i] && wire_id[i] == 0 -> printf("%d: timerd %d gives up waiting\n", now, i); phase[i] = claimed; SET_UNSURE(i, (hand_unsure[i] || MAY_BE_STORED(i))) }
 #ifdef MISTAKE_SETTLE_BEFORE_ACK
 	:: d_step { up[i] && phase[i] == sent -> printf("%d: timerd %d settles before the acknowledgement\n", now, i); settle(i) }
 #else
@@ -1048,9 +1404,9 @@ end:	do
 
 	/* The network. */
 	:: d_step { wire_id[i] != 0 -> printf("%d: timerd %d's message arrives\n", now, i); deliver(i) }
-	:: d_step { wire_id[i] != 0 && fails -> printf("%d: timerd %d's message is lost\n", now, i); faults--; wire_id[i] = 0; wire_life[i] = 0 }
+	:: d_step { wire_id[i] != 0 && fails -> printf("%d: timerd %d's message is lost\n", now, i); faults--; wire_id[i] = 0; wire_life[i] = 0; SET_WIRE_LETTER(i, 0) }
 #ifdef REFUSES
-	:: d_step { wire_id[i] != 0 && calm -> printf("%d: timerd %d's message is refused\n", now, i); wire_id[i] = 0; wire_life[i] = 0;
+	:: d_step { wire_id[i] != 0 && calm -> printf("%d: timerd %d's message is refused\n", now, i); wire_id[i] = 0; wire_life[i] = 0; SET_WIRE_LETTER(i, 0);
 		if :: phase[i] == sent -> phase[i] = claimed :: else fi }
 #endif
 	:: d_step { answer[i] && fails -> printf("%d: timerd %d's acknowledgement is lost\n", now, i); faults--; answer[i] = false }
@@ -1094,12 +1450,21 @@ end:	do
 #endif
 #endif
 
+#if HOLDS
+	/* The list of holds, its copy, and resumes. */
+	:: d_step { up[i] && known_gen[i] != list_gen -> printf("%d: timerd %d reads the list of holds\n", now, i); read_list(i) }
+	:: d_step { up[i] && COPY_OLD(i) -> printf("%d: timerd %d copies the list\n", now, i); hold_copy(i) }
+	:: d_step { up[i] && releases(i) -> printf("%d: timerd %d releases\n", now, i); hold_release(i) }
+	:: d_step { up[i] && finishes(i) -> printf("%d: timerd %d finds nothing left to release\n", now, i); nothing_left[i] = true }
+	:: d_step { up[i] && nothing_left[i] && known_gen[i] == list_gen -> printf("%d: timerd %d removes the hold\n", now, i); hold_write(OPEN, 0, 0); read_list(i) }
+#endif
+
 	/* The retry consumer; the request comes again until it is acknowledged. */
 	:: d_step { up[i] && request == pending -> printf("%d: timerd %d sets the retry\n", now, i); retry(); request = finished }
 	:: d_step { up[i] && request == pending && fails -> printf("%d: timerd %d sets the retry, which will come again\n", now, i); faults--; retry() }
 
 	/* kill -9, and a new start. */
-	:: d_step { up[i] && calm && crashes > 0 -> printf("%d: timerd %d crashes\n", now, i); crashes--; up[i] = false; silence(i); let_go(i); audit_keys[i] = false; audit_index[i] = false; BE_SURE(i, false) }
+	:: d_step { up[i] && calm && crashes > 0 -> printf("%d: timerd %d crashes\n", now, i); crashes--; up[i] = false; silence(i); let_go(i); audit_keys[i] = false; audit_index[i] = false; BE_SURE(i, false); FORGET_LIST(i) }
 	:: d_step { !up[i] -> printf("%d: timerd %d starts\n", now, i); up[i] = true }
 	od
 }

@@ -11,10 +11,11 @@ ARGV    1  lease in ms
            empty string
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
 key of one of those or an empty string, argument 6 for the next claim, then for each
-firing its ref, its record and how it was: "o" owed, "p" given back though perhaps
-published, "r" reclaimed, "d" due}. The first two are the time of the claim. next is when
-there is something to claim again, in ms: a due time, the end of a lease, 0 for at once,
-or -1. trimmed is 1 if more tombstones are to be removed. An error that begins with BEHIND says that
+firing its ref, its record and how it was: "o" owed, "f" the same, but freed by a resume or
+after a pause, "p" given back though perhaps published, "r" reclaimed, "d" due}. The first
+two are the time of the claim. next is when there is something to claim again, in ms: a due
+time, the end of a lease, 0 for at once, or -1. trimmed is 1 if more tombstones are to be
+removed. An error that begins with BEHIND says that
 the partition's list of holds is older than the caller's, and that nothing was done.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim
 has them, as reclaimed. ]]
@@ -31,7 +32,8 @@ local t = open(KEYS[1])
 local lease_end, limit, room = int(now + tonumber(ARGV[1])), tonumber(ARGV[2]), tonumber(ARGV[3])
 local since = tonumber(ARGV[4])
 local out = { t[1], t[2], -1, 0, 0, 0, 0, '', '' }
-local claimed, told = 0, {}
+local claimed, told, free_taken = 0, {}, {}
+claims_beside_others = redis.call('EXISTS', prefix .. 'owed', prefix .. 'beside') > 0
 
 local said = redis.call('HMGET', data_key, ':?:', ':h:')
 local contested_until = said[1]
@@ -76,13 +78,14 @@ for first = 1, #free, 2 * GROUP do
     local ref, record = refs[i], records[i] or 'm:'
     local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
     local score = tonumber(free[first + 2 * i - 1])
-    local how = score % 1 == 0.75 and 'p' or (score == 0 or score % 1 ~= 0) and 'o' or 'r'
+    local how = score == 0 and 'o' or score % 1 == 0.75 and 'p' or score % 1 ~= 0 and 'f' or 'r'
     -- What a resume has released stays so, as does what had a pause since; an infinite due
     -- time lies within no resume.
-    if is_held and how == 'o' and key and is_held(key, score % 1 ~= 0 and math.huge or tonumber(due)) then
+    if is_held and (how == 'o' or how == 'f') and key and is_held(key, how == 'f' and math.huge or tonumber(due)) then
       hold_owed(ref, due, record)
     else
       taken[#taken + 1] = ref
+      free_taken[#free_taken + 1] = ref
       leases[#leases + 1], leases[#leases + 2] = lease_end, ref
       add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
       take(ref, record, how)
@@ -91,7 +94,6 @@ for first = 1, #free, 2 * GROUP do
   if #taken > 0 then
     redis.call('ZADD', firing_key, unpack(leases))
     redis.call('ZADD', fired_key, unpack(tombstones))
-    unlist_owed(prefix, taken)
   end
   if fits < #refs then room = 0 end
 end
@@ -276,6 +278,10 @@ elseif moved > 0 and looked == '' then
   looked = claim_free('')
 end
 out[9] = looked
+-- Until here they were listed for those of their keys that are claimed with them.
+for first = 1, #free_taken, GROUP do
+  unlist_owed(prefix, { unpack(free_taken, first, math.min(first + GROUP - 1, #free_taken)) })
+end
 if #told > 0 then tell_claimed(told, contested_until) end
 
 out[3] = head()

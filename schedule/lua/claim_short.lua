@@ -69,6 +69,7 @@ for first = 1, n, GROUP do
 end
 -- They are the first of due: so this costs half of what ZREM does.
 local function take_out(count) redis.call('ZREMRANGEBYRANK', due_key, 0, count - 1) end
+claims_beside_others = redis.call('EXISTS', prefix .. 'owed', prefix .. 'beside') > 0
 local refs = fire_all(members, dues, records, lease_end, nil, take_out)
 if not refs then return nil end
 if #delete > 0 then redis.pcall('DEL', unpack(delete)) end

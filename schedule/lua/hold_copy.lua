@@ -1,5 +1,6 @@
 --[[ hold_copy brings the copies of the list of holds up to date in many partitions of one
-server. A copy that is newer stays.
+server. A copy that is newer stays, and the partition that has the list has no older copy: else
+one that comes late would bring back a hold that has ended.
 ARGV    1  the generation of the list
         2  the list without it, as in hold.lua, or "none" if there are no holds: then there
            are to be no copies
@@ -15,10 +16,12 @@ for i = 3, #ARGV do
   else
     local copy = redis.call('HGET', prefix .. 'data', ':h:')
     local generation = tonumber(copy and string.match(copy, '^%d+') or 0)
-    if copy and generation < tonumber(ARGV[1]) and ARGV[2] == 'none' then
-      redis.call('HDEL', prefix .. 'data', ':h:')
-    elseif generation < tonumber(ARGV[1]) and ARGV[2] ~= 'none' then
+    local listed = tonumber(redis.call('HGET', prefix .. 'holds', ':generation:') or 0)
+    local newer = generation < tonumber(ARGV[1]) and listed <= tonumber(ARGV[1])
+    if newer and ARGV[2] ~= 'none' then
       redis.call('HSET', prefix .. 'data', ':h:', text)
+    elseif newer and copy then
+      redis.call('HDEL', prefix .. 'data', ':h:')
     end
     newest = math.max(newest, generation)
   end

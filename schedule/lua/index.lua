@@ -53,7 +53,7 @@ A tombstone is one of
   :c:key       a timer that was cancelled after its key had run out; like the first,
                it explains an expired event that is still to come
   :u:key       a timer that was cancelled since its key last fired
-  :i:due:key   a firing whose attempt may be above 1: no retry may get its id
+  :i:due:key   a firing whose id a retry or a shifted timer might get: it may not
 
 A step is a script or a function. It is atomic and moves a timer as a whole: the timer
 is in due or in firing, never in both and never in neither, until it is cancelled or

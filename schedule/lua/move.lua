@@ -4,12 +4,25 @@ local function may_state_attempt(payload)
   return string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
 end
 
--- id_tombstone returns the tombstone that keeps retries from getting the id of a
--- firing, or nil if none can get it: retries have attempts above 1. Long records are not
--- searched: of some that takes Redis 15 ns a byte.
+-- may_be_shifted_to tells whether a resume that shifts may give, or has given, the due time of
+-- a firing to another timer of its key: one that is owed or held, or one that waits beside.
+-- Only claims ask, and say so by claims_beside_others: each firing is claimed once at least.
+local claims_beside_others = false
+local function may_be_shifted_to(key, due, attempt)
+  if not claims_beside_others then return false end
+  local begin = #key .. ':' .. key .. ':'
+  if redis.call('ZSCORE', prefix .. 'beside', begin .. due .. '.' .. attempt) then return true end
+  local names = redis.call('ZRANGE', prefix .. 'owed', '[' .. begin, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', 0, 2)
+  return #names == 2 or #names == 1 and names[1] ~= begin .. due .. ':' .. attempt
+end
+
+-- id_tombstone returns the tombstone that keeps others from getting the id of a firing: retries
+-- and timers that are shifted. It returns nil if none can get it: retries have attempts above
+-- 1. Long records are not searched: of some that takes Redis 15 ns a byte.
 local MOST_SEARCHED = 1024
 local function id_tombstone(key, due, attempt, record)
-  if attempt == '1' or attempt == '' and #record <= MOST_SEARCHED and not may_state_attempt(record) then return nil end
+  if (attempt == '1' or attempt == '' and #record <= MOST_SEARCHED and not may_state_attempt(record))
+    and not may_be_shifted_to(key, due, attempt) then return nil end
   return ':i:' .. due .. ':' .. key
 end
 

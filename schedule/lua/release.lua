@@ -1,19 +1,20 @@
 --[[ release gives claims back, so that anybody may claim them again, at once or after a
 pause. A firing that was claimed again meanwhile stays as it is. The score of one with a
 pause is half a ms more than its end: that tells it from a lease. It is three quarters of
-a ms more, with a pause or without, if the event may be in the stream already.
+a ms more, with a pause or without, if the event may be in the stream already. What was freed
+by a resume or had a pause stays so: it has a quarter of a ms.
 KEYS    1  the partition's prefix
 ARGV    for each firing its ref, the end of the lease that it was claimed under, how long
         nobody is to claim it, in ms, 0 for not at all, then 1 if its event may be
-        stored, and 1 if NATS refused it; else 0
+        stored, 1 if NATS refused it, and 1 if its claim said "f"; else 0
 Returns how many were given back.
 If its reply is lost: again it changes nothing, as nothing has that lease any more. ]]
 local firing_key, now, released = KEYS[1] .. 'firing', read_clock(), 0
 local refs = {}
-for i = 1, #ARGV, 5 do
+for i = 1, #ARGV, 6 do
   local pause, stored = tonumber(ARGV[i + 2]), ARGV[i + 3] == '1'
   if tonumber(redis.call('ZSCORE', firing_key, ARGV[i]) or nil) == tonumber(ARGV[i + 1]) then
-    local free = pause > 0 and now + pause + 0.5 or 0
+    local free = pause > 0 and now + pause + 0.5 or ARGV[i + 5] == '1' and 0.25 or 0
     if stored then free = math.floor(free) + 0.75 end
     redis.call('ZADD', firing_key, string.format('%.2f', free), ARGV[i])
     if ARGV[i + 4] == '1' then redis.call('ZADD', KEYS[1] .. 'refused', string.match(ARGV[i], '^%d+'), ARGV[i]) end
