@@ -444,18 +444,22 @@ func TestHoldsOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, patience, func() error { // claims by a schedule that has read no list
-		for _, s := range settings {
+		for i, s := range settings {
 			for _, node := range nodes {
-				if c := node.Claim(t.Context(), []schedule.ClaimRequest{{Partition: index.Partition(s.Key)}}, time.Minute)[0]; len(c.Firings) > 0 {
+				c := node.Claim(t.Context(), []schedule.ClaimRequest{{Partition: index.Partition(s.Key)}}, time.Minute)[0]
+				if len(c.Firings) > 0 {
 					t.Fatalf("claimed %+v", c.Firings)
+				}
+				if c.Err == nil && !c.At.After(dues[i].Due) {
+					return fmt.Errorf("%s was not due when it was looked at", s.Key)
 				}
 			}
 		}
-		if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Held != n {
-			return fmt.Errorf("Holds = %+v, %w, want %d timers of shop", list, err, n)
-		}
 		return nil
-	}, "the timers to be held")
+	}, "a look at all timers")
+	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Held != n {
+		t.Fatalf("Holds = %+v, %v, want %d timers of shop", list, err, n)
+	}
 	if err := timers.Resume(t.Context(), "shop", client.ResumeShift()); err != nil {
 		t.Fatal(err)
 	}
