@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -45,6 +46,38 @@ func parseDuration(s string) (time.Duration, error) {
 		d = -d
 	}
 	return d, nil
+}
+
+// moment is a point in time as an argument gives it.
+type moment struct {
+	at time.Time     // an instant, or the zero Time:
+	in time.Duration // so long from now
+}
+
+// parseMoment reads a duration from now, an instant or @unix-ms.
+func parseMoment(s string) (moment, error) {
+	if ms, ok := strings.CutPrefix(s, "@"); ok {
+		n, err := strconv.ParseInt(ms, 10, 64)
+		if err != nil {
+			return moment{}, fmt.Errorf("%q: want milliseconds since 1970 after the @", s)
+		}
+		return moment{at: time.UnixMilli(n)}, nil
+	}
+	if d, err := parseDuration(s); err == nil {
+		return moment{in: d}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return moment{at: t}, nil
+	}
+	return moment{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
+}
+
+// from returns the moment where it is now a given time.
+func (m moment) from(now time.Time) time.Time {
+	if m.at.IsZero() {
+		return now.Add(m.in)
+	}
+	return m.at
 }
 
 // showDuration writes a duration with days, and without what is zero: 40d 51m, 1h 30m, 4.5s, 0s.

@@ -29,7 +29,7 @@ environment: timerd help config names every variable.`,
 	})
 	root.SetUsageFunc(usage)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // no argument is a file
-	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newWatch(), newDead(), newStatus(), newDoctor(),
+	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newRepeat(), newWatch(), newDead(), newStatus(), newDoctor(),
 		newHealth(), newVersion(), newCompletion(), newConfigTopic())
 	return root
 }

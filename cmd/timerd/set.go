@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -163,23 +162,16 @@ func readPayload(cmd *cobra.Command) ([]byte, error) {
 	return payload, nil
 }
 
-// parseWhen reads a DELAY: a duration, an instant or @unix-ms.
+// parseWhen reads a DELAY, which lies ahead.
 func parseWhen(s string) (client.When, error) {
-	if ms, ok := strings.CutPrefix(s, "@"); ok {
-		n, err := strconv.ParseInt(ms, 10, 64)
-		if err != nil {
-			return client.When{}, fmt.Errorf("%q: want milliseconds since 1970 after the @", s)
-		}
-		return client.At(time.UnixMilli(n)), nil
+	m, err := parseMoment(s)
+	switch {
+	case err != nil:
+		return client.When{}, err
+	case !m.at.IsZero():
+		return client.At(m.at), nil
+	case m.in < time.Millisecond:
+		return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
 	}
-	if d, err := parseDuration(s); err == nil {
-		if d < time.Millisecond {
-			return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
-		}
-		return client.After(d), nil
-	}
-	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return client.At(t), nil
-	}
-	return client.When{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
+	return client.After(m.in), nil
 }
