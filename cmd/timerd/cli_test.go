@@ -81,6 +81,8 @@ func TestUsage(t *testing.T) {
 		{"dead show", "accepts 1 arg(s)"},
 		{"dead show 0", `SEQ "0": want the number of a dead letter`},
 		{"dead show a:b:c:d@1.1", "want the number of a dead letter"},
+		{"repeat", "want next"},
+		{"repeat nxt", `unknown command "nxt"`},
 		{"health nowhere", "want host:port"},
 		{"completion", "accepts 1 arg(s)"},
 		{"completion csh", `unknown shell "csh": want bash, zsh, fish, powershell`},

@@ -195,7 +195,7 @@ func readPayload(cmd *cobra.Command) ([]byte, error) {
 	return payload, nil
 }
 
-// parseWhen reads a DELAY: a duration, an instant or @unix-ms.
+// parseWhen reads a DELAY, which lies ahead.
 func parseWhen(s string) (client.When, error) {
 	m, err := parseMoment(s)
 	switch {
@@ -203,8 +203,8 @@ func parseWhen(s string) (client.When, error) {
 		return client.When{}, err
 	case !m.at.IsZero():
 		return client.At(m.at), nil
-	case m.from < time.Millisecond:
+	case m.in < time.Millisecond:
 		return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
 	}
-	return client.After(m.from), nil
+	return client.After(m.in), nil
 }
