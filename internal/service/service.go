@@ -103,6 +103,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	registry := prometheus.NewRegistry()
 	m := newMetrics(registry, c.Service.Namespaces, publisher.InFlight)
 	m.observePublisher(publisher)
+	m.observeSchedule(sched)
 
 	all := &nodes{
 		config: c.Service, log: log, metrics: m, publisher: publisher, schedule: sched,
