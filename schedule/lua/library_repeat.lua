@@ -6,9 +6,7 @@ local MIN_INTERVAL, MAX_TIMES = 100, 2147483647
 local function duration_text(ms)
   if ms < 1000 then return int(ms) .. 'ms' end
   local hours, minutes = math.floor(ms / 3600000), math.floor(ms / 60000) % 60
-  local text = string.gsub(string.format('%.3f', ms % 60000 / 1000), '%.?0+$', '', 1)
-  if string.find(text, '^%.') or text == '' then text = '0' .. text end
-  text = text .. 's'
+  local text = string.gsub(string.format('%.3f', ms % 60000 / 1000), '%.?0+$', '', 1) .. 's'
   if hours > 0 then return int(hours) .. 'h' .. int(minutes) .. 'm' .. text end
   return minutes > 0 and int(minutes) .. 'm' .. text or text
 end
