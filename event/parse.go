@@ -232,12 +232,12 @@ func (p *parser) repeat(name string, value []byte) string {
 // occurrence reads a number that no repetition comes to the end of.
 func (p *parser) occurrence(name string, value []byte) int64 {
 	const most = 1 << 53
-	n, err := strconv.ParseInt(string(value), 10, 64)
-	if err != nil || n < 1 || n > most {
+	n, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || n < 1 || n > most || n != math.Trunc(n) {
 		p.fault(name, "%q, want an integer from 1 to %d", clip(string(value)), int64(most))
 		return 0
 	}
-	return n
+	return int64(n)
 }
 
 func (p *parser) boolean(name string, value []byte) bool {
