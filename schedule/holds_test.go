@@ -315,6 +315,23 @@ func TestOverlappingHolds(t *testing.T) {
 	x.claims("shop:order:t:1 deadline payload of shop:order:t:1")
 }
 
+// What one resume is to release at a rate, another one that ends at once leaves alone: a claim would hold it again.
+func TestResumeLeavesToAnother(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("shop")
+	x.hold("shop:order")
+	x.becomeDue("shop:order:t:1", "shop:basket:t:1")
+	x.claims()
+	x.resume("shop:order", schedule.Resume{Kind: schedule.ResumeRate, Rate: 1})
+	l, h := x.resume("shop", schedule.Resume{Kind: schedule.ResumeNow})
+	if n := x.release(l, h, &schedule.Draw{}); n != 1 {
+		t.Errorf("%d released, want the basket's", n)
+	}
+	x.claims("shop:basket:t:1 deadline payload of shop:basket:t:1")
+	x.stateIs("shop:order:t:1", "held payload of shop:order:t:1")
+}
+
 // A step of a resume that comes after the list has changed does nothing; nor does a change of a list that somebody else has
 // changed. A claim that knows of a hold which the server's copy has lost holds all the same.
 func TestStaleHolders(t *testing.T) {

@@ -140,7 +140,7 @@ func (s *Schedule) readStates(ctx context.Context, from *list, refs []string, fi
 
 // firingState returns the state of a firing whose claim ends at a time, as is_free in owed.lua has it.
 func firingState(score float64) State {
-	if score == 0 || score-math.Trunc(score) == 0.5 {
+	if fraction := score - math.Trunc(score); score == 0 || fraction == 0.5 || fraction == 0.25 {
 		return StateOwed
 	}
 	return StateFiring

@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // command is a process of the command line.
@@ -308,22 +309,65 @@ func TestResumeToDeadLetters(t *testing.T) {
 	p.kill()
 	s.start()
 	s.limitDead(-1)
+	s.areHeldLetters(dead, want)
+	s.expect(c, "other:m:t:1=free")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("resume: %v", err)
+	}
+	s.settled()
+}
+
+// areHeldLetters waits for the dead letters of held timers, and checks that there are no others.
+func (s *system) areHeldLetters(dead *testenv.Collector, want []string) {
+	s.t.Helper()
 	var got []string
-	for _, m := range dead.Wait(300, patience) {
+	for _, m := range dead.Wait(len(want), patience) {
 		e, err := event.Parse(m.Data)
 		if err != nil || e.Type != event.TypeDead || e.DeadReason != event.ReasonHeld {
-			t.Fatalf("letter %s: %v", m.Data, err)
+			s.t.Fatalf("letter %s: %v", m.Data, err)
 		}
 		got = append(got, payloads([]event.Event{e})...)
 	}
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("dead letters of %q, want %q", got, want)
+		s.t.Errorf("dead letters of %q, want %q", got, want)
 	}
-	s.expect(c, "other:m:t:1=free")
+}
+
+// A resume that begins while NATS is away, and so before timerd has looked at what is due, counts for that too, though another
+// hold has held timers already.
+func TestResumeOfWhatNobodyHasLookedAt(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.start()
+	c := s.collect()
+	dead := testenv.Collect(t, s.js, "TIMERS_DEAD")
+	s.says(0, "hold shop")
+	s.setMany("shop", 1, 100*time.Millisecond)
+	s.holds("shop", 1)
+	s.nats.Stop()
+	s.says(0, "hold pay")
+	want := s.setMany("pay", 300, 300*time.Millisecond)
+	testenv.Eventually(t, patience, func() error {
+		if left := s.rdb.PTTL(t.Context(), "pay:m:t:298").Val(); left > 0 {
+			return fmt.Errorf("the last one is due in %s", left)
+		}
+		return nil
+	}, "the timers to be due")
+	cmd, _ := s.command("resume", "pay", "--dead")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, func() bool {
+		return s.rdb.Exists(t.Context(), keys.Single.Resuming()).Val() == 1
+	}, "the resume to begin")
+	s.nats.Start()
+	s.areHeldLetters(dead, want)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("resume: %v", err)
 	}
+	s.says(0, "resume shop")
+	s.expect(c, "shop:m:t:0=0")
 	s.settled()
 }

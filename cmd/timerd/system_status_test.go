@@ -224,7 +224,7 @@ func TestMetricsOfCallsLettersAndNamespaces(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &report); err != nil {
 			return err
 		}
-		if got, want := fmt.Sprint(report.Redis.Namespaces), "[{shop 0 0 0} {pay:a 1 0 0} {other 0 0 0}]"; got != want {
+		if got, want := fmt.Sprint(report.Redis.Namespaces), "[{shop 0 0 0 0} {pay:a 1 0 0 0} {other 0 0 0 0}]"; got != want {
 			return fmt.Errorf("counted %s, want %s", got, want)
 		}
 		if node := report.Redis.Nodes[0]; node.LastAudit == nil || len(node.Gaps) != 1 {
@@ -232,7 +232,7 @@ func TestMetricsOfCallsLettersAndNamespaces(t *testing.T) {
 		}
 		return nil
 	}, "what the audit counted")
-	statusSays(t, exitOK, "by namespace, as counted by the audit ", "\n  pay:a      1        0     0\n")
+	statusSays(t, exitOK, "by namespace, as counted by the audit ", "\n  pay:a      1        0     0     0\n")
 	p.stop()
 }
 

@@ -282,7 +282,7 @@ func TestStatusOnATerminal(t *testing.T) {
 			t.Errorf("exit code %d: %q", code, lines[0])
 		}
 		text := strings.Join(bare, "\n")
-		for _, want := range []string{"\n  RANK  INSTANCE", "\n  shop:order:payment-reminder  0        0     0\n", "\n  NODE ", "\n  " + server.Addr() + "  0 "} {
+		for _, want := range []string{"\n  RANK  INSTANCE", "\n  shop:order:payment-reminder  0        0     0     0\n", "\n  NODE ", "\n  " + server.Addr() + "  0 "} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q on %d columns:\n%s", want, width, text)
 			}

@@ -53,7 +53,9 @@ func isServiceLink(name, value string) bool {
 func nearest(name string, known []string) string {
 	best, bestEdits := "", max(2, (len(name)-len(prefix))/2)+1
 	for _, candidate := range known {
-		if n := edits(name, candidate); n < bestEdits {
+		n := edits(name, candidate)
+		likelier := n == bestEdits && best != "" && len(best) != len(name) && len(candidate) == len(name) // letters that changed places
+		if n < bestEdits || likelier {
 			best, bestEdits = candidate, n
 		}
 	}

@@ -158,7 +158,10 @@ func TestConnectNeedsJetStream(t *testing.T) {
 		testenv.OldNATS(t, testenv.NATS(t), "2.9.25"): "nats-server 2.9.25 is too old; to fix it: upgrade to nats-server 2.10",
 	} {
 		var logs testenv.Output
-		_, err := connector(&logs, time.Minute).JetStream(t.Context(), natsAt(t, url))
+		js, err := connector(&logs, time.Minute).JetStream(t.Context(), natsAt(t, url))
+		if err == nil {
+			js.Conn().Close()
+		}
 		if _, ok := errors.AsType[*notify.StreamFault](err); !ok || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "answer") {
 			t.Errorf("%s: got %v, want %s", url, err, want)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
@@ -101,12 +102,33 @@ func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	deadline := time.Now().Add(confirmWithin)
 	for {
 		out.Missing = append(s.copy(ctx, list), s.whoCannot(ctx, list)...)
+		list = s.bringForward(ctx, list, &out)
 		if len(out.Missing) == 0 || time.Now().After(deadline) || !sleep(ctx, pollEvery) {
 			break
 		}
 	}
 	out.Unreplicated = s.unreplicated(ctx)
 	return out, ctx.Err()
+}
+
+// bringForward returns the list to go on with where a copy of it is newer: what somebody else has made of it since, or, if it
+// was lost in a failover, the same one made newer. Until that is copied too the hold is not certain.
+func (s *Holds) bringForward(ctx context.Context, list *schedule.HoldList, out *Held) *schedule.HoldList {
+	if !list.Outdated() {
+		return list
+	}
+	out.Missing = append(out.Missing, "servers that have a newer list of holds")
+	next, err := s.schedule.Holds(ctx)
+	if err == nil && next.Generation > list.Generation {
+		return next
+	}
+	if err == nil {
+		err = s.schedule.Renew(ctx, list)
+	}
+	if err != nil {
+		out.Missing = append(out.Missing, err.Error())
+	}
+	return list
 }
 
 // change reads the list and changes it, again if somebody else has changed it meanwhile.
@@ -229,6 +251,16 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 		if was == nil {
 			return fmt.Errorf("%s is %w; timerd holds lists what is", r.Namespace, ErrNotHeld)
 		}
+		if was.Resume != nil && was.Resume.Kind == r.Kind && was.Resume.Rate == r.Rate {
+			at = was.Resume.At
+			return nil // the times that were drawn stay
+		}
+		if r.Kind == schedule.ResumeDead { // others would publish the events
+			if missing := s.whoCannot(ctx, l); len(missing) > 0 {
+				return fmt.Errorf("resume %s: no dead letters come of it beside %s: update that first, or resume in another way",
+					r.Namespace, strings.Join(missing, ", "))
+			}
+		}
 		h := *was
 		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: r.By}
 		if was.Resume != nil {
@@ -266,7 +298,7 @@ func (s *Holds) Run(ctx context.Context) {
 	releaser := s.newReleaser()
 	defer releaser.leave(ctx)
 	var known *schedule.HoldList
-	var copied time.Time
+	var copied, sought time.Time
 	failing := false
 	for pause := time.Duration(0); sleep(ctx, pause); {
 		pause = time.Second
@@ -282,7 +314,11 @@ func (s *Holds) Run(ctx context.Context) {
 		s.OnList(list)
 		s.tell(known, list)
 		changed := known == nil || known.Generation != list.Generation
-		if list.Generation > 0 && (changed || time.Since(copied) > copyEvery) {
+		every := copyEvery
+		if list.Generation == 0 { // copies may be left of a list that was lost as a whole
+			every = lostEvery
+		}
+		if changed || time.Since(copied) > every {
 			if missing := s.copy(ctx, list); len(missing) == 0 {
 				copied = time.Now()
 			} else {
@@ -294,7 +330,9 @@ func (s *Holds) Run(ctx context.Context) {
 					copied = time.Time{}
 				}
 			}
-			releaser.orphans = changed || len(list.Holds) == 0
+			if changed || len(list.Holds) == 0 || time.Since(sought) > lostEvery {
+				releaser.orphans, sought = true, time.Now()
+			}
 		}
 		known = list
 		if releaser.idle(list) {
@@ -309,6 +347,10 @@ func (s *Holds) Run(ctx context.Context) {
 
 // copyEvery is how often all copies of the list are compared with it although it has not changed: one may be lost.
 const copyEvery = 10 * time.Second
+
+// lostEvery is how often timers are looked for that are held though no hold covers them, where nothing else tells of them: a
+// failover of one of several servers may have lost their release, or the list but not its copies.
+const lostEvery = time.Minute
 
 // tell logs what has changed in the list of holds.
 func (s *Holds) tell(before, now *schedule.HoldList) {

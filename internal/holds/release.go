@@ -32,9 +32,11 @@ type releaser struct {
 // pass goes through the held timers of all partitions once.
 type pass struct {
 	generation int64
+	resume     schedule.Resume // that its times are of
 	at         map[keys.Partition]schedule.HeldAt
 	ended      map[keys.Partition]bool
 	released   int
+	unsure     bool // more may be held meanwhile in a partition that has ended
 	times      schedule.Draw
 	lastTime   schedule.Millis // when the last of those that have got a time is free
 }
@@ -101,7 +103,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 			return Progress{Released: r.sum}, nil
 		}
 	}
-	if r.orphans && !resuming(l) {
+	if r.orphans && l.Find(keys.Namespace{}) == nil { // a hold of all leaves none, and its pass has this name
 		lost := &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}
 		_, done, err := r.round(ctx, l, lost)
 		r.orphans = !done
@@ -120,8 +122,8 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		if missing := r.copy(ctx, l); len(missing) > 0 {
 			out.Waits = missing[0]
 		}
-		fresh := &pass{generation: l.Generation, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
-		if p != nil {
+		fresh := &pass{generation: l.Generation, resume: *h.Resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
+		if p != nil && p.resume == *h.Resume {
 			fresh.times, fresh.lastTime = p.times, p.lastTime
 		}
 		p = fresh
@@ -144,10 +146,10 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		for _, part := range parts {
 			switch {
 			case part.Moving:
-				whole, out.Waits = false, "a slot is moving"
+				whole, p.unsure, out.Waits = false, true, "a slot is moving"
 				continue
 			case part.Unseen && cutoff > 0:
-				whole, out.Waits = false, "due timers have not been looked at yet by a timerd"
+				whole, p.unsure, out.Waits = false, true, "due timers have not been looked at yet by a timerd"
 			}
 			out.Held += part.Held
 			if part.Held == 0 || p.ended[part.Partition] {
@@ -168,8 +170,8 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	if !whole {
 		return out, false, nil
 	}
-	again := p.released > 0
-	*p = pass{generation: p.generation, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
+	again := p.released > 0 || p.unsure
+	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
 	if again {
 		return out, false, nil
 	}

@@ -3,6 +3,7 @@ package testenv
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -12,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// OldNATS forwards connections to a NATS server that looks as if it were of another version: it says so when a client
-// connects. It returns the URL, and ends with t.
+// OldNATS forwards connections to a NATS server that looks as if it were of another version: it says so whenever it
+// introduces itself. It returns the URL. The connections end with t, also those that nobody has closed.
 func OldNATS(t testing.TB, s *NATSServer, version string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -31,20 +32,22 @@ func OldNATS(t testing.TB, s *NATSServer, version string) string {
 			if err != nil {
 				return // it is closed
 			}
-			all.Go(func() { forwardAs(client, s.Addr(), version) })
+			all.Go(func() { forwardAs(t.Context(), client, s.Addr(), version) })
 		}
 	})
 	return "nats://" + l.Addr().String()
 }
 
-// forwardAs forwards one connection until either side closes it.
-func forwardAs(client net.Conn, target, version string) {
+// forwardAs forwards one connection until either side closes it or ctx ends.
+func forwardAs(ctx context.Context, client net.Conn, target, version string) {
 	defer func() { _ = client.Close() }()
 	upstream, err := net.Dial("tcp", target)
 	if err != nil {
 		return
 	}
 	defer func() { _ = upstream.Close() }()
+	// The end of either direction, and that of ctx, ends both.
+	defer context.AfterFunc(ctx, func() { _ = upstream.Close() })()
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	sending.Go(func() {
@@ -52,13 +55,18 @@ func forwardAs(client net.Conn, target, version string) {
 		_ = upstream.Close()
 	})
 	defer func() { _ = client.Close() }()
-	from := bufio.NewReader(upstream)
-	greeting, err := from.ReadBytes('\n')
-	if err != nil {
-		return
-	}
 	is, seems := fmt.Appendf(nil, "%q:%q", "version", server.VERSION), fmt.Appendf(nil, "%q:%q", "version", version)
-	if _, err := client.Write(bytes.Replace(greeting, is, seems, 1)); err == nil {
-		_, _ = io.Copy(client, from)
+	for from := bufio.NewReader(upstream); ; {
+		line, err := from.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		// A server says INFO when a client connects, and again once it has logged in.
+		if bytes.HasPrefix(line, []byte("INFO ")) {
+			line = bytes.Replace(line, is, seems, 1)
+		}
+		if _, err := client.Write(line); err != nil {
+			return
+		}
 	}
 }

@@ -9,10 +9,12 @@ perhaps published.
 If its reply is lost: again it changes nothing more. ]]
 local page = redis.call('ZSCAN', KEYS[1] .. 'firing', ARGV[1], 'COUNT', ARGV[2])
 local refs, unclaimed = page[2], {}
+-- Versions that know no holds take names of what is held for left over, and remove them.
+local lacks = redis.call('ZCARD', KEYS[1] .. 'owed') < redis.call('ZCOUNT', KEYS[1] .. 'firing', HELD_TEXT, '+inf')
 for i = 1, #refs, 2 do
   local key, score = string.match(refs[i], '^%d+:%d*:(.*)$'), tonumber(refs[i + 1])
   if key then tally(key, score >= HELD and HELD_TIMERS or is_free(score) and OWED or FIRING) end
-  if is_unclaimed(score) and score < HELD then unclaimed[#unclaimed + 1] = refs[i] end
+  if is_unclaimed(score) and (lacks or score < HELD) then unclaimed[#unclaimed + 1] = refs[i] end
 end
 if #unclaimed > 0 then list_owed(KEYS[1], unclaimed) end
 return { page[1], counts, redis.call('ZCARD', KEYS[1] .. 'owed') }

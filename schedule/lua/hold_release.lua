@@ -18,8 +18,10 @@ over, the quarter of a ms in the score tells claims that a timer was released.
 If its reply is lost: the timers are released. The times that they have are used up. ]]
 open(KEYS[1])
 if not is_current(ARGV[1]) then return { -1 } end
-local refs, score, skip, last = find_held(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]))
 local cutoff, first, interval = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+-- What is owed at once the next claim would hold again where another resume is to release it.
+local at_once = first == 0 and ARGV[11] ~= '1'
+local refs, score, skip, last = find_held(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), at_once)
 
 -- mark_dead has timers become dead letters. It returns for how many there was room.
 local function mark_dead()

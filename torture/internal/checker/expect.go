@@ -239,6 +239,9 @@ func (t *timeline) expire(op history.Op) {
 		return
 	}
 	if f == nil {
+		for _, r := range t.retries {
+			r.free("perhaps moved by expire")
+		}
 		t.unheard = true
 		return
 	}

@@ -188,6 +188,13 @@ func TestVerdictsOnHolds(t *testing.T) {
 			op := w.do(10_000, history.Op{Kind: history.Expire, Key: key, TTL: 9000, Reply: "1"})
 			w.emit(key, op.Due, 1, "p")
 		}, ""},
+		{"extended while others are being shifted", nil, func(w *world) {
+			w.hold("held", 1000, 9000, history.ResumeShift)
+			w.Holds[1].Ended = began + 10_500
+			w.set(0, history.Timer, key, "p", 9800)
+			op := w.do(9300, history.Op{Kind: history.Expire, Key: key, TTL: 3000, Reply: "1"})
+			w.emit(key, op.Due, 1, "p")
+		}, ""},
 		{"shifted beside a newer timer", nil, func(w *world) {
 			by := w.hold("held", 1000, 9000, history.ResumeShift)
 			op := w.set(0, history.Timer, key, "p", 5000)
