@@ -263,6 +263,14 @@ local function firing_of(key)
   return tonumber(string.match(ref, '^%d+')), redis.call('HGET', firingdata_key, ref) or 'm:', state
 end
 
+-- current_record returns the record that a live trigger key stands for, with what the schedule
+-- says of its repetition; or nil, as record_of does.
+local function current_record(key)
+  local record = record_of(key, MAX_PAYLOAD)
+  local was = record and redis.call('HGET', data_key, key)
+  return was and is_repeating(was) and with_value(was, record) or record
+end
+
 --[[ timer_get KEY
 Reads a timer: of several of a key the pending one, or a retry that is left beside it, else
 one that is held, else one that is owed, else one that is firing. It changes nothing.
@@ -277,7 +285,7 @@ local function timer_get(keys, args)
   if at == -1 then
     due = nil
   elseif at > now then
-    due, record = at, record_of(key, MAX_PAYLOAD)
+    due, record = at, current_record(key)
   elseif due and due <= now then
     state = is_to_be_held(key, due) and 'held' or 'owed'
     if state == 'owed' and select(2, first_unclaimed(key)) == 'held' then due = nil end

@@ -1,6 +1,7 @@
 -- Timers that repeat, in the function library.
 
-local MIN_INTERVAL, MAX_TIMES = 100, 2147483647
+-- LAST is the end of the year 9999, in unix ms.
+local MIN_INTERVAL, MAX_TIMES, LAST = 100, 2147483647, 253402300799999
 
 -- duration_text writes milliseconds as Go writes a duration: 5m0s.
 local function duration_text(ms)
@@ -14,8 +15,8 @@ end
 -- The options of timer_repeat that are one number, with its bounds and what it counts.
 local NUMBERS = {
   EVERY = { MIN_INTERVAL, MAX_DELAY, 'milliseconds, an integer' },
-  FROM = { 0, math.huge, 'unix-ms, an integer' },
-  UNTIL = { 0, math.huge, 'unix-ms, an integer' },
+  FROM = { 0, LAST, 'unix-ms, an integer' },
+  UNTIL = { 0, LAST, 'unix-ms, an integer' },
   TIMES = { 1, MAX_TIMES, 'an integer' },
   CATCHUP = { 0, MAX_DELAY, 'milliseconds, an integer' },
 }
@@ -36,8 +37,7 @@ local function read_repetition(args)
     elseif bounds then
       local n = parse_integer(args[i + 1])
       if not n or n < bounds[1] or n > bounds[2] then
-        local range = bounds[2] == math.huge and '' or ' from ' .. int(bounds[1]) .. ' to ' .. int(bounds[2])
-        return nil, option .. ' wants ' .. bounds[3] .. range
+        return nil, option .. ' wants ' .. bounds[3] .. ' from ' .. int(bounds[1]) .. ' to ' .. int(bounds[2])
       end
       given[option] = math.abs(n) -- without -0
       i = i + 2
