@@ -31,8 +31,8 @@ func newRepeat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repeat KEY {--every INTERVAL | --cron EXPR} [PAYLOAD]",
 		Short: "Set a timer that repeats, or try when it would be due",
-		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces what
-is pending of the key.
+		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces
+what is pending of the key.
 
 ` + keyHelp + `
 An interval keeps its grid: it counts from now, or from --from. A cron expression is explained by
