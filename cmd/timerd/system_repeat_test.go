@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -36,21 +37,8 @@ func TestRepetitionThroughCrashes(t *testing.T) {
 	s.settled()
 	all := s.events(c, len(c.All()))
 	for _, key := range []string{whole, gaps} {
-		points, n := int64(0), int64(0)
-		for _, e := range all {
-			if e.Key.String() != key {
-				continue
-			}
-			n++
-			at := e.Due.UnixMilli() - first[key]
-			if e.Occurrence != n || at%every != 0 || n > 1 && at/every < points {
-				t.Fatalf("%s: event %d is occurrence %d, due %d ms after the first; the one before was point %d", key, n, e.Occurrence, at, points-1)
-			}
-			points = at/every + 1
-		}
-		skipped := points - n
-		t.Logf("%s: %d events for %d points", key, n, points)
-		if key == whole && skipped > 0 || skipped > kills*(lease+2000)/every || points < (end-first[key])/every {
+		n, points := s.onGrid(all, key, first[key], every)
+		if skipped := points - n; key == whole && skipped > 0 || skipped > kills*(lease+2000)/every || points < (end-first[key])/every {
 			t.Errorf("%s: %d of %d points are missing", key, skipped, points)
 		}
 	}
@@ -58,6 +46,60 @@ func TestRepetitionThroughCrashes(t *testing.T) {
 	p.stop()
 	other.awaitReady(true)
 	other.stop()
+}
+
+// onGrid checks that the events of a key are points of its grid in their order, numbered from 1 on. It returns how many there are,
+// and of how many points up to the last one.
+func (s *system) onGrid(all []event.Event, key string, first, every int64) (n, points int64) {
+	s.t.Helper()
+	for _, e := range all {
+		if e.Key.String() != key {
+			continue
+		}
+		n++
+		at := e.Due.UnixMilli() - first
+		if e.Occurrence != n || at%every != 0 || at/every < points {
+			s.t.Fatalf("%s: event %d is occurrence %d, due %d ms after the first; the one before was point %d", key, n, e.Occurrence, at, points)
+		}
+		points = at/every + 1
+	}
+	s.t.Logf("%s: %d events for %d points", key, n, points)
+	return n, points
+}
+
+// While NATS is away the occurrence that is pending waits. Then those of CATCHUP come, in their order.
+func TestRepetitionWhileNATSIsAway(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	p := s.start()
+	c := s.collect()
+	const every, away = 100, 3000
+	const whole, some, gaps = "shop:stock:count:whole", "shop:stock:count:some", "shop:stock:count:gaps"
+	first := map[string]int64{
+		whole: s.repeats(whole, "p", every, "CATCHUP", hour), some: s.repeats(some, "p", every, "CATCHUP", away/2), gaps: s.repeats(gaps, "p", every),
+	}
+	c.WaitFunc(patience, atLeast(30))
+	s.nats.Stop()
+	s.after(s.now() + away)
+	s.nats.Start()
+	back := s.now()
+	testenv.Eventually(t, patience, func() bool {
+		return s.rdb.PExpireTime(t.Context(), whole).Val().Milliseconds() > back+1000
+	}, "it to have caught up")
+	for key := range first {
+		s.do("FCALL", "timer_cancel", 1, key)
+	}
+	s.settled()
+	all := s.events(c, len(c.All()))
+	skipped := map[string]int64{}
+	for key, at := range first {
+		n, points := s.onGrid(all, key, at, every)
+		skipped[key] = points - n
+	}
+	if skipped[whole] > 0 || skipped[some] < 5 || skipped[gaps] < skipped[some]+5 || skipped[gaps] < away/every-2 {
+		t.Errorf("missing: %v", skipped)
+	}
+	p.stop()
 }
 
 // What was missed while no timerd ran is skipped and counted, but for the occurrence that was pending.
