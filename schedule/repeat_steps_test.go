@@ -241,3 +241,25 @@ func TestKeySetWhileOccurrencesAreMadeUpFor(t *testing.T) {
 	x.settle(f)
 	x.nextIs(at, "payload new state pending repeat every 100ms occurrence 3")
 }
+
+// An occurrence that fires at another time than its own is noted, and one that another firing has the id of comes a little later.
+// Those after it do not.
+func TestOccurrencesShareNoID(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	first := x.repeats("p", "EVERY", 60000)
+	noted := func(due int64) string { return fmt.Sprintf(":i:%d:%s", due, k) }
+	for _, taken := range []int64{60000, 60001} {
+		x.do("ZADD", keys.Single.Fired(), x.redisNow(), noted(first+taken))
+	}
+	x.becomesDue()
+	f := x.occurs("every 1m0s 1 p")
+	x.settle(f)
+	x.nextIs(first+60003, "payload p state pending repeat every 1m0s occurrence 2")
+	if got := x.do("ZSCORE", keys.Single.Fired(), noted(int64(f.Due))); got == nil {
+		t.Errorf("that one fired at %d, which was not its time, is not noted", f.Due)
+	}
+	x.becomesDue()
+	x.settle(x.occurs("every 1m0s 2 p"))
+	x.nextIs(first+120000, "payload p state pending repeat every 1m0s occurrence 3")
+}

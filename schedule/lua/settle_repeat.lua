@@ -29,9 +29,11 @@ local function put(key, at, record)
   soonest = math.min(soonest or at, at)
 end
 
--- free_time returns when an occurrence can be due so that no firing of its key has its id.
+-- free_time returns when an occurrence can be due so that no firing of its key has its id: a ms
+-- later where that is enough. The steps double, so they stay few whatever has fired.
 local function free_time(key, due)
-  while redis.call('ZSCORE', fired_key, ':i:' .. int(due) .. ':' .. key) do due = due + 1 end
+  local step = 1
+  while redis.call('ZSCORE', fired_key, ':i:' .. int(due) .. ':' .. key) do due, step = due + step, 2 * step end
   return due
 end
 
