@@ -188,7 +188,7 @@ func isToPlan(f Firing) bool { return f.Occurrence != nil && f.Occurrence.toPlan
 
 // repeatPerCall and repeatBytesPerCall are how many firings of timers that repeat one call settles at most, and of how many bytes of
 // payload, about, which it copies: a millisecond or two.
-const repeatPerCall, repeatBytesPerCall = 64, 400_000
+const repeatPerCall, repeatBytesPerCall = 32, 200_000
 
 // settleRepeating settles firings of timers that repeat, and arms what follows them.
 func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error {
@@ -200,15 +200,16 @@ func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error 
 	for i := range firings {
 		f := &firings[i]
 		dues[i], steps[i] = s.arming(f)
+		size := f.Bytes + len(f.Payload) // one of them is 0
 		n, ok := at[f.Partition]
-		if !ok || len(members[n]) == repeatPerCall || bytes[n]+f.Bytes > repeatBytesPerCall {
+		if !ok || len(members[n]) == repeatPerCall || bytes[n]+size > repeatBytesPerCall {
 			n = len(calls)
 			at[f.Partition] = n
 			calls, members = append(calls, call{p: f.Partition}), append(members, nil)
 		}
 		calls[n].args = append(calls[n].args, f.Ref, dues[i], f.Occurrence.next(f))
 		members[n] = append(members[n], i)
-		bytes[n] += f.Bytes
+		bytes[n] += size
 	}
 	var failed PartError
 	for i, reply := range s.run(ctx, s.scripts.Load().settleRepeat, calls) {
