@@ -58,6 +58,10 @@ type Timer struct {
 	Payload []byte    // nil if it has none that fires with it
 	// Late is how long after its due time it may be claimed and still fire, by a limit of its own; 0 if it has none.
 	Late time.Duration
+	// Repeat is what the timer repeats by, as its events say it: "every 5m0s". Occurrence counts from 1 on. They are empty and 0
+	// for a timer that does not repeat.
+	Repeat     string
+	Occurrence int64
 }
 
 // When says when a timer is due: After or At. The zero When is invalid.
@@ -87,7 +91,7 @@ func At(t time.Time) When {
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
-// SetOption changes how a timer is set: NX, XX, Attempt, Late or DropLate.
+// SetOption changes how a timer is set: NX, XX, Attempt, Late or DropLate. Repeat takes other ones.
 type SetOption struct{ args []any }
 
 // NX sets the timer only if neither it nor a Redis key of its name exists. Set returns ErrNotSet otherwise. go-redis
@@ -243,6 +247,8 @@ func parseTimer(fields []any) (Timer, error) {
 				timer.Due = time.UnixMilli(value).UTC()
 			case "attempt":
 				timer.Attempt = int(value)
+			case "occurrence":
+				timer.Occurrence = value
 			case "late":
 				timer.Late = time.Duration(value) * time.Millisecond
 			}
@@ -252,6 +258,8 @@ func parseTimer(fields []any) (Timer, error) {
 				timer.Payload = []byte(value)
 			case "state":
 				timer.State = State(value)
+			case "repeat":
+				timer.Repeat = value
 			}
 		}
 	}

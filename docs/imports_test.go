@@ -24,7 +24,7 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "deploy", "internal/backoff", "internal/child", "internal/poll", "internal/ports", "internal/rawconn",
+			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/poll", "internal/ports", "internal/rawconn",
 			"torture/internal/clockstep", "torture/internal/history",
 		},
 		{"late"},

@@ -61,6 +61,10 @@ type Event struct {
 	Trigger     string    // what made the timer fire; "" if unknown
 	// Late is the timer's own limit on how late it may fire, which its retries inherit; not that of its namespace.
 	Late late.Limit
+	// Repeat says by what a timer repeats, and Occurrence which of its firings this is, from 1 on; they are empty and 0 for a timer
+	// that does not. The retries of an occurrence have them too.
+	Repeat     string
+	Occurrence int64
 
 	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
 	// empty payload.
@@ -123,6 +127,12 @@ func (e Event) AppendJSON(dst []byte) []byte {
 		if e.Late.Drop {
 			dst = append(dst, `,"latedrop":true`...)
 		}
+	}
+	if e.Repeat != "" {
+		dst = append(dst, `,"repeat":"`...)
+		dst = appendEscaped(dst, e.Repeat)
+		dst = append(dst, `","occurrence":`...)
+		dst = strconv.AppendInt(dst, e.Occurrence, 10)
 	}
 	dst = appendText(dst, `,"trigger":"`, e.Trigger)
 	dst = appendText(dst, `,"datastatus":"`, e.Status)

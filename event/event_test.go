@@ -80,6 +80,29 @@ func TestLimitTravels(t *testing.T) {
 	}
 }
 
+func TestOccurrenceTravels(t *testing.T) {
+	e := sample()
+	e.Repeat, e.Occurrence = "cron 0 9 * * 1-5 Europe/Berlin", 1<<40
+	text := string(e.AppendJSON(nil))
+	if want := `,"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1099511627776,"trigger":`; !strings.Contains(text, want) {
+		t.Errorf("got %s, want %s in it", text, want)
+	}
+	if got, err := event.Parse([]byte(text)); err != nil || got.Repeat != e.Repeat || got.Occurrence != e.Occurrence {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for members, want := range map[string]string{
+		`"repeat":"every 5m0s","occurrence":0`: "occurrence: ", `"repeat":"every 5m0s","occurrence":1.5`: "occurrence: ", `"occurrence":"1"`: "occurrence: ",
+		`"repeat":"every:5m0s"`: "repeat: ", `"repeat":"every 5m;R=1"`: "repeat: ", `"repeat":"every\n"`: "repeat: ", `"repeat":5`: "want a string",
+		`"repeat":"` + strings.Repeat("x", 401) + `"`: "repeat: ", `"repeat":"every 5m0s"`: "", `"occurrence":1`: "", `"repeat":null`: "",
+	} {
+		text := strings.Replace(string(sample().AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`, 1)
+		got, err := event.Parse([]byte(text))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || got.Repeat != "" || got.Occurrence != 0 {
+			t.Errorf("%s: %+v, %v; want %q", members, got, err, want)
+		}
+	}
+}
+
 func TestLateReasons(t *testing.T) {
 	if got, want := event.LateReason(432300*time.Millisecond, 5*time.Minute, false), "late: 7m12.3s after its due time, at most 5m0s"; got != want {
 		t.Errorf("%q, want %q", got, want)

@@ -121,6 +121,10 @@ func (p *parser) take(name string, m *members) bool {
 		e.Late.Given, e.Late.Most = true, p.late(name, m.value)
 	case "latedrop":
 		e.Late.Drop = p.boolean(name, m.value)
+	case "repeat":
+		e.Repeat = p.repeat(name, m.value)
+	case "occurrence":
+		e.Occurrence = p.occurrence(name, m.value)
 	case "trigger":
 		e.Trigger, _ = p.text(name, m.value)
 	case "datastatus":
@@ -171,6 +175,9 @@ func (p *parser) finish(compact bool) {
 	if !e.Late.Given {
 		e.Late.Drop = false
 	}
+	if e.Repeat == "" || e.Occurrence == 0 {
+		e.Repeat, e.Occurrence = "", 0
+	}
 }
 
 // isJSONType tells whether data of the content type are JSON. They are if none is given, as CloudEvents says.
@@ -206,6 +213,31 @@ func (p *parser) late(name string, value []byte) time.Duration {
 		return 0
 	}
 	return time.Duration(ms) * time.Millisecond
+}
+
+// maxRepeat is more bytes than any repetition has.
+const maxRepeat = 400
+
+// repeat reads what a timer repeats by: it is kept with its retries as it is, so it holds nothing that ends it there.
+func (p *parser) repeat(name string, value []byte) string {
+	s, ok := p.text(name, value)
+	unfit := func(r rune) bool { return r < ' ' || r > '~' || r == ':' || r == ';' }
+	if ok && (len(s) > maxRepeat || strings.ContainsFunc(s, unfit)) {
+		p.fault(name, "%q, want a repetition such as every 5m0s", clip(s))
+		return ""
+	}
+	return s
+}
+
+// occurrence reads a number that no repetition comes to the end of.
+func (p *parser) occurrence(name string, value []byte) int64 {
+	const most = 1 << 53
+	n, err := strconv.ParseFloat(string(value), 64)
+	if err != nil || n < 1 || n > most || n != math.Trunc(n) {
+		p.fault(name, "%q, want an integer from 1 to %d", clip(string(value)), int64(most))
+		return 0
+	}
+	return int64(n)
 }
 
 func (p *parser) boolean(name string, value []byte) bool {

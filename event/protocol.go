@@ -20,6 +20,8 @@ const (
 	ReasonGivenUp = "given up by the consumer"
 	// ReasonHeld is the whole reason where a hold ended so (timerd resume --dead).
 	ReasonHeld = "held"
+	// ReasonRepeat begins the reason of a repetition that cannot begin.
+	ReasonRepeat = "repeat: "
 	// ReasonMalformed begins the reason of a message that holds no event. Its letter is that of a stand-in.
 	ReasonMalformed = "malformed: "
 	// ReasonLate begins the reason of a timer that was claimed too late to fire.

@@ -126,6 +126,9 @@ func (p Partition) Refused() string { return p.key("refused") }
 // Owed names the sorted set of the firings that nobody has claimed, by key.
 func (p Partition) Owed() string { return p.key("owed") }
 
+// Repeat names the sorted set of the keys whose timers repeat, scored by the serial of each repetition.
+func (p Partition) Repeat() string { return p.key("repeat") }
+
 // Holds names the hash of the holds, by namespace.
 func (p Partition) Holds() string { return p.key("holds") }
 

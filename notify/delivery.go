@@ -206,6 +206,9 @@ func (p *Publisher) event(d *delivery, withhold bool) event.Event {
 		Late:        d.firing.Late,
 		ContentType: p.ContentType,
 	}
+	if o := d.firing.Occurrence; o != nil {
+		e.Repeat, e.Occurrence = o.Repeat, o.Number
+	}
 	switch {
 	case d.firing.Status == schedule.PayloadMissing:
 		e.Status = event.StatusMissing

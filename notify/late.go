@@ -88,7 +88,18 @@ func (p *Publisher) awaitsLetters(f *schedule.Firing) bool {
 		return false
 	}
 	limit, _, is := p.lateness(f)
-	return f.Held || is && !isDropped(f, limit)
+	return withheld(f) != "" || is && !isDropped(f, limit)
+}
+
+// withheld returns why a firing becomes a dead letter instead of an event, however late it is, or an empty text.
+func withheld(f *schedule.Firing) string {
+	switch {
+	case f.Fault != "":
+		return event.ReasonRepeat + f.Fault
+	case f.Held:
+		return event.ReasonHeld
+	}
+	return ""
 }
 
 // takeLate takes over a firing that was claimed too late, and is in the window already: it is forgotten, becomes a dead
@@ -97,6 +108,7 @@ func (p *Publisher) takeLate(d *delivery, limit late.Limit, by time.Duration) {
 	f := &d.firing
 	reason := event.LateReason(by, limit.Most, f.MayBeStored)
 	if isDropped(f, limit) {
+		f.Unfired = true
 		p.queue.addSettle(*f)
 		p.noteLate(d, LateDrop, reason)
 		return
@@ -135,6 +147,19 @@ func (p *Publisher) setLetterAside(d *delivery) {
 		p.OnSetAside(f)
 	}
 	p.queue.addRelease(*f)
+}
+
+// noteLetter tells of a dead letter that is stored. p.mu is held.
+func (p *Publisher) noteLetter(d *delivery, reason string) {
+	f := &d.firing
+	switch {
+	case f.Fault != "":
+		p.Logger.Warn("a timer cannot repeat, and is a dead letter", "key", f.Key.String(), "err", f.Fault)
+	case f.Held:
+		p.Logger.Debug("a timer that was held is a dead letter", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt)
+	default:
+		p.noteLate(d, LateDead, reason)
+	}
 }
 
 // noteLate tells what became of a firing that was claimed too late. p.mu is held.
@@ -212,12 +237,9 @@ func (p *Publisher) endLetter(ctx context.Context, l lateLetter, err error) {
 	case err == nil:
 		p.letters.stored = time.Now()
 		p.letters.trust.succeed(d.trust, p.letters.stored)
+		d.firing.Unfired = !d.firing.MayBeStored
 		p.queue.addSettle(d.firing)
-		if d.firing.Held {
-			p.Logger.Debug("a timer that was held is a dead letter", "key", d.firing.Key.String(), "due_at", d.firing.Due.Time(), "attempt", d.attempt)
-		} else {
-			p.noteLate(d, LateDead, l.reason)
-		}
+		p.noteLetter(d, l.reason)
 	case ctx.Err() != nil || errors.Is(err, errExpiring) || !p.health.connected:
 		p.queue.addRelease(d.firing)
 	default:

@@ -290,8 +290,8 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 		}
 		taken++
 		p.held++
-		if d.firing.Held {
-			p.takeLetter(d, event.ReasonHeld)
+		if reason := withheld(&d.firing); reason != "" {
+			p.takeLetter(d, reason)
 			continue
 		}
 		if limit, by, is := p.lateness(&d.firing); is {

@@ -118,7 +118,10 @@ func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 
 // setAgain returns what sets the timer of an event again, once for each id.
 func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedule.Retry {
-	r := schedule.Retry{EventID: id, Key: e.Key, Due: due, Attempt: attempt, Payload: e.Data, Status: schedule.PayloadMissing}
+	r := schedule.Retry{
+		EventID: id, Key: e.Key, Due: due, Attempt: attempt, Payload: e.Data, Status: schedule.PayloadMissing,
+		Repeat: e.Repeat, Occurrence: e.Occurrence,
+	}
 	switch {
 	case e.Data != nil:
 		r.Status = schedule.PayloadPresent

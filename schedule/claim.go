@@ -42,7 +42,16 @@ type ClaimResult struct {
 // lease ran out, and what is due. The results are in the order of the requests; an error for one says nothing about the
 // others. Firings that a crashed or failed caller does not settle can be claimed again when the lease is over; so can those of
 // a claim whose reply was lost.
+//
+// Repetitions that are to be planned are planned by the way, and are not among the firings but for those with a Fault.
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
+	results := n.claim(ctx, requests, lease)
+	n.schedule.plan(ctx, results)
+	return results
+}
+
+// claim claims by the short way, and where that does not do, by the full one.
+func (n *Node) claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	if n.detour.taken() {
 		return n.claimInFull(ctx, requests, lease)
 	}
@@ -286,7 +295,7 @@ func newFiring(ref, text string) (Firing, error) {
 	if !ok1 || !ok2 || !ok3 {
 		return Firing{}, fmt.Errorf("corrupt entry %q", ref)
 	}
-	f := Firing{Ref: ref, Status: r.status, Late: r.late, Held: r.held}
+	f := Firing{Ref: ref, Status: r.status, Late: r.late, Held: r.held, Occurrence: r.occurrence}
 	var err error
 	if f.Key, err = keys.Parse(key); err != nil {
 		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
@@ -300,6 +309,9 @@ func newFiring(ref, text string) (Firing, error) {
 		if f.Attempt, err = strconv.Atoi(attempt); err != nil {
 			return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
 		}
+	}
+	if f.Occurrence.Repeats() && attempt == planAttempt {
+		f.Occurrence.toPlan = true
 	}
 	if r.expired {
 		f.Trigger = TriggerExpired

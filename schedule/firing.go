@@ -39,6 +39,8 @@ type Firing struct {
 	Status  Status
 	Trigger Trigger
 	Late    late.Limit // its own
+	// Occurrence is nil for a timer that does not repeat.
+	Occurrence *Occurrence
 
 	Partition keys.Partition
 	ClaimedAt time.Time     // on the Redis server's clock
@@ -52,6 +54,12 @@ type Firing struct {
 
 	// Held says that it was held, and becomes a dead letter instead of an event.
 	Held bool
+
+	// Fault says why a repetition cannot begin, and becomes a dead letter instead of an event; it is empty for a firing.
+	Fault string
+
+	// Unfired is for whoever settles it: no event of it was published, but a dead letter, or nothing.
+	Unfired bool
 
 	// Bytes is how large the payload was, for whoever keeps the firing without it.
 	Bytes int

@@ -34,6 +34,8 @@ type Self struct {
 	Holds bool `json:"holds,omitempty"`
 	// Options says that it knows the options of timers (lua/index.lua): what earlier versions do not say.
 	Options bool `json:"options,omitempty"`
+	// Repeats says that it knows timers that repeat: what earlier versions do not say.
+	Repeats bool `json:"repeats,omitempty"`
 	// Settings are those that all timerds of a schedule are to have in common, by the name of the variable.
 	Settings map[string]string `json:"settings,omitempty"`
 }
@@ -59,7 +61,7 @@ type Member struct {
 // Heartbeat notes that a timerd is alive, with what it says of itself, and returns its rank among those whose last heartbeat
 // is not older than ttl, and how many they are. The order is by instance id, the same for all.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (rank, of int, err error) {
-	self.Silence, self.Options, self.Holds = ttl.Milliseconds(), true, true
+	self.Silence, self.Options, self.Holds, self.Repeats = ttl.Milliseconds(), true, true, true
 	said, err := json.Marshal(self)
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)

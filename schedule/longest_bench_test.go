@@ -163,6 +163,30 @@ func BenchmarkLongestStep(b *testing.B) {
 				b.Fatal(err)
 			}
 		}},
+		{"repetitions settled", func(x *index) {
+			from := x.redisNow() + 2000
+			for i := range crowd {
+				x.do("FCALL", "timer_repeat", 1, key(i), "p", "EVERY", 60_000, "FROM", from)
+			}
+			x.awaitClock(from)
+			claimAll(x)
+		}},
+		{"large repetitions planned and settled", func(x *index) {
+			from := x.redisNow() + 2000
+			for i := range 300 {
+				x.do("FCALL", "timer_repeat", 1, key(i), large, "EVERY", 60_000, "FROM", from)
+				x.do("FCALL", "timer_repeat", 1, key(i)+"planned", large, "CRON", "@yearly")
+			}
+			x.awaitClock(from)
+			claimAll(x)
+			claimAll(x)
+		}},
+		{"expressions", func(x *index) {
+			for range 100 {
+				x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "0 0 29 2 "+strings.Repeat("0-6/3,", 40)+"5#5")
+				_, _ = x.rdb.FCall(b.Context(), "timer_repeat", []string{k}, "p", "CRON", strings.Repeat("0,", 100)+"0 0 31 2,4,6,9,11 *").Result()
+			}
+		}},
 		{"timers of 5000 types counted", func(x *index) {
 			due := x.redisNow() + 5000
 			for i := range crowd {

@@ -42,6 +42,9 @@ type Timer struct {
 	State   State
 	Beside  bool        // a retry that waits beside a newer timer of its key
 	Aside   AsideReason // empty unless it is due and set aside
+
+	Repeat     string // what it repeats by, as its events say it; empty for a timer that does not
+	Occurrence int64  // from 1 on; 0 for a timer that does not repeat
 }
 
 // List calls yield for the timers of a namespace that are not settled, in the order of their due times, until it returns
@@ -77,6 +80,9 @@ func (s *Schedule) describe(ctx context.Context, from *list, found []Timer, memb
 func (t *Timer) take(text string) {
 	r, _ := parseRecord(text)
 	t.Attempt, t.Status = r.attempt, r.status
+	if o := r.occurrence; o != nil {
+		t.Repeat, t.Occurrence = o.Repeat, o.Number
+	}
 	if t.Status == PayloadPresent {
 		t.Payload = []byte(r.payload)
 	}
@@ -128,6 +134,9 @@ func (s *Schedule) readStates(ctx context.Context, l *listing, from *list, refs 
 			until = Never // as due_of_free in owed.lua has it
 		}
 		firings[i].State = firingState(score)
+		if isPlanRef(refs[i]) {
+			firings[i].State = StatePending
+		}
 		if firings[i].State == StateOwed && l.holds.Covers(firings[i].Key, until) {
 			firings[i].State = StateHeld
 		}

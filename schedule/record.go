@@ -10,12 +10,13 @@ import (
 
 // record is what the index keeps of a timer, as lua/index.lua has it.
 type record struct {
-	attempt int // timerd's own count; 0 for none
-	status  Status
-	expired bool // it fires because of its expired event
-	held    bool // it was held, and becomes a dead letter
-	late    late.Limit
-	payload string // empty unless status is PayloadPresent
+	attempt    int // timerd's own count; 0 for none
+	status     Status
+	expired    bool // it fires because of its expired event
+	held       bool // it was held, and becomes a dead letter
+	late       late.Limit
+	occurrence *Occurrence // nil for a timer that does not repeat
+	payload    string      // empty unless status is PayloadPresent
 }
 
 // parseRecord reads a record. ok is false for what is none.
@@ -56,6 +57,9 @@ const optionLate, optionLateDrop = "L", "D"
 // readOption takes in an option; one that is unknown is a later version's.
 func (r *record) readOption(option string) {
 	name, value, _ := strings.Cut(option, "=")
+	if name == optionRepetition || name == optionOccurrence {
+		r.readOccurrence(name, value)
+	}
 	if name != optionLate && name != optionLateDrop {
 		return
 	}

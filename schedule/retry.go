@@ -19,6 +19,9 @@ type Retry struct {
 	Payload []byte
 	Status  Status
 	Late    late.Limit // its own, counted from Due
+	// Repeat and Occurrence are those of the event, for its own: empty and 0 for a timer that does not repeat.
+	Repeat     string
+	Occurrence int64
 }
 
 // ErrTooManyRetries says that as many retries as there may be wait beside the newer timer of a key.
@@ -32,7 +35,7 @@ const tooManyRetries = -2
 // beside the newer timer and both fire; where too many wait there, the error is ErrTooManyRetries. A due time that has
 // passed makes it fire at once. After any other error it may have been set or not; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
-	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late)
+	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()
 	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
 	if err != nil {

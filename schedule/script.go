@@ -30,7 +30,7 @@ type scripts struct {
 	maxPayload                                               int    // in bytes
 	library                                                  string // source of the function library
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
-	claimShort                                               *redis.Script
+	claimShort, settleRepeat                                 *redis.Script
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
@@ -61,24 +61,26 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	return &scripts{
 		maxPayload: maxPayload,
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
-			join("clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition, "library"),
-		observe:    script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "contest", "aside", "observe"),
-		claim:      claims("clock", "index", "hold", "common", "move", "tell", "owed", "fire", "beside", "payload", "contest", "aside", "claim"),
-		claimShort: claims("clock", "index", "hold", "move", "tell", "claim_short"),
-		release:    script(one, "clock", "owed", "release"),
-		settle:     script(one, "owed", "settle"),
-		retry:      script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "later", "retry"),
-		audit:      script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
-		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
-		heartbeat:  script(one, "clock", "heartbeat"),
-		scanDue:    script(manyRead, "clock", "scan_due"),
-		losses:     script(manyRead, "clock", "losses", "read_losses"),
-		apps:       script(manyRead, "apps"),
-		forgetApps: script(many, "forget_apps"),
-		trim:       script(many, "trim"),
-		overview:   script(manyRead, "clock", "hold", "owed", "look", "overview"),
-		calls:      script(manyRead, "calls"),
-		countDue:   script(manyRead, "count_due"),
+			join("clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition,
+				"library", "cron", "library_repeat"),
+		observe:      script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "contest", "aside", "observe"),
+		claim:        claims("clock", "index", "hold", "common", "move", "tell", "owed", "fire", "beside", "payload", "contest", "aside", "claim"),
+		claimShort:   claims("clock", "index", "hold", "move", "tell", "claim_short"),
+		release:      script(one, "clock", "owed", "release"),
+		settle:       script(one, "owed", "settle"),
+		settleRepeat: script(one, "clock", "index", "common", "owed", "payload", "announce", "settle_repeat"),
+		retry:        script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "later", "retry"),
+		audit:        script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
+		doubtApps:    script(one, "clock", "index", "common", "doubt_apps"),
+		heartbeat:    script(one, "clock", "heartbeat"),
+		scanDue:      script(manyRead, "clock", "scan_due"),
+		losses:       script(manyRead, "clock", "losses", "read_losses"),
+		apps:         script(manyRead, "apps"),
+		forgetApps:   script(many, "forget_apps"),
+		trim:         script(many, "trim"),
+		overview:     script(manyRead, "clock", "hold", "owed", "look", "overview"),
+		calls:        script(manyRead, "calls"),
+		countDue:     script(manyRead, "count_due"),
 
 		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),

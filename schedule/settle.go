@@ -2,17 +2,27 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Settle forgets firings that NATS has acknowledged, whoever holds their claim by now. It is safe to repeat; after an
+// Settle forgets firings that NATS has acknowledged, whoever holds their claim by now, and arms in the same step what follows those
+// of timers that repeat. It is safe to repeat; after an
 // error it may have happened or not. An error that concerns only some of them is a *PartError.
 func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
-	err := s.onEach(ctx, s.scripts.Load().settle, firings, func(f *Firing) []any { return []any{f.Ref} })
+	single, repeating := firings, []Firing(nil)
+	if slices.ContainsFunc(firings, isRepeating) {
+		single, repeating = split(firings)
+	}
+	err := s.onEach(ctx, s.scripts.Load().settle, single, func(f *Firing) []any { return []any{f.Ref} })
+	if len(repeating) > 0 {
+		err = joinPartErrors(single, err, repeating, s.settleRepeating(ctx, repeating))
+	}
 	if err != nil {
 		return fmt.Errorf("schedule: settle %d firings: %w", len(firings), err)
 	}
@@ -73,6 +83,47 @@ func (s *Schedule) onEach(ctx context.Context, script *redis.Script, firings []F
 	case failed.Err == nil:
 		return nil
 	case len(failed.Left) == len(firings):
+		return failed.Err
+	}
+	return &failed
+}
+
+func isRepeating(f Firing) bool { return f.Occurrence.Repeats() }
+
+// split returns those of firings that settle alone, and those of timers that repeat.
+func split(firings []Firing) (single, repeating []Firing) {
+	for _, f := range firings {
+		if isRepeating(f) {
+			repeating = append(repeating, f)
+		} else {
+			single = append(single, f)
+		}
+	}
+	return single, repeating
+}
+
+// joinPartErrors returns the error of a step on firings that was taken in two parts, each with its error or nil.
+func joinPartErrors(a []Firing, errA error, b []Firing, errB error) error {
+	var failed PartError
+	for _, part := range []struct {
+		firings []Firing
+		err     error
+	}{{a, errA}, {b, errB}} {
+		var some *PartError
+		switch {
+		case part.err == nil:
+			continue
+		case errors.As(part.err, &some):
+			failed.Left = append(failed.Left, some.Left...)
+		default:
+			failed.Left = append(failed.Left, part.firings...)
+		}
+		failed.Err = part.err
+	}
+	switch {
+	case failed.Err == nil:
+		return nil
+	case len(failed.Left) == len(a)+len(b):
 		return failed.Err
 	}
 	return &failed

@@ -41,6 +41,7 @@ Without one, the exit code is 1.
 				warnIfUnattended(ctx, cmd, rdb)
 				view := newTimerView(args[0], timer.Due, timer.Attempt)
 				view.State, view.Late = string(timer.State), timer.Late.Milliseconds()
+				view.Repeat, view.Occurrence = timer.Repeat, timer.Occurrence
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
@@ -59,6 +60,9 @@ Without one, the exit code is 1.
 					limit := ""
 					if timer.Late > 0 {
 						limit = fmt.Sprintf("late     %s at most\n", showDuration(timer.Late))
+					}
+					if timer.Repeat != "" {
+						limit += fmt.Sprintf("repeat   %s, occurrence %d\n", timer.Repeat, timer.Occurrence)
 					}
 					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
 						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, limit, showPayload(timer.Payload, status, math.MaxInt))

@@ -40,6 +40,7 @@ it tells how far it is; Ctrl-C ends it.
 		Example: `  timerd ls
   timerd ls shop:order --limit 10
   timerd ls --state owed,firing
+  timerd ls --repeating
   timerd ls shop --limit 0 --json > timers.jsonl`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,6 +64,7 @@ it tells how far it is; Ctrl-C ends it.
 	}
 	cmd.Flags().IntVar(&l.limit, "limit", 100, "how many to list; 0 for all")
 	cmd.Flags().StringSliceVar(&l.states, "state", nil, "list only timers in a `STATE`, or in several: owed,firing")
+	cmd.Flags().BoolVar(&l.repeating, "repeating", false, "list only timers that repeat, and their retries")
 	cmd.Flags().BoolVar(&l.asJSON, "json", false, "print a line of JSON for each")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp)) // fails only where there is no such flag
 	return cmd
@@ -74,6 +76,8 @@ type listing struct {
 	limit  int      // 0: none
 	states []string // empty: all
 	asJSON bool
+	// repeating: only timers that repeat.
+	repeating bool
 
 	rdb   redis.UniversalClient
 	now   time.Time // Redis's, at the beginning
@@ -88,19 +92,23 @@ func (l *listing) run(ctx context.Context, rdb redis.UniversalClient, namespace 
 		return fmt.Errorf("read the clock of Redis: %w", err)
 	}
 	l.rdb = rdb
-	l.table = tableFor(l.cmd.OutOrStdout(), true,
-		column{title: "DUE", spare: 1},
-		column{title: "IN"},
-		column{title: "STATE"},
-		column{title: "ATTEMPT", spare: 2},
-		column{title: "KEY", middle: true, least: 20},
-		column{title: "PAYLOAD", least: 8, spare: 3},
-	)
+	columns := []column{
+		{title: "DUE", spare: 1},
+		{title: "IN"},
+		{title: "STATE"},
+		{title: "ATTEMPT", spare: 2},
+		{title: "KEY", middle: true, least: 20},
+		{title: "PAYLOAD", least: 8, spare: 3},
+	}
+	if l.repeating {
+		columns = slices.Insert(columns, len(columns)-1, column{title: "REPEAT", least: 12})
+	}
+	l.table = tableFor(l.cmd.OutOrStdout(), true, columns...)
 	more := false
 	told, pause := time.Now(), time.Second
 	var printErr error
 	err = schedule.New(rdb, schedule.DefaultMaxPayload).Pages(ctx, namespace, func(p schedule.Page) bool {
-		p.Timers = slices.DeleteFunc(p.Timers, func(t schedule.Timer) bool { return !l.wants(t.State) })
+		p.Timers = slices.DeleteFunc(p.Timers, func(t schedule.Timer) bool { return !l.wants(t.State) || l.repeating && t.Repeat == "" })
 		if room := l.limit - l.found; l.limit > 0 && len(p.Timers) > room {
 			p.Timers, more = p.Timers[:room], true
 		}
@@ -171,6 +179,7 @@ func (l *listing) print(ctx context.Context, timers []schedule.Timer) error {
 		if view.Attempt == 0 {
 			view.Attempt = event.Attempt(p.Payload)
 		}
+		view.Repeat, view.Occurrence = p.Repeat, p.Occurrence
 		view.State, view.Beside, view.SetAside = string(p.State), p.Beside, string(p.Aside)
 		status := dataStatus(p.Status)
 		var err error
@@ -189,7 +198,11 @@ func (l *listing) print(ctx context.Context, timers []schedule.Timer) error {
 				state += " beside"
 			}
 			payload := showPayload(p.Payload, status, l.table.screen.most())
-			err = l.table.add(cell{text: view.DueAt}, wait, cell{text: state}, attemptCell(view.Attempt, 0), cell{text: view.Key}, cell{text: payload})
+			cells := []cell{{text: view.DueAt}, wait, {text: state}, attemptCell(view.Attempt, 0), {text: view.Key}, {text: payload}}
+			if l.repeating {
+				cells = slices.Insert(cells, len(cells)-1, cell{text: view.Repeat})
+			}
+			err = l.table.add(cells...)
 		}
 		if err != nil {
 			return err

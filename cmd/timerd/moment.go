@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// moment is a time as the commands take it: an instant, or a duration from now.
+// moment is a point in time as an argument gives it.
 type moment struct {
-	at   time.Time // zero for a duration
-	from time.Duration
+	at time.Time     // an instant, or the zero Time:
+	in time.Duration // so long from now
 }
 
 // parseMoment reads a duration with days, an instant, or @unix-ms.
@@ -26,7 +26,7 @@ func parseMoment(s string) (moment, error) {
 		return moment{at: time.UnixMilli(n)}, nil
 	}
 	if d, err := parseDuration(s); err == nil {
-		return moment{from: d}, nil
+		return moment{in: d}, nil
 	}
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
 		return moment{at: t}, nil
@@ -34,7 +34,15 @@ func parseMoment(s string) (moment, error) {
 	return moment{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
 }
 
-// on returns the instant, where a duration begins now by the clock of Redis.
+// from returns the instant, where a duration begins now.
+func (m moment) from(now time.Time) time.Time {
+	if m.at.IsZero() {
+		return now.Add(m.in)
+	}
+	return m.at
+}
+
+// on is from by the clock of Redis.
 func (m moment) on(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
 	if !m.at.IsZero() {
 		return m.at, nil
@@ -43,5 +51,5 @@ func (m moment) on(ctx context.Context, rdb redis.UniversalClient) (time.Time, e
 	if err != nil {
 		return now, fmt.Errorf("read the clock of Redis: %w", err)
 	}
-	return now.Add(m.from), nil
+	return m.from(now), nil
 }

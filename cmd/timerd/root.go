@@ -29,7 +29,7 @@ environment: timerd help config names every variable.`,
 	})
 	root.SetUsageFunc(usage)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // no argument is a file
-	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newForecast(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
+	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newForecast(), newRepeat(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
 		newHealth(), newVersion(), newCompletion(), newConfigTopic())
 	return root
 }

@@ -142,11 +142,7 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		due, err := client.New(rdb).Set(ctx, args[0], payload, when, options...)
 		if errors.Is(err, client.ErrNotSet) {
-			why := "there is no such timer and no such key, and --xx was given"
-			if flags.nx {
-				why = "the timer, or a key of its name, is there, and --nx was given"
-			}
-			return fmt.Errorf("not set: %s", why)
+			return fmt.Errorf("not set: %s", flags.whyNot())
 		}
 		if err != nil {
 			return err
@@ -159,6 +155,14 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is due at %s%s\n", view.Key, view.DueAt, waitFrom(ctx, rdb, due))
 		return err
 	})
+}
+
+// whyNot says why nothing was set.
+func (f setFlags) whyNot() string {
+	if f.nx {
+		return "the timer, or a key of its name, is there, and --nx was given"
+	}
+	return "there is no such timer and no such key, and --xx was given"
 }
 
 // lateOption reads --late and --drop-late. It returns nil if there are none.
@@ -195,7 +199,7 @@ func readPayload(cmd *cobra.Command) ([]byte, error) {
 	return payload, nil
 }
 
-// parseWhen reads a DELAY: a duration, an instant or @unix-ms.
+// parseWhen reads a DELAY, which lies ahead.
 func parseWhen(s string) (client.When, error) {
 	m, err := parseMoment(s)
 	switch {
@@ -203,8 +207,8 @@ func parseWhen(s string) (client.When, error) {
 		return client.When{}, err
 	case !m.at.IsZero():
 		return client.At(m.at), nil
-	case m.from < time.Millisecond:
+	case m.in < time.Millisecond:
 		return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
 	}
-	return client.After(m.from), nil
+	return client.After(m.in), nil
 }

@@ -30,6 +30,8 @@ type timerView struct {
 	DueAt           string          `json:"dueat"`
 	Attempt         int             `json:"attempt,omitempty"`
 	Late            int64           `json:"late,omitempty"` // ms, of one that was looked for and has a limit of its own
+	Repeat          string          `json:"repeat,omitempty"`
+	Occurrence      int64           `json:"occurrence,omitempty"`
 	DataContentType string          `json:"datacontenttype,omitempty"`
 	Data            json.RawMessage `json:"data,omitempty"`
 	DataBase64      []byte          `json:"data_base64,omitempty"`

@@ -25,6 +25,7 @@ type metrics struct {
 	released    prometheus.Counter
 	lost        prometheus.Counter
 	late        *prometheus.CounterVec
+	skipped     prometheus.Counter
 	adopted     prometheus.Counter
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
@@ -90,6 +91,7 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		released:    counter("released_total", "Claims given back because the event could not be published in time."),
 		lost:        counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
 		late:        counters("late_total", "Timers that were claimed too late to fire, by what became of them: dead letters, or dropped.", "action"),
+		skipped:     counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."),
 		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
@@ -191,6 +193,11 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
 	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { m.late.WithLabelValues(string(action)).Inc() }
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(schedule.AsideRefused)).Inc() }
+}
+
+// observeSchedule feeds what the schedule tells into the metrics.
+func (m *metrics) observeSchedule(s *schedule.Schedule) {
+	s.OnSkipped = func(_ *schedule.Firing, n int64) { m.skipped.Add(float64(n)) }
 }
 
 // observeRetries feeds what the retry consumer does into the metrics.

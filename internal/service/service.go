@@ -103,12 +103,14 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 	registry := prometheus.NewRegistry()
 	m := newMetrics(registry, c.Service.Namespaces, publisher.InFlight)
 	m.observePublisher(publisher)
+	m.observeSchedule(sched)
 
 	all := &nodes{
 		config: c.Service, log: log, metrics: m, publisher: publisher, schedule: sched,
 		db: c.Redis.DB(), self: self, served: map[*schedule.Node]*servedNode{},
 	}
 
+	sched.OnArmed = all.wake
 	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, streams) })
 	retries.Names = streams.Names
 	retries.Permit = member.Permit

@@ -59,7 +59,7 @@ local function audit_absent(key, due)
   spent = spent + #record
   if not may_be_absent(record) then
     if was_deleted(due) then
-      forget(key)
+      cancel_pending(key)
       cancelled = cancelled + 1
     else
       redis.call('HSET', data_key, key, add_flag(record, 'u'))
@@ -73,7 +73,7 @@ local function audit_one(key, due)
   local at = expiry(key)
   if at == -1 then
     spent = spent + redis.call('HSTRLEN', data_key, key) / 4 -- to free it
-    forget(key)
+    cancel_pending(key)
     cancelled = cancelled + 1
   elseif at == -2 then
     if due > now + SKEW then audit_absent(key, due) end

@@ -76,24 +76,25 @@ for first = 1, #free, 2 * GROUP do
   local records = redis.call('HMGET', firingdata_key, unpack(refs, 1, fits))
   for i = 1, fits do
     local ref, record = refs[i], records[i] or 'm:'
-    local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
+    local due, attempt, key = string.match(ref, '^(%d+):(%d*):(.*)$')
+    local to_plan = attempt == '0'
     local score = tonumber(free[first + 2 * i - 1])
     local how = score == 0 and 'o' or score % 1 == 0.75 and 'p' or score % 1 ~= 0 and 'f' or 'r'
     -- What a resume has released stays so, as does what had a pause since; an infinite due
     -- time lies within no resume.
-    if is_held and (how == 'o' or how == 'f') and key and is_held(key, how == 'f' and math.huge or tonumber(due)) then
+    if is_held and (how == 'o' or how == 'f') and key and not to_plan and is_held(key, how == 'f' and math.huge or tonumber(due)) then
       hold_owed(ref, due, record)
     else
       taken[#taken + 1] = ref
       free_taken[#free_taken + 1] = ref
       leases[#leases + 1], leases[#leases + 2] = lease_end, ref
-      add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record)
+      if not to_plan then add_tombstones(tombstones, key or ref, due or '0', attempt_of(record), record) end
       take(ref, record, how)
     end
   end
   if #taken > 0 then
     redis.call('ZADD', firing_key, unpack(leases))
-    redis.call('ZADD', fired_key, unpack(tombstones))
+    if #tombstones > 0 then redis.call('ZADD', fired_key, unpack(tombstones)) end
   end
   if fits < #refs then room = 0 end
 end
@@ -161,7 +162,7 @@ local function claim_aside(member, key, due)
     claim_one(fire, key, due, record)
     if at ~= -2 then follow(key, at, MAX_PAYLOAD) end
   elseif at == -1 then
-    forget(key)
+    cancel_pending(key)
     out[6] = out[6] + 1
   else
     out[5] = out[5] + 1

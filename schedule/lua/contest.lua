@@ -72,7 +72,7 @@ end
 -- after contest. It returns what upsert does, or -1 for a cancelled timer.
 local function follow(key, at, max)
   if at == -1 then
-    forget(key)
+    cancel_pending(key)
     return -1
   end
   return upsert(key, pending(key), at, max)

@@ -12,6 +12,8 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:retried     ZSET  event id -> when its retry was set
   timerd:{t}:beside      ZSET  names of the retries beside a newer timer, see beside.lua
   timerd:{t}:owed        ZSET  names of the firings that nobody has claimed, see owed.lua
+  timerd:{t}:repeat      ZSET  key whose timer repeats -> the serial of its repetition; below 0:
+                                it is to be planned
   timerd:{t}:aside       ZSET  member that is set aside -> due, see aside.lua
   timerd:{t}:refused     ZSET  ref that NATS refused and that is not settled yet -> due
   timerd:{t}:database    string, the number of the database that this is in
@@ -31,7 +33,8 @@ A member is one of
   :d:key             a contested timer that was dismissed (see dismiss)
   :due.attempt:key   a retry that waits beside a newer timer of its key
   :sdue.attempt:key  a timer that was set aside (see aside.lua)
-No timer key begins with a colon. A ref is due:attempt:key.
+No timer key begins with a colon. A ref is due:attempt:key; with the attempt 0 it is a
+repetition that is to be planned, see plan_ref.
 
 A record is <attempt><flags><options>:<payload>. The attempt is timerd's own count; it is
 empty where the payload decides. The flags are
@@ -39,10 +42,15 @@ empty where the payload decides. The flags are
   e  the key was evicted      x  fired because of its expired event
   u  the key is gone, and nobody knows why
   h  it was held, and becomes a dead letter
+  p  it is an occurrence of a repetition, and another one may follow
 Each option is ;<name>=<value>. Most records have none, as those of earlier versions, which
 took an option's letters for flags: so no option has the letter of a flag. They are
   L  how many ms after its due time the timer may be claimed and still fire; 0: any
   D  the same, but a timer that is later is forgotten instead of becoming a dead letter
+  R  of an occurrence: serial, nominal due time, from, until, times, catch-up
+  N  of an occurrence, and of a retry of one: its number, and what it repeats by in text, which
+     holds neither a colon nor a semicolon. Earlier versions would take its letters for flags:
+     nobody sets a repetition while one of them lives
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that data or firingdata may have large records, and :?: until

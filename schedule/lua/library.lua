@@ -25,6 +25,49 @@ local function parse_integer(s)
   if s and string.find(s, '^-?%d+$') and #s <= 16 then return tonumber(s) end
 end
 
+-- too_large says that a payload is.
+local function too_large(payload)
+  return 'the payload has ' .. #payload .. ' bytes, at most ' .. int(MAX_PAYLOAD) .. ' are allowed'
+end
+
+-- read_late reads LATE ms and perhaps DROP, at a place among arguments. It returns the option of
+-- the record, and the place behind it; or nil and what is wrong.
+local function read_late(args, i)
+  local ms = parse_integer(args[i + 1])
+  if not ms or ms < 0 or ms > MAX_DELAY then
+    return nil, 'LATE wants milliseconds, an integer from 0 (no limit) to ' .. int(MAX_DELAY)
+  end
+  local drop = string.upper(args[i + 2] or '') == 'DROP'
+  return (drop and ';D=' or ';L=') .. int(math.abs(ms)), i + (drop and 3 or 2)
+end
+
+-- make_way is called before a timer is set in place of what is pending of its key: a timer that is
+-- due already is owed. It returns false, and has done nothing, if exists, NX or XX or nil, says no;
+-- else true, and whether the key may have a contested timer.
+local function make_way(key, exists)
+  local scores = redis.call('ZMSCORE', due_key, key, ':?:' .. key)
+  local was = tonumber(scores[1] or nil)
+  if was or exists then
+    local at = redis.call('PEXPIRETIME', key)
+    local live = at == -1 or at > now
+    if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
+      live = may_be_absent(redis.call('HGET', data_key, key) or ':')
+    end
+    if exists and not live then
+      local _, state = first_unclaimed(key)
+      live = was ~= nil and was <= now or state == 'held' or state == 'owed'
+        or redis.call('ZSCORE', prefix .. 'repeat', key) and (not was or was <= now)
+    end
+    if exists == 'NX' and live or exists == 'XX' and not live then return false end
+
+    if was and was <= now then
+      if differs(at, was) then contest(key, was, 0, 0) else owe(key, was) end
+    end
+  end
+  -- The older timer may have become contested just now.
+  return true, scores[2] or was and was <= now
+end
+
 --[[ timer_set KEY  PAYLOAD (PX ms | EX s | PXAT unix-ms | EXAT unix-s) [NX | XX] [ATTEMPT n]
 [LATE ms, then optionally DROP]
 Sets a timer: writes the trigger key and the index in one step. A timer of the same
@@ -39,9 +82,7 @@ local function timer_set(keys, args)
   local wrong = check_key(key)
   if wrong then return fault(wrong) end
   if #args < 3 then return fault('timer_set wants: payload, then PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
-  if #payload > MAX_PAYLOAD then
-    return fault('the payload has ' .. #payload .. ' bytes, at most ' .. int(MAX_PAYLOAD) .. ' are allowed')
-  end
+  if #payload > MAX_PAYLOAD then return fault(too_large(payload)) end
   local refusal = open_partition_of(key)
   if refusal then return refusal end
 
@@ -61,13 +102,10 @@ local function timer_set(keys, args)
       i = i + 2
     elseif option == 'LATE' then
       if late then return fault('LATE can be given once') end
-      local ms = parse_integer(args[i + 1])
-      if not ms or ms < 0 or ms > MAX_DELAY then
-        return fault('LATE wants milliseconds, an integer from 0 (no limit) to ' .. int(MAX_DELAY))
-      end
-      local drop = string.upper(args[i + 2] or '') == 'DROP'
-      late = (drop and ';D=' or ';L=') .. int(math.abs(ms))
-      i = i + (drop and 3 or 2)
+      local next_or_wrong
+      late, next_or_wrong = read_late(args, i)
+      if not late then return fault(next_or_wrong) end
+      i = next_or_wrong
     elseif option == 'PX' or option == 'EX' or option == 'PXAT' or option == 'EXAT' then
       if when then return fault('PX, EX, PXAT or EXAT can be given once') end
       when = parse_integer(args[i + 1])
@@ -82,38 +120,21 @@ local function timer_set(keys, args)
   if not due then return fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
   if due <= now then return fault('the delay must be greater than 0') end
   if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
-  local older = late and older_timerd()
+  local older = late and older_timerd('options')
   if older then
     return fault('LATE: ' .. older .. ' is a living timerd of an earlier version, which knows no limits: update it, or leave LATE out')
   end
 
-  local contested = ':?:' .. key
-  local scores = redis.call('ZMSCORE', due_key, key, contested)
-  local was = tonumber(scores[1] or nil)
-  if was or exists then
-    local at = redis.call('PEXPIRETIME', key)
-    local live = at == -1 or at > now
-    if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
-      live = may_be_absent(redis.call('HGET', data_key, key) or ':')
-    end
-    if exists and not live then
-      local _, state = first_unclaimed(key)
-      live = was ~= nil and was <= now or state == 'held' or state == 'owed'
-    end
-    if exists == 'NX' and live or exists == 'XX' and not live then return false end
-
-    if was and was <= now then
-      if differs(at, was) then contest(key, was, 0, 0) else owe(key, was) end
-    end
-  end
+  local go_on, contested = make_way(key, exists)
+  if not go_on then return false end
+  end_repetition(key)
   announce_app(key)
   note_size(payload)
   local due_text = int(due)
   redis.call('SET', key, mark(key), 'PXAT', due_text)
   redis.call('ZADD', due_key, due_text, key)
   redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. (late or '') .. ':' .. payload)
-  -- The older timer may have become contested just now.
-  announce_set(key, due, due_text, scores[2] or was and was <= now)
+  announce_set(key, due, due_text, contested)
   return due
 end
 
@@ -165,7 +186,7 @@ end
 
 --[[ timer_cancel KEY [UNTIL unix-ms]
 Cancels all timers of a key that nobody has claimed: pending, held, owed, and retries. It
-deletes the trigger key. A key without a TTL is not a trigger key and stays. With UNTIL it cancels
+ends its repetition, also if an occurrence of that is firing, and deletes the trigger key. A key without a TTL is not a trigger key and stays. With UNTIL it cancels
 those that are due at that time or before, and the others stay, with the trigger key: so
 what was found in a list is cancelled, and not what has been set since.
 Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
@@ -187,6 +208,8 @@ local function timer_cancel(keys, args)
   -- record stays too: it may have the payload of what the key is now.
   local stays = (at >= now and at or was or 0) > latest
   if stays then was = nil end
+  local serial = not stays and end_repetition(key) or nil
+  local to_plan = serial and serial < 0
   local deleted = not stays and at ~= -1 and redis.call('DEL', key) == 1
   -- The expired event of what was set aside may be still to come.
   local beside, aside = take_beside(latest, key)
@@ -195,7 +218,7 @@ local function timer_cancel(keys, args)
   local contested = take_contested_by(latest, key)
   local owed, more, given = cancel_owed(key, latest)
   -- In the very ms of its due time a claimed timer's key is still there.
-  if was or contested or beside > 0 or owed > 0 or deleted and (at > now or not age(key)) then
+  if was or contested or beside > 0 or owed > 0 or to_plan or deleted and (at > now or not age(key)) then
     if not stays then forget(key) end
     local dismissed = take_contested_by(latest, key, ':d:')
     if contested or dismissed or aside or was and (not deleted or was <= now) then
@@ -207,7 +230,7 @@ local function timer_cancel(keys, args)
     return 'cancelled'
   end
   local fired, cancelled = age(key), age(':u:' .. key)
-  if given or fired and not (cancelled and cancelled <= fired) then return 'fired' end
+  if given or serial or fired and not (cancelled and cancelled <= fired) then return 'fired' end
   return 'unknown'
 end
 
@@ -225,6 +248,7 @@ end
 -- its state, or nil. If too many are firing to find it, one that fired lately counts.
 local function firing_of(key)
   local ref, state = first_unclaimed(key)
+  if ref and string.find(ref, '^%d+:0:') then state = 'pending' end -- it is to be planned
   if not ref then
     local fired, all = tonumber(redis.call('ZSCORE', fired_key, key) or nil), nil
     if not fired then return nil end
@@ -238,12 +262,20 @@ local function firing_of(key)
   return tonumber(string.match(ref, '^%d+')), redis.call('HGET', firingdata_key, ref) or 'm:', state
 end
 
+-- current_record returns the record that a live trigger key stands for, with what the schedule
+-- says of its repetition; or nil, as record_of does.
+local function current_record(key)
+  local record = record_of(key, MAX_PAYLOAD)
+  local was = record and redis.call('HGET', data_key, key)
+  return was and is_repeating(was) and with_value(was, record) or record
+end
+
 --[[ timer_get KEY
 Reads a timer: of several of a key the pending one, or a retry that is left beside it, else
 one that is held, else one that is owed, else one that is firing. It changes nothing.
 Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
-"pending", "held", "owed" or "firing"}, and "late", ms if the timer has a limit of its own;
-the payload is nil if there is none. Of one that is firing only the state is certain. ]]
+"pending", "held", "owed" or "firing"}, and "late", ms if the timer has a limit of its own, and
+"repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one that is firing only the state is certain. ]]
 local function timer_get(keys, args)
   local key, refusal = open_one_key('timer_get', keys, args)
   if refusal then return refusal end
@@ -252,7 +284,7 @@ local function timer_get(keys, args)
   if at == -1 then
     due = nil
   elseif at > now then
-    due, record = at, record_of(key, MAX_PAYLOAD)
+    due, record = at, current_record(key)
   elseif due and due <= now then
     state = holding()(key, due) and 'held' or 'owed'
     if state == 'owed' and select(2, first_unclaimed(key)) == 'held' then due = nil end
@@ -276,6 +308,11 @@ local function timer_get(keys, args)
   }
   local late = tonumber(string.match(options, ';[LD]=(%d+)') or 0)
   if late > 0 then timer[#timer + 1], timer[#timer + 2] = 'late', late end
+  local occurrence, text = string.match(options, ';N=(%d+),([^;]*)')
+  if text then
+    local n = #timer
+    timer[n + 1], timer[n + 2], timer[n + 3], timer[n + 4] = 'repeat', text, 'occurrence', tonumber(occurrence)
+  end
   return timer
 end
 

@@ -85,7 +85,7 @@ local kinds = {
   g = function(key, was, at)
     if at ~= -2 then return touch(key, was, at) end
     if was and was > now and not string.find(flags(redis.call('HGET', data_key, key) or 'm:'), 'e', 1, true) then
-      forget(key)
+      cancel_pending(key)
       cancelled = cancelled + 1
     end
   end,

@@ -19,13 +19,13 @@ end
 -- does not say, in ms.
 local MOST_ASKED, USUAL_SILENCE = 100, 4000
 
--- older_timerd returns the id of a living timerd that does not know the options of timers,
--- or nil. That it may not ask stops no timer.
-local function older_timerd()
+-- older_timerd returns the id of a living timerd that does not say that it knows something, or
+-- nil. That it may not ask stops no timer.
+local function older_timerd(what)
   local members = redis.pcall('ZRANGE', prefix .. 'members', 0, MOST_ASKED - 1, 'WITHSCORES')
   for i = 1, #members, 2 do
     local said = redis.pcall('HGET', prefix .. 'about', members[i]) or ''
-    if type(said) == 'string' and not string.find(said, '"options":true', 1, true)
+    if type(said) == 'string' and not string.find(said, '"' .. what .. '":true', 1, true)
       and now - tonumber(members[i + 1]) < tonumber(string.match(said, '"silence":(%d+)') or USUAL_SILENCE) then
       return members[i]
     end

@@ -97,7 +97,9 @@ local function upsert(key, was, at, max)
     redis.call('HSET', data_key, key, record or 'm:')
     return 1
   end
-  if record and redis.call('HGET', data_key, key) ~= record then
+  local current = record and redis.call('HGET', data_key, key)
+  if record and current ~= record then
+    if current and is_repeating(current) then record = with_value(current, record) end
     note_size(record)
     redis.call('HSET', data_key, key, record)
   end

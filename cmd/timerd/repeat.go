@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/repeat"
+)
+
+// shownOccurrences is how many of the next occurrences repeat prints.
+const shownOccurrences = 5
+
+// repeatFlags are the flags of timerd repeat.
+type repeatFlags struct {
+	every, catchUp durationFlag
+	cron, zone     string
+	from, until    string
+	times          int
+	set            setFlags // nx, xx, the limit and the output
+}
+
+func newRepeat() *cobra.Command {
+	var f repeatFlags
+	cmd := &cobra.Command{
+		Use:   "repeat KEY {--every INTERVAL | --cron EXPR} [PAYLOAD]",
+		Short: "Set a timer that repeats, or try when it would be due",
+		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces
+what is pending of the key.
+
+` + keyHelp + `
+An interval keeps its grid: it counts from now, or from --from. A cron expression is explained by
+timerd repeat next --help, which sets nothing. A running timerd finds its first time within
+milliseconds, otherwise the next one to start.
+PAYLOAD is what each event brings; - reads it from standard input.
+
+What was missed while nothing ran is skipped, but for the occurrence that was pending, and for what
+--catch-up says.`,
+		Example: `  timerd repeat shop:stock:count:1 --every 5m
+  timerd repeat shop:report:daily:1 --cron '0 9 * * 1-5' --tz Europe/Berlin '{"to":"sales"}'
+  timerd repeat next '0 9 * * 1-5' --tz Europe/Berlin`,
+		Args: arguments(cobra.RangeArgs(1, 2)),
+		RunE: f.run,
+	}
+	cmd.Flags().Var(&f.every, "every", "fire each `INTERVAL`: 30s, 5m, 1d; at least 100ms")
+	cmd.Flags().StringVar(&f.cron, "cron", "", "fire by a cron `EXPR`ession")
+	cmd.Flags().StringVar(&f.zone, "tz", "", "the `ZONE` of a cron expression, such as Europe/Berlin; default: UTC")
+	cmd.Flags().StringVar(&f.from, "from", "", "begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
+	cmd.Flags().StringVar(&f.until, "until", "", "end at `T`, the last moment at which it may be due")
+	cmd.Flags().IntVar(&f.times, "times", 0, "how often it fires in all; 0: without end")
+	cmd.Flags().Var(&f.catchUp, "catch-up", "make up for what was missed in the last `DURATION`; default: nothing")
+	cmd.Flags().BoolVar(&f.set.nx, "nx", false, "only if there is no such timer yet")
+	cmd.Flags().BoolVar(&f.set.xx, "xx", false, "only if there is such a timer")
+	cmd.Flags().StringVar(&f.set.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
+	cmd.Flags().BoolVar(&f.set.dropLate, "drop-late", false, "with --late: be forgotten instead of becoming a dead letter")
+	cmd.Flags().BoolVar(&f.set.asJSON, "json", false, "print a line of JSON for each of the next occurrences")
+	cmd.AddCommand(newRepeatNext())
+	return cmd
+}
+
+// run sets the timer and prints its next occurrences.
+func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
+	if err := checkKey(cmd, args[0]); err != nil {
+		return err
+	}
+	spec, err := f.spec(cmd)
+	if err != nil {
+		return err
+	}
+	if f.set.nx && f.set.xx {
+		return usagef(cmd, "--nx and --xx exclude each other")
+	}
+	if f.times < 0 || f.times > math.MaxInt32 {
+		return usagef(cmd, "--times=%d: want a number from 1 to %d, or 0", f.times, math.MaxInt32)
+	}
+	options, err := f.conditions(cmd)
+	if err != nil {
+		return err
+	}
+	from, err := momentFlag(cmd, "from", f.from)
+	if err != nil {
+		return err
+	}
+	until, err := momentFlag(cmd, "until", f.until)
+	if err != nil {
+		return err
+	}
+	payload := []byte{}
+	switch {
+	case len(args) == 2 && args[1] == "-":
+		if payload, err = readPayload(cmd); err != nil {
+			return err
+		}
+	case len(args) == 2:
+		payload = []byte(args[1])
+	}
+	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+		now, err := rdb.Time(ctx).Result()
+		if err != nil {
+			return fmt.Errorf("read the clock of Redis: %w", err)
+		}
+		r := repeat.Repetition{Spec: spec, From: now, Times: int64(f.times)}
+		if from != nil {
+			r.From = from.from(now)
+			options = append(options, client.From(r.From))
+		}
+		if until != nil {
+			r.Until = until.from(now)
+			options = append(options, client.Until(r.Until))
+		}
+		first, err := client.New(rdb).Repeat(ctx, args[0], payload, f.repetition(), options...)
+		if errors.Is(err, client.ErrNotSet) {
+			return fmt.Errorf("not set: %s", f.set.whyNot())
+		}
+		if err != nil {
+			return err
+		}
+		warnIfUnattended(ctx, cmd, rdb)
+		if !first.IsZero() {
+			r.From = first
+		}
+		return f.show(cmd, &r, now)
+	})
+}
+
+// spec returns what --every or --cron says.
+func (f *repeatFlags) spec(cmd *cobra.Command) (spec repeat.Spec, err error) {
+	every, cron := cmd.Flags().Changed("every"), cmd.Flags().Changed("cron")
+	switch {
+	case every == cron:
+		return spec, usagef(cmd, "want either --every INTERVAL or --cron EXPR")
+	case every && f.zone != "":
+		return spec, usagef(cmd, "--tz is for --cron alone")
+	case every:
+		spec, err = repeat.Every(time.Duration(f.every))
+	default:
+		spec, err = repeat.Cron(f.cron, f.zone)
+	}
+	if err != nil {
+		return spec, usagef(cmd, "%w", err)
+	}
+	return spec, nil
+}
+
+// repetition is spec as the client takes it.
+func (f *repeatFlags) repetition() client.Repetition {
+	if f.cron == "" {
+		return client.Every(time.Duration(f.every))
+	}
+	return client.Cron(f.cron, f.zone)
+}
+
+// conditions returns the options that are no times.
+func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error) {
+	var options []client.SetOption
+	if f.set.nx {
+		options = append(options, client.NX())
+	}
+	if f.set.xx {
+		options = append(options, client.XX())
+	}
+	if f.times > 0 {
+		options = append(options, client.Times(f.times))
+	}
+	if f.catchUp < 0 {
+		return nil, usagef(cmd, "--catch-up=%s: want 0 or more", &f.catchUp)
+	}
+	if f.catchUp > 0 {
+		options = append(options, client.CatchUp(time.Duration(f.catchUp)))
+	}
+	option, err := lateOption(cmd, f.set)
+	if option != nil {
+		options = append(options, *option)
+	}
+	return options, err
+}
+
+// momentFlag reads a flag that is a point in time, or returns nil if it is not given.
+func momentFlag(cmd *cobra.Command, name, value string) (*moment, error) {
+	if value == "" {
+		return nil, nil //nolint:nilnil // none is no error
+	}
+	m, err := parseMoment(value)
+	if err != nil {
+		return nil, usagef(cmd, "--%s %w", name, err)
+	}
+	return &m, nil
+}
+
+// show prints the next occurrences.
+func (f *repeatFlags) show(cmd *cobra.Command, r *repeat.Repetition, now time.Time) error {
+	list := occurrenceList{cmd: cmd, zone: r.Spec.Location(), now: now, asJSON: f.set.asJSON}
+	list.begin()
+	most := int64(shownOccurrences)
+	if r.Times > 0 {
+		most = min(most, r.Times)
+	}
+	next, ok := r.Next(now)
+	for n := int64(0); ok && n < most; n++ {
+		if err := list.add(next); err != nil {
+			return err
+		}
+		next, ok = r.Next(next)
+	}
+	return list.table.flush()
+}

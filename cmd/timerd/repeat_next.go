@@ -1,0 +1,157 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/repeat"
+)
+
+// mostOccurrences is how many repeat next prints at most.
+const mostOccurrences = 10_000
+
+// occurrences are the flags of timerd repeat next.
+type occurrences struct {
+	zone, from string
+	n          int
+	asJSON     bool
+}
+
+func newRepeatNext() *cobra.Command {
+	var o occurrences
+	cmd := &cobra.Command{
+		Use:   "next EXPR",
+		Short: "Show when an expression is due, without setting anything",
+		Long: `Show when an expression is due next. Nothing is set, and no server is asked. EXPR is one argument:
+a cron expression, or "every" and a duration.
+
+  minute        0-59          five fields; with six the first is the second, 0-59
+  hour          0-23
+  day of month  1-31          L is the last day
+  month         1-12          or JAN-DEC
+  day of week   0-7           or SUN-SAT; 0 and 7 are Sunday; 5#2 is the second Friday
+
+A field is * or a list of numbers, ranges 1-5 and steps */15, 10-40/10. Where both days are
+restricted, either is enough. @hourly, @daily, @weekly, @monthly and @yearly stand for expressions.
+
+A local time that the clock skips is due at the moment of the jump, and one that it shows twice is
+due the first time. Where the hour is * or */n, the repetition simply goes on.`,
+		Example: `  timerd repeat next '0 9 * * 1-5' --tz Europe/Berlin
+  timerd repeat next '30 2 * * *' --tz America/New_York --from 2026-03-07T00:00:00Z -n 3
+  timerd repeat next 'every 90s'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef(cmd, "want one EXPR, got %d arguments; put quotes around it", len(args))
+			}
+			return arguments(cobra.ExactArgs(1))(cmd, args)
+		},
+		ValidArgs: []cobra.Completion{"@hourly", "@daily", "@weekly", "@monthly", "@yearly"},
+		RunE:      func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0]) },
+	}
+	cmd.Flags().StringVar(&o.zone, "tz", "", "the `ZONE` of a cron expression, such as Europe/Berlin; default: UTC")
+	cmd.Flags().StringVar(&o.from, "from", "", "begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
+	cmd.Flags().IntVarP(&o.n, "count", "n", 5, "how many to show")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print a line of JSON for each")
+	return cmd
+}
+
+func (o *occurrences) run(cmd *cobra.Command, expression string) error {
+	if o.n < 1 || o.n > mostOccurrences {
+		return usagef(cmd, "--count=%d: want a number from 1 to %d", o.n, mostOccurrences)
+	}
+	spec, err := parseRepetition(expression, o.zone)
+	if err != nil {
+		return usagef(cmd, "%w", err)
+	}
+	now := time.Now()
+	r, after := repeat.Repetition{Spec: spec, From: now}, now
+	if o.from != "" {
+		m, err := parseMoment(o.from)
+		if err != nil {
+			return usagef(cmd, "--from %w", err)
+		}
+		r.From = m.from(now)
+		after = r.From.Add(-time.Millisecond)
+	}
+	next, ok := r.Next(after)
+	if !ok {
+		return usagef(cmd, "EXPR %q: no such time in the eight years after %s", expression, after.UTC().Format(timeLayout))
+	}
+	list := occurrenceList{cmd: cmd, zone: spec.Location(), asJSON: o.asJSON}
+	if o.from == "" {
+		list.now = now
+	}
+	list.begin()
+	for n := 0; ok && n < o.n; n++ {
+		if err := list.add(next); err != nil {
+			return err
+		}
+		next, ok = r.Next(next)
+	}
+	if err := list.table.flush(); err != nil {
+		return err
+	}
+	if !ok {
+		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: then there is no such time in eight years")
+	}
+	return nil
+}
+
+// parseRepetition reads EXPR: a cron expression, or what --every and --cron of the other commands take as one text.
+func parseRepetition(text, zone string) (repeat.Spec, error) {
+	kind, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	switch {
+	case kind != "every" && kind != "cron":
+		return repeat.Cron(text, zone)
+	case zone != "":
+		return repeat.Spec{}, fmt.Errorf("%q: --tz is for a cron expression alone", text)
+	case kind == "cron":
+		return repeat.Parse(text)
+	}
+	interval, err := parseDuration(rest)
+	if err != nil {
+		return repeat.Spec{}, fmt.Errorf("interval %q: %w", rest, err)
+	}
+	return repeat.Every(interval)
+}
+
+// occurrenceList prints occurrences.
+type occurrenceList struct {
+	cmd    *cobra.Command
+	zone   *time.Location
+	now    time.Time // the zero Time where the list does not begin now
+	asJSON bool
+
+	table *table
+}
+
+// occurrenceView is an occurrence as --json shows it.
+type occurrenceView struct {
+	Due   int64  `json:"due"` // unix ms
+	DueAt string `json:"dueat"`
+	Local string `json:"local"` // what the clock of the zone shows
+}
+
+func (l *occurrenceList) begin() {
+	columns := []column{{title: "DUE"}}
+	if !l.now.IsZero() {
+		columns = append(columns, column{title: "IN"})
+	}
+	l.table = tableFor(l.cmd.OutOrStdout(), true, append(columns, column{title: "LOCAL"})...)
+}
+
+func (l *occurrenceList) add(due time.Time) error {
+	local := due.In(l.zone)
+	dueAt := due.UTC().Format(timeLayout)
+	if l.asJSON {
+		return writeJSON(l.cmd.OutOrStdout(), occurrenceView{due.UnixMilli(), dueAt, local.Format(timeLayout)})
+	}
+	cells := []cell{{text: dueAt}}
+	if !l.now.IsZero() {
+		cells = append(cells, showWait(due.Sub(l.now)))
+	}
+	return l.table.add(append(cells, cell{text: local.Format("Mon 2006-01-02 15:04:05 -07:00")})...)
+}
