@@ -67,8 +67,10 @@ func TestRepetitionsAreKnownInEachState(t *testing.T) {
 	}
 	x.awaitClock(x.repeats("newer", "EVERY", 200))
 	x.repetitionIs("beside the firing of another one", "every 200ms, 1, newer")
+	newer := x.occurs("every 200ms 1 newer")
+	x.repetitionIs("firing beside it", "every 200ms, 1, newer")
 	x.settle(older)
-	x.settle(x.occurs("every 200ms 1 newer"))
+	x.settle(newer)
 	x.repetitionIs("settled", "every 200ms, 2, newer")
 
 	x.hold("*")
