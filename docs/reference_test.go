@@ -66,15 +66,20 @@ func help(t *testing.T, timerd string, command ...string) string {
 	return string(out)
 }
 
-// commands returns the commands without commands below them.
+// commands returns the commands that do something themselves: those without commands below them, and those with arguments.
 func commands(t *testing.T, timerd string, above ...string) []string {
 	t.Helper()
-	_, list, ok := strings.Cut(help(t, timerd, above...), "Available Commands:\n")
+	text := help(t, timerd, above...)
+	name := strings.Join(append([]string{"timerd"}, above...), " ")
+	_, list, ok := strings.Cut(text, "Available Commands:\n")
 	if !ok {
-		return []string{strings.Join(append([]string{"timerd"}, above...), " ")}
+		return []string{name}
 	}
 	list, _, _ = strings.Cut(list, "\n\n")
 	var found []string
+	if regexp.MustCompile(`(?m)^  ` + name + ` [A-Z]`).MatchString(text) {
+		found = append(found, name)
+	}
 	for line := range strings.Lines(list) {
 		if name := strings.Fields(line)[0]; name != "help" {
 			found = append(found, commands(t, timerd, append(slices.Clone(above), name)...)...)

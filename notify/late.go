@@ -149,6 +149,19 @@ func (p *Publisher) setLetterAside(d *delivery) {
 	p.queue.addRelease(*f)
 }
 
+// noteLetter tells of a dead letter that is stored. p.mu is held.
+func (p *Publisher) noteLetter(d *delivery, reason string) {
+	f := &d.firing
+	switch {
+	case f.Fault != "":
+		p.Logger.Warn("a timer cannot repeat, and is a dead letter", "key", f.Key.String(), "err", f.Fault)
+	case f.Held:
+		p.Logger.Debug("a timer that was held is a dead letter", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt)
+	default:
+		p.noteLate(d, LateDead, reason)
+	}
+}
+
 // noteLate tells what became of a firing that was claimed too late. p.mu is held.
 func (p *Publisher) noteLate(d *delivery, action LateAction, reason string) {
 	f, l := &d.firing, &p.letters
@@ -226,13 +239,7 @@ func (p *Publisher) endLetter(ctx context.Context, l lateLetter, err error) {
 		p.letters.trust.succeed(d.trust, p.letters.stored)
 		d.firing.Unfired = !d.firing.MayBeStored
 		p.queue.addSettle(d.firing)
-		if d.firing.Fault != "" {
-			p.Logger.Warn("a timer cannot repeat, and is a dead letter", "key", d.firing.Key.String(), "err", d.firing.Fault)
-		} else if d.firing.Held {
-			p.Logger.Debug("a timer that was held is a dead letter", "key", d.firing.Key.String(), "due_at", d.firing.Due.Time(), "attempt", d.attempt)
-		} else {
-			p.noteLate(d, LateDead, l.reason)
-		}
+		p.noteLetter(d, l.reason)
 	case ctx.Err() != nil || errors.Is(err, errExpiring) || !p.health.connected:
 		p.queue.addRelease(d.firing)
 	default:

@@ -71,6 +71,9 @@ func (s *Schedule) describe(ctx context.Context, l *listing, from *list, found [
 		until := MillisOf(found[i].Due)
 		if from.firing {
 			until = Never // what a resume has released stays so
+			if isPlanRef(members[i]) {
+				found[i].State = StatePending
+			}
 		}
 		if found[i].State == StateOwed && l.holds.Covers(found[i].Key, until) {
 			found[i].State = StateHeld // as soon as a claim looks at it

@@ -39,6 +39,12 @@ type repetition struct {
 // planAttempt is the attempt in the ref of a repetition that is to be planned, and in no other.
 const planAttempt = "0"
 
+// isPlanRef tells of a ref that it is that of a repetition that is to be planned.
+func isPlanRef(ref string) bool {
+	_, rest, _ := strings.Cut(ref, ":")
+	return strings.HasPrefix(rest, planAttempt+":")
+}
+
 // Options of an occurrence's record: R has the serial of its repetition and the numbers of repetition, in their order, and N the
 // number and the text of the occurrence. A retry has N alone.
 const optionRepetition, optionOccurrence = "R", "N"

@@ -31,8 +31,8 @@ func newRepeat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repeat KEY {--every INTERVAL | --cron EXPR} [PAYLOAD]",
 		Short: "Set a timer that repeats, or try when it would be due",
-		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces what
-is pending of the key.
+		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces
+what is pending of the key.
 
 ` + keyHelp + `
 An interval keeps its grid: it counts from now, or from --from. A cron expression is explained by
@@ -46,7 +46,7 @@ What was missed while nothing ran is skipped, but for the occurrence that was pe
   timerd repeat shop:report:daily:1 --cron '0 9 * * 1-5' --tz Europe/Berlin '{"to":"sales"}'
   timerd repeat next '0 9 * * 1-5' --tz Europe/Berlin`,
 		Args: arguments(cobra.RangeArgs(1, 2)),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+		RunE: f.run,
 	}
 	cmd.Flags().Var(&f.every, "every", "fire each `INTERVAL`: 30s, 5m, 1d; at least 100ms")
 	cmd.Flags().StringVar(&f.cron, "cron", "", "fire by a cron `EXPR`ession")

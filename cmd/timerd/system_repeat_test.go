@@ -99,19 +99,19 @@ func TestCronIsPlannedAndFires(t *testing.T) {
 
 // While a namespace is held, one occurrence waits.
 func TestHeldRepetition(t *testing.T) {
+	t.Parallel()
 	s := newSystem(t)
 	p := s.start()
 	c := s.collect()
-	testenv.SetVariables(t, s.env)
-	ok(t, "hold", "shop")
+	s.says(0, "hold shop")
 	first := s.do("FCALL", "timer_repeat", 1, "shop:stock:count:1", "", "EVERY", 100, "TIMES", 2).(int64)
 	s.after(first + 500)
-	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "ls", "--json"), `"state":"held"`) }, "it to be held")
-	if n := strings.Count(ok(t, "ls", "--json"), "\n"); n != 1 {
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(s.says(0, "ls --json"), `"state":"held"`) }, "it to be held")
+	if n := strings.Count(s.says(0, "ls --json"), "\n"); n != 1 {
 		t.Errorf("%d timers wait, want 1", n)
 	}
 	c.Stays(0, 100*time.Millisecond)
-	ok(t, "resume", "shop")
+	s.says(0, "resume shop")
 	if due := s.events(c, 2)[0].Due.UnixMilli(); due != first {
 		t.Errorf("the first one is due at %d, want %d", due, first)
 	}

@@ -79,6 +79,12 @@ local function is_repeating(record)
   return string.byte(record) ~= 58 and string.find(flags(record), 'p', 1, true) ~= nil
 end
 
+-- is_occurrence_of tells of a record that it is that of an occurrence of the repetition with a
+-- serial, as ZSCORE returns it.
+local function is_occurrence_of(record, serial)
+  return is_repeating(record) and math.abs(tonumber(serial)) == tonumber(string.match(record, ';R=(%d+)'))
+end
+
 -- with_value returns the record of an occurrence with another record's payload, and what that
 -- one says of it and of the key.
 local function with_value(occurrence, record)

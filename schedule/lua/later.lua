@@ -1,13 +1,14 @@
 -- set_later sets a timer that waited for something else until then, for a time that lies
 -- ahead: with its trigger key, or beside the newer timer of its key. It returns when it is due
 -- and its member of due, or nil if too many wait beside that timer already. Between two
--- occurrences the key is kept for the next one. The user's key comes first: if timerd may not
+-- occurrences of a repetition the key is kept for the next one. The user's key comes first: if timerd may not
 -- write it, the timer waits without one.
 local function set_later(key, due, attempt, record)
   local was = pending(key)
   if was == due then due = due + 1 end
-  local occurs = not was and not is_repeating(record) and redis.call('ZSCORE', prefix .. 'repeat', key)
-  if not was and not occurs and redis.pcall('EXISTS', key) == 0
+  local serial = not was and redis.call('ZSCORE', prefix .. 'repeat', key)
+  local is_kept = serial and not is_occurrence_of(record, serial)
+  if not was and not is_kept and redis.pcall('EXISTS', key) == 0
     and not redis.pcall('SET', key, mark(key), 'PXAT', int(due)).err then
     note_size(record)
     redis.call('ZADD', due_key, due, key)

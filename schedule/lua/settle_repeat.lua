@@ -94,5 +94,5 @@ redis.call('ZREM', firing_key, unpack(refs))
 redis.call('ZREM', prefix .. 'refused', unpack(refs))
 redis.call('HDEL', firingdata_key, unpack(refs))
 unlist_owed(prefix, refs)
-if soonest and soonest <= now + WAKE_WITHIN and head() >= soonest then announce(soonest) end
+if soonest and soonest <= now + WAKE_WITHIN and (soonest == 0 or head() >= soonest) then announce(soonest) end
 return done

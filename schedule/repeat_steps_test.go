@@ -1,0 +1,222 @@
+package schedule_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// becomesDue has the pending occurrence of k become due by now, as if that had been its time.
+func (x *index) becomesDue() {
+	x.t.Helper()
+	x.do("DEL", k)
+	x.do("ZADD", keys.Single.Due(), "XX", x.redisNow()-1, k)
+}
+
+// nextIs checks what is pending of k, by the index, its key and timer_get.
+func (x *index) nextIs(due int64, said string) {
+	x.t.Helper()
+	if index, key := x.pendingAt(); index != due || key != due {
+		x.t.Errorf("due at %d, its key at %d, want %d", index, key, due)
+	}
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, " "+said+"]") {
+		x.t.Errorf("timer_get: %s, want %s", got, said)
+	}
+}
+
+// Two timerds have the same occurrence, as the lease of the first ran out, and settle it at once, each twice.
+func TestOccurrenceIsSettledByTwo(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	first := x.repeats("p", "EVERY", 60000)
+	serial := x.do("ZSCORE", keys.Single.Repeat(), k).(float64)
+	for n := range int64(20) {
+		x.becomesDue()
+		late := x.claimFor(time.Millisecond).Firings
+		x.awaitClock(x.redisNow() + 2)
+		again := x.occurs(fmt.Sprintf("every 1m0s %d p", n+1))
+		if len(late) != 1 || late[0].Ref != again.Ref || again.Trigger != schedule.TriggerReclaim {
+			t.Fatalf("claimed %+v, then %+v", late, again)
+		}
+		var wg sync.WaitGroup
+		for i := range 4 {
+			s := schedule.New(x.rdb, 1000)
+			wg.Go(func() {
+				if err := s.Settle(t.Context(), []schedule.Firing{[]schedule.Firing{late[0], again}[i%2]}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		x.nextIs(first+(n+1)*60000, fmt.Sprintf("payload p state pending repeat every 1m0s occurrence %d", n+2))
+		serial++
+		if got := x.do("ZSCORE", keys.Single.Repeat(), k); got != serial {
+			t.Errorf("the serial is %.0f after %d settlements, want %.0f", got, n+1, serial)
+		}
+	}
+	if n := x.do("ZCARD", keys.Single.Due()); n != int64(1) {
+		t.Errorf("%v timers wait, want 1", n)
+	}
+}
+
+// What a timerd cannot find, since its database lacks the zone, another one is told to look for.
+func TestPlanIsLeftToAnother(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	first := x.repeats("p", "EVERY", 60000)
+	x.becomesDue()
+	f := x.occurs("every 1m0s 1 p")
+	wake := x.rdb.Subscribe(t.Context(), keys.WakeChannel)
+	defer wake.Close()
+	if _, err := wake.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.Occurrence.Repeat = "cron @hourly Nowhere/Else"
+	x.settle(f)
+	select {
+	case m := <-wake.Channel():
+		if m.Payload != "t 0" {
+			t.Errorf("announced %q, want something at once", m.Payload)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the plan was not announced")
+	}
+	x.stateIs(k, "pending p")
+	x.claims()
+	x.nextIs(first+60000, "payload p state pending repeat every 1m0s occurrence 2")
+}
+
+// A repetition that is to be planned is pending, and no hold keeps it from that.
+func TestPlansAreNotHeld(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "0 0 1 1 *")
+	x.stateIs(k, "pending p")
+	for _, call := range []string{"timer_set", "timer_repeat"} {
+		args := []any{"FCALL", call, 1, k, "p", "PX", 100, "NX"}
+		if call == "timer_repeat" {
+			args[5] = "EVERY"
+		}
+		if got := x.do(args...); got != nil {
+			t.Errorf("%s NX: %v, want nil", call, got)
+		}
+	}
+	x.claims()
+	index, key := x.pendingAt()
+	if at := time.UnixMilli(index).UTC(); key != index || at.YearDay() != 1 || at.Hour() != 0 {
+		t.Errorf("due at %s, its key at %d", at, key)
+	}
+}
+
+// While it is held one occurrence waits, however many fall due.
+func TestHeldOccurrencesDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	var skipped atomic.Int64
+	x.OnSkipped = func(_ *schedule.Firing, n int64) { skipped.Add(n) }
+	x.hold("app1")
+	first := x.repeats("p", "EVERY", 100)
+	for range 5 {
+		x.awaitClock(x.redisNow() + 100)
+		x.claims()
+	}
+	x.stateIs(k, "held p")
+	if n := x.do("ZCARD", keys.Single.Firing()); n != int64(1) {
+		t.Errorf("%v wait, want 1", n)
+	}
+	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeNow})
+	x.release(l, h, &schedule.Draw{})
+	f := x.occurs("every 100ms 1 p")
+	if int64(f.Due) != first {
+		t.Errorf("due %d, want %d", f.Due, first)
+	}
+	x.settle(f)
+	index, _ := x.pendingAt()
+	if missed := (index-first)/100 - 1; (index-first)%100 != 0 || missed < 4 || skipped.Load() != missed {
+		t.Errorf("the next one is due %d ms later, and %d were skipped", index-first, skipped.Load())
+	}
+}
+
+func TestHeldOccurrenceIsCancelled(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	x.repeats("p", "EVERY", 60000)
+	x.becomesDue()
+	x.claims()
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+		t.Errorf("timer_cancel: %v", got)
+	}
+	if n := x.do("EXISTS", keys.Single.Repeat(), keys.Single.Due(), keys.Single.Firing()); n != int64(0) {
+		t.Error("the repetition goes on")
+	}
+}
+
+// resume --shift moves the occurrence that waited, and none after it; resume --dead does not count it.
+func TestResumesOfOccurrences(t *testing.T) {
+	t.Parallel()
+	for kind, number := range map[schedule.ResumeKind]int{schedule.ResumeShift: 2, schedule.ResumeDead: 1} {
+		x := newIndex(t)
+		x.hold("app1")
+		x.awaitClock(x.redisNow() + 500) // so far it is shifted
+		first := x.repeats("p", "EVERY", 60000, "LATE", 50)
+		x.becomesDue()
+		x.claims()
+		l, h := x.resume("app1", schedule.Resume{Kind: kind})
+		if n := x.release(l, h, &schedule.Draw{}); n != 1 {
+			t.Fatalf("%s: %d released", kind, n)
+		}
+		if kind == schedule.ResumeShift {
+			index, key := x.pendingAt()
+			if index == 0 || key != index {
+				t.Errorf("%s: due at %d, its key at %d", kind, index, key)
+			}
+			x.nextIs(index, "payload p state pending late 50 repeat every 1m0s occurrence 1")
+			x.awaitClock(index)
+		}
+		f := x.occurs("every 1m0s 1 p")
+		f.Unfired = f.Held
+		if f.Held != (kind == schedule.ResumeDead) {
+			t.Errorf("%s: held: %v", kind, f.Held)
+		}
+		x.settle(f)
+		x.nextIs(first+60000, fmt.Sprintf("payload p state pending late 50 repeat every 1m0s occurrence %d", number))
+	}
+}
+
+// An occurrence that is set again while the repetition that replaced its own is still to be planned does not take the key.
+func TestShiftedOccurrenceBesideANewRepetition(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	x.awaitClock(x.redisNow() + 500) // so far it is shifted
+	x.repeats("old", "EVERY", 60000)
+	x.becomesDue()
+	x.claims()
+	x.do("FCALL", "timer_repeat", 1, k, "new", "CRON", "0 0 1 1 *")
+	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeShift})
+	x.release(l, h, &schedule.Draw{})
+	x.claims()
+	index, _ := x.pendingAt()
+	if at := time.UnixMilli(index).UTC(); at.YearDay() != 1 || at.Hour() != 0 {
+		t.Errorf("due at %s, want the new year", at)
+	}
+	x.nextIs(index, "payload new state pending repeat cron 0 0 1 1 * UTC occurrence 1")
+	var f schedule.Firing
+	for deadline := time.Now().Add(time.Minute); f.Ref == "" && time.Now().Before(deadline); {
+		for _, f = range x.claimFor(lease).Firings {
+		}
+	}
+	if string(f.Payload) != "old" {
+		t.Fatalf("claimed %+v, want the old occurrence", f)
+	}
+	x.settle(f)
+	x.nextIs(index, "payload new state pending repeat cron 0 0 1 1 * UTC occurrence 1")
+}
