@@ -243,6 +243,42 @@ func TestACLCarriesATimer(t *testing.T) {
 	}
 }
 
+// TestACLCarriesARepetition plans and arms occurrences with the two users' rights.
+func TestACLCarriesARepetition(t *testing.T) {
+	server := aclServer(t)
+	ctx := t.Context()
+	timerd, producer := server.Client(as("timerd")), server.Client(as("producer"))
+	s := schedule.New(timerd, schedule.DefaultMaxPayload)
+	if _, err := s.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, by := range map[string][]any{
+		"app1:trans:notice:1": {"p", "EVERY", 3_600_000, "FROM", timerd.Time(ctx).Val().UnixMilli() + 200},
+		"app1:trans:notice:2": {"p", "CRON", "@yearly", "TZ", "Asia/Kathmandu"},
+	} {
+		if err := producer.FCall(ctx, "timer_repeat", []string{key}, by...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, 5*time.Second, func() bool {
+			c := nodes[0].Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
+			if err := errors.Join(c.Err, s.Settle(ctx, c.Firings)); err != nil {
+				t.Fatal(err)
+			}
+			return len(c.Firings) > 0 || by[1] == "CRON" && timerd.PTTL(ctx, key).Val() > 0
+		}, "an occurrence of "+key)
+		if ttl := timerd.PTTL(ctx, key).Val(); ttl <= 0 {
+			t.Errorf("the next occurrence of %s has the TTL %v", key, ttl)
+		}
+		if got, err := producer.FCall(ctx, "timer_cancel", []string{key}).Text(); err != nil || got != "cancelled" {
+			t.Errorf("timer_cancel of %s: %s, %v", key, got, err)
+		}
+	}
+}
+
 func TestACLRefuses(t *testing.T) {
 	server := aclServer(t)
 	ctx := t.Context()

@@ -220,3 +220,24 @@ func TestShiftedOccurrenceBesideANewRepetition(t *testing.T) {
 	x.settle(f)
 	x.nextIs(index, "payload new state pending repeat cron 0 0 1 1 * UTC occurrence 1")
 }
+
+// An occurrence that is being made up for has no key. A key that is set meanwhile is the next one, and takes nothing from it.
+func TestKeySetWhileOccurrencesAreMadeUpFor(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	first := x.repeats("p", "EVERY", 100, "CATCHUP", 60000)
+	x.awaitClock(first + 200)
+	x.settle(x.occurs("every 100ms 1 p"))
+	if index, key := x.pendingAt(); index != first+100 || key != 0 {
+		t.Fatalf("due at %d, its key at %d, want %d without a key", index, key, first+100)
+	}
+	at := x.redisNow() + 3_600_000
+	x.do("SET", k, "new", "PXAT", at)
+	x.observe(touched(k))
+	f := x.occurs("every 100ms 2 p")
+	if int64(f.Due) != first+100 {
+		t.Errorf("due %d, want %d", f.Due, first+100)
+	}
+	x.settle(f)
+	x.nextIs(at, "payload new state pending repeat every 100ms occurrence 3")
+}

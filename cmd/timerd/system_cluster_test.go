@@ -79,6 +79,22 @@ func (s *clusterSystem) load(prefix string, n int, first, span time.Duration) []
 	return want
 }
 
+// repeated sets n timers that repeat and fire three times, and returns what must fire.
+func (s *clusterSystem) repeated(prefix string, n int, first, every time.Duration) (want []string) {
+	s.t.Helper()
+	from := s.client.Time(s.t.Context()).Val().Add(first).UnixMilli()
+	for i := range n {
+		key := fmt.Sprintf("load:%s:repeated:%d", prefix, i)
+		s.try("timer_repeat "+key, func() error {
+			return s.client.FCall(s.t.Context(), "timer_repeat", []string{key}, i, "EVERY", every.Milliseconds(), "FROM", from, "TIMES", 3, "CATCHUP", hour).Err()
+		})
+		for range 3 {
+			want = append(want, fmt.Sprintf("%s=%d", key, i))
+		}
+	}
+	return want
+}
+
 // scans returns what each master has.
 func (s *clusterSystem) scans() map[string]schedule.DueScan {
 	s.t.Helper()
@@ -118,6 +134,7 @@ func TestClusterFailoverAndMigration(t *testing.T) {
 	p := s.start()
 	c := s.collect()
 	want := s.load("plain", 2700, 3*time.Second, 5*time.Second) // three of four are plain
+	want = append(want, s.repeated("moved", 300, 2*time.Second, 2*time.Second)...)
 	s.cluster.Failover(s.cluster.Nodes[3])
 	from, to := s.cluster.Nodes[1], s.cluster.Nodes[2]
 	for slot := 6000; slot < 6300; slot++ {
@@ -138,7 +155,8 @@ func TestClusterMasterKilled(t *testing.T) {
 	p := s.start()
 	c := s.collect()
 	want := s.load("before", 600, 15*time.Second, 3*time.Second) // none is due before all are adopted
-	s.adoptedAll(600)
+	want = append(want, s.repeated("before", 50, 15*time.Second, time.Second)...)
+	s.adoptedAll(650)
 	victim := s.cluster.Nodes[1]
 	if n := victim.Client().Do(t.Context(), "WAIT", 1, 10000).Val(); n != int64(1) {
 		t.Fatalf("%v replicas have the timers", n)

@@ -23,6 +23,7 @@ func TestSentinelFailover(t *testing.T) {
 	s.do("FCALL", "timer_set", 1, "a:b:c:explicit", "1", "PX", 5000)
 	s.do("SET", "a:b:c:plain", "2", "PX", 5500)
 	s.adopted("a:b:c:plain")
+	s.repeats("a:b:c:repeated", "5", 2000, "TIMES", 4, "CATCHUP", hour)
 	if n := s.do("WAIT", 1, 5000); n != int64(1) {
 		t.Fatalf("%v replicas have the timers", n)
 	}
@@ -32,7 +33,8 @@ func TestSentinelFailover(t *testing.T) {
 		return s.rdb.FCall(t.Context(), "timer_set", []string{"a:b:c:after"}, "3", "PX", 500).Err()
 	}, "the replica to be promoted")
 	s.do("SET", "a:b:c:audited", "4", "PX", 4000)
-	s.expect(c, "a:b:c:explicit=1", "a:b:c:plain=2", "a:b:c:after=3", "a:b:c:audited=4")
+	s.expect(c, "a:b:c:explicit=1", "a:b:c:plain=2", "a:b:c:after=3", "a:b:c:audited=4",
+		"a:b:c:repeated=5", "a:b:c:repeated=5", "a:b:c:repeated=5", "a:b:c:repeated=5")
 	p.awaitReady(true)
 	s.settled()
 

@@ -118,6 +118,11 @@ func TestDeathAtEachStep(t *testing.T) {
 				s.do("FCALL", "timer_set", 1, key, i, "PX", 1+i/10)
 				want = append(want, fmt.Sprintf("%s=%d", key, i))
 			}
+			for i := range 50 {
+				key := fmt.Sprintf("a:b:repeated:%d", i)
+				s.repeats(key, "p", 100, "TIMES", 3, "CATCHUP", hour)
+				want = append(want, key+"=p", key+"=p", key+"=p")
+			}
 			testenv.Eventually(t, patience, d.isDead, "the death")
 			cancel()
 			wg.Wait()

@@ -46,8 +46,9 @@ local function arm(key, due, record)
     put(key, at, with_value(record, record_of(key, MAX_PAYLOAD) or record))
   else
     due = free_time(key, due)
-    -- The user's key comes first. Without it nobody deleted the timer.
-    if due > now and (not at or redis.pcall('SET', key, mark(key), 'PXAT', int(due)).err) then record = add_flag(record, 'u') end
+    -- The user's key comes first. Where there is none nobody deleted it, and no expired event of
+    -- it will come.
+    if due <= now or not at or redis.pcall('SET', key, mark(key), 'PXAT', int(due)).err then record = add_flag(record, 'u') end
     put(key, due, record)
   end
   return true
