@@ -98,6 +98,7 @@ func read(m *history.Message, msg jetstream.Msg, class string) error {
 	}
 	m.Key, m.EventID, m.Time, m.Due = e.Key.String(), e.ID, e.Time.UnixMilli(), e.Due.UnixMilli()
 	m.Attempt, m.Trigger, m.Payload, m.Status, m.Reason = e.Attempt, e.Trigger, string(e.Data), e.Status, e.DeadReason
+	m.Occurrence = e.Occurrence
 	want := keys.EventID(m.Key, m.Due, m.Attempt)
 	if strings.HasPrefix(e.DeadReason, event.ReasonRefused) {
 		want = e.ID // that of the request: each has its dead letter

@@ -8,6 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // Every 100 ms, with two timerds of which one is killed each second. With CATCHUP there is an event for each point of the grid;
@@ -181,6 +182,27 @@ func TestHeldRepetition(t *testing.T) {
 		t.Errorf("the first one is due at %d, want %d", due, first)
 	}
 	s.settled()
+	p.stop()
+}
+
+// Whatever repeats fast, a hold and then a cancellation end all of a namespace.
+func TestHeldRepetitionsAreCancelled(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	p := s.start()
+	c := s.collect()
+	for i := range 200 {
+		s.repeats(fmt.Sprintf("shop:stock:count:%d", i), "", 100)
+	}
+	c.WaitFunc(patience, atLeast(400))
+	s.says(0, "hold shop")
+	s.says(0, "cancel --all shop --yes", " cancelled, ")
+	s.says(0, "resume shop")
+	s.settled()
+	if n := s.do("EXISTS", keys.Single.Repeat()); n != int64(0) {
+		t.Error("something repeats")
+	}
+	c.Stays(len(c.All()), 300*time.Millisecond)
 	p.stop()
 }
 

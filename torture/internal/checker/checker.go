@@ -33,12 +33,13 @@ const (
 	Malformed    Class = "malformed"   // not an event, or not as the contract has it
 	Innocent     Class = "innocent"    // late because of what concerns others
 	Held         Class = "held"        // claimed while it was held, or not released as it was to be
+	Miscounted   Class = "miscounted"  // an occurrence of a timer that repeats has another number than it is
 	TooLate      Class = "too late"    // a limit on lateness was not kept, or kept without need
 )
 
 // Classes returns all classes, in the order in which they are told.
 func Classes() []Class {
-	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent, Held, TooLate}
+	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent, Held, Miscounted, TooLate}
 }
 
 // Violation is one broken promise.
@@ -199,6 +200,7 @@ func (j *judge) key(key string, t *timeline) {
 	for _, f := range t.firings {
 		j.firing(key, t, f, spare)
 	}
+	j.occurrences(key)
 }
 
 // match assigns messages to the firings that they are of and returns those of none. Of
@@ -349,8 +351,8 @@ func (j *judge) tale(key string) []string {
 	first, last := j.h.End.At, int64(0)
 	for _, op := range j.ops[key] {
 		first, last = min(first, op.Invoked), max(last, op.Ended, op.Due)
-		lines = append(lines, line{op.Invoked, fmt.Sprintf("%s %q attempt %d, ttl %d, pxat %d: %s %s %s; ran %d-%d, due %d",
-			op.Kind, op.Payload, op.Attempt, op.TTL, op.At, op.Outcome, op.Reply, op.Error, op.Before, op.After, op.Due)})
+		lines = append(lines, line{op.Invoked, fmt.Sprintf("%s %q attempt %d, ttl %d, pxat %d, every %d: %s %s %s; ran %d-%d, due %d",
+			op.Kind, op.Payload, op.Attempt, op.TTL, op.At, op.Every, op.Outcome, op.Reply, op.Error, op.Before, op.After, op.Due)})
 	}
 	for _, m := range j.messages[key] {
 		last = max(last, m.Stored)

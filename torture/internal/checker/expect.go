@@ -140,6 +140,8 @@ func (t *timeline) add(op history.Op) {
 	case history.Timer:
 		t.replaced(op)
 		t.begin(op, must)
+	case history.Repeat:
+		t.repeated(op)
 	case history.Set, history.Hash:
 		t.replaced(op)
 		t.begin(op, t.plain(op))
@@ -340,6 +342,11 @@ func (t *timeline) unknown(op history.Op) {
 		t.freeLate(op.Invoked, op.Ended+lands)
 	}
 	if op.Payload == "" {
+		return
+	}
+	if op.Kind == history.Repeat {
+		op.Due = op.At
+		t.repeated(op)
 		return
 	}
 	f := newFiring(op, op.Invoked+op.TTL, op.Ended+lands+op.TTL, may)

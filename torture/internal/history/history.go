@@ -41,6 +41,7 @@ const (
 	Timer  Kind = "timer_set"    // FCALL timer_set
 	Cancel Kind = "timer_cancel" // FCALL timer_cancel
 	Retry  Kind = "retry"        // the event published to timers.retry
+	Repeat Kind = "timer_repeat" // FCALL timer_repeat EVERY
 )
 
 // Outcome is what the producer knows of its operation.
@@ -73,6 +74,9 @@ type Op struct {
 	Late    int64  `json:"late,omitempty"`    // how late it may fire, in ms, by its own limit or that of its namespace; 0: however late
 	Own     bool   `json:"own,omitempty"`     // of Timer: the limit is asked for
 	Drop    bool   `json:"drop,omitempty"`    // later than that it is forgotten, instead of becoming a dead letter
+	Every   int64  `json:"every,omitempty"`   // of Repeat: the interval in ms, which counts from At
+	Until   int64  `json:"until,omitempty"`   // of Repeat: when it is due for the last time
+	CatchUp bool   `json:"catchup,omitempty"` // of Repeat: all that is missed is made up for
 
 	Outcome Outcome `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
@@ -144,6 +148,8 @@ type Message struct {
 	Payload string `json:"payload,omitempty"` // see Digest
 	Status  string `json:"status,omitempty"`  // why there is no payload
 	Reason  string `json:"reason,omitempty"`  // of a dead letter
+	// Occurrence counts the firings of a timer that repeats, from 1 on.
+	Occurrence int64 `json:"occurrence,omitempty"`
 }
 
 // Streams of a Message.

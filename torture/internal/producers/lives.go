@@ -56,6 +56,7 @@ func (l *life) tales() []tale {
 		{"retried", 2, history.DeniedApp, moduleRun, l.retried},
 		{"giant", 1, history.GiantApp, moduleRun, l.giant},
 		{"limited", 8, history.MainApp, moduleRun, l.limited},
+		{"repeated", 6, history.MainApp, moduleRun, l.repeated},
 		{"any", 4, history.MainApp, modulePrompt, l.any},
 		{"any", 4, history.MainApp, moduleFleeting, l.any},
 		{"any", 12, history.HeldApp, moduleRun, l.any},
@@ -253,6 +254,19 @@ func (l *life) any() {
 		l.retried()
 	default:
 		l.set(l.kind(), l.long())
+	}
+}
+
+// repeated is a timer that repeats some times. A call whose outcome is unknown is made again, with the same grid.
+func (l *life) repeated() {
+	every, first := l.between(100, 1500), time.Now().Add(l.between(500, 3000))
+	op := history.Op{
+		Key: l.key, Kind: history.Repeat, Payload: fmt.Sprintf("%d-repeated", l.n), Attempt: 1,
+		At: first.UnixMilli(), Every: every.Milliseconds(), CatchUp: l.random.IntN(3) > 0,
+	}
+	op.Until = op.At + op.Every*(2+l.random.Int64N(8))
+	for l.do(op).Outcome != history.OK && time.Now().UnixMilli() < op.At {
+		pause(retryPause)
 	}
 }
 

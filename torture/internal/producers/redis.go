@@ -106,9 +106,9 @@ func read(op *history.Op, reply *redis.Cmd, expires *redis.DurationCmd) error {
 	}
 	op.Reply = fmt.Sprint(value)
 	switch op.Kind {
-	case history.Timer:
+	case history.Timer, history.Repeat:
 		if op.Due, err = strconv.ParseInt(op.Reply, 10, 64); err != nil {
-			return fmt.Errorf("timer_set answered %q: %w", op.Reply, err)
+			return fmt.Errorf("%s answered %q: %w", op.Kind, op.Reply, err)
 		}
 	case history.Set, history.Hash, history.Expire:
 		if at := expires.Val(); at > 0 {
@@ -147,6 +147,12 @@ func command(ctx context.Context, tx redis.Pipeliner, op history.Op) *redis.Cmd 
 		return tx.Do(ctx, "DEL", op.Key)
 	case history.Cancel:
 		return tx.Do(ctx, "FCALL", "timer_cancel", 1, op.Key)
+	case history.Repeat:
+		args := []any{"FCALL", "timer_repeat", 1, op.Key, op.Payload, "EVERY", op.Every, "FROM", op.At, "UNTIL", op.Until}
+		if op.CatchUp {
+			args = append(args, "CATCHUP", time.Hour.Milliseconds())
+		}
+		return tx.Do(ctx, args...)
 	default:
 		args := []any{"FCALL", "timer_set", 1, op.Key, cmp.Or(op.Payload, op.Body), "PX", op.TTL}
 		if op.At != 0 {
