@@ -78,11 +78,17 @@ func TestRepeatApply(t *testing.T) {
 		t.Errorf("the first time:\n%s", out)
 	}
 	set := whatRepeats(t, rdb)
+	if err := rdb.PExpire(t.Context(), "shop:old:job:1", 2*time.Hour).Err(); err != nil { // which moves one occurrence
+		t.Fatal(err)
+	}
 	if out := ok(t, "repeat", "apply", "-f", file, "--prune", "shop"); out != "0 added, 0 changed, 0 removed, 3 unchanged\n" {
 		t.Errorf("again:\n%s", out)
 	}
 	if got := whatRepeats(t, rdb); got != set {
 		t.Errorf("again: %s, want %s as before", got, set)
+	}
+	if ttl := rdb.PTTL(t.Context(), "shop:old:job:1").Val(); ttl < time.Hour {
+		t.Errorf("again: the occurrence that was moved is due in %v", ttl)
 	}
 	if out := ok(t, "get", "shop:report:daily:1", "--json"); !strings.Contains(out, `"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1`) || !strings.Contains(out, `"late":3600000,`) {
 		t.Errorf("the daily one: %s", out)
@@ -132,6 +138,50 @@ func TestRepeatApply(t *testing.T) {
 	}
 	if got := whatRepeats(t, rdb); !strings.HasPrefix(got, "[{") || !strings.HasSuffix(got, "pay:old:job:1}]") || strings.Count(got, "}") != 1 {
 		t.Errorf("there is %s, want that of the other app alone", got)
+	}
+}
+
+// However an entry is written, Redis has it as the file says: the second time nothing changes, and nothing either once a timerd
+// has planned what is to be planned.
+func TestRepeatApplyIsIdempotent(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := startRedis(t)
+	rdb := server.Client()
+	entries := []string{
+		"every: 100ms", "every: 1500ms", "every: 25h1m1.001s", "every: 3650d", "every: 60000ms",
+		"cron: '  0   9 * jan mon-fri '", "cron: '@Daily'", "cron: 0 9 * * 5#2", "cron: 15 30 9 L * *", "cron: '*/15,3 0-5/2 1,15 FEB *'",
+		"cron: '@hourly'\n  tz: UTC", "cron: '@hourly'\n  tz: Etc/UTC", "cron: 0 0 * * 7\n  tz: America/Argentina/Buenos_Aires",
+		"every: 1s\n  late: 0", "every: 1s\n  late: 0\n  drop_late: true", "every: 1s\n  late: 1d\n  drop_late: false",
+		"every: 1s\n  from: 2020-01-01T00:00:00.0005Z\n  until: 9999-12-31T23:59:59.9999Z", "every: 1h\n  from: '@1'",
+		"cron: '@yearly'\n  from: 2030-06-01T00:00:00+02:00\n  times: 2147483647\n  catchup: 3650d",
+		"every: 1h\n  payload: ''", "every: 1h\n  payload: 'a:;R=1:b'", "every: 1h\n  payload: !!binary AAECAw==", "every: 1h\n  payload: \"\\xff\\0\"",
+	}
+	var text strings.Builder
+	text.WriteString("repeat:\n")
+	for i, e := range entries {
+		fmt.Fprintf(&text, "- key: 'a:b:c:%d'\n  %s\n", i, e)
+	}
+	file := repeats(t, text.String())
+	if out := ok(t, "repeat", "apply", "-f", file); !strings.HasSuffix(out, fmt.Sprintf("\n%d added, 0 changed, 0 removed, 0 unchanged\n", len(entries))) {
+		t.Fatal(out)
+	}
+	want := fmt.Sprintf("0 added, 0 changed, 0 removed, %d unchanged\n", len(entries))
+	if out := ok(t, "repeat", "apply", "-f", file); out != want {
+		t.Errorf("again:\n%s", out)
+	}
+	nodes, err := schedule.New(rdb, 1000).Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, func() bool {
+		if claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Hour)[0]; claimed.Err != nil {
+			t.Fatal(claimed.Err)
+		}
+		n, err := rdb.ZCount(t.Context(), keys.Single.Repeat(), "-inf", "(0").Result()
+		return err == nil && n == 0
+	}, "all to be planned")
+	if out := ok(t, "repeat", "apply", "-f", file); out != want {
+		t.Errorf("planned:\n%s", out)
 	}
 }
 
