@@ -156,13 +156,18 @@ type repetitionEntry struct {
 
 func (e *repetitionEntry) readAll(entry *yaml.Node) {
 	for name, value := range pairs(entry) {
-		if before, ok := e.lines[name.Value]; ok {
-			e.file.add(name.Line, "%s: line %d has it too", clip(name.Value), before)
+		before := e.lines[name.Value]
+		switch {
+		case !slices.Contains(repetitionFields(), name.Value):
+			e.file.add(name.Line, "%q: unknown field: want %s", clip(name.Value), wantedFields())
+			continue
+		case before > 0:
+			e.file.add(name.Line, "%s: line %d has it too", name.Value, before)
 			continue
 		}
 		e.lines[name.Value] = name.Line
 		if err := e.read(name.Value, value); err != nil {
-			e.file.add(name.Line, "%s: %v", clip(name.Value), err)
+			e.file.add(name.Line, "%s: %v", name.Value, err)
 			e.wrong = e.wrong || name.Value == "every" || name.Value == "cron" || name.Value == "tz"
 		}
 	}
@@ -172,8 +177,6 @@ func (e *repetitionEntry) readAll(entry *yaml.Node) {
 // read reads a field.
 func (e *repetitionEntry) read(name string, value *yaml.Node) error {
 	switch {
-	case !slices.Contains(repetitionFields(), name):
-		return errors.New("unknown field: want " + wantedFields())
 	case name == "payload":
 		payload, err := payloadOf(value)
 		e.payload = payload
@@ -247,7 +250,7 @@ func (e *repetitionEntry) check() {
 	if has("drop_late") && !has("late") {
 		e.file.add(e.lines["drop_late"], "drop_late: goes with late")
 	}
-	if has("from") && has("until") && e.until.Before(e.from) {
+	if !e.until.IsZero() && e.until.Before(e.from) {
 		e.file.add(e.lines["until"], "until: is before from")
 	}
 }
