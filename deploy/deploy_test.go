@@ -186,20 +186,26 @@ func TestACLAllowsWhatTimerdCalls(t *testing.T) {
 	}
 }
 
-// TestACLCarriesATimer takes a timer through the schedule with the two users' rights.
-func TestACLCarriesATimer(t *testing.T) {
+// aclSchedule returns a schedule with timerd's rights, its only node, and clients with each user's rights.
+func aclSchedule(t *testing.T) (s *schedule.Schedule, node *schedule.Node, timerd, producer *redis.Client) {
+	t.Helper()
 	server := aclServer(t)
-	ctx := t.Context()
-	timerd, producer := server.Client(as("timerd")), server.Client(as("producer"))
-	s := schedule.New(timerd, schedule.DefaultMaxPayload)
-	if _, err := s.Load(ctx); err != nil {
+	timerd, producer = server.Client(as("timerd")), server.Client(as("producer"))
+	s = schedule.New(timerd, schedule.DefaultMaxPayload)
+	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nodes, err := s.Nodes(ctx)
+	nodes, err := s.Nodes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := nodes[0]
+	return s, nodes[0], timerd, producer
+}
+
+// TestACLCarriesATimer takes a timer through the schedule with the two users' rights.
+func TestACLCarriesATimer(t *testing.T) {
+	ctx := t.Context()
+	s, node, _, producer := aclSchedule(t)
 	const key = "app1:trans:notice:1"
 	for _, k := range []string{key, key + "-cancelled"} {
 		if err := producer.FCall(ctx, "timer_set", []string{k}, "payload", "PX", "20").Err(); err != nil {
@@ -245,17 +251,8 @@ func TestACLCarriesATimer(t *testing.T) {
 
 // TestACLCarriesARepetition plans and arms occurrences with the two users' rights.
 func TestACLCarriesARepetition(t *testing.T) {
-	server := aclServer(t)
 	ctx := t.Context()
-	timerd, producer := server.Client(as("timerd")), server.Client(as("producer"))
-	s := schedule.New(timerd, schedule.DefaultMaxPayload)
-	if _, err := s.Load(ctx); err != nil {
-		t.Fatal(err)
-	}
-	nodes, err := s.Nodes(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, node, timerd, producer := aclSchedule(t)
 	for key, by := range map[string][]any{
 		"app1:trans:notice:1": {"p", "EVERY", 3_600_000, "FROM", timerd.Time(ctx).Val().UnixMilli() + 200},
 		"app1:trans:notice:2": {"p", "CRON", "@yearly", "TZ", "Asia/Kathmandu"},
@@ -264,7 +261,7 @@ func TestACLCarriesARepetition(t *testing.T) {
 			t.Fatal(err)
 		}
 		testenv.Eventually(t, 5*time.Second, func() bool {
-			c := nodes[0].Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
+			c := node.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
 			if err := errors.Join(c.Err, s.Settle(ctx, c.Firings)); err != nil {
 				t.Fatal(err)
 			}

@@ -192,22 +192,21 @@ const repeatPerCall, repeatBytesPerCall = 64, 400_000
 
 // settleRepeating settles firings of timers that repeat, and arms what follows them.
 func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error {
-	steps := make([]repeat.Step, len(firings))
+	steps, dues := make([]repeat.Step, len(firings)), make([]int64, len(firings))
 	var calls []call
 	var members [][]int
 	bytes := map[int]int{}
 	at := map[keys.Partition]int{}
 	for i := range firings {
 		f := &firings[i]
-		var due int64
-		due, steps[i] = s.arming(f)
+		dues[i], steps[i] = s.arming(f)
 		n, ok := at[f.Partition]
 		if !ok || len(members[n]) == repeatPerCall || bytes[n]+f.Bytes > repeatBytesPerCall {
 			n = len(calls)
 			at[f.Partition] = n
 			calls, members = append(calls, call{p: f.Partition}), append(members, nil)
 		}
-		calls[n].args = append(calls[n].args, f.Ref, due, f.Occurrence.next(f))
+		calls[n].args = append(calls[n].args, f.Ref, dues[i], f.Occurrence.next(f))
 		members[n] = append(members[n], i)
 		bytes[n] += f.Bytes
 	}
@@ -221,8 +220,8 @@ func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error 
 			switch {
 			case err != nil:
 				failed.Left, failed.Err = append(failed.Left, firings[m]), err
-			case done[j] == 1 && steps[m].Skipped > 0:
-				s.OnSkipped(&firings[m], steps[m].Skipped)
+			case done[j] == 1:
+				s.tellArmed(&firings[m], dues[m], steps[m].Skipped)
 			}
 		}
 	}
@@ -233,4 +232,17 @@ func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error 
 		return failed.Err
 	}
 	return &failed
+}
+
+// tellArmed tells what a settlement has armed, and what it has skipped.
+func (s *Schedule) tellArmed(f *Firing, due, skipped int64) {
+	if skipped > 0 {
+		s.OnSkipped(f, skipped)
+	}
+	switch {
+	case due > 0:
+		s.OnArmed(f.Key, Millis(due))
+	case due == planAgain:
+		s.OnArmed(f.Key, AtOnce)
+	}
 }

@@ -186,7 +186,7 @@ func TestLibraryFindsTheFaultsOfExpressions(t *testing.T) {
 		x.refuses("ERR timerd: "+err.Error(), "FCALL", "timer_repeat", 1, k, "p", "CRON", c.expression, "TZ", c.zone)
 	}
 	for _, expression := range []string{"0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31 2 *"} {
-		x.refuses(": no such time in the next eight years", "FCALL", "timer_repeat", 1, k, "p", "CRON", expression)
+		x.refuses(fmt.Sprintf("cron expression %q: no such time in the next eight years", expression), "FCALL", "timer_repeat", 1, k, "p", "CRON", expression)
 	}
 	for _, expression := range []string{
 		"* * * * *", "0 9 * * 1-5", "0 0 29 2 *", "0 0 31 2 MON", "@DAILY", "*/15 8-18/2 1,L * MON#1,FRI", "0 0 0 L 2 *", "* * * * 5-7", "0 0 * * 0,7", "5/10 * * * *",

@@ -35,6 +35,9 @@ type Schedule struct {
 	// OnSkipped is called with how many occurrences of a timer that repeats were missed and never fire, when the firing of one
 	// is settled or the first one found. It may be called concurrently. Set it before use; by default it does nothing.
 	OnSkipped func(f *Firing, n int64)
+	// OnArmed is called with when a timer that repeats is due next, AtOnce if a timerd is to find that out, when this Schedule has
+	// armed it. Set it as OnSkipped.
+	OnArmed func(key keys.Key, due Millis)
 
 	rdb      redis.UniversalClient
 	topology topology
@@ -53,7 +56,7 @@ type Schedule struct {
 // maxPayload bytes are not kept: their timers fire without data. That limit holds until EnsureLibrary finds another.
 func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 	_, isCluster := rdb.(*redis.ClusterClient)
-	s := &Schedule{OnSkipped: func(*Firing, int64) {}, rdb: rdb, topology: newTopology(rdb), cluster: isCluster}
+	s := &Schedule{OnSkipped: func(*Firing, int64) {}, OnArmed: func(keys.Key, Millis) {}, rdb: rdb, topology: newTopology(rdb), cluster: isCluster}
 	if client, ok := rdb.(*redis.Client); ok {
 		s.db = client.Options().DB
 	}

@@ -103,6 +103,23 @@ func TestRepetitionWhileNATSIsAway(t *testing.T) {
 	p.stop()
 }
 
+// Without keyspace events, what a settlement armed is claimed on time all the same, and not by the next sweep.
+func TestRepetitionWithoutEvents(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	p := s.start("TIMERD_KEYSPACE_EVENTS=off")
+	c := s.collect()
+	const key, every, times = "shop:stock:count:1", 100, 40
+	s.repeats(key, "p", every, "TIMES", times)
+	all := s.events(c, times)
+	second := all[1].Due.UnixMilli() // a sweep found the first
+	if points := (all[times-1].Due.UnixMilli()-second)/every + 1; points > 2*times {
+		t.Errorf("%d occurrences took %d points of the grid", times-1, points)
+	}
+	s.settled()
+	p.stop()
+}
+
 // What was missed while no timerd ran is skipped and counted, but for the occurrence that was pending.
 func TestRepetitionAfterAPause(t *testing.T) {
 	t.Parallel()

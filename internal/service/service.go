@@ -110,6 +110,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 		db: c.Redis.DB(), self: self, served: map[*schedule.Node]*servedNode{},
 	}
 
+	sched.OnArmed = all.wake
 	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, streams) })
 	retries.Names = streams.Names
 	retries.Permit = member.Permit

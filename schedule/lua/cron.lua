@@ -179,15 +179,16 @@ local function has_date(days, months, weekdays, either)
   return false
 end
 
--- check_fields returns what is wrong with the six words of an expression, or nil.
-local function check_fields(words)
+-- check_fields returns what is wrong with the six words of an expression, or nil. text is how
+-- it was written.
+local function check_fields(words, text)
   local days, months, weekdays = {}, {}, {}
   local wrong = read_field(SECOND, words[1], {}) or read_field(MINUTE, words[2], {}) or read_field(HOUR, words[3], {})
     or read_field(MONTH, words[5], months) or read_field(DAY, words[4], days, read_day)
     or read_field(WEEKDAY, words[6], weekdays, read_weekday)
   if wrong then return wrong end
   if not has_date(days, months, weekdays, is_restricted(words[4]) and is_restricted(words[6])) then
-    return 'cron expression ' .. quote(table.concat(words, ' ')) .. ': no such time in the next eight years'
+    return 'cron expression ' .. quote(text) .. ': no such time in the next eight years'
   end
 end
 
@@ -210,7 +211,7 @@ local function parse_cron(expression)
       .. ' fields: want five (minute, hour, day, month, weekday), or six with the second first'
   end
   if #words == 5 then table.insert(words, 1, '0') end
-  local wrong = check_fields(words)
+  local wrong = check_fields(words, text)
   if wrong then return nil, wrong end
   return text
 end

@@ -41,10 +41,11 @@ func (j *judge) during(f history.Fault, from, to int64) bool {
 	return f.From-before <= to && from <= cmp.Or(f.Ready, j.h.End.At)+after
 }
 
-// neighbour notes how late a firing was that had to come, if it is innocent.
+// neighbour notes how late a firing was that had to come, if it is innocent. A timer that repeats waits for the acknowledgement of
+// its last event, so its first occurrence alone is.
 func (j *judge) neighbour(key string, m history.Message) {
 	ops := j.ops[key]
-	if m.Stream != history.FiredStream || len(ops) == 0 {
+	if m.Stream != history.FiredStream || len(ops) == 0 || m.Occurrence > 1 {
 		return
 	}
 	beside, from := "", int64(0)
