@@ -18,7 +18,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout model torture bench bench-quick bench-build bench-test compose-test deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -67,6 +67,12 @@ example-order-timeout: ## orders that are cancelled unless they are paid in time
 	@$(MAKE) --no-print-directory build
 	go build -trimpath -o bin/example-order-timeout ./examples/order-timeout
 	bin/example-order-timeout -timerd bin/timerd $(ARGS)
+
+example-settlement: ## a nightly settlement and a statement at the month's end in three time zones, likewise
+	@scripts/deps.sh redis
+	@$(MAKE) --no-print-directory build
+	go build -trimpath -o bin/example-settlement ./examples/settlement
+	bin/example-settlement -timerd bin/timerd $(ARGS)
 
 bench: bench-build ## timerd and its peers measured, in hours; fills docs/benchmarks.md (ARGS: see bin/bench run --help)
 	@bench/deps.sh rabbitmq postgresql bullmq

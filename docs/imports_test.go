@@ -39,7 +39,7 @@ func layers() [][]string {
 		{"internal/doctor", "internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "examples/internal/servers"},
-		{"examples/internal/testenv", "examples/callback", "examples/order-timeout"},
+		{"examples/internal/testenv", "examples/callback", "examples/order-timeout", "examples/settlement"},
 		{"examples"},
 	}
 }
@@ -64,6 +64,7 @@ func talkToRedis() map[string]string {
 		"torture/internal/servers":   "servers",
 		"examples/internal/servers":  "servers of examples",
 		"examples/order-timeout":     "a client",
+		"examples/settlement":        "a client",
 	}
 }
 

@@ -30,7 +30,7 @@ type scripts struct {
 	maxPayload                                               int    // in bytes
 	library                                                  string // source of the function library
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
-	claimShort, settleRepeat                                 *redis.Script
+	claimShort, settleRepeat, repetitions                    *redis.Script
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
@@ -69,6 +69,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		release:      script(one, "clock", "owed", "release"),
 		settle:       script(one, "owed", "settle"),
 		settleRepeat: script(one, "clock", "index", "common", "owed", "payload", "announce", "settle_repeat"),
+		repetitions:  script("no-writes", "clock", "index", "common", "owed", "states", "repetitions"),
 		retry:        script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "later", "retry"),
 		audit:        script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
 		doubtApps:    script(one, "clock", "index", "common", "doubt_apps"),

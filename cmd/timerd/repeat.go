@@ -60,7 +60,7 @@ What was missed while nothing ran is skipped, but for the occurrence that was pe
 	cmd.Flags().StringVar(&f.set.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
 	cmd.Flags().BoolVar(&f.set.dropLate, "drop-late", false, "with --late: be forgotten instead of becoming a dead letter")
 	cmd.Flags().BoolVar(&f.set.asJSON, "json", false, "print a line of JSON for each of the next occurrences")
-	cmd.AddCommand(newRepeatNext())
+	cmd.AddCommand(newRepeatNext(), newRepeatApply())
 	return cmd
 }
 

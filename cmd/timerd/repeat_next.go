@@ -118,6 +118,9 @@ func parseRepetition(text, zone string) (repeat.Spec, error) {
 	return repeat.Every(interval)
 }
 
+// occurrenceLayout is how the time of an occurrence is shown in its zone.
+const occurrenceLayout = "Mon 2006-01-02 15:04:05 -07:00"
+
 // occurrenceList prints occurrences.
 type occurrenceList struct {
 	cmd    *cobra.Command
@@ -153,5 +156,5 @@ func (l *occurrenceList) add(due time.Time) error {
 	if !l.now.IsZero() {
 		cells = append(cells, showWait(due.Sub(l.now)))
 	}
-	return l.table.add(append(cells, cell{text: local.Format("Mon 2006-01-02 15:04:05 -07:00")})...)
+	return l.table.add(append(cells, cell{text: local.Format(occurrenceLayout)})...)
 }

@@ -94,14 +94,17 @@ end
 -- What is before the key in a ref has fewer bytes than this.
 local MOST_BEFORE_KEY = 32
 
--- claimed_firing returns the ref of a firing of a key that somebody has claimed. Without
--- one it returns nil, and whether all claimed firings were looked at: only then there is
--- none.
-local function claimed_firing(key)
+-- claimed_firing returns the ref of a firing of a key that somebody has claimed, and that is
+-- wanted, if that is given. Without one it returns nil, and whether all claimed firings were
+-- looked at: only then there is none.
+local function claimed_firing(key, is_wanted)
   local refs = redis.call('ZRANGE', firing_key, '(0', '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', 0, MOST_CLAIMED)
   local ending = ':' .. key
   for i = 1, #refs do
-    if #refs[i] - #ending < MOST_BEFORE_KEY and string.sub(refs[i], -#ending) == ending and string.match(refs[i], '^%d+:%d*:(.*)$') == key then return refs[i] end
+    if #refs[i] - #ending < MOST_BEFORE_KEY and string.sub(refs[i], -#ending) == ending and string.match(refs[i], '^%d+:%d*:(.*)$') == key
+      and (not is_wanted or is_wanted(refs[i])) then
+      return refs[i]
+    end
   end
   return nil, #refs < MOST_CLAIMED
 end

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// resolved returns what an alias stands for.
+func resolved(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// pairs returns the names and values of a mapping.
+func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(name, value *yaml.Node) bool) {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if !yield(resolved(n.Content[i]), resolved(n.Content[i+1])) {
+				return
+			}
+		}
+	}
+}
+
+// kindOf says what a node is, for a fault.
+func kindOf(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.ShortTag() == "!!null":
+		return "nothing"
+	}
+	return fmt.Sprintf("%q", clip(n.Value))
+}
+
+// payloadOf returns a payload: a text as it is, what is marked !!binary decoded, and of all else its JSON.
+func payloadOf(n *yaml.Node) ([]byte, error) {
+	if n.Kind == yaml.ScalarNode {
+		switch n.ShortTag() {
+		case "!!str", "!!timestamp":
+			return []byte(n.Value), nil
+		case "!!null":
+			return nil, errors.New("want a text, '' for an empty one, or what is to be JSON; got nothing")
+		case "!!binary":
+			payload, err := base64.StdEncoding.DecodeString(n.Value) // which skips line ends
+			if err != nil {
+				err = fmt.Errorf("!!binary: %w", err)
+			}
+			return payload, err
+		}
+	}
+	w := jsonWriter{}
+	err := w.write(n, 0)
+	return w.text.Bytes(), err
+}
+
+// Bounds of the JSON of a node, which aliases may make much larger than the file, or endless.
+const (
+	deepestJSON = 1000    // lists and mappings in one another
+	longestJSON = 8 << 20 // bytes, more than NATS takes as a rule
+)
+
+var errJSONTooLarge = fmt.Errorf("its JSON has over %d bytes, or is nested over %d deep", longestJSON, deepestJSON)
+
+// jsonWriter writes nodes as JSON, with the members of objects in their order, and numbers as they are written.
+type jsonWriter struct{ text bytes.Buffer }
+
+func (w *jsonWriter) write(n *yaml.Node, depth int) error {
+	n = resolved(n)
+	if depth > deepestJSON || w.text.Len() > longestJSON {
+		return errJSONTooLarge
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		return w.object(n, depth)
+	case yaml.SequenceNode:
+		w.text.WriteByte('[')
+		for i, item := range n.Content {
+			if i > 0 {
+				w.text.WriteByte(',')
+			}
+			if err := w.write(item, depth+1); err != nil {
+				return err
+			}
+		}
+		w.text.WriteByte(']')
+		return nil
+	}
+	return w.scalar(n)
+}
+
+func (w *jsonWriter) object(n *yaml.Node, depth int) error {
+	w.text.WriteByte('{')
+	seen := map[string]bool{}
+	for name, value := range pairs(n) {
+		if name.Kind != yaml.ScalarNode || name.ShortTag() == "!!merge" {
+			return fmt.Errorf("line %d: %s cannot be the name of a member in JSON", name.Line, kindOf(name))
+		}
+		if seen[name.Value] {
+			return fmt.Errorf("line %d: %q is there twice", name.Line, clip(name.Value))
+		}
+		if len(seen) > 0 {
+			w.text.WriteByte(',')
+		}
+		seen[name.Value] = true
+		if err := w.quote(name.Value); err != nil {
+			return err
+		}
+		w.text.WriteByte(':')
+		if err := w.write(value, depth+1); err != nil {
+			return err
+		}
+	}
+	w.text.WriteByte('}')
+	return nil
+}
+
+func (w *jsonWriter) scalar(n *yaml.Node) error {
+	switch tag := n.ShortTag(); tag {
+	case "!!str", "!!timestamp":
+		return w.quote(n.Value)
+	case "!!null":
+		w.text.WriteString("null")
+	case "!!bool", "!!int", "!!float":
+		if !json.Valid([]byte(n.Value)) {
+			return fmt.Errorf("line %d: %q is not written so in JSON: change it, or put quotes around a text", n.Line, clip(n.Value))
+		}
+		w.text.WriteString(n.Value)
+	default:
+		return fmt.Errorf("line %d: %s has no place in JSON", n.Line, clip(tag))
+	}
+	return nil
+}
+
+// quote writes a string.
+func (w *jsonWriter) quote(s string) error {
+	if err := writeJSON(&w.text, s); err != nil {
+		return err
+	}
+	w.text.Truncate(w.text.Len() - 1) // the end of the line
+	return nil
+}

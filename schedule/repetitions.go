@@ -1,0 +1,154 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
+)
+
+// Repetition is what a key repeats by.
+type Repetition struct {
+	Text       string    // as its events say it: "every 5m0s"
+	Occurrence int64     // the number of the one that is pending, or under way
+	From       time.Time // as of [repeat.Repetition]
+	Until      time.Time // the last moment at which one may be due; the zero Time: no end
+	Times      int64     // how many fire in all; 0: no end
+	CatchUp    time.Duration
+	Late       late.Limit
+	Payload    []byte // nil if there is none that fires
+}
+
+// KeyState is what the index has of a key.
+type KeyState struct {
+	Repetition *Repetition // nil if the key does not repeat
+	Due        time.Time   // of a single timer that is pending, or due and not claimed; the zero Time without one
+}
+
+// ErrTooManyFirings says that so many timers are firing that an occurrence was not found among them. It is found once some
+// of them are settled.
+var ErrTooManyFirings = errors.New("so many timers are firing that it cannot be told now what this key repeats by: try again")
+
+// repetitionsChunk is how many calls of the script that reads repetitions wait for their replies in memory, payloads included.
+const repetitionsChunk = 64
+
+// Repetitions returns what each of the keys repeats by, in their order, whether its occurrence is pending, held or on its way. Each
+// is read in one step, but not all of them together.
+func (s *Schedule) Repetitions(ctx context.Context, names []string) ([]KeyState, error) {
+	states := make([]KeyState, 0, len(names))
+	for some := range slices.Chunk(names, repetitionsChunk) {
+		calls := make([]call, len(some))
+		for i, name := range some {
+			calls[i] = call{p: s.Partition(name), args: []any{name}}
+		}
+		for i, reply := range s.run(ctx, s.scripts.Load().repetitions, calls) {
+			state, err := keyState(reply)
+			if err != nil {
+				return nil, fmt.Errorf("schedule: read what %s repeats by: %w", keys.Abbreviate(some[i]), err)
+			}
+			states = append(states, state)
+		}
+	}
+	return states, nil
+}
+
+// keyState reads the reply about one key.
+func keyState(reply *redis.Cmd) (KeyState, error) {
+	found, err := reply.Slice()
+	if err != nil {
+		return KeyState{}, err
+	}
+	if len(found) != 1 {
+		return KeyState{}, fmt.Errorf("unexpected reply of %d elements", len(found))
+	}
+	switch found := found[0].(type) {
+	case string:
+		return repetitionOf(found)
+	case int64:
+		if found < 0 {
+			return KeyState{}, ErrTooManyFirings
+		}
+		return KeyState{Due: Millis(found).Time()}, nil
+	}
+	return KeyState{}, nil
+}
+
+// repetitionOf reads the record of an occurrence.
+func repetitionOf(text string) (KeyState, error) {
+	r, ok := parseRecord(text)
+	if !ok || !r.occurrence.Repeats() {
+		return KeyState{}, errors.New("unexpected reply: the record of no occurrence")
+	}
+	o := r.occurrence
+	found := &Repetition{
+		Text:       o.Repeat,
+		Occurrence: o.Number,
+		From:       Millis(o.repetition.from).Time(),
+		Times:      o.repetition.times,
+		CatchUp:    time.Duration(o.repetition.catchUp) * time.Millisecond,
+		Late:       r.late,
+	}
+	if o.repetition.until > 0 {
+		found.Until = Millis(o.repetition.until).Time()
+	}
+	if r.status == PayloadPresent {
+		found.Payload = []byte(r.payload)
+	}
+	return KeyState{Repetition: found}, nil
+}
+
+// repeatingPage is how many names one command reads of those that repeat, about.
+const repeatingPage = 500
+
+// Repeating calls yield for the keys of a namespace that repeat, some at a time and in no order, until it returns false. A key
+// may come twice. One that begins or ceases to repeat meanwhile may be left out.
+func (s *Schedule) Repeating(ctx context.Context, n keys.Namespace, yield func([]keys.Key) bool) error {
+	masters, err := s.topology.masters(ctx)
+	if err != nil {
+		return fmt.Errorf("schedule: look for what repeats: %w", err)
+	}
+	for _, m := range masters {
+		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
+		if err == nil && len(found.Moving) > 0 {
+			err = fmt.Errorf("%d slots of the cluster are moving: try again", len(found.Moving))
+		}
+		if err != nil {
+			return fmt.Errorf("schedule: look for what repeats: %w", err)
+		}
+		for _, h := range found.Heads { // what repeats has something there to claim
+			more, err := s.repeatingIn(ctx, h.Partition, n, yield)
+			if err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// repeatingIn is Repeating for a partition. It returns whether to go on.
+func (s *Schedule) repeatingIn(ctx context.Context, p keys.Partition, n keys.Namespace, yield func([]keys.Key) bool) (bool, error) {
+	for cursor := uint64(0); ; {
+		page, next, err := s.rdb.ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
+		if err != nil {
+			return false, fmt.Errorf("schedule: look for what repeats: %w", err)
+		}
+		var found []keys.Key
+		for i := 0; i < len(page); i += 2 { // each name has its score behind it
+			if key, err := keys.Parse(page[i]); err == nil && n.Match(key) {
+				found = append(found, key)
+			}
+		}
+		if len(found) > 0 && !yield(found) {
+			return false, nil
+		}
+		if cursor = next; cursor == 0 {
+			return true, nil
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package schedule_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// repeating returns what the index says of k.
+func (x *index) repeating() schedule.KeyState {
+	x.t.Helper()
+	states, err := x.Repetitions(x.t.Context(), []string{k})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return states[0]
+}
+
+// repetitionIs compares what k repeats by with "text, occurrence, payload".
+func (x *index) repetitionIs(when, want string) {
+	x.t.Helper()
+	r := x.repeating().Repetition
+	if r == nil {
+		x.t.Fatalf("%s: it does not repeat, want %s", when, want)
+	}
+	if got := fmt.Sprintf("%s, %d, %s", r.Text, r.Occurrence, r.Payload); got != want {
+		x.t.Errorf("%s: %s, want %s", when, got, want)
+	}
+}
+
+// A repetition is known wherever its occurrence is.
+func TestRepetitionsAreKnownInEachState(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	if s := x.repeating(); s != (schedule.KeyState{}) {
+		t.Errorf("without a timer: %+v", s)
+	}
+	due := x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000).(int64)
+	if s := x.repeating(); s.Repetition != nil || s.Due.UnixMilli() != due {
+		t.Errorf("a single timer that is due at %d: %+v", due, s)
+	}
+	x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "0 0 1 1 *", "TZ", "Asia/Kathmandu")
+	x.repetitionIs("before it is planned", "cron 0 0 1 1 * Asia/Kathmandu, 1, p")
+	x.claims()
+	x.repetitionIs("planned", "cron 0 0 1 1 * Asia/Kathmandu, 1, p")
+
+	x.awaitClock(x.repeats("a:;R=5", "EVERY", 100))
+	x.repetitionIs("due", "every 100ms, 1, a:;R=5")
+	older := x.occurs("every 100ms 1 a:;R=5")
+	x.repetitionIs("firing", "every 100ms, 1, a:;R=5")
+	x.do("SET", k, "new", "PX", 60000)
+	x.observe(touched(k))
+	x.repetitionIs("firing, and the key set again", "every 100ms, 1, a:;R=5")
+	x.do("DEL", k)
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000)
+	if s := x.repeating(); s.Repetition != nil {
+		t.Errorf("firing, and a single timer in its place: %+v", s.Repetition)
+	}
+	x.awaitClock(x.repeats("newer", "EVERY", 200))
+	x.repetitionIs("beside the firing of another one", "every 200ms, 1, newer")
+	newer := x.occurs("every 200ms 1 newer")
+	x.repetitionIs("firing beside it", "every 200ms, 1, newer")
+	x.settle(older)
+	x.settle(newer)
+	x.repetitionIs("settled", "every 200ms, 2, newer")
+
+	x.hold("*")
+	index, _ := x.pendingAt()
+	x.awaitClock(index)
+	x.claims()
+	x.repetitionIs("held", "every 200ms, 2, newer")
+	x.do("FCALL", "timer_cancel", 1, k)
+	if s := x.repeating(); s.Repetition != nil {
+		t.Errorf("cancelled: %+v", s.Repetition)
+	}
+}
+
+// All that was said of a repetition is read.
+func TestRepetitionsSayEverything(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	from := x.redisNow() - 1000
+	until := from + 90_000_000
+	x.repeats("p", "EVERY", 90_000, "FROM", from, "UNTIL", until, "TIMES", 7, "CATCHUP", 5000, "LATE", 300, "DROP")
+	want := schedule.Repetition{
+		Text: "every 1m30s", Occurrence: 1, From: time.UnixMilli(from).UTC(), Until: time.UnixMilli(until).UTC(), Times: 7,
+		CatchUp: 5 * time.Second, Late: late.Limit{Given: true, Most: 300 * time.Millisecond, Drop: true}, Payload: []byte("p"),
+	}
+	if got := x.repeating().Repetition; fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", want) {
+		t.Errorf("%+v\nwant %+v", *got, want)
+	}
+}
+
+// Where so many others are firing that an occurrence is not found, that is said, and not that it does not repeat.
+func TestRepetitionAmongManyFirings(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.awaitClock(x.repeats("p", "EVERY", 100))
+	x.occurs("every 100ms 1 p")
+	var others []redis.Z
+	for i := range 1000 {
+		others = append(others, redis.Z{Score: 1, Member: fmt.Sprintf("1::other:m:t:%d", i)})
+	}
+	if err := x.rdb.ZAdd(t.Context(), keys.Single.Firing(), others...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if states, err := x.Repetitions(t.Context(), []string{k}); !errors.Is(err, schedule.ErrTooManyFirings) {
+		t.Errorf("%+v, %v", states, err)
+	}
+}
+
+// Those of a namespace are found, in a cluster too, among single timers and those of others.
+func TestRepeatingKeys(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	cluster := testenv.Cluster(t, 3, false).Client()
+	for _, rdb := range []redis.UniversalClient{x.rdb, cluster} {
+		s := schedule.New(rdb, 1000)
+		if _, err := s.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		const n = 700 // over one page
+		want := map[string]bool{}
+		for i := range n {
+			key := fmt.Sprintf("shop:m:t:%d", i)
+			want[key] = true
+			call := []any{"p", "EVERY", 60_000}
+			if i%7 == 0 {
+				call = []any{"p", "CRON", "@daily"}
+			}
+			testenv.Eventually(t, time.Minute, func() bool { return rdb.FCall(t.Context(), "timer_repeat", []string{key}, call...).Err() == nil }, "it to be set")
+		}
+		for key, call := range map[string][]any{"shop:m:t:single": {"timer_set", "PX", 60_000}, "pay:m:t:1": {"timer_repeat", "EVERY", 60_000}} {
+			testenv.Eventually(t, time.Minute, func() bool {
+				return rdb.FCall(t.Context(), call[0].(string), []string{key}, append([]any{"p"}, call[1:]...)...).Err() == nil
+			}, "it to be set")
+		}
+		var names []string
+		got := map[string]bool{}
+		err := s.Repeating(t.Context(), namespace(t, "shop"), func(some []keys.Key) bool {
+			for _, key := range some {
+				if name := key.String(); !got[name] {
+					got[name] = true
+					names = append(names, name)
+				}
+			}
+			return true
+		})
+		if err != nil || len(got) != n || slices.ContainsFunc(names, func(name string) bool { return !want[name] }) {
+			t.Errorf("%d were found, want %d; %v", len(got), n, err)
+		}
+		states, err := s.Repetitions(t.Context(), names)
+		if err != nil || len(states) != len(names) {
+			t.Fatal(len(states), err)
+		}
+		for i, state := range states {
+			if state.Repetition == nil {
+				t.Errorf("%s does not repeat", names[i])
+			}
+		}
+		calls := 0
+		if err := s.Repeating(t.Context(), keys.Namespace{}, func([]keys.Key) bool { calls++; return false }); err != nil || calls != 1 {
+			t.Errorf("it went on to %d pages, %v", calls, err)
+		}
+	}
+}
