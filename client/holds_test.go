@@ -246,7 +246,7 @@ func TestInterruptedResume(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not been looked at yet by a timerd") {
 		t.Errorf("Resume = %v, want what it waits for", err)
 	}
-	h := o.held("shop=0")[0]
+	h := o.held("shop=20")[0]
 	if h.Resume != how || h.Resume.String() != "rate 20/s" || h.ResumedSince.Before(h.Since) || !strings.Contains(h.ResumedBy, "@") {
 		t.Errorf("Holds: %+v, want it being resumed at 20 a second", h)
 	}
