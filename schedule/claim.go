@@ -118,7 +118,7 @@ func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimReque
 	return results
 }
 
-// lookedUpTo returns the due timer up to which claims have looked for what is free among many that are held, or "". It is only
+// lookedUpTo returns up to where claims have looked for what is free among many due timers that are held, or "". It is only
 // a hint: where it is wrong, what is free waits until those before it are moved.
 func (n *Node) lookedUpTo(p keys.Partition) string {
 	n.mu.Lock()
@@ -126,14 +126,14 @@ func (n *Node) lookedUpTo(p keys.Partition) string {
 	return n.looked[p]
 }
 
-// lookFrom keeps the due timer from which the next claim goes on to look.
-func (n *Node) lookFrom(p keys.Partition, member string) {
+// lookFrom keeps from where the next claim goes on to look.
+func (n *Node) lookFrom(p keys.Partition, place string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if member == "" {
+	if place == "" {
 		delete(n.looked, p)
 	} else {
-		n.looked[p] = member
+		n.looked[p] = place
 	}
 }
 

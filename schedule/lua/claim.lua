@@ -7,8 +7,8 @@ ARGV    1  lease in ms
         3  how many bytes of payload at most; one firing is claimed in any case
         4  from when on the caller has heard every event, in ms
         5  the generation of the list of holds that the caller knows, 0 if nothing is held
-        6  up to which due timer the caller's last claim looked for what is free, or an
-           empty string
+        6  up to where the caller's last claim looked for what is free, as that has
+           returned it, or an empty string
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
 key of one of those or an empty string, argument 6 for the next claim, then for each
 firing its ref, its record and how it was: "o" owed, "f" the same, but freed by a resume or
@@ -228,12 +228,23 @@ local function claim_due()
   move(groups[true][1], groups[true][2], true)
 end
 
+-- behind returns the rank of the first due timer behind one at which an earlier claim has
+-- looked, its score, and how many with that score are before it. It begins with that score
+-- anew where another timer is in that place, and with the first one if that timer is gone.
+local function behind(looked)
+  local place, member = string.match(looked, '^(%d+):(.*)$')
+  local score = member and redis.call('ZSCORE', due_key, member)
+  if not score then return 0, nil, 0 end
+  local first, n = redis.call('ZCOUNT', due_key, '-inf', '(' .. score), tonumber(place)
+  if redis.call('ZRANGE', due_key, first + n, first + n)[1] ~= member then return first, score, 0 end
+  return first + n + 1, score, n + 1
+end
+
 -- claim_free claims those due timers that are free, from behind one at which an earlier
 -- claim has looked, or from the first on. It returns the last one at which it has looked,
--- which is held, and whether there are more.
+-- which is held, after its place among those with its score; and whether there are more.
 local function claim_free(looked)
-  local rank = redis.call('ZRANK', due_key, looked)
-  local first = rank and rank + 1 or 0
+  local first, score, n = behind(looked)
   local members = redis.call('ZRANGE', due_key, first, first + MOST_LOOKED - 1, 'WITHSCORES')
   local names, dues, last, more = {}, {}, looked, #members == 2 * MOST_LOOKED
   for i = 1, #members, 2 do
@@ -245,11 +256,12 @@ local function claim_free(looked)
       more = true
       break
     end
+    if due ~= score then score, n = due, 0 end
     local name, key = special(member)
     if name then
       claim_special(member, due, name, key)
     elseif is_held and is_held(member, tonumber(due)) then
-      last = member
+      last, n = n .. ':' .. member, n + 1
     else
       names[#names + 1], dues[#names + 1] = member, in_full(due)
       if #names == GROUP then
