@@ -186,9 +186,10 @@ end
 
 --[[ timer_cancel KEY [UNTIL unix-ms]
 Cancels all timers of a key that nobody has claimed: pending, held, owed, and retries. It
-ends its repetition, also if an occurrence of that is firing, and deletes the trigger key. A key without a TTL is not a trigger key and stays. With UNTIL it cancels
-those that are due at that time or before, and the others stay, with the trigger key: so
-what was found in a list is cancelled, and not what has been set since.
+ends its repetition, also if an occurrence of that is firing, and deletes the trigger key. A
+key without a TTL is not a trigger key and stays. With UNTIL it cancels those that are due at
+that time or before, and the others stay, with the trigger key: so what was found in a list
+is cancelled, and not what has been set or armed since.
 Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
 last half minute at least, or became a dead letter instead, or is to and the letter may be
 stored; or "unknown". An error says that so many were owed that some
@@ -275,7 +276,8 @@ Reads a timer: of several of a key the pending one, or a retry that is left besi
 one that is held, else one that is owed, else one that is firing. It changes nothing.
 Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
 "pending", "held", "owed" or "firing"}, and "late", ms if the timer has a limit of its own, and
-"repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one that is firing only the state is certain. ]]
+"repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one
+that is firing only the state is certain. ]]
 local function timer_get(keys, args)
   local key, refusal = open_one_key('timer_get', keys, args)
   if refusal then return refusal end
