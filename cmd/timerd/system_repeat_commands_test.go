@@ -83,10 +83,10 @@ func TestCommandsOnRepetitions(t *testing.T) {
 		{"persist", [][]any{{"PERSIST"}}, "", ""},
 		{"set", [][]any{{"SET", "new"}}, "", ""},
 		{"cancel", [][]any{{"timer_cancel"}}, "", ""},
-		{"expire", [][]any{{"PEXPIRE", 300}}, "1 p", "2 p"},
-		{"set-ex", [][]any{{"SET", "new", "PX", 300}}, "1 new", "2 new"},
-		{"keepttl", [][]any{{"SET", "new", "KEEPTTL"}, {"PEXPIRE", 300}}, "1 new", "2 new"},
-		{"timer_set", [][]any{{"timer_set", "new", "PX", 300}}, "0 new", ""},
+		{"expire", [][]any{{"PEXPIRE", 1000}}, "1 p", "2 p"},
+		{"set-ex", [][]any{{"SET", "new", "PX", 1000}}, "1 new", "2 new"},
+		{"keepttl", [][]any{{"SET", "new", "KEEPTTL"}, {"PEXPIRE", 1000}}, "1 new", "2 new"},
+		{"timer_set", [][]any{{"timer_set", "new", "PX", 1000}}, "0 new", ""},
 		{"timer_repeat", [][]any{{"timer_repeat", "new", "EVERY", 2 * hour}}, "", ""},
 		{"cron", [][]any{{"timer_repeat", "new", "CRON", "* * * * * *", "TIMES", 1}}, "1 new", ""},
 	}
@@ -155,10 +155,10 @@ func TestRepetitionsBeginAndEnd(t *testing.T) {
 		first   int64 // how long after now, unless the machine is slow
 		last    int64 // likewise
 	}{
-		{"times", []any{"FROM", now + 500, "TIMES", 2}, 500, 700},
-		{"until", []any{"FROM", now + 500, "UNTIL", now + 900}, 500, 900},
-		{"once", []any{"FROM", now + 500, "UNTIL", now + 500}, 500, 500},
-		{"grid", []any{"FROM", now - 199_900, "UNTIL", now + 1099}, 100, 900},
+		{"times", []any{"FROM", now + 1500, "TIMES", 2}, 1500, 1700},
+		{"until", []any{"FROM", now + 1500, "UNTIL", now + 1900}, 1500, 1900},
+		{"once", []any{"FROM", now + 1500, "UNTIL", now + 1500}, 1500, 1500},
+		{"grid", []any{"FROM", now - 199_900, "UNTIL", now + 2099}, 100, 1900},
 	} {
 		key := "shop:repeat:end:" + row.name
 		first := s.repeats(key, "p", 200, append(row.options, "CATCHUP", hour)...)
