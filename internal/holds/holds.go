@@ -19,8 +19,10 @@ import (
 const (
 	// MinFor is how long a hold lasts at least that ends by itself.
 	MinFor = time.Second
-	// MinRate and MaxRate are how many timers a second a resume at a rate releases at least and at most.
-	MinRate, MaxRate = 1.0 / 60, 1e6
+	// MinRate is how many timers a second a resume at a rate releases at least.
+	MinRate = 1.0 / 60
+	// MaxRate is how many it releases at most.
+	MaxRate = 1e6
 	// MaxReason is how many bytes the reason of a hold may have: every timerd reads it each second.
 	MaxReason = 1024
 )
