@@ -92,6 +92,38 @@ func TestPlanIsLeftToAnother(t *testing.T) {
 	x.nextIs(first+60000, "payload p state pending repeat every 1m0s occurrence 2")
 }
 
+// A plan has the ref of an earlier one that was claimed and replaced in the same ms: whoever claimed that
+// arms nothing for the new one, and leaves it.
+func TestPlansOfTheSameMillisecond(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	plan := func(expression, zone string) (ref string) {
+		x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", expression, "TZ", zone)
+		return x.do("ZRANGE", keys.Single.Firing(), 0, 0).([]any)[0].(string)
+	}
+	var claimed []schedule.Firing
+	for deadline := time.Now().Add(time.Minute); ; {
+		ref := plan("@hourly", "Nowhere/Else")
+		claimed, _ = x.claimOnce() // it stays claimed, as it cannot be planned
+		if plan("30 4 2 7 *", "UTC") == ref {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no two plans of the same ms")
+		}
+	}
+	if len(claimed) != 1 {
+		t.Fatalf("claimed %+v, want a plan", claimed)
+	}
+	x.settle(claimed[0])
+	x.stateIs(k, "pending p")
+	x.claims()
+	index, _ := x.pendingAt()
+	if at := time.UnixMilli(index).UTC(); at.Format("2 Jan 15:04") != "2 Jul 04:30" {
+		t.Errorf("due at %s, by the plan that was replaced", at)
+	}
+}
+
 // A repetition that is to be planned is pending, and no hold keeps it from that.
 func TestPlansAreNotHeld(t *testing.T) {
 	t.Parallel()
