@@ -30,6 +30,27 @@ func (x *index) nextIs(due int64, said string) {
 	}
 }
 
+// An occurrence that was set aside though its key had been given a later TTL goes on with its repetition
+// when timerd may read the key, also if that was taken in before.
+func TestOccurrenceSetAsideGoesOn(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	x.do("ACL", "SETUSER", "timerd", "~*")
+	x.do("FCALL", "timer_repeat", 1, denied, "p", "EVERY", 60000)
+	x.do("SET", denied, "v", "PX", 600_000)
+	x.observe(touched(denied))
+	x.do("ACL", "SETUSER", "timerd", "resetkeys", "~app1:*", "~timerd:*")
+	x.do("ZADD", keys.Single.Due(), "XX", x.redisNow()-1, denied)
+	x.setAside(1)
+	x.do("ACL", "SETUSER", "timerd", "~*")
+	x.observe(touched(denied))
+	x.grant()
+	x.setAside(0)
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, denied)); !strings.HasSuffix(got, "payload v state pending repeat every 1m0s occurrence 1]") {
+		t.Errorf("timer_get: %s", got)
+	}
+}
+
 // Two timerds have the same occurrence, as the lease of the first ran out, and settle it at once, each twice.
 func TestOccurrenceIsSettledByTwo(t *testing.T) {
 	t.Parallel()
