@@ -91,6 +91,44 @@ func TestCancelUntil(t *testing.T) {
 	}
 }
 
+// What UNTIL cancels may be the occurrence that its repetition would have gone on with, beside a timer of
+// the client's own that stays.
+func TestCancelUntilEndsRepetition(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	x.repeats("p", "EVERY", 60000)
+	x.becomesDue()
+	x.claims()
+	x.do("SET", k, "own", "PX", 60000)
+	x.observe(touched(k))
+	if got := x.do("FCALL", "timer_cancel", 1, k, "UNTIL", x.redisNow()); got != "cancelled" {
+		t.Errorf("timer_cancel: %v, want cancelled", got)
+	}
+	if serial := x.do("ZSCORE", keys.Single.Repeat(), k); serial != nil {
+		t.Errorf("the repetition goes on, with the serial %v", serial)
+	}
+	x.stateIs(k, "pending own")
+}
+
+// An occurrence that is pending again goes on with its repetition, whatever is owed beside it.
+func TestCancelUntilLeavesRepetition(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	x.setIn(k, "older", 20)
+	x.awaitExpiry(k)
+	x.claims()
+	first := x.repeats("p", "EVERY", 60000)
+	if got := x.do("FCALL", "timer_cancel", 1, k, "UNTIL", x.redisNow()); got != "cancelled" {
+		t.Errorf("timer_cancel: %v, want cancelled", got)
+	}
+	x.nextIs(first, "payload p state pending repeat every 1m0s occurrence 1")
+	if serial := x.do("ZSCORE", keys.Single.Repeat(), k); serial == nil {
+		t.Error("the repetition has ended")
+	}
+}
+
 // setIn sets a timer by the library that is due in so many ms.
 func (x *index) setIn(key, payload string, ms int) {
 	x.t.Helper()

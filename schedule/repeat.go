@@ -31,6 +31,7 @@ func (o *Occurrence) Repeats() bool { return o != nil && o.repetition != nil }
 
 // repetition is what the record of an occurrence says of what follows. Times are in unix ms.
 type repetition struct {
+	serial             int64  // of the occurrence, and of no other of its key
 	nominal            Millis // when the occurrence was due by the repetition
 	from, until, times int64  // until and times are 0 for no end
 	catchUp            int64  // in ms
@@ -64,7 +65,7 @@ func (r *record) readOccurrence(name, value string) {
 	for i, text := range strings.SplitN(value, ",", len(n)) {
 		n[i], _ = strconv.ParseInt(text, 10, 64)
 	}
-	r.occurrence.repetition = &repetition{nominal: Millis(n[1]), from: n[2], until: n[3], times: n[4], catchUp: n[5]}
+	r.occurrence.repetition = &repetition{serial: n[0], nominal: Millis(n[1]), from: n[2], until: n[3], times: n[4], catchUp: n[5]}
 }
 
 // occurrenceOption returns the option of a retry of an occurrence, as it stands before the record's colon.
@@ -207,7 +208,7 @@ func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error 
 			at[f.Partition] = n
 			calls, members = append(calls, call{p: f.Partition}), append(members, nil)
 		}
-		calls[n].args = append(calls[n].args, f.Ref, dues[i], f.Occurrence.next(f))
+		calls[n].args = append(calls[n].args, f.Ref, dues[i], f.Occurrence.next(f), f.Occurrence.repetition.serial)
 		members[n] = append(members[n], i)
 		bytes[n] += size
 	}

@@ -30,6 +30,27 @@ func (x *index) nextIs(due int64, said string) {
 	}
 }
 
+// An occurrence that was set aside though its key had been given a later TTL goes on with its repetition
+// when timerd may read the key, also if that was taken in before.
+func TestOccurrenceSetAsideGoesOn(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	x.do("ACL", "SETUSER", "timerd", "~*")
+	x.do("FCALL", "timer_repeat", 1, denied, "p", "EVERY", 60000)
+	x.do("SET", denied, "v", "PX", 600_000)
+	x.observe(touched(denied))
+	x.do("ACL", "SETUSER", "timerd", "resetkeys", "~app1:*", "~timerd:*")
+	x.do("ZADD", keys.Single.Due(), "XX", x.redisNow()-1, denied)
+	x.setAside(1)
+	x.do("ACL", "SETUSER", "timerd", "~*")
+	x.observe(touched(denied))
+	x.grant()
+	x.setAside(0)
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, denied)); !strings.HasSuffix(got, "payload v state pending repeat every 1m0s occurrence 1]") {
+		t.Errorf("timer_get: %s", got)
+	}
+}
+
 // Two timerds have the same occurrence, as the lease of the first ran out, and settle it at once, each twice.
 func TestOccurrenceIsSettledByTwo(t *testing.T) {
 	t.Parallel()
@@ -90,6 +111,38 @@ func TestPlanIsLeftToAnother(t *testing.T) {
 	x.stateIs(k, "pending p")
 	x.claims()
 	x.nextIs(first+60000, "payload p state pending repeat every 1m0s occurrence 2")
+}
+
+// A plan has the ref of an earlier one that was claimed and replaced in the same ms: whoever claimed that
+// arms nothing for the new one, and leaves it.
+func TestPlansOfTheSameMillisecond(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	plan := func(expression, zone string) (ref string) {
+		x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", expression, "TZ", zone)
+		return x.do("ZRANGE", keys.Single.Firing(), 0, 0).([]any)[0].(string)
+	}
+	var claimed []schedule.Firing
+	for deadline := time.Now().Add(time.Minute); ; {
+		ref := plan("@hourly", "Nowhere/Else")
+		claimed, _ = x.claimOnce() // it stays claimed, as it cannot be planned
+		if plan("30 4 2 7 *", "UTC") == ref {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no two plans of the same ms")
+		}
+	}
+	if len(claimed) != 1 {
+		t.Fatalf("claimed %+v, want a plan", claimed)
+	}
+	x.settle(claimed[0])
+	x.stateIs(k, "pending p")
+	x.claims()
+	index, _ := x.pendingAt()
+	if at := time.UnixMilli(index).UTC(); at.Format("2 Jan 15:04") != "2 Jul 04:30" {
+		t.Errorf("due at %s, by the plan that was replaced", at)
+	}
 }
 
 // A repetition that is to be planned is pending, and no hold keeps it from that.

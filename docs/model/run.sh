@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks timerd.pml exhaustively in every configuration below: those that have to hold hold, and those
-# in which something is dropped or wrong have the counterexample that they should have.
+# Checks timerd.pml, and repeat.pml where the name begins with repeat, exhaustively in every
+# configuration below: those that have to hold hold, and those in which something is dropped or
+# wrong have the counterexample that they should have.
 # Usage: docs/model/run.sh [NAME...]   all, or those named, whose counterexamples are then told step by step
 # Needs spin and a C compiler; MEMORY (6000) is the limit of each run in MB.
 set -euo pipefail
@@ -110,23 +111,51 @@ replication         | lost      | -DASYNC_REPLICATION_LOSS -DCRASHES=0
 nats-loss           | lost      | -DNATS_LOSS -DCRASHES=0
 hints-too-late      | lost      | -DHINTS_TOO_LATE -DIGNORE_PAYLOADS -DLIVES=2 -DN=1 -DCRASHES=0 -DFAULTS=0 -DH=6
 deafness-unnoticed  | lost      | -DDEAFNESS_UNNOTICED -DLIVES=2 -DN=1 -DLOSSES=1 -DCRASHES=0 -DFAULTS=0 -DH=6
+
+repeat              | holds     | -DCRASHES=2 -DFAULTS=2
+repeat-catch-up     | holds     | -DCATCHUP=3 -DCRASHES=2 -DFAULTS=2 -DK=4 -DH=8
+repeat-again        | holds     | -DAGAIN=1 -DCRASHES=1 -DFAULTS=1
+repeat-timer-set    | holds     | -DSETS=1 -DCRASHES=1 -DFAULTS=1
+repeat-cancel       | holds     | -DCANCELS=1 -DAGAIN=1 -DCRASHES=1 -DFAULTS=1
+repeat-plain        | holds     | -DPLAIN=1 -DCRASHES=1 -DFAULTS=1 -DCATCHUP=9 -DK=4 -DH=8
+repeat-no-ttl       | holds     | -DPLAIN=1 -DNO_TTL=1 -DDELS=1 -DCRASHES=1 -DFAULTS=1
+repeat-extend       | holds     | -DEXTENDS=2 -DCATCHUP=9 -DCRASHES=1 -DFAULTS=1 -DK=4 -DH=8
+repeat-cancel-until | holds     | -DUNTILS=1 -DPLAIN=1 -DCRASHES=1 -DFAULTS=1
+repeat-hold         | holds     | -DHOLDS=2 -DCANCELS=1 -DCRASHES=1 -DFAULTS=1
+repeat-hold-plain   | holds     | -DHOLDS=1 -DPLAIN=1 -DUNTILS=1 -DCRASHES=1
+repeat-cron         | holds     | -DCRON -DAGAIN=1 -DCANCELS=1 -DCRASHES=1 -DFAULTS=1
+repeat-cron-plain   | holds     | -DCRON -DPLAIN=1 -DCRASHES=1 -DFAULTS=1
+
+repeat-arms-later   | lost      | -DMISTAKE_ARMS_LATER -DCRASHES=1
+repeat-no-serial    | revived   | -DMISTAKE_SERIAL_UNCHECKED -DCANCELS=1
+repeat-no-serial-again | revived | -DMISTAKE_SERIAL_UNCHECKED -DAGAIN=1
+repeat-arms-twice   | twice     | -DMISTAKE_ARMS_TWICE -DFAULTS=1
+repeat-settles-first | lost     | -DMISTAKE_SETTLE_BEFORE_ACK -DFAULTS=1
+repeat-key-unseen   | lost      | -DMISTAKE_KEY_UNSEEN -DPLAIN=1
+repeat-set-keeps    | stalled   | -DMISTAKE_SET_KEEPS_SERIAL -DSETS=1
+repeat-no-catch-up  | skipped   | -DMISTAKE_NO_CATCHUP -DCATCHUP=3
+repeat-shares-id    | lost      | -DMISTAKE_SHARES_ID -DCATCHUP=9 -DEXTENDS=1
+repeat-found-until  | stalled   | -DFOUND_UNTIL_STALLS -DUNTILS=1 -DPLAIN=1
+repeat-found-plan   | foreign   | -DFOUND_PLAN_SHARES -DCRON -DAGAIN=1
+repeat-same-ms      | lost      | -DSAME_MS -DPLAIN=1
 '
 
 # check NAME WANT SWITCH... prints one line of the table and fails if it is not as wanted.
 check() {
-  local name=$1 want=$2 dir=$work/$1 search='' got states seconds
+  local name=$1 want=$2 dir=$work/$1 model=timerd search='' got states seconds
   shift 2
+  [[ $name != repeat* ]] || model=repeat
   mkdir "$dir"
   [ "$want" = holds ] || search=-DBFS # the shortest counterexample
-  (cd "$dir" && spin -a "$@" "$here/timerd.pml" >spin.out && "${CC:-cc}" -O2 -DSAFETY -DCOLLAPSE -DNOREDUCE \
+  (cd "$dir" && spin -a "$@" "$here/$model.pml" >spin.out && "${CC:-cc}" -O2 -DSAFETY -DCOLLAPSE -DNOREDUCE \
     -DMEMLIM="${MEMORY:-6000}" $search -o pan pan.c && nice -n 10 ./pan -m1000000 >out) || { cat "$dir"/*out; return 1; }
   got=$(sed -n 's/.*assertion violated *!(\([a-z]*\)).*/\1/p;s/^pan.*\(invalid end state\|out of memory\|max search depth\).*/\1/p' "$dir/out" | head -n 1)
   states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' "$dir/out")
   seconds=$(sed -n 's/.*elapsed time \([0-9.]*\) .*/\1/p' "$dir/out")
   if [ -z "$got" ] && grep -q 'errors: 0' "$dir/out" && ! grep -q 'not completed' "$dir/out"; then got=holds; fi
   printf '%-20s %-10s %12s %8s s  %s\n' "$name" "${got:-failed}" "$states" "$seconds" "$([ "$got" = "$want" ] || echo "WANTED $want")"
-  [ "${told:-}" = "" ] || [ ! -e "$dir/timerd.pml.trail" ] ||
-    (cd "$dir" && spin -k timerd.pml.trail "$@" "$here/timerd.pml" | sed -n 's/^ *\([0-9]*: \(timerd\|client\|redis\).*\)/    \1/p')
+  [ "${told:-}" = "" ] || [ ! -e "$dir/$model.pml.trail" ] ||
+    (cd "$dir" && spin -k "$model.pml.trail" "$@" "$here/$model.pml" | sed -n 's/^ *\([0-9]*: \(timerd\|client\|redis\).*\)/    \1/p')
   rm -r "$dir"
   [ "$got" = "$want" ]
 }

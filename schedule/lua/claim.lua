@@ -166,7 +166,13 @@ local function claim_aside(member, key, due)
     out[6] = out[6] + 1
   else
     out[5] = out[5] + 1
-    if not pending(key) then redis.call('HSET', data_key, key, record) end
+    local current = pending(key) and redis.call('HGET', data_key, key)
+    local serial = current and redis.call('ZSCORE', prefix .. 'repeat', key)
+    if not current then
+      redis.call('HSET', data_key, key, record)
+    elseif serial and is_occurrence_of(record, serial) then -- the key was taken in as a single timer
+      redis.call('HSET', data_key, key, with_value(record, current))
+    end
     redis.call('ZADD', due_key, at, key)
   end
 end

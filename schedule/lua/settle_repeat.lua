@@ -5,7 +5,7 @@ the occurrence was due is not overwritten: with a TTL it is the next occurrence,
 one it ends the repetition.
 KEYS    1  the partition's prefix
 ARGV    for each its ref, when the next occurrence is due, 0 if none follows, -1 if somebody else is
-        to find that out, and its number
+        to find that out, its number, and the serial of the firing
 Returns for each 1 if it was its repetition's, else 0.
 If its reply is lost: again it arms nothing, as the firings are gone. If it never ran: they
 are claimed and published again once their leases end. ]]
@@ -66,6 +66,13 @@ local function plan_again(key, serial, record)
   soonest = 0
 end
 
+-- is_another tells of the firing with a ref that it is not the one that was claimed: a plan has the
+-- ref of one that was set and cancelled in the same ms.
+local function is_another(record, serial)
+  local own = string.match(record, ';R=(%d+)')
+  return own ~= nil and own ~= serial
+end
+
 -- go_on arms what follows a firing, or ends its repetition. It returns 1, or 0 if that is not the
 -- firing's any more.
 local function go_on(ref, record, due, occurrence)
@@ -87,12 +94,17 @@ local function go_on(ref, record, due, occurrence)
 end
 
 local refs, done = {}, {}
-for i = 1, #ARGV, 3 do
+for i = 1, #ARGV, 4 do
   local ref = ARGV[i]
   local record = redis.call('HGET', firingdata_key, ref)
-  refs[#refs + 1] = ref
-  done[#done + 1] = record and go_on(ref, record, tonumber(ARGV[i + 1]), ARGV[i + 2]) or 0
+  if record and is_another(record, ARGV[i + 3]) then
+    done[#done + 1] = 0
+  else
+    refs[#refs + 1] = ref
+    done[#done + 1] = record and go_on(ref, record, tonumber(ARGV[i + 1]), ARGV[i + 2]) or 0
+  end
 end
+if #refs == 0 then return done end
 redis.call('ZREM', firing_key, unpack(refs))
 redis.call('ZREM', prefix .. 'refused', unpack(refs))
 redis.call('HDEL', firingdata_key, unpack(refs))

@@ -49,6 +49,20 @@ local function first_unclaimed(key)
   return owed or given, owed and 'owed' or given and 'firing' or nil
 end
 
+-- end_with ends the repetition of a key if its occurrence is among firings that are cancelled: else
+-- nothing would go on with it. What is pending may be a client's own timer, which stays. The
+-- occurrence is among the last ones, so no more payload is read than a call may read.
+local function end_with(refs, key)
+  local serial = redis.call('ZSCORE', prefix .. 'repeat', key)
+  if not serial or is_occurrence_of(redis.call('HGET', data_key, key) or 'm:', serial) then return end
+  local i, read = #refs, 0
+  while i > 0 and read <= BUDGET do
+    local record = redis.call('HGET', firingdata_key, refs[i]) or 'm:'
+    if is_occurrence_of(record, serial) then return end_repetition(key) end
+    i, read = i - 1, read + #record
+  end
+end
+
 -- cancel_owed cancels a key's held and owed firings that were due at a time at the latest. It
 -- returns how many, whether there are more, and whether others were given back though perhaps
 -- published: these stay.
@@ -70,6 +84,7 @@ local function cancel_owed(key, latest)
     if not stays then done[#done + 1] = refs[i] end
   end
   if #owed > 0 then
+    end_with(owed, key)
     redis.call('ZREM', firing_key, unpack(owed))
     redis.call('ZREM', prefix .. 'refused', unpack(owed))
     redis.call('HDEL', firingdata_key, unpack(owed))
