@@ -392,10 +392,10 @@ func (t *timeline) retry(op history.Op) {
 	t.note(f)
 }
 
-// inherit gives a retry the limit of the firing that is retried.
+// inherit gives a retry the limit of the firing that is retried, whose payload may have been missing.
 func (t *timeline) inherit(f *firing) {
 	for _, before := range t.firings {
-		if !before.dead && before.payload == f.op.Payload && before.attempt == f.op.Attempt && before.isDue(f.op.Due, 2) {
+		if !before.dead && (before.payload == f.op.Payload || f.op.Payload == "") && before.attempt == f.op.Attempt && before.isDue(f.op.Due, 2) {
 			f.late, f.drop = before.late, before.drop
 		}
 	}
