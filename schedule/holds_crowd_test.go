@@ -177,3 +177,45 @@ func TestTooManyHolds(t *testing.T) {
 		})
 	}
 }
+
+// What a resume frees among many that another hold covers is claimed before all of these are moved, though claims had looked at
+// it while it was held.
+func TestFreedBesideHeldTimers(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("shop:a:b")
+	x.hold("shop:a:d")
+	const held = 4000
+	at := x.redisNow() + 2000
+	pipe := x.rdb.Pipeline()
+	for i := range held {
+		pipe.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("shop:a:b:%d", i)}, "", "PXAT", at)
+	}
+	pipe.FCall(t.Context(), "timer_set", []string{"shop:a:d:1"}, "freed", "PXAT", at)
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.awaitClock(at)
+	for range held/1000 + 1 {
+		x.claims()
+	}
+	x.resume("shop:a:d", schedule.Resume{Kind: schedule.ResumeNow})
+	for n := 0; ; n++ {
+		if _, got := x.claimOnce(); len(got) > 0 {
+			break
+		}
+		if n > held/1000+1 {
+			t.Fatal("it was not claimed after as many claims as it takes to look at all")
+		}
+	}
+	found, err := x.ScanDue(t.Context(), time.Second, lease)
+	if err != nil || found.Held > held/2 {
+		t.Errorf("%d moved before it, %v", found.Held, err)
+	}
+	for range held/256 + 1 { // each moves some, and none looks at all again
+		x.claims()
+	}
+	if found, err := x.ScanDue(t.Context(), time.Second, lease); err != nil || found.Held != held {
+		t.Errorf("%d held, %v, want all %d", found.Held, err, held)
+	}
+}

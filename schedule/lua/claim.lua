@@ -234,23 +234,36 @@ local function claim_due()
   move(groups[true][1], groups[true][2], true)
 end
 
+-- is_before tells whether a member is before another of the same score. Lua compares by the
+-- server's locale.
+local function is_before(one, other)
+  for i = 1, math.min(#one, #other) do
+    local x, y = string.byte(one, i), string.byte(other, i)
+    if x ~= y then return x < y end
+  end
+  return #one < #other
+end
+
 -- behind returns the rank of the first due timer behind one at which an earlier claim has
--- looked, its score, and how many with that score are before it. It begins with that score
--- anew where another timer is in that place, and with the first one if that timer is gone.
+-- looked; or of the first one of all if that timer is gone, or if the list of holds is another:
+-- what was held may be free.
 local function behind(looked)
-  local place, member = string.match(looked, '^(%d+):(.*)$')
-  local score = member and redis.call('ZSCORE', due_key, member)
-  if not score then return 0, nil, 0 end
-  local first, n = redis.call('ZCOUNT', due_key, '-inf', '(' .. score), tonumber(place)
-  if redis.call('ZRANGE', due_key, first + n, first + n)[1] ~= member then return first, score, 0 end
-  return first + n + 1, score, n + 1
+  local by, member = string.match(looked, '^(%d+):(.*)$')
+  local score = tonumber(by) == generation and redis.call('ZSCORE', due_key, member)
+  if not score then return 0 end
+  local low, high = redis.call('ZCOUNT', due_key, '-inf', '(' .. score), redis.call('ZCOUNT', due_key, '-inf', score) - 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_before(redis.call('ZRANGE', due_key, middle, middle)[1], member) then low = middle + 1 else high = middle end
+  end
+  return low + 1
 end
 
 -- claim_free claims those due timers that are free, from behind one at which an earlier
 -- claim has looked, or from the first on. It returns the last one at which it has looked,
--- which is held, after its place among those with its score; and whether there are more.
+-- which is held, after the generation of the list of holds; and whether there are more.
 local function claim_free(looked)
-  local first, score, n = behind(looked)
+  local first = behind(looked)
   local members = redis.call('ZRANGE', due_key, first, first + MOST_LOOKED - 1, 'WITHSCORES')
   local names, dues, last, more = {}, {}, looked, #members == 2 * MOST_LOOKED
   for i = 1, #members, 2 do
@@ -262,12 +275,11 @@ local function claim_free(looked)
       more = true
       break
     end
-    if due ~= score then score, n = due, 0 end
     local name, key = special(member)
     if name then
       claim_special(member, due, name, key)
     elseif is_held and is_held(member, tonumber(due)) then
-      last, n = n .. ':' .. member, n + 1
+      last = int(generation) .. ':' .. member
     else
       names[#names + 1], dues[#names + 1] = member, in_full(due)
       if #names == GROUP then
@@ -278,7 +290,7 @@ local function claim_free(looked)
   end
   move(names, dues)
   -- What there was no room for is looked at again.
-  if room <= 0 then return looked, true end
+  if room <= 0 or spent > BUDGET then return looked, true end
   return last, more
 end
 
