@@ -226,6 +226,11 @@ func (p *Publisher) event(d *delivery, withhold bool) event.Event {
 func (p *Publisher) skip(d *delivery) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.leave(d)
+}
+
+// leave leaves d, whose lease runs out, to inspect, which gives its firing back. p.mu is held.
+func (p *Publisher) leave(d *delivery) {
 	d.sent = false
 	d.next = time.Now()
 }

@@ -309,9 +309,12 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 		p.trust.add(d.trust, len(d.firing.Payload))
 		p.lastToken++
 		d.token = p.lastToken
-		if p.mustSeek(d) {
+		switch {
+		case p.mustSeek(d):
 			p.lookFor(d)
-		} else {
+		case d.expiring():
+			p.leave(d)
+		default:
 			p.markSent(d)
 		}
 		p.deliveries[d.token] = d
