@@ -61,8 +61,11 @@ const (
 
 // isTraceState tells of a text that it is a tracestate of W3C Trace Context.
 func isTraceState(s string) bool {
+	if s == "" || len(s) > maxTraceStateBytes {
+		return false
+	}
 	all := strings.Split(s, ",")
-	if s == "" || len(s) > maxTraceStateBytes || len(all) > maxTraceStateMembers {
+	if len(all) > maxTraceStateMembers {
 		return false
 	}
 	for _, member := range all {
