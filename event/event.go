@@ -30,7 +30,10 @@ const (
 	ContentTypeHeader = "Content-Type"                 // holds ContentType
 	ContentType       = "application/cloudevents+json" // a CloudEvent in structured JSON
 	DelayHeader       = "Timer-Delay"                  // of a retry request: a Go duration that overrides the policy
+	PostponeHeader    = "Timer-Postpone"               // of a retry request: 1 keeps the attempt, with a delay of its own
 	ErrorHeader       = "Timer-Error"                  // of a retry request or a dead letter: what went wrong, as text
+	TraceParentHeader = "traceparent"                  // holds TraceParent
+	TraceStateHeader  = "tracestate"                   // holds TraceState
 )
 
 // Content types of a payload, as DataContentType finds them.
@@ -59,12 +62,19 @@ type Event struct {
 	Attempt     int       // 1 for the first firing, at most math.MaxInt32
 	MaxAttempts int       // 0 if unknown
 	Trigger     string    // what made the timer fire; "" if unknown
+	// Origin is the id of the timer's first event: of a retry, a postponed event, a replay and a dead letter. It is "" on the
+	// first event itself; FirstID has the id for all of them. OriginAt is when that was due, in unix ms, a dot and its
+	// attempt, where the id is a hash and does not show them. SetOrigin sets both.
+	Origin, OriginAt string
 	// Late is the timer's own limit on how late it may fire, which its retries inherit; not that of its namespace.
 	Late late.Limit
 	// Repeat says by what a timer repeats, and Occurrence which of its firings this is, from 1 on; they are empty and 0 for a timer
 	// that does not. The retries of an occurrence have them too.
 	Repeat     string
 	Occurrence int64
+
+	// TraceParent and TraceState say in which trace the timer was set, as W3C Trace Context writes them; "" if that is unknown.
+	TraceParent, TraceState string
 
 	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
 	// empty payload.
@@ -134,6 +144,26 @@ func (e Event) AppendJSON(dst []byte) []byte {
 		dst = append(dst, `","occurrence":`...)
 		dst = strconv.AppendInt(dst, e.Occurrence, 10)
 	}
+	if e.Origin != "" {
+		dst = append(dst, `,"origin":"`...)
+		dst = appendEscaped(dst, e.Origin)
+		dst = append(dst, '"')
+	}
+	if e.OriginAt != "" {
+		dst = append(dst, `,"originat":"`...)
+		dst = appendEscaped(dst, e.OriginAt)
+		dst = append(dst, '"')
+	}
+	if e.TraceParent != "" {
+		dst = append(dst, `,"traceparent":"`...)
+		dst = appendEscaped(dst, e.TraceParent)
+		dst = append(dst, '"')
+	}
+	if e.TraceState != "" {
+		dst = append(dst, `,"tracestate":"`...)
+		dst = appendEscaped(dst, e.TraceState)
+		dst = append(dst, '"')
+	}
 	dst = appendText(dst, `,"trigger":"`, e.Trigger)
 	dst = appendText(dst, `,"datastatus":"`, e.Status)
 	dst = appendText(dst, `,"deadreason":"`, e.DeadReason)
@@ -169,7 +199,7 @@ func travelsAs(asked string, data []byte) string {
 // object has under "attempt", in lower case and not in a nested object; the last one if there are several. It returns 1
 // for any other payload.
 func Attempt(payload []byte) int {
-	if !mayHoldAttempt(payload) || DataContentType(payload) != DataJSON {
+	if !mayHold(payload, `"attempt"`) || DataContentType(payload) != DataJSON {
 		return 1
 	}
 	attempt := 1

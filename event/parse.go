@@ -125,6 +125,14 @@ func (p *parser) take(name string, m *members) bool {
 		e.Repeat = p.repeat(name, m.value)
 	case "occurrence":
 		e.Occurrence = p.occurrence(name, m.value)
+	case "origin":
+		e.Origin, _ = p.text(name, m.value)
+	case "originat":
+		e.OriginAt, _ = p.text(name, m.value)
+	case TraceParentHeader:
+		e.TraceParent = looseText(m.value)
+	case TraceStateHeader:
+		e.TraceState = looseText(m.value)
 	case "trigger":
 		e.Trigger, _ = p.text(name, m.value)
 	case "datastatus":
@@ -178,6 +186,23 @@ func (p *parser) finish(compact bool) {
 	if e.Repeat == "" || e.Occurrence == 0 {
 		e.Repeat, e.Occurrence = "", 0
 	}
+	p.finishOrigin()
+	e.dropBadTrace()
+}
+
+// finishOrigin checks that the first event is one of the event's own timer: whoever relies on it, as on the key of a payment, may
+// be somebody else than whoever may publish a retry.
+func (p *parser) finishOrigin() {
+	e := &p.event
+	if e.Origin == "" || e.Key == (keys.Key{}) {
+		e.Origin, e.OriginAt = "", ""
+		return
+	}
+	if _, _, ok := e.origin(); !ok {
+		p.fault("origin", "%q, want the id of an event of this timer, with originat where that is a hash", clip(e.Origin))
+	} else if !isHash(e.Origin) {
+		e.OriginAt = ""
+	}
 }
 
 // isJSONType tells whether data of the content type are JSON. They are if none is given, as CloudEvents says.
@@ -194,6 +219,14 @@ func (p *parser) text(name string, value []byte) (string, bool) {
 		return "", false
 	}
 	return string(unquote(value)), true
+}
+
+// looseText returns the string that a member holds, or "" if it holds none: it is not worth an event.
+func looseText(value []byte) string {
+	if value[0] != '"' {
+		return ""
+	}
+	return string(unquote(value))
 }
 
 func (p *parser) integer(name string, value []byte) int {

@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"encoding/hex"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +17,8 @@ type record struct {
 	expired    bool // it fires because of its expired event
 	held       bool // it was held, and becomes a dead letter
 	late       late.Limit
+	origin     Origin
+	trace      [2]string   // traceparent and tracestate
 	occurrence *Occurrence // nil for a timer that does not repeat
 	payload    string      // empty unless status is PayloadPresent
 }
@@ -50,23 +54,68 @@ func parseRecord(text string) (r record, ok bool) {
 	return r, true
 }
 
+// Origin is the first firing of a timer, of which another is a retry, a postponement or a replay. The zero Origin is that of a first
+// firing.
+type Origin struct {
+	Due     Millis
+	Attempt int
+}
+
+// option returns the option of a record, as it stands before its colon.
+func (o Origin) option() string {
+	if o == (Origin{}) {
+		return ""
+	}
+	return fmt.Sprintf(";%s=%d.%d", optionOrigin, o.Due, o.Attempt)
+}
+
+// readOrigin reads the value of the option.
+func readOrigin(value string) Origin {
+	due, attempt, _ := strings.Cut(value, ".")
+	ms, err1 := strconv.ParseInt(due, 10, 64)
+	n, err2 := strconv.Atoi(attempt)
+	if err1 != nil || err2 != nil {
+		return Origin{}
+	}
+	return Origin{Millis(ms), n}
+}
+
 // Names of the options of a record. An earlier version takes what it finds before the colon for flags: none of these letters
 // is one.
-const optionLate, optionLateDrop = "L", "D"
+const optionLate, optionLateDrop, optionOrigin, optionTraceParent, optionTraceState = "L", "D", "O", "T", "S"
 
 // readOption takes in an option; one that is unknown is a later version's.
 func (r *record) readOption(option string) {
 	name, value, _ := strings.Cut(option, "=")
-	if name == optionRepetition || name == optionOccurrence {
+	switch name {
+	case optionRepetition, optionOccurrence:
 		r.readOccurrence(name, value)
+	case optionOrigin:
+		r.origin = readOrigin(value)
+	case optionTraceParent:
+		r.trace[0] = strings.ToLower(value)
+	case optionTraceState:
+		state, _ := hex.DecodeString(value)
+		r.trace[1] = string(state)
+	case optionLate, optionLateDrop:
+		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
+			ms = min(ms, late.MaxLimit.Milliseconds())
+			r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+		}
 	}
-	if name != optionLate && name != optionLateDrop {
-		return
+}
+
+// traceOptions returns the options of a trace, as they stand before the colon of a record: in letters that are no flags, and without
+// a colon.
+func traceOptions(parent, state string) string {
+	if parent == "" {
+		return ""
 	}
-	if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
-		ms = min(ms, late.MaxLimit.Milliseconds())
-		r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+	options := ";" + optionTraceParent + "=" + strings.ToUpper(parent)
+	if state != "" {
+		options += fmt.Sprintf(";%s=%X", optionTraceState, state)
 	}
+	return options
 }
 
 // options returns the options of a record, as they stand before its colon.
