@@ -7,14 +7,19 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// countsPause is how often this timerd says with its heartbeats what it has counted. In a cluster it sends one for each master.
-const countsPause = 900 * time.Millisecond
+// How often this timerd says with its heartbeats what it has counted, at most and at least: it sends one for each master of a
+// cluster, and where nothing was counted there is nothing to be written and kept in the append-only file.
+const (
+	countsPause = 900 * time.Millisecond
+	countsAgain = 10 * time.Second
+)
 
 // counts is what this timerd has counted since its start, for its heartbeats. Its methods may be called concurrently.
 type counts struct {
-	mu   sync.Mutex
-	all  schedule.Counts
-	said time.Time // when it was said last
+	mu      sync.Mutex
+	all     schedule.Counts
+	changed bool      // since then
+	said    time.Time // when it was said last
 }
 
 // fired counts an event of a namespace.
@@ -34,15 +39,16 @@ func (c *counts) add(count func(*schedule.Counts)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	count(&c.all)
+	c.changed = true
 }
 
-// say returns what is to be said with the next heartbeat; nil if it was said just now.
+// say returns what is to be said with the next heartbeat; nil for nothing.
 func (c *counts) say() *schedule.Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.said) < countsPause {
+	if since := time.Since(c.said); since < countsPause || !c.changed && since < countsAgain {
 		return nil
 	}
-	c.said = time.Now()
+	c.said, c.changed = time.Now(), false
 	return c.all.Clone()
 }
