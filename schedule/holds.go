@@ -86,8 +86,14 @@ func (l *HoldList) Find(n keys.Namespace) *Hold {
 }
 
 // Covers tells whether a timer with a due time is held.
-func (l *HoldList) Covers(k keys.Key, due Millis) bool {
-	return slices.ContainsFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) })
+func (l *HoldList) Covers(k keys.Key, due Millis) bool { return l.over(k, due) != nil }
+
+// over returns a hold that holds a timer with a due time, or nil.
+func (l *HoldList) over(k keys.Key, due Millis) *Hold {
+	if i := slices.IndexFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) }); i >= 0 {
+		return &l.Holds[i]
+	}
+	return nil
 }
 
 // text is the list as the scripts take it, without the generation.
@@ -299,24 +305,4 @@ func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) (
 		return nil, fmt.Errorf("schedule: look for held timers: %w", err)
 	}
 	return parts, nil
-}
-
-// heldOf returns the held timers of a partition, which are in the order of their dues.
-func (l *listing) heldOf(ctx context.Context, p keys.Partition) (*list, error) {
-	before := strconv.FormatInt(heldScore, 10)
-	rank, err := l.rdb.ZCount(ctx, p.Firing(), "-inf", "("+before).Result()
-	if err != nil {
-		return nil, err
-	}
-	return &list{
-		index: p.Firing(), records: p.FiringData(), held: true, now: l.now,
-		last: redis.Z{Score: heldScore - 1, Member: ""}, rank: rank,
-	}, nil
-}
-
-// toDues makes the scores of held timers their dues.
-func toDues(entries []redis.Z) {
-	for i := range entries {
-		entries[i].Score -= heldScore
-	}
 }

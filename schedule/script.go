@@ -38,6 +38,8 @@ type scripts struct {
 	losses                                                   *redis.Script // of a server
 	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
+	find                                                     *redis.Script // likewise
+	records, inspect, setTime                                *redis.Script
 }
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
@@ -93,6 +95,12 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		holdShift: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "later",
 			"hold_find", "hold_shift"),
 		holdDraw: script(one, "hold_draw"),
+
+		find:    script(manyRead, "clock", "find"),
+		records: script("no-writes", "clock", "index", "common", "records"),
+		inspect: script("no-writes", "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "states", "inspect"),
+		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
+			"set_time"),
 	}
 }
 
