@@ -4,7 +4,6 @@ package history
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -142,19 +141,30 @@ func (s *search) enough() bool {
 	return newest == nil || bytes >= heldBytes || len(s.ready()) >= s.limit
 }
 
-// ready returns what was found and comes before all that was not looked at yet, newest first.
+// ready returns what was found and comes before all that was not looked at yet, newest first. Each stream keeps its order,
+// whatever the clocks of NATS did.
 func (s *search) ready() []Record {
 	var all []Record
-	newest := s.newest()
-	for _, c := range s.cursors {
-		for _, r := range slices.Backward(c.found) {
-			if newest == nil || !r.Stored.Before(newest.since) {
-				all = append(all, r)
+	left := make([]int, len(s.cursors))
+	for i, c := range s.cursors {
+		left[i] = len(c.found)
+	}
+	for {
+		best, at := -1, time.Time{}
+		for i, c := range s.cursors {
+			switch {
+			case left[i] > 0 && (best < 0 || !c.found[left[i]-1].Stored.Before(at)):
+				best, at = i, c.found[left[i]-1].Stored
+			case left[i] == 0 && !c.done() && (best < 0 || c.since.After(at)):
+				best, at = i, c.since
 			}
 		}
+		if best < 0 || left[best] == 0 {
+			return all
+		}
+		left[best]--
+		all = append(all, s.cursors[best].found[left[best]])
 	}
-	slices.SortStableFunc(all, func(a, b Record) int { return b.Stored.Compare(a.Stored) })
-	return all
 }
 
 // page returns what is ready of what was found. The rest is found again by the next page.

@@ -22,8 +22,10 @@ const (
 	// bufferBytes and batchMessages are how much of a stream is on its way at a time, if that is not one large message.
 	bufferBytes   = 2 << 20
 	batchMessages = 1 << 14
-	// firstQuiet is how long nothing comes before it is asked for again, and then twice as long each time.
+	// firstQuiet is how long nothing comes before it is asked for again, and then twice as long each time; after lastQuiet
+	// it is given up.
 	firstQuiet = 300 * time.Millisecond
+	lastQuiet  = 2 * time.Second
 )
 
 // ErrNoStream says that a stream does not exist.
@@ -31,6 +33,9 @@ var ErrNoStream = errors.New("timerd makes it at its start; TIMERD_STREAM names 
 
 // Open returns a stream with its state. Its error says what to do: it wraps ErrNoStream if there is none.
 func Open(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
+	if !js.Conn().IsConnected() {
+		return nil, fmt.Errorf("stream %s: there is no connection to NATS: it is made again once NATS is back", name)
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	stream, err := js.Stream(ctx, name)
@@ -200,7 +205,7 @@ func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error 
 			most, quiet = 0, firstQuiet
 		case errors.Is(err, errLarge) && bytes > 0:
 			most, bytes = 1, 0
-		case errors.Is(err, errQuiet) && quiet < answerTimeout:
+		case errors.Is(err, errQuiet) && quiet < lastQuiet:
 			quiet *= 2
 		case err != nil:
 			return err

@@ -23,25 +23,30 @@ type streams struct {
 	sent  int
 }
 
-// newStreams makes the streams, as timerd does or without direct access, which a user may have left out.
-func newStreams(t testing.TB, s *testenv.NATSServer, names keys.Names, direct bool) *streams {
+// newStreams makes the streams, as timerd does.
+func newStreams(t testing.TB, s *testenv.NATSServer, names keys.Names, opts ...nats.Option) *streams {
 	t.Helper()
-	js := s.JetStream()
+	js := s.JetStream(opts...)
 	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{Names: names}); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{names.FiredStream(), names.DeadStream()} {
-		stream, err := js.Stream(t.Context(), name)
+	return &streams{t: t, js: js, names: names}
+}
+
+// allowDirect allows direct access to the streams or not: a user who has made them may have left it out.
+func (s *streams) allowDirect(direct bool) {
+	s.t.Helper()
+	for _, name := range []string{s.names.FiredStream(), s.names.DeadStream()} {
+		stream, err := s.js.Stream(s.t.Context(), name)
 		if err != nil {
-			t.Fatal(err)
+			s.t.Fatal(err)
 		}
 		c := stream.CachedInfo().Config
 		c.AllowDirect = direct
-		if _, err := js.UpdateStream(t.Context(), c); err != nil {
-			t.Fatal(err)
+		if _, err := s.js.UpdateStream(s.t.Context(), c); err != nil {
+			s.t.Fatal(err)
 		}
 	}
-	return &streams{t: t, js: js, names: names}
 }
 
 // publish publishes a message. JetStream's answer is waited for only now and then; await waits for all.
