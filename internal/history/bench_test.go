@@ -16,7 +16,7 @@ import (
 // BenchmarkSearch tells how many messages a second a search looks at, in a stream that a server has just opened, and what
 // that costs those who publish meanwhile. Messages have some 700 bytes.
 func BenchmarkSearch(b *testing.B) {
-	const total = 400_000
+	const total = 300_000
 	server := testenv.NATS(b)
 	names := keys.Names{}
 	s := newStreams(b, server, names)
