@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/timerd-io/timerd/internal/deadletters"
+	deadletters "github.com/timerd-io/timerd/internal/zzletters"
 	"github.com/timerd-io/timerd/keys"
 )
 

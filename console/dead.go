@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/deadletters"
+	deadletters "github.com/timerd-io/timerd/internal/zzletters"
 	"github.com/timerd-io/timerd/keys"
 )
 
