@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"strconv"
 
-	deadletters "github.com/timerd-io/timerd/internal/zzletters"
+	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 )
 

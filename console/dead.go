@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	deadletters "github.com/timerd-io/timerd/internal/zzletters"
+	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 )
 

@@ -7,7 +7,7 @@ import (
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
-	deadletters "github.com/timerd-io/timerd/internal/zzletters"
+	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/retry"

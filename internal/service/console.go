@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/internal/bulk"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	deadletters "github.com/timerd-io/timerd/internal/zzletters"
+	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
