@@ -34,7 +34,7 @@ func layers() [][]string {
 		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"internal/bulk", "internal/config", "internal/installation", "internal/status"},
+		{"internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"internal/doctor", "internal/service"},
 		// Programs.
