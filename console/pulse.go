@@ -19,14 +19,15 @@ func (c *Console) addPulse(v *Overview, state *summary) {
 	p := c.sources.Pulse()
 	if !p.At.IsZero() {
 		v.FiredPerSec, v.GapsLately = &p.FiredPerSecond, &p.Gaps
-		if p.Known {
-			v.P50, v.P99 = inMS(p.P50), inMS(p.P99)
+		if p.Lateness.Count() > 0 {
+			v.P50, v.P99 = inMS(p.Lateness.Quantile(0.5)), inMS(p.Lateness.Quantile(0.99))
 		}
 	}
 	for _, point := range p.Points {
-		one := PointView{At: point.At.UTC(), Fired: point.Fired, p50: point.P50, p99: point.P99}
-		if point.Known {
-			one.P50, one.P99 = inMS(point.P50), inMS(point.P99)
+		one := PointView{At: point.At.UTC(), Fired: point.Fired}
+		if point.Lateness.Count() > 0 {
+			one.p50, one.p99 = point.Lateness.Quantile(0.5), point.Lateness.Quantile(0.99)
+			one.P50, one.P99 = inMS(one.p50), inMS(one.p99)
 		}
 		v.Lateness = append(v.Lateness, one)
 	}
@@ -58,8 +59,9 @@ func namespacesOf(p pulse.View, state *summary) []NamespaceView {
 		one := row(n.Name)
 		rate := n.FiredPerSecond
 		one.FiredPerSec = &rate
-		if n.Fired > 0 {
-			one.P99, one.p99 = inMS(n.P99), n.P99
+		if n.Lateness.Count() > 0 {
+			one.p99 = n.Lateness.Quantile(0.99)
+			one.P99 = inMS(one.p99)
 		}
 	}
 	all := make([]NamespaceView, 0, len(byName))
