@@ -115,6 +115,9 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 	if t.Aside != "" {
 		line.Note = "set aside: " + asideText(t.Aside)
 	}
+	if t.Unheard {
+		line.Note = "no timerd has heard of the key yet; if that stays so, TIMERD_NAMESPACES has not its namespace"
+	}
 	if t.Perhaps {
 		line.Note += "; its event may be in NATS already"
 	}
