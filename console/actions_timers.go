@@ -159,7 +159,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 		return c
 	}
 	var err error
-	w.found, err = w.actions.Bulk.Count(ctx, selectionOf(*w.all), func(f bulk.Found) { tell(of(f)) })
+	w.found, err = w.actions.Bulk.Count(ctx, *w.all, func(f bulk.Found) { tell(of(f)) })
 	return of(w.found), err
 }
 
