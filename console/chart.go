@@ -107,7 +107,7 @@ func dueChart(minutes []MinuteView) Chart {
 	if mostAt > len(minutes)*2/3 {
 		x, anchor = chartLeft+float64(mostAt)*room-4, "end"
 	}
-	c.Most = &Label{at(x), at(max(chartBottom-float64(most)/top*(chartBottom-chartTop)+9, chartTop-4)), anchor, text}
+	c.Most = &Label{at(x), at(chartTop - 5), anchor, text}
 	c.Title = fmt.Sprintf("Due per minute in the next hour: %s timers in all, at most %s", grouped(sum), text)
 	return c
 }

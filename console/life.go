@@ -70,7 +70,7 @@ func pastLine(e EventView) LifeView {
 	}
 	line.Text += ", attempt " + attemptOf(e.Attempt, e.Of)
 	if e.isKnown {
-		line.Text += ", " + ms(e.late) + " late"
+		line.Text += ", " + eventLate(e.late) + " late"
 	}
 	return line
 }

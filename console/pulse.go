@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/pulse"
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -48,7 +49,7 @@ func namespacesOf(p pulse.View, state *summary) []NamespaceView {
 		}
 		return byName[name]
 	}
-	if state.Redis() {
+	if state.Redis() && hasCounted(state.Report.Redis) {
 		for _, n := range state.Report.Redis.Namespaces {
 			pending, held := n.Pending, n.Held
 			one := row(n.Namespace)
@@ -66,6 +67,9 @@ func namespacesOf(p pulse.View, state *summary) []NamespaceView {
 	}
 	all := make([]NamespaceView, 0, len(byName))
 	for _, n := range byName {
+		if n.Name == keys.Other && n.FiredPerSec == nil && (n.Pending == nil || *n.Pending == 0) {
+			continue
+		}
 		for _, h := range state.Holds() {
 			n.IsHeld = n.IsHeld || h.Namespace == n.Name
 		}
@@ -78,6 +82,15 @@ func namespacesOf(p pulse.View, state *summary) []NamespaceView {
 		return strings.Compare(a.Name, b.Name)
 	})
 	return all[:min(len(all), mostNamespaces)]
+}
+
+// hasCounted tells whether the counts of the last audit say anything: the first one, at the start, may have found nothing yet.
+func hasCounted(r *status.Redis) bool {
+	var sum int64
+	for _, n := range r.Namespaces {
+		sum += n.Pending + n.Held + n.Owed + n.Firing
+	}
+	return sum > 0 || r.Pending == 0
 }
 
 // weight orders namespaces: the rest comes last.

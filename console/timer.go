@@ -167,6 +167,15 @@ func (v *TimerPage) OwnLate() string {
 	return v.Late
 }
 
+// Wider returns the search for all ids that contain this one.
+func (v *TimerPage) Wider() string {
+	key, err := decodeRef(v.Ref)
+	if err != nil {
+		return ""
+	}
+	return keys.Namespace{App: key.App, Module: key.Module, Type: key.Type}.String() + " " + keys.EncodeText(key.ID)
+}
+
 // CanMove tells whether the first timer can be set to another time.
 func (v *TimerPage) CanMove() bool {
 	t := v.First()
