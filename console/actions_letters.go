@@ -1,0 +1,125 @@
+package console
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+
+	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// lettersWork replays dead letters or deletes them.
+type lettersWork struct {
+	actions *Actions
+	index   Index
+	name    string
+	sel     deadletters.Selection
+	what    string
+	from    string
+
+	letters *deadletters.Letters // once they are counted
+	found   deadletters.Found
+}
+
+func (c *Console) newLettersWork(do string, form url.Values) (work, error) {
+	f := letterFilterOf(form)
+	w := &lettersWork{actions: c.actions, index: c.sources.Index, name: do, from: "/dead?" + f.encode()}
+	if form.Get("all") != "" {
+		sel, err := f.selection()
+		if err != nil {
+			return nil, err
+		}
+		w.sel, w.what = sel, "all dead letters"
+		if f.Query != "" {
+			w.what += " of " + keys.EncodeText(clip(f.Query, 200))
+		}
+		if f.Text != "" {
+			w.what += " that say “" + keys.EncodeText(clip(f.Text, 200)) + "”"
+		}
+		return w, nil
+	}
+	for _, text := range form["seq"] {
+		seq, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || seq == 0 {
+			return nil, badRequest("“"+clip(text, 50)+"” is no number of a dead letter.", "Take what the list of dead letters gives as seq.")
+		}
+		w.sel.Seqs = append(w.sel.Seqs, seq)
+	}
+	switch n := len(w.sel.Seqs); {
+	case n == 0:
+		return nil, errNothingSelected
+	case n > mostSelected:
+		return nil, refuse("That is too many for one selection.", "Select at most 1,000, or all that match.")
+	case n == 1:
+		w.what = "dead letter " + strconv.FormatUint(w.sel.Seqs[0], 10)
+	default:
+		w.what = counted(int64(n), "selected dead letter", "selected dead letters")
+	}
+	return w, nil
+}
+
+func (w *lettersWork) do() string               { return w.name }
+func (w *lettersWork) back() string             { return w.from }
+func (w *lettersWork) title() string            { return actionName(w.name) + ": " + w.what }
+func (w *lettersWork) confirm(url.Values) error { return nil }
+
+func (w *lettersWork) count(ctx context.Context, tell func(Count)) (Count, error) {
+	letters, err := deadletters.Select(ctx, w.actions.Streams, w.actions.Names, w.sel)
+	if err != nil {
+		return Count{Noun: "dead letters"}, err
+	}
+	looked := Count{Noun: "dead letters"}
+	w.found, err = letters.Find(ctx, func(deadletters.Letter, string) error {
+		if looked.Touches++; looked.Touches%1000 == 0 {
+			tell(looked)
+		}
+		return ctx.Err()
+	})
+	w.letters = letters
+	return w.counted(), err
+}
+
+// counted says what was found.
+func (w *lettersWork) counted() Count {
+	all, replayable := int64(len(w.found.All)), int64(len(w.found.Replayable))
+	c := Count{Noun: "dead letters", Touches: all}
+	if w.name == "purge" {
+		c.Warnings = append(c.Warnings, "What is purged is gone for good.")
+		return c
+	}
+	c.Touches = replayable
+	if n := all - replayable; n > 0 {
+		c.Warnings = append(c.Warnings, counted(n, "other holds no timer, and stays where it is.", "others hold no timer, and stay where they are."))
+	}
+	c.Warnings = append(c.Warnings, "Each timer fires at once, as attempt 1. A newer timer of its key stays, and both fire.")
+	return c
+}
+
+func (w *lettersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
+	n := 0
+	tallies := func() []Tally {
+		if w.name == "purge" {
+			return []Tally{{"purged", int64(n)}}
+		}
+		return []Tally{{"replayed", int64(n)}}
+	}
+	if w.name == "purge" {
+		err := w.letters.Purge(ctx, w.found.All, func(purged int) {
+			n = purged
+			tell(tallies())
+		})
+		return tallies(), err
+	}
+	f, err := w.index.Forecast(ctx, 1) // it has the clock of Redis
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.letters.Replay(ctx, w.actions.Schedule, schedule.MillisOf(f.Now), w.found.Replayable, func(deadletters.Letter, bool) error {
+		n++
+		tell(tallies())
+		return ctx.Err()
+	})
+	return tallies(), err
+}
