@@ -174,7 +174,7 @@ func (w *walk) next(ctx context.Context) ([]entry, error) {
 		}
 		found.entries = slices.DeleteFunc(found.entries, func(e entry) bool { return compareEntries(e, found.until) > 0 })
 	}
-	all := append(found.entries, w.firings[:known]...)
+	all := slices.Concat(found.entries, w.firings[:known])
 	w.firings, w.done = w.firings[known:], !found.more
 	slices.SortFunc(all, compareEntries)
 	if len(all) > 0 {
@@ -256,7 +256,7 @@ func (f *step) take(p keys.Partition, reply []any, each int, before Millis) (som
 	if firings, _ := reply[3].(int64); firings > 0 {
 		f.firing = append(f.firing, p)
 	}
-	for kind := kindDue; kind < kindFiring; kind++ {
+	for kind := range kindFiring {
 		set, _ := reply[kind].([]any)
 		var last entry
 		for i := 0; i+1 < len(set); i += 2 {
