@@ -148,7 +148,10 @@ func (w *world) request(method, path string, form url.Values) *http.Request {
 	return r
 }
 
-func (w *world) get(path string) answer { w.t.Helper(); return w.do(w.request(http.MethodGet, path, nil)) }
+func (w *world) get(path string) answer {
+	w.t.Helper()
+	return w.do(w.request(http.MethodGet, path, nil))
+}
 
 func (w *world) post(path string, form url.Values) answer {
 	w.t.Helper()
