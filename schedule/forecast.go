@@ -131,7 +131,7 @@ func (s *Schedule) ForecastOf(ctx context.Context, n keys.Namespace, minutes int
 	}
 	f.Known = 0
 	over := true
-	err = s.Names(ctx, n, func(p Page) bool {
+	err = s.Names(ctx, Query{Namespace: n}, func(p Page) bool {
 		for _, t := range p.Timers {
 			f.add(t)
 		}

@@ -300,23 +300,3 @@ func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) (
 	}
 	return parts, nil
 }
-
-// heldOf returns the held timers of a partition, which are in the order of their dues.
-func (l *listing) heldOf(ctx context.Context, p keys.Partition) (*list, error) {
-	before := strconv.FormatInt(heldScore, 10)
-	rank, err := l.rdb.ZCount(ctx, p.Firing(), "-inf", "("+before).Result()
-	if err != nil {
-		return nil, err
-	}
-	return &list{
-		index: p.Firing(), records: p.FiringData(), held: true, now: l.now,
-		last: redis.Z{Score: heldScore - 1, Member: ""}, rank: rank,
-	}, nil
-}
-
-// toDues makes the scores of held timers their dues.
-func toDues(entries []redis.Z) {
-	for i := range entries {
-		entries[i].Score -= heldScore
-	}
-}

@@ -114,7 +114,7 @@ func TestHeldBeforeAnyClaim(t *testing.T) {
 		t.Errorf("%+v, %v; want 1600 of 2600 that are not known", seen, err)
 	}
 	held := 0
-	if err := x.Names(t.Context(), keys.Namespace{App: "a"}, func(p schedule.Page) bool {
+	if err := x.Names(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "a"}}, func(p schedule.Page) bool {
 		for _, timer := range p.Timers {
 			if timer.State == schedule.StateHeld {
 				held++

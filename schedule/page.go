@@ -8,18 +8,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/timerd-io/timerd/keys"
 )
 
-// How much one step of a listing reads. Names are read many at a time, as those of a namespace may be far between: 1,000
-// of them hold Redis for less than a millisecond. From each of the many partitions of a cluster it is fewer, which all
-// wait in memory. Records come with their payloads, so a page has few.
-const (
-	listPage      = 1000
-	listPageLeast = 100
-	pageEntries   = 100
-)
+// pageEntries is how many entries a page has at most.
+const pageEntries = 100
 
 // Page is a stretch of a listing.
 type Page struct {
@@ -32,46 +24,65 @@ type Page struct {
 }
 
 // Pages calls yield for one stretch of the timers that are not settled after the other, in the order of their due times,
-// until it returns false. They hold the timers of a namespace. So a caller learns how far a search among many timers has
-// come. Only timers that are set, moved, claimed or fired meanwhile may be left out or come twice; and of those that are owed
-// because of an event or firing, all but the first mostFirings, in the order in which they can be claimed.
-func (s *Schedule) Pages(ctx context.Context, n keys.Namespace, yield func(Page) bool) error {
-	return s.pages(ctx, n, true, yield)
+// until it returns false. They hold those timers of a query. So a caller learns how far a search among many timers has come; it
+// counts entries in the due times of the query. Only timers that are set, moved, claimed or fired meanwhile may be left out or come
+// twice; and of those that are owed because of an event or firing, all but the first mostFirings, in the order in which they can be
+// claimed.
+func (s *Schedule) Pages(ctx context.Context, q Query, yield func(Page) bool) error {
+	return s.pages(ctx, q, true, yield)
 }
 
 // Names is Pages without the records, which may be large: of a timer it tells the key, the due time and the state.
-func (s *Schedule) Names(ctx context.Context, n keys.Namespace, yield func(Page) bool) error {
-	return s.pages(ctx, n, false, yield)
+func (s *Schedule) Names(ctx context.Context, q Query, yield func(Page) bool) error {
+	return s.pages(ctx, q, false, yield)
 }
 
-func (s *Schedule) pages(ctx context.Context, n keys.Namespace, records bool, yield func(Page) bool) error {
-	l, err := s.newListing(ctx)
+func (s *Schedule) pages(ctx context.Context, q Query, records bool, yield func(Page) bool) error {
+	w, err := s.newWalk(ctx, q, Place{}, mostFirings)
 	if err != nil {
 		return fmt.Errorf("schedule: list timers: %w", err)
 	}
-	page := Page{Total: l.total, Now: l.now.Time(), Cut: l.firings >= mostFirings}
-	for l.Len() > 0 {
-		from, all, err := l.next(ctx)
-		if err != nil {
+	page := Page{Total: w.total, Now: w.now.Time(), Cut: w.cut}
+	for more := true; more && !w.done; {
+		var all []entry
+		if all, err = w.next(ctx); err != nil {
 			return fmt.Errorf("schedule: list timers: %w", err)
 		}
 		for entries := range slices.Chunk(all, pageEntries) {
-			timers, members := from.timers(entries, n)
-			err := s.judge(ctx, l, from, timers, members)
-			if page.Timers = timers; err == nil && records && len(timers) > 0 {
-				page.Timers, err = s.describe(ctx, from, timers, members)
-			}
-			if err != nil {
+			if page.Timers, err = w.timers(ctx, entries, records); err != nil {
 				return fmt.Errorf("schedule: list timers: %w", err)
 			}
-			page.Until = Millis(entries[len(entries)-1].Score).Time()
+			page.Until = entries[len(entries)-1].due.Time()
 			page.Looked += int64(len(entries))
-			if !yield(page) {
-				return nil
+			if more = yield(page); !more {
+				break
 			}
 		}
 	}
 	return nil
+}
+
+// timers returns those of the entries that are timers of the query, with their records or without.
+func (w *walk) timers(ctx context.Context, entries []entry, records bool) ([]Timer, error) {
+	all, err := w.judge(ctx, entries)
+	if err != nil {
+		return nil, err
+	}
+	if records {
+		return w.s.describe(ctx, all, wholePayload)
+	}
+	timers := make([]Timer, len(all))
+	for i, f := range all {
+		timers[i] = f.Timer
+	}
+	return timers, nil
+}
+
+// list is a sorted set that is read from its first entry on.
+type list struct {
+	index string  // its name
+	last  redis.Z // the last one that was read; its member is nil before
+	rank  int64   // after the last one, when it was read
 }
 
 // read returns the entries after the last one that was read, at most so many; none at the end of the list.

@@ -105,7 +105,7 @@ func TestPages(t *testing.T) {
 	x.setMany("few", 7, due, 500)
 	var pages []schedule.Page
 	var found []string
-	err := x.Pages(t.Context(), keys.Namespace{App: "few"}, func(p schedule.Page) bool {
+	err := x.Pages(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "few"}}, func(p schedule.Page) bool {
 		if p.Total != n+7 {
 			t.Errorf("%d timers in all, want %d", p.Total, n+7)
 		}
@@ -124,7 +124,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("found %q on %d pages, %v", found, len(pages), err)
 	}
 	var first schedule.Page
-	err = x.Pages(t.Context(), keys.Namespace{App: "few"}, func(p schedule.Page) bool {
+	err = x.Pages(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "few"}}, func(p schedule.Page) bool {
 		first = p
 		return len(p.Timers) == 0
 	})
@@ -152,7 +152,7 @@ func TestNames(t *testing.T) {
 	x.awaitClock(x.due("app1:b:c:owed"))
 	x.do("CONFIG", "RESETSTAT")
 	var got []string
-	err = x.Names(t.Context(), keys.Namespace{}, func(p schedule.Page) bool {
+	err = x.Names(t.Context(), schedule.Query{}, func(p schedule.Page) bool {
 		for _, timer := range p.Timers {
 			said := fmt.Sprint(timer.Key, " ", timer.State)
 			if timer.Beside {

@@ -1,9 +1,8 @@
 package schedule
 
 import (
-	"cmp"
-	"container/heap"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -13,11 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/late"
 )
-
-// listChunk is how many records one command reads: some milliseconds of Redis's time if each has the largest payload that
-// there may be by default.
-const listChunk = 2
 
 // State says how far a timer has come.
 type State string
@@ -38,7 +34,9 @@ type Timer struct {
 	Due     time.Time
 	Attempt int // timerd's own count; 0 means that the payload says it, or 1
 	Status  Status
-	Payload []byte
+	Payload []byte // the first bytes of it, if there are more than were asked for
+	Size    int    // how many bytes the payload has
+	Late    late.Limit
 	State   State
 	Beside  bool        // a retry that waits beside a newer timer of its key
 	Aside   AsideReason // empty unless it is due and set aside
@@ -50,7 +48,7 @@ type Timer struct {
 // List calls yield for the timers of a namespace that are not settled, in the order of their due times, until it returns
 // false. What [Schedule.Pages] says of timers that are left out holds here too.
 func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer) bool) error {
-	return s.Pages(ctx, n, func(p Page) bool {
+	return s.Pages(ctx, Query{Namespace: n}, func(p Page) bool {
 		for _, timer := range p.Timers {
 			if !yield(timer) {
 				return false
@@ -60,290 +58,201 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer)
 	})
 }
 
-// describe adds the records of timers in a list. Those that have left it since are left out.
-func (s *Schedule) describe(ctx context.Context, from *list, found []Timer, members []string) ([]Timer, error) {
-	records, err := s.readRecords(ctx, from.records, members)
+// take adds what the record says, of which the payload has size bytes in full.
+func (t *Timer) take(text string, size int) {
+	r, _ := parseRecord(text)
+	t.Attempt, t.Status, t.Late = r.attempt, r.status, r.late
+	if o := r.occurrence; o != nil {
+		t.Repeat, t.Occurrence = o.Repeat, o.Number
+	}
+	if t.Status == PayloadPresent {
+		t.Payload, t.Size = []byte(r.payload), size
+	}
+}
+
+// Which names one timer as it was found, among all of its key.
+type Which struct {
+	Key     keys.Key
+	Due     time.Time
+	Attempt int  // of one that waits beside another
+	Beside  bool // it waits beside another, as [Timer.Beside] says
+}
+
+// Which returns what names the timer.
+func (t Timer) Which() Which { return Which{t.Key, t.Due, t.Attempt, t.Beside} }
+
+// isFree tells of a firing by the end of its claim whether nobody has it and nobody can have published it, as is_free in
+// owed.lua has it.
+func isFree(score float64) bool {
+	fraction := score - math.Trunc(score)
+	return score == 0 || fraction == 0.5 || fraction == 0.25
+}
+
+// timer returns what an entry says of its timer. ok is false for what is no timer to be listed.
+func (e entry) timer(now Millis) (timer Timer, ok bool) {
+	name := e.name
+	timer = Timer{Due: e.due.Time(), State: StatePending}
+	if e.due <= now {
+		timer.State = StateOwed
+	}
+	switch {
+	case e.kind == kindFiring, e.kind == kindHeld:
+		f, err := newFiring(e.name, ":")
+		timer.Key, timer.State = f.Key, StateFiring // until it is known better
+		if e.kind == kindHeld {
+			timer.State = StateHeld
+		}
+		return timer, err == nil
+	case e.kind == kindAside:
+		name, timer.Aside = asideKey(e.name), AsideRights
+	case strings.HasPrefix(e.name, ":"):
+		kind, key, _ := strings.Cut(e.name[1:], ":")
+		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and in that list
+			return timer, false
+		}
+		name, timer.Beside = key, true
+		_, attempt, _ := strings.Cut(kind, ".")
+		timer.Attempt, _ = strconv.Atoi(attempt)
+	}
+	var err error
+	timer.Key, err = keys.Parse(name)
+	return timer, err == nil
+}
+
+// candidate is a timer and where it was found.
+type candidate struct {
+	Timer
+	at entry
+}
+
+// judge returns those of the entries that are timers of the query, with their states: those of firings, and what is held as soon as a
+// claim looks at it. It comes before their records, which those that are settled meanwhile do not have.
+func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) {
+	var all, firings []candidate
+	for _, e := range entries {
+		timer, ok := e.timer(w.now)
+		if !ok || !w.query.has(timer.Key) {
+			continue
+		}
+		if timer.State == StateOwed && w.holds.Covers(timer.Key, e.due) {
+			timer.State = StateHeld
+		}
+		all = append(all, candidate{timer, e})
+		if e.kind == kindFiring {
+			firings = append(firings, all[len(all)-1])
+		}
+	}
+	if len(firings) > 0 {
+		states, err := w.readStates(ctx, firings)
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			if all[i].at.kind == kindFiring {
+				all[i].Timer, states = states[0], states[1:]
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(f candidate) bool { return !w.query.wants(f.State) }), nil
+}
+
+// readStates returns firings with their states, and whether NATS refused them.
+func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, error) {
+	type reply struct{ claims, refused *redis.FloatSliceCmd }
+	replies := make([]reply, len(firings))
+	_, err := w.s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, f := range firings {
+			replies[i] = reply{pipe.ZMScore(ctx, f.at.p.Firing(), f.at.name), pipe.ZMScore(ctx, f.at.p.Refused(), f.at.name)}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	timers := found[:0]
-	for i, timer := range found {
-		if record, ok := records[i].(string); ok {
-			timer.take(record)
-			timers = append(timers, timer)
+	timers := make([]Timer, len(firings))
+	for i, f := range firings {
+		timers[i] = f.Timer
+		score, until := replies[i].claims.Val()[0], MillisOf(f.Due)
+		if score != 0 {
+			until = Never // as due_of_free in owed.lua has it
+		}
+		switch {
+		case isPlanRef(f.at.name):
+			timers[i].State = StatePending
+		case score >= heldScore: // meanwhile
+			timers[i].State = StateHeld
+		case isFree(score) && w.holds.Covers(f.Key, until):
+			timers[i].State = StateHeld
+		case isFree(score):
+			timers[i].State = StateOwed
+		}
+		if replies[i].refused.Val()[0] > 0 {
+			timers[i].Aside = AsideRefused
 		}
 	}
 	return timers, nil
 }
 
-// take adds what the record says.
-func (t *Timer) take(text string) {
-	r, _ := parseRecord(text)
-	t.Attempt, t.Status = r.attempt, r.status
-	if o := r.occurrence; o != nil {
-		t.Repeat, t.Occurrence = o.Repeat, o.Number
-	}
-	if t.Status == PayloadPresent {
-		t.Payload = []byte(r.payload)
-	}
-}
+// wholePayload has records come with all of their payloads.
+const wholePayload = -1
 
-// readRecords reads the records of members, a few with each command: they may be large.
-func (s *Schedule) readRecords(ctx context.Context, hash string, members []string) ([]any, error) {
-	var replies []*redis.SliceCmd
-	_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for few := range slices.Chunk(members, listChunk) {
-			replies = append(replies, pipe.HMGet(ctx, hash, few...))
+// recordsChunk is how many records one call is asked for: it returns fewer where they are large.
+const recordsChunk = 64
+
+// describe returns timers with what their records say, and of each payload so many bytes at most. Those that have left the index
+// since are left out.
+func (s *Schedule) describe(ctx context.Context, all []candidate, payload int) ([]Timer, error) {
+	type place struct {
+		p    keys.Partition
+		hash string
+	}
+	var order []place
+	at := map[place][]int{}
+	for i, f := range all {
+		where := place{f.at.p, "data"}
+		if f.at.kind == kindHeld || f.at.kind == kindFiring {
+			where.hash = "firingdata"
 		}
-		return nil
-	})
-	var records []any
-	for _, reply := range replies {
-		records = append(records, reply.Val()...)
-	}
-	return records, err
-}
-
-// judge adds the states of timers in a list: those of firings, and what is held as soon as a claim looks at it. It comes
-// before their records, which those that are settled meanwhile do not have.
-func (s *Schedule) judge(ctx context.Context, l *listing, from *list, found []Timer, members []string) error {
-	if from.firing && len(found) > 0 {
-		return s.readStates(ctx, l, from, members, found)
-	}
-	for i := range found {
-		if found[i].State == StateOwed && l.holds.Covers(found[i].Key, MillisOf(found[i].Due)) {
-			found[i].State = StateHeld
+		if at[where] == nil {
+			order = append(order, where)
 		}
+		at[where] = append(at[where], i)
 	}
-	return nil
-}
-
-// readStates adds the states of firings, and whether NATS refused them.
-func (s *Schedule) readStates(ctx context.Context, l *listing, from *list, refs []string, firings []Timer) error {
-	var claims, refused *redis.FloatSliceCmd
-	_, err := s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		claims, refused = pipe.ZMScore(ctx, from.index, refs...), pipe.ZMScore(ctx, from.refused, refs...)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for i := range firings {
-		score, until := claims.Val()[i], MillisOf(firings[i].Due)
-		if score != 0 {
-			until = Never // as due_of_free in owed.lua has it
-		}
-		firings[i].State = firingState(score)
-		if isPlanRef(refs[i]) {
-			firings[i].State = StatePending
-		}
-		if firings[i].State == StateOwed && l.holds.Covers(firings[i].Key, until) {
-			firings[i].State = StateHeld
-		}
-		if refused.Val()[i] > 0 {
-			firings[i].Aside = AsideRefused
-		}
-	}
-	return nil
-}
-
-// firingState returns the state of a firing whose claim ends at a time, as is_free in owed.lua has it.
-func firingState(score float64) State {
-	if fraction := score - math.Trunc(score); score == 0 || fraction == 0.5 || fraction == 0.25 {
-		return StateOwed
-	}
-	return StateFiring
-}
-
-// mostFirings is how many firings a listing knows at most: they are not in the order of their due times, so all of them wait in
-// memory. firingPage is how many one command reads.
-const mostFirings, firingPage = 100_000, 1000
-
-// listing merges the due sets of all partitions, the sets of what is set aside, and the firings. It is a heap.Interface of
-// those that are not at their end, ordered by the due time of what comes next.
-type listing struct {
-	rdb     redis.UniversalClient
-	lists   []*list
-	total   int64 // entries in them at the beginning
-	page    int64 // how many entries are read at a time
-	now     Millis
-	firings int // how many were read
-	holds   *HoldList
-}
-
-// list is such a set from some place on.
-type list struct {
-	index, records string      // names of the sorted set and of the hash with the records of its members
-	aside          AsideReason // of what is in it; empty for what is not set aside, and for firings
-	firing         bool        // it has firings: all were read, and the scores of the entries are their due times
-	held           bool        // it has those firings that are held
-	refused        string      // for firings, the name of the set of those that NATS refused
-	now            Millis      // when the server looked at it
-	due            Millis      // of what comes next, at the earliest
-	entries        []redis.Z   // read and not returned yet
-	last           redis.Z     // the last one that was read; its member is nil before
-	rank           int64       // after the last one, when it was read
-}
-
-func (l *listing) Len() int           { return len(l.lists) }
-func (l *listing) Less(i, j int) bool { return l.lists[i].due < l.lists[j].due }
-func (l *listing) Swap(i, j int)      { l.lists[i], l.lists[j] = l.lists[j], l.lists[i] }
-func (l *listing) Push(x any)         { l.lists = append(l.lists, x.(*list)) } //nolint:forcetypeassert // only lists are pushed
-func (l *listing) Pop() any {
-	last := l.lists[len(l.lists)-1]
-	l.lists = l.lists[:len(l.lists)-1]
-	return last
-}
-
-func (s *Schedule) newListing(ctx context.Context) (*listing, error) {
-	masters, err := s.topology.masters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l := &listing{rdb: s.rdb}
-	if l.holds, err = s.Holds(ctx); err != nil {
-		return nil, err
-	}
-	for _, m := range masters {
-		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
-		if err != nil {
-			return nil, err
-		}
-		l.now = max(l.now, found.at)
-		l.total += found.Pending + found.Aside.Rights + found.Firing + found.Held
-		for _, h := range found.Heads {
-			p := h.Partition
-			l.lists = append(l.lists, &list{index: p.Due(), records: p.Data(), now: found.at, due: h.Due})
-			if found.Aside.Rights > 0 {
-				l.lists = append(l.lists, &list{index: p.Aside(), records: p.Data(), now: found.at, aside: AsideRights})
+	here := make([]bool, len(all))
+	for len(order) > 0 {
+		calls := make([]call, len(order))
+		for i, where := range order {
+			args := []any{where.hash, payload}
+			for _, j := range at[where][:min(len(at[where]), recordsChunk)] {
+				args = append(args, all[j].at.name)
 			}
-			if found.Held > 0 {
-				held, err := l.heldOf(ctx, p)
-				if err != nil {
-					return nil, err
+			calls[i] = call{where.p, args}
+		}
+		for i, reply := range s.run(ctx, s.scripts.Load().records, calls) {
+			records, err := reply.Slice()
+			if err == nil && (len(records) < 2 || len(records)%2 != 0) {
+				err = fmt.Errorf("unexpected reply of %d elements", len(records))
+			}
+			if err != nil {
+				return nil, err
+			}
+			for k := 0; k < len(records); k += 2 {
+				j := at[order[i]][k/2]
+				if record, ok := records[k].(string); ok {
+					size, _ := records[k+1].(int64)
+					all[j].take(record, int(size))
+					here[j] = true
 				}
-				l.lists = append(l.lists, held)
 			}
-			if found.Firing > 0 {
-				firings, err := l.readFirings(ctx, p)
-				if err != nil {
-					return nil, err
-				}
-				l.lists = append(l.lists, firings)
-			}
+			at[order[i]] = at[order[i]][len(records)/2:]
+		}
+		order = slices.DeleteFunc(order, func(where place) bool { return len(at[where]) == 0 })
+	}
+	var timers []Timer
+	for i, f := range all {
+		if here[i] {
+			timers = append(timers, f.Timer)
 		}
 	}
-	l.page = max(listPage/int64(max(len(l.lists), 1)), listPageLeast)
-	heap.Init(l)
-	return l, nil
-}
-
-// readFirings reads the firings of a partition, as far as there is room, and sorts them by their due times.
-func (l *listing) readFirings(ctx context.Context, p keys.Partition) (*list, error) {
-	firings := &list{index: p.Firing(), records: p.FiringData(), firing: true, refused: p.Refused()}
-	for l.firings < mostFirings {
-		entries, err := firings.read(ctx, l.rdb, firingPage)
-		if err != nil {
-			return nil, err
-		}
-		all := len(entries)
-		entries = slices.DeleteFunc(entries, func(e redis.Z) bool { return e.Score >= heldScore })
-		l.firings += len(entries)
-		firings.entries = append(firings.entries, entries...)
-		if len(entries) < all || all == 0 { // held ones come last
-			break
-		}
-	}
-	for i := range firings.entries {
-		e := &firings.entries[i]
-		ref, _ := e.Member.(string)
-		due, _, _ := strings.Cut(ref, ":")
-		e.Score, _ = strconv.ParseFloat(due, 64) // timer leaves out what has none
-	}
-	slices.SortFunc(firings.entries, func(a, b redis.Z) int { return cmp.Compare(a.Score, b.Score) })
-	firings.from(0)
-	return firings, nil
-}
-
-// timers returns those entries that are timers of a namespace, and their names in the list.
-func (l *list) timers(entries []redis.Z, n keys.Namespace) (found []Timer, members []string) {
-	for _, e := range entries {
-		member, _ := e.Member.(string)
-		if timer, ok := l.timer(member, Millis(e.Score)); ok && n.Match(timer.Key) {
-			found, members = append(found, timer), append(members, member)
-		}
-	}
-	return found, members
-}
-
-// timer returns what an entry with a due time says of its timer. ok is false for what is no timer to be listed.
-func (l *list) timer(member string, due Millis) (timer Timer, ok bool) {
-	name, state, beside := member, StatePending, false
-	switch {
-	case l.firing, l.held:
-		f, err := newFiring(member, ":")
-		state := StateFiring // until it is known better
-		if l.held {
-			state = StateHeld
-		}
-		return Timer{Key: f.Key, Due: due.Time(), State: state}, err == nil
-	case l.aside != "":
-		name = asideKey(member)
-	case strings.HasPrefix(member, ":"):
-		kind, key, _ := strings.Cut(member[1:], ":")
-		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and in that list
-			return Timer{}, false
-		}
-		name, beside = key, true
-	}
-	if due <= l.now {
-		state = StateOwed
-	}
-	key, err := keys.Parse(name)
-	return Timer{Key: key, Due: due.Time(), State: state, Beside: beside, Aside: l.aside}, err == nil
-}
-
-// from goes on to the entries from one on.
-func (l *list) from(first int) {
-	if l.entries = l.entries[first:]; len(l.entries) > 0 {
-		l.due = Millis(l.entries[0].Score)
-	}
-}
-
-// next returns the next entries, of one list. They may be none.
-func (l *listing) next(ctx context.Context) (*list, []redis.Z, error) {
-	first := l.lists[0]
-	if len(first.entries) == 0 {
-		var entries []redis.Z
-		if !first.firing {
-			var err error
-			if entries, err = first.read(ctx, l.rdb, l.page); err != nil {
-				return nil, nil, err
-			}
-			if first.held {
-				toDues(entries)
-			}
-		}
-		if len(entries) == 0 {
-			heap.Pop(l)
-			return first, nil, nil
-		}
-		first.entries = entries
-		first.from(0)
-		heap.Fix(l, 0)
-		return first, nil, nil
-	}
-	until := Never
-	for _, other := range l.lists[1:min(len(l.lists), 3)] { // one of them is the next after the first
-		until = min(until, other.due)
-	}
-	n := 1
-	for n < len(first.entries) && Millis(first.entries[n].Score) <= until {
-		n++
-	}
-	entries := first.entries[:n]
-	first.due = Millis(entries[n-1].Score)
-	first.from(n)
-	heap.Fix(l, 0)
-	return first, entries, nil
+	return timers, nil
 }

@@ -34,7 +34,8 @@ type scripts struct {
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
-	countDue                                                 *redis.Script // likewise
+	countDue, find                                           *redis.Script // likewise
+	records                                                  *redis.Script
 	losses                                                   *redis.Script // of a server
 	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
@@ -82,6 +83,8 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		overview:     script(manyRead, "clock", "hold", "owed", "look", "overview"),
 		calls:        script(manyRead, "calls"),
 		countDue:     script(manyRead, "count_due"),
+		find:         script(manyRead, "clock", "find"),
+		records:      script("no-writes", "clock", "index", "common", "records"),
 
 		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),

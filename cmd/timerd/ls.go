@@ -107,7 +107,7 @@ func (l *listing) run(ctx context.Context, rdb redis.UniversalClient, namespace 
 	more := false
 	told, pause := time.Now(), time.Second
 	var printErr error
-	err = schedule.New(rdb, schedule.DefaultMaxPayload).Pages(ctx, namespace, func(p schedule.Page) bool {
+	err = schedule.New(rdb, schedule.DefaultMaxPayload).Pages(ctx, schedule.Query{Namespace: namespace}, func(p schedule.Page) bool {
 		p.Timers = slices.DeleteFunc(p.Timers, func(t schedule.Timer) bool { return !l.wants(t.State) || l.repeating && t.Repeat == "" })
 		if room := l.limit - l.found; l.limit > 0 && len(p.Timers) > room {
 			p.Timers, more = p.Timers[:room], true

@@ -54,7 +54,7 @@ type Found struct {
 func (t *Timers) Count(ctx context.Context, sel Selection, progress func(Found)) (Found, error) {
 	found := Found{Counted: sel}
 	var now time.Time
-	err := t.schedule.Names(ctx, sel.Namespace, func(p schedule.Page) bool {
+	err := t.schedule.Names(ctx, schedule.Query{Namespace: sel.Namespace}, func(p schedule.Page) bool {
 		for _, timer := range p.Timers {
 			if !sel.has(timer.Due) {
 				continue
@@ -114,7 +114,7 @@ func (t *Timers) Cancel(ctx context.Context, sel Selection, progress func(Cancel
 // pass looks at all timers of the selection once.
 func (t *Timers) pass(ctx context.Context, sel Selection, c *cancelling) error {
 	var failed error
-	err := t.schedule.Names(ctx, sel.Namespace, func(p schedule.Page) bool {
+	err := t.schedule.Names(ctx, schedule.Query{Namespace: sel.Namespace}, func(p schedule.Page) bool {
 		c.done.Cut = p.Cut
 		for _, timer := range p.Timers {
 			if sel.has(timer.Due) {

@@ -58,8 +58,14 @@ type environment struct {
 	StreamMaxBytes string `split_words:"true" default:"0" desc:"how large that stream may become, in bytes, before the oldest firings go, or 0 without limit"`
 	StreamReplicas string `split_words:"true" default:"1" desc:"how many servers of a NATS cluster keep each stream that timerd makes"`
 	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off"`
-	LogLevel       string `split_words:"true" default:"info" desc:"debug, info, warn or error"`
-	LogFormat      string `split_words:"true" default:"text" desc:"text or json"`
+	Console        struct {
+		Addr     string `default:"off" desc:"address of the console, timerd's web page: host:port, or off"`
+		Password string `desc:"what the console asks for beside the user name timerd; may be left out where its address is a loopback one"`
+		Actions  string `default:"off" desc:"on: timers can be changed in the console; off: it looks only"`
+		Hosts    string `desc:"names by which browsers reach the console beside its own address, as behind a proxy: separated by commas"`
+	}
+	LogLevel  string `split_words:"true" default:"info" desc:"debug, info, warn or error"`
+	LogFormat string `split_words:"true" default:"text" desc:"text or json"`
 }
 
 // Config is the validated configuration. Only the parts that were asked for are set.
@@ -67,6 +73,7 @@ type Config struct {
 	Redis   Redis
 	NATS    NATS
 	Service Service
+	Console Console
 	Log     Log
 
 	// ProcessorsChosen says that the environment tells Go how many processors to use.
@@ -107,6 +114,8 @@ type Dev struct {
 	NATSAddr string // where the embedded NATS server listens, host:port
 	DataDir  string // of the embedded NATS server
 	HTTPAddr string // host:port
+
+	ConsoleAddr string // host:port, or off
 }
 
 // Read reads the environment for everything that dev leaves open. Every key is a timer, and unless the environment says
@@ -120,6 +129,7 @@ func (d Dev) Read() (Config, error) {
 		env.StreamReplicas = "1"
 		env.Namespaces = "*"
 		env.HTTPAddr = d.HTTPAddr
+		env.Console.Addr, env.Console.Actions = d.ConsoleAddr, "on"
 		if _, chosen := os.LookupEnv(prefix + "_LOG_LEVEL"); !chosen {
 			env.LogLevel = "warn"
 		}
@@ -149,6 +159,7 @@ func read(sections Section, override func(*environment)) (Config, error) {
 	}
 	if sections&SectionService != 0 {
 		c.Service = parseService(env, &f)
+		c.Console = parseConsole(env, &f)
 	}
 	if sections&(SectionRetry|SectionService) != 0 {
 		c.Service.Retry = parseRetry(env, &f)

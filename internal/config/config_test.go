@@ -156,6 +156,18 @@ func TestConfigValues(t *testing.T) {
 		{"HTTP_ADDR", "8080", "want host:port"},
 		{"HTTP_ADDR", "localhost:http", "want host:port"},
 		{"HTTP_ADDR", "localhost:65536", "want host:port"},
+		{"CONSOLE_ADDR", "127.0.0.1:8081", ""},
+		{"CONSOLE_ADDR", "localhost:8081", ""},
+		{"CONSOLE_ADDR", "[::1]:0", ""},
+		{"CONSOLE_ADDR", "OFF", ""},
+		{"CONSOLE_ADDR", "8081", "want host:port"},
+		{"CONSOLE_ADDR", ":8081", "TIMERD_CONSOLE_PASSWORD: is not set"},
+		{"CONSOLE_ADDR", "10.0.0.1:8081", "TIMERD_CONSOLE_PASSWORD: is not set"},
+		{"CONSOLE_ACTIONS", "on", ""},
+		{"CONSOLE_ACTIONS", "yes", "want on or off"},
+		{"CONSOLE_HOSTS", "timerd.example.com, Timerd.Example.org:8443,[::1],10.0.0.1", ""},
+		{"CONSOLE_HOSTS", "https://timerd.example.com", "want host names"},
+		{"CONSOLE_HOSTS", "*.example.com", "want host names"},
 		{"LOG_LEVEL", "WARN", ""},
 		{"LOG_LEVEL", "verbose", "want debug, info, warn or error"},
 		{"LOG_FORMAT", "json", ""},
@@ -190,7 +202,8 @@ func TestConfigTellsEveryFaultAtOnce(t *testing.T) {
 	testenv.SetVariables(t, map[string]string{
 		"TIMERD_REDIS_URL": "tcp://x", "TIMERD_NATS_URL": "udp://x", "TIMERD_NAMESPACES": "a:b:c:d,,*x",
 		"TIMERD_RETRY": "x", "TIMERD_SWEEP_INTERVAL": "x", "TIMERD_LEASE": "x", "TIMERD_MAX_PAYLOAD": "x", "TIMERD_KEYSPACE_EVENTS": "x",
-		"TIMERD_SUBJECT_PREFIX": "*", "TIMERD_STREAM": "*", "TIMERD_HTTP_ADDR": "x", "TIMERD_LOG_LEVEL": "x", "TIMERD_LOG_FORMAT": "x",
+		"TIMERD_SUBJECT_PREFIX": "*", "TIMERD_STREAM": "*", "TIMERD_HTTP_ADDR": "x",
+		"TIMERD_CONSOLE_ADDR": "x", "TIMERD_CONSOLE_ACTIONS": "x", "TIMERD_CONSOLE_HOSTS": "x/", "TIMERD_LOG_LEVEL": "x", "TIMERD_LOG_FORMAT": "x",
 		"TIMERD_NATS_CREDS": "/x", "TIMERD_NATS_CA": "/x", "TIMERD_NATS_CERT": "/x", "TIMERD_NATS_KEY": "/x",
 	})
 	_, err := Read(sectionAll)

@@ -230,7 +230,7 @@ func (s *Holds) List(ctx context.Context) ([]View, error) {
 		return nil, err
 	}
 	counts, cut := make([]int64, len(list.Holds)), false
-	err = s.schedule.Names(ctx, keys.Namespace{}, func(p schedule.Page) bool {
+	err = s.schedule.Names(ctx, schedule.Query{States: []schedule.State{schedule.StateHeld}}, func(p schedule.Page) bool {
 		for _, timer := range p.Timers {
 			for i, h := range list.Holds {
 				if timer.State == schedule.StateHeld && h.Namespace.Match(timer.Key) {

@@ -1,0 +1,211 @@
+package console
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/config"
+)
+
+// user is the name that goes with the password.
+const user = "timerd"
+
+// How guessing is slowed: of an address, the first wrong passwords are told at once, then one password is looked at a second,
+// and few wait for that. A browser that has signed in before has a place of its own, so whoever guesses at the same address,
+// or behind the same proxy, does not keep it out.
+const (
+	freeGuesses   = 5
+	guessEvery    = time.Second
+	maxGuessQueue = 4
+	maxGuessers   = 4096 // addresses that are remembered
+	maxQueued     = 64   // that wait, of all addresses
+	cookieName    = "timerd_known"
+	cookieBytes   = 16
+)
+
+// login asks for the password.
+type login struct {
+	password config.Password
+	log      *slog.Logger
+	secret   [32]byte // signs cookies; another one in each process
+
+	mu       sync.Mutex
+	guessers map[string]*guesser
+	queued   int
+}
+
+// guesser is where passwords came from lately. Its free guesses come back with time.
+type guesser struct {
+	next   time.Time // when the next one is looked at, if in the future
+	queued int
+}
+
+func newLogin(password config.Password, log *slog.Logger) *login {
+	l := &login{password: password, log: log, guessers: map[string]*guesser{}}
+	_, _ = rand.Read(l.secret[:]) // it never fails
+	return l
+}
+
+// check returns nil if the request has the password, and otherwise what to answer.
+func (l *login) check(w http.ResponseWriter, r *http.Request) *fault {
+	name, given, ok := r.BasicAuth()
+	if !ok {
+		return askForPassword(w, "The console asks for a user and a password.")
+	}
+	from, known := l.source(r)
+	wait, ok := l.turn(from, time.Now())
+	if !ok {
+		w.Header().Set("Retry-After", "5")
+		return &fault{Status: http.StatusTooManyRequests, Title: "Too many wrong passwords",
+			Detail: "Many wrong passwords came from this address, so only one is looked at each second.", Fix: "Try again in a few seconds."}
+	}
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+		}
+		l.leave(from)
+	}
+	right := l.password.Matches(given)
+	if subtle.ConstantTimeCompare([]byte(name), []byte(user)) != 1 || !right {
+		l.log.Warn("console: wrong user or password", "from", from)
+		return askForPassword(w, "The user or the password is wrong.")
+	}
+	l.succeeded(from)
+	if !known {
+		l.remember(w)
+	}
+	return nil
+}
+
+func askForPassword(w http.ResponseWriter, why string) *fault {
+	w.Header().Set("WWW-Authenticate", `Basic realm="timerd", charset="UTF-8"`)
+	return &fault{Status: http.StatusUnauthorized, Title: "Sign in", Detail: why,
+		Fix: "The user is " + user + ", the password that of TIMERD_CONSOLE_PASSWORD. Reload the page to be asked again."}
+}
+
+// turn takes the next place of a source. It returns how long to wait for it; then the caller leaves. It returns false where too
+// many wait already.
+func (l *login) turn(from string, now time.Time) (wait time.Duration, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.guessers[from]
+	if g == nil {
+		l.makeRoom(now)
+		g = &guesser{}
+		l.guessers[from] = g
+	}
+	if g.next.Before(now.Add(-freeGuesses * guessEvery)) {
+		g.next = now.Add(-freeGuesses * guessEvery)
+	}
+	wait = g.next.Add(guessEvery).Sub(now)
+	if wait > 0 {
+		if g.queued >= maxGuessQueue || l.queued >= maxQueued {
+			return 0, false
+		}
+		g.queued++
+		l.queued++
+	}
+	g.next = g.next.Add(guessEvery)
+	return max(wait, 0), true
+}
+
+// leave ends a wait.
+func (l *login) leave(from string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g := l.guessers[from]; g != nil {
+		g.queued--
+	}
+	l.queued--
+}
+
+// succeeded gives the place of a right password back.
+func (l *login) succeeded(from string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g := l.guessers[from]; g != nil {
+		g.next = g.next.Add(-guessEvery)
+	}
+}
+
+// makeRoom forgets sources that have all their guesses again; if none has, some that nobody waits for.
+func (l *login) makeRoom(now time.Time) {
+	if len(l.guessers) < maxGuessers {
+		return
+	}
+	for from, g := range l.guessers {
+		if g.queued == 0 && g.next.Before(now.Add(-freeGuesses*guessEvery)) {
+			delete(l.guessers, from)
+		}
+	}
+	for from, g := range l.guessers {
+		if len(l.guessers) < maxGuessers {
+			return
+		}
+		if g.queued == 0 {
+			delete(l.guessers, from)
+		}
+	}
+}
+
+// source returns where a password comes from: a browser that has signed in before, or an address. Of IPv6 that is a network of
+// 64 bits, all of which one machine may have.
+func (l *login) source(r *http.Request) (from string, known bool) {
+	if cookie, err := r.Cookie(cookieName); err == nil {
+		if id, ok := l.verify(cookie.Value); ok {
+			return "known " + id, true
+		}
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr, false
+	}
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Unmap().Is6() {
+		if network, err := addr.Prefix(64); err == nil {
+			return network.String(), false
+		}
+	}
+	return host, false
+}
+
+// remember gives a browser the cookie by which it is known. It is no password: without the right one it is worth nothing.
+func (l *login) remember(w http.ResponseWriter) {
+	id := rand.Text()[:cookieBytes]
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // the console itself speaks no TLS; a proxy may
+		Name: cookieName, Value: id + "." + l.sign(id), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		MaxAge: int((30 * 24 * time.Hour).Seconds()),
+	})
+}
+
+func (l *login) sign(id string) string {
+	mac := hmac.New(sha256.New, l.secret[:])
+	mac.Write([]byte(id))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+func (l *login) verify(value string) (id string, ok bool) {
+	id, signature, _ := strings.Cut(value, ".")
+	return id, len(id) == cookieBytes && hmac.Equal([]byte(signature), []byte(l.sign(id)))
+}
+
+// who returns who sends a request, for the log of actions.
+func (c *Console) who(r *http.Request) string {
+	name := "anybody"
+	if c.settings.Password.IsSet() {
+		name = user
+	}
+	return name + "@" + r.RemoteAddr
+}

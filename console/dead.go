@@ -1,0 +1,140 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// letterRows is how many dead letters a page lists.
+const letterRows = 50
+
+// Dead is a page of dead letters, the newest first.
+type Dead struct {
+	At    time.Time    `json:"at"`
+	Query string       `json:"query"`
+	Text  string       `json:"text"`
+	Rows  []LetterView `json:"letters"`
+	Next  string       `json:"next"`   // what place= takes to go on; empty at the end
+	Total uint64       `json:"total"`  // letters in the stream
+	Since *time.Time   `json:"since"`  // it has looked at those stored since then; null: at all
+	First bool         `json:"-"`
+}
+
+// LetterView is a dead letter.
+type LetterView struct {
+	EventView
+	Replay string `json:"replay"` // why it cannot be replayed; empty if it can
+}
+
+func newLetterView(l deadletters.Letter, most int) LetterView {
+	_, why := l.Timer(0)
+	return LetterView{newEventView(l.Record, most), why}
+}
+
+// Reason returns why it is dead, in a row.
+func (l LetterView) Reason() string {
+	if l.Fault != "" {
+		return "not an event: " + l.Fault
+	}
+	return l.DeadReason
+}
+
+// letterFilter is what a list of dead letters is asked for.
+type letterFilter struct{ Query, Text string }
+
+func letterFilterOf(values url.Values) letterFilter {
+	return letterFilter{strings.TrimSpace(values.Get("q")), strings.TrimSpace(values.Get("text"))}
+}
+
+func (f letterFilter) selection() (deadletters.Selection, error) {
+	n, err := parseNamespaceQuery(f.Query)
+	return deadletters.Selection{Namespace: n, Text: f.Text}, err
+}
+
+func (f letterFilter) encode() string {
+	values := url.Values{}
+	if f.Query != "" {
+		values.Set("q", f.Query)
+	}
+	if f.Text != "" {
+		values.Set("text", f.Text)
+	}
+	return values.Encode()
+}
+
+// dead reads a page of dead letters.
+func (c *Console) dead(r *http.Request) (*page, error) {
+	f := letterFilterOf(r.URL.Query())
+	sel, err := f.selection()
+	if err != nil {
+		return nil, err
+	}
+	place := r.URL.Query().Get("place")
+	v := &Dead{At: c.now(r.Context()), Query: f.Query, Text: f.Text, Rows: []LetterView{}, First: place == ""}
+	p := &page{Template: "dead", Title: "Dead letters", Nav: "/dead", View: v}
+	found, err := c.sources.Letters.List(r.Context(), sel, place, letterRows)
+	if isPlaceFault(err) {
+		return nil, badRequest("place= is no place in the list.", "Begin at the first page.")
+	}
+	if err != nil {
+		p.Trouble = asFault(err)
+		return p, nil
+	}
+	for _, l := range found.Letters {
+		v.Rows = append(v.Rows, newLetterView(l, previewBytes))
+	}
+	v.Next, v.Total, v.Since = found.Place, found.Total, timeOrNil(found.Since)
+	return p, nil
+}
+
+// Filter tells whether not all letters are meant.
+func (v *Dead) Filter() bool { return v.Query != "" || v.Text != "" }
+
+// Total64 returns how many there are.
+func (v *Dead) Total64() int64 { return int64(v.Total) }
+
+// Beginning returns the query of the first page, More that of the next one.
+func (v *Dead) Beginning() string { return letterFilter{v.Query, v.Text}.encode() }
+
+// More returns the query of the next page.
+func (v *Dead) More() string {
+	values, _ := url.ParseQuery(v.Beginning()) // it was encoded here
+	values.Set("place", v.Next)
+	return values.Encode()
+}
+
+// Letter is one dead letter in full.
+type Letter struct {
+	At time.Time `json:"at"`
+	LetterView
+	Subject string `json:"natssubject"`
+	Message string `json:"-"` // what is not an event, as text
+}
+
+// letter reads a dead letter.
+func (c *Console) letter(r *http.Request) (*page, error) {
+	seq, err := strconv.ParseUint(r.PathValue("seq"), 10, 64)
+	if err != nil {
+		return nil, badRequest("“"+clip(r.PathValue("seq"), 50)+"” is no number of a dead letter.", "The list of dead letters has their numbers.")
+	}
+	v := &Letter{At: c.now(r.Context())}
+	p := &page{Template: "letter", Title: "Dead letter " + strconv.FormatUint(seq, 10), Nav: "/dead", View: v}
+	l, err := c.sources.Letters.Get(r.Context(), seq)
+	if errors.Is(err, deadletters.ErrNone) {
+		return nil, &fault{Status: http.StatusNotFound, Title: "No such dead letter",
+			Detail: "There is no dead letter " + strconv.FormatUint(seq, 10) + ": it was replayed or purged, or never there.", Fix: "The list of dead letters has those that are there."}
+	}
+	if err != nil {
+		p.Trouble = asFault(err)
+		return p, nil
+	}
+	v.LetterView, v.Subject = newLetterView(l, payloadBytes), keys.EncodeText(l.Subject)
+	return p, nil
+}

@@ -1,0 +1,143 @@
+package console
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// lateAfter is how late a firing is for it to be marked.
+const lateAfter = 25 * time.Millisecond
+
+// EventView is a message of the streams: a firing or a dead letter.
+type EventView struct {
+	Kind       string     `json:"kind"` // fired or dead
+	Stream     string     `json:"stream"`
+	Seq        uint64     `json:"seq"`
+	Stored     time.Time  `json:"stored"`
+	ID         string     `json:"id"`
+	Key        string     `json:"key,omitempty"`
+	Ref        string     `json:"ref,omitempty"`
+	Due        *time.Time `json:"due,omitempty"`
+	At         time.Time  `json:"at"` // when it was published; when it was stored, where it does not say
+	LateMS     *float64   `json:"late,omitempty"`
+	Attempt    int        `json:"attempt,omitempty"`
+	Of         int        `json:"maxattempts,omitempty"`
+	Trigger    string     `json:"trigger,omitempty"`
+	Repeat     string     `json:"repeat,omitempty"`
+	Occurrence int64      `json:"occurrence,omitempty"`
+	DeadReason string     `json:"deadreason,omitempty"`
+	LastError  string     `json:"lasterror,omitempty"`
+	Fault      string     `json:"fault,omitempty"` // why it is no event
+	Payload    Payload    `json:"payload"`
+
+	Name    keyText       `json:"-"`
+	late    time.Duration // of a firing
+	isKnown bool
+}
+
+// newEventView shows a record, and so much of its payload.
+func newEventView(r history.Record, most int) EventView {
+	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: keys.EncodeText(r.ID()), At: r.Stored.UTC(), Fault: r.Fault}
+	if r.Fault != "" {
+		v.Payload = newPayload(r.Data, event.StatusMissing, most)
+		return v
+	}
+	e := r.Event
+	name := e.Key.String()
+	v.Key, v.Ref, v.Name = keys.EncodeText(name), encodeRef(name), newKeyText(e.Key)
+	due := e.Due.UTC()
+	v.Due, v.Attempt, v.Of, v.Trigger = &due, e.Attempt, e.MaxAttempts, e.Trigger
+	v.Repeat, v.Occurrence, v.DeadReason, v.LastError = e.Repeat, e.Occurrence, e.DeadReason, e.LastError
+	if !e.Time.IsZero() {
+		v.At = e.Time.UTC()
+	}
+	if v.late, v.isKnown = r.Late(); v.isKnown {
+		late := float64(v.late) / float64(time.Millisecond)
+		v.LateMS = &late
+	}
+	v.Payload = newPayload(e.Data, cmpOr(e.Status, event.StatusMissing), most)
+	return v
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// LateText returns how late a firing was.
+func (v EventView) LateText() string {
+	if !v.isKnown {
+		return ""
+	}
+	return ms(v.late)
+}
+
+// IsLate tells whether that is to be marked.
+func (v EventView) IsLate() bool { return v.isKnown && v.late >= lateAfter }
+
+// AttemptText returns which attempt it was, of how many.
+func (v EventView) AttemptText() string { return attemptText(v.Attempt, v.Of) }
+
+// IsDead tells a dead letter from a firing.
+func (v EventView) IsDead() bool { return v.Kind == keys.Dead }
+
+// FiringView is a firing as the overview shows it.
+type FiringView = EventView
+
+// EventsView is a stretch of the streams' past.
+type EventsView struct {
+	Events  []EventView `json:"events"`  // newest first
+	Since   *time.Time  `json:"since"`   // everything that was stored since then was looked at; null: everything there is
+	Next    string      `json:"next"`    // what from= takes to look further back; empty: there is nothing further back
+	Looked  int64       `json:"looked"`  // messages in this step
+	Streams []ReachView `json:"streams"` // how far it looked in each
+	Away    string      `json:"away,omitempty"`
+}
+
+// ReachView is how far back a stream was looked at.
+type ReachView struct {
+	Stream    string     `json:"stream"`
+	Seq       uint64     `json:"seq"` // all messages from this one on
+	Since     *time.Time `json:"since"`
+	Beginning bool       `json:"beginning"` // that is all it has
+	Missing   bool       `json:"missing,omitempty"`
+}
+
+// readEvents looks for events. An error is part of the view: the rest of the page can be told without.
+func (c *Console) readEvents(r *http.Request, q history.Query, place string, limit int) EventsView {
+	v := EventsView{Events: []EventView{}, Streams: []ReachView{}}
+	found, err := c.sources.History.Search(r.Context(), q, place, limit)
+	if err != nil {
+		v.Away = err.Error()
+		return v
+	}
+	for _, record := range found.Records {
+		v.Events = append(v.Events, newEventView(record, previewBytes))
+	}
+	v.Next, v.Looked, v.Since = found.Place, found.Looked, timeOrNil(found.Since)
+	for _, s := range found.Streams {
+		v.Streams = append(v.Streams, ReachView{s.Stream, s.Seq, timeOrNil(s.Since), s.Beginning, s.Missing})
+	}
+	return v
+}
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// position names where in its stream a message is.
+func (v EventView) Position() string { return v.Stream + " " + grouped(int64(v.Seq)) }
+
+// SeqText returns its number.
+func (v EventView) SeqText() string { return strconv.FormatUint(v.Seq, 10) }

@@ -1,0 +1,191 @@
+package console
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/config"
+)
+
+const (
+	// maxBody is how large a form may be: a page's worth of keys of the largest kind.
+	maxBody = 1 << 20
+	// maxRequests is how many requests read at the same time: with a few more than there are connections to Redis.
+	maxRequests = 8
+	// queueFor is how long a request waits for its turn.
+	queueFor = 5 * time.Second
+	// maxWaiting is how many wait.
+	maxWaiting = 64
+	// pageTimeout bounds what a page reads.
+	pageTimeout = 10 * time.Second
+)
+
+// contentPolicy lets a page load its own style, script and icon, talk to nobody else and stand in nobody's frame.
+const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// guard decides which requests are answered at all.
+type guard struct {
+	hosts   []string // in lower case, beside the address itself; an entry may have a port
+	login   *login   // nil: no password is asked for
+	turns   chan struct{}
+	waiting chan struct{}
+}
+
+func newGuard(settings config.Console, log *slog.Logger) *guard {
+	g := &guard{hosts: slices.Clone(settings.Hosts), turns: make(chan struct{}, maxRequests), waiting: make(chan struct{}, maxWaiting)}
+	if host, _, err := net.SplitHostPort(settings.Addr); err == nil && host != "" {
+		g.hosts = append(g.hosts, strings.ToLower(host))
+	}
+	if settings.Password.IsSet() {
+		g.login = newLogin(settings.Password, log)
+	}
+	return g
+}
+
+// protect puts all guards before a handler.
+func (c *Console) protect(next http.Handler) http.Handler {
+	cross := http.NewCrossOriginProtection()
+	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, &fault{Status: http.StatusForbidden, Title: "Not from another site",
+			Detail: "The request came from a page of another site, and changed nothing.",
+			Fix:    "Open the console itself and do it there. A proxy in front of it has to pass the Host header on."})
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		setHeaders(w.Header())
+		if !c.guard.knowsHost(r) {
+			c.failPlain(w, r, &fault{Status: http.StatusMisdirectedRequest, Title: "Not the name of this console",
+				Detail: "The console is not reached by the name " + clip(r.Host, 100) + ".",
+				Fix:    "Add the name to TIMERD_CONSOLE_HOSTS, or use the address that timerd listens on."})
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if c.guard.login != nil && !c.files.has(r.URL.Path) {
+			if fault := c.guard.login.check(w, r); fault != nil {
+				c.failPlain(w, r, fault)
+				return
+			}
+		}
+		cross.Handler(next).ServeHTTP(w, r)
+	})
+}
+
+func setHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", contentPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY") // for what knows no frame-ancestors
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+	h.Set("Cache-Control", "no-store")
+}
+
+// knowsHost tells whether the Host is one of those that the console is reached by: so a page of another site that makes its
+// own name point here (DNS rebinding) gets nothing. The address that the connection came to is one, if TIMERD_CONSOLE_ADDR
+// says all of them.
+func (g *guard) knowsHost(r *http.Request) bool {
+	whole := strings.ToLower(r.Host)
+	name := whole
+	if host, _, err := net.SplitHostPort(whole); err == nil {
+		name = host
+	}
+	name = strings.Trim(name, "[]")
+	if name == "localhost" {
+		return true
+	}
+	for _, host := range g.hosts {
+		if host == whole || strings.Trim(host, "[]") == name {
+			return true
+		}
+	}
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return false
+	}
+	at, err := netip.ParseAddrPort(local.String())
+	asked, err2 := netip.ParseAddr(name)
+	return err == nil && err2 == nil && at.Addr().Unmap() == asked.Unmap()
+}
+
+// inTurn has a request wait until few others are reading: so that Redis has time for firings, whoever asks for pages.
+func (c *Console) inTurn(next http.HandlerFunc) http.HandlerFunc {
+	busy := &fault{Status: http.StatusServiceUnavailable, Title: "Too many requests at once",
+		Detail: "The console answers a few requests at a time, so that timers are not delayed.", Fix: "Try again in a few seconds."}
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case c.guard.waiting <- struct{}{}:
+		default:
+			w.Header().Set("Retry-After", "5")
+			c.failPlain(w, r, busy)
+			return
+		}
+		queue := time.NewTimer(queueFor)
+		defer queue.Stop()
+		select {
+		case c.guard.turns <- struct{}{}:
+			<-c.guard.waiting
+		case <-queue.C:
+			<-c.guard.waiting
+			w.Header().Set("Retry-After", "5")
+			c.failPlain(w, r, busy)
+			return
+		case <-r.Context().Done():
+			<-c.guard.waiting
+			return
+		}
+		defer func() { <-c.guard.turns }()
+		ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
+		defer cancel()
+		next(w, r.WithContext(ctx))
+	}
+}
+
+// limitConnections returns a listener with so many open connections at most.
+func limitConnections(l net.Listener, most int) net.Listener {
+	return &limitedListener{Listener: l, free: make(chan struct{}, most), done: make(chan struct{})}
+}
+
+type limitedListener struct {
+	net.Listener
+	free chan struct{} // holds one for each open connection
+	done chan struct{}
+	once sync.Once
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	select {
+	case l.free <- struct{}{}:
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		<-l.free
+		return nil, err
+	}
+	return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { <-l.free })}, nil
+}
+
+func (l *limitedListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return l.Listener.Close()
+}
+
+type limitedConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *limitedConn) Close() error {
+	err := c.Conn.Close()
+	c.release()
+	return err
+}

@@ -1,0 +1,159 @@
+package console
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// aheadShown is how many of the attempts to come a life has, beside the last one.
+const aheadShown = 3
+
+// lifeOf tells what became of a timer, as far as the streams have it, what it is now, and what comes. known says that Redis was
+// asked.
+func (c *Console) lifeOf(v *TimerPage, known bool) []LifeView {
+	life := []LifeView{}
+	for _, e := range slices.Backward(v.Events.Events) {
+		life = append(life, pastLine(e))
+	}
+	if !known {
+		return life
+	}
+	for _, t := range slices.Backward(v.Timers) {
+		life = append(life, presentLine(t, v.At))
+	}
+	t := v.First()
+	switch {
+	case t == nil:
+	case v.Repeats != nil && !t.Beside:
+		for _, next := range v.Repeats.Next {
+			if next.After(t.Due) {
+				life = append(life, LifeView{Kind: "ahead", At: &next, Text: "next occurrence"})
+			}
+		}
+	default:
+		key, err := decodeRef(v.Ref)
+		if err == nil {
+			life = append(life, c.attemptsAhead(key, max(t.Attempt, 1))...)
+		}
+	}
+	return life
+}
+
+// pastLine tells of an event.
+func pastLine(e EventView) LifeView {
+	at := e.At
+	line := LifeView{Kind: "done", At: &at, Note: e.Position()}
+	if e.Trigger != "" {
+		line.Note = e.Trigger + " · " + line.Note
+	}
+	if e.IsDead() {
+		line.Kind, line.Text, line.Link = "bad", "Became a dead letter", "/dead/"+e.SeqText()
+		line.Why = e.DeadReason
+		if e.Fault != "" {
+			line.Text, line.Why = "A message among the dead letters that is no event", e.Fault
+		} else if e.LastError != "" {
+			line.Why += "; last error: " + e.LastError
+		}
+		return line
+	}
+	line.Text = "Fired"
+	if e.Fault != "" {
+		line.Text, line.Why = "A message on its subject that is no event", e.Fault
+		return line
+	}
+	if e.Repeat != "" {
+		line.Text += ", occurrence " + grouped(e.Occurrence)
+	}
+	line.Text += ", attempt " + attemptOf(e.Attempt, e.Of)
+	if e.isKnown {
+		line.Text += ", " + ms(e.late) + " late"
+	}
+	return line
+}
+
+func attemptOf(n, of int) string {
+	if of < n {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d of %d", n, of)
+}
+
+// presentLine tells what a timer is now.
+func presentLine(t InspectedView, now time.Time) LifeView {
+	due := t.Due
+	line := LifeView{Kind: "now", At: &due}
+	what := "Attempt " + attemptOf(max(t.Attempt, 1), t.Of)
+	if t.Repeat != "" {
+		what = "Occurrence " + grouped(t.Occurrence)
+		if t.Attempt > 1 {
+			what += ", attempt " + attemptOf(t.Attempt, t.Of)
+		}
+	}
+	switch schedule.State(t.State) {
+	case schedule.StatePending:
+		line.Text = what + " is due " + Moment{t.Due, now}.Relative()
+		if t.Beside {
+			line.Note = "a retry, beside the newer timer of its key"
+		}
+	case schedule.StateHeld:
+		line.Text = what + " waits: " + cmpOr(t.Hold, "its namespace") + " is held"
+	case schedule.StateOwed:
+		line.Text = what + " is owed since " + about(now.Sub(t.Due)) + ": no timerd has claimed it"
+		if t.Until != nil && t.Until.After(now) {
+			line.Note = "tried before; not again before " + Moment{*t.Until, now}.Clock()
+		}
+	default:
+		line.Text = what + " is being published"
+		if t.Until != nil {
+			line.Note = "a timerd has claimed it until " + Moment{*t.Until, now}.Clock()
+		}
+	}
+	if t.Aside != "" {
+		line.Note = "set aside: " + asideText(t.Aside)
+	}
+	if t.Perhaps {
+		line.Note += "; its event may be in NATS already"
+	}
+	return line
+}
+
+func asideText(reason string) string {
+	if reason == string(schedule.AsideRefused) {
+		return "NATS refuses its subject; timerd doctor says what to do"
+	}
+	return "timerd may not read its key; timerd doctor says what to do"
+}
+
+// attemptsAhead tells when a timer would be tried again, if each attempt failed at once.
+func (c *Console) attemptsAhead(key keys.Key, attempt int) []LifeView {
+	policy := c.sources.Policies.For(key)
+	delays := policy.Delays()
+	if attempt > len(delays) {
+		return []LifeView{{Kind: "ahead", In: "then", Text: "if that fails: a dead letter"}}
+	}
+	var life []LifeView
+	var sum time.Duration
+	last := len(delays) + 1
+	for next := attempt + 1; next <= last; next++ {
+		sum += delays[next-2]
+		line := LifeView{Kind: "ahead", In: "+ " + about(sum), Text: fmt.Sprintf("attempt %d", next)}
+		switch {
+		case next == attempt+1:
+			line.Text += ", if that fails"
+			line.Note = "by the policy " + policy.String()
+			if next == last {
+				line.Text += "; then a dead letter"
+			}
+		case next == last:
+			line.Text += ", then a dead letter"
+		case next > attempt+aheadShown:
+			continue
+		}
+		life = append(life, line)
+	}
+	return life
+}

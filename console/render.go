@@ -1,0 +1,218 @@
+package console
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+)
+
+//go:embed templates
+var templateFiles embed.FS
+
+// page is what a page shows: the view is rendered by the template, or as it is in JSON.
+type page struct {
+	Template string // its name, without .html
+	Title    string
+	Nav      string // the path of the part of the console that it belongs to
+	Status   int    // of the answer; 0: 200
+	View     any
+	Trouble  *fault // why View is empty, where a server is away; nil if it is not
+	Reload   int    // s until a browser without the script asks again; 0: never
+}
+
+// pageFunc reads what a page shows. Its error is a *fault, or what a server answered.
+type pageFunc func(*http.Request) (*page, error)
+
+// frame is a page with what stands around it.
+type frame struct {
+	*page
+	Actions bool
+	State   *summary
+	Notices []notice
+	Query   string // in the search field
+}
+
+// templates are the parsed pages, by name.
+type templates struct{ byName map[string]*template.Template }
+
+func newTemplates(files *staticFiles) (*templates, error) {
+	functions := template.FuncMap{
+		"static": files.path, "grouped": grouped, "counted": counted, "about": about, "ms": ms, "perSecond": perSecond,
+		"line": func(s string) []piece { return pieces(s, false) }, "lines": func(s string) []piece { return pieces(s, true) },
+		"moment": func(at, now time.Time) Moment { return Moment{at, now} }, "ref": encodeRef, "query": url.QueryEscape,
+		"dict": dict, "plus": func(a, b int) int { return a + b },
+	}
+	base, err := template.New("base").Funcs(functions).ParseFS(templateFiles, "templates/base.html", "templates/parts.html")
+	if err != nil {
+		return nil, err
+	}
+	t := &templates{map[string]*template.Template{}}
+	all, err := fs.Glob(templateFiles, "templates/*.html")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range all {
+		name := strings.TrimSuffix(path.Base(file), ".html")
+		if name == "base" || name == "parts" {
+			continue
+		}
+		one, err := template.Must(base.Clone()).ParseFS(templateFiles, file)
+		if err != nil {
+			return nil, err
+		}
+		t.byName[name] = one
+	}
+	return t, nil
+}
+
+// dict makes a map of names and values in turn, for a template that needs several.
+func dict(pairs ...any) (map[string]any, error) {
+	m := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		name, ok := pairs[i].(string)
+		if !ok {
+			return nil, fmt.Errorf("dict: %v is no name", pairs[i])
+		}
+		m[name] = pairs[i+1]
+	}
+	return m, nil
+}
+
+// html renders a page for people.
+func (c *Console) html(read pageFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		p, err := read(r)
+		if err != nil {
+			c.fail(w, r, asFault(err))
+			return
+		}
+		c.writePage(w, r, p)
+	}
+}
+
+// json renders a page for programs.
+func (c *Console) json(read pageFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		p, err := read(r)
+		if err == nil && p.Trouble != nil {
+			err = p.Trouble
+		}
+		if err != nil {
+			writeProblem(w, asFault(err))
+			return
+		}
+		status := http.StatusOK
+		if p.Status != 0 {
+			status = p.Status
+		}
+		writeJSON(w, status, "application/json", p.View)
+	}
+}
+
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, "the answer cannot be written", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n')) // whoever asked is gone
+}
+
+// writePage writes a page with its frame.
+func (c *Console) writePage(w http.ResponseWriter, r *http.Request, p *page) {
+	f := &frame{page: p, Actions: c.actions != nil, State: c.state.get(r.Context()), Query: event.ClipText(r.URL.Query().Get("q"))}
+	if p.Nav == "/timers" {
+		f.Query = "" // it stands in the page's own field
+	}
+	f.Notices = noticesOf(f.State, p.Nav == "/")
+	var b bytes.Buffer
+	if err := c.pages.byName[p.Template].ExecuteTemplate(&b, "base", f); err != nil {
+		c.log.Error("console: a page cannot be rendered", "page", p.Template, "err", err)
+		http.Error(w, "The page cannot be shown: an error in timerd, which its log tells.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if p.Status != 0 {
+		w.WriteHeader(p.Status)
+	}
+	_, _ = b.WriteTo(w) // whoever asked is gone
+}
+
+// fault is what went wrong, and what to do.
+type fault struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+	Fix    string `json:"fix,omitempty"`
+}
+
+func (f *fault) Error() string { return f.Title + ": " + f.Detail }
+
+// asFault returns what to say of an error.
+func asFault(err error) *fault {
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f
+	}
+	return &fault{
+		Status: http.StatusServiceUnavailable, Title: "Not to be told now", Detail: err.Error(),
+		Fix: "Try again. If it stays so, timerd doctor and timerd status say what is wrong.",
+	}
+}
+
+// badRequest is a fault of whoever asks.
+func badRequest(detail, fix string) *fault {
+	return &fault{Status: http.StatusBadRequest, Title: "Not understood", Detail: detail, Fix: fix}
+}
+
+// clip shortens a text that somebody else chose.
+func clip(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// isAPI tells whether a program asks.
+func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, apiPath+"/") }
+
+// fail answers with what went wrong.
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, f *fault) {
+	if isAPI(r) {
+		writeProblem(w, f)
+		return
+	}
+	c.writePage(w, r, &page{Template: "fault", Title: f.Title, Status: f.Status, View: f})
+}
+
+// failPlain is fail for who may not see anything, or when there is no time for it: it reads nothing.
+func (c *Console) failPlain(w http.ResponseWriter, r *http.Request, f *fault) {
+	if isAPI(r) {
+		writeProblem(w, f)
+		return
+	}
+	var b bytes.Buffer
+	if err := c.pages.byName["plain"].ExecuteTemplate(&b, "plain", f); err != nil {
+		c.log.Error("console: a page cannot be rendered", "page", "plain", "err", err)
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(f.Status)
+	_, _ = b.WriteTo(w)
+}
+
+// writeProblem writes a fault as RFC 9457 has it.
+func writeProblem(w http.ResponseWriter, f *fault) {
+	writeJSON(w, f.Status, "application/problem+json", f)
+}

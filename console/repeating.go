@@ -1,0 +1,155 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// nextShown is how many of the next occurrences are shown.
+	nextShown = 5
+	// repeatingRows is how many rows a page has: each costs Redis a call.
+	repeatingRows = 50
+	// repeatingLooked is how many keys are put in order at most.
+	repeatingLooked = 20_000
+)
+
+// Repeating is the page of timers that repeat.
+type Repeating struct {
+	At    time.Time       `json:"at"`
+	Query string          `json:"query"`
+	Rows  []RepeatingView `json:"timers"` // in the order of their keys
+	Found int             `json:"found"`  // how many there are
+	Cut   bool            `json:"cut"`    // there are more than were looked at
+	Next  string          `json:"next"`   // what after= takes for the next page; empty at the end
+}
+
+// RepeatingView is a timer that repeats.
+type RepeatingView struct {
+	Key        string      `json:"key"`
+	Ref        string      `json:"ref"`
+	Repeat     string      `json:"repeat"`     // every 5m0s; cron 0 9 * * 1-5 Europe/Berlin
+	Occurrence int64       `json:"occurrence"` // of the one that is pending or under way
+	Next       []time.Time `json:"next"`       // the next five
+	Until      *time.Time  `json:"until"`
+	Times      int64       `json:"times,omitempty"` // how many fire in all; 0: no end
+	Payload    Payload     `json:"payload"`
+	IsHeld     bool        `json:"held"`
+
+	Name keyText `json:"-"`
+}
+
+// repeating reads the timers that repeat.
+func (c *Console) repeating(r *http.Request) (*page, error) {
+	text := strings.TrimSpace(r.URL.Query().Get("q"))
+	v := &Repeating{At: c.now(r.Context()), Query: text, Rows: []RepeatingView{}}
+	n, err := parseNamespaceQuery(text)
+	if err != nil {
+		return nil, err
+	}
+	after := ""
+	if ref := r.URL.Query().Get("after"); ref != "" {
+		key, err := decodeRef(ref)
+		if err != nil {
+			return nil, badRequest("after= is no key: "+err.Error(), "Begin at the first page.")
+		}
+		after = key.String()
+	}
+	p := &page{Template: "repeating", Title: "Repeating", Nav: "/repeating", View: v}
+	if err := c.readRepeating(r.Context(), v, n, after); err != nil {
+		p.Trouble = asFault(err)
+	}
+	return p, nil
+}
+
+// parseNamespaceQuery reads a namespace; an empty text is any.
+func parseNamespaceQuery(text string) (keys.Namespace, error) {
+	if text == "" {
+		return keys.Namespace{}, nil
+	}
+	n, err := keys.ParseNamespace(strings.TrimSuffix(text, ":"))
+	if err != nil {
+		return n, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as shop:order.")
+	}
+	return n, nil
+}
+
+func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, after string) error {
+	var names []string
+	err := c.sources.Index.Repeating(ctx, n, func(some []keys.Key) bool {
+		for _, key := range some {
+			names = append(names, key.String())
+		}
+		v.Cut = len(names) >= repeatingLooked
+		return !v.Cut
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	v.Found = len(names)
+	first, exact := slices.BinarySearch(names, after)
+	if exact {
+		first++
+	}
+	names = names[first:]
+	if len(names) > repeatingRows {
+		names = names[:repeatingRows]
+		v.Next = encodeRef(names[len(names)-1])
+	}
+	states, err := c.sources.Index.Repetitions(ctx, names)
+	if err != nil {
+		return err
+	}
+	held := c.state.get(ctx)
+	for i, state := range states {
+		key, err := keys.Parse(names[i])
+		if err != nil || state.Repetition == nil {
+			continue // it has ended meanwhile
+		}
+		row := newRepeatingView(key, state.Repetition, v.At)
+		row.IsHeld = held.HeldBy(key) != nil
+		v.Rows = append(v.Rows, row)
+	}
+	return nil
+}
+
+func newRepeatingView(key keys.Key, r *schedule.Repetition, now time.Time) RepeatingView {
+	name := key.String()
+	v := RepeatingView{
+		Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key), Repeat: r.Text, Occurrence: r.Occurrence,
+		Times: r.Times, Next: nextOccurrences(r, now), Payload: newPayload(r.Payload, "missing", previewBytes),
+	}
+	if !r.Until.IsZero() {
+		until := r.Until.UTC()
+		v.Until = &until
+	}
+	return v
+}
+
+// nextOccurrences returns when a timer is due next, as far as what it repeats by is known here.
+func nextOccurrences(r *schedule.Repetition, now time.Time) []time.Time {
+	next := []time.Time{}
+	spec, err := repeat.Parse(r.Text)
+	if err != nil {
+		return next
+	}
+	most := int64(nextShown)
+	if r.Times > 0 {
+		most = min(most, r.Times-r.Occurrence+1)
+	}
+	rule := repeat.Repetition{Spec: spec, From: r.From, Until: r.Until, Times: r.Times}
+	at, ok := rule.Next(now)
+	for ; ok && int64(len(next)) < most; at, ok = rule.Next(at) {
+		next = append(next, at.UTC())
+	}
+	return next
+}

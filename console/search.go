@@ -1,0 +1,148 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Search is what was found of a timer: among those that wait, and in the streams.
+type Search struct {
+	At    time.Time `json:"at"`
+	Query string    `json:"query"`
+	// Meaning says how the query was read.
+	Namespace string `json:"namespace,omitempty"`
+	ID        string `json:"id,omitempty"`
+
+	Waiting Waiting    `json:"waiting"`
+	Past    EventsView `json:"past"`
+	Next    string     `json:"-"` // the address that goes on with both
+}
+
+// Waiting is what was found among the timers that wait.
+type Waiting struct {
+	Rows   []TimerView `json:"timers"`
+	Looked int64       `json:"looked"`
+	Total  int64       `json:"total"`
+	Next   string      `json:"next"` // what place= takes to go on
+	Done   bool        `json:"done"` // it was looked at before: nothing more is to be found there
+	Away   string      `json:"away,omitempty"`
+}
+
+// search reads what is known of a timer. A whole key leads to its page.
+func (c *Console) search(w http.ResponseWriter, r *http.Request) {
+	text := strings.TrimSpace(r.URL.Query().Get("q"))
+	if key, ok := wholeKey(text); ok {
+		http.Redirect(w, r, "/timers/"+encodeRef(key.String()), http.StatusSeeOther)
+		return
+	}
+	c.html(c.readSearch)(w, r)
+}
+
+// wholeKey returns the key that a text is, as it is or as pages show it.
+func wholeKey(text string) (keys.Key, bool) {
+	if decoded, err := keys.DecodeText(text); err == nil {
+		text = decoded
+	}
+	key, err := keys.Parse(text)
+	if err != nil || key.App == "*" || key.Module == "*" || key.Type == "*" {
+		return keys.Key{}, false
+	}
+	return key, true
+}
+
+// parseSearch reads "shop:order 42", "shop:order … 42", "42", "shop:*:timeout:42".
+func parseSearch(text string) (n keys.Namespace, id string, err error) {
+	for _, mark := range []string{"…", "...", " "} {
+		if before, after, ok := strings.Cut(text, mark); ok {
+			n, err = parseNamespaceQuery(strings.TrimSpace(before))
+			return n, decoded(strings.TrimSpace(after)), err
+		}
+	}
+	parts := strings.SplitN(text, ":", 4)
+	switch len(parts) {
+	case 1:
+		return n, decoded(text), nil
+	case 4:
+		n, err = parseNamespaceQuery(strings.Join(parts[:3], ":"))
+		return n, decoded(parts[3]), err
+	}
+	n, err = parseNamespaceQuery(text)
+	return n, "", err
+}
+
+func decoded(text string) string {
+	if bytes, err := keys.DecodeText(text); err == nil {
+		return bytes
+	}
+	return text
+}
+
+func (c *Console) readSearch(r *http.Request) (*page, error) {
+	values := r.URL.Query()
+	v := &Search{At: c.now(r.Context()), Query: strings.TrimSpace(values.Get("q"))}
+	p := &page{Template: "search", Title: "Search", Nav: "/search", View: v}
+	v.Waiting.Rows, v.Past.Events, v.Past.Streams = []TimerView{}, []EventView{}, []ReachView{}
+	if v.Query == "" {
+		v.Waiting.Done = true
+		return p, nil
+	}
+	n, id, err := parseSearch(v.Query)
+	if err != nil {
+		return nil, err
+	}
+	if n != (keys.Namespace{}) {
+		v.Namespace = n.String()
+	}
+	v.ID = keys.EncodeText(id)
+	place, err := schedule.ParsePlace(values.Get("place"))
+	if err != nil {
+		return nil, badRequest("place= is no place in the list: "+err.Error(), "Search anew.")
+	}
+	if v.Waiting.Done = values.Get("waiting") == "done"; !v.Waiting.Done {
+		c.searchWaiting(r, v, schedule.Query{Namespace: n, ID: id}, place)
+	}
+	if values.Get("past") != "done" {
+		v.Past = c.readEvents(r, history.Query{Namespace: n, Text: id}, values.Get("from"), 0)
+	}
+	v.Next = v.more(values.Get("past") == "done")
+	return p, nil
+}
+
+func (c *Console) searchWaiting(r *http.Request, v *Search, q schedule.Query, place schedule.Place) {
+	found, err := c.sources.Index.Find(r.Context(), q, place, schedule.Most{Timers: timerRows, Payload: rowPayload})
+	if err != nil {
+		v.Waiting.Away = err.Error()
+		return
+	}
+	for _, t := range found.Timers {
+		v.Waiting.Rows = append(v.Waiting.Rows, c.newTimerView(t, previewBytes))
+	}
+	v.Waiting.Looked, v.Waiting.Total, v.Waiting.Next = found.Looked, found.Total, found.Next.String()
+	v.Waiting.Done = found.Next.IsZero()
+}
+
+// more returns the query that goes on where this one ended; empty if both have come to their ends.
+func (v *Search) more(pastDone bool) string {
+	pastDone = pastDone || v.Past.Next == ""
+	if v.Waiting.Done && pastDone {
+		return ""
+	}
+	next := url.Values{"q": {v.Query}}
+	if v.Waiting.Done {
+		next.Set("waiting", "done")
+	} else if v.Waiting.Next != "" {
+		next.Set("place", v.Waiting.Next)
+	}
+	if pastDone {
+		next.Set("past", "done")
+	} else {
+		next.Set("from", v.Past.Next)
+	}
+	return next.Encode()
+}

@@ -1,0 +1,125 @@
+package console
+
+import (
+	"context"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// summary is what every page knows of the installation.
+type summary struct {
+	At     time.Time // by Redis's clock; by this machine's where Redis is away
+	Report *status.Report
+}
+
+// readSummary asks Redis and NATS.
+func (c *Console) readSummary(ctx context.Context) *summary {
+	report := c.sources.Status(ctx)
+	s := &summary{At: time.Now().UTC(), Report: report}
+	if s.Redis() {
+		s.At = report.Redis.At.UTC()
+	}
+	return s
+}
+
+// Redis tells whether any server of the schedule answers.
+func (s *summary) Redis() bool {
+	return s != nil && s.Report.Redis != nil && !s.Report.Redis.At.IsZero()
+}
+
+// NATS tells whether the streams can be asked.
+func (s *summary) NATS() bool {
+	if s == nil || s.Report.NATS == nil {
+		return false
+	}
+	for _, stream := range s.Report.NATS.Streams {
+		if stream.Error == "" {
+			return true
+		}
+	}
+	return len(s.Report.NATS.Streams) == 0
+}
+
+// Timerds returns how many are alive.
+func (s *summary) Timerds() int {
+	if !s.Redis() {
+		return 0
+	}
+	return len(s.Report.Redis.Timerds)
+}
+
+// DeadLetters returns how many there are, or 0 where that is not known.
+func (s *summary) DeadLetters() int64 {
+	if !s.NATS() || s.Report.NATS.DeadLetters == nil {
+		return 0
+	}
+	return int64(*s.Report.NATS.DeadLetters)
+}
+
+// Holds returns what is held.
+func (s *summary) Holds() []status.Hold {
+	if !s.Redis() {
+		return nil
+	}
+	return s.Report.Redis.Holds
+}
+
+// HeldBy returns the hold that covers a key, or nil.
+func (s *summary) HeldBy(key keys.Key) *status.Hold {
+	for _, h := range s.Holds() {
+		if n, err := keys.ParseNamespace(h.Namespace); err == nil && n.Match(key) {
+			return &h
+		}
+	}
+	return nil
+}
+
+// notice is a sentence that stands above a page: what is wrong, and what to do.
+type notice struct {
+	Tone string // bad, warn or held
+	What string // said first
+	Text string
+	Fix  string
+	Link string // where to act, if there is a page for it
+	Verb string
+}
+
+// noticesOf returns what is wrong: on the overview all of it, elsewhere what keeps timers from firing.
+func noticesOf(s *summary, all bool) []notice {
+	if s == nil {
+		return []notice{{Tone: "bad", What: "Neither Redis nor NATS has answered yet.", Fix: "Reload the page."}}
+	}
+	var out []notice
+	for _, p := range s.Report.Problems {
+		switch {
+		case p.Level == status.Fail:
+			out = append(out, notice{Tone: "bad", Text: p.Text, Fix: p.Fix})
+		case all:
+			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
+		}
+		if !s.Redis() && len(out) > 0 && s.Report.NATS != nil && p.Level == status.Fail && len(out) == 1 {
+			out[0].What = "Redis does not answer."
+		}
+	}
+	if all {
+		for _, h := range s.Holds() {
+			out = append(out, holdNotice(h))
+		}
+	}
+	return out
+}
+
+func holdNotice(h status.Hold) notice {
+	n := notice{Tone: "held", What: h.Namespace + " is held", Link: "/holds", Verb: "Holds"}
+	if h.Resuming {
+		n.What = h.Namespace + " is being resumed"
+	}
+	n.Text = " since " + Moment{h.Since, h.Since}.Clock() + " UTC by " + h.By
+	if h.Reason != "" {
+		n.Text += ": “" + h.Reason + "”"
+	}
+	n.Text += "."
+	return n
+}

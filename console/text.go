@@ -1,0 +1,170 @@
+package console
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Keys, payloads, reasons and errors are other people's text. It is shown piece by piece, so that what is invisible, or
+// changes the order of what is read, stands there as what it is. The templates escape the pieces, as they escape everything.
+
+// piece is a part of a text: as it is, or the name of a character that could not be seen.
+type piece struct {
+	Text string
+	Odd  bool // Text names a character or a byte
+}
+
+// pieces splits a text at what cannot be shown as it is. Lines and tabs stay where they may.
+func pieces(s string, multiline bool) []piece {
+	var all []piece
+	plain := 0
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		name := oddName(r, s[i:i+size], multiline)
+		if name != "" {
+			if plain < i {
+				all = append(all, piece{Text: s[plain:i]})
+			}
+			all = append(all, piece{name, true})
+			plain = i + size
+		}
+		i += size
+	}
+	if plain < len(s) {
+		all = append(all, piece{Text: s[plain:]})
+	}
+	return all
+}
+
+// oddName returns what stands for a character that cannot be shown as it is, or an empty text for one that can.
+func oddName(r rune, raw string, multiline bool) string {
+	switch {
+	case r == utf8.RuneError && len(raw) <= 1:
+		return fmt.Sprintf("\\x%02X", raw[0])
+	case multiline && (r == '\n' || r == '\t'):
+		return ""
+	case r == '\n':
+		return "\\n"
+	case r == '\r':
+		return "\\r"
+	case r == '\t':
+		return "\\t"
+	case r < 0x20 || r == 0x7f:
+		return fmt.Sprintf("\\x%02X", r)
+	case r == ' ':
+		return ""
+	case !unicode.IsPrint(r): // controls, those of direction and joining too, and spaces that look like none
+		return fmt.Sprintf("U+%04X", r)
+	}
+	return ""
+}
+
+// keyText is a key in pieces: what comes before the last colon of its namespace recedes, its id stands out.
+type keyText struct {
+	Parts [][]piece // of the namespace, each to be followed by a colon
+	ID    []piece
+}
+
+func newKeyText(k keys.Key) keyText {
+	return keyText{
+		Parts: [][]piece{pieces(k.App, false), pieces(k.Module, false), pieces(k.Type, false)},
+		ID:    pieces(k.ID, false),
+	}
+}
+
+// encodeRef writes the exact bytes of a key so that they survive as one segment of a path, and in a form: browsers change line
+// ends and bytes that are not UTF-8 there.
+func encodeRef(key string) string { return url.PathEscape(key) }
+
+// decodeRef is the inverse of encodeRef.
+func decodeRef(ref string) (keys.Key, error) {
+	text, err := url.PathUnescape(ref)
+	if err != nil {
+		return keys.Key{}, fmt.Errorf("%s: %w", event.ClipText(ref), err)
+	}
+	return keys.Parse(text)
+}
+
+// How much is shown of a payload: in a row, and on a page of its own. A page has all of what few payloads exceed.
+const (
+	previewBytes = 120
+	payloadBytes = 64 << 10
+)
+
+// Payload is the payload of a timer, as far as it is shown.
+type Payload struct {
+	Type   string `json:"type,omitempty"`   // its content type; empty without a payload
+	Status string `json:"status,omitempty"` // why there is none: missing or toolarge
+	Size   int    `json:"size"`             // bytes of all of it
+	Cut    bool   `json:"cut,omitempty"`    // Text or Base64 is only its beginning
+	Text   string `json:"text,omitempty"`   // JSON, or other text
+	Base64 string `json:"base64,omitempty"` // other bytes
+	Pretty string `json:"-"`                // Text as it is read best
+}
+
+// newPayload shows at most so many bytes of a payload; nil is none.
+func newPayload(data []byte, status string, most int) Payload {
+	if data == nil {
+		return Payload{Status: status}
+	}
+	p := Payload{Size: len(data), Type: event.DataContentType(data)}
+	some := data
+	if len(some) > most {
+		p.Cut, some = true, some[:most]
+		for p.Type != event.DataBinary && len(some) > 0 && !utf8.Valid(some[max(len(some)-utf8.UTFMax, 0):]) && most-len(some) < utf8.UTFMax {
+			some = some[:len(some)-1]
+		}
+	}
+	if p.Type == event.DataBinary {
+		p.Base64 = base64.StdEncoding.EncodeToString(some)
+		return p
+	}
+	p.Text = strings.ToValidUTF8(string(some), "")
+	p.Pretty = p.Text
+	if p.Type == event.DataJSON && !p.Cut && most > previewBytes {
+		var b bytes.Buffer
+		// What grows with its depth is shown as it came: brackets alone could make a thousand times of it.
+		if json.Indent(&b, some, "", "  ") == nil && b.Len() <= 4*payloadBytes {
+			p.Pretty = b.String()
+		}
+	}
+	return p
+}
+
+// whole says how large all of the payload is, where only its beginning was read.
+func (p *Payload) whole(size int) {
+	if p.Type != "" && size > p.Size {
+		p.Size, p.Cut = size, true
+	}
+}
+
+// Shown returns the payload in pieces, for a page.
+func (p Payload) Shown() []piece {
+	if p.Base64 != "" {
+		data, _ := base64.StdEncoding.DecodeString(p.Base64) // it was encoded here
+		return pieces(string(data), true)
+	}
+	return pieces(p.Pretty, true)
+}
+
+// Preview returns the payload in pieces, for a row.
+func (p Payload) Preview() []piece {
+	text := p.Text
+	if p.Base64 != "" {
+		data, _ := base64.StdEncoding.DecodeString(p.Base64)
+		text = string(data)
+	}
+	if len(text) > previewBytes {
+		text = strings.ToValidUTF8(text[:previewBytes], "")
+	}
+	return pieces(text, false)
+}

@@ -1,0 +1,177 @@
+package console
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// lifeEvents is how many of its last events a timer's page shows.
+const lifeEvents = 20
+
+// TimerPage is everything about one key.
+type TimerPage struct {
+	At      time.Time       `json:"at"`
+	Key     string          `json:"key"`
+	Ref     string          `json:"ref"`
+	Timers  []InspectedView `json:"timers"` // that wait or are firing: pending first, then held, owed, firing
+	More    bool            `json:"more"`   // there are more than these
+	Unsure  bool            `json:"unsure"` // so many are firing that not all of them were looked at
+	Trigger TriggerView     `json:"trigger"`
+	FiredAt *time.Time      `json:"firedat"` // when one of its timers was claimed last, if within about a minute
+	Repeats *RepeatingView  `json:"repeats"` // null if it does not
+	Policy  PolicyView      `json:"policy"`
+	Late    string          `json:"latelimit"` // how late it may fire, in words
+	Events  EventsView      `json:"events"`
+	Life    []LifeView      `json:"life"` // the same in the order in which it happened, and what is to come
+
+	Name keyText `json:"-"`
+}
+
+// InspectedView is one timer of the key.
+type InspectedView struct {
+	TimerView
+	Until   *time.Time `json:"until,omitempty"`   // firing: when its claim ends; otherwise: not to be claimed before
+	Hold    string     `json:"hold,omitempty"`    // the namespace whose hold holds it
+	Perhaps bool       `json:"perhaps,omitempty"` // its event may be in NATS already
+}
+
+// TriggerView is the state of the Redis key.
+type TriggerView struct {
+	There      bool       `json:"there"`
+	Persistent bool       `json:"persistent,omitempty"` // it has no TTL
+	Denied     bool       `json:"denied,omitempty"`     // timerd may not read it
+	Expires    *time.Time `json:"expires,omitempty"`
+}
+
+// PolicyView is how the timer is tried again.
+type PolicyView struct {
+	Text        string   `json:"text"`
+	MaxAttempts int      `json:"maxattempts"`
+	Delays      []string `json:"delays"` // after each attempt that fails
+}
+
+// LifeView is a line of a timer's life.
+type LifeView struct {
+	Kind string     `json:"kind"` // done, bad, now or ahead
+	At   *time.Time `json:"at,omitempty"`
+	In   string     `json:"in,omitempty"` // of what is ahead: how long after the line marked now
+	Text string     `json:"text"`
+	Why  string     `json:"why,omitempty"`  // in somebody else's words
+	Note string     `json:"note,omitempty"` // beside it
+	Link string     `json:"-"`
+}
+
+// timer reads everything about one key.
+func (c *Console) timer(r *http.Request) (*page, error) {
+	key, err := keys.Parse(r.PathValue("key"))
+	if err != nil {
+		return nil, &fault{Status: http.StatusNotFound, Title: "Not a timer's key", Detail: err.Error(),
+			Fix: "A key is app:module:type:id, percent-encoded in the address. The search finds timers by a part of their id."}
+	}
+	name := key.String()
+	v := &TimerPage{
+		At: c.now(r.Context()), Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key),
+		Timers: []InspectedView{}, Life: []LifeView{}, Policy: c.policyOf(key), Late: c.lateOf(key),
+	}
+	p := &page{Template: "timer", Title: clip(v.Key, 80), Nav: "/timers", View: v}
+	v.Events = c.readEvents(r, history.Query{Key: key}, r.URL.Query().Get("from"), lifeEvents)
+	found, err := c.sources.Index.Inspect(r.Context(), key, payloadBytes)
+	if err != nil {
+		p.Trouble = asFault(err)
+	} else {
+		c.addInspection(v, found)
+		if found.Repeats {
+			c.addRepetition(r, v, key)
+		}
+	}
+	v.Life = c.lifeOf(v, err == nil)
+	return p, nil
+}
+
+func (c *Console) addInspection(v *TimerPage, found schedule.Inspection) {
+	v.At, v.More, v.Unsure, v.FiredAt = found.Now.UTC(), found.More, found.Unsure, timeOrNil(found.FiredAt)
+	v.Trigger = TriggerView{There: found.Trigger.There, Persistent: found.Trigger.Persistent, Denied: found.Trigger.Denied, Expires: timeOrNil(found.Trigger.Expires)}
+	for _, t := range found.Timers {
+		one := InspectedView{TimerView: c.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps}
+		if t.Hold != nil {
+			one.Hold = t.Hold.Namespace.String()
+		}
+		v.Timers = append(v.Timers, one)
+	}
+}
+
+// addRepetition adds what the key repeats by. Where that cannot be told now, the page is without.
+func (c *Console) addRepetition(r *http.Request, v *TimerPage, key keys.Key) {
+	states, err := c.sources.Index.Repetitions(r.Context(), []string{key.String()})
+	if err != nil || len(states) == 0 || states[0].Repetition == nil {
+		return
+	}
+	row := newRepeatingView(key, states[0].Repetition, v.At)
+	v.Repeats = &row
+}
+
+func (c *Console) policyOf(key keys.Key) PolicyView {
+	policy := c.sources.Policies.For(key)
+	v := PolicyView{Text: policy.String(), MaxAttempts: policy.MaxAttempts(), Delays: []string{}}
+	for _, d := range policy.Delays() {
+		v.Delays = append(v.Delays, about(d))
+	}
+	return v
+}
+
+// lateOf says how late timers of a key may fire that have no limit of their own.
+func (c *Console) lateOf(key keys.Key) string {
+	limit := c.sources.Late.For(key)
+	return lateText(limit.Most, limit.Drop)
+}
+
+func lateText(most time.Duration, drop bool) string {
+	switch {
+	case most == 0:
+		return "none: it fires however late"
+	case drop:
+		return about(most) + ", then it is forgotten"
+	}
+	return about(most) + ", then a dead letter"
+}
+
+// First returns the timer that the page is about above all, or nil if none waits.
+func (v *TimerPage) First() *InspectedView {
+	if len(v.Timers) == 0 {
+		return nil
+	}
+	return &v.Timers[0]
+}
+
+// Others returns the retries beside it, and earlier timers that are still on their way.
+func (v *TimerPage) Others() []InspectedView {
+	if len(v.Timers) < 2 {
+		return nil
+	}
+	return v.Timers[1:]
+}
+
+// OwnLate returns the limit that counts for the first timer.
+func (v *TimerPage) OwnLate() string {
+	if t := v.First(); t != nil && t.LateMS > 0 {
+		return lateText(time.Duration(t.LateMS)*time.Millisecond, t.LateDrop) + " (its own)"
+	}
+	return v.Late
+}
+
+// CanMove tells whether the first timer can be set to another time.
+func (v *TimerPage) CanMove() bool { t := v.First(); return t != nil && t.State == string(schedule.StatePending) }
+
+// CanCancel tells whether there is anything to cancel.
+func (v *TimerPage) CanCancel() bool {
+	for _, t := range v.Timers {
+		if t.State != string(schedule.StateFiring) {
+			return true
+		}
+	}
+	return false
+}

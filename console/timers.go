@@ -1,0 +1,227 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// timerRows is how many timers a page lists.
+	timerRows = 50
+	// mostRows is how many a program may ask for.
+	mostRows = 200
+	// rowPayload is how much of each payload is read for a row.
+	rowPayload = 2 * previewBytes
+)
+
+// Timers is a page of a list of timers.
+type Timers struct {
+	At     time.Time   `json:"at"`
+	Query  string      `json:"query"`
+	State  string      `json:"state"`
+	Due    string      `json:"due"`
+	Rows   []TimerView `json:"timers"` // in the order of their due times
+	Next   string      `json:"next"`   // what place= takes to go on; empty at the end
+	Full   bool        `json:"full"`   // the page is full; otherwise, with a next, it looked at as many timers as it may at once
+	Looked int64       `json:"looked"` // timers that were looked at so far, of every namespace
+	Total  int64       `json:"total"`  // timers that there are to be looked at
+	Cut    bool        `json:"cut"`    // so many are owed or firing that not all of them were looked at
+	Until  time.Time   `json:"until,omitzero"`
+	Took   string      `json:"-"`
+
+	Filter bool `json:"-"` // not all timers are meant
+	First  bool `json:"-"`
+}
+
+// TimerView is a timer that waits or is firing.
+type TimerView struct {
+	Key        string    `json:"key"` // bytes that are no text are written %XX
+	Ref        string    `json:"ref"` // the exact bytes, percent-encoded: a segment of a path
+	Due        time.Time `json:"due"`
+	State      string    `json:"state"`
+	Attempt    int       `json:"attempt,omitempty"` // 0: it is not told, as only the beginning of a large payload was read
+	Of         int       `json:"maxattempts,omitempty"`
+	Beside     bool      `json:"beside,omitempty"` // a retry that waits beside a newer timer of its key
+	Aside      string    `json:"setaside,omitempty"`
+	Repeat     string    `json:"repeat,omitempty"`
+	Occurrence int64     `json:"occurrence,omitempty"`
+	LateMS     int64     `json:"late,omitempty"` // its own limit
+	LateDrop   bool      `json:"latedrop,omitempty"`
+	Payload    Payload   `json:"payload"`
+	Which      string    `json:"which"` // names just this timer for an action: what t= takes
+
+	Name keyText `json:"-"`
+}
+
+func (c *Console) newTimerView(t schedule.Timer, most int) TimerView {
+	name := t.Key.String()
+	v := TimerView{
+		Key: keys.EncodeText(name), Ref: encodeRef(name), Due: t.Due.UTC(), State: string(t.State), Attempt: t.Attempt, Beside: t.Beside,
+		Aside: string(t.Aside), Repeat: t.Repeat, Occurrence: t.Occurrence, Which: encodeWhich(t.Which()), Name: newKeyText(t.Key),
+		Of: c.sources.Policies.For(t.Key).MaxAttempts(),
+	}
+	if t.Late.Given {
+		v.LateMS, v.LateDrop = t.Late.Most.Milliseconds(), t.Late.Drop
+	}
+	status := event.StatusMissing
+	if t.Status == schedule.PayloadTooLarge {
+		status = event.StatusTooLarge
+	}
+	v.Payload = newPayload(t.Payload, status, most)
+	v.Payload.whole(t.Size)
+	if v.Attempt == 0 && !v.Payload.Cut {
+		v.Attempt = event.Attempt(t.Payload)
+	}
+	return v
+}
+
+// AttemptText returns which attempt it is, of how many.
+func (t TimerView) AttemptText() string { return attemptText(t.Attempt, t.Of) }
+
+func attemptText(n, of int) string {
+	switch {
+	case n == 0:
+		return ""
+	case of < n:
+		return strconv.Itoa(n)
+	}
+	return strconv.Itoa(n) + "/" + strconv.Itoa(of)
+}
+
+// encodeWhich writes which timer is meant, so that a form brings it back byte for byte.
+func encodeWhich(w schedule.Which) string {
+	beside := "0"
+	if w.Beside {
+		beside = "1"
+	}
+	return strings.Join([]string{strconv.FormatInt(w.Due.UnixMilli(), 10), strconv.Itoa(w.Attempt), beside, encodeRef(w.Key.String())}, ".")
+}
+
+// decodeWhich is the inverse of encodeWhich.
+func decodeWhich(text string) (schedule.Which, error) {
+	parts := strings.SplitN(text, ".", 4)
+	if len(parts) == 4 {
+		due, err1 := strconv.ParseInt(parts[0], 10, 64)
+		attempt, err2 := strconv.Atoi(parts[1])
+		key, err3 := decodeRef(parts[3])
+		if err1 == nil && err2 == nil && err3 == nil && due >= 0 && due < 1<<52 && attempt >= 0 && (parts[2] == "0" || parts[2] == "1") {
+			return schedule.Which{Key: key, Due: time.UnixMilli(due).UTC(), Attempt: attempt, Beside: parts[2] == "1"}, nil
+		}
+	}
+	return schedule.Which{}, badRequest("“"+clip(text, 100)+"” names no timer.", "Take what the list of timers gives as which.")
+}
+
+// filter is what a list of timers is asked for, in the words of its form.
+type filter struct{ Query, State, Due string }
+
+func filterOf(values url.Values) filter {
+	return filter{strings.TrimSpace(values.Get("q")), values.Get("state"), values.Get("due")}
+}
+
+// encode returns the filter as the query of an address.
+func (f filter) encode() string {
+	values := url.Values{}
+	for name, value := range map[string]string{"q": f.Query, "state": f.State, "due": f.Due} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return values.Encode()
+}
+
+// query returns which timers the filter means, at a time.
+func (f filter) query(now time.Time) (schedule.Query, error) {
+	text := f.Query
+	if decoded, err := keys.DecodeText(text); err == nil && strings.Count(text, ":") >= 3 {
+		text = decoded // a key as it is shown; a namespace is decoded by itself
+	}
+	q, err := schedule.ParseQuery(text)
+	if err != nil {
+		return q, badRequest(err.Error(), "Give a namespace such as shop:order, or the beginning of a key such as shop:order:timeout:42.")
+	}
+	states := []schedule.State{schedule.StatePending, schedule.StateOwed, schedule.StateFiring, schedule.StateHeld}
+	if f.State != "" {
+		if !slices.Contains(states, schedule.State(f.State)) {
+			return q, badRequest("There is no state “"+clip(f.State, 50)+"”.", "Timers are pending, owed, firing or held.")
+		}
+		q.States = []schedule.State{schedule.State(f.State)}
+	}
+	switch f.Due {
+	case "":
+	case "overdue":
+		q.Before = now
+	case "1m", "1h", "24h":
+		d, _ := time.ParseDuration(f.Due) // one of these
+		q.From, q.Before = now, now.Add(d)
+	default:
+		return q, badRequest("There is no “due="+clip(f.Due, 50)+"”.", "Take overdue, 1m, 1h or 24h.")
+	}
+	return q, nil
+}
+
+// timers reads a page of timers.
+func (c *Console) timers(r *http.Request) (*page, error) {
+	values := r.URL.Query()
+	f := filterOf(values)
+	now := c.now(r.Context())
+	q, err := f.query(now)
+	if err != nil {
+		return nil, err
+	}
+	place, err := schedule.ParsePlace(values.Get("place"))
+	if err != nil {
+		return nil, badRequest("place= is no place in the list: "+err.Error(), "Begin at the first page.")
+	}
+	most := schedule.Most{Timers: timerRows, Payload: rowPayload}
+	if text := values.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > mostRows {
+			return nil, badRequest("limit="+clip(text, 50), "Want a number from 1 to "+strconv.Itoa(mostRows)+".")
+		}
+		most.Timers = n
+	}
+	v := &Timers{At: now, Query: f.Query, State: f.State, Due: f.Due, Rows: []TimerView{}, Filter: f != filter{}, First: place.IsZero()}
+	p := &page{Template: "timers", Title: "Timers", Nav: "/timers", View: v}
+	began := time.Now()
+	found, err := c.sources.Index.Find(r.Context(), q, place, most)
+	if err != nil {
+		p.Trouble = asFault(err)
+		return p, nil
+	}
+	for _, t := range found.Timers {
+		v.Rows = append(v.Rows, c.newTimerView(t, previewBytes))
+	}
+	v.At, v.Next, v.Full, v.Looked, v.Total, v.Cut, v.Until = found.Now.UTC(), found.Next.String(), found.Full, found.Looked, found.Total, found.Cut, found.Until.UTC()
+	v.Took = about(time.Since(began).Round(time.Millisecond))
+	return p, nil
+}
+
+// More returns the address of the next page.
+func (v *Timers) More() string {
+	values, _ := url.ParseQuery(filter{v.Query, v.State, v.Due}.encode()) // it was encoded here
+	values.Set("place", v.Next)
+	return "/timers?" + values.Encode()
+}
+
+// now returns the time by Redis's clock, as it was known a moment ago.
+func (c *Console) now(ctx context.Context) time.Time {
+	if s := c.state.get(ctx); s != nil {
+		return s.At
+	}
+	return time.Now().UTC()
+}
+
+// Beginning returns the query of the first page.
+func (v *Timers) Beginning() string { return filter{v.Query, v.State, v.Due}.encode() }
+
+// States returns those that a list can be asked for.
+func (v *Timers) States() []string { return []string{"pending", "owed", "firing", "held"} }

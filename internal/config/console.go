@@ -1,0 +1,99 @@
+package config
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// Console is how timerd's web page is to be served.
+type Console struct {
+	Addr     string   // host:port; "" means that there is no console
+	Password Password // asked for by the browser; none where Addr is a loopback address, perhaps
+	Actions  bool     // whether timers can be changed there
+	Hosts    []string // names by which it is reached, beside its own address: in lower case, some with a port
+}
+
+// Password is a password that can be compared and not be shown: it is not kept.
+type Password struct {
+	sum [sha256.Size]byte
+	set bool
+}
+
+// NewPassword returns a password; an empty text is none.
+func NewPassword(text string) Password {
+	return Password{sha256.Sum256([]byte(text)), text != ""}
+}
+
+// IsSet tells whether there is a password.
+func (p Password) IsSet() bool { return p.set }
+
+// Matches tells whether somebody has given the password, in a time that does not depend on what was given but for its
+// length. Without a password nothing matches.
+func (p Password) Matches(given string) bool {
+	sum := sha256.Sum256([]byte(given))
+	return subtle.ConstantTimeCompare(sum[:], p.sum[:]) == 1 && p.set
+}
+
+// String tells only whether there is a password.
+func (p Password) String() string {
+	if p.set {
+		return "(set)"
+	}
+	return "(none)"
+}
+
+// GoString is String.
+func (p Password) GoString() string { return p.String() }
+
+// parseConsole reads how the console is to be served.
+func parseConsole(env *environment, f *faults) Console {
+	c := Console{Password: NewPassword(env.Console.Password), Actions: parseSwitch("CONSOLE_ACTIONS", env.Console.Actions, f)}
+	if !strings.EqualFold(env.Console.Addr, "off") {
+		c.Addr = env.Console.Addr
+	}
+	switch {
+	case c.Addr == "":
+		if env.Console.Addr == "" {
+			f.add("CONSOLE_ADDR", "", "host:port, such as 127.0.0.1:8081, or off")
+		}
+	case !IsHostPort(c.Addr):
+		f.add("CONSOLE_ADDR", c.Addr, "host:port, such as 127.0.0.1:8081, or off")
+	case !c.Password.IsSet() && !isLoopbackAddr(c.Addr):
+		f.addf("CONSOLE_PASSWORD", "is not set, and other machines reach TIMERD_CONSOLE_ADDR=%q: want a password, or a loopback address such as 127.0.0.1:8081", c.Addr)
+	}
+	for host := range strings.SplitSeq(env.Console.Hosts, ",") {
+		host = strings.ToLower(strings.TrimSpace(host))
+		switch {
+		case host == "":
+		case !isHost(host):
+			f.add("CONSOLE_HOSTS", host, "host names or addresses, separated by commas, such as timerd.example.com; without https:// and path")
+		default:
+			c.Hosts = append(c.Hosts, host)
+		}
+	}
+	return c
+}
+
+// isHost tells whether a text can stand in the Host header: a name or an address, perhaps with a port.
+func isHost(host string) bool {
+	if strings.ContainsAny(host, "/@?#*, \t\r\n") {
+		return false
+	}
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name != "" && IsHostPort(host)
+	}
+	if strings.HasPrefix(host, "[") {
+		_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		return err == nil
+	}
+	return !strings.Contains(host, ":")
+}
+
+// isLoopbackAddr tells whether only this machine reaches host:port.
+func isLoopbackAddr(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && isLoopback(host)
+}
