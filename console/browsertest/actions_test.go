@@ -26,7 +26,7 @@ func eachUser(t *testing.T, test func(s *system, b *tab, app string), settings .
 func (b *tab) confirm(action, number string) {
 	b.t.Helper()
 	b.sees("h1", action)
-	b.sees("h1", number)
+	b.sees("main", number)
 	b.follow("main button.primary, main button.danger", "*")
 }
 
@@ -45,7 +45,7 @@ func TestCancel(t *testing.T) {
 		b.sees("h1", one[0])
 		b.follow(button, "Cancel…")
 		b.confirm("Cancel", "1 timer")
-		b.done("1 timer")
+		b.done("Done. 1 ")
 		s.gone(one[0])
 		if _, found := s.get(one[1]); !found {
 			t.Errorf("%s is gone too", one[1])
@@ -56,7 +56,7 @@ func TestCancel(t *testing.T) {
 		b.pick(3)
 		b.follow(button, "Cancel…")
 		b.confirm("Cancel", "3 timers")
-		b.done("3 timers")
+		b.done("Done. 3 ")
 		s.count(some, 2)
 
 		many := s.setMany(app+":many:t", 1500, time.Hour)
@@ -64,7 +64,7 @@ func TestCancel(t *testing.T) {
 		b.all()
 		b.follow(button, "Cancel…")
 		b.confirm("Cancel", "1,500 timers")
-		b.done("1,500")
+		b.done("Done. 1,500 ")
 		s.count(many, 0)
 		s.count(some, 2)
 	})
@@ -101,7 +101,7 @@ func TestFireNow(t *testing.T) {
 		b.follow(link, one[0])
 		b.follow(button, "Fire now…")
 		b.confirm("Fire", "1 timer")
-		b.done("1 timer")
+		b.done("Done. 1 ")
 		s.collect(app+":one:t", 1)
 		s.gone(one[0])
 
@@ -110,7 +110,7 @@ func TestFireNow(t *testing.T) {
 		b.pick(2)
 		b.follow(button, "Fire now…")
 		b.confirm("Fire", "2 timers")
-		b.done("2 timers")
+		b.done("Done. 2 ")
 		s.collect(app+":some:t", 2)
 
 		s.setMany(app+":many:t", 300, time.Hour)
@@ -118,7 +118,7 @@ func TestFireNow(t *testing.T) {
 		b.all()
 		b.follow(button, "Fire now…")
 		b.confirm("Fire", "300 timers")
-		b.done("300")
+		b.done("Done. 300 ")
 		s.collect(app+":many:t", 300)
 	})
 }
@@ -131,18 +131,18 @@ func TestSetToAnotherTime(t *testing.T) {
 		b.follow(link, one[0])
 		b.follow(button, "Set to another time…")
 		to := time.Now().Add(26 * time.Hour).Truncate(time.Second).UTC()
-		b.set("main input[name=time]", "", to.Format(time.RFC3339))
+		b.set("main input[name=to]", "", to.Format(time.RFC3339))
 		b.confirm("Set", "1 timer")
-		b.done("1 timer")
+		b.done("Done. 1 ")
 		s.due(one, to)
 
 		many := s.setMany(app+":many:t", 120, time.Hour)
 		b.open("/timers?q=" + app + ":many")
 		b.all()
 		b.follow(button, "Set to another time…")
-		b.set("main input[name=time]", "", to.Format(time.RFC3339))
+		b.set("main input[name=to]", "", to.Format(time.RFC3339))
 		b.confirm("Set", "120 timers")
-		b.done("120")
+		b.done("Done. 120 ")
 		s.due(many, to)
 	})
 }
@@ -172,7 +172,7 @@ func TestReplayAndPurge(t *testing.T) {
 		b.sees("main", "503 Service Unavailable")
 		b.follow(button, "Replay…")
 		b.confirm("Replay", "1 dead letter")
-		b.done("1 dead letter")
+		b.done("Done. 1 ")
 		s.collect(app+":m:t", 1)
 		s.deadAre(before - 1)
 
@@ -180,14 +180,14 @@ func TestReplayAndPurge(t *testing.T) {
 		b.pick(1)
 		b.follow(button, "Purge…")
 		b.confirm("Purge", "1 dead letter")
-		b.done("1 dead letter")
+		b.done("Done. 1 ")
 		s.deadAre(before - 2)
 
 		b.open("/dead?q=" + app)
 		b.all()
 		b.follow(button, "Purge…")
 		b.confirm("Purge", "2 dead letters")
-		b.done("2 dead letters")
+		b.done("Done. 2 ")
 		s.deadAre(before - 4)
 	})
 }
@@ -212,7 +212,7 @@ func TestHoldAndResume(t *testing.T) {
 		b.set("input[name=reason]", "", "provider down")
 		b.follow(button, "Hold…")
 		b.confirm("Hold", "3 timers")
-		b.done(app + ":m")
+		b.done("1 held")
 		holds, err := s.timers.Holds(t.Context())
 		if err != nil || len(holds) != 1 || holds[0].Namespace != app+":m" || holds[0].Reason != "provider down" {
 			t.Fatalf("holds: %+v, %v", holds, err)
@@ -229,7 +229,7 @@ func TestHoldAndResume(t *testing.T) {
 		b.sees("tbody", "provider down")
 		b.follow(button, "Resume…")
 		b.confirm("Resume", app+":m")
-		b.done(app + ":m")
+		b.done("3 released")
 		s.collect(app+":m:t", 3)
 		s.until(func() error {
 			holds, err := s.timers.Holds(t.Context())

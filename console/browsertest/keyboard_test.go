@@ -98,10 +98,10 @@ func TestKeyboardAlone(t *testing.T) {
 	b.sees("h1", all[0])
 	b.steps("Cancel…")
 	b.leave(func() { b.press(kb.Enter) })
-	b.sees("h1", "1 timer")
+	b.sees("main", "1 timer")
 	b.steps("Cancel 1 timer*")
 	b.leave(func() { b.press(kb.Enter) })
-	b.done("1 timer")
+	b.done("Done. 1 ")
 	s.gone(all[0])
 
 	b.open("/timers?q=keyboard")
@@ -112,10 +112,10 @@ func TestKeyboardAlone(t *testing.T) {
 	b.sees("main", "2 selected")
 	b.steps("Fire now…")
 	b.leave(func() { b.press(" ") })
-	b.sees("h1", "2 timers")
+	b.sees("main", "2 timers")
 	b.steps("Fire 2 timers*")
 	b.leave(func() { b.press(kb.Enter) })
-	b.done("2 timers")
+	b.done("Done. 2 ")
 	s.collect("keyboard:m:t", 2)
 
 	// And back with the browser's own keys.

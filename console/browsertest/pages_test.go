@@ -18,7 +18,7 @@ func views() []view {
 	return []view{
 		{"overview", at("/"), "dead letters"},
 		{"timers", at("/timers?q=pay"), "pay:order:callback:"},
-		{"timer", at("/timers/" + url.PathEscape(failing)), "502 Bad Gateway"},
+		{"timer", at("/timers/" + url.PathEscape(failing)), "Attempt 3 of 16"},
 		{"search", func(b *tab) {
 			b.open("/")
 			b.search("pay:order 88120")

@@ -34,7 +34,7 @@ func (b *tab) picture(name string) {
 	if *update {
 		ctx, cancel := b.within()
 		defer cancel()
-		taken, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+		taken, err := chromedp.Run(ctx, b.screenshot())
 		if err == nil {
 			taken, err = smaller(taken)
 		}
@@ -54,10 +54,22 @@ func (b *tab) picture(name string) {
 	}
 }
 
-// colours is what a PNG with a palette can have.
+// tall is how much of a page a picture shows, in CSS pixels: of a list, its beginning.
+const tall = 1000
+
+// screenshot takes the beginning of a page, as a window shows it that is as tall as the page, within reason.
+func (b *tab) screenshot() chromedp.Action[[]byte] {
+	b.t.Helper()
+	height := must[int64](b, "tall => Math.min(tall, document.documentElement.scrollHeight)", tall)
+	must[any](b, "() => { document.activeElement?.blur(); scrollTo(0, 0) }")
+	b.size(height)
+	return chromedp.CaptureScreenshot()
+}
+
+// colours is how many a PNG with a palette can have.
 const colours = 256
 
-// smaller returns a picture with the colours only that it has most of. Pages have few, but for the edges of letters.
+// smaller returns a picture with a palette. Pages have few colours, but for the edges of letters.
 func smaller(data []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(data))
 	if err != nil {
@@ -71,15 +83,7 @@ func smaller(data []byte) ([]byte, error) {
 			count[at(x, y)]++
 		}
 	}
-	all := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int { return cmp.Compare(count[b], count[a]) })
-	palette := make(color.Palette, 0, colours)
-	for _, c := range all[:min(colours, len(all))] {
-		palette = append(palette, c)
-	}
-	index := map[color.RGBA]uint8{}
-	for _, c := range all {
-		index[c] = uint8(palette.Index(c))
-	}
+	palette, index := reduce(count)
 	to := image.NewPaletted(bounds, palette)
 	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
 		for x := bounds.Min.X; x < bounds.Max.X; x++ {
@@ -92,6 +96,41 @@ func smaller(data []byte) ([]byte, error) {
 		return nil, err
 	}
 	return out.Bytes(), nil
+}
+
+// reduce chooses a palette, one colour after the other: the one that has fared worst so far, by how many have it and how
+// far it is from those chosen. It returns the place of each colour's next of kin.
+func reduce(count map[color.RGBA]int) (palette color.Palette, index map[color.RGBA]uint8) {
+	all := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a.R, b.R), cmp.Compare(a.G, b.G), cmp.Compare(a.B, b.B))
+	})
+	far := make([]int, len(all))
+	for i := range far {
+		far[i] = 1 << 18
+	}
+	index = map[color.RGBA]uint8{}
+	for len(palette) < min(colours, len(all)) {
+		worst := 0
+		for i, c := range all {
+			if count[c]*far[i] > count[all[worst]]*far[worst] {
+				worst = i
+			}
+		}
+		chosen := all[worst]
+		for i, c := range all {
+			if d := distance(c, chosen); d < far[i] {
+				far[i], index[c] = d, uint8(len(palette))
+			}
+		}
+		palette = append(palette, chosen)
+	}
+	return palette, index
+}
+
+// distance is that of two colours, squared.
+func distance(a, b color.RGBA) int {
+	r, g, bl := int(a.R)-int(b.R), int(a.G)-int(b.G), int(a.B)-int(b.B)
+	return r*r + g*g + bl*bl
 }
 
 // Every picture belongs to a page, and the documents show each.

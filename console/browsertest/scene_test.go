@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"testing"
 	"time"
@@ -79,12 +80,14 @@ func (s *system) fail() {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	done := make(chan error, 1)
+	consumer := client.NewConsumer(s.js)
+	consumer.Logger = slog.New(slog.DiscardHandler)
 	go func() {
-		done <- client.NewConsumer(s.js).Consume(ctx, "pay:order:callback", func(_ context.Context, e client.Event) error {
+		done <- consumer.Consume(ctx, "pay:order:callback", func(_ context.Context, e client.Event) error {
 			if e.Attempt == 1 {
 				return client.RetryAfter(100*time.Millisecond, errors.New("502 Bad Gateway"))
 			}
-			return errors.New("timeout after 15 s")
+			return client.RetryAfter(13*time.Minute, errors.New("timeout after 15 s"))
 		})
 	}()
 	s.set(failing, `{"order":88120,"notify_url":"https://merchant.example/cb","amount":"129.00","note":"<b>never markup</b>"}`, 50*time.Millisecond)

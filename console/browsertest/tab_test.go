@@ -54,6 +54,7 @@ func (l look) String() string {
 type tab struct {
 	t    *testing.T
 	ctx  context.Context
+	look look
 	base string // what the paths given to open come behind
 
 	mu         sync.Mutex
@@ -67,7 +68,7 @@ func openTab(t *testing.T, base string, l look) *tab {
 	t.Helper()
 	allocator, cancel := remote.NewAllocator(t.Context(), os.Getenv(devToolsVariable), remote.NoModifyURL)
 	t.Cleanup(cancel)
-	b := &tab{t: t, base: base}
+	b := &tab{t: t, look: l, base: base}
 	first, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
 	if err := chromedp.Do(first); err != nil {
@@ -85,15 +86,21 @@ func openTab(t *testing.T, base string, l look) *tab {
 	if l.dark {
 		scheme = "dark"
 	}
-	command(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
-		Width: l.width, Height: 800, DeviceScaleFactor: 1, Mobile: l.width == phone,
-	})
+	b.size(800)
 	command(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
 	command(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}) // as if each were in front
 	command(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: l.scriptless})
 	return b
+}
+
+// size gives the window a height; its width is that of the look.
+func (b *tab) size(height int64) {
+	b.t.Helper()
+	command(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: b.look.width, Height: height, DeviceScaleFactor: 1, Mobile: b.look.width == phone,
+	})
 }
 
 // note keeps what the browser tells.
