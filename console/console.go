@@ -43,8 +43,11 @@ type Console struct {
 	guard  *guard
 	state  *cache[*summary]
 	due    *cache[*forecast]
-	jobs   *jobs // nil where actions is
+	parts  *cache[[]byte] // what is live on the overview
+	jobs   *jobs          // nil where actions is
 	closed chan struct{}
+
+	streams chan struct{} // holds one for each that is open
 }
 
 // New returns a console that reads from the sources. Without actions, which may be nil, there is no way to change anything.
@@ -63,6 +66,8 @@ func New(settings config.Console, sources Sources, actions *Actions, log *slog.L
 	}
 	c.state = newCache(stateAge, c.readSummary)
 	c.due = newCache(forecastAge, c.readForecast)
+	c.parts = newCache(stateAge, c.readParts)
+	c.streams = make(chan struct{}, mostStreams)
 	if actions != nil {
 		c.jobs = newJobs(log)
 	}
@@ -106,6 +111,8 @@ func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 func (c *Console) close() {
 	close(c.closed)
 	if c.jobs != nil {
-		c.jobs.stop()
+		if err := c.jobs.close(); err != nil {
+			c.log.Warn("console: left behind", "err", err)
+		}
 	}
 }

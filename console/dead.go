@@ -21,9 +21,9 @@ type Dead struct {
 	Query string       `json:"query"`
 	Text  string       `json:"text"`
 	Rows  []LetterView `json:"letters"`
-	Next  string       `json:"next"`   // what place= takes to go on; empty at the end
-	Total uint64       `json:"total"`  // letters in the stream
-	Since *time.Time   `json:"since"`  // it has looked at those stored since then; null: at all
+	Next  string       `json:"next"`  // what place= takes to go on; empty at the end
+	Total uint64       `json:"total"` // letters in the stream
+	Since *time.Time   `json:"since"` // it has looked at those stored since then; null: at all
 	First bool         `json:"-"`
 }
 

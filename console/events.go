@@ -121,7 +121,7 @@ func (c *Console) readEvents(r *http.Request, q history.Query, place string, lim
 	for _, record := range found.Records {
 		v.Events = append(v.Events, newEventView(record, previewBytes))
 	}
-	v.Next, v.Looked, v.Since = found.Place, found.Looked, timeOrNil(found.Since)
+	v.Next, v.Looked, v.Since = found.Place, int64(found.Looked), timeOrNil(found.Since)
 	for _, s := range found.Streams {
 		v.Streams = append(v.Streams, ReachView{s.Stream, s.Seq, timeOrNil(s.Since), s.Beginning, s.Missing})
 	}

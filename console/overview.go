@@ -79,6 +79,8 @@ type NamespaceView struct {
 	FiredPerSec *float64 `json:"firedpersecond"`
 	P99         *float64 `json:"p99"` // ms
 	IsHeld      bool     `json:"isheld"`
+
+	p99 time.Duration
 }
 
 // Figure is one of the numbers that come first.
@@ -116,6 +118,7 @@ func (c *Console) readOverview(ctx context.Context) *Overview {
 		v.DeadLetters = state.Report.NATS.DeadLetters
 	}
 	c.addPulse(v, state)
+	c.addFirings(ctx, v)
 	v.LatenessChart = latenessChart(v.Lateness)
 	v.Numbers = v.figures()
 	return v

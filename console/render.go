@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"reflect"
 	"strings"
 	"time"
 
@@ -48,10 +49,10 @@ type templates struct{ byName map[string]*template.Template }
 
 func newTemplates(files *staticFiles) (*templates, error) {
 	functions := template.FuncMap{
-		"static": files.path, "grouped": grouped, "counted": counted, "about": about, "ms": ms, "perSecond": perSecond,
+		"static": files.path, "grouped": groupedAny, "counted": countedAny, "about": about, "ms": ms, "perSecond": perSecond,
 		"line": func(s string) []piece { return pieces(s, false) }, "lines": func(s string) []piece { return pieces(s, true) },
 		"moment": func(at, now time.Time) Moment { return Moment{at, now} }, "ref": encodeRef, "query": url.QueryEscape,
-		"dict": dict, "plus": func(a, b int) int { return a + b },
+		"dict": dict,
 	}
 	base, err := template.New("base").Funcs(functions).ParseFS(templateFiles, "templates/base.html", "templates/parts.html")
 	if err != nil {
@@ -74,6 +75,23 @@ func newTemplates(files *staticFiles) (*templates, error) {
 		t.byName[name] = one
 	}
 	return t, nil
+}
+
+// groupedAny is grouped for any whole number, or what points to one.
+func groupedAny(v reflect.Value) string { return grouped(whole(v)) }
+
+// countedAny is counted for any whole number.
+func countedAny(v reflect.Value, one, many string) string { return counted(whole(v), one, many) }
+
+func whole(v reflect.Value) int64 {
+	v = reflect.Indirect(v)
+	switch {
+	case v.CanInt():
+		return v.Int()
+	case v.CanUint():
+		return int64(v.Uint())
+	}
+	return 0
 }
 
 // dict makes a map of names and values in turn, for a template that needs several.

@@ -3,11 +3,11 @@ package console
 import (
 	"context"
 
-	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/retry"

@@ -156,6 +156,9 @@ func (p Payload) Shown() []piece {
 	return pieces(p.Pretty, true)
 }
 
+// ShownSize returns how many bytes of the payload are shown.
+func (p Payload) ShownSize() int { return max(len(p.Text), base64.StdEncoding.DecodedLen(len(p.Base64))) }
+
 // Preview returns the payload in pieces, for a row.
 func (p Payload) Preview() []piece {
 	text := p.Text

@@ -164,7 +164,10 @@ func (v *TimerPage) OwnLate() string {
 }
 
 // CanMove tells whether the first timer can be set to another time.
-func (v *TimerPage) CanMove() bool { t := v.First(); return t != nil && t.State == string(schedule.StatePending) }
+func (v *TimerPage) CanMove() bool {
+	t := v.First()
+	return t != nil && t.State == string(schedule.StatePending)
+}
 
 // CanCancel tells whether there is anything to cancel.
 func (v *TimerPage) CanCancel() bool {

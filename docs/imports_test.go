@@ -30,11 +30,11 @@ func layers() [][]string {
 		{"late"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
-		{"schedule", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/servers"},
+		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/servers"},
 		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"internal/bulk", "internal/config", "internal/installation", "internal/status"},
+		{"internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"internal/doctor", "internal/service"},
 		// Programs.

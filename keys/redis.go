@@ -144,6 +144,9 @@ func (p Partition) Members() string { return p.key("members") }
 // About names the hash of what those timerds say of themselves, by instance id.
 func (p Partition) About() string { return p.key("about") }
 
+// Counts names the hash of what those timerds have counted since their starts, by instance id.
+func (p Partition) Counts() string { return p.key("counts") }
+
 // Audits names the hash of what the timerds' last audits of each node found.
 func (p Partition) Audits() string { return p.key("audits") }
 

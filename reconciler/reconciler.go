@@ -46,6 +46,9 @@ type Reconciler struct {
 	Lease time.Duration
 	// Self is what it says of itself with its heartbeats. Default: the instance id alone.
 	Self schedule.Self
+	// Counts returns what it has counted since its start, for its heartbeats, or nil to say nothing this time. By default it says
+	// nothing.
+	Counts func() *schedule.Counts
 
 	// OnAudit is called after each complete audit.
 	OnAudit func(reason string, seen schedule.Observed, took time.Duration)
@@ -85,6 +88,7 @@ func New(node *schedule.Node, p Publisher, namespaces keys.Namespaces, instance 
 		SweepInterval: time.Second,
 		Lease:         10 * time.Second,
 		Self:          schedule.Self{Instance: instance},
+		Counts:        func() *schedule.Counts { return nil },
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
 		OnScanned:     func(schedule.DueScan) {},
 		OnClaimed:     func(schedule.ClaimResult) {},

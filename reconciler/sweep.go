@@ -74,7 +74,9 @@ func (r *Reconciler) scanDue(ctx context.Context) error {
 }
 
 func (r *Reconciler) heartbeat(ctx context.Context) error {
-	rank, of, err := r.node.Heartbeat(ctx, r.Self, missedHeartbeats*r.SweepInterval)
+	self := r.Self
+	self.Counts = r.Counts()
+	rank, of, err := r.node.Heartbeat(ctx, self, missedHeartbeats*r.SweepInterval)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ const (
 	usualSilence = 4 * time.Second
 )
 
-// Self is what a timerd says of itself with its heartbeats. It does not change while the timerd runs.
+// Self is what a timerd says of itself with its heartbeats. But for Counts it does not change while the timerd runs.
 type Self struct {
 	Instance string    `json:"-"` // the id that no other process has
 	Version  string    `json:"version,omitempty"`
@@ -38,6 +38,8 @@ type Self struct {
 	Repeats bool `json:"repeats,omitempty"`
 	// Settings are those that all timerds of a schedule are to have in common, by the name of the variable.
 	Settings map[string]string `json:"settings,omitempty"`
+	// Counts is what it has counted since its start. A heartbeat without leaves the last ones; earlier versions say none.
+	Counts *Counts `json:"-"`
 }
 
 // Fingerprint returns a short hash of the settings, the same for the same ones, or an empty text if there are none.
@@ -66,8 +68,14 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (ran
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
 	}
-	names := []string{keys.Single.Members(), keys.Single.About()}
-	alive, err := n.schedule.scripts.Load().heartbeat.Run(ctx, n.schedule.rdb, names, self.Instance, ttl.Milliseconds(), said).StringSlice()
+	var counts []byte
+	if self.Counts != nil {
+		if counts, err = json.Marshal(self.Counts); err != nil {
+			return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
+		}
+	}
+	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts()}
+	alive, err := n.schedule.scripts.Load().heartbeat.Run(ctx, n.schedule.rdb, names, self.Instance, ttl.Milliseconds(), said, counts).StringSlice()
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
 	}
@@ -80,6 +88,7 @@ func (n *Node) Deregister(ctx context.Context, instance string) error {
 	_, err := n.schedule.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		pipe.ZRem(ctx, keys.Single.Members(), instance)
 		pipe.HDel(ctx, keys.Single.About(), instance)
+		pipe.HDel(ctx, keys.Single.Counts(), instance)
 		return nil
 	})
 	if err != nil {
@@ -97,11 +106,11 @@ func (s *Schedule) Members(ctx context.Context) ([]Member, error) {
 	}
 	var now *redis.TimeCmd
 	var beats *redis.ZSliceCmd
-	var said *redis.MapStringStringCmd
+	var said, counted *redis.MapStringStringCmd
 	_, err = server.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		now = pipe.Time(ctx)
 		beats = pipe.ZRangeWithScores(ctx, keys.Single.Members(), -maxMembers, -1)
-		said = pipe.HGetAll(ctx, keys.Single.About())
+		said, counted = pipe.HGetAll(ctx, keys.Single.About()), pipe.HGetAll(ctx, keys.Single.Counts())
 		return nil
 	})
 	if err != nil {
@@ -115,6 +124,9 @@ func (s *Schedule) Members(ctx context.Context) ([]Member, error) {
 		m := &members[i]
 		m.Instance, _ = beat.Member.(string)
 		_ = json.Unmarshal([]byte(said.Val()[m.Instance]), &m.Self) // what makes no sense counts as nothing
+		if counts := new(Counts); json.Unmarshal([]byte(counted.Val()[m.Instance]), counts) == nil {
+			m.Counts = counts
+		}
 		m.Seen = Millis(beat.Score).Time()
 		silence := cmp.Or(time.Duration(m.Silence)*time.Millisecond, usualSilence)
 		m.Alive = now.Val().Sub(m.Seen) < silence

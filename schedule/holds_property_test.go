@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// holdModel plays random steps of holds, resumes, claims and cancellations, each of which may be the last one of a timerd that
+// holdModel plays random steps of holds, resumes, claims, moves and cancellations, each of which may be the last one of a timerd that
 // dies, and knows what must become of every timer.
 type holdModel struct {
 	*index
@@ -24,6 +24,7 @@ type holdModel struct {
 	of     map[string]string
 	ended  map[string]string // payload -> what became of it
 	lists  []*schedule.HoldList
+	found  []schedule.Which
 	places map[string]schedule.HeldAt
 }
 
@@ -79,6 +80,30 @@ func (m *holdModel) cancel() {
 			delete(m.open, payload)
 			m.ended[payload] = "cancelled"
 		}
+	}
+}
+
+// move has one of the timers, as they were found some time ago perhaps, be due at another time.
+func (m *holdModel) move() {
+	if len(m.found) == 0 || rapid.Bool().Draw(m.rt, "look") {
+		m.found = nil
+		err := m.List(m.t.Context(), keys.Namespace{}, func(timer schedule.Timer) bool {
+			m.found = append(m.found, timer.Which())
+			return true
+		})
+		if err != nil {
+			m.rt.Fatal(err)
+		}
+	}
+	if len(m.found) == 0 {
+		return
+	}
+	move := schedule.Move{Which: rapid.SampledFrom(m.found).Draw(m.rt, "timer")}
+	if ms := rapid.IntRange(0, 30).Draw(m.rt, "ms"); ms > 0 {
+		move.To = time.UnixMilli(m.redisNow() + int64(ms))
+	}
+	if _, err := m.Move(m.t.Context(), []schedule.Move{move}); err != nil {
+		m.rt.Fatal(err)
 	}
 }
 
@@ -222,7 +247,7 @@ func (m *holdModel) end() {
 	}
 }
 
-// Whatever is held, resumed, interrupted, repeated and cancelled in whatever order: nothing is claimed under a hold unless it
+// Whatever is held, resumed, interrupted, repeated, moved and cancelled in whatever order: nothing is claimed under a hold unless it
 // may have been published, each timer fires or is cancelled, and none does both.
 func TestRandomHolds(t *testing.T) {
 	t.Parallel()
@@ -237,12 +262,12 @@ func TestRandomHolds(t *testing.T) {
 		}
 		m.list()
 		steps := map[string]func(){
-			"set": m.set, "cancel": m.cancel, "hold": m.hold, "resume": m.resume, "release": m.release, "claim": m.claim,
+			"set": m.set, "cancel": m.cancel, "move": m.move, "hold": m.hold, "resume": m.resume, "release": m.release, "claim": m.claim,
 			"wait": func() { x.awaitClock(x.redisNow() + 10) },
 		}
 		for range rapid.IntRange(10, 60).Draw(rt, "steps") {
 			steps[rapid.SampledFrom([]string{
-				"set", "set", "set", "cancel", "hold", "resume", "release", "release", "claim", "claim", "claim", "wait",
+				"set", "set", "set", "cancel", "move", "move", "hold", "resume", "release", "release", "claim", "claim", "claim", "wait",
 			}).Draw(rt, "step")]()
 		}
 		m.end()

@@ -56,7 +56,7 @@ func (q Query) Match(t Timer) bool {
 
 // has tells whether the timers of a key are meant, as far as that depends on the key.
 func (q Query) has(k keys.Key) bool {
-	return q.Namespace.Match(k) && (q.Prefix == "" || strings.HasPrefix(k.String(), q.Prefix)) && strings.Contains(k.ID, q.ID)
+	return q.Namespace.Match(k) && strings.Contains(k.ID, q.ID) && (q.Prefix == "" || strings.HasPrefix(k.String(), q.Prefix))
 }
 
 // wants tells whether timers in a state are meant.

@@ -35,8 +35,8 @@ type Schedule struct {
 	// OnSkipped is called with how many occurrences of a timer that repeats were missed and never fire, when the firing of one
 	// is settled or the first one found. It may be called concurrently. Set it before use; by default it does nothing.
 	OnSkipped func(f *Firing, n int64)
-	// OnArmed is called with when a timer that repeats is due next, AtOnce if a timerd is to find that out, when this Schedule has
-	// armed it. Set it as OnSkipped.
+	// OnArmed is called with when a timer is due, when this Schedule has armed the next occurrence of one that repeats, AtOnce if a
+	// timerd is to find that out, or has moved one. Set it as OnSkipped.
 	OnArmed func(key keys.Key, due Millis)
 
 	rdb      redis.UniversalClient

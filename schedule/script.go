@@ -35,7 +35,7 @@ type scripts struct {
 	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
 	countDue, find                                           *redis.Script // likewise
-	records                                                  *redis.Script
+	records, setTime                                         *redis.Script
 	losses                                                   *redis.Script // of a server
 	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
@@ -72,19 +72,21 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		settleRepeat: script(one, "clock", "index", "common", "owed", "payload", "announce", "settle_repeat"),
 		repetitions:  script("no-writes", "clock", "index", "common", "owed", "states", "repetitions"),
 		retry:        script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "later", "retry"),
-		audit:        script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
-		doubtApps:    script(one, "clock", "index", "common", "doubt_apps"),
-		heartbeat:    script(one, "clock", "heartbeat"),
-		scanDue:      script(manyRead, "clock", "scan_due"),
-		losses:       script(manyRead, "clock", "losses", "read_losses"),
-		apps:         script(manyRead, "apps"),
-		forgetApps:   script(many, "forget_apps"),
-		trim:         script(many, "trim"),
-		overview:     script(manyRead, "clock", "hold", "owed", "look", "overview"),
-		calls:        script(manyRead, "calls"),
-		countDue:     script(manyRead, "count_due"),
-		find:         script(manyRead, "clock", "find"),
-		records:      script("no-writes", "clock", "index", "common", "records"),
+		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
+			"set_time"),
+		audit:      script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
+		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
+		heartbeat:  script(one, "clock", "heartbeat"),
+		scanDue:    script(manyRead, "clock", "scan_due"),
+		losses:     script(manyRead, "clock", "losses", "read_losses"),
+		apps:       script(manyRead, "apps"),
+		forgetApps: script(many, "forget_apps"),
+		trim:       script(many, "trim"),
+		overview:   script(manyRead, "clock", "hold", "owed", "look", "overview"),
+		calls:      script(manyRead, "calls"),
+		countDue:   script(manyRead, "count_due"),
+		find:       script(manyRead, "clock", "find"),
+		records:    script("no-writes", "clock", "index", "common", "records"),
 
 		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),

@@ -31,19 +31,23 @@ requests that make no sense. They stay in their stream until they are replayed o
 type selection struct {
 	deadletters.Selection
 	namespace []string // the argument, or nothing
+	seq       uint64   // the flag; 0 if it is not given
 }
 
 // withDeadLetters calls f with the selected letters, of which there must be one if an
 // id or a number is given, and with the sections of the configuration.
 func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section, f func(*deadletters.Letters, config.Config, *slog.Logger) error) error {
 	given := len(chosen.namespace)
-	for _, flag := range []bool{chosen.ID != "", chosen.Seq > 0} {
+	for _, flag := range []bool{chosen.ID != "", chosen.seq > 0} {
 		if flag {
 			given++
 		}
 	}
 	if given > 1 {
 		return usagef(cmd, "NAMESPACE, --id and --seq exclude each other")
+	}
+	if chosen.seq > 0 {
+		chosen.Seqs = []uint64{chosen.seq}
 	}
 	var err error
 	if chosen.Namespace, err = namespaceArg(cmd, chosen.namespace); err != nil {
@@ -69,7 +73,7 @@ happens and the exit code is 1.
 // selectionFlags adds the flags that say which letters a command is for.
 func selectionFlags(cmd *cobra.Command, s *selection, yes *bool) {
 	cmd.Flags().StringVar(&s.ID, "id", "", "only letters with this id, of any namespace; timerd dead ls shows it")
-	cmd.Flags().Uint64Var(&s.Seq, "seq", 0, "only the letter with this number in its stream, of any namespace")
+	cmd.Flags().Uint64Var(&s.seq, "seq", 0, "only the letter with this number in its stream, of any namespace")
 	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
 }
 

@@ -27,8 +27,11 @@ func newDeadPurge() *cobra.Command {
 			if olderThan < 0 {
 				return usagef(cmd, "--older-than=%v: want a positive duration", &olderThan)
 			}
+			if olderThan > 0 {
+				chosen.Before = time.Now().Add(-time.Duration(olderThan))
+			}
 			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *deadletters.Letters, _ config.Config, _ *slog.Logger) error {
-				return purge(cmd, all, time.Duration(olderThan), yes)
+				return purge(cmd, all, yes)
 			})
 		},
 	}
@@ -37,30 +40,23 @@ func newDeadPurge() *cobra.Command {
 	return cmd
 }
 
-func purge(cmd *cobra.Command, all *deadletters.Letters, olderThan time.Duration, yes bool) error {
+func purge(cmd *cobra.Command, all *deadletters.Letters, yes bool) error {
 	ctx := cmd.Context()
-	var doomed []uint64
-	young := time.Now().Add(-olderThan)
-	err := all.Each(ctx, func(l deadletters.Letter) (bool, error) {
-		if olderThan > 0 && l.Stored.After(young) {
-			return false, nil // letters come in the order in which they were stored
-		}
-		doomed = append(doomed, l.Seq)
-		return true, nil
-	})
+	found, err := all.Find(ctx, func(deadletters.Letter, string) error { return nil })
 	if err != nil {
 		return err
 	}
-	if len(doomed) > 0 {
-		if !yes {
-			if err := confirm(cmd, fmt.Sprintf("%s to delete for good. Go on?", countLetters(len(doomed)))); err != nil {
-				return err
-			}
-		}
-		if err := all.Purge(ctx, doomed); err != nil {
+	if len(found.All) > 0 && !yes {
+		if err := confirm(cmd, fmt.Sprintf("%s to delete for good. Go on?", countLetters(len(found.All)))); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d purged\n", len(doomed))
+	how := progressOf(cmd)
+	err = all.Purge(ctx, found.All, func(purged int) { how.show("%d of %d purged", purged, len(found.All)) })
+	how.clear()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d purged\n", len(found.All))
 	return err
 }

@@ -45,22 +45,20 @@ are, each with a line that says why; the exit code is then 1.` + selectionHelp,
 // replay sets timers again. A letter is deleted only after its timer is set, so that an interruption loses none.
 func replay(cmd *cobra.Command, all *deadletters.Letters, rdb redis.UniversalClient, yes bool) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	var good []uint64
 	skipped := 0
-	err := all.Each(ctx, func(l deadletters.Letter) (bool, error) {
-		if _, why := l.Timer(0); why != "" {
-			skipped++
-			_, err := fmt.Fprintf(out, "%d skipped: %s\n", l.Seq, why)
-			return true, err
+	found, err := all.Find(ctx, func(l deadletters.Letter, why string) error {
+		if why == "" {
+			return nil
 		}
-		good = append(good, l.Seq)
-		return true, nil
+		skipped++
+		_, err := fmt.Fprintf(out, "%d skipped: %s\n", l.Seq, why)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	if len(good) > 0 && !yes {
-		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?", countLetters(len(good)))); err != nil {
+	if n := len(found.Replayable); n > 0 && !yes {
+		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?", countLetters(n))); err != nil {
 			return err
 		}
 	}
@@ -69,7 +67,7 @@ func replay(cmd *cobra.Command, all *deadletters.Letters, rdb redis.UniversalCli
 		return fmt.Errorf("read the clock of Redis: %w", err)
 	}
 	sched := schedule.New(rdb, schedule.DefaultMaxPayload)
-	replayed, err := all.Replay(ctx, sched, schedule.MillisOf(now), good, func(l deadletters.Letter, fresh bool) error {
+	replayed, err := all.Replay(ctx, sched, schedule.MillisOf(now), found.Replayable, func(l deadletters.Letter, fresh bool) error {
 		how := "replayed"
 		if !fresh {
 			how = "was replayed before"

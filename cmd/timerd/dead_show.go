@@ -29,7 +29,7 @@ stream, as timerd dead ls shows it.`,
 			if err != nil || seq == 0 {
 				return usagef(cmd, "SEQ %q: want the number of a dead letter; timerd dead ls shows them", args[0])
 			}
-			chosen := selection{Selection: deadletters.Selection{Seq: seq}}
+			chosen := selection{Selection: deadletters.Selection{Seqs: []uint64{seq}}}
 			return withDeadLetters(cmd, chosen, config.SectionNATS, func(one *deadletters.Letters, _ config.Config, _ *slog.Logger) error {
 				return one.Each(cmd.Context(), func(l deadletters.Letter) (bool, error) {
 					if asJSON {

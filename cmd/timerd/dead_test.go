@@ -3,10 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -224,5 +227,31 @@ func TestDeadReplayOfAnotherAppsTimer(t *testing.T) {
 	}
 	if n := redis.Client().Exists(t.Context(), keys.Single.Firing(), keys.Single.Due()).Val(); n != 0 {
 		t.Error("the timer was set")
+	}
+}
+
+// A message whose headers are like what NATS says itself of a consumer ends no list, and one whose headers name
+// another subject is taken for one of its own.
+func TestDeadAmongMessagesLikeThoseOfNATS(t *testing.T) {
+	publishDead(t, "timers.dead.app.m.t", 1)
+	nc, err := nats.Connect(os.Getenv("TIMERD_NATS_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for _, header := range []nats.Header{
+		{"Status": {"409"}, "Description": {"Consumer Deleted"}},
+		{"Status": {"404"}, "Description": {"No Messages"}},
+		{"Nats-Sequence": {"1"}, "Nats-Subject": {"timers.dead.app.m.t"}},
+	} {
+		if _, err := nc.RequestMsg(&nats.Msg{Subject: "timers.dead.evil.m.t", Header: header}, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := ok(t, "dead", "ls"); !strings.HasSuffix(out, "4 dead letters\n") {
+		t.Errorf("dead ls: %s", out)
+	}
+	if out := ok(t, "dead", "show", "4"); !strings.Contains(out, "timers.dead.evil.m.t") {
+		t.Errorf("dead show: %s", out)
 	}
 }

@@ -41,6 +41,7 @@ in version 7.0 or later; or run timerd serve with the TIMERD_REDIS_URL of one th
 type devFlags struct {
 	redisPort, natsPort int
 	httpAddr            string
+	consoleAddr         string
 	noSamples           bool
 }
 
@@ -66,12 +67,16 @@ TIMERD_RETRY and the other variables that concern neither server have their effe
 			if !config.IsHostPort(flags.httpAddr) {
 				return usagef(cmd, "--http-addr=%s: want host:port", flags.httpAddr)
 			}
+			if flags.consoleAddr != "off" && !config.IsHostPort(flags.consoleAddr) {
+				return usagef(cmd, "--console-addr=%s: want host:port, or off", flags.consoleAddr)
+			}
 			return dev(cmd, flags)
 		},
 	}
 	cmd.Flags().IntVar(&flags.redisPort, "redis-port", 0, "port of Redis; 0: a free one")
 	cmd.Flags().IntVar(&flags.natsPort, "nats-port", 0, "port of NATS; 0: a free one")
 	cmd.Flags().StringVar(&flags.httpAddr, "http-addr", "127.0.0.1:0", "address of /healthz, /readyz and /metrics; port 0: a free one")
+	cmd.Flags().StringVar(&flags.consoleAddr, "console-addr", "127.0.0.1:0", "address of the console, the web page; port 0: a free one; off: none")
 	cmd.Flags().BoolVar(&flags.noSamples, "no-samples", false, "set no timers to begin with")
 	return cmd
 }
@@ -98,17 +103,18 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 		NATSAddr: ports.Address(flags.natsPort),
 		DataDir:  filepath.Join(dir, "nats"),
 		HTTPAddr: flags.httpAddr,
+
+		ConsoleAddr: flags.consoleAddr,
 	}.Read()
 	if err != nil {
 		return err
 	}
 	// Here and not in the service, so that what answers is this timerd and no other one.
-	l, err := (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", flags.httpAddr)
+	l, err := listenForDev(cmd.Context(), &c)
 	if err != nil {
-		return fmt.Errorf("--http-addr=%s: %w; choose another address", flags.httpAddr, err)
+		return err
 	}
-	defer func() { _ = l.Close() }() // serve has, once it runs
-	c.Service.HTTPAddr = l.Addr().String()
+	defer l.Close() // serve has, once it runs
 	server, err := redisserver.Start(cmd.Context(), redisserver.Directory(dir), redisserver.Port(flags.redisPort))
 	if errors.Is(err, redisserver.ErrNotFound) {
 		return errNoRedis
@@ -137,6 +143,20 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	return err
 }
 
+// listenForDev listens on the addresses that the flags gave, and notes those that it got.
+func listenForDev(ctx context.Context, c *config.Config) (service.Listeners, error) {
+	l, err := service.Listen(ctx, *c)
+	if err != nil {
+		text := strings.NewReplacer("TIMERD_HTTP_ADDR: ", "--http-addr="+c.Service.HTTPAddr+": ", "TIMERD_CONSOLE_ADDR: ", "--console-addr="+c.Console.Addr+": ").Replace(err.Error())
+		return l, errors.New(text)
+	}
+	c.Service.HTTPAddr = l.HTTP.Addr().String()
+	if l.Console != nil {
+		c.Console.Addr = l.Console.Addr().String()
+	}
+	return l, nil
+}
+
 // demonstrate says how to set timers, sets a few itself, and prints the firings until ctx ends.
 func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redisserver.Server, samples bool) error {
 	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
@@ -157,7 +177,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
 			_, err := fmt.Fprintf(w, devBanner, server.Port(), server.Port(), natsURL, c.NATS.Streams.SubjectPrefix(),
-				devSettings(c, server.URL(0), natsURL), os.Args[0], c.Service.HTTPAddr)
+				devSettings(c, server.URL(0), natsURL), os.Args[0], c.Service.HTTPAddr, devConsole(c))
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
 			}
@@ -187,8 +207,16 @@ Or look at the timers and their firings:
   %[6]s status
   %[6]s doctor
 
-Metrics are at http://%[7]s/metrics. Ctrl-C ends it and deletes everything.
+%[8]sMetrics are at http://%[7]s/metrics. Ctrl-C ends it and deletes everything.
 `
+
+// devConsole tells where the console is.
+func devConsole(c config.Config) string {
+	if c.Console.Addr == "" {
+		return ""
+	}
+	return "The console is at http://" + c.Console.Addr + "/\n"
+}
 
 // devSettings returns what to tell a shell, so that timerd finds the servers of dev and what is in them.
 func devSettings(c config.Config, redisURL, natsURL string) string {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -129,7 +127,7 @@ when all are released. Ctrl-C ends it, and the timerds finish what it has begun.
 			switch {
 			case rate != "":
 				r.Kind = schedule.ResumeRate
-				if r.Rate, err = parseRate(rate); err != nil {
+				if r.Rate, err = holds.ParseRate(rate); err != nil {
 					return usagef(cmd, "--rate=%s: %v", rate, err)
 				}
 			case shift:
@@ -172,17 +170,6 @@ func resume(ctx context.Context, cmd *cobra.Command, h *holds.Holds, r holds.Req
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resumed\n", r.Namespace)
 	return err
-}
-
-// parseRate reads a number of timers a second, minute or hour, and returns it by the second.
-func parseRate(text string) (float64, error) {
-	number, unit, _ := strings.Cut(text, "/")
-	per, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]
-	n, err := strconv.ParseFloat(number, 64)
-	if !known || err != nil || !(n/per >= holds.MinRate && n/per <= holds.MaxRate) {
-		return 0, fmt.Errorf("want a number of timers and a unit, s, m or h, such as 200/s; from 1/m to 1000000/s")
-	}
-	return n / per, nil
 }
 
 func newHolds() *cobra.Command {

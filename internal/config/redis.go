@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -51,6 +52,28 @@ func (c Redis) TLS() *tls.Config {
 	default:
 		return c.Standalone.TLSConfig
 	}
+}
+
+// Limited returns the same servers, for a client that has so many connections to each at most, and little patience.
+func (c Redis) Limited(connections int, dial, answer time.Duration) Redis {
+	switch c.Mode {
+	case Sentinel:
+		o := *c.Sentinel
+		o.PoolSize, o.MinIdleConns, o.MaxRetries = connections, 0, 1
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dial, answer, answer, answer
+		c.Sentinel = &o
+	case Cluster:
+		o := *c.Cluster
+		o.PoolSize, o.MinIdleConns = connections, 0
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dial, answer, answer, answer
+		c.Cluster = &o
+	default:
+		o := *c.Standalone
+		o.PoolSize, o.MinIdleConns, o.MaxRetries = connections, 0, 1
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dial, answer, answer, answer
+		c.Standalone = &o
+	}
+	return c
 }
 
 // FirstAddr returns the address of the first server that is asked: host:port, or the path of a socket.

@@ -1,55 +1,32 @@
-// Package deadletters lists, replays and purges dead letters, for whoever shows them.
+// Package deadletters finds, replays and purges dead letters, for whoever shows them. Pages of them, newest first, are those
+// of package history.
 package deadletters
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// letterTimeout is how long JetStream may take to hand a letter over.
-const letterTimeout = 10 * time.Second
+// purgeStep is how many letters are deleted by one request.
+const purgeStep = 50_000
+
+// ErrNone says that there is no such dead letter.
+var ErrNone = errors.New("timerd dead ls shows their numbers")
 
 // Letter is one message of the stream of dead letters.
-type Letter struct {
-	Seq     uint64 // its number in the stream
-	Stored  time.Time
-	Subject string
-	MsgID   string
-	Data    []byte
-	Event   event.Event // what Data says, if Fault is ""
-	Fault   string      // why Data is no event, "" if it is one
-}
-
-// newLetter reads a message of the stream of an installation whose subjects begin with prefix.
-func newLetter(prefix string, seq uint64, stored time.Time, subject string, header nats.Header, data []byte) Letter {
-	l := Letter{Seq: seq, Stored: stored, Subject: subject, Data: data, MsgID: header.Get(event.MsgIDHeader)}
-	var err error
-	if l.Event, err = event.Parse(data); err != nil {
-		l.Fault = err.Error()
-	} else if l.Event.Key.Subject(prefix, keys.Dead) != subject {
-		l.Fault = fmt.Sprintf("of the timer %q, which is not one of the subject %s", event.ClipText(l.Event.Key.String()), subject)
-	}
-	return l
-}
-
-// ID returns the event's id, or that of the message where it holds no event.
-func (l Letter) ID() string {
-	if l.Fault != "" {
-		return l.MsgID
-	}
-	return l.Event.ID
-}
+type Letter struct{ history.Record }
 
 // Timer returns what sets the timer of a letter again, due at the given time as attempt 1, or says why there
 // is none in it.
@@ -63,95 +40,157 @@ func (l Letter) Timer(due schedule.Millis) (r schedule.Retry, why string) {
 	return retry.Replay(l.Event, due), ""
 }
 
-// Selection says which letters to look at; the zero value means all. At most one field is set.
+// Selection says which letters to look at; the zero value means all. Of Namespace, ID and Seqs, at most one is set.
 type Selection struct {
 	Namespace keys.Namespace // only letters of these keys
 	ID        string         // only letters with this id, of which there must be one
-	Seq       uint64         // only the letter with this number in its stream, which must be there
+	Seqs      []uint64       // only the letters with these numbers in their stream, of which one must be there
+	Text      string         // only letters whose reason, last error or fault contains it, in upper or lower case
+	Before    time.Time      // only letters that were stored by then; the zero Time: whenever they were
+	Last      uint64         // only letters up to this number; 0: all that there are when they are selected
+}
+
+// Query returns what finds the letters of a namespace or with a text in pages, newest first.
+func (s Selection) Query() history.Query {
+	return history.Query{Kind: keys.Dead, Namespace: s.Namespace, Why: s.Text}
 }
 
 // Letters are the selected letters that were there when they were selected.
 type Letters struct {
-	stream  jetstream.Stream
-	prefix  string // of every subject
-	subject string // that of the letters, with wildcards; "" for any
-	first   uint64 // sequence numbers, both included
-	last    uint64
-	id      string // only letters with this id; "" for any
+	stream jetstream.Stream
+	reader *history.Reader
+	names  keys.Names
+	chosen Selection
+	first  uint64 // sequence numbers, both included
+	last   uint64
 }
 
-// Select returns the chosen letters of the installation with these names. Its error says what is not there.
+// Select returns the chosen letters of the installation with these names. Its error says what is not there; it wraps ErrNone
+// if it is the letters that were chosen by id or number.
 func Select(ctx context.Context, js jetstream.JetStream, names keys.Names, chosen Selection) (*Letters, error) {
-	stream, err := js.Stream(ctx, names.DeadStream())
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, fmt.Errorf("there is no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", names.DeadStream())
-	}
+	stream, err := history.Open(ctx, js, names.DeadStream())
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", names.DeadStream(), err)
+		return nil, err
 	}
 	state := stream.CachedInfo().State
-	all := &Letters{stream: stream, prefix: names.SubjectPrefix(), id: chosen.ID, first: state.FirstSeq, last: state.LastSeq}
-	if chosen.Namespace != (keys.Namespace{}) {
-		all.subject = chosen.Namespace.Subject(names.Prefix, keys.Dead)
+	all := &Letters{
+		stream: stream, reader: history.New(js, names), names: names, chosen: chosen, first: state.FirstSeq, last: state.LastSeq,
 	}
-	if chosen.Seq > 0 {
-		_, err := all.get(ctx, chosen.Seq)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return nil, fmt.Errorf("stream %s: no dead letter %d; timerd dead ls shows their numbers", names.DeadStream(), chosen.Seq)
-		}
-		if err != nil {
-			return nil, err
-		}
-		all.first, all.last = chosen.Seq, chosen.Seq
+	if chosen.Last > 0 {
+		all.last = min(all.last, chosen.Last)
 	}
-	if chosen.ID != "" {
-		found := false
-		err := all.Each(ctx, func(Letter) (bool, error) {
-			found = true
-			return false, nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			return nil, fmt.Errorf("stream %s: no dead letter has the id %q", names.DeadStream(), chosen.ID)
-		}
+	if chosen.ID == "" && len(chosen.Seqs) == 0 {
+		return all, nil
 	}
-	return all, nil
+	found := false
+	err = all.Each(ctx, func(Letter) (bool, error) {
+		found = true
+		return false, nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case found:
+		return all, nil
+	case chosen.ID != "":
+		return nil, fmt.Errorf("stream %s: no dead letter has the id %q; %w", names.DeadStream(), chosen.ID, ErrNone)
+	case len(chosen.Seqs) == 1:
+		return nil, fmt.Errorf("stream %s: no dead letter %d; %w", names.DeadStream(), chosen.Seqs[0], ErrNone)
+	}
+	return nil, fmt.Errorf("stream %s: none of these %d dead letters is there; %w", names.DeadStream(), len(chosen.Seqs), ErrNone)
 }
 
-// get returns one letter.
-func (s *Letters) get(ctx context.Context, seq uint64) (Letter, error) {
-	m, err := s.stream.GetMsg(ctx, seq)
+// Each calls f for each letter, oldest first, until it returns false or an error.
+func (s *Letters) Each(ctx context.Context, f func(Letter) (bool, error)) error {
+	var failed error
+	tell := func(r history.Record) bool {
+		if !s.chosen.Before.IsZero() && r.Stored.After(s.chosen.Before) {
+			return false // letters come in the order in which they were stored
+		}
+		if s.chosen.ID != "" && r.ID() != s.chosen.ID {
+			return true
+		}
+		more, err := f(Letter{r})
+		failed = err
+		return more && err == nil
+	}
+	var err error
+	if len(s.chosen.Seqs) > 0 {
+		err = s.eachOf(ctx, tell)
+	} else {
+		err = s.reader.Each(ctx, s.chosen.Query(), s.first, s.last, tell)
+	}
 	if err != nil {
-		return Letter{}, fmt.Errorf("dead letter %d: %w", seq, err)
+		return fmt.Errorf("read the dead letters: %w", err)
 	}
-	return newLetter(s.prefix, m.Sequence, m.Time, m.Subject, m.Header, m.Data), nil
+	return failed
 }
 
-// delete deletes one letter. One that is gone already is no error.
-func (s *Letters) delete(ctx context.Context, seq uint64) error {
-	if err := s.stream.DeleteMsg(ctx, seq); err != nil {
-		if _, gone := s.get(ctx, seq); !errors.Is(gone, jetstream.ErrMsgNotFound) {
-			return fmt.Errorf("delete dead letter %d: %w", seq, err)
+// eachOf calls f for the letters that were chosen by their numbers and are there.
+func (s *Letters) eachOf(ctx context.Context, f func(history.Record) bool) error {
+	for _, seq := range slices.Compact(slices.Sorted(slices.Values(s.chosen.Seqs))) {
+		r, ok, err := s.reader.Get(ctx, keys.Dead, seq)
+		if err != nil {
+			return err
+		}
+		if ok && seq <= s.last && !f(r) {
+			return nil
 		}
 	}
 	return nil
 }
 
-// Purge deletes letters: the numbers are all that Each has told up to the last of them.
-func (s *Letters) Purge(ctx context.Context, seqs []uint64) error {
-	if s.id != "" || s.first == s.last {
-		for _, seq := range seqs {
+// Found is which letters there are, by their numbers.
+type Found struct {
+	All        []uint64 // oldest first
+	Replayable []uint64 // those of them that have a timer
+	Last       uint64   // Selection.Last that leaves out what is stored later
+}
+
+// Find looks at all letters. It calls tell for each, with why it cannot be replayed, or "".
+func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) error) (Found, error) {
+	found := Found{Last: s.last}
+	err := s.Each(ctx, func(l Letter) (bool, error) {
+		found.All = append(found.All, l.Seq)
+		_, why := l.Timer(0)
+		if why == "" {
+			found.Replayable = append(found.Replayable, l.Seq)
+		}
+		return true, tell(l, why)
+	})
+	return found, err
+}
+
+// Purge deletes letters: the numbers are all that Find has found, or the first of them. It calls progress now and then with
+// how many are deleted. Called again after an interruption, it goes on with what is left.
+func (s *Letters) Purge(ctx context.Context, seqs []uint64, progress func(purged int)) error {
+	whole := s.chosen.ID == "" && s.chosen.Text == "" && len(s.chosen.Seqs) == 0
+	purged := 0
+	for some := range slices.Chunk(seqs, purgeStep) {
+		if whole {
+			if err := s.purgeUpTo(ctx, some[len(some)-1]); err != nil {
+				return err
+			}
+			purged += len(some)
+			progress(purged)
+			continue
+		}
+		for _, seq := range some {
 			if err := s.delete(ctx, seq); err != nil {
 				return err
 			}
+			purged++
+			progress(purged)
 		}
-		return nil
 	}
-	options := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSequence(seqs[len(seqs)-1] + 1)}
-	if s.subject != "" {
-		options = append(options, jetstream.WithPurgeSubject(s.subject))
+	return nil
+}
+
+// purgeUpTo deletes all letters of the namespace up to a number.
+func (s *Letters) purgeUpTo(ctx context.Context, seq uint64) error {
+	options := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSequence(seq + 1)}
+	if s.chosen.Namespace != (keys.Namespace{}) {
+		options = append(options, jetstream.WithPurgeSubject(s.chosen.Namespace.Subject(s.names.SubjectPrefix(), keys.Dead)))
 	}
 	if err := s.stream.Purge(ctx, options...); err != nil {
 		return fmt.Errorf("purge the dead letters: %w", err)
@@ -159,71 +198,34 @@ func (s *Letters) Purge(ctx context.Context, seqs []uint64) error {
 	return nil
 }
 
-// Each calls f for each letter, oldest first, until it returns false or an error.
-func (s *Letters) Each(ctx context.Context, f func(Letter) (bool, error)) error {
-	conf := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(s.first, 1)}
-	if s.subject != "" {
-		conf.FilterSubjects = []string{s.subject}
-	}
-	consumer, err := s.stream.OrderedConsumer(ctx, conf)
-	if err != nil {
-		return fmt.Errorf("read the dead letters: %w", err)
-	}
-	if consumer.CachedInfo().NumPending == 0 {
-		return nil
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return fmt.Errorf("read the dead letters: %w", err)
-	}
-	defer messages.Stop()
-	for {
-		l, left, err := s.nextLetter(ctx, messages)
-		if err != nil {
-			return fmt.Errorf("read the dead letters: %w", err)
-		}
-		if l.Seq > s.last {
-			return nil
-		}
-		more := true
-		if s.id == "" || s.id == l.ID() {
-			more, err = f(l)
-		}
-		if err != nil || !more || l.Seq == s.last || left == 0 {
-			return err
+// delete deletes one letter. One that is gone already is no error.
+func (s *Letters) delete(ctx context.Context, seq uint64) error {
+	if err := s.stream.DeleteMsg(ctx, seq); err != nil {
+		if _, there, asked := s.reader.Get(ctx, keys.Dead, seq); there || asked != nil {
+			return fmt.Errorf("delete dead letter %d: %w", seq, err)
 		}
 	}
-}
-
-// nextLetter returns a letter and how many there are after it.
-func (s *Letters) nextLetter(ctx context.Context, messages jetstream.MessagesContext) (Letter, uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, letterTimeout)
-	defer cancel()
-	m, err := messages.Next(jetstream.NextContext(ctx))
-	if err != nil {
-		return Letter{}, 0, err
-	}
-	meta, err := m.Metadata()
-	if err != nil {
-		return Letter{}, 0, err
-	}
-	return newLetter(s.prefix, meta.Sequence.Stream, meta.Timestamp, m.Subject(), m.Headers(), m.Data()), meta.NumPending, nil
+	return nil
 }
 
 // Replay sets the timers of the letters with these numbers, to fire at once: now is the time of Redis. It
 // takes each letter out of the stream once its timer is set, so that an interruption loses none, and then
 // tells done. fresh is false for a timer that an interrupted replay had set already. Letters that are gone
-// are passed over. It returns how many timers it has set.
+// are passed over, and those without a timer. It returns how many timers it has set.
 func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, now schedule.Millis, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
 	for _, seq := range seqs {
-		l, err := s.get(ctx, seq)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
+		r, there, err := s.reader.Get(ctx, keys.Dead, seq)
+		if err != nil {
+			return replayed, fmt.Errorf("dead letter %d: %w", seq, err)
+		}
+		if !there {
 			continue // somebody else was faster
 		}
-		if err != nil {
-			return replayed, err
+		l := Letter{r}
+		timer, why := l.Timer(now)
+		if why != "" {
+			continue
 		}
-		timer, _ := l.Timer(now)
 		_, fresh, err := sched.Retry(ctx, timer)
 		if err != nil {
 			return replayed, err

@@ -4,11 +4,13 @@
 package holds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -63,9 +65,10 @@ func New(s *schedule.Schedule, instance string) *Holds {
 	return &Holds{schedule: s, instance: instance, Nodes: s.Nodes, Logger: slog.Default(), OnList: func(*schedule.HoldList) {}}
 }
 
-// Request says what to hold or to resume. It is noted with the user and the host of this process.
+// Request says what to hold or to resume.
 type Request struct {
 	Namespace keys.Namespace
+	By        string        // who asks, for others to read; empty: the user and the host of this process
 	Reason    string        // of a hold; MaxReason bytes at most
 	For       time.Duration // of a hold: when it ends by itself, MinFor at least; 0: not
 	Kind      schedule.ResumeKind
@@ -96,7 +99,7 @@ func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", r.Namespace, len(r.Reason), MaxReason)
 	}
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
-		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: whoami()}
+		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: cmp.Or(r.By, whoami())}
 		out.Was, out.Resumed = false, nil
 		if was := l.Find(r.Namespace); was != nil && was.Lasts(l.Now) {
 			h.Since, out.Was = was.Since, true
@@ -281,7 +284,7 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 			}
 		}
 		h := *was
-		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: whoami()}
+		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: cmp.Or(r.By, whoami())}
 		if was.Resume != nil {
 			h.Resume.At = was.Resume.At
 		}
@@ -413,4 +416,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // expired returns the holds whose time is over.
 func expired(l *schedule.HoldList) []schedule.Hold {
 	return slices.DeleteFunc(slices.Clone(l.Holds), func(h schedule.Hold) bool { return h.Resume != nil || h.Lasts(l.Now) })
+}
+
+// ParseRate reads a number of timers a second, minute or hour, such as 200/s, and returns it by the second.
+func ParseRate(text string) (float64, error) {
+	number, unit, _ := strings.Cut(text, "/")
+	per, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]
+	n, err := strconv.ParseFloat(number, 64)
+	if !known || err != nil || !(n/per >= MinRate && n/per <= MaxRate) {
+		return 0, errors.New("want a number of timers and a unit, s, m or h, such as 200/s; from 1/m to 1000000/s")
+	}
+	return n / per, nil
 }

@@ -16,6 +16,7 @@ import (
 
 // metrics is how a user sees that the guarantees hold.
 type metrics struct {
+	counts      *counts         // of it, what heartbeats say
 	namespaces  keys.Namespaces // those with series of their own
 	firings     []firings       // of each of them, and of all others
 	without     *prometheus.CounterVec
@@ -52,6 +53,7 @@ type metrics struct {
 
 // firings counts the events of a namespace.
 type firings struct {
+	name     string
 	lateness prometheus.Observer
 	fired    *prometheus.CounterVec // by trigger
 }
@@ -83,6 +85,7 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		Buckets: []float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600},
 	}, []string{"namespace"})
 	m := &metrics{
+		counts:      &counts{},
 		namespaces:  namespaces.Counted(),
 		without:     counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
 		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
@@ -128,7 +131,7 @@ func newFirings(namespaces keys.Namespaces, fired *prometheus.CounterVec, latene
 		if i < len(namespaces) {
 			name = namespaces[i].String()
 		}
-		all = append(all, firings{lateness.WithLabelValues(name), fired.MustCurryWith(prometheus.Labels{"namespace": name})})
+		all = append(all, firings{name, lateness.WithLabelValues(name), fired.MustCurryWith(prometheus.Labels{"namespace": name})})
 	}
 	return all
 }
@@ -177,6 +180,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 		counts := m.firingsOf(f.Key)
 		counts.fired.WithLabelValues(string(f.Trigger)).Inc()
 		counts.lateness.Observe(lateness.Seconds())
+		m.counts.fired(counts.name, lateness)
 		switch f.Status {
 		case schedule.PayloadMissing:
 			m.without.WithLabelValues("missing").Inc()
@@ -191,7 +195,12 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
 	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
 	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
-	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { m.late.WithLabelValues(string(action)).Inc() }
+	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) {
+		m.late.WithLabelValues(string(action)).Inc()
+		if action == notify.LateDead {
+			m.counts.add(func(c *schedule.Counts) { c.DeadLetters++ })
+		}
+	}
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(schedule.AsideRefused)).Inc() }
 }
 
@@ -202,9 +211,15 @@ func (m *metrics) observeSchedule(s *schedule.Schedule) {
 
 // observeRetries feeds what the retry consumer does into the metrics.
 func (m *metrics) observeRetries(c *retry.Consumer) {
-	c.OnRetried = m.retries.Inc
+	c.OnRetried = func() {
+		m.retries.Inc()
+		m.counts.add(func(c *schedule.Counts) { c.Retries++ })
+	}
 	c.OnIgnored = m.repeated.Inc
-	c.OnBuried = func(class retry.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() }
+	c.OnBuried = func(class retry.DeadClass) {
+		m.dead.WithLabelValues(string(class)).Inc()
+		m.counts.add(func(c *schedule.Counts) { c.DeadLetters++ })
+	}
 	c.OnSetAside = m.setAside.WithLabelValues(reasonRetry).Inc
 }
 

@@ -61,7 +61,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
-	rec.Self = s.self
+	rec.Self, rec.Counts = s.self, s.metrics.counts.say
 	rec.OnAudit = s.metrics.audited
 	rec.OnScanned = func(found schedule.DueScan) { s.update(func() { n.counts = found }) }
 	rec.OnClaimed = func(claimed schedule.ClaimResult) {
@@ -93,6 +93,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	events.OnGap = func(reason string) {
 		s.metrics.gaps.WithLabelValues(reason).Inc()
+		s.metrics.counts.add(func(c *schedule.Counts) { c.Gaps++ })
 		rec.Gap(reason)
 	}
 	events.OnComplete = func(complete bool) {

@@ -30,17 +30,45 @@ type Service struct {
 	Logger  *slog.Logger
 }
 
-// Run runs timerd until ctx ends. A taken HTTP address is an error before anything else is tried. Its error
+// Listeners are where timerd answers; nil for nowhere.
+type Listeners struct {
+	HTTP    net.Listener // /healthz, /readyz and /metrics
+	Console net.Listener
+}
+
+// Listen listens on the addresses of a configuration. Its error names the variable.
+func Listen(ctx context.Context, c config.Config) (Listeners, error) {
+	var l Listeners
+	var err error
+	if l.HTTP, err = listenHTTP(ctx, c.Service.HTTPAddr); err != nil {
+		return l, err
+	}
+	if l.Console, err = listenConsole(ctx, c.Console.Addr); err != nil {
+		l.Close()
+	}
+	return l, err
+}
+
+// Close closes both. Listeners that are closed already stay so.
+func (l Listeners) Close() {
+	for _, one := range []net.Listener{l.HTTP, l.Console} {
+		if one != nil {
+			_ = one.Close() // that it is closed already is no fault
+		}
+	}
+}
+
+// Run runs timerd until ctx ends. A taken address is an error before anything else is tried. Its error
 // wraps context.Canceled if ctx ended before timerd was running, and is nil after an orderly stop.
 func (s Service) Run(ctx context.Context) error {
-	l, err := listenHTTP(ctx, s.Config.Service.HTTPAddr)
+	l, err := Listen(ctx, s.Config)
 	if err != nil {
 		return err
 	}
 	return s.RunOn(ctx, l)
 }
 
-// RunOn is Run with an HTTP server that answers on l, which may be nil for none. It closes l.
+// RunOn is Run where somebody listens already. It closes l.
 //
 // In a cluster there is a listener and a reconciler for each master.
 //
@@ -52,11 +80,9 @@ func (s Service) Run(ctx context.Context) error {
 //	  ├── trigger keys, index                └──── settle ─────── publisher ──▶ NATS
 //	  │                                                                          │
 //	  └─────────── set again ──────────── retry consumer ◀────── requests ───────┘
-func (s Service) RunOn(ctx context.Context, l net.Listener) error {
+func (s Service) RunOn(ctx context.Context, l Listeners) error {
 	began := time.Now()
-	if l != nil {
-		defer func() { _ = l.Close() }() // its server has, once it runs
-	}
+	defer l.Close() // their servers have, once they run
 	conns, err := open(ctx, s.Config, s.Logger)
 	if err != nil {
 		return err
@@ -73,7 +99,7 @@ func (s Service) RunOn(ctx context.Context, l net.Listener) error {
 // wire builds the parts of the service and says in which order they stop: first what brings new work, so
 // that nothing more is claimed; then the publisher, which finishes and settles what it has; then the HTTP
 // server, and the connections last.
-func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, began time.Time) ([]step, error) {
+func (s Service) wire(ctx context.Context, conns *connections, l Listeners, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
 	self := s.self(began)
 	member, err := installation.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
@@ -135,16 +161,25 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 		schedule: sched, nodes: all, js: conns.js, letters: streams.DeadStream(), self: self, metrics: m, log: log,
 	}
 
+	first := step{
+		{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)},
+		{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
+	}
+	if l.Console != nil {
+		pages, err := newConsole(ctx, c, conns, streams, log)
+		if err != nil {
+			return nil, err
+		}
+		first = append(first, part{"console", func(ctx context.Context) error { return pages.run(ctx, l.Console) }})
+	}
+
 	log.Info("timerd is running", "version", s.Version, "instance", self.Instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
-		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
+		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l.HTTP), "console", consoleAddr(l.Console), "after", time.Since(began).Round(time.Millisecond))
 	return []step{
-		{
-			{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)},
-			{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
-		},
+		first,
 		{{"publisher", publisher.Run}},
 		{
-			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), log) }},
+			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l.HTTP, newHTTPHandler(ready, registry), log) }},
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
 			{"survey", withoutError(surveys.run)},

@@ -3,9 +3,11 @@ the dead.
 KEYS    1  the set of timerds at work: the keys themselves and not their partition's
            prefix, because the call may follow them with ASKING while their slot moves
         2  the hash of what they say of themselves
+        3  the hash of what they have counted
 ARGV    1  the timerd's instance id
         2  after how many ms of silence one is dead
         3  what it says of itself, always the same
+        4  what it has counted, or an empty string to leave that
 Returns the ids of those alive, sorted.
 If its reply is lost: again it notes a later sign of life. ]]
 
@@ -17,17 +19,24 @@ local now = read_clock()
 local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', int(now - tonumber(ARGV[2])))
 changes = changes + redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3])
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[3], ARGV[1], ARGV[4]) end
 local alive = redis.call('ZRANGE', KEYS[1], 0, -1)
-if changes > 0 and redis.call('HLEN', KEYS[2]) > MOST then
-  redis.call('UNLINK', KEYS[2])
-elseif changes > 0 then
+
+-- forget_dead takes the dead out of a hash.
+local function forget_dead(hash)
+  if redis.call('HLEN', hash) > MOST then return redis.call('UNLINK', hash) end
   local here, gone = {}, {}
   for i = 1, #alive do here[alive[i]] = true end
-  local said = redis.call('HKEYS', KEYS[2])
+  local said = redis.call('HKEYS', hash)
   for i = 1, #said do
     if not here[said[i]] then gone[#gone + 1] = said[i] end
   end
-  if #gone > 0 then redis.call('HDEL', KEYS[2], unpack(gone)) end
+  if #gone > 0 then redis.call('HDEL', hash, unpack(gone)) end
+end
+
+if changes > 0 then
+  forget_dead(KEYS[2])
+  forget_dead(KEYS[3])
 end
 table.sort(alive)
 return alive

@@ -15,12 +15,6 @@ if not is_current(ARGV[1]) then return { -1 } end
 local refs, score, skip, last = find_held(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]))
 local cutoff, by, soonest = tonumber(ARGV[8]), tonumber(ARGV[9]), nil
 
--- renewed returns the record of a timer that is set again: nothing is known of its key yet.
-local function renewed(record)
-  local attempt, marks, rest = string.match(record, '^(%d*)(%a*)(.*)$')
-  return attempt .. string.gsub(marks, '[euxh]', '') .. rest
-end
-
 -- shift sets one timer again. Where that cannot be, because its new time is over or too many
 -- wait beside its key's newer timer, it is owed, and not to be claimed before that time.
 local function shift(ref)

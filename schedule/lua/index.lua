@@ -22,6 +22,8 @@ The index of a partition of the schedule, with t for the partition's hash tag:
                                 timers any more
   timerd:{t}:holds       HASH  namespace -> its hold, see schedule/holds.go; of one partition,
                                 t itself, for all
+  timerd:{t}:members     ZSET  timerd -> its last heartbeat; about and counts, HASH: what it says
+                                of itself, and what it has counted; of one partition, for all
   timerd:{t}:calls       ZSET  function of the library -> how many of its calls count_call
                                 has counted
 

@@ -1,3 +1,9 @@
+-- renewed returns the record of a timer that is set for another time: nothing is known of its key yet.
+local function renewed(record)
+  local attempt, marks, rest = string.match(record, '^(%d*)(%a*)(.*)$')
+  return attempt .. string.gsub(marks, '[euxh]', '') .. rest
+end
+
 -- set_later sets a timer that waited for something else until then, for a time that lies
 -- ahead: with its trigger key, or beside the newer timer of its key. It returns when it is due
 -- and its member of due, or nil if too many wait beside that timer already. Between two

@@ -1,0 +1,182 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// mostSelected is how many timers or letters one by one may be selected.
+const mostSelected = 1000
+
+// Actions is what a console changes things with: what the command line uses too. A console that only looks has none.
+type Actions struct {
+	Schedule *schedule.Schedule
+	Timers   *client.Timers
+	Bulk     *bulk.Timers
+	Holds    *holds.Holds
+	Streams  jetstream.JetStream
+	Names    keys.Names
+}
+
+// newWork reads what a form asks for.
+func (c *Console) newWork(form url.Values, r *http.Request) (work, error) {
+	switch do := form.Get("do"); do {
+	case "cancel", "fire", "move":
+		return c.newTimersWork(do, form, r)
+	case "replay", "purge":
+		return c.newLettersWork(do, form)
+	case "hold", "resume":
+		return c.newHoldWork(do, form, c.who(r))
+	default:
+		return nil, badRequest("There is no action “"+clip(do, 50)+"”.", "Actions are cancel, fire, move, replay, purge, hold and resume.")
+	}
+}
+
+var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected", Detail: "The action was asked for without a timer or a letter.",
+	Fix: "Go back and select some, or all that match."}
+
+// readForm reads a form that is not too large.
+func readForm(r *http.Request) (url.Values, error) {
+	if err := r.ParseForm(); err != nil {
+		return nil, &fault{Status: http.StatusRequestEntityTooLarge, Title: "The form cannot be read", Detail: err.Error(), Fix: "Select fewer at a time, or all that match."}
+	}
+	return r.PostForm, nil
+}
+
+// action makes a job of what a form asks for.
+func (c *Console) action(w http.ResponseWriter, r *http.Request) {
+	j, err := c.beginJob(r)
+	if err != nil {
+		c.fail(w, r, asFault(err))
+		return
+	}
+	http.Redirect(w, r, "/jobs/"+j.id, http.StatusSeeOther)
+}
+
+func (c *Console) beginJob(r *http.Request) (*job, error) {
+	form, err := readForm(r)
+	if err != nil {
+		return nil, err
+	}
+	w, err := c.newWork(form, r)
+	if err != nil {
+		return nil, err
+	}
+	j, err := c.jobs.begin(w, c.who(r))
+	if err != nil {
+		return nil, err
+	}
+	j.wait(r.Context())
+	return j, nil
+}
+
+// jobPage shows a job.
+func (c *Console) jobPage(r *http.Request) (*page, error) {
+	j, err := c.jobs.find(r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(j.view()), nil
+}
+
+func pageOf(v *JobView) *page {
+	p := &page{Template: "job", Title: actionName(v.Do), View: v}
+	if v.Under() {
+		p.Reload = 2
+	}
+	return p
+}
+
+// actionName returns an action as the heading of its page.
+func actionName(do string) string {
+	return map[string]string{
+		"cancel": "Cancel", "fire": "Fire now", "move": "Set to another time", "replay": "Replay", "purge": "Purge", "hold": "Hold", "resume": "Resume",
+	}[do]
+}
+
+// confirmJob does what a job has asked for.
+func (c *Console) confirmJob(w http.ResponseWriter, r *http.Request) {
+	j, err := c.jobs.find(r.PathValue("id"))
+	if err != nil {
+		c.fail(w, r, asFault(err))
+		return
+	}
+	if err := c.goOn(r, j); err != nil {
+		f := asFault(err)
+		if f.Status != http.StatusUnprocessableEntity {
+			c.fail(w, r, f)
+			return
+		}
+		v := j.view()
+		v.Refused = f
+		p := pageOf(v)
+		p.Status = f.Status
+		c.writePage(w, r, p)
+		return
+	}
+	http.Redirect(w, r, "/jobs/"+j.id, http.StatusSeeOther)
+}
+
+// goOn confirms a job or stops it.
+func (c *Console) goOn(r *http.Request, j *job) error {
+	form, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	if form.Get("stop") != "" {
+		j.end()
+		j.wait(r.Context())
+		return nil
+	}
+	if form.Get("confirm") != "yes" {
+		return badRequest("The form says neither confirm=yes nor stop.", "Use the button of the page.")
+	}
+	if err := c.jobs.confirm(j, form); err != nil {
+		return err
+	}
+	j.wait(r.Context())
+	c.state.drop()
+	c.due.drop()
+	return nil
+}
+
+// jobsPage lists the jobs.
+func (c *Console) jobsPage(*http.Request) (*page, error) {
+	return &page{Template: "jobs", Title: "Actions", View: &JobList{c.jobs.list()}}, nil
+}
+
+// JobList is the jobs of this process, the latest first.
+type JobList struct {
+	Jobs []*JobView `json:"jobs"`
+}
+
+// isSet tells whether a form has a value, whatever it is.
+func isSet(form url.Values, name string) bool { return form.Get(name) != "" }
+
+// refuse is a fault in what somebody filled in.
+func refuse(detail, fix string) error {
+	return &fault{Status: http.StatusUnprocessableEntity, Title: "Not yet", Detail: detail, Fix: fix}
+}
+
+// sample returns the first of many texts.
+func sample(all []string) []string {
+	const most = 10
+	some := slices.Clone(all[:min(len(all), most)])
+	if n := len(all) - most; n > 0 {
+		some = append(some, "and "+counted(int64(n), "other", "others"))
+	}
+	return some
+}
+
+// oneLine returns a text without what would break a line of a log.
+func oneLine(s string) string { return strings.Join(strings.Fields(keys.EncodeText(s)), " ") }

@@ -1,0 +1,130 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// holdWork holds a namespace or resumes it.
+type holdWork struct {
+	actions *Actions
+	list    func(context.Context) ([]holds.View, error)
+	name    string
+	request holds.Request
+	text    string // of the namespace
+	waits   string // what a resume waited for last
+}
+
+func (c *Console) newHoldWork(do string, form url.Values, who string) (work, error) {
+	text := strings.TrimSpace(form.Get("namespace"))
+	n, err := keys.ParseNamespace(text)
+	if err != nil {
+		return nil, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
+	}
+	w := &holdWork{actions: c.actions, list: c.sources.Holds, name: do, text: n.String(), request: holds.Request{Namespace: n, By: who + " in the console"}}
+	if do == "resume" {
+		return w, nil
+	}
+	w.request.Reason = strings.TrimSpace(form.Get("reason"))
+	if len(w.request.Reason) > holds.MaxReason {
+		return nil, refuse("The reason is too long.", "Write at most 1,024 bytes.")
+	}
+	if text := strings.TrimSpace(form.Get("for")); text != "" {
+		d, err := moment.ParseDuration(text)
+		if err != nil || d < holds.MinFor || d > 10*365*24*time.Hour {
+			return nil, refuse("“"+clip(text, 50)+"” is no duration of a second or more.", "Write how long it is to last, such as 2h or 3d, or nothing.")
+		}
+		w.request.For = d
+	}
+	return w, nil
+}
+
+func (w *holdWork) do() string    { return w.name }
+func (w *holdWork) back() string  { return "/holds" }
+func (w *holdWork) title() string { return actionName(w.name) + ": " + w.text }
+
+// AsksHow tells whether it is to be chosen how timers are released.
+func (w *holdWork) AsksHow() bool { return w.name == "resume" }
+
+func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
+	c := Count{Noun: "timers"}
+	if w.name == "hold" {
+		if w.request.Reason != "" {
+			c.Warnings = append(c.Warnings, "Reason: "+keys.EncodeText(w.request.Reason))
+		}
+		if w.request.For > 0 {
+			c.Warnings = append(c.Warnings, "It ends by itself after "+about(w.request.For)+".")
+		}
+		found, err := w.actions.Bulk.Count(ctx, selectionOf(schedule.Query{Namespace: w.request.Namespace}), func(f bulkFound) {
+			tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
+		})
+		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total
+		return c, err
+	}
+	views, err := w.list(ctx)
+	if err != nil {
+		return c, err
+	}
+	for _, v := range views {
+		if v.Namespace != w.request.Namespace {
+			continue
+		}
+		if v.Held == nil {
+			c.AtLeast = true
+		} else {
+			c.Touches = *v.Held
+		}
+		return c, nil
+	}
+	return c, &fault{Status: 422, Title: "Not held", Detail: w.text + " is not held: it was resumed meanwhile.", Fix: "Look at the holds."}
+}
+
+func (w *holdWork) confirm(form url.Values) error {
+	if !w.AsksHow() {
+		return nil
+	}
+	kind := schedule.ResumeKind(form.Get("how"))
+	switch kind {
+	case schedule.ResumeNow, schedule.ResumeShift, schedule.ResumeDead:
+	case schedule.ResumeRate:
+		rate, err := holds.ParseRate(strings.ReplaceAll(form.Get("rate"), " ", ""))
+		if err != nil {
+			return refuse("At which rate? "+err.Error()+".", "Write a number of timers and a unit, such as 200/s.")
+		}
+		w.request.Rate = rate
+	default:
+		return refuse("How are they to be released?", "Choose one of the four.")
+	}
+	w.request.Kind = kind
+	return nil
+}
+
+func (w *holdWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
+	if w.name == "hold" {
+		held, err := w.actions.Holds.Hold(ctx, w.request)
+		if err != nil {
+			return nil, err
+		}
+		if len(held.Missing) > 0 {
+			return nil, errors.New("the hold stands, but timers may still be claimed by " + strings.Join(held.Missing, "; ") + "; hold it again to see whether it is complete")
+		}
+		if len(held.Unreplicated) > 0 {
+			return []Tally{{"held; no replica has the hold, so it is as durable as the server", 1}}, nil
+		}
+		return []Tally{{"held", 1}}, nil
+	}
+	released := 0
+	err := w.actions.Holds.Resume(ctx, w.request, func(p holds.Progress) {
+		released = p.Released
+		tell([]Tally{{"released", int64(p.Released)}})
+	})
+	return []Tally{{"released", int64(released)}}, err
+}

@@ -1,0 +1,364 @@
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+)
+
+// What is changed is changed by a job: it counts what it would touch, asks, and does it once somebody has confirmed, whether
+// that is one timer or a million. Jobs live in this process. One that is stopped, or ends with the process, has done what its
+// page said last, and can be asked for again.
+const (
+	mostJobs      = 64               // that are known
+	mostRunning   = 3                // that count or work at the same time
+	askedFor      = 15 * time.Minute // how long a job waits to be confirmed
+	jobPatience   = 700 * time.Millisecond
+	jobStopWithin = 3 * time.Second
+)
+
+// Stages of a job.
+const (
+	stageCounting = "counting" // it counts what it would touch
+	stageAsks     = "asks"     // it waits to be confirmed
+	stageRuns     = "runs"
+	stageDone     = "done"
+	stageStopped  = "stopped" // before its end, by somebody or with timerd
+	stageFailed   = "failed"
+)
+
+// work is what a job does.
+type work interface {
+	// do is its name, as in a form.
+	do() string
+	// title says what it does, and to what.
+	title() string
+	// back is where its timers are.
+	back() string
+	// count says what it would touch. It tells how far it is.
+	count(ctx context.Context, tell func(Count)) (Count, error)
+	// confirm takes what was filled in; its error is a *fault.
+	confirm(form url.Values) error
+	// run does it, and tells how far it is. What it returns beside an error is true.
+	run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
+}
+
+// Count is what a job would touch.
+type Count struct {
+	Touches  int64    `json:"touches"`
+	AtLeast  bool     `json:"atleast,omitempty"` // it may be more
+	Noun     string   `json:"-"`                 // timers, dead letters
+	Looked   int64    `json:"looked,omitempty"`
+	Total    int64    `json:"total,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+	Some     []string `json:"some,omitempty"` // what it touches, if that is little
+}
+
+// Tally is how many came to what.
+type Tally struct {
+	Name string `json:"name"`
+	N    int64  `json:"n"`
+}
+
+// job is work with its state.
+type job struct {
+	id      string
+	work    work
+	who     string
+	created time.Time
+
+	mu      sync.Mutex
+	stage   string
+	counted Count
+	tallies []Tally
+	err     error
+	ended   time.Time
+	stop    context.CancelFunc // ends what is under way
+	done    chan struct{}      // closed when what is under way has ended
+}
+
+// JobView is a job as a page shows it.
+type JobView struct {
+	ID      string     `json:"id"`
+	Do      string     `json:"do"`
+	Title   string     `json:"title"`
+	Stage   string     `json:"stage"`
+	Who     string     `json:"who"`
+	Created time.Time  `json:"created"`
+	Ended   *time.Time `json:"ended"`
+	Count   Count      `json:"count"`
+	Tallies []Tally    `json:"tallies"`
+	Error   string     `json:"error,omitempty"`
+	Back    string     `json:"-"`
+	Refused *fault     `json:"-"` // why it was not confirmed
+	Work    work       `json:"-"`
+	Now     time.Time  `json:"-"`
+}
+
+func (j *job) view() *JobView {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	v := &JobView{
+		ID: j.id, Do: j.work.do(), Title: j.work.title(), Stage: j.stage, Who: j.who, Created: j.created.UTC(), Ended: timeOrNil(j.ended),
+		Count: j.counted, Tallies: slices.Clone(j.tallies), Back: j.work.back(), Work: j.work, Now: time.Now(),
+	}
+	if v.Tallies == nil {
+		v.Tallies = []Tally{}
+	}
+	if j.err != nil {
+		v.Error = j.err.Error()
+	}
+	return v
+}
+
+// Under tells whether something is under way.
+func (v *JobView) Under() bool { return v.Stage == stageCounting || v.Stage == stageRuns }
+
+// Asks tells whether it waits to be confirmed.
+func (v *JobView) Asks() bool { return v.Stage == stageAsks }
+
+// Did returns how many it has reached, whatever came of them.
+func (v *JobView) Did() int64 {
+	var sum int64
+	for _, t := range v.Tallies {
+		sum += t.N
+	}
+	return sum
+}
+
+// jobs are those that this process knows.
+type jobs struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	byID    map[string]*job
+	running int
+	closed  bool
+	under   sync.WaitGroup
+}
+
+func newJobs(log *slog.Logger) *jobs { return &jobs{log: log, byID: map[string]*job{}} }
+
+var errTooManyJobs = &fault{Status: http.StatusTooManyRequests, Title: "Too many actions at once",
+	Detail: "Three actions are under way, which is as many as there may be.", Fix: "Wait until one of them has ended, or stop it."}
+
+var errNoJob = &fault{Status: http.StatusNotFound, Title: "No such action",
+	Detail: "This timerd knows of no such action: it was asked for at another timerd, too long ago, or before a restart.",
+	Fix:    "Look at the timers and ask for it again: what was done is done, what was not is still there."}
+
+// begin makes a job of work, and has it count.
+func (s *jobs) begin(w work, who string) (*job, error) {
+	j := &job{id: rand.Text(), work: w, who: who, created: time.Now(), stage: stageCounting}
+	s.mu.Lock()
+	s.makeRoom()
+	if len(s.byID) >= mostJobs {
+		s.mu.Unlock()
+		return nil, errTooManyJobs
+	}
+	s.byID[j.id] = j
+	s.mu.Unlock()
+	err := s.start(j, func(ctx context.Context) {
+		counted, err := w.count(ctx, func(c Count) {
+			j.mu.Lock()
+			j.counted = c
+			j.mu.Unlock()
+		})
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.counted = counted
+		switch {
+		case ctx.Err() != nil:
+			j.stage, j.ended = stageStopped, time.Now()
+		case err != nil:
+			j.stage, j.err, j.ended = stageFailed, err, time.Now()
+		default:
+			j.stage = stageAsks
+		}
+	})
+	if err != nil {
+		s.mu.Lock()
+		delete(s.byID, j.id)
+		s.mu.Unlock()
+		return nil, err
+	}
+	return j, nil
+}
+
+// confirm has a job that asks do its work.
+func (s *jobs) confirm(j *job, form url.Values) error {
+	j.mu.Lock()
+	if j.stage != stageAsks {
+		stage := j.stage
+		j.mu.Unlock()
+		return &fault{Status: http.StatusConflict, Title: "It does not ask any more", Detail: "The action is " + stage + ".", Fix: "Look at its page."}
+	}
+	if err := j.work.confirm(form); err != nil {
+		j.mu.Unlock()
+		return err
+	}
+	j.stage = stageRuns
+	touches := j.counted.Touches
+	j.mu.Unlock()
+	s.log.Info("console: action", "do", j.work.do(), "what", j.work.title(), "who", j.who, "touches", touches)
+	err := s.start(j, func(ctx context.Context) {
+		tallies, err := j.work.run(ctx, func(t []Tally) {
+			j.mu.Lock()
+			j.tallies = t
+			j.mu.Unlock()
+		})
+		j.mu.Lock()
+		j.tallies, j.ended = tallies, time.Now()
+		switch {
+		case err == nil:
+			j.stage = stageDone
+		case ctx.Err() != nil:
+			j.stage = stageStopped
+		default:
+			j.stage, j.err = stageFailed, err
+		}
+		stage := j.stage
+		j.mu.Unlock()
+		attrs := []any{"do", j.work.do(), "what", j.work.title(), "who", j.who, "stage", stage}
+		for _, t := range tallies {
+			attrs = append(attrs, t.Name, t.N)
+		}
+		if stage == stageFailed {
+			attrs = append(attrs, "err", err)
+		}
+		s.log.Info("console: action ended", attrs...)
+	})
+	if err != nil {
+		j.mu.Lock()
+		j.stage = stageAsks
+		j.mu.Unlock()
+	}
+	return err
+}
+
+// start runs a part of a job beside the request that asked for it.
+func (s *jobs) start(j *job, part func(context.Context)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.running >= mostRunning {
+		return errTooManyJobs
+	}
+	s.running++
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	j.mu.Lock()
+	j.stop, j.done = cancel, done
+	j.mu.Unlock()
+	s.under.Go(func() {
+		defer func() {
+			cancel()
+			s.mu.Lock()
+			s.running--
+			s.mu.Unlock()
+			close(done)
+		}()
+		part(ctx)
+	})
+	return nil
+}
+
+// wait waits a moment for what is under way, so that what is short needs no second look.
+func (j *job) wait(ctx context.Context) {
+	j.mu.Lock()
+	done := j.done
+	j.mu.Unlock()
+	timer := time.NewTimer(jobPatience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// end stops what is under way, or gives the job up if it asks.
+func (j *job) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.stage == stageAsks {
+		j.stage, j.ended = stageStopped, time.Now()
+		return
+	}
+	j.stop()
+}
+
+// find returns a job.
+func (s *jobs) find(id string) (*job, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.byID[id]; j != nil {
+		return j, nil
+	}
+	return nil, errNoJob
+}
+
+// list returns all jobs, the latest first.
+func (s *jobs) list() []*JobView {
+	s.mu.Lock()
+	all := make([]*job, 0, len(s.byID))
+	for _, j := range s.byID {
+		all = append(all, j)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b *job) int { return b.created.Compare(a.created) })
+	views := make([]*JobView, len(all))
+	for i, j := range all {
+		views[i] = j.view()
+	}
+	return views
+}
+
+// makeRoom forgets jobs that were not confirmed in time, and where there are too many the one that ended, or asks, for the
+// longest.
+func (s *jobs) makeRoom() {
+	var oldest *job
+	for id, j := range s.byID {
+		j.mu.Lock()
+		asks, under := j.stage == stageAsks, j.stage == stageCounting || j.stage == stageRuns
+		j.mu.Unlock()
+		switch {
+		case asks && time.Since(j.created) > askedFor:
+			delete(s.byID, id)
+		case !under && (oldest == nil || j.created.Before(oldest.created)):
+			oldest = j
+		}
+	}
+	if len(s.byID) >= mostJobs && oldest != nil {
+		delete(s.byID, oldest.id)
+	}
+}
+
+// close ends all jobs and waits a while for them.
+func (s *jobs) close() error {
+	s.mu.Lock()
+	s.closed = true
+	for _, j := range s.byID {
+		j.mu.Lock()
+		if j.stop != nil {
+			j.stop()
+		}
+		j.mu.Unlock()
+	}
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.under.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(jobStopWithin):
+		return errors.New("console: an action has not ended in time")
+	}
+}

@@ -1,0 +1,109 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	// liveEvery is how often a page is told what is new.
+	liveEvery = time.Second
+	// mostStreams is how many pages are kept fresh at the same time. Others show what was so when they were loaded.
+	mostStreams = 64
+	// streamFor is how long one stream lasts; the browser then opens another, with the password.
+	streamFor = 15 * time.Minute
+	// streamWrite bounds one write.
+	streamWrite = 5 * time.Second
+)
+
+// live keeps the overview fresh. The parts are rendered by the templates that made the page, once a second for all who look.
+func (c *Console) live(w http.ResponseWriter, r *http.Request) {
+	c.stream(w, r, func() (data []byte, last bool) { return c.parts.get(r.Context()), false })
+}
+
+// liveJob keeps the page of a job fresh until there is another one to be shown.
+func (c *Console) liveJob(w http.ResponseWriter, r *http.Request) {
+	j, err := c.jobs.find(r.PathValue("id"))
+	if err != nil {
+		c.failPlain(w, r, asFault(err))
+		return
+	}
+	c.stream(w, r, func() ([]byte, bool) {
+		v := j.view()
+		return c.renderParts("job", map[string]part{"job": {"progress", v}}), !v.Under()
+	})
+}
+
+// part is a part of a page: a template and what it shows.
+type part struct {
+	template string
+	view     any
+}
+
+// renderParts renders parts of a page, by their names there.
+func (c *Console) renderParts(page string, parts map[string]part) []byte {
+	out := map[string]string{}
+	for name, p := range parts {
+		var b bytes.Buffer
+		if err := c.pages.byName[page].ExecuteTemplate(&b, p.template, p.view); err != nil {
+			c.log.Error("console: a part of a page cannot be rendered", "page", page, "part", name, "err", err)
+			continue
+		}
+		out[name] = strings.TrimSpace(b.String())
+	}
+	data, _ := json.Marshal(out) // texts always work
+	return data
+}
+
+// stream sends what next returns, each second where it is new, until that is the last, the browser goes or timerd stops.
+func (c *Console) stream(w http.ResponseWriter, r *http.Request, next func() (data []byte, last bool)) {
+	select {
+	case c.streams <- struct{}{}:
+		defer func() { <-c.streams }()
+	default:
+		w.WriteHeader(http.StatusNoContent) // which tells a browser not to ask again
+		return
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // nothing more is read; the write deadline finds who is gone
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	tick := time.NewTicker(liveEvery)
+	defer tick.Stop()
+	end := time.NewTimer(streamFor)
+	defer end.Stop()
+	var before []byte
+	for quiet := 0; ; quiet++ {
+		data, last := next()
+		_ = control.SetWriteDeadline(time.Now().Add(streamWrite))
+		var err error
+		switch {
+		case !bytes.Equal(data, before):
+			_, err = w.Write(append(append([]byte("data: "), data...), "\n\n"...))
+			before, quiet = data, 0
+		case quiet%15 == 14:
+			_, err = w.Write([]byte(": nothing new\n\n"))
+		}
+		if err == nil && last {
+			_, err = w.Write([]byte("event: end\ndata: {}\n\n"))
+		}
+		if err == nil {
+			err = control.Flush()
+		}
+		if err != nil || last {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return
+		case <-r.Context().Done():
+			return
+		case <-c.closed:
+			return
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package console
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/pulse"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// mostNamespaces is how many rows the overview has of namespaces.
+const mostNamespaces = 12
+
+// addPulse adds what the timerds say with their heartbeats: how much fires, and how late.
+func (c *Console) addPulse(v *Overview, state *summary) {
+	v.Lateness, v.Namespaces, v.Firings = []PointView{}, []NamespaceView{}, []FiringView{}
+	p := c.sources.Pulse()
+	if !p.At.IsZero() {
+		v.FiredPerSec, v.GapsLately = &p.FiredPerSecond, &p.Gaps
+		if p.Known {
+			v.P50, v.P99 = inMS(p.P50), inMS(p.P99)
+		}
+	}
+	for _, point := range p.Points {
+		one := PointView{At: point.At.UTC(), Fired: point.Fired, p50: point.P50, p99: point.P99}
+		if point.Known {
+			one.P50, one.P99 = inMS(point.P50), inMS(point.P99)
+		}
+		v.Lateness = append(v.Lateness, one)
+	}
+	v.Namespaces = namespacesOf(p, state)
+}
+
+func inMS(d time.Duration) *float64 {
+	f := float64(d) / float64(time.Millisecond)
+	return &f
+}
+
+// namespacesOf joins what the last audit has counted with what fires. What is held or fires most comes first.
+func namespacesOf(p pulse.View, state *summary) []NamespaceView {
+	byName := map[string]*NamespaceView{}
+	row := func(name string) *NamespaceView {
+		if byName[name] == nil {
+			byName[name] = &NamespaceView{Name: name}
+		}
+		return byName[name]
+	}
+	if state.Redis() {
+		for _, n := range state.Report.Redis.Namespaces {
+			pending, held := n.Pending, n.Held
+			one := row(n.Namespace)
+			one.Pending, one.Held = &pending, &held
+		}
+	}
+	for _, n := range p.Namespaces {
+		one := row(n.Name)
+		rate := n.FiredPerSecond
+		one.FiredPerSec = &rate
+		if n.Fired > 0 {
+			one.P99, one.p99 = inMS(n.P99), n.P99
+		}
+	}
+	all := make([]NamespaceView, 0, len(byName))
+	for _, n := range byName {
+		for _, h := range state.Holds() {
+			n.IsHeld = n.IsHeld || h.Namespace == n.Name
+		}
+		all = append(all, *n)
+	}
+	slices.SortFunc(all, func(a, b NamespaceView) int {
+		if a.weight() != b.weight() {
+			return int(b.weight() - a.weight())
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return all[:min(len(all), mostNamespaces)]
+}
+
+// weight orders namespaces: the rest comes last.
+func (n NamespaceView) weight() int64 {
+	switch {
+	case n.Name == keys.Other:
+		return -1
+	case n.Pending != nil:
+		return *n.Pending
+	}
+	return 0
+}
+
+// P99Text returns how late the namespace's firings are.
+func (n NamespaceView) P99Text() string {
+	if n.P99 == nil {
+		return "–"
+	}
+	return ms(n.p99)
+}
+
+// addFirings adds the latest firings.
+func (c *Console) addFirings(ctx context.Context, v *Overview) {
+	const most = 10
+	sample := c.sources.Tail.Sample(ctx)
+	for _, r := range sample.Records[:min(len(sample.Records), most)] {
+		v.Firings = append(v.Firings, newEventView(r, previewBytes))
+	}
+	v.FiringsAway = sample.Away
+}
+
+// readParts renders what is live on the overview.
+func (c *Console) readParts(ctx context.Context) []byte {
+	v := c.readOverview(ctx)
+	parts := map[string]part{
+		"figures": {"figures", v.Numbers}, "lateness": {"linechart", v.LatenessChart}, "namespaces": {"namespaces", v}, "firings": {"firings", v},
+		"asof": {"stamp", Moment{v.At, v.At}}, "notices": {"notices", noticesOf(c.state.get(ctx), true)},
+	}
+	if v.DueAway == "" {
+		parts["due"] = part{"duechart", v.DueChart}
+	}
+	return c.renderParts("overview", parts)
+}

@@ -1,0 +1,188 @@
+package deadletters_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// world is a schedule and the stream of dead letters.
+type world struct {
+	*testenv.Schedule
+	t      *testing.T
+	js     jetstream.JetStream
+	stored uint64
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{Schedule: testenv.NewSchedule(t), t: t, js: testenv.NATS(t).JetStream()}
+	if err := notify.EnsureStreams(t.Context(), w.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// publish publishes a message. Those before the last are waited for with it.
+func (w *world) publish(subject string, header nats.Header, data string, last bool) {
+	w.t.Helper()
+	m := &nats.Msg{Subject: subject, Header: header, Data: []byte(data)}
+	err := error(nil)
+	if w.stored++; last {
+		_, err = w.js.PublishMsg(w.t.Context(), m)
+	} else {
+		err = w.js.Conn().PublishMsg(m)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// letters publishes the dead letters of n timers of an app.
+func (w *world) letters(app string, n int, lastError string) {
+	w.t.Helper()
+	for i := range n {
+		k := keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(i)}
+		e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted, LastError: lastError}
+		e.ID = keys.EventID(k.String(), e.Due.UnixMilli(), 3)
+		w.publish(k.Subject(keys.DefaultPrefix, keys.Dead), nil, string(e.AppendJSON(nil)), i == n-1)
+	}
+}
+
+// hostile publishes n messages that are no dead letters.
+func (w *world) hostile(n int) {
+	w.t.Helper()
+	forged := event.Event{ID: "x", Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "m", Type: "t", ID: "0"}, Due: time.Now(), Attempt: 1}
+	for i := range n {
+		subject, header, data := "timers.dead.evil.m.t", nats.Header{}, ""
+		switch i % 5 {
+		case 0:
+			header = nats.Header{"Status": {"409"}, "Description": {"Consumer Deleted"}}
+		case 1:
+			header = nats.Header{"Nats-Sequence": {"1"}, "Nats-Subject": {"timers.dead.shop.m.t"}}
+			data = string(forged.AppendJSON(nil))
+		case 2:
+			data = "\xff{" + strings.Repeat("[", 500)
+		case 3:
+			subject = "timers.dead.evil"
+		case 4:
+			data = `{"specversion":"1.0","subject":"` + strings.Repeat("a", 2000) + `"}`
+		}
+		w.publish(subject, header, data, i%1000 == 999 || i == n-1)
+	}
+}
+
+func (w *world) choose(chosen deadletters.Selection) (*deadletters.Letters, deadletters.Found) {
+	w.t.Helper()
+	all, err := deadletters.Select(w.t.Context(), w.js, keys.Names{}, chosen)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	found, err := all.Find(w.t.Context(), func(deadletters.Letter, string) error { return nil })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return all, found
+}
+
+// left checks how many letters there are.
+func (w *world) left(want uint64) {
+	w.t.Helper()
+	stream, err := w.js.Stream(w.t.Context(), keys.Names{}.DeadStream())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != want {
+		w.t.Errorf("%d letters are left, want %d", n, want)
+	}
+}
+
+// Thousands of hostile messages in the stream keep nobody from finding, replaying and purging dead letters, and an
+// interruption loses none.
+func TestAmongHostileLetters(t *testing.T) {
+	w := newWorld(t)
+	w.letters("pay", 20, "timeout")
+	w.hostile(2500)
+	w.letters("shop", 40, "502 Bad Gateway")
+	w.hostile(2500)
+
+	if _, found := w.choose(deadletters.Selection{}); len(found.All) != 5060 || len(found.Replayable) != 60 || found.Last != w.stored {
+		t.Errorf("%d letters, %d of them with a timer, up to %d; want 5060, 60 and %d", len(found.All), len(found.Replayable), found.Last, w.stored)
+	}
+	page, err := history.New(w.js, keys.Names{}).Search(t.Context(), deadletters.Selection{Text: "bad gateway"}.Query(), "", 10)
+	if err != nil || len(page.Records) != 10 || page.Records[0].Event.Key.App != "shop" || page.Place == "" {
+		t.Errorf("a page of %d letters, then %q: %v", len(page.Records), page.Place, err)
+	}
+
+	chosen := deadletters.Selection{Text: "BAD gateway"}
+	all, found := w.choose(chosen)
+	chosen.Last = found.Last
+	w.letters("shop", 5, "502 Bad Gateway, later")
+	now, err := w.Client.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	interrupted, replayed := errors.New("interrupted"), 0
+	n, err := all.Replay(t.Context(), w.Schedule.Schedule, schedule.MillisOf(now), found.Replayable, func(deadletters.Letter, bool) error {
+		if replayed++; replayed == 10 {
+			return interrupted
+		}
+		return nil
+	})
+	if n != 10 || !errors.Is(err, interrupted) {
+		t.Fatalf("%d replayed: %v", n, err)
+	}
+	w.left(w.stored - 10)
+	all, found = w.choose(chosen)
+	n, err = all.Replay(t.Context(), w.Schedule.Schedule, schedule.MillisOf(now), found.Replayable, func(deadletters.Letter, bool) error { return nil })
+	if n != 30 || err != nil {
+		t.Errorf("%d replayed then, want 30: %v", n, err)
+	}
+	w.left(w.stored - 40)
+	if pending, firing := w.Count(); pending+firing != 40 {
+		t.Errorf("%d timers are set, want 40", pending+firing)
+	}
+
+	progress := 0
+	all, found = w.choose(deadletters.Selection{Namespace: keys.Namespace{App: "evil"}})
+	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 4000 {
+		t.Errorf("%d purged, want 4000: %v", progress, err)
+	}
+	all, found = w.choose(deadletters.Selection{Text: "not a JSON object"})
+	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 1000 {
+		t.Errorf("%d purged by text, want 1000: %v", progress, err)
+	}
+	w.left(25)
+}
+
+// Letters that were selected and are gone are passed over. It is an error if none is there.
+func TestSelectionOfNumbers(t *testing.T) {
+	w := newWorld(t)
+	w.letters("shop", 5, "")
+	all, found := w.choose(deadletters.Selection{Seqs: []uint64{4, 2, 2, 99}})
+	if fmt.Sprint(found.All) != "[2 4]" {
+		t.Errorf("found %v, want 2 and 4", found.All)
+	}
+	if err := all.Purge(t.Context(), found.All, func(int) {}); err != nil {
+		t.Fatal(err)
+	}
+	w.left(3)
+	for _, chosen := range []deadletters.Selection{{Seqs: []uint64{2}}, {Seqs: []uint64{2, 4}}, {ID: "no such id"}} {
+		if _, err := deadletters.Select(t.Context(), w.js, keys.Names{}, chosen); !errors.Is(err, deadletters.ErrNone) {
+			t.Errorf("%+v: %v", chosen, err)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// fromEnd is the place behind all messages that there are.
+const fromEnd = math.MaxUint64
+
+// cursor is how far one stream was looked at, from its newest message back.
+type cursor struct {
+	js     jetstream.JetStream
+	stream string
+	match  matcher
+	limit  int // how many records are of use
+
+	missing bool   // there is no such stream
+	count   uint64 // its messages
+	first   uint64 // its first message
+	last    uint64
+	average uint64 // bytes of a message
+
+	next   uint64    // all messages from this number on were looked at
+	since  time.Time // and all that were stored since then
+	found  []Record  // what is looked for among them, oldest first
+	bytes  int       // of found
+	looked uint64    // messages
+
+	size uint64 // of the next window
+	rare bool   // few messages are in the namespace
+	mark uint64 // one that is, the last known to be from next on; or the stream's last one
+}
+
+// open finds out where a stream begins and ends, and goes to a place in it.
+func (c *cursor) open(ctx context.Context, place uint64) error {
+	stream, err := Open(ctx, c.js, c.stream)
+	if errors.Is(err, ErrNoStream) {
+		c.missing = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	state := stream.CachedInfo().State
+	c.count, c.first, c.last, c.since = state.Msgs, max(state.FirstSeq, 1), state.LastSeq, state.LastTime
+	c.next, c.mark, c.average, c.size = min(place, c.last+1), c.last, 1, firstWindow
+	if state.Msgs > 0 {
+		c.average = max(state.Bytes/state.Msgs, 1)
+		c.size = min(firstWindow, 1+heavyBytes/4/c.average)
+	}
+	if c.next <= c.last {
+		return c.tellSince(ctx)
+	}
+	return c.jump(ctx)
+}
+
+// jump goes to the last message of the subject, if there is but one that is looked for: NATS knows where that is.
+func (c *cursor) jump(ctx context.Context) error {
+	if !c.match.one() || c.done() {
+		return nil
+	}
+	m, ok, err := last(ctx, c.js, c.stream, c.match.filter)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		c.next = c.first
+	default:
+		c.next, c.mark, c.since = m.seq+1, m.seq, m.stored
+	}
+	return nil
+}
+
+// tellSince finds out when the first message was stored that was looked at.
+func (c *cursor) tellSince(ctx context.Context) error {
+	m, ok, err := next(ctx, c.js, c.stream, ">", c.next)
+	if err == nil && ok {
+		c.since = m.stored
+	}
+	return err
+}
+
+// done tells whether the beginning of the stream was reached.
+func (c *cursor) done() bool { return c.missing || c.next <= c.first }
+
+// look looks at a window of the messages before those that were looked at. If it fails, it can be called again.
+func (c *cursor) look(ctx context.Context) error {
+	w := c.window()
+	began := time.Now()
+	err := w.look(ctx)
+	switch {
+	case errors.Is(err, errHeavy):
+		c.size, c.rare = max(c.size/16, 1), false
+		return nil
+	case errors.Is(err, errDense):
+		c.rare = false
+		return nil
+	case err != nil:
+		return err
+	}
+	if took := time.Since(began); !w.picks && took < windowTime/2 && w.read <= maxWindow/2 {
+		c.size *= 2 // of the numbers, most may be of messages that are gone
+	} else if !w.picks && took > windowTime*2 {
+		c.size = max(c.size/2, 1)
+	}
+	c.rare = !c.match.all() && w.covered*sparse < w.to-w.from
+	if w.lowest > 0 {
+		c.mark = w.lowest
+	}
+	c.looked += w.to - w.from + 1
+	c.found, c.bytes, c.next = append(w.found, c.found...), c.bytes+w.bytes, w.from
+	if c.since = w.since; c.since.IsZero() {
+		return c.tellSince(ctx)
+	}
+	return nil
+}
+
+// window returns what to look at next.
+func (c *cursor) window() *window {
+	w := &window{cursor: c, from: c.first, to: c.next - 1}
+	size, most := c.size, pickBytes/c.average
+	if w.picks = c.rare && c.mark-min(c.mark, c.next) < most; w.picks {
+		size = max(size, most)
+	}
+	if c.next-c.first > size {
+		w.from = c.next - size
+	}
+	return w
+}

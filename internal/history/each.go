@@ -1,0 +1,38 @@
+package history
+
+import (
+	"context"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// stream returns the name of the stream of a kind of subject.
+func (r *Reader) stream(kind string) string {
+	if kind == keys.Dead {
+		return r.names.DeadStream()
+	}
+	return r.names.FiredStream()
+}
+
+// Each calls f for what there is of a query among the messages with these numbers, both included, oldest first, until it
+// returns false. The query's Kind says of which stream; it must be set. The error says what to do.
+func (r *Reader) Each(ctx context.Context, q Query, first, last uint64, f func(Record) bool) error {
+	m, stream := newMatcher(q, r.names.SubjectPrefix(), q.Kind), r.stream(q.Kind)
+	return each(ctx, r.js, stream, first, last, func(found message) bool {
+		if !m.covers(found.subject) || !m.may(found.data) {
+			return true
+		}
+		record := m.record(stream, found)
+		return !m.match(record) || f(record)
+	})
+}
+
+// Get returns the message with a number of the stream of a kind of subject, or false if it is not there.
+func (r *Reader) Get(ctx context.Context, kind string, seq uint64) (Record, bool, error) {
+	found, ok, err := get(ctx, r.js, r.stream(kind), map[string]any{"seq": seq})
+	if err != nil || !ok {
+		return Record{}, false, err
+	}
+	m := newMatcher(Query{}, r.names.SubjectPrefix(), kind)
+	return m.record(r.stream(kind), found), true, nil
+}

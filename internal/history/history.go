@@ -1,0 +1,207 @@
+// Package history finds the events of timers in the streams, newest first: what happened to a timer. A stream has no index
+// of timers, so it is read in windows from its end back, for as long as somebody waits, and goes on where it was.
+package history
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// defaultWork is how long a search looks before it returns.
+	defaultWork = time.Second
+	// searches is how many may look at the same time.
+	searches = 2
+
+	defaultLimit = 50
+	maxLimit     = 200
+)
+
+// Reader searches the streams of an installation. Its methods may be called concurrently; few of them look at a time, and
+// the others wait.
+type Reader struct {
+	js    jetstream.JetStream
+	names keys.Names
+	slots chan struct{}
+
+	// Work is how long a search looks before it returns what it has, a second if not set. It takes some 150 ms more, or
+	// longer if NATS is slow.
+	Work time.Duration
+}
+
+// New returns a Reader of the streams with these names. What it reads goes through the connection of js, and for that time
+// everything else on it waits: better one of its own.
+func New(js jetstream.JetStream, names keys.Names) *Reader {
+	return &Reader{js: js, names: names, slots: make(chan struct{}, searches), Work: defaultWork}
+}
+
+// Page is what a search has found.
+type Page struct {
+	Records []Record // newest first
+	Place   string   // where to go on; "" if the beginning of every stream was reached
+	Looked  uint64   // messages that were looked at, or passed over, for this page
+	// Since says that all that was stored since then was looked at, for this page and those before it. It is the zero Time
+	// where the beginning of every stream was reached.
+	Since   time.Time
+	Streams []Reach // the same, by stream
+}
+
+// Reach is how far a stream was looked at.
+type Reach struct {
+	Stream    string
+	Kind      string    // keys.Fired or keys.Dead
+	Messages  uint64    // how many the stream has
+	Seq       uint64    // the first message that was
+	Since     time.Time // when it was stored
+	Beginning bool      // there is none before it
+	Missing   bool      // there is no such stream
+}
+
+// streams returns the streams that are searched. A place names them in this order: a new one comes last.
+func (r *Reader) streams(q Query) []*cursor {
+	var cursors []*cursor
+	for _, kind := range []string{keys.Fired, keys.Dead} {
+		if q.Kind == "" || q.Kind == kind {
+			cursors = append(cursors, &cursor{js: r.js, stream: r.stream(kind), match: newMatcher(q, r.names.SubjectPrefix(), kind)})
+		}
+	}
+	return cursors
+}
+
+// Search returns what there is of a query before a place, which an earlier page has named; "" is the end of the streams. It
+// returns at most limit records, 50 if that is 0 and 200 at most, and some MiB of them. It ends after Work; the page may be
+// empty then although there is more.
+//
+// Its error says what to do; it wraps ErrPlace if there is no such place. Where something was found before it failed, the
+// page is good beside the error, and so is its place.
+func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (Page, error) {
+	s := search{cursors: r.streams(q), limit: defaultLimit}
+	if limit > 0 {
+		s.limit = min(limit, maxLimit)
+	}
+	places, err := parsePlace(place, len(s.cursors))
+	if err != nil {
+		return Page{}, err
+	}
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		return Page{}, ctx.Err()
+	}
+	missing := 0
+	for i, c := range s.cursors {
+		c.limit = s.limit
+		if err := c.open(ctx, places[i]); err != nil {
+			return Page{}, err
+		}
+		if c.missing {
+			missing++
+		}
+	}
+	if missing == len(s.cursors) {
+		_, err := Open(ctx, r.js, s.cursors[0].stream)
+		return Page{}, err
+	}
+	for until := time.Now().Add(r.Work); !s.enough(); {
+		if err = s.newest().look(ctx); err != nil || !time.Now().Before(until) {
+			break
+		}
+	}
+	return s.page(), err
+}
+
+// search looks at several streams in the order of time.
+type search struct {
+	cursors []*cursor
+	limit   int
+}
+
+// newest returns the cursor that has come the least far back, nil if all have come to the beginning.
+func (s *search) newest() *cursor {
+	var newest *cursor
+	for _, c := range s.cursors {
+		if !c.done() && (newest == nil || c.since.After(newest.since)) {
+			newest = c
+		}
+	}
+	return newest
+}
+
+// enough tells whether a page is full, or cannot be.
+func (s *search) enough() bool {
+	newest, bytes := s.newest(), 0
+	for _, c := range s.cursors {
+		bytes += c.bytes
+	}
+	return newest == nil || bytes >= heldBytes || len(s.ready()) >= s.limit
+}
+
+// ready returns what was found and comes before all that was not looked at yet, newest first. Each stream keeps its order,
+// whatever the clocks of NATS did.
+func (s *search) ready() []Record {
+	var all []Record
+	left := make([]int, len(s.cursors))
+	for i, c := range s.cursors {
+		left[i] = len(c.found)
+	}
+	for {
+		best, at := -1, time.Time{}
+		for i, c := range s.cursors {
+			switch {
+			case left[i] > 0 && (best < 0 || !c.found[left[i]-1].Stored.Before(at)):
+				best, at = i, c.found[left[i]-1].Stored
+			case left[i] == 0 && !c.done() && (best < 0 || c.since.After(at)):
+				best, at = i, c.since
+			}
+		}
+		if best < 0 || left[best] == 0 {
+			return all
+		}
+		left[best]--
+		all = append(all, s.cursors[best].found[left[best]])
+	}
+}
+
+// page returns what is ready of what was found. The rest is found again by the next page.
+func (s *search) page() Page {
+	p := Page{Records: s.ready()}
+	bytes := 0
+	for i, r := range p.Records {
+		if bytes += len(r.Data); i == s.limit || i > 0 && bytes > heldBytes {
+			p.Records = p.Records[:i]
+			break
+		}
+	}
+	next, done := make([]uint64, len(s.cursors)), true
+	for i, c := range s.cursors {
+		reach := Reach{Stream: c.stream, Kind: c.match.kind, Missing: c.missing, Messages: c.count, Seq: c.next, Since: c.since}
+		told := 0
+		for _, r := range p.Records {
+			if r.Kind == c.match.kind {
+				told++
+			}
+		}
+		if told < len(c.found) {
+			rest := c.found[len(c.found)-told-1]
+			reach.Seq, reach.Since = rest.Seq+1, rest.Stored
+		}
+		reach.Beginning = reach.Seq <= c.first
+		next[i], p.Looked = reach.Seq, p.Looked+c.looked
+		if !reach.Beginning {
+			done = false
+			if reach.Since.After(p.Since) {
+				p.Since = reach.Since
+			}
+		}
+		p.Streams = append(p.Streams, reach)
+	}
+	if !done {
+		p.Place = formatPlace(next)
+	}
+	return p
+}

@@ -1,0 +1,123 @@
+package history
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Query says which messages are looked for. The zero value means all.
+type Query struct {
+	// Key is one timer. If it is set, Namespace and Text are not looked at.
+	Key       keys.Key
+	Namespace keys.Namespace
+	// Text is what the timer's id contains, byte for byte as in the key.
+	Text string
+	// Why is what the reason, the last error or the fault contains, in upper or lower case.
+	Why string
+	// Kind is keys.Fired or keys.Dead where only one stream is meant; empty, it is all of them.
+	Kind string
+}
+
+// namespace returns where the timers are.
+func (q Query) namespace() keys.Namespace {
+	if q.Key != (keys.Key{}) {
+		return keys.Namespace{App: q.Key.App, Module: q.Key.Module, Type: q.Key.Type}
+	}
+	return q.Namespace
+}
+
+// matcher tells quickly what a query is not about.
+type matcher struct {
+	Query
+	prefix string // of every subject
+	kind   string // of the stream's
+	filter string // the subject with wildcards of all that is looked for
+	within keys.Namespace
+	needle []byte // what every message has in it that is looked for; nil: nothing is known
+	why    string // Why in lower case
+}
+
+func newMatcher(q Query, prefix, kind string) matcher {
+	m := matcher{Query: q, prefix: prefix, kind: kind, within: q.namespace(), why: strings.ToLower(q.Why)}
+	if m.filter = keys.SubjectAll(prefix, kind); m.within != (keys.Namespace{}) {
+		m.filter = m.within.Subject(prefix, kind)
+	}
+	text := q.Text
+	if q.Key != (keys.Key{}) {
+		text = q.Key.String()
+	}
+	m.needle = longestPlain(keys.EncodeText(text))
+	return m
+}
+
+// all tells whether messages of every namespace are looked for.
+func (m *matcher) all() bool { return m.within == keys.Namespace{} }
+
+// one tells whether messages of one subject alone are looked for.
+func (m *matcher) one() bool {
+	return m.within.App != "" && m.within.Module != "" && m.within.Type != ""
+}
+
+// longestPlain returns the longest part of a text that stands in every JSON string as it is, whoever wrote it: some
+// encoders escape what need not be escaped.
+func longestPlain(s string) []byte {
+	special := func(r rune) bool {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return false
+		}
+		return !strings.ContainsRune(":_-.@%", r)
+	}
+	longest := ""
+	for _, part := range strings.FieldsFunc(s, special) {
+		if len(part) > len(longest) {
+			longest = part
+		}
+	}
+	return []byte(longest)
+}
+
+// may tells whether the content of a message may be what is looked for. It costs little.
+func (m *matcher) may(data []byte) bool { return bytes.Contains(data, m.needle) }
+
+// record reads a message.
+func (m *matcher) record(stream string, of message) Record {
+	r := Record{Stream: stream, Kind: m.kind, Seq: of.seq, Stored: of.stored, Subject: of.subject, Data: of.data}
+	return newRecord(m.prefix, r, of.header)
+}
+
+// covers tells whether a subject lies in the namespace.
+func (m *matcher) covers(subject string) bool {
+	switch {
+	case m.one():
+		return subject == m.filter
+	case m.all():
+		return true
+	}
+	app, module, typ, err := keys.ParseSubject(subject, m.prefix, m.kind)
+	return err == nil && m.within.Match(keys.Key{App: app, Module: module, Type: typ})
+}
+
+// match tells whether a message that may be looked for is. One without an event counts as what it mentions.
+func (m *matcher) match(r Record) bool {
+	switch {
+	case r.Fault != "":
+	case m.Key != (keys.Key{}):
+		if r.Event.Key != m.Key {
+			return false
+		}
+	case !strings.Contains(r.Event.Key.ID, m.Text):
+		return false
+	}
+	if m.why == "" {
+		return true
+	}
+	for _, text := range []string{r.Event.DeadReason, r.Event.LastError, r.Fault} {
+		if strings.Contains(strings.ToLower(text), m.why) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,270 @@
+package history
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+)
+
+const (
+	// answerTimeout bounds how long NATS may take to answer one request.
+	answerTimeout = 5 * time.Second
+	// idleConsumer is how long a consumer outlives the process that has not deleted it.
+	idleConsumer = 10 * time.Second
+	// bufferBytes and batchMessages are how much of a stream is on its way at a time, if that is not one large message.
+	bufferBytes   = 2 << 20
+	batchMessages = 1 << 14
+	// firstQuiet is how long nothing comes before it is asked for again, and then twice as long each time; after lastQuiet
+	// it is given up.
+	firstQuiet = 300 * time.Millisecond
+	lastQuiet  = 2 * time.Second
+)
+
+// ErrNoStream says that a stream does not exist.
+var ErrNoStream = errors.New("timerd makes it at its start; TIMERD_STREAM names another one")
+
+// Open returns a stream with its state. Its error says what to do: it wraps ErrNoStream if there is none.
+func Open(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
+	if !js.Conn().IsConnected() {
+		return nil, fmt.Errorf("stream %s: there is no connection to NATS: it is made again once NATS is back", name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	stream, err := js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("there is no stream %s: %w", name, ErrNoStream)
+	}
+	return stream, silent(err, js, name, "STREAM.INFO."+name)
+}
+
+// silent returns an error of a request about a stream. NATS does not answer one that the user has no right to.
+func silent(err error, js jetstream.JetStream, stream, request string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+		return fmt.Errorf("stream %s: NATS does not answer: it is away, or its user may not publish to %s%s (deploy/README.md lists the rights): %w",
+			stream, apiPrefix(js), request, err)
+	}
+	return fmt.Errorf("stream %s: %w", stream, err)
+}
+
+// apiPrefix returns what the subjects of JetStream's requests begin with.
+func apiPrefix(js jetstream.JetStream) string {
+	o := js.Options()
+	switch {
+	case o.APIPrefix != "":
+		return o.APIPrefix + "."
+	case o.Domain != "":
+		return "$JS." + o.Domain + ".API."
+	}
+	return "$JS.API."
+}
+
+// message is one message of a stream, as NATS describes it. What its publisher wrote into it describes nothing.
+type message struct {
+	subject string
+	seq     uint64
+	stored  time.Time
+	header  nats.Header
+	data    []byte
+}
+
+// next returns the first message from a number on whose subject matches a filter, or false if there is none. It does not
+// use direct access: there, headers of the publisher can pass for those in which NATS says which message it is.
+func next(ctx context.Context, js jetstream.JetStream, stream, filter string, seq uint64) (message, bool, error) {
+	return get(ctx, js, stream, map[string]any{"seq": max(seq, 1), "next_by_subj": filter})
+}
+
+// last returns the last message of a subject, or false if there is none.
+func last(ctx context.Context, js jetstream.JetStream, stream, subject string) (message, bool, error) {
+	return get(ctx, js, stream, map[string]any{"last_by_subj": subject})
+}
+
+// get asks for one message.
+func get(ctx context.Context, js jetstream.JetStream, stream string, which map[string]any) (message, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	request, err := json.Marshal(which)
+	if err != nil {
+		return message{}, false, err
+	}
+	api := "STREAM.MSG.GET." + stream
+	reply, err := js.Conn().RequestWithContext(ctx, apiPrefix(js)+api, request)
+	if err != nil {
+		return message{}, false, silent(err, js, stream, api)
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	switch err := json.Unmarshal(reply.Data, &answer); {
+	case err != nil:
+		return message{}, false, fmt.Errorf("stream %s: NATS answers what is not understood: %w", stream, err)
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return message{}, false, nil
+	case answer.Error != nil:
+		return message{}, false, fmt.Errorf("stream %s: %w", stream, answer.Error)
+	}
+	m := message{subject: answer.Message.Subject, seq: answer.Message.Seq, stored: answer.Message.Time, data: answer.Message.Data}
+	if len(answer.Message.Header) > 0 {
+		m.header, _ = nats.DecodeHeadersMsg(answer.Message.Header) // of a malformed one there is what could be read
+	}
+	return m, true, nil
+}
+
+// each calls f for each message of a stream from one number to another, both included, oldest first, until it returns false.
+// It reads all subjects: with a filter, NATS would count what there is to read, block by block to the end of the stream,
+// and store no event meanwhile. Its error says what to do.
+func each(ctx context.Context, js jetstream.JetStream, stream string, from, to uint64, f func(message) bool) error {
+	if from > to {
+		return nil
+	}
+	made, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	consumer, err := js.CreateConsumer(made, stream, jetstream.ConsumerConfig{
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       max(from, 1),
+		AckPolicy:         jetstream.AckNonePolicy,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: idleConsumer,
+	})
+	if err != nil {
+		return silent(err, js, stream, "CONSUMER.CREATE."+stream+".>")
+	}
+	info := consumer.CachedInfo()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = js.DeleteConsumer(ctx, stream, info.Name) // otherwise the server does, when it is idle
+	}()
+	if info.NumPending == 0 {
+		return nil
+	}
+	p := pull{js: js, stream: stream, api: "CONSUMER.MSG.NEXT." + stream + "." + info.Name, inbox: js.Conn().NewInbox(), last: from}
+	if p.sub, err = js.Conn().SubscribeSync(p.inbox); err != nil {
+		return fmt.Errorf("stream %s: %w", stream, err)
+	}
+	defer func() { _ = p.sub.Unsubscribe() }()             // fails where the connection is closed, and then there is nothing to end
+	if err := p.sub.SetPendingLimits(-1, -1); err != nil { // bufferBytes is the limit
+		return fmt.Errorf("stream %s: %w", stream, err)
+	}
+	return silent(p.read(ctx, to, f), js, stream, p.api)
+}
+
+// pull reads the messages of a consumer in batches.
+type pull struct {
+	js     jetstream.JetStream
+	stream string
+	api    string // by which messages are asked for
+	sub    *nats.Subscription
+	inbox  string
+	count  uint64 // messages that came
+	last   uint64 // the number of the last one
+}
+
+var (
+	// errLost says that messages got lost on their way.
+	errLost = errors.New("the connection to NATS was interrupted: try again")
+	// errEnd, errLarge and errQuiet are ends of a batch: nothing more is wanted, or there; the next message has too many
+	// bytes; nothing came.
+	errEnd   = errors.New("that is all")
+	errLarge = errors.New("the next message is too large")
+	errQuiet = fmt.Errorf("no message came: %w", context.DeadlineExceeded)
+)
+
+// read calls f for the messages up to a number until it returns false.
+func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error {
+	for most, bytes, quiet := 0, 0, firstQuiet; ; {
+		if most == 0 {
+			most, bytes = int(min(batchMessages, to-p.last+1)), bufferBytes
+		}
+		came := p.count
+		err := p.batch(ctx, most, bytes, quiet, func(m message, left uint64) bool {
+			return m.seq <= to && f(m) && m.seq < to && left > 0
+		})
+		switch {
+		case errors.Is(err, errEnd):
+			return nil
+		case p.count > came && (err == nil || errors.Is(err, errLarge) || errors.Is(err, errQuiet)):
+			most, quiet = 0, firstQuiet
+		case errors.Is(err, errLarge) && bytes > 0:
+			most, bytes = 1, 0
+		case errors.Is(err, errQuiet) && quiet < lastQuiet:
+			quiet *= 2
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// batch asks for so many messages at most, of so many bytes at most, and calls f for each, with how many there are after it,
+// until it returns false. Where the last one has exactly as many bytes as are left, NATS says nothing of the end of a batch:
+// it ends after a pause too.
+func (p *pull) batch(ctx context.Context, most, bytes int, quiet time.Duration, f func(m message, left uint64) bool) error {
+	request, err := json.Marshal(map[string]any{"batch": most, "max_bytes": bytes, "no_wait": true})
+	if err != nil {
+		return err
+	}
+	if err := p.js.Conn().PublishRequest(apiPrefix(p.js)+p.api, p.inbox, request); err != nil {
+		return err
+	}
+	for range most {
+		m, left, err := p.next(ctx, quiet)
+		if err != nil {
+			return err
+		}
+		if !f(m, left) {
+			return errEnd
+		}
+	}
+	return nil
+}
+
+// next returns a message of a batch and how many there are after it. What NATS says of a batch has no subject to reply to,
+// as every message of a stream has: the headers of a message may say the same.
+func (p *pull) next(ctx context.Context, quiet time.Duration) (message, uint64, error) {
+	m, err := p.sub.NextMsg(quiet)
+	switch {
+	case ctx.Err() != nil:
+		return message{}, 0, ctx.Err()
+	case errors.Is(err, nats.ErrTimeout):
+		return message{}, 0, errQuiet
+	case err != nil:
+		return message{}, 0, err
+	}
+	if m.Reply == "" {
+		status, description := m.Header.Get("Status"), m.Header.Get("Description")
+		switch {
+		case status == "404":
+			return message{}, 0, errEnd
+		case status == "409" && strings.Contains(description, "Exceeds MaxBytes"):
+			return message{}, 0, errLarge
+		}
+		return message{}, 0, fmt.Errorf("NATS has given up reading: %q", event.ClipText(status+" "+description))
+	}
+	meta, err := m.Metadata()
+	if err != nil {
+		return message{}, 0, err
+	}
+	if p.count++; meta.Sequence.Consumer != p.count {
+		return message{}, 0, errLost
+	}
+	p.last = meta.Sequence.Stream
+	return message{m.Subject, p.last, meta.Timestamp, m.Header, m.Data}, meta.NumPending, nil
+}

@@ -1,0 +1,105 @@
+package history
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// tailPause is how long a sample is good.
+	tailPause = 500 * time.Millisecond
+	// tailTimeout bounds how long it takes to find out that NATS is away.
+	tailTimeout = 2 * time.Second
+	// tailRecords is how many firings a sample has, and how many messages are read for it at most.
+	tailRecords = 20
+)
+
+// Tail shows the newest firings to any number of viewers. However many look, and whatever the rate of firings, NATS is asked
+// for a few messages every half second; while nobody looks, for none. Its methods may be called concurrently.
+type Tail struct {
+	reader *Reader
+
+	mu     sync.Mutex
+	sample Sample
+}
+
+// NewTail returns a Tail of the firings that r reads.
+func NewTail(r *Reader) *Tail { return &Tail{reader: r} }
+
+// Sample is what a viewer of firings sees.
+type Sample struct {
+	// Records are the newest messages, newest first: all there are, or some of those since the last sample, evenly spread,
+	// where there are many. They have neither content nor payload.
+	Records []Record
+	Seq     uint64    // the number of the stream's last message
+	At      time.Time // when this was read
+	Away    string    // why it cannot be read now, and Records are those of before; "" if it can
+}
+
+// Sample returns what is new. It reads it if the last sample is half a second old, and waits 2 s at most.
+func (t *Tail) Sample(ctx context.Context) Sample {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.sample.At) < tailPause {
+		return t.sample
+	}
+	// Others wait for the same, so it goes on when this viewer leaves.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tailTimeout)
+	defer cancel()
+	fresh, err := t.read(ctx)
+	if err != nil {
+		fresh = Sample{Records: t.sample.Records, Seq: t.sample.Seq, Away: err.Error()}
+	}
+	fresh.At = time.Now()
+	t.sample = fresh
+	return fresh
+}
+
+// read reads a sample.
+func (t *Tail) read(ctx context.Context) (Sample, error) {
+	stream, err := Open(ctx, t.reader.js, t.reader.stream(keys.Fired))
+	if err != nil {
+		return Sample{}, err
+	}
+	state := stream.CachedInfo().State
+	s := Sample{Seq: state.LastSeq}
+	old, seen := t.sample.Records, t.sample.Seq
+	if seen > s.Seq { // the stream was made anew
+		old, seen = nil, 0
+	}
+	for _, seq := range spread(max(seen+1, state.FirstSeq), s.Seq, len(old) == 0) {
+		r, ok, err := t.reader.Get(ctx, keys.Fired, seq)
+		if err != nil {
+			return Sample{}, err
+		}
+		if ok {
+			r.Data, r.Event.Data = nil, nil
+			s.Records = append(s.Records, r)
+		}
+	}
+	slices.Reverse(s.Records)
+	s.Records = append(s.Records, old...)
+	s.Records = s.Records[:min(len(s.Records), tailRecords)]
+	return s, nil
+}
+
+// spread returns some of the numbers from first to last, which is one of them: the last ones, or else evenly spread.
+func spread(first, last uint64, end bool) []uint64 {
+	if first > last {
+		return nil
+	}
+	n := last - first + 1
+	if n > tailRecords && end {
+		first, n = last-tailRecords+1, tailRecords
+	}
+	some := min(n, tailRecords)
+	seqs := make([]uint64, some)
+	for i := range some {
+		seqs[i] = first + (i+1)*n/some - 1
+	}
+	return seqs
+}

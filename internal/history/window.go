@@ -1,0 +1,120 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const (
+	// A window has so many messages: enough that making a consumer is little of the work, few enough that they are read
+	// while somebody waits.
+	firstWindow = 1 << 12
+	maxWindow   = 1 << 16
+	windowTime  = 150 * time.Millisecond
+	// heavyMessages and heavyBytes are how much is read before a smaller window is read instead.
+	heavyMessages = 2 * maxWindow
+	heavyBytes    = 32 << 20
+	// heldBytes is how much is kept of what is found.
+	heldBytes = 4 << 20
+
+	// Where fewer than one message in so many is in the namespace, each of these is asked for alone, so that NATS passes over
+	// the rest. While it looks for one it stores none: it is to pass over so many bytes at most.
+	sparse    = 20
+	pickBytes = 32 << 20
+)
+
+var (
+	// errHeavy says that a window has too many bytes.
+	errHeavy = errors.New("a window is too large")
+	// errDense says that there are too many messages to ask for each alone.
+	errDense = errors.New("a window has too many messages of a namespace")
+)
+
+// window is a part of a stream. It is looked at from its oldest message on, since that is how NATS reads.
+type window struct {
+	*cursor
+	from, to uint64 // both included
+	picks    bool   // each message is asked for alone
+
+	read      int      // messages
+	readBytes int      // of these
+	found     []Record // oldest first
+	bytes     int      // of found
+	covered   uint64   // messages of the namespace
+	lowest    uint64   // the first of them, 0 if there is none
+	since     time.Time
+}
+
+// look looks at all of the window, or else from a later message on: what is found is then as much as is of use.
+func (w *window) look(ctx context.Context) error {
+	if w.picks {
+		return w.pick(ctx)
+	}
+	var heavy error
+	from, to := w.from, w.to
+	err := each(ctx, w.js, w.stream, from, to, func(m message) bool {
+		if w.since.IsZero() {
+			w.since = m.stored
+		}
+		heavy = w.consider(m)
+		return heavy == nil
+	})
+	return errors.Join(err, heavy)
+}
+
+// pick asks for each message of the namespace.
+func (w *window) pick(ctx context.Context) error {
+	from, to := w.from, w.to
+	for seq := from; seq <= to; {
+		m, ok, err := next(ctx, w.js, w.stream, w.match.filter, seq)
+		if err != nil {
+			return err
+		}
+		if !ok || m.seq > to {
+			return nil
+		}
+		if err := w.consider(m); err != nil {
+			return err
+		}
+		if w.covered*sparse > 2*(to-from+1) {
+			return errDense
+		}
+		seq = m.seq + 1
+	}
+	return nil
+}
+
+// consider keeps a message if it is looked for. It returns errHeavy if that was more than a window should have.
+func (w *window) consider(m message) error {
+	w.read++
+	w.readBytes += len(m.data)
+	if w.read > heavyMessages || w.readBytes > heavyBytes && w.read > 1 {
+		return errHeavy
+	}
+	if w.match.covers(m.subject) {
+		w.keep(m)
+	}
+	return nil
+}
+
+// keep keeps a message of the namespace if it is looked for.
+func (w *window) keep(m message) {
+	w.covered++
+	if w.lowest == 0 {
+		w.lowest = m.seq
+	}
+	if !w.match.may(m.data) {
+		return
+	}
+	r := w.match.record(w.stream, m)
+	if !w.match.match(r) {
+		return
+	}
+	w.found, w.bytes = append(w.found, r), w.bytes+len(r.Data)
+	for len(w.found) > w.limit || w.bytes > heldBytes && len(w.found) > 1 {
+		w.bytes -= len(w.found[0].Data)
+		w.found = w.found[1:]
+		w.from, w.lowest, w.since = w.found[0].Seq, w.found[0].Seq, w.found[0].Stored
+	}
+}

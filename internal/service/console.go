@@ -1,0 +1,141 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/console"
+	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/pulse"
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// The console has connections of its own, few and impatient, so that whoever looks at pages takes nothing from firings.
+const (
+	consoleConnections = 4
+	consoleDial        = time.Second
+	consolePatience    = 3 * time.Second
+	// statusWithin bounds what every page waits for.
+	statusWithin = 2 * time.Second
+)
+
+// listenConsole listens on the console's address. It returns nil for none.
+func listenConsole(ctx context.Context, addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("TIMERD_CONSOLE_ADDR: %w; choose another address, or off", err)
+	}
+	return l, nil
+}
+
+// consolePart is the console with its connections.
+type consolePart struct {
+	console *console.Console
+	pulse   *pulse.Pulse
+	rdb     redis.UniversalClient
+	js      jetstream.JetStream
+}
+
+// newConsole connects a console to the servers that the service is connected to.
+func newConsole(ctx context.Context, c config.Config, conns *connections, streams notify.Streams, log *slog.Logger) (*consolePart, error) {
+	var inProcess []nats.Option
+	if conns.embedded != nil {
+		inProcess = append(inProcess, nats.InProcessServer(conns.embedded))
+	}
+	js, err := connect.Connector{Logger: log, Patience: startPatience}.JetStream(ctx, c.NATS, inProcess...)
+	if err != nil {
+		return nil, err
+	}
+	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
+	sched := schedule.New(p.rdb, c.Service.MaxPayload)
+	p.pulse = pulse.New(sched.Members)
+	caller := holds.NewCaller(sched)
+	caller.Logger = log
+	var actions *console.Actions
+	if c.Console.Actions {
+		timers := client.New(p.rdb)
+		actions = &console.Actions{
+			Schedule: sched, Timers: timers, Bulk: bulk.New(sched, timers), Holds: caller, Streams: js, Names: streams.Names,
+		}
+	}
+	p.console, err = console.New(c.Console, console.Sources{
+		Status: func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, streams) },
+		Index:  sched,
+		Holds:  caller.List,
+		Letters: console.Letters{
+			List: func(ctx context.Context, sel deadletters.Selection, place string, limit int) (deadletters.Page, error) {
+				return deadletters.List(ctx, js, streams.Names, sel, place, limit)
+			},
+			Get: func(ctx context.Context, seq uint64) (deadletters.Letter, error) {
+				return deadletters.Get(ctx, js, streams.Names, seq)
+			},
+		},
+		History:  history.New(js, streams.Names),
+		Tail:     history.NewTail(js, streams.Names),
+		Pulse:    p.pulse.View,
+		Policies: c.Service.Retry,
+		Late:     c.Service.Late,
+	}, actions, log)
+	if err != nil {
+		js.Conn().Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// statusOf asks for what every page shows, without waiting for a server that is known to be away.
+func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStream, streams notify.Streams) *status.Report {
+	ctx, cancel := context.WithTimeout(ctx, statusWithin)
+	defer cancel()
+	from := status.Sources{Schedule: sched, JetStream: js, Streams: streams}
+	if !js.Conn().IsConnected() {
+		from.JetStream, from.NoNATS = nil, status.Away{
+			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",
+		}
+	}
+	return from.Gather(ctx)
+}
+
+// run answers on l until ctx ends, and closes the console's connections.
+func (p *consolePart) run(ctx context.Context, l net.Listener) error {
+	sampling, stop := context.WithCancel(ctx)
+	sampled := make(chan struct{})
+	go func() {
+		defer close(sampled)
+		p.pulse.Run(sampling)
+	}()
+	err := p.console.Serve(ctx, l)
+	stop()
+	<-sampled
+	p.js.Conn().Close()
+	if closeErr := p.rdb.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// consoleAddr returns where the console is, for the log.
+func consoleAddr(l net.Listener) string {
+	if l == nil {
+		return "off"
+	}
+	return "http://" + l.Addr().String() + "/"
+}

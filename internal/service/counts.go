@@ -1,0 +1,54 @@
+package service
+
+import (
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// How often this timerd says with its heartbeats what it has counted, at most and at least: it sends one for each master of a
+// cluster, and where nothing was counted there is nothing to be written and kept in the append-only file.
+const (
+	countsPause = 900 * time.Millisecond
+	countsAgain = 10 * time.Second
+)
+
+// counts is what this timerd has counted since its start, for its heartbeats. Its methods may be called concurrently.
+type counts struct {
+	mu      sync.Mutex
+	all     schedule.Counts
+	changed bool      // since then
+	said    time.Time // when it was said last
+}
+
+// fired counts an event of a namespace.
+func (c *counts) fired(namespace string, late time.Duration) {
+	c.add(func(all *schedule.Counts) {
+		l := all.Lateness[namespace]
+		l.Add(late)
+		if all.Lateness == nil {
+			all.Lateness = map[string]schedule.Lateness{}
+		}
+		all.Lateness[namespace] = l
+	})
+}
+
+// add counts something else.
+func (c *counts) add(count func(*schedule.Counts)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count(&c.all)
+	c.changed = true
+}
+
+// say returns what is to be said with the next heartbeat; nil for nothing.
+func (c *counts) say() *schedule.Counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if since := time.Since(c.said); since < countsPause || !c.changed && since < countsAgain {
+		return nil
+	}
+	c.said, c.changed = time.Now(), false
+	return c.all.Clone()
+}

@@ -1,0 +1,103 @@
+package schedule
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"math"
+	"sort"
+	"time"
+)
+
+// Counts is what a timerd has counted since its start, as its heartbeats say it.
+type Counts struct {
+	// Lateness is how late the events of each namespace were: of those that are counted, and of keys.Other. Those without events
+	// may be missing.
+	Lateness    map[string]Lateness `json:"n,omitempty"`
+	Gaps        int64               `json:"g,omitempty"` // times in which keyspace events may have been missed
+	Retries     int64               `json:"r,omitempty"` // timers set again for a consumer
+	DeadLetters int64               `json:"d,omitempty"` // retry requests and firings that became dead letters
+}
+
+// Clone returns a copy that shares nothing with c.
+func (c *Counts) Clone() *Counts {
+	copied := *c
+	copied.Lateness = maps.Clone(c.Lateness)
+	return &copied
+}
+
+// latenessBuckets is how many buckets a Lateness has. The first one ends at 0.1 ms and each has an end higher by a half than the
+// one before, the last but one's being 8 minutes; the last one has all that is later.
+const latenessBuckets = 40
+
+// Lateness is a histogram: how many events were how late, in buckets that are the same for all timerds. Its text in JSON is
+// the first bucket with something in it, and then the buckets from there to the last such one.
+type Lateness [latenessBuckets]int64
+
+// latenessEnd returns up to which lateness a bucket has events, in ms.
+func latenessEnd(bucket int) float64 { return 0.1 * math.Pow(1.5, float64(bucket)) }
+
+// Add counts an event.
+func (l *Lateness) Add(late time.Duration) {
+	ms := float64(late) / float64(time.Millisecond)
+	l[sort.Search(latenessBuckets-1, func(i int) bool { return ms <= latenessEnd(i) })]++
+}
+
+// Merge adds the events of other, times a sign.
+func (l *Lateness) Merge(other Lateness, sign int64) {
+	for i := range l {
+		l[i] += sign * other[i]
+	}
+}
+
+// Count returns how many events there are.
+func (l *Lateness) Count() int64 {
+	all := int64(0)
+	for _, n := range l {
+		all += n
+	}
+	return all
+}
+
+// Quantile returns a lateness that a share q of the events does not exceed, to within its bucket; 0 without events.
+func (l *Lateness) Quantile(q float64) time.Duration {
+	rest := q * float64(l.Count())
+	for i, n := range l {
+		if n == 0 || float64(n) < rest {
+			rest -= float64(n)
+			continue
+		}
+		begin, end := 0.0, latenessEnd(min(i, latenessBuckets-2))
+		if i > 0 {
+			begin = latenessEnd(i - 1)
+		}
+		return time.Duration((begin + max(end-begin, 0)*rest/float64(n)) * float64(time.Millisecond))
+	}
+	return 0
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (l Lateness) MarshalJSON() ([]byte, error) {
+	first, last := 0, latenessBuckets
+	for first < latenessBuckets && l[first] == 0 {
+		first++
+	}
+	for last > first && l[last-1] == 0 {
+		last--
+	}
+	return json.Marshal(append([]int64{int64(first)}, l[first:last]...))
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (l *Lateness) UnmarshalJSON(text []byte) error {
+	var said []int64
+	if err := json.Unmarshal(text, &said); err != nil {
+		return err
+	}
+	if len(said) == 0 || said[0] < 0 || said[0]+int64(len(said)-1) > latenessBuckets {
+		return errors.New("not a histogram of lateness")
+	}
+	*l = Lateness{}
+	copy(l[said[0]:], said[1:])
+	return nil
+}

@@ -1,0 +1,292 @@
+package schedule_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// finder is a schedule, of one server or of many.
+type finder interface {
+	Find(ctx context.Context, q schedule.Query, from schedule.Place, most schedule.Most) (schedule.Found, error)
+	List(ctx context.Context, n keys.Namespace, yield func(schedule.Timer) bool) error
+}
+
+// walk finds all timers of a query, each time going on from the text of the place.
+func walk(t testing.TB, s finder, q schedule.Query, most schedule.Most) (timers []string, last schedule.Found) {
+	t.Helper()
+	var place schedule.Place
+	for {
+		found, err := s.Find(t.Context(), q, place, most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found.Timers) > most.Timers || found.Full && len(found.Timers) != most.Timers || found.Looked < last.Looked {
+			t.Fatalf("found %+v after %+v with %+v", found, last, most)
+		}
+		for _, timer := range found.Timers {
+			if !q.Match(timer) {
+				t.Errorf("%+v is not meant by %+v", timer, q)
+			}
+			timers = append(timers, say(timer))
+		}
+		if last = found; found.Next.IsZero() {
+			return timers, last
+		}
+		if place, err = schedule.ParsePlace(found.Next.String()); err != nil || place != found.Next || strings.Trim(place.String(), urlSafe) != "" {
+			t.Fatalf("place %q, %v", found.Next, err)
+		}
+	}
+}
+
+const urlSafe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+func say(timer schedule.Timer) string {
+	return fmt.Sprint(timer.Key, " ", timer.Due.UnixMilli(), " ", timer.State, " ", timer.Beside, " ", timer.Aside, " ", timer.Attempt)
+}
+
+// listed returns those timers of a list that a query means.
+func listed(t testing.TB, s finder, q schedule.Query) (timers []string) {
+	t.Helper()
+	err := s.List(t.Context(), keys.Namespace{}, func(timer schedule.Timer) bool {
+		if q.Match(timer) {
+			timers = append(timers, say(timer))
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return timers
+}
+
+// compare walks a schedule in steps of all kinds, by queries of all kinds, and compares what it finds with the list.
+func compare(t *testing.T, s finder, from, before time.Time, steps ...schedule.Most) {
+	t.Helper()
+	for _, q := range []schedule.Query{
+		{},
+		{Namespace: keys.Namespace{App: "a"}},
+		{Prefix: "a:b:c:1"},
+		{Prefix: "a:b:c:1", ID: "3"},
+		{Namespace: keys.Namespace{Type: "c"}, ID: "7"},
+		{States: []schedule.State{schedule.StatePending}},
+		{States: []schedule.State{schedule.StateHeld}},
+		{States: []schedule.State{schedule.StateOwed, schedule.StateFiring}},
+		{From: from},
+		{Before: before},
+		{From: from, Before: before, Namespace: keys.Namespace{App: "a"}},
+	} {
+		want := listed(t, s, q)
+		for _, most := range steps {
+			got, last := walk(t, s, q, most)
+			if !slices.Equal(got, want) {
+				t.Fatalf("%+v in steps of %+v: found %d\n\t%s\nwant %d\n\t%s", q, most, len(got), strings.Join(got, "\n\t"), len(want), strings.Join(want, "\n\t"))
+			}
+			if last.Looked != last.Total || last.Total < int64(len(want)) {
+				t.Errorf("%+v: looked at %d of %d", q, last.Looked, last.Total)
+			}
+		}
+	}
+}
+
+// What is found page by page is what a list has: all kinds of timers, many of the same due time.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 3600_000)
+	for i := range 20 {
+		x.retry(fmt.Sprint(i), x.redisNow()+1800_000, 2+i%3, "again")
+	}
+	x.becomeDue("claimed:b:c:1", "claimed:b:c:2")
+	x.claimFor(time.Hour)
+	x.becomeDue("owed:b:c:1", "owed:b:c:2")
+	x.observe(expired("owed:b:c:1"))
+	x.hold("held")
+	x.becomeDue("held:b:c:1", "held:b:c:2")
+	x.observe(expired("held:b:c:1"))
+	due := far()
+	x.setMany("a", 60, due, 0)
+	x.setMany("b", 100, due-50, 1)
+	steps := []schedule.Most{{Timers: 1}, {Timers: 7}, {Timers: 1000}, {Timers: 3, Entries: 1}, {Timers: 50, Entries: 10}, {Timers: 5, Time: 1}}
+	compare(t, x, time.UnixMilli(due-20), time.UnixMilli(due+1), steps...)
+	x.claimFor(time.Hour) // holds, and claims what is owed
+	x.becomeDue("held:b:c:3")
+	x.claimFor(time.Hour)
+	compare(t, x, time.UnixMilli(due-1000), time.UnixMilli(due), steps...)
+}
+
+// In a cluster the same places hold for all servers.
+func TestFindInACluster(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	due := far()
+	for i := range 400 {
+		x.set(fmt.Sprintf("%s:b:c:%d", []string{"a", "b"}[i%2], i), "p", time.Hour)
+	}
+	for i := range 60 {
+		key := fmt.Sprintf("a:{same}:c:%d", i)
+		if err := x.rdb.FCall(t.Context(), "timer_set", []string{key}, "p", "PXAT", due).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compare(t, x, time.UnixMilli(due-100), time.UnixMilli(due), schedule.Most{Timers: 77}, schedule.Most{Timers: 1000})
+}
+
+// Timers that come and go take no other one with them, and bring none twice.
+func TestFindWhileTimersComeAndGo(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	due := far()
+	x.setMany("a", 2000, due, 0)
+	var got []string
+	var place schedule.Place
+	for {
+		found, err := x.Find(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "a"}}, place, schedule.Most{Timers: 90})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, timer := range found.Timers {
+			got = append(got, timer.Key.ID)
+		}
+		if place = found.Next; place.IsZero() {
+			break
+		}
+		x.do("FCALL", "timer_cancel", 1, found.Timers[89].Key.String()) // the one that the place names
+		x.do("FCALL", "timer_cancel", 1, found.Timers[0].Key.String())
+		x.setMany(fmt.Sprintf("0%d", len(got)), 20, due, 0) // before it
+	}
+	if len(got) != 2000 || !slices.IsSorted(got) {
+		t.Errorf("found %d, sorted %v", len(got), slices.IsSorted(got))
+	}
+}
+
+// The payload comes as far as it was asked for, with its size.
+func TestFindTellsOfPayloads(t *testing.T) {
+	t.Parallel()
+	x := newLargeIndex(t)
+	x.do("FCALL", "timer_set", 1, "a:b:c:1", strings.Repeat("x", largePayload), "PXAT", far(), "LATE", 1000)
+	x.do("FCALL", "timer_repeat", 1, "a:b:c:2", "a:b;c", "EVERY", 3600_000, "FROM", far()+1000)
+	found, err := x.Find(t.Context(), schedule.Query{}, schedule.Place{}, schedule.Most{Payload: 3})
+	if err != nil || len(found.Timers) != 2 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	one, two := found.Timers[0], found.Timers[1]
+	if string(one.Payload) != "xxx" || one.Size != largePayload || one.Late.Most != time.Second {
+		t.Errorf("%q of %d bytes, %v", one.Payload, one.Size, one.Late)
+	}
+	if string(two.Payload) != "a:b" || two.Size != 5 || two.Repeat != "every 1h0m0s" || two.Occurrence != 1 {
+		t.Errorf("%+v", two)
+	}
+}
+
+// What is no place is refused, or does no harm.
+func FuzzParsePlace(f *testing.F) {
+	for _, text := range []string{"", "AA", "gICA", base64.RawURLEncoding.EncodeToString(append([]byte{1}, make([]byte, 2000)...)), "%", "////"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		place, err := schedule.ParsePlace(text)
+		if err != nil {
+			return
+		}
+		if again, err := schedule.ParsePlace(place.String()); err != nil || again != place {
+			t.Errorf("%q becomes %q, %v", text, place, err)
+		}
+	})
+}
+
+func TestParseQuery(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]schedule.Query{
+		"":                      {},
+		"*":                     {},
+		"pay":                   {Namespace: keys.Namespace{App: "pay"}},
+		"pay:order":             {Namespace: keys.Namespace{App: "pay", Module: "order"}},
+		"*:order":               {Namespace: keys.Namespace{Module: "order"}},
+		"pay:order:callback":    {Namespace: keys.Namespace{App: "pay", Module: "order", Type: "callback"}},
+		"pay:ord*":              {Prefix: "pay:ord"},
+		"pay:":                  {Prefix: "pay:"},
+		"pay:order:callback:":   {Prefix: "pay:order:callback:"},
+		"pay:order:callback:88": {Prefix: "pay:order:callback:88"},
+		"pay:order:callback:8*": {Prefix: "pay:order:callback:8*"},
+		"a:b:c:d:e":             {Prefix: "a:b:c:d:e"},
+		"*:*:*:88":              {ID: "88"},
+		"pay:*:callback:8:8":    {Namespace: keys.Namespace{App: "pay", Type: "callback"}, ID: "8:8"},
+	} {
+		if got, err := schedule.ParseQuery(text); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%q is %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"a**:b", "a::b", "%zz", "a*b:c"} {
+		if got, err := schedule.ParseQuery(text); err == nil {
+			t.Errorf("%q is %+v, want an error", text, got)
+		}
+	}
+}
+
+// BenchmarkFind tells how long a page takes among many timers, and the slowest of its commands, at the beginning, in the middle, and
+// where nothing matches.
+//
+//	go test ./schedule -run '^$' -bench Find -benchtime 5x
+func BenchmarkFind(b *testing.B) {
+	const n, spread = 1_000_000, 10
+	x := newLargeIndex(b)
+	due := far()
+	for first := 0; first < n; first += 1000 {
+		pipe := x.rdb.Pipeline()
+		for i := first; i < first+1000; i++ {
+			key := fmt.Sprintf("shop:order:timeout:%07d", i)
+			pipe.ZAdd(b.Context(), keys.Single.Due(), redis.Z{Score: float64(due + int64(i/spread)), Member: key})
+			pipe.HSet(b.Context(), keys.Single.Data(), key, ":payload")
+		}
+		if _, err := pipe.Exec(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	middle, err := x.Find(b.Context(), schedule.Query{From: time.UnixMilli(due + n/spread/2)}, schedule.Place{}, schedule.Most{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		q    schedule.Query
+		from schedule.Place
+	}{
+		"first page": {},
+		"middle":     {from: middle.Next},
+		"nothing":    {q: schedule.Query{Prefix: "pay:"}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			x.do("CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "10000")
+			x.do("SLOWLOG", "RESET")
+			looked := int64(0)
+			for b.Loop() {
+				found, err := x.Find(b.Context(), c.q, c.from, schedule.Most{Payload: 200, Time: time.Minute})
+				if err != nil {
+					b.Fatal(err)
+				}
+				before := int64(0)
+				if !c.from.IsZero() {
+					before = n / 2
+				}
+				looked += found.Looked - before
+			}
+			longest, all := time.Duration(0), time.Duration(0)
+			for _, slow := range x.rdb.SlowLogGet(b.Context(), -1).Val() {
+				longest = max(longest, slow.Duration)
+				all += slow.Duration
+			}
+			b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+			b.ReportMetric(float64(all.Microseconds())/float64(b.N), "redis-µs/op")
+			b.ReportMetric(float64(looked)/float64(b.N), "looked/op")
+		})
+	}
+}
