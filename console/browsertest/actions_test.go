@@ -206,7 +206,7 @@ func (s *system) deadAre(want uint64) {
 func TestHoldAndResume(t *testing.T) {
 	t.Parallel()
 	eachUser(t, func(s *system, b *tab, app string) {
-		s.setMany(app+":m:t", 3, 2*time.Second)
+		s.setMany(app+":m:t", 3, time.Hour)
 		b.open("/holds")
 		b.set("input[name=namespace]:not([type=hidden])", "", app+":m")
 		b.set("input[name=reason]", "", "provider down")
@@ -217,11 +217,12 @@ func TestHoldAndResume(t *testing.T) {
 		if err != nil || len(holds) != 1 || holds[0].Namespace != app+":m" || holds[0].Reason != "provider down" {
 			t.Fatalf("holds: %+v, %v", holds, err)
 		}
+		s.setMany(app+":m:now", 4, time.Millisecond)
 		s.until(func() error {
 			b.open("/holds")
 			holds, err := s.timers.Holds(t.Context())
-			if err == nil && holds[0].Held != 3 {
-				err = fmt.Errorf("%d timers wait, want 3", holds[0].Held)
+			if err == nil && holds[0].Held != 4 {
+				err = fmt.Errorf("%d timers wait, want 4", holds[0].Held)
 			}
 			return err
 		}, "the held timers")
@@ -229,8 +230,8 @@ func TestHoldAndResume(t *testing.T) {
 		b.sees("tbody", "provider down")
 		b.follow(button, "Resume…")
 		b.confirm("Resume", app+":m")
-		b.done("3 released")
-		s.collect(app+":m:t", 3)
+		b.done("4 released")
+		s.collect(app+":m:now", 4)
 		s.until(func() error {
 			holds, err := s.timers.Holds(t.Context())
 			if err == nil && len(holds) > 0 {

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
 
@@ -118,7 +117,7 @@ func TestKeyboardAlone(t *testing.T) {
 	b.done("Done. 2 ")
 	s.collect("keyboard:m:t", 2)
 
-	// And back with the browser's own keys.
-	b.do(chromedp.NavigateBack())
+	b.steps("Go back")
+	b.leave(func() { b.press(kb.Enter) })
 	b.sees("h1", "Timers")
 }

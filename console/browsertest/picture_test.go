@@ -60,7 +60,7 @@ const tall = 1000
 // screenshot takes the beginning of a page, as a window shows it that is as tall as the page, within reason.
 func (b *tab) screenshot() chromedp.Action[[]byte] {
 	b.t.Helper()
-	height := must[int64](b, "tall => Math.min(tall, document.documentElement.scrollHeight)", tall)
+	height := must[int64](b, "tall => Math.min(tall, Math.ceil(document.body.getBoundingClientRect().height))", tall)
 	must[any](b, "() => { document.activeElement?.blur(); scrollTo(0, 0) }")
 	b.size(height)
 	return chromedp.CaptureScreenshot()

@@ -8,8 +8,8 @@ func (b *tab) readable() {
 	b.t.Helper()
 	if too := must[int](b, "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"); too > 0 {
 		b.t.Errorf("the page is %d px wider than the window, by:\n\t%s", too, strings.Join(must[[]string](b, `() => [...document.body.querySelectorAll("*")]
-			.filter(e => shown(e) && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
-			.map(e => e.outerHTML.slice(0, 120))`), "\n\t"))
+			.filter(e => shown(e) && !e.closest(".scroll, nav") && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+			.slice(0, 8).map(e => e.outerHTML.slice(0, 120))`), "\n\t"))
 	}
 	if headings := must[int](b, `() => document.querySelectorAll("h1").length`); headings != 1 {
 		b.t.Errorf("%d headings of the first level, want 1", headings)

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/fetch"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
 )
 
 // A page of another site that posts what the console's own would changes nothing.
@@ -74,13 +76,33 @@ func TestPassword(t *testing.T) {
 	s := newSystem(t, "TIMERD_CONSOLE_PASSWORD="+password)
 	s.set("shop:order:timeout:42", "{}", time.Hour)
 	b := openTab(t, s.url, look{width: phone})
-	// The browser asks for the password first: nobody answers, and it shows what came.
-	must[any](b, "url => { location.href = url }", s.url+"/timers")
+	b.declinePassword()
+	b.open("/timers")
 	b.sees("main", "password")
 	b.readable()
 	b.forgive("401 (Unauthorized)")
+	command(b, fetch.Disable, struct{}{})
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("timerd:"+password))
 	command(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": basic}})
 	b.open("/timers")
 	b.sees("main", "shop:order:timeout:42")
+}
+
+// declinePassword has the browser not ask for a password, as if somebody closed its dialog, until fetch.Disable.
+func (b *tab) declinePassword() {
+	b.t.Helper()
+	proceed := func(event any) {
+		switch e := event.(type) {
+		case *fetch.EventRequestPaused:
+			_, _ = chromedp.Call(b.ctx, fetch.ContinueRequest, fetch.ContinueRequestParams{RequestID: e.RequestID}) // or the page does not come
+		case *fetch.EventAuthRequired:
+			no := &fetch.AuthChallengeResponse{Response: fetch.AuthChallengeResponseResponseCancelAuth}
+			_, _ = chromedp.Call(b.ctx, fetch.ContinueWithAuth, fetch.ContinueWithAuthParams{RequestID: e.RequestID, AuthChallengeResponse: no})
+		}
+	}
+	if err := chromedp.Listen(b.ctx, func(event any) { go proceed(event) }); err != nil {
+		b.t.Fatal(err)
+	}
+	yes := true
+	command(b, fetch.Enable, fetch.EnableParams{HandleAuthRequests: &yes})
 }

@@ -21,7 +21,7 @@ func scene(t *testing.T) *system {
 	s.repeat()
 	s.fail()
 	s.hold("pay:refund", "provider down, ticket 4711")
-	s.setMany("pay:refund:poll", 23, time.Millisecond)
+	s.setMany("pay:refund:poll", 4, time.Millisecond)
 	for range 40 {
 		s.set("shop:order:timeout:"+strconv.FormatInt(time.Now().UnixNano()%0xffffff, 16), `{"order":9172}`, 20*time.Millisecond)
 	}
@@ -48,7 +48,7 @@ func (s *system) fill() {
 	add("shop:order:timeout", "9f%03x2", 900, `{"order":%d,"customer":"c-7731","total":"49.90"}`, func(i int) time.Duration {
 		return 3*time.Minute + time.Duration(i*i%3571)*time.Second
 	})
-	add("pay:order:callback", "881%03d-1", 300, `{"order":%d,"notify_url":"https://merchant.example/cb","amount":"129.00"}`, func(i int) time.Duration {
+	add("pay:order:callback", "882%03d-1", 300, `{"order":882%03d,"notify_url":"https://merchant.example/cb","amount":"129.00"}`, func(i int) time.Duration {
 		return 9*time.Minute + time.Duration(i*97%60_000)*time.Millisecond
 	})
 	add("shop:cart:reminder", "c-%d", 150, `{"cart":%d}`, func(i int) time.Duration { return time.Hour + time.Duration(i)*11*time.Minute })
