@@ -72,14 +72,20 @@ func (t *Timers) CancelMany(ctx context.Context, keys []string) (results []Cance
 type Due struct {
 	Key string
 	Due time.Time
+	// Alone leaves what was due earlier too, so that of several timers of the key just this one is cancelled.
+	Alone bool
 }
 
 // CancelDue is CancelMany for timers that were found before: of each key it cancels what is due at the time or earlier. A
 // timer of the key that was set or moved to a later time meanwhile stays, and the outcome is Unknown where there is no
-// other. It wraps ErrInvalid if the function library in Redis is of a version before it.
+// other. It wraps ErrInvalid if the function library in Redis is of a version before it, or before Due.Alone.
 func (t *Timers) CancelDue(ctx context.Context, timers []Due) (results []CancelResult, err error) {
 	return t.cancelMany(ctx, len(timers), func(i int) cancellation {
-		return cancellation{timers[i].Key, []any{"UNTIL", timers[i].Due.UnixMilli()}}
+		args := []any{"UNTIL", timers[i].Due.UnixMilli()}
+		if timers[i].Alone {
+			args = append(args, "FROM", timers[i].Due.UnixMilli())
+		}
+		return cancellation{timers[i].Key, args}
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // lettersWork replays dead letters or deletes them.
@@ -17,6 +18,9 @@ type lettersWork struct {
 	sel     deadletters.Selection
 	what    string
 	from    string
+
+	letters *deadletters.Letters // once they are counted
+	found   deadletters.Found
 }
 
 func (c *Console) newLettersWork(do string, form url.Values) (work, error) {
@@ -66,38 +70,56 @@ func (w *lettersWork) count(ctx context.Context, tell func(Count)) (Count, error
 	if err != nil {
 		return Count{Noun: "dead letters"}, err
 	}
-	found, err := letters.Count(ctx, func(f deadletters.Found) { tell(w.counted(f)) })
-	w.sel.Last = found.Last // what comes later is not touched
-	return w.counted(found), err
+	looked := Count{Noun: "dead letters"}
+	w.found, err = letters.Find(ctx, func(deadletters.Letter, string) error {
+		if looked.Touches++; looked.Touches%1000 == 0 {
+			tell(looked)
+		}
+		return ctx.Err()
+	})
+	w.letters = letters
+	return w.counted(), err
 }
 
-func (w *lettersWork) counted(f deadletters.Found) Count {
-	c := Count{Noun: "dead letters", Touches: f.Letters, Looked: f.Looked, Total: f.Total}
-	switch {
-	case w.name == "purge":
+// counted says what was found.
+func (w *lettersWork) counted() Count {
+	all, replayable := int64(len(w.found.All)), int64(len(w.found.Replayable))
+	c := Count{Noun: "dead letters", Touches: all}
+	if w.name == "purge" {
 		c.Warnings = append(c.Warnings, "What is purged is gone for good.")
-	case f.Replayable < f.Letters:
-		c.Warnings = append(c.Warnings, counted(f.Letters-f.Replayable, "of them holds no timer and stays where it is.", "of them hold no timer and stay where they are."))
+		return c
 	}
-	if w.name == "replay" {
-		c.Warnings = append(c.Warnings, "Each timer fires at once, as attempt 1.")
+	c.Touches = replayable
+	if n := all - replayable; n > 0 {
+		c.Warnings = append(c.Warnings, counted(n, "other holds no timer, and stays where it is.", "others hold no timer, and stay where they are."))
 	}
+	c.Warnings = append(c.Warnings, "Each timer fires at once, as attempt 1. A newer timer of its key stays, and both fire.")
 	return c
 }
 
 func (w *lettersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
-	letters, err := deadletters.Select(ctx, w.actions.Streams, w.actions.Names, w.sel)
-	if err != nil {
-		return nil, err
+	n := 0
+	tallies := func() []Tally {
+		if w.name == "purge" {
+			return []Tally{{"purged", int64(n)}}
+		}
+		return []Tally{{"replayed", int64(n)}}
 	}
 	if w.name == "purge" {
-		done, err := letters.Purge(ctx, func(d deadletters.Done) { tell(letterTallies(w.name, d)) })
-		return letterTallies(w.name, done), err
+		err := w.letters.Purge(ctx, w.found.All, func(purged int) {
+			n = purged
+			tell(tallies())
+		})
+		return tallies(), err
 	}
 	f, err := w.index.Forecast(ctx, 1) // it has the clock of Redis
 	if err != nil {
 		return nil, err
 	}
-	done, err := letters.Replay(ctx, w.actions.Schedule, millisOf(f.Now), func(deadletters.Outcome) error { return nil })
-	return letterTallies(w.name, done), err
+	_, err = w.letters.Replay(ctx, w.actions.Schedule, schedule.MillisOf(f.Now), w.found.Replayable, func(deadletters.Letter, bool) error {
+		n++
+		tell(tallies())
+		return ctx.Err()
+	})
+	return tallies(), err
 }

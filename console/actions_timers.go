@@ -159,7 +159,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 		return c
 	}
 	var err error
-	w.found, err = w.actions.Bulk.Count(ctx, selectionOf(*w.all), func(f bulk.Found) { tell(of(f)) })
+	w.found, err = w.actions.Bulk.Count(ctx, *w.all, func(f bulk.Found) { tell(of(f)) })
 	return of(w.found), err
 }
 
@@ -188,8 +188,8 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 		done, err := w.actions.Bulk.Cancel(ctx, w.found.Counted, func(c bulk.Cancelled) { tell(cancelTallies(c)) })
 		return cancelTallies(done), err
 	case w.all != nil:
-		done, err := w.actions.Bulk.Move(ctx, w.found.Counted, w.to, func(m bulk.Moved) { tell(moveTallies(m)) })
-		return moveTallies(done), err
+		done, err := w.actions.Bulk.Move(ctx, w.found.Counted, w.to, func(m bulk.Moved) { tell(w.moveTallies(m)) })
+		return w.moveTallies(done), err
 	}
 	var cancelled bulk.Cancelled
 	var moved bulk.Moved
@@ -205,7 +205,7 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 			tell(cancelTallies(cancelled))
 		} else {
 			err = w.moveSome(context.WithoutCancel(ctx), some, &moved)
-			tell(moveTallies(moved))
+			tell(w.moveTallies(moved))
 		}
 		if err != nil {
 			return w.tallies(cancelled, moved), err
@@ -219,7 +219,7 @@ func (w *timersWork) tallies(c bulk.Cancelled, m bulk.Moved) []Tally {
 	if w.name == "cancel" {
 		return cancelTallies(c)
 	}
-	return moveTallies(m)
+	return w.moveTallies(m)
 }
 
 // cancelKey cancels all timers of a key, as timerd cancel does.
@@ -285,9 +285,13 @@ func cancelTallies(c bulk.Cancelled) []Tally {
 	return someTallies([]Tally{{"cancelled", c.Cancelled}, {"too late", c.TooLate}, {"gone meanwhile", c.Gone}})
 }
 
-func moveTallies(m bulk.Moved) []Tally {
+func (w *timersWork) moveTallies(m bulk.Moved) []Tally {
+	done := "moved"
+	if w.name == "fire" {
+		done = "set to fire now"
+	}
 	return someTallies([]Tally{
-		{"moved", m.Moved}, {"too late", m.TooLate}, {"held: resume them instead", m.Held}, {"changed meanwhile", m.Changed},
+		{done, m.Moved}, {"too late", m.TooLate}, {"held: resume them instead", m.Held}, {"changed meanwhile", m.Changed},
 		{"not allowed: timerd may not write the key", m.Denied},
 	})
 }

@@ -207,5 +207,9 @@ func (c *Console) who(r *http.Request) string {
 	if c.settings.Password.IsSet() {
 		name = user
 	}
-	return name + "@" + r.RemoteAddr
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return name + "@" + host
 }

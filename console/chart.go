@@ -107,7 +107,7 @@ func dueChart(minutes []MinuteView) Chart {
 	if mostAt > len(minutes)*2/3 {
 		x, anchor = chartLeft+float64(mostAt)*room-4, "end"
 	}
-	c.Most = &Label{at(x), at(max(chartBottom-float64(most)/top*(chartBottom-chartTop)+9, chartTop-4)), anchor, text}
+	c.Most = &Label{at(x), at(chartTop - 5), anchor, text}
 	c.Title = fmt.Sprintf("Due per minute in the next hour: %s timers in all, at most %s", grouped(sum), text)
 	return c
 }
@@ -123,8 +123,11 @@ func shortNumber(v float64) string {
 	return grouped(int64(math.Round(v)))
 }
 
+// latenessWindow is how far back the lateness is drawn.
+const latenessWindow = 15 * time.Minute
+
 // latenessChart draws the lateness of the firings of the last minutes.
-func latenessChart(points []PointView) Chart {
+func latenessChart(points []PointView, now time.Time) Chart {
 	c := Chart{}
 	most := time.Duration(0)
 	known := 0
@@ -150,8 +153,10 @@ func latenessChart(points []PointView) Chart {
 		}
 		return text
 	})
+	begin := now.Add(-latenessWindow)
 	x := func(i int) float64 {
-		return chartLeft + float64(i)*(chartRight-chartLeft)/float64(max(len(points)-1, 1))
+		part := float64(points[i].At.Sub(begin)) / float64(latenessWindow)
+		return chartLeft + min(max(part, 0), 1)*(chartRight-chartLeft)
 	}
 	y := func(d time.Duration) float64 {
 		return chartBottom - float64(d)/float64(unit)/top*(chartBottom-chartTop)
@@ -159,7 +164,7 @@ func latenessChart(points []PointView) Chart {
 	c.P50 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.p50)) })
 	c.P99 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.p99)) })
 	c.Labels = []Label{
-		{at(chartLeft), at(chartBottom + 18), "start", points[0].At.UTC().Format(minuteLayout)},
+		{at(chartLeft), at(chartBottom + 18), "start", begin.UTC().Format(minuteLayout)},
 		{at(chartRight), at(chartBottom + 18), "end", "now"},
 	}
 	for i := len(points) - 1; i >= 0; i-- {

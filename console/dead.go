@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -23,6 +24,7 @@ type Dead struct {
 	Rows  []LetterView `json:"letters"`
 	Next  string       `json:"next"`  // what place= takes to go on; empty at the end
 	Total uint64       `json:"total"` // letters in the stream
+	Full  bool         `json:"full"`  // the page is full; otherwise, with a next, it looked for as long as it may at once
 	Since *time.Time   `json:"since"` // it has looked at those stored since then; null: at all
 	First bool         `json:"-"`
 }
@@ -79,18 +81,21 @@ func (c *Console) dead(r *http.Request) (*page, error) {
 	place := r.URL.Query().Get("place")
 	v := &Dead{At: c.now(r.Context()), Query: f.Query, Text: f.Text, Rows: []LetterView{}, First: place == ""}
 	p := &page{Template: "dead", Title: "Dead letters", Nav: "/dead", View: v}
-	found, err := c.sources.Letters.List(r.Context(), sel, place, letterRows)
-	if isPlaceFault(err) {
+	found, err := c.sources.History.Search(r.Context(), sel.Query(), place, letterRows)
+	if errors.Is(err, history.ErrPlace) {
 		return nil, badRequest("place= is no place in the list.", "Begin at the first page.")
 	}
 	if err != nil {
 		p.Trouble = asFault(err)
 		return p, nil
 	}
-	for _, l := range found.Letters {
-		v.Rows = append(v.Rows, newLetterView(l, previewBytes))
+	for _, record := range found.Records {
+		v.Rows = append(v.Rows, newLetterView(deadletters.Letter{Record: record}, previewBytes))
 	}
-	v.Next, v.Total, v.Since = found.Place, found.Total, timeOrNil(found.Since)
+	v.Next, v.Full, v.Since = found.Place, len(found.Records) == letterRows, timeOrNil(found.Since)
+	for _, stream := range found.Streams {
+		v.Total = stream.Messages
+	}
 	return p, nil
 }
 
@@ -115,7 +120,6 @@ type Letter struct {
 	At time.Time `json:"at"`
 	LetterView
 	Subject string `json:"natssubject"`
-	Message string `json:"-"` // what is not an event, as text
 }
 
 // letter reads a dead letter.
@@ -126,15 +130,15 @@ func (c *Console) letter(r *http.Request) (*page, error) {
 	}
 	v := &Letter{At: c.now(r.Context())}
 	p := &page{Template: "letter", Title: "Dead letter " + strconv.FormatUint(seq, 10), Nav: "/dead", View: v}
-	l, err := c.sources.Letters.Get(r.Context(), seq)
-	if errors.Is(err, deadletters.ErrNone) {
-		return nil, &fault{Status: http.StatusNotFound, Title: "No such dead letter",
-			Detail: "There is no dead letter " + strconv.FormatUint(seq, 10) + ": it was replayed or purged, or never there.", Fix: "The list of dead letters has those that are there."}
-	}
+	record, there, err := c.sources.History.Get(r.Context(), keys.Dead, seq)
 	if err != nil {
 		p.Trouble = asFault(err)
 		return p, nil
 	}
-	v.LetterView, v.Subject = newLetterView(l, payloadBytes), keys.EncodeText(l.Subject)
+	if !there {
+		return nil, &fault{Status: http.StatusNotFound, Title: "No such dead letter",
+			Detail: "There is no dead letter " + strconv.FormatUint(seq, 10) + ": it was replayed or purged, or never there.", Fix: "The list of dead letters has those that are there."}
+	}
+	v.LetterView, v.Subject = newLetterView(deadletters.Letter{Record: record}, payloadBytes), keys.EncodeText(record.Subject)
 	return p, nil
 }

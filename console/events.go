@@ -76,7 +76,7 @@ func (v EventView) LateText() string {
 	if !v.isKnown {
 		return ""
 	}
-	return ms(v.late)
+	return eventLate(v.late)
 }
 
 // IsLate tells whether that is to be marked.

@@ -70,7 +70,7 @@ func pastLine(e EventView) LifeView {
 	}
 	line.Text += ", attempt " + attemptOf(e.Attempt, e.Of)
 	if e.isKnown {
-		line.Text += ", " + ms(e.late) + " late"
+		line.Text += ", " + eventLate(e.late) + " late"
 	}
 	return line
 }
@@ -114,6 +114,9 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 	}
 	if t.Aside != "" {
 		line.Note = "set aside: " + asideText(t.Aside)
+	}
+	if t.Unheard {
+		line.Note = "no timerd has heard of the key yet; if that stays so, TIMERD_NAMESPACES has not its namespace"
 	}
 	if t.Perhaps {
 		line.Note += "; its event may be in NATS already"

@@ -119,7 +119,7 @@ func (c *Console) readOverview(ctx context.Context) *Overview {
 	}
 	c.addPulse(v, state)
 	c.addFirings(ctx, v)
-	v.LatenessChart = latenessChart(v.Lateness)
+	v.LatenessChart = latenessChart(v.Lateness, v.At)
 	v.Numbers = v.figures()
 	return v
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/pulse"
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -19,14 +20,15 @@ func (c *Console) addPulse(v *Overview, state *summary) {
 	p := c.sources.Pulse()
 	if !p.At.IsZero() {
 		v.FiredPerSec, v.GapsLately = &p.FiredPerSecond, &p.Gaps
-		if p.Known {
-			v.P50, v.P99 = inMS(p.P50), inMS(p.P99)
+		if p.Lateness.Count() > 0 {
+			v.P50, v.P99 = inMS(p.Lateness.Quantile(0.5)), inMS(p.Lateness.Quantile(0.99))
 		}
 	}
 	for _, point := range p.Points {
-		one := PointView{At: point.At.UTC(), Fired: point.Fired, p50: point.P50, p99: point.P99}
-		if point.Known {
-			one.P50, one.P99 = inMS(point.P50), inMS(point.P99)
+		one := PointView{At: point.At.UTC(), Fired: point.Fired}
+		if point.Lateness.Count() > 0 {
+			one.p50, one.p99 = point.Lateness.Quantile(0.5), point.Lateness.Quantile(0.99)
+			one.P50, one.P99 = inMS(one.p50), inMS(one.p99)
 		}
 		v.Lateness = append(v.Lateness, one)
 	}
@@ -47,7 +49,7 @@ func namespacesOf(p pulse.View, state *summary) []NamespaceView {
 		}
 		return byName[name]
 	}
-	if state.Redis() {
+	if state.Redis() && hasCounted(state.Report.Redis) {
 		for _, n := range state.Report.Redis.Namespaces {
 			pending, held := n.Pending, n.Held
 			one := row(n.Namespace)
@@ -58,12 +60,16 @@ func namespacesOf(p pulse.View, state *summary) []NamespaceView {
 		one := row(n.Name)
 		rate := n.FiredPerSecond
 		one.FiredPerSec = &rate
-		if n.Fired > 0 {
-			one.P99, one.p99 = inMS(n.P99), n.P99
+		if n.Lateness.Count() > 0 {
+			one.p99 = n.Lateness.Quantile(0.99)
+			one.P99 = inMS(one.p99)
 		}
 	}
 	all := make([]NamespaceView, 0, len(byName))
 	for _, n := range byName {
+		if n.Name == keys.Other && n.FiredPerSec == nil && (n.Pending == nil || *n.Pending == 0) {
+			continue
+		}
 		for _, h := range state.Holds() {
 			n.IsHeld = n.IsHeld || h.Namespace == n.Name
 		}
@@ -76,6 +82,15 @@ func namespacesOf(p pulse.View, state *summary) []NamespaceView {
 		return strings.Compare(a.Name, b.Name)
 	})
 	return all[:min(len(all), mostNamespaces)]
+}
+
+// hasCounted tells whether the counts of the last audit say anything: the first one, at the start, may have found nothing yet.
+func hasCounted(r *status.Redis) bool {
+	var sum int64
+	for _, n := range r.Namespaces {
+		sum += n.Pending + n.Held + n.Owed + n.Firing
+	}
+	return sum > 0 || r.Pending == 0
 }
 
 // weight orders namespaces: the rest comes last.

@@ -7,7 +7,6 @@ import (
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/retry"
@@ -23,18 +22,11 @@ type Index interface {
 	Repetitions(ctx context.Context, names []string) ([]schedule.KeyState, error)
 }
 
-// Letters is the reading side of the dead letters.
-type Letters struct {
-	List func(ctx context.Context, sel deadletters.Selection, place string, limit int) (deadletters.Page, error)
-	Get  func(ctx context.Context, seq uint64) (deadletters.Letter, error)
-}
-
 // Sources is what a console reads from. Nothing in it changes anything.
 type Sources struct {
 	Status   func(context.Context) *status.Report
 	Index    Index
 	Holds    func(context.Context) ([]holds.View, error)
-	Letters  Letters
 	History  *history.Reader
 	Tail     *history.Tail
 	Pulse    func() pulse.View

@@ -2,6 +2,8 @@ package console
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/status"
@@ -96,19 +98,28 @@ func noticesOf(s *summary, all bool) []notice {
 		switch {
 		case p.Level == status.Fail:
 			out = append(out, notice{Tone: "bad", Text: p.Text, Fix: p.Fix})
-		case all:
+		case all && !p.Letters: // these have a number of their own
 			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
 		}
-		if !s.Redis() && len(out) > 0 && s.Report.NATS != nil && p.Level == status.Fail && len(out) == 1 {
-			out[0].What = "Redis does not answer."
-		}
 	}
+	out = gather(out, "Redis does not answer.", !s.Redis())
 	if all {
 		for _, h := range s.Holds() {
 			out = append(out, holdNotice(h))
 		}
 	}
 	return out
+}
+
+// gather makes one of the notices that have the same cause: the first has the words.
+func gather(all []notice, what string, is bool) []notice {
+	if !is || len(all) == 0 {
+		return all
+	}
+	first := all[0]
+	first.What = what
+	rest := slices.DeleteFunc(all, func(n notice) bool { return n.Tone == "bad" && strings.Contains(n.Text, "cannot tell") })
+	return append([]notice{first}, rest...)
 }
 
 func holdNotice(h status.Hold) notice {

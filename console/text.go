@@ -157,7 +157,9 @@ func (p Payload) Shown() []piece {
 }
 
 // ShownSize returns how many bytes of the payload are shown.
-func (p Payload) ShownSize() int { return max(len(p.Text), base64.StdEncoding.DecodedLen(len(p.Base64))) }
+func (p Payload) ShownSize() int {
+	return max(len(p.Text), base64.StdEncoding.DecodedLen(len(p.Base64)))
+}
 
 // Preview returns the payload in pieces, for a row.
 func (p Payload) Preview() []piece {

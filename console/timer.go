@@ -14,19 +14,20 @@ const lifeEvents = 20
 
 // TimerPage is everything about one key.
 type TimerPage struct {
-	At      time.Time       `json:"at"`
-	Key     string          `json:"key"`
-	Ref     string          `json:"ref"`
-	Timers  []InspectedView `json:"timers"` // that wait or are firing: pending first, then held, owed, firing
-	More    bool            `json:"more"`   // there are more than these
-	Unsure  bool            `json:"unsure"` // so many are firing that not all of them were looked at
-	Trigger TriggerView     `json:"trigger"`
-	FiredAt *time.Time      `json:"firedat"` // when one of its timers was claimed last, if within about a minute
-	Repeats *RepeatingView  `json:"repeats"` // null if it does not
-	Policy  PolicyView      `json:"policy"`
-	Late    string          `json:"latelimit"` // how late it may fire, in words
-	Events  EventsView      `json:"events"`
-	Life    []LifeView      `json:"life"` // the same in the order in which it happened, and what is to come
+	At        time.Time       `json:"at"`
+	Key       string          `json:"key"`
+	Ref       string          `json:"ref"`
+	Timers    []InspectedView `json:"timers"` // that wait or are firing: pending first, then held, owed, firing
+	More      bool            `json:"more"`   // there are more than these
+	Unsure    bool            `json:"unsure"` // so many are firing that not all of them were looked at
+	Trigger   TriggerView     `json:"trigger"`
+	FiredAt   *time.Time      `json:"firedat"`             // when one of its timers was claimed last, if within about a minute
+	Contested *time.Time      `json:"contested,omitempty"` // when another timer was due that may have run out or been changed
+	Repeats   *RepeatingView  `json:"repeats"`             // null if it does not
+	Policy    PolicyView      `json:"policy"`
+	Late      string          `json:"latelimit"` // how late it may fire, in words
+	Events    EventsView      `json:"events"`
+	Life      []LifeView      `json:"life"` // the same in the order in which it happened, and what is to come
 
 	Name keyText `json:"-"`
 }
@@ -37,14 +38,15 @@ type InspectedView struct {
 	Until   *time.Time `json:"until,omitempty"`   // firing: when its claim ends; otherwise: not to be claimed before
 	Hold    string     `json:"hold,omitempty"`    // the namespace whose hold holds it
 	Perhaps bool       `json:"perhaps,omitempty"` // its event may be in NATS already
+	Unheard bool       `json:"unheard,omitempty"` // no timerd has heard of the key yet, or its namespace is not one of theirs
+	Unread  bool       `json:"unread,omitempty"`  // its record was not read: it is large, and there are others
 }
 
 // TriggerView is the state of the Redis key.
 type TriggerView struct {
-	There      bool       `json:"there"`
-	Persistent bool       `json:"persistent,omitempty"` // it has no TTL
-	Denied     bool       `json:"denied,omitempty"`     // timerd may not read it
-	Expires    *time.Time `json:"expires,omitempty"`
+	There   bool       `json:"there"`
+	Denied  bool       `json:"denied,omitempty"`  // timerd may not ask
+	Expires *time.Time `json:"expires,omitempty"` // left out: never
 }
 
 // PolicyView is how the timer is tried again.
@@ -93,10 +95,12 @@ func (c *Console) timer(r *http.Request) (*page, error) {
 }
 
 func (c *Console) addInspection(v *TimerPage, found schedule.Inspection) {
-	v.At, v.More, v.Unsure, v.FiredAt = found.Now.UTC(), found.More, found.Unsure, timeOrNil(found.FiredAt)
-	v.Trigger = TriggerView{There: found.Trigger.There, Persistent: found.Trigger.Persistent, Denied: found.Trigger.Denied, Expires: timeOrNil(found.Trigger.Expires)}
+	v.At, v.More, v.Unsure, v.FiredAt, v.Contested = found.Now.UTC(), found.More, found.Unsure, timeOrNil(found.Fired), timeOrNil(found.Contested)
+	v.Trigger = TriggerView{There: found.Trigger.Exists, Denied: found.Trigger.Denied, Expires: timeOrNil(found.Trigger.Expires)}
 	for _, t := range found.Timers {
-		one := InspectedView{TimerView: c.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps}
+		one := InspectedView{
+			TimerView: c.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps, Unheard: t.Unheard, Unread: t.Unread,
+		}
 		if t.Hold != nil {
 			one.Hold = t.Hold.Namespace.String()
 		}
@@ -161,6 +165,15 @@ func (v *TimerPage) OwnLate() string {
 		return lateText(time.Duration(t.LateMS)*time.Millisecond, t.LateDrop) + " (its own)"
 	}
 	return v.Late
+}
+
+// Wider returns the search for all ids that contain this one.
+func (v *TimerPage) Wider() string {
+	key, err := decodeRef(v.Ref)
+	if err != nil {
+		return ""
+	}
+	return keys.Namespace{App: key.App, Module: key.Module, Type: key.Type}.String() + " " + keys.EncodeText(key.ID)
 }
 
 // CanMove tells whether the first timer can be set to another time.

@@ -33,6 +33,9 @@ func (m Moment) Clock() string {
 // ISO returns the time as machines read it.
 func (m Moment) ISO() string { return m.At.UTC().Format(jsonLayout) }
 
+// Full returns the time with its day and zone.
+func (m Moment) Full() string { return m.At.UTC().Format(dayLayout) + " UTC" }
+
 // Relative returns how long it is until then, or was.
 func (m Moment) Relative() string {
 	d := m.At.Sub(m.Now)
@@ -79,6 +82,17 @@ func ms(d time.Duration) string {
 		return strconv.FormatFloat(v, 'f', 1, 64) + " ms"
 	case math.Abs(v) < 10_000:
 		return grouped(int64(math.Round(v))) + " ms"
+	}
+	return about(d)
+}
+
+// eventLate returns the lateness that an event tells, which has whole milliseconds.
+func eventLate(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return "< 1 ms"
+	case d < 10*time.Second:
+		return grouped(d.Milliseconds()) + " ms"
 	}
 	return about(d)
 }

@@ -111,6 +111,70 @@ func TestCancelUntilEndsRepetition(t *testing.T) {
 	x.stateIs(k, "pending own")
 }
 
+// With FROM one of several timers of a key is cancelled, and all others stay as they are.
+func TestCancelOneOfSeveral(t *testing.T) {
+	t.Parallel()
+	for _, held := range []bool{false, true} {
+		x := newIndex(t)
+		x.setIn(k, "older", 20)
+		x.awaitExpiry(k)
+		older := x.due(k)
+		if held {
+			x.hold("app1")
+			x.claims()
+		}
+		x.setIn(k, "newer", 60_000)
+		early, late := x.due(k)-1000, x.due(k)+1000
+		x.retry("early", early, 2, "early")
+		x.retry("late", late, 2, "late")
+		state := map[bool]string{false: "owed", true: "held"}[held]
+		all := []string{"pending 2 early beside", "pending 0 newer", "pending 2 late beside", state + " 0 older"}
+		if held {
+			all[3] += " by app1"
+		}
+		x.shows(k, all...)
+		for _, c := range []struct {
+			due  int64
+			left []string
+		}{
+			{x.due(k) + 1, all},
+			{late, []string{all[0], all[1], all[3]}},
+			{x.due(k), []string{all[0], all[3]}},
+			{older, []string{all[0]}},
+			{early, nil},
+		} {
+			want := "cancelled"
+			if c.due == x.due(k)+1 {
+				want = "fired" // as the older one counts
+			}
+			if got := x.do("FCALL", "timer_cancel", 1, k, "UNTIL", c.due, "FROM", c.due); got != want {
+				t.Errorf("of what is due at %d: %v, want %s", c.due, got, want)
+			}
+			x.shows(k, c.left...)
+		}
+		if n := x.do("EXISTS", k, keys.Single.Due(), keys.Single.Firing()); n != int64(0) {
+			t.Error("something is left")
+		}
+	}
+}
+
+// One occurrence that is owed ends its repetition, as it does with all others.
+func TestCancelOneOccurrence(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	due := x.repeats("p", "EVERY", 60000)
+	if got := x.do("FCALL", "timer_cancel", 1, k, "UNTIL", due, "FROM", due); got != "cancelled" {
+		t.Errorf("timer_cancel: %v", got)
+	}
+	x.isOver()
+	x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "@hourly")
+	due = x.inspect(k).Timers[0].Due.UnixMilli()
+	if got := x.do("FCALL", "timer_cancel", 1, k, "UNTIL", due, "FROM", due); got != "cancelled" {
+		t.Errorf("timer_cancel of a plan: %v", got)
+	}
+	x.isOver()
+}
+
 // An occurrence that is pending again goes on with its repetition, whatever is owed beside it.
 func TestCancelUntilLeavesRepetition(t *testing.T) {
 	t.Parallel()
@@ -140,7 +204,7 @@ func TestCancelUntilBadTimes(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	x.setIn(k, "v", 60_000)
-	for _, args := range [][]any{{"UNTIL"}, {"UNTIL", "soon"}, {"UNTIL", "1e3"}, {"BEFORE", 5}, {"UNTIL", 5, 6}} {
+	for _, args := range [][]any{{"UNTIL"}, {"UNTIL", "soon"}, {"UNTIL", "1e3"}, {"BEFORE", 5}, {"UNTIL", 5, 6}, {"UNTIL", 5, "FROM"}, {"UNTIL", 5, "FROM", "x"}, {"FROM", 5, "UNTIL", 6}} {
 		x.refuses("takes no arguments, or UNTIL unix-ms", append([]any{"FCALL", "timer_cancel", 1, k}, args...)...)
 	}
 	if got := x.do("FCALL", "timer_cancel", 1, k, "until", x.due(k)); got != "cancelled" {

@@ -284,6 +284,18 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			_, _, err := plan.Retry(ctx, r)
 			return err
 		},
+		"move": func(ctx context.Context) error {
+			which := schedule.Which{Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "pending"}, Due: time.Now()}
+			results, err := plan.Move(ctx, []schedule.Move{{Which: which}})
+			if len(results) != 1 || !schedule.IsMoving(results[0].Err) {
+				t.Errorf("move: %+v", results)
+			}
+			return err
+		},
+		"inspect": func(ctx context.Context) error {
+			_, err := plan.Inspect(ctx, retry.Key, 100)
+			return err
+		},
 		"audit": func(ctx context.Context) error {
 			audit, err := node.BeginAudit(ctx)
 			if err == nil {

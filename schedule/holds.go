@@ -86,8 +86,14 @@ func (l *HoldList) Find(n keys.Namespace) *Hold {
 }
 
 // Covers tells whether a timer with a due time is held.
-func (l *HoldList) Covers(k keys.Key, due Millis) bool {
-	return slices.ContainsFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) })
+func (l *HoldList) Covers(k keys.Key, due Millis) bool { return l.over(k, due) != nil }
+
+// over returns a hold that holds a timer with a due time, or nil.
+func (l *HoldList) over(k keys.Key, due Millis) *Hold {
+	if i := slices.IndexFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) }); i >= 0 {
+		return &l.Holds[i]
+	}
+	return nil
 }
 
 // text is the list as the scripts take it, without the generation.

@@ -140,6 +140,40 @@ func BenchmarkLongestStep(b *testing.B) {
 				x.do("FCALL", "timer_cancel", 1, k, "UNTIL", due+int64(i))
 			}
 		}},
+		{"large timers inspected and moved", func(x *index) {
+			parsed, _ := keys.Parse(k)
+			due := x.redisNow() + 60_000
+			x.do("HSET", k, "f", strings.Repeat("v", largePayload-100))
+			x.do("PEXPIREAT", k, due)
+			x.observe(touched(k))
+			for i := range 150 {
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due + int64(i)), Attempt: 2, Payload: []byte(large)})
+			}
+			x.do("SLOWLOG", "RESET") // not of the retries
+			x.inspect(k)
+			x.moves(schedule.Which{Key: parsed, Due: time.UnixMilli(due)}, far(), schedule.MoveDone)
+			x.moves(schedule.Which{Key: parsed, Due: time.UnixMilli(far())}, now, schedule.MoveChanged)
+			x.moves(x.inspect(k).Timers[0].Which(), now, schedule.MoveDone)
+		}},
+		{"pages among long keys of one due time", func(x *index) {
+			due := far()
+			pipe := x.rdb.Pipeline()
+			for i := range crowd {
+				pipe.ZAdd(b.Context(), keys.Single.Due(), redis.Z{Score: float64(due), Member: longKey("a", i)})
+			}
+			if _, err := pipe.Exec(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			for place := (schedule.Place{}); ; {
+				found, err := x.Find(b.Context(), schedule.Query{Prefix: "b"}, place, schedule.Most{Entries: 100})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if place = found.Next; place.IsZero() {
+					break
+				}
+			}
+		}},
 		{"minutes of a day counted", func(x *index) {
 			for i := range crowd {
 				x.do("FCALL", "timer_set", 1, key(i), "p", "PX", 60_000+i*17_000)

@@ -88,6 +88,23 @@ func isFree(score float64) bool {
 	return score == 0 || fraction == 0.5 || fraction == 0.25
 }
 
+// stateOf returns the state of the firing with a ref whose claim ends at a time.
+func (l *HoldList) stateOf(ref string, key keys.Key, due Millis, score float64) State {
+	until := due
+	if score != 0 {
+		until = Never // as due_of_free in owed.lua has it
+	}
+	switch {
+	case isPlanRef(ref):
+		return StatePending
+	case score >= heldScore, isFree(score) && l.Covers(key, until):
+		return StateHeld
+	case isFree(score):
+		return StateOwed
+	}
+	return StateFiring
+}
+
 // timer returns what an entry says of its timer. ok is false for what is no timer to be listed.
 func (e entry) timer(now Millis) (timer Timer, ok bool) {
 	name := e.name
@@ -172,20 +189,7 @@ func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, er
 	timers := make([]Timer, len(firings))
 	for i, f := range firings {
 		timers[i] = f.Timer
-		score, until := replies[i].claims.Val()[0], MillisOf(f.Due)
-		if score != 0 {
-			until = Never // as due_of_free in owed.lua has it
-		}
-		switch {
-		case isPlanRef(f.at.name):
-			timers[i].State = StatePending
-		case score >= heldScore: // meanwhile
-			timers[i].State = StateHeld
-		case isFree(score) && w.holds.Covers(f.Key, until):
-			timers[i].State = StateHeld
-		case isFree(score):
-			timers[i].State = StateOwed
-		}
+		timers[i].State = w.holds.stateOf(f.at.name, f.Key, f.at.due, replies[i].claims.Val()[0])
 		if replies[i].refused.Val()[0] > 0 {
 			timers[i].Aside = AsideRefused
 		}

@@ -34,11 +34,12 @@ type scripts struct {
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
-	countDue, find                                           *redis.Script // likewise
-	records, setTime                                         *redis.Script
+	countDue                                                 *redis.Script // likewise
 	losses                                                   *redis.Script // of a server
 	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
+	find                                                     *redis.Script // likewise
+	records, inspect, setTime                                *redis.Script
 }
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
@@ -72,21 +73,17 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		settleRepeat: script(one, "clock", "index", "common", "owed", "payload", "announce", "settle_repeat"),
 		repetitions:  script("no-writes", "clock", "index", "common", "owed", "states", "repetitions"),
 		retry:        script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "announce", "later", "retry"),
-		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
-			"set_time"),
-		audit:      script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
-		doubtApps:  script(one, "clock", "index", "common", "doubt_apps"),
-		heartbeat:  script(one, "clock", "heartbeat"),
-		scanDue:    script(manyRead, "clock", "scan_due"),
-		losses:     script(manyRead, "clock", "losses", "read_losses"),
-		apps:       script(manyRead, "apps"),
-		forgetApps: script(many, "forget_apps"),
-		trim:       script(many, "trim"),
-		overview:   script(manyRead, "clock", "hold", "owed", "look", "overview"),
-		calls:      script(manyRead, "calls"),
-		countDue:   script(manyRead, "count_due"),
-		find:       script(manyRead, "clock", "find"),
-		records:    script("no-writes", "clock", "index", "common", "records"),
+		audit:        script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
+		doubtApps:    script(one, "clock", "index", "common", "doubt_apps"),
+		heartbeat:    script(one, "clock", "heartbeat"),
+		scanDue:      script(manyRead, "clock", "scan_due"),
+		losses:       script(manyRead, "clock", "losses", "read_losses"),
+		apps:         script(manyRead, "apps"),
+		forgetApps:   script(many, "forget_apps"),
+		trim:         script(many, "trim"),
+		overview:     script(manyRead, "clock", "hold", "owed", "look", "overview"),
+		calls:        script(manyRead, "calls"),
+		countDue:     script(manyRead, "count_due"),
 
 		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),
@@ -98,6 +95,12 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		holdShift: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "later",
 			"hold_find", "hold_shift"),
 		holdDraw: script(one, "hold_draw"),
+
+		find:    script(manyRead, "clock", "find"),
+		records: script("no-writes", "clock", "index", "common", "records"),
+		inspect: script("no-writes", "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "states", "inspect"),
+		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
+			"set_time"),
 	}
 }
 

@@ -33,7 +33,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 	}
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		b := bulkCancel{
-			cmd: cmd, selection: bulk.Selection{Namespace: namespace},
+			cmd: cmd, selection: schedule.Query{Namespace: namespace},
 			timers: bulk.New(schedule.New(rdb, schedule.DefaultMaxPayload), client.New(rdb)),
 		}
 		if cmd.Flags().Changed("due-before") {
@@ -57,7 +57,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 type bulkCancel struct {
 	cmd       *cobra.Command
 	timers    *bulk.Timers
-	selection bulk.Selection
+	selection schedule.Query
 	found     bulk.Found
 }
 

@@ -272,7 +272,7 @@ func TestWatch(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.NATS(t)
 	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
-	if code, _, errs := timerd(t, "", "watch"); code != 1 || !strings.Contains(errs, "follow stream TIMERS: it does not exist") {
+	if code, _, errs := timerd(t, "", "watch"); code != 1 || !strings.Contains(errs, "there is no stream TIMERS: timerd makes it at its start") {
 		t.Errorf("watch without a stream: %d %s", code, errs)
 	}
 	js := server.JetStream()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -78,10 +79,7 @@ type watched struct {
 
 // consumer begins at an exact place in the stream: where "new" is would move with each reconnection.
 func (w watched) consumer(ctx context.Context, js jetstream.JetStream) (jetstream.MessagesContext, error) {
-	stream, err := js.Stream(ctx, w.stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, errors.New("it does not exist: timerd makes it at its start; TIMERD_STREAM names another one")
-	}
+	stream, err := history.Open(ctx, js, w.stream)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +94,7 @@ func (w watched) consumer(ctx context.Context, js jetstream.JetStream) (jetstrea
 	}
 	consumer, err := stream.OrderedConsumer(ctx, conf)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("follow stream %s: %w", w.stream, err)
 	}
 	return consumer.Messages()
 }
@@ -109,7 +107,7 @@ func watch(ctx context.Context, js jetstream.JetStream, w watched, show func([]b
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("follow stream %s: %w", w.stream, err)
+		return err
 	}
 	defer messages.Stop()
 	if err := w.ready(); err != nil {

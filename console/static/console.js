@@ -38,9 +38,10 @@
     const count = form.querySelector("[data-count]");
     const tell = () => {
       const n = boxes.filter((b) => b.checked).length;
-      if (count) count.textContent = n === 0 ? "Nothing selected" : n + " selected";
+      const every = form.querySelector("[name=all]").checked;
+      count.textContent = every ? "All that match" : n === 0 ? "Nothing selected" : n + " selected";
       if (all) { all.checked = n > 0 && n === boxes.length; all.indeterminate = n > 0 && n < boxes.length; }
-      form.classList.toggle("chosen", n > 0);
+      form.classList.toggle("chosen", every || n > 0);
     };
     if (all) {
       all.closest("label").hidden = false;

@@ -1,5 +1,5 @@
-// Package bulk counts and cancels the timers of a namespace, however many there are, in steps that are short for Redis and
-// for others who use it.
+// Package bulk counts, cancels and moves all timers that a query means, however many there are, in steps that are short for Redis
+// and for others who use it.
 package bulk
 
 import (
@@ -9,22 +9,12 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/backoff"
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// batch is how many timers are cancelled in one round trip: a ms or two of Redis's time in as many calls. After each, others
+// batch is how many timers are cancelled or moved in one round trip: a ms or two of Redis's time in as many calls. After each, others
 // have as long for themselves: Redis, and the timerds, which hear of every key that is deleted.
 const batch = 64
-
-// Selection says which timers are meant: those of a namespace that are not settled.
-type Selection struct {
-	Namespace keys.Namespace
-	Before    time.Time // only those that are due before; the zero Time: whenever they are
-}
-
-// has tells whether a timer is due early enough.
-func (s Selection) has(due time.Time) bool { return s.Before.IsZero() || due.Before(s.Before) }
 
 // Timers works on the timers of a schedule. Its methods may be called concurrently.
 type Timers struct {
@@ -46,19 +36,16 @@ type Found struct {
 
 	// Counted is the selection without what is due later than all that was found. Of timers that are set afterwards it
 	// does not have those that are due later still.
-	Counted Selection
+	Counted schedule.Query
 }
 
 // Count counts the timers of a selection. It calls progress now and then with what is known so far. With an error it returns
 // that too.
-func (t *Timers) Count(ctx context.Context, sel Selection, progress func(Found)) (Found, error) {
+func (t *Timers) Count(ctx context.Context, sel schedule.Query, progress func(Found)) (Found, error) {
 	found := Found{Counted: sel}
 	var now time.Time
-	err := t.schedule.Names(ctx, schedule.Query{Namespace: sel.Namespace}, func(p schedule.Page) bool {
+	err := t.schedule.Names(ctx, sel, func(p schedule.Page) bool {
 		for _, timer := range p.Timers {
-			if !sel.has(timer.Due) {
-				continue
-			}
 			found.Timers++
 			found.Last = timer.Due // they come in the order of their due times
 			if timer.State != schedule.StatePending && timer.State != schedule.StateHeld {
@@ -67,7 +54,7 @@ func (t *Timers) Count(ctx context.Context, sel Selection, progress func(Found))
 		}
 		found.Looked, found.Total, found.Cut, now = p.Looked, p.Total, p.Cut, p.Now
 		progress(found)
-		return sel.has(p.Until)
+		return true
 	})
 	if err != nil {
 		return found, fmt.Errorf("count the timers: %w", err)
@@ -76,7 +63,7 @@ func (t *Timers) Count(ctx context.Context, sel Selection, progress func(Found))
 	if found.Cut && last.Before(now) { // those that were not looked at are due by now
 		last = now
 	}
-	if end := last.Add(time.Millisecond); sel.has(end) {
+	if end := last.Add(time.Millisecond); sel.Before.IsZero() || end.Before(sel.Before) {
 		found.Counted.Before = end
 	}
 	return found, nil
@@ -97,36 +84,121 @@ type Cancelled struct {
 //
 // It calls progress after each batch. It ends between two batches when ctx does, and at the first error that is not that of
 // one timer; what it returns beside the error is true in any case. Called again, it goes on with what is left.
-func (t *Timers) Cancel(ctx context.Context, sel Selection, progress func(Cancelled)) (Cancelled, error) {
-	c := cancelling{timers: t.client, progress: progress}
+func (t *Timers) Cancel(ctx context.Context, sel schedule.Query, progress func(Cancelled)) (Cancelled, error) {
+	var done Cancelled
+	// Of a key with several timers only some may be meant.
+	alone := !sel.From.IsZero() || len(sel.States) > 0
 	for {
-		before := c.done.Cancelled
-		if err := t.pass(ctx, sel, &c); err != nil {
-			return c.done, fmt.Errorf("cancel timers: %w", err)
+		before := done.Cancelled
+		cut, err := t.pass(ctx, sel, func(ctx context.Context, some []schedule.Timer) error {
+			return t.cancel(ctx, some, alone, &done, progress)
+		})
+		done.Cut = cut
+		if err != nil {
+			return done, fmt.Errorf("cancel timers: %w", err)
 		}
 		// What is owed beyond what one search looks at comes with the next one.
-		if !c.done.Cut || c.done.Cancelled == before {
-			return c.done, nil
+		if !cut || done.Cancelled == before {
+			return done, nil
 		}
 	}
 }
 
-// pass looks at all timers of the selection once.
-func (t *Timers) pass(ctx context.Context, sel Selection, c *cancelling) error {
-	var failed error
-	err := t.schedule.Names(ctx, schedule.Query{Namespace: sel.Namespace}, func(p schedule.Page) bool {
-		c.done.Cut = p.Cut
-		for _, timer := range p.Timers {
-			if sel.has(timer.Due) {
-				c.found = append(c.found, timer)
+// cancel cancels some timers and adds what came of them.
+func (t *Timers) cancel(ctx context.Context, some []schedule.Timer, alone bool, done *Cancelled, progress func(Cancelled)) error {
+	dues := make([]client.Due, len(some))
+	for i, timer := range some {
+		dues[i] = client.Due{Key: timer.Key.String(), Due: timer.Due, Alone: alone}
+	}
+	results, err := t.client.CancelDue(ctx, dues)
+	for i, r := range results {
+		switch {
+		case r.Err != nil: // err tells
+		case r.Outcome == client.Cancelled:
+			done.Cancelled++
+		case r.Outcome == client.Fired, some[i].State != schedule.StatePending:
+			done.TooLate++
+		default:
+			done.Gone++
+		}
+	}
+	if err == nil {
+		done.Until = some[len(some)-1].Due
+		progress(*done)
+	}
+	return err
+}
+
+// Moved is what came of the timers of a selection that were to be moved.
+type Moved struct {
+	Moved   int64
+	TooLate int64     // owed or firing, or fired lately
+	Held    int64     // due and held: they fire when they are resumed
+	Changed int64     // set anew, cancelled or moved by somebody else before it was their turn
+	Denied  int64     // timerd may not write their keys
+	Until   time.Time // the due time that it has come to; the zero Time: none was tried
+	Cut     bool      // so many are owed or firing that not all of these were looked at
+}
+
+// Move has the timers of a selection be due at a time, or now if that is over, as [schedule.Schedule.Move] does: those that are pending,
+// one by one in the order of their due times, each as it was found. Those that are due then already are left alone, so that none is moved
+// twice. What is said of progress, of the end of ctx and of errors at Cancel holds here too.
+func (t *Timers) Move(ctx context.Context, sel schedule.Query, to time.Time, progress func(Moved)) (Moved, error) {
+	var done Moved
+	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as due times are whole ms
+	cut, err := t.pass(ctx, sel, func(ctx context.Context, some []schedule.Timer) error {
+		var moves []schedule.Move
+		for _, timer := range some {
+			if !timer.Due.Equal(to) {
+				moves = append(moves, schedule.Move{Which: timer.Which(), To: to})
 			}
 		}
-		for failed == nil && ctx.Err() == nil && len(c.found) >= batch {
+		results, err := t.schedule.Move(ctx, moves)
+		for _, r := range results {
+			switch r.Outcome {
+			case schedule.MoveDone:
+				done.Moved++
+			case schedule.MoveTooLate:
+				done.TooLate++
+			case schedule.MoveHeld:
+				done.Held++
+			case schedule.MoveChanged:
+				done.Changed++
+			case schedule.MoveDenied:
+				done.Denied++
+			}
+		}
+		if err == nil {
+			done.Until = some[len(some)-1].Due
+			progress(done)
+		}
+		return err
+	})
+	if done.Cut = cut; err != nil {
+		return done, fmt.Errorf("move timers: %w", err)
+	}
+	return done, nil
+}
+
+// pass looks at all timers of the selection once and has act act on a batch of them at a time. It returns whether there may be more.
+func (t *Timers) pass(ctx context.Context, sel schedule.Query, act func(context.Context, []schedule.Timer) error) (cut bool, err error) {
+	var found []schedule.Timer
+	var failed error
+	// It goes on with a batch when ctx ends, so that what came of that is known.
+	flush := func(n int) error {
+		some := found[:n]
+		found = found[n:]
+		return act(context.WithoutCancel(ctx), some)
+	}
+	err = t.schedule.Names(ctx, sel, func(p schedule.Page) bool {
+		cut = p.Cut
+		found = append(found, p.Timers...)
+		for failed == nil && ctx.Err() == nil && len(found) >= batch {
 			began := time.Now()
-			failed = c.flush(ctx, batch)
+			failed = flush(batch)
 			backoff.Sleep(ctx, time.Since(began))
 		}
-		return failed == nil && ctx.Err() == nil && sel.has(p.Until)
+		return failed == nil && ctx.Err() == nil
 	})
 	if failed == nil {
 		failed = err
@@ -134,46 +206,8 @@ func (t *Timers) pass(ctx context.Context, sel Selection, c *cancelling) error {
 	if failed == nil {
 		failed = ctx.Err()
 	}
-	if failed == nil {
-		failed = c.flush(ctx, len(c.found))
+	if failed == nil && len(found) > 0 {
+		failed = flush(len(found))
 	}
-	return failed
-}
-
-// cancelling is a cancellation of many timers.
-type cancelling struct {
-	timers   *client.Timers
-	progress func(Cancelled)
-
-	found []schedule.Timer // that are to be cancelled
-	done  Cancelled
-}
-
-// flush cancels the first n of the timers that were found. It goes on when ctx ends, so that what came of them is known.
-func (c *cancelling) flush(ctx context.Context, n int) error {
-	if n == 0 {
-		return nil
-	}
-	some := make([]client.Due, n)
-	for i, timer := range c.found[:n] {
-		some[i] = client.Due{Key: timer.Key.String(), Due: timer.Due}
-	}
-	results, err := c.timers.CancelDue(context.WithoutCancel(ctx), some)
-	for i, r := range results {
-		switch {
-		case r.Err != nil: // err tells
-		case r.Outcome == client.Cancelled:
-			c.done.Cancelled++
-		case r.Outcome == client.Fired, c.found[i].State != schedule.StatePending:
-			c.done.TooLate++
-		default:
-			c.done.Gone++
-		}
-	}
-	if err == nil {
-		c.done.Until = some[n-1].Due
-		c.progress(c.done)
-	}
-	c.found = c.found[n:]
-	return err
+	return cut, failed
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ func (w *world) left(app string) (n int64) {
 	return found.Timers
 }
 
-func of(app string) bulk.Selection { return bulk.Selection{Namespace: keys.Namespace{App: app}} }
+func of(app string) schedule.Query { return schedule.Query{Namespace: keys.Namespace{App: app}} }
 
 func ignore(bulk.Cancelled) {}
 
@@ -103,7 +104,7 @@ func TestCountAndCancel(t *testing.T) {
 	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
 	counted := of("shop")
 	counted.Before = retry.Due.Add(time.Millisecond).Time()
-	if want := (bulk.Found{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12, Counted: counted}); err != nil || found != want {
+	if want := (bulk.Found{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12, Counted: counted}); err != nil || !reflect.DeepEqual(found, want) {
 		t.Errorf("%+v, %v; want %+v", found, err, want)
 	}
 	early := of("shop")
@@ -242,5 +243,99 @@ func TestCancelInACluster(t *testing.T) {
 	}
 	if n := w.left("pay"); n != 20 {
 		t.Errorf("%d timers of the other app are left", n)
+	}
+}
+
+// A selection by prefix, state and due range is counted and cancelled, and nothing else of the same keys.
+func TestCancelByQuery(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	ctx := t.Context()
+	w.set("shop", 200, time.Hour)
+	w.set("pay", 10, time.Hour)
+	key, err := keys.Parse("shop:m:t:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(2 * time.Hour)
+	retry := schedule.Retry{EventID: "e", Key: key, Due: schedule.MillisOf(later), Attempt: 2}
+	if _, set, err := w.schedule.Retry(ctx, retry); err != nil || !set {
+		t.Fatal(set, err)
+	}
+	for _, c := range []struct {
+		q    schedule.Query
+		want int64
+		left int64 // of shop
+	}{
+		{schedule.Query{Prefix: "shop:m:t:1", States: []schedule.State{schedule.StateHeld}}, 0, 201},
+		{schedule.Query{Prefix: "shop:m:t:1", From: later.Add(-time.Minute)}, 1, 200}, // the retry, and not the key's own
+		{schedule.Query{Prefix: "shop:m:t:1", Before: later}, 111, 89},
+		{schedule.Query{Namespace: keys.Namespace{App: "shop"}, ID: "99", States: []schedule.State{schedule.StatePending}}, 1, 88},
+	} {
+		found, err := w.Count(ctx, c.q, func(bulk.Found) {})
+		if err != nil || found.Timers != c.want {
+			t.Fatalf("%+v: %+v, %v; want %d", c.q, found, err, c.want)
+		}
+		done, err := w.Cancel(ctx, found.Counted, ignore)
+		if left := w.left("shop"); err != nil || done.Cancelled != c.want || left != c.left || w.left("pay") != 10 {
+			t.Errorf("%+v: %+v, %v, %d are left; want %d and %d", c.q, done, err, left, c.want, c.left)
+		}
+	}
+}
+
+// All that match are moved, each once, also into the middle of where they are; or they fire now.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	ctx := t.Context()
+	const n = 1000
+	last := w.set("shop", n, time.Hour)
+	w.set("pay", 10, time.Hour)
+	middle := last.Add(-n / 2 * time.Millisecond)
+	steps := 0
+	done, err := w.Move(ctx, of("shop"), middle, func(m bulk.Moved) {
+		steps++
+		if m.Moved > n {
+			t.Errorf("%+v", m)
+		}
+	})
+	if err != nil || done.Moved < n-1 || done.TooLate+done.Held+done.Changed+done.Denied > 0 || steps < n/64 {
+		t.Errorf("%+v in %d steps, %v", done, steps, err)
+	}
+	at := of("shop")
+	at.From, at.Before = middle, middle.Add(time.Millisecond)
+	if found, err := w.Count(ctx, at, func(bulk.Found) {}); err != nil || found.Timers != n {
+		t.Errorf("%+v, %v are due then, want %d", found, err, n)
+	}
+	done, err = w.Move(ctx, at, time.Time{}, func(bulk.Moved) {})
+	if err != nil || done.Moved != n {
+		t.Errorf("now: %+v, %v", done, err)
+	}
+	done, err = w.Move(ctx, schedule.Query{States: []schedule.State{schedule.StateOwed}}, time.Time{}, func(bulk.Moved) {})
+	if err != nil || done.TooLate != n {
+		t.Errorf("again: %+v, %v", done, err)
+	}
+	if found, err := w.Count(ctx, of("shop"), func(bulk.Found) {}); err != nil || found.Late != n {
+		t.Errorf("%+v, %v; want %d owed", found, err, n)
+	}
+	if w.left("pay") != 10 {
+		t.Error("others were moved")
+	}
+}
+
+// It ends when it is told to, and says how far it has come.
+func TestMoveIsInterrupted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	const n = 1000
+	w.set("shop", n, time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	done, err := w.Move(ctx, of("shop"), time.Time{}, func(bulk.Moved) { cancel() })
+	if !errors.Is(err, context.Canceled) || done.Moved == 0 || done.Moved == n || done.Until.IsZero() {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	rest, err := w.Move(t.Context(), schedule.Query{States: []schedule.State{schedule.StatePending}}, time.Time{}, func(bulk.Moved) {})
+	if err != nil || done.Moved+rest.Moved != n {
+		t.Errorf("%+v and %+v, %v", done, rest, err)
 	}
 }

@@ -40,7 +40,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) publish(subject string, header nats.Header, data string, last bool) {
 	w.t.Helper()
 	m := &nats.Msg{Subject: subject, Header: header, Data: []byte(data)}
-	err := error(nil)
+	var err error
 	if w.stored++; last {
 		_, err = w.js.PublishMsg(w.t.Context(), m)
 	} else {

@@ -95,11 +95,13 @@ func TestSearch(t *testing.T) {
 			{"app", time.Second, history.Query{Namespace: keys.Namespace{App: "pay"}, Text: "ord-42"}, byText},
 			{"any app", time.Second, history.Query{Namespace: keys.Namespace{Type: "poll"}, Text: "ord-42"}, byText},
 			{"any, window by window", 1, history.Query{Text: "d-42"}, byText},
-			{"none", time.Second, history.Query{Text: "no such order"}, ""},
 			{"no such namespace", time.Second, history.Query{Namespace: keys.Namespace{App: "shop", Module: "order", Type: "x"}}, ""},
 			{"dead letters", time.Second, history.Query{Text: "ord-42", Kind: keys.Dead}, "dead ord-42:a/16"},
 			{"reasons", time.Second, history.Query{Why: "bad GATEWAY", Kind: keys.Dead}, "dead ord-42:a/16"},
 		} {
+			if !direct && c.work != 1 && c.name != "type" {
+				continue // read in the same way
+			}
 			r.Work = c.work
 			if got := summary(all(t, r, c.query, 2)); got != c.want {
 				t.Errorf("direct %v, %s: %s, want %s", direct, c.name, got, c.want)
@@ -184,7 +186,7 @@ func TestSearchAmongHostileMessages(t *testing.T) {
 	}
 	s.fire("app:m:t:order 42", 1)
 	s.fire(long, 1)
-	for range 20 {
+	for range 8 {
 		for _, h := range hostile {
 			s.publish(subject, h.header, []byte(h.data))
 		}
@@ -196,7 +198,7 @@ func TestSearchAmongHostileMessages(t *testing.T) {
 	s.publish(subject, nil, forged.AppendJSON(nil))
 	s.publish("timers.fired.a", nil, forged.AppendJSON(nil))
 	s.fire("app:m:t:order 42", 2)
-	s.await(names.FiredStream(), 10+20*uint64(len(hostile)))
+	s.await(names.FiredStream(), 10+8*uint64(len(hostile)))
 
 	r := history.New(s.js, names)
 	for _, q := range []history.Query{
@@ -208,7 +210,7 @@ func TestSearchAmongHostileMessages(t *testing.T) {
 		for _, record := range all(t, r, q, 7) {
 			if record.Fault == "" {
 				attempts = append(attempts, record.Event.Attempt)
-			} else if !strings.Contains(string(record.Data), "42") && record.Seq > 0 {
+			} else if !strings.Contains(string(record.Data), "order 42") {
 				t.Errorf("%+v: message %d has nothing to do with it", q, record.Seq)
 			}
 		}

@@ -35,7 +35,8 @@ type matcher struct {
 	kind   string // of the stream's
 	filter string // the subject with wildcards of all that is looked for
 	within keys.Namespace
-	needle []byte // what every message has in it that is looked for; nil: nothing is known
+	needle []byte // what every message has in it that is looked for; empty: nothing is known
+	text   []byte // what one without an event has in it
 	why    string // Why in lower case
 }
 
@@ -48,7 +49,8 @@ func newMatcher(q Query, prefix, kind string) matcher {
 	if q.Key != (keys.Key{}) {
 		text = q.Key.String()
 	}
-	m.needle = longestPlain(keys.EncodeText(text))
+	m.text = []byte(keys.EncodeText(text))
+	m.needle = longestPlain(string(m.text))
 	return m
 }
 
@@ -102,13 +104,16 @@ func (m *matcher) covers(subject string) bool {
 
 // match tells whether a message that may be looked for is. One without an event counts as what it mentions.
 func (m *matcher) match(r Record) bool {
+	var is bool
 	switch {
 	case r.Fault != "":
+		is = bytes.Contains(r.Data, m.text)
 	case m.Key != (keys.Key{}):
-		if r.Event.Key != m.Key {
-			return false
-		}
-	case !strings.Contains(r.Event.Key.ID, m.Text):
+		is = r.Event.Key == m.Key
+	default:
+		is = strings.Contains(r.Event.Key.ID, m.Text)
+	}
+	if !is {
 		return false
 	}
 	if m.why == "" {

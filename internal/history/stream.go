@@ -203,7 +203,7 @@ func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error 
 			return nil
 		case p.count > came && (err == nil || errors.Is(err, errLarge) || errors.Is(err, errQuiet)):
 			most, quiet = 0, firstQuiet
-		case errors.Is(err, errLarge) && bytes > 0:
+		case errors.Is(err, errLarge): // perhaps the late end of a batch that was taken for quiet
 			most, bytes = 1, 0
 		case errors.Is(err, errQuiet) && quiet < lastQuiet:
 			quiet *= 2
@@ -253,6 +253,8 @@ func (p *pull) next(ctx context.Context, quiet time.Duration) (message, uint64, 
 		switch {
 		case status == "404":
 			return message{}, 0, errEnd
+		case status == "408": // an earlier batch has not ended, and brings them
+			return p.next(ctx, quiet)
 		case status == "409" && strings.Contains(description, "Exceeds MaxBytes"):
 			return message{}, 0, errLarge
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/timerd-io/timerd/internal/bulk"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
@@ -69,6 +68,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 	p.pulse = pulse.New(sched.Members)
 	caller := holds.NewCaller(sched)
 	caller.Logger = log
+	past := history.New(js, streams.Names)
 	var actions *console.Actions
 	if c.Console.Actions {
 		timers := client.New(p.rdb)
@@ -77,19 +77,11 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{
-		Status: func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, streams) },
-		Index:  sched,
-		Holds:  caller.List,
-		Letters: console.Letters{
-			List: func(ctx context.Context, sel deadletters.Selection, place string, limit int) (deadletters.Page, error) {
-				return deadletters.List(ctx, js, streams.Names, sel, place, limit)
-			},
-			Get: func(ctx context.Context, seq uint64) (deadletters.Letter, error) {
-				return deadletters.Get(ctx, js, streams.Names, seq)
-			},
-		},
-		History:  history.New(js, streams.Names),
-		Tail:     history.NewTail(js, streams.Names),
+		Status:   func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, streams) },
+		Index:    sched,
+		Holds:    caller.List,
+		History:  past,
+		Tail:     history.NewTail(past),
 		Pulse:    p.pulse.View,
 		Policies: c.Service.Retry,
 		Late:     c.Service.Late,

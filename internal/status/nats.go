@@ -65,6 +65,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
 			n.DeadLetters = &state.Messages
 			if state.Messages > 0 {
 				p.warn("timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
+				(*p)[len(*p)-1].Letters = true
 			}
 		}
 	}

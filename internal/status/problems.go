@@ -22,11 +22,11 @@ const (
 type problems []Problem
 
 func (p *problems) fail(fix, format string, args ...any) {
-	*p = append(*p, Problem{Fail, fmt.Sprintf(format, args...), fix})
+	*p = append(*p, Problem{Level: Fail, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 func (p *problems) warn(fix, format string, args ...any) {
-	*p = append(*p, Problem{Warn, fmt.Sprintf(format, args...), fix})
+	*p = append(*p, Problem{Level: Warn, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // members judges who serves the schedule.

@@ -25,6 +25,8 @@ type Problem struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
 	Fix   string `json:"fix"` // what to do
+	// Letters says that it is only that there are dead letters, for who counts them in another place.
+	Letters bool `json:"-"`
 }
 
 // Report is the state of an installation.

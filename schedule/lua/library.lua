@@ -148,18 +148,22 @@ local function open_one_key(name, keys, args)
   return keys[1], open_partition_of(keys[1])
 end
 
--- take_contested_by is take_contested for a timer that was due at a time at the latest.
-local function take_contested_by(latest, key, name_prefix)
+-- take_contested_by is take_contested for a timer that was due within some time.
+local function take_contested_by(earliest, latest, key, name_prefix)
   local due = read_contested(key, name_prefix)
-  if due and due <= latest then return take_contested(key, name_prefix) end
+  if due and due >= earliest and due <= latest then return take_contested(key, name_prefix) end
 end
 
--- take_beside takes what waits beside a key's own timer and is due at a time at the latest.
+-- take_beside takes what waits beside a key's own timer and is due within some time.
 -- It returns how many, and whether one of them was set aside.
-local function take_beside(latest, key)
+local function take_beside(earliest, latest, key)
   local taken, aside = 0, false
+  local function is_meant(text)
+    local due = tonumber(text or 0)
+    return due >= earliest and due <= latest
+  end
   for _, member in ipairs(members_beside(key, 0, MAX_BESIDE)) do
-    if tonumber(string.match(member, '^:s?(%d+)') or 0) <= latest then
+    if is_meant(string.match(member, '^:s?(%d+)')) then
       forget_beside(member, key)
       taken, aside = taken + 1, aside or string.sub(member, 2, 2) == 's'
     end
@@ -168,7 +172,7 @@ local function take_beside(latest, key)
   local older, left = redis.call('HGET', data_key, ':b:' .. key), {}
   if older then
     for name in string.gmatch(older, '[^ ]+') do
-      if tonumber(string.match(name, '^%d+') or 0) <= latest then
+      if is_meant(string.match(name, '^%d+')) then
         forget(':' .. name .. ':' .. key)
         taken = taken + 1
       else
@@ -184,12 +188,13 @@ local function take_beside(latest, key)
   return taken, aside
 end
 
---[[ timer_cancel KEY [UNTIL unix-ms]
+--[[ timer_cancel KEY [UNTIL unix-ms, then optionally FROM unix-ms]
 Cancels all timers of a key that nobody has claimed: pending, held, owed, and retries. It
 ends its repetition, also if an occurrence of that is firing, and deletes the trigger key. A
 key without a TTL is not a trigger key and stays. With UNTIL it cancels those that are due at
 that time or before, and the others stay, with the trigger key: so what was found in a list
-is cancelled, and not what has been set or armed since.
+is cancelled, and not what has been set or armed since. With FROM it cancels of those only what
+is due at that time or later: so of several timers of a key one can be cancelled.
 Returns "cancelled"; "fired" if none was cancelled and one is firing, or fired within the
 last half minute at least, or became a dead letter instead, or is to and the letter may be
 stored; or "unknown". An error says that so many were owed that some
@@ -197,31 +202,33 @@ are left: then the call is to be repeated.
 If its reply is lost: a second call answers "unknown" for timers that the first one
 cancelled. ]]
 local function timer_cancel(keys, args)
-  local latest = math.huge
+  local earliest, latest = -math.huge, math.huge
   if #args > 0 then
-    latest = #args == 2 and string.upper(args[1]) == 'UNTIL' and parse_integer(args[2])
-    if not latest then return fault('timer_cancel takes no arguments, or UNTIL unix-ms') end
+    latest = string.upper(args[1]) == 'UNTIL' and parse_integer(args[2])
+    if #args > 2 then earliest = #args == 4 and string.upper(args[3]) == 'FROM' and parse_integer(args[4]) end
+    if not latest or not earliest then return fault('timer_cancel takes no arguments, or UNTIL unix-ms, then optionally FROM unix-ms') end
   end
   local key, refusal = open_one_key('timer_cancel', keys, {})
   if refusal then return refusal end
   local was, at = pending(key), redis.call('PEXPIRETIME', key)
   -- The key is right about its timer where the index has not heard of a change yet. Then the
   -- record stays too: it may have the payload of what the key is now.
-  local stays = (at >= now and at or was or 0) > latest
+  local due = at >= now and at or was or 0
+  local stays = due > latest or due < earliest
   if stays then was = nil end
   local serial = not stays and end_repetition(key) or nil
   local to_plan = serial and serial < 0
   local deleted = not stays and at ~= -1 and redis.call('DEL', key) == 1
   -- The expired event of what was set aside may be still to come.
-  local beside, aside = take_beside(latest, key)
+  local beside, aside = take_beside(earliest, latest, key)
   -- A timer that may have run out before the key was set again is cancelled with it. One
   -- that was dismissed makes no cancellation of what is none: it most probably was not.
-  local contested = take_contested_by(latest, key)
-  local owed, more, given = cancel_owed(key, latest)
+  local contested = take_contested_by(earliest, latest, key)
+  local owed, more, given = cancel_owed(key, earliest, latest)
   -- In the very ms of its due time a claimed timer's key is still there.
   if was or contested or beside > 0 or owed > 0 or to_plan or deleted and (at > now or not age(key)) then
     if not stays then forget(key) end
-    local dismissed = take_contested_by(latest, key, ':d:')
+    local dismissed = take_contested_by(earliest, latest, key, ':d:')
     if contested or dismissed or aside or was and (not deleted or was <= now) then
       redis.call('ZADD', fired_key, now, ':c:' .. key)
     end

@@ -63,16 +63,17 @@ local function end_with(refs, key)
   end
 end
 
--- cancel_owed cancels a key's held and owed firings that were due at a time at the latest. It
+-- cancel_owed cancels a key's held and owed firings that were due within some time. It
 -- returns how many, whether there are more, and whether others were given back though perhaps
 -- published: these stay.
-local function cancel_owed(key, latest)
+local function cancel_owed(key, earliest, latest)
   local refs, owed, done, more, given = given_refs(key), {}, {}, false, false
   for i = 1, #refs do
     local state, claimed = state_of(refs[i])
     local stays = state == 'firing' and not claimed
     if state == 'held' or state == 'owed' then
-      stays = tonumber(string.match(refs[i], '^%d+') or 0) > latest
+      local due = tonumber(string.match(refs[i], '^%d+') or 0)
+      stays = due > latest or due < earliest
       if not stays then
         more = #owed == MOST_CANCELLED
         if more then break end
