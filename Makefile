@@ -18,7 +18,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test tracing-test deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test tracing-test console-test screenshots deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -47,6 +47,7 @@ lint: ## golangci-lint alone, of all modules
 	cd bench && ../bin/golangci-lint run --allow-serial-runners ./...
 	cd deploy/composetest && ../../bin/golangci-lint run --allow-serial-runners ./...
 	cd examples/tracing && ../../bin/golangci-lint run --allow-serial-runners ./...
+	cd console/browsertest && ../../bin/golangci-lint run --allow-serial-runners ./...
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 	@scripts/deps.sh go
@@ -100,6 +101,14 @@ tracing-test: ## vet and test the example with OpenTelemetry, a module of its ow
 	@scripts/deps.sh redis
 	cd examples/tracing && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
 
+console-test: ## vet and run the tests of the console in a real browser, a module of its own
+	@scripts/deps.sh go redis cc chromium
+	cd console/browsertest && go mod tidy -diff && go vet ./... && go test -race -timeout 10m -v ./...
+
+screenshots: ## take docs/console/*.png anew, in a real browser
+	@scripts/deps.sh go redis cc chromium
+	cd console/browsertest && go test -run 'TestPages' -update ./...
+
 model: ## check the model of the schedule exhaustively, see docs/model (ARGS: configurations, told step by step)
 	@scripts/deps.sh cc
 	@command -v spin >/dev/null || { apt-get update -q && apt-get install -y -q spin; } || \
@@ -116,4 +125,4 @@ deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
 
 clean: ## remove what was built
 	@if [ -d .cache ]; then chmod -R u+w .cache; fi
-	rm -rf bin .cache bench/bullmq/node_modules
+	rm -rf bin .cache bench/bullmq/node_modules console/browsertest/node_modules

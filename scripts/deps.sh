@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing of: go (only checked), redis (redis-server or valkey-server, 7.0 or later), redis_cli,
-# cc (a C compiler, for the race detector). Usage: scripts/deps.sh WHAT...
+# cc (a C compiler, for the race detector), chromium (a browser and a font, for the tests of the console).
+# Usage: scripts/deps.sh WHAT...
 # Uses the system's package manager, with sudo where needed. Says nothing when all is there.
 set -euo pipefail
 
@@ -88,6 +89,18 @@ need_cc() {
   if [ "$(uname -s)" != Darwin ] && ! command -v "${CC:-cc}" >/dev/null && ! command -v gcc >/dev/null; then
     install_packages "gcc libc6-dev" "gcc musl-dev" "gcc glibc-devel" "gcc"
   fi
+}
+
+# browser_binary prints the path of the browser that the console's tests will find.
+browser_binary() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+
+# Only Debian's package is known to work: Ubuntu's is a snap, which does not see every file, and macOS's is in no PATH.
+need_chromium() {
+  if browser_binary >/dev/null; then return; fi
+  grep -qs '^ID=debian' /etc/os-release ||
+    fail "no chromium, chromium-browser or google-chrome in PATH, which the console's tests drive: install one by hand"
+  may_install chromium
+  apt_install chromium fonts-dejavu-core
 }
 
 need_go() {

@@ -86,6 +86,7 @@ step "go test" tested
 step bench make --no-print-directory bench-test
 step docker-compose.yml make --no-print-directory compose-test
 step examples/tracing make --no-print-directory tracing-test
+step console make --no-print-directory console-test
 wait "$linters"
 linters=
 cat "$work/linters"

@@ -1,0 +1,76 @@
+package browsertest
+
+import (
+	"net/url"
+	"testing"
+)
+
+// view is a page as it is looked at.
+type view struct {
+	name  string
+	reach func(b *tab)
+	shows string // what is to be read there
+}
+
+// views returns every page of the console, in a scene.
+func views() []view {
+	at := func(path string) func(*tab) { return func(b *tab) { b.open(path) } }
+	return []view{
+		{"overview", at("/"), "dead letters"},
+		{"timers", at("/timers?q=pay"), "pay:order:callback:"},
+		{"timer", at("/timers/" + url.PathEscape(failing)), "Attempt 3 of 16"},
+		{"search", func(b *tab) {
+			b.open("/")
+			b.search("pay:order 88120")
+		}, failing},
+		{"confirm", func(b *tab) {
+			b.open("/timers?q=pay:order:callback")
+			b.pick(2)
+			b.follow(button, "Cancel…")
+		}, "Cancel 2 timers"},
+		{"repeating", at("/repeating"), "Europe/Berlin"},
+		{"dead", at("/dead"), "attempts used up"},
+		{"letter", func(b *tab) {
+			b.open("/dead")
+			b.follow("tbody td.num a", "*")
+		}, "attempts used up"},
+		{"holds", at("/holds"), "ticket 4711"},
+	}
+}
+
+// looks returns how each of them is looked at.
+func looks() []look {
+	return []look{{width: wide}, {width: wide, dark: true}, {width: phone}, {width: phone, dark: true, scriptless: true}}
+}
+
+// pictured tells whether the documents show the pages so.
+func (l look) pictured() bool { return !l.scriptless }
+
+// Every page can be read in any light, on a phone and without JavaScript, and by those who cannot see: axe-core finds no
+// fault.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	s := scene(t)
+	script, why := axe(t)
+	for _, l := range looks() {
+		t.Run(l.String(), func(t *testing.T) {
+			t.Parallel()
+			b := openTab(t, s.url, l)
+			for _, v := range views() {
+				t.Log(v.name)
+				v.reach(b)
+				b.sees("main", v.shows)
+				b.readable()
+				if script != "" && !l.scriptless { // axe-core is a script
+					b.accessible(script)
+				}
+				if l.pictured() {
+					b.picture(v.name + "-" + l.String())
+				}
+			}
+		})
+	}
+	if script == "" {
+		t.Run("axe", func(t *testing.T) { t.Skip(why) })
+	}
+}
