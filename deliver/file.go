@@ -108,7 +108,7 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 	e := &Endpoint{
 		Schemes: []string{"http", "https"}, Timeout: DefaultTimeout, Concurrency: DefaultConcurrency, Body: BodyEvent, Expire: DefaultExpire,
 	}
-	lines := map[string]int{}
+	lines, before := map[string]int{}, len(f.faults)
 	for name, value := range yamlfile.Pairs(n) {
 		switch {
 		case !slices.Contains(fields(), name.Value):
@@ -128,7 +128,7 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 			f.faults.Add(line, "%s is missing", name)
 		}
 	}
-	if e.URL != "" {
+	if e.URL != "" && len(f.faults) == before {
 		if _, err := e.check(e.URL); err != nil {
 			f.faults.Add(lines["url"], "url: %v", err)
 		}

@@ -3,10 +3,13 @@ package deliver
 import (
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,8 +36,37 @@ const (
 type transport struct {
 	guard   *ssrf.Guardian
 	proxy   func(*http.Request) (*url.URL, error)
-	direct  *http.Transport
-	proxied *http.Transport
+	direct  pooled
+	proxied pooled
+}
+
+// pooled is a transport, and a second one like it whose connections are all new.
+type pooled struct{ usual, fresh *http.Transport }
+
+func newPooled(usual *http.Transport) pooled {
+	fresh := usual.Clone()
+	fresh.DisableKeepAlives = true
+	return pooled{usual, fresh}
+}
+
+// RoundTrip makes a call. Many servers close a connection after some seconds without a request, which may cross the next
+// one. So a call that found its connection closed is repeated once, over a new one.
+func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
+	var reused, answered atomic.Bool
+	trace := &httptrace.ClientTrace{
+		GotConn:              func(info httptrace.GotConnInfo) { reused.Store(info.Reused) },
+		GotFirstResponseByte: func() { answered.Store(true) },
+	}
+	response, err := p.usual.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if !closed || !reused.Load() || answered.Load() || r.Context().Err() != nil {
+		return response, err
+	}
+	again := r.Clone(r.Context())
+	if again.Body, err = r.GetBody(); err != nil {
+		return nil, err
+	}
+	return p.fresh.RoundTrip(again)
 }
 
 // newTransport returns the transport of an endpoint. proxy says through which proxy a request goes, nil for none.
@@ -51,8 +83,9 @@ func newTransport(e *Endpoint, proxy func(*http.Request) (*url.URL, error)) *tra
 		guard: ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...)),
 		proxy: proxy,
 	}
-	t.direct, t.proxied = httpTransport(e, t.guard.Safe), httpTransport(e, nil)
-	t.proxied.Proxy = proxy
+	proxied := httpTransport(e, nil)
+	proxied.Proxy = proxy
+	t.direct, t.proxied = newPooled(httpTransport(e, t.guard.Safe)), newPooled(proxied)
 	return t
 }
 
@@ -92,8 +125,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // CloseIdleConnections closes what is not in use, and has the rest closed once it is not.
 func (t *transport) CloseIdleConnections() {
-	t.direct.CloseIdleConnections()
-	t.proxied.CloseIdleConnections()
+	t.direct.usual.CloseIdleConnections()
+	t.proxied.usual.CloseIdleConnections()
 }
 
 // isRefused tells whether an error says that an address may not be called.

@@ -54,8 +54,5 @@ func (e *Endpoint) request(ctx context.Context, to target, ev event.Event, now t
 	if len(signatures) > 0 {
 		r.Header.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
 	}
-	// net/http repeats a call on a fresh connection if the one that it was to reuse turns out to be closed, as long as
-	// this header is in the map. Without a value it is not sent.
-	r.Header["Idempotency-Key"] = []string{}
 	return r, nil
 }
