@@ -150,15 +150,20 @@ func (d *Deliverer) apply(ctx, cut context.Context, r *routes, consumers map[key
 		} else if c != nil {
 			c.stop()
 		}
-		c := &consumer{namespace: ns, lanes: lanes, oneHost: oneHost, cut: cut, places: places{most: lanes}}
-		if oneHost {
-			c.places.most = math.MaxInt // slow calls take no place of others
-		}
+		c := newConsumer(ctx, cut, ns, lanes, oneHost)
 		c.routes.Store(r)
-		c.fetching, c.stop = context.WithCancel(ctx)
 		consumers[ns] = c
 		running.Go(func() { d.consume(c) })
 	}
+}
+
+func newConsumer(ctx, cut context.Context, ns keys.Namespace, lanes int, oneHost bool) *consumer {
+	c := &consumer{namespace: ns, lanes: lanes, oneHost: oneHost, cut: cut, places: places{most: lanes}}
+	if oneHost {
+		c.places.most = math.MaxInt // slow calls take no place of others
+	}
+	c.fetching, c.stop = context.WithCancel(ctx)
+	return c
 }
 
 // lanes returns how many calls the consumer of a namespace may make at a time, and whether all go to one host. Then

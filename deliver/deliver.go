@@ -204,7 +204,7 @@ func (d *Deliverer) call(ctx context.Context, c *consumer, routes *routes, e *En
 	if err != nil {
 		return answer{verdict: hopeless, text: err.Error()}
 	}
-	response, err := routes.clients[e].Do(request)
+	response, err := routes.clients[e].Do(request) //nolint:bodyclose // read closes it
 	if err != nil {
 		return explain(err, e.Timeout, ctx.Err() != nil || c.cut.Err() != nil)
 	}

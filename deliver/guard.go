@@ -141,6 +141,3 @@ func newClient(t http.RoundTripper) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
-
-// noProxy is for endpoints that are called directly.
-func noProxy(*http.Request) (*url.URL, error) { return nil, nil }

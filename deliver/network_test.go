@@ -94,7 +94,7 @@ func TestNamesThatChangeTheirAddress(t *testing.T) { //nolint:paralleltest // it
 		return netip.MustParseAddr("127.0.0.1")
 	})
 	r := newRig(t)
-	l, err := net.Listen("tcp", ":0") //nolint:gosec // on both addresses
+	l, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	inside := receive(t, nil)
-	outside := receive(t, func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, inside.URL, http.StatusTemporaryRedirect) })
+	outside := receive(t, func(w http.ResponseWriter, q *http.Request) {
+		http.Redirect(w, q, inside.URL, http.StatusTemporaryRedirect)
+	})
 	r.deliver(parse(t, to(outside.URL)))
 	if got := r.deliverOne("1", "{}"); got.Result != deliver.ResultRetry || got.Status != 307 || len(inside.requests()) != 0 {
 		t.Errorf("%+v, %d requests inside", got, len(inside.requests()))
@@ -308,10 +310,10 @@ func TestHostileAnswers(t *testing.T) {
 			}
 		case "/bomb":
 			w.Header().Set("Content-Encoding", "gzip")
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 			fmt.Fprint(w, "\x1f\x8b\x08\x00")
 		case "/bytes":
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 			_, _ = w.Write([]byte("\xff\xfe\x00\x1b[31m\r\nWebhook-Id: x"))
 		case "/length":
 			w.Header().Set("Content-Length", "1000000")

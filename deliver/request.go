@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -38,9 +39,7 @@ func (e *Endpoint) request(ctx context.Context, to target, ev event.Event, now t
 		return nil, urlError(err)
 	}
 	r.Header.Set("User-Agent", "timerd")
-	for name, values := range e.Headers {
-		r.Header[name] = values
-	}
+	maps.Copy(r.Header, e.Headers)
 	r.Header.Set("Content-Type", contentType)
 	id := event.MessageID(origin(ev))
 	r.Header.Set(standardwebhooks.HeaderWebhookID, id)

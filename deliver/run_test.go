@@ -219,7 +219,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	echo := receive(t, func(w http.ResponseWriter, q *http.Request) {
-		w.WriteHeader(400)
+		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, "I got %v and know %s", q.Header, secretA)
 	})
 	d, _ := r.deliver(parse(t, to("{data.url}", "secrets: [env:A, env:B]", "headers: {Authorization: env:TOKEN}")))

@@ -119,10 +119,8 @@ func normalHost(host string) (string, bool) {
 		return addr.Unmap().String(), addr.Zone() == ""
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	bad := func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
-	}
-	if host == "" || len(host) > maxHostBytes || strings.ContainsFunc(host, bad) || strings.Contains(host, "..") || host[0] == '.' {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-._"
+	if host == "" || len(host) > maxHostBytes || strings.Trim(host, letters) != "" || strings.Contains(host, "..") || host[0] == '.' {
 		return "", false
 	}
 	return host, true
