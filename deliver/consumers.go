@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
 	"slices"
@@ -187,7 +188,7 @@ func (d *Deliverer) consume(c *consumer) {
 		from.Concurrency = c.lanes
 		from.MaxAckPending = -1 // no event is fetched before there is a place for it, in any process
 		from.StopTimeout = maxTimeout + time.Second
-		from.Logger = d.Logger
+		from.Logger = slog.New(quietHandler{d.Logger.Handler()})
 		err := from.Consume(c.fetching, c.namespace.String(), func(ctx context.Context, ev event.Event) error { return d.handle(ctx, c, ev) })
 		if c.fetching.Err() != nil {
 			if err != nil {
@@ -202,3 +203,21 @@ func (d *Deliverer) consume(c *consumer) {
 		d.state.set(c.namespace, nil)
 	}
 }
+
+// quietHandler leaves out what the client says of single events: the log of deliveries has that, and there may be
+// thousands a second while hosts are dead.
+type quietHandler struct{ slog.Handler }
+
+// WithAttrs recognises a logger of one event by its attempt.
+func (q quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	next := q.Handler.WithAttrs(attrs)
+	if slices.ContainsFunc(attrs, func(a slog.Attr) bool { return a.Key == "attempt" }) {
+		return errorsOnly{next}
+	}
+	return quietHandler{next}
+}
+
+// errorsOnly passes on errors alone.
+type errorsOnly struct{ slog.Handler }
+
+func (errorsOnly) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelError }

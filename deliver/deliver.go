@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
@@ -94,12 +95,15 @@ func (d *Deliverer) handle(ctx context.Context, c *consumer, ev event.Event) err
 		return nil // it reaches another consumer too, which delivers it
 	}
 	began := time.Now()
-	r := Record{ID: ev.ID, Origin: origin(ev), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
+	r := Record{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
 	o, took := d.deliver(ctx, c, routes, e, ev, &r)
 	o.text = e.hide(o.text)
 	r.Result, r.Error, r.Duration = o.result, o.text, took.Round(time.Millisecond).Milliseconds()
 	d.log(ctx, ev.Key, r)
 	d.OnDelivery(r, took)
+	if o.result == ResultDead {
+		d.Logger.Warn("delivery failed for good, it becomes a dead letter", "key", ev.Key.String(), "attempt", ev.Attempt, "host", r.Host, "err", r.Error)
+	}
 	return o.err(ctx, ev)
 }
 
@@ -112,11 +116,11 @@ func (o outcome) err(ctx context.Context, ev event.Event) error {
 	case o.result == ResultPostponed && ctx.Err() != nil:
 		return err // which gives it back to JetStream
 	case o.result == ResultPostponed:
-		return postponeError(*o.after, err)
+		return client.Postpone(*o.after, err)
 	case o.after != nil:
-		return retryAfterError(*o.after, err)
+		return client.RetryAfter(*o.after, err)
 	case o.result == ResultDead && !usedUp(ev):
-		return deadError(err)
+		return client.Dead(err)
 	}
 	return err
 }
@@ -182,7 +186,8 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 // holdBack returns the outcome of a delivery that has to wait: until it expires at the latest. Where a circuit is open
 // that is at least a tenth of its age, so that what has waited for long comes back rarely.
 func holdBack(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
-	age := max(now.Sub(first(ev)), 0)
+	born, _ := ev.First()
+	age := max(now.Sub(born), 0)
 	if age >= e.Expire {
 		return outcome{result: ResultDead, text: fmt.Sprintf("held back until %v after its first event, at most %v: %s",
 			age.Round(time.Second), e.Expire, h.why)}

@@ -41,7 +41,7 @@ func (e *Endpoint) request(ctx context.Context, to target, ev event.Event, now t
 	r.Header.Set("User-Agent", "timerd")
 	maps.Copy(r.Header, e.Headers)
 	r.Header.Set("Content-Type", contentType)
-	id := event.MessageID(origin(ev))
+	id := event.MessageID(ev.FirstID())
 	r.Header.Set(standardwebhooks.HeaderWebhookID, id)
 	r.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
 	signatures := make([]string, len(e.signers))
