@@ -113,6 +113,9 @@ func TestAnswersDecide(t *testing.T) {
 		if delays[id] != want {
 			t.Errorf("%s: retry after %q, want %q", test.url, delays[id], want)
 		}
+		if test.status == 410 && letters[id].LastError != "410 Gone: because "+strings.Repeat("x", 1024-len("because ")) {
+			t.Errorf("%s: dead letter with %q, want the first 1 KiB of the answer", test.url, letters[id].LastError)
+		}
 		if letter, ok := letters[id]; ok != (test.result == "dead" && !asked) || ok && !strings.HasPrefix(letter.LastError, test.text) {
 			t.Errorf("%s: dead letter %v %q", test.url, ok, letter.LastError)
 		}
