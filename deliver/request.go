@@ -41,6 +41,12 @@ func (e *Endpoint) request(ctx context.Context, to target, ev event.Event, now t
 	r.Header.Set("User-Agent", "timerd")
 	maps.Copy(r.Header, e.Headers)
 	r.Header.Set("Content-Type", contentType)
+	if ev.TraceParent != "" { // event.Parse has checked both
+		r.Header.Set("traceparent", ev.TraceParent)
+		if ev.TraceState != "" {
+			r.Header.Set("tracestate", ev.TraceState)
+		}
+	}
 	id := event.MessageID(ev.FirstID())
 	r.Header.Set(standardwebhooks.HeaderWebhookID, id)
 	r.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
