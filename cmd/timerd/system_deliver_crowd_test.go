@@ -101,7 +101,7 @@ func (c *crowd) run(s *system, round string, from, rate, seconds int) (median, p
 			}
 			due := began.Add(time.Duration(i) * time.Second / time.Duration(rate)).Add(time.Second).UnixMilli()
 			in := max(due-time.Now().UnixMilli(), 1) // more than nothing on a machine that cannot keep up
-			pipe.Do(c.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("pay:order:callback:%s-%d", round, i), fmt.Sprintf(`{"url":"%s","due":%d}`, c.url(host), due), "PX", in)
+			pipe.Do(c.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("pay:order:callback:%s-%d", round, i), fmt.Sprintf(`{"url":%q,"due":%d}`, c.url(host), due), "PX", in)
 		}
 		if _, err := pipe.Exec(c.t.Context()); err != nil {
 			c.t.Fatal(err)
@@ -193,8 +193,12 @@ func (c *crowd) recover(s *system, p *daemon) {
 	}, "recovery")
 	c.t.Logf("after %v everything had arrived; %.0f MB before, %.0f after", time.Since(began).Round(time.Second), before/1e6, p.value("process_resident_memory_bytes")/1e6)
 	log := testenv.Collect(c.t, s.js, "TIMERS_DELIVERY")
+	stream, err := s.js.Stream(c.t.Context(), "TIMERS_DELIVERY")
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	counts := map[deliver.Result]int{}
-	for _, m := range log.All() {
+	for _, m := range log.Wait(int(stream.CachedInfo().State.Msgs), 5*patience) {
 		if r, err := deliver.ParseRecord(m.Data); err == nil {
 			counts[r.Result]++
 		}

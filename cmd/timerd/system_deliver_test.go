@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/timerd-io/timerd/deliver"
@@ -367,4 +369,41 @@ func TestDeliverCheck(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s%s, want %q", test.args, code, out, errs, test.want)
 		}
 	}
+}
+
+// The rights that docs/webhooks.md names are enough.
+func TestDeliverRights(t *testing.T) {
+	t.Parallel()
+	rights := &server.Permissions{
+		Publish: &server.SubjectPermission{Allow: []string{
+			"$JS.API.INFO", "$JS.API.STREAM.INFO.TIMERS", "$JS.API.STREAM.*.TIMERS_DELIVERY", "$JS.API.CONSUMER.*.TIMERS.>", "$JS.API.CONSUMER.MSG.NEXT.TIMERS.>", "$JS.ACK.TIMERS.>",
+			"timers.retry.>", "timers.dead.>", "timers.delivery.>",
+		}},
+		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+	}
+	s := &system{t: t, redis: testenv.Redis(t)}
+	s.nats = testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "deliver", Password: "d", Permissions: rights}}
+	})
+	s.rdb, s.js = s.redis.Client(), s.nats.JetStream(nats.UserInfo("admin", "a"))
+	s.env = map[string]string{
+		"TIMERD_REDIS_URL": s.redis.URL(0), "TIMERD_NAMESPACES": "*", "TIMERD_RETRY": "*=50ms",
+		"TIMERD_NATS_URL": strings.Replace(s.nats.URL(), "nats://", "nats://admin:a@", 1),
+	}
+	s.start()
+	var n atomic.Int64
+	m := newMerchant(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(map[int64]int{1: http.StatusOK, 2: http.StatusBadGateway, 3: http.StatusOK, 4: http.StatusGone}[n.Add(1)])
+	})
+	p := s.deliverer(webhooks(t, "pay {data.url}"), "TIMERD_NATS_URL="+strings.Replace(s.nats.URL(), "nats://", "nats://deliver:d@", 1))
+	log := testenv.Collect(t, s.js, "TIMERS_DELIVERY")
+	for i, records := range []int{1, 3, 4} {
+		s.do("FCALL", "timer_set", 1, fmt.Sprintf("pay:order:callback:%d", i), `{"url":"`+m.URL+`"}`, "PX", 20)
+		log.Wait(records, patience)
+	}
+	testenv.Collect(t, s.js, "TIMERS_DEAD").Wait(1, patience)
+	if said := p.log.String(); strings.Contains(said, "ermission") {
+		t.Errorf("refused:\n%s", said)
+	}
+	p.stop()
 }
