@@ -25,6 +25,8 @@ const (
 	// connection can be used again.
 	maxAnswer      = 64 << 10
 	answerPatience = time.Second
+	// crowdedWait is how long a delivery waits that this machine had no connection for.
+	crowdedWait = 5 * time.Second
 )
 
 // verdict is what an answer means.
@@ -42,7 +44,7 @@ const (
 type answer struct {
 	verdict verdict
 	status  int           // 0 without an answer
-	after   time.Duration // of deferred
+	after   time.Duration // of deferred and returned: how long to wait
 	text    string        // what went wrong, without secrets
 	host    bool          // the host failed, which counts for its circuit
 }
@@ -100,7 +102,7 @@ func explain(err error, timeout time.Duration, stopping bool) answer {
 	case isRefused(err):
 		return answer{verdict: hopeless, text: "bad URL: its host has the address of no public host; allow_private allows such"}
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.ENOBUFS):
-		return answer{verdict: returned, text: "timerd deliver has too many connections: " + err.Error()}
+		return answer{verdict: returned, after: crowdedWait, text: "timerd deliver has too many connections: " + err.Error()}
 	case errors.Is(err, context.DeadlineExceeded), ok && timed.Timeout():
 		return answer{text: fmt.Sprintf("no answer within %v", timeout), host: true}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -167,7 +167,7 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 	case a.verdict == hopeless:
 		return outcome{result: ResultDead, text: a.text}
 	case a.verdict == returned:
-		return holdBack(e, ev, held{wait: leastWait, why: a.text}, time.Now())
+		return holdBack(e, ev, held{wait: max(leastWait, a.after), why: a.text}, time.Now())
 	case open && a.host: // the delivery cannot help it
 		wait := held{wait: leastWait, circuit: true}
 		if now := d.hosts.openFor(to.host, e); now != nil {

@@ -91,7 +91,9 @@ func newTransport(e *Endpoint, proxy func(*http.Request) (*url.URL, error)) *tra
 
 // httpTransport returns a transport whose connections are checked by control, if that is not nil.
 func httpTransport(e *Endpoint, control func(network, address string, c syscall.RawConn) error) *http.Transport {
-	dialer := &net.Dialer{Timeout: e.Timeout, KeepAlive: idleTimeout / 2, Control: control}
+	// Go's own resolver: with the system's, each name whose server is silent takes a thread, and there are 500.
+	resolver := &net.Resolver{PreferGo: true, Dial: net.DefaultResolver.Dial}
+	dialer := &net.Dialer{Timeout: e.Timeout, KeepAlive: idleTimeout / 2, Control: control, Resolver: resolver}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: e.Authorities},

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// logPatience is how long writing a record is tried: long enough for a restart of NATS. A log that does not work may
-	// not stop deliveries for good.
+	// logPatience is how long writing a record is tried while NATS is there: a log that does not work may not stop
+	// deliveries for good. While NATS is away nothing can go on anyway.
 	logPatience = 15 * time.Second
 	// logAtLast is how long it is tried once timerd deliver stops.
 	logAtLast = 500 * time.Millisecond
@@ -36,9 +36,10 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r Record) {
 		Header:  nats.Header{event.ContentTypeHeader: {event.DataJSON}, event.MsgIDHeader: {nuid.Next()}},
 		Data:    data,
 	}
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), logPatience)
+	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(logAtLast, cancel) })()
+	until := time.Now().Add(logPatience)
 	for failures := 1; ; failures++ {
 		try, end := context.WithTimeout(whole, logTry)
 		_, err := d.js.PublishMsg(try, message)
@@ -49,7 +50,10 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r Record) {
 		if err == nil {
 			return
 		}
-		if d.js.Conn().IsClosed() || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}.Delay(failures)) {
+		if !d.js.Conn().IsConnected() {
+			until = time.Now().Add(logPatience)
+		}
+		if time.Now().After(until) || d.js.Conn().IsClosed() || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}.Delay(failures)) {
 			d.OnUnlogged()
 			d.Logger.Error("delivery was not logged", "id", r.ID, "result", string(r.Result), "err", err)
 			return

@@ -116,9 +116,10 @@ func (r *rig) publish(all ...event.Event) {
 	r.t.Helper()
 	for _, e := range all {
 		m := &nats.Msg{Subject: e.Key.Subject("timers", keys.Fired), Data: e.AppendJSON(nil), Header: nats.Header{nats.MsgIdHdr: {e.ID}}}
-		if _, err := r.js.PublishMsg(r.t.Context(), m); err != nil {
-			r.t.Fatal(err)
-		}
+		testenv.Eventually(r.t, patience, func() error { // also while NATS restarts; twice is once
+			_, err := r.js.PublishMsg(r.t.Context(), m)
+			return err
+		}, "an event published")
 	}
 }
 
