@@ -279,11 +279,11 @@ func parsePositive(value []byte) (int, bool) {
 	return int(f), true
 }
 
-// mayHold tells cheaply whether b can be an object with a member, given in quotes, whose name may be written with escapes.
-func mayHold(b []byte, member string) bool {
+// mayHold tells cheaply whether b can be an object with a member whose name, which may be written with escapes, has a part.
+func mayHold(b []byte, part string) bool {
 	i := skipSpace(b, 0)
 	return i < len(b) && b[i] == '{' &&
-		(bytes.Contains(b, []byte(member)) || bytes.Contains(b, []byte(`\u00`)))
+		(bytes.Contains(b, []byte(part)) || bytes.Contains(b, []byte(`\u00`)))
 }
 
 // appendEscaped appends the inside of a JSON string of s, which is UTF-8.

@@ -23,7 +23,7 @@ func Trace(parent string, payload []byte) (traceParent, traceState string) {
 
 // payloadTrace returns the strings traceparent and tracestate of a payload that is a JSON object; of several the last ones.
 func payloadTrace(payload []byte) (parent, state string) {
-	if !mayHold(payload, `"`+TraceParentHeader+`"`) && !mayHold(payload, `"`+TraceStateHeader+`"`) || DataContentType(payload) != DataJSON {
+	if !mayHold(payload, "trace") || DataContentType(payload) != DataJSON {
 		return "", ""
 	}
 	object := members{b: payload}
@@ -61,8 +61,11 @@ const (
 
 // isTraceState tells of a text that it is a tracestate of W3C Trace Context.
 func isTraceState(s string) bool {
+	if s == "" || len(s) > maxTraceStateBytes {
+		return false
+	}
 	all := strings.Split(s, ",")
-	if s == "" || len(s) > maxTraceStateBytes || len(all) > maxTraceStateMembers {
+	if len(all) > maxTraceStateMembers {
 		return false
 	}
 	for _, member := range all {

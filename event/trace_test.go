@@ -14,7 +14,9 @@ const (
 )
 
 func TestTrace(t *testing.T) {
-	members := func(parent, state string) string { return fmt.Sprintf(`{"traceparent":%q,"tracestate":%q}`, parent, state) }
+	members := func(parent, state string) string {
+		return fmt.Sprintf(`{"traceparent":%q,"tracestate":%q}`, parent, state)
+	}
 	for _, c := range []struct{ given, payload, parent, state string }{
 		{"", "", "", ""},
 		{"", `{"order":42}`, "", ""},
