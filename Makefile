@@ -18,7 +18,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test tracing-test console-test screenshots deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test tracing-test console-test screenshots deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -58,11 +58,11 @@ fuzz: ## each fuzz target for FUZZTIME (30s)
 	@scripts/deps.sh go
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-example-callback: ## payment callbacks to flaky merchants, on a timerd of their own (ARGS: more arguments)
+example-webhooks: ## webhooks to flaky merchants, on a timerd of its own (ARGS: more arguments)
 	@scripts/deps.sh redis
 	@$(MAKE) --no-print-directory build
-	go build -trimpath -o bin/example-callback ./examples/callback
-	bin/example-callback -timerd bin/timerd $(ARGS)
+	go build -trimpath -o bin/example-webhooks ./examples/webhooks
+	bin/example-webhooks -timerd bin/timerd $(ARGS)
 
 example-order-timeout: ## orders that are cancelled unless they are paid in time, likewise
 	@scripts/deps.sh redis

@@ -60,7 +60,7 @@ func TestErrorsDecide(t *testing.T) {
 		{name: "nil", handler: func() error { return nil }},
 		{name: "error", handler: func() error { return boom }, retry: nats.Header{"Timer-Error": {"merchant said   500  \ufffd"}}},
 		{name: "typed-nil", handler: func() error { return nilError }, retry: nats.Header{"Timer-Error": {"<nil>"}}},
-		{name: "long", handler: func() error { return errors.New(strings.Repeat("ä", 5000)) }, retry: nats.Header{"Timer-Error": {strings.Repeat("ä", 510) + "…"}}},
+		{name: "long", handler: func() error { return errors.New(strings.Repeat("ä", 5000)) }, retry: nats.Header{"Timer-Error": {strings.Repeat("ä", 638) + "…"}}},
 		{name: "later", handler: func() error { return fmt.Errorf("post: %w", client.RetryAfter(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}}},
 		{name: "negative", handler: func() error { return client.RetryAfter(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"try again after 0s"}, "Timer-Delay": {"0s"}}},
 		{name: "postponed", handler: func() error { return fmt.Errorf("post: %w", client.Postpone(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}, "Timer-Postpone": {"1"}}},

@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -126,7 +125,7 @@ func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 	full := *c
 	full.Stream = cmp.Or(c.Stream, DefaultStream)
 	full.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
-	full.Durable = cmp.Or(c.Durable, durableName(ns))
+	full.Durable = cmp.Or(c.Durable, ns.Durable("timerd"))
 	full.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
 	full.AckWait = cmp.Or(c.AckWait, DefaultAckWait)
 	full.MaxAckPending = cmp.Or(c.MaxAckPending, max(DefaultMaxAckPending, full.Concurrency))
@@ -147,22 +146,6 @@ func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 
 // minAckWait leaves time to extend a running handler's ack deadline over a network.
 const minAckWait = 100 * time.Millisecond
-
-// maxDurableName is JetStream's limit, in bytes.
-const maxDurableName = 255
-
-// durableName returns the durable name of a namespace: no two have the same.
-func durableName(ns keys.Namespace) string {
-	name := "timerd"
-	for _, part := range [...]string{ns.App, ns.Module, ns.Type} {
-		name += "~" + keys.EncodeToken(part)
-	}
-	name = strings.TrimRight(name, "~")
-	if len(name) > maxDurableName {
-		return fmt.Sprintf("timerd~~%x", sha256.Sum256([]byte(name)))
-	}
-	return name
-}
 
 // minMaxWaiting is JetStream's own default for how many requests may wait at a consumer. Each free handler may have one
 // waiting; there must be room for waitingShare processes of this concurrency.

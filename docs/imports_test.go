@@ -24,7 +24,7 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn",
+			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history",
 		},
 		{"late"},
@@ -34,13 +34,13 @@ func layers() [][]string {
 		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
+		{"deliver", "internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"console", "internal/doctor"},
 		{"internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "examples/internal/servers"},
-		{"examples/internal/testenv", "examples/callback", "examples/order-timeout", "examples/settlement"},
+		{"examples/internal/testenv", "examples/webhooks", "examples/order-timeout", "examples/settlement"},
 		{"examples"},
 	}
 }

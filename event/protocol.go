@@ -261,13 +261,13 @@ func (s Stored) standInKey(prefix, kind string) keys.Key {
 	return keys.Key{App: parts[0], Module: parts[1], Type: parts[2], ID: id}
 }
 
-// maxTextBytes bounds texts that say what is wrong.
-const maxTextBytes = 1024
+// maxTextBytes bounds texts that say what is wrong: a status of HTTP and 1 KiB of its answer.
+const maxTextBytes = 1280
 
-// ClipText shortens a text that says what is wrong to 1,024 bytes.
+// ClipText shortens a text that says what is wrong to 1,280 bytes.
 func ClipText(s string) string { return shorten(s, maxTextBytes) }
 
-// ErrorText brings an error's text into the form of a header: one line of valid UTF-8 of at most 1,024 bytes.
+// ErrorText brings an error's text into the form of a header: one line of valid UTF-8 of at most 1,280 bytes.
 func ErrorText(s string) string {
 	return ClipText(strings.TrimSpace(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

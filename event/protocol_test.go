@@ -250,9 +250,9 @@ func TestErrorText(t *testing.T) {
 	for in, want := range map[string]string{
 		"boom":                    "boom",
 		"two\r\nlines\t":          "two  lines",
-		strings.Repeat("e", 1024): strings.Repeat("e", 1024),
-		strings.Repeat("e", 1025): strings.Repeat("e", 1021) + "…",
-		strings.Repeat("ä", 5000): strings.Repeat("ä", 510) + "…",
+		strings.Repeat("e", 1280): strings.Repeat("e", 1280),
+		strings.Repeat("e", 1281): strings.Repeat("e", 1277) + "…",
+		strings.Repeat("ä", 5000): strings.Repeat("ä", 638) + "…",
 	} {
 		if got := event.ErrorText(in); got != want {
 			t.Errorf("%.20q became %q, want %q", in, got, want)

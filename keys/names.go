@@ -15,7 +15,7 @@ const InstallationMetadata = "timerd-installation"
 type Names struct {
 	// Prefix is the first part of every subject, DefaultPrefix if empty. It may hold dots, no wildcards.
 	Prefix string
-	// Stream is the stream of the firings, DefaultStream if empty. The names of the other two begin with it.
+	// Stream is the stream of the firings, DefaultStream if empty. The names of the others begin with it.
 	Stream string
 }
 
@@ -30,6 +30,9 @@ func (n Names) RetryStream() string { return n.FiredStream() + "_RETRY" }
 
 // DeadStream returns the name of the stream of the dead letters: <stream>_DEAD.
 func (n Names) DeadStream() string { return n.FiredStream() + "_DEAD" }
+
+// DeliveryStream returns the name of the stream of what came of calls of HTTP endpoints: <stream>_DELIVERY.
+func (n Names) DeliveryStream() string { return n.FiredStream() + "_DELIVERY" }
 
 // Subject returns the subject of k's events of the given kind.
 func (n Names) Subject(k Key, kind string) string { return k.Subject(n.SubjectPrefix(), kind) }

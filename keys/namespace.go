@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -77,8 +78,8 @@ func (n Namespace) Match(k Key) bool {
 		(n.Type == "" || n.Type == k.Type)
 }
 
-// covers tells whether every key in m is in n too.
-func (n Namespace) covers(m Namespace) bool {
+// Covers tells whether every key in m is in n too.
+func (n Namespace) Covers(m Namespace) bool {
 	return n.Match(Key{App: m.App, Module: m.Module, Type: m.Type})
 }
 
@@ -116,6 +117,23 @@ func (n Namespace) Subject(prefix, kind string) string {
 	return strings.Join(tokens, ".")
 }
 
+// maxDurableName is JetStream's limit, in bytes.
+const maxDurableName = 255
+
+// Durable returns the name of the durable consumer of the namespace's events: prefix and the parts, such as
+// timerd~shop~order for shop:order. No two namespaces have the same.
+func (n Namespace) Durable(prefix string) string {
+	name := prefix
+	for _, part := range [...]string{n.App, n.Module, n.Type} {
+		name += "~" + EncodeToken(part)
+	}
+	name = strings.TrimRight(name, "~")
+	if len(name) > maxDurableName {
+		return fmt.Sprintf("%s~~%x", prefix, sha256.Sum256([]byte(name)))
+	}
+	return name
+}
+
 // Namespaces is a set of namespaces. A key is in the set if it is in one of them.
 type Namespaces []Namespace
 
@@ -144,8 +162,8 @@ func ParseNamespaces(s string) (Namespaces, error) {
 	}
 	var set Namespaces
 	for i, n := range all {
-		covered := slices.ContainsFunc(set, func(m Namespace) bool { return m.covers(n) }) ||
-			slices.ContainsFunc(all[i+1:], func(m Namespace) bool { return m.covers(n) && m != n })
+		covered := slices.ContainsFunc(set, func(m Namespace) bool { return m.Covers(n) }) ||
+			slices.ContainsFunc(all[i+1:], func(m Namespace) bool { return m.Covers(n) && m != n })
 		if !covered {
 			set = append(set, n)
 		}
@@ -174,7 +192,7 @@ func (ns Namespaces) Find(k Key) int {
 
 // Cover tells whether every key of n lies in one of the namespaces.
 func (ns Namespaces) Cover(n Namespace) bool {
-	return slices.ContainsFunc(ns, func(m Namespace) bool { return m.covers(n) })
+	return slices.ContainsFunc(ns, func(m Namespace) bool { return m.Covers(n) })
 }
 
 // String returns the list that ParseNamespaces reads.

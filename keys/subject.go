@@ -10,6 +10,8 @@ const (
 	Fired = "fired" // firings, published by timerd
 	Retry = "retry" // requests to fire again, published by consumers
 	Dead  = "dead"  // dead letters
+
+	Delivery = "delivery" // what came of calls of HTTP endpoints
 )
 
 // Subject returns the NATS subject of k's events of the given kind: <prefix>.<kind>.<app>.<module>.<type>, each part

@@ -72,6 +72,28 @@ func (s Streams) configs() []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{fired, retry, dead}
 }
 
+// delivery returns the stream of what came of calls of HTTP endpoints, as it is made where missing.
+func (s Streams) delivery() jetstream.StreamConfig {
+	c := s.configs()[0]
+	c.Name, c.Subjects = s.DeliveryStream(), []string{s.SubjectAll(keys.Delivery)}
+	c.Description = "timerd: deliveries to HTTP endpoints"
+	return c
+}
+
+// EnsureDeliveryStream is EnsureStreams for the stream of deliveries alone, which only timerd deliver needs. The stream
+// of firings must be there: its installation is that of the new stream.
+func EnsureDeliveryStream(ctx context.Context, js jetstream.JetStream, s Streams) error {
+	info, err := streamInfo(ctx, js, s.FiredStream())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("JetStream has no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", s.FiredStream())
+	}
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.FiredStream(), err)
+	}
+	s.Installation = info.Config.Metadata[keys.InstallationMetadata]
+	return errors.Join(slices.DeleteFunc(s.ensure(ctx, js, s.delivery()), isWarning)...)
+}
+
 // StreamFault is one thing that is wrong with a stream, or with what NATS lets through.
 type StreamFault struct {
 	Stream  string // "" if it is about the NATS server

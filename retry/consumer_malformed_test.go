@@ -214,7 +214,7 @@ func TestConsumerBuriesWhatHardlyFits(t *testing.T) {
 	}
 	e = firedEvent("2", 2, []byte("x"))
 	f.request(retrySubject, e.AppendJSON(nil), "Timer-Error", strings.Repeat(`"error" `, 7_900))
-	if letter := f.letters(2)[1]; string(letter.Data) != "x" || len(letter.LastError) > 1024 || !strings.HasPrefix(letter.LastError, `"error" "error"`) {
+	if letter := f.letters(2)[1]; string(letter.Data) != "x" || len(letter.LastError) > 1280 || !strings.HasPrefix(letter.LastError, `"error" "error"`) {
 		t.Errorf("dead letter with data %q, and error of %d bytes", letter.Data, len(letter.LastError))
 	}
 	garbage := bytes.Repeat([]byte{0xff}, maxPayload-100)

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -136,7 +137,7 @@ func (a *repeatApply) read() ([]byte, error) {
 }
 
 // refuse tells the faults of the file, and ends the command.
-func (a *repeatApply) refuse(faults []lineFault) error {
+func (a *repeatApply) refuse(faults yamlfile.Faults) error {
 	for _, f := range faults {
 		fmt.Fprintf(a.cmd.ErrOrStderr(), "timerd: %s: %s\n", a.file, f)
 	}
@@ -148,9 +149,9 @@ func (a *repeatApply) refuse(faults []lineFault) error {
 const repetitionsAtOnce = 500
 
 // compare returns what the file asks for, and what is wrong with it at the time.
-func (a *repeatApply) compare(ctx context.Context, wanted []wantedRepetition, now time.Time) (*changes, []lineFault, error) {
+func (a *repeatApply) compare(ctx context.Context, wanted []wantedRepetition, now time.Time) (*changes, yamlfile.Faults, error) {
 	todo := &changes{now: now}
-	var faults []lineFault
+	var faults yamlfile.Faults
 	for first := 0; first < len(wanted); first += repetitionsAtOnce {
 		some := wanted[first:min(first+repetitionsAtOnce, len(wanted))]
 		names := make([]string, len(some))
@@ -164,7 +165,7 @@ func (a *repeatApply) compare(ctx context.Context, wanted []wantedRepetition, no
 		for i := range some {
 			c, err := changeOf(&some[i], states[i], now)
 			if err != nil {
-				faults = append(faults, lineFault{some[i].line, err.Error()})
+				faults = append(faults, yamlfile.Fault{Line: some[i].line, Text: err.Error()})
 			}
 			todo.list = append(todo.list, c)
 		}

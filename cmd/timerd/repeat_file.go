@@ -1,8 +1,6 @@
 package main
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/repeat"
@@ -41,50 +40,28 @@ type wantedRepetition struct {
 	late    late.Limit
 }
 
-// lineFault is what is wrong in a line of a file.
-type lineFault struct {
-	line int // 0: in the file as a whole
-	text string
-}
-
-func (f lineFault) String() string {
-	if f.line == 0 {
-		return f.text
-	}
-	return fmt.Sprintf("line %d: %s", f.line, f.text)
-}
-
 // parseRepetitions reads a file of repetitions. It returns all faults that it has, in the order of their lines; where the file
 // is not YAML that is the first one alone.
-func parseRepetitions(text []byte) ([]wantedRepetition, []lineFault) {
+func parseRepetitions(text []byte) ([]wantedRepetition, yamlfile.Faults) {
+	root, fault := yamlfile.Parse(text)
+	if fault != nil {
+		return nil, yamlfile.Faults{withQuotes(*fault, text)}
+	}
 	var f repetitionFile
-	var document yaml.Node
-	if err := yaml.Load(text, &document); err != nil {
-		f.faults = []lineFault{yamlFault(err, text)}
-		return nil, f.faults
+	if root != nil {
+		f.read(root)
 	}
-	if len(document.Content) == 1 {
-		f.read(document.Content[0])
-	}
-	slices.SortStableFunc(f.faults, func(a, b lineFault) int { return cmp.Compare(a.line, b.line) })
+	f.faults.Sort()
 	return f.wanted, f.faults
 }
 
-// yamlFault says why a file is not YAML.
-func yamlFault(err error, text []byte) lineFault {
-	fault, ok := errors.AsType[*yaml.LoadError](err)
-	if several, is := errors.AsType[*yaml.LoadErrors](err); is && len(several.Errors) > 0 {
-		fault, ok = several.Errors[0], true
-	}
-	if !ok {
-		return lineFault{text: err.Error()}
-	}
-	f := lineFault{fault.Mark.Line, "not YAML: " + strings.TrimPrefix(fault.Message, "yaml: ")}
+// withQuotes adds to what is not YAML that a value may want quotes.
+func withQuotes(f yamlfile.Fault, text []byte) yamlfile.Fault {
 	lines := strings.Split(string(text), "\n")
-	if n := f.line - 1; n >= 0 && n < len(lines) {
+	if n := f.Line - 1; n >= 0 && n < len(lines) {
 		name, _, _ := strings.Cut(strings.TrimLeft(lines[n], "- "), ":")
 		if slices.Contains([]string{"cron", "from", "until", "tz"}, strings.TrimSpace(name)) {
-			f.text += "; put quotes around the value: what begins with * or @ needs them"
+			f.Text += "; put quotes around the value: what begins with * or @ needs them"
 		}
 	}
 	return f
@@ -93,49 +70,45 @@ func yamlFault(err error, text []byte) lineFault {
 // repetitionFile is a file that is being read.
 type repetitionFile struct {
 	wanted []wantedRepetition
-	faults []lineFault
-}
-
-func (f *repetitionFile) add(line int, format string, args ...any) {
-	f.faults = append(f.faults, lineFault{line, fmt.Sprintf(format, args...)})
+	faults yamlfile.Faults
 }
 
 // read reads the whole file.
 func (f *repetitionFile) read(root *yaml.Node) {
 	if root.Kind != yaml.MappingNode {
-		f.add(root.Line, "want a list repeat:, got %s", kindOf(root))
+		f.faults.Add(root.Line, "want a list repeat:, got %s", yamlfile.KindOf(root))
 		return
 	}
 	var list *yaml.Node
-	for name, value := range pairs(root) {
+	for name, value := range yamlfile.Pairs(root) {
 		switch {
 		case name.Value != "repeat":
-			f.add(name.Line, "%q: want repeat alone", clip(name.Value))
+			f.faults.Add(name.Line, "%q: want repeat alone", clip(name.Value))
 		case list != nil:
-			f.add(name.Line, "repeat: is there twice")
+			f.faults.Add(name.Line, "repeat: is there twice")
 		default:
 			list = value
 		}
 	}
 	switch {
 	case list == nil:
-		f.add(root.Line, "want a list repeat:")
+		f.faults.Add(root.Line, "want a list repeat:")
 		return
 	case list.Kind != yaml.SequenceNode:
-		f.add(list.Line, "repeat: want a list, [] for an empty one, got %s", kindOf(list))
+		f.faults.Add(list.Line, "repeat: want a list, [] for an empty one, got %s", yamlfile.KindOf(list))
 		return
 	}
 	lines := map[string]int{}
 	for _, n := range list.Content {
-		entry := resolved(n)
+		entry := yamlfile.Resolved(n)
 		if entry.Kind != yaml.MappingNode {
-			f.add(n.Line, "want an entry with some of %s; got %s", wantedFields(), kindOf(entry))
+			f.faults.Add(n.Line, "want an entry with some of %s; got %s", wantedFields(), yamlfile.KindOf(entry))
 			continue
 		}
 		e := repetitionEntry{file: f, lines: map[string]int{}, wantedRepetition: wantedRepetition{line: n.Line, payload: []byte{}}}
 		e.readAll(entry)
 		if before, ok := lines[e.key]; ok && e.key != "" {
-			f.add(e.lines["key"], "key %q: line %d has it too", keys.Abbreviate(e.key), before)
+			f.faults.Add(e.lines["key"], "key %q: line %d has it too", keys.Abbreviate(e.key), before)
 		} else if e.key != "" {
 			lines[e.key] = e.lines["key"]
 		}
@@ -156,19 +129,19 @@ type repetitionEntry struct {
 }
 
 func (e *repetitionEntry) readAll(entry *yaml.Node) {
-	for name, value := range pairs(entry) {
+	for name, value := range yamlfile.Pairs(entry) {
 		before := e.lines[name.Value]
 		switch {
 		case !slices.Contains(repetitionFields(), name.Value):
-			e.file.add(name.Line, "%q: unknown field: want %s", clip(name.Value), wantedFields())
+			e.file.faults.Add(name.Line, "%q: unknown field: want %s", clip(name.Value), wantedFields())
 			continue
 		case before > 0:
-			e.file.add(name.Line, "%s: line %d has it too", name.Value, before)
+			e.file.faults.Add(name.Line, "%s: line %d has it too", name.Value, before)
 			continue
 		}
 		e.lines[name.Value] = name.Line
 		if err := e.read(name.Value, value); err != nil {
-			e.file.add(name.Line, "%s: %v", name.Value, err)
+			e.file.faults.Add(name.Line, "%s: %v", name.Value, err)
 			e.wrong = e.wrong || name.Value == "every" || name.Value == "cron" || name.Value == "tz"
 		}
 	}
@@ -183,7 +156,7 @@ func (e *repetitionEntry) read(name string, value *yaml.Node) error {
 		e.payload = payload
 		return err
 	case value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null":
-		return fmt.Errorf("want one value, got %s", kindOf(value))
+		return fmt.Errorf("want one value, got %s", yamlfile.KindOf(value))
 	}
 	return e.set(name, value.Value)
 }
@@ -234,13 +207,13 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 func (e *repetitionEntry) check() {
 	has := func(name string) bool { return e.lines[name] > 0 }
 	if !has("key") {
-		e.file.add(e.line, "key is missing")
+		e.file.faults.Add(e.line, "key is missing")
 	}
 	switch {
 	case has("every") == has("cron"):
-		e.file.add(e.line, "want either every or cron")
+		e.file.faults.Add(e.line, "want either every or cron")
 	case has("tz") && !has("cron"):
-		e.file.add(e.lines["tz"], "tz: goes with cron")
+		e.file.faults.Add(e.lines["tz"], "tz: goes with cron")
 	case e.wrong:
 	case has("cron"):
 		e.spec, _ = repeat.Cron(e.cron, e.zone) // both were tried
@@ -249,10 +222,10 @@ func (e *repetitionEntry) check() {
 		e.by = client.Every(e.every)
 	}
 	if has("drop_late") && !has("late") {
-		e.file.add(e.lines["drop_late"], "drop_late: goes with late")
+		e.file.faults.Add(e.lines["drop_late"], "drop_late: goes with late")
 	}
 	if !e.until.IsZero() && e.until.Before(e.from) {
-		e.file.add(e.lines["until"], "until: is before from")
+		e.file.faults.Add(e.lines["until"], "until: is before from")
 	}
 }
 

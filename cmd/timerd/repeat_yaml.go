@@ -6,42 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/timerd-io/timerd/internal/yamlfile"
 )
-
-// resolved returns what an alias stands for.
-func resolved(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
-// pairs returns the names and values of a mapping.
-func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
-	return func(yield func(name, value *yaml.Node) bool) {
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if !yield(resolved(n.Content[i]), resolved(n.Content[i+1])) {
-				return
-			}
-		}
-	}
-}
-
-// kindOf says what a node is, for a fault.
-func kindOf(n *yaml.Node) string {
-	switch {
-	case n.Kind == yaml.MappingNode:
-		return "a mapping"
-	case n.Kind == yaml.SequenceNode:
-		return "a list"
-	case n.ShortTag() == "!!null":
-		return "nothing"
-	}
-	return fmt.Sprintf("%q", clip(n.Value))
-}
 
 // payloadOf returns a payload: a text as it is, what is marked !!binary decoded, and of all else its JSON.
 func payloadOf(n *yaml.Node) ([]byte, error) {
@@ -76,7 +45,7 @@ var errJSONTooLarge = fmt.Errorf("its JSON has over %d bytes, or is nested over 
 type jsonWriter struct{ text bytes.Buffer }
 
 func (w *jsonWriter) write(n *yaml.Node, depth int) error {
-	n = resolved(n)
+	n = yamlfile.Resolved(n)
 	if depth > deepestJSON || w.text.Len() > longestJSON {
 		return errJSONTooLarge
 	}
@@ -102,9 +71,9 @@ func (w *jsonWriter) write(n *yaml.Node, depth int) error {
 func (w *jsonWriter) object(n *yaml.Node, depth int) error {
 	w.text.WriteByte('{')
 	seen := map[string]bool{}
-	for name, value := range pairs(n) {
+	for name, value := range yamlfile.Pairs(n) {
 		if name.Kind != yaml.ScalarNode || name.ShortTag() == "!!merge" {
-			return fmt.Errorf("line %d: %s cannot be the name of a member in JSON", name.Line, kindOf(name))
+			return fmt.Errorf("line %d: %s cannot be the name of a member in JSON", name.Line, yamlfile.KindOf(name))
 		}
 		if seen[name.Value] {
 			return fmt.Errorf("line %d: %q is there twice", name.Line, clip(name.Value))

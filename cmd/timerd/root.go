@@ -30,7 +30,7 @@ environment: timerd help config names every variable.`,
 	root.SetUsageFunc(usage)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // no argument is a file
 	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newForecast(), newRepeat(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
-		newHealth(), newVersion(), newCompletion(), newConfigTopic())
+		newDeliver(), newDeliveries(), newHealth(), newVersion(), newCompletion(), newConfigTopic())
 	return root
 }
 

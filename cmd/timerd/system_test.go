@@ -83,6 +83,12 @@ type daemon struct {
 // launch starts a process. Settings are "NAME=value" and come on top of s.env.
 func (s *system) launch(settings ...string) *daemon {
 	s.t.Helper()
+	return s.launchCommand(nil, settings...)
+}
+
+// launchCommand is launch for a command of timerd.
+func (s *system) launchCommand(args []string, settings ...string) *daemon {
+	s.t.Helper()
 	addr := freeAddr(s.t)
 	env := maps.Clone(s.env)
 	env["TIMERD_HTTP_ADDR"] = addr
@@ -92,7 +98,7 @@ func (s *system) launch(settings ...string) *daemon {
 		name, value, _ := strings.Cut(setting, "=")
 		env[name] = value
 	}
-	p := &daemon{t: s.t, cmd: exec.Command(os.Args[0]), log: &testenv.Output{}, addr: addr, done: make(chan struct{})}
+	p := &daemon{t: s.t, cmd: exec.Command(os.Args[0], args...), log: &testenv.Output{}, addr: addr, done: make(chan struct{})}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		p.cmd.Env = append(p.cmd.Env, name+"="+env[name])
 	}

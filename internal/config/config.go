@@ -57,7 +57,7 @@ type environment struct {
 	StreamMaxAge   string `split_words:"true" default:"168h" desc:"how long the stream of firings keeps them, or 0 for ever; of a stream that timerd makes"`
 	StreamMaxBytes string `split_words:"true" default:"0" desc:"how large that stream may become, in bytes, before the oldest firings go, or 0 without limit"`
 	StreamReplicas string `split_words:"true" default:"1" desc:"how many servers of a NATS cluster keep each stream that timerd makes"`
-	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off"`
+	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off; of timerd deliver it is 127.0.0.1:8081 by default"`
 	Console        struct {
 		Addr     string `default:"off" desc:"address of the console, timerd's web page: host:port, or off"`
 		Password string `desc:"what the console asks for beside the user name timerd; may be left out where its address is a loopback one"`
@@ -101,6 +101,7 @@ const (
 	SectionNATS            // how to connect to NATS, and the names of the streams
 	SectionRetry           // TIMERD_RETRY alone
 	SectionService         // what only a running timerd needs, with SectionRetry
+	SectionDeliver         // what only timerd deliver needs
 )
 
 // Read reads and judges some sections of the environment. Its error is an [*Error].
@@ -164,12 +165,25 @@ func read(sections Section, override func(*environment)) (Config, error) {
 	if sections&(SectionRetry|SectionService) != 0 {
 		c.Service.Retry = parseRetry(env, &f)
 	}
+	if sections&SectionDeliver != 0 {
+		if _, chosen := os.LookupEnv(prefix + "_HTTP_ADDR"); !chosen {
+			env.HTTPAddr = defaultDeliverAddr
+		}
+		c.Service.HTTPAddr = parseHTTPAddr(env.HTTPAddr, &f)
+	}
 	c.Warnings = append(c.Warnings, unknownVariables(os.Environ())...)
 	if len(f.errs) > 0 {
 		return c, &Error{f.errs}
 	}
 	return c, nil
 }
+
+// defaultDeliverAddr is where timerd deliver answers unless TIMERD_HTTP_ADDR says otherwise: beside a timerd on the same
+// machine.
+const defaultDeliverAddr = "127.0.0.1:8081"
+
+// Variable returns an environment variable that a file names, which tells whether it is set.
+func Variable(name string) (string, bool) { return os.LookupEnv(name) }
 
 // Error holds every fault of the configuration, without secrets. A program that gets one ends with exit code 2.
 type Error struct{ Faults []error }

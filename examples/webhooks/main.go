@@ -1,15 +1,12 @@
-// Callback tells merchants that orders were paid, again and again until they
-// answer: the use that timerd was made for.
+// Webhooks tells merchants that orders were paid, again and again until they answer: the use that timerd was made for.
 //
-// Each payment sets a timer pay:order:callback:<order>. Its event is consumed with
-// client.Consume, which calls the merchant over HTTP, signed as Standard Webhooks
-// says. An answer 2xx is success, 410 gives up, a Retry-After of 429 and 503 is
-// honoured, and everything else is tried again on the schedule of a payment
-// provider. The merchants here answer 500, time out, close the connection and
-// answer 429 before they answer 200.
+// Each payment sets a timer pay:order:callback:<order>, whose payload says where its merchant wants to be told. timerd
+// deliver calls the merchant, signed as Standard Webhooks says, and tries again on the schedule of a payment provider.
+// The merchants here answer 500, time out and answer 429 before they answer 200. What was done is in the log of
+// deliveries.
 //
-//	make example-callback
-//	go run ./examples/callback -redis redis://127.0.0.1:6379/0 -nats nats://127.0.0.1:4222
+//	make example-webhooks
+//	go run ./examples/webhooks -redis redis://127.0.0.1:6379/0 -nats nats://127.0.0.1:4222
 package main
 
 import (
@@ -18,7 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -31,32 +27,28 @@ import (
 	"github.com/timerd-io/timerd/retry"
 )
 
-const (
-	// schedule is whose delays are taken.
-	schedule = "wechatpay"
-	// durable keeps the example apart from other consumers of the same namespace.
-	durable = "example-callback"
-)
+// schedule is whose delays are taken.
+const schedule = "wechatpay"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "callback:", err)
+		fmt.Fprintln(os.Stderr, "webhooks:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
-	flags := flag.NewFlagSet("callback", flag.ContinueOnError)
+	flags := flag.NewFlagSet("webhooks", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	orders := flags.Int("orders", 8, "how many orders are paid")
 	factor := flags.Int("factor", 60, "how many times shorter the delays are than the payment provider's")
 	first := flags.Duration("first", 500*time.Millisecond, "delay of the first callback, after the payment")
 	timeout := flags.Duration("timeout", time.Second, "how long a merchant may take to answer")
 	var choice servers.Choice
-	flags.StringVar(&choice.Timerd, "timerd", "bin/timerd", "the program to start servers of its own with")
+	flags.StringVar(&choice.Timerd, "timerd", "bin/timerd", "the program that delivers, and that starts servers")
 	flags.StringVar(&choice.RedisURL, "redis", "", "use this Redis, with -nats, and the timerd that runs on them")
 	flags.StringVar(&choice.NATSURL, "nats", "", "use this NATS, with -redis")
 	if err := flags.Parse(args); err != nil {
@@ -76,21 +68,26 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	fmt.Fprintf(out, "Redis %s, NATS %s\nTIMERD_RETRY='%s'\n\n", s.Redis.Options().Addr, s.NATS.ConnectedAddr(), choice.Retry)
 	m, err := openMerchants(demoReactions)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.close()) }()
+	file := endpoints(*timeout)
+	fmt.Fprintf(out, "Redis %s, NATS %s\nTIMERD_RETRY='%s'\n\ntimerd deliver --config webhooks.yaml, which is\n\n%s\n",
+		s.Redis.Options().Addr, s.NATS.ConnectedAddr(), choice.Retry, file)
+	d, err := startDeliverer(choice.Timerd, s.NATSURL, file, os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.stop()) }()
 
-	payments := demoPayments(*orders)
-	send := newSender(m.endpoints(demoMerchants()...), *timeout)
-	defer send.http.CloseIdleConnections()
-	j := newJournal(send, delays, payments, *first, out)
-	consumer := client.NewConsumer(s.JetStream)
-	consumer.Durable = durable
-	consumer.Logger = slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelError})) // the journal tells the rest
-	err = j.follow(ctx, client.New(s.Redis), consumer, payments, *first)
+	payments := demoPayments(*orders, m)
+	j := newJournal(payments, out)
+	if err := setCallbacks(ctx, client.New(s.Redis), payments, *first); err != nil {
+		return err
+	}
+	err = j.follow(ctx, s.JetStream, d.process.Done())
 	fmt.Fprintln(out)
 	return errors.Join(err, j.table(out))
 }
@@ -123,7 +120,7 @@ func demoMerchants() []string { return []string{"flaky", "steady", "busy", "clos
 func demoReactions(merchant, _ string) []reaction {
 	switch merchant {
 	case "flaky":
-		return []reaction{fails, hangs, closes, throttle, accepts}
+		return []reaction{fails, hangs, throttle, accepts}
 	case "busy":
 		return []reaction{busy, accepts}
 	case "closed":
@@ -134,17 +131,17 @@ func demoReactions(merchant, _ string) []reaction {
 }
 
 // demoPayments returns n payments of orders that no other run has.
-func demoPayments(n int) []payment {
+func demoPayments(n int, m *merchants) []payment {
 	now := time.Now().UTC()
 	merchants := demoMerchants()
 	payments := make([]payment, n)
 	for i := range payments {
 		payments[i] = payment{
-			Order:    fmt.Sprintf("%s-%d", now.Format("150405.000"), i+1),
-			Merchant: merchants[i%len(merchants)],
-			Amount:   int64(1000 + 250*i),
-			Currency: "EUR",
-			PaidAt:   now,
+			Order:     fmt.Sprintf("%s-%d", now.Format("150405.000"), i+1),
+			Amount:    int64(1000 + 250*i),
+			Currency:  "EUR",
+			PaidAt:    now,
+			NotifyURL: m.url(merchants[i%len(merchants)]),
 		}
 	}
 	return payments

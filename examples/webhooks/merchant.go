@@ -1,13 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"path"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +22,6 @@ const (
 	accepts  reaction = "accepts"  // 200
 	fails    reaction = "fails"    // 500
 	hangs    reaction = "hangs"    // no answer
-	closes   reaction = "closes"   // closes the connection, without an answer
 	throttle reaction = "throttle" // 429, Retry-After: 1
 	busy     reaction = "busy"     // 503, Retry-After: 1
 	gone     reaction = "gone"     // 410
@@ -30,6 +29,9 @@ const (
 
 // pauseAsked is the Retry-After of throttle and busy.
 const pauseAsked = time.Second
+
+// maxBody is how much of a call a merchant reads.
+const maxBody = 64 << 10
 
 const merchantSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" //nolint:gosec // of merchants that exist in this process only
 
@@ -46,7 +48,7 @@ type merchants struct {
 	ended   chan error
 
 	mu     sync.Mutex
-	calls  map[string][]reaction // by webhook-id
+	calls  map[string][]reaction // by order
 	forged int                   // calls without a valid signature
 }
 
@@ -81,18 +83,12 @@ func (m *merchants) close() error {
 	return err
 }
 
-// endpoints returns where the named merchants are called.
-func (m *merchants) endpoints(names ...string) map[string]endpoint {
-	all := make(map[string]endpoint, len(names))
-	for _, name := range names {
-		all[name] = endpoint{url: m.base + name, webhook: m.webhook}
-	}
-	return all
-}
+// url returns where a merchant wants to be called.
+func (m *merchants) url(merchant string) string { return m.base + merchant }
 
 // ServeHTTP reacts to a call.
 func (m *merchants) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnswer))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -104,16 +100,23 @@ func (m *merchants) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
-	react(w, r, m.reaction(path.Base(r.URL.Path), r.Header.Get(standardwebhooks.HeaderWebhookID)))
+	var event struct {
+		Data payment `json:"data"`
+	}
+	if err := json.Unmarshal(body, &event); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	react(w, r, m.reaction(path.Base(r.URL.Path), event.Data.Order))
 }
 
 // reaction returns how to react to a call, and writes it down.
-func (m *merchants) reaction(merchant, id string) reaction {
+func (m *merchants) reaction(merchant, order string) reaction {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := m.reactions(merchant, strings.TrimPrefix(id, webhookIDPrefix))
-	next := all[min(len(m.calls[id]), len(all)-1)]
-	m.calls[id] = append(m.calls[id], next)
+	all := m.reactions(merchant, order)
+	next := all[min(len(m.calls[order]), len(all)-1)]
+	m.calls[order] = append(m.calls[order], next)
 	return next
 }
 
@@ -123,8 +126,6 @@ func react(w http.ResponseWriter, r *http.Request, how reaction) {
 	case hangs:
 		<-r.Context().Done()
 		return
-	case closes:
-		panic(http.ErrAbortHandler) // net/http's way to drop a connection
 	case fails:
 		status = http.StatusInternalServerError
 	case gone:

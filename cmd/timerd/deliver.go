@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/service"
+	"github.com/timerd-io/timerd/internal/yamlfile"
+)
+
+func newDeliver() *cobra.Command {
+	var file string
+	var check bool
+	calls := deliver.DefaultCalls
+	cmd := &cobra.Command{
+		Use:   "deliver --config FILE",
+		Short: "Call HTTP endpoints with firings: webhooks",
+		Long: `Call HTTP endpoints with firings until SIGTERM or SIGINT: webhooks, signed as Standard Webhooks says.
+A call that fails is tried again as a timer, by the policy of TIMERD_RETRY, and ends as a dead letter.
+Any number of processes share the work.
+
+The file is YAML: a list endpoints: of entries with
+
+  match          app[:module[:type]]: the timers; of several entries the first that matches takes them
+  url            where to, or {data.NAME} for a URL that is in each payload
+  secrets        a list of env:NAME or file:PATH, each holding whsec_ and base64; several while one is replaced
+  timeout        of a call (15s)
+  concurrency    calls at a time, for each host and process (64)
+  rate           calls a time, for each host and process, such as 100/s; no limit by default
+  headers        further headers; a value may be env:NAME or file:PATH
+  body           event, the CloudEvent, or data, the payload alone (event)
+  schemes        which of http and https a URL may have (both)
+  hosts          which hosts a URL may have, such as [hooks.example.com, "*.example.org"] (any)
+  allow_private  private and other special addresses that may be called, such as [10.0.0.0/8] (none)
+  ca             a file of authorities for certificates, in PEM, in place of the system's
+  expire         for how long deliveries to a host that fails are held back, since their first event (72h)
+
+SIGHUP has it read again. A file with faults is told in the log and changes nothing. HTTPS_PROXY, HTTP_PROXY
+and NO_PROXY say which proxies to use.`,
+		Example: `  timerd deliver --config /etc/timerd/webhooks.yaml --check
+  timerd deliver --config /etc/timerd/webhooks.yaml`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return usagef(cmd, "--config is missing: want a YAML file of endpoints")
+			}
+			if calls < 1 {
+				return usagef(cmd, "--calls=%d: want at least 1", calls)
+			}
+			load := func() (*deliver.Config, error) { return loadEndpoints(file) }
+			if check {
+				return checkEndpoints(cmd, load)
+			}
+			c, log, err := commandConfig(cmd, config.SectionNATS|config.SectionDeliver)
+			if err != nil {
+				return err
+			}
+			if _, err := load(); err != nil {
+				return refuseEndpoints(cmd, err)
+			}
+			reload := make(chan os.Signal, 1)
+			signal.Notify(reload, syscall.SIGHUP)
+			defer signal.Stop(reload)
+			err = service.Delivery{Config: c, Version: buildText(), Calls: calls, Load: load, Reload: reload, Logger: log}.Run(cmd.Context())
+			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
+				return nil // it was told to stop before it had started
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "the file of endpoints")
+	cmd.Flags().BoolVar(&check, "check", false, "read the file, tell every fault, and call nobody")
+	cmd.Flags().IntVar(&calls, "calls", calls, "calls at a time, of all endpoints")
+	return cmd
+}
+
+// endpointFaults is what is wrong in a file of endpoints.
+type endpointFaults struct {
+	file   string
+	faults yamlfile.Faults
+}
+
+func (e *endpointFaults) Error() string {
+	lines := make([]string, len(e.faults))
+	for i, f := range e.faults {
+		lines[i] = fmt.Sprintf("%s: %s", e.file, f)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// loadEndpoints reads a file of endpoints. Its error tells all faults.
+func loadEndpoints(file string) (*deliver.Config, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	endpoints, faults := deliver.Parse(text, config.Variable)
+	if len(faults) > 0 {
+		return nil, &endpointFaults{file, faults}
+	}
+	return endpoints, nil
+}
+
+// refuseEndpoints tells what is wrong with the file, and ends the command.
+func refuseEndpoints(cmd *cobra.Command, err error) error {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s\n", line)
+	}
+	return exitCode(exitUsage)
+}
+
+// checkEndpoints tells what a file says, or what is wrong with it.
+func checkEndpoints(cmd *cobra.Command, load func() (*deliver.Config, error)) error {
+	endpoints, err := load()
+	if err != nil {
+		return refuseEndpoints(cmd, err)
+	}
+	table := tableFor(cmd.OutOrStdout(), true, column{title: "MATCH"}, column{title: "TO", least: 20}, column{title: "BODY"}, column{title: "SIGNED"})
+	for _, e := range endpoints.Endpoints {
+		signed := "yes"
+		if !e.Signs() {
+			signed = "no"
+		}
+		if err := table.add(cell{text: e.Match.String()}, cell{text: e.To()}, cell{text: string(e.Body)}, cell{text: signed}); err != nil {
+			return err
+		}
+	}
+	return table.flush()
+}

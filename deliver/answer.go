@@ -1,0 +1,131 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+)
+
+const (
+	// maxRetryAfter bounds what a host may ask for.
+	maxRetryAfter = 24 * time.Hour
+	// shownAnswer is how much of an answer that is no success is kept.
+	shownAnswer = 1 << 10
+	// maxAnswer is how much of an answer is read, and answerPatience how long a success may take for it, so that the
+	// connection can be used again.
+	maxAnswer      = 64 << 10
+	answerPatience = time.Second
+	// crowdedWait is how long a delivery waits that this machine had no connection for.
+	crowdedWait = 5 * time.Second
+)
+
+// verdict is what an answer means.
+type verdict int
+
+const (
+	failed    verdict = iota // to be tried again, by the policy
+	deferred                 // to be tried again, when the host says
+	delivered                // done
+	hopeless                 // never to be tried again
+	returned                 // nothing was learned about the host: it is this side's fault
+)
+
+// answer is what came of a call.
+type answer struct {
+	verdict verdict
+	status  int           // 0 without an answer
+	after   time.Duration // of deferred and returned: how long to wait
+	text    string        // what went wrong, without secrets
+	host    bool          // the host failed, which counts for its circuit
+}
+
+// judge reads an answer. what is the beginning of its body.
+func judge(response *http.Response, what string, now time.Time) answer {
+	a := answer{status: response.StatusCode, text: statusText(response.StatusCode)}
+	if what != "" {
+		a.text += ": " + what
+	}
+	a.host = a.status >= http.StatusInternalServerError
+	switch {
+	case a.status >= 200 && a.status <= 299:
+		a.verdict, a.text = delivered, ""
+	case a.status == http.StatusGone:
+		a.verdict = hopeless
+	case a.status == http.StatusTooManyRequests, a.status == http.StatusServiceUnavailable:
+		if after, ok := retryAfter(response.Header.Get("Retry-After"), now); ok {
+			a.verdict, a.after = deferred, after
+		}
+	}
+	return a
+}
+
+// statusText returns 404 Not Found and the like. What the host wrote there is its own business.
+func statusText(status int) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status)))
+}
+
+// retryAfter reads the header Retry-After, seconds or a date, and tells whether there is a valid one. The result is from
+// 0 to maxRetryAfter.
+func retryAfter(header string, now time.Time) (time.Duration, bool) {
+	if seconds, err := strconv.ParseUint(header, 10, 64); err == nil {
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second, true
+	} else if errors.Is(err, strconv.ErrRange) {
+		return maxRetryAfter, true
+	}
+	at, err := http.ParseTime(header)
+	if err != nil {
+		return 0, false
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter), true
+}
+
+// explain says why there is no answer. timeout is how long the call was allowed to take, and stopping that it was cut
+// short.
+func explain(err error, timeout time.Duration, stopping bool) answer {
+	if failure, ok := errors.AsType[*url.Error](err); ok {
+		err = failure.Err // without the URL
+	}
+	timed, ok := errors.AsType[net.Error](err)
+	switch {
+	case stopping:
+		return answer{verdict: returned, text: "cut short: timerd deliver stops"}
+	case isRefused(err):
+		return answer{verdict: hopeless, text: "bad URL: its host has the address of no public host; allow_private allows such"}
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.ENOBUFS):
+		return answer{verdict: returned, after: crowdedWait, text: "timerd deliver has too many connections: " + err.Error()}
+	case errors.Is(err, context.DeadlineExceeded), ok && timed.Timeout():
+		return answer{text: fmt.Sprintf("no answer within %v", timeout), host: true}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return answer{text: "connection closed without an answer", host: true}
+	}
+	return answer{text: event.ErrorText(err.Error()), host: true}
+}
+
+// read reads the beginning of an answer, as text, and as much of the rest as it takes for the connection to be used
+// again.
+func read(response *http.Response, cancel func()) string {
+	defer func() { _ = response.Body.Close() }()
+	success := response.StatusCode >= 200 && response.StatusCode <= 299
+	if success { // the answer is there, however long the rest takes
+		hurry := time.AfterFunc(answerPatience, cancel)
+		defer hurry.Stop()
+	}
+	what, err := io.ReadAll(io.LimitReader(response.Body, shownAnswer))
+	if err == nil {
+		_, _ = io.CopyN(io.Discard, response.Body, maxAnswer-shownAnswer)
+	}
+	if success {
+		return ""
+	}
+	return event.ErrorText(strings.ToValidUTF8(string(what), "�"))
+}

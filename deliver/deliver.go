@@ -1,0 +1,226 @@
+// Package deliver calls HTTP endpoints with the events of timers: webhooks. It is a consumer like any other. What an
+// endpoint answers decides whether an event is done, is tried again as a timer, or becomes a dead letter. Deliveries to a
+// host that fails are held back as timers, so that it holds up no other.
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// DefaultCalls is how many calls one process makes at a time. It is far more than living hosts need: what dead ones take
+// is a place for the whole timeout of each call.
+const DefaultCalls = 4096
+
+// patienceInTurn is how long a delivery may wait for its turn where nobody else could use its place meanwhile.
+const patienceInTurn = 5 * time.Second
+
+// Deliverer calls endpoints. Set its fields before Run, and not after.
+type Deliverer struct {
+	// Names says what streams and subjects are called.
+	Names keys.Names
+	// Calls is how many calls are made at a time. Default: DefaultCalls.
+	Calls int
+	// Proxy says through which proxy a request goes. Default: http.ProxyFromEnvironment.
+	Proxy func(*http.Request) (*url.URL, error)
+	// EnsureLog makes the stream of the log if it is missing. Default: nothing does.
+	EnsureLog func(context.Context) error
+	// OnDelivery is told of each delivery; took is 0 where nobody was called. Default: nobody is told.
+	OnDelivery func(r Record, took time.Duration)
+	// OnUnlogged is told of each delivery that could not be logged. Default: nobody is told.
+	OnUnlogged func()
+	// Logger gets a line for each circuit that opens or closes, each dead letter, and lasting trouble.
+	// Default: slog.Default().
+	Logger *slog.Logger
+
+	js      jetstream.JetStream
+	hosts   *hosts
+	reloads chan *Config
+	state   state
+}
+
+// New returns a Deliverer on the caller's connection to NATS, which the caller goes on to own. Run uses config.
+func New(js jetstream.JetStream, config *Config) *Deliverer {
+	d := &Deliverer{
+		Calls:      DefaultCalls,
+		Proxy:      http.ProxyFromEnvironment,
+		EnsureLog:  func(context.Context) error { return nil },
+		OnDelivery: func(Record, time.Duration) {},
+		OnUnlogged: func() {},
+		Logger:     slog.Default(),
+		js:         js,
+		reloads:    make(chan *Config, 1),
+	}
+	d.hosts = newHosts(d.circuitChanged)
+	d.reloads <- config
+	return d
+}
+
+// OpenCircuits returns how many hosts are not called because they failed.
+func (d *Deliverer) OpenCircuits() int { return d.hosts.openCircuits() }
+
+func (d *Deliverer) circuitChanged(host string, length time.Duration) {
+	if length > 0 {
+		d.Logger.Warn("host fails, its deliveries are held back", "host", host, "for", length)
+	} else {
+		d.Logger.Info("host answers again, its deliveries go on", "host", host)
+	}
+}
+
+// outcome is what came of a delivery.
+type outcome struct {
+	result Result
+	after  *time.Duration // when to try again; nil: as the policy says
+	text   string         // what went wrong
+}
+
+// handle delivers an event that a consumer got, logs that, and says what is to become of the event.
+func (d *Deliverer) handle(ctx context.Context, c *consumer, ev event.Event) error {
+	routes := c.routes.Load()
+	e := routes.config.Find(ev.Key)
+	if e == nil || e.owner != c.namespace {
+		return nil // it reaches another consumer too, which delivers it
+	}
+	began := time.Now()
+	r := Record{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
+	o, took := d.deliver(ctx, c, routes, e, ev, &r)
+	o.text = e.hide(o.text)
+	r.Result, r.Error, r.Duration = o.result, o.text, took.Round(time.Millisecond).Milliseconds()
+	d.log(ctx, ev.Key, r)
+	d.OnDelivery(r, took)
+	if o.result == ResultDead {
+		d.Logger.Warn("delivery failed for good, it becomes a dead letter", "key", ev.Key.String(), "attempt", ev.Attempt, "host", r.Host, "err", r.Error)
+	}
+	return o.err(ctx, ev)
+}
+
+// err returns the outcome as client.Consume wants to be told.
+func (o outcome) err(ctx context.Context, ev event.Event) error {
+	err := errors.New(o.text)
+	switch {
+	case o.result == ResultDelivered:
+		return nil
+	case o.result == ResultPostponed && ctx.Err() != nil:
+		return err // which gives it back to JetStream
+	case o.result == ResultPostponed:
+		return client.Postpone(*o.after, err)
+	case o.after != nil:
+		return client.RetryAfter(*o.after, err)
+	case o.result == ResultDead && !usedUp(ev):
+		return client.Dead(err)
+	}
+	return err
+}
+
+// usedUp tells whether the event is the last attempt of its timer, so that timerd makes a dead letter of it if it fails.
+func usedUp(ev event.Event) bool { return ev.MaxAttempts > 0 && ev.Attempt >= ev.MaxAttempts }
+
+// deliver makes the call, or holds the delivery back, and fills in what r is to say about the call.
+func (d *Deliverer) deliver(ctx context.Context, c *consumer, routes *routes, e *Endpoint, ev event.Event, r *Record) (o outcome, took time.Duration) {
+	to, err := e.target(ev)
+	if err != nil {
+		return outcome{result: ResultDead, text: err.Error()}, 0
+	}
+	r.Host = to.host
+	call, wait := d.admit(c, e, to.host)
+	if wait != nil {
+		return holdBack(e, ev, *wait, time.Now()), 0
+	}
+	began := time.Now()
+	a := d.call(ctx, c, routes, e, to, ev)
+	took = time.Since(began)
+	open := call.end(a.host, a.verdict == returned)
+	r.Status = a.status
+	return d.conclude(e, ev, to, a, open), took
+}
+
+// admit begins a call of a host, or says until when there can be none. Where all places are for this one host, waiting
+// for its turn takes nothing from anybody.
+func (d *Deliverer) admit(c *consumer, e *Endpoint, host string) (*call, *held) {
+	until := time.Now().Add(patienceInTurn)
+	for {
+		call, wait := d.hosts.begin(host, e, &c.places)
+		if wait == nil || wait.circuit || !c.oneHost || time.Now().Add(wait.wait).After(until) || !backoff.Sleep(c.fetching, wait.wait) {
+			return call, wait
+		}
+	}
+}
+
+// conclude says what is to become of an event after a call. open says that the circuit was open when the call ended.
+func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, open bool) outcome {
+	switch {
+	case a.verdict == delivered:
+		return outcome{result: ResultDelivered}
+	case a.verdict == hopeless:
+		return outcome{result: ResultDead, text: a.text}
+	case a.verdict == returned:
+		return holdBack(e, ev, held{wait: max(leastWait, a.after), why: a.text}, time.Now())
+	case open && a.host: // the delivery cannot help it
+		wait := held{wait: leastWait, circuit: true}
+		if now := d.hosts.openFor(to.host, e); now != nil {
+			wait = *now
+		}
+		wait.wait, wait.why = max(wait.wait, a.after), a.text
+		return holdBack(e, ev, wait, time.Now())
+	case usedUp(ev):
+		return outcome{result: ResultDead, text: a.text}
+	case a.verdict == deferred:
+		return outcome{result: ResultRetry, after: &a.after, text: a.text}
+	}
+	return outcome{result: ResultRetry, text: a.text}
+}
+
+// holdBack returns the outcome of a delivery that has to wait: until it expires at the latest. Where a circuit is open
+// that is at least a tenth of its age, so that what has waited for long comes back rarely.
+func holdBack(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
+	born, _ := ev.First()
+	age := max(now.Sub(born), 0)
+	if age >= e.Expire {
+		return outcome{result: ResultDead, text: fmt.Sprintf("held back until %v after its first event, at most %v: %s",
+			age.Round(time.Second), e.Expire, h.why)}
+	}
+	wait := h.wait
+	if h.circuit {
+		wait = max(wait, age/ageShare)
+	}
+	wait = max(min(wait, e.Expire-age), leastWait).Round(time.Millisecond)
+	return outcome{result: ResultPostponed, after: &wait, text: h.why}
+}
+
+// call calls an endpoint and reads its answer.
+func (d *Deliverer) call(ctx context.Context, c *consumer, routes *routes, e *Endpoint, to target, ev event.Event) answer {
+	within, cancel := context.WithTimeout(ctx, e.Timeout)
+	defer cancel()
+	defer context.AfterFunc(c.cut, cancel)()
+	request, err := e.request(within, to, ev, time.Now())
+	if err != nil {
+		return answer{verdict: hopeless, text: err.Error()}
+	}
+	response, err := routes.clients[e].Do(request) //nolint:bodyclose // read closes it
+	if err != nil {
+		return explain(err, e.Timeout, ctx.Err() != nil || c.cut.Err() != nil)
+	}
+	what := read(response, cancel)
+	return judge(response, what, time.Now())
+}
+
+// hide takes secrets out of a text, which a host may have sent back.
+func (e *Endpoint) hide(text string) string {
+	for _, secret := range e.secrets {
+		text = strings.ReplaceAll(text, secret, "[secret]")
+	}
+	return text
+}

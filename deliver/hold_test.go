@@ -1,0 +1,82 @@
+package deliver
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// What is held back waits for the longer of the circuit's time and a tenth of its age, since the timer's first event,
+// and never beyond its expiry.
+func TestHoldBack(t *testing.T) {
+	t.Parallel()
+	key := keys.Key{App: "pay", Module: "order", Type: "callback", ID: "1"}
+	now := time.UnixMilli(1_800_000_000_000)
+	e := &Endpoint{Expire: 72 * time.Hour}
+	for _, test := range []struct {
+		name    string
+		age     time.Duration
+		later   bool // it is not the first event
+		wait    time.Duration
+		circuit bool
+		want    time.Duration // -1: a dead letter
+	}{
+		{"young", time.Minute, false, 30 * time.Second, true, 30 * time.Second},
+		{"a tenth of its age", time.Hour, false, 30 * time.Second, true, 6 * time.Minute},
+		{"of its first event", time.Hour, true, 30 * time.Second, true, 6 * time.Minute},
+		{"for its turn, the age is nothing", time.Hour, true, 2 * time.Second, false, 2 * time.Second},
+		{"no longer than it may", 71*time.Hour + 59*time.Minute, true, 10 * time.Minute, true, time.Minute},
+		{"nearly expired", 72*time.Hour - time.Millisecond, true, 10 * time.Minute, true, leastWait},
+		{"expired", 72 * time.Hour, true, 10 * time.Minute, true, -1},
+		{"expired while it waits for its turn", 80 * time.Hour, true, time.Second, false, -1},
+		{"from the future, as clocks differ", -time.Hour, false, 30 * time.Second, true, 30 * time.Second},
+	} {
+		first := now.Add(-test.age)
+		ev := event.Event{ID: keys.EventID(key.String(), first.UnixMilli(), 1), Key: key, Due: first, Attempt: 1}
+		if test.later {
+			ev.Origin = ev.ID
+			ev.Due = now.Add(-time.Second)
+			ev.ID = keys.EventID(key.String(), ev.Due.UnixMilli(), 1)
+		}
+		o := holdBack(e, ev, held{wait: test.wait, circuit: test.circuit, why: "why"}, now)
+		if dead := test.want < 0; dead != (o.result == ResultDead) || !dead && (o.result != ResultPostponed || *o.after != test.want) {
+			t.Errorf("%s: %+v, want %v", test.name, o, test.want)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	wrap := func(err error) error {
+		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t", Err: &net.OpError{Op: "dial", Err: err}}
+	}
+	for _, test := range []struct {
+		err      error
+		stopping bool
+		verdict  verdict
+		host     bool
+	}{
+		{wrap(syscall.ECONNREFUSED), false, failed, true},
+		{wrap(io.EOF), false, failed, true},
+		{wrap(errors.New("tls: bad certificate")), false, failed, true},
+		{wrap(syscall.EMFILE), false, returned, false},
+		{wrap(syscall.EADDRNOTAVAIL), false, returned, false},
+		{wrap(errors.New("context canceled")), true, returned, false},
+	} {
+		got := explain(test.err, time.Second, test.stopping)
+		if got.verdict != test.verdict || got.host != test.host || got.text == "" || got.status != 0 {
+			t.Errorf("%v: %+v", test.err, got)
+		}
+		if strings.Contains(got.text, "s3cr3t") {
+			t.Errorf("%v: tells the URL: %s", test.err, got.text)
+		}
+	}
+}

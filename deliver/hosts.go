@@ -1,0 +1,250 @@
+package deliver
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+const (
+	// slowAfter is from when on a call counts as slow: it holds a place that others could use.
+	slowAfter = time.Second
+	// rateBurst is how much of a rate may be used at once.
+	rateBurst = 100 * time.Millisecond
+	// leastWait is how long a delivery is held back at least: what a round through Redis is worth.
+	leastWait = 100 * time.Millisecond
+	// firstTook is how long a call to a host is thought to take before there was one.
+	firstTook = 200 * time.Millisecond
+	// openSpread is the part of an open circuit's length over which what waits for it comes back.
+	openSpread = 5
+	// ageShare is the part of its age for which a delivery waits at least when a circuit is open.
+	ageShare = 10
+
+	// hostIdle is how long a host is remembered that nobody calls, and openIdle one whose circuit is open: longer than
+	// deliveries wait for it, up to a tenth of DefaultExpire.
+	hostIdle = 10 * time.Minute
+	openIdle = 12 * time.Hour
+	// maxHosts is how many hosts are remembered before idle ones are forgotten sooner, and forgetTries how many are
+	// looked at then for each one that is added.
+	maxHosts    = 1 << 16
+	forgetTries = 16
+)
+
+// hosts is what this process knows of the hosts that it calls: their circuits, and how much they may be called. A host
+// is named host:port. All methods may be called concurrently.
+type hosts struct {
+	now       func() time.Time
+	onChange  func(host string, length time.Duration) // of a circuit: opened for so long, or closed
+	mu        sync.Mutex
+	all       map[string]*host
+	openCount int
+}
+
+// host is one of them. hosts.mu guards it.
+type host struct {
+	circuit circuit
+	calls   int           // under way
+	slow    int           // of these, the slow ones
+	failing bool          // the last call failed
+	took    time.Duration // of a call, about
+	free    time.Time     // when the rate allows a call after which none is saved up
+	slot    time.Time     // when the last one comes back that was held back for its turn
+	used    time.Time
+}
+
+// places counts the calls of a consumer that are under way, and those of them that are slow. hosts.mu guards it.
+type places struct{ most, slow int }
+
+// held says that a host may not be called now, and when to try again.
+type held struct {
+	wait    time.Duration
+	circuit bool // because its circuit is open
+	why     string
+}
+
+// call is one call of a host.
+type call struct {
+	hosts  *hosts
+	name   string
+	host   *host
+	places *places
+	probe  bool
+	began  time.Time
+	slow   *time.Timer
+	isSlow bool
+}
+
+func newHosts(onChange func(host string, length time.Duration)) *hosts {
+	return &hosts{now: time.Now, onChange: onChange, all: map[string]*host{}}
+}
+
+// openCircuits returns how many circuits are open.
+func (h *hosts) openCircuits() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.openCount
+}
+
+// begin notes a call of a host, or says why there can be none now: its circuit, its rate, its concurrency, or that it is
+// slow or failing while half of all places are taken by slow calls. These are the reasons for which a host that does not
+// answer holds up no other.
+func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	x := h.find(name, now)
+	x.used = now
+	if wait := x.waits(name, e, now); wait != nil {
+		return nil, wait
+	}
+	switch {
+	case x.calls >= e.Concurrency:
+		return nil, &held{x.turn(now, x.took/time.Duration(e.Concurrency)), false,
+			fmt.Sprintf("%d calls of %s are under way", x.calls, name)}
+	case p.slow >= p.most/2 && (x.slow > 0 || x.failing && x.calls > 0):
+		return nil, &held{x.turn(now, x.took), false, fmt.Sprintf("%s is slow, and so are %d other calls", name, p.slow)}
+	}
+	if e.Rate > 0 {
+		every := time.Duration(float64(time.Second) / e.Rate)
+		if x.free.Sub(now) > rateBurst {
+			return nil, &held{x.turn(now, every), false, fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
+		}
+		x.free = later(x.free, now).Add(every)
+	}
+	x.calls++
+	c := &call{hosts: h, name: name, host: x, places: p, probe: x.circuit.begin(), began: now}
+	c.slow = time.AfterFunc(slowAfter, c.noteSlow)
+	return c, nil
+}
+
+// waits says for how long a host is not called because its circuit is open; nil if it may be.
+func (x *host) waits(name string, e *Endpoint, now time.Time) *held {
+	wait, ok := x.circuit.admit(now, e.Timeout)
+	if ok {
+		return nil
+	}
+	spread := rand.N(x.circuit.length/openSpread + 1)
+	return &held{max(wait, leastWait) + spread, true, fmt.Sprintf("the circuit of %s is open for %v", name, x.circuit.length)}
+}
+
+// openFor says for how long a host is not called because its circuit is open; nil if it may be.
+func (h *hosts) openFor(name string, e *Endpoint) *held {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	return h.find(name, now).waits(name, e, now)
+}
+
+// turn returns how long to wait for the next turn: those who are held back come back one after the other.
+func (x *host) turn(now time.Time, every time.Duration) time.Duration {
+	x.slot = later(x.slot.Add(every), now.Add(leastWait))
+	return x.slot.Sub(now)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// noteSlow is called when a call has become slow.
+func (c *call) noteSlow() {
+	c.hosts.mu.Lock()
+	defer c.hosts.mu.Unlock()
+	if c.slow == nil {
+		return // it has ended
+	}
+	c.isSlow = true
+	c.host.slow++
+	c.places.slow++
+}
+
+// end notes how a call ended: whether the host failed, or that nothing can be told. open tells whether the host's
+// circuit was open when the call ended or was closed only by it, so that what failed is not the delivery's fault.
+func (c *call) end(failed, nothing bool) (open bool) {
+	h, x := c.hosts, c.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	c.slow.Stop()
+	c.slow = nil
+	if c.isSlow {
+		x.slow--
+		c.places.slow--
+	}
+	x.calls--
+	x.used = now
+	if nothing {
+		x.circuit.abandon(c.probe)
+		return c.probe || x.circuit.open()
+	}
+	x.failing = failed
+	x.took = (7*x.took + now.Sub(c.began)) / 8
+	before := x.circuit.open()
+	if x.circuit.end(now, failed, c.probe) {
+		h.tell(c.name, before, x.circuit)
+	}
+	return before
+}
+
+// tell reports that a circuit has changed.
+func (h *hosts) tell(name string, before bool, now circuit) {
+	switch {
+	case now.open() && !before:
+		h.openCount++
+	case !now.open() && before:
+		h.openCount--
+	}
+	h.onChange(name, now.length)
+}
+
+// find returns a host, and begins to remember it.
+func (h *hosts) find(name string, now time.Time) *host {
+	if x := h.all[name]; x != nil {
+		return x
+	}
+	if len(h.all) >= maxHosts {
+		tries := forgetTries
+		for other, x := range h.all { // in random order
+			if tries--; x.idle(now, 0) {
+				h.drop(other, x)
+				break
+			} else if tries == 0 {
+				break
+			}
+		}
+	}
+	x := &host{took: firstTook}
+	h.all[name] = x
+	return x
+}
+
+// idle tells whether a host may be forgotten: nobody has called it, or waits for its turn, for so long, openIdle where
+// its circuit is open.
+func (x *host) idle(now time.Time, after time.Duration) bool {
+	if x.circuit.open() {
+		after = openIdle
+	}
+	return x.calls == 0 && now.Sub(later(x.used, x.slot)) >= after
+}
+
+// forget forgets hosts that were idle for long. Call it every minute or so.
+func (h *hosts) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	for name, x := range h.all {
+		if x.idle(now, hostIdle) {
+			h.drop(name, x)
+		}
+	}
+}
+
+func (h *hosts) drop(name string, x *host) {
+	if x.circuit.open() {
+		h.openCount--
+	}
+	delete(h.all, name)
+}

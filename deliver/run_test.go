@@ -1,0 +1,248 @@
+package deliver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// The first entry that matches an event takes it, also where namespaces overlap; it is called once.
+func TestFirstMatchTakesTheEvent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	text := "endpoints:\n"
+	for _, match := range []string{"pay:order:refund", "pay:*:callback", "pay:order", "*:order", "pay"} {
+		text += fmt.Sprintf("- {match: '%s', url: '%s/%s', %s}\n", match, v.URL, strings.ReplaceAll(match, "*", "x"), local)
+	}
+	r.deliver(parse(t, text))
+	want := map[string]string{
+		"pay:order:refund:1": "/pay:order:refund", "pay:order:callback:2": "/pay:x:callback", "pay:order:notice:3": "/pay:order", "shop:order:notice:4": "/x:order", "pay:card:notice:5": "/pay",
+	}
+	for key := range want {
+		r.publish(fired(key, []byte("{}")))
+	}
+	r.publish(fired("shop:card:notice:6", []byte("{}")))
+	r.records(len(want))
+	for _, durable := range []string{"timerd-deliver~~order", "timerd-deliver~pay"} {
+		r.settled(durable)
+	}
+	got := v.requests()
+	for _, q := range got {
+		e, err := event.Parse(q.body)
+		if err != nil || want[e.Key.String()] != q.path {
+			t.Errorf("%s called with %s, %v", q.path, e.Key, err)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d calls, want %d", len(got), len(want))
+	}
+}
+
+// A new configuration counts from the next delivery on, and none is lost or doubled, whatever it adds and removes.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	old, fresh := receive(t, nil), receive(t, nil)
+	file := func(url string, more ...string) string {
+		text := "endpoints:\n"
+		for _, match := range more {
+			text += fmt.Sprintf("- {match: '%s', url: '%s', %s, concurrency: %d}\n", match, url, local, 1000+len(more))
+		}
+		return text
+	}
+	d, _ := r.deliver(parse(t, file(old.URL, "pay", "shop")))
+	const all = 600
+	for i := range all {
+		r.publish(fired(fmt.Sprintf("%s:order:callback:%d", []string{"pay", "shop", "bank"}[i%3], i), []byte("{}")))
+		switch {
+		case i == all/4:
+			d.Reload(parse(t, file(old.URL, "pay", "shop", "bank")))
+		case i == all/3:
+			d.Reload(parse(t, file(fresh.URL, "bank", "shop")))
+		case i > all/3 && i%50 == 0:
+			d.Reload(parse(t, file(fresh.URL, "bank:order", "pay:order", "bank", "shop", "pay")))
+		}
+	}
+	r.records(all)
+	for _, app := range []string{"pay", "shop", "bank"} {
+		r.settled("timerd-deliver~" + app)
+	}
+	seen := map[string]int{}
+	for _, q := range append(old.requests(), fresh.requests()...) {
+		seen[q.header.Get("Webhook-Id")]++
+	}
+	if len(seen) != all || len(fresh.requests()) == 0 || len(old.requests()) == 0 {
+		t.Errorf("%d of %d delivered, %d to the old and %d to the new place", len(seen), all, len(old.requests()), len(fresh.requests()))
+	}
+	for id, n := range seen {
+		if n > 1 {
+			t.Errorf("%s was delivered %d times", id, n)
+		}
+	}
+}
+
+// Two of them share the work, and what one that stops has in hand is finished by it.
+func TestSharedWorkAndStop(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, func(_ http.ResponseWriter, q *http.Request) {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-q.Context().Done():
+		}
+	})
+	config := parse(t, to("{data.url}"))
+	_, stop := r.deliver(config, func(d *deliver.Deliverer) { d.Calls = 20 })
+	r.deliver(config, func(d *deliver.Deliverer) { d.Calls = 20 })
+	const all = 500
+	for i := range all {
+		r.publish(fired(fmt.Sprintf("pay:order:callback:%d", i), []byte(urlPayload(v.URL))))
+		if i == all/2 {
+			go stop()
+		}
+	}
+	r.records(all)
+	r.settled("timerd-deliver~pay")
+	if n := len(v.requests()); n != all {
+		t.Errorf("%d calls, want %d", n, all)
+	}
+}
+
+// A call that takes longer than a stop may is cut short, and the event comes again; the log says so.
+func TestStopCutsLongCalls(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	began := make(chan struct{}, 10)
+	v := receive(t, func(_ http.ResponseWriter, q *http.Request) {
+		began <- struct{}{}
+		<-q.Context().Done()
+	})
+	_, stop := r.deliver(parse(t, to(v.URL, "timeout: 1m")))
+	r.publish(fired("pay:order:callback:1", []byte("{}")))
+	<-began
+	at := time.Now()
+	stop()
+	if took := time.Since(at); took > 9*time.Second+patience/3 {
+		t.Errorf("the stop took %v", took)
+	}
+	record := r.records(1)["1"][0]
+	if record.Result != deliver.ResultPostponed || record.Error != "cut short: timerd deliver stops" {
+		t.Errorf("%+v", record)
+	}
+	m := r.retry.Wait(1, patience)[0]
+	if m.Header.Get("Timer-Postpone") != "1" {
+		t.Errorf("asked for with %v", m.Header)
+	}
+}
+
+// A log that is gone is made again. While it cannot be, deliveries go on after a while, and are counted.
+func TestLogIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	r.deliver(parse(t, to(v.URL)))
+	r.deliverOne("1", "{}")
+	if err := r.js.DeleteStream(t.Context(), "TIMERS_DELIVERY"); err != nil {
+		t.Fatal(err)
+	}
+	r.publish(fired("pay:order:callback:2", []byte("{}")))
+	testenv.Eventually(t, patience, func() error {
+		stream, err := r.js.Stream(t.Context(), "TIMERS_DELIVERY")
+		if err == nil && stream.CachedInfo().State.Msgs != 1 {
+			err = errors.New("no message")
+		}
+		return err
+	}, "a new log")
+}
+
+func TestLogThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	unlogged := make(chan struct{}, 10)
+	r.deliver(parse(t, to(v.URL)), func(d *deliver.Deliverer) {
+		d.EnsureLog = func(context.Context) error { return errors.New("not allowed") }
+		d.OnUnlogged = func() { unlogged <- struct{}{} }
+	})
+	if err := r.js.DeleteStream(t.Context(), "TIMERS_DELIVERY"); err != nil {
+		t.Fatal(err)
+	}
+	r.publish(fired("pay:order:callback:1", []byte("{}")))
+	select {
+	case <-unlogged:
+	case <-time.After(patience):
+		t.Fatal("a delivery waits for its log for ever")
+	}
+	r.settled("timerd-deliver~pay")
+	if len(v.requests()) != 1 {
+		t.Errorf("%d calls", len(v.requests()))
+	}
+}
+
+// A restart of NATS in the middle loses nothing.
+func TestNATSRestarts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	r.deliver(parse(t, to("{data.url}")))
+	const all = 300
+	for i := range all {
+		r.publish(fired(fmt.Sprintf("pay:order:callback:%d", i), []byte(urlPayload(v.URL))))
+		if i == all/2 {
+			r.nats.Restart()
+		}
+	}
+	testenv.Eventually(t, patience, func() error {
+		seen := map[string]bool{}
+		for _, q := range v.requests() {
+			seen[q.header.Get("Webhook-Id")] = true
+		}
+		if len(seen) < all {
+			return fmt.Errorf("%d of %d delivered", len(seen), all)
+		}
+		return nil
+	}, "deliveries")
+	r.settled("timerd-deliver~pay")
+}
+
+// Nothing that is published, logged or sent tells a secret, also where a receiver sends it back.
+func TestSecretsAreNowhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	echo := receive(t, func(w http.ResponseWriter, q *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, "I got %v and know %s", q.Header, secretA)
+	})
+	d, _ := r.deliver(parse(t, to("{data.url}", "secrets: [env:A, env:B]", "headers: {Authorization: env:TOKEN}")))
+	r.publish(fired("pay:order:callback:1", []byte(urlPayload(echo.URL))), attempt(fired("pay:order:callback:2", []byte(urlPayload(echo.URL))), 3))
+	r.publish(fired("pay:order:callback:3", []byte(urlPayload("http://no.such.host.invalid/"))), fired("pay:order:callback:4", []byte(urlPayload("ftp://x"))))
+	records := r.records(4)
+	r.settled("timerd-deliver~pay")
+	if got := echo.requests()[0].header.Get("Authorization"); got != "Bearer t0ps3cret" {
+		t.Errorf("Authorization %q", got)
+	}
+	if !strings.Contains(records["1"][0].Error, "[secret]") {
+		t.Errorf("record %+v, want the answer without what is secret", records["1"][0])
+	}
+	all := r.out.String() + fmt.Sprintf("%+v %v", records, d.Healthy())
+	for _, c := range []*testenv.Collector{r.retry, r.dead, r.log} {
+		for _, m := range c.All() {
+			all += fmt.Sprintf("%v %s\n", m.Header, m.Data)
+		}
+	}
+	for _, q := range echo.requests() {
+		all += string(q.body)
+	}
+	for _, secret := range []string{strings.TrimPrefix(secretA, "whsec_"), strings.TrimPrefix(secretB, "whsec_"), "t0ps3cret"} {
+		testenv.Lacks(t, all, secret)
+	}
+}

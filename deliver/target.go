@@ -1,0 +1,137 @@
+package deliver
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/timerd-io/timerd/event"
+)
+
+// maxURLBytes bounds a URL: more than any server takes.
+const maxURLBytes = 8 << 10
+
+// target is where a delivery goes.
+type target struct {
+	url  *url.URL
+	host string // host:port in lower case, by which circuits and limits go
+}
+
+// target returns where an event goes. The error, which has nothing of the payload but its faults, says why the URL
+// cannot be used; trying again is of no use.
+func (e *Endpoint) target(ev event.Event) (target, error) {
+	if e.URL != "" {
+		return e.check(e.URL)
+	}
+	text, err := textAt(ev, e.From)
+	if err != nil {
+		return target{}, err
+	}
+	return e.check(text)
+}
+
+// textAt returns the text that a payload has at a place.
+func textAt(ev event.Event, path []string) (string, error) {
+	place := "data." + strings.Join(path, ".")
+	if ev.Data == nil {
+		return "", fmt.Errorf("no URL: the payload is %s", ev.Status)
+	}
+	raw := json.RawMessage(ev.Data)
+	for _, name := range path {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &object); err != nil {
+			return "", fmt.Errorf("no URL: the payload has no %s", place)
+		}
+		raw = object[name]
+	}
+	var text *string
+	if len(raw) == 0 || json.Unmarshal(raw, &text) != nil || text == nil {
+		return "", fmt.Errorf("no URL: the payload has no text %s", place)
+	}
+	return *text, nil
+}
+
+// check reads a URL and tells whether the endpoint may call it.
+func (e *Endpoint) check(text string) (target, error) {
+	fail := func(why string, args ...any) (target, error) { return target{}, fmt.Errorf("bad URL: "+why, args...) }
+	if len(text) > maxURLBytes {
+		return fail("it has %d bytes, at most %d are allowed", len(text), maxURLBytes)
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return fail("it cannot be read: %w", shortError(urlError(err)))
+	}
+	if u.Opaque != "" || u.Host == "" {
+		return fail("want http://host/path or https://host/path")
+	}
+	if !slices.Contains(e.Schemes, u.Scheme) {
+		return fail("its scheme is %.20q, allowed is %s", u.Scheme, strings.Join(e.Schemes, " or "))
+	}
+	if u.User != nil {
+		return fail("it holds a user, which would end up in logs: use headers for credentials")
+	}
+	host, ok := normalHost(u.Hostname())
+	if !ok {
+		return fail("%.80q is no host", u.Hostname())
+	}
+	usual := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	n, err := strconv.ParseUint(cmp.Or(u.Port(), usual), 10, 16)
+	if err != nil || n == 0 {
+		return fail("its port is not one from 1 to 65535")
+	}
+	if !e.allows(host) {
+		return fail("the host %.80q is not among the allowed ones", host)
+	}
+	port := strconv.FormatUint(n, 10)
+	u.Fragment, u.RawFragment = "", ""
+	u.Host = net.JoinHostPort(host, port)
+	to := target{url: u, host: u.Host}
+	if port == usual {
+		u.Host = strings.TrimSuffix(u.Host, ":"+port)
+	}
+	return to, nil
+}
+
+// allows tells whether a host, in normal form, is among the allowed ones.
+func (e *Endpoint) allows(host string) bool {
+	return len(e.Hosts) == 0 || slices.ContainsFunc(e.Hosts, func(pattern string) bool {
+		if below, ok := strings.CutPrefix(pattern, "*"); ok {
+			return strings.HasSuffix(host, below)
+		}
+		return host == pattern
+	})
+}
+
+// maxHostBytes is that of DNS.
+const maxHostBytes = 253
+
+// normalHost returns a host in the one form that it is known by: in lower case, without the last dot, addresses as
+// netip writes them. It tells whether it can be one. Names outside ASCII have to be written in Punycode.
+func normalHost(host string) (string, bool) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap().String(), addr.Zone() == ""
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-._"
+	if host == "" || len(host) > maxHostBytes || strings.Trim(host, letters) != "" || strings.Contains(host, "..") || host[0] == '.' {
+		return "", false
+	}
+	return host, true
+}
+
+// maxShortError bounds what an error may quote of a URL from a payload.
+const maxShortError = 80
+
+func shortError(err error) error {
+	if text := err.Error(); len(text) > maxShortError {
+		return errors.New(strings.ToValidUTF8(text[:maxShortError], "") + "…")
+	}
+	return err
+}

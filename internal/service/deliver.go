@@ -1,0 +1,159 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/notify"
+)
+
+// Delivery runs timerd deliver once.
+type Delivery struct {
+	Config  config.Config // of the sections NATS and Deliver
+	Version string        // what the log says
+	Calls   int           // at a time
+	// Load reads the file of endpoints. Its error names all faults.
+	Load func() (*deliver.Config, error)
+	// Reload gets a value when Load is to be called again.
+	Reload <-chan os.Signal
+	Logger *slog.Logger
+}
+
+// Run delivers until ctx ends. A taken HTTP address and a bad file are errors before anything else is tried. Its error
+// is nil after an orderly stop.
+func (s Delivery) Run(ctx context.Context) error {
+	began := time.Now()
+	endpoints, err := s.Load()
+	if err != nil {
+		return err
+	}
+	l, err := listenHTTP(ctx, s.Config.Service.HTTPAddr)
+	if err != nil {
+		return err
+	}
+	if l != nil {
+		defer func() { _ = l.Close() }() // its server has, once it runs
+	}
+	js, err := connect.Connector{Logger: s.Logger, Patience: startPatience}.JetStream(ctx, s.Config.NATS.FromOutside())
+	if err != nil {
+		return err
+	}
+	conns := &connections{js: js}
+	if err := s.ensureLog(ctx, js); err != nil {
+		return errors.Join(err, conns.close())
+	}
+	d := deliver.New(js, endpoints)
+	d.Names = s.Config.Streams().Names
+	d.Calls = s.Calls
+	d.Logger = s.Logger
+	d.EnsureLog = func(ctx context.Context) error { return notify.EnsureDeliveryStream(ctx, js, s.Config.Streams()) }
+	registry := prometheus.NewRegistry()
+	observeDeliveries(registry, d)
+
+	ready := &readiness{log: s.Logger}
+	ready.add("jetstream", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
+	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
+	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
+	s.tell(l, endpoints, began)
+	err = runAll(ctx, s.Logger, stopWithin,
+		step{{"reloads", func(ctx context.Context) error { s.reload(ctx, d, endpoints); return nil }}},
+		step{{"deliveries", d.Run}},
+		step{
+			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), s.Logger) }},
+			{"readiness checks", withoutError(ready.run)},
+		},
+		step{{"connections", conns.run}},
+	)
+	s.Logger.Info("timerd deliver has stopped")
+	return err
+}
+
+// ensureLog makes the stream of the log. A timerd that is about to make the other streams is waited for.
+func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
+	until := time.Now().Add(startPatience)
+	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second}, Logger: s.Logger}
+	for {
+		err := notify.EnsureDeliveryStream(ctx, js, s.Config.Streams())
+		_, final := errors.AsType[*notify.StreamFault](err)
+		if err == nil || final || time.Now().After(until) {
+			return err
+		}
+		if !backoff.Sleep(ctx, pace.Fail("streams are not there, trying again", err)) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s Delivery) tell(l net.Listener, endpoints *deliver.Config, began time.Time) {
+	s.Logger.Info("timerd deliver is running", "version", s.Version, "nats", s.Config.NATS.Shown, "endpoints", len(endpoints.Endpoints),
+		"http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
+	s.warn(endpoints)
+}
+
+// warn tells of what is allowed and seldom wanted.
+func (s Delivery) warn(endpoints *deliver.Config) {
+	for _, e := range endpoints.Endpoints {
+		if !e.Signs() {
+			s.Logger.Warn("endpoint without secrets: its receiver cannot tell who calls", "match", e.Match.String())
+		}
+	}
+}
+
+// reload has the file read again whenever that is asked for. One with faults changes nothing.
+func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver.Config) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.Reload:
+		}
+		next, err := s.Load()
+		if err != nil {
+			s.Logger.Error("the endpoints stay as they are, since their file has faults", "err", err)
+			continue
+		}
+		added, removed := now.Differences(next)
+		d.Reload(next)
+		now = next
+		s.Logger.Info("endpoints were read again", "endpoints", len(next.Endpoints), "added", fmt.Sprint(added), "removed", fmt.Sprint(removed))
+		s.warn(next)
+	}
+}
+
+// observeDeliveries registers the metrics of deliveries.
+func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer) {
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
+	total := registered.NewCounterVec(prometheus.CounterOpts{Name: "deliveries_total", Help: "Deliveries to HTTP endpoints, by what came of them."}, []string{"result"})
+	for _, result := range deliver.Results() {
+		total.WithLabelValues(string(result))
+	}
+	seconds := registered.NewHistogram(prometheus.HistogramOpts{
+		Name: "delivery_seconds", Help: "How long calls of HTTP endpoints took.",
+		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60},
+	})
+	unlogged := registered.NewCounter(prometheus.CounterOpts{Name: "deliveries_unlogged_total", Help: "Deliveries that could not be written to their log."})
+	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "circuit_open", Help: "Hosts whose deliveries this process holds back because they fail."},
+		func() float64 { return float64(d.OpenCircuits()) })
+	d.OnDelivery = func(r deliver.Record, took time.Duration) {
+		total.WithLabelValues(string(r.Result)).Inc()
+		if took > 0 {
+			seconds.Observe(took.Seconds())
+		}
+	}
+	d.OnUnlogged = unlogged.Inc
+}
