@@ -38,7 +38,7 @@ func layers() [][]string {
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"internal/doctor", "internal/service"},
 		// Programs.
-		{"cmd/timerd", "torture", "examples/internal/servers"},
+		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
 		{"examples/internal/testenv", "examples/callback", "examples/order-timeout", "examples/settlement"},
 		{"examples"},
 	}
