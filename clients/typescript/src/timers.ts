@@ -44,7 +44,7 @@ export interface RepeatOptions extends CommonOptions {
   /** The last moment at which the timer may be due. */
   until?: Date;
   /** How often it fires in all. */
-  times?: number | bigint;
+  times?: number;
   /** Of what was missed, that of the last so many milliseconds fires in order. */
   catchUp?: number;
 }
