@@ -37,6 +37,7 @@ type Event = event.Event
 //   - an error: timerd sets the timer again with the next attempt, after the delay of its retry policy, or makes it a
 //     dead letter when its attempts are used up.
 //   - RetryAfter(d, err): the same, after d.
+//   - Postpone(d, err): it comes again after d as the same attempt.
 //   - Dead(err): the event goes to the dead letters now.
 //
 // A panic is an error like any other, and its stack is logged. ctx ends when the consumer has to stop and the handler

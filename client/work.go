@@ -91,7 +91,7 @@ func (r *run) parse(msg *nats.Msg) (Event, error) {
 // conclude does what a handler's outcome asks for, and tells whether the event is settled.
 func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome) bool {
 	log := r.Logger.With("key", e.Key.String(), "due_at", e.Due, "attempt", e.Attempt)
-	next := r.askAgain(e, msg, o.err, nil)
+	next := r.askAgain(e, msg, event.Again{Error: o.err})
 	switch {
 	case o.verdict == verdictDone:
 		next = nil
@@ -105,7 +105,10 @@ func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome
 		next = r.giveUp(e)
 	case o.verdict == verdictRetryAfter:
 		log.Warn("timerd client: attempt failed, asking for a retry", "err", o.err, "delay", o.delay)
-		next = r.askAgain(e, msg, o.err, &o.delay)
+		next = r.askAgain(e, msg, event.Again{Error: o.err, Delay: &o.delay})
+	case o.verdict == verdictPostpone:
+		log.Info("timerd client: event postponed, its attempt is not used up", "err", o.err, "delay", o.delay)
+		next = r.askAgain(e, msg, event.Again{Error: o.err, Delay: &o.delay, Postpone: true})
 	case o.stack != nil:
 		log.Error("timerd client: handler panicked, asking for a retry", "err", o.err, "stack", string(o.stack))
 	default:
@@ -131,10 +134,10 @@ func (r *run) bury(settle context.Context, msg *nats.Msg, meta *nats.MsgMetadata
 	return err == nil
 }
 
-// askAgain returns what publishes a request for another attempt.
-func (r *run) askAgain(e Event, msg *nats.Msg, lastError string, delay *time.Duration) func(context.Context) error {
+// askAgain returns what publishes a request to fire an event's timer again.
+func (r *run) askAgain(e Event, msg *nats.Msg, again event.Again) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := letter.Publish(ctx, r.js, event.RetryRequest(r.Prefix, e, msg.Data, lastError, delay))
+		_, err := letter.Publish(ctx, r.js, event.RetryRequest(r.Prefix, e, msg.Data, again))
 		return err
 	}
 }

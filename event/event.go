@@ -30,6 +30,7 @@ const (
 	ContentTypeHeader = "Content-Type"                 // holds ContentType
 	ContentType       = "application/cloudevents+json" // a CloudEvent in structured JSON
 	DelayHeader       = "Timer-Delay"                  // of a retry request: a Go duration that overrides the policy
+	PostponeHeader    = "Timer-Postpone"               // of a retry request: 1 keeps the attempt, with a delay of its own
 	ErrorHeader       = "Timer-Error"                  // of a retry request or a dead letter: what went wrong, as text
 )
 
@@ -59,6 +60,10 @@ type Event struct {
 	Attempt     int       // 1 for the first firing, at most math.MaxInt32
 	MaxAttempts int       // 0 if unknown
 	Trigger     string    // what made the timer fire; "" if unknown
+	// Origin is the id of the timer's first event: of a retry, a postponed event, a replay and a dead letter. It is "" on the
+	// first event itself; FirstID has the id for all of them. OriginAt is when that was due, in unix ms, a dot and its
+	// attempt, where the id is a hash and does not show them. SetOrigin sets both.
+	Origin, OriginAt string
 	// Late is the timer's own limit on how late it may fire, which its retries inherit; not that of its namespace.
 	Late late.Limit
 	// Repeat says by what a timer repeats, and Occurrence which of its firings this is, from 1 on; they are empty and 0 for a timer
@@ -133,6 +138,16 @@ func (e Event) AppendJSON(dst []byte) []byte {
 		dst = appendEscaped(dst, e.Repeat)
 		dst = append(dst, `","occurrence":`...)
 		dst = strconv.AppendInt(dst, e.Occurrence, 10)
+	}
+	if e.Origin != "" {
+		dst = append(dst, `,"origin":"`...)
+		dst = appendEscaped(dst, e.Origin)
+		dst = append(dst, '"')
+	}
+	if e.OriginAt != "" {
+		dst = append(dst, `,"originat":"`...)
+		dst = appendEscaped(dst, e.OriginAt)
+		dst = append(dst, '"')
 	}
 	dst = appendText(dst, `,"trigger":"`, e.Trigger)
 	dst = appendText(dst, `,"datastatus":"`, e.Status)

@@ -125,6 +125,10 @@ func (p *parser) take(name string, m *members) bool {
 		e.Repeat = p.repeat(name, m.value)
 	case "occurrence":
 		e.Occurrence = p.occurrence(name, m.value)
+	case "origin":
+		e.Origin, _ = p.text(name, m.value)
+	case "originat":
+		e.OriginAt, _ = p.text(name, m.value)
 	case "trigger":
 		e.Trigger, _ = p.text(name, m.value)
 	case "datastatus":
@@ -177,6 +181,22 @@ func (p *parser) finish(compact bool) {
 	}
 	if e.Repeat == "" || e.Occurrence == 0 {
 		e.Repeat, e.Occurrence = "", 0
+	}
+	p.finishOrigin()
+}
+
+// finishOrigin checks that the first event is one of the event's own timer: whoever relies on it, as on the key of a payment, may
+// be somebody else than whoever may publish a retry.
+func (p *parser) finishOrigin() {
+	e := &p.event
+	if e.Origin == "" || e.Key == (keys.Key{}) {
+		e.Origin, e.OriginAt = "", ""
+		return
+	}
+	if _, _, ok := e.origin(); !ok {
+		p.fault("origin", "%q, want the id of an event of this timer, with originat where that is a hash", clip(e.Origin))
+	} else if !isHash(e.Origin) {
+		e.OriginAt = ""
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -29,6 +30,9 @@ const (
 	// ReasonRefused begins the reason of a retry request that cannot be carried out though its event is fine.
 	ReasonRefused = "refused: "
 )
+
+// Postponed is the one value of PostponeHeader.
+const Postponed = "1"
 
 // Message is what is to be published about an event.
 type Message struct {
@@ -61,7 +65,8 @@ func MessageID(id string) string {
 // the same one if the same is asked for again.
 func RefusedID(request Stored) string {
 	sum := sha256.New()
-	for _, part := range append(request.Values(DelayHeader), request.Subject, string(request.Data)) {
+	parts := slices.Concat(request.Values(DelayHeader), request.Values(PostponeHeader), []string{request.Subject, string(request.Data)})
+	for _, part := range parts {
 		fmt.Fprintf(sum, "%d %s ", len(part), part)
 	}
 	return fmt.Sprintf("sha256:%x", sum.Sum(nil))
@@ -71,7 +76,7 @@ func RefusedID(request Stored) string {
 // somebody else took that one. It is the same for the same firing, whyever it is a dead letter, and known only to those
 // who know the whole event.
 func FreshLetterID(e Event, n int) string {
-	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger, e.ContentType = "", "", 0, "", ""
+	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger, e.ContentType, e.Origin, e.OriginAt = "", "", 0, "", "", "", ""
 	sum := sha256.Sum256(e.AppendJSON(fmt.Appendf(nil, "dead letter %d ", n)))
 	return fmt.Sprintf("sha256:%x", sum)
 }
@@ -110,21 +115,31 @@ func LateReason(by, most time.Duration, published bool) string {
 	return reason
 }
 
+// Again is what a consumer asks for that could not do its work.
+type Again struct {
+	Error string         // what went wrong, as ErrorText writes it
+	Delay *time.Duration // in place of the policy's; nil for that
+	// Postpone keeps the attempt: it is not used up. It needs a Delay.
+	Postpone bool
+}
+
 // RetryRequest yields the message that asks timerd to fire a timer again: first whole, then without what is not needed,
-// for where the whole one is too large. e is the event and raw the message that brought it. lastError says what went
-// wrong. delay, if not nil, takes the place of the policy's.
+// for where the whole one is too large. e is the event and raw the message that brought it.
 //
 // The message has no Nats-Msg-Id: somebody else could use it first, for a request of his own, and JetStream would drop
 // this one. timerd tells repetitions by the event's id.
-func RetryRequest(prefix string, e Event, raw []byte, lastError string, delay *time.Duration) iter.Seq[Message] {
+func RetryRequest(prefix string, e Event, raw []byte, again Again) iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		message := func(header map[string][]string) Message {
-			if delay != nil {
-				header[DelayHeader] = []string{delay.String()}
+			if again.Delay != nil {
+				header[DelayHeader] = []string{again.Delay.String()}
+			}
+			if again.Postpone {
+				header[PostponeHeader] = []string{Postponed}
 			}
 			return Message{Subject: e.Key.Subject(prefix, keys.Retry), Header: header, Data: raw}
 		}
-		if yield(message(map[string][]string{ContentTypeHeader: {ContentType}, ErrorHeader: {lastError}})) {
+		if yield(message(map[string][]string{ContentTypeHeader: {ContentType}, ErrorHeader: {again.Error}})) {
 			yield(message(map[string][]string{}))
 		}
 	}
@@ -135,8 +150,13 @@ func RetryRequest(prefix string, e Event, raw []byte, lastError string, delay *t
 // and without the payload, with StatusTooLarge. A timer's payload is never cut. That of a stand-in, which is a message
 // of unknown content, is cut to a half again and again, and DeadReason says so.
 //
-// e.DeadReason must be set. The id becomes that of the message.
+// e.DeadReason must be set. The id becomes that of the message, and Origin is set where e is the first event of its timer. That of a
+// stand-in has none.
 func DeadLetter(prefix string, e Event) iter.Seq[Message] {
+	isFirst := e.Origin == ""
+	if !strings.HasPrefix(e.DeadReason, ReasonMalformed) {
+		e.SetOrigin(e.First())
+	}
 	e.ID, e.Type = MessageID(e.ID), TypeDead
 	return func(yield func(Message) bool) {
 		form := func(e Event) Message {
@@ -156,7 +176,11 @@ func DeadLetter(prefix string, e Event) iter.Seq[Message] {
 			}
 		}
 		e.LastError = ""
-		bare := form(e)
+		small := e
+		if isFirst {
+			small.Origin, small.OriginAt = "", ""
+		}
+		bare := form(small)
 		delete(bare.Header, ContentTypeHeader)
 		if !yield(bare) {
 			return

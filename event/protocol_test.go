@@ -121,15 +121,20 @@ const cloudEvent = "application/cloudevents+json"
 
 func TestRetryRequest(t *testing.T) {
 	const subject = "timers.retry.shop.order.timeout"
-	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), "boom", nil)), []form{
+	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), event.Again{Error: "boom"})), []form{
 		{"-", cloudEvent, "boom", "-", "as it came"},
 		{"-", "-", "-", "-", "as it came"},
 	})
 	delay := 90 * time.Second
-	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), "", &delay)), []form{
+	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), event.Again{Delay: &delay})), []form{
 		{"-", cloudEvent, "", "1m30s", "as it came"},
 		{"-", "-", "-", "1m30s", "as it came"},
 	})
+	for m := range event.RetryRequest("timers", firedEvent(), nil, event.Again{Delay: &delay, Postpone: true}) {
+		if got := m.Header[event.PostponeHeader]; len(got) != 1 || got[0] != "1" || m.Header[event.DelayHeader][0] != "1m30s" {
+			t.Errorf("a postponement has the headers %v", m.Header)
+		}
+	}
 }
 
 const (
@@ -137,17 +142,19 @@ const (
 	deadHead    = `{"specversion":"1.0","id":"` + firedID + `","source":"/timerd","type":"timerd.timer.dead","subject":"shop:order:timeout:42","time":"2025-11-20T09:00:00.000Z",`
 	deadJSON    = deadHead + `"datacontenttype":"application/json",`
 	deadKey     = `"app":"shop","module":"order","timertype":"timeout","timerid":"42","dueat":"2025-11-20T09:00:00.000Z","attempt":3,`
+	deadOrigin  = `"origin":"` + firedID + `",`
 )
 
 func TestDeadLetter(t *testing.T) {
 	e := firedEvent()
 	e.MaxAttempts, e.DeadReason, e.LastError = 3, event.ReasonExhausted, strings.Repeat("e", 1021)+"eee!"
-	reason := deadKey + `"maxattempts":3,"trigger":"deadline","deadreason":"attempts used up"`
+	reason := deadKey + `"maxattempts":3,` + deadOrigin + `"trigger":"deadline","deadreason":"attempts used up"`
+	bare := strings.Replace(reason, deadOrigin, "", 1)
 	compareForms(t, formsOf(t, deadSubject, event.DeadLetter("timers", e)), []form{
 		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1021 e>eee!","data":{"total":99}}`},
 		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1021 e>…","data":{"total":99}}`},
-		{firedID, "-", "-", "-", deadJSON + reason + `,"data":{"total":99}}`},
-		{firedID, cloudEvent, "-", "-", deadHead + deadKey + `"maxattempts":3,"datastatus":"toolarge","deadreason":"attempts used up"}`},
+		{firedID, "-", "-", "-", deadJSON + bare + `,"data":{"total":99}}`},
+		{firedID, cloudEvent, "-", "-", deadHead + deadKey + `"maxattempts":3,` + deadOrigin + `"datastatus":"toolarge","deadreason":"attempts used up"}`},
 	})
 }
 
@@ -182,11 +189,12 @@ func TestDeadLetterKeepsTheForm(t *testing.T) {
 func TestDeadLetterOfAConsumer(t *testing.T) {
 	e := firedEvent()
 	e.DeadReason, e.LastError = event.ReasonGivenUp, "boom"
-	reason := deadKey + `"trigger":"deadline","deadreason":"given up by the consumer"`
+	bare := deadKey + `"trigger":"deadline","deadreason":"given up by the consumer"`
+	reason := strings.Replace(bare, `"trigger"`, deadOrigin+`"trigger"`, 1)
 	compareForms(t, formsOf(t, deadSubject, event.DeadLetter("timers", e)), []form{
 		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"boom","data":{"total":99}}`},
-		{firedID, "-", "-", "-", deadJSON + reason + `,"data":{"total":99}}`},
-		{firedID, cloudEvent, "-", "-", deadHead + deadKey + `"datastatus":"toolarge","deadreason":"given up by the consumer"}`},
+		{firedID, "-", "-", "-", deadJSON + bare + `,"data":{"total":99}}`},
+		{firedID, cloudEvent, "-", "-", deadHead + deadKey + deadOrigin + `"datastatus":"toolarge","deadreason":"given up by the consumer"}`},
 	})
 }
 

@@ -206,6 +206,9 @@ func (p *Publisher) event(d *delivery, withhold bool) event.Event {
 		Late:        d.firing.Late,
 		ContentType: p.ContentType,
 	}
+	if o := d.firing.Origin; o != (schedule.Origin{}) {
+		e.SetOrigin(o.Due.Time(), o.Attempt)
+	}
 	if o := d.firing.Occurrence; o != nil {
 		e.Repeat, e.Occurrence = o.Repeat, o.Number
 	}

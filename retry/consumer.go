@@ -58,7 +58,8 @@ type Retrier interface {
 // Consumer carries out retry requests. Each one ends in exactly one of these:
 //
 //   - The timer is set again with the next attempt, once per event id. It is due a delay after JetStream stored the
-//     request: that of the header Timer-Delay, a Go duration from 0 to MaxDelay, or else the policy's.
+//     request: that of the header Timer-Delay, a Go duration from 0 to MaxDelay, or else the policy's. With the header
+//     Timer-Postpone: 1, which needs a Timer-Delay, it is set again with the same attempt, whatever the policy allows.
 //   - The policy allows no further attempt. The event becomes a dead letter with the DeadReason event.ReasonExhausted
 //     and the header Timer-Error as its LastError.
 //   - The request is malformed. It becomes a dead letter that says why and keeps its content.
@@ -97,8 +98,8 @@ type Consumer struct {
 
 	// The On functions are for metrics; by default they do nothing. They may run concurrently and must return quickly.
 
-	// OnRetried is called for each timer that was set again.
-	OnRetried func()
+	// OnRetried is called for each timer that was set again with the next attempt, and OnPostponed for each with the same one.
+	OnRetried, OnPostponed func()
 	// OnIgnored is called for each request whose timer had been set again before, or just now if the answer was lost.
 	OnIgnored func()
 	// OnBuried is called for each request that became a dead letter.
@@ -142,6 +143,7 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(con
 		Permit:       func() error { return nil },
 		Wake:         func(keys.Key, schedule.Millis) {},
 		OnRetried:    func() {},
+		OnPostponed:  func() {},
 		OnIgnored:    func() {},
 		OnBuried:     func(DeadClass) {},
 		OnSetAside:   func() {},

@@ -24,6 +24,8 @@ const (
 type decision struct {
 	retry  schedule.Retry
 	letter *deadLetter
+	// postponed says of a retry that it is the same attempt again.
+	postponed bool
 	// refuse returns the dead letter of a retry that cannot be set, for a reason.
 	refuse func(reason string) *deadLetter
 }
@@ -55,6 +57,10 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 		return letterOf(refused, DeadMalformed, event.ReasonRefused+event.ClipText(reason))
 	}
 	own, err := ownDelay(request)
+	postponed := false
+	if err == nil {
+		postponed, err = isPostponed(request, own)
+	}
 	if err == nil && len(e.Data) > maxPayload {
 		err = fmt.Errorf("the payload has %d bytes, at most %d are allowed", len(e.Data), maxPayload)
 	}
@@ -62,18 +68,23 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 		return decision{letter: refuse(err.Error())}
 	}
 	policy := policies.For(e.Key)
-	delay, ok := policy.Delay(e.Attempt, e.ID)
-	if !ok {
-		e.MaxAttempts = policy.MaxAttempts()
-		return bury(e, DeadExhausted, event.ReasonExhausted)
+	attempt := e.Attempt
+	var delay time.Duration
+	if !postponed {
+		var ok bool
+		if delay, ok = policy.Delay(e.Attempt, e.ID); !ok {
+			e.MaxAttempts = policy.MaxAttempts()
+			return bury(e, DeadExhausted, event.ReasonExhausted)
+		}
+		attempt++
 	}
 	if own != nil {
 		delay = *own
 	}
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
-	again := setAgain(e, event.RetryID(e), due, e.Attempt+1)
+	again := setAgain(e, event.RetryID(e), due, attempt)
 	again.Late = e.Late
-	return decision{retry: again, refuse: refuse}
+	return decision{retry: again, postponed: postponed, refuse: refuse}
 }
 
 // parse reads the event of a request and checks that it is a firing of a timer of the request's subject.
@@ -107,6 +118,22 @@ func ownDelay(request event.Stored) (*time.Duration, error) {
 	return &d, nil
 }
 
+// isPostponed tells whether a request, with a delay of its own or nil, asks for the same attempt again.
+func isPostponed(request event.Stored, own *time.Duration) (bool, error) {
+	values := request.Values(event.PostponeHeader)
+	switch {
+	case len(values) == 0:
+		return false, nil
+	case len(values) > 1:
+		return false, fmt.Errorf("%s is given %d times", event.PostponeHeader, len(values))
+	case strings.TrimSpace(values[0]) != event.Postponed:
+		return false, fmt.Errorf("%s %q: want %s", event.PostponeHeader, event.ClipText(values[0]), event.Postponed)
+	case own == nil:
+		return false, fmt.Errorf("%s is given without %s", event.PostponeHeader, event.DelayHeader)
+	}
+	return true, nil
+}
+
 // Replay returns what sets the timer of a dead letter again, due at the given time as attempt 1. However often one
 // letter is replayed, its timer is set once, for as long as retries are remembered: a day at least. It fires however late,
 // and so do its retries: whoever replays it wants that.
@@ -118,8 +145,10 @@ func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 
 // setAgain returns what sets the timer of an event again, once for each id.
 func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedule.Retry {
+	first, firstAttempt := e.First()
 	r := schedule.Retry{
 		EventID: id, Key: e.Key, Due: due, Attempt: attempt, Payload: e.Data, Status: schedule.PayloadMissing,
+		Origin: schedule.Origin{Due: schedule.MillisOf(first), Attempt: firstAttempt},
 		Repeat: e.Repeat, Occurrence: e.Occurrence,
 	}
 	switch {

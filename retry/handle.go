@@ -106,8 +106,12 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	case tooMany != nil:
 		return c.bury(work, d.refuse(tooMany.Error()))
 	case set:
-		c.Logger.Debug("timer is set again", "key", key.String(), "due_at", due.Time(), "attempt", d.retry.Attempt, "source", "retry")
-		c.countRetry(key, due)
+		source := "retry"
+		if d.postponed {
+			source = "postponed"
+		}
+		c.Logger.Debug("timer is set again", "key", key.String(), "due_at", due.Time(), "attempt", d.retry.Attempt, "source", source)
+		c.countSet(key, due, d.postponed)
 	default:
 		c.OnIgnored()
 	}

@@ -62,8 +62,8 @@ func (c *Consumer) trimOnce(ctx context.Context) error {
 	return c.retrier.TrimRetried(ctx, age)
 }
 
-// countRetry counts a retry, and wakes trim so that old event ids are forgotten as fast as new ones come.
-func (c *Consumer) countRetry(key keys.Key, due schedule.Millis) {
+// countSet counts a timer that was set again, and wakes trim so that old event ids are forgotten as fast as new ones come.
+func (c *Consumer) countSet(key keys.Key, due schedule.Millis, postponed bool) {
 	if c.set.Add(1)%trimAfter == 0 {
 		select {
 		case c.trims <- struct{}{}:
@@ -71,5 +71,9 @@ func (c *Consumer) countRetry(key keys.Key, due schedule.Millis) {
 		}
 	}
 	c.Wake(key, due)
-	c.OnRetried()
+	if postponed {
+		c.OnPostponed()
+	} else {
+		c.OnRetried()
+	}
 }

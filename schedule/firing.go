@@ -39,6 +39,7 @@ type Firing struct {
 	Status  Status
 	Trigger Trigger
 	Late    late.Limit // its own
+	Origin  Origin     // the timer's first firing; zero where it is this one
 	// Occurrence is nil for a timer that does not repeat.
 	Occurrence *Occurrence
 

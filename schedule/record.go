@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ type record struct {
 	expired    bool // it fires because of its expired event
 	held       bool // it was held, and becomes a dead letter
 	late       late.Limit
+	origin     Origin
 	occurrence *Occurrence // nil for a timer that does not repeat
 	payload    string      // empty unless status is PayloadPresent
 }
@@ -50,22 +52,49 @@ func parseRecord(text string) (r record, ok bool) {
 	return r, true
 }
 
+// Origin is the first firing of a timer, of which another is a retry, a postponement or a replay. The zero Origin is that of a first
+// firing.
+type Origin struct {
+	Due     Millis
+	Attempt int
+}
+
+// option returns the option of a record, as it stands before its colon.
+func (o Origin) option() string {
+	if o == (Origin{}) {
+		return ""
+	}
+	return fmt.Sprintf(";%s=%d.%d", optionOrigin, o.Due, o.Attempt)
+}
+
+// readOrigin reads the value of the option.
+func readOrigin(value string) Origin {
+	due, attempt, _ := strings.Cut(value, ".")
+	ms, err1 := strconv.ParseInt(due, 10, 64)
+	n, err2 := strconv.Atoi(attempt)
+	if err1 != nil || err2 != nil {
+		return Origin{}
+	}
+	return Origin{Millis(ms), n}
+}
+
 // Names of the options of a record. An earlier version takes what it finds before the colon for flags: none of these letters
 // is one.
-const optionLate, optionLateDrop = "L", "D"
+const optionLate, optionLateDrop, optionOrigin = "L", "D", "O"
 
 // readOption takes in an option; one that is unknown is a later version's.
 func (r *record) readOption(option string) {
 	name, value, _ := strings.Cut(option, "=")
-	if name == optionRepetition || name == optionOccurrence {
+	switch name {
+	case optionRepetition, optionOccurrence:
 		r.readOccurrence(name, value)
-	}
-	if name != optionLate && name != optionLateDrop {
-		return
-	}
-	if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
-		ms = min(ms, late.MaxLimit.Milliseconds())
-		r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+	case optionOrigin:
+		r.origin = readOrigin(value)
+	case optionLate, optionLateDrop:
+		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
+			ms = min(ms, late.MaxLimit.Milliseconds())
+			r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+		}
 	}
 }
 

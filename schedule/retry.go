@@ -10,15 +10,16 @@ import (
 	"github.com/timerd-io/timerd/late"
 )
 
-// Retry asks for a timer to be set again after a failed attempt.
+// Retry asks for a timer to be set again after a failed attempt, or because it was postponed or is replayed.
 type Retry struct {
-	EventID string // of the firing that failed
+	EventID string // of the firing that is followed
 	Key     keys.Key
 	Due     Millis
-	Attempt int // that the retry will be
+	Attempt int // that it will fire as
 	Payload []byte
 	Status  Status
 	Late    late.Limit // its own, counted from Due
+	Origin  Origin     // the timer's first firing
 	// Repeat and Occurrence are those of the event, for its own: empty and 0 for a timer that does not repeat.
 	Repeat     string
 	Occurrence int64
@@ -33,9 +34,9 @@ const tooManyRetries = -2
 // Retry sets a timer again, once per event id however often it is called, until TrimRetried forgets the id. It returns
 // when the timer is due, or ok false where the event's retry was set before. If the key was set again, the retry waits
 // beside the newer timer and both fire; where too many wait there, the error is ErrTooManyRetries. A due time that has
-// passed makes it fire at once. After any other error it may have been set or not; calling again is safe.
+// passed makes it fire at once. Its event shares the id of no other: where it would, the due time moves by some ms. After any other error it may have been set or not; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
-	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + occurrenceOption(r.Repeat, r.Occurrence)
+	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()
 	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
 	if err != nil {

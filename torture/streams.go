@@ -98,7 +98,7 @@ func read(m *history.Message, msg jetstream.Msg, class string) error {
 	}
 	m.Key, m.EventID, m.Time, m.Due = e.Key.String(), e.ID, e.Time.UnixMilli(), e.Due.UnixMilli()
 	m.Attempt, m.Trigger, m.Payload, m.Status, m.Reason = e.Attempt, e.Trigger, string(e.Data), e.Status, e.DeadReason
-	m.Occurrence = e.Occurrence
+	m.Occurrence, m.Origin = e.Occurrence, e.Origin
 	want := keys.EventID(m.Key, m.Due, m.Attempt)
 	if strings.HasPrefix(e.DeadReason, event.ReasonRefused) {
 		want = e.ID // that of the request: each has its dead letter
@@ -106,6 +106,8 @@ func read(m *history.Message, msg jetstream.Msg, class string) error {
 	switch {
 	case e.ID != want || m.ID != want && !isFresh(m.ID, e, class):
 		return fmt.Errorf("event %s in message %s, want %s", e.ID, m.ID, want)
+	case class == keys.Dead && e.Origin == "" && !strings.HasPrefix(e.DeadReason, event.ReasonMalformed):
+		return fmt.Errorf("the dead letter %s does not say its timer's first event", e.ID)
 	case msg.Subject() != e.Key.Subject("timers", class):
 		return fmt.Errorf("event %s on %s", e.ID, msg.Subject())
 	}

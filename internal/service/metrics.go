@@ -33,6 +33,7 @@ type metrics struct {
 	setAside    *prometheus.CounterVec
 	aside       *prometheus.GaugeVec
 	retries     prometheus.Counter
+	postponed   prometheus.Counter
 	repeated    prometheus.Counter
 	dead        *prometheus.CounterVec
 	gaps        *prometheus.CounterVec
@@ -99,6 +100,7 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		setAside:    counters("set_aside_total", "Timers, events of their keys, or retry requests, that wait without stopping others, by reason.", "reason"),
 		aside:       gauges("set_aside_timers", "Timers that are set aside at the last sweep, by reason.", "reason"),
 		retries:     counter("retries_total", "Timers set again because a consumer asked for it."),
+		postponed:   counter("postponed_total", "Timers set again as the same attempt because a consumer asked for it."),
 		repeated:    counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
 		dead:        counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
 		gaps:        counters("gaps_total", "Times in which keyspace events may have been missed, by reason; each is followed by an audit.", "reason"),
@@ -202,7 +204,7 @@ func (m *metrics) observeSchedule(s *schedule.Schedule) {
 
 // observeRetries feeds what the retry consumer does into the metrics.
 func (m *metrics) observeRetries(c *retry.Consumer) {
-	c.OnRetried = m.retries.Inc
+	c.OnRetried, c.OnPostponed = m.retries.Inc, m.postponed.Inc
 	c.OnIgnored = m.repeated.Inc
 	c.OnBuried = func(class retry.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() }
 	c.OnSetAside = m.setAside.WithLabelValues(reasonRetry).Inc

@@ -196,7 +196,9 @@ local function claim_special(member, due, name, key)
   else
     local record = redis.call('HGET', data_key, member) or 'm:'
     forget_beside(member, key)
-    claim_one(fire_retry, key, was, record)
+    local at = attempt_of(record) == '1' and free_due(key, was) or was
+    if at > now and at ~= was then return add_beside(key, at, '1', record, '') end
+    claim_one(fire_retry, key, at, record)
   end
 end
 

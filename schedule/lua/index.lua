@@ -47,6 +47,8 @@ Each option is ;<name>=<value>. Most records have none, as those of earlier vers
 took an option's letters for flags: so no option has the letter of a flag. They are
   L  how many ms after its due time the timer may be claimed and still fire; 0: any
   D  the same, but a timer that is later is forgotten instead of becoming a dead letter
+  O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its
+     attempt
   R  of an occurrence: serial, nominal due time, from, until, times, catch-up
   N  of an occurrence, and of a retry of one: its number, and what it repeats by in text, which
      holds neither a colon nor a semicolon. Earlier versions would take its letters for flags:

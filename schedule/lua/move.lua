@@ -4,25 +4,30 @@ local function may_state_attempt(payload)
   return string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
 end
 
--- may_be_shifted_to tells whether a resume that shifts may give, or has given, the due time of
--- a firing to another timer of its key: one that is owed or held, or one that waits beside.
+-- may_be_shared tells whether another timer of a key may have, or get, the due time of a firing of
+-- attempt 1: one that waits beside, or one that is owed or held and that a resume may shift to it.
 -- Only claims ask, and say so by claims_beside_others: each firing is claimed once at least.
 local claims_beside_others = false
-local function may_be_shifted_to(key, due, attempt)
+local function may_be_shared(key, due, attempt)
   if not claims_beside_others then return false end
   local begin = #key .. ':' .. key .. ':'
-  if redis.call('ZSCORE', prefix .. 'beside', begin .. due .. '.' .. attempt) then return true end
+  local beside = redis.call('ZMSCORE', prefix .. 'beside', begin .. due .. '.', begin .. due .. '.1')
+  if beside[1] or beside[2] then return true end
   local names = redis.call('ZRANGE', prefix .. 'owed', '[' .. begin, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', 0, 2)
   return #names == 2 or #names == 1 and names[1] ~= begin .. due .. ':' .. attempt
 end
 
+-- fires_again tells of a record whose attempt is 1 that it is that of a timer that has fired before:
+-- it was postponed, or is replayed.
+local function fires_again(record) return string.find(string.match(record, '^[^:]*'), ';O=', 1, true) ~= nil end
+
 -- id_tombstone returns the tombstone that keeps others from getting the id of a firing: retries
--- and timers that are shifted. It returns nil if none can get it: retries have attempts above
--- 1. Long records are not searched: of some that takes Redis 15 ns a byte.
+-- and timers that are shifted. It returns nil if none can get it: most retries have attempts above
+-- 1, and the others go by free_due (again.lua). Long records are not searched: of some that takes Redis 15 ns a byte.
 local MOST_SEARCHED = 1024
 local function id_tombstone(key, due, attempt, record)
-  if (attempt == '1' or attempt == '' and #record <= MOST_SEARCHED and not may_state_attempt(record))
-    and not may_be_shifted_to(key, due, attempt) then return nil end
+  if (attempt == '' and #record <= MOST_SEARCHED and not may_state_attempt(record) or attempt == '1' and not fires_again(record))
+    and not may_be_shared(key, due, attempt) then return nil end
   return ':i:' .. due .. ':' .. key
 end
 

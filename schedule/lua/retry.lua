@@ -1,8 +1,9 @@
---[[ retry sets a timer again after a failed attempt: once per event id, however often
-it is called. If the key was set again, both timers are kept: the retry waits beside the
-newer one. If the retry is due already, it is owed.
+--[[ retry sets a timer again, after a failed attempt or because it was postponed or is replayed:
+once per event id, however often it is called. If the key was set again, both timers are kept: the
+retry waits beside the newer one. If the retry is due already, it is owed. As attempt 1 it may be due
+a little later than asked for, so that it has an id of its own.
 KEYS    1  the partition's prefix
-ARGV    1  id of the event whose attempt failed
+ARGV    1  id of the event that is followed
         2  the timer's key
         3  when the retry is due
         4  its attempt
@@ -16,6 +17,13 @@ local retried_key = prefix .. 'retried'
 if redis.call('ZSCORE', retried_key, ARGV[1]) then return -1 end
 local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
 local member
+if ARGV[4] == '1' then
+  -- A first firing leaves no tombstone of its id. But the last claim of the key left one of the key, and
+  -- what was claimed by then was due by then.
+  local last = math.min(tonumber(redis.call('ZSCORE', fired_key, key) or 0), now)
+  if due <= last and due > now - REMEMBER then due = last + 1 end
+  due = free_due(key, due)
+end
 if due <= now then
   due = tonumber(string.match(fire_retry(key, due, record, 0), '^%d+'))
   note_size(record)

@@ -322,7 +322,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 		case m.Payload != f.payload || m.Status != f.status:
 			j.fault(WrongPayload, key, "%s: %q %s, want %q", m.ID, m.Payload, m.Status, f.payload)
 		default:
-			j.fault(WrongAttempt, key, "%s: attempt %d, want %d", m.ID, m.Attempt, f.attempt)
+			j.fault(WrongAttempt, key, "%s: attempt %d of %q, want %d of %q", m.ID, m.Attempt, m.Origin, f.attempt, f.origin)
 		}
 		return
 	}

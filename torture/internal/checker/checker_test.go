@@ -302,6 +302,27 @@ func TestVerdicts(t *testing.T) {
 			w.do(6000, retryOf(m, 1000))
 			w.emit(key, began+7001, 1, "p")
 		}, "wrong attempt"},
+		{"postponed", nil, func(w *world) {
+			m := w.fire(w.set(0, history.Timer, key, "p", 5000))
+			op := retryOf(m, 1000)
+			op.Max, op.Postponed, op.Origin = 1, true, m.EventID
+			w.do(6000, op)
+			w.emit(key, began+7001, 1, "p").Origin = m.EventID
+		}, ""},
+		{"postponed as a retry", nil, func(w *world) {
+			m := w.fire(w.set(0, history.Timer, key, "p", 5000))
+			op := retryOf(m, 1000)
+			op.Postponed = true
+			w.do(6000, op)
+			w.emit(key, began+7001, 2, "p")
+		}, "wrong attempt"},
+		{"retry of another first event", nil, func(w *world) {
+			m := w.fire(w.set(0, history.Timer, key, "p", 5000))
+			op := retryOf(m, 1000)
+			op.Origin = m.EventID
+			w.do(6000, op)
+			w.emit(key, began+7001, 2, "p").Origin = key + "@1.1"
+		}, "wrong attempt"},
 		{"retry twice", nil, func(w *world) {
 			m := w.fire(w.set(0, history.Timer, key, "p", 5000))
 			w.do(6000, retryOf(m, 1000))

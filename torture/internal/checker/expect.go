@@ -16,6 +16,10 @@ const lands = 10_000
 // expires is how long, in ms, Redis may take to delete a key that ran out, and timerd to hear of it: it has few keys.
 const expires = 5000
 
+// moves is how much later than asked for, in ms, a timer may be due that is postponed as attempt 1 and set late: after the last
+// claim of its key.
+const moves = 60_000
+
 // force says how a firing is judged.
 type force int
 
@@ -35,6 +39,7 @@ type firing struct {
 	payload string
 	status  string // why there is no payload
 	attempt int
+	origin  string // the id of its timer's first event; "" if it is that
 	force   force
 	why     string // it must not come, or need not
 	dead    bool   // a dead letter
@@ -65,7 +70,8 @@ func (f *firing) setDues(all ...window) {
 
 func (f *firing) matches(m history.Message) bool {
 	// A firing whose id would be another's moves by a ms.
-	return f.isOf(m) && m.Status == f.status && m.Payload == f.payload && m.Attempt == f.attempt
+	return f.isOf(m) && m.Status == f.status && m.Payload == f.payload && m.Attempt == f.attempt &&
+		(m.Stream == history.DeadStream || m.Origin == f.origin)
 }
 
 // isOf tells whether a message comes as a firing does, and when it is due.
@@ -374,7 +380,13 @@ func (t *timeline) retry(op history.Op) {
 		to += lands
 	}
 	f := newFiring(op, from, to, must)
-	f.attempt = op.Attempt + 1
+	f.attempt, f.origin = op.Attempt+1, op.Origin
+	if op.Postponed {
+		f.attempt = op.Attempt
+		if op.Attempt == 1 {
+			f.setDues(window{from, to + moves})
+		}
+	}
 	switch {
 	case op.Outcome == history.Unknown:
 		f.free("unknown")
@@ -382,7 +394,7 @@ func (t *timeline) retry(op history.Op) {
 		f.free("a failover may lose it")
 	}
 	t.inherit(f)
-	if op.Refused || op.Attempt >= op.Max {
+	if op.Refused || op.Attempt >= op.Max && !op.Postponed {
 		// The dead letter is the event as it was published for retry.
 		f.dead, f.attempt = true, op.Attempt
 		f.setDues(window{op.Due, op.Due})

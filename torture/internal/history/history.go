@@ -69,14 +69,17 @@ type Op struct {
 	At      int64  `json:"at,omitempty"`      // asked for as PXAT, instead of TTL
 	Max     int    `json:"max,omitempty"`     // of Retry: the event's maxattempts
 	EventID string `json:"event,omitempty"`   // of Retry
-	Status  string `json:"status,omitempty"`  // why it fires without a payload; of Retry: why the event has none
-	Refused bool   `json:"refused,omitempty"` // of Retry: it cannot be done, and becomes a dead letter
-	Late    int64  `json:"late,omitempty"`    // how late it may fire, in ms, by its own limit or that of its namespace; 0: however late
-	Own     bool   `json:"own,omitempty"`     // of Timer: the limit is asked for
-	Drop    bool   `json:"drop,omitempty"`    // later than that it is forgotten, instead of becoming a dead letter
-	Every   int64  `json:"every,omitempty"`   // of Repeat: the interval in ms, which counts from At
-	Until   int64  `json:"until,omitempty"`   // of Repeat: when it is due for the last time
-	CatchUp bool   `json:"catchup,omitempty"` // of Repeat: all that is missed is made up for
+	Origin  string `json:"origin,omitempty"`  // of Retry: the id of the first event of its timer
+	// Postponed says of a Retry that it keeps the attempt.
+	Postponed bool   `json:"postponed,omitempty"`
+	Status    string `json:"status,omitempty"`  // why it fires without a payload; of Retry: why the event has none
+	Refused   bool   `json:"refused,omitempty"` // of Retry: it cannot be done, and becomes a dead letter
+	Late      int64  `json:"late,omitempty"`    // how late it may fire, in ms, by its own limit or that of its namespace; 0: however late
+	Own       bool   `json:"own,omitempty"`     // of Timer: the limit is asked for
+	Drop      bool   `json:"drop,omitempty"`    // later than that it is forgotten, instead of becoming a dead letter
+	Every     int64  `json:"every,omitempty"`   // of Repeat: the interval in ms, which counts from At
+	Until     int64  `json:"until,omitempty"`   // of Repeat: when it is due for the last time
+	CatchUp   bool   `json:"catchup,omitempty"` // of Repeat: all that is missed is made up for
 
 	Outcome Outcome `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
@@ -141,6 +144,7 @@ type Message struct {
 
 	Key     string `json:"key,omitempty"`
 	EventID string `json:"event,omitempty"`
+	Origin  string `json:"origin,omitempty"` // the id of the first event of its timer, of all others
 	Time    int64  `json:"time,omitempty"`
 	Due     int64  `json:"due,omitempty"`
 	Attempt int    `json:"attempt,omitempty"`

@@ -90,7 +90,7 @@ func (p *Producers) exhaust(ctx context.Context) {
 	for range workers {
 		all.Go(func() {
 			for l := range lives {
-				l.retry(ctx, l.used(), 0, false)
+				l.retry(ctx, l.used(), 0, policy)
 			}
 		})
 	}

@@ -60,7 +60,7 @@ func (l *life) largest(kind history.Kind) {
 		e.Data = []byte(padded(l.n, maxPayload+1))
 		e.data = e.AppendJSON(nil)
 	}
-	l.retry(l.ctx, e, l.between(300, 1000), true)
+	l.retry(l.ctx, e, l.between(300, 1000), delayed)
 }
 
 // padded returns a payload of a size that no other life has.

@@ -311,12 +311,12 @@ func (l *life) again() {
 	}
 }
 
-// delay returns that of the retry of an event, and whether it is to be asked for.
-func (l *life) delay(e received) (time.Duration, bool) {
-	if policy := delays(); l.random.IntN(3) == 0 && e.Attempt <= len(policy) {
-		return policy[e.Attempt-1], false
+// delay returns that of the retry of an event, and what is to be asked for.
+func (l *life) delay(e received) (time.Duration, asking) {
+	if all := delays(); l.random.IntN(3) == 0 && e.Attempt <= len(all) {
+		return all[e.Attempt-1], policy
 	}
-	return l.between(0, 3000), true
+	return l.between(0, 3000), delayed + asking(l.random.IntN(2))
 }
 
 // retried is a timer whose consumer fails, and is cancelled sometimes.
@@ -331,8 +331,8 @@ func (l *life) retried() {
 		if !ok {
 			return
 		}
-		delay, header := l.delay(e)
-		if !l.retry(l.ctx, e, delay, header) {
+		delay, by := l.delay(e)
+		if !l.retry(l.ctx, e, delay, by) {
 			return
 		}
 		l.last.Due = time.Now().Add(delay).UnixMilli()
@@ -352,8 +352,8 @@ func (l *life) beside() {
 		return
 	}
 	if e, ok := l.await(events); ok && l.set(l.kind(), l.between(2000, 6000)) {
-		delay, header := l.delay(e)
-		l.retry(l.ctx, e, delay, header)
+		delay, by := l.delay(e)
+		l.retry(l.ctx, e, delay, by)
 	}
 }
 
@@ -366,7 +366,7 @@ func (l *life) dead() {
 	}
 	for {
 		e, ok := l.await(events)
-		if !ok || !l.retry(l.ctx, e, l.between(100, 1000), true) || e.Attempt >= e.MaxAttempts {
+		if !ok || !l.retry(l.ctx, e, l.between(100, 1000), delayed) || e.Attempt >= e.MaxAttempts {
 			return
 		}
 		l.last.Due = time.Now().UnixMilli() + 1000

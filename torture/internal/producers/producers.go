@@ -119,12 +119,21 @@ func (p *Producers) life(ctx context.Context, n int) *life {
 	return &life{Producers: p, ctx: ctx, random: rand.New(rand.NewPCG(p.Seed, uint64(n)+1)), n: n}
 }
 
+// asking is what a request for retry asks for.
+type asking int
+
+const (
+	policy    asking = iota // the delay of the policy
+	delayed                 // one of its own
+	postponed               // one of its own, and the same attempt
+)
+
 // retry publishes an event for retry until it is acknowledged, and returns whether it was. It
 // is one operation however often it is published: so timerd promises.
-func (p *Producers) retry(ctx context.Context, e received, delay time.Duration, header bool) bool {
+func (p *Producers) retry(ctx context.Context, e received, delay time.Duration, by asking) bool {
 	op := history.Op{
 		Key: e.Key.String(), Kind: history.Retry, Payload: string(e.Data), Attempt: e.Attempt, Max: e.MaxAttempts,
-		TTL: delay.Milliseconds(), EventID: e.ID, Status: e.Status, Due: e.Due.UnixMilli(), Outcome: history.Unknown,
+		TTL: delay.Milliseconds(), EventID: e.ID, Origin: e.FirstID(), Postponed: by == postponed, Status: e.Status, Due: e.Due.UnixMilli(), Outcome: history.Unknown,
 		Invoked: time.Now().UnixMilli(),
 	}
 	tries := retryTries
@@ -132,8 +141,11 @@ func (p *Producers) retry(ctx context.Context, e received, delay time.Duration, 
 		op.Refused, tries = true, 1 // each request has a dead letter of its own
 	}
 	msg := &nats.Msg{Subject: e.Key.Subject("timers", keys.Retry), Data: e.data, Header: nats.Header{}}
-	if header {
+	if by != policy {
 		msg.Header.Set(event.DelayHeader, delay.String())
+	}
+	if by == postponed {
+		msg.Header.Set(event.PostponeHeader, event.Postponed)
 	}
 	for range tries {
 		attempt, cancel := context.WithTimeout(ctx, retryPatience)

@@ -1,0 +1,54 @@
+package event
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// FirstID returns the id of the first event of e's timer: Origin, or ID where e is the first. It is the same for all attempts of
+// a timer, and for no other timer.
+func (e Event) FirstID() string { return cmp.Or(e.Origin, e.ID) }
+
+// First returns when the first event of e's timer was due, and its attempt: those of e where it is the first.
+func (e Event) First() (due time.Time, attempt int) {
+	if ms, attempt, ok := e.origin(); ok {
+		return time.UnixMilli(ms).UTC(), attempt
+	}
+	return e.Due, e.Attempt
+}
+
+// SetOrigin sets Origin to the id of the firing of e's timer that was due at a time and had an attempt, and OriginAt where that
+// needs it. e.Key must be set.
+func (e *Event) SetOrigin(due time.Time, attempt int) {
+	e.Origin, e.OriginAt = keys.EventID(e.Key.String(), due.UnixMilli(), attempt), ""
+	if isHash(e.Origin) {
+		e.OriginAt = fmt.Sprintf("%d.%d", due.UnixMilli(), attempt)
+	}
+}
+
+// isHash tells of the id of an event that it does not show the firing: an id that does has an @.
+func isHash(id string) bool { return !strings.Contains(id, "@") }
+
+// origin returns the firing that Origin names. ok is false where that is none of e's timer.
+func (e Event) origin() (due int64, attempt int, ok bool) {
+	at := e.OriginAt
+	if !isHash(e.Origin) {
+		at = e.Origin[strings.LastIndexByte(e.Origin, '@')+1:]
+	}
+	first, second, _ := strings.Cut(at, ".")
+	due, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	attempt, err = strconv.Atoi(second)
+	if err != nil || attempt < 1 || attempt > math.MaxInt32 || keys.EventID(e.Key.String(), due, attempt) != e.Origin {
+		return 0, 0, false
+	}
+	return due, attempt, true
+}
