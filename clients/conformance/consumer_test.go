@@ -229,10 +229,17 @@ func (s *suite) fireOne(t *testing.T, c *timerCase) {
 		}
 	})
 	defer stop()
+	first := ""
 	for i, want := range c.Want.Events {
 		select {
 		case e := <-events:
 			f := eventFields(e)
+			if i == 0 {
+				first = e.ID
+			}
+			if e.FirstID() == first {
+				f["origin"] = "first"
+			}
 			if e.Due.Equal(due) {
 				f["due"] = "as set"
 			} else {
@@ -258,6 +265,9 @@ func (s *suite) fireOne(t *testing.T, c *timerCase) {
 		m, err = letters.GetLastMsgForSubject(t.Context(), key.Subject(keys.DefaultPrefix, keys.Dead))
 		return err
 	}, "dead letter")
+	for name, value := range c.Want.Dead.Attributes {
+		c.Want.Dead.Attributes[name] = json.RawMessage(replace(string(value), "{first}", first))
+	}
 	c.Want.Dead.check(t, m.Data)
 }
 

@@ -221,6 +221,8 @@ func (a *action) err() error {
 	switch a.Do {
 	case "fail":
 		return reason
+	case "postpone":
+		return client.Postpone(delay, reason)
 	case "retry_after":
 		return client.RetryAfter(delay, reason)
 	case "dead":
@@ -272,7 +274,7 @@ func sameJSON(a, b []byte) bool {
 // eventFields returns what a handler sees.
 func eventFields(e client.Event) fields {
 	f := fields{
-		"id": e.ID, "key": e.Key.String(), "app": e.Key.App, "module": e.Key.Module, "type": e.Key.Type, "timer_id": e.Key.ID,
+		"id": e.ID, "origin": e.FirstID(), "key": e.Key.String(), "app": e.Key.App, "module": e.Key.Module, "type": e.Key.Type, "timer_id": e.Key.ID,
 		"due_ms": e.Due.UnixMilli(), "time_ms": e.Time.UnixMilli(), "attempt": e.Attempt, "max_attempts": orNull(e.MaxAttempts),
 		"trigger": orNull(e.Trigger), "payload": e.Data, "content_type": orNull(e.ContentType), "data_status": orNull(e.Status),
 		"late_ms": nil, "late_drop": e.Late.Drop, "repeat": orNull(e.Repeat), "occurrence": orNull(e.Occurrence),

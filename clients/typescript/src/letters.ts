@@ -52,9 +52,10 @@ export function givenUp(prefix: string, event: ParsedEvent, text: string): DeadL
     if (value !== undefined) payload.set(name, value);
   }
   const due = event.due.getTime();
-  if (!attributes.has("origin") && event.id === eventId(event.parts, due, event.attempt)) {
-    attributes.set("origin", JSON.stringify(event.id));
-    if (event.id.startsWith("sha256:")) attributes.set("originat", `"${due}.${event.attempt}"`);
+  if (!attributes.has("origin")) {
+    const own = eventId(event.parts, due, event.attempt);
+    attributes.set("origin", JSON.stringify(own));
+    if (own.startsWith("sha256:")) attributes.set("originat", `"${due}.${event.attempt}"`);
   }
   attributes.set("deadreason", JSON.stringify("given up by the consumer"));
   const lastError = new Map([["lasterror", JSON.stringify(text)]]);

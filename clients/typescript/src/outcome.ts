@@ -37,7 +37,7 @@ export function retryAfter(ms: number, reason?: unknown): RetryAfter {
  * because a lock is taken, say, or a circuit is open.
  */
 export function postpone(ms: number, reason?: unknown): Postpone {
-  return new Postpone(delayOf(ms), because(reason, `postponed for ${goDuration(delayOf(ms))}`), { cause: reason });
+  return new Postpone(delayOf(ms), because(reason, `postponed by ${goDuration(delayOf(ms))}`), { cause: reason });
 }
 
 /** Gives up on the event for good: it goes to the dead letters at once, with the reason. */

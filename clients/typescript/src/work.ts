@@ -119,7 +119,8 @@ export class Worker {
       }
       case "retry": {
         const { text, delay, postponed } = verdict;
-        logger.warn(`timerd client: attempt ${postponed ? "postponed" : "failed, asking for a retry"}`, { ...fields, err: text, delay });
+        if (postponed) logger.info("timerd client: event postponed, its attempt is not used up", { ...fields, err: text, delay });
+        else logger.warn("timerd client: attempt failed, asking for a retry", { ...fields, err: text, delay });
         const request = retryRequest(prefix, event, text, delay, postponed);
         return this.#settle(msg, (timeout) => publish(this.js, request, timeout), fields);
       }

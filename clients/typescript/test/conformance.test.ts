@@ -9,7 +9,7 @@ import { jetstream, jetstreamManager, type JetStreamClient, type JetStreamManage
 import { connect, type NatsConnection } from "@nats-io/transport-node";
 import { createClient } from "redis";
 
-import { consume, type ConsumeOptions, dead, InvalidError, type Repetition, type RepeatOptions, retryAfter, type SetOptions, type TimerEvent, Timers, type When } from "@timerd-io/client";
+import { consume, type ConsumeOptions, dead, InvalidError, postpone, type Repetition, type RepeatOptions, retryAfter, type SetOptions, type TimerEvent, Timers, type When } from "@timerd-io/client";
 import { clients, type Connected, nodeVersion } from "./clients.js";
 import { begin, Environment, eventually, root } from "./environment.js";
 
@@ -98,9 +98,9 @@ function check(what: string, got: Fields, want: Fields): void {
   }
 }
 
-function eventFields(e: TimerEvent, due?: Date): Fields {
+function eventFields(e: TimerEvent, due?: Date, first?: string): Fields {
   return {
-    id: e.id, key: e.keyBytes, app: e.app, module: e.module, type: e.timerType, timer_id: e.timerId, due_ms: e.due.getTime(),
+    id: e.id, origin: e.origin === first ? "first" : e.origin, key: e.keyBytes, app: e.app, module: e.module, type: e.timerType, timer_id: e.timerId, due_ms: e.due.getTime(),
     due: due?.getTime() === e.due.getTime() ? "as set" : e.due, time_ms: e.time?.getTime(), attempt: e.attempt, max_attempts: e.maxAttempts,
     trigger: e.trigger, payload: e.payload, content_type: e.contentType, data_status: e.dataStatus, late_ms: e.late, late_drop: e.dropLate,
     repeat: e.repeat, occurrence: e.occurrence,
@@ -115,6 +115,7 @@ function act(action: Action | null): unknown {
   switch (action.do) {
     case "fail": throw reason;
     case "retry_after": return retryAfter(action.ms as number, reason);
+    case "postpone": return postpone(action.ms as number, reason);
     case "dead": throw dead(reason);
     default: throw new Error(`no such action: ${action.do}`);
   }
@@ -280,15 +281,16 @@ describe("timers", { concurrency: true }, () => {
         for (const [i, want] of one.want.events.entries()) {
           const event = events[i] as TimerEvent;
           if (typeof want["id"] === "string") want["id"] = want["id"].replace("{due}", String(event.due.getTime()));
-          check(`event ${i + 1}`, eventFields(event, due as Date), want);
+          check(`event ${i + 1}`, eventFields(event, due as Date, (events[0] as TimerEvent).id), want);
         }
         if (!one.want.dead) return;
-        const subject = (events[0] as TimerEvent & { parts: unknown }) && `timers.dead.${namespace.replaceAll(":", ".")}`;
+        const subject = `timers.dead.${namespace.replaceAll(":", ".")}`;
         const [letter] = await eventually("the dead letter", async () => {
           const all = await stored("TIMERS_DEAD", subject);
           return all.length > 0 && all;
         });
-        checkDead(one.want.dead, (letter as StoredMsg).data);
+        const want = JSON.parse(JSON.stringify(one.want.dead).replaceAll("{first}", (events[0] as TimerEvent).id)) as WantDead;
+        checkDead(want, (letter as StoredMsg).data);
       } finally {
         await consumption.stop();
       }
