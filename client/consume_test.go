@@ -65,7 +65,9 @@ func TestErrorsDecide(t *testing.T) {
 		{name: "negative", handler: func() error { return client.RetryAfter(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"try again after 0s"}, "Timer-Delay": {"0s"}}},
 		{name: "postponed", handler: func() error { return fmt.Errorf("post: %w", client.Postpone(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}, "Timer-Postpone": {"1"}}},
 		{name: "postponed-nil", handler: func() error { return client.Postpone(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"postponed by 0s"}, "Timer-Delay": {"0s"}, "Timer-Postpone": {"1"}}},
-		{name: "postponed-wins", handler: func() error { return errors.Join(client.RetryAfter(time.Second, nil), client.Postpone(time.Minute, nil)) }, retry: nats.Header{"Timer-Error": {"try again after 1s postponed by 1m0s"}, "Timer-Delay": {"1m0s"}, "Timer-Postpone": {"1"}}},
+		{name: "postponed-wins", handler: func() error {
+			return errors.Join(client.RetryAfter(time.Second, nil), client.Postpone(time.Minute, nil))
+		}, retry: nats.Header{"Timer-Error": {"try again after 1s postponed by 1m0s"}, "Timer-Delay": {"1m0s"}, "Timer-Postpone": {"1"}}},
 		{name: "dead", handler: func() error { return fmt.Errorf("post: %w", client.Dead(errors.New("gone"))) }, dead: "post: gone"},
 		{name: "dead-nil", handler: func() error { return client.Dead(nil) }, dead: "given up"},
 		{name: "dead-wins", handler: func() error { return errors.Join(client.RetryAfter(time.Second, boom), client.Dead(nil)) }, dead: "merchant said   500  \ufffd given up"},

@@ -71,6 +71,8 @@ type Consumer struct {
 	// StopTimeout is how long running handlers get to finish after Consume's context has ended, until their own ends
 	// too; negative is none. Default: DefaultStopTimeout.
 	StopTimeout time.Duration
+	// Propagator, if not nil, puts the trace in which a timer was set into the handler's context.
+	Propagator Propagator
 	// Logger gets a line for every failed attempt, dead letter, bad event and lasting trouble with NATS. Default:
 	// slog.Default().
 	Logger *slog.Logger

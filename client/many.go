@@ -32,13 +32,14 @@ type SetResult struct {
 // failure; ErrNotSet is no failure.
 func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []SetResult, err error) {
 	results = make([]SetResult, len(settings))
+	trace := t.trace(ctx)
 	failed, err := t.many(ctx, len(settings),
 		func(pipe redis.Pipeliner, i int) *redis.Cmd {
 			s := settings[i]
 			if results[i].Err = s.check(); results[i].Err != nil {
 				return nil
 			}
-			return pipe.FCall(ctx, "timer_set", []string{s.Key}, s.args()...)
+			return pipe.FCall(ctx, "timer_set", []string{s.Key}, s.args(trace)...)
 		},
 		func(i int, reply *redis.Cmd) error {
 			if reply != nil {

@@ -62,6 +62,8 @@ type Timer struct {
 	// for a timer that does not repeat.
 	Repeat     string
 	Occurrence int64
+	// TraceParent is what was set with the timer; its payload may have another.
+	TraceParent string
 }
 
 // When says when a timer is due: After or At. The zero When is invalid.
@@ -126,6 +128,10 @@ func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", rounde
 // Its methods may be called concurrently. An error that wraps none of this package's errors is one of the connection or
 // the server: the call may have taken effect or not, and calling again is safe.
 type Timers struct {
+	// Propagator, if not nil, finds the trace in which Set and SetMany are called. Set it before the first call. The function library
+	// has to be that of this version or a later one, or Set returns ErrInvalid.
+	Propagator Propagator
+
 	rdb redis.UniversalClient
 }
 
@@ -147,7 +153,7 @@ func (t *Timers) Set(ctx context.Context, key string, payload []byte, when When,
 	if err := s.check(); err != nil {
 		return time.Time{}, err
 	}
-	return s.result(t.rdb.FCall(ctx, "timer_set", []string{key}, s.args()...))
+	return s.result(t.rdb.FCall(ctx, "timer_set", []string{key}, s.args(t.trace(ctx))...))
 }
 
 func (s Setting) check() error {
@@ -157,13 +163,14 @@ func (s Setting) check() error {
 	return nil
 }
 
-func (s Setting) args() []any {
+// args returns the arguments of timer_set behind the key, with trace, which may be empty, at the end.
+func (s Setting) args(trace []any) []any {
 	args := make([]any, 0, 8)
 	args = append(args, s.Payload, s.When.option, s.When.ms)
 	for _, o := range s.Options {
 		args = append(args, o.args...)
 	}
-	return args
+	return append(args, trace...)
 }
 
 func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
@@ -260,6 +267,8 @@ func parseTimer(fields []any) (Timer, error) {
 				timer.State = State(value)
 			case "repeat":
 				timer.Repeat = value
+			case "traceparent":
+				timer.TraceParent = value
 			}
 		}
 	}

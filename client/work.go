@@ -57,7 +57,7 @@ func (r *run) attend(handlers, settle context.Context, msg *nats.Msg, meta *nats
 			}
 			result <- o
 		}()
-		err := r.handler(handlers, e)
+		err := r.handler(r.traced(handlers, &e), e)
 		o = judge(err, handlers.Err() != nil)
 	}()
 

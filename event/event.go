@@ -32,6 +32,8 @@ const (
 	DelayHeader       = "Timer-Delay"                  // of a retry request: a Go duration that overrides the policy
 	PostponeHeader    = "Timer-Postpone"               // of a retry request: 1 keeps the attempt, with a delay of its own
 	ErrorHeader       = "Timer-Error"                  // of a retry request or a dead letter: what went wrong, as text
+	TraceParentHeader = "traceparent"                  // holds TraceParent
+	TraceStateHeader  = "tracestate"                   // holds TraceState
 )
 
 // Content types of a payload, as DataContentType finds them.
@@ -70,6 +72,9 @@ type Event struct {
 	// that does not. The retries of an occurrence have them too.
 	Repeat     string
 	Occurrence int64
+
+	// TraceParent and TraceState say in which trace the timer was set, as W3C Trace Context writes them; "" if that is unknown.
+	TraceParent, TraceState string
 
 	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
 	// empty payload.
@@ -149,6 +154,16 @@ func (e Event) AppendJSON(dst []byte) []byte {
 		dst = appendEscaped(dst, e.OriginAt)
 		dst = append(dst, '"')
 	}
+	if e.TraceParent != "" {
+		dst = append(dst, `,"traceparent":"`...)
+		dst = appendEscaped(dst, e.TraceParent)
+		dst = append(dst, '"')
+	}
+	if e.TraceState != "" {
+		dst = append(dst, `,"tracestate":"`...)
+		dst = appendEscaped(dst, e.TraceState)
+		dst = append(dst, '"')
+	}
 	dst = appendText(dst, `,"trigger":"`, e.Trigger)
 	dst = appendText(dst, `,"datastatus":"`, e.Status)
 	dst = appendText(dst, `,"deadreason":"`, e.DeadReason)
@@ -184,7 +199,7 @@ func travelsAs(asked string, data []byte) string {
 // object has under "attempt", in lower case and not in a nested object; the last one if there are several. It returns 1
 // for any other payload.
 func Attempt(payload []byte) int {
-	if !mayHoldAttempt(payload) || DataContentType(payload) != DataJSON {
+	if !mayHold(payload, `"attempt"`) || DataContentType(payload) != DataJSON {
 		return 1
 	}
 	attempt := 1

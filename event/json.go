@@ -279,11 +279,11 @@ func parsePositive(value []byte) (int, bool) {
 	return int(f), true
 }
 
-// mayHoldAttempt tells cheaply whether b can be an object with a member "attempt", possibly written with escapes.
-func mayHoldAttempt(b []byte) bool {
+// mayHold tells cheaply whether b can be an object with a member whose name, which may be written with escapes, has a part.
+func mayHold(b []byte, part string) bool {
 	i := skipSpace(b, 0)
 	return i < len(b) && b[i] == '{' &&
-		(bytes.Contains(b, []byte(`"attempt"`)) || bytes.Contains(b, []byte(`\u00`)))
+		(bytes.Contains(b, []byte(part)) || bytes.Contains(b, []byte(`\u00`)))
 }
 
 // appendEscaped appends the inside of a JSON string of s, which is UTF-8.

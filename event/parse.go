@@ -129,6 +129,10 @@ func (p *parser) take(name string, m *members) bool {
 		e.Origin, _ = p.text(name, m.value)
 	case "originat":
 		e.OriginAt, _ = p.text(name, m.value)
+	case TraceParentHeader:
+		e.TraceParent = looseText(m.value)
+	case TraceStateHeader:
+		e.TraceState = looseText(m.value)
 	case "trigger":
 		e.Trigger, _ = p.text(name, m.value)
 	case "datastatus":
@@ -183,6 +187,7 @@ func (p *parser) finish(compact bool) {
 		e.Repeat, e.Occurrence = "", 0
 	}
 	p.finishOrigin()
+	e.dropBadTrace()
 }
 
 // finishOrigin checks that the first event is one of the event's own timer: whoever relies on it, as on the key of a payment, may
@@ -214,6 +219,14 @@ func (p *parser) text(name string, value []byte) (string, bool) {
 		return "", false
 	}
 	return string(unquote(value)), true
+}
+
+// looseText returns the string that a member holds, or "" if it holds none: it is not worth an event.
+func looseText(value []byte) string {
+	if value[0] != '"' {
+		return ""
+	}
+	return string(unquote(value))
 }
 
 func (p *parser) integer(name string, value []byte) int {

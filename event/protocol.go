@@ -77,6 +77,7 @@ func RefusedID(request Stored) string {
 // who know the whole event.
 func FreshLetterID(e Event, n int) string {
 	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger, e.ContentType, e.Origin, e.OriginAt = "", "", 0, "", "", "", ""
+	e.TraceParent, e.TraceState = "", ""
 	sum := sha256.Sum256(e.AppendJSON(fmt.Appendf(nil, "dead letter %d ", n)))
 	return fmt.Sprintf("sha256:%x", sum)
 }
@@ -160,11 +161,9 @@ func DeadLetter(prefix string, e Event) iter.Seq[Message] {
 	e.ID, e.Type = MessageID(e.ID), TypeDead
 	return func(yield func(Message) bool) {
 		form := func(e Event) Message {
-			return Message{
-				Subject: e.Key.Subject(prefix, keys.Dead),
-				Header:  map[string][]string{MsgIDHeader: {e.ID}, ContentTypeHeader: {ContentType}},
-				Data:    e.AppendJSON(nil),
-			}
+			header := map[string][]string{MsgIDHeader: {e.ID}, ContentTypeHeader: {ContentType}}
+			e.SetTraceHeaders(header)
+			return Message{Subject: e.Key.Subject(prefix, keys.Dead), Header: header, Data: e.AppendJSON(nil)}
 		}
 		if !yield(form(e)) {
 			return

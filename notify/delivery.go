@@ -156,7 +156,6 @@ func (p *Publisher) send(deliveries []*delivery) {
 			continue
 		}
 		p.encode(d, withhold)
-		p.header[event.MsgIDHeader][0] = d.id
 		message := nats.Msg{
 			Subject: d.subject,
 			Reply:   p.inbox + strconv.FormatUint(d.token, 36),
@@ -186,10 +185,15 @@ func (p *Publisher) begin(d *delivery) (withhold, ok bool) {
 	return d.withhold, true
 }
 
-// encode writes d's event into p.buf. p.sending is held.
+// encode writes d's event into p.buf, and its headers into p.header. p.sending is held.
 func (p *Publisher) encode(d *delivery, withhold bool) {
 	e := p.event(d, withhold)
 	p.buf = e.AppendJSON(p.buf[:0])
+	p.header[event.MsgIDHeader][0] = d.id
+	if e.TraceParent != "" || p.traced {
+		e.SetTraceHeaders(p.header)
+		p.traced = e.TraceParent != ""
+	}
 }
 
 // event returns d's event, or that of its dead letter but for what makes it one.
@@ -205,6 +209,10 @@ func (p *Publisher) event(d *delivery, withhold bool) event.Event {
 		Trigger:     string(d.firing.Trigger),
 		Late:        d.firing.Late,
 		ContentType: p.ContentType,
+	}
+	e.TraceParent, e.TraceState = event.Trace(d.firing.TraceParent, d.firing.Payload)
+	if d.firing.TraceState != "" {
+		e.TraceState = d.firing.TraceState
 	}
 	if o := d.firing.Origin; o != (schedule.Origin{}) {
 		e.SetOrigin(o.Due.Time(), o.Attempt)

@@ -115,6 +115,7 @@ type Publisher struct {
 	sending sync.Mutex // one message at a time; guards what follows
 	buf     []byte
 	header  nats.Header
+	traced  bool // header has those of a trace
 
 	inbox string // what reply subjects begin with; set before started is closed
 

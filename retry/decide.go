@@ -151,6 +151,12 @@ func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedu
 		Origin: schedule.Origin{Due: schedule.MillisOf(first), Attempt: firstAttempt},
 		Repeat: e.Repeat, Occurrence: e.Occurrence,
 	}
+	if parent, state := event.Trace("", e.Data); parent != e.TraceParent || state != e.TraceState {
+		r.TraceParent = e.TraceParent
+		if _, state := event.Trace(e.TraceParent, e.Data); state != e.TraceState {
+			r.TraceState = e.TraceState
+		}
+	}
 	switch {
 	case e.Data != nil:
 		r.Status = schedule.PayloadPresent

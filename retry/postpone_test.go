@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -228,7 +229,7 @@ func TestForgedOrigin(t *testing.T) {
 	f.request(retrySubject, e.AppendJSON(nil))
 	letter := f.letters(1)[0]
 	if !strings.HasPrefix(letter.DeadReason, event.ReasonMalformed) || !strings.Contains(letter.DeadReason, "origin") ||
-		string(letter.Data) != string(e.AppendJSON(nil)) || letter.Origin != "" {
+		!bytes.Equal(letter.Data, e.AppendJSON(nil)) || letter.Origin != "" {
 		t.Errorf("dead letter %+v", letter)
 	}
 	if pending, firing := f.schedule.Count(); pending+firing != 0 {

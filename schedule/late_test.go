@@ -69,7 +69,7 @@ func TestLimitStaysWithItsTimer(t *testing.T) {
 func TestOptionsHaveNoFlagOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	for _, args := range [][]any{{"LATE", 5}, {"LATE", 5, "DROP"}} {
+	for _, args := range [][]any{{"LATE", 5}, {"LATE", 5, "DROP"}, {"TRACE", trace}} {
 		x.do(append([]any{"FCALL", "timer_set", 1, k, "", "PX", 60000}, args...)...)
 		if record := x.record(k); !strings.HasPrefix(record, ";") || strings.ContainsAny(record, "mlexu") {
 			t.Errorf("%v: the record is %q", args, record)

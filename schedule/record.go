@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ type record struct {
 	held       bool // it was held, and becomes a dead letter
 	late       late.Limit
 	origin     Origin
+	trace      [2]string   // traceparent and tracestate
 	occurrence *Occurrence // nil for a timer that does not repeat
 	payload    string      // empty unless status is PayloadPresent
 }
@@ -80,7 +82,7 @@ func readOrigin(value string) Origin {
 
 // Names of the options of a record. An earlier version takes what it finds before the colon for flags: none of these letters
 // is one.
-const optionLate, optionLateDrop, optionOrigin = "L", "D", "O"
+const optionLate, optionLateDrop, optionOrigin, optionTraceParent, optionTraceState = "L", "D", "O", "T", "S"
 
 // readOption takes in an option; one that is unknown is a later version's.
 func (r *record) readOption(option string) {
@@ -90,12 +92,30 @@ func (r *record) readOption(option string) {
 		r.readOccurrence(name, value)
 	case optionOrigin:
 		r.origin = readOrigin(value)
+	case optionTraceParent:
+		r.trace[0] = strings.ToLower(value)
+	case optionTraceState:
+		state, _ := hex.DecodeString(value)
+		r.trace[1] = string(state)
 	case optionLate, optionLateDrop:
 		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
 			ms = min(ms, late.MaxLimit.Milliseconds())
 			r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
 		}
 	}
+}
+
+// traceOptions returns the options of a trace, as they stand before the colon of a record: in letters that are no flags, and without
+// a colon.
+func traceOptions(parent, state string) string {
+	if parent == "" {
+		return ""
+	}
+	options := ";" + optionTraceParent + "=" + strings.ToUpper(parent)
+	if state != "" {
+		options += fmt.Sprintf(";%s=%X", optionTraceState, state)
+	}
+	return options
 }
 
 // options returns the options of a record, as they stand before its colon.

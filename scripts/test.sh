@@ -87,6 +87,7 @@ step "go vet" go vet ./...
 step "go test" tested
 step bench make --no-print-directory bench-test
 step docker-compose.yml make --no-print-directory compose-test
+step examples/tracing make --no-print-directory tracing-test
 step clients/typescript make --no-print-directory client-test-typescript
 wait "$linters"
 linters=

@@ -29,9 +29,10 @@ type consumerCase struct {
 	TakesMS    int64   `json:"takes_ms"`
 	AckWaitMS  int64   `json:"ack_wait_ms"`
 	Want       struct {
-		Calls *int // of the handler; 1 unless it says otherwise
-		Event map[string]json.RawMessage
-		Retry *struct {
+		Calls      *int // of the handler; 1 unless it says otherwise
+		Deliveries *uint64
+		Event      map[string]json.RawMessage
+		Retry      *struct {
 			Subject string
 			Headers map[string]*octets
 			Without []string
@@ -89,7 +90,7 @@ func (s *suite) consumeOne(t *testing.T, key keys.Key, c *consumerCase) {
 		}
 		return c.Handler.err()
 	})
-	s.settled(t, consumer, ack.Sequence)
+	deliveries := s.settled(t, consumer, ack.Sequence)
 	stop()
 
 	calls := 1
@@ -98,6 +99,9 @@ func (s *suite) consumeOne(t *testing.T, key keys.Key, c *consumerCase) {
 	}
 	if len(seen) != calls {
 		t.Fatalf("the handler was called %d times, want %d", len(seen), calls)
+	}
+	if want := c.Want.Deliveries; want != nil && deliveries != *want {
+		t.Errorf("JetStream delivered %d times, want %d", deliveries, *want)
 	}
 	if c.Want.Event != nil {
 		eventFields(seen[0]).check(t, "event", c.Want.Event)
@@ -145,8 +149,8 @@ func checkHeaders(t *testing.T, m *jetstream.RawStreamMsg, want map[string]*octe
 	}
 }
 
-// settled waits until a durable consumer has acknowledged its events up to one.
-func (s *suite) settled(t *testing.T, c client.Consumer, seq uint64) {
+// settled waits until a durable consumer has acknowledged its events up to one, and returns how many deliveries that took.
+func (s *suite) settled(t *testing.T, c client.Consumer, seq uint64) (deliveries uint64) {
 	t.Helper()
 	testenv.Eventually(t, patience, func() bool {
 		found, err := s.js.Consumer(t.Context(), c.Stream, c.Durable)
@@ -156,8 +160,10 @@ func (s *suite) settled(t *testing.T, c client.Consumer, seq uint64) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		deliveries = found.CachedInfo().Delivered.Consumer
 		return found.CachedInfo().AckFloor.Stream >= seq
 	}, "acknowledgement")
+	return deliveries
 }
 
 // letters returns the messages on a subject of one of the streams.

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -141,7 +142,11 @@ func (s *suite) call(t *testing.T, do string, a setting) (due, given time.Time, 
 			given = time.UnixMilli(*a.AtMS)
 			when = client.At(given)
 		}
-		due, err = s.timers.Set(t.Context(), key, a.Payload.bytes(), when, options...)
+		ctx := t.Context()
+		if a.Trace != "" {
+			ctx = context.WithValue(ctx, tracer{}, a.Trace)
+		}
+		due, err = s.timers.Set(ctx, key, a.Payload.bytes(), when, options...)
 		return due, given, err
 	}
 	if a.FromInMS != nil {

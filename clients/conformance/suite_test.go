@@ -159,6 +159,7 @@ func (s *suite) serve(t *testing.T) {
 
 	s.rdb, s.js = redisServer.Client(), natsServer.JetStream()
 	s.timers = client.New(s.rdb)
+	s.timers.Propagator = tracer{}
 	stream := strings.ToUpper(s.prefix)
 	for name, kind := range map[string]string{"": keys.Fired, "_RETRY": keys.Retry, "_DEAD": keys.Dead} {
 		cfg := jetstream.StreamConfig{Name: stream + name, Subjects: []string{keys.SubjectAll(s.prefix, kind)}, AllowDirect: true}
@@ -178,6 +179,17 @@ func (s *suite) now(t *testing.T) time.Time {
 	}
 	return now
 }
+
+// tracer is a Propagator. It hands on the traceparent that a context has as the value of tracer{}.
+type tracer struct{}
+
+func (tracer) Inject(ctx context.Context, carrier map[string]string) {
+	if parent, ok := ctx.Value(tracer{}).(string); ok {
+		carrier["traceparent"] = parent
+	}
+}
+
+func (tracer) Extract(ctx context.Context, _ map[string]string) context.Context { return ctx }
 
 // consume consumes a namespace until the function that it returns is called.
 func (s *suite) consume(t *testing.T, c client.Consumer, namespace string, handler client.Handler) (stop func()) {
@@ -279,6 +291,7 @@ func eventFields(e client.Event) fields {
 		"trigger": orNull(e.Trigger), "payload": e.Data, "content_type": orNull(e.ContentType), "data_status": orNull(e.Status),
 		"late_ms": nil, "late_drop": e.Late.Drop, "repeat": orNull(e.Repeat), "occurrence": orNull(e.Occurrence),
 	}
+	f["traceparent"], f["tracestate"] = orNull(e.TraceParent), orNull(e.TraceState)
 	if e.Late.Given {
 		f["late_ms"] = e.Late.Most.Milliseconds()
 	}

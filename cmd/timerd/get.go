@@ -41,7 +41,7 @@ Without one, the exit code is 1.
 				warnIfUnattended(ctx, cmd, rdb)
 				view := newTimerView(args[0], timer.Due, timer.Attempt)
 				view.State, view.Late = string(timer.State), timer.Late.Milliseconds()
-				view.Repeat, view.Occurrence = timer.Repeat, timer.Occurrence
+				view.Repeat, view.Occurrence, view.TraceParent = timer.Repeat, timer.Occurrence, timer.TraceParent
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
@@ -63,6 +63,9 @@ Without one, the exit code is 1.
 					}
 					if timer.Repeat != "" {
 						limit += fmt.Sprintf("repeat   %s, occurrence %d\n", timer.Repeat, timer.Occurrence)
+					}
+					if timer.TraceParent != "" {
+						limit += fmt.Sprintf("trace    %s\n", timer.TraceParent)
 					}
 					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
 						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, limit, showPayload(timer.Payload, status, math.MaxInt))

@@ -32,6 +32,7 @@ type timerView struct {
 	Late            int64           `json:"late,omitempty"` // ms, of one that was looked for and has a limit of its own
 	Repeat          string          `json:"repeat,omitempty"`
 	Occurrence      int64           `json:"occurrence,omitempty"`
+	TraceParent     string          `json:"traceparent,omitempty"` // of one that was looked for
 	DataContentType string          `json:"datacontenttype,omitempty"`
 	Data            json.RawMessage `json:"data,omitempty"`
 	DataBase64      []byte          `json:"data_base64,omitempty"`

@@ -41,6 +41,15 @@ local function read_late(args, i)
   return (drop and ';D=' or ';L=') .. int(math.abs(ms)), i + (drop and 3 or 2)
 end
 
+-- trace_option returns the option of a record with a W3C traceparent, or nothing of a malformed one.
+-- It is in capitals: an option has no letter of a flag.
+local function trace_option(text)
+  local version, trace, span = string.match(text, '^(%x%x)%-(%x+)%-(%x+)%-%x%x$')
+  if not version or #trace ~= 32 or #span ~= 16 or version == 'ff' or string.find(text, '%u')
+    or not string.find(trace, '[^0]') or not string.find(span, '[^0]') then return '' end
+  return ';T=' .. string.upper(text)
+end
+
 -- make_way is called before a timer is set in place of what is pending of its key: a timer that is
 -- due already is owed. It returns false, and has done nothing, if exists, NX or XX or nil, says no;
 -- else true, and whether the key may have a contested timer.
@@ -69,7 +78,7 @@ local function make_way(key, exists)
 end
 
 --[[ timer_set KEY  PAYLOAD (PX ms | EX s | PXAT unix-ms | EXAT unix-s) [NX | XX] [ATTEMPT n]
-[LATE ms, then optionally DROP]
+[LATE ms, then optionally DROP] [TRACE traceparent]
 Sets a timer: writes the trigger key and the index in one step. A timer of the same
 key that was due already is owed and fires too; one that was pending is replaced.
 Returns the due time in unix ms, or nil if NX found a timer or a key, or XX found
@@ -86,7 +95,7 @@ local function timer_set(keys, args)
   local refusal = open_partition_of(key)
   if refusal then return refusal end
 
-  local due, when, exists, attempt, late
+  local due, when, exists, attempt, late, trace
   local i = 2
   while i <= #args do
     local option = string.upper(args[i])
@@ -106,6 +115,11 @@ local function timer_set(keys, args)
       late, next_or_wrong = read_late(args, i)
       if not late then return fault(next_or_wrong) end
       i = next_or_wrong
+    elseif option == 'TRACE' then
+      if trace then return fault('TRACE can be given once') end
+      if not args[i + 1] then return fault('TRACE wants a traceparent') end
+      trace = trace_option(args[i + 1])
+      i = i + 2
     elseif option == 'PX' or option == 'EX' or option == 'PXAT' or option == 'EXAT' then
       if when then return fault('PX, EX, PXAT or EXAT can be given once') end
       when = parse_integer(args[i + 1])
@@ -114,7 +128,7 @@ local function timer_set(keys, args)
       due = (option == 'PX' or option == 'EX') and now + when or when
       i = i + 2
     else
-      return fault('unknown option: want PX, EX, PXAT, EXAT, NX, XX, ATTEMPT or LATE; DROP comes after LATE ms')
+      return fault('unknown option: want PX, EX, PXAT, EXAT, NX, XX, ATTEMPT, LATE or TRACE; DROP comes after LATE ms')
     end
   end
   if not due then return fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
@@ -133,7 +147,7 @@ local function timer_set(keys, args)
   local due_text = int(due)
   redis.call('SET', key, mark(key), 'PXAT', due_text)
   redis.call('ZADD', due_key, due_text, key)
-  redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. (late or '') .. ':' .. payload)
+  redis.call('HSET', data_key, key, (attempt and int(attempt) or '') .. (late or '') .. (trace or '') .. ':' .. payload)
   announce_set(key, due, due_text, contested)
   return due
 end
@@ -275,8 +289,8 @@ end
 Reads a timer: of several of a key the pending one, or a retry that is left beside it, else
 one that is held, else one that is owed, else one that is firing. It changes nothing.
 Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
-"pending", "held", "owed" or "firing"}, and "late", ms if the timer has a limit of its own, and
-"repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one
+"pending", "held", "owed" or "firing"}, and "late", ms if the timer has a limit of its own,
+"traceparent", text if it has one of its own, and "repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one
 that is firing only the state is certain. ]]
 local function timer_get(keys, args)
   local key, refusal = open_one_key('timer_get', keys, args)
@@ -310,6 +324,8 @@ local function timer_get(keys, args)
   }
   local late = tonumber(string.match(options, ';[LD]=(%d+)') or 0)
   if late > 0 then timer[#timer + 1], timer[#timer + 2] = 'late', late end
+  local trace = string.match(options, ';T=([^;]*)')
+  if trace then timer[#timer + 1], timer[#timer + 2] = 'traceparent', string.lower(trace) end
   local occurrence, text = string.match(options, ';N=(%d+),([^;]*)')
   if text then
     local n = #timer

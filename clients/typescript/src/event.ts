@@ -86,7 +86,10 @@ const known = new Set([
   "trigger", "datastatus", "deadreason", "lasterror", "datacontenttype", "data", "data_base64", "origin", "originat",
   "traceparent", "tracestate",
 ]);
-const traceparent = /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/;
+
+// As W3C Trace Context has them. What is malformed is left out.
+const traceparent = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;
+const tracestate = /^[\t -~]{1,512}$/;
 
 /** Reader takes an event's members, and notes what is wrong with them. */
 class Reader {
@@ -116,8 +119,7 @@ class Reader {
     const late = this.#integer("late", 0, maxLate);
     const repeat = this.text("repeat");
     const occurrence = this.#integer("occurrence", 1, 2 ** 53);
-    const given = this.text("traceparent");
-    const trace = given !== null && traceparent.test(given) ? given : null;
+    const trace = this.#matching("traceparent", traceparent);
     const repeats = repeat !== null && occurrence !== null;
     return {
       id,
@@ -141,7 +143,7 @@ class Reader {
       repeat: repeats ? repeat : null,
       occurrence: repeats ? occurrence : null,
       traceparent: trace,
-      tracestate: trace && this.text("tracestate"),
+      tracestate: trace && this.#matching("tracestate", tracestate),
       raw,
       parts,
       members: this.all,
@@ -176,6 +178,13 @@ class Reader {
   #want(name: string, want: string): void {
     const text = this.text(name);
     if (text !== null && text !== want) this.fault(name, `${clipped(text)}, want ${JSON.stringify(want)}`);
+  }
+
+  /** Text that only helps, so what is wrong with it is passed over. */
+  #matching(name: string, form: RegExp): string | null {
+    const value = this.#members.get(name)?.value;
+    const text = value?.startsWith('"') ? (JSON.parse(value) as string) : "";
+    return form.test(text) ? text : null;
   }
 
   #integer(name: string, least: number, most: number): number | null {

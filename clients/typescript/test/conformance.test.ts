@@ -22,7 +22,7 @@ interface Setting {
   payload: Octets | null;
   after_ms?: number; at_in_ms?: number; at_ms?: number;
   every_ms?: number; cron?: string; tz?: string; from_in_ms?: number; until_in_ms?: number; times?: number; catchup_ms?: number;
-  late_ms?: number; late_drop?: boolean; attempt?: number; nx?: boolean; xx?: boolean;
+  late_ms?: number; late_drop?: boolean; attempt?: number; nx?: boolean; xx?: boolean; trace?: string;
 }
 
 type Fields = Record<string, unknown>;
@@ -53,7 +53,7 @@ interface TimerCase extends Setting {
 interface ConsumerCase {
   name: string; type: string; namespace?: string; subject?: string; members?: string; message?: Octets;
   handler: Action | null; takes_ms?: number; ack_wait_ms?: number;
-  want: { calls?: number; event?: Fields; retry?: { subject: string; headers: Record<string, Octets>; without: string[] }; dead?: WantDead };
+  want: { calls?: number; deliveries?: number; event?: Fields; retry?: { subject: string; headers: Record<string, Octets>; without: string[] }; dead?: WantDead };
 }
 
 interface DurableCase {
@@ -103,7 +103,7 @@ function eventFields(e: TimerEvent, due?: Date, first?: string): Fields {
     id: e.id, origin: e.origin === first ? "first" : e.origin, key: e.keyBytes, app: e.app, module: e.module, type: e.timerType, timer_id: e.timerId, due_ms: e.due.getTime(),
     due: due?.getTime() === e.due.getTime() ? "as set" : e.due, time_ms: e.time?.getTime(), attempt: e.attempt, max_attempts: e.maxAttempts,
     trigger: e.trigger, payload: e.payload, content_type: e.contentType, data_status: e.dataStatus, late_ms: e.late, late_drop: e.dropLate,
-    repeat: e.repeat, occurrence: e.occurrence,
+    repeat: e.repeat, occurrence: e.occurrence, traceparent: e.traceparent, tracestate: e.tracestate,
   };
 }
 
@@ -145,7 +145,7 @@ async function call(timers: Timers, s: Setting): Promise<{ due: Date | "planned"
     if (s.until_in_ms !== undefined) options.until = new Date((await now()) + s.until_in_ms);
     return { due: await timers.repeat(key, payload, options), given };
   }
-  const options = { ...common, attempt: s.attempt, after: s.after_ms } as When & SetOptions;
+  const options = { ...common, attempt: s.attempt, trace: s.trace, after: s.after_ms } as When & SetOptions;
   if (s.at_in_ms !== undefined) options.at = new Date((given = (await now()) + s.at_in_ms));
   if (s.at_ms !== undefined) options.at = new Date((given = s.at_ms));
   return { due: await timers.set(key, payload, options), given };
@@ -327,13 +327,14 @@ describe("consumer", { concurrency: true }, () => {
         await new Promise((done) => setTimeout(done, one.takes_ms ?? 0));
         return act(one.handler);
       }, rest), options);
-      await eventually("acknowledgement", async () => {
+      const info = await eventually("acknowledgement", async () => {
         const info = await jsm.consumers.info(stream, options.durable as string).catch(() => null);
-        return info && info.ack_floor.stream_seq >= seq;
+        return info && info.ack_floor.stream_seq >= seq && info;
       });
       await consumption.stop();
 
       assert.equal(events.length, one.want.calls ?? 1, "calls of the handler");
+      if (one.want.deliveries) assert.equal(info.delivered.consumer_seq, one.want.deliveries, "deliveries");
       if (one.want.event) check("event", eventFields(events[0] as TimerEvent), one.want.event);
       const retries = await stored(`${stream}_RETRY`, subject("retry"));
       assert.equal(retries.length, one.want.retry ? 1 : 0, "retry requests");

@@ -1,0 +1,45 @@
+package client
+
+import (
+	"context"
+
+	"github.com/timerd-io/timerd/event"
+)
+
+// Propagator carries traces from those who set timers to those who handle their events. It is two functions, so that this package
+// needs no tracing SDK. With OpenTelemetry both are one line each: those of propagation.TraceContext, with
+// propagation.MapCarrier(carrier). Its methods may be called concurrently.
+//
+// A timer may fire days after it was set. So let the handler's span have a link to the one that set it, and a trace of its own.
+type Propagator interface {
+	// Inject puts the trace in ctx into carrier, as W3C Trace Context writes it: traceparent, and perhaps tracestate. A timer takes
+	// the traceparent.
+	Inject(ctx context.Context, carrier map[string]string)
+	// Extract returns a context with the trace in carrier.
+	Extract(ctx context.Context, carrier map[string]string) context.Context
+}
+
+// trace returns the option of timer_set for the trace in ctx, or nil if there is none.
+func (t *Timers) trace(ctx context.Context) []any {
+	if t.Propagator == nil {
+		return nil
+	}
+	carrier := map[string]string{}
+	t.Propagator.Inject(ctx, carrier)
+	if parent := carrier[event.TraceParentHeader]; parent != "" {
+		return []any{"TRACE", parent}
+	}
+	return nil
+}
+
+// traced returns a handler's context, with the trace of its event.
+func (c *Consumer) traced(ctx context.Context, e *Event) context.Context {
+	if c.Propagator == nil || e.TraceParent == "" {
+		return ctx
+	}
+	carrier := map[string]string{event.TraceParentHeader: e.TraceParent}
+	if e.TraceState != "" {
+		carrier[event.TraceStateHeader] = e.TraceState
+	}
+	return c.Propagator.Extract(ctx, carrier)
+}
