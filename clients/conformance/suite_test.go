@@ -92,7 +92,8 @@ type setting struct {
 	LateMS    *int64 `json:"late_ms"`
 	LateDrop  bool   `json:"late_drop"`
 	Attempt   *int   `json:"attempt"`
-	NX, XX    bool   //
+	NX, XX    bool
+	Trace     string
 }
 
 // strictly decodes JSON, and refuses what this runner does not know.
