@@ -1,5 +1,5 @@
 # `make run` and `make test` are all it takes, from a fresh clone on: what is missing is installed.
-# Nothing below needs more than Go, a shell, and the system's package manager.
+# Nothing below needs more than Go, a shell, and the system's package manager; the client for Node.js, npm's registry too.
 
 # Go's own installer leaves PATH alone.
 export PATH := $(CURDIR)/bin:$(PATH):/usr/local/go/bin

@@ -91,7 +91,7 @@ export class Run {
   async #feed(): Promise<void> {
     let warned = -Infinity;
     const statuses = this.#nc.status()[Symbol.asyncIterator]();
-    const listening = this.#listen(statuses);
+    void this.#listen(statuses).catch(() => {}); // ends with the connection, which closed tells of
     const tick = setInterval(() => this.#source.tend(), heartbeat);
     void this.#nc.closed().then(() => this.#fault?.(new UnavailableError("the connection to NATS was closed")));
     try {
@@ -112,7 +112,6 @@ export class Run {
       this.#fault = null;
       clearInterval(tick);
       void statuses.return?.();
-      void listening;
     }
   }
 

@@ -1,7 +1,7 @@
 import type { Msg, NatsConnection, Subscription } from "@nats-io/nats-core";
 import { createInbox } from "@nats-io/nats-core";
 
-import { UnavailableError } from "./errors.js";
+import { textOf, UnavailableError } from "./errors.js";
 
 /** How often the server is to say that it knows of a request. */
 export const heartbeat = 5_000;
@@ -53,13 +53,19 @@ export class Source {
     });
   }
 
-  /** Drops all requests and makes new ones. */
+  /** Drops all requests and makes new ones, or reports a fault. */
   renew(): void {
     const old = this.#inbox;
     const options = (this.nc as { options?: { inboxPrefix?: string } }).options;
-    const inbox: Subscription = this.nc.subscribe(createInbox(options?.inboxPrefix), {
-      callback: (error, msg) => (error ? this.onFault(error) : this.#receive(inbox, msg)),
-    });
+    let inbox: Subscription;
+    try {
+      inbox = this.nc.subscribe(createInbox(options?.inboxPrefix), {
+        callback: (error, msg) => (error ? this.onFault(error) : this.#receive(inbox, msg)),
+      });
+    } catch (error) {
+      this.onFault(new UnavailableError(textOf(error), { cause: error }));
+      return;
+    }
     this.#inbox = inbox;
     this.#began = Date.now();
     this.#asked = 0;
@@ -111,15 +117,25 @@ export class Source {
   }
 
   #answer(msg: Msg, answer: string): void {
-    if (!this.nc.isClosed()) this.nc.publish(msg.reply as string, answer); // a lost one only has the event come again
+    this.#publish(msg.reply as string, answer); // a lost one only has the event come again
   }
 
-  /** Asks for the events that free handlers want and that are not asked for yet. */
+  /** Publishes if it can, which it cannot while the connection is drained or closed. */
+  #publish(subject: string, text: string, reply?: string): boolean {
+    try {
+      this.nc.publish(subject, text, { reply });
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  /** Asks for the events that free handlers want and that are not asked for yet. If it cannot, the next renew or tend does. */
   #ask(): void {
     const batch = this.#waiting.length - this.#asked;
-    if (!this.#inbox || batch <= 0 || this.nc.isClosed()) return;
+    if (!this.#inbox || batch <= 0) return;
     const request = { batch, expires: pullExpiry * nanos, idle_heartbeat: heartbeat * nanos };
-    this.nc.publish(this.subject, JSON.stringify(request), { reply: this.#inbox.getSubject() });
+    if (!this.#publish(this.subject, JSON.stringify(request), this.#inbox.getSubject())) return;
     if (this.#asked === 0) this.#heard = Date.now();
     this.#asked += batch;
   }

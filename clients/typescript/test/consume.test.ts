@@ -239,6 +239,12 @@ test("it ends with an error when nothing can come any more", async () => {
   await own.close();
   await assert.rejects(closed.ended, (e: Error) => e instanceof UnavailableError && /closed/.test(e.message));
 
+  const another = await connect({ servers: env.natsURL });
+  const drained = bench.consume(() => {}, {}, another);
+  await eventually("requests", async () => (await bench.info()).num_waiting);
+  await another.drain();
+  await assert.rejects(drained.ended, UnavailableError);
+
   const deleted = bench.consume(() => {});
   await eventually("requests", async () => (await bench.info()).num_waiting);
   await jsm.consumers.delete(bench.stream, bench.durable);
