@@ -1,5 +1,5 @@
 # `make run` and `make test` are all it takes, from a fresh clone on: what is missing is installed.
-# Nothing below needs more than Go, a shell, and the system's package manager.
+# Nothing below needs more than Go, a shell, and the system's package manager; the client for Node.js, npm's registry too.
 
 # Go's own installer leaves PATH alone.
 export PATH := $(CURDIR)/bin:$(PATH):/usr/local/go/bin
@@ -18,7 +18,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test tracing-test console-test screenshots deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test tracing-test console-test screenshots client-typescript client-test-typescript deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -109,6 +109,15 @@ screenshots: ## take docs/console/*.png anew, in a real browser
 	@scripts/deps.sh go redis cc chromium
 	cd console/browsertest && go test -run 'TestPages' -update ./...
 
+client-typescript: ## pack the client for Node.js into bin/, for npm install
+	@scripts/deps.sh node
+	@scripts/client-typescript.sh pack
+
+client-test-typescript: ## test the client for Node.js against a timerd of its own
+	@scripts/deps.sh redis node
+	@$(MAKE) --no-print-directory build
+	@scripts/client-typescript.sh test
+
 model: ## check the model of the schedule exhaustively, see docs/model (ARGS: configurations, told step by step)
 	@scripts/deps.sh cc
 	@command -v spin >/dev/null || { apt-get update -q && apt-get install -y -q spin; } || \
@@ -120,9 +129,9 @@ torture: ## timerd under random faults, and a verdict, see docs/torture.md (SEED
 	go build -trimpath -o bin/torture ./torture
 	bin/torture run $(if $(SEED),-seed $(SEED)) -minutes $(MINUTES) -shape $(SHAPE) $(ARGS)
 
-deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler
-	@scripts/deps.sh go redis redis_cli cc
+deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler, Node.js, Python's client of Redis
+	@scripts/deps.sh go redis redis_cli cc node python_redis
 
 clean: ## remove what was built
 	@if [ -d .cache ]; then chmod -R u+w .cache; fi
-	rm -rf bin .cache bench/bullmq/node_modules console/browsertest/node_modules
+	rm -rf bin .cache bench/bullmq/node_modules console/browsertest/node_modules $(addprefix clients/typescript/,node_modules dist build)

@@ -39,7 +39,7 @@ func layers() [][]string {
 		{"console", "internal/doctor"},
 		{"internal/service"},
 		// Programs.
-		{"cmd/timerd", "torture", "examples/internal/servers"},
+		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
 		{"examples/internal/testenv", "examples/webhooks", "examples/order-timeout", "examples/settlement"},
 		{"examples"},
 	}

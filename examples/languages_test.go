@@ -3,6 +3,7 @@ package examples
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +22,7 @@ const (
 	// patience bounds each program that these tests run.
 	patience = 2 * time.Minute
 	// oldestNode is the oldest major version that examples/node runs on.
-	oldestNode = 20
+	oldestNode = 18
 )
 
 // command returns a program that ends with the test at the latest.
@@ -96,6 +97,39 @@ due, in unix ms
 fired`)
 }
 
+// python returns a Python that has the package redis. The system's own may be hidden by another one. It skips the test where there
+// is none.
+func python(t *testing.T) string {
+	t.Helper()
+	var last []byte
+	for _, name := range []string{"python3", "/usr/bin/python3"} {
+		out, err := exec.Command(name, "-c", "import redis").CombinedOutput()
+		if err == nil {
+			return name
+		}
+		last = fmt.Appendf(nil, "%v\n%s", err, out)
+	}
+	t.Skipf("NOT TESTED: examples/python, because there is no Python 3 with the package redis: %s", last)
+	return ""
+}
+
+func TestPython(t *testing.T) {
+	program := python(t)
+	s := exampleenv.Servers(t, "")
+	compare(t, output(t, command(t, "python", program, "timers.py", s.RedisURL)), `
+due in half an hour by the clock of Redis: True
+get: {'attempt': 1, 'payload': b'{"total": "99.00"}', 'state': 'pending'}
+only if there is none: None
+extended: True
+cancel: cancelled then unknown
+bytes: {'attempt': 3, 'payload': b'\xff\x00', 'state': 'pending', 'late': 30000}
+cancel: cancelled
+repeating: {'attempt': 1, 'payload': b'', 'state': 'pending', 'repeat': 'every 5m0s', 'occurrence': 1}
+cancel: cancelled
+refused: timerd: the key is not a timer key: want app:module:type:id with four non-empty parts
+it has fired: fired`)
+}
+
 // needNode skips the test where there is no Node.js that can run the example.
 func needNode(t *testing.T) {
 	t.Helper()
@@ -112,23 +146,32 @@ func needNode(t *testing.T) {
 	}
 }
 
-// install copies the example and installs its packages there.
-func install(t *testing.T) (dir string) {
+// install copies a package, of which names are the files and directories, and installs the packages that it needs.
+func install(t *testing.T, from string, names ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	for _, name := range []string{"package.json", "package-lock.json", "timers.js"} {
-		text, err := os.ReadFile(filepath.Join("node", name))
-		if err != nil {
+	for _, name := range names {
+		source, target := filepath.Join(from, name), filepath.Join(dir, name)
+		if info, err := os.Stat(source); err != nil {
 			t.Fatal(err)
+		} else if info.IsDir() {
+			if err := os.CopyFS(target, os.DirFS(source)); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+		text, err := os.ReadFile(source)
+		if err == nil {
+			err = os.WriteFile(target, text, 0o600)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	cmd := command(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000")
 	out, err := cmd.CombinedOutput()
 	if err != nil && regexp.MustCompile(`ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT`).Match(out) {
-		t.Skipf("NOT TESTED: examples/node, because npm does not reach its registry:\n%s", out)
+		t.Skipf("NOT TESTED: %s, because npm does not reach its registry:\n%s", from, out)
 	}
 	if err != nil {
 		t.Fatalf("npm ci: %v\n%s", err, out)
@@ -136,9 +179,32 @@ func install(t *testing.T) (dir string) {
 	return dir
 }
 
+// installExample installs examples/node.
+func installExample(t *testing.T) (dir string) {
+	t.Helper()
+	return install(t, "node", "package.json", "package-lock.json", "timers.js")
+}
+
+// addClient packs timerd's own client for Node.js, and adds it to what is installed in a directory.
+func addClient(t *testing.T, dir string) {
+	t.Helper()
+	from := install(t, "../clients/typescript", "package.json", "package-lock.json", "tsconfig.json", "README.md", "src")
+	packed := command(t, from, "npm", "pack", "--silent") // builds it first
+	out, err := packed.Output()
+	if err != nil {
+		t.Fatalf("npm pack: %v\n%s", err, out)
+	}
+	lines := strings.Fields(string(out))
+	unpack := command(t, dir, "npm", "install", "--no-save", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund",
+		filepath.Join(from, lines[len(lines)-1]))
+	if out, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v\n%s", err, out)
+	}
+}
+
 func TestNode(t *testing.T) {
 	needNode(t)
-	dir := install(t)
+	dir := installExample(t)
 	s := exampleenv.Servers(t, "shop:node=1h,1h") // Timer-Delay wins over it
 	got := output(t, command(t, dir, "node", "timers.js", s.RedisURL, s.NATSURL))
 	slices.Sort(got) // on a slow machine the retry may be overtaken

@@ -97,7 +97,8 @@ func TestReadme(t *testing.T) {
 
 	t.Run("Node.js", func(t *testing.T) {
 		needNode(t)
-		dir := install(t)
+		dir := installExample(t)
+		addClient(t, dir)
 		if err := os.WriteFile(filepath.Join(dir, "readme.js"), []byte(block(t, "js", s)), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing of: go (only checked), redis (redis-server or valkey-server, 7.0 or later), redis_cli,
-# cc (a C compiler, for the race detector), chromium (a browser and a font, for the tests of the console).
-# Usage: scripts/deps.sh WHAT...
+# cc (a C compiler, for the race detector), chromium (a browser and a font, for the tests of the console),
+# node (Node.js 18.19 or later, with npm), python_redis (Python 3 with its client of Redis). Without the last two
+# the tests leave out what needs them, and say so. Usage: scripts/deps.sh WHAT...
 # Uses the system's package manager, with sudo where needed. Says nothing when all is there.
 set -euo pipefail
 
@@ -105,6 +106,30 @@ need_chromium() {
 
 need_go() {
   command -v go >/dev/null || fail "no go in PATH or /usr/local/go/bin: install Go 1.26 or later from https://go.dev/dl"
+}
+
+# not_tested says what the tests will leave out, and is no failure: all the rest can be tested.
+not_tested() { echo "deps: NOT TESTED on this machine: $*" >&2; }
+
+node_fits() {
+  command -v npm >/dev/null && node -e '
+    const [major, minor] = process.versions.node.split(".").map(Number);
+    process.exit(major > 18 || (major === 18 && minor >= 19) ? 0 : 1);' 2>/dev/null
+}
+
+need_node() {
+  node_fits && return
+  (install_packages "nodejs npm" "nodejs npm" "nodejs npm" "node") || true # in a shell of its own: what fails there ends it
+  node_fits || not_tested "clients/typescript and examples/node, which need Node.js 18.19 or later and npm"
+}
+
+# The system's packages are for its own Python, which another one may hide.
+python_redis_fits() { python3 -c 'import redis' 2>/dev/null || /usr/bin/python3 -c 'import redis' 2>/dev/null; }
+
+need_python_redis() {
+  python_redis_fits && return
+  (install_packages "python3 python3-redis" "python3 py3-redis" "python3 python3-redis" "python") || true
+  python_redis_fits || not_tested "examples/python, which needs Python 3 and its package redis"
 }
 
 for what in "$@"; do

@@ -13,12 +13,14 @@ PARALLEL=8
 work=$(mktemp -d)
 trap 'kill -- "-${linters:-}" 2>/dev/null; rm -rf "$work"' EXIT
 
-# step NAME COMMAND...: runs a check and notes its failure.
+# step NAME COMMAND...: runs a check, and notes its failure and what it says that it has not tested.
 step() {
-  local name=$1
+  local name=$1 said
   shift
+  said=$(mktemp -p "$work")
   echo "== $name"
-  "$@" || echo "$name" >>"$work/failed"
+  "$@" 2>&1 | tee "$said" || echo "$name" >>"$work/failed"
+  grep -o 'NOT TESTED.*' "$said" >>"$work/untested"
 }
 
 # sources prints the Go files whose names end as given. It does not ask git, which may not trust a tree
@@ -87,10 +89,12 @@ step bench make --no-print-directory bench-test
 step docker-compose.yml make --no-print-directory compose-test
 step examples/tracing make --no-print-directory tracing-test
 step console make --no-print-directory console-test
+step clients/typescript make --no-print-directory client-test-typescript
 wait "$linters"
 linters=
 cat "$work/linters"
 
+[ ! -s "$work/untested" ] || sort -u "$work/untested" >&2
 if [ -s "$work/failed" ]; then
   sed 's/^/FAILED: /' "$work/failed" >&2
   exit 1

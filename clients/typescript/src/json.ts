@@ -1,0 +1,76 @@
+/** A member of a JSON object, as it stands in the text. */
+export interface Member {
+  name: string;
+  /** Its value without the white space around it. */
+  value: string;
+  /** Its value with the white space up to the colon before and the comma or brace behind. */
+  padded: string;
+}
+
+/** The members of a JSON object in their order. */
+export interface Members {
+  all: Member[];
+  /** There is white space somewhere else than around a value. */
+  loose: boolean;
+}
+
+const space = /[ \t\n\r]*/y;
+
+/**
+ * Returns the members of the object that a text holds. JSON.parse would lose how a number was written, and which of two
+ * members of one name came first. It throws where the text is no JSON object.
+ */
+export function members(text: string): Members {
+  const value: unknown = JSON.parse(text); // from here on the text is known to be JSON
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Error("want a JSON object");
+  const all: Member[] = [];
+  let loose = false;
+  const skip = (i: number) => {
+    const end = match(space, text, i);
+    loose ||= end > i;
+    return end;
+  };
+  let i = skip(skip(0) + 1);
+  while (text[i] !== "}") {
+    if (text[i] === ",") i = skip(i + 1);
+    const nameEnd = endOfString(text, i);
+    const name = JSON.parse(text.slice(i, nameEnd)) as string;
+    const start = skip(nameEnd) + 1;
+    const valueStart = match(space, text, start);
+    const valueEnd = endOfValue(text, valueStart);
+    i = match(space, text, valueEnd);
+    all.push({ name, value: text.slice(valueStart, valueEnd), padded: text.slice(start, i) });
+  }
+  skip(i + 1);
+  return { all, loose };
+}
+
+/** Returns where the value ends that begins at i. */
+function endOfValue(text: string, i: number): number {
+  let depth = 0;
+  do {
+    const c = text[i];
+    if (c === '"') {
+      i = endOfString(text, i);
+      continue;
+    }
+    if (c === "{" || c === "[") depth++;
+    if (c === "}" || c === "]") depth--;
+    if (depth === 0 && c !== "}" && c !== "]") return match(/[^,\]}\s]*/y, text, i);
+    i++;
+  } while (depth > 0);
+  return i;
+}
+
+/** Returns where the string ends whose quotes open at i. */
+function endOfString(text: string, i: number): number {
+  for (i++; text[i] !== '"'; i++) if (text[i] === "\\") i++;
+  return i + 1;
+}
+
+/** Returns the end of what a sticky expression matches at i. */
+function match(expression: RegExp, text: string, i: number): number {
+  expression.lastIndex = i;
+  expression.test(text);
+  return expression.lastIndex;
+}

@@ -1,0 +1,171 @@
+import type { JetStreamClient, JetStreamManager } from "@nats-io/jetstream";
+import type { Msg } from "@nats-io/nats-core";
+
+import type { Handler, Settings } from "./consumer.js";
+import { textOf } from "./errors.js";
+import { type ParsedEvent, parseFired } from "./event.js";
+import type { Ledger } from "./ledger.js";
+import { givenUp, malformed, publish, publishDead, retryRequest, type Stored } from "./letters.js";
+import { subjectOf } from "./names.js";
+import { judge, type Verdict } from "./outcome.js";
+import { backoff, pause } from "./pause.js";
+import type { Source } from "./source.js";
+
+/**
+ * Bounds the tries to publish what a handler decided and to acknowledge its event. It outlasts a restart of NATS. After it
+ * the event is delivered again.
+ */
+const settleTimeout = 60_000;
+
+/** How often within the ack wait the deadline of an event is extended, so that one or two lost messages do no harm. */
+const extensions = 3;
+
+/** Of one request to JetStream. */
+const callTimeout = 5_000;
+
+/** Publishes what a handler decided, within so many milliseconds. */
+type Publish = (timeout: number) => Promise<unknown>;
+
+/** Worker handles events and settles them. */
+export class Worker {
+  /** How many handlers were left behind because the consumption had to end. */
+  unfinished = 0;
+
+  constructor(
+    private readonly js: JetStreamClient,
+    private readonly jsm: JetStreamManager,
+    private readonly settings: Settings,
+    private readonly handler: Handler,
+    private readonly source: Source,
+    private readonly ledger: Ledger,
+    private readonly handlers: AbortSignal,
+    private readonly settling: AbortSignal,
+  ) {}
+
+  /** Handles and settles the event of one message, unless that is being worked on or settled already. It never throws. */
+  async work(msg: Msg): Promise<void> {
+    const stored = storedOf(msg);
+    if (!stored) {
+      this.settings.logger.error("timerd client: message passed over, it is not one of a stream", { subject: msg.subject });
+      return;
+    }
+    const place = `${stored.sequence} ${stored.time}`; // a stream that is made anew counts from 1 again
+    switch (this.ledger.begin(place)) {
+      case "working":
+        return;
+      case "settled":
+        await this.#settle(msg, null, { subject: msg.subject });
+        return;
+      case "fresh":
+        this.ledger.end(place, await this.#attend(msg, stored));
+    }
+  }
+
+  /** Has one event handled and settles it, and tells whether it could. */
+  async #attend(msg: Msg, stored: Stored): Promise<boolean> {
+    const { prefix, logger } = this.settings;
+    let event: ParsedEvent;
+    try {
+      event = parseFired(msg.data);
+      if (subjectOf(prefix, "fired", event.parts) !== msg.subject) {
+        throw new Error(`event: of the timer ${JSON.stringify(event.key)}, which is not one of its NATS subject`);
+      }
+    } catch (error) {
+      const fields = { subject: msg.subject, err: textOf(error) };
+      logger.error("timerd client: malformed event, sending it to the dead letters", fields);
+      const letter = malformed(prefix, stored, textOf(error));
+      return this.#settle(msg, (timeout) => publishDead(this.js, this.jsm, letter, timeout), fields);
+    }
+    const extend = setInterval(() => this.source.extend(msg), this.settings.ackWait / extensions);
+    const verdict = await this.#handle(event).finally(() => clearInterval(extend));
+    if (verdict) return this.#conclude(msg, event, verdict);
+    this.unfinished++;
+    return false;
+  }
+
+  /** Calls the handler and judges what it does; null if the consumption has to end before. */
+  #handle(event: ParsedEvent): Promise<Verdict | null> {
+    return new Promise((resolve) => {
+      const end = () => resolve(null);
+      const judged = (failure: unknown) => {
+        this.settling.removeEventListener("abort", end);
+        resolve(judge(failure, this.handlers.aborted));
+      };
+      const ended = (result: unknown) => (result instanceof Error ? judged(result) : done());
+      const done = () => {
+        this.settling.removeEventListener("abort", end);
+        resolve({ kind: "done" });
+      };
+      this.settling.addEventListener("abort", end);
+      void (async () => this.handler(event, { signal: this.handlers }))().then(ended, judged);
+    });
+  }
+
+  /** Does what a handler's verdict asks for, and tells whether the event is settled. */
+  async #conclude(msg: Msg, event: ParsedEvent, verdict: Verdict): Promise<boolean> {
+    const { prefix, logger } = this.settings;
+    const fields = { key: event.key, due_at: event.due.toISOString(), attempt: event.attempt };
+    switch (verdict.kind) {
+      case "done":
+        return this.#settle(msg, null, fields);
+      case "giveBack":
+        logger.info("timerd client: handler was cut short, giving its event back", { ...fields, err: verdict.text });
+        this.source.giveBack(msg);
+        return false;
+      case "dead": {
+        logger.warn("timerd client: event given up, sending it to the dead letters", { ...fields, err: verdict.text });
+        const letter = givenUp(prefix, event, verdict.text);
+        return this.#settle(msg, (timeout) => publishDead(this.js, this.jsm, letter, timeout), fields);
+      }
+      case "retry": {
+        const { text, delay, postponed } = verdict;
+        if (postponed) logger.info("timerd client: event postponed, its attempt is not used up", { ...fields, err: text, delay });
+        else logger.warn("timerd client: attempt failed, asking for a retry", { ...fields, err: text, delay });
+        const request = retryRequest(prefix, event, text, delay, postponed);
+        return this.#settle(msg, (timeout) => publish(this.js, request, timeout), fields);
+      }
+    }
+  }
+
+  /**
+   * Publishes, if there is something to publish, waits until that is stored, and then acknowledges the event. Both are
+   * tried until the consumption ends or settleTimeout is over. It tells whether it could; if not, the event is delivered
+   * again.
+   */
+  async #settle(msg: Msg, publishing: Publish | null, fields: object): Promise<boolean> {
+    const end = Date.now() + settleTimeout;
+    try {
+      if (publishing) await this.#persist(msg, end, publishing);
+      await this.#persist(msg, end, (timeout) => this.source.acknowledge(msg, timeout));
+      return true;
+    } catch (error) {
+      this.settings.logger.error("timerd client: event not settled, it is delivered again", { ...fields, err: textOf(error) });
+      return false;
+    }
+  }
+
+  /** Tries something until it succeeds. Meanwhile it extends the ack deadline of the message. */
+  async #persist(msg: Msg, end: number, attempt: Publish): Promise<void> {
+    const share = this.settings.ackWait / extensions;
+    for (let failures = 1; ; failures++) {
+      try {
+        await attempt(Math.min(callTimeout, share));
+        return;
+      } catch (error) {
+        const closed = this.source.closedConnection();
+        if (closed || Date.now() > end || !(await pause(Math.min(backoff(failures), share), this.settling))) throw error;
+        this.source.extend(msg);
+      }
+    }
+  }
+}
+
+/** Reads from the subject that acknowledges a message where it is stored; null if it is not one of a stream. */
+function storedOf(msg: Msg): Stored | null {
+  const tokens = (msg.reply ?? "").split(".");
+  if (tokens[0] !== "$JS" || tokens[1] !== "ACK") return null;
+  if (tokens.length === 9) tokens.splice(2, 0, "_", ""); // of earlier servers, without domain and account
+  const [stream, sequence, time] = [tokens[4], tokens[7], tokens[9]];
+  if (stream === undefined || !/^\d+$/.test(sequence ?? "") || !/^\d+$/.test(time ?? "")) return null;
+  return { subject: msg.subject, data: msg.data, stream, sequence: sequence as string, time: BigInt(time as string) };
+}

@@ -1,0 +1,33 @@
+// Runs the examples of README.md, which say in comments what they print.
+
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { Environment, patience, root } from "./environment.js";
+
+let env: Environment;
+before(async () => void (env = await Environment.start("*=1h,1h")));
+after(() => env.stop());
+
+const examples = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/```js\n(.*?)```/gs)].map(([, code]) => code as string);
+
+const prints = [
+  'true\npending 1 {"total":"99.00"}\nnull\ncancelled\nunknown\n',
+  "1 attempt 1 { to: '1' }\nbusy attempt 2 { to: 'busy' }\nlocked attempt 1 { to: 'locked' }\n",
+];
+
+test("the examples do what they say", () => {
+  assert.equal(examples.length, prints.length);
+  for (const [i, code] of examples.entries()) {
+    const file = join(root, "build", `readme-${i}.mjs`);
+    writeFileSync(file, code);
+    const { stdout, stderr } = spawnSync(process.execPath, [file], {
+      encoding: "utf8", timeout: patience, env: { ...process.env, REDIS_URL: env.redisURL, NATS_URL: env.natsURL },
+    });
+    assert.equal(stderr, "");
+    assert.equal(i === 1 ? stdout.trim().split("\n").sort().join("\n") + "\n" : stdout, prints[i]);
+  }
+});
