@@ -16,9 +16,10 @@ VERSION ?=
 # Tools are built from source at these versions, through the Go module proxy, into bin/.
 GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
+GORELEASER_VERSION := v2.15.4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -45,7 +46,7 @@ lint: ## golangci-lint alone, of all modules
 	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 	bin/golangci-lint run --allow-serial-runners ./...
 	cd bench && ../bin/golangci-lint run --allow-serial-runners ./...
-	cd deploy/composetest && ../../bin/golangci-lint run --allow-serial-runners ./...
+	cd deploy/test && ../../bin/golangci-lint run --allow-serial-runners ./...
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 	@scripts/deps.sh go
@@ -91,9 +92,14 @@ bench-test: ## vet and test the benchmark program, a module of its own
 	@scripts/deps.sh redis
 	cd bench && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
 
-compose-test: ## vet and run what checks docker-compose.yml, a module of its own
+deploy-test: ## vet and run what checks docker-compose.yml, the chart, the rules and the dashboard: a module of its own
+	@scripts/deps.sh go redis redis_cli promtool
+	cd deploy/test && go mod tidy -diff && go vet ./... && go test ./...
+
+release-check: ## what goreleaser says of .goreleaser.yaml
 	@scripts/deps.sh go
-	cd deploy/composetest && go mod tidy -diff && go vet ./... && go test ./...
+	@scripts/tool.sh github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
+	bin/goreleaser check
 
 model: ## check the model of the schedule exhaustively, see docs/model (ARGS: configurations, told step by step)
 	@scripts/deps.sh cc

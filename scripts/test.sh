@@ -61,6 +61,7 @@ vulnerable() {
 linters() {
   step golangci-lint make --no-print-directory lint
   step govulncheck vulnerable
+  step goreleaser make --no-print-directory release-check
 }
 
 # tested runs the tests, PARALLEL of a package at a time and as many packages as there are processors.
@@ -84,7 +85,7 @@ step "go mod tidy" go mod tidy -diff
 step "go vet" go vet ./...
 step "go test" tested
 step bench make --no-print-directory bench-test
-step docker-compose.yml make --no-print-directory compose-test
+step deploy make --no-print-directory deploy-test
 wait "$linters"
 linters=
 cat "$work/linters"
