@@ -131,6 +131,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l net.Listener, b
 		m.setComplete(true)
 		ready.add("keyspace events", all.hears)
 	}
+	observeReadiness(registry, ready)
 
 	surveys := &survey{
 		schedule: sched, nodes: all, js: conns.js, letters: streams.DeadStream(), self: self, metrics: m, log: log,
