@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // namesOnly looks at /readyz until a check fails that names the victim, and then for a time. It fails if the line of a
@@ -77,10 +78,22 @@ func TestClusterStartsOnceAMasterIsBack(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false)
 	s.start().stop() // so that the streams tell the installation
-	victim := s.cluster.Nodes[1]
+	s.startsWithout(s.cluster.Nodes[1], "server is away, trying again")
+}
+
+// Likewise the very first one, where nobody but the cluster can tell the installation.
+func TestClusterStartsFirstOnceAMasterIsBack(t *testing.T) {
+	t.Parallel()
+	s := newClusterSystem(t, false)
+	s.startsWithout(s.cluster.Master(keys.Slot(keys.Installation)), "Redis does not tell the installation, trying again")
+}
+
+// startsWithout starts a timerd while a master is away, which it is to log, and is back then.
+func (s *clusterSystem) startsWithout(victim *testenv.RedisServer, log string) {
+	s.t.Helper()
 	victim.Kill()
 	p := s.launch()
-	testenv.Eventually(t, patience, func() bool { return strings.Contains(p.log.String(), "server is away, trying again") }, "timerd to try again")
+	testenv.Eventually(s.t, patience, func() bool { return strings.Contains(p.log.String(), log) }, "timerd to try again")
 	victim.Start()
 	p.awaitReady(true)
 	c := s.collect()

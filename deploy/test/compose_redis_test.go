@@ -65,7 +65,7 @@ func entryPoint(t *testing.T) (path string) {
 		"docker-entrypoint.sh": "#!/bin/sh\nexec \"$@\"\n",
 		"redis-server":         "#!/bin/sh\nexec '" + server + "' \"$@\"\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil { //nolint:gosec // programs
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

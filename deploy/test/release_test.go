@@ -35,7 +35,7 @@ func TestRelease(t *testing.T) {
 	}
 	pinned := regexp.MustCompile(`(?m)^GORELEASER_VERSION := (\S+)$`).FindStringSubmatch(read(t, "../../Makefile"))
 	workflow := read(t, "../../.github/workflows/release.yml")
-	if pinned == nil || !strings.Contains(workflow, "version: "+pinned[1]+" ") {
+	if len(pinned) != 2 || !strings.Contains(workflow, "version: "+pinned[1]+" ") {
 		t.Errorf("the Makefile has goreleaser %v, the release another one", pinned)
 	}
 	if err := yaml.Unmarshal([]byte(workflow), &map[string]any{}); err != nil {

@@ -141,7 +141,7 @@ func (d *NATS) states(ctx context.Context, r *report) (some bool) {
 		}
 		if info := stream.CachedInfo(); info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
 			r.warn(checkStreams, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
-				"%s: one server of the NATS cluster %s keeps it: nothing fires while that one is away", name, info.Cluster.Name)
+				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
 			some = true
 		}
 	}

@@ -100,7 +100,7 @@ func (m *Member) settle(ctx context.Context) error {
 	if owner == "" {
 		patience = alonePatience
 	}
-	id, err := m.site.persistentlyRead(ctx, patience)
+	id, err := m.persistentlyRead(ctx, patience)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -301,15 +301,15 @@ func (s site) read(ctx context.Context) (string, error) {
 }
 
 // persistentlyRead is read, tried for a while.
-func (s site) persistentlyRead(ctx context.Context, patience time.Duration) (string, error) {
+func (m *Member) persistentlyRead(ctx context.Context, patience time.Duration) (string, error) {
 	deadline := time.Now().Add(patience)
-	policy := backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}
-	for failures := 1; ; failures++ {
-		id, err := s.read(ctx)
-		switch {
-		case err == nil, redis.IsPermissionError(err), time.Now().After(deadline):
+	pace := backoff.Backoff{Policy: backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}, Logger: m.log}
+	for {
+		id, err := m.site.read(ctx)
+		if err == nil || redis.IsPermissionError(err) || time.Now().After(deadline) {
 			return id, err
-		case !backoff.Sleep(ctx, policy.Delay(failures)):
+		}
+		if !backoff.Sleep(ctx, pace.Fail("Redis does not tell the installation, trying again", err)) {
 			return "", context.Cause(ctx)
 		}
 	}
