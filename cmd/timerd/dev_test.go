@@ -150,14 +150,14 @@ func TestDevPicksItsRedis(t *testing.T) {
 	testenv.NoLeaks(t)
 	testenv.SetVariables(t, nil)
 	t.Setenv("TMPDIR", t.TempDir())
-	real, err := exec.LookPath(testenv.Redis(t).Program())
+	program, err := exec.LookPath(testenv.Redis(t).Program())
 	if err != nil {
 		t.Fatal(err)
 	}
 	there := t.TempDir()
 	server := filepath.Join(there, "valkey-server")
 	for _, path := range []string{server, filepath.Join(there, "valkey-cli")} {
-		if err := os.Symlink(real, path); err != nil {
+		if err := os.Symlink(program, path); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -80,6 +80,10 @@ func TestComposeRedis(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		bus, err := ports.Free()
+		if err != nil {
+			t.Fatal(err)
+		}
 		dir := t.TempDir()
 		conf, err := filepath.Abs("../redis.conf")
 		if err != nil {
@@ -87,15 +91,15 @@ func TestComposeRedis(t *testing.T) {
 		}
 		c := &container{
 			t: t, service: load(t, "cluster").Services[name], path: path,
-			replace: strings.NewReplacer("/etc/timerd/redis.conf", conf, "--dir /data", fmt.Sprintf("--dir %s --port %d", dir, port), "0.0.0.0", "127.0.0.1"),
+			replace: strings.NewReplacer("/etc/timerd/redis.conf", conf, "--dir /data", fmt.Sprintf("--dir %s --port %d --cluster-port %d", dir, port, bus), "0.0.0.0", "127.0.0.1"),
 		}
 		c.start()
-		client := redis.NewClient(&redis.Options{Addr: ports.Address(port)})
+		client := redis.NewClient(&redis.Options{Addr: ports.Address(port), DialerRetries: 1, MaxRetries: -1})
 		want := map[string]string{"appendonly": "yes", "maxmemory-policy": "noeviction", "protected-mode": "no", "dir": dir, "cluster-enabled": "no"}
 		if name != "redis" {
 			want["cluster-enabled"] = "yes"
 		}
-		testenv.Eventually(t, 20*time.Second, func() error { return client.Ping(t.Context()).Err() }, name+" to answer")
+		testenv.Eventually(t, time.Minute, func() error { return client.Ping(t.Context()).Err() }, name+" to answer")
 		for setting, value := range want {
 			if got := client.ConfigGet(t.Context(), setting).Val()[setting]; got != value {
 				t.Errorf("%s: %s is %q, want %q", name, setting, got, value)
