@@ -16,9 +16,10 @@ VERSION ?=
 # Tools are built from source at these versions, through the Go module proxy, into bin/.
 GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
+GORELEASER_VERSION := v2.15.4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test tracing-test console-test screenshots client-typescript client-test-typescript deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check tracing-test console-test screenshots client-typescript client-test-typescript deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -45,7 +46,7 @@ lint: ## golangci-lint alone, of all modules
 	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 	bin/golangci-lint run --allow-serial-runners ./...
 	cd bench && ../bin/golangci-lint run --allow-serial-runners ./...
-	cd deploy/composetest && ../../bin/golangci-lint run --allow-serial-runners ./...
+	cd deploy/test && ../../bin/golangci-lint run --allow-serial-runners ./...
 	cd examples/tracing && ../../bin/golangci-lint run --allow-serial-runners ./...
 	cd console/browsertest && ../../bin/golangci-lint run --allow-serial-runners ./...
 
@@ -93,9 +94,14 @@ bench-test: ## vet and test the benchmark program, a module of its own
 	@scripts/deps.sh redis
 	cd bench && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
 
-compose-test: ## vet and run what checks docker-compose.yml, a module of its own
+deploy-test: ## vet and run what checks docker-compose.yml, the chart, the rules and the dashboard: a module of its own
+	@scripts/deps.sh go redis redis_cli promtool
+	cd deploy/test && go mod tidy -diff && go vet ./... && go test ./...
+
+release-check: ## what goreleaser says of .goreleaser.yaml
 	@scripts/deps.sh go
-	cd deploy/composetest && go mod tidy -diff && go vet ./... && go test ./...
+	@scripts/tool.sh github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
+	bin/goreleaser check
 
 tracing-test: ## vet and test the example with OpenTelemetry, a module of its own
 	@scripts/deps.sh redis

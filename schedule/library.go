@@ -25,8 +25,14 @@ const (
 
 // Load checks the version of every server and puts this program's function library in place, with its payload limit,
 // replacing another one. It returns the limit in bytes that was in force until then if that was another, and otherwise 0.
-// Its error wraps ErrRedisTooOld for a server that lacks functions.
+// Its error wraps ErrRedisTooOld for a server that lacks functions. It needs every server: after an error the masters of a
+// cluster are looked up anew, for the next call.
 func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
+	defer func() {
+		if err != nil {
+			s.topology.reload(ctx)
+		}
+	}()
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
 		return 0, err

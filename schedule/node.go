@@ -35,7 +35,8 @@ type Node struct {
 
 // Nodes asks for the servers of the schedule and returns the node of each, the same one each time, with the partitions that
 // it has by now. An error beside nodes says that a clock could not be read: events of the partitions that have just come do
-// not count as heard there until Nodes is called again.
+// not count as heard there until Nodes is called again. All servers are asked at once, so that one that is silent takes no
+// time from the others.
 func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
 	masters, err := s.topology.masters(ctx)
 	if err != nil {
@@ -45,15 +46,17 @@ func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
 	defer s.mu.Unlock()
 	known := make(map[*redis.Client]*Node, len(masters))
 	nodes := make([]*Node, len(masters))
-	var errs []error
+	errs := make([]error, len(masters))
+	var asking sync.WaitGroup
 	for i, m := range masters {
 		n, ok := s.nodes[m.server]
 		if !ok {
 			n = &Node{schedule: s, server: m.server, name: m.name, heardSince: NoEvents, looked: map[keys.Partition]string{}}
 		}
-		errs = append(errs, n.setPartitions(ctx, m.partitions))
 		nodes[i], known[m.server] = n, n
+		asking.Go(func() { errs[i] = n.setPartitions(ctx, m.partitions) })
 	}
+	asking.Wait()
 	s.nodes = known
 	return nodes, errors.Join(errs...)
 }

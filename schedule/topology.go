@@ -32,7 +32,7 @@ type topology interface {
 	masters(ctx context.Context) ([]master, error)
 	// reload has the places of the partitions read again: a server said that one is elsewhere.
 	reload(ctx context.Context)
-	// check returns an error unless a server works.
+	// check returns an error unless a server works; ErrClusterDown where it answers and the cluster does not work.
 	check(ctx context.Context, server *redis.Client) error
 }
 
@@ -45,6 +45,14 @@ func newTopology(rdb redis.UniversalClient) topology {
 		return cluster{rdb}
 	}
 	panic(fmt.Sprintf("schedule: a client of type %T; want *redis.Client or *redis.ClusterClient", rdb))
+}
+
+// ErrClusterDown says that a master answers, and that the cluster takes no commands: some slots have no master.
+var ErrClusterDown = errors.New("the cluster is down: there are slots without a master")
+
+// IsClusterDown tells whether an error says no more than that: of [Node.Check], or of a command that was refused for it.
+func IsClusterDown(err error) bool {
+	return errors.Is(err, ErrClusterDown) || redis.IsClusterDownError(err)
 }
 
 // ErrClusterNode says that a schedule that is to be in a single Redis is in a node of a Redis Cluster, so that most of it is
@@ -125,7 +133,7 @@ func (c cluster) reload(ctx context.Context) { c.rdb.ReloadState(ctx) }
 func (c cluster) check(ctx context.Context, server *redis.Client) error {
 	info, err := server.ClusterInfo(ctx).Result()
 	if err == nil && !strings.Contains(info, "cluster_state:ok") {
-		return errors.New("the cluster is down")
+		return ErrClusterDown
 	}
 	return err
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing of: go (only checked), redis (redis-server or valkey-server, 7.0 or later), redis_cli,
-# cc (a C compiler, for the race detector), chromium (a browser and a font, for the tests of the console),
-# node (Node.js 18.19 or later, with npm), python_redis (Python 3 with its client of Redis). Without the last two
-# the tests leave out what needs them, and say so. Usage: scripts/deps.sh WHAT...
+# cc (a C compiler, for the race detector), chromium (a browser and a font, for the tests of the console), promtool
+# (Prometheus's, for its rules), node (Node.js 18.19 or later, with npm), python_redis (Python 3 with its client of
+# Redis). Without the last two the tests leave out what needs them, and say so. Usage: scripts/deps.sh WHAT...
 # Uses the system's package manager, with sudo where needed. Says nothing when all is there.
 set -euo pipefail
 
@@ -57,6 +57,16 @@ install_packages() {
   fail "the package manager could not install: $apt"
 }
 
+# disable keeps services from running at the next boot: Debian's packages enable them, and are to lend their binaries.
+disable() {
+  if command -v update-rc.d >/dev/null; then
+    local service
+    for service in "$@"; do
+      [ ! -e "/etc/init.d/$service" ] || as_root update-rc.d "$service" disable
+    done
+  fi
+}
+
 # redis_binary prints the path of the server that the tests and `timerd dev` will find.
 redis_binary() {
   command -v "${TIMERD_TEST_REDIS_SERVER:-redis-server}" || command -v valkey-server ||
@@ -66,12 +76,7 @@ redis_binary() {
 need_redis() {
   if ! redis_binary >/dev/null; then
     install_packages "redis-server|valkey-server" "redis|valkey" "redis|valkey" "redis"
-    # Debian's package enables its service: it is to lend its binary, not to run at the next boot.
-    if command -v update-rc.d >/dev/null; then
-      for service in redis-server valkey-server; do
-        [ ! -e "/etc/init.d/$service" ] || as_root update-rc.d "$service" disable
-      done
-    fi
+    disable redis-server valkey-server
   fi
   local binary version
   binary=$(redis_binary) || fail "redis-server was installed but is not found in PATH"
@@ -102,6 +107,15 @@ need_chromium() {
     fail "no chromium, chromium-browser or google-chrome in PATH, which the console's tests drive: install one by hand"
   may_install chromium
   apt_install chromium fonts-dejavu-core
+}
+
+# It is part of the server's package everywhere.
+need_promtool() {
+  if ! command -v promtool >/dev/null; then
+    install_packages "prometheus" "prometheus" "golang-github-prometheus|prometheus" "prometheus"
+    disable prometheus
+    command -v promtool >/dev/null || fail "prometheus was installed, but promtool is not found in PATH: get it from https://prometheus.io/download"
+  fi
 }
 
 need_go() {

@@ -63,6 +63,7 @@ vulnerable() {
 linters() {
   step golangci-lint make --no-print-directory lint
   step govulncheck vulnerable
+  step goreleaser make --no-print-directory release-check
 }
 
 # tested runs the tests, PARALLEL of a package at a time and as many packages as there are processors.
@@ -86,7 +87,7 @@ step "go mod tidy" go mod tidy -diff
 step "go vet" go vet ./...
 step "go test" tested
 step bench make --no-print-directory bench-test
-step docker-compose.yml make --no-print-directory compose-test
+step deploy make --no-print-directory deploy-test
 step examples/tracing make --no-print-directory tracing-test
 step console make --no-print-directory console-test
 step clients/typescript make --no-print-directory client-test-typescript

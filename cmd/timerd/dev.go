@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,6 +42,7 @@ in version 7.0 or later; or run timerd serve with the TIMERD_REDIS_URL of one th
 
 // devFlags are the flags of timerd dev; a port 0 is a free one.
 type devFlags struct {
+	redisServer         string // the program; "" for the one in PATH
 	redisPort, natsPort int
 	httpAddr            string
 	consoleAddr         string
@@ -54,7 +57,8 @@ func newDev() *cobra.Command {
 		Long: `Run timerd with a private redis-server and a NATS server within the process, on free ports of
 127.0.0.1, for every key of four parts, and with the console, its web page. It sets a few timers,
 says how to set more, and prints each firing, but for those of the app demo, which keep the console
-lively. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH.
+lively. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH, or
+--redis-server.
 
 TIMERD_RETRY and the other variables that concern neither server have their effect.`,
 		Example: `  timerd dev
@@ -75,6 +79,7 @@ TIMERD_RETRY and the other variables that concern neither server have their effe
 			return dev(cmd, flags)
 		},
 	}
+	cmd.Flags().StringVar(&flags.redisServer, "redis-server", "", "program to run as Redis; default: redis-server or valkey-server, from PATH")
 	cmd.Flags().IntVar(&flags.redisPort, "redis-port", 0, "port of Redis; 0: a free one")
 	cmd.Flags().IntVar(&flags.natsPort, "nats-port", 0, "port of NATS; 0: a free one")
 	cmd.Flags().StringVar(&flags.httpAddr, "http-addr", "127.0.0.1:0", "address of /healthz, /readyz and /metrics; port 0: a free one")
@@ -117,7 +122,7 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 		return err
 	}
 	defer l.Close() // serve has, once it runs
-	server, err := redisserver.Start(cmd.Context(), redisserver.Directory(dir), redisserver.Port(flags.redisPort))
+	server, err := redisserver.Start(cmd.Context(), redisserver.Binary(flags.redisServer), redisserver.Directory(dir), redisserver.Port(flags.redisPort))
 	if errors.Is(err, redisserver.ErrNotFound) {
 		return errNoRedis
 	}
@@ -190,7 +195,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 		stream:  c.NATS.Streams.FiredStream(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
-			_, err := fmt.Fprintf(w, devBanner, server.Port(), server.Port(), natsURL, c.NATS.Streams.SubjectPrefix(),
+			_, err := fmt.Fprintf(w, devBanner, redisCLI(server.Program()), server.Port(), natsURL, c.NATS.Streams.SubjectPrefix(),
 				devSettings(c, server.URL(0), natsURL), os.Args[0], c.Service.HTTPAddr, devConsole(c))
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
@@ -212,8 +217,8 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 
 const devBanner = `timerd is running with a Redis and a NATS of its own. Set a timer:
 
-  redis-cli -p %[1]d SET shop:order:timeout:42 '{"order":42}' EX 5
-  redis-cli -p %[2]d FCALL timer_set 1 shop:order:timeout:43 '{"order":43}' PX 5000
+  %[1]s -p %[2]d SET shop:order:timeout:42 '{"order":42}' EX 5
+  %[1]s -p %[2]d FCALL timer_set 1 shop:order:timeout:43 '{"order":43}' PX 5000
 
 Consume the events from another terminal:
 
@@ -236,6 +241,20 @@ func devConsole(c config.Config) string {
 		return ""
 	}
 	return "The console is at http://" + c.Console.Addr + "/\n"
+}
+
+// redisCLI returns the command line client to tell of: the one of the server's name if it is in PATH, or else the other one.
+func redisCLI(server string) string {
+	names := []string{"redis-cli", "valkey-cli"}
+	if strings.HasPrefix(filepath.Base(server), "valkey") {
+		slices.Reverse(names)
+	}
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err == nil {
+			return name
+		}
+	}
+	return names[0]
 }
 
 // devSettings returns what to tell a shell, so that timerd finds the servers of dev and what is in them.

@@ -13,7 +13,7 @@ import (
 func TestDevKilled(t *testing.T) {
 	testenv.NoLeaks(t)
 	var out testenv.Output
-	cmd := exec.Command(os.Args[0], "dev", "--no-samples")
+	cmd := exec.Command(os.Args[0], devArgs("--no-samples")...)
 	cmd.Env = []string{mainVariable + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -45,7 +45,7 @@ func TestDevCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	var errs testenv.Output
-	cmd := exec.Command(os.Args[0], "dev")
+	cmd := exec.Command(os.Args[0], devArgs()...)
 	cmd.Env = []string{mainVariable + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + temp}
 	cmd.Stdout, cmd.Stderr = writer, &errs
 	if err := cmd.Start(); err != nil {

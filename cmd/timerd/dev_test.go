@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,13 +17,22 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
+
+// devArgs returns the command line of dev on the Redis that the tests are to run against.
+func devArgs(args ...string) []string {
+	if server := os.Getenv(redisserver.BinaryEnv); server != "" {
+		args = append([]string{"--redis-server", server}, args...)
+	}
+	return append([]string{"dev"}, args...)
+}
 
 // devPort returns the port of Redis that dev's instructions name.
 func devPort(t *testing.T, said string) string {
 	t.Helper()
-	found := regexp.MustCompile(`redis-cli -p (\d+) SET`).FindStringSubmatch(said)
+	found := regexp.MustCompile(`-cli -p (\d+) SET`).FindStringSubmatch(said)
 	if found == nil {
 		t.Fatalf("no port of Redis in:\n%s", said)
 	}
@@ -50,7 +61,7 @@ func TestDev(t *testing.T) {
 	defer cancel()
 	var out, errs testenv.Output
 	ended := make(chan int, 1)
-	go func() { ended <- run(ctx, []string{"dev"}, strings.NewReader(""), &out, &errs) }()
+	go func() { ended <- run(ctx, devArgs(), strings.NewReader(""), &out, &errs) }()
 	// The trigger between the two is a matter of load: Redis may be first to notice.
 	fires := func(key, payload string) {
 		t.Helper()
@@ -112,7 +123,7 @@ func TestDevEndsWithItsRedis(t *testing.T) {
 	var errs testenv.Output
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(t.Context(), []string{"dev", "--no-samples"}, strings.NewReader(""), in, &errs)
+		ended <- run(t.Context(), devArgs("--no-samples"), strings.NewReader(""), in, &errs)
 		_ = in.Close()
 	}()
 	var said strings.Builder
@@ -131,6 +142,49 @@ func TestDevEndsWithItsRedis(t *testing.T) {
 	}
 	if code := <-ended; code != exitFailed || !strings.Contains(errs.String(), "redis-server has ended, exit code 0") {
 		t.Errorf("exit code %d\n%s", code, &errs)
+	}
+}
+
+// Dev runs the program that it is told to, and tells of the client that is there.
+func TestDevPicksItsRedis(t *testing.T) {
+	testenv.NoLeaks(t)
+	testenv.SetVariables(t, nil)
+	t.Setenv("TMPDIR", t.TempDir())
+	program, err := exec.LookPath(testenv.Redis(t).Program())
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := t.TempDir()
+	server := filepath.Join(there, "valkey-server")
+	for _, path := range []string{server, filepath.Join(there, "valkey-cli")} {
+		if err := os.Symlink(program, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		path string
+		args []string
+	}{
+		{there, []string{"dev", "--no-samples"}}, // only Valkey is in PATH
+		{there + ":" + os.Getenv("PATH"), []string{"dev", "--no-samples", "--redis-server", server}},
+	} {
+		t.Setenv("PATH", test.path)
+		ctx, cancel := context.WithCancel(t.Context())
+		var out, errs testenv.Output
+		ended := make(chan int, 1)
+		go func() { ended <- run(ctx, test.args, strings.NewReader(""), &out, &errs) }()
+		testenv.Eventually(t, patience, func() bool { return strings.Contains(out.String(), "Each firing") }, "the instructions")
+		if said := out.String(); !strings.Contains(said, "  valkey-cli -p ") || strings.Contains(said, "redis-cli") {
+			t.Errorf("timerd %s says\n%s", strings.Join(test.args, " "), said)
+		}
+		cancel()
+		if code := <-ended; code != exitOK {
+			t.Errorf("exit code %d\n%s", code, &errs)
+		}
+	}
+	missing := filepath.Join(there, "none")
+	if code, _, errs := timerd(t, "", "dev", "--redis-server", missing); code != exitFailed || !strings.Contains(errs, missing) {
+		t.Errorf("a program that is not there: exit code %d\n%s", code, errs)
 	}
 }
 

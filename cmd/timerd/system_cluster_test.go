@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -23,9 +24,9 @@ type clusterSystem struct {
 	client  *redis.ClusterClient
 }
 
-func newClusterSystem(t testing.TB, replicas bool) *clusterSystem {
+func newClusterSystem(t testing.TB, replicas bool, opts ...redisserver.Option) *clusterSystem {
 	t.Helper()
-	s := &clusterSystem{system: &system{t: t, nats: testenv.NATS(t)}, cluster: testenv.Cluster(t, 3, replicas)}
+	s := &clusterSystem{system: &system{t: t, nats: testenv.NATS(t)}, cluster: testenv.Cluster(t, 3, replicas, opts...)}
 	s.client, s.js = s.cluster.Client(), s.nats.JetStream()
 	s.env = map[string]string{
 		"TIMERD_REDIS_URL":  s.cluster.URL(),

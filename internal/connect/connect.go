@@ -46,6 +46,23 @@ func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.Universa
 	return rdb, nil
 }
 
+// All calls use, which needs every server of Redis, until it works, with the patience of a first connection: in a cluster a
+// master may be away while the others answer. Missing rights are an error at once, and so is one that final returns true for.
+func (c Connector) All(ctx context.Context, conf config.Redis, final func(error) bool, use func(context.Context) error) error {
+	var last error // that ends it
+	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(within context.Context) error {
+		err := use(within)
+		if RedisRefused(err) || final(err) {
+			last, err = err, nil
+		}
+		return err
+	})
+	if last != nil {
+		return last
+	}
+	return err
+}
+
 // JetStream connects to NATS and returns once JetStream answers. Further options, such as
 // nats.InProcessServer, come last. The caller closes the connection. A server that is too old, or
 // without JetStream, is an error at once: a [*notify.StreamFault].

@@ -2,10 +2,12 @@ package doctor_test
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -300,6 +303,52 @@ func TestNATS(t *testing.T) {
 	findings = checkNATS(t, js, maxPayload)
 	wants(t, findings, "streams", doctor.Fail, "TIMERS: its duplicate window is 10s", "nats stream edit TIMERS --dupe-window")
 	wants(t, findings, "streams", doctor.Warn, "TIMERS: it is kept in memory")
+}
+
+// natsCluster starts a NATS cluster of three and returns JetStream on it once it works.
+func natsCluster(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	var routes []*url.URL
+	for range 3 {
+		port, err := ports.Free()
+		if err != nil {
+			t.Fatal(err)
+		}
+		routes = append(routes, &url.URL{Scheme: "nats", Host: ports.Address(port)})
+	}
+	var js jetstream.JetStream
+	for i, route := range routes {
+		port, err := strconv.Atoi(route.Port())
+		if err != nil {
+			t.Fatal(err)
+		}
+		js = testenv.NATS(t, func(o *server.Options) {
+			o.ServerName = "testenv-" + strconv.Itoa(i)
+			o.Cluster = server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: port}
+			o.Routes = routes
+		}).JetStream()
+	}
+	testenv.Eventually(t, time.Minute, func() error { return notify.EnsureStreams(t.Context(), js, notify.Streams{}) }, "JetStream in the cluster")
+	return js
+}
+
+// A stream that one server of a cluster keeps alone is told of.
+func TestNATSClusterWithOneReplica(t *testing.T) {
+	testenv.NoLeaks(t)
+	js := natsCluster(t)
+	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.Warn, "TIMERS: one server of the NATS cluster three keeps it", "nats stream edit TIMERS --replicas 3")
+	for _, name := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
+		stream, err := js.Stream(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := stream.CachedInfo().Config
+		config.Replicas = 3
+		if _, err := js.UpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit")
 }
 
 func TestNATSThatIsFull(t *testing.T) {

@@ -119,17 +119,17 @@ func (d *NATS) streams(ctx context.Context, r *report) {
 			r.fail(checkStreams, f.Fix, "%s", text)
 		}
 	}
-	full := d.full(ctx, r)
+	remarked := d.states(ctx, r)
 	switch {
 	case len(missing) > 0:
 		r.ok(checkStreams, "%s not there yet: timerd makes them at its start", strings.Join(missing, ", "))
-	case len(faults) == 0 && !full:
+	case len(faults) == 0 && !remarked:
 		r.ok(checkStreams, "%s, %s and %s fit; duplicate window at least %v", d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.MinDuplicates)
 	}
 }
 
-// full tells whether one of the streams takes no more.
-func (d *NATS) full(ctx context.Context, r *report) (some bool) {
+// states tells whether one of the streams takes no more, or is on one server of a cluster alone.
+func (d *NATS) states(ctx context.Context, r *report) (some bool) {
 	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream()} {
 		stream, err := d.js.Stream(ctx, name)
 		if err != nil {
@@ -137,6 +137,11 @@ func (d *NATS) full(ctx context.Context, r *report) (some bool) {
 		}
 		if fault, ok := errors.AsType[*notify.StreamFault](notify.Fullness(stream.CachedInfo(), 0)); ok {
 			r.fail(checkStreams, fault.Fix, "%s: %s", name, fault.Problem)
+			some = true
+		}
+		if info := stream.CachedInfo(); info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
+			r.warn(checkStreams, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
+				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
 			some = true
 		}
 	}

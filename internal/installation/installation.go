@@ -34,9 +34,10 @@ import (
 )
 
 const (
-	// redisPatience is how long a Redis that does not tell the identity is asked at the start. In a cluster the key's
-	// slot may be without a master while all others work.
+	// redisPatience is how long a Redis that does not tell the identity is asked at the start where the streams tell one, and
+	// alonePatience where they do not. In a cluster the key's slot may be without a master while all others work.
 	redisPatience = 5 * time.Second
+	alonePatience = 30 * time.Second
 	// askTime is how long the timerds of the identity that only the streams have may take to answer.
 	askTime = 2 * time.Second
 	// lookAgain is the pause before another look at streams that another installation is marking.
@@ -95,7 +96,11 @@ func (m *Member) settle(ctx context.Context) error {
 		return err
 	}
 	owner := firstOwner(owners)
-	id, err := m.site.persistentlyRead(ctx)
+	patience := redisPatience
+	if owner == "" {
+		patience = alonePatience
+	}
+	id, err := m.persistentlyRead(ctx, patience)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -296,15 +301,15 @@ func (s site) read(ctx context.Context) (string, error) {
 }
 
 // persistentlyRead is read, tried for a while.
-func (s site) persistentlyRead(ctx context.Context) (string, error) {
-	deadline := time.Now().Add(redisPatience)
-	policy := backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}
-	for failures := 1; ; failures++ {
-		id, err := s.read(ctx)
-		switch {
-		case err == nil, redis.IsPermissionError(err), time.Now().After(deadline):
+func (m *Member) persistentlyRead(ctx context.Context, patience time.Duration) (string, error) {
+	deadline := time.Now().Add(patience)
+	pace := backoff.Backoff{Policy: backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}, Logger: m.log}
+	for {
+		id, err := m.site.read(ctx)
+		if err == nil || redis.IsPermissionError(err) || time.Now().After(deadline) {
 			return id, err
-		case !backoff.Sleep(ctx, policy.Delay(failures)):
+		}
+		if !backoff.Sleep(ctx, pace.Fail("Redis does not tell the installation, trying again", err)) {
 			return "", context.Cause(ctx)
 		}
 	}

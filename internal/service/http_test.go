@@ -32,6 +32,7 @@ func TestHTTP(t *testing.T) {
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "timerd_answer"}, func() float64 { return 42 }))
+	observeReadiness(registry, ready)
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,6 +63,9 @@ func TestHTTP(t *testing.T) {
 	logs.Wait(t, 10*time.Second, "not ready")
 	if status, body := get("/readyz"); status != 503 || body != "redis: ok\njetstream: failed: no stream; no leader\n" {
 		t.Errorf("/readyz: %d %s", status, body)
+	}
+	if _, body := get("/metrics"); !strings.Contains(body, `timerd_ready{check="jetstream"} 0`) || !strings.Contains(body, `timerd_ready{check="redis"} 1`) {
+		t.Errorf("/metrics: %s", body)
 	}
 	broken.Store(false)
 	logs.Wait(t, 5*time.Second, "ready again")

@@ -125,6 +125,21 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 	return m
 }
 
+// observeReadiness shows what the checks say, at each scrape. Call it once all are added.
+func observeReadiness(registry *prometheus.Registry, ready *readiness) {
+	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
+	for _, c := range ready.checks {
+		registered.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ready", Help: "1 while the check of /readyz passes, else 0.", ConstLabels: prometheus.Labels{"check": c.name},
+		}, func() float64 {
+			if ready.passes(c.name) {
+				return 1
+			}
+			return 0
+		})
+	}
+}
+
 // newFirings returns the counts for each of the namespaces, and for all others.
 func newFirings(namespaces keys.Namespaces, fired *prometheus.CounterVec, lateness *prometheus.HistogramVec) []firings {
 	var all []firings

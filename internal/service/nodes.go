@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -219,7 +220,7 @@ func (s *nodes) wake(key keys.Key, due schedule.Millis) {
 	}
 }
 
-// check asks every server whether it works.
+// check asks every server whether it works, all at once: one that is silent takes no time from the others.
 func (s *nodes) check(ctx context.Context) error {
 	s.mu.Lock()
 	problem := s.problem
@@ -228,11 +229,7 @@ func (s *nodes) check(ctx context.Context) error {
 	if len(served) == 0 && problem == nil {
 		return errors.New("the servers of the schedule are not known yet")
 	}
-	errs := []error{problem}
-	for node := range served {
-		errs = append(errs, about(node, node.Check(ctx)))
-	}
-	return errors.Join(errs...)
+	return errors.Join(problem, each(served, func(node *schedule.Node, _ *servedNode) error { return node.Check(ctx) }))
 }
 
 // setAside tells how many timers are set aside, or returns an empty text.
@@ -255,31 +252,43 @@ func (s *nodes) setAside() string {
 
 // claims tells whether timers are claimed from every server as they become due.
 func (s *nodes) claims(context.Context) error {
-	var errs []error
-	for node, n := range s.list() {
-		errs = append(errs, about(node, n.rec.Healthy()))
-	}
-	return errors.Join(errs...)
+	return each(s.list(), func(_ *schedule.Node, n *servedNode) error { return n.rec.Healthy() })
 }
 
 // hears tells whether keyspace events of every server flow and are taken in.
 func (s *nodes) hears(context.Context) error {
-	var errs []error
-	for node, n := range s.list() {
-		if n.events != nil {
-			errs = append(errs, about(node, n.events.Healthy()))
-		}
-	}
-	if len(errs) == 0 {
+	served := s.list()
+	if len(served) == 0 {
 		return errors.New("not subscribed yet")
 	}
-	return errors.Join(errs...)
+	return each(served, func(_ *schedule.Node, n *servedNode) error { return n.events.Healthy() })
 }
 
-// about adds the server to an error where there are several.
-func about(node *schedule.Node, err error) error {
-	if err == nil || node.Name() == "" {
-		return err
+// each asks about every server at the same time and returns what is wrong, in the order of the servers, named where there
+// are several. That the cluster is down is said once and of none of them: while one master is away, all others say so.
+func each(served map[*schedule.Node]*servedNode, ask func(*schedule.Node, *servedNode) error) error {
+	nodes := slices.SortedFunc(maps.Keys(served), func(a, b *schedule.Node) int { return strings.Compare(a.Name(), b.Name()) })
+	errs := make([]error, len(nodes))
+	var asking sync.WaitGroup
+	for i, node := range nodes {
+		asking.Go(func() { errs[i] = ask(node, served[node]) })
 	}
-	return fmt.Errorf("%s: %w", node.Name(), err)
+	asking.Wait()
+	var wrong []error
+	down := false
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case schedule.IsClusterDown(err):
+			down = true
+		case nodes[i].Name() == "":
+			wrong = append(wrong, err)
+		default:
+			wrong = append(wrong, fmt.Errorf("%s: %w", nodes[i].Name(), err))
+		}
+	}
+	if down {
+		wrong = append(wrong, schedule.ErrClusterDown)
+	}
+	return errors.Join(wrong...)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -100,6 +101,12 @@ func (r *readiness) note(c *check, err error) {
 		c.grace = now
 	}
 	c.err, c.at = err, now
+}
+
+// passes tells whether a check passes by what it said last.
+func (r *readiness) passes(name string) bool {
+	all, _ := r.state()
+	return slices.ContainsFunc(all, func(c check) bool { return c.name == name && c.err == nil })
 }
 
 // state returns the checks with what each said last, in the order they were added, and whether all is well.

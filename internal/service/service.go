@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/installation"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -109,7 +110,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	streams := c.Streams()
 	streams.Installation = member.ID()
 	sched := schedule.New(conns.rdb, c.Service.MaxPayload)
-	replaced, err := sched.Load(ctx)
+	replaced, err := s.load(ctx, sched, began)
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +157,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 		m.setComplete(true)
 		ready.add("keyspace events", all.hears)
 	}
+	observeReadiness(registry, ready)
 
 	surveys := &survey{
 		schedule: sched, nodes: all, js: conns.js, letters: streams.DeadStream(), self: self, metrics: m, log: log,
@@ -186,6 +188,19 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 		},
 		{{"connections", conns.run}},
 	}, nil
+}
+
+// load puts the function library in place. A master of a cluster that is away is tried for as long as any server is at the
+// start of a timerd, which began at a time.
+func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.Time) (replaced int, err error) {
+	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
+	tooOld := func(err error) bool { return errors.Is(err, schedule.ErrRedisTooOld) }
+	err = conn.All(ctx, s.Config.Redis, tooOld, func(ctx context.Context) error {
+		was, err := sched.Load(ctx)
+		replaced = max(replaced, was)
+		return err
+	})
+	return replaced, err
 }
 
 // withoutError adapts what never fails to a part.

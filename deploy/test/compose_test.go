@@ -1,12 +1,14 @@
-// Package composetest checks docker-compose.yml by the library that `docker compose` itself reads it
-// with. It is a module of its own so that timerd does not depend on that library.
-package composetest
+package deploytest
 
 import (
 	"flag"
+	"net/netip"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/cli"
 	"github.com/compose-spec/compose-go/v2/types"
@@ -98,6 +100,78 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 		for _, port := range service.Ports {
 			if port.HostIP != "127.0.0.1" {
 				t.Errorf("%s publishes %s on %q, want 127.0.0.1", name, port.Published, port.HostIP)
+			}
+		}
+	}
+}
+
+// A stop takes up to 10 s, and `up --wait` waits for what has a health check.
+func TestComposeStopsAndWaits(t *testing.T) {
+	for name, service := range load(t, "cluster").Services {
+		if service.Build != nil {
+			if got := service.StopGracePeriod; got == nil || *got != types.Duration(15*time.Second) {
+				t.Errorf("%s: stop_grace_period is %v, want 15s", name, got)
+			}
+		}
+		if check := service.HealthCheck; name != "redis-cluster" && (check == nil || len(check.Test) == 0) {
+			t.Errorf("%s has no health check", name)
+		}
+	}
+}
+
+// The fixed addresses are in the network, and no other container can get one of them.
+func TestComposeAddresses(t *testing.T) {
+	cluster := load(t, "cluster")
+	pools := cluster.Networks["cluster"].Ipam.Config
+	if len(pools) != 1 {
+		t.Fatalf("%d pools of addresses", len(pools))
+	}
+	subnet, others := netip.MustParsePrefix(pools[0].Subnet), netip.MustParsePrefix(pools[0].IPRange)
+	for _, taken := range []string{"172.16.0.0/12", "192.168.0.0/16", "10.128.0.0/9", "10.0.0.0/14", "10.42.0.0/15", "10.96.0.0/12"} {
+		if subnet.Overlaps(netip.MustParsePrefix(taken)) {
+			t.Errorf("%s overlaps %s, where clouds, Docker or Kubernetes have their networks", subnet, taken)
+		}
+	}
+	for name, service := range cluster.Services {
+		network := service.Networks["cluster"]
+		if network == nil || network.Ipv4Address == "" {
+			continue
+		}
+		if at := netip.MustParseAddr(network.Ipv4Address); !subnet.Contains(at) || others.Contains(at) {
+			t.Errorf("%s has the address %s, want one in %s and not in %s", name, at, subnet, others)
+		}
+		if command := strings.Join(cluster.Services["redis-cluster"].Command, " "); !strings.Contains(command, " "+network.Ipv4Address+":6379") {
+			t.Errorf("redis-cluster does not name %s of %s", network.Ipv4Address, name)
+		}
+	}
+}
+
+// The commands that the header tells are those of services that exist, and name the profile where it is needed.
+func TestComposeHeader(t *testing.T) {
+	text, err := os.ReadFile("../../docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone, cluster := load(t), load(t, "cluster")
+	header, _, _ := strings.Cut(string(text), "\nx-")
+	commands := regexp.MustCompile(`(?m)^#   docker compose (--profile cluster )?(\w+)(.*)$`).FindAllStringSubmatch(header, -1)
+	if len(commands) < 8 {
+		t.Fatalf("the header has %d commands", len(commands))
+	}
+	for _, command := range commands {
+		project := alone
+		if command[1] != "" {
+			project = cluster
+		}
+		for word := range strings.FieldsSeq(command[3]) {
+			if strings.HasPrefix(word, "-") {
+				continue
+			}
+			if _, ok := project.Services[word]; !ok {
+				t.Errorf("%s: there is no service %s", command[0], word)
+			}
+			if command[2] == "exec" {
+				break
 			}
 		}
 	}
