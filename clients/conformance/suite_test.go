@@ -148,7 +148,7 @@ func (s *suite) serve(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- service.Service{Config: c, Version: "conformance", Logger: log.Logger()}.RunOn(ctx, nil)
+		done <- service.Service{Config: c, Version: "conformance", Logger: log.Logger()}.RunOn(ctx, service.Listeners{})
 	}()
 	t.Cleanup(func() {
 		stop()
