@@ -2,8 +2,8 @@
 # Every check, then the tests. All of them run, whatever fails: one run tells everything. `make test`
 # calls this with the version of govulncheck.
 #
-# The tests wait for clocks and servers half of the time. So the linters are built and run beside them,
-# with less priority, and their output comes at the end.
+# The tests wait for clocks and servers half of the time. So the linters, and the modules whose tests mind
+# no company, are built and run beside them, with less priority, and their output comes at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 PARALLEL=8
 
 work=$(mktemp -d)
-trap 'kill -- "-${linters:-}" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'for group in ${beside[*]:-}; do kill -- "-$group" 2>/dev/null; done; rm -rf "$work"' EXIT
 
 # step NAME COMMAND...: runs a check, and notes its failure and what it says that it has not tested.
 step() {
@@ -76,24 +76,36 @@ tested() {
   return $status
 }
 
-set -m # a process group of its own, to be stopped as a whole
-(renice -n 19 -p "$BASHPID" >/dev/null; linters) >"$work/linters" 2>&1 </dev/null &
-linters=$!
-set +m
+modules() {
+  step deploy make --no-print-directory deploy-test
+  step examples/tracing make --no-print-directory tracing-test
+  step bench make --no-print-directory bench-test
+}
 
+# beside NICENESS FUNCTION runs a function beside what follows, as a process group of its own, to be
+# stopped as a whole.
+beside=()
+beside() {
+  set -m
+  (renice -n "$1" -p "$BASHPID" >/dev/null; "$2") >"$work/$2" 2>&1 </dev/null &
+  beside+=($!)
+  set +m
+}
+
+# Here, because two cannot install at a time.
+step "tools of some modules" scripts/deps.sh promtool chromium
+beside 10 modules
+beside 19 linters
 step gofmt formatted
 step "sleeps in tests" sleepless
 step "go mod tidy" go mod tidy -diff
 step "go vet" go vet ./...
 step "go test" tested
-step bench make --no-print-directory bench-test
-step deploy make --no-print-directory deploy-test
-step examples/tracing make --no-print-directory tracing-test
 step console make --no-print-directory console-test
 step clients/typescript make --no-print-directory client-test-typescript
-wait "$linters"
-linters=
-cat "$work/linters"
+wait "${beside[@]}"
+beside=()
+cat "$work/modules" "$work/linters"
 
 [ ! -s "$work/untested" ] || sort -u "$work/untested" >&2
 if [ -s "$work/failed" ]; then
