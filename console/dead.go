@@ -52,7 +52,7 @@ func (l LetterView) Reason() string {
 type letterFilter struct{ Query, Text string }
 
 func letterFilterOf(values url.Values) letterFilter {
-	return letterFilter{strings.TrimSpace(values.Get("q")), strings.TrimSpace(values.Get("text"))}
+	return letterFilter{typed(values, "q"), typed(values, "text")}
 }
 
 func (f letterFilter) selection() (deadletters.Selection, error) {

@@ -151,7 +151,7 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 
 // writePage writes a page with its frame.
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, p *page) {
-	f := &frame{page: p, Actions: c.actions != nil, State: c.state.get(r.Context()), Query: event.ClipText(r.URL.Query().Get("q"))}
+	f := &frame{page: p, Actions: c.actions != nil, State: c.state.get(r.Context()), Query: event.ClipText(typed(r.URL.Query(), "q"))}
 	if p.Nav == "/timers" {
 		f.Query = "" // it stands in the page's own field
 	}

@@ -103,6 +103,16 @@ func decodeRef(ref string) (keys.Key, error) {
 	return keys.Parse(text)
 }
 
+// typed returns what somebody has typed into a field. Bytes that are no text are written as keys show them, since a page could
+// not bring them back.
+func typed(values url.Values, name string) string {
+	text := strings.TrimSpace(values.Get(name))
+	if !utf8.ValidString(text) {
+		return keys.EncodeText(text)
+	}
+	return text
+}
+
 // How much is shown of a payload: in a row, and on a page of its own. A page has all of what few payloads exceed.
 const (
 	previewBytes = 120
