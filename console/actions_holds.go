@@ -21,7 +21,6 @@ type holdWork struct {
 	name    string
 	request holds.Request
 	text    string // of the namespace
-	waits   string // what a resume waited for last
 }
 
 func (c *Console) newHoldWork(do string, form url.Values, who string) (work, error) {
