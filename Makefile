@@ -19,7 +19,7 @@ GOVULNCHECK_VERSION := v1.8.0
 GORELEASER_VERSION := v2.15.4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check tracing-test console-test screenshots client-typescript client-test-typescript deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check tracing-test api-test console-test screenshots client-typescript client-test-typescript deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -49,6 +49,7 @@ lint: ## golangci-lint alone, of all modules
 	cd deploy/test && ../../bin/golangci-lint run --allow-serial-runners ./...
 	cd examples/tracing && ../../bin/golangci-lint run --allow-serial-runners ./...
 	cd console/browsertest && ../../bin/golangci-lint run --allow-serial-runners ./...
+	cd console/apitest && ../../bin/golangci-lint run --allow-serial-runners ./...
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 	@scripts/deps.sh go
@@ -93,6 +94,10 @@ bench-build:
 bench-test: ## vet and test the benchmark program, a module of its own
 	@scripts/deps.sh redis
 	cd bench && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
+
+api-test: ## vet and run what checks the console's answers against its OpenAPI document, a module of its own
+	@scripts/deps.sh go redis cc
+	cd console/apitest && go mod tidy -diff && go vet ./... && go test ./...
 
 deploy-test: ## vet and run what checks docker-compose.yml, the chart, the rules and the dashboard: a module of its own
 	@scripts/deps.sh go redis redis_cli promtool

@@ -79,6 +79,7 @@ tested() {
 modules() {
   step deploy make --no-print-directory deploy-test
   step examples/tracing make --no-print-directory tracing-test
+  step "console API" make --no-print-directory api-test
   step bench make --no-print-directory bench-test
 }
 
