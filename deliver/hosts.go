@@ -14,6 +14,9 @@ const (
 	rateBurst = 100 * time.Millisecond
 	// leastWait is how long a delivery is held back at least: what a round through Redis is worth.
 	leastWait = 100 * time.Millisecond
+	// slowShare is the part of a call's timeout for which a delivery waits at least whose host has a slow one, while places
+	// are scarce: an earlier one would find the place taken.
+	slowShare = 2
 	// firstTook is how long a call to a host is thought to take before there was one.
 	firstTook = 200 * time.Millisecond
 	// openSpread is the part of an open circuit's length over which what waits for it comes back.
@@ -100,15 +103,15 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 	}
 	switch {
 	case x.calls >= e.Concurrency:
-		return nil, &held{x.turn(now, x.took/time.Duration(e.Concurrency)), false,
+		return nil, &held{x.turn(now, x.took/time.Duration(e.Concurrency), leastWait), false,
 			fmt.Sprintf("%d calls of %s are under way", x.calls, name)}
 	case p.slow >= p.most/2 && (x.slow > 0 || x.failing && x.calls > 0):
-		return nil, &held{x.turn(now, x.took), false, fmt.Sprintf("%s is slow, and so are %d other calls", name, p.slow)}
+		return nil, &held{x.turn(now, x.took, e.Timeout/slowShare), false, fmt.Sprintf("%s is slow, and so are %d other calls", name, p.slow)}
 	}
 	if e.Rate > 0 {
 		every := time.Duration(float64(time.Second) / e.Rate)
 		if x.free.Sub(now) > rateBurst {
-			return nil, &held{x.turn(now, every), false, fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
+			return nil, &held{x.turn(now, every, leastWait), false, fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
 		}
 		x.free = later(x.free, now).Add(every)
 	}
@@ -136,9 +139,10 @@ func (h *hosts) openFor(name string, e *Endpoint) *held {
 	return h.find(name, now).waits(name, e, now)
 }
 
-// turn returns how long to wait for the next turn: those who are held back come back one after the other.
-func (x *host) turn(now time.Time, every time.Duration) time.Duration {
-	x.slot = later(x.slot.Add(every), now.Add(leastWait))
+// turn returns how long to wait for the next turn: those who are held back come back one after the other, none sooner than
+// after least.
+func (x *host) turn(now time.Time, every, least time.Duration) time.Duration {
+	x.slot = later(x.slot.Add(every), now.Add(least))
 	return x.slot.Sub(now)
 }
 

@@ -18,10 +18,10 @@ import (
 const (
 	// logPatience is how long writing a record is tried while NATS is there: a log that does not work may not stop
 	// deliveries for good. While NATS is away nothing can go on anyway.
-	logPatience = 15 * time.Second
+	logPatience = 30 * time.Second
 	// logAtLast is how long it is tried once timerd deliver stops.
 	logAtLast = 500 * time.Millisecond
-	logTry    = 3 * time.Second
+	logTry    = 10 * time.Second // a shorter one would add to the load of a NATS that is slow
 )
 
 // log writes a record and waits until it is stored. The event is not settled before that, so a process that dies leaves

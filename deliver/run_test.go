@@ -179,7 +179,7 @@ func TestLogThatCannotBeWritten(t *testing.T) {
 	r.publish(fired("pay:order:callback:1", []byte("{}")))
 	select {
 	case <-unlogged:
-	case <-time.After(patience):
+	case <-time.After(2 * patience):
 		t.Fatal("a delivery waits for its log for ever")
 	}
 	r.settled("timerd-deliver~pay")
