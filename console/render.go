@@ -50,7 +50,7 @@ type templates struct{ byName map[string]*template.Template }
 func newTemplates(files *staticFiles) (*templates, error) {
 	functions := template.FuncMap{
 		"static": files.path, "grouped": groupedAny, "counted": countedAny, "about": about, "ms": ms, "perSecond": perSecond,
-		"line": func(s string) []piece { return pieces(s, false) }, "lines": func(s string) []piece { return pieces(s, true) },
+		"plain": plain, "line": func(s string) []piece { return pieces(s, false) }, "lines": func(s string) []piece { return pieces(s, true) },
 		"moment": func(at, now time.Time) Moment { return Moment{at, now} }, "ref": encodeRef, "query": url.QueryEscape,
 		"dict": dict,
 	}

@@ -45,6 +45,15 @@ func pieces(s string, multiline bool) []piece {
 	return all
 }
 
+// plain returns a text for where there is room for one piece only: a title, a label.
+func plain(s string) string {
+	var b strings.Builder
+	for _, p := range pieces(s, false) {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
 // oddName returns what stands for a character that cannot be shown as it is, or an empty text for one that can.
 func oddName(r rune, raw string, multiline bool) string {
 	switch {

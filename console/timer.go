@@ -79,7 +79,7 @@ func (c *Console) timer(r *http.Request) (*page, error) {
 		At: c.now(r.Context()), Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key),
 		Timers: []InspectedView{}, Life: []LifeView{}, Policy: c.policyOf(key), Late: c.lateOf(key),
 	}
-	p := &page{Template: "timer", Title: clip(v.Key, 80), Nav: "/timers", View: v}
+	p := &page{Template: "timer", Title: clip(plain(name), 80), Nav: "/timers", View: v}
 	v.Events = c.readEvents(r, history.Query{Key: key}, r.URL.Query().Get("from"), lifeEvents)
 	found, err := c.sources.Index.Inspect(r.Context(), key, payloadBytes)
 	if err != nil {

@@ -24,7 +24,7 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/poll", "internal/ports", "internal/rawconn",
+			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn",
 			"torture/internal/clockstep", "torture/internal/history",
 		},
 		{"late"},
@@ -36,7 +36,8 @@ func layers() [][]string {
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
-		{"internal/doctor", "internal/service"},
+		{"console", "internal/doctor"},
+		{"internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "examples/internal/servers"},
 		{"examples/internal/testenv", "examples/callback", "examples/order-timeout", "examples/settlement"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -25,9 +26,9 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 	if err != nil {
 		return err
 	}
-	var before moment
+	var before moment.Moment
 	if cmd.Flags().Changed("due-before") {
-		if before, err = parseMoment(flags.dueBefore); err != nil {
+		if before, err = moment.Parse(flags.dueBefore); err != nil {
 			return usagef(cmd, "--due-before %w", err)
 		}
 	}
@@ -37,7 +38,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 			timers: bulk.New(schedule.New(rdb, schedule.DefaultMaxPayload), client.New(rdb)),
 		}
 		if cmd.Flags().Changed("due-before") {
-			if b.selection.Before, err = before.on(ctx, rdb); err != nil {
+			if b.selection.Before, err = instantOf(ctx, before, rdb); err != nil {
 				return err
 			}
 		}

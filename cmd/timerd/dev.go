@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/poll"
@@ -51,8 +52,9 @@ func newDev() *cobra.Command {
 		Use:   "dev",
 		Short: "Try timerd with a Redis and a NATS of its own",
 		Long: `Run timerd with a private redis-server and a NATS server within the process, on free ports of
-127.0.0.1, for every key of four parts. It sets a few timers, says how to set more, and prints each
-firing. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH.
+127.0.0.1, for every key of four parts, and with the console, its web page. It sets a few timers,
+says how to set more, and prints each firing, but for those of the app demo, which keep the console
+lively. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH.
 
 TIMERD_RETRY and the other variables that concern neither server have their effect.`,
 		Example: `  timerd dev
@@ -172,6 +174,18 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 	rdb := connect.NewRedisClient(c.Redis)
 	defer func() { _ = rdb.Close() }()
 
+	lively, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	defer func() {
+		stop()
+		<-ended
+	}()
+	if samples {
+		go func() { ended <- demo{client.New(rdb), js, c}.run(lively) }()
+	} else {
+		close(ended)
+	}
+
 	all := watched{
 		stream:  c.NATS.Streams.FiredStream(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
@@ -187,7 +201,13 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 			return err
 		},
 	}
-	return watch(ctx, js, all, newFirings(w).show)
+	table := newFirings(w)
+	return watch(ctx, js, all, func(data []byte) error {
+		if e, err := event.Parse(data); err == nil && e.Key.App == demoApp {
+			return nil
+		}
+		return table.show(data)
+	})
 }
 
 const devBanner = `timerd is running with a Redis and a NATS of its own. Set a timer:
@@ -243,7 +263,7 @@ func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) err
 	if err := errors.Join(plain, explicit, hash); err != nil {
 		return fmt.Errorf("set the samples: %w", err)
 	}
-	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds.\n")
+	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds. Those of the app demo, which keep the console lively, are not printed.\n")
 	return err
 }
 

@@ -1,51 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"time"
+
+	"github.com/timerd-io/timerd/internal/moment"
 )
 
 const day = 24 * time.Hour
-
-// errDuration says what a duration looks like.
-var errDuration = errors.New("want a duration such as 90s, 1h30m or 30d")
-
-// parseDuration reads a duration as Go writes it, with days of 24 hours before it: 90s, 1h30m, 30d, 1d12h. Spaces
-// between the parts are ignored, so that it reads what showDuration writes.
-func parseDuration(s string) (time.Duration, error) {
-	text := strings.ReplaceAll(s, " ", "")
-	rest, negative := strings.CutPrefix(text, "-")
-	whole, rest, hasDays := strings.Cut(rest, "d")
-	if !hasDays {
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			err = errDuration
-		}
-		return d, err
-	}
-	if strings.Trim(whole, "0123456789.") != "" || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+") {
-		return 0, errDuration
-	}
-	hours, err := time.ParseDuration(whole + "h") // has the right syntax, and 24th part
-	if err != nil || hours > math.MaxInt64/24 {
-		return 0, errDuration
-	}
-	d := 24 * hours
-	if rest != "" {
-		more, err := time.ParseDuration(rest)
-		if err != nil || more > math.MaxInt64-d {
-			return 0, errDuration
-		}
-		d += more
-	}
-	if negative {
-		d = -d
-	}
-	return d, nil
-}
 
 // showDuration writes a duration with days, and without what is zero: 40d 51m, 1h 30m, 4.5s, 0s.
 func showDuration(d time.Duration) string {
@@ -86,7 +50,7 @@ type durationFlag time.Duration
 
 // Set reads the flag's value.
 func (f *durationFlag) Set(s string) error {
-	d, err := parseDuration(s)
+	d, err := moment.ParseDuration(s)
 	*f = durationFlag(d)
 	return err
 }

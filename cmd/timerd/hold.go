@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -52,7 +53,7 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 				return err
 			}
 			if until != "" {
-				if r.For, err = parseDuration(until); err != nil || r.For < holds.MinFor {
+				if r.For, err = moment.ParseDuration(until); err != nil || r.For < holds.MinFor {
 					return usagef(cmd, "--for=%s: want a duration of a second or more, such as 2h", until)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 

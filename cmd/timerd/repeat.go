@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -107,11 +108,11 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 		}
 		r := repeat.Repetition{Spec: spec, From: now, Times: int64(f.times)}
 		if from != nil {
-			r.From = from.from(now)
+			r.From = from.From(now)
 			options = append(options, client.From(r.From))
 		}
 		if until != nil {
-			r.Until = until.from(now)
+			r.Until = until.From(now)
 			options = append(options, client.Until(r.Until))
 		}
 		first, err := client.New(rdb).Repeat(ctx, args[0], payload, f.repetition(), options...)
@@ -182,11 +183,11 @@ func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error)
 }
 
 // momentFlag reads a flag that is a point in time, or returns nil if it is not given.
-func momentFlag(cmd *cobra.Command, name, value string) (*moment, error) {
+func momentFlag(cmd *cobra.Command, name, value string) (*moment.Moment, error) {
 	if value == "" {
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	m, err := parseMoment(value)
+	m, err := moment.Parse(value)
 	if err != nil {
 		return nil, usagef(cmd, "--%s %w", name, err)
 	}

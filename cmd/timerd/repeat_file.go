@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/repeat"
@@ -196,7 +197,7 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 		}
 		e.key = text
 	case "every":
-		if e.every, err = parseDuration(text); err == nil {
+		if e.every, err = moment.ParseDuration(text); err == nil {
 			e.spec, err = repeat.Every(e.every)
 		} else {
 			err = fmt.Errorf("%q: %w", clip(text), err)
@@ -260,16 +261,17 @@ const lastInstant = 253402300799999
 
 // parseInstant reads a time for from or until. A duration would be another time whenever the file is applied.
 func parseInstant(text string) (time.Time, error) {
-	m, err := parseMoment(text)
-	if err != nil || m.at.IsZero() || m.at.UnixMilli() < 0 || m.at.UnixMilli() > lastInstant {
+	m, err := moment.Parse(text)
+	at, ok := m.Instant()
+	if err != nil || !ok || at.UnixMilli() < 0 || at.UnixMilli() > lastInstant {
 		return time.Time{}, fmt.Errorf("%q: want an instant such as 2026-11-20T09:00:00Z, or \"@unix-ms\"", clip(text))
 	}
-	return time.UnixMilli(m.at.UnixMilli()).UTC(), nil
+	return time.UnixMilli(at.UnixMilli()).UTC(), nil
 }
 
 // parseSpan reads a duration of whole milliseconds, from least on.
 func parseSpan(text, least string, most time.Duration) (time.Duration, error) {
-	d, err := parseDuration(text)
+	d, err := moment.ParseDuration(text)
 	if err != nil || d < 0 || d > most || d%time.Millisecond != 0 {
 		return 0, fmt.Errorf("%q: want a duration of whole milliseconds from %s to 10 years, such as 90s, 1h30m or 30d", clip(text), least)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -69,11 +70,11 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 	now := time.Now()
 	r, after := repeat.Repetition{Spec: spec, From: now}, now
 	if o.from != "" {
-		m, err := parseMoment(o.from)
+		m, err := moment.Parse(o.from)
 		if err != nil {
 			return usagef(cmd, "--from %w", err)
 		}
-		r.From = m.from(now)
+		r.From = m.From(now)
 		after = r.From.Add(-time.Millisecond)
 	}
 	next, ok := r.Next(after)
@@ -111,7 +112,7 @@ func parseRepetition(text, zone string) (repeat.Spec, error) {
 	case kind == "cron":
 		return repeat.Parse(text)
 	}
-	interval, err := parseDuration(rest)
+	interval, err := moment.ParseDuration(rest)
 	if err != nil {
 		return repeat.Spec{}, fmt.Errorf("interval %q: %w", rest, err)
 	}

@@ -52,6 +52,8 @@ func TestServeRefusesAtOnce(t *testing.T) {
 		{"TIMERD_NATS_URL=" + testenv.OldNATS(t, s.nats, "2.9.25"), "nats-server 2.9.25 is too old; to fix it: upgrade", exitFailed},
 		{"TIMERD_STREAM_REPLICAS=3", "cannot be made with 3 replicas", exitFailed},
 		{"TIMERD_HTTP_ADDR=" + s.nats.Addr(), "TIMERD_HTTP_ADDR", exitFailed},
+		{"TIMERD_CONSOLE_ADDR=" + s.nats.Addr(), "TIMERD_CONSOLE_ADDR", exitFailed},
+		{"TIMERD_CONSOLE_ADDR=:8081", "TIMERD_CONSOLE_PASSWORD", exitUsage},
 		{"TIMERD_NATS_URL=embedded", "TIMERD_DATA_DIR", exitUsage},
 		{"TIMERD_NATS_URL=embedded://0.0.0.0:4222", "want embedded://user:password@0.0.0.0:4222", exitUsage},
 	} {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/late"
 )
 
@@ -173,7 +174,7 @@ func lateOption(cmd *cobra.Command, flags setFlags) (*client.SetOption, error) {
 		}
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	most, err := parseDuration(flags.late)
+	most, err := moment.ParseDuration(flags.late)
 	if err != nil || most < 0 || most > late.MaxLimit {
 		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", flags.late)
 	}
@@ -201,14 +202,15 @@ func readPayload(cmd *cobra.Command) ([]byte, error) {
 
 // parseWhen reads a DELAY, which lies ahead.
 func parseWhen(s string) (client.When, error) {
-	m, err := parseMoment(s)
+	m, err := moment.Parse(s)
+	at, instant := m.Instant()
 	switch {
 	case err != nil:
 		return client.When{}, err
-	case !m.at.IsZero():
-		return client.At(m.at), nil
-	case m.in < time.Millisecond:
+	case instant:
+		return client.At(at), nil
+	case m.In() < time.Millisecond:
 		return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
 	}
-	return client.After(m.in), nil
+	return client.After(m.In()), nil
 }

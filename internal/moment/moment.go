@@ -34,8 +34,11 @@ func Parse(s string) (Moment, error) {
 	return Moment{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
 }
 
-// IsInstant tells whether the moment is the same whenever it is now.
-func (m Moment) IsInstant() bool { return !m.at.IsZero() }
+// Instant returns the instant; ok is false if the moment is so long from now.
+func (m Moment) Instant() (at time.Time, ok bool) { return m.at, !m.at.IsZero() }
+
+// In returns how long from now it is; 0 for an instant.
+func (m Moment) In() time.Duration { return m.in }
 
 // From returns the instant, where a duration begins now.
 func (m Moment) From(now time.Time) time.Time {

@@ -1,0 +1,145 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// left returns how many timers a namespace has.
+func (w *world) left(prefix string) (n int) {
+	w.t.Helper()
+	text := w.get("/api/v1/timers?limit=200&q=" + url.QueryEscape(prefix)).body
+	return strings.Count(text, `"which":`)
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 150 {
+		w.set(fmt.Sprintf("shop:order:timeout:%03d", i), "x")
+	}
+	w.set("pay:order:callback:1", "x")
+	has(t, w.act(url.Values{"do": {"cancel"}, "key": {"shop%3Aorder:timeout:000"}}, nil, "1 timer", "Cancel: shop:order:timeout:000"), "1 cancelled")
+	has(t, w.act(url.Values{"do": {"cancel"}, "key": {"shop:order:timeout:000"}}, nil, "0 timers"), "1 gone meanwhile")
+	var some []string
+	for _, part := range strings.Split(w.get("/api/v1/timers?limit=3&q=shop").body, `"which": "`)[1:] {
+		which, _, _ := strings.Cut(part, `"`)
+		some = append(some, which)
+	}
+	has(t, w.act(url.Values{"do": {"cancel"}, "t": some, "q": {"shop"}}, nil, "3 timers", "shop:order:timeout:001"), "3 cancelled")
+	has(t, w.act(url.Values{"do": {"cancel"}, "all": {"1"}, "q": {"shop:order"}}, nil, "146 timers", "all timers of shop:order"), "146 cancelled")
+	if n := w.left(""); n != 1 {
+		t.Errorf("%d timers are left, want the one of the other namespace", n)
+	}
+	has(t, w.page("/jobs"), "all timers of shop:order", "done")
+	has(t, w.log.String(), `msg="console: action"`, "do=cancel", "who=anybody@127.0.0.1", "touches=146", "cancelled=146")
+}
+
+func TestFireNowAndMove(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 3 {
+		w.set(fmt.Sprint("shop:order:timeout:", i), "x")
+	}
+	has(t, w.act(url.Values{"do": {"fire"}, "key": {"shop:order:timeout:0"}}, nil, "Fire 1 timer now"), "1 set to fire now")
+	timer, found, err := w.timers.Get(t.Context(), "shop:order:timeout:0")
+	if err != nil || !found || timer.State != client.Owed {
+		t.Errorf("%+v, %v, %v", timer, found, err)
+	}
+	at := time.Now().Add(48 * time.Hour).UTC().Truncate(time.Second)
+	has(t, w.act(url.Values{"do": {"move"}, "all": {"1"}, "q": {"shop"}, "state": {"pending"}}, url.Values{"to": {at.Format(time.RFC3339)}}, "2 timers", `name="to"`), "2 moved")
+	for i := 1; i < 3; i++ {
+		if timer, _, err := w.timers.Get(t.Context(), fmt.Sprint("shop:order:timeout:", i)); err != nil || timer.Due.Sub(at).Abs() > time.Second {
+			t.Errorf("%+v, %v; want it at %v", timer, err, at)
+		}
+	}
+}
+
+func TestHoldAndResume(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set("pay:refund:poll:1", "x")
+	has(t, w.act(url.Values{"do": {"hold"}, "namespace": {"pay:refund"}, "reason": {"<down>"}, "for": {"2h"}}, nil, "1 timer", "ends by itself after 2 h"), "1 held")
+	has(t, w.page("/holds"), "pay:refund", "&lt;down&gt;", "anybody@127.0.0.1 in the console", "Resume…")
+	has(t, w.page("/"), "pay:refund is held")
+	has(t, w.page("/timers/pay:refund:poll:1"), "is due in")
+	has(t, w.act(url.Values{"do": {"resume"}, "namespace": {"pay:refund"}}, url.Values{"how": {"now"}}, "0 timers", `value="shift"`), "released")
+	has(t, w.page("/holds"), "Nothing is held")
+}
+
+func TestBadActions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set("shop:order:timeout:1", "x")
+	for _, test := range []struct {
+		form string
+		code int
+		want string
+	}{
+		{"do=explode", 400, "There is no action"},
+		{"do=cancel", 422, "Nothing is selected"},
+		{"do=cancel&key=nokey", 400, "no timer"},
+		{"do=cancel&t=1.2.3.x", 400, "names no timer"},
+		{"do=cancel&all=1&state=dead", 400, "no state"},
+		{"do=fire&t=" + strings.Repeat("9", 30) + ".1.0.a:b:c:d", 400, "names no timer"},
+		{"do=replay", 422, "Nothing is selected"},
+		{"do=replay&seq=-1", 400, "no number"},
+		{"do=hold&namespace=a:b:c:d", 400, "at most three parts"},
+		{"do=hold&namespace=a&for=soon", 422, "no duration"},
+		{"do=hold&namespace=a&reason=" + strings.Repeat("x", 1025), 422, "too long"},
+		{"do=cancel&t=" + strings.Repeat("x", 2<<20), 413, "cannot be read"},
+	} {
+		form, _ := url.ParseQuery(test.form)
+		if a := w.post("/actions", form); a.StatusCode != test.code || !strings.Contains(a.body, test.want) {
+			t.Errorf("%.60s: %s, want %d with %q\n%s", test.form, a.Status, test.code, test.want, a.body)
+		}
+	}
+	a := w.post("/actions", url.Values{"do": {"move"}, "key": {"shop:order:timeout:1"}})
+	for _, to := range []string{"", "soon", "-5m", "20000d"} {
+		if b := w.post(a.Header.Get("Location"), url.Values{"confirm": {"yes"}, "to": {to}}); b.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(b.body, `name="to"`) {
+			t.Errorf("to %q: %s", to, b.Status)
+		}
+	}
+	if b := w.post(a.Header.Get("Location"), url.Values{"stop": {"yes"}}); b.StatusCode != http.StatusSeeOther {
+		t.Errorf("stop: %s", b.Status)
+	}
+	has(t, w.page(a.Header.Get("Location")), "Nothing was changed")
+	if b := w.get("/jobs/none"); b.StatusCode != http.StatusNotFound || !strings.Contains(b.body, "knows of no such action") {
+		t.Errorf("%s\n%s", b.Status, b.body)
+	}
+}
+
+// A job can be stopped: what was done is done, and said.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const n = 20_000
+	for first := 0; first < n; first += 500 {
+		settings := make([]client.Setting, 500)
+		for i := range settings {
+			settings[i] = client.Setting{Key: fmt.Sprint("shop:order:timeout:", first+i), When: client.After(time.Hour)}
+		}
+		if _, err := w.timers.SetMany(t.Context(), settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := w.post("/actions", url.Values{"do": {"cancel"}, "all": {"1"}, "q": {"shop"}})
+	at := a.Header.Get("Location")
+	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(w.page(at), "20,000 timers") }, "the count")
+	w.post(at, url.Values{"confirm": {"yes"}})
+	w.post(at, url.Values{"stop": {"yes"}})
+	var text string
+	testenv.Eventually(t, 20*time.Second, func() bool { text = w.page(at); return strings.Contains(text, "Go back</a>") }, "the end")
+	has(t, text, "Stopped.", "The rest is as it was")
+	has(t, w.act(url.Values{"do": {"cancel"}, "all": {"1"}, "q": {"shop"}}, nil), "Done.")
+	if left := w.left("shop"); left != 0 {
+		t.Errorf("%d are left", left)
+	}
+}

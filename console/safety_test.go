@@ -1,0 +1,250 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// hostile returns keys that belong to somebody who means harm.
+func hostile() []string {
+	return []string{
+		"evil:<script>alert(1)</script>:\"'><img src=x onerror=alert(1)>:id",
+		"evil:{{.}}:`${1}`:a/../..//./%2e%2e%2f?x=1&y=2#z;=",
+		"evil:\u202e\u2066:\u200b\u00ad:\u202eabc\u0000\n\r\t\x1b[31m",
+		"evil:\xff\xfe:\xc3\x28:" + strings.Repeat("\xf0", 200),
+		"evil:m:t:" + strings.Repeat("A", 1024-len("evil:m:t:")),
+		"evil:m:t:..",
+		"evil:m:t:" + strings.Repeat("/", 500),
+		"evil: : :  ",
+		"*:*:*:*",
+	}
+}
+
+func TestHostileKeysAndPayloadsAreText(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	payloads := []string{"</pre><script>alert(1)</script>", "\u202egnp.exe\x00\xff", `{"a":"</script><b>"}`, strings.Repeat("[", 9000), strings.Repeat("é", 120_000), ""}
+	for i, key := range hostile() {
+		w.set(key, payloads[i%len(payloads)])
+		w.letter(key, "<b>"+key)
+	}
+	held := client.Reason("<script>\u202e")
+	if _, err := w.timers.Hold(t.Context(), "evil:m", held); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range hostile() {
+		path := "/timers/" + url.PathEscape(key)
+		text := w.page(path)
+		has(t, text, "is due in", "Became a dead letter")
+		harmless(t, path, text)
+		for _, m := range regexp.MustCompile(`name="key" value="([^"]*)"`).FindAllStringSubmatch(text, -1) {
+			if back, err := url.PathUnescape(unescape(m[1])); err != nil || back != key {
+				t.Errorf("%q came back as %q, %v", key, back, err)
+			}
+		}
+	}
+	for _, path := range append(pages(), "/dead/1", "/dead/2", "/dead/3", "/search?q=evil+"+url.QueryEscape("%FF"), "/timers?q="+url.QueryEscape("<script>\xff\u202e:"), "/dead?text="+url.QueryEscape("<b>")) {
+		harmless(t, path, w.get(path).body)
+	}
+	links := regexp.MustCompile(`href="(/timers/[^"?]+)"`).FindAllStringSubmatch(w.page("/timers"), -1)
+	if len(links) != len(hostile()) {
+		t.Errorf("%d links, want %d", len(links), len(hostile()))
+	}
+	for _, m := range links {
+		has(t, w.page(unescape(m[1])), "is due in")
+	}
+}
+
+// unescape undoes what html/template does to an attribute.
+func unescape(s string) string {
+	return strings.NewReplacer("&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">", "&#43;", "+", "&amp;", "&").Replace(s)
+}
+
+// harmless fails if a page has markup of somebody else, or characters that cannot be seen.
+func harmless(t *testing.T, path, text string) {
+	t.Helper()
+	for _, bad := range []string{"<script>", "<img", "<b>", "<i>", "style=", "\x00", "\u202e", "\u2066", "\u200b", "\x1b", "\xff", "ZgotmplZ"} {
+		if i := strings.Index(text, bad); i >= 0 && !strings.Contains(text[max(i-30, 0):i], `value="`) {
+			t.Errorf("%s has %q: …%q", path, bad, text[max(i-60, 0):min(i+60, len(text))])
+		}
+	}
+	if len(text) > 2<<20 {
+		t.Errorf("%s has %d bytes", path, len(text))
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.get("/")
+	for name, want := range map[string]string{
+		"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store", "X-Frame-Options": "DENY",
+	} {
+		if got := a.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	policy := a.Header.Get("Content-Security-Policy")
+	has(t, policy, "default-src 'none'", "frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'")
+	if strings.Contains(policy, "unsafe") {
+		t.Error(policy)
+	}
+	style := regexp.MustCompile(`href="(/static/console\.[0-9a-f]+\.css)"`).FindStringSubmatch(a.body)
+	if style == nil {
+		t.Fatal("no style sheet")
+	}
+	if s := w.get(style[1]); s.StatusCode != http.StatusOK || !strings.Contains(s.Header.Get("Cache-Control"), "immutable") || !strings.HasPrefix(s.Header.Get("Content-Type"), "text/css") {
+		t.Errorf("%s %v", s.Status, s.Header)
+	}
+	for _, m := range regexp.MustCompile(`(?:src|href|action)="([^"]+)"`).FindAllStringSubmatch(a.body, -1) {
+		if !strings.HasPrefix(m[1], "/") && !strings.HasPrefix(m[1], "#") {
+			t.Errorf("%s is elsewhere", m[1])
+		}
+	}
+}
+
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) {
+		w.settings.Addr, w.settings.Hosts = "10.1.2.3:8081", []string{"timerd.example.com", "other.example.com:8443"}
+	})
+	for host, want := range map[string]int{
+		"10.1.2.3:8081": 200, "10.1.2.3": 200, "localhost": 200, "LOCALHOST:9000": 200, "timerd.example.com": 200, "Timerd.Example.com:443": 200,
+		"other.example.com:8443": 200, "other.example.com": 421, "evil.example.com": 421, "localhost.evil.example.com": 421, "10.1.2.4": 421,
+		"[::1]:8081": 421, "127.0.0.1:1": 200, // where this connection came to
+	} {
+		for _, path := range []string{"/", "/api/v1/overview", "/live"} {
+			r := w.request(http.MethodGet, path, nil)
+			r.Host = host
+			if path == "/live" && want == 200 {
+				continue // goes on
+			}
+			if a := w.do(r); a.StatusCode != want {
+				t.Errorf("%s of %s: %s, want %d", path, host, a.Status, want)
+			}
+		}
+	}
+}
+
+func TestCrossSitePostsAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set("shop:order:timeout:1", "x")
+	for _, path := range []string{"/actions", "/api/v1/jobs", "/jobs/x", "/api/v1/jobs/x"} {
+		for name, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example.com"} {
+			r := w.request(http.MethodPost, path, url.Values{"do": {"cancel"}, "key": {"shop:order:timeout:1"}, "confirm": {"yes"}})
+			r.Header.Set(name, value)
+			if a := w.do(r); a.StatusCode != http.StatusForbidden {
+				t.Errorf("%s with %s: %s", path, name, a.Status)
+			}
+		}
+	}
+	if _, found, err := w.timers.Get(t.Context(), "shop:order:timeout:1"); !found || err != nil {
+		t.Errorf("the timer is gone, %v", err)
+	}
+}
+
+func TestPassword(t *testing.T) {
+	t.Parallel()
+	const password = "correct horse"
+	w := newWorld(t, func(w *world) { w.settings.Password = config.NewPassword(password) })
+	for _, path := range append(pages(), "/api/v1/timers", "/live", "/nothing") {
+		a := w.get(path)
+		if a.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(a.Header.Get("WWW-Authenticate"), "Basic ") {
+			t.Errorf("%s without a password: %s", path, a.Status)
+		}
+		if strings.Contains(a.body, "pending") {
+			t.Errorf("%s shows something", path)
+		}
+	}
+	if a := w.post("/actions", url.Values{"do": {"cancel"}}); a.StatusCode != http.StatusUnauthorized {
+		t.Errorf("an action without a password: %s", a.Status)
+	}
+	r := w.request(http.MethodGet, "/", nil)
+	r.SetBasicAuth("admin", password)
+	if a := w.do(r); a.StatusCode != http.StatusUnauthorized {
+		t.Errorf("another user: %s", a.Status)
+	}
+	w.password = password
+	a := w.get("/")
+	if a.StatusCode != http.StatusOK || len(a.Cookies()) != 1 || !a.Cookies()[0].HttpOnly || a.Cookies()[0].SameSite != http.SameSiteStrictMode {
+		t.Errorf("%s, cookies %v", a.Status, a.Cookies())
+	}
+	testenv.Lacks(t, w.log.String()+a.body+fmt.Sprint(a.Header), password)
+}
+
+// Whoever guesses is slowed; who has signed in before is not, and who has the password gets in.
+func TestGuessing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.settings.Password = config.NewPassword("right") })
+	w.password = "right"
+	known := w.get("/").Cookies()[0]
+	w.password = ""
+	began := time.Now()
+	var mu sync.Mutex
+	got := map[int]int{}
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() {
+			r := w.request(http.MethodGet, "/", nil)
+			r.SetBasicAuth("timerd", "wrong")
+			a := w.do(r)
+			mu.Lock()
+			got[a.StatusCode]++
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	if got[http.StatusTooManyRequests] < 15 || got[http.StatusUnauthorized] > 12 || time.Since(began) < 2*time.Second {
+		t.Errorf("%v after %v", got, time.Since(began))
+	}
+	r := w.request(http.MethodGet, "/", nil)
+	r.AddCookie(known)
+	r.SetBasicAuth("timerd", "right")
+	if a := w.do(r); a.StatusCode != http.StatusOK {
+		t.Errorf("a known browser: %s", a.Status)
+	}
+	r = w.request(http.MethodGet, "/", nil)
+	r.AddCookie(&http.Cookie{Name: known.Name, Value: known.Value[:len(known.Value)-2] + "xx"})
+	r.SetBasicAuth("timerd", "wrong")
+	if a := w.do(r); a.StatusCode == http.StatusOK {
+		t.Error("a forged cookie")
+	}
+	w.password = "right" // from the same address, without a cookie: it has to wait its turn
+	if a := w.get("/"); a.StatusCode != http.StatusOK {
+		t.Errorf("the right password: %s", a.Status)
+	}
+}
+
+func TestLooksOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.settings.Actions = false })
+	w.set("shop:order:timeout:1", "x")
+	w.letter("shop:order:timeout:2", "gone")
+	for _, path := range append(pages(), "/dead/1", "/timers/shop:order:timeout:1") {
+		text := w.page(path)
+		has(t, text, "looks only")
+		if strings.Contains(text, `method="post"`) || strings.Contains(text, "/actions") {
+			t.Errorf("%s has a way to act", path)
+		}
+	}
+	for _, path := range []string{"/actions", "/jobs", "/jobs/x", "/api/v1/jobs", "/api/v1/jobs/x"} {
+		a := w.post(path, url.Values{"do": {"cancel"}, "key": {"shop:order:timeout:1"}, "confirm": {"yes"}})
+		if a.StatusCode != http.StatusNotFound && a.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s: %s", path, a.Status)
+		}
+		if a := w.get(path); a.StatusCode != http.StatusNotFound {
+			t.Errorf("GET %s: %s", path, a.Status)
+		}
+	}
+}
