@@ -18,7 +18,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test compose-test console-test screenshots deps clean
+.PHONY: help run build test test-short lint vuln fuzz example-callback example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test api-test compose-test console-test screenshots deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -46,6 +46,7 @@ lint: ## golangci-lint alone, of all modules
 	bin/golangci-lint run --allow-serial-runners ./...
 	cd bench && ../bin/golangci-lint run --allow-serial-runners ./...
 	cd deploy/composetest && ../../bin/golangci-lint run --allow-serial-runners ./...
+	cd console/apitest && ../../bin/golangci-lint run --allow-serial-runners ./...
 	cd console/browsertest && ../../bin/golangci-lint run --allow-serial-runners ./...
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
@@ -91,6 +92,10 @@ bench-build:
 bench-test: ## vet and test the benchmark program, a module of its own
 	@scripts/deps.sh redis
 	cd bench && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
+
+api-test: ## vet and run what checks the console's answers against its OpenAPI document, a module of its own
+	@scripts/deps.sh go redis cc
+	cd console/apitest && go mod tidy -diff && go vet ./... && go test ./...
 
 compose-test: ## vet and run what checks docker-compose.yml, a module of its own
 	@scripts/deps.sh go

@@ -84,6 +84,7 @@ step "go mod tidy" go mod tidy -diff
 step "go vet" go vet ./...
 step "go test" tested
 step bench make --no-print-directory bench-test
+step "console API" make --no-print-directory api-test
 step docker-compose.yml make --no-print-directory compose-test
 step console make --no-print-directory console-test
 wait "$linters"
