@@ -20,10 +20,10 @@ func scene(t *testing.T) *system {
 	t.Helper()
 	s := newSystem(t, "TIMERD_RETRY=pay:order:callback=wechatpay; *=exp(10s,2,1h,12)",
 		"TIMERD_NAMESPACES=shop:order,shop:cart,pay:order,pay:refund,auth,ops,bill")
+	s.fill()
 	if *update {
 		s.traffic()
 	}
-	s.fill()
 	s.repeat()
 	s.fail()
 	s.hold("pay:refund", "provider down, ticket 4711")
@@ -46,7 +46,8 @@ func scene(t *testing.T) *system {
 	return s
 }
 
-// traffic has timers fire for some minutes, and returns when the charts have something to show of them.
+// traffic has timers fire for some minutes, and returns when the charts have something to show of them. timerd is started
+// anew, so that it has counted all of them.
 func (s *system) traffic() {
 	s.t.Helper()
 	const seconds, perSecond, shown = 420, 30, 180
@@ -61,6 +62,8 @@ func (s *system) traffic() {
 	if _, err := s.timers.SetMany(s.t.Context(), all); err != nil {
 		s.t.Fatal(err)
 	}
+	s.stop()
+	s.start()
 	testenv.Eventually(s.t, 2*shown*time.Second, func() bool {
 		stream, err := s.js.Stream(s.t.Context(), keys.DefaultStream)
 		return err == nil && stream.CachedInfo().State.Msgs >= shown*perSecond
