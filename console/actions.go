@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -160,9 +159,6 @@ type JobList struct {
 	Jobs []*JobView `json:"jobs"`
 }
 
-// isSet tells whether a form has a value, whatever it is.
-func isSet(form url.Values, name string) bool { return form.Get(name) != "" }
-
 // refuse is a fault in what somebody filled in.
 func refuse(detail, fix string) error {
 	return &fault{Status: http.StatusUnprocessableEntity, Title: "Not yet", Detail: detail, Fix: fix}
@@ -177,6 +173,3 @@ func sample(all []string) []string {
 	}
 	return some
 }
-
-// oneLine returns a text without what would break a line of a log.
-func oneLine(s string) string { return strings.Join(strings.Fields(keys.EncodeText(s)), " ") }

@@ -21,7 +21,6 @@ type holdWork struct {
 	name    string
 	request holds.Request
 	text    string // of the namespace
-	waits   string // what a resume waited for last
 }
 
 func (c *Console) newHoldWork(do string, form url.Values, who string) (work, error) {
@@ -34,7 +33,7 @@ func (c *Console) newHoldWork(do string, form url.Values, who string) (work, err
 	if do == "resume" {
 		return w, nil
 	}
-	w.request.Reason = strings.TrimSpace(form.Get("reason"))
+	w.request.Reason = typed(form, "reason")
 	if len(w.request.Reason) > holds.MaxReason {
 		return nil, refuse("The reason is too long.", "Write at most 1,024 bytes.")
 	}

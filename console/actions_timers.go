@@ -235,7 +235,7 @@ func (w *timersWork) cancelKey(ctx context.Context) ([]Tally, error) {
 func (w *timersWork) cancelSome(ctx context.Context, some []schedule.Which, c *bulk.Cancelled) error {
 	due := make([]client.Due, len(some))
 	for i, which := range some {
-		due[i] = client.Due{Key: which.Key.String(), Due: which.Due}
+		due[i] = client.Due{Key: which.Key.String(), Due: which.Due, Alone: true}
 	}
 	results, err := w.actions.Timers.CancelDue(ctx, due)
 	for _, r := range results {

@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -84,7 +85,7 @@ func dueChart(minutes []MinuteView) Chart {
 		step = 1
 		top = math.Ceil(top)
 	}
-	c.grid(top, step, func(v float64) string { return shortNumber(v) })
+	c.grid(top, step, shortNumber)
 	room := (chartRight - chartLeft) / float64(len(minutes))
 	for i, m := range minutes {
 		if m.Due == 0 {
@@ -167,8 +168,8 @@ func latenessChart(points []PointView, now time.Time) Chart {
 		{at(chartLeft), at(chartBottom + 18), "start", begin.UTC().Format(minuteLayout)},
 		{at(chartRight), at(chartBottom + 18), "end", "now"},
 	}
-	for i := len(points) - 1; i >= 0; i-- {
-		if p := points[i]; p.P99 != nil {
+	for i, p := range slices.Backward(points) {
+		if p.P99 != nil {
 			above, below := max(y(p.p99)-7, chartTop-4), min(y(p.p50)+14, chartBottom-4)
 			if below-above > 16 {
 				c.Labels = append(c.Labels, Label{at(x(i)), at(below), "end", "p50"})

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/deadletters"
@@ -52,7 +51,7 @@ func (l LetterView) Reason() string {
 type letterFilter struct{ Query, Text string }
 
 func letterFilterOf(values url.Values) letterFilter {
-	return letterFilter{strings.TrimSpace(values.Get("q")), strings.TrimSpace(values.Get("text"))}
+	return letterFilter{typed(values, "q"), typed(values, "text")}
 }
 
 func (f letterFilter) selection() (deadletters.Selection, error) {

@@ -136,7 +136,7 @@ func timeOrNil(t time.Time) *time.Time {
 	return &t
 }
 
-// position names where in its stream a message is.
+// Position names where in its stream a message is.
 func (v EventView) Position() string { return v.Stream + " " + grouped(int64(v.Seq)) }
 
 // SeqText returns its number.

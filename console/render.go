@@ -50,7 +50,7 @@ type templates struct{ byName map[string]*template.Template }
 func newTemplates(files *staticFiles) (*templates, error) {
 	functions := template.FuncMap{
 		"static": files.path, "grouped": groupedAny, "counted": countedAny, "about": about, "ms": ms, "perSecond": perSecond,
-		"plain": plain, "line": func(s string) []piece { return pieces(s, false) }, "lines": func(s string) []piece { return pieces(s, true) },
+		"plain": plain, "line": func(s string) []Piece { return pieces(s, false) }, "lines": func(s string) []Piece { return pieces(s, true) },
 		"moment": func(at, now time.Time) Moment { return Moment{at, now} }, "ref": encodeRef, "query": url.QueryEscape,
 		"dict": dict,
 	}
@@ -151,7 +151,7 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 
 // writePage writes a page with its frame.
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, p *page) {
-	f := &frame{page: p, Actions: c.actions != nil, State: c.state.get(r.Context()), Query: event.ClipText(r.URL.Query().Get("q"))}
+	f := &frame{page: p, Actions: c.actions != nil, State: c.state.get(r.Context()), Query: event.ClipText(typed(r.URL.Query(), "q"))}
 	if p.Nav == "/timers" {
 		f.Query = "" // it stands in the page's own field
 	}

@@ -48,7 +48,7 @@ type RepeatingView struct {
 
 // repeating reads the timers that repeat.
 func (c *Console) repeating(r *http.Request) (*page, error) {
-	text := strings.TrimSpace(r.URL.Query().Get("q"))
+	text := typed(r.URL.Query(), "q")
 	v := &Repeating{At: c.now(r.Context()), Query: text, Rows: []RepeatingView{}}
 	n, err := parseNamespaceQuery(text)
 	if err != nil {

@@ -17,30 +17,30 @@ import (
 // Keys, payloads, reasons and errors are other people's text. It is shown piece by piece, so that what is invisible, or
 // changes the order of what is read, stands there as what it is. The templates escape the pieces, as they escape everything.
 
-// piece is a part of a text: as it is, or the name of a character that could not be seen.
-type piece struct {
+// Piece is a part of a text: as it is, or the name of a character that could not be seen.
+type Piece struct {
 	Text string
 	Odd  bool // Text names a character or a byte
 }
 
 // pieces splits a text at what cannot be shown as it is. Lines and tabs stay where they may.
-func pieces(s string, multiline bool) []piece {
-	var all []piece
+func pieces(s string, multiline bool) []Piece {
+	var all []Piece
 	plain := 0
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])
 		name := oddName(r, s[i:i+size], multiline)
 		if name != "" {
 			if plain < i {
-				all = append(all, piece{Text: s[plain:i]})
+				all = append(all, Piece{Text: s[plain:i]})
 			}
-			all = append(all, piece{name, true})
+			all = append(all, Piece{name, true})
 			plain = i + size
 		}
 		i += size
 	}
 	if plain < len(s) {
-		all = append(all, piece{Text: s[plain:]})
+		all = append(all, Piece{Text: s[plain:]})
 	}
 	return all
 }
@@ -79,13 +79,13 @@ func oddName(r rune, raw string, multiline bool) string {
 
 // keyText is a key in pieces: what comes before the last colon of its namespace recedes, its id stands out.
 type keyText struct {
-	Parts [][]piece // of the namespace, each to be followed by a colon
-	ID    []piece
+	Parts [][]Piece // of the namespace, each to be followed by a colon
+	ID    []Piece
 }
 
 func newKeyText(k keys.Key) keyText {
 	return keyText{
-		Parts: [][]piece{pieces(k.App, false), pieces(k.Module, false), pieces(k.Type, false)},
+		Parts: [][]Piece{pieces(k.App, false), pieces(k.Module, false), pieces(k.Type, false)},
 		ID:    pieces(k.ID, false),
 	}
 }
@@ -101,6 +101,16 @@ func decodeRef(ref string) (keys.Key, error) {
 		return keys.Key{}, fmt.Errorf("%s: %w", event.ClipText(ref), err)
 	}
 	return keys.Parse(text)
+}
+
+// typed returns what somebody has typed into a field. Bytes that are no text are written as keys show them, since a page could
+// not bring them back.
+func typed(values url.Values, name string) string {
+	text := strings.TrimSpace(values.Get(name))
+	if !utf8.ValidString(text) {
+		return keys.EncodeText(text)
+	}
+	return text
 }
 
 // How much is shown of a payload: in a row, and on a page of its own. A page has all of what few payloads exceed.
@@ -157,7 +167,7 @@ func (p *Payload) whole(size int) {
 }
 
 // Shown returns the payload in pieces, for a page.
-func (p Payload) Shown() []piece {
+func (p Payload) Shown() []Piece {
 	if p.Base64 != "" {
 		data, _ := base64.StdEncoding.DecodeString(p.Base64) // it was encoded here
 		return pieces(string(data), true)
@@ -171,7 +181,7 @@ func (p Payload) ShownSize() int {
 }
 
 // Preview returns the payload in pieces, for a row.
-func (p Payload) Preview() []piece {
+func (p Payload) Preview() []Piece {
 	text := p.Text
 	if p.Base64 != "" {
 		data, _ := base64.StdEncoding.DecodeString(p.Base64)

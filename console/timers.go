@@ -124,7 +124,7 @@ func decodeWhich(text string) (schedule.Which, error) {
 type filter struct{ Query, State, Due string }
 
 func filterOf(values url.Values) filter {
-	return filter{strings.TrimSpace(values.Get("q")), values.Get("state"), values.Get("due")}
+	return filter{typed(values, "q"), values.Get("state"), values.Get("due")}
 }
 
 // encode returns the filter as the query of an address.

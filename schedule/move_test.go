@@ -32,7 +32,7 @@ func (x *index) found(key string, beside bool) schedule.Which {
 // now stands for the time at which a timer is moved.
 const now = 0
 
-// moves moves a timer to a time in unix ms, which must come to this, and returns when it is due by then.
+// moves has a timer be moved to a time in unix ms, which must come to this, and returns when it is due by then.
 func (x *index) moves(which schedule.Which, to int64, want schedule.MoveOutcome) int64 {
 	x.t.Helper()
 	m := schedule.Move{Which: which}

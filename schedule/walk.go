@@ -11,11 +11,13 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// How much one step of a walk reads. One call brings walkEntries names at most, which hold Redis for less than a millisecond, of
-// walkPartitions partitions at most; in a cluster they may all have some. All partitions together are asked for walkRound, which
-// wait in memory.
+// How much one step of a walk reads. One call brings walkEntries names, or walkBytes of them, at most, which hold Redis for less than a
+// millisecond, of walkPartitions partitions at most; in a cluster they may all have some. As long as it is not known how long the
+// names are it brings walkFirst, mostly enough for a page. All partitions together are asked for walkRound, which wait in memory.
 const (
 	walkEntries    = 500
+	walkFirst      = 100
+	walkBytes      = 64 << 10
 	walkPartitions = 64
 	walkRound      = 50_000
 	walkLeast      = 2
@@ -63,6 +65,7 @@ type walk struct {
 
 	ahead   *step   // what comes next, as the beginning has found it; nil afterwards
 	each    int     // how many entries of each sorted set a step asks for
+	most    int     // how many entries one call is to bring at most
 	firings []entry // after the place, in order
 	done    bool
 
@@ -92,7 +95,7 @@ func (s *Schedule) newWalk(ctx context.Context, q Query, at Place, firings int) 
 	for _, m := range w.masters {
 		partitions += len(m.partitions)
 	}
-	w.each = eachOf(partitions)
+	w.each, w.most = eachOf(partitions, walkFirst), walkFirst
 	if w.ahead, err = w.ask(ctx, true); err != nil {
 		return nil, err
 	}
@@ -108,9 +111,9 @@ func (s *Schedule) newWalk(ctx context.Context, q Query, at Place, firings int) 
 	return w, nil
 }
 
-// eachOf returns how many entries each of so many partitions is asked for.
-func eachOf(partitions int) int {
-	return min(max(walkRound/max(partitions, 1), walkLeast), walkEntries)
+// eachOf returns how many entries each of so many partitions is asked for if one call is to bring so many at most.
+func eachOf(partitions, most int) int {
+	return min(max(walkRound/max(partitions, 1), walkLeast), most)
 }
 
 // sortFirings puts the firings in order, and counts them and leaves out those before the place.
@@ -160,6 +163,9 @@ func (w *walk) next(ctx context.Context) ([]entry, error) {
 			return nil, err
 		}
 	}
+	if len(found.entries) > 0 {
+		w.most = min(walkBytes/(found.bytes/len(found.entries)+1), walkEntries)
+	}
 	// What follows the last entry of a set that may have more is not known. Firings are known all.
 	known := len(w.firings)
 	if found.more {
@@ -168,19 +174,20 @@ func (w *walk) next(ctx context.Context) ([]entry, error) {
 		}
 		found.entries = slices.DeleteFunc(found.entries, func(e entry) bool { return compareEntries(e, found.until) > 0 })
 	}
-	all := append(found.entries, w.firings[:known]...)
+	all := slices.Concat(found.entries, w.firings[:known])
 	w.firings, w.done = w.firings[known:], !found.more
 	slices.SortFunc(all, compareEntries)
 	if len(all) > 0 {
 		w.at = all[len(all)-1].place()
 	}
-	w.each = eachOf(found.partitions)
+	w.each = eachOf(found.partitions, w.most)
 	return all, nil
 }
 
 // step is what all partitions answered.
 type step struct {
 	entries    []entry
+	bytes      int              // of their names
 	partitions int              // that have them
 	firing     []keys.Partition // with firings
 	more       bool             // there may be more than the entries, after until
@@ -191,7 +198,7 @@ type step struct {
 // counts what there is.
 func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 	found := &step{}
-	script, size := w.s.scripts.Load().find, min(max(walkEntries/w.each, 1), walkPartitions)
+	script, size := w.s.scripts.Load().find, min(max(w.most/w.each, 1), walkPartitions)
 	for i, m := range w.masters {
 		var some []keys.Partition
 		err := eachChunk(m.partitions, size, func(hashTags []any) error {
@@ -249,7 +256,7 @@ func (f *step) take(p keys.Partition, reply []any, each int, before Millis) (som
 	if firings, _ := reply[3].(int64); firings > 0 {
 		f.firing = append(f.firing, p)
 	}
-	for kind := kindDue; kind < kindFiring; kind++ {
+	for kind := range kindFiring {
 		set, _ := reply[kind].([]any)
 		var last entry
 		for i := 0; i+1 < len(set); i += 2 {
@@ -263,6 +270,7 @@ func (f *step) take(p keys.Partition, reply []any, each int, before Millis) (som
 				break
 			}
 			f.entries, some = append(f.entries, last), true
+			f.bytes += len(name)
 		}
 		if len(set) == 2*each && last.due < before && (!f.more || compareEntries(last, f.until) < 0) {
 			f.more, f.until = true, last

@@ -160,7 +160,7 @@ func listenForDev(ctx context.Context, c *config.Config) (service.Listeners, err
 }
 
 // demonstrate says how to set timers, sets a few itself, and prints the firings until ctx ends.
-func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redisserver.Server, samples bool) error {
+func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redisserver.Server, samples bool) (err error) {
 	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redi
 	ended := make(chan error, 1)
 	defer func() {
 		stop()
-		<-ended
+		err = errors.Join(err, <-ended)
 	}()
 	if samples {
 		go func() { ended <- demo{client.New(rdb), js, c}.run(lively) }()

@@ -40,7 +40,7 @@ func (d demo) run(ctx context.Context) error {
 	consumed := make(chan error, 1)
 	go func() { consumed <- d.consume(ctx) }()
 	for n := 1; backoff.Sleep(ctx, demoPause); n++ {
-		in := demoWithin/10 + rand.N(demoWithin) //nolint:gosec // of no importance
+		in := demoWithin/10 + rand.N(demoWithin)
 		kind := []string{"order:timeout", "cart:reminder", "refund:poll", "pay:callback"}[n%4]
 		// What cannot be set now is not missed.
 		_, _ = d.timers.Set(ctx, fmt.Sprintf("%s:%s:%d", demoApp, kind, 1000+n), fmt.Appendf(nil, `{"order":%d,"amount":"%d.00"}`, 1000+n, 5+n%90), client.After(in))
@@ -61,7 +61,7 @@ func (d demo) begin(ctx context.Context) error {
 	_, cron := d.timers.Repeat(ctx, demoApp+":report:daily:1", []byte(`{"to":"sales"}`), client.Cron("0 9 * * 1-5", "Europe/Berlin"))
 	errs := []error{every, cron, set("pay:callback:closed", `{"order":7,"notify_url":"https://merchant.example/cb"}`, 6*time.Second)}
 	for i := range demoAhead {
-		in := time.Duration(i+1)*time.Hour/demoAhead + rand.N(time.Minute) //nolint:gosec // of no importance
+		in := time.Duration(i+1)*time.Hour/demoAhead + rand.N(time.Minute)
 		errs = append(errs, set(fmt.Sprint("order:timeout:", 100+i), fmt.Sprintf(`{"order":%d}`, 100+i), in))
 	}
 	return errors.Join(errs...)

@@ -100,13 +100,13 @@ func TestForecastSaysHowFarItCame(t *testing.T) {
 	for minute := range 5 {
 		setAt(t, rdb, "many", 1000, now.Add(time.Minute*time.Duration(minute+1)))
 	}
-	before := calls(t, rdb, "zrange")
+	before := calls(t, rdb, "evalsha")
 	code, out, errs := timerd(t, "", "forecast", "few", "--limit", "3000", "--json")
 	if lines := strings.Count(out, "\n"); code != exitOK || lines < 2 || lines > 4 ||
 		errs != fmt.Sprintf("timerd: looked at 3000 of 5000 timers: only %d of 60 minutes are known; --limit 0 looks at all\n", lines) {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
-	if n := calls(t, rdb, "zrange") - before; n > 10 {
+	if n := calls(t, rdb, "evalsha") - before; n > 10 {
 		t.Errorf("Redis was asked %d times, want a few large pages", n)
 	}
 	before = calls(t, rdb, "zrange")

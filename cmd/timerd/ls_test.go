@@ -54,20 +54,20 @@ func TestLsOfAFewAmongMany(t *testing.T) {
 	rdb := startRedis(t).Client()
 	setFar(t, rdb, "few", 5, time.Hour)
 	setFar(t, rdb, "many", 20_000, 2*time.Hour)
-	before := calls(t, rdb, "zrange")
+	before := calls(t, rdb, "evalsha")
 	code, out, errs := timerd(t, "", "ls", "few", "--limit", "5")
 	if code != 0 || strings.Count(out, "\n") != 6 || errs != "timerd: there may be more than these 5; --limit 0 lists all\n" {
 		t.Errorf("ls few --limit 5: %d\n%s%s", code, out, errs)
 	}
-	if n := calls(t, rdb, "zrange") - before; n > 6 {
+	if n := calls(t, rdb, "evalsha") - before; n > 6 {
 		t.Errorf("Redis was asked %d times, want a few", n)
 	}
-	before = calls(t, rdb, "zrange")
+	before = calls(t, rdb, "evalsha")
 	code, out, errs = timerd(t, "", "ls", "few")
 	if code != 0 || strings.Count(out, "\n") != 6 || strings.Contains(errs, "more than") {
 		t.Errorf("ls few: %d\n%s%s", code, out, errs)
 	}
-	if n := calls(t, rdb, "zrange") - before; n > 60 {
+	if n := calls(t, rdb, "evalsha") - before; n > 60 {
 		t.Errorf("Redis was asked %d times for 20,000 timers, want few large pages", n)
 	}
 }

@@ -180,7 +180,7 @@ func (t *Timers) Move(ctx context.Context, sel schedule.Query, to time.Time, pro
 	return done, nil
 }
 
-// pass looks at all timers of the selection once and has act act on a batch of them at a time. It returns whether there may be more.
+// pass looks at all timers of the selection once and calls act with a batch of them at a time. It returns whether there may be more.
 func (t *Timers) pass(ctx context.Context, sel schedule.Query, act func(context.Context, []schedule.Timer) error) (cut bool, err error) {
 	var found []schedule.Timer
 	var failed error

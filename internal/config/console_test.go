@@ -21,7 +21,7 @@ func TestConsole(t *testing.T) {
 	if got := c.Console; got.Addr != "0.0.0.0:8081" || !got.Actions || fmt.Sprint(got.Hosts) != "[timerd.example.com b:8443]" {
 		t.Errorf("%+v", got)
 	}
-	for given, want := range map[string]bool{"s3cret:word": true, "": false, "s3cret:wor": false, "s3cret:word ": false} {
+	for given, want := range map[string]bool{"s3cret:word": true, "": false, "s3cret:wor": false, "s3cret:words": false} {
 		if c.Console.Password.Matches(given) != want {
 			t.Errorf("%q: want %v", given, want)
 		}

@@ -71,17 +71,21 @@ func (t *Tail) read(ctx context.Context) (Sample, error) {
 	if seen > s.Seq { // the stream was made anew
 		old, seen = nil, 0
 	}
-	for _, seq := range spread(max(seen+1, state.FirstSeq), s.Seq, len(old) == 0) {
+	bytes := 0
+	for _, seq := range slices.Backward(spread(max(seen+1, state.FirstSeq), s.Seq, len(old) == 0)) {
 		r, ok, err := t.reader.Get(ctx, keys.Fired, seq)
-		if err != nil {
+		if err != nil && len(s.Records) == 0 {
 			return Sample{}, err
 		}
+		if err != nil || bytes > heldBytes {
+			break // large messages of somebody keep nobody from seeing that there are some
+		}
 		if ok {
+			bytes += len(r.Data)
 			r.Data, r.Event.Data = nil, nil
 			s.Records = append(s.Records, r)
 		}
 	}
-	slices.Reverse(s.Records)
 	s.Records = append(s.Records, old...)
 	s.Records = s.Records[:min(len(s.Records), tailRecords)]
 	return s, nil

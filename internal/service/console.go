@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -88,7 +89,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 	}, actions, log)
 	if err != nil {
 		js.Conn().Close()
-		return nil, err
+		return nil, errors.Join(err, p.rdb.Close())
 	}
 	return p, nil
 }
