@@ -107,7 +107,7 @@ console-test: ## vet and run the tests of the console in a real browser, a modul
 
 screenshots: ## take docs/console/*.png anew, in a real browser
 	@scripts/deps.sh go redis cc chromium
-	cd console/browsertest && go test -run 'TestPages' -update ./...
+	cd console/browsertest && go test -run TestPages -timeout 15m -update ./...
 
 model: ## check the model of the schedule exhaustively, see docs/model (ARGS: configurations, told step by step)
 	@scripts/deps.sh cc
