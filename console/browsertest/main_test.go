@@ -34,17 +34,17 @@ func prepared(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	browser, err := startChromium()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, browser.stop()) }()
 	timerd := filepath.Join(dir, "timerd")
 	build := exec.Command("go", "build", "-race", "-o", timerd, "./cmd/timerd")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build timerd: %w\n%s", err, out)
 	}
-	browser, err := startChromium()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, browser.stop()) }()
 	if err := errors.Join(os.Setenv(devToolsVariable, browser.url), os.Setenv(timerdVariable, timerd)); err != nil {
 		return 0, err
 	}

@@ -80,7 +80,7 @@ func TestPassword(t *testing.T) {
 	b.open("/timers")
 	b.sees("main", "password")
 	b.readable()
-	b.forgive("401 (Unauthorized)")
+	b.forgive("status of 401")
 	command(b, fetch.Disable, struct{}{})
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("timerd:"+password))
 	command(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": basic}})

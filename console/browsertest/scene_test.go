@@ -10,14 +10,20 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // scene is a system with something of everything, for its pages to be looked at: a shop's timers, a payment provider's
 // that are held, callbacks that fail, dead letters, timers that repeat.
 func scene(t *testing.T) *system {
 	t.Helper()
-	s := newSystem(t, "TIMERD_RETRY=pay:order:callback=wechatpay; *=exp(10s,2,1h,12)")
+	s := newSystem(t, "TIMERD_RETRY=pay:order:callback=wechatpay; *=exp(10s,2,1h,12)",
+		"TIMERD_NAMESPACES=shop:order,shop:cart,pay:order,pay:refund,auth,ops,bill")
 	s.fill()
+	if *update {
+		s.traffic()
+	}
 	s.repeat()
 	s.fail()
 	s.hold("pay:refund", "provider down, ticket 4711")
@@ -30,8 +36,38 @@ func scene(t *testing.T) *system {
 	} {
 		s.bury("pay:order:callback:"+id, fmt.Sprintf(`{"order":%s,"notify_url":"https://merchant.example/cb","amount":"129.00"}`, id[:5]), why)
 	}
-	s.collect("shop:order:timeout", 40)
+	s.until(func() error {
+		stream, err := s.js.Stream(t.Context(), keys.DefaultStream)
+		if err == nil && stream.CachedInfo().State.Msgs < 40 {
+			err = errors.New("too few")
+		}
+		return err
+	}, "firings")
 	return s
+}
+
+// traffic has timers fire for some minutes, and returns when the charts have something to show of them. timerd is started
+// anew, so that it has counted all of them.
+func (s *system) traffic() {
+	s.t.Helper()
+	const seconds, perSecond, shown = 420, 30, 180
+	all := make([]client.Setting, seconds*perSecond)
+	for i := range all {
+		key := fmt.Sprintf("shop:order:timeout:%06x", i*2654435761%0xffffff)
+		if i%5 == 0 {
+			key = fmt.Sprintf("auth:otp:expire:49%08d", i*7919)
+		}
+		all[i] = client.Setting{Key: key, Payload: fmt.Appendf(nil, `{"order":%d}`, i), When: client.After(time.Second + time.Duration(i)*time.Second/perSecond)}
+	}
+	if _, err := s.timers.SetMany(s.t.Context(), all); err != nil {
+		s.t.Fatal(err)
+	}
+	s.stop()
+	s.start()
+	testenv.Eventually(s.t, 2*shown*time.Second, func() bool {
+		stream, err := s.js.Stream(s.t.Context(), keys.DefaultStream)
+		return err == nil && stream.CachedInfo().State.Msgs >= shown*perSecond
+	}, "firings for the charts")
 }
 
 // fill sets timers of several namespaces for the next hours, many of them for one minute.

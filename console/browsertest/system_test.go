@@ -124,16 +124,15 @@ func (s *system) set(key, payload string, after time.Duration) {
 	}
 }
 
-// setMany sets n timers, a millisecond apart, and returns their keys in the order of their dues.
+// setMany sets n timers, at least a millisecond apart, and returns their keys in the order of their dues.
 func (s *system) setMany(namespace string, n int, after time.Duration) []string {
 	s.t.Helper()
-	first := time.Now().Add(after)
 	all := make([]string, n)
 	settings := make([]client.Setting, n)
 	for i := range n {
 		all[i] = fmt.Sprintf("%s:%05d", namespace, i)
 		settings[i] = client.Setting{
-			Key: all[i], Payload: fmt.Appendf(nil, `{"number":%d}`, i), When: client.At(first.Add(time.Duration(i) * time.Millisecond)),
+			Key: all[i], Payload: fmt.Appendf(nil, `{"number":%d}`, i), When: client.After(after + time.Duration(i)*time.Millisecond),
 		}
 	}
 	if _, err := s.timers.SetMany(s.t.Context(), settings); err != nil {

@@ -96,9 +96,9 @@ export function goDuration(ms: number): string {
   return minutes > 0 ? `${minutes}m${seconds}` : seconds;
 }
 
-const maxTextBytes = 1024;
+const maxTextBytes = 1280;
 
-/** Shortens a text to 1,024 bytes. */
+/** Shortens a text to 1,280 bytes. */
 export function clipText(text: string): string {
   const bytes = Buffer.from(text);
   if (bytes.length <= maxTextBytes) return bytes.toString(); // well-formed: no lone surrogates
@@ -108,7 +108,7 @@ export function clipText(text: string): string {
   return bytes.subarray(0, end).toString() + ellipsis;
 }
 
-/** Brings the text of an error into the form of a header: one line of at most 1,024 bytes. */
+/** Brings the text of an error into the form of a header: one line of at most 1,280 bytes. */
 export function errorText(text: string): string {
   return clipText(text.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ").trim());
 }
