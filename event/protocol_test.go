@@ -93,7 +93,7 @@ func formsOf(t *testing.T, subject string, messages iter.Seq[event.Message]) []f
 		}
 		all = append(all, form{
 			one("Nats-Msg-Id"), one("Content-Type"), one("Timer-Error"), one("Timer-Delay"),
-			strings.ReplaceAll(string(m.Data), strings.Repeat("e", 1021), "<1021 e>"),
+			strings.ReplaceAll(string(m.Data), strings.Repeat("e", 1277), "<1277 e>"),
 		})
 		if len(h) > 0 {
 			t.Errorf("further headers %v", h)
@@ -147,12 +147,12 @@ const (
 
 func TestDeadLetter(t *testing.T) {
 	e := firedEvent()
-	e.MaxAttempts, e.DeadReason, e.LastError = 3, event.ReasonExhausted, strings.Repeat("e", 1021)+"eee!"
+	e.MaxAttempts, e.DeadReason, e.LastError = 3, event.ReasonExhausted, strings.Repeat("e", 1277)+"eee!"
 	reason := deadKey + `"maxattempts":3,` + deadOrigin + `"trigger":"deadline","deadreason":"attempts used up"`
 	bare := strings.Replace(reason, deadOrigin, "", 1)
 	compareForms(t, formsOf(t, deadSubject, event.DeadLetter("timers", e)), []form{
-		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1021 e>eee!","data":{"total":99}}`},
-		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1021 e>…","data":{"total":99}}`},
+		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1277 e>eee!","data":{"total":99}}`},
+		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1277 e>…","data":{"total":99}}`},
 		{firedID, "-", "-", "-", deadJSON + bare + `,"data":{"total":99}}`},
 		{firedID, cloudEvent, "-", "-", deadHead + deadKey + `"maxattempts":3,` + deadOrigin + `"datastatus":"toolarge","deadreason":"attempts used up"}`},
 	})

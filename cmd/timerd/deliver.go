@@ -24,15 +24,16 @@ func newDeliver() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deliver --config FILE",
 		Short: "Call HTTP endpoints with firings: webhooks",
-		Long: `Call HTTP endpoints with firings until SIGTERM or SIGINT: webhooks, signed as Standard Webhooks says.
-A call that fails is tried again as a timer, by the policy of TIMERD_RETRY, and ends as a dead letter.
-Any number of processes share the work.
+		Long: `Call HTTP endpoints with firings until SIGTERM or SIGINT: webhooks, signed as Standard Webhooks
+says. A call that fails is tried again as a timer, by the policy of TIMERD_RETRY, and ends as a
+dead letter. Any number of processes share the work.
 
 The file is YAML: a list endpoints: of entries with
 
-  match          app[:module[:type]]: the timers; of several entries the first that matches takes them
+  match          app[:module[:type]]: the timers; of several entries the first that matches
   url            where to, or {data.NAME} for a URL that is in each payload
-  secrets        a list of env:NAME or file:PATH, each holding whsec_ and base64; several while one is replaced
+  secrets        a list of env:NAME or file:PATH, each holding whsec_ and base64; several while
+                 one is replaced
   timeout        of a call (15s)
   concurrency    calls at a time, for each host and process (64)
   rate           calls a time, for each host and process, such as 100/s; no limit by default
@@ -40,12 +41,13 @@ The file is YAML: a list endpoints: of entries with
   body           event, the CloudEvent, or data, the payload alone (event)
   schemes        which of http and https a URL may have (both)
   hosts          which hosts a URL may have, such as [hooks.example.com, "*.example.org"] (any)
-  allow_private  private and other special addresses that may be called, such as [10.0.0.0/8] (none)
+  allow_private  private and other special addresses that may be called: [10.0.0.0/8] (none)
   ca             a file of authorities for certificates, in PEM, in place of the system's
-  expire         for how long deliveries to a host that fails are held back, since their first event (72h)
+  expire         for how long deliveries to a host that fails are held back, from their first
+                 event on (72h)
 
-SIGHUP has it read again. A file with faults is told in the log and changes nothing. HTTPS_PROXY, HTTP_PROXY
-and NO_PROXY say which proxies to use.`,
+SIGHUP has it read again. A file with faults is told in the log and changes nothing. HTTPS_PROXY,
+HTTP_PROXY and NO_PROXY say which proxies to use.`,
 		Example: `  timerd deliver --config /etc/timerd/webhooks.yaml --check
   timerd deliver --config /etc/timerd/webhooks.yaml`,
 		Args: arguments(cobra.NoArgs),

@@ -24,8 +24,8 @@ func newDeliveries() *cobra.Command {
 		Use:   "deliveries [NAMESPACE]",
 		Short: "Show the log of webhook deliveries",
 		Long: `Show what timerd deliver did: a line for each time that a delivery was tried or held back, oldest
-first. Its result is delivered, retry, dead or postponed; a status of 0 is no answer. On a terminal the
-lines fit its width.
+first. Its result is delivered, retry, dead or postponed; a status of 0 is no answer. On a terminal
+the lines fit its width.
 
 ` + namespaceHelp,
 		Example: `  timerd deliveries --since 1h

@@ -92,7 +92,7 @@ func TestCompletion(t *testing.T) {
 		want  []string
 		files bool
 	}{
-		{[]string{"d"}, []string{"dead", "dev", "doctor"}, false},
+		{[]string{"d"}, []string{"dead", "deliver", "deliveries", "dev", "doctor"}, false},
 		{[]string{"dead", ""}, []string{"ls", "purge", "replay", "show"}, false},
 		{[]string{"set", "--fr"}, []string{"--from"}, false},
 		{[]string{"set", "--from", ""}, nil, true},

@@ -36,7 +36,7 @@ func (s *system) ask(all ...string) {
 	var acks []jetstream.PubAckFuture
 	for _, key := range all {
 		e := failed(key)
-		ack, err := s.js.PublishMsgAsync(&nats.Msg{Subject: e.Key.Subject("timers", keys.Retry), Data: e.AppendJSON(nil)})
+		ack, err := s.js.PublishMsgAsync(&nats.Msg{Subject: e.Key.Subject("timers", keys.Retry), Data: e.AppendJSON(nil)}, jetstream.WithStallWait(patience))
 		if err != nil {
 			s.t.Fatal(err)
 		}

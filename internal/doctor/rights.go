@@ -79,7 +79,7 @@ func timerRights(probe, pattern string) []right {
 	on := rightsOn(probe, pattern)
 	return []right{
 		on("set", "", "XX", "PX", "1000"), on("exists"), on("type"), on("pexpiretime"), on("getrange", "0", "1"),
-		on("hlen"), on("hgetall"), on("del"), on("object|idletime"), on("memory|usage", "SAMPLES", "0"),
+		on("hlen"), on("hgetall"), on("del"), on("object|idletime"), on("memory|usage", "SAMPLES", "0"), on("pexpireat", "1"),
 	}
 }
 
