@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -247,4 +248,22 @@ func TestLooksOnly(t *testing.T) {
 			t.Errorf("GET %s: %s", path, a.Status)
 		}
 	}
+}
+
+// A payload whose indentation would be ten thousand times its size costs no more memory than another one. It runs alone.
+func TestDeepPayloadIsNotIndented(t *testing.T) {
+	w := newWorld(t)
+	const deep = 9990
+	w.set("shop:order:timeout:1", strings.Repeat("[", deep)+strings.Repeat("1,", deep)+"1"+strings.Repeat("]", deep))
+	w.set("shop:order:timeout:2", `{"a":[1,"]\"["]}`)
+	w.page("/") // what is read for all pages
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	text := w.page("/timers/shop:order:timeout:1")
+	runtime.ReadMemStats(&after)
+	has(t, text, "[[[[[")
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+		t.Errorf("the page took %d MiB", took>>20)
+	}
+	has(t, w.page("/timers/shop:order:timeout:2"), "&#34;a&#34;: [\n    1,\n")
 }
