@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -266,4 +267,38 @@ func TestDeepPayloadIsNotIndented(t *testing.T) {
 		t.Errorf("the page took %d MiB", took>>20)
 	}
 	has(t, w.page("/timers/shop:order:timeout:2"), "&#34;a&#34;: [\n    1,\n")
+}
+
+// Those who send forms slowly, or read answers slowly, keep nobody else from the pages.
+func TestSlowClients(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set("shop:order:timeout:1", strings.Repeat("\x01", 60_000))
+	address := strings.TrimPrefix(w.server.URL, "http://")
+	for _, request := range []string{
+		"POST /actions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\ndo=",
+		"GET /timers/shop:order:timeout:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+	} {
+		for range 10 {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4096) != nil {
+				t.Fatalf("%T", conn)
+			}
+			if _, err := conn.Write([]byte(request)); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(request, "GET") { // until it is answered
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 3 {
+			w.page("/holds")
+		}
+	}
 }
