@@ -284,7 +284,7 @@ func TestSlowClients(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close()
+			t.Cleanup(func() { _ = conn.Close() })
 			if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4096) != nil {
 				t.Fatalf("%T", conn)
 			}
