@@ -42,6 +42,31 @@ func TestCancel(t *testing.T) {
 	has(t, w.log.String(), `msg="console: action"`, "do=cancel", "who=anybody@127.0.0.1", "touches=146", "cancelled=146")
 }
 
+// What is confirmed is what was counted: not a timer that was set since, not one more for one that was selected twice. A query that
+// is a whole key says what it means.
+func TestCancelWhatWasCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const key = "shop:order:timeout:4"
+	w.set(key, "x")
+	w.set(key+"2", "x")
+	a := w.post("/actions", url.Values{"do": {"cancel"}, "key": {key}})
+	at := a.Header.Get("Location")
+	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(w.page(at), "1 timer") }, "the question")
+	if _, err := w.timers.Set(t.Context(), key, []byte("newer"), client.After(2*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	w.post(at, url.Values{"confirm": {"yes"}})
+	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(w.page(at), "Go back</a>") }, "the end")
+	if timer, found, err := w.timers.Get(t.Context(), key); err != nil || !found || string(timer.Payload) != "newer" {
+		t.Errorf("%+v, %v, %v; want the newer timer\n%s", timer, found, err, w.page(at))
+	}
+	_, rest, _ := strings.Cut(w.get("/api/v1/timers?q="+key+"2").body, `"which": "`)
+	which, _, _ := strings.Cut(rest, `"`)
+	has(t, w.act(url.Values{"do": {"move"}, "t": {which, which}}, url.Values{"to": {"3h"}}, "Set 1 timer"), "1 moved")
+	has(t, w.act(url.Values{"do": {"cancel"}, "all": {"1"}, "q": {key}}, nil, "Cancel 2 timers", "all timers whose keys begin with "+key), "2 cancelled")
+}
+
 func TestFireNowAndMove(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -33,6 +33,7 @@ type timersWork struct {
 	what string           // how that was asked for
 
 	found bulk.Found // of all, once they are counted
+	until time.Time  // of a key: when the last of what was counted is due; the zero Time: all of it is meant, whatever it is by then
 	to    time.Time  // of move
 }
 
@@ -44,7 +45,7 @@ func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (wo
 		if err != nil {
 			return nil, err
 		}
-		w.all, w.what = &q, describeFilter(f)
+		w.all, w.what = &q, describeFilter(f, q)
 		return w, nil
 	}
 	if ref := form.Get("key"); ref != "" {
@@ -74,7 +75,9 @@ func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (wo
 		if err != nil {
 			return nil, err
 		}
-		w.list = append(w.list, which)
+		if !slices.Contains(w.list, which) {
+			w.list = append(w.list, which)
+		}
 	}
 	switch {
 	case len(w.list) == 0:
@@ -86,9 +89,14 @@ func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (wo
 }
 
 // describeFilter says in words what a filter means.
-func describeFilter(f filter) string {
+func describeFilter(f filter, q schedule.Query) string {
 	what := "all timers"
-	if f.Query != "" {
+	switch {
+	case q.Prefix != "": // also of a whole key, which other keys may begin with
+		what += " whose keys begin with " + keys.EncodeText(clip(q.Prefix, 200))
+	case q.ID != "":
+		what += " of " + q.Namespace.String() + " whose ids contain " + keys.EncodeText(clip(q.ID, 200))
+	case f.Query != "":
 		what += " of " + keys.EncodeText(clip(f.Query, 200))
 	}
 	if f.State != "" {
@@ -131,8 +139,11 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 		if err != nil {
 			return c, err
 		}
-		c.AtLeast = found.More
+		c.AtLeast, w.until = found.More, found.Now
 		for _, t := range found.Timers {
+			if t.Due.After(w.until) {
+				w.until = t.Due
+			}
 			if t.State == schedule.StateFiring {
 				c.Warnings = append(c.Warnings, "One is firing already: it is too late to cancel that.")
 				continue
@@ -141,6 +152,9 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 			if t.Repeat != "" {
 				c.Warnings = append(c.Warnings, "It repeats: to cancel it ends the repetition.")
 			}
+		}
+		if found.More || found.Repeats {
+			w.until = time.Time{}
 		}
 		return c, nil
 	case w.all == nil:
@@ -222,9 +236,19 @@ func (w *timersWork) tallies(c bulk.Cancelled, m bulk.Moved) []Tally {
 	return w.moveTallies(m)
 }
 
-// cancelKey cancels all timers of a key, as timerd cancel does.
+// cancelKey cancels the timers of a key that were counted: one that was set since and is due later stays. A repetition ends
+// whichever of its occurrences is pending by now.
 func (w *timersWork) cancelKey(ctx context.Context) ([]Tally, error) {
-	outcome, err := w.actions.Timers.Cancel(context.WithoutCancel(ctx), w.key.String())
+	ctx = context.WithoutCancel(ctx)
+	var outcome client.Outcome
+	var err error
+	if w.until.IsZero() {
+		outcome, err = w.actions.Timers.Cancel(ctx, w.key.String())
+	} else {
+		var results []client.CancelResult
+		results, err = w.actions.Timers.CancelDue(ctx, []client.Due{{Key: w.key.String(), Due: w.until}})
+		outcome = results[0].Outcome
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net"
@@ -21,7 +22,7 @@ const (
 	maxRequests = 8
 	// queueFor is how long a request waits for its turn.
 	queueFor = 5 * time.Second
-	// maxWaiting is how many wait.
+	// maxWaiting is how many there are at a time: that send a form, wait, read or are being answered.
 	maxWaiting = 64
 	// pageTimeout bounds what a page reads.
 	pageTimeout = 10 * time.Second
@@ -115,37 +116,63 @@ func (g *guard) knowsHost(r *http.Request) bool {
 	return err == nil && err2 == nil && at.Addr().Unmap() == asked.Unmap()
 }
 
-// inTurn has a request wait until few others are reading: so that Redis has time for firings, whoever asks for pages.
+// inTurn has a request wait until few others are reading: so that Redis has time for firings, whoever asks for pages. A form that comes
+// slowly, and an answer that is read slowly, take no turn.
 func (c *Console) inTurn(next http.HandlerFunc) http.HandlerFunc {
 	busy := &fault{Status: http.StatusServiceUnavailable, Title: "Too many requests at once",
 		Detail: "The console answers a few requests at a time, so that timers are not delayed.", Fix: "Try again in a few seconds."}
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case c.guard.waiting <- struct{}{}:
+			defer func() { <-c.guard.waiting }()
 		default:
 			w.Header().Set("Retry-After", "5")
 			c.failPlain(w, r, busy)
 			return
 		}
+		if r.Method == http.MethodPost {
+			if _, err := readForm(r); err != nil {
+				c.failPlain(w, r, asFault(err))
+				return
+			}
+		}
 		queue := time.NewTimer(queueFor)
 		defer queue.Stop()
 		select {
 		case c.guard.turns <- struct{}{}:
-			<-c.guard.waiting
 		case <-queue.C:
-			<-c.guard.waiting
 			w.Header().Set("Retry-After", "5")
 			c.failPlain(w, r, busy)
 			return
 		case <-r.Context().Done():
-			<-c.guard.waiting
 			return
 		}
-		defer func() { <-c.guard.turns }()
-		ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
-		defer cancel()
-		next(w, r.WithContext(ctx))
+		answer := &keptAnswer{ResponseWriter: w}
+		func() {
+			defer func() { <-c.guard.turns }()
+			ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
+			defer cancel()
+			next(answer, r.WithContext(ctx))
+		}()
+		answer.send()
 	}
+}
+
+// keptAnswer is an answer that is sent once the turn is over: whoever reads it slowly takes no turn from others.
+type keptAnswer struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer
+}
+
+func (k *keptAnswer) WriteHeader(status int)               { k.status = status }
+func (k *keptAnswer) Write(data []byte) (n int, err error) { return k.body.Write(data) }
+
+func (k *keptAnswer) send() {
+	if k.status != 0 {
+		k.ResponseWriter.WriteHeader(k.status)
+	}
+	_, _ = k.body.WriteTo(k.ResponseWriter) // whoever asked is gone
 }
 
 // limitConnections returns a listener with so many open connections at most.

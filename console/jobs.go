@@ -154,7 +154,7 @@ var errNoJob = &fault{Status: http.StatusNotFound, Title: "No such action",
 
 // begin makes a job of work, and has it count.
 func (s *jobs) begin(w work, who string) (*job, error) {
-	j := &job{id: rand.Text(), work: w, who: who, created: time.Now(), stage: stageCounting}
+	j := &job{id: rand.Text(), work: w, who: who, created: time.Now(), stage: stageCounting, stop: func() {}}
 	s.mu.Lock()
 	s.makeRoom()
 	if len(s.byID) >= mostJobs {
@@ -197,6 +197,11 @@ func (s *jobs) confirm(j *job, form url.Values) error {
 		stage := j.stage
 		j.mu.Unlock()
 		return &fault{Status: http.StatusConflict, Title: "It does not ask any more", Detail: "The action is " + stage + ".", Fix: "Look at its page."}
+	}
+	if time.Since(j.created) > askedFor {
+		j.stage, j.ended = stageStopped, time.Now()
+		j.mu.Unlock()
+		return &fault{Status: http.StatusConflict, Title: "Asked too long ago", Detail: "What was counted may be something else by now, so nothing was changed.", Fix: "Ask for the action again."}
 	}
 	if err := j.work.confirm(form); err != nil {
 		j.mu.Unlock()

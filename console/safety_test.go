@@ -2,9 +2,11 @@ package console_test
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -245,6 +247,58 @@ func TestLooksOnly(t *testing.T) {
 		}
 		if a := w.get(path); a.StatusCode != http.StatusNotFound {
 			t.Errorf("GET %s: %s", path, a.Status)
+		}
+	}
+}
+
+// A payload whose indentation would be ten thousand times its size costs no more memory than another one. It runs alone.
+func TestDeepPayloadIsNotIndented(t *testing.T) {
+	w := newWorld(t)
+	const deep = 9990
+	w.set("shop:order:timeout:1", strings.Repeat("[", deep)+strings.Repeat("1,", deep)+"1"+strings.Repeat("]", deep))
+	w.set("shop:order:timeout:2", `{"a":[1,"]\"["]}`)
+	w.page("/") // what is read for all pages
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	text := w.page("/timers/shop:order:timeout:1")
+	runtime.ReadMemStats(&after)
+	has(t, text, "[[[[[")
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+		t.Errorf("the page took %d MiB", took>>20)
+	}
+	has(t, w.page("/timers/shop:order:timeout:2"), "&#34;a&#34;: [\n    1,\n")
+}
+
+// Those who send forms slowly, or read answers slowly, keep nobody else from the pages.
+func TestSlowClients(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set("shop:order:timeout:1", strings.Repeat("\x01", 60_000))
+	address := strings.TrimPrefix(w.server.URL, "http://")
+	for _, request := range []string{
+		"POST /actions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\ndo=",
+		"GET /timers/shop:order:timeout:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+	} {
+		for range 10 {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4096) != nil {
+				t.Fatalf("%T", conn)
+			}
+			if _, err := conn.Write([]byte(request)); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(request, "GET") { // until it is answered
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 3 {
+			w.page("/holds")
 		}
 	}
 }

@@ -149,14 +149,39 @@ func newPayload(data []byte, status string, most int) Payload {
 	}
 	p.Text = strings.ToValidUTF8(string(some), "")
 	p.Pretty = p.Text
-	if p.Type == event.DataJSON && !p.Cut && most > previewBytes {
+	// What grows with its depth is shown as it came: brackets alone could make ten thousand times of it.
+	if p.Type == event.DataJSON && !p.Cut && most > previewBytes && indentedSize(some) <= 4*payloadBytes {
 		var b bytes.Buffer
-		// What grows with its depth is shown as it came: brackets alone could make a thousand times of it.
-		if json.Indent(&b, some, "", "  ") == nil && b.Len() <= 4*payloadBytes {
+		if json.Indent(&b, some, "", "  ") == nil {
 			p.Pretty = b.String()
 		}
 	}
 	return p
+}
+
+// indentedSize returns how many bytes a JSON text has at most once it is indented by two spaces.
+func indentedSize(data []byte) int {
+	size, depth, quoted := len(data), 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[', c == '{':
+			depth++
+			size += 1 + 2*depth
+		case c == ']', c == '}':
+			depth--
+			size += 1 + 2*depth
+		case c == ',':
+			size += 1 + 2*depth
+		case c == ':':
+			size++
+		}
+	}
+	return size
 }
 
 // whole says how large all of the payload is, where only its beginning was read.

@@ -33,8 +33,9 @@ type MoveResult struct {
 	Err     error       // it is not known what came of it, or the time is over 10 years ahead; [IsMoving] may tell why
 }
 
-// moveBatch is how many timers are moved in one round trip.
-const moveBatch = 64
+// moveBatch is how many timers are moved in one round trip. Redis runs what comes in one at a stretch, and payloads of the largest size
+// take it half a ms each.
+const moveBatch = 8
 
 // Move has pending timers be due at other times, each in one step of its own, as it was found: nothing is done to one that was
 // changed since. A timer keeps its payload, attempt, limit on lateness and repetition, and its trigger key gets another TTL. One that

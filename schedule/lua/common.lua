@@ -88,8 +88,8 @@ end
 -- with_value returns the record of an occurrence with another record's payload, and what that
 -- one says of it and of the key.
 local function with_value(occurrence, record)
-  local marks, value = string.match(record, '^%d*(%a*)[^:]*(:.*)$')
-  return 'p' .. string.gsub(marks, 'p', '') .. string.match(occurrence, '^%d*%a*([^:]*)') .. value
+  local marks, n = string.match(record, '^%d*(%a*)[^:]*()') -- not of the payload, which costs 15 ns a byte
+  return 'p' .. string.gsub(marks, 'p', '') .. string.match(occurrence, '^%d*%a*([^:]*)') .. string.sub(record, n)
 end
 
 -- may_be_absent tells of a pending timer's record that it is known that its key may be
