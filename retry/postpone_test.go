@@ -160,7 +160,7 @@ func TestConsumerBuriesBadPostponements(t *testing.T) {
 		}
 		f.waitEmpty()
 		letter := f.letters(i + 1)[i]
-		if !strings.HasPrefix(letter.DeadReason, event.ReasonRefused+"Timer-") || len(letter.DeadReason) > 1100 || letter.Key != e.Key ||
+		if !strings.HasPrefix(letter.DeadReason, event.ReasonRefused+"Timer-") || len(letter.DeadReason) > 1400 || letter.Key != e.Key ||
 			letter.Attempt != 1 || string(letter.Data) != "payload" || letter.LastError != "boom" || letter.Origin != e.ID {
 			t.Errorf("%.40q: dead letter %+v", headers, letter)
 		}

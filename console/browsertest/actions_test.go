@@ -217,7 +217,7 @@ func TestHoldAndResume(t *testing.T) {
 		if err != nil || len(holds) != 1 || holds[0].Namespace != app+":m" || holds[0].Reason != "provider down" {
 			t.Fatalf("holds: %+v, %v", holds, err)
 		}
-		s.setMany(app+":m:now", 4, time.Millisecond)
+		s.setMany(app+":m:now", 4, 100*time.Millisecond)
 		s.until(func() error {
 			b.open("/holds")
 			holds, err := s.timers.Holds(t.Context())
