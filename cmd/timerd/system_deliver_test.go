@@ -329,6 +329,13 @@ func TestDeliverToADeadHost(t *testing.T) {
 		if len(delivered) != 3*all {
 			return fmt.Errorf("%d of %d delivered", len(delivered), 3*all)
 		}
+		failures := 0
+		for _, n := range used {
+			failures += n
+		}
+		if failures != 20 { // those that opened the circuit; what failed while it was open used up nothing
+			t.Errorf("%d attempts were used up, want 20", failures)
+		}
 		for subject, attempt := range delivered {
 			if attempt != 1+used[subject] {
 				t.Errorf("%s: delivered by attempt %d after %d failures", subject, attempt, used[subject])
