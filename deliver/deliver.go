@@ -142,7 +142,7 @@ func (d *Deliverer) deliver(ctx context.Context, c *consumer, routes *routes, e 
 	began := time.Now()
 	a := d.call(ctx, c, routes, e, to, ev)
 	took = time.Since(began)
-	open := call.end(a.host, a.verdict == returned)
+	open := call.end(a.host, a.status == 0 && !a.host)
 	r.Status = a.status
 	return d.conclude(e, ev, to, a, open), took
 }
@@ -183,20 +183,21 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 	return outcome{result: ResultRetry, text: a.text}
 }
 
-// holdBack returns the outcome of a delivery that has to wait: until it expires at the latest. Where a circuit is open
-// that is at least a tenth of its age, so that what has waited for long comes back rarely.
+// holdBack returns the outcome of a delivery that has to wait. Where a circuit is open that is at least a tenth of its
+// age, so that what has waited for long comes back rarely, and until it expires at the latest. What waits for its turn
+// does not expire: its host may well answer.
 func holdBack(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
+	if !h.circuit {
+		wait := max(h.wait, leastWait).Round(time.Millisecond)
+		return outcome{result: ResultPostponed, after: &wait, text: h.why}
+	}
 	born, _ := ev.First()
 	age := max(now.Sub(born), 0)
 	if age >= e.Expire {
 		return outcome{result: ResultDead, text: fmt.Sprintf("held back until %v after its first event, at most %v: %s",
 			age.Round(time.Second), e.Expire, h.why)}
 	}
-	wait := h.wait
-	if h.circuit {
-		wait = max(wait, age/ageShare)
-	}
-	wait = max(min(wait, e.Expire-age), leastWait).Round(time.Millisecond)
+	wait := max(min(max(h.wait, age/ageShare), e.Expire-age), leastWait).Round(time.Millisecond)
 	return outcome{result: ResultPostponed, after: &wait, text: h.why}
 }
 

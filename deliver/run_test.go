@@ -100,7 +100,7 @@ func TestSharedWorkAndStop(t *testing.T) {
 		case <-q.Context().Done():
 		}
 	})
-	config := parse(t, to("{data.url}"))
+	config := parse(t, to(v.URL))
 	_, stop := r.deliver(config, func(d *deliver.Deliverer) { d.Calls = 20 })
 	r.deliver(config, func(d *deliver.Deliverer) { d.Calls = 20 })
 	const all = 500
@@ -141,6 +141,25 @@ func TestStopCutsLongCalls(t *testing.T) {
 	m := r.retry.Wait(1, patience)[0]
 	if m.Header.Get("Timer-Postpone") != "1" {
 		t.Errorf("asked for with %v", m.Header)
+	}
+}
+
+// A delivery for which nobody was called tells nothing about its host.
+func TestNoCallSaysNothingOfTheHost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	d, _ := r.deliver(parse(t, to(v.URL, "body: data")))
+	for i := range 19 {
+		r.publish(fired(fmt.Sprintf("pay:order:callback:%d", i), []byte("{}")))
+	}
+	r.records(19)
+	r.publish(fired("pay:order:callback:19", nil))
+	r.records(20)
+	r.publish(fired("pay:order:callback:20", []byte("{}")))
+	r.records(21)
+	if n := d.OpenCircuits(); n != 1 {
+		t.Errorf("%d open circuits after 20 failures in a row", n)
 	}
 }
 
