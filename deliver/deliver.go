@@ -214,7 +214,7 @@ func (d *Deliverer) call(ctx context.Context, c *consumer, routes *routes, e *En
 	if err != nil {
 		return explain(err, e.Timeout, ctx.Err() != nil || c.cut.Err() != nil)
 	}
-	what := read(response, cancel)
+	what := e.read(response, cancel)
 	return judge(response, what, time.Now())
 }
 

@@ -240,6 +240,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 	echo := receive(t, func(w http.ResponseWriter, q *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, "I got %v and know %s", q.Header, secretA)
+		fmt.Fprint(w, strings.TrimPrefix(q.Header.Get("Authorization"), "Bearer "))
 	})
 	d, _ := r.deliver(parse(t, to("{data.url}", "secrets: [env:A, env:B]", "headers: {Authorization: env:TOKEN}")))
 	r.publish(fired("pay:order:callback:1", []byte(urlPayload(echo.URL))), attempt(fired("pay:order:callback:2", []byte(urlPayload(echo.URL))), 3))
