@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -50,6 +51,8 @@ type Deliverer struct {
 	hosts   *hosts
 	reloads chan *Config
 	state   state
+
+	logFails atomic.Bool // the last record could not be written, for all that was tried
 }
 
 // New returns a Deliverer on the caller's connection to NATS, which the caller goes on to own. Run uses config.

@@ -201,8 +201,16 @@ func TestLogThatCannotBeWritten(t *testing.T) {
 	case <-time.After(2 * patience):
 		t.Fatal("a delivery waits for its log for ever")
 	}
+	began := time.Now()
+	r.publish(fired("pay:order:callback:2", []byte("{}")))
+	select {
+	case <-unlogged:
+	case <-time.After(patience - 5*time.Second):
+		t.Fatal("the next one waits as long")
+	}
+	t.Logf("the next one went on after %v", time.Since(began))
 	r.settled("timerd-deliver~pay")
-	if len(v.requests()) != 1 {
+	if len(v.requests()) != 2 {
 		t.Errorf("%d calls", len(v.requests()))
 	}
 }
