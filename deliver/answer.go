@@ -125,6 +125,9 @@ func isCrowded(err error) bool {
 // to be used again.
 func (e *Endpoint) read(response *http.Response, cancel func()) string {
 	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return "" // the body is the connection itself, which no end of the call would keep from being read
+	}
 	success := response.StatusCode >= 200 && response.StatusCode <= 299
 	if success { // the answer is there, however long the rest takes
 		hurry := time.AfterFunc(answerPatience, cancel)

@@ -316,10 +316,15 @@ func TestMoreHangingHostsThanPlaces(t *testing.T) {
 func TestHostsThatDieTogetherLeavePlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: DefaultCalls}, limits(DefaultConcurrency, 0)
+		name := func(host int) string { return fmt.Sprintf("dead-%d:1", host) }
+		for host := range DefaultCalls / DefaultConcurrency { // they have answered until now
+			call, _ := h.begin(name(host), e, p)
+			call.end(false, false)
+		}
 		var calls []*call
 		for host := range DefaultCalls / DefaultConcurrency {
 			for range 2 * DefaultConcurrency {
-				if call, wait := h.begin(fmt.Sprintf("dead-%d:1", host), e, p); wait == nil {
+				if call, wait := h.begin(name(host), e, p); wait == nil {
 					calls = append(calls, call)
 				}
 			}

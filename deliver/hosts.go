@@ -18,8 +18,9 @@ const (
 	// slowShare is the part of a call's timeout for which a delivery waits at least whose host has a slow one, while places
 	// are scarce: an earlier one would find the place taken.
 	slowShare = 2
-	// freeShare is the part of the free places that one host may have at most, and leastShare how many it may have in any case.
-	freeShare  = 2
+	// freeShare is the part of the last quarter's free places that one host may have, and leastShare how many it may have in
+	// any case.
+	freeShare  = 8
 	leastShare = 2
 	// soundSlow is how many slow calls a sound host may have while places are scarce: any call is slow now and then.
 	soundSlow = 2
@@ -71,20 +72,19 @@ type places struct{ most, taken, slow int }
 // refuses says why a host may not have one more place, "" if it may. A host that does not answer holds up no other by
 // this:
 //
-//   - As places get fewer, one host may have but a part of those that are free: of many hosts that die in one moment none
-//     is known to be slow yet.
 //   - Once half of all places are with slow calls, a host that has one, or fails, gets no more beside those that it has.
-//   - Once three quarters are taken, only hosts that answered soon when they were last called get any, however many others
-//     there are that are called for the first time.
+//   - The last quarter is for hosts that answered soon when they were last called, however many others there are that are
+//     called for the first time. Each may have but a part of what is free there: of many that die in one moment none is
+//     known to be slow yet.
 func (p *places) refuses(x *host) string {
-	scarce := p.slow >= p.most/2
+	scarce, last := p.slow >= p.most/2, p.taken >= p.most-p.most/4
 	switch {
-	case x.calls >= max((p.most-p.taken)/freeShare, leastShare):
-		return "takes its share of places"
 	case scarce && (x.slow >= soundSlow || x.slow > 0 && !x.sound || x.failing && x.calls > 0):
 		return "is slow"
-	case p.taken >= p.most-p.most/4 && !x.sound:
+	case last && !x.sound:
 		return "did not answer soon before"
+	case last && x.calls >= max((p.most-p.taken)/freeShare, leastShare):
+		return "has its share of places"
 	}
 	return ""
 }

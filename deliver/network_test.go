@@ -418,3 +418,31 @@ func TestProxy(t *testing.T) {
 		}
 	}
 }
+
+// A host that says it switches protocols has the connection to itself, which no timeout of the call ends. It cannot keep
+// the place of the call, nor the connection.
+func TestSwitchedProtocolsEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ended := make(chan struct{})
+	v := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = io.Copy(io.Discard, conn)
+		close(ended)
+	})
+	r.deliver(parse(t, to(v.URL, "timeout: 1s")))
+	if got := r.deliverOne("1", "{}"); got.Result != deliver.ResultRetry || got.Status != http.StatusSwitchingProtocols {
+		t.Errorf("%+v", got)
+	}
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("the connection is kept")
+	}
+}
