@@ -269,7 +269,7 @@ func TestHangingHostsLeavePlaces(t *testing.T) {
 // up, though a call of its own is slow now and then.
 func TestMoreHangingHostsThanPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most, perRound = 400, 20
+		const most, perRound = 400, 10
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: most}, limits(64, 0)
 		living := func(round int) (slow *call) {
 			for i := range 50 {

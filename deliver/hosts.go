@@ -73,17 +73,18 @@ type places struct{ most, taken, slow int }
 // this:
 //
 //   - Once half of all places are with slow calls, a host that has one, or fails, gets no more beside those that it has.
-//   - The last quarter is for hosts that answered soon when they were last called, however many others there are that are
-//     called for the first time. Each may have but a part of what is free there: of many that die in one moment none is
-//     known to be slow yet.
+//   - The last quarter is then for hosts that answered soon when they were last called, however many others there are that
+//     are called for the first time.
+//   - Of what is free of the last quarter, a host may have but a part, unless it is alone: of many that die in one moment
+//     none is known to be slow yet.
 func (p *places) refuses(x *host) string {
 	scarce, last := p.slow >= p.most/2, p.taken >= p.most-p.most/4
 	switch {
 	case scarce && (x.slow >= soundSlow || x.slow > 0 && !x.sound || x.failing && x.calls > 0):
 		return "is slow"
-	case last && !x.sound:
+	case last && scarce && !x.sound:
 		return "did not answer soon before"
-	case last && x.calls >= max((p.most-p.taken)/freeShare, leastShare):
+	case last && p.taken > x.calls && x.calls >= max((p.most-p.taken)/freeShare, leastShare):
 		return "has its share of places"
 	}
 	return ""
