@@ -306,6 +306,7 @@ func TestMoreHangingHostsThanPlaces(t *testing.T) {
 		}
 		slow.end(false, false)
 		time.Sleep(20 * time.Second)
+		synctest.Wait()
 		if p.taken != 0 || p.slow != 0 {
 			t.Errorf("%d places are taken in the end, %d by slow calls", p.taken, p.slow)
 		}
