@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -101,7 +102,7 @@ func explain(err error, timeout time.Duration, stopping bool) answer {
 		return answer{verdict: returned, text: "cut short: timerd deliver stops"}
 	case isRefused(err):
 		return answer{verdict: hopeless, text: "bad URL: its host has the address of no public host; allow_private allows such"}
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.ENOBUFS):
+	case isCrowded(err):
 		return answer{verdict: returned, after: crowdedWait, text: "timerd deliver has too many connections: " + err.Error()}
 	case errors.Is(err, context.DeadlineExceeded), ok && timed.Timeout():
 		return answer{text: fmt.Sprintf("no answer within %v", timeout), host: true}
@@ -111,21 +112,38 @@ func explain(err error, timeout time.Duration, stopping bool) answer {
 	return answer{text: event.ErrorText(err.Error()), host: true}
 }
 
-// read reads the beginning of an answer, as text, and as much of the rest as it takes for the connection to be used
-// again.
-func read(response *http.Response, cancel func()) string {
+// isCrowded tells whether this machine has no connection for a call. Of what went wrong while a name was looked up there
+// is but the text.
+func isCrowded(err error) bool {
+	lookup, _ := errors.AsType[*net.DNSError](err)
+	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS}, func(cause error) bool {
+		return errors.Is(err, cause) || lookup != nil && strings.HasSuffix(lookup.Err, cause.Error())
+	})
+}
+
+// read reads the beginning of an answer, as text without secrets, and as much of the rest as it takes for the connection
+// to be used again.
+func (e *Endpoint) read(response *http.Response, cancel func()) string {
 	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return "" // the body is the connection itself, which no end of the call would keep from being read
+	}
 	success := response.StatusCode >= 200 && response.StatusCode <= 299
 	if success { // the answer is there, however long the rest takes
 		hurry := time.AfterFunc(answerPatience, cancel)
 		defer hurry.Stop()
 	}
-	what, err := io.ReadAll(io.LimitReader(response.Body, shownAnswer))
+	longest := 0 // secret: what is cut must not leave a part of one
+	for _, secret := range e.secrets {
+		longest = max(longest, len(secret))
+	}
+	what, err := io.ReadAll(io.LimitReader(response.Body, int64(shownAnswer+longest)))
 	if err == nil {
-		_, _ = io.CopyN(io.Discard, response.Body, maxAnswer-shownAnswer)
+		_, _ = io.CopyN(io.Discard, response.Body, maxAnswer)
 	}
 	if success {
 		return ""
 	}
-	return event.ErrorText(strings.ToValidUTF8(string(what), "�"))
+	text := e.hide(string(what))
+	return event.ErrorText(strings.ToValidUTF8(text[:min(len(text), shownAnswer)], "�"))
 }

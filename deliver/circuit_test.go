@@ -265,6 +265,97 @@ func TestHangingHostsLeavePlaces(t *testing.T) {
 	})
 }
 
+// Of any number of hosts that let every call hang, each called for the first time, a host that has answered is not held
+// up, though a call of its own is slow now and then.
+func TestMoreHangingHostsThanPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most, perRound = 400, 10
+		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: most}, limits(64, 0)
+		living := func(round int) (slow *call) {
+			for i := range 50 {
+				call, wait := h.begin(fmt.Sprintf("living-%d:1", i), e, p)
+				if wait != nil {
+					t.Fatalf("a living host is held back in round %d: %+v", round, wait)
+				}
+				if round%15 == 1 && i == 0 {
+					slow = call
+					continue
+				}
+				call.end(false, false)
+			}
+			return slow
+		}
+		living(0)
+		var slow *call
+		for round := range 200 { // 20 s
+			for i := range perRound {
+				if call, wait := h.begin(fmt.Sprintf("dead-%d:1", perRound*round+i), e, p); wait == nil {
+					time.AfterFunc(15*time.Second, func() { call.end(true, false) })
+				}
+			}
+			if p.taken >= most {
+				t.Fatalf("all %d places are taken in round %d", p.taken, round)
+			}
+			if next := living(round); next != nil {
+				slow = next
+			} else if round%15 == 14 && slow != nil {
+				slow.end(false, false) // after 1.3 s
+			}
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+		}
+		slow.end(false, false)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if p.taken != 0 || p.slow != 0 {
+			t.Errorf("%d places are taken in the end, %d by slow calls", p.taken, p.slow)
+		}
+	})
+}
+
+// Hosts that die in one moment, with as many deliveries due as they may be called at a time, leave places.
+func TestHostsThatDieTogetherLeavePlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: DefaultCalls}, limits(DefaultConcurrency, 0)
+		name := func(host int) string { return fmt.Sprintf("dead-%d:1", host) }
+		for host := range DefaultCalls / DefaultConcurrency { // they have answered until now
+			call, _ := h.begin(name(host), e, p)
+			call.end(false, false)
+		}
+		var calls []*call
+		for host := range DefaultCalls / DefaultConcurrency {
+			for range 2 * DefaultConcurrency {
+				if call, wait := h.begin(name(host), e, p); wait == nil {
+					calls = append(calls, call)
+				}
+			}
+		}
+		if free := p.most - p.taken; free < 100 {
+			t.Errorf("%d places are left", free)
+		}
+		for _, call := range calls {
+			call.end(true, false)
+		}
+	})
+}
+
+// However much waits for its turn at a slow host, none waits for hours: the host may have come back by then.
+func TestTurnsOfSlowHostsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: 1000}, limits(1, 0)
+		slow, _ := h.begin("a:1", e, p)
+		time.Sleep(15 * time.Second)
+		slow.end(false, false)
+		slow, _ = h.begin("a:1", e, p)
+		for i := range 10_000 {
+			if _, wait := h.begin("a:1", e, p); wait.wait > longestTurn {
+				t.Fatalf("number %d waits %v", i, wait.wait)
+			}
+		}
+		slow.end(false, false)
+	})
+}
+
 func TestHostsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: 100}, limits(1, 0)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -50,6 +51,8 @@ type Deliverer struct {
 	hosts   *hosts
 	reloads chan *Config
 	state   state
+
+	logFails atomic.Bool // the last record could not be written, for all that was tried
 }
 
 // New returns a Deliverer on the caller's connection to NATS, which the caller goes on to own. Run uses config.
@@ -142,7 +145,7 @@ func (d *Deliverer) deliver(ctx context.Context, c *consumer, routes *routes, e 
 	began := time.Now()
 	a := d.call(ctx, c, routes, e, to, ev)
 	took = time.Since(began)
-	open := call.end(a.host, a.verdict == returned)
+	open := call.end(a.host, a.status == 0 && !a.host)
 	r.Status = a.status
 	return d.conclude(e, ev, to, a, open), took
 }
@@ -183,20 +186,21 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 	return outcome{result: ResultRetry, text: a.text}
 }
 
-// holdBack returns the outcome of a delivery that has to wait: until it expires at the latest. Where a circuit is open
-// that is at least a tenth of its age, so that what has waited for long comes back rarely.
+// holdBack returns the outcome of a delivery that has to wait. Where a circuit is open that is at least a tenth of its
+// age, so that what has waited for long comes back rarely, and until it expires at the latest. What waits for its turn
+// does not expire: its host may well answer.
 func holdBack(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
+	if !h.circuit {
+		wait := max(h.wait, leastWait).Round(time.Millisecond)
+		return outcome{result: ResultPostponed, after: &wait, text: h.why}
+	}
 	born, _ := ev.First()
 	age := max(now.Sub(born), 0)
 	if age >= e.Expire {
 		return outcome{result: ResultDead, text: fmt.Sprintf("held back until %v after its first event, at most %v: %s",
 			age.Round(time.Second), e.Expire, h.why)}
 	}
-	wait := h.wait
-	if h.circuit {
-		wait = max(wait, age/ageShare)
-	}
-	wait = max(min(wait, e.Expire-age), leastWait).Round(time.Millisecond)
+	wait := max(min(max(h.wait, age/ageShare), e.Expire-age), leastWait).Round(time.Millisecond)
 	return outcome{result: ResultPostponed, after: &wait, text: h.why}
 }
 
@@ -213,7 +217,7 @@ func (d *Deliverer) call(ctx context.Context, c *consumer, routes *routes, e *En
 	if err != nil {
 		return explain(err, e.Timeout, ctx.Err() != nil || c.cut.Err() != nil)
 	}
-	what := read(response, cancel)
+	what := e.read(response, cancel)
 	return judge(response, what, time.Now())
 }
 

@@ -32,6 +32,7 @@ const (
 	minExpire      = time.Second
 	maxExpire      = 10 * 365 * 24 * time.Hour
 	minSecretBytes = 16
+	minSecretWord  = 8 // of a header's value: a shorter one is no secret
 )
 
 // What secrets and header values begin with that are kept elsewhere.
@@ -373,6 +374,11 @@ func (f *file) headers(e *Endpoint, value *yaml.Node) (faults []error) {
 		e.Headers.Set(canonical, text)
 		if elsewhere {
 			e.secrets = append(e.secrets, text)
+			for word := range strings.FieldsSeq(text) { // Bearer t0k3n: a host may send the token back alone
+				if len(word) >= minSecretWord {
+					e.secrets = append(e.secrets, word)
+				}
+			}
 		}
 	}
 	return faults

@@ -112,7 +112,7 @@ func httpTransport(e *Endpoint, control func(network, address string, c syscall.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	proxy, err := t.proxy(r)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("the URL of the proxy in the environment cannot be read") // err has it, with its password
 	}
 	if proxy == nil {
 		return t.direct.RoundTrip(r)

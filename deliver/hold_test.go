@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
 	"syscall"
@@ -36,7 +37,7 @@ func TestHoldBack(t *testing.T) {
 		{"no longer than it may", 71*time.Hour + 59*time.Minute, true, 10 * time.Minute, true, time.Minute},
 		{"nearly expired", 72*time.Hour - time.Millisecond, true, 10 * time.Minute, true, leastWait},
 		{"expired", 72 * time.Hour, true, 10 * time.Minute, true, -1},
-		{"expired while it waits for its turn", 80 * time.Hour, true, time.Second, false, -1},
+		{"for its turn, replayed long after: its host may answer", 80 * time.Hour, true, time.Second, false, time.Second},
 		{"from the future, as clocks differ", -time.Hour, false, 30 * time.Second, true, 30 * time.Second},
 	} {
 		first := now.Add(-test.age)
@@ -69,6 +70,8 @@ func TestExplain(t *testing.T) {
 		{wrap(errors.New("tls: bad certificate")), false, failed, true},
 		{wrap(syscall.EMFILE), false, returned, false},
 		{wrap(syscall.EADDRNOTAVAIL), false, returned, false},
+		{wrap(&net.DNSError{Err: "dial udp 127.0.0.53:53: socket: too many open files", Name: "x"}), false, returned, false},
+		{wrap(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), false, failed, true},
 		{wrap(errors.New("context canceled")), true, returned, false},
 	} {
 		got := explain(test.err, time.Second, test.stopping)
@@ -77,6 +80,20 @@ func TestExplain(t *testing.T) {
 		}
 		if strings.Contains(got.text, "s3cr3t") {
 			t.Errorf("%v: tells the URL: %s", test.err, got.text)
+		}
+	}
+}
+
+// Where what a host sends back is cut, no part of a secret is left.
+func TestSecretsAreHiddenWhereAnswersAreCut(t *testing.T) {
+	t.Parallel()
+	const secret = "0123456789abcdef0123456789abcdef"
+	e := &Endpoint{secrets: []string{secret}}
+	for before := shownAnswer - len(secret) - 2; before <= shownAnswer; before++ {
+		body := strings.Repeat("x", before) + secret + strings.Repeat("y", shownAnswer)
+		got := e.read(&http.Response{StatusCode: http.StatusBadRequest, Body: io.NopCloser(strings.NewReader(body))}, func() {})
+		if strings.Contains(got, secret[:1]) || len(got) > shownAnswer || !strings.HasPrefix(got, body[:before]) {
+			t.Errorf("after %d bytes: %s", before, got[before-1:])
 		}
 	}
 }

@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -17,6 +18,14 @@ const (
 	// slowShare is the part of a call's timeout for which a delivery waits at least whose host has a slow one, while places
 	// are scarce: an earlier one would find the place taken.
 	slowShare = 2
+	// freeShare is the part of the last quarter's free places that one host may have, and leastShare how many it may have in
+	// any case.
+	freeShare  = 8
+	leastShare = 2
+	// soundSlow is how many slow calls a sound host may have while places are scarce: any call is slow now and then.
+	soundSlow = 2
+	// longestTurn bounds for how long a delivery waits for its turn at a host that is slow: by then it may be faster.
+	longestTurn = 10 * time.Minute
 	// firstTook is how long a call to a host is thought to take before there was one.
 	firstTook = 200 * time.Millisecond
 	// openSpread is the part of an open circuit's length over which what waits for it comes back.
@@ -50,6 +59,7 @@ type host struct {
 	calls   int           // under way
 	slow    int           // of these, the slow ones
 	failing bool          // the last call failed
+	sound   bool          // the last call was answered, and soon: sooner than after a slowShare of its timeout
 	took    time.Duration // of a call, about
 	free    time.Time     // when the rate allows a call after which none is saved up
 	slot    time.Time     // when the last one comes back that was held back for its turn
@@ -57,7 +67,28 @@ type host struct {
 }
 
 // places counts the calls of a consumer that are under way, and those of them that are slow. hosts.mu guards it.
-type places struct{ most, slow int }
+type places struct{ most, taken, slow int }
+
+// refuses says why a host may not have one more place, "" if it may. A host that does not answer holds up no other by
+// this:
+//
+//   - Once half of all places are with slow calls, a host that has one, or fails, gets no more beside those that it has.
+//   - The last quarter is then for hosts that answered soon when they were last called, however many others there are that
+//     are called for the first time.
+//   - Of what is free of the last quarter, a host may have but a part, unless it is alone: of many that die in one moment
+//     none is known to be slow yet.
+func (p *places) refuses(x *host) string {
+	scarce, last := p.slow >= p.most/2, p.taken >= p.most-p.most/4
+	switch {
+	case scarce && (x.slow >= soundSlow || x.slow > 0 && !x.sound || x.failing && x.calls > 0):
+		return "is slow"
+	case last && scarce && !x.sound:
+		return "did not answer soon before"
+	case last && p.taken > x.calls && x.calls >= max((p.most-p.taken)/freeShare, leastShare):
+		return "has its share of places"
+	}
+	return ""
+}
 
 // held says that a host may not be called now, and when to try again.
 type held struct {
@@ -73,6 +104,7 @@ type call struct {
 	host   *host
 	places *places
 	probe  bool
+	sound  time.Duration // an answer that comes sooner is soon
 	began  time.Time
 	slow   *time.Timer
 	isSlow bool
@@ -89,9 +121,8 @@ func (h *hosts) openCircuits() int {
 	return h.openCount
 }
 
-// begin notes a call of a host, or says why there can be none now: its circuit, its rate, its concurrency, or that it is
-// slow or failing while half of all places are taken by slow calls. These are the reasons for which a host that does not
-// answer holds up no other.
+// begin notes a call of a host, or says why there can be none now: its circuit, its rate, its concurrency, or that places
+// are scarce and others need them more.
 func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,22 +132,28 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 	if wait := x.waits(name, e, now); wait != nil {
 		return nil, wait
 	}
-	switch {
-	case x.calls >= e.Concurrency:
-		return nil, &held{x.turn(now, x.took/time.Duration(e.Concurrency), leastWait), false,
+	if x.calls >= e.Concurrency {
+		return nil, &held{x.turn(now, x.took/time.Duration(e.Concurrency), leastWait, longestTurn), false,
 			fmt.Sprintf("%d calls of %s are under way", x.calls, name)}
-	case p.slow >= p.most/2 && (x.slow > 0 || x.failing && x.calls > 0):
-		return nil, &held{x.turn(now, x.took, e.Timeout/slowShare), false, fmt.Sprintf("%s is slow, and so are %d other calls", name, p.slow)}
+	}
+	if why := p.refuses(x); why != "" {
+		least := leastWait
+		if p.slow >= p.most/2 {
+			least = e.Timeout / slowShare
+		}
+		return nil, &held{x.turn(now, x.took/leastShare, least, longestTurn), false,
+			fmt.Sprintf("%s %s, and %d calls are slow", name, why, p.slow)}
 	}
 	if e.Rate > 0 {
 		every := time.Duration(float64(time.Second) / e.Rate)
 		if x.free.Sub(now) > rateBurst {
-			return nil, &held{x.turn(now, every, leastWait), false, fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
+			return nil, &held{x.turn(now, every, leastWait, math.MaxInt64), false, fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
 		}
 		x.free = later(x.free, now).Add(every)
 	}
 	x.calls++
-	c := &call{hosts: h, name: name, host: x, places: p, probe: x.circuit.begin(), began: now}
+	p.taken++
+	c := &call{hosts: h, name: name, host: x, places: p, probe: x.circuit.begin(), sound: e.Timeout / slowShare, began: now}
 	c.slow = time.AfterFunc(slowAfter, c.noteSlow)
 	return c, nil
 }
@@ -140,10 +177,11 @@ func (h *hosts) openFor(name string, e *Endpoint) *held {
 }
 
 // turn returns how long to wait for the next turn: those who are held back come back one after the other, none sooner than
-// after least.
-func (x *host) turn(now time.Time, every, least time.Duration) time.Duration {
-	x.slot = later(x.slot.Add(every), now.Add(least))
-	return x.slot.Sub(now)
+// after least or later than after most.
+func (x *host) turn(now time.Time, every, least, most time.Duration) time.Duration {
+	wait := min(max(x.slot.Add(every).Sub(now), least), max(most, least))
+	x.slot = now.Add(wait)
+	return wait
 }
 
 func later(a, b time.Time) time.Time {
@@ -179,13 +217,15 @@ func (c *call) end(failed, nothing bool) (open bool) {
 		c.places.slow--
 	}
 	x.calls--
+	c.places.taken--
 	x.used = now
 	if nothing {
 		x.circuit.abandon(c.probe)
 		return c.probe || x.circuit.open()
 	}
-	x.failing = failed
-	x.took = (7*x.took + now.Sub(c.began)) / 8
+	took := now.Sub(c.began)
+	x.failing, x.sound = failed, !failed && took < c.sound
+	x.took = (7*x.took + took) / 8
 	before := x.circuit.open()
 	if x.circuit.end(now, failed, c.probe) {
 		h.tell(c.name, before, x.circuit)

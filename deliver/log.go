@@ -17,7 +17,8 @@ import (
 
 const (
 	// logPatience is how long writing a record is tried while NATS is there: a log that does not work may not stop
-	// deliveries for good. While NATS is away nothing can go on anyway.
+	// deliveries for good. Until the next one is written, each is tried once then, since it holds the place of a call
+	// meanwhile. While NATS is away nothing can go on anyway.
 	logPatience = 30 * time.Second
 	// logAtLast is how long it is tried once timerd deliver stops.
 	logAtLast = 500 * time.Millisecond
@@ -48,12 +49,15 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r Record) {
 		}
 		end()
 		if err == nil {
+			d.logFails.Store(false)
 			return
 		}
-		if !d.js.Conn().IsConnected() {
+		connected := d.js.Conn().IsConnected()
+		if !connected {
 			until = time.Now().Add(logPatience)
 		}
-		if time.Now().After(until) || d.js.Conn().IsClosed() || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}.Delay(failures)) {
+		if time.Now().After(until) || connected && d.logFails.Load() || d.js.Conn().IsClosed() || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}.Delay(failures)) {
+			d.logFails.Store(true)
 			d.OnUnlogged()
 			d.Logger.Error("delivery was not logged", "id", r.ID, "result", string(r.Result), "err", err)
 			return

@@ -49,9 +49,9 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 			t.Errorf("%s: %+v", host, got)
 		}
 	}
-	// How a resolver of the system reads these is its business; what they stand for is not called.
+	// These are addresses to some resolvers and proxies, and no hosts here.
 	for i, host := range []string{"127.1", "2130706433", "0x7f.1", "0177.0.0.1"} {
-		if got := r.deliverOne(fmt.Sprint("odd-", i), urlPayload("http://"+host+":"+port+"/")); got.Result == deliver.ResultDelivered {
+		if got := r.deliverOne(fmt.Sprint("odd-", i), urlPayload("http://"+host+":"+port+"/")); got.Result != deliver.ResultDead {
 			t.Errorf("%s: %+v", host, got)
 		}
 	}
@@ -416,5 +416,33 @@ func TestProxy(t *testing.T) {
 		if got := r.deliverOne(fmt.Sprint(i), urlPayload(address)); got.Result != deliver.ResultDead || asked.Load() != nil {
 			t.Errorf("%s: %+v", address, got)
 		}
+	}
+}
+
+// A host that says it switches protocols has the connection to itself, which no timeout of the call ends. It cannot keep
+// the place of the call, nor the connection.
+func TestSwitchedProtocolsEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ended := make(chan struct{})
+	v := receive(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = io.Copy(io.Discard, conn)
+		close(ended)
+	})
+	r.deliver(parse(t, to(v.URL, "timeout: 1s")))
+	if got := r.deliverOne("1", "{}"); got.Result != deliver.ResultRetry || got.Status != http.StatusSwitchingProtocols {
+		t.Errorf("%+v", got)
+	}
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("the connection is kept")
 	}
 }

@@ -100,7 +100,7 @@ func TestSharedWorkAndStop(t *testing.T) {
 		case <-q.Context().Done():
 		}
 	})
-	config := parse(t, to("{data.url}"))
+	config := parse(t, to(v.URL))
 	_, stop := r.deliver(config, func(d *deliver.Deliverer) { d.Calls = 20 })
 	r.deliver(config, func(d *deliver.Deliverer) { d.Calls = 20 })
 	const all = 500
@@ -144,6 +144,25 @@ func TestStopCutsLongCalls(t *testing.T) {
 	}
 }
 
+// A delivery for which nobody was called tells nothing about its host.
+func TestNoCallSaysNothingOfTheHost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	d, _ := r.deliver(parse(t, to(v.URL, "body: data")))
+	for i := range 19 {
+		r.publish(fired(fmt.Sprintf("pay:order:callback:%d", i), []byte("{}")))
+	}
+	r.records(19)
+	r.publish(fired("pay:order:callback:19", nil))
+	r.records(20)
+	r.publish(fired("pay:order:callback:20", []byte("{}")))
+	r.records(21)
+	if n := d.OpenCircuits(); n != 1 {
+		t.Errorf("%d open circuits after 20 failures in a row", n)
+	}
+}
+
 // A log that is gone is made again. While it cannot be, deliveries go on after a while, and are counted.
 func TestLogIsMadeAgain(t *testing.T) {
 	t.Parallel()
@@ -182,8 +201,16 @@ func TestLogThatCannotBeWritten(t *testing.T) {
 	case <-time.After(2 * patience):
 		t.Fatal("a delivery waits for its log for ever")
 	}
+	began := time.Now()
+	r.publish(fired("pay:order:callback:2", []byte("{}")))
+	select {
+	case <-unlogged:
+	case <-time.After(patience - 5*time.Second):
+		t.Fatal("the next one waits as long")
+	}
+	t.Logf("the next one went on after %v", time.Since(began))
 	r.settled("timerd-deliver~pay")
-	if len(v.requests()) != 1 {
+	if len(v.requests()) != 2 {
 		t.Errorf("%d calls", len(v.requests()))
 	}
 }
@@ -221,6 +248,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 	echo := receive(t, func(w http.ResponseWriter, q *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, "I got %v and know %s", q.Header, secretA)
+		fmt.Fprint(w, strings.TrimPrefix(q.Header.Get("Authorization"), "Bearer "))
 	})
 	d, _ := r.deliver(parse(t, to("{data.url}", "secrets: [env:A, env:B]", "headers: {Authorization: env:TOKEN}")))
 	r.publish(fired("pay:order:callback:1", []byte(urlPayload(echo.URL))), attempt(fired("pay:order:callback:2", []byte(urlPayload(echo.URL))), 3))

@@ -113,7 +113,8 @@ func (e *Endpoint) allows(host string) bool {
 const maxHostBytes = 253
 
 // normalHost returns a host in the one form that it is known by: in lower case, without the last dot, addresses as
-// netip writes them. It tells whether it can be one. Names outside ASCII have to be written in Punycode.
+// netip writes them. It tells whether it can be one. Names outside ASCII have to be written in Punycode. What ends in a
+// number is an address to some, such as 127.1, 0x7f.1 and 2130706433 to a proxy, and a name to nobody.
 func normalHost(host string) (string, bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap().String(), addr.Zone() == ""
@@ -121,6 +122,11 @@ func normalHost(host string) (string, bool) {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-._"
 	if host == "" || len(host) > maxHostBytes || strings.Trim(host, letters) != "" || strings.Contains(host, "..") || host[0] == '.' {
+		return "", false
+	}
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	digits, hex := strings.CutPrefix(last, "0x")
+	if strings.Trim(last, "0123456789") == "" || hex && strings.Trim(digits, "0123456789abcdef") == "" {
 		return "", false
 	}
 	return host, true

@@ -82,6 +82,10 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 		delay = *own
 	}
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
+	if postponed {
+		// It keeps its attempt, so it needs a due time that none of its firings had, whatever the clocks say.
+		due = max(due, min(schedule.MillisOf(e.Due)+1, schedule.MillisOf(request.Time.Add(MaxDelay))))
+	}
 	again := setAgain(e, event.RetryID(e), due, attempt)
 	again.Late = e.Late
 	return decision{retry: again, postponed: postponed, refuse: refuse}

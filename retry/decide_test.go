@@ -1,0 +1,42 @@
+package retry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// A timer that is postponed again and again is due later each time, also where JetStream's clock is behind Redis's: its
+// firings have the same attempt, so equal due times would give two of them one id, and one would be lost. What a forged
+// due time asks for has its bound.
+func TestPostponedIsDueLaterThanBefore(t *testing.T) {
+	t.Parallel()
+	k := keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1"}
+	stored := time.UnixMilli(1_800_000_000_000)
+	for _, test := range []struct {
+		ahead time.Duration // by how much the event's due time is ahead of JetStream's clock
+		want  schedule.Millis
+	}{
+		{-time.Second, 1_800_000_000_100},
+		{100 * time.Millisecond, 1_800_000_000_101},
+		{200 * time.Millisecond, 1_800_000_000_201},
+		{2 * MaxDelay, schedule.MillisOf(stored.Add(MaxDelay))},
+	} {
+		e := event.Event{
+			ID: keys.EventID(k.String(), stored.Add(test.ahead).UnixMilli(), 2), Type: event.TypeFired, Key: k, Time: stored, Due: stored.Add(test.ahead),
+			Attempt: 2, MaxAttempts: 3, Trigger: "deadline", Data: []byte("x"),
+		}
+		d := decide("timers", nil, schedule.DefaultMaxPayload, event.Stored{
+			Subject: "timers.retry.app1.trans.notice", Data: e.AppendJSON(nil), Stream: "TIMERS_RETRY", Seq: 7, Time: stored,
+			Header: nats.Header{event.PostponeHeader: {event.Postponed}, event.DelayHeader: {"100ms"}},
+		})
+		if d.letter != nil || !d.postponed || d.retry.Due != test.want || d.retry.Attempt != 2 {
+			t.Errorf("%v ahead: %+v, want it due at %d", test.ahead, d, test.want)
+		}
+	}
+}
