@@ -220,7 +220,7 @@ func TestNATSRestarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	v := receive(t, nil)
-	r.deliver(parse(t, to("{data.url}")))
+	r.deliver(parse(t, to("{data.url}", "concurrency: 300")))
 	const all = 300
 	for i := range all {
 		r.publish(fired(fmt.Sprintf("pay:order:callback:%d", i), []byte(urlPayload(v.URL))))
