@@ -100,7 +100,7 @@ func TestSubjectsThatNATSRefuses(t *testing.T) {
 	s.env["TIMERD_NATS_URL"] = "nats://timerd:t@" + s.nats.Addr()
 	p := s.start()
 	c := s.collect()
-	want := s.setCrowd("good", 1, s.now()+100)
+	want := s.setCrowd("good", 1, s.now()+1000)
 	s.expect(c, want...)
 	due := s.now() + 1000
 	refused := s.setCrowd("bad", bad, due)
@@ -139,13 +139,13 @@ func TestThreeKindsOfBadnessAtOnce(t *testing.T) {
 	s.env["TIMERD_RETRY"] = "used=exp(1s,1,1s,0); *=200ms"
 	p := s.start()
 	c := s.collect()
-	want := s.setCrowd("good", 1, s.now()+100)
+	want := s.setCrowd("good", 1, s.now()+1000)
 	s.expect(c, want...)
 	s.ask("used:b:c:first")
 	s.letters(1)
 	s.limitDead(1)
 
-	due := s.now() + 3000
+	due := s.now() + 5000
 	waiting := slices.Concat(s.setCrowd("denied", bad, due), s.setCrowd("refused", bad, due))
 	for i := range 3 {
 		want = append(want, s.setCrowd(fmt.Sprint("good", i), good/3, due+int64(i)*1000)...)
