@@ -63,7 +63,6 @@ vulnerable() {
 linters() {
   step golangci-lint make --no-print-directory lint
   step govulncheck vulnerable
-  step goreleaser make --no-print-directory release-check
 }
 
 # tested runs the tests, PARALLEL of a package at a time and as many packages as there are processors.
