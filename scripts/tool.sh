@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 package=${1%@*} version=${1#*@}
-binary=bin/$(basename "$package")
+binary=bin/$(basename "${package%/v[0-9]}") # the major version at the end of a path is no name
 if [ -x "$binary" ] && go version -m "$binary" | awk '$1 == "mod" {print $3}' | grep -qx "$version"; then
   exit
 fi
