@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -106,7 +107,7 @@ func (c *crowd) run(s *system, round string, from, rate, seconds int) (median, p
 		if _, err := pipe.Exec(c.t.Context()); err != nil {
 			c.t.Fatal(err)
 		}
-		time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(rate))))
+		backoff.Sleep(c.t.Context(), time.Until(began.Add(time.Duration(i)*time.Second/time.Duration(rate)))) // the rate
 	}
 	testenv.Eventually(c.t, 2*patience, func() error {
 		c.mu.Lock()
