@@ -194,7 +194,7 @@ func TestProgram(t *testing.T) {
 		`-1 +never paid +cancelled +1\n`,
 		`-2 +paid in time +paid +0\n`,
 		`-3 +being paid when its time is up +paid +[2-6]\n`,
-		`-4 +being paid then, and declined +cancelled +[2-7]\n`,
+		`-4 +being paid then, and declined +cancelled +[3-7]\n`,
 		`-2 is paid\n`,
 		`-3: its time is up, attempt 1 of 41: the order is being worked on\n`,
 		`-4: the payment was declined\n`,
