@@ -103,6 +103,9 @@ func TestPostponedThroughCrashes(t *testing.T) {
 		origins[e.Key.String()] = e.ID
 	}
 	for round := range rounds {
+		if round == 2 {
+			s.says(0, "hold shop")
+		}
 		for _, m := range c.All()[round*timers:] {
 			for range 3 {
 				s.retry(m, event.PostponeHeader, "1", event.DelayHeader, "300ms")
@@ -116,7 +119,6 @@ func TestPostponedThroughCrashes(t *testing.T) {
 			second.kill()
 			second = s.start()
 		case 2:
-			s.says(0, "hold shop")
 			s.noRequests()
 			s.holds("shop", timers)
 			if n := c.Len(); n != (round+1)*timers {
