@@ -170,7 +170,7 @@ func TestClusterMasterKilled(t *testing.T) {
 	p.awaitReady(false)
 	s.durably(orphan, "p", 2*time.Second)
 	want = append(want, orphan+"=p")
-	want = append(want, s.load("after", 300, 3*time.Second, time.Second)...)
+	want = append(want, s.load("after", 300, 15*time.Second, time.Second)...) // due when timerd listens to the new master
 	p.awaitReady(true)
 	s.expect(c, want...)
 	s.emptied()
@@ -206,7 +206,7 @@ func TestClusterSeveralTimerds(t *testing.T) {
 		daemons = append(daemons, s.start())
 	}
 	c := s.collect()
-	want := s.load("several", 600, time.Second, 3*time.Second)
+	want := s.load("several", 600, 3*time.Second, 3*time.Second)
 	node := s.cluster.Nodes[2].Client()
 	for _, command := range [][]any{
 		{"FUNCTION", "FLUSH"}, {"SCRIPT", "FLUSH"}, {"CONFIG", "SET", "notify-keyspace-events", ""}, {"CLIENT", "KILL", "TYPE", "pubsub"},
@@ -216,7 +216,7 @@ func TestClusterSeveralTimerds(t *testing.T) {
 		}
 	}
 	daemons[0].kill()
-	want = append(want, s.load("flushed", 60, 4*time.Second, time.Second)...)
+	want = append(want, s.load("flushed", 60, 15*time.Second, time.Second)...) // due when timerd has put all that back
 	s.expect(c, want...)
 	s.emptied()
 	for _, p := range daemons[1:] {

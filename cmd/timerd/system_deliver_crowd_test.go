@@ -141,7 +141,7 @@ func (p *daemon) value(name string) (value float64) {
 // Hosts that let calls hang do not delay those that answer.
 func TestDeliverCrowd(t *testing.T) {
 	t.Parallel()
-	hosts, dead, rate, seconds, timeout := 300, 30, 150, 15, "2s"
+	hosts, dead, rate, seconds, timeout := 300, 30, 150, 15, "25s"
 	if size := os.Getenv(crowdVariable); size != "" {
 		if _, err := fmt.Sscanf(strings.ReplaceAll(size, ",", " "), "%d %d %d %d %s", &hosts, &dead, &rate, &seconds, &timeout); err != nil {
 			t.Fatalf("%s=%s: %v", crowdVariable, size, err)
@@ -166,8 +166,8 @@ func TestDeliverCrowd(t *testing.T) {
 	deadMedian, deadP99, deadWorst := c.run(s, "dead", 0, rate, seconds)
 	t.Logf("with %d dead of %d: late by %v, p99 %v, at most %v; %.0f MB, %.1f s of CPU, %v circuits open", dead, hosts, deadMedian, deadP99, deadWorst,
 		p.value("process_resident_memory_bytes")/1e6, p.value("process_cpu_seconds_total"), p.value("timerd_circuit_open"))
-	if deadP99 > p99+2*time.Second {
-		t.Errorf("with dead hosts p99 is %v, without %v", deadP99, p99)
+	if length, err := time.ParseDuration(timeout); err != nil || deadWorst > max(length/2, worst+time.Second) {
+		t.Errorf("with dead hosts, whose calls take %s (%v), one was late by %v, without by %v at most", timeout, err, deadWorst, worst)
 	}
 	most := int64(0)
 	for i := range dead {
