@@ -19,9 +19,11 @@ import (
 const (
 	// maxAnswerHeader bounds the headers of an answer, in bytes.
 	maxAnswerHeader = 64 << 10
-	// idleTimeout is how long a connection is kept that nobody uses, and maxIdle how many are.
+	// idleTimeout is how long a connection is kept that nobody uses, and maxIdle how many are: with fewer than there are hosts
+	// nearly each call makes a new one. bufferSize is what a connection reads and writes at once; calls and answers are small.
 	idleTimeout = time.Minute
-	maxIdle     = 1024
+	maxIdle     = 10 << 10
+	bufferSize  = 1 << 10
 	// pingAfter is after how long of silence an HTTP/2 connection is tried, and pingTimeout how long that may take.
 	pingAfter   = 15 * time.Second
 	pingTimeout = 5 * time.Second
@@ -103,6 +105,8 @@ func httpTransport(e *Endpoint, control func(network, address string, c syscall.
 		MaxIdleConnsPerHost:    e.Concurrency,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxAnswerHeader,
+		ReadBufferSize:         bufferSize,
+		WriteBufferSize:        bufferSize,
 		ForceAttemptHTTP2:      true,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
