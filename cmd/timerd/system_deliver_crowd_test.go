@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/timerd-io/timerd/deliver"
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -36,6 +38,8 @@ type crowd struct {
 	mu    sync.Mutex
 	late  []time.Duration // of deliveries to living hosts
 	ended int
+
+	sent int // timers
 }
 
 func newCrowd(t testing.TB, hosts, dead int) *crowd {
@@ -97,6 +101,7 @@ func (c *crowd) run(s *system, round string, from, rate, seconds int) (median, p
 		pipe := s.rdb.Pipeline()
 		for until := min(i+max(rate/20, 1), total); i < until; i++ {
 			host := from + (i*7919)%(c.hosts-from)
+			c.sent++
 			if int64(host) >= c.dead.Load() {
 				living++
 			}
@@ -193,16 +198,50 @@ func (c *crowd) recover(s *system, p *daemon) {
 		return nil
 	}, "recovery")
 	c.t.Logf("after %v everything had arrived; %.0f MB before, %.0f after", time.Since(began).Round(time.Second), before/1e6, p.value("process_resident_memory_bytes")/1e6)
-	log := testenv.Collect(c.t, s.js, "TIMERS_DELIVERY")
-	stream, err := s.js.Stream(c.t.Context(), "TIMERS_DELIVERY")
+	c.t.Logf("records: %v", c.records(s))
+}
+
+// records counts what the log of deliveries says. Each timer has to be delivered, and no attempt may have failed twice: what
+// is held back uses none up.
+func (c *crowd) records(s *system) map[deliver.Result]int {
+	c.t.Helper()
+	stream, err := s.js.OrderedConsumer(c.t.Context(), "TIMERS_DELIVERY", jetstream.OrderedConsumerConfig{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	messages, err := stream.Messages()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer messages.Stop()
 	counts := map[deliver.Result]int{}
-	for _, m := range log.Wait(int(stream.CachedInfo().State.Msgs), 5*patience) {
-		if r, err := deliver.ParseRecord(m.Data); err == nil {
-			counts[r.Result]++
+	delivered, failed := map[string]bool{}, map[string]int{}
+	for left := uint64(1); left > 0; {
+		message, err := messages.Next(jetstream.NextMaxWait(patience))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		about, err := message.Metadata()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		left = about.NumPending
+		r, err := deliver.ParseRecord(message.Data())
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		counts[r.Result]++
+		switch r.Result {
+		case deliver.ResultDelivered:
+			delivered[r.Origin] = true
+		case deliver.ResultRetry:
+			if failed[r.Origin]++; failed[r.Origin] != r.Attempt {
+				c.t.Errorf("%s failed %d times, and the last time that was attempt %d", r.Origin, failed[r.Origin], r.Attempt)
+			}
 		}
 	}
-	c.t.Logf("records: %v", counts)
+	if len(delivered) != c.sent || counts[deliver.ResultDead] > 0 {
+		c.t.Errorf("%d of %d were delivered, %d are dead letters", len(delivered), c.sent, counts[deliver.ResultDead])
+	}
+	return counts
 }
