@@ -141,8 +141,10 @@ func (t *Timers) CancelDue(ctx context.Context, timers []client.Due) ([]client.C
 		return nil, err
 	}
 	results := make([]client.CancelResult, 0, len(timers))
-	for first, end := 0, 0; first < len(timers); first = end {
-		for end = first + 1; end < len(timers) && !crowded[first] && !crowded[end]; {
+	for len(results) < len(timers) {
+		first := len(results)
+		end := first + 1
+		for end < len(timers) && !crowded[first] && !crowded[end] {
 			end++
 		}
 		some, err := t.client.CancelDue(ctx, timers[first:end])
