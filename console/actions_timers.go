@@ -261,7 +261,7 @@ func (w *timersWork) cancelSome(ctx context.Context, some []schedule.Which, c *b
 	for i, which := range some {
 		due[i] = client.Due{Key: which.Key.String(), Due: which.Due, Alone: true}
 	}
-	results, err := w.actions.Timers.CancelDue(ctx, due)
+	results, err := w.actions.Bulk.CancelDue(ctx, due)
 	for _, r := range results {
 		switch {
 		case r.Err != nil: // err tells

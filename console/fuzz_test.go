@@ -14,7 +14,7 @@ import (
 func FuzzHandlers(f *testing.F) {
 	w := newWorld(f)
 	w.set("shop:order:timeout:42", `{"a":1}`)
-	for _, seed := range []string{"/timers?q=%FF<script>", "/timers/a:b:c:%2F..%2F", "/dead?place=1.2", "/search?q=a+b&from=1.1&place=x", "/dead/-1", "/repeating?after=%00", "/jobs/x", "/timers?place=AAAA"} {
+	for _, seed := range []string{"/timers?q=%FF<script>", "/timers/a:b:c:%2F..%2F", "/dead?place=1.2", "/search?q=a+b&from=1.1&place=x", "/dead/-1", "/repeating?after=%00", "/jobs/x", "/timers?place=AAAA", "/.?\xf1"} {
 		f.Add(seed, "do=cancel&all=1&q=%FF&t=1.1.0.a:b:c:d")
 	}
 	f.Fuzz(func(t *testing.T, path, form string) {

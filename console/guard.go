@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/internal/config"
 )
@@ -73,6 +74,10 @@ func (c *Console) protect(next http.Handler) http.Handler {
 				c.failPlain(w, r, fault)
 				return
 			}
+		}
+		if !utf8.ValidString(r.URL.RawQuery) { // the redirect of a path that is not clean would repeat it as it is
+			c.failPlain(w, r, badRequest("What follows the ? of the address is not UTF-8.", "Percent-encode it: /timers?q=%C3%BC."))
+			return
 		}
 		cross.Handler(next).ServeHTTP(w, r)
 	})

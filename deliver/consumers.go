@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// DurablePrefix begins the names of the durable consumers.
-	DurablePrefix = "timerd-deliver"
 	// leastLanes is how many calls each consumer may make at a time, however many consumers share Calls.
 	leastLanes = 64
 	// cutAfter is how long calls get to finish when Run has to end.
@@ -184,7 +182,7 @@ func (d *Deliverer) consume(c *consumer) {
 	for {
 		from := client.NewConsumer(d.js)
 		from.Stream, from.Prefix = d.Names.FiredStream(), d.Names.SubjectPrefix()
-		from.Durable = c.namespace.Durable(DurablePrefix)
+		from.Durable = c.namespace.Durable(keys.DeliverDurable)
 		from.Concurrency = c.lanes
 		from.MaxAckPending = -1 // no event is fetched before there is a place for it, in any process
 		from.StopTimeout = maxTimeout + time.Second

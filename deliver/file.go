@@ -75,23 +75,12 @@ type file struct {
 }
 
 func (f *file) read(root *yaml.Node) {
-	if root.Kind != yaml.MappingNode {
-		f.faults.Add(root.Line, "want a list endpoints:, got %s", yamlfile.KindOf(root))
+	list := yamlfile.Only(root, "endpoints", &f.faults)
+	switch {
+	case list == nil:
 		return
-	}
-	var list *yaml.Node
-	for name, value := range yamlfile.Pairs(root) {
-		switch {
-		case name.Value != "endpoints":
-			f.faults.Add(name.Line, "%.40q: want endpoints alone", name.Value)
-		case list != nil:
-			f.faults.Add(name.Line, "endpoints: is there twice")
-		default:
-			list = value
-		}
-	}
-	if list == nil || list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
-		f.faults.Add(root.Line, "want a list endpoints: with at least one entry")
+	case list.Kind != yaml.SequenceNode || len(list.Content) == 0:
+		f.faults.Add(list.Line, "want a list endpoints: with at least one entry")
 		return
 	}
 	for _, n := range list.Content {
@@ -109,21 +98,8 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 	e := &Endpoint{
 		Schemes: []string{"http", "https"}, Timeout: DefaultTimeout, Concurrency: DefaultConcurrency, Body: BodyEvent, Expire: DefaultExpire,
 	}
-	lines, before := map[string]int{}, len(f.faults)
-	for name, value := range yamlfile.Pairs(n) {
-		switch {
-		case !slices.Contains(fields(), name.Value):
-			f.faults.Add(name.Line, "%.40q: unknown field: want %s", name.Value, strings.Join(fields(), ", "))
-			continue
-		case lines[name.Value] > 0:
-			f.faults.Add(name.Line, "%s: line %d has it too", name.Value, lines[name.Value])
-			continue
-		}
-		lines[name.Value] = name.Line
-		for _, err := range f.field(e, name.Value, value) {
-			f.faults.Add(name.Line, "%s: %v", name.Value, err)
-		}
-	}
+	before := len(f.faults)
+	lines := yamlfile.Fields(n, fields(), &f.faults, func(name string, value *yaml.Node) []error { return f.field(e, name, value) })
 	for _, name := range []string{"match", "url"} {
 		if lines[name] == 0 {
 			f.faults.Add(line, "%s is missing", name)

@@ -11,6 +11,9 @@ const (
 // InstallationMetadata names the metadata of a stream that have the identity of the installation that it belongs to.
 const InstallationMetadata = "timerd-installation"
 
+// DeliverDurable begins the names of the durable consumers by which timerd deliver gets its events; see [Namespace.Durable].
+const DeliverDurable = "timerd-deliver"
+
 // Names says what the streams and subjects of an installation are called. The zero value is the default.
 type Names struct {
 	// Prefix is the first part of every subject, DefaultPrefix if empty. It may hold dots, no wildcards.

@@ -126,6 +126,9 @@ func (p Partition) Refused() string { return p.key("refused") }
 // Owed names the sorted set of the firings that nobody has claimed, by key.
 func (p Partition) Owed() string { return p.key("owed") }
 
+// Beside names the sorted set of the pending timers that wait beside newer ones, by key.
+func (p Partition) Beside() string { return p.key("beside") }
+
 // Repeat names the sorted set of the keys whose timers repeat, scored by the serial of each repetition.
 func (p Partition) Repeat() string { return p.key("repeat") }
 

@@ -22,8 +22,17 @@ type Owner struct {
 // each other's firings as duplicates wherever key and due time are the same, and take each other's retry requests. So
 // the metadata of each stream have the identity of the one that it belongs to.
 func Owners(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, error) {
-	var owners []Owner
-	for _, want := range s.configs() {
+	return owners(ctx, js, s.configs())
+}
+
+// OwnersWithDelivery is Owners with the stream of deliveries at the end, which stands in no timerd's way: it is timerd
+// deliver that uses no stream of another installation than that of the stream of firings.
+func OwnersWithDelivery(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, error) {
+	return owners(ctx, js, append(s.configs(), s.delivery()))
+}
+
+func owners(ctx context.Context, js jetstream.JetStream, streams []jetstream.StreamConfig) (owners []Owner, err error) {
+	for _, want := range streams {
 		info, err := streamInfo(ctx, js, want.Name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):

@@ -83,15 +83,39 @@ func (s Streams) delivery() jetstream.StreamConfig {
 // EnsureDeliveryStream is EnsureStreams for the stream of deliveries alone, which only timerd deliver needs. The stream
 // of firings must be there: its installation is that of the new stream.
 func EnsureDeliveryStream(ctx context.Context, js jetstream.JetStream, s Streams) error {
-	info, err := streamInfo(ctx, js, s.FiredStream())
+	s, err := s.ofFired(ctx, js)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("JetStream has no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", s.FiredStream())
 	}
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.FiredStream(), err)
 	}
-	s.Installation = info.Config.Metadata[keys.InstallationMetadata]
 	return errors.Join(slices.DeleteFunc(s.ensure(ctx, js, s.delivery()), isWarning)...)
+}
+
+// CheckDeliveryStream is CheckStreams for the stream of deliveries alone, which EnsureDeliveryStream makes. info is nil
+// where it is missing: then nothing is delivered to HTTP endpoints.
+func CheckDeliveryStream(ctx context.Context, js jetstream.JetStream, s Streams) (info *jetstream.StreamInfo, faults []*StreamFault, err error) {
+	info, err = streamInfo(ctx, js, s.DeliveryStream())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil, nil
+	}
+	if err == nil {
+		s, err = s.ofFired(ctx, js)
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil, fmt.Errorf("stream %s: %w", s.DeliveryStream(), err)
+	}
+	return info, onlyFaults(s.faults(s.delivery(), info.Config)), nil
+}
+
+// ofFired returns s with the installation that the stream of firings belongs to.
+func (s Streams) ofFired(ctx context.Context, js jetstream.JetStream) (Streams, error) {
+	info, err := streamInfo(ctx, js, s.FiredStream())
+	if err == nil {
+		s.Installation = info.Config.Metadata[keys.InstallationMetadata]
+	}
+	return s, err
 }
 
 // StreamFault is one thing that is wrong with a stream, or with what NATS lets through.
@@ -145,12 +169,17 @@ func CheckStreams(ctx context.Context, js jetstream.JetStream, s Streams) (fault
 			found = append(found, s.faults(want, info.Config)...)
 		}
 	}
-	for _, f := range found {
-		if fault, ok := errors.AsType[*StreamFault](f); ok {
+	return onlyFaults(found), missing, nil
+}
+
+// onlyFaults returns those of some errors that say how to fix them.
+func onlyFaults(errs []error) (faults []*StreamFault) {
+	for _, err := range errs {
+		if fault, ok := errors.AsType[*StreamFault](err); ok {
 			faults = append(faults, fault)
 		}
 	}
-	return faults, missing, nil
+	return faults
 }
 
 func isWarning(err error) bool {
@@ -292,8 +321,15 @@ func (s Streams) faults(want, is jetstream.StreamConfig) []error {
 	case want.Name == s.DeadStream() && limited:
 		add(true, lossless, "its limits drop dead letters that nobody has looked at")
 	}
+	lost := "events that consumers have not received"
+	if want.Name == s.DeliveryStream() {
+		lost = "the log of deliveries"
+		if is.Discard == jetstream.DiscardNew && (is.MaxMsgs > 0 || is.MaxBytes > 0) {
+			add(true, edit+"--discard=old", "once it is full it takes no more, and deliveries wait for their log")
+		}
+	}
 	if is.Storage != jetstream.FileStorage {
-		add(true, another, "it is kept in memory, so a restart of NATS loses events that consumers have not received")
+		add(true, another, "it is kept in memory, so a restart of NATS loses %s", lost)
 	}
 	return faults
 }

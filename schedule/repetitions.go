@@ -31,12 +31,13 @@ type KeyState struct {
 	Due        time.Time   // of a single timer that is pending, or due and not claimed; the zero Time without one
 }
 
-// ErrTooManyFirings says that so many timers are firing that an occurrence was not found among them. It is found once some
+// ErrTooManyFirings says that so many timers are owed or firing that an occurrence was not found among them. It is found once some
 // of them are settled.
-var ErrTooManyFirings = errors.New("so many timers are firing that it cannot be told now what this key repeats by: try again")
+var ErrTooManyFirings = errors.New("so many timers are owed or firing that it cannot be told now what this key repeats by: try again")
 
-// repetitionsChunk is how many calls of the script that reads repetitions wait for their replies in memory, payloads included.
-const repetitionsChunk = 64
+// repetitionsChunk is how many keys are asked for in one round trip. Redis runs what comes in one at a stretch, and one of a crowd of
+// payloads of the largest size takes it a ms or two.
+const repetitionsChunk = 8
 
 // Repetitions returns what each of the keys repeats by, in their order, whether its occurrence is pending, held or on its way. Each
 // is read in one step, but not all of them together.

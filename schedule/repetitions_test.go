@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,6 +117,55 @@ func TestRepetitionAmongManyFirings(t *testing.T) {
 	}
 	if states, err := x.Repetitions(t.Context(), []string{k}); !errors.Is(err, schedule.ErrTooManyFirings) {
 		t.Errorf("%+v, %v", states, err)
+	}
+}
+
+// What a key repeats by is found among large firings of the key that are owed, by reading the last of them; and where too much
+// would have to be read that is said.
+func TestRepetitionAmongLargeFirings(t *testing.T) {
+	t.Parallel()
+	x := newLargeIndex(t)
+	x.hold("*")
+	x.awaitClock(x.repeats("p", "EVERY", 60_000, "FROM", x.redisNow()+100))
+	x.claims()
+	x.repetitionIs("held", "every 1m0s, 1, p")
+	reads := func() int {
+		t.Helper()
+		stats, err := x.rdb.Info(t.Context(), "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(stats, "cmdstat_hget:calls=")
+		text, _, _ := strings.Cut(after, ",")
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatalf("%v in %s", err, stats)
+		}
+		return n
+	}
+	firings := func(due int64) {
+		t.Helper()
+		for i := range int64(100) {
+			ref := fmt.Sprintf("%d:2:%s", due+i, k)
+			x.do("ZADD", keys.Single.Firing(), 1<<52+due+i, ref)
+			x.do("HSET", keys.Single.FiringData(), ref, ":"+strings.Repeat("x", largePayload))
+			x.do("ZADD", keys.Single.Owed(), 0, fmt.Sprintf("%d:%s:%d:2", len(k), k, due+i))
+		}
+	}
+	now := x.redisNow()
+	firings(now - 3600_000)
+	before := reads()
+	x.repetitionIs("after the others", "every 1m0s, 1, p")
+	if n := reads() - before; n > 10 {
+		t.Errorf("%d records were read", n)
+	}
+	firings(now + 1000)
+	before = reads()
+	if states, err := x.Repetitions(t.Context(), []string{k}); !errors.Is(err, schedule.ErrTooManyFirings) {
+		t.Errorf("before the others: %+v, %v", states, err)
+	}
+	if n := reads() - before; n > 10 {
+		t.Errorf("%d records were read", n)
 	}
 }
 

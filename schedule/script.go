@@ -71,7 +71,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		release:      script(one, "clock", "owed", "release"),
 		settle:       script(one, "owed", "settle"),
 		settleRepeat: script(one, "clock", "index", "common", "owed", "payload", "announce", "settle_repeat"),
-		repetitions:  script("no-writes", "clock", "index", "common", "owed", "states", "repetitions"),
+		repetitions:  script("no-writes", "clock", "index", "common", "payload", "owed", "states", "repetitions"),
 		retry:        script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "again", "payload", "announce", "later", "retry"),
 		audit:        script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
 		doubtApps:    script(one, "clock", "index", "common", "doubt_apps"),

@@ -23,9 +23,6 @@ func repetitionFields() []string {
 	return []string{"key", "every", "cron", "tz", "payload", "from", "until", "times", "catchup", "late", "drop_late"}
 }
 
-// wantedFields lists them for a fault.
-func wantedFields() string { return strings.Join(repetitionFields(), ", ") }
-
 // wantedRepetition is a repetition as an entry of a file says it.
 type wantedRepetition struct {
 	line    int // where the entry begins
@@ -75,24 +72,9 @@ type repetitionFile struct {
 
 // read reads the whole file.
 func (f *repetitionFile) read(root *yaml.Node) {
-	if root.Kind != yaml.MappingNode {
-		f.faults.Add(root.Line, "want a list repeat:, got %s", yamlfile.KindOf(root))
-		return
-	}
-	var list *yaml.Node
-	for name, value := range yamlfile.Pairs(root) {
-		switch {
-		case name.Value != "repeat":
-			f.faults.Add(name.Line, "%q: want repeat alone", clip(name.Value))
-		case list != nil:
-			f.faults.Add(name.Line, "repeat: is there twice")
-		default:
-			list = value
-		}
-	}
+	list := yamlfile.Only(root, "repeat", &f.faults)
 	switch {
 	case list == nil:
-		f.faults.Add(root.Line, "want a list repeat:")
 		return
 	case list.Kind != yaml.SequenceNode:
 		f.faults.Add(list.Line, "repeat: want a list, [] for an empty one, got %s", yamlfile.KindOf(list))
@@ -102,10 +84,10 @@ func (f *repetitionFile) read(root *yaml.Node) {
 	for _, n := range list.Content {
 		entry := yamlfile.Resolved(n)
 		if entry.Kind != yaml.MappingNode {
-			f.faults.Add(n.Line, "want an entry with some of %s; got %s", wantedFields(), yamlfile.KindOf(entry))
+			f.faults.Add(n.Line, "want an entry with some of %s; got %s", strings.Join(repetitionFields(), ", "), yamlfile.KindOf(entry))
 			continue
 		}
-		e := repetitionEntry{file: f, lines: map[string]int{}, wantedRepetition: wantedRepetition{line: n.Line, payload: []byte{}}}
+		e := repetitionEntry{file: f, wantedRepetition: wantedRepetition{line: n.Line, payload: []byte{}}}
 		e.readAll(entry)
 		if before, ok := lines[e.key]; ok && e.key != "" {
 			f.faults.Add(e.lines["key"], "key %q: line %d has it too", keys.Abbreviate(e.key), before)
@@ -129,22 +111,14 @@ type repetitionEntry struct {
 }
 
 func (e *repetitionEntry) readAll(entry *yaml.Node) {
-	for name, value := range yamlfile.Pairs(entry) {
-		before := e.lines[name.Value]
-		switch {
-		case !slices.Contains(repetitionFields(), name.Value):
-			e.file.faults.Add(name.Line, "%q: unknown field: want %s", clip(name.Value), wantedFields())
-			continue
-		case before > 0:
-			e.file.faults.Add(name.Line, "%s: line %d has it too", name.Value, before)
-			continue
+	e.lines = yamlfile.Fields(entry, repetitionFields(), &e.file.faults, func(name string, value *yaml.Node) []error {
+		err := e.read(name, value)
+		if err == nil {
+			return nil
 		}
-		e.lines[name.Value] = name.Line
-		if err := e.read(name.Value, value); err != nil {
-			e.file.faults.Add(name.Line, "%s: %v", name.Value, err)
-			e.wrong = e.wrong || name.Value == "every" || name.Value == "cron" || name.Value == "tz"
-		}
-	}
+		e.wrong = e.wrong || name == "every" || name == "cron" || name == "tz"
+		return []error{err}
+	})
 	e.check()
 }
 

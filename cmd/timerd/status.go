@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -119,6 +121,7 @@ func printStatus(w io.Writer, r *status.Report) error {
 	}
 	if r.NATS != nil {
 		p.streams(r.NATS)
+		p.webhooks(r.NATS.Webhooks)
 	}
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -273,6 +276,34 @@ func (p *statusPrinter) streams(n *status.NATS) {
 			most = fmt.Sprintf("%d messages", s.MaxMessages)
 		}
 		t.row(s.Name, s.Messages, showBytes(s.Bytes), kept, most, fmt.Sprintf("%d of %d", s.Current, s.Replicas))
+	}
+	_ = t.flush()
+}
+
+// webhooks prints what waits for timerd deliver: at most some consumers, those that are furthest behind.
+func (p *statusPrinter) webhooks(all []status.WebhookConsumer) {
+	const most = 10
+	if len(all) == 0 {
+		return
+	}
+	title := "webhooks"
+	if len(all) > most {
+		title = fmt.Sprintf("webhooks: %d of %d consumers, those with the most that waits", most, len(all))
+		all = slices.Clone(all)
+		slices.SortStableFunc(all, func(a, b status.WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
+		all = all[:most]
+	}
+	t := p.table(title, column{title: "CONSUMER", middle: true, least: 20}, column{title: "WAITING"}, column{title: "IN WORK"},
+		column{title: "OLDEST", spare: 1}, column{title: "LAST EVENT", spare: 2})
+	for _, c := range all {
+		oldest, last := "-", "-"
+		if !c.Oldest.IsZero() {
+			oldest = showAbout(c.At.Sub(c.Oldest))
+		}
+		if !c.Last.IsZero() {
+			last = showAbout(c.At.Sub(c.Last)) + " ago"
+		}
+		t.row(c.Name, c.Waiting, c.Working, oldest, last)
 	}
 	_ = t.flush()
 }

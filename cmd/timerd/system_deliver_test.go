@@ -161,6 +161,17 @@ func TestDeliver(t *testing.T) {
 	if out := ok(t, "deliveries", "shop"); out != "" {
 		t.Errorf("timerd deliveries shop:\n%s", out)
 	}
+	out := statusSays(t, exitOK, "\n  TIMERS_DELIVERY ", "\nwebhooks\n", " IN WORK ", "\n  timerd-deliver~pay~order~callback  0        0        -       ")
+	if strings.Contains(out, "TIMERS_DELIVERY  ?") {
+		t.Errorf("timerd status:\n%s", out)
+	}
+	if out := ok(t, "status", "--json"); !strings.Contains(out, `"webhooks":[{"name":"timerd-deliver~pay~order~callback","waiting":0,"working":0,"last":"`) {
+		t.Errorf("timerd status --json:\n%s", out)
+	}
+	_, said, _ := timerd(t, "", "doctor")
+	if !strings.Contains(said, "ok    webhooks          TIMERS_DELIVERY fits; consumers of timerd deliver: 1; events that wait: 0, in work: 0\n") {
+		t.Errorf("timerd doctor:\n%s", said)
+	}
 	_, metrics, err := p.get("/metrics")
 	if err != nil {
 		t.Fatal(err)

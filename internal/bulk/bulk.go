@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// batch is how many timers are cancelled or moved in one round trip: a ms or two of Redis's time in as many calls. After each, others
+// batch is how many timers are cancelled or moved in one round trip, if not fewer: a ms or two of Redis's time in as many calls. After each, others
 // have as long for themselves: Redis, and the timerds, which hear of every key that is deleted.
 const batch = 64
 
@@ -110,7 +110,7 @@ func (t *Timers) cancel(ctx context.Context, some []schedule.Timer, alone bool, 
 	for i, timer := range some {
 		dues[i] = client.Due{Key: timer.Key.String(), Due: timer.Due, Alone: alone}
 	}
-	results, err := t.client.CancelDue(ctx, dues)
+	results, err := t.CancelDue(ctx, dues)
 	for i, r := range results {
 		switch {
 		case r.Err != nil: // err tells
@@ -127,6 +127,33 @@ func (t *Timers) cancel(ctx context.Context, some []schedule.Timer, alone bool, 
 		progress(*done)
 	}
 	return err
+}
+
+// CancelDue is [client.Timers.CancelDue] for a batch of timers that may be anybody's. A key with many timers takes Redis some ms, so
+// each of these has a round trip of its own. It ends with the first one that fails: what came after it has no results.
+func (t *Timers) CancelDue(ctx context.Context, timers []client.Due) ([]client.CancelResult, error) {
+	names := make([]string, len(timers))
+	for i := range timers {
+		names[i] = timers[i].Key
+	}
+	crowded, err := t.schedule.Crowded(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]client.CancelResult, 0, len(timers))
+	for len(results) < len(timers) {
+		first := len(results)
+		end := first + 1
+		for end < len(timers) && !crowded[first] && !crowded[end] {
+			end++
+		}
+		some, err := t.client.CancelDue(ctx, timers[first:end])
+		results = append(results, some...)
+		if err != nil {
+			return results, err
+		}
+	}
+	return results, nil
 }
 
 // Moved is what came of the timers of a selection that were to be moved.

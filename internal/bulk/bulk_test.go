@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -228,6 +229,74 @@ func TestCancelOfMoreThanIsLookedAt(t *testing.T) {
 	done, err := w.Cancel(ctx, found.Counted, ignore)
 	if err != nil || done.Cancelled != n || done.Cut {
 		t.Errorf("%+v, %v; want %d cancelled", done, err, n)
+	}
+}
+
+// roundTrips calls seen with the keys that are cancelled in one round trip, before they are.
+type roundTrips struct{ seen func(names []string) }
+
+func (roundTrips) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (roundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (r roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		var some []string
+		for _, c := range cmds {
+			if args := c.Args(); len(args) > 3 && args[1] == "timer_cancel" {
+				some = append(some, fmt.Sprint(args[3]))
+			}
+		}
+		if len(some) > 0 {
+			r.seen(some)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// Redis runs all of a round trip at a stretch: so keys that take long have one of their own.
+func TestCancelOfKeysWithManyTimers(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	w := newWorld(t, server.Client())
+	ctx := t.Context()
+	const crowds, each = 5, 400 // one call cancels 300
+	for i := range crowds {
+		key := fmt.Sprint("shop:m:t:crowd", i)
+		var firings, names []redis.Z
+		var records []any
+		for j := range each {
+			due := int64(1763629200000 + j)
+			ref := fmt.Sprintf("%d::%s", due, key)
+			firings = append(firings, redis.Z{Member: ref})
+			names = append(names, redis.Z{Member: fmt.Sprintf("%d:%s:%d:", len(key), key, due)})
+			records = append(records, ref, ":p")
+		}
+		_, err := w.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.ZAdd(ctx, keys.Single.Firing(), firings...)
+			pipe.ZAdd(ctx, keys.Single.Owed(), names...)
+			pipe.HSet(ctx, keys.Single.FiringData(), records...)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.set("shop", 100, time.Hour)
+	observer := schedule.New(server.Client(), schedule.DefaultMaxPayload)
+	largest := 0
+	w.rdb.AddHook(roundTrips{func(names []string) {
+		crowded, err := observer.Crowded(ctx, names)
+		if err != nil || len(names) > 1 && slices.Contains(crowded, true) {
+			t.Errorf("%d keys were cancelled in one round trip, among them crowded ones; %v", len(names), err)
+		}
+		largest = max(largest, len(names))
+	}})
+	done, err := w.Cancel(ctx, of("shop"), ignore)
+	if n := w.left("shop"); err != nil || n != 0 {
+		t.Errorf("%+v, %v; %d are left", done, err, n)
+	}
+	if largest < 32 {
+		t.Errorf("at most %d keys were cancelled in one round trip, want more of those with one timer", largest)
 	}
 }
 

@@ -349,6 +349,10 @@ func TestNATSClusterWithOneReplica(t *testing.T) {
 		}
 	}
 	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit")
+	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, checkNATS(t, js, maxPayload), "webhooks", doctor.Warn, "TIMERS_DELIVERY: one server of the NATS cluster three keeps it", "nats stream edit TIMERS_DELIVERY --replicas 3")
 }
 
 func TestNATSThatIsFull(t *testing.T) {
@@ -428,4 +432,51 @@ func TestNATSWithoutJetStream(t *testing.T) {
 	})
 	js := denied.JetStream(nats.UserInfo("app", "pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	wants(t, checkNATS(t, js, maxPayload), "jetstream", doctor.Fail, "it does not answer", "$JS.API.>")
+}
+
+// Nothing is said of webhooks before there is a log of deliveries.
+func TestWebhooks(t *testing.T) {
+	testenv.NoLeaks(t)
+	js := testenv.NATS(t).JetStream()
+	ctx := t.Context()
+	if err := notify.EnsureStreams(ctx, js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	if text := describe(checkNATS(t, js, maxPayload)); strings.Contains(text, "webhooks") || strings.Contains(text, "TIMERS_DELIVERY") {
+		t.Errorf("where there are none:\n%s", text)
+	}
+	if err := notify.EnsureDeliveryStream(ctx, js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	name := keys.Namespace{App: "pay"}.Durable(keys.DeliverDurable)
+	_, err := js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name, FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(ctx, "timers.fired.pay.a.b", []byte("event")); err != nil {
+		t.Fatal(err)
+	}
+	findings := checkNATS(t, js, maxPayload)
+	wants(t, findings, "webhooks", doctor.OK, "TIMERS_DELIVERY fits; consumers of timerd deliver: 1; events that wait: 1, in work: 0")
+	wants(t, findings, "stream growth", doctor.OK, "TIMERS_DELIVERY has got no messages lately")
+	if _, err := js.PauseConsumer(ctx, "TIMERS", name, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(ctx, "TIMERS_DELIVERY")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	config.MaxMsgs, config.Discard, config.Duplicates = 1, jetstream.DiscardNew, time.Second
+	if _, err := js.UpdateStream(ctx, config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(ctx, "timers.delivery.pay.a.b", []byte("record")); err != nil {
+		t.Fatal(err)
+	}
+	findings = checkNATS(t, js, maxPayload)
+	wants(t, findings, "webhooks", doctor.Fail, "TIMERS_DELIVERY: it is full: 1 messages of at most 1", "raise its limits")
+	wants(t, findings, "webhooks", doctor.Fail, "TIMERS_DELIVERY: its duplicate window is 1s", "nats stream edit TIMERS_DELIVERY --dupe-window")
+	wants(t, findings, "webhooks", doctor.Warn, "TIMERS_DELIVERY: once it is full it takes no more", "--discard=old")
+	wants(t, findings, "webhooks", doctor.Warn, "timerd-deliver~pay: paused", "nats consumer resume TIMERS timerd-deliver~pay")
 }

@@ -12,20 +12,19 @@ import (
 const checkGrowth = "stream growth"
 
 const (
-	// rateSpan is how far back the rate of the stream of firings is taken from, and shortestSpan the shortest time that a
-	// stream which is younger counts as, so that a few events just after its birth do not count as a rate.
+	// rateSpan is how far back the rate of a stream is taken from, and shortestSpan the shortest time that a
+	// stream which is younger counts as, so that a few messages just after its birth do not count as a rate.
 	rateSpan     = time.Hour
 	shortestSpan = time.Minute
 	// filling is which part of the room that there is a fix leaves to the stream.
 	filling = 0.8
 )
 
-// growth compares how large the stream of firings becomes at its present rate with the room that there is. It says nothing
-// where the stream cannot be read, which other checks tell.
-func (d *NATS) growth(ctx context.Context, account *jetstream.AccountInfo, r *report) {
+// growth compares how large a stream becomes at its present rate with the room that there is. It says nothing where the
+// stream is missing or cannot be read, which other checks tell.
+func (d *NATS) growth(ctx context.Context, name string, account *jetstream.AccountInfo, r *report) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
 	defer cancel()
-	name := d.want.FiredStream()
 	stream, err := d.js.Stream(ctx, name)
 	if err != nil {
 		return
@@ -46,16 +45,16 @@ func (d *NATS) growth(ctx context.Context, account *jetstream.AccountInfo, r *re
 	if config.MaxBytes > 0 {
 		size = min(size, float64(config.MaxBytes)*copies)
 	}
-	rate := fmt.Sprintf("%s gets %.3g events/s of %.0f bytes and keeps them %s", name, perSecond, each, kept)
+	rate := fmt.Sprintf("%s gets %.3g messages/s of %.0f bytes and keeps them %s", name, perSecond, each, kept)
 	switch {
 	case aDay == 0:
-		r.ok(checkGrowth, "%s has got no events lately", name)
+		r.ok(checkGrowth, "%s has got no messages lately", name)
 	case size <= room && math.IsInf(size, 1): // there is no end to either
 		r.ok(checkGrowth, "%s: %s a day, without an end", rate, showBytes(aDay))
 	case size <= room:
 		r.ok(checkGrowth, "%s: %s", rate, showBytes(size))
 	default:
-		r.warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0f, which drops the oldest events; or give JetStream a larger disk",
+		r.warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0f, which drops the oldest; or give JetStream a larger disk",
 			name, shownAge(room*filling/aDay), room*filling/copies),
 			"%s: %s a day, and there is room for %s: a full store holds up every timer", rate, showBytes(aDay), showBytes(room))
 	}

@@ -78,7 +78,7 @@ func TestGrowthOnADisk(t *testing.T) {
 		d.FreeDisk = free
 		return d.Check(t.Context())
 	}
-	wants(t, check(1), "stream growth", doctor.OK, "no events lately")
+	wants(t, check(1), "stream growth", doctor.OK, "no messages lately")
 	fill(t, js, notify.Streams{}, 100, 1200)
 	wants(t, check(1e9), "stream growth", doctor.Warn, "there is room for 1 GB")
 	wants(t, check(1e10), "stream growth", doctor.OK, "for 168h0m0s: 1.")

@@ -38,6 +38,7 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	id, unmarked := state.Redis, []string(nil)
 	for _, o := range state.Owners {
 		switch {
+		case o.Installation == "" && o.Stream == d.want.DeliveryStream(): // it was made before the others were marked, and will do
 		case o.Installation == "":
 			unmarked = append(unmarked, o.Stream)
 		case id == "":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/notify"
 )
 
@@ -18,6 +19,7 @@ const (
 	checkJetStream   = "jetstream"
 	checkStreams     = "streams"
 	checkLimits      = "nats limits"
+	checkWebhooks    = "webhooks"
 )
 
 // eventOverhead is more than an event takes besides its payload, with a long key.
@@ -50,8 +52,12 @@ func (d *NATS) Check(ctx context.Context) []Finding {
 		return r
 	}
 	d.limits(&r)
-	d.streams(ctx, &r)
-	d.growth(ctx, account, &r)
+	if d.streams(ctx, &r) {
+		d.webhooks(ctx, &r)
+	}
+	for _, stream := range []string{d.want.FiredStream(), d.want.DeliveryStream()} {
+		d.growth(ctx, stream, account, &r)
+	}
 	d.clock(ctx, &r)
 	return r
 }
@@ -102,11 +108,12 @@ func (d *NATS) limits(r *report) {
 	r.ok(checkLimits, "max_payload is %d bytes", most)
 }
 
-func (d *NATS) streams(ctx context.Context, r *report) {
+// streams checks the streams that timerd needs. It returns false if NATS does not tell of them.
+func (d *NATS) streams(ctx context.Context, r *report) bool {
 	faults, missing, err := notify.CheckStreams(ctx, d.js, d.want)
 	if err != nil {
 		r.fail(checkStreams, "let the user call $JS.API.STREAM.INFO.*", "%v", err)
-		return
+		return false
 	}
 	for _, f := range faults {
 		text := f.Problem
@@ -126,6 +133,7 @@ func (d *NATS) streams(ctx context.Context, r *report) {
 	case len(faults) == 0 && !remarked:
 		r.ok(checkStreams, "%s, %s and %s fit; duplicate window at least %v", d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.MinDuplicates)
 	}
+	return true
 }
 
 // states tells whether one of the streams takes no more, or is on one server of a cluster alone.
@@ -135,17 +143,46 @@ func (d *NATS) states(ctx context.Context, r *report) (some bool) {
 		if err != nil {
 			continue // it is missing, or what is above says why
 		}
-		if fault, ok := errors.AsType[*notify.StreamFault](notify.Fullness(stream.CachedInfo(), 0)); ok {
-			r.fail(checkStreams, fault.Fix, "%s: %s", name, fault.Problem)
-			some = true
-		}
-		if info := stream.CachedInfo(); info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
-			r.warn(checkStreams, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
-				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
-			some = true
-		}
+		some = r.state(checkStreams, stream.CachedInfo()) || some
 	}
 	return some
+}
+
+// state tells whether a stream takes no more, or is on one server of a cluster alone.
+func (r *report) state(check string, info *jetstream.StreamInfo) (some bool) {
+	name := info.Config.Name
+	if fault, ok := errors.AsType[*notify.StreamFault](notify.Fullness(info, 0)); ok {
+		r.fail(check, fault.Fix, "%s: %s", name, fault.Problem)
+		some = true
+	}
+	if info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
+		r.warn(check, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
+			"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
+		some = true
+	}
+	return some
+}
+
+// webhooks checks the log of deliveries and what waits to be delivered. It says nothing where webhooks are not used.
+func (d *NATS) webhooks(ctx context.Context, r *report) {
+	w, err := status.GatherWebhooks(ctx, d.js, d.want)
+	if err != nil {
+		r.warn(checkWebhooks, status.WebhookRights(d.want.Names), "%v", err)
+	}
+	if w == nil {
+		return
+	}
+	for _, p := range w.Problems {
+		*r = append(*r, Finding{Level(p.Level), checkWebhooks, p.Text, p.Fix})
+	}
+	if r.state(checkWebhooks, w.Log) || len(w.Problems) > 0 {
+		return
+	}
+	waiting, working := uint64(0), 0
+	for _, c := range w.Consumers {
+		waiting, working = waiting+c.Waiting, working+c.Working
+	}
+	r.ok(checkWebhooks, "%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", w.Log.Config.Name, len(w.Consumers), waiting, working)
 }
 
 // clock compares the clock of NATS, which only tells it together with a stream.

@@ -84,6 +84,13 @@ func next(ctx context.Context, js jetstream.JetStream, stream, filter string, se
 	return get(ctx, js, stream, map[string]any{"seq": max(seq, 1), "next_by_subj": filter})
 }
 
+// StoredAt returns when the first message from a number on whose subject matches a filter was stored; the zero Time if there
+// is none.
+func StoredAt(ctx context.Context, js jetstream.JetStream, stream, filter string, seq uint64) (time.Time, error) {
+	m, _, err := next(ctx, js, stream, filter, seq)
+	return m.stored, err
+}
+
 // last returns the last message of a subject, or false if there is none.
 func last(ctx context.Context, js jetstream.JetStream, stream, subject string) (message, bool, error) {
 	return get(ctx, js, stream, map[string]any{"last_by_subj": subject})

@@ -18,7 +18,7 @@ const inspectTime = time.Second
 // State is which installations Redis and the streams belong to.
 type State struct {
 	Redis  string         // "" if Redis has no identity
-	Owners []notify.Owner // of the streams that there are
+	Owners []notify.Owner // of the streams that there are, that of deliveries too
 	// Living are the timerds that answered, by the installation that they are of.
 	Living map[string][]Answer
 }
@@ -33,7 +33,7 @@ func inspect(ctx context.Context, s site, streams notify.Streams, patience time.
 	if err != nil {
 		return State{}, err
 	}
-	owners, err := notify.Owners(ctx, s.js, streams)
+	owners, err := notify.OwnersWithDelivery(ctx, s.js, streams)
 	if err != nil {
 		return State{}, err
 	}
@@ -60,7 +60,7 @@ func inspect(ctx context.Context, s site, streams notify.Streams, patience time.
 	return state, err
 }
 
-// Adopt makes the streams those of the installation that the Redis of rdb belongs to, and returns its identity and
+// Adopt makes the streams, that of deliveries too, those of the installation that the Redis of rdb belongs to, and returns its identity and
 // whose the streams were that it changed. If Redis has no identity it gets that of the streams, or a new one. It
 // changes nothing and returns an error while a timerd of another installation answers that a stream belongs to.
 func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams) (id string, were []notify.Owner, err error) {

@@ -15,6 +15,8 @@ type NATS struct {
 	Streams []Stream `json:"streams"`
 	// DeadLetters is how many messages the stream of dead letters has; nil if that cannot be told.
 	DeadLetters *uint64 `json:"deadletters"`
+	// Webhooks are the consumers of timerd deliver; none where that is not used, or they cannot be told.
+	Webhooks []WebhookConsumer `json:"webhooks,omitempty"`
 }
 
 // Stream is the state of a stream. A limit that is 0 is none.
@@ -69,7 +71,25 @@ func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
 			}
 		}
 	}
+	if !told {
+		s.gatherWebhooks(ctx, n, p)
+	}
 	return n
+}
+
+// gatherWebhooks adds what there is of webhooks.
+func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *problems) {
+	w, err := GatherWebhooks(ctx, s.JetStream, s.Streams)
+	if err != nil {
+		p.warn(WebhookRights(s.Streams.Names), "cannot tell the state of webhooks: %v", err)
+	}
+	if w == nil {
+		return
+	}
+	state := newStream(w.Log.Config.Name, w.Log)
+	p.stream(&state, s.Streams.Names)
+	*p = append(*p, w.Problems...)
+	n.Streams, n.Webhooks = append(n.Streams, state), w.Consumers
 }
 
 // newStream reads the state of a stream.

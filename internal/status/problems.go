@@ -133,6 +133,9 @@ func (p *problems) stream(s *Stream, which keys.Names) {
 	case s.Name == which.DeadStream():
 		p.fail("raise its limits with nats stream edit "+s.Name+", or timerd dead ls, then timerd dead replay or timerd dead purge",
 			"%s is full and takes no more: retry requests that become dead letters wait", s.Name)
+	case s.Name == which.DeliveryStream():
+		p.fail("raise its limits with nats stream edit "+s.Name+", or let it drop the oldest: --discard=old",
+			"%s is full and takes no more: deliveries wait for it, and are not logged", s.Name)
 	default:
 		p.fail("raise its limits with nats stream edit "+s.Name, "%s is full and takes no more: consumers cannot ask for retries", s.Name)
 	}

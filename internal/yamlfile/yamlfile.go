@@ -81,6 +81,51 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
+// Only returns the value of the one name that a file has at its top, nil if it has none. What else is there, and where it is
+// missing, is added to faults.
+func Only(root *yaml.Node, want string, faults *Faults) (only *yaml.Node) {
+	if root.Kind != yaml.MappingNode {
+		faults.Add(root.Line, "want a list %s:, got %s", want, KindOf(root))
+		return nil
+	}
+	for name, value := range Pairs(root) {
+		switch {
+		case name.Value != want:
+			faults.Add(name.Line, "%.40q: want %s alone", name.Value, want)
+		case only != nil:
+			faults.Add(name.Line, "%s: is there twice", want)
+		default:
+			only = value
+		}
+	}
+	if only == nil {
+		faults.Add(root.Line, "want a list %s:", want)
+	}
+	return only
+}
+
+// Fields calls read for each field of an entry, a mapping, and returns the lines of those that there are. A name that is not
+// among known, one that comes twice, and what read returns is added to faults.
+func Fields(entry *yaml.Node, known []string, faults *Faults, read func(name string, value *yaml.Node) []error) (lines map[string]int) {
+	lines = map[string]int{}
+	for name, value := range Pairs(entry) {
+		before := lines[name.Value]
+		switch {
+		case !slices.Contains(known, name.Value):
+			faults.Add(name.Line, "%.40q: unknown field: want %s", name.Value, strings.Join(known, ", "))
+			continue
+		case before > 0:
+			faults.Add(name.Line, "%s: line %d has it too", name.Value, before)
+			continue
+		}
+		lines[name.Value] = name.Line
+		for _, err := range read(name.Value, value) {
+			faults.Add(name.Line, "%s: %v", name.Value, err)
+		}
+	}
+	return lines
+}
+
 // KindOf says what a node is, for a fault.
 func KindOf(n *yaml.Node) string {
 	switch {

@@ -2,35 +2,47 @@
 KEYS    1  the partition's prefix
 ARGV    keys
 Returns for each the record of the occurrence that its repetition is at, pending or not; else
-when its single timer is due; nil if it has neither; or -1 if so many timers are firing that
-the occurrence was not found among them. ]]
+when its single timer is due; nil if it has neither; or -1 if so many timers are owed or firing
+that the occurrence was not found among them. Of firings it reads 400 KB and one record at most. ]]
 
 open(KEYS[1])
+
+-- last_given returns the last refs of a key's firings that may be claimed by nobody, the last one
+-- first, and whether there are no others. The occurrence is the last one, but for retries.
+local function last_given(key)
+  local begin, most = key_prefix(key), math.min(MOST_OWED, math.floor(OWED_BYTES / #key))
+  local names = redis.call('ZRANGE', prefix .. 'owed', '(' .. #key .. ':' .. key .. ';', '[' .. begin, 'BYLEX', 'REV', 'LIMIT', 0, most)
+  for i = 1, #names do names[i] = string.sub(names[i], #begin + 1) .. ':' .. key end
+  return names, #names < most
+end
+
+local read = 0 -- bytes of records of firings
 
 -- record_at returns the record of the occurrence of a key that has a serial, or nil and whether
 -- all of the key's were looked at.
 local function record_at(key, serial)
-  local function its(record)
-    return record and tonumber(string.match(record, '^%w*[^:]*;R=(%d+)') or -1) == serial and record
+  local record = redis.call('HGET', data_key, key)
+  if record and is_occurrence_of(record, serial) then return record end
+  local unread = false
+  local function is_it(ref)
+    unread = unread or read > BUDGET
+    record = not unread and redis.call('HGET', firingdata_key, ref) or ''
+    read = read + #record
+    return is_occurrence_of(record, serial)
   end
-  local record = its(redis.call('HGET', data_key, key))
-  if record then return record end
-  for _, ref in ipairs(given_refs(key)) do
-    record = its(redis.call('HGET', firingdata_key, ref))
-    if record then return record end
+  local refs, whole = last_given(key)
+  for i = 1, #refs do
+    if is_it(refs[i]) then return record end
   end
-  local _, all = claimed_firing(key, function(ref)
-    record = its(redis.call('HGET', firingdata_key, ref))
-    return record
-  end)
-  return record or nil, all
+  local ref, all = claimed_firing(key, is_it)
+  return ref and record, all and whole and not unread
 end
 
 local found = {}
 for i, key in ipairs(ARGV) do
   local serial = tonumber(redis.call('ZSCORE', prefix .. 'repeat', key) or nil)
   if serial then
-    local record, all = record_at(key, math.abs(serial))
+    local record, all = record_at(key, serial)
     found[i] = record or not all and -1
   else
     found[i] = pending(key) or false

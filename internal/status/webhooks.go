@@ -1,0 +1,208 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+)
+
+const (
+	// webhooksTimeout is how long NATS may take to tell of webhooks, which are not to keep the rest from being told.
+	webhooksTimeout = 2 * time.Second
+	// waitsTooLong is for how long an event waits for a call, or no process takes one, before that is a problem: where there is
+	// room for more calls it takes milliseconds.
+	waitsTooLong = time.Minute
+	// asksSoon is how long a process that has just started, or lost its connection, takes to ask for events.
+	asksSoon = 10 * time.Second
+	// agesAsked is of how many consumers it is asked since when events wait, those with the most first.
+	agesAsked = 20
+)
+
+// Webhooks is what NATS tells of timerd deliver.
+type Webhooks struct {
+	Log       *jetstream.StreamInfo // the stream of deliveries
+	Consumers []WebhookConsumer     // in the order of their names
+	Problems  []Problem             // of both, but for what the state of the log says
+}
+
+// WebhookConsumer is one of the durable consumers by which timerd deliver gets its events: one for each namespace, which all
+// processes share.
+type WebhookConsumer struct {
+	Name    string `json:"name"`
+	Waiting uint64 `json:"waiting"` // events that no process has got yet
+	Working int    `json:"working"` // events that a process has got, and has not delivered or given back
+	// Oldest is when the first of those that wait was stored. It is left out if none waits, or that is not known.
+	Oldest time.Time `json:"oldest,omitzero"`
+	// Last is when a process last got an event; left out if none ever did.
+	Last time.Time `json:"last,omitzero"`
+
+	At time.Time `json:"at"` // when this was so, by the clock of NATS
+
+	filter string
+	next   uint64 // the first event that may be waiting has this sequence, or a later one
+	paused bool
+	asking bool // a process asks for events
+}
+
+// GatherWebhooks tells of webhooks. It returns nil where they are not used: there is no log of deliveries.
+func GatherWebhooks(ctx context.Context, js jetstream.JetStream, streams notify.Streams) (*Webhooks, error) {
+	ctx, cancel := context.WithTimeout(ctx, webhooksTimeout)
+	defer cancel()
+	log, faults, err := notify.CheckDeliveryStream(ctx, js, streams)
+	if log == nil || err != nil {
+		return nil, err
+	}
+	w := &Webhooks{Log: log}
+	var p problems
+	p.faults(faults, nil)
+	fired, err := js.Stream(ctx, streams.FiredStream())
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // as others tell
+		w.Problems = p
+		return w, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", streams.FiredStream(), err)
+	}
+	if w.Consumers, err = webhookConsumers(ctx, fired); err != nil {
+		return nil, fmt.Errorf("consumers of stream %s: %w", streams.FiredStream(), err)
+	}
+	askAges(ctx, js, streams.FiredStream(), w.Consumers)
+	p.webhooks(w.Consumers, fired.CachedInfo().Config)
+	w.Problems = p
+	return w, nil
+}
+
+// WebhookRights says what to do where GatherWebhooks gets no answer.
+func WebhookRights(names keys.Names) string {
+	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.* and $JS.API.CONSUMER.LIST.%s", names.FiredStream())
+}
+
+// webhookConsumers returns the consumers of timerd deliver in the order of their names.
+func webhookConsumers(ctx context.Context, fired jetstream.Stream) (all []WebhookConsumer, err error) {
+	list := fired.ListConsumers(ctx)
+	for info := range list.Info() {
+		if !isOfDeliver(info.Name) {
+			continue
+		}
+		c := WebhookConsumer{
+			Name: info.Name, Waiting: info.NumPending, Working: info.NumAckPending,
+			filter: info.Config.FilterSubject, next: info.Delivered.Stream + 1, paused: info.Paused, asking: info.NumWaiting > 0,
+			At: cmp.Or(info.TimeStamp, time.Now()),
+		}
+		if info.Delivered.Last != nil {
+			c.Last = *info.Delivered.Last
+		}
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b WebhookConsumer) int { return cmp.Compare(a.Name, b.Name) })
+	return all, list.Err()
+}
+
+// isOfDeliver tells of a consumer's name that timerd deliver makes such names. So it has no character that means anything in
+// the commands that name it.
+func isOfDeliver(name string) bool {
+	rest, ok := strings.CutPrefix(name, keys.DeliverDurable)
+	_, err := keys.DecodeToken(strings.ReplaceAll(rest, "~", ""))
+	return ok && err == nil && (rest == "" || rest[0] == '~')
+}
+
+// askAges asks since when events wait. Where that cannot be told, such as without the right to read the stream, it stays
+// unknown.
+func askAges(ctx context.Context, js jetstream.JetStream, stream string, consumers []WebhookConsumer) {
+	behind := make([]*WebhookConsumer, 0, len(consumers))
+	for i := range consumers {
+		if consumers[i].Waiting > 0 {
+			behind = append(behind, &consumers[i])
+		}
+	}
+	slices.SortFunc(behind, func(a, b *WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
+	for _, c := range behind[:min(len(behind), agesAsked)] {
+		at, err := history.StoredAt(ctx, js, stream, c.filter, c.next)
+		if err != nil {
+			return
+		}
+		c.Oldest = at
+	}
+}
+
+// waits returns for how long the oldest event has waited, 0 if none does or that is not known.
+func (c *WebhookConsumer) waits() time.Duration {
+	if c.Oldest.IsZero() {
+		return 0
+	}
+	return c.At.Sub(c.Oldest)
+}
+
+// abandoned tells whether events wait, and no process is there for them.
+func (c *WebhookConsumer) abandoned() bool {
+	switch {
+	case c.asking:
+		return false
+	case c.Working > 0: // perhaps by a process that has no place for more calls; or it died in the middle of them
+		return c.At.Sub(c.Last) > waitsTooLong
+	}
+	return c.Waiting > 0 && (c.Oldest.IsZero() || c.waits() > asksSoon)
+}
+
+// webhooks judges the consumers of timerd deliver, of a stream that is made so.
+func (p *problems) webhooks(consumers []WebhookConsumer, of jetstream.StreamConfig) {
+	var paused, abandoned, behind backlog
+	for i := range consumers {
+		switch c := &consumers[i]; {
+		case c.paused:
+			paused.add(c, 0)
+		case c.abandoned():
+			abandoned.add(c, c.Waiting+uint64(c.Working))
+		case c.waits() > waitsTooLong:
+			behind.add(c, c.Waiting)
+		}
+	}
+	dropped := ""
+	if of.MaxAge > 0 {
+		dropped = fmt.Sprintf("; %s drops them %s after they fired", of.Name, of.MaxAge)
+	}
+	if len(paused.names) > 0 {
+		p.warn(fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
+	}
+	if len(abandoned.names) > 0 {
+		p.warn(fmt.Sprintf("start timerd deliver; or, if no file of endpoints has that match any more: nats consumer rm %s %s", of.Name, abandoned.names[0]),
+			"%s: %s, and no timerd deliver asks for them%s", names(abandoned.names), abandoned.events(), dropped)
+	}
+	if len(behind.names) > 0 {
+		p.warn("look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls, or endpoints of one fixed URL more concurrency",
+			"%s: %s, since there is no place for more calls%s", names(behind.names), behind.events(), dropped)
+	}
+}
+
+// backlog is what waits at consumers with the same problem.
+type backlog struct {
+	names   []string
+	waiting int64
+	oldest  time.Duration // 0: not known
+}
+
+// add adds a consumer, of which so many events wait.
+func (w *backlog) add(c *WebhookConsumer, waiting uint64) {
+	w.names = append(w.names, c.Name)
+	w.waiting += int64(waiting)
+	w.oldest = max(w.oldest, c.waits())
+}
+
+// events says how many events wait.
+func (w *backlog) events() string {
+	text := count(w.waiting, "event waits", "events wait")
+	if w.oldest > 0 {
+		text += fmt.Sprintf(", the oldest for %s", w.oldest.Round(time.Second))
+	}
+	return text
+}

@@ -1,0 +1,53 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// What takes minutes to come about.
+func TestWebhooksThatAreBehind(t *testing.T) {
+	now := time.Now()
+	consumer := func(name string, waiting uint64, working int, oldest, last time.Duration, asking bool) WebhookConsumer {
+		return WebhookConsumer{Name: name, Waiting: waiting, Working: working, Oldest: now.Add(-oldest), Last: now.Add(-last), At: now, asking: asking}
+	}
+	unknown := consumer("unknown", 3, 0, 0, time.Hour, false)
+	unknown.Oldest = time.Time{}
+	kept := jetstream.StreamConfig{Name: "TIMERS", MaxAge: 168 * time.Hour}
+	const behind, gone = "since there is no place for more calls", "and no timerd deliver asks for them"
+	for _, test := range []struct {
+		name      string
+		consumers []WebhookConsumer
+		of        jetstream.StreamConfig
+		want      []string
+	}{
+		{"idle for long", []WebhookConsumer{consumer("a", 0, 0, 0, time.Hour, true), consumer("b", 0, 0, 0, time.Hour, false)}, kept, nil},
+		{"busy", []WebhookConsumer{consumer("a", 5, 64, 59*time.Second, 0, false)}, kept, nil},
+		{"just started", []WebhookConsumer{consumer("a", 5, 0, 9*time.Second, time.Hour, false)}, kept, nil},
+		{"too busy", []WebhookConsumer{consumer("a", 5, 64, 61*time.Second, time.Second, false), consumer("b", 0, 0, 0, 0, true)}, kept,
+			[]string{"a: 5 events wait, the oldest for 1m1s, " + behind + "; TIMERS drops them 168h0m0s after they fired"}},
+		{"killed with a call under way", []WebhookConsumer{consumer("a", 0, 1, 0, 61*time.Second, false)}, kept,
+			[]string{"a: 1 event waits, " + gone + ";"}},
+		{"of unknown age", []WebhookConsumer{unknown}, jetstream.StreamConfig{Name: "TIMERS"}, []string{"unknown: 3 events wait, " + gone}},
+		{"several", []WebhookConsumer{consumer("a", 1, 0, time.Minute, 0, false), consumer("b", 2, 0, time.Hour, 0, false), consumer("c", 2, 0, 2*time.Hour, 0, true)}, kept,
+			[]string{"a, b: 3 events wait, the oldest for 1h0m0s, " + gone, "c: 2 events wait, the oldest for 2h0m0s, " + behind}},
+	} {
+		var p problems
+		p.webhooks(test.consumers, test.of)
+		var got []string
+		for _, problem := range p {
+			got = append(got, problem.Text)
+			if problem.Level != Warn || problem.Fix == "" {
+				t.Errorf("%s: %+v", test.name, problem)
+			}
+		}
+		if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
+			t.Errorf("%s:\n%s\nwant\n%s", test.name, strings.Join(got, "\n"), fmt.Sprint(test.want))
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package status_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+)
+
+// publish puts a message into a stream.
+func (x *installation) publish(subject string) {
+	x.t.Helper()
+	if _, err := x.js.Publish(x.t.Context(), subject, []byte("x")); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// take has a process take an event from a consumer.
+func (x *installation) take(c jetstream.Consumer) jetstream.Msg {
+	x.t.Helper()
+	m, err := c.Next(jetstream.FetchMaxWait(20 * time.Second))
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return m
+}
+
+// Nothing is told of webhooks before there is a log of deliveries; then what waits for whom.
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	x.beat("a", nil)
+	ctx := t.Context()
+	name := keys.Namespace{App: "pay"}.Durable(keys.DeliverDurable)
+	consumer, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name, FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, others := range []string{"timerd-delivers", "timerd-deliver~$(rm)"} {
+		if _, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: others, AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := x.report()
+	expect(t, r)
+	if len(r.NATS.Streams) != 3 || r.NATS.Webhooks != nil {
+		t.Errorf("without a log: %+v", r.NATS)
+	}
+
+	if err := notify.EnsureDeliveryStream(ctx, x.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	x.publish("timers.fired.shop.a.b")
+	for range 3 {
+		x.publish("timers.fired.pay.a.b")
+	}
+	first := x.take(consumer)
+	r = x.report()
+	expect(t, r)
+	if len(r.NATS.Streams) != 4 || r.NATS.Streams[3].Name != "TIMERS_DELIVERY" || len(r.NATS.Webhooks) != 1 {
+		t.Fatalf("with a log: %+v", r.NATS)
+	}
+	c := r.NATS.Webhooks[0]
+	if c.Name != "timerd-deliver~pay" || c.Waiting != 2 || c.Working != 1 || c.Oldest.IsZero() || c.Oldest.After(c.At) || c.Last.Before(c.Oldest) || c.Last.After(c.At) {
+		t.Errorf("%+v", c)
+	}
+
+	if err := first.DoubleAck(ctx); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Minute, func() bool { r = x.report(); return len(r.Problems) > 0 }, "the events to wait for too long")
+	expect(t, r, "warn timerd-deliver~pay: 2 events wait, the oldest for 1")
+	if fix := r.Problems[0].Fix; !strings.Contains(fix, "start timerd deliver") || !strings.Contains(fix, "nats consumer rm TIMERS timerd-deliver~pay") {
+		t.Errorf("fix: %s", fix)
+	}
+	for range 2 {
+		if err := x.take(consumer).DoubleAck(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, x.report())
+
+	if _, err := x.js.PauseConsumer(ctx, "TIMERS", name, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, x.report(), "warn timerd-deliver~pay: paused")
+	if _, err := x.js.ResumeConsumer(ctx, "TIMERS", name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A log that takes no more, or that may come to that, is told of.
+func TestWebhooksWithoutALog(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	x.beat("a", nil)
+	ctx := t.Context()
+	if err := notify.EnsureDeliveryStream(ctx, x.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	change := func(by func(*jetstream.StreamConfig)) {
+		t.Helper()
+		stream, err := x.js.Stream(ctx, "TIMERS_DELIVERY")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := stream.CachedInfo().Config
+		by(&c)
+		if _, err := x.js.UpdateStream(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const mayFill = "warn TIMERS_DELIVERY: once it is full it takes no more, and deliveries wait for their log"
+	change(func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 1, jetstream.DiscardNew })
+	expect(t, x.report(), mayFill)
+	x.publish("timers.delivery.pay.a.b")
+	r := x.report()
+	expect(t, r, "fail TIMERS_DELIVERY is full and takes no more: deliveries wait for it", mayFill)
+	if !r.Failed() {
+		t.Error("it is no failure")
+	}
+	change(func(c *jetstream.StreamConfig) {
+		c.MaxMsgs, c.Discard, c.NoAck, c.Subjects = -1, jetstream.DiscardOld, true, []string{"timers.delivery.shop.>"}
+	})
+	expect(t, x.report(), "fail TIMERS_DELIVERY: it takes timers.delivery.shop.>, not timers.delivery.>", "fail TIMERS_DELIVERY: it does not acknowledge messages")
+	if err := x.js.DeleteStream(ctx, "TIMERS_DELIVERY"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := x.js.CreateStream(ctx, jetstream.StreamConfig{Name: "TIMERS_DELIVERY", Subjects: []string{"timers.delivery.>"}, Storage: jetstream.MemoryStorage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, x.report(), "warn TIMERS_DELIVERY: it is kept in memory, so a restart of NATS loses the log of deliveries")
+}
