@@ -43,6 +43,7 @@ func Write(w io.Writer, r *checker.Report) error {
 	holds(t, r)
 	lateness(t, r)
 	innocents(t, r)
+	webhooks(t, r)
 	verdict(t, r)
 	return t.Flush()
 }
