@@ -30,7 +30,9 @@ func (w *hooks) logged(o *origin) {
 	}
 	for _, c := range left {
 		// Its answer may have been lost or have come too late, or it came itself when nobody waited for it any more.
-		if w.hampered(c.Deliverer, c.Host, c.At, c.Answered) && take(func(r history.Delivery) bool { return of(c, r) && r.Status == 0 && (r.Took > 0 || r.Result != history.Postponed) }) {
+		if w.hampered(c.Deliverer, c.Host, c.At, c.Answered) && take(func(r history.Delivery) bool {
+			return of(c, r) && r.Status == 0 && (r.Took > 0 || r.Result != history.Postponed)
+		}) {
 			continue
 		}
 		if !w.forgotten(c) {
@@ -114,10 +116,10 @@ func (w *hooks) disturbedBefore(o *origin, again history.Call) bool {
 	})
 }
 
-// punctual notes how soon a host was called that always answers, if no timerd deliver was disturbed.
+// punctual notes how soon a host was called that always answers, if no timerd deliver was disturbed that may have had the event.
 func (w *hooks) punctual(o *origin) {
 	first, calls := o.events[0], o.calls
-	if len(calls) == 0 || !slices.Contains(w.h.Run.Steady, calls[0].Host) || w.kept(anyone, first.Stored, calls[0].At) {
+	if len(calls) == 0 || !slices.Contains(w.h.Run.Steady, calls[0].Host) || w.taken(first.Stored, calls[0].At) {
 		return
 	}
 	late := calls[0].At - first.Stored

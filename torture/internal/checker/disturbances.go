@@ -29,6 +29,17 @@ func (w *hooks) kept(deliverer int, from, to int64) bool {
 	return slices.ContainsFunc(w.h.Faults, func(f history.Fault) bool { return hits(f, deliverer) && w.during(f, from, to) })
 }
 
+// taken tells whether an event may have been with a timerd deliver that was disturbed between two times. One that is gone gets
+// none, if another one is there.
+func (w *hooks) taken(from, to int64) bool {
+	return slices.ContainsFunc(w.h.Faults, func(f history.Fault) bool {
+		if gone := f.Effect == history.Forgets || f.Effect == history.Hurries; gone && len(f.Deliverers) < w.h.Run.Deliverers {
+			f.Ready = f.From
+		}
+		return hits(f, anyone) && w.during(f, from, to)
+	})
+}
+
 // settled returns until when a timerd deliver is done for certain with what was answered at a time: it was hindered by nothing
 // for long enough.
 func (w *hooks) settled(deliverer int, answered int64) int64 {
