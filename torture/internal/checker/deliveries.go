@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"net/http"
 	"slices"
 
 	"github.com/timerd-io/timerd/torture/internal/history"
@@ -44,10 +45,20 @@ func (w *hooks) logged(o *origin) {
 	for i, r := range o.records {
 		w.record(o, r, used[i])
 	}
+	w.written(o)
+}
+
+// written checks that the log says about each event what came of it, and how the timer ended.
+func (w *hooks) written(o *origin) {
 	for _, m := range o.events {
 		if !slices.ContainsFunc(o.records, func(r history.Delivery) bool { return r.ID == m.EventID }) {
 			w.fault(Unlogged, m.Key, "nothing is written down about %s", m.EventID)
+			return
 		}
+	}
+	if slices.ContainsFunc(o.calls, succeeded) && len(o.letters) == 0 && !w.lost(o) &&
+		!slices.ContainsFunc(o.records, func(r history.Delivery) bool { return r.Result == history.Delivered }) {
+		w.fault(Unlogged, o.events[0].Key, "%s was delivered, which is not written down", o.id)
 	}
 }
 
@@ -58,13 +69,13 @@ func (w *hooks) record(o *origin, r history.Delivery, called bool) {
 		w.fault(WrongRecord, r.Key, "%s of %s, attempt %d, at %d, which is no event", r.Result, r.ID, r.Attempt, r.Time)
 		return
 	}
-	failed := r.Status == 0 || r.Status >= 500 // the host, which is no fault of a delivery
+	failed := r.Status == 0 || r.Status >= http.StatusInternalServerError // the host, which is no fault of a delivery
 	spent := r.Attempt >= m.Max
 	fits := map[history.Result]bool{
-		history.Delivered: r.Status == 200,
-		history.Retried:   r.Status != 200 && r.Status != 410 && !spent && r.Host != "",
+		history.Delivered: r.Status == http.StatusOK,
+		history.Retried:   r.Status != http.StatusOK && r.Status != http.StatusGone && !spent && r.Host != "",
 		history.Postponed: failed,
-		history.Died:      r.Status == 410 || r.Status != 200 && spent || r.Took == 0 && m.Status != "",
+		history.Died:      r.Status == http.StatusGone || r.Status != http.StatusOK && spent || r.Took == 0 && m.Status != "",
 	}
 	switch {
 	case !fits[r.Result]:
@@ -95,7 +106,7 @@ func (w *hooks) repeats(o *origin) {
 				w.fault(Repeated, c.Key, "called with %s at %d by deliverer %d, and had answered with success at %d", c.EventID, c.At, c.Deliverer, success)
 			}
 		}
-		if c.Status == 200 {
+		if succeeded(c) {
 			success = min(success, c.Answered)
 		}
 	}

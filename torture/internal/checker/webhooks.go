@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/timerd-io/timerd/event"
@@ -38,6 +39,11 @@ type origin struct {
 	calls   []history.Call    // in the order in which they came
 	records []history.Delivery
 }
+
+// last returns the last event.
+func (o *origin) last() history.Message { return o.events[len(o.events)-1] }
+
+func succeeded(c history.Call) bool { return c.Status == http.StatusOK }
 
 // isHook tells whether timerd deliver delivers the events of a key.
 func (j *judge) isHook(key string) bool {
@@ -100,7 +106,7 @@ func (w *hooks) sort() {
 		switch {
 		case c.Status == 0:
 			w.report.Webhooks.Gone++
-		case c.Status == 200:
+		case succeeded(c):
 			w.report.Webhooks.Answered++
 		default:
 			w.report.Webhooks.Refused++
@@ -220,20 +226,23 @@ func (w *hooks) end(o *origin) {
 	for _, m := range o.letters {
 		w.deadLetter(o, m)
 	}
-	success := func(c history.Call) bool { return c.Status == 200 }
-	last := o.events[len(o.events)-1]
-	switch {
-	case slices.ContainsFunc(o.calls, success):
+	switch last := o.last(); {
+	case slices.ContainsFunc(o.calls, succeeded):
 		w.report.Webhooks.Delivered++
 	case len(o.letters) > 0:
 		w.report.Webhooks.Dead++
-	case slices.ContainsFunc(o.records, func(r history.Delivery) bool {
-		return r.ID == last.EventID && w.hearing.failover(r.Stored-hears, r.Stored+outlives)
-	}):
+	case w.lost(o):
 		w.report.Webhooks.Perhaps++
 	default:
 		w.fault(Undelivered, last.Key, "%s was stored at %d, and nobody got it", last.EventID, last.Stored)
 	}
+}
+
+// lost tells whether a failover may have lost what the delivery of a timer's last event asked for.
+func (w *hooks) lost(o *origin) bool {
+	return slices.ContainsFunc(o.records, func(r history.Delivery) bool {
+		return r.ID == o.last().EventID && w.hearing.failover(r.Stored-hears, r.Stored+outlives)
+	})
 }
 
 // deadLetter judges whether a dead letter was to come.
@@ -242,7 +251,7 @@ func (w *hooks) deadLetter(o *origin, m history.Message) {
 		if r.ID != m.EventID || r.Result != history.Died || r.Stored > m.Stored {
 			return false
 		}
-		hopeless := r.Status == 410 || r.Took == 0 && m.Status != ""
+		hopeless := r.Status == http.StatusGone || r.Took == 0 && m.Status != ""
 		return hopeless && m.Reason == event.ReasonGivenUp || !hopeless && m.Reason == event.ReasonExhausted && m.Attempt >= m.Max
 	})
 	if !fits {

@@ -314,6 +314,11 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 			w.log(m, 31_010, 200, steady, ok)
 			w.deliver(w.again(m, 2, 40_000), 41_010, 200, steady, ok)
 		}, ""},
+		{"a success that nobody wrote down in the end", paused, func(w *world) {
+			m := w.hook(0, 1, steady, usual)
+			w.call(m, 1005, 0, 200, steady, usual)
+			w.log(m, 1005, 0, steady, retry).Took = 39_000
+		}, "unlogged"},
 		{"a paused process forgets nothing", paused, func(w *world) {
 			m := w.hook(0, 1, steady, usual)
 			w.call(m, 1005, 0, 200, steady, usual)

@@ -48,6 +48,10 @@ type trouble struct {
 // acknowledges is for how long JetStream waits for an acknowledgement before somebody else gets an event.
 const acknowledges = 30 * time.Second
 
+// circuit is for how long a host is left alone that was away: it is called again before it is away again, or that would
+// double each time.
+const circuit = 36 * time.Second
+
 func troubles() []trouble {
 	const ms = time.Millisecond
 	return []trouble{
@@ -79,13 +83,12 @@ func troublePlan(random *rand.Rand, length time.Duration, kinds []trouble) (plan
 	for at := time.Duration(0); len(kinds) > 0; {
 		random.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 		for _, k := range kinds {
-			wait := 3 * time.Second
-			if k.host {
-				wait *= 3 // its circuits are open for longer than it is away
-			}
 			t := Trouble{
-				Kind: k.name, Wait: between(random, wait, 2*wait), For: between(random, k.min, k.max),
+				Kind: k.name, Wait: between(random, 3*time.Second, 6*time.Second), For: between(random, k.min, k.max),
 				Pick: random.IntN(1 << 16), Crowd: random.IntN(2) == 0, kind: k,
+			}
+			if k.host && len(plan) > 0 {
+				t.Wait += circuit
 			}
 			if at += t.Wait + t.For + recovery; at > length {
 				return plan

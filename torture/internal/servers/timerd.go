@@ -35,7 +35,7 @@ const stepTimeout = 30 * time.Second
 // Timerd is one timerd, started again and again with the same configuration.
 type Timerd struct {
 	binary  string
-	args    []string
+	args    []string // none: timerd serve
 	logFile string
 	clock   string // the file of the clock's step
 	env     []string
