@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/nemesis"
 	"github.com/timerd-io/timerd/torture/internal/report"
 	"github.com/timerd-io/timerd/torture/internal/servers"
@@ -50,7 +51,7 @@ func TestTorture(t *testing.T) {
 	}
 	for _, kind := range []string{
 		nemesis.ClockStepped, nemesis.RightsTaken, nemesis.SubjectDenied, nemesis.KeysEvicted, nemesis.Giants, nemesis.Flood,
-		nemesis.HeldRate, nemesis.HeldShift, nemesis.HeldDead, nemesis.HeldFor, nemesis.HeldOverlap,
+		nemesis.HeldRate, nemesis.HeldShift, nemesis.HeldDead, nemesis.HeldFor, nemesis.HeldOverlap, nemesis.DeliverKilled, nemesis.HostDead,
 	} {
 		if r.Faults[kind] == 0 {
 			t.Errorf("no fault %q: choose another seed", kind)
@@ -61,6 +62,9 @@ func TestTorture(t *testing.T) {
 	}
 	if e := r.Ends; e.Held < 20 || e.Shifted == 0 || e.Buried == 0 || e.TooLate+e.Dropped == 0 {
 		t.Errorf("%+v: this run proves little of holds and limits", e)
+	}
+	if w := r.Webhooks; w.Delivered < 300 || w.Dead == 0 || w.Records[history.Retried] < 50 || w.Records[history.Postponed] == 0 || len(w.Calm)+len(w.Beside) < 20 {
+		t.Errorf("%+v: this run proves little of webhooks", w)
 	}
 	if !passed(r) {
 		t.Fatalf("a promise was broken; judge again with: go run ./torture judge %s", file)

@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/nemesis"
 	"github.com/timerd-io/timerd/torture/internal/producers"
+	"github.com/timerd-io/timerd/torture/internal/receiver"
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
@@ -96,15 +97,10 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	w.Write(history.Record{Run: &history.Run{
-		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Began: time.Now().UnixMilli(),
-		Lease: nemesis.Lease.Milliseconds(), LeftOut: leftOut,
-	}})
-	if err := torture(ctx, c, leftOut, s, w); err != nil {
+	drained, err := torture(ctx, c, leftOut, s, w)
+	if err != nil {
 		return err
 	}
-	c.log.Info("all faults are healed, waiting for the last timers")
-	drained := drain(ctx, c, s)
 	if err := readStreams(ctx, s.NATS.URL(), w); err != nil {
 		return err
 	}
@@ -115,17 +111,40 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	return nil
 }
 
-// torture has the producers and the nemesis at work, and returns when both are done.
-func torture(ctx context.Context, c config, leftOut []string, s *servers.System, w *history.Writer) error {
+// torture has the producers and the nemesis at work, and returns when both are done and what they left is: it tells whether
+// nothing is left.
+func torture(ctx context.Context, c config, leftOut []string, s *servers.System, w *history.Writer) (drained bool, err error) {
+	hooks, err := receiver.New(w, c.seed, func(err error) { c.log.Error("receiver", "err", err) })
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, hooks.Close()) }()
+	if err := s.StartDeliverers(ctx, hooks.Endpoints(), receiver.Environment, func(err error) { c.log.Error("proxy", "err", err) }); err != nil {
+		return false, err
+	}
+	w.Write(history.Record{Run: &history.Run{
+		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Deliverers: len(s.Deliverers), Steady: hooks.Steady(), Fixed: hooks.Fixed(),
+		Began: time.Now().UnixMilli(), Lease: nemesis.Lease.Milliseconds(), LeftOut: leftOut,
+	}})
 	p := &producers.Producers{
-		Redis: s.Redis, Replicated: c.shape.Replicated(), NATSURL: s.NATS.URL(), History: w,
+		Redis: s.Redis, Replicated: c.shape.Replicated(), NATSURL: s.NATS.URL(), Hooks: hooks.URLs(), History: w,
 		Seed: c.seed, Rate: c.rate, MaxDelay: c.maxDelay,
 	}
 	if err := p.Open(ctx); err != nil {
-		return err
+		return false, err
 	}
 	defer p.Close()
-	n := nemesis.Nemesis{System: s, Crowds: p, History: w, Log: c.log}
+	n := nemesis.Nemesis{System: s, Crowds: p, Frail: hooks.Frail(), History: w, Log: c.log}
+	if err := work(ctx, c, leftOut, p, n, w); err != nil {
+		return false, err
+	}
+	hooks.Recover()
+	c.log.Info("all faults are healed, waiting for the last timers")
+	return drain(ctx, c, s), nil
+}
+
+// work has the producers at work while things are broken.
+func work(ctx context.Context, c config, leftOut []string, p *producers.Producers, n nemesis.Nemesis, w *history.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching, producing sync.WaitGroup
 	var pulseErr error
@@ -143,23 +162,29 @@ func torture(ctx context.Context, c config, leftOut []string, s *servers.System,
 	return errors.Join(err, pulseErr)
 }
 
-// breakThings injects the faults of a run, and holds namespaces at the same time. It returns when all is healed and resumed.
+// breakThings injects the faults of a run, holds namespaces and troubles the deliverers at the same time. It returns when all
+// is healed and resumed.
 func breakThings(ctx context.Context, c config, leftOut []string, n nemesis.Nemesis) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var holding sync.WaitGroup
-	var holdErr error
-	holding.Go(func() {
-		if holdErr = n.Hold(ctx, nemesis.HoldPlan(c.seed, c.length, leftOut)); holdErr != nil {
-			cancel()
-		}
-	})
-	err := n.Run(ctx, nemesis.Plan(c.seed, c.shape, c.length, leftOut))
-	if err != nil {
-		cancel()
+	all := []func() error{
+		func() error { return n.Run(ctx, nemesis.Plan(c.seed, c.shape, c.length, leftOut)) },
+		func() error { return n.Hold(ctx, nemesis.HoldPlan(c.seed, c.length, leftOut)) },
 	}
-	holding.Wait()
-	return errors.Join(err, holdErr)
+	for _, plan := range nemesis.TroublePlans(c.seed, c.length, leftOut) {
+		all = append(all, func() error { return n.Trouble(ctx, plan) })
+	}
+	errs := make([]error, len(all))
+	var breaking sync.WaitGroup
+	for i, do := range all {
+		breaking.Go(func() {
+			if errs[i] = do(); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	breaking.Wait()
+	return errors.Join(errs...)
 }
 
 func calm(ctx context.Context) {
@@ -169,15 +194,18 @@ func calm(ctx context.Context) {
 	}
 }
 
-// drain waits until the schedule is empty, and stays so while a retry request could still be on its
-// way, and tells whether it is.
+// drain waits until the schedule is empty and all webhooks are delivered, and that stays so while a retry request could still
+// be on its way, and tells whether it is.
 func drain(ctx context.Context, c config, s *servers.System) bool {
 	empty := 0
 	for deadline := time.Now().Add(c.maxDelay + drainTime); time.Now().Before(deadline); calm(ctx) {
 		pending, err := servers.Pending(ctx, s.Redis)
+		if err == nil && pending == 0 {
+			pending, err = undelivered(ctx, s.NATS.URL())
+		}
 		switch {
 		case err != nil:
-			c.log.Error("reading the schedule", "err", err)
+			c.log.Error("reading what is left", "err", err)
 		case pending == 0:
 			if empty++; empty == 2 {
 				return true

@@ -18,7 +18,7 @@ import (
 // streamTime bounds how long reading a stream takes.
 const streamTime = 2 * time.Minute
 
-// readStreams writes down all messages of the streams of firings and of dead letters.
+// readStreams writes down all messages of the streams of firings, of dead letters and of the log of deliveries.
 func readStreams(ctx context.Context, url string, w *history.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, streamTime, fmt.Errorf("not read to its end within %v", streamTime))
 	defer cancel()
@@ -31,15 +31,24 @@ func readStreams(ctx context.Context, url string, w *history.Writer) error {
 	if err != nil {
 		return err
 	}
-	for stream, class := range map[string]string{history.FiredStream: keys.Fired, history.DeadStream: keys.Dead} {
-		if err := readStream(ctx, js, stream, class, w); err != nil {
+	for stream, class := range map[string]string{history.FiredStream: keys.Fired, history.DeadStream: keys.Dead, history.DeliveryStream: keys.Delivery} {
+		err := readStream(ctx, js, stream, func(msg jetstream.Msg, meta *jetstream.MsgMetadata) history.Record {
+			if class == keys.Delivery {
+				d := delivery(msg, meta)
+				return history.Record{Delivery: &d}
+			}
+			m := message(msg, meta, stream, class)
+			return history.Record{Message: &m}
+		}, w)
+		if err != nil {
 			return fmt.Errorf("reading %s: %w", stream, errors.Join(err, context.Cause(ctx)))
 		}
 	}
 	return nil
 }
 
-func readStream(ctx context.Context, js jetstream.JetStream, name, class string, w *history.Writer) error {
+// readStream writes down what each message of a stream is.
+func readStream(ctx context.Context, js jetstream.JetStream, name string, is func(jetstream.Msg, *jetstream.MsgMetadata) history.Record, w *history.Writer) error {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return err
@@ -64,30 +73,26 @@ func readStream(ctx context.Context, js jetstream.JetStream, name, class string,
 		if err != nil {
 			return err
 		}
-		m, err := message(msg, name, class)
+		meta, err := msg.Metadata()
 		if err != nil {
 			return err
 		}
-		w.Write(history.Record{Message: &m})
-		if m.Seq >= last {
+		w.Write(is(msg, meta))
+		if meta.Sequence.Stream >= last {
 			return nil
 		}
 	}
 }
 
 // message reads one message, and checks what holds for each by itself: a Fault says what does not.
-func message(msg jetstream.Msg, stream, class string) (history.Message, error) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		return history.Message{}, err
-	}
+func message(msg jetstream.Msg, meta *jetstream.MsgMetadata, stream, class string) history.Message {
 	m := history.Message{
 		Stream: stream, Seq: meta.Sequence.Stream, Stored: meta.Timestamp.UnixMilli(), ID: msg.Headers().Get(event.MsgIDHeader),
 	}
 	if err := read(&m, msg, class); err != nil {
 		m.Fault = err.Error()
 	}
-	return m, nil
+	return m
 }
 
 // read reads the event of a message. Its error says why that is none as it should be.
@@ -97,7 +102,7 @@ func read(m *history.Message, msg jetstream.Msg, class string) error {
 		return err
 	}
 	m.Key, m.EventID, m.Time, m.Due = e.Key.String(), e.ID, e.Time.UnixMilli(), e.Due.UnixMilli()
-	m.Attempt, m.Trigger, m.Payload, m.Status, m.Reason = e.Attempt, e.Trigger, string(e.Data), e.Status, e.DeadReason
+	m.Attempt, m.Max, m.Trigger, m.Payload, m.Status, m.Reason = e.Attempt, e.MaxAttempts, e.Trigger, string(e.Data), e.Status, e.DeadReason
 	m.Occurrence, m.Origin = e.Occurrence, e.Origin
 	want := keys.EventID(m.Key, m.Due, m.Attempt)
 	if strings.HasPrefix(e.DeadReason, event.ReasonRefused) {

@@ -37,9 +37,24 @@ const (
 	TooLate      Class = "too late"    // a limit on lateness was not kept, or kept without need
 )
 
+// What can be wrong with webhooks.
+const (
+	Undelivered Class = "undelivered"  // nobody got an event, and there is no dead letter
+	BadWebhook  Class = "bad webhook"  // a call with a wrong signature, id or content, or to the wrong host
+	Unlogged    Class = "unlogged"     // a call or an event without a record
+	WrongRecord Class = "wrong record" // a record of what was not so
+	Repeated    Class = "repeated"     // called after a success, and nothing had gone wrong
+	Charged     Class = "charged"      // an attempt was used up that was not made
+	WrongEnd    Class = "wrong end"    // a dead letter without a reason
+	HeldUp      Class = "held up"      // called late because of another host
+)
+
 // Classes returns all classes, in the order in which they are told.
 func Classes() []Class {
-	return []Class{Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent, Held, Miscounted, TooLate}
+	return []Class{
+		Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent, Held, Miscounted, TooLate,
+		Undelivered, BadWebhook, Unlogged, WrongRecord, Repeated, Charged, WrongEnd, HeldUp,
+	}
 }
 
 // Violation is one broken promise.
@@ -76,6 +91,7 @@ type Report struct {
 	Innocents                  Innocents
 	Holds                      map[history.HoldKind]map[history.Outcome]int
 	Ends                       Ends
+	Webhooks                   Webhooks
 }
 
 // Count returns how many violations are of a class.
@@ -133,7 +149,7 @@ func Judge(h *history.History) *Report {
 		all[key] = true
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		t := newTimeline(hearing.of(history.App(key), h.Faults), holdsOf(key, j.holds), j.messages[key])
+		t := newTimeline(hearing.of(history.App(key), h.Faults), holdsOf(key, j.holds), j.firsts(key))
 		for _, op := range j.ops[key] {
 			t.add(op)
 		}
@@ -142,6 +158,7 @@ func Judge(h *history.History) *Report {
 	}
 	j.resumes()
 	j.innocents()
+	j.webhooks(hearing)
 	return r
 }
 
@@ -359,6 +376,18 @@ func (j *judge) tale(key string) []string {
 		lines = append(lines, line{m.Stored, fmt.Sprintf("stored %s %d: %s %q %s attempt %d, due %d, time %d, %s %s",
 			m.Stream, m.Seq, m.ID, m.Payload, m.Status, m.Attempt, m.Due, m.Time, m.Trigger, m.Reason)})
 	}
+	for _, c := range j.h.Calls {
+		if c.Key == key {
+			last = max(last, c.Answered)
+			lines = append(lines, line{c.At, fmt.Sprintf("called %s%s by deliverer %d.%d: %s attempt %d, %s %d at %d", c.Host, c.Path, c.Deliverer, c.Start, c.EventID, c.Attempt, c.Fault, c.Status, c.Answered)})
+		}
+	}
+	for _, r := range j.h.Deliveries {
+		if r.Key == key {
+			last = max(last, r.Stored)
+			lines = append(lines, line{r.Time, fmt.Sprintf("delivery %s %s attempt %d to %s: %d %s, took %d, stored %d", r.Result, r.ID, r.Attempt, r.Host, r.Status, r.Error, r.Took, r.Stored)})
+		}
+	}
 	for _, op := range j.h.Holds {
 		if history.Matches(op.Namespace, key) && op.Invoked <= last && first-outlives <= op.Ended {
 			lines = append(lines, line{op.Invoked, fmt.Sprintf("%s %s, for %d, rate %d: %s %s; until %d, since %d",
@@ -367,7 +396,7 @@ func (j *judge) tale(key string) []string {
 	}
 	for _, f := range j.h.Faults {
 		if f.From <= last && first <= max(f.Hearing, f.Ready) {
-			lines = append(lines, line{f.From, fmt.Sprintf("fault: %s of timerds %v, healed %d, hearing %d, ready %d", f.Kind, f.Timerds, f.Healed, f.Hearing, f.Ready)})
+			lines = append(lines, line{f.From, fmt.Sprintf("fault: %s of timerds %v %s deliverers %v, healed %d, hearing %d, ready %d", f.Kind, f.Timerds, f.Host, f.Deliverers, f.Healed, f.Hearing, f.Ready)})
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })

@@ -78,6 +78,9 @@ func (j *judge) stored(from, to int64) int64 {
 		for _, m := range j.h.Messages {
 			j.times = append(j.times, m.Stored)
 		}
+		for _, r := range j.h.Deliveries {
+			j.times = append(j.times, r.Stored)
+		}
 		slices.Sort(j.times)
 	}
 	first, _ := slices.BinarySearch(j.times, from)

@@ -12,11 +12,12 @@ const (
 	GiantApp     = "giant"     // payloads as large as they may be, and larger
 	FloodApp     = "flood"     // sets thousands of timers for the same moment
 	HeldApp      = "held"      // it, or a module of it, is held now and then
+	HookApp      = "hook"      // timerd deliver calls a receiver with its events, who fails now and then
 )
 
 // Namespaces returns the apps whose plain keys are timers.
 func Namespaces() []string {
-	return []string{MainApp, NarrowApp, DeniedApp, DyingApp, GiantApp, FloodApp, HeldApp}
+	return []string{MainApp, NarrowApp, DeniedApp, DyingApp, GiantApp, FloodApp, HeldApp, HookApp}
 }
 
 // App returns the app of a key.

@@ -18,7 +18,10 @@ type History struct {
 	Messages []Message // in the order of their stream
 	Holds    []HoldOp  // those of one namespace in their order
 	Stalls   []Stall   // in their order, apart
-	End      End
+	Calls    []Call    // in the order in which they were answered
+	// Deliveries are in the order of their stream.
+	Deliveries []Delivery
+	End        End
 }
 
 // Add adds a record.
@@ -36,6 +39,10 @@ func (h *History) Add(r Record) {
 		h.Holds = append(h.Holds, *r.Hold)
 	case r.Stall != nil:
 		h.Stalls = append(h.Stalls, *r.Stall)
+	case r.Call != nil:
+		h.Calls = append(h.Calls, *r.Call)
+	case r.Delivery != nil:
+		h.Deliveries = append(h.Deliveries, *r.Delivery)
 	case r.End != nil:
 		h.End = *r.End
 	}

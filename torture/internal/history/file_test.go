@@ -18,13 +18,15 @@ func TestReadIsTheInverseOfWrite(t *testing.T) {
 	message := history.Message{Stream: history.FiredStream, Seq: 9, Stored: 7, ID: "x", Key: op.Key, Due: 6, Attempt: 1}
 	hold := history.HoldOp{Namespace: "held:run", Kind: history.ResumeRate, Rate: 5, Outcome: history.OK, Invoked: 3, Ended: 4}
 	stall := history.Stall{From: 6, To: 7}
+	call := history.Call{WebhookID: "x", Key: op.Key, EventID: "y", Attempt: 2, Host: "127.0.0.1:1", Deliverer: 1, Start: 3, At: 6, Answered: 7, Status: 200}
+	delivery := history.Delivery{ID: "y", Origin: "x", Key: op.Key, Attempt: 2, Status: 200, Result: history.Delivered, Time: 5, Took: 2, Stored: 8}
 	end := history.End{At: 8, Drained: true}
 	path := filepath.Join(t.TempDir(), "history")
 	w, err := history.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []history.Record{{Run: &run}, {Op: &op}, {Fault: &fault}, {Message: &message}, {Hold: &hold}, {Stall: &stall}, {End: &end}} {
+	for _, r := range []history.Record{{Run: &run}, {Op: &op}, {Fault: &fault}, {Message: &message}, {Hold: &hold}, {Stall: &stall}, {Call: &call}, {Delivery: &delivery}, {End: &end}} {
 		w.Write(r)
 	}
 	if err := w.Close(); err != nil {
@@ -37,7 +39,8 @@ func TestReadIsTheInverseOfWrite(t *testing.T) {
 	got, err := history.Read(bytes.NewReader(b))
 	want := &history.History{
 		Run: run, Ops: []history.Op{op}, Faults: []history.Fault{fault}, Messages: []history.Message{message},
-		Holds: []history.HoldOp{hold}, Stalls: []history.Stall{stall}, End: end,
+		Holds: []history.HoldOp{hold}, Stalls: []history.Stall{stall},
+		Calls: []history.Call{call}, Deliveries: []history.Delivery{delivery}, End: end,
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("read %+v, %v; want %+v", got, err, want)

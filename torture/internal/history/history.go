@@ -14,7 +14,10 @@ type Record struct {
 	Message *Message `json:"message,omitempty"`
 	Hold    *HoldOp  `json:"hold,omitempty"`
 	Stall   *Stall   `json:"stall,omitempty"`
-	End     *End     `json:"end,omitempty"`
+	Call    *Call    `json:"call,omitempty"`
+	// Delivery is a record of the log of deliveries.
+	Delivery *Delivery `json:"delivery,omitempty"`
+	End      *End      `json:"end,omitempty"`
 }
 
 // Run says what was run. It is the first line.
@@ -22,8 +25,14 @@ type Run struct {
 	Seed    uint64 `json:"seed"`
 	Shape   string `json:"shape"`
 	Timerds int    `json:"timerds"` // how many, numbered from 0
-	Began   int64  `json:"began"`
-	Lease   int64  `json:"lease"` // the TIMERD_LEASE in ms
+	// Deliverers are how many timerd deliver there are, numbered from 0, Steady those of their hosts that never fail, and
+	// Fixed the one that is in the file of endpoints.
+	Deliverers int      `json:"deliverers,omitempty"`
+	Steady     []string `json:"steady,omitempty"`
+	Fixed      string   `json:"fixed,omitempty"`
+
+	Began int64 `json:"began"`
+	Lease int64 `json:"lease"` // the TIMERD_LEASE in ms
 	// LeftOut are the kinds of faults that could not be injected.
 	LeftOut []string `json:"leftout,omitempty"`
 }
@@ -106,6 +115,13 @@ const (
 	Carries  Effect = "carries"
 )
 
+// What is done to a timerd deliver. One that is killed forgets what it was about to write down. One that is to stop gives
+// up on what NATS does not take at once.
+const (
+	Forgets Effect = "forgets"
+	Hurries Effect = "hurries"
+)
+
 // Fault is one fault, from before its first effect until all timerds said that they
 // are ready again.
 type Fault struct {
@@ -115,6 +131,9 @@ type Fault struct {
 	// Apps are those whose timers it concerns; none: all. Timerds that are deaf to some apps do not notice,
 	// so no audit comes after it.
 	Apps []string `json:"apps,omitempty"`
+	// Deliverers are those timerd deliver that it concerns, and Host the receiver, host:port, that is away.
+	Deliverers []int  `json:"deliverers,omitempty"`
+	Host       string `json:"host,omitempty"`
 	// Hold says that nothing is broken: a namespace is held.
 	Hold bool `json:"hold,omitempty"`
 	// Seen says that nobody injected it: it was seen to happen, as a failover by
@@ -148,6 +167,7 @@ type Message struct {
 	Time    int64  `json:"time,omitempty"`
 	Due     int64  `json:"due,omitempty"`
 	Attempt int    `json:"attempt,omitempty"`
+	Max     int    `json:"max,omitempty"` // how many attempts there are
 	Trigger string `json:"trigger,omitempty"`
 	Payload string `json:"payload,omitempty"` // see Digest
 	Status  string `json:"status,omitempty"`  // why there is no payload
@@ -160,6 +180,8 @@ type Message struct {
 const (
 	FiredStream = "TIMERS"
 	DeadStream  = "TIMERS_DEAD"
+	// DeliveryStream is the one of each Delivery.
+	DeliveryStream = "TIMERS_DELIVERY"
 )
 
 // End is the last line.

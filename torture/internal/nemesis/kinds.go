@@ -75,13 +75,13 @@ func kinds() []kind {
 		{name: "failover", part: redisPart, effect: history.Failover, min: 1 * ms, max: 100 * ms, inject: failover, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
 		{name: "slots moved", part: redisPart, effect: history.Carries, min: 1 * ms, max: 100 * ms, inject: moveSlots, shapes: []servers.Shape{servers.Cluster}},
 
-		{name: "nats killed", part: natsPart, effect: history.Delays, min: 1 * ms, max: 5000 * ms, inject: killNATS},
+		{name: "nats killed", part: natsPart, effect: history.Delays, delivers: true, min: 1 * ms, max: 5000 * ms, inject: killNATS},
 		{name: "nats cut", part: natsPart, effect: history.Delays, one: true, min: 300 * ms, max: 6000 * ms, inject: onNATS((*tcpproxy.Proxy).Cut)},
 		{name: "nats dropped", part: natsPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: onAllNATS((*tcpproxy.Proxy).Drop)},
 		{name: "nats slow", part: natsPart, effect: history.Delays, one: true, min: 1000 * ms, max: 4000 * ms, inject: onNATS(slow)},
 		{name: "nats silent", part: natsPart, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onAllNATS((*tcpproxy.Proxy).Blackhole)},
 		{name: SubjectDenied, part: natsPart, effect: history.Delays, app: history.DeniedApp, min: 3000 * ms, max: 8000 * ms, inject: denySubject},
-		{name: DeadFull, part: natsPart, effect: history.Delays, app: history.DyingApp, min: 3000 * ms, max: 8000 * ms, inject: fillDeadLetters},
+		{name: DeadFull, part: natsPart, effect: history.Delays, delivers: true, app: history.DyingApp, min: 3000 * ms, max: 8000 * ms, inject: fillDeadLetters},
 
 		{name: Giants, part: crowdPart, effect: history.Delays, app: history.GiantApp, min: 2000 * ms, max: 4000 * ms, inject: crowd},
 		{name: Flood, part: crowdPart, effect: history.Delays, app: history.FloodApp, min: 2000 * ms, max: 4000 * ms, inject: crowd},

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/tcpproxy"
 	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
@@ -26,6 +27,7 @@ const (
 type Nemesis struct {
 	System  *servers.System
 	Crowds  Crowds
+	Frail   *tcpproxy.Proxy // before the host that timerd deliver calls, and that dies now and then
 	History *history.Writer
 	Log     *slog.Logger
 }
@@ -87,6 +89,9 @@ func (n *Nemesis) fault(ctx context.Context, f Fault) (history.Fault, error) {
 		if !f.kind.one || i == f.Timerd {
 			r.Timerds = append(r.Timerds, i)
 		}
+	}
+	if f.kind.delivers {
+		r.Deliverers = n.deliverers()
 	}
 	<-time.After(f.Delay)
 	r.From = time.Now().UnixMilli()

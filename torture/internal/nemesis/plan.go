@@ -28,6 +28,7 @@ type kind struct {
 	effect   history.Effect
 	one      bool          // concerns one timerd, not all of them
 	restarts bool          // who is concerned starts anew, and cannot say ready out of habit
+	delivers bool          // concerns timerd deliver too
 	app      string        // the only one that is concerned, "" for all
 	min, max time.Duration // how long it holds
 	shapes   []servers.Shape
@@ -99,10 +100,13 @@ func Plan(seed uint64, shape servers.Shape, length time.Duration, without []stri
 	}
 }
 
-// Kinds returns the names of all kinds of faults and of cycles of holds.
+// Kinds returns the names of all kinds of faults, of cycles of holds and of troubles.
 func Kinds() []string {
 	var all []string
 	for _, k := range kinds() {
+		all = append(all, k.name)
+	}
+	for _, k := range troubles() {
 		all = append(all, k.name)
 	}
 	return append(all, HoldKinds()...)

@@ -28,7 +28,7 @@ const (
 
 // Crowd has an app set more timers than its due, for the same moment as far as that goes, and returns once it has: of the
 // app that dies, requests for a retry of what has no attempts left; of that with giants, giants; of others a multiple of
-// all that is set in a second. What became of each is in the history.
+// all that is set in a second. It waits until those of webhooks are due. What became of each is in the history.
 func (p *Producers) Crowd(ctx context.Context, app string) {
 	switch app {
 	case history.DyingApp:
@@ -37,6 +37,9 @@ func (p *Producers) Crowd(ctx context.Context, app string) {
 		p.giants(ctx)
 	case history.FloodApp:
 		p.flood(ctx, app, int(20*p.Rate))
+	case history.HookApp:
+		due := p.flood(ctx, app, int(4*p.Rate))
+		pause(time.Until(due))
 	default:
 		p.flood(ctx, app, int(10*p.Rate))
 	}
@@ -51,7 +54,7 @@ func (p *Producers) other(ctx context.Context, t tale) *life {
 
 // flood sets n timers that are due in the same ms. What Redis refuses, as when the library is gone for a moment, is asked
 // for again until then.
-func (p *Producers) flood(ctx context.Context, app string, n int) {
+func (p *Producers) flood(ctx context.Context, app string, n int) time.Time {
 	due := time.Now().Add(crowdDelay).UnixMilli()
 	crowd := firstOther + int(p.others.Add(1))
 	for first := 0; first < n; first += batch {
@@ -60,6 +63,9 @@ func (p *Producers) flood(ctx context.Context, app string, n int) {
 			// In a cluster those of one transaction are in one slot.
 			id := fmt.Sprintf("{%d-%d}-%d", crowd, first/batch, i)
 			asked[i] = history.Op{Key: app + ":" + moduleRun + ":crowd:" + id, Kind: history.Timer, Payload: id, Attempt: 1, At: due}
+			if app == history.HookApp {
+				asked[i].Key, asked[i].Payload = app+":"+moduleCall+":crowd:"+id, p.hook(id, i)
+			}
 		}
 		for time.Now().UnixMilli() < due {
 			ops := slices.Clone(asked)
@@ -70,6 +76,7 @@ func (p *Producers) flood(ctx context.Context, app string, n int) {
 			pause(retryPause)
 		}
 	}
+	return time.UnixMilli(due)
 }
 
 // giants sets some giants of each kind.

@@ -67,6 +67,9 @@ func (l *life) tales() []tale {
 		{"any", 2, history.HeldApp, modulePrompt, l.any},
 		{"any", 2, history.HeldApp, moduleFleeting, l.any},
 		{"dead", 1, history.HeldApp, moduleBrief, l.dead},
+		{"call", 16, history.HookApp, moduleCall, l.hook},
+		{"call", 4, history.HookApp, moduleBrief, l.hook},
+		{"call", 4, history.HookApp, history.ModuleFixed, l.hook},
 	}
 }
 

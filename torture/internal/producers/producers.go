@@ -25,6 +25,7 @@ const (
 	moduleBrief    = "brief"
 	modulePrompt   = "prompt"
 	moduleFleeting = "fleeting" // it is forgotten what is later
+	moduleCall     = "call"     // of webhooks that are tried many times
 )
 
 // limit is how late the timers fire that have a module with a limit, and none of their own.
@@ -46,8 +47,12 @@ func Policies() string {
 	for _, d := range delays() {
 		all = append(all, d.String())
 	}
-	return "*:" + moduleBrief + ":*=300ms; *=" + strings.Join(all, ",")
+	usual := strings.Join(all, ",")
+	return "*:" + moduleBrief + ":*=300ms; " + history.HookApp + "=" + usual + strings.Repeat(",3s", webhookRetries) + "; *=" + usual
 }
+
+// webhookRetries is how many further ones webhooks have, but for those with two attempts.
+const webhookRetries = 4
 
 // Redis is what the producers need of Redis.
 type Redis interface {
@@ -61,6 +66,7 @@ type Producers struct {
 	Redis      Redis
 	Replicated bool // an operation counts once a replica has it
 	NATSURL    string
+	Hooks      []string // URLs of the receivers of webhooks; the more often one is in there, the more it is called
 	History    *history.Writer
 	Seed       uint64
 	Rate       float64       // lives begun per second

@@ -31,7 +31,7 @@ func Write(w io.Writer, r *checker.Report) error {
 		fmt.Fprintln(w)
 	}
 	for _, f := range r.Unready {
-		fmt.Fprintf(w, "NOT RECOVERED: timerds %v after %s at %d\n", f.Timerds, f.Kind, f.From)
+		fmt.Fprintf(w, "NOT RECOVERED: timerds %v, deliverers %v after %s at %d\n", f.Timerds, f.Deliverers, f.Kind, f.From)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "seed %d, %s, %d timerds\n", r.Run.Seed, r.Run.Shape, r.Run.Timerds)
@@ -43,6 +43,7 @@ func Write(w io.Writer, r *checker.Report) error {
 	holds(t, r)
 	lateness(t, r)
 	innocents(t, r)
+	webhooks(t, r)
 	verdict(t, r)
 	return t.Flush()
 }

@@ -70,15 +70,18 @@ type System struct {
 	// ToRedis and ToNATS are the proxies of each timerd. ToRedis is empty where the
 	// servers themselves tell timerd where they are.
 	ToRedis, ToNATS []*tcpproxy.Proxy
+	// Deliverers are the timerd deliver. There are none before StartDeliverers.
+	Deliverers []*Deliverer
 
 	program     string   // timerd
+	dir         string   // for logs
 	environment []string // of its commands
 }
 
 // Start starts everything and returns once all timerds are ready. The caller closes it;
 // after an error nothing is left running. report is told what goes wrong in a proxy.
 func Start(ctx context.Context, c Config, report func(error)) (*System, error) {
-	s := &System{Shape: c.Shape}
+	s := &System{Shape: c.Shape, dir: c.Dir}
 	if err := s.start(ctx, c, report); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -151,6 +154,10 @@ func (s *System) Close() error {
 	var errs []error
 	for _, t := range s.Timerds {
 		errs = append(errs, t.Kill())
+	}
+	for _, d := range s.Deliverers {
+		errs = append(errs, d.Kill())
+		d.ToNATS.Close()
 	}
 	for _, p := range append(s.ToRedis, s.ToNATS...) {
 		p.Close()

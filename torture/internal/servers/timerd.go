@@ -35,6 +35,7 @@ const stepTimeout = 30 * time.Second
 // Timerd is one timerd, started again and again with the same configuration.
 type Timerd struct {
 	binary  string
+	args    []string // none: timerd serve
 	logFile string
 	clock   string // the file of the clock's step
 	env     []string
@@ -74,7 +75,7 @@ func (t *Timerd) Start() error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(context.Background(), t.binary)
+	cmd := exec.CommandContext(context.Background(), t.binary, t.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = t.env, log, log
 	p, err := child.Start(cmd)
 	if err = errors.Join(err, log.Close()); err != nil {

@@ -1,0 +1,198 @@
+// Package receiver is who timerd deliver calls in a torture run: several hosts, of which some fail. It writes down each
+// call.
+package receiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/tcpproxy"
+	"github.com/timerd-io/timerd/torture/internal/history"
+)
+
+// Secret is what calls are signed with.
+const Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// deliverer is the header in which a timerd deliver says which it is: 1.3 is number 1, started for the third time.
+const deliverer = "X-Torture-Deliverer"
+
+// maxBody bounds a call, in bytes.
+const maxBody = 1 << 20
+
+// Receiver is all hosts.
+type Receiver struct {
+	history *history.Writer
+	webhook *standardwebhooks.Webhook
+	hosts   map[role]*host
+	seed    uint64
+	calls   atomic.Uint64
+	good    atomic.Bool
+	ending  context.Context
+	end     context.CancelFunc
+	serving sync.WaitGroup
+}
+
+// host is where calls go to. The proxy before it can be broken.
+type host struct {
+	*Receiver
+	role   role
+	server http.Server
+	proxy  *tcpproxy.Proxy
+}
+
+// New starts all hosts. The caller closes the Receiver. The seed decides how hosts fail that fail now and then, and report
+// is told what goes wrong in a proxy.
+func New(w *history.Writer, seed uint64, report func(error)) (*Receiver, error) {
+	webhook, err := standardwebhooks.NewWebhook(Secret)
+	if err != nil {
+		return nil, fmt.Errorf("receiver: %w", err)
+	}
+	r := &Receiver{history: w, webhook: webhook, hosts: map[role]*host{}, seed: seed}
+	r.ending, r.end = context.WithCancel(context.Background())
+	for _, role := range roles() {
+		if err := r.open(role, report); err != nil {
+			return nil, fmt.Errorf("receiver: %w", errors.Join(err, r.Close()))
+		}
+	}
+	return r, nil
+}
+
+// open starts a host of a role.
+func (r *Receiver) open(role role, report func(error)) error {
+	var config net.ListenConfig
+	l, err := config.Listen(r.ending, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	proxy, err := tcpproxy.New(l.Addr().String(), report)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	h := &host{Receiver: r, role: role, proxy: proxy}
+	h.server = http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	r.hosts[role] = h
+	r.serving.Go(func() {
+		if err := h.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			report(err)
+		}
+	})
+	return nil
+}
+
+// Frail is the proxy before the host that dies now and then.
+func (r *Receiver) Frail() *tcpproxy.Proxy { return r.hosts[frail].proxy }
+
+// Recover has all hosts answer as they should from now on.
+func (r *Receiver) Recover() { r.good.Store(true) }
+
+// ends is how long calls under way may take to end at last, which nothing keeps from it.
+const ends = 10 * time.Second
+
+// Close ends all hosts and returns once all calls are written down.
+func (r *Receiver) Close() error {
+	r.end()
+	ctx, cancel := context.WithTimeout(context.Background(), ends)
+	defer cancel()
+	var errs []error
+	for _, h := range r.hosts {
+		errs = append(errs, h.server.Shutdown(ctx))
+		h.proxy.Close()
+	}
+	r.serving.Wait()
+	return errors.Join(errs...)
+}
+
+// URLs returns those to call, the more often one is in there the more.
+func (r *Receiver) URLs() []string {
+	url := func(role role, path string) string { return "http://" + r.hosts[role].proxy.Addr() + path }
+	return []string{
+		url(steady, history.PathUsual), url(steady, history.PathUsual), url(steady, history.PathUsual), url(steady, history.PathGone),
+		url(flaky, history.PathUsual), url(flaky, history.PathUsual), url(flaky, history.PathUsual),
+		url(frail, history.PathUsual), url(frail, history.PathUsual), url(frail, history.PathUsual),
+	}
+}
+
+// Steady returns the hosts that always answer, of which Fixed is one.
+func (r *Receiver) Steady() []string { return []string{r.hosts[steady].proxy.Addr(), r.Fixed()} }
+
+// Fixed returns the host that is in the file of endpoints.
+func (r *Receiver) Fixed() string { return r.hosts[fixed].proxy.Addr() }
+
+// Endpoints returns the file of endpoints of timerd deliver, for which it has to have the variables of Environment.
+func (r *Receiver) Endpoints() string {
+	var text strings.Builder
+	text.WriteString("endpoints:\n")
+	for _, e := range []struct{ module, url string }{
+		{history.ModuleFixed, "http://" + r.Fixed() + history.PathUsual}, {"*", "{data.notify_url}"},
+	} {
+		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  headers: {%s: env:TORTURE_DELIVERER}\n",
+			history.HookApp, e.module, e.url, timeout, deliverer)
+	}
+	return text.String()
+}
+
+// Environment returns the variables that a timerd deliver needs for that: which it is, and how often it was started.
+func Environment(number, start int) []string {
+	return []string{"TORTURE_SECRET=" + Secret, fmt.Sprintf("TORTURE_DELIVERER=%d.%d", number, start)}
+}
+
+// ServeHTTP answers a call and writes it down. One of which not all has come is none.
+func (h *host) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, request.Body, maxBody))
+	if err != nil {
+		return
+	}
+	c := history.Call{At: time.Now().UnixMilli(), Host: h.proxy.Addr(), Path: request.URL.Path}
+	if err := h.read(&c, request.Header, body); err != nil {
+		c.Fault = err.Error()
+	}
+	random := rand.New(rand.NewPCG(h.seed, h.calls.Add(1)))
+	answer := h.choose(c.Path, random)
+	if answer.wait(request.Context(), h.ending) && answer.status != 0 {
+		c.Status = answer.status
+		answer.write(w)
+	}
+	c.Answered = time.Now().UnixMilli() + 1
+	h.history.Write(history.Record{Call: &c})
+	if c.Status == 0 {
+		panic(http.ErrAbortHandler) // which closes the connection
+	}
+}
+
+// read reads what was called, and checks it as a receiver has to.
+func (r *Receiver) read(c *history.Call, header http.Header, body []byte) error {
+	c.WebhookID = header.Get(standardwebhooks.HeaderWebhookID)
+	number, start, _ := strings.Cut(header.Get(deliverer), ".")
+	var err error
+	if c.Deliverer, err = strconv.Atoi(number); err != nil {
+		return fmt.Errorf("the header %s: %w", deliverer, err)
+	}
+	if c.Start, err = strconv.Atoi(start); err != nil {
+		return fmt.Errorf("the header %s: %w", deliverer, err)
+	}
+	e, err := event.Parse(body)
+	if err != nil {
+		return err
+	}
+	c.Key, c.EventID, c.Origin, c.Attempt, c.Payload = e.Key.String(), e.ID, e.FirstID(), e.Attempt, history.Digest(string(e.Data))
+	if err := r.webhook.Verify(body, header); err != nil {
+		return err
+	}
+	if c.Path != history.PathUsual && c.Path != history.PathGone {
+		return fmt.Errorf("nobody has asked for a call of %q", c.Path)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/tcpproxy"
+)
+
+// deliverers is how many there are: one that dies has what it was about repeated by another.
+const deliverers = 2
+
+// Deliverer is one timerd deliver, started again and again with the same configuration, and the proxy by which it reaches
+// NATS.
+type Deliverer struct {
+	*Timerd
+	ToNATS *tcpproxy.Proxy
+
+	env    []string // but for what differs from start to start
+	differ func(start int) []string
+	starts int
+}
+
+// Start starts the process.
+func (d *Deliverer) Start() error {
+	d.starts++
+	d.Timerd.env = append(slices.Clone(d.env), d.differ(d.starts)...)
+	return d.Timerd.Start()
+}
+
+// StartDeliverers starts some timerd deliver with a file of endpoints, and returns once they are ready. differ returns the
+// variables of one of them for its nth start, from 1 on. report is told what goes wrong in a proxy.
+func (s *System) StartDeliverers(ctx context.Context, endpoints string, differ func(number, start int) []string, report func(error)) error {
+	file := filepath.Join(s.dir, "endpoints.yaml")
+	if err := os.WriteFile(file, []byte(endpoints), 0o600); err != nil {
+		return err
+	}
+	for i := range deliverers {
+		proxy, err := tcpproxy.New(s.NATS.Addr(), report)
+		if err != nil {
+			return err
+		}
+		t, err := newTimerd(s.program, filepath.Join(s.dir, fmt.Sprintf("timerd-deliver-%d.log", i)), map[string]string{"TIMERD_NATS_URL": "nats://" + proxy.Addr()})
+		if err != nil {
+			proxy.Close()
+			return err
+		}
+		t.args = []string{"deliver", "--config", file}
+		d := &Deliverer{Timerd: t, ToNATS: proxy, env: t.env, differ: func(start int) []string { return differ(i, start) }}
+		s.Deliverers = append(s.Deliverers, d)
+		if err := d.Start(); err != nil {
+			return err
+		}
+	}
+	return s.AwaitDeliverers(ctx, startTimeout)
+}
+
+// AwaitDeliverers waits until all timerd deliver say that they are ready. Its error names one that is not.
+func (s *System) AwaitDeliverers(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for i, d := range s.Deliverers {
+		if err := d.AwaitReady(ctx); err != nil {
+			return fmt.Errorf("timerd deliver %d: %w", i, err)
+		}
+	}
+	return nil
+}
