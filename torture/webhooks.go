@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -40,7 +41,7 @@ func undelivered(ctx context.Context, url string) (n int64, err error) {
 	}
 	all := stream.ListConsumers(ctx)
 	for info := range all.Info() {
-		if strings.HasPrefix(info.Name, deliver.DurablePrefix) {
+		if strings.HasPrefix(info.Name, keys.DeliverDurable) {
 			n += int64(info.NumPending) + int64(info.NumAckPending)
 		}
 	}
