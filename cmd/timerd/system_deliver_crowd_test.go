@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -198,9 +198,9 @@ func (c *crowd) recover(s *system, p *daemon) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	counts := map[deliver.Result]int{}
+	counts := map[event.Result]int{}
 	for _, m := range log.Wait(int(stream.CachedInfo().State.Msgs), 5*patience) {
-		if r, err := deliver.ParseRecord(m.Data); err == nil {
+		if r, err := event.ParseDelivery(m.Data); err == nil {
 			counts[r.Result]++
 		}
 	}
