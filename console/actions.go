@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -34,10 +35,12 @@ func (c *Console) newWork(form url.Values, r *http.Request) (work, error) {
 		return c.newTimersWork(do, form, r)
 	case "replay", "purge":
 		return c.newLettersWork(do, form)
+	case "resend":
+		return c.newResendWork(form)
 	case "hold", "resume":
 		return c.newHoldWork(do, form, c.who(r))
 	default:
-		return nil, badRequest("There is no action “"+clip(do, 50)+"”.", "Actions are cancel, fire, move, replay, purge, hold and resume.")
+		return nil, badRequest("There is no action “"+clip(do, 50)+"”.", "Actions are cancel, fire, move, resend, replay, purge, hold and resume.")
 	}
 }
 
@@ -100,7 +103,14 @@ func pageOf(v *JobView) *page {
 func actionName(do string) string {
 	return map[string]string{
 		"cancel": "Cancel", "fire": "Fire now", "move": "Set to another time", "replay": "Replay", "purge": "Purge", "hold": "Hold", "resume": "Resume",
+		"resend": "Send again",
 	}[do]
+}
+
+// redisNow returns the time of Redis.
+func redisNow(ctx context.Context, index Index) (schedule.Millis, error) {
+	f, err := index.Forecast(ctx, 1) // it has the clock
+	return schedule.MillisOf(f.Now), err
 }
 
 // confirmJob does what a job has asked for.

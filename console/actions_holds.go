@@ -69,22 +69,32 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total
 		return c, err
 	}
+	view, err := w.view(ctx)
+	switch {
+	case err != nil:
+		return c, err
+	case view == nil:
+		return c, &fault{Status: 422, Title: "Not held", Detail: w.text + " is not held: it was resumed meanwhile.", Fix: "Look at the holds."}
+	case view.Held == nil:
+		c.AtLeast = true
+	default:
+		c.Touches = *view.Held
+	}
+	return c, nil
+}
+
+// view returns the hold, nil if there is none.
+func (w *holdWork) view(ctx context.Context) (*holds.View, error) {
 	views, err := w.list(ctx)
 	if err != nil {
-		return c, err
+		return nil, err
 	}
-	for _, v := range views {
-		if v.Namespace != w.request.Namespace {
-			continue
+	for i := range views {
+		if views[i].Namespace == w.request.Namespace {
+			return &views[i], nil
 		}
-		if v.Held == nil {
-			c.AtLeast = true
-		} else {
-			c.Touches = *v.Held
-		}
-		return c, nil
 	}
-	return c, &fault{Status: 422, Title: "Not held", Detail: w.text + " is not held: it was resumed meanwhile.", Fix: "Look at the holds."}
+	return nil, nil
 }
 
 func (w *holdWork) confirm(form url.Values) error {
@@ -121,10 +131,22 @@ func (w *holdWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 		}
 		return []Tally{{"held", 1}}, nil
 	}
-	released := 0
+	return w.resume(ctx, tell)
+}
+
+// resume releases the timers. The timerds do so too: what they have released is told apart.
+func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
+	var held, released int64
+	if view, err := w.view(ctx); err == nil && view != nil && view.Held != nil {
+		held = *view.Held
+	}
 	err := w.actions.Holds.Resume(ctx, w.request, func(p holds.Progress) {
-		released = p.Released
-		tell([]Tally{{"released", int64(p.Released)}})
+		released = int64(p.Released)
+		tell([]Tally{{"released", released}})
 	})
-	return []Tally{{"released", int64(released)}}, err
+	rest := int64(0)
+	if err == nil {
+		rest = max(held-released, 0)
+	}
+	return someTallies([]Tally{{"released", released}, {"released by the timerds, or cancelled", rest}}), err
 }

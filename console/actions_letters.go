@@ -7,7 +7,6 @@ import (
 
 	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // lettersWork replays dead letters or deletes them.
@@ -40,24 +39,35 @@ func (c *Console) newLettersWork(do string, form url.Values) (work, error) {
 		}
 		return w, nil
 	}
-	for _, text := range form["seq"] {
-		seq, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || seq == 0 {
-			return nil, badRequest("“"+clip(text, 50)+"” is no number of a dead letter.", "Take what the list of dead letters gives as seq.")
-		}
-		w.sel.Seqs = append(w.sel.Seqs, seq)
+	seqs, err := selectedSeqs(form)
+	if err != nil {
+		return nil, err
 	}
-	switch n := len(w.sel.Seqs); {
-	case n == 0:
-		return nil, errNothingSelected
-	case n > mostSelected:
-		return nil, refuse("That is too many for one selection.", "Select at most 1,000, or all that match.")
-	case n == 1:
-		w.what = "dead letter " + strconv.FormatUint(w.sel.Seqs[0], 10)
-	default:
+	w.sel.Seqs = seqs
+	if n := len(seqs); n == 1 {
+		w.what = "dead letter " + strconv.FormatUint(seqs[0], 10)
+	} else {
 		w.what = counted(int64(n), "selected dead letter", "selected dead letters")
 	}
 	return w, nil
+}
+
+// selectedSeqs reads which messages of a stream were selected.
+func selectedSeqs(form url.Values) (seqs []uint64, err error) {
+	for _, text := range form["seq"] {
+		seq, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || seq == 0 {
+			return nil, badRequest("“"+clip(text, 50)+"” is no number of a message.", "Take what the list gives as seq.")
+		}
+		seqs = append(seqs, seq)
+	}
+	switch {
+	case len(seqs) == 0:
+		return nil, errNothingSelected
+	case len(seqs) > mostSelected:
+		return nil, refuse("That is too many for one selection.", "Select at most 1,000, or all that match.")
+	}
+	return seqs, nil
 }
 
 func (w *lettersWork) do() string               { return w.name }
@@ -98,26 +108,29 @@ func (w *lettersWork) counted() Count {
 }
 
 func (w *lettersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
-	n := 0
-	tallies := func() []Tally {
-		if w.name == "purge" {
-			return []Tally{{"purged", int64(n)}}
-		}
-		return []Tally{{"replayed", int64(n)}}
-	}
 	if w.name == "purge" {
+		n := 0
+		tallies := func() []Tally { return []Tally{{"purged", int64(n)}} }
 		err := w.letters.Purge(ctx, w.found.All, func(purged int) {
 			n = purged
 			tell(tallies())
 		})
 		return tallies(), err
 	}
-	f, err := w.index.Forecast(ctx, 1) // it has the clock of Redis
+	now, err := redisNow(ctx, w.index)
 	if err != nil {
 		return nil, err
 	}
-	_, err = w.letters.Replay(ctx, w.actions.Schedule, schedule.MillisOf(f.Now), w.found.Replayable, func(deadletters.Letter, bool) error {
-		n++
+	var replayed, before int64
+	tallies := func() []Tally {
+		return someTallies([]Tally{{"replayed", replayed}, {"replayed or sent again before", before}})
+	}
+	_, err = w.letters.Replay(ctx, w.actions.Schedule, now, w.found.Replayable, func(_ deadletters.Letter, fresh bool) error {
+		if fresh {
+			replayed++
+		} else {
+			before++
+		}
 		tell(tallies())
 		return ctx.Err()
 	})

@@ -32,7 +32,10 @@ type EventView struct {
 	Occurrence int64      `json:"occurrence,omitempty"`
 	DeadReason string     `json:"deadreason,omitempty"`
 	LastError  string     `json:"lasterror,omitempty"`
-	Fault      string     `json:"fault,omitempty"` // why it is no event
+	Origin     string     `json:"origin,omitempty"` // the id of its timer's first event, if that is another
+	Trace      string     `json:"traceparent,omitempty"`
+	NoResend   string     `json:"noresend,omitempty"` // of a firing: why it cannot be sent again
+	Fault      string     `json:"fault,omitempty"`    // why it is no event
 	Payload    Payload    `json:"payload"`
 
 	Name    keyText       `json:"-"`
@@ -43,6 +46,9 @@ type EventView struct {
 // newEventView shows a record, and so much of its payload.
 func newEventView(r history.Record, most int) EventView {
 	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: keys.EncodeText(r.ID()), At: r.Stored.UTC(), Fault: r.Fault}
+	if r.Kind == keys.Fired {
+		v.NoResend = noResend(r)
+	}
 	if r.Fault != "" {
 		v.Payload = newPayload(r.Data, event.StatusMissing, most)
 		return v
@@ -53,6 +59,7 @@ func newEventView(r history.Record, most int) EventView {
 	due := e.Due.UTC()
 	v.Due, v.Attempt, v.Of, v.Trigger = &due, e.Attempt, e.MaxAttempts, e.Trigger
 	v.Repeat, v.Occurrence, v.DeadReason, v.LastError = e.Repeat, e.Occurrence, e.DeadReason, e.LastError
+	v.Origin, v.Trace = keys.EncodeText(e.Origin), e.TraceParent
 	if !e.Time.IsZero() {
 		v.At = e.Time.UTC()
 	}
@@ -93,12 +100,18 @@ type FiringView = EventView
 
 // EventsView is a stretch of the streams' past.
 type EventsView struct {
-	Events  []EventView `json:"events"`  // newest first
-	Since   *time.Time  `json:"since"`   // everything that was stored since then was looked at; null: everything there is
-	Next    string      `json:"next"`    // what from= takes to look further back; empty: there is nothing further back
-	Looked  int64       `json:"looked"`  // messages in this step
-	Streams []ReachView `json:"streams"` // how far it looked in each
-	Away    string      `json:"away,omitempty"`
+	Events     []EventView    `json:"events"`     // newest first
+	Deliveries []DeliveryView `json:"deliveries"` // newest first
+	Since      *time.Time     `json:"since"`      // everything that was stored since then was looked at; null: everything there is
+	Next       string         `json:"next"`       // what from= takes to look further back; empty: there is nothing further back
+	Looked     int64          `json:"looked"`     // messages in this step
+	Streams    []ReachView    `json:"streams"`    // how far it looked in each
+	Away       string         `json:"away,omitempty"`
+}
+
+// newEventsView returns a view of nothing.
+func newEventsView() EventsView {
+	return EventsView{Events: []EventView{}, Deliveries: []DeliveryView{}, Streams: []ReachView{}}
 }
 
 // ReachView is how far back a stream was looked at.
@@ -108,24 +121,42 @@ type ReachView struct {
 	Since     *time.Time `json:"since"`
 	Beginning bool       `json:"beginning"` // that is all it has
 	Missing   bool       `json:"missing,omitempty"`
+	Away      string     `json:"away,omitempty"` // why it was not looked at
+
+	kind string
 }
 
-// readEvents looks for events. An error is part of the view: the rest of the page can be told without.
+// readEvents looks for events and deliveries. An error is part of the view: the rest of the page can be told without.
 func (c *Console) readEvents(r *http.Request, q history.Query, place string, limit int) EventsView {
-	v := EventsView{Events: []EventView{}, Streams: []ReachView{}}
+	v := newEventsView()
 	found, err := c.sources.History.Search(r.Context(), q, place, limit)
 	if err != nil {
 		v.Away = err.Error()
 		return v
 	}
 	for _, record := range found.Records {
-		v.Events = append(v.Events, newEventView(record, previewBytes))
+		if record.Kind == keys.Delivery {
+			v.Deliveries = append(v.Deliveries, newDeliveryView(record))
+		} else {
+			v.Events = append(v.Events, newEventView(record, previewBytes))
+		}
 	}
 	v.Next, v.Looked, v.Since = found.Place, int64(found.Looked), timeOrNil(found.Since)
 	for _, s := range found.Streams {
-		v.Streams = append(v.Streams, ReachView{s.Stream, s.Seq, timeOrNil(s.Since), s.Beginning, s.Missing})
+		v.Streams = append(v.Streams, ReachView{s.Stream, s.Seq, timeOrNil(s.Since), s.Beginning, s.Missing, s.Away, s.Kind})
 	}
+	v.link()
 	return v
+}
+
+// NoLog returns why the log of webhooks cannot be read; empty if it can, or is not there.
+func (v *EventsView) NoLog() string {
+	for _, s := range v.Streams {
+		if s.Away != "" {
+			return s.Away
+		}
+	}
+	return ""
 }
 
 func timeOrNil(t time.Time) *time.Time {

@@ -46,7 +46,7 @@ func (c *Console) lifeOf(v *TimerPage, known bool) []LifeView {
 // pastLine tells of an event.
 func pastLine(e EventView) LifeView {
 	at := e.At
-	line := LifeView{Kind: "done", At: &at, Note: e.Position()}
+	line := LifeView{Kind: "done", At: &at, Note: e.Position(), Event: &e}
 	if e.Trigger != "" {
 		line.Note = e.Trigger + " · " + line.Note
 	}

@@ -87,7 +87,7 @@ func (c *Console) readSearch(r *http.Request) (*page, error) {
 	values := r.URL.Query()
 	v := &Search{At: c.now(r.Context()), Query: typed(values, "q")}
 	p := &page{Template: "search", Title: "Search", Nav: "/search", View: v}
-	v.Waiting.Rows, v.Past.Events, v.Past.Streams = []TimerView{}, []EventView{}, []ReachView{}
+	v.Waiting.Rows, v.Past = []TimerView{}, newEventsView()
 	if v.Query == "" {
 		v.Waiting.Done = true
 		return p, nil

@@ -4,13 +4,14 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// lifeEvents is how many of its last events a timer's page shows.
-const lifeEvents = 20
+// lifeEvents is how many of its last events and deliveries a timer's page shows.
+const lifeEvents = 40
 
 // TimerPage is everything about one key.
 type TimerPage struct {
@@ -40,6 +41,8 @@ type InspectedView struct {
 	Perhaps bool       `json:"perhaps,omitempty"` // its event may be in NATS already
 	Unheard bool       `json:"unheard,omitempty"` // no timerd has heard of the key yet, or its namespace is not one of theirs
 	Unread  bool       `json:"unread,omitempty"`  // its record was not read: it is large, and there are others
+	Origin  string     `json:"origin,omitempty"`  // the id of its first event, if it has fired before
+	Trace   string     `json:"traceparent,omitempty"`
 }
 
 // TriggerView is the state of the Redis key.
@@ -65,6 +68,8 @@ type LifeView struct {
 	Why  string     `json:"why,omitempty"`  // in somebody else's words
 	Note string     `json:"note,omitempty"` // beside it
 	Link string     `json:"-"`
+
+	Event *EventView `json:"-"` // what it tells of, if that is an event
 }
 
 // timer reads everything about one key.
@@ -101,6 +106,10 @@ func (c *Console) addInspection(v *TimerPage, found schedule.Inspection) {
 		one := InspectedView{
 			TimerView: c.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps, Unheard: t.Unheard, Unread: t.Unread,
 		}
+		if o := t.Origin; o != (schedule.Origin{}) {
+			one.Origin = keys.EventID(t.Key.String(), int64(o.Due), o.Attempt)
+		}
+		one.Trace, _ = event.Trace(t.TraceParent, t.Payload)
 		if t.Hold != nil {
 			one.Hold = t.Hold.Namespace.String()
 		}
@@ -174,6 +183,34 @@ func (v *TimerPage) Wider() string {
 		return ""
 	}
 	return keys.Namespace{App: key.App, Module: key.Module, Type: key.Type}.String() + " " + keys.EncodeText(key.ID)
+}
+
+// Origin returns the id of the first event of what the page is about above all: of the first timer, or where none waits of the
+// newest event. It is empty where that is not known.
+func (v *TimerPage) Origin() string {
+	if t := v.First(); t != nil {
+		return t.Origin
+	}
+	e := v.newest()
+	return cmpOr(e.Origin, e.ID)
+}
+
+// Trace returns the trace of the same; empty where that is not known.
+func (v *TimerPage) Trace() string {
+	if t := v.First(); t != nil {
+		return t.Trace
+	}
+	return v.newest().Trace
+}
+
+// newest returns the newest event, without what is none.
+func (v *TimerPage) newest() EventView {
+	for _, e := range v.Events.Events {
+		if e.Fault == "" {
+			return e
+		}
+	}
+	return EventView{}
 }
 
 // CanMove tells whether the first timer can be set to another time.

@@ -40,7 +40,7 @@ type Deliverer struct {
 	// EnsureLog makes the stream of the log if it is missing. Default: nothing does.
 	EnsureLog func(context.Context) error
 	// OnDelivery is told of each delivery; took is 0 where nobody was called. Default: nobody is told.
-	OnDelivery func(r Record, took time.Duration)
+	OnDelivery func(r event.Delivery, took time.Duration)
 	// OnUnlogged is told of each delivery that could not be logged. Default: nobody is told.
 	OnUnlogged func()
 	// Logger gets a line for each circuit that opens or closes, each dead letter, and lasting trouble.
@@ -61,7 +61,7 @@ func New(js jetstream.JetStream, config *Config) *Deliverer {
 		Calls:      DefaultCalls,
 		Proxy:      http.ProxyFromEnvironment,
 		EnsureLog:  func(context.Context) error { return nil },
-		OnDelivery: func(Record, time.Duration) {},
+		OnDelivery: func(event.Delivery, time.Duration) {},
 		OnUnlogged: func() {},
 		Logger:     slog.Default(),
 		js:         js,
@@ -85,7 +85,7 @@ func (d *Deliverer) circuitChanged(host string, length time.Duration) {
 
 // outcome is what came of a delivery.
 type outcome struct {
-	result Result
+	result event.Result
 	after  *time.Duration // when to try again; nil: as the policy says
 	text   string         // what went wrong
 }
@@ -98,13 +98,13 @@ func (d *Deliverer) handle(ctx context.Context, c *consumer, ev event.Event) err
 		return nil // it reaches another consumer too, which delivers it
 	}
 	began := time.Now()
-	r := Record{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
+	r := event.Delivery{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
 	o, took := d.deliver(ctx, c, routes, e, ev, &r)
 	o.text = e.hide(o.text)
 	r.Result, r.Error, r.Duration = o.result, o.text, took.Round(time.Millisecond).Milliseconds()
 	d.log(ctx, ev.Key, r)
 	d.OnDelivery(r, took)
-	if o.result == ResultDead {
+	if o.result == event.ResultDead {
 		d.Logger.Warn("delivery failed for good, it becomes a dead letter", "key", ev.Key.String(), "attempt", ev.Attempt, "host", r.Host, "err", r.Error)
 	}
 	return o.err(ctx, ev)
@@ -114,15 +114,15 @@ func (d *Deliverer) handle(ctx context.Context, c *consumer, ev event.Event) err
 func (o outcome) err(ctx context.Context, ev event.Event) error {
 	err := errors.New(o.text)
 	switch {
-	case o.result == ResultDelivered:
+	case o.result == event.ResultDelivered:
 		return nil
-	case o.result == ResultPostponed && ctx.Err() != nil:
+	case o.result == event.ResultPostponed && ctx.Err() != nil:
 		return err // which gives it back to JetStream
-	case o.result == ResultPostponed:
+	case o.result == event.ResultPostponed:
 		return client.Postpone(*o.after, err)
 	case o.after != nil:
 		return client.RetryAfter(*o.after, err)
-	case o.result == ResultDead && !usedUp(ev):
+	case o.result == event.ResultDead && !usedUp(ev):
 		return client.Dead(err)
 	}
 	return err
@@ -132,10 +132,10 @@ func (o outcome) err(ctx context.Context, ev event.Event) error {
 func usedUp(ev event.Event) bool { return ev.MaxAttempts > 0 && ev.Attempt >= ev.MaxAttempts }
 
 // deliver makes the call, or holds the delivery back, and fills in what r is to say about the call.
-func (d *Deliverer) deliver(ctx context.Context, c *consumer, routes *routes, e *Endpoint, ev event.Event, r *Record) (o outcome, took time.Duration) {
+func (d *Deliverer) deliver(ctx context.Context, c *consumer, routes *routes, e *Endpoint, ev event.Event, r *event.Delivery) (o outcome, took time.Duration) {
 	to, err := e.target(ev)
 	if err != nil {
-		return outcome{result: ResultDead, text: err.Error()}, 0
+		return outcome{result: event.ResultDead, text: err.Error()}, 0
 	}
 	r.Host = to.host
 	call, wait := d.admit(c, e, to.host)
@@ -166,9 +166,9 @@ func (d *Deliverer) admit(c *consumer, e *Endpoint, host string) (*call, *held) 
 func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, open bool) outcome {
 	switch {
 	case a.verdict == delivered:
-		return outcome{result: ResultDelivered}
+		return outcome{result: event.ResultDelivered}
 	case a.verdict == hopeless:
-		return outcome{result: ResultDead, text: a.text}
+		return outcome{result: event.ResultDead, text: a.text}
 	case a.verdict == returned:
 		return holdBack(e, ev, held{wait: max(leastWait, a.after), why: a.text}, time.Now())
 	case open && a.host: // the delivery cannot help it
@@ -179,11 +179,11 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 		wait.wait, wait.why = max(wait.wait, a.after), a.text
 		return holdBack(e, ev, wait, time.Now())
 	case usedUp(ev):
-		return outcome{result: ResultDead, text: a.text}
+		return outcome{result: event.ResultDead, text: a.text}
 	case a.verdict == deferred:
-		return outcome{result: ResultRetry, after: &a.after, text: a.text}
+		return outcome{result: event.ResultRetry, after: &a.after, text: a.text}
 	}
-	return outcome{result: ResultRetry, text: a.text}
+	return outcome{result: event.ResultRetry, text: a.text}
 }
 
 // holdBack returns the outcome of a delivery that has to wait. Where a circuit is open that is at least a tenth of its
@@ -192,16 +192,16 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 func holdBack(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
 	if !h.circuit {
 		wait := max(h.wait, leastWait).Round(time.Millisecond)
-		return outcome{result: ResultPostponed, after: &wait, text: h.why}
+		return outcome{result: event.ResultPostponed, after: &wait, text: h.why}
 	}
 	born, _ := ev.First()
 	age := max(now.Sub(born), 0)
 	if age >= e.Expire {
-		return outcome{result: ResultDead, text: fmt.Sprintf("held back until %v after its first event, at most %v: %s",
+		return outcome{result: event.ResultDead, text: fmt.Sprintf("held back until %v after its first event, at most %v: %s",
 			age.Round(time.Second), e.Expire, h.why)}
 	}
 	wait := max(min(max(h.wait, age/ageShare), e.Expire-age), leastWait).Round(time.Millisecond)
-	return outcome{result: ResultPostponed, after: &wait, text: h.why}
+	return outcome{result: event.ResultPostponed, after: &wait, text: h.why}
 }
 
 // call calls an endpoint and reads its answer.

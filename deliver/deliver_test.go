@@ -10,7 +10,6 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/timerd-io/timerd/deliver"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -39,7 +38,7 @@ func TestAnswersDecide(t *testing.T) {
 	tests := []struct {
 		url     string
 		attempt int
-		result  deliver.Result
+		result  event.Result
 		status  int
 		delay   string // Timer-Delay; "" for none
 		text    string // how the error begins

@@ -48,7 +48,7 @@ func TestHoldBack(t *testing.T) {
 			ev.ID = keys.EventID(key.String(), ev.Due.UnixMilli(), 1)
 		}
 		o := holdBack(e, ev, held{wait: test.wait, circuit: test.circuit, why: "why"}, now)
-		if dead := test.want < 0; dead != (o.result == ResultDead) || !dead && (o.result != ResultPostponed || *o.after != test.want) {
+		if dead := test.want < 0; dead != (o.result == event.ResultDead) || !dead && (o.result != event.ResultPostponed || *o.after != test.want) {
 			t.Errorf("%s: %+v, want %v", test.name, o, test.want)
 		}
 	}

@@ -27,7 +27,7 @@ const (
 
 // log writes a record and waits until it is stored. The event is not settled before that, so a process that dies leaves
 // a call unlogged only if the event is delivered again.
-func (d *Deliverer) log(ctx context.Context, k keys.Key, r Record) {
+func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return // cannot happen: it has texts, numbers and a time

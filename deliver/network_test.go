@@ -17,11 +17,12 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
 // deliverOne publishes an event and returns its record in the log.
-func (r *rig) deliverOne(id, payload string) deliver.Record {
+func (r *rig) deliverOne(id, payload string) event.Delivery {
 	r.t.Helper()
 	before := r.log.Len()
 	r.publish(fired("pay:order:callback:"+id, []byte(payload)))
@@ -45,13 +46,13 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 		"10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "[fe80::1]", "[fd00::1]", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "255.255.255.255",
 	} {
 		got := r.deliverOne(fmt.Sprint(i), urlPayload("http://"+host+":"+port+"/"))
-		if got.Result != deliver.ResultDead || !strings.Contains(got.Error, "allow_private") {
+		if got.Result != event.ResultDead || !strings.Contains(got.Error, "allow_private") {
 			t.Errorf("%s: %+v", host, got)
 		}
 	}
 	// These are addresses to some resolvers and proxies, and no hosts here.
 	for i, host := range []string{"127.1", "2130706433", "0x7f.1", "0177.0.0.1"} {
-		if got := r.deliverOne(fmt.Sprint("odd-", i), urlPayload("http://"+host+":"+port+"/")); got.Result != deliver.ResultDead {
+		if got := r.deliverOne(fmt.Sprint("odd-", i), urlPayload("http://"+host+":"+port+"/")); got.Result != event.ResultDead {
 			t.Errorf("%s: %+v", host, got)
 		}
 	}
@@ -73,10 +74,10 @@ func TestAllowPrivate(t *testing.T) {
 		s.Listener = l
 	})
 	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2]}]"))
-	if got := r.deliverOne("allowed", urlPayload(v.URL)); got.Result != deliver.ResultDelivered {
+	if got := r.deliverOne("allowed", urlPayload(v.URL)); got.Result != event.ResultDelivered {
 		t.Errorf("%+v", got)
 	}
-	if got := r.deliverOne("beside", urlPayload("http://127.0.0.1/")); got.Result != deliver.ResultDead {
+	if got := r.deliverOne("beside", urlPayload("http://127.0.0.1/")); got.Result != event.ResultDead {
 		t.Errorf("%+v", got)
 	}
 }
@@ -105,11 +106,11 @@ func TestNamesThatChangeTheirAddress(t *testing.T) { //nolint:paralleltest // it
 	address := fmt.Sprintf("http://rebind.example:%d/", l.Addr().(*net.TCPAddr).Port)
 	v.Config.SetKeepAlivesEnabled(false)
 	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2]}]"))
-	if got := r.deliverOne("before", urlPayload(address)); got.Result != deliver.ResultDelivered {
+	if got := r.deliverOne("before", urlPayload(address)); got.Result != event.ResultDelivered {
 		t.Errorf("%+v", got)
 	}
 	allowed.Store(false)
-	if got := r.deliverOne("after", urlPayload(address)); got.Result != deliver.ResultDead || len(v.requests()) != 1 {
+	if got := r.deliverOne("after", urlPayload(address)); got.Result != event.ResultDead || len(v.requests()) != 1 {
 		t.Errorf("%+v, %d requests", got, len(v.requests()))
 	}
 }
@@ -160,7 +161,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		http.Redirect(w, q, inside.URL, http.StatusTemporaryRedirect)
 	})
 	r.deliver(parse(t, to(outside.URL)))
-	if got := r.deliverOne("1", "{}"); got.Result != deliver.ResultRetry || got.Status != 307 || len(inside.requests()) != 0 {
+	if got := r.deliverOne("1", "{}"); got.Result != event.ResultRetry || got.Status != 307 || len(inside.requests()) != 0 {
 		t.Errorf("%+v, %d requests inside", got, len(inside.requests()))
 	}
 }
@@ -195,7 +196,7 @@ endpoints:
 `, v.URL, local, other, local, authority.File, v.URL, local, authority.File)))
 	r.publish(fired("pay:order:system:unknown", []byte("{}")), fired("pay:order:name:other", []byte("{}")))
 	for id, record := range r.records(2) {
-		if record[0].Result != deliver.ResultRetry || record[0].Status != 0 || !strings.Contains(record[0].Error, "certificate") {
+		if record[0].Result != event.ResultRetry || record[0].Status != 0 || !strings.Contains(record[0].Error, "certificate") {
 			t.Errorf("%s: %+v", id, record)
 		}
 	}
@@ -204,7 +205,7 @@ endpoints:
 	}
 	before := connections.Load()
 	for i := range 20 {
-		if got := r.deliverOne(fmt.Sprint(i), "{}"); got.Result != deliver.ResultDelivered {
+		if got := r.deliverOne(fmt.Sprint(i), "{}"); got.Result != event.ResultDelivered {
 			t.Fatalf("%+v", got)
 		}
 	}
@@ -232,7 +233,7 @@ func TestConnectionsAreReused(t *testing.T) {
 	})
 	r.deliver(parse(t, to(v.URL, "concurrency: 1")))
 	for i := range 10 {
-		if got := r.deliverOne(fmt.Sprint(i), "{}"); got.Result != deliver.ResultDelivered {
+		if got := r.deliverOne(fmt.Sprint(i), "{}"); got.Result != event.ResultDelivered {
 			t.Fatalf("%+v", got)
 		}
 	}
@@ -270,7 +271,7 @@ func TestClosedConnectionsCostNothing(t *testing.T) {
 	}()
 	r.deliver(parse(t, to("http://"+l.Addr().String(), "concurrency: 1", "body: data")))
 	for i := range 6 {
-		if got := r.deliverOne(fmt.Sprint(i), "{}"); got.Result != deliver.ResultDelivered {
+		if got := r.deliverOne(fmt.Sprint(i), "{}"); got.Result != event.ResultDelivered {
 			t.Errorf("call %d: %+v", i, got)
 		}
 	}
@@ -337,7 +338,7 @@ func TestHostileAnswers(t *testing.T) {
 	}()
 	r.deliver(parse(t, to("{data.url}", "timeout: 2s")))
 	for path, want := range map[string]struct {
-		result deliver.Result
+		result event.Result
 		status int
 	}{
 		"/endless": {"delivered", 200}, "/endless-error": {"retry", 500}, "/slow": {"delivered", 200}, "/slow-error": {"retry", 500},
@@ -408,12 +409,12 @@ func TestProxy(t *testing.T) {
 			return nil, nil
 		}
 	})
-	if got := r.deliverOne("named", urlPayload("https://merchant.example/x")); got.Result != deliver.ResultDelivered || *asked.Load() != "merchant.example:443" {
+	if got := r.deliverOne("named", urlPayload("https://merchant.example/x")); got.Result != event.ResultDelivered || *asked.Load() != "merchant.example:443" {
 		t.Errorf("%+v, asked for %s", got, *asked.Load())
 	}
 	asked.Store(nil)
 	for i, address := range []string{"https://169.254.169.254/", "https://[::1]/", "https://[::ffff:10.0.0.1]/", proxy.URL} {
-		if got := r.deliverOne(fmt.Sprint(i), urlPayload(address)); got.Result != deliver.ResultDead || asked.Load() != nil {
+		if got := r.deliverOne(fmt.Sprint(i), urlPayload(address)); got.Result != event.ResultDead || asked.Load() != nil {
 			t.Errorf("%s: %+v", address, got)
 		}
 	}
@@ -437,7 +438,7 @@ func TestSwitchedProtocolsEnd(t *testing.T) {
 		close(ended)
 	})
 	r.deliver(parse(t, to(v.URL, "timeout: 1s")))
-	if got := r.deliverOne("1", "{}"); got.Result != deliver.ResultRetry || got.Status != http.StatusSwitchingProtocols {
+	if got := r.deliverOne("1", "{}"); got.Result != event.ResultRetry || got.Status != http.StatusSwitchingProtocols {
 		t.Errorf("%+v", got)
 	}
 	select {

@@ -124,11 +124,11 @@ func (r *rig) publish(all ...event.Event) {
 }
 
 // records waits until the log has n records, and returns them by the ids of their timers.
-func (r *rig) records(n int) map[string][]deliver.Record {
+func (r *rig) records(n int) map[string][]event.Delivery {
 	r.t.Helper()
-	all := map[string][]deliver.Record{}
+	all := map[string][]event.Delivery{}
 	for _, m := range r.log.Wait(n, patience) {
-		record, err := deliver.ParseRecord(m.Data)
+		record, err := event.ParseDelivery(m.Data)
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -135,7 +135,7 @@ func TestStopCutsLongCalls(t *testing.T) {
 		t.Errorf("the stop took %v", took)
 	}
 	record := r.records(1)["1"][0]
-	if record.Result != deliver.ResultPostponed || record.Error != "cut short: timerd deliver stops" {
+	if record.Result != event.ResultPostponed || record.Error != "cut short: timerd deliver stops" {
 		t.Errorf("%+v", record)
 	}
 	m := r.retry.Wait(1, patience)[0]

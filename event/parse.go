@@ -290,11 +290,15 @@ func (p *parser) time(name string, value []byte) time.Time {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339, s)
-	if err != nil {
+	if t = t.UTC(); err != nil || !isWritable(t) {
 		p.fault(name, "%q, want a time as in RFC 3339", clip(s))
+		return time.Time{}
 	}
-	return t.UTC()
+	return t
 }
+
+// isWritable tells of a time in UTC whether RFC 3339 can say it, as JSON needs it.
+func isWritable(t time.Time) bool { return t.Year() >= 0 && t.Year() <= 9999 }
 
 func (p *parser) subject(name string, value []byte) {
 	s, ok := p.text(name, value)

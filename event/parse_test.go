@@ -101,6 +101,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{`"subject":"app1:trans:notice:1615283234"`, `"subject":null`, `subject: missing`},
 		{`"time":"2026-11-20T09:00:00.003Z"`, `"time":"yesterday"`, `time: "yesterday", want a time as in RFC 3339`},
 		{`"dueat":"2026-11-20T09:00:00.000Z"`, `"dueat":""`, `dueat: "", want a time as in RFC 3339`},
+		{`"time":"2026-11-20T09:00:00.003Z"`, `"time":"9999-12-31T23:59:59-23:59"`, `time: "9999-12-31T23:59:59-23:59", want a time as in RFC 3339`},
+		{`"dueat":"2026-11-20T09:00:00.000Z"`, `"dueat":"0000-01-01T00:00:00+23:59"`, `dueat: "0000-01-01T00:00:00+23:59", want a time as in RFC 3339`},
 		{`"attempt":1`, `"attempt":0`, `attempt: "0", want an integer from 1 to 2147483647`},
 		{`"attempt":1`, `"attempt":1.5`, `attempt: "1.5", want an integer from 1 to 2147483647`},
 		{`"attempt":1`, `"attempt":1,"attempt":2`, `attempt: given twice`},

@@ -43,6 +43,10 @@ type Timer struct {
 
 	Repeat     string // what it repeats by, as its events say it; empty for a timer that does not
 	Occurrence int64  // from 1 on; 0 for a timer that does not repeat
+
+	Origin Origin // of one that fired before
+	// TraceParent is the trace that it was set in, unless its payload says that.
+	TraceParent string
 }
 
 // List calls yield for the timers of a namespace that are not settled, in the order of their due times, until it returns
@@ -61,7 +65,7 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer)
 // take adds what the record says, of which the payload has size bytes in full.
 func (t *Timer) take(text string, size int) {
 	r, _ := parseRecord(text)
-	t.Attempt, t.Status, t.Late = r.attempt, r.status, r.late
+	t.Attempt, t.Status, t.Late, t.Origin, t.TraceParent = r.attempt, r.status, r.late, r.origin, r.trace[0]
 	if o := r.occurrence; o != nil {
 		t.Repeat, t.Occurrence = o.Repeat, o.Number
 	}

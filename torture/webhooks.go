@@ -7,14 +7,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
 // delivery reads one message of the log of deliveries.
 func delivery(msg jetstream.Msg, meta *jetstream.MsgMetadata) history.Delivery {
-	r, err := deliver.ParseRecord(msg.Data())
+	r, err := event.ParseDelivery(msg.Data())
 	if err != nil {
 		return history.Delivery{Fault: err.Error(), Stored: meta.Timestamp.UnixMilli()}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -131,12 +131,12 @@ func (d deliveries) print(ctx context.Context, cmd *cobra.Command, messages jets
 
 // add prints a record, unless it was delivered and only others are wanted.
 func (d deliveries) add(cmd *cobra.Command, t *table, data []byte) error {
-	r, err := deliver.ParseRecord(data)
+	r, err := event.ParseDelivery(data)
 	if err != nil {
 		_, err = fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v: %.200q\n", err, data)
 		return err
 	}
-	if d.failed && r.Result == deliver.ResultDelivered {
+	if d.failed && r.Result == event.ResultDelivered {
 		return nil
 	}
 	if d.asJSON {
@@ -145,7 +145,7 @@ func (d deliveries) add(cmd *cobra.Command, t *table, data []byte) error {
 	}
 	most := t.screen.most()
 	result := cell{text: showText(string(r.Result), most)}
-	if r.Result == deliver.ResultDead {
+	if r.Result == event.ResultDead {
 		result.tone = toneBad
 	}
 	return t.add(cell{text: r.Time.UTC().Format(timeLayout)}, cell{text: showText(r.Subject, most)}, cell{text: strconv.Itoa(r.Attempt)},

@@ -203,7 +203,7 @@ func (c *crowd) recover(s *system, p *daemon) {
 
 // records counts what the log of deliveries says. Each timer has to be delivered, and no attempt may have failed twice: what
 // is held back uses none up.
-func (c *crowd) records(s *system) map[deliver.Result]int {
+func (c *crowd) records(s *system) map[event.Result]int {
 	c.t.Helper()
 	stream, err := s.js.OrderedConsumer(c.t.Context(), "TIMERS_DELIVERY", jetstream.OrderedConsumerConfig{})
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *crowd) records(s *system) map[deliver.Result]int {
 		c.t.Fatal(err)
 	}
 	defer messages.Stop()
-	counts := map[deliver.Result]int{}
+	counts := map[event.Result]int{}
 	delivered, failed := map[string]bool{}, map[string]int{}
 	for left := uint64(1); left > 0; {
 		message, err := messages.Next(jetstream.NextMaxWait(patience))
@@ -226,22 +226,22 @@ func (c *crowd) records(s *system) map[deliver.Result]int {
 			c.t.Fatal(err)
 		}
 		left = about.NumPending
-		r, err := deliver.ParseRecord(message.Data())
+		r, err := event.ParseDelivery(message.Data())
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		counts[r.Result]++
 		switch r.Result {
-		case deliver.ResultDelivered:
+		case event.ResultDelivered:
 			delivered[r.Origin] = true
-		case deliver.ResultRetry:
+		case event.ResultRetry:
 			if failed[r.Origin]++; failed[r.Origin] != r.Attempt {
 				c.t.Errorf("%s failed %d times, and the last time that was attempt %d", r.Origin, failed[r.Origin], r.Attempt)
 			}
 		}
 	}
-	if len(delivered) != c.sent || counts[deliver.ResultDead] > 0 {
-		c.t.Errorf("%d of %d were delivered, %d are dead letters", len(delivered), c.sent, counts[deliver.ResultDead])
+	if len(delivered) != c.sent || counts[event.ResultDead] > 0 {
+		c.t.Errorf("%d of %d were delivered, %d are dead letters", len(delivered), c.sent, counts[event.ResultDead])
 	}
 	return counts
 }

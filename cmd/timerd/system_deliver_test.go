@@ -18,7 +18,6 @@ import (
 	"github.com/nats-io/nats.go"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/timerd-io/timerd/deliver"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -127,7 +126,7 @@ func TestDeliver(t *testing.T) {
 	s.do("FCALL", "timer_set", 1, "pay:order:callback:2", `{"notify_url":"http://10.0.0.1/"}`, "PX", 50)
 	var results []string
 	for _, message := range log.Wait(4, patience) {
-		r, err := deliver.ParseRecord(message.Data)
+		r, err := event.ParseDelivery(message.Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,11 +254,11 @@ func TestDeliverKilled(t *testing.T) {
 	log.WaitFunc(2*patience, func(messages []testenv.Message) error {
 		done := map[string]bool{}
 		for _, message := range messages {
-			r, err := deliver.ParseRecord(message.Data)
+			r, err := event.ParseDelivery(message.Data)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Result == deliver.ResultDelivered {
+			if r.Result == event.ResultDelivered {
 				done[r.Subject] = true
 			}
 		}
@@ -324,16 +323,16 @@ func TestDeliverToADeadHost(t *testing.T) {
 	log.WaitFunc(patience, func(messages []testenv.Message) error {
 		delivered, used := map[string]int{}, map[string]int{}
 		for _, message := range messages {
-			r, err := deliver.ParseRecord(message.Data)
+			r, err := event.ParseDelivery(message.Data)
 			if err != nil {
 				t.Fatal(err)
 			}
 			switch r.Result {
-			case deliver.ResultDelivered:
+			case event.ResultDelivered:
 				delivered[r.Subject] = r.Attempt
-			case deliver.ResultRetry:
+			case event.ResultRetry:
 				used[r.Subject]++
-			case deliver.ResultDead:
+			case event.ResultDead:
 				t.Fatalf("%+v", r)
 			}
 		}

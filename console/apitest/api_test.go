@@ -61,8 +61,17 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	if _, err := js.Publish(t.Context(), "timers.dead.a.b.c", []byte("\xffno event")); err != nil {
+	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
 		t.Fatal(err)
+	}
+	for subject, data := range map[string]string{
+		"timers.dead.a.b.c":                  "\xffno event",
+		"timers.delivery.a.b.c":              "\xffno delivery of 42",
+		"timers.delivery.shop.order.timeout": fmt.Sprintf(`{"id":%q,"subject":%q,"attempt":1,"host":"a:443","result":"retry","duration_ms":1}`, keys.EventID(key.String(), due.UnixMilli(), 1), key),
+	} {
+		if _, err := js.Publish(t.Context(), subject, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	past, caller := history.New(js, keys.Names{}), holds.NewCaller(sched)
 	caller.Logger = slog.New(slog.DiscardHandler)
@@ -181,13 +190,17 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	} {
 		w.ask(http.MethodGet, "/api/v1"+path, nil, code)
 	}
+	if body := w.ask(http.MethodGet, "/api/v1/timers/shop:order:timeout:42", nil, http.StatusOK); !strings.Contains(body, `"result": "retry"`) || !strings.Contains(body, `"event": 1`) {
+		t.Errorf("no delivery with its event:\n%s", body)
+	}
 	id := func(body string) string {
 		_, rest, _ := strings.Cut(body, `"id": "`)
 		id, _, _ := strings.Cut(rest, `"`)
 		return id
 	}
 	for _, form := range []url.Values{
-		{"do": {"cancel"}, "key": {"shop:order:timeout:1"}}, {"do": {"fire"}, "key": {"shop:order:timeout:2"}}, {"do": {"replay"}, "all": {"1"}},
+		{"do": {"cancel"}, "key": {"shop:order:timeout:1"}}, {"do": {"fire"}, "key": {"shop:order:timeout:2"}},
+		{"do": {"resend"}, "key": {"shop:order:timeout:42"}, "seq": {"1", "99"}}, {"do": {"replay"}, "all": {"1"}},
 		{"do": {"purge"}, "all": {"1"}}, {"do": {"cancel"}, "all": {"1"}, "q": {"shop:order"}},
 	} {
 		at := "/api/v1/jobs/" + id(w.ask(http.MethodPost, "/api/v1/jobs", form, http.StatusCreated))

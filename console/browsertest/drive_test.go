@@ -97,9 +97,11 @@ func (b *tab) click(selector, name string) {
 	b.do(chromedp.MouseClickXY(at[0], at[1]))
 }
 
-// follow clicks what leads to another page.
+// follow clicks what leads to another page. A page that is about to be loaded again does not have it yet: the page to be left
+// is the one that has.
 func (b *tab) follow(selector, name string) {
 	b.t.Helper()
+	must[[]float64](b, "place", selector, name)
 	b.leave(func() { b.click(selector, name) })
 }
 

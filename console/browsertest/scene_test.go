@@ -2,6 +2,7 @@ package browsertest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,8 +11,10 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
 )
 
 // scene is a system with something of everything, for its pages to be looked at: a shop's timers, a payment provider's
@@ -119,11 +122,11 @@ func (s *system) fail() {
 	consumer := client.NewConsumer(s.js)
 	consumer.Logger = slog.New(slog.DiscardHandler)
 	go func() {
-		done <- consumer.Consume(ctx, "pay:order:callback", func(_ context.Context, e client.Event) error {
+		done <- consumer.Consume(ctx, "pay:order:callback", func(ctx context.Context, e client.Event) error {
 			if e.Attempt == 1 {
-				return client.RetryAfter(100*time.Millisecond, errors.New("502 Bad Gateway"))
+				return errors.Join(s.logged(ctx, e, 502, 41, "502 Bad Gateway"), client.RetryAfter(100*time.Millisecond, errors.New("502 Bad Gateway")))
 			}
-			return client.RetryAfter(13*time.Minute, errors.New("timeout after 15 s"))
+			return errors.Join(s.logged(ctx, e, 0, 15_000, "no answer within 15s"), client.RetryAfter(13*time.Minute, errors.New("no answer within 15s")))
 		})
 	}()
 	s.set(failing, `{"order":88120,"notify_url":"https://merchant.example/cb","amount":"129.00","note":"<b>never markup</b>"}`, 50*time.Millisecond)
@@ -137,6 +140,22 @@ func (s *system) fail() {
 	if err := <-done; err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// logged writes to the log of deliveries, as timerd deliver does.
+func (s *system) logged(ctx context.Context, e client.Event, status int, took int64, what string) error {
+	if err := notify.EnsureDeliveryStream(ctx, s.js, notify.Streams{}); err != nil {
+		return err
+	}
+	data, err := json.Marshal(event.Delivery{
+		ID: e.ID, Origin: e.FirstID(), Subject: e.Key.String(), Attempt: e.Attempt, Host: "merchant.example:443", Status: status,
+		Result: event.ResultRetry, Duration: took, Time: time.Now().UTC(), Error: what,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = s.js.Publish(ctx, e.Key.Subject(keys.DefaultPrefix, keys.Delivery), data)
+	return err
 }
 
 // hold holds a namespace.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -24,7 +24,7 @@ type journal struct {
 // record is what became of an order.
 type record struct {
 	order    string
-	attempts []deliver.Record
+	attempts []event.Delivery
 }
 
 func newJournal(payments []payment, out io.Writer) *journal {
@@ -64,7 +64,7 @@ func (j *journal) follow(ctx context.Context, js jetstream.JetStream, ended <-ch
 		if err != nil {
 			return err
 		}
-		r, err := deliver.ParseRecord(m.Data())
+		r, err := event.ParseDelivery(m.Data())
 		if err != nil {
 			return err
 		}
@@ -74,14 +74,14 @@ func (j *journal) follow(ctx context.Context, js jetstream.JetStream, ended <-ch
 }
 
 // note takes in a record. Those of orders that were not paid here are passed over.
-func (j *journal) note(r deliver.Record) {
+func (j *journal) note(r event.Delivery) {
 	of := j.byKey[r.Subject]
 	if of == nil {
 		return
 	}
 	of.attempts = append(of.attempts, r)
 	switch r.Result {
-	case deliver.ResultDelivered, deliver.ResultDead:
+	case event.ResultDelivered, event.ResultDead:
 		j.open--
 	default:
 		fmt.Fprintf(j.out, "order %s, attempt %d: %s\n", of.order, r.Attempt, r.Error)
@@ -101,7 +101,7 @@ func (j *journal) table(w io.Writer) error {
 				after = a.Time.Sub(ended).Round(time.Millisecond).String()
 			}
 			answer := a.Error
-			if a.Result == deliver.ResultDelivered {
+			if a.Result == event.ResultDelivered {
 				answer = fmt.Sprint(a.Status)
 			}
 			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", order, a.Attempt, after, answer, a.Result)

@@ -20,6 +20,7 @@ type cursor struct {
 	limit  int // how many records are of use
 
 	missing bool   // there is no such stream
+	away    error  // why it cannot be looked at
 	count   uint64 // its messages
 	first   uint64 // its first message
 	last    uint64
@@ -86,7 +87,7 @@ func (c *cursor) tellSince(ctx context.Context) error {
 }
 
 // done tells whether the beginning of the stream was reached.
-func (c *cursor) done() bool { return c.missing || c.next <= c.first }
+func (c *cursor) done() bool { return c.missing || c.away != nil || c.next <= c.first }
 
 // look looks at a window of the messages before those that were looked at. If it fails, it can be called again.
 func (c *cursor) look(ctx context.Context) error {

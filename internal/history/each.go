@@ -8,8 +8,11 @@ import (
 
 // stream returns the name of the stream of a kind of subject.
 func (r *Reader) stream(kind string) string {
-	if kind == keys.Dead {
+	switch kind {
+	case keys.Dead:
 		return r.names.DeadStream()
+	case keys.Delivery:
+		return r.names.DeliveryStream()
 	}
 	return r.names.FiredStream()
 }

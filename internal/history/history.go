@@ -1,5 +1,6 @@
-// Package history finds the events of timers in the streams, newest first: what happened to a timer. A stream has no index
-// of timers, so it is read in windows from its end back, for as long as somebody waits, and goes on where it was.
+// Package history finds the events of timers, and the deliveries of webhooks, in the streams, newest first: what happened to a
+// timer. A stream has no index of timers, so it is read in windows from its end back, for as long as somebody waits, and goes
+// on where it was.
 package history
 
 import (
@@ -47,24 +48,25 @@ type Page struct {
 	// Since says that all that was stored since then was looked at, for this page and those before it. It is the zero Time
 	// where the beginning of every stream was reached.
 	Since   time.Time
-	Streams []Reach // the same, by stream
+	Streams []Reach // the same, by stream; without that of the deliveries where there is none
 }
 
 // Reach is how far a stream was looked at.
 type Reach struct {
 	Stream    string
-	Kind      string    // keys.Fired or keys.Dead
+	Kind      string    // keys.Fired, keys.Dead or keys.Delivery
 	Messages  uint64    // how many the stream has
 	Seq       uint64    // the first message that was
 	Since     time.Time // when it was stored
 	Beginning bool      // there is none before it
 	Missing   bool      // there is no such stream
+	Away      string    // why it was not looked at, though it may be there; "" if it was
 }
 
 // streams returns the streams that are searched. A place names them in this order: a new one comes last.
 func (r *Reader) streams(q Query) []*cursor {
 	var cursors []*cursor
-	for _, kind := range []string{keys.Fired, keys.Dead} {
+	for _, kind := range []string{keys.Fired, keys.Dead, keys.Delivery} {
 		if q.Kind == "" || q.Kind == kind {
 			cursors = append(cursors, &cursor{js: r.js, stream: r.stream(kind), match: newMatcher(q, r.names.SubjectPrefix(), kind)})
 		}
@@ -77,7 +79,8 @@ func (r *Reader) streams(q Query) []*cursor {
 // empty then although there is more.
 //
 // Its error says what to do; it wraps ErrPlace if there is no such place. Where something was found before it failed, the
-// page is good beside the error, and so is its place.
+// page is good beside the error, and so is its place. That the stream of deliveries cannot be opened, which not all users may
+// read, is no error where others are looked at too.
 func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (Page, error) {
 	s := search{cursors: r.streams(q), limit: defaultLimit}
 	if limit > 0 {
@@ -96,10 +99,15 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	missing := 0
 	for i, c := range s.cursors {
 		c.limit = s.limit
-		if err := c.open(ctx, places[i]); err != nil {
+		err := c.open(ctx, places[i])
+		switch {
+		case err == nil:
+		case c.match.kind == keys.Delivery && i > 0 && ctx.Err() == nil:
+			c.away = err
+		default:
 			return Page{}, err
 		}
-		if c.missing {
+		if c.missing || c.away != nil {
 			missing++
 		}
 	}
@@ -107,8 +115,10 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 		_, err := Open(ctx, r.js, s.cursors[0].stream)
 		return Page{}, err
 	}
+	begin := s.page().Place
 	for until := time.Now().Add(r.Work); !s.enough(); {
-		if err = s.newest().look(ctx); err != nil || !time.Now().Before(until) {
+		// What was found in one stream may have to wait for a look at another: a search goes on until it has come further.
+		if err = s.newest().look(ctx); err != nil || !time.Now().Before(until) && s.page().Place != begin {
 			break
 		}
 	}
@@ -180,6 +190,9 @@ func (s *search) page() Page {
 	next, done := make([]uint64, len(s.cursors)), true
 	for i, c := range s.cursors {
 		reach := Reach{Stream: c.stream, Kind: c.match.kind, Missing: c.missing, Messages: c.count, Seq: c.next, Since: c.since}
+		if c.away != nil {
+			reach.Away = c.away.Error()
+		}
 		told := 0
 		for _, r := range p.Records {
 			if r.Kind == c.match.kind {
@@ -198,7 +211,9 @@ func (s *search) page() Page {
 				p.Since = reach.Since
 			}
 		}
-		p.Streams = append(p.Streams, reach)
+		if !c.missing || c.match.kind != keys.Delivery { // most have no webhooks
+			p.Streams = append(p.Streams, reach)
+		}
 	}
 	if !done {
 		p.Place = formatPlace(next)

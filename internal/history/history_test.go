@@ -153,7 +153,7 @@ func TestPages(t *testing.T) {
 	if p, err := r.Search(t.Context(), history.Query{}, "21.1", 10); err != nil || len(p.Records) > 0 || p.Place != "" {
 		t.Errorf("after a purge: %+v, %v", p, err)
 	}
-	for _, place := range []string{".", "x", "1.2.3", "-1", "99999999999999999999", "1.\x00", strings.Repeat("1", 4000)} {
+	for _, place := range []string{".", "x", "1.2.3.4", "-1", "99999999999999999999", "1.\x00", strings.Repeat("1", 4000)} {
 		if _, err := r.Search(t.Context(), history.Query{}, place, 10); !errors.Is(err, history.ErrPlace) || len(err.Error()) > 500 {
 			t.Errorf("place %.20q: %v", place, err)
 		}

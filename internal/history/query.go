@@ -16,7 +16,7 @@ type Query struct {
 	Text string
 	// Why is what the reason, the last error or the fault contains, in upper or lower case.
 	Why string
-	// Kind is keys.Fired or keys.Dead where only one stream is meant; empty, it is all of them.
+	// Kind is keys.Fired, keys.Dead or keys.Delivery where only one stream is meant; empty, it is all of them.
 	Kind string
 }
 
@@ -102,16 +102,16 @@ func (m *matcher) covers(subject string) bool {
 	return err == nil && m.within.Match(keys.Key{App: app, Module: module, Type: typ})
 }
 
-// match tells whether a message that may be looked for is. One without an event counts as what it mentions.
+// match tells whether a message that may be looked for is. One that is not what it should be counts as what it mentions.
 func (m *matcher) match(r Record) bool {
 	var is bool
 	switch {
 	case r.Fault != "":
 		is = bytes.Contains(r.Data, m.text)
 	case m.Key != (keys.Key{}):
-		is = r.Event.Key == m.Key
+		is = r.Key == m.Key
 	default:
-		is = strings.Contains(r.Event.Key.ID, m.Text)
+		is = strings.Contains(r.Key.ID, m.Text)
 	}
 	if !is {
 		return false
@@ -119,7 +119,7 @@ func (m *matcher) match(r Record) bool {
 	if m.why == "" {
 		return true
 	}
-	for _, text := range []string{r.Event.DeadReason, r.Event.LastError, r.Fault} {
+	for _, text := range []string{r.Event.DeadReason, r.Event.LastError, r.Delivery.Error, r.Fault} {
 		if strings.Contains(strings.ToLower(text), m.why) {
 			return true
 		}

@@ -10,18 +10,20 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Record is one message of a stream. Anybody may have published it: only where Fault is empty is it an event of the
-// timer that it names, and even then its texts are a stranger's.
+// Record is one message of a stream. Anybody may have published it: only where Fault is empty is it an event, or a delivery,
+// of the timer that it names, and even then its texts are a stranger's.
 type Record struct {
-	Stream  string
-	Kind    string // of its subject: keys.Fired or keys.Dead
-	Seq     uint64 // its number in the stream
-	Stored  time.Time
-	Subject string
-	MsgID   string // what its Nats-Msg-Id says
-	Data    []byte
-	Event   event.Event // what Data says, if Fault is ""
-	Fault   string      // why Data is no event of a timer of the subject, "" if it is one
+	Stream   string
+	Kind     string // of its subject: keys.Fired, keys.Dead or keys.Delivery
+	Seq      uint64 // its number in the stream
+	Stored   time.Time
+	Subject  string
+	MsgID    string // what its Nats-Msg-Id says
+	Data     []byte
+	Key      keys.Key       // of the timer, if Fault is ""
+	Event    event.Event    // what Data says, if Fault is "" and Kind is another than keys.Delivery
+	Delivery event.Delivery // what Data says, if Fault is "" and Kind is keys.Delivery
+	Fault    string         // why Data is not what it should be of a timer of the subject, "" if it is
 }
 
 // newRecord reads a message of a stream of an installation whose subjects begin with prefix. Of r, Stream, Kind, Seq, Stored,
@@ -29,18 +31,29 @@ type Record struct {
 func newRecord(prefix string, r Record, header nats.Header) Record {
 	r.MsgID = header.Get(event.MsgIDHeader)
 	var err error
-	if r.Event, err = event.Parse(r.Data); err != nil {
+	if r.Kind == keys.Delivery {
+		if r.Delivery, err = event.ParseDelivery(r.Data); err == nil {
+			r.Key, err = r.Delivery.Key()
+		}
+	} else {
+		r.Event, err = event.Parse(r.Data)
+		r.Key = r.Event.Key
+	}
+	if err != nil {
 		r.Fault = err.Error()
-	} else if r.Event.Key.Subject(prefix, r.Kind) != r.Subject {
-		r.Fault = fmt.Sprintf("of the timer %q, which is not one of the subject %s", event.ClipText(r.Event.Key.String()), r.Subject)
+	} else if r.Key.Subject(prefix, r.Kind) != r.Subject {
+		r.Fault = fmt.Sprintf("of the timer %q, which is not one of the subject %s", event.ClipText(r.Key.String()), r.Subject)
 	}
 	return r
 }
 
-// ID returns the event's id, or that of the message where it holds no event.
+// ID returns the event's id, or that of the message where that is not known.
 func (r Record) ID() string {
-	if r.Fault != "" {
+	switch {
+	case r.Fault != "":
 		return r.MsgID
+	case r.Kind == keys.Delivery:
+		return r.Delivery.ID
 	}
 	return r.Event.ID
 }

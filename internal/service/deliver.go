@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
@@ -139,7 +140,7 @@ func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
 	total := registered.NewCounterVec(prometheus.CounterOpts{Name: "deliveries_total", Help: "Deliveries to HTTP endpoints, by what came of them."}, []string{"result"})
-	for _, result := range deliver.Results() {
+	for _, result := range event.Results() {
 		total.WithLabelValues(string(result))
 	}
 	seconds := registered.NewHistogram(prometheus.HistogramOpts{
@@ -149,7 +150,7 @@ func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer) {
 	unlogged := registered.NewCounter(prometheus.CounterOpts{Name: "deliveries_unlogged_total", Help: "Deliveries that could not be written to their log."})
 	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "circuit_open", Help: "Hosts whose deliveries this process holds back because they fail."},
 		func() float64 { return float64(d.OpenCircuits()) })
-	d.OnDelivery = func(r deliver.Record, took time.Duration) {
+	d.OnDelivery = func(r event.Delivery, took time.Duration) {
 		total.WithLabelValues(string(r.Result)).Inc()
 		if took > 0 {
 			seconds.Observe(took.Seconds())

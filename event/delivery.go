@@ -1,10 +1,12 @@
-package deliver
+package event
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 // Result is what came of a delivery.
@@ -21,9 +23,9 @@ const (
 // Results returns all of them.
 func Results() []Result { return []Result{ResultDelivered, ResultRetry, ResultDead, ResultPostponed} }
 
-// Record is what the log of deliveries has about one of them: a JSON object. There is one for each time that a delivery
+// Delivery is what the log of webhooks has about one of them: a JSON object. There is one for each time that a delivery
 // was tried or held back, and a second one with the same ID and Attempt where a call is repeated.
-type Record struct {
+type Delivery struct {
 	ID      string `json:"id"`      // of the event
 	Origin  string `json:"origin"`  // of the timer's first event, which is the webhook-id
 	Subject string `json:"subject"` // of the event: the timer's key, as attributes of events have it
@@ -37,14 +39,27 @@ type Record struct {
 	Error    string    `json:"error,omitempty"` // what went wrong, and the first of the answer; at most about 1 KiB
 }
 
-// ParseRecord reads a message of the log.
-func ParseRecord(data []byte) (Record, error) {
-	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("not a delivery: %w", err)
+// ParseDelivery reads a message of the log. Time is in UTC.
+func ParseDelivery(data []byte) (Delivery, error) {
+	var d Delivery
+	if err := json.Unmarshal(data, &d); err != nil {
+		return Delivery{}, fmt.Errorf("not a delivery: %s", ClipText(err.Error()))
 	}
-	if r.ID == "" || r.Result == "" {
-		return r, errors.New("not a delivery: it has no id or no result")
+	d.Time = d.Time.UTC()
+	switch {
+	case d.ID == "" || d.Result == "":
+		return Delivery{}, errors.New("not a delivery: it has no id or no result")
+	case !isWritable(d.Time):
+		return Delivery{}, errors.New("not a delivery: its time is in no year from 0 to 9999")
 	}
-	return r, nil
+	return d, nil
+}
+
+// Key returns the timer's key.
+func (d Delivery) Key() (keys.Key, error) {
+	name, err := keys.DecodeText(d.Subject)
+	if err != nil {
+		return keys.Key{}, fmt.Errorf("subject: %s", ClipText(err.Error()))
+	}
+	return keys.Parse(name)
 }

@@ -1,0 +1,130 @@
+package console
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// hostBytes is how much is shown of a host; a name and a port have no more.
+const hostBytes = 300
+
+// DeliveryView is a record of the log of webhooks: one time that a delivery was tried or held back.
+type DeliveryView struct {
+	Stream     string    `json:"stream"`
+	Seq        uint64    `json:"seq"`
+	Stored     time.Time `json:"stored"`
+	ID         string    `json:"id"` // of the event
+	Origin     string    `json:"origin,omitempty"`
+	Key        string    `json:"key,omitempty"`
+	Ref        string    `json:"ref,omitempty"`
+	At         time.Time `json:"at"` // when it began; when it was stored, where it does not say
+	Attempt    int       `json:"attempt,omitempty"`
+	Host       string    `json:"host,omitempty"`
+	Status     int       `json:"status"` // of HTTP; 0 without an answer
+	Result     string    `json:"result,omitempty"`
+	DurationMS int64     `json:"duration"`
+	Error      string    `json:"error,omitempty"`
+	Fault      string    `json:"fault,omitempty"` // why it is no delivery
+	Event      uint64    `json:"event,omitempty"` // the number of its event in the stream of firings; 0 where that was not found
+	Gone       bool      `json:"gone,omitempty"`  // its event is not in that stream any more
+
+	Name keyText `json:"-"`
+}
+
+func newDeliveryView(r history.Record) DeliveryView {
+	v := DeliveryView{Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: keys.EncodeText(clip(r.ID(), keys.MaxEventIDBytes)), At: r.Stored.UTC(), Fault: r.Fault}
+	if r.Fault != "" {
+		return v
+	}
+	d, name := r.Delivery, r.Key.String()
+	v.Key, v.Ref, v.Name = keys.EncodeText(name), encodeRef(name), newKeyText(r.Key)
+	v.Origin, v.Attempt, v.Host, v.Status = clip(d.Origin, keys.MaxEventIDBytes), d.Attempt, clip(d.Host, hostBytes), d.Status
+	v.Result, v.DurationMS, v.Error = clip(string(d.Result), 50), d.Duration, event.ClipText(d.Error)
+	if !d.Time.IsZero() {
+		v.At = d.Time
+	}
+	return v
+}
+
+// Tone returns the class of the colour of its result.
+func (v DeliveryView) Tone() string {
+	switch event.Result(v.Result) {
+	case event.ResultDelivered:
+		return "good"
+	case event.ResultRetry:
+		return "owed"
+	case event.ResultPostponed:
+		return "held"
+	case event.ResultDead:
+		return "dead"
+	}
+	return ""
+}
+
+// StatusText returns what the host answered.
+func (v DeliveryView) StatusText() string {
+	switch {
+	case v.Status != 0:
+		return strconv.Itoa(v.Status)
+	case v.Host == "" || v.Result == string(event.ResultPostponed) && v.DurationMS == 0:
+		return "not called"
+	}
+	return "no answer"
+}
+
+// Took returns how long the call took.
+func (v DeliveryView) Took() string {
+	if v.DurationMS <= 0 {
+		return ""
+	}
+	return grouped(v.DurationMS) + " ms"
+}
+
+// DeliveryRow is a row of deliveries: one, or several in a row that were held back from one host, by the latest of them.
+type DeliveryRow struct {
+	DeliveryView
+	Times int
+	First time.Time // when the first of several began
+}
+
+// Rows returns the deliveries as rows.
+func (v *EventsView) Rows() []DeliveryRow {
+	var rows []DeliveryRow
+	for _, d := range v.Deliveries {
+		if n := len(rows) - 1; n >= 0 && rows[n].sameWait(d) {
+			rows[n].Times++
+			rows[n].First = d.At
+			continue
+		}
+		rows = append(rows, DeliveryRow{d, 1, d.At})
+	}
+	return rows
+}
+
+// sameWait tells whether two deliveries were held back as one.
+func (v DeliveryView) sameWait(of DeliveryView) bool {
+	return v.Result == string(event.ResultPostponed) && of.Result == v.Result && of.Host == v.Host && of.Origin == v.Origin && of.Attempt == v.Attempt && of.Key == v.Key
+}
+
+// link says of each delivery where its event is, which was stored before it: among these, further back, or gone.
+func (v *EventsView) link() {
+	at := map[string]uint64{}
+	for _, e := range v.Events {
+		if e.Kind == keys.Fired && e.Fault == "" {
+			at[e.Key+" "+e.ID] = e.Seq // of several the first
+		}
+	}
+	whole := false
+	for _, s := range v.Streams {
+		whole = whole || s.kind == keys.Fired && s.Beginning
+	}
+	for i := range v.Deliveries {
+		d := &v.Deliveries[i]
+		d.Event = at[d.Key+" "+d.ID]
+		d.Gone = d.Event == 0 && d.Fault == "" && whole
+	}
+}
