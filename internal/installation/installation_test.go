@@ -100,21 +100,21 @@ func TestJoin(t *testing.T) {
 // The log of deliveries changes hands with the other streams, so that timerd deliver starts again.
 func TestAdoptWithTheLogOfDeliveries(t *testing.T) {
 	testenv.NoLeaks(t)
-	s := &site{t: t, rdb: testenv.Redis(t).Client(), js: testenv.NATS(t).JetStream()}
-	if err := notify.EnsureStreams(t.Context(), s.js, notify.Streams{Installation: "old"}); err != nil {
+	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{Installation: "old"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureDeliveryStream(t.Context(), s.js, notify.Streams{}); err != nil {
+	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.rdb.Set(t.Context(), keys.Installation, "new", 0).Err(); err != nil {
+	if err := rdb.Set(t.Context(), keys.Installation, "new", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, were, err := installation.Adopt(t.Context(), s.rdb, s.js, notify.Streams{})
+	_, were, err := installation.Adopt(t.Context(), rdb, js, notify.Streams{})
 	if err != nil || len(were) != 4 || were[3] != (notify.Owner{Stream: "TIMERS_DELIVERY", Installation: "old"}) {
 		t.Errorf("Adopt = %+v, %v", were, err)
 	}
-	if err := notify.EnsureDeliveryStream(t.Context(), s.js, notify.Streams{}); err != nil {
+	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
 		t.Errorf("timerd deliver does not start: %v", err)
 	}
 }

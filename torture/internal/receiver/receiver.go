@@ -24,7 +24,7 @@ import (
 )
 
 // Secret is what calls are signed with.
-const Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+const Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" //nolint:gosec // of calls inside this process
 
 // deliverer is the header in which a timerd deliver says which it is: 1.3 is number 1, started for the third time.
 const deliverer = "X-Torture-Deliverer"
