@@ -190,7 +190,7 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 		{"another payload when tried again", nil, func(w *world) {
 			m := w.hook(0, 1, steady, usual)
 			w.deliver(m, 1010, 500, steady, retry)
-			m.Payload = m.Payload + " "
+			m.Payload += " "
 			w.deliver(w.again(m, 2, 300), 1310, 200, steady, ok)
 		}, "wrong payload"},
 

@@ -2,6 +2,7 @@ package receiver
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -79,9 +80,7 @@ func (a answer) wait(caller, ending context.Context) bool {
 
 // write answers, and returns once that is on its way.
 func (a answer) write(w http.ResponseWriter) {
-	for name, values := range a.header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), a.header)
 	w.Header().Set("Content-Length", "0")
 	w.WriteHeader(a.status)
 	_ = http.NewResponseController(w).Flush() // who called may have died
