@@ -119,7 +119,7 @@ func torture(ctx context.Context, c config, leftOut []string, s *servers.System,
 		return false, err
 	}
 	defer func() { err = errors.Join(err, hooks.Close()) }()
-	if err := s.StartDeliverers(ctx, hooks.Endpoints(), receiver.Environment, func(err error) { c.log.Error("proxy", "err", err) }); err != nil {
+	if err := s.StartDeliverers(ctx, hooks.Endpoints(), hooks.Environment, func(err error) { c.log.Error("proxy", "err", err) }); err != nil {
 		return false, err
 	}
 	w.Write(history.Record{Run: &history.Run{

@@ -74,7 +74,7 @@ func (j *judge) event(key string, t *timeline, f *firing, m history.Message) {
 	if f.late > 0 && m.Time > m.Due+f.late+lease {
 		j.fault(TooLate, key, "%s was published at %d, %d ms after its due time, at most %d is allowed for its claim", m.ID, m.Time, m.Time-m.Due, f.late)
 	}
-	if f.force == must && f.mustDie {
+	if f.force == must && f.mustDie && !j.heldAgain(t, f, m) {
 		j.fault(Held, key, "%s fired, but was to be a dead letter", m.ID)
 	}
 	for _, w := range t.holds.sure {
@@ -90,6 +90,21 @@ func (j *judge) event(key string, t *timeline, f *firing, m history.Message) {
 			j.fault(Held, key, "%s was held from %d to %d: claimed before that, it would have been published by %d", m.ID, w.from, w.to, w.from+lease)
 		}
 	}
+}
+
+// heldAgain tells whether a firing that was to be a dead letter was held once more before that was stored, because a fault kept
+// it, such as a full stream: then it ends as that hold does.
+func (j *judge) heldAgain(t *timeline, f *firing, m history.Message) bool {
+	kept := func(from, to int64) bool {
+		return slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
+			return !f.Hold && len(f.Timerds) > 0 && j.during(f, from, to)
+		})
+	}
+	return slices.ContainsFunc(f.buried, func(dead *hold) bool {
+		return slices.ContainsFunc(t.holds.all, func(h *hold) bool {
+			return dead.ended.from < h.begun.from && h.begun.from <= m.Time && kept(dead.ended.from, h.begun.to)
+		})
+	})
 }
 
 // letter judges a dead letter that came in place of an event.

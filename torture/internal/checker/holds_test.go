@@ -236,6 +236,16 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.hold("held", 1000, 9000, history.ResumeDead)
 			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 9050)
 		}, "held"},
+		{"is held again instead of a dead letter, which a fault had kept", []history.Fault{of(history.DyingApp, deaf(history.Delays, 8000, 15_000))}, func(w *world) {
+			w.hold("held", 1000, 9000, history.ResumeDead)
+			w.hold("held", 12_000, 20_000, history.ResumeNow)
+			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 20_050)
+		}, ""},
+		{"is held again instead of a dead letter", nil, func(w *world) {
+			w.hold("held", 1000, 9000, history.ResumeDead)
+			w.hold("held", 12_000, 20_000, history.ResumeNow)
+			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 20_050)
+		}, "held"},
 		{"fires beside a dead letter", nil, func(w *world) {
 			w.hold("held", 4950, 9000, history.ResumeDead)
 			op := w.set(0, history.Timer, key, "p", 5000)

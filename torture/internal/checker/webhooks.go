@@ -252,7 +252,7 @@ func (w *hooks) deadLetter(o *origin, m history.Message) {
 			return false
 		}
 		hopeless := r.Status == http.StatusGone || r.Took == 0 && m.Status != ""
-		return hopeless && m.Reason == event.ReasonGivenUp || !hopeless && m.Reason == event.ReasonExhausted && m.Attempt >= m.Max
+		return hopeless && m.Reason == event.ReasonGivenUp || m.Reason == event.ReasonExhausted && m.Attempt >= m.Max
 	})
 	if !fits {
 		w.fault(WrongEnd, m.Key, "%s is a dead letter, %q, as attempt %d of %d, and no delivery ended so", m.EventID, m.Reason, m.Attempt, m.Max)

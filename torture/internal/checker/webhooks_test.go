@@ -268,6 +268,13 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 			w.deliver(m, 1610, 500, steady, dead)
 			w.bury(m, 1630, "attempts used up")
 		}, ""},
+		{"nobody wants the last attempt", nil, func(w *world) {
+			m := w.hook(0, 1, steady, gone)
+			m.Max, w.Messages[0].Max = 1, 1
+			w.call(m, 1010, 0, 410, steady, gone)
+			w.log(m, 1010, 410, steady, dead)
+			w.bury(m, 1030, "attempts used up")
+		}, ""},
 		{"too early used up", nil, func(w *world) {
 			m := w.hook(0, 1, steady, usual)
 			w.deliver(m, 1010, 500, steady, retry)

@@ -4,6 +4,8 @@ package receiver
 
 import (
 	"context"
+	crypto "crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -23,9 +25,6 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// Secret is what calls are signed with.
-const Secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" //nolint:gosec // of calls inside this process
-
 // deliverer is the header in which a timerd deliver says which it is: 1.3 is number 1, started for the third time.
 const deliverer = "X-Torture-Deliverer"
 
@@ -35,6 +34,7 @@ const maxBody = 1 << 20
 // Receiver is all hosts.
 type Receiver struct {
 	history *history.Writer
+	secret  string // that calls are signed with
 	webhook *standardwebhooks.Webhook
 	hosts   map[role]*host
 	seed    uint64
@@ -56,11 +56,14 @@ type host struct {
 // New starts all hosts. The caller closes the Receiver. The seed decides how hosts fail that fail now and then, and report
 // is told what goes wrong in a proxy.
 func New(w *history.Writer, seed uint64, report func(error)) (*Receiver, error) {
-	webhook, err := standardwebhooks.NewWebhook(Secret)
+	key := make([]byte, 24)
+	_, _ = crypto.Read(key) // which never fails
+	secret := "whsec_" + base64.StdEncoding.EncodeToString(key)
+	webhook, err := standardwebhooks.NewWebhook(secret)
 	if err != nil {
 		return nil, fmt.Errorf("receiver: %w", err)
 	}
-	r := &Receiver{history: w, webhook: webhook, hosts: map[role]*host{}, seed: seed}
+	r := &Receiver{history: w, secret: secret, webhook: webhook, hosts: map[role]*host{}, seed: seed}
 	r.ending, r.end = context.WithCancel(context.Background())
 	for _, role := range roles() {
 		if err := r.open(role, report); err != nil {
@@ -145,8 +148,8 @@ func (r *Receiver) Endpoints() string {
 }
 
 // Environment returns the variables that a timerd deliver needs for that: which it is, and how often it was started.
-func Environment(number, start int) []string {
-	return []string{"TORTURE_SECRET=" + Secret, fmt.Sprintf("TORTURE_DELIVERER=%d.%d", number, start)}
+func (r *Receiver) Environment(number, start int) []string {
+	return []string{"TORTURE_SECRET=" + r.secret, fmt.Sprintf("TORTURE_DELIVERER=%d.%d", number, start)}
 }
 
 // ServeHTTP answers a call and writes it down. One of which not all has come is none.

@@ -116,22 +116,22 @@ func TestCalls(t *testing.T) {
 		url, secret string
 		status      int
 	}{
-		{url(steady, history.PathUsual), Secret, http.StatusOK},
-		{url(fixed, history.PathUsual), Secret, http.StatusOK},
-		{url(steady, history.PathGone), Secret, http.StatusGone},
+		{url(steady, history.PathUsual), c.secret, http.StatusOK},
+		{url(fixed, history.PathUsual), c.secret, http.StatusOK},
+		{url(steady, history.PathGone), c.secret, http.StatusGone},
 		{url(steady, history.PathUsual), other, http.StatusOK},
-		{url(steady, "/elsewhere"), Secret, http.StatusOK},
+		{url(steady, "/elsewhere"), c.secret, http.StatusOK},
 	} {
 		if got := c.call(call.url, call.secret); got != call.status {
 			t.Errorf("%s: %d, want %d", call.url, got, call.status)
 		}
 	}
 	c.Frail().Cut()
-	if got := c.call(url(frail, history.PathUsual), Secret); got != 0 {
+	if got := c.call(url(frail, history.PathUsual), c.secret); got != 0 {
 		t.Errorf("a host that is away answered %d", got)
 	}
 	c.Frail().Heal()
-	if got := c.call(url(frail, history.PathUsual), Secret); got != http.StatusOK {
+	if got := c.call(url(frail, history.PathUsual), c.secret); got != http.StatusOK {
 		t.Errorf("a host that is back answered %d", got)
 	}
 	calls := c.calls()
@@ -155,7 +155,7 @@ func TestFlaky(t *testing.T) {
 	const all = 60
 	answers := make(chan int, all)
 	for range all {
-		go func() { answers <- c.call(url, Secret) }()
+		go func() { answers <- c.call(url, c.secret) }()
 	}
 	seen := map[int]int{}
 	for range all {
@@ -169,7 +169,7 @@ func TestFlaky(t *testing.T) {
 	c.Recover()
 	c.client.Timeout = 0
 	for range 5 {
-		if got := c.call(url, Secret); got != http.StatusOK {
+		if got := c.call(url, c.secret); got != http.StatusOK {
 			t.Errorf("a host that has recovered answered %d", got)
 		}
 	}
