@@ -289,6 +289,7 @@ func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Messa
 		case isBeside(m):
 		case first == nil:
 			first = &m
+		case j.isForgotten(*first, m):
 		case f.force == must || m.Due == first.Due:
 			j.fault(Duplicate, key, "%s and %s are one firing", first.ID, m.ID)
 		}

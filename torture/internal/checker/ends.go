@@ -37,6 +37,15 @@ func isBeside(m history.Message) bool {
 	return m.Stream == history.DeadStream && inPlace(m) && strings.HasSuffix(m.Reason, published)
 }
 
+// isForgotten tells of two messages of a firing whether one comes in place of the event that the other is, because a failover
+// lost that it was claimed.
+func (j *judge) isForgotten(a, b history.Message) bool {
+	return (a.Stream == history.DeadStream && inPlace(a)) != (b.Stream == history.DeadStream && inPlace(b)) &&
+		slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
+			return f.Effect == history.Failover && j.during(f, min(a.Stored, b.Stored), max(a.Stored, b.Stored))
+		})
+}
+
 // Ends counts the firings that had to come in another way than that of most.
 type Ends struct {
 	Held    int // were due while they were held for certain, and fired

@@ -34,6 +34,16 @@ func TestVerdictsOnLimits(t *testing.T) {
 			w.fire(op)
 			at(letter(w.fire(op), reason), 9010)
 		}, "duplicate"},
+		{"both, as a failover lost the claim", []history.Fault{deaf(history.Failover, 4990, 9000)}, func(w *world) {
+			op := limited(w, false)
+			w.fire(op)
+			at(letter(w.fire(op), reason), 9010)
+		}, ""},
+		{"both, and the failover came after it", append([]history.Fault{deaf(history.Failover, 9200, 9900)}, nats...), func(w *world) {
+			op := limited(w, false)
+			w.fire(op)
+			at(letter(w.fire(op), reason), 9010)
+		}, "duplicate"},
 		{"both, as the dead letter says", nats, func(w *world) {
 			op := limited(w, false)
 			w.fire(op)
