@@ -76,7 +76,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, streams notify.
 	if w.Consumers, err = webhookConsumers(ctx, fired); err != nil {
 		return nil, fmt.Errorf("consumers of stream %s: %w", streams.FiredStream(), err)
 	}
-	askAges(ctx, js, streams.FiredStream(), w.Consumers)
+	askAges(ctx, js, fired.CachedInfo(), w.Consumers)
 	p.webhooks(w.Consumers, fired.CachedInfo().Config)
 	w.Problems = p
 	return w, nil
@@ -116,9 +116,9 @@ func isOfDeliver(name string) bool {
 	return ok && err == nil && (rest == "" || rest[0] == '~')
 }
 
-// askAges asks since when events wait. Where that cannot be told, such as without the right to read the stream, it stays
-// unknown.
-func askAges(ctx context.Context, js jetstream.JetStream, stream string, consumers []WebhookConsumer) {
+// askAges asks since when events wait. Where that cannot be told, such as without the right to read the stream, or it would
+// take NATS long, it stays unknown.
+func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, consumers []WebhookConsumer) {
 	behind := make([]*WebhookConsumer, 0, len(consumers))
 	for i := range consumers {
 		if consumers[i].Waiting > 0 {
@@ -127,11 +127,13 @@ func askAges(ctx context.Context, js jetstream.JetStream, stream string, consume
 	}
 	slices.SortFunc(behind, func(a, b *WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
 	for _, c := range behind[:min(len(behind), agesAsked)] {
-		at, err := history.StoredAt(ctx, js, stream, c.filter, c.next)
-		if err != nil {
+		at, err := history.StoredAt(ctx, js, of, c.filter, c.next, c.Waiting)
+		switch {
+		case ctx.Err() != nil:
 			return
+		case err == nil:
+			c.Oldest = at
 		}
-		c.Oldest = at
 	}
 }
 

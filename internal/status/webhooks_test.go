@@ -94,6 +94,42 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
+// NATS stores nothing while it looks for a message, which may be behind gigabytes of others: it is asked for one that is near.
+func TestWebhooksFarBehind(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	ctx := t.Context()
+	if err := notify.EnsureDeliveryStream(ctx, x.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, app := range []string{"rare", "busy"} {
+		_, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{
+			Durable: "timerd-deliver~" + app, FilterSubject: "timers.fired." + app + ".>", AckPolicy: jetstream.AckExplicitPolicy,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked, err := x.js.Conn().SubscribeSync("$JS.API.STREAM.MSG.GET.TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := make([]byte, 900<<10)
+	for range 40 { // 36 MB
+		if _, err := x.js.Publish(ctx, "timers.fired.busy.a.b", large); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.publish("timers.fired.rare.a.b")
+	c := x.report().NATS.Webhooks
+	if len(c) != 2 || c[0].Waiting != 40 || c[0].Oldest.IsZero() || c[1].Waiting != 1 || !c[1].Oldest.IsZero() {
+		t.Errorf("%+v", c)
+	}
+	if n, _, err := asked.Pending(); n != 1 || err != nil {
+		t.Errorf("NATS was asked for %d messages: %v", n, err)
+	}
+}
+
 // A log that takes no more, or that may come to that, is told of.
 func TestWebhooksWithoutALog(t *testing.T) {
 	t.Parallel()
