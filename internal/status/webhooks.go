@@ -150,10 +150,11 @@ func (c *WebhookConsumer) abandoned() bool {
 	switch {
 	case c.asking:
 		return false
-	case c.Working > 0: // perhaps by a process that has no place for more calls; or it died in the middle of them
-		return c.At.Sub(c.Last) > waitsTooLong
+	case c.Working > 0, // perhaps by a process that has no place for more calls; or it died in the middle of them
+		c.Waiting > 0 && c.Oldest.IsZero(): // perhaps only just, while a process starts again
+		return !c.Last.IsZero() && c.At.Sub(c.Last) > waitsTooLong
 	}
-	return c.Waiting > 0 && (c.Oldest.IsZero() || c.waits() > asksSoon)
+	return c.Waiting > 0 && c.waits() > asksSoon
 }
 
 // webhooks judges the consumers of timerd deliver, of a stream that is made so.
