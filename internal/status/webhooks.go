@@ -84,7 +84,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, streams notify.
 
 // WebhookRights says what to do where GatherWebhooks gets no answer.
 func WebhookRights(names keys.Names) string {
-	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.* and $JS.API.CONSUMER.LIST.%s", names.FiredStream())
+	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.%s and $JS.API.CONSUMER.LIST.%s", names.DeliveryStream(), names.FiredStream())
 }
 
 // webhookConsumers returns the consumers of timerd deliver in the order of their names.
