@@ -120,7 +120,7 @@ func (d *Deliverer) Run(ctx context.Context) error {
 func (d *Deliverer) route(config *Config) *routes {
 	r := &routes{config: config, clients: map[*Endpoint]*http.Client{}}
 	for _, e := range config.Endpoints {
-		r.clients[e] = newClient(newTransport(e, d.Proxy))
+		r.clients[e] = newClient(newTransport(e, len(config.Endpoints), d.Proxy))
 	}
 	return r
 }

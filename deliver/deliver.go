@@ -215,6 +215,9 @@ func (d *Deliverer) call(ctx context.Context, c *consumer, routes *routes, e *En
 	}
 	response, err := routes.clients[e].Do(request) //nolint:bodyclose // read closes it
 	if err != nil {
+		if isCrowded(err) {
+			routes.close() // others take what this machine has no more of
+		}
 		return explain(err, e.Timeout, ctx.Err() != nil || c.cut.Err() != nil)
 	}
 	what := e.read(response, cancel)

@@ -19,10 +19,12 @@ import (
 const (
 	// maxAnswerHeader bounds the headers of an answer, in bytes.
 	maxAnswerHeader = 64 << 10
-	// idleTimeout is how long a connection is kept that nobody uses, and maxIdle how many are: with fewer than there are hosts
-	// nearly each call makes a new one. bufferSize is what a connection reads and writes at once; calls and answers are small.
+	// idleTimeout is how long a connection is kept that nobody uses, and maxIdle how many are, which the endpoints share, though
+	// each may have leastIdle: with fewer than there are hosts nearly each call makes a new one. bufferSize is what a connection
+	// reads and writes at once; calls and answers are small.
 	idleTimeout = time.Minute
 	maxIdle     = 10 << 10
+	leastIdle   = 64
 	bufferSize  = 1 << 10
 	// pingAfter is after how long of silence an HTTP/2 connection is tried, and pingTimeout how long that may take.
 	pingAfter   = 15 * time.Second
@@ -71,8 +73,9 @@ func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.fresh.RoundTrip(again)
 }
 
-// newTransport returns the transport of an endpoint. proxy says through which proxy a request goes, nil for none.
-func newTransport(e *Endpoint, proxy func(*http.Request) (*url.URL, error)) *transport {
+// newTransport returns the transport of one of so many endpoints. proxy says through which proxy a request goes, nil for
+// none.
+func newTransport(e *Endpoint, endpoints int, proxy func(*http.Request) (*url.URL, error)) *transport {
 	var v4, v6 []netip.Prefix
 	for _, p := range e.AllowPrivate {
 		if p.Addr().Is4() {
@@ -85,14 +88,16 @@ func newTransport(e *Endpoint, proxy func(*http.Request) (*url.URL, error)) *tra
 		guard: ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...)),
 		proxy: proxy,
 	}
-	proxied := httpTransport(e, nil)
+	idle := max(maxIdle/endpoints, leastIdle)
+	proxied := httpTransport(e, idle, nil)
 	proxied.Proxy = proxy
-	t.direct, t.proxied = newPooled(httpTransport(e, t.guard.Safe)), newPooled(proxied)
+	t.direct, t.proxied = newPooled(httpTransport(e, idle, t.guard.Safe)), newPooled(proxied)
 	return t
 }
 
-// httpTransport returns a transport whose connections are checked by control, if that is not nil.
-func httpTransport(e *Endpoint, control func(network, address string, c syscall.RawConn) error) *http.Transport {
+// httpTransport returns a transport that keeps so many idle connections, and whose connections are checked by control, if that
+// is not nil.
+func httpTransport(e *Endpoint, idle int, control func(network, address string, c syscall.RawConn) error) *http.Transport {
 	// Go's own resolver: with the system's, each name whose server is silent takes a thread, and there are 500.
 	resolver := &net.Resolver{PreferGo: true, Dial: net.DefaultResolver.Dial}
 	dialer := &net.Dialer{Timeout: e.Timeout, KeepAlive: idleTimeout / 2, Control: control, Resolver: resolver}
@@ -101,7 +106,7 @@ func httpTransport(e *Endpoint, control func(network, address string, c syscall.
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: e.Authorities},
 		TLSHandshakeTimeout:    e.Timeout,
 		DisableCompression:     true, // a small answer may not become a large one
-		MaxIdleConns:           maxIdle,
+		MaxIdleConns:           idle,
 		MaxIdleConnsPerHost:    e.Concurrency,
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxAnswerHeader,

@@ -25,10 +25,10 @@ func Owners(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, er
 	return owners(ctx, js, s.configs())
 }
 
-// OwnersWithDelivery is Owners with the stream of deliveries at the end, which stands in no timerd's way: it is timerd
-// deliver that uses no stream of another installation than that of the stream of firings.
-func OwnersWithDelivery(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, error) {
-	return owners(ctx, js, append(s.configs(), s.delivery()))
+// DeliveryOwner is Owners for the stream of deliveries alone, which stands in no timerd's way: it is timerd deliver that uses
+// no stream of another installation than that of the stream of firings.
+func DeliveryOwner(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, error) {
+	return owners(ctx, js, []jetstream.StreamConfig{s.delivery()})
 }
 
 func owners(ctx context.Context, js jetstream.JetStream, streams []jetstream.StreamConfig) (owners []Owner, err error) {

@@ -421,6 +421,22 @@ func TestInstallation(t *testing.T) {
 	wants(t, check(), "installation", doctor.Warn, `this Redis has no identity, and the streams are those of installation "A"`)
 }
 
+// A right that no timerd needs is asked for, and its want fails nothing.
+func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "x", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: []string{"$JS.API.STREAM.INFO.TIMERS_DELIVERY"}},
+		}}}
+		o.NoAuthUser = "u"
+	}).JetStream()
+	findings := doctor.NewNATS(js, notify.Streams{}, maxPayload).CheckInstallation(t.Context(), rdb)
+	wants(t, findings, "installation", doctor.Warn, "whose the log of deliveries is", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
+	if len(findings) != 1 {
+		t.Errorf("findings %+v", findings)
+	}
+}
+
 func TestNATSWithoutJetStream(t *testing.T) {
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
 	wants(t, checkNATS(t, off.JetStream(), maxPayload), "jetstream", doctor.Fail, "without JetStream", "jetstream block")

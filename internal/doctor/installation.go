@@ -35,6 +35,10 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 		r.fail(checkInstallation, "let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
 		return r
 	}
+	if state.Unknown != nil {
+		r.warn(checkInstallation, "let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
+			"whose the log of deliveries is, if there is one, is not known: %v", state.Unknown)
+	}
 	id, unmarked := state.Redis, []string(nil)
 	for _, o := range state.Owners {
 		switch {
@@ -117,16 +121,20 @@ func AdoptStreams(ctx context.Context, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	id, were, err := installation.Adopt(ctx, rdb, js, c.Streams())
-	for _, o := range were {
+	done, err := installation.Adopt(ctx, rdb, js, c.Streams())
+	for _, o := range done.Were {
 		was := "nobody"
 		if o.Installation != "" {
 			was = fmt.Sprintf("installation %.100q", o.Installation)
 		}
-		fmt.Fprintf(w, "stream %s belonged to %s and belongs to installation %.100q now\n", o.Stream, was, id)
+		fmt.Fprintf(w, "stream %s belonged to %s and belongs to installation %.100q now\n", o.Stream, was, done.ID)
 	}
-	if err == nil && len(were) == 0 {
-		fmt.Fprintf(w, "nothing to do: no stream belongs to another installation than %.100q\n", id)
+	if err == nil && len(done.Were) == 0 && done.Unknown == nil {
+		fmt.Fprintf(w, "nothing to do: no stream belongs to another installation than %.100q\n", done.ID)
+	}
+	if done.Unknown != nil {
+		fmt.Fprintf(w, "the log of deliveries, if there is one, was not taken over: %v; let timerd call $JS.API.STREAM.INFO.%s, and run this again\n",
+			done.Unknown, c.Streams().DeliveryStream())
 	}
 	return err
 }

@@ -84,10 +84,16 @@ func next(ctx context.Context, js jetstream.JetStream, stream, filter string, se
 	return get(ctx, js, stream, map[string]any{"seq": max(seq, 1), "next_by_subj": filter})
 }
 
-// StoredAt returns when the first message from a number on whose subject matches a filter was stored; the zero Time if there
-// is none.
-func StoredAt(ctx context.Context, js jetstream.JetStream, stream, filter string, seq uint64) (time.Time, error) {
-	m, _, err := next(ctx, js, stream, filter, seq)
+// StoredAt returns when the first message from a number on whose subject matches a filter was stored, if so many of those
+// from there on do. It returns the zero Time if there is none; or if NATS, which stores none meanwhile, might have to pass over
+// more than pickBytes to find it.
+func StoredAt(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, filter string, seq, matching uint64) (time.Time, error) {
+	s := of.State
+	seq = max(seq, s.FirstSeq)
+	if others := s.LastSeq + 1 - min(seq+matching, s.LastSeq+1); s.Msgs == 0 || others > pickBytes/max(s.Bytes/s.Msgs, 1) {
+		return time.Time{}, nil
+	}
+	m, _, err := next(ctx, js, of.Config.Name, filter, seq)
 	return m.stored, err
 }
 

@@ -12,13 +12,20 @@ import (
 	"github.com/timerd-io/timerd/notify"
 )
 
-// inspectTime is how long the timerds of an installation may take to answer to Inspect.
-const inspectTime = time.Second
+const (
+	// inspectTime is how long the timerds of an installation may take to answer to Inspect.
+	inspectTime = time.Second
+	// logTime is how long NATS may take to tell of the log of deliveries: it does not answer without a right that timerds can
+	// do without.
+	logTime = 2 * time.Second
+)
 
 // State is which installations Redis and the streams belong to.
 type State struct {
 	Redis  string         // "" if Redis has no identity
 	Owners []notify.Owner // of the streams that there are, that of deliveries too
+	// Unknown is why it is not known whose the stream of deliveries is, or whether it is there; nil where that is known.
+	Unknown error
 	// Living are the timerds that answered, by the installation that they are of.
 	Living map[string][]Answer
 }
@@ -33,11 +40,15 @@ func inspect(ctx context.Context, s site, streams notify.Streams, patience time.
 	if err != nil {
 		return State{}, err
 	}
-	owners, err := notify.OwnersWithDelivery(ctx, s.js, streams)
+	owners, err := notify.Owners(ctx, s.js, streams)
 	if err != nil {
 		return State{}, err
 	}
-	state := State{Redis: id, Owners: owners, Living: map[string][]Answer{}}
+	soon, cancel := context.WithTimeout(ctx, logTime)
+	defer cancel()
+	ofLog, unknown := notify.DeliveryOwner(soon, s.js, streams)
+	owners = append(owners, ofLog...)
+	state := State{Redis: id, Owners: owners, Unknown: unknown, Living: map[string][]Answer{}}
 	all := map[string]bool{id: true}
 	for _, o := range owners {
 		all[o.Installation] = true
@@ -60,40 +71,49 @@ func inspect(ctx context.Context, s site, streams notify.Streams, patience time.
 	return state, err
 }
 
-// Adopt makes the streams, that of deliveries too, those of the installation that the Redis of rdb belongs to, and returns its identity and
-// whose the streams were that it changed. If Redis has no identity it gets that of the streams, or a new one. It
-// changes nothing and returns an error while a timerd of another installation answers that a stream belongs to.
-func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams) (id string, were []notify.Owner, err error) {
+// Adopted is what Adopt has done.
+type Adopted struct {
+	ID   string         // the installation's; "" if nothing was done
+	Were []notify.Owner // whose the streams were that it changed
+	// Unknown is why the stream of deliveries was left as it is, nil if it was not.
+	Unknown error
+}
+
+// Adopt makes the streams, that of deliveries too, those of the installation that the Redis of rdb belongs to. If Redis has
+// no identity it gets that of the streams, or a new one. It changes nothing and returns an error while a timerd of another
+// installation answers that a stream belongs to. If it fails later, what it returns is what was done before.
+func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams) (Adopted, error) {
 	s := site{rdb, js, streams.Names}
 	state, err := inspect(ctx, s, streams, askTime)
 	if err != nil {
-		return "", nil, err
+		return Adopted{}, err
 	}
 	for _, o := range state.Owners {
 		for _, a := range state.Living[o.Installation] {
 			if o.Installation != state.Redis && (state.Redis != "" || a.Redis != sameRedis) {
-				return "", nil, fmt.Errorf("stream %s belongs to installation %.100q, of which %.100q is running: stop that timerd first, or leave it its streams",
+				return Adopted{}, fmt.Errorf("stream %s belongs to installation %.100q, of which %.100q is running: stop that timerd first, or leave it its streams",
 					o.Stream, o.Installation, a.Instance)
 			}
 		}
 	}
-	id = state.Redis
+	id := state.Redis
 	if id == "" {
 		if id = firstOwner(state.Owners); id == "" {
 			id = newID()
 		}
 		if id, err = s.put(ctx, id); err != nil {
-			return "", nil, err
+			return Adopted{}, err
 		}
 	}
+	done := Adopted{ID: id, Unknown: state.Unknown}
 	for _, o := range state.Owners {
 		if o.Installation == id {
 			continue
 		}
 		if err := notify.SetOwner(ctx, js, notify.Owner{Stream: o.Stream, Installation: id}); err != nil {
-			return id, were, err
+			return done, err
 		}
-		were = append(were, o)
+		done.Were = append(done.Were, o)
 	}
-	return id, were, nil
+	return done, nil
 }

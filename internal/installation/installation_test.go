@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
@@ -110,12 +111,38 @@ func TestAdoptWithTheLogOfDeliveries(t *testing.T) {
 	if err := rdb.Set(t.Context(), keys.Installation, "new", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, were, err := installation.Adopt(t.Context(), rdb, js, notify.Streams{})
-	if err != nil || len(were) != 4 || were[3] != (notify.Owner{Stream: "TIMERS_DELIVERY", Installation: "old"}) {
-		t.Errorf("Adopt = %+v, %v", were, err)
+	done, err := installation.Adopt(t.Context(), rdb, js, notify.Streams{})
+	if were := done.Were; err != nil || len(were) != 4 || were[3] != (notify.Owner{Stream: "TIMERS_DELIVERY", Installation: "old"}) || done.Unknown != nil {
+		t.Errorf("Adopt = %+v, %v", done, err)
 	}
 	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
 		t.Errorf("timerd deliver does not start: %v", err)
+	}
+}
+
+// Whoever has no right to ask for the log of deliveries takes the other streams over.
+func TestAdoptWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb, servers := testenv.Redis(t).Client(), testenv.NATS(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "x", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: []string{"$JS.API.STREAM.INFO.TIMERS_DELIVERY"}},
+		}}}
+		o.NoAuthUser = "u"
+	})
+	js := servers.JetStream()
+	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{Installation: "old"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Set(t.Context(), keys.Installation, "new", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, rdb: rdb, js: js}
+	if state := s.inspect(); len(state.Owners) != 3 || state.Unknown == nil {
+		t.Errorf("%+v", state)
+	}
+	done, err := installation.Adopt(t.Context(), rdb, js, notify.Streams{})
+	if err != nil || done.ID != "new" || len(done.Were) != 3 || done.Unknown == nil {
+		t.Errorf("Adopt = %+v, %v", done, err)
 	}
 }
 

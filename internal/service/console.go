@@ -69,6 +69,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 	p.pulse = pulse.New(sched.Members)
 	caller := holds.NewCaller(sched)
 	caller.Logger = log
+	var webhooks status.RecentWebhooks
 	past := history.New(js, streams.Names)
 	var actions *console.Actions
 	if c.Console.Actions {
@@ -78,7 +79,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{
-		Status:   func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, streams) },
+		Status:   func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, streams, &webhooks) },
 		Index:    sched,
 		Holds:    caller.List,
 		History:  past,
@@ -95,10 +96,10 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 }
 
 // statusOf asks for what every page shows, without waiting for a server that is known to be away.
-func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStream, streams notify.Streams) *status.Report {
+func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStream, streams notify.Streams, webhooks *status.RecentWebhooks) *status.Report {
 	ctx, cancel := context.WithTimeout(ctx, statusWithin)
 	defer cancel()
-	from := status.Sources{Schedule: sched, JetStream: js, Streams: streams}
+	from := status.Sources{Schedule: sched, JetStream: js, Streams: streams, Webhooks: webhooks}
 	if !js.Conn().IsConnected() {
 		from.JetStream, from.NoNATS = nil, status.Away{
 			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",

@@ -79,7 +79,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
 
 // gatherWebhooks adds what there is of webhooks.
 func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *problems) {
-	w, err := GatherWebhooks(ctx, s.JetStream, s.Streams)
+	w, err := s.Webhooks.get(func() (*Webhooks, error) { return GatherWebhooks(ctx, s.JetStream, s.Streams) })
 	if err != nil {
 		p.warn(WebhookRights(s.Streams.Names), "cannot tell the state of webhooks: %v", err)
 	}

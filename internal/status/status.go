@@ -54,6 +54,8 @@ type Sources struct {
 	NoNATS    Away
 	// Streams says what the streams are called, and with its Installation to whom they should belong.
 	Streams notify.Streams
+	// Webhooks is for who makes many reports: what it has of webhooks is not asked for again too soon. It may be nil.
+	Webhooks *RecentWebhooks
 }
 
 // Gather asks Redis and NATS at the same time. What cannot be told by the time that ctx ends is a problem in the report.

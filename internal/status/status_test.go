@@ -114,9 +114,9 @@ type installation struct {
 	js    jetstream.JetStream
 }
 
-func newInstallation(t *testing.T) *installation {
+func newInstallation(t *testing.T, opts ...testenv.NATSOption) *installation {
 	t.Helper()
-	x := &installation{t: t, sched: testenv.NewSchedule(t), nats: testenv.NATS(t)}
+	x := &installation{t: t, sched: testenv.NewSchedule(t), nats: testenv.NATS(t, opts...)}
 	x.js = x.nats.JetStream()
 	if err := notify.EnsureStreams(t.Context(), x.js, notify.Streams{}); err != nil {
 		t.Fatal(err)

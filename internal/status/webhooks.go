@@ -76,7 +76,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, streams notify.
 	if w.Consumers, err = webhookConsumers(ctx, fired); err != nil {
 		return nil, fmt.Errorf("consumers of stream %s: %w", streams.FiredStream(), err)
 	}
-	askAges(ctx, js, streams.FiredStream(), w.Consumers)
+	askAges(ctx, js, fired.CachedInfo(), w.Consumers)
 	p.webhooks(w.Consumers, fired.CachedInfo().Config)
 	w.Problems = p
 	return w, nil
@@ -84,7 +84,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, streams notify.
 
 // WebhookRights says what to do where GatherWebhooks gets no answer.
 func WebhookRights(names keys.Names) string {
-	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.* and $JS.API.CONSUMER.LIST.%s", names.FiredStream())
+	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.%s and $JS.API.CONSUMER.LIST.%s", names.DeliveryStream(), names.FiredStream())
 }
 
 // webhookConsumers returns the consumers of timerd deliver in the order of their names.
@@ -116,9 +116,9 @@ func isOfDeliver(name string) bool {
 	return ok && err == nil && (rest == "" || rest[0] == '~')
 }
 
-// askAges asks since when events wait. Where that cannot be told, such as without the right to read the stream, it stays
-// unknown.
-func askAges(ctx context.Context, js jetstream.JetStream, stream string, consumers []WebhookConsumer) {
+// askAges asks since when events wait. Where that cannot be told, such as without the right to read the stream, or it would
+// take NATS long, it stays unknown.
+func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, consumers []WebhookConsumer) {
 	behind := make([]*WebhookConsumer, 0, len(consumers))
 	for i := range consumers {
 		if consumers[i].Waiting > 0 {
@@ -127,11 +127,13 @@ func askAges(ctx context.Context, js jetstream.JetStream, stream string, consume
 	}
 	slices.SortFunc(behind, func(a, b *WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
 	for _, c := range behind[:min(len(behind), agesAsked)] {
-		at, err := history.StoredAt(ctx, js, stream, c.filter, c.next)
-		if err != nil {
+		at, err := history.StoredAt(ctx, js, of, c.filter, c.next, c.Waiting)
+		switch {
+		case ctx.Err() != nil:
 			return
+		case err == nil:
+			c.Oldest = at
 		}
-		c.Oldest = at
 	}
 }
 
@@ -148,10 +150,11 @@ func (c *WebhookConsumer) abandoned() bool {
 	switch {
 	case c.asking:
 		return false
-	case c.Working > 0: // perhaps by a process that has no place for more calls; or it died in the middle of them
-		return c.At.Sub(c.Last) > waitsTooLong
+	case c.Working > 0, // perhaps by a process that has no place for more calls; or it died in the middle of them
+		c.Waiting > 0 && c.Oldest.IsZero(): // perhaps only just, while a process starts again
+		return !c.Last.IsZero() && c.At.Sub(c.Last) > waitsTooLong
 	}
-	return c.Waiting > 0 && (c.Oldest.IsZero() || c.waits() > asksSoon)
+	return c.Waiting > 0 && c.waits() > asksSoon
 }
 
 // webhooks judges the consumers of timerd deliver, of a stream that is made so.

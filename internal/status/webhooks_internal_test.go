@@ -16,8 +16,13 @@ func TestWebhooksThatAreBehind(t *testing.T) {
 	consumer := func(name string, waiting uint64, working int, oldest, last time.Duration, asking bool) WebhookConsumer {
 		return WebhookConsumer{Name: name, Waiting: waiting, Working: working, Oldest: now.Add(-oldest), Last: now.Add(-last), At: now, asking: asking}
 	}
-	unknown := consumer("unknown", 3, 0, 0, time.Hour, false)
-	unknown.Oldest = time.Time{}
+	unknown := func(last time.Duration) WebhookConsumer {
+		c := consumer("unknown", 3, 0, 0, last, false)
+		c.Oldest = time.Time{}
+		return c
+	}
+	never := unknown(0)
+	never.Last = time.Time{}
 	kept := jetstream.StreamConfig{Name: "TIMERS", MaxAge: 168 * time.Hour}
 	const behind, gone = "since there is no place for more calls", "and no timerd deliver asks for them"
 	for _, test := range []struct {
@@ -33,7 +38,9 @@ func TestWebhooksThatAreBehind(t *testing.T) {
 			[]string{"a: 5 events wait, the oldest for 1m1s, " + behind + "; TIMERS drops them 168h0m0s after they fired"}},
 		{"killed with a call under way", []WebhookConsumer{consumer("a", 0, 1, 0, 61*time.Second, false)}, kept,
 			[]string{"a: 1 event waits, " + gone + ";"}},
-		{"of unknown age", []WebhookConsumer{unknown}, jetstream.StreamConfig{Name: "TIMERS"}, []string{"unknown: 3 events wait, " + gone}},
+		{"of unknown age", []WebhookConsumer{unknown(time.Hour)}, jetstream.StreamConfig{Name: "TIMERS"}, []string{"unknown: 3 events wait, " + gone}},
+		{"of unknown age, just started again", []WebhookConsumer{unknown(59 * time.Second)}, kept, nil},
+		{"of unknown age, never asked for", []WebhookConsumer{never}, kept, nil},
 		{"several", []WebhookConsumer{consumer("a", 1, 0, time.Minute, 0, false), consumer("b", 2, 0, time.Hour, 0, false), consumer("c", 2, 0, 2*time.Hour, 0, true)}, kept,
 			[]string{"a, b: 3 events wait, the oldest for 1h0m0s, " + gone, "c: 2 events wait, the oldest for 2h0m0s, " + behind}},
 	} {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -91,6 +93,84 @@ func TestWebhooks(t *testing.T) {
 	expect(t, x.report(), "warn timerd-deliver~pay: paused")
 	if _, err := x.js.ResumeConsumer(ctx, "TIMERS", name); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// NATS stores nothing while it looks for a message, which may be behind gigabytes of others: it is asked for one that is near.
+func TestWebhooksFarBehind(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	ctx := t.Context()
+	if err := notify.EnsureDeliveryStream(ctx, x.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, app := range []string{"rare", "busy"} {
+		_, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{
+			Durable: "timerd-deliver~" + app, FilterSubject: "timers.fired." + app + ".>", AckPolicy: jetstream.AckExplicitPolicy,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked, err := x.js.Conn().SubscribeSync("$JS.API.STREAM.MSG.GET.TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := make([]byte, 900<<10)
+	for range 40 { // 36 MB
+		if _, err := x.js.Publish(ctx, "timers.fired.busy.a.b", large); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.publish("timers.fired.rare.a.b")
+	c := x.report().NATS.Webhooks
+	if len(c) != 2 || c[0].Waiting != 40 || c[0].Oldest.IsZero() || c[1].Waiting != 1 || !c[1].Oldest.IsZero() {
+		t.Errorf("%+v", c)
+	}
+	if n, _, err := asked.Pending(); n != 1 || err != nil {
+		t.Errorf("NATS was asked for %d messages: %v", n, err)
+	}
+}
+
+// The rights that deploy/README.md lists suffice. Without one of them NATS does not answer, which is said.
+func TestWebhooksWithFewRights(t *testing.T) {
+	t.Parallel()
+	const list = "$JS.API.CONSUMER.LIST.TIMERS"
+	rights := []string{"$JS.API.STREAM.MSG.GET.TIMERS", list}
+	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD", "TIMERS_DELIVERY"} {
+		rights = append(rights, "$JS.API.STREAM.INFO."+stream)
+	}
+	user := func(name string, publish *server.SubjectPermission) *server.User {
+		return &server.User{Username: name, Password: "x", Permissions: &server.Permissions{Publish: publish}}
+	}
+	x := newInstallation(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "admin", Password: "x"},
+			user("console", &server.SubjectPermission{Allow: rights}),
+			user("narrow", &server.SubjectPermission{Allow: rights, Deny: []string{list}}),
+		}
+		o.NoAuthUser = "admin"
+	})
+	x.beat("a", nil)
+	if err := notify.EnsureDeliveryStream(t.Context(), x.js, notify.Streams{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := x.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-deliver~pay", FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.publish("timers.fired.pay.a.b")
+	x.js = x.nats.JetStream(nats.UserInfo("console", "x"))
+	r := x.report()
+	expect(t, r)
+	if len(r.NATS.Webhooks) != 1 || r.NATS.Webhooks[0].Oldest.IsZero() {
+		t.Errorf("%+v", r.NATS)
+	}
+	x.js = x.nats.JetStream(nats.UserInfo("narrow", "x"))
+	r = x.report()
+	expect(t, r, "warn cannot tell the state of webhooks: consumers of stream TIMERS: ")
+	if fix := r.Problems[0].Fix; !strings.Contains(fix, list) {
+		t.Errorf("fix: %s", fix)
 	}
 }
 

@@ -1,0 +1,112 @@
+package deliver
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Idle connections of one endpoint give way to the calls of another where the process has no more descriptors.
+func TestIdleConnectionsGiveWay(t *testing.T) { //nolint:paralleltest // it takes the descriptors of the process
+	const calls = 16
+	var together sync.WaitGroup
+	together.Add(calls)
+	host := func(answer http.HandlerFunc) target {
+		server := httptest.NewServer(answer)
+		t.Cleanup(server.Close)
+		u, err := url.Parse(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return target{url: u, host: u.Host}
+	}
+	crowd, other := host(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		together.Done()
+		together.Wait()
+	}), host(func(http.ResponseWriter, *http.Request) {})
+	endpoint := func() *Endpoint {
+		return &Endpoint{Body: BodyEvent, Timeout: time.Minute, Concurrency: calls, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	}
+	first, second := endpoint(), endpoint()
+	d := &Deliverer{Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
+	routes := d.route(&Config{Endpoints: []*Endpoint{first, second}})
+	t.Cleanup(routes.close)
+	c := &consumer{cut: t.Context()}
+	ev := event.Event{ID: "1", Key: keys.Key{App: "pay", Module: "a", Type: "b", ID: "1"}}
+	var running sync.WaitGroup
+	for range calls {
+		running.Go(func() {
+			if a := d.call(t.Context(), c, routes, first, crowd, ev); a.verdict != delivered {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+	running.Wait()
+
+	takeDescriptors(t)
+	if a := d.call(t.Context(), c, routes, second, other, ev); a.verdict != returned || !strings.Contains(a.text, "too many open files") {
+		t.Errorf("without descriptors: %+v", a)
+	}
+	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // connections are closed a moment later
+		a := d.call(t.Context(), c, routes, second, other, ev)
+		if a.verdict == delivered {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatalf("idle connections are kept: %+v", a)
+		}
+	}
+}
+
+// takeDescriptors leaves the process no descriptor, until the test ends.
+func takeDescriptors(t *testing.T) {
+	t.Helper()
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	few := was
+	few.Cur = 1024
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+			t.Error(err)
+		}
+	})
+	for {
+		f, err := os.Open(os.DevNull)
+		if errors.Is(err, syscall.EMFILE) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+	}
+}
+
+// The endpoints of a file share what may be kept.
+func TestIdleConnectionsAreShared(t *testing.T) {
+	t.Parallel()
+	for endpoints, want := range map[int]int{1: 10240, 4: 2560, 1000: 64} {
+		got := newTransport(&Endpoint{}, endpoints, http.ProxyFromEnvironment).direct.usual.MaxIdleConns
+		if got != want {
+			t.Errorf("one of %d keeps %d, want %d", endpoints, got, want)
+		}
+	}
+}
