@@ -131,8 +131,7 @@ func (c *Console) readEvents(r *http.Request, q history.Query, place string, lim
 	v := newEventsView()
 	found, err := c.sources.History.Search(r.Context(), q, place, limit)
 	if err != nil {
-		v.Away = err.Error()
-		return v
+		v.Away = err.Error() // of what was found before it, the rest is good
 	}
 	for _, record := range found.Records {
 		if record.Kind == keys.Delivery {
