@@ -132,6 +132,20 @@ func TestOriginOfWhatWaits(t *testing.T) {
 	inOrder(t, w.page("/timers/pay:order:callback:7"), "<h2>Facts</h2>", "<dt>origin</dt>", first.ID, "<dt>trace</dt>", trace)
 }
 
+// An id is shown as the event has it, by all views: of a key with a space it is percent-encoded already.
+func TestIDsOfAKeyWithASpace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.fired("pay:order:callback:order 42", 1)
+	second := w.fired("pay:order:callback:order 42", 2, func(e *event.Event) { e.SetOrigin(first.Due, 1) })
+	w.deliver(second, event.ResultRetry)
+	body := w.get("/api/v1/timers/pay:order:callback:order%2042").body
+	if strings.Count(body, `"id": "`+second.ID+`"`) != 2 || strings.Count(body, `"origin": "`+first.ID+`"`) != 2 || !strings.Contains(body, `"event": 2`) {
+		t.Errorf("want id %s and origin %s of an event and its delivery:\n%s", second.ID, first.ID, body)
+	}
+	inOrder(t, w.page("/timers/pay:order:callback:order%2042"), "<h2>Facts</h2>", "<dt>origin</dt>", first.ID)
+}
+
 // Many deliveries are shown page by page, and each is told once.
 func TestDeliveriesPageByPage(t *testing.T) {
 	t.Parallel()
