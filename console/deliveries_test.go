@@ -15,6 +15,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // trace is one that a timer was set in.
@@ -213,6 +214,17 @@ func TestSendAgain(t *testing.T) {
 	if text := w.page("/timers/" + key); strings.Contains(text, `value="3"`) || strings.Contains(text, `value="5"`) {
 		t.Errorf("what cannot be sent has a button:\n%s", text)
 	}
+}
+
+// A payload that the limit leaves out now, as it was larger before, is not sent without it.
+func TestSendAgainWhatIsTooLargeNow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, size := range []int{schedule.DefaultMaxPayload + 1, schedule.DefaultMaxPayload} {
+		w.fired("pay:order:callback:42", 1, func(e *event.Event) { e.Data = []byte(`"` + strings.Repeat("x", size-2) + `"`) })
+	}
+	has(t, w.act(url.Values{"do": {"resend"}, "seq": {"1", "2"}}, nil, "1 event", "Under a hold it waits", "once within a day",
+		"Event 1 cannot be sent again: its payload has 262,145 bytes, and TIMERD_MAX_PAYLOAD is 262,144 now"), "1 sent again")
 }
 
 // An event that goes while somebody thinks about it is not sent.
