@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -12,10 +13,11 @@ import (
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/retry"
+	"github.com/timerd-io/timerd/schedule"
 )
 
-// resendWork sends firings again: each fires once more, as the replay of a dead letter does. An event is sent again once,
-// however often that is asked for; the one that it has become can be sent again too.
+// resendWork sends firings again: each fires once more, as the replay of a dead letter does. An event is sent again once within
+// a day, however often that is asked for; the one that it has become can be sent again too.
 type resendWork struct {
 	actions *Actions
 	index   Index
@@ -81,7 +83,11 @@ func (w *resendWork) find(ctx context.Context, seq uint64) (r history.Record, wh
 	case r.Fault == "" && w.key != nil && r.Key != *w.key:
 		return r, "it is of another timer", nil
 	}
-	return r, noResend(r), nil
+	why = noResend(r)
+	if most := w.actions.Schedule.MaxPayload(); why == "" && len(r.Event.Data) > most {
+		why = fmt.Sprintf("its payload has %s bytes, and TIMERD_MAX_PAYLOAD is %s now", grouped(int64(len(r.Event.Data))), grouped(int64(most)))
+	}
+	return r, why, nil
 }
 
 func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error) {
@@ -106,6 +112,7 @@ func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error)
 	if c.Touches > 0 {
 		c.Warnings = append(c.Warnings,
 			"All consumers of the subject get it, not only the webhook: the timer fires once more, at once, with its key and payload, as attempt 1. A newer timer of its key stays, and both fire.",
+			"Under a hold it waits until that is released. An event is sent again once within a day; after that, asked for again, it fires again.",
 			"Its origin stays the same, and so the webhook-id: a receiver that remembers that takes it for a repetition, and may do nothing.")
 	}
 	return c, nil
@@ -116,9 +123,12 @@ func (w *resendWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 	if err != nil {
 		return nil, err
 	}
-	var sent, before, gone int64
+	var sent, before, gone, crowded int64
 	tallies := func() []Tally {
-		return someTallies([]Tally{{"sent again", sent}, {"sent again before: send the newer event", before}, {"gone meanwhile", gone}})
+		return someTallies([]Tally{
+			{"sent again", sent}, {"sent again before: send the newer event", before}, {"gone meanwhile", gone},
+			{"refused, as too many retries wait beside a newer timer of the key", crowded},
+		})
 	}
 	for _, seq := range slices.Sorted(maps.Keys(w.ids)) {
 		if ctx.Err() != nil {
@@ -135,6 +145,8 @@ func (w *resendWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 		// Not with ctx, so that what came of it is known.
 		_, fresh, err := w.actions.Schedule.Retry(context.WithoutCancel(ctx), retry.Replay(r.Event, now))
 		switch {
+		case errors.Is(err, schedule.ErrTooManyRetries):
+			crowded++
 		case err != nil:
 			return tallies(), err
 		case fresh:

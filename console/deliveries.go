@@ -36,7 +36,7 @@ type DeliveryView struct {
 }
 
 func newDeliveryView(r history.Record) DeliveryView {
-	v := DeliveryView{Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: keys.EncodeText(clip(r.ID(), keys.MaxEventIDBytes)), At: r.Stored.UTC(), Fault: r.Fault}
+	v := DeliveryView{Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: clip(r.ID(), keys.MaxEventIDBytes), At: r.Stored.UTC(), Fault: r.Fault}
 	if r.Fault != "" {
 		return v
 	}

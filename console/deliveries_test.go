@@ -15,6 +15,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // trace is one that a timer was set in.
@@ -132,6 +133,20 @@ func TestOriginOfWhatWaits(t *testing.T) {
 	inOrder(t, w.page("/timers/pay:order:callback:7"), "<h2>Facts</h2>", "<dt>origin</dt>", first.ID, "<dt>trace</dt>", trace)
 }
 
+// An id is shown as the event has it, by all views: of a key with a space it is percent-encoded already.
+func TestIDsOfAKeyWithASpace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.fired("pay:order:callback:order 42", 1)
+	second := w.fired("pay:order:callback:order 42", 2, func(e *event.Event) { e.SetOrigin(first.Due, 1) })
+	w.deliver(second, event.ResultRetry)
+	body := w.get("/api/v1/timers/pay:order:callback:order%2042").body
+	if strings.Count(body, `"id": "`+second.ID+`"`) != 2 || strings.Count(body, `"origin": "`+first.ID+`"`) != 2 || !strings.Contains(body, `"event": 2`) {
+		t.Errorf("want id %s and origin %s of an event and its delivery:\n%s", second.ID, first.ID, body)
+	}
+	inOrder(t, w.page("/timers/pay:order:callback:order%2042"), "<h2>Facts</h2>", "<dt>origin</dt>", first.ID)
+}
+
 // Many deliveries are shown page by page, and each is told once.
 func TestDeliveriesPageByPage(t *testing.T) {
 	t.Parallel()
@@ -199,6 +214,17 @@ func TestSendAgain(t *testing.T) {
 	if text := w.page("/timers/" + key); strings.Contains(text, `value="3"`) || strings.Contains(text, `value="5"`) {
 		t.Errorf("what cannot be sent has a button:\n%s", text)
 	}
+}
+
+// A payload that the limit leaves out now, as it was larger before, is not sent without it.
+func TestSendAgainWhatIsTooLargeNow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, size := range []int{schedule.DefaultMaxPayload + 1, schedule.DefaultMaxPayload} {
+		w.fired("pay:order:callback:42", 1, func(e *event.Event) { e.Data = []byte(`"` + strings.Repeat("x", size-2) + `"`) })
+	}
+	has(t, w.act(url.Values{"do": {"resend"}, "seq": {"1", "2"}}, nil, "1 event", "Under a hold it waits", "once within a day",
+		"Event 1 cannot be sent again: its payload has 262,145 bytes, and TIMERD_MAX_PAYLOAD is 262,144 now"), "1 sent again")
 }
 
 // An event that goes while somebody thinks about it is not sent.

@@ -45,7 +45,7 @@ type EventView struct {
 
 // newEventView shows a record, and so much of its payload.
 func newEventView(r history.Record, most int) EventView {
-	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: keys.EncodeText(r.ID()), At: r.Stored.UTC(), Fault: r.Fault}
+	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: clip(r.ID(), keys.MaxEventIDBytes), At: r.Stored.UTC(), Fault: r.Fault}
 	if r.Kind == keys.Fired {
 		v.NoResend = noResend(r)
 	}
@@ -59,7 +59,7 @@ func newEventView(r history.Record, most int) EventView {
 	due := e.Due.UTC()
 	v.Due, v.Attempt, v.Of, v.Trigger = &due, e.Attempt, e.MaxAttempts, e.Trigger
 	v.Repeat, v.Occurrence, v.DeadReason, v.LastError = e.Repeat, e.Occurrence, e.DeadReason, e.LastError
-	v.Origin, v.Trace = keys.EncodeText(e.Origin), e.TraceParent
+	v.Origin, v.Trace = clip(e.Origin, keys.MaxEventIDBytes), e.TraceParent
 	if !e.Time.IsZero() {
 		v.At = e.Time.UTC()
 	}
@@ -131,8 +131,7 @@ func (c *Console) readEvents(r *http.Request, q history.Query, place string, lim
 	v := newEventsView()
 	found, err := c.sources.History.Search(r.Context(), q, place, limit)
 	if err != nil {
-		v.Away = err.Error()
-		return v
+		v.Away = err.Error() // of what was found before it, the rest is good
 	}
 	for _, record := range found.Records {
 		if record.Kind == keys.Delivery {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
@@ -81,6 +82,29 @@ func TestOneTimer(t *testing.T) {
 	if a := w.get("/timers/no-key"); a.StatusCode != http.StatusNotFound {
 		t.Errorf("%s for what is no key", a.Status)
 	}
+}
+
+// What cannot be told of one timer that repeats is said in its row, and the others are shown.
+func TestRepeatingAmongManyFirings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const crowded = "shop:stock:count:1"
+	for _, key := range []string{crowded, "shop:stock:count:2"} {
+		if _, err := w.timers.Repeat(t.Context(), key, []byte("x"), client.Every(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rdb := w.redis.Client()
+	if n, err := rdb.HDel(t.Context(), keys.Single.Data(), crowded).Result(); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	for i := range 1000 {
+		if err := rdb.ZAdd(t.Context(), keys.Single.Firing(), redis.Z{Score: 1, Member: fmt.Sprintf("1::other:m:t:%d", i)}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inOrder(t, w.page("/repeating"), "/timers/"+crowded, "cannot be told now", "/timers/shop:stock:count:2", "every 1h0m0s")
+	inOrder(t, w.get("/api/v1/repeating").body, `"key": "`+crowded+`"`, `"unknown": true`, `"repeat": "every 1h0m0s"`)
 }
 
 // publish publishes an event as timerd does.

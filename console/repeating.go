@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/repeat"
 	"github.com/timerd-io/timerd/schedule"
@@ -42,6 +43,7 @@ type RepeatingView struct {
 	Times      int64       `json:"times,omitempty"` // how many fire in all; 0: no end
 	Payload    Payload     `json:"payload"`
 	IsHeld     bool        `json:"held"`
+	Unknown    bool        `json:"unknown,omitempty"` // so many of its timers are owed or firing that the rest cannot be told now
 
 	Name keyText `json:"-"`
 }
@@ -112,7 +114,7 @@ func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namesp
 	held := c.state.get(ctx)
 	for i, state := range states {
 		key, err := keys.Parse(names[i])
-		if err != nil || state.Repetition == nil {
+		if err != nil || state.Repetition == nil && state.Err == nil {
 			continue // it has ended meanwhile
 		}
 		row := newRepeatingView(key, state.Repetition, v.At)
@@ -122,12 +124,16 @@ func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namesp
 	return nil
 }
 
+// newRepeatingView shows what a key repeats by; nil: that is not known.
 func newRepeatingView(key keys.Key, r *schedule.Repetition, now time.Time) RepeatingView {
 	name := key.String()
-	v := RepeatingView{
-		Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key), Repeat: r.Text, Occurrence: r.Occurrence,
-		Times: r.Times, Next: nextOccurrences(r, now), Payload: newPayload(r.Payload, "missing", previewBytes),
+	v := RepeatingView{Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key), Next: []time.Time{}}
+	if r == nil {
+		v.Unknown, v.Payload = true, newPayload(nil, event.StatusMissing, previewBytes)
+		return v
 	}
+	v.Repeat, v.Occurrence, v.Times, v.Next = r.Text, r.Occurrence, r.Times, nextOccurrences(r, now)
+	v.Payload = newPayload(r.Payload, event.StatusMissing, previewBytes)
 	if !r.Until.IsZero() {
 		until := r.Until.UTC()
 		v.Until = &until

@@ -115,7 +115,7 @@ func TestRepetitionAmongManyFirings(t *testing.T) {
 	if err := x.rdb.ZAdd(t.Context(), keys.Single.Firing(), others...).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if states, err := x.Repetitions(t.Context(), []string{k}); !errors.Is(err, schedule.ErrTooManyFirings) {
+	if states, err := x.Repetitions(t.Context(), []string{k}); err != nil || !errors.Is(states[0].Err, schedule.ErrTooManyFirings) {
 		t.Errorf("%+v, %v", states, err)
 	}
 }
@@ -161,7 +161,7 @@ func TestRepetitionAmongLargeFirings(t *testing.T) {
 	}
 	firings(now + 1000)
 	before = reads()
-	if states, err := x.Repetitions(t.Context(), []string{k}); !errors.Is(err, schedule.ErrTooManyFirings) {
+	if states, err := x.Repetitions(t.Context(), []string{k}); err != nil || !errors.Is(states[0].Err, schedule.ErrTooManyFirings) {
 		t.Errorf("before the others: %+v, %v", states, err)
 	}
 	if n := reads() - before; n > 10 {

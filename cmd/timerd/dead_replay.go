@@ -70,7 +70,7 @@ func replay(cmd *cobra.Command, all *deadletters.Letters, rdb redis.UniversalCli
 	replayed, err := all.Replay(ctx, sched, schedule.MillisOf(now), found.Replayable, func(l deadletters.Letter, fresh bool) error {
 		how := "replayed"
 		if !fresh {
-			how = "was replayed before"
+			how = "was replayed or sent again before"
 		}
 		_, err := fmt.Fprintf(out, "%d %s: %s\n", l.Seq, how, keys.EncodeText(l.Event.Key.String()))
 		return err

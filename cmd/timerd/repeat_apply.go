@@ -158,7 +158,7 @@ func (a *repeatApply) compare(ctx context.Context, wanted []wantedRepetition, no
 		for i := range some {
 			names[i] = some[i].key
 		}
-		states, err := a.schedule.Repetitions(ctx, names)
+		states, err := a.states(ctx, names)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -171,6 +171,20 @@ func (a *repeatApply) compare(ctx context.Context, wanted []wantedRepetition, no
 		}
 	}
 	return todo, faults, nil
+}
+
+// states returns what the keys repeat by, or an error if that cannot be told of one of them.
+func (a *repeatApply) states(ctx context.Context, names []string) ([]schedule.KeyState, error) {
+	states, err := a.schedule.Repetitions(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	for i := range states {
+		if err := states[i].Err; err != nil {
+			return nil, fmt.Errorf("read what %s repeats by: %w", keys.Abbreviate(names[i]), err)
+		}
+	}
+	return states, nil
 }
 
 // surplus adds the removal of what repeats in a namespace and is not in the file.
@@ -194,7 +208,7 @@ func (a *repeatApply) surplus(ctx context.Context, n keys.Namespace, wanted []wa
 	}
 	slices.Sort(names)
 	for some := range slices.Chunk(names, repetitionsAtOnce) {
-		states, err := a.schedule.Repetitions(ctx, some)
+		states, err := a.states(ctx, some)
 		if err != nil {
 			return err
 		}

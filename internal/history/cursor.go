@@ -19,12 +19,14 @@ type cursor struct {
 	match  matcher
 	limit  int // how many records are of use
 
-	missing bool   // there is no such stream
-	away    error  // why it cannot be looked at
-	count   uint64 // its messages
-	first   uint64 // its first message
-	last    uint64
-	average uint64 // bytes of a message
+	optional bool   // the search can do without the stream
+	missing  bool   // there is no such stream
+	away     error  // why it cannot be looked at, or not further
+	place    uint64 // where it begins
+	count    uint64 // its messages
+	first    uint64 // its first message
+	last     uint64
+	average  uint64 // bytes of a message
 
 	next   uint64    // all messages from this number on were looked at
 	since  time.Time // and all that were stored since then
@@ -37,8 +39,8 @@ type cursor struct {
 	mark uint64 // one that is, the last known to be from next on; or the stream's last one
 }
 
-// open finds out where a stream begins and ends, and goes to a place in it.
-func (c *cursor) open(ctx context.Context, place uint64) error {
+// open finds out where the stream begins and ends, and goes to the place in it.
+func (c *cursor) open(ctx context.Context) error {
 	stream, err := Open(ctx, c.js, c.stream)
 	if errors.Is(err, ErrNoStream) {
 		c.missing = true
@@ -49,7 +51,7 @@ func (c *cursor) open(ctx context.Context, place uint64) error {
 	}
 	state := stream.CachedInfo().State
 	c.count, c.first, c.last, c.since = state.Msgs, max(state.FirstSeq, 1), state.LastSeq, state.LastTime
-	c.next, c.mark, c.average, c.size = min(place, c.last+1), c.last, 1, firstWindow
+	c.next, c.mark, c.average, c.size = min(c.place, c.last+1), c.last, 1, firstWindow
 	if state.Msgs > 0 {
 		c.average = max(state.Bytes/state.Msgs, 1)
 		c.size = min(firstWindow, 1+heavyBytes/4/c.average)

@@ -28,6 +28,7 @@ type Reader struct {
 	js    jetstream.JetStream
 	names keys.Names
 	slots chan struct{}
+	log   absence // of the stream of deliveries
 
 	// Work is how long a search looks before it returns what it has, a second if not set. It takes some 150 ms more, or
 	// longer if NATS is slow.
@@ -43,7 +44,7 @@ func New(js jetstream.JetStream, names keys.Names) *Reader {
 // Page is what a search has found.
 type Page struct {
 	Records []Record // newest first
-	Place   string   // where to go on; "" if the beginning of every stream was reached
+	Place   string   // where to go on; "" if the beginning of every stream was reached that can be read
 	Looked  uint64   // messages that were looked at, or passed over, for this page
 	// Since says that all that was stored since then was looked at, for this page and those before it. It is the zero Time
 	// where the beginning of every stream was reached.
@@ -56,11 +57,11 @@ type Reach struct {
 	Stream    string
 	Kind      string    // keys.Fired, keys.Dead or keys.Delivery
 	Messages  uint64    // how many the stream has
-	Seq       uint64    // the first message that was
+	Seq       uint64    // the first message that was; 0 where none was
 	Since     time.Time // when it was stored
 	Beginning bool      // there is none before it
 	Missing   bool      // there is no such stream
-	Away      string    // why it was not looked at, though it may be there; "" if it was
+	Away      string    // why it was not looked at, or not further, though it may be there; "" if it was
 }
 
 // streams returns the streams that are searched. A place names them in this order: a new one comes last.
@@ -79,8 +80,8 @@ func (r *Reader) streams(q Query) []*cursor {
 // empty then although there is more.
 //
 // Its error says what to do; it wraps ErrPlace if there is no such place. Where something was found before it failed, the
-// page is good beside the error, and so is its place. That the stream of deliveries cannot be opened, which not all users may
-// read, is no error where others are looked at too.
+// page is good beside the error, and so is its place. That the stream of deliveries cannot be read, which not all users may, is
+// no error where others are looked at too: it is left alone for a minute if it does not answer, and a later page goes on in it.
 func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (Page, error) {
 	s := search{cursors: r.streams(q), limit: defaultLimit}
 	if limit > 0 {
@@ -98,13 +99,9 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	}
 	missing := 0
 	for i, c := range s.cursors {
-		c.limit = s.limit
-		err := c.open(ctx, places[i])
-		switch {
-		case err == nil:
-		case c.match.kind == keys.Delivery && i > 0 && ctx.Err() == nil:
-			c.away = err
-		default:
+		c.limit, c.place, c.optional = s.limit, places[i], i > 0 && c.match.kind == keys.Delivery
+		err := r.log.read(ctx, c, logOpenTime, c.open)
+		if err != nil {
 			return Page{}, err
 		}
 		if c.missing || c.away != nil {
@@ -118,7 +115,8 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	begin := s.page().Place
 	for until := time.Now().Add(r.Work); !s.enough(); {
 		// What was found in one stream may have to wait for a look at another: a search goes on until it has come further.
-		if err = s.newest().look(ctx); err != nil || !time.Now().Before(until) && s.page().Place != begin {
+		c := s.newest()
+		if err = r.log.read(ctx, c, logLookTime, c.look); err != nil || !time.Now().Before(until) && s.page().Place != begin {
 			break
 		}
 	}
@@ -190,9 +188,6 @@ func (s *search) page() Page {
 	next, done := make([]uint64, len(s.cursors)), true
 	for i, c := range s.cursors {
 		reach := Reach{Stream: c.stream, Kind: c.match.kind, Missing: c.missing, Messages: c.count, Seq: c.next, Since: c.since}
-		if c.away != nil {
-			reach.Away = c.away.Error()
-		}
 		told := 0
 		for _, r := range p.Records {
 			if r.Kind == c.match.kind {
@@ -203,9 +198,13 @@ func (s *search) page() Page {
 			rest := c.found[len(c.found)-told-1]
 			reach.Seq, reach.Since = rest.Seq+1, rest.Stored
 		}
-		reach.Beginning = reach.Seq <= c.first
 		next[i], p.Looked = reach.Seq, p.Looked+c.looked
-		if !reach.Beginning {
+		if c.away != nil {
+			reach.Away = c.away.Error()
+			if reach.Seq == 0 { // it was not opened
+				next[i] = c.place
+			}
+		} else if reach.Beginning = reach.Seq <= c.first; !reach.Beginning {
 			done = false
 			if reach.Since.After(p.Since) {
 				p.Since = reach.Since

@@ -3,7 +3,8 @@ KEYS    1  the partition's prefix
 ARGV    keys
 Returns for each the record of the occurrence that its repetition is at, pending or not; else
 when its single timer is due; nil if it has neither; or -1 if so many timers are owed or firing
-that the occurrence was not found among them. Of firings it reads 400 KB and one record at most. ]]
+that the occurrence was not found among them. Of a key it reads its pending record, if there is
+one, and of firings 400 KB and one record at most, for all keys of a call together. ]]
 
 open(KEYS[1])
 
