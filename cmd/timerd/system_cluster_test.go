@@ -155,8 +155,8 @@ func TestClusterMasterKilled(t *testing.T) {
 	s := newClusterSystem(t, true)
 	p := s.start()
 	c := s.collect()
-	want := s.load("before", 600, 15*time.Second, 3*time.Second) // none is due before all are adopted
-	want = append(want, s.repeated("before", 50, 15*time.Second, time.Second)...)
+	want := s.load("before", 600, 30*time.Second, 3*time.Second) // none is due before all are adopted
+	want = append(want, s.repeated("before", 50, 30*time.Second, time.Second)...)
 	s.adoptedAll(650)
 	victim := s.cluster.Nodes[1]
 	if n := victim.Client().Do(t.Context(), "WAIT", 1, 10000).Val(); n != int64(1) {
