@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -60,15 +62,12 @@ func TestIdleConnectionsGiveWay(t *testing.T) { //nolint:paralleltest // it take
 	if a := d.call(t.Context(), c, routes, second, other, ev); a.verdict != returned || !strings.Contains(a.text, "too many open files") {
 		t.Errorf("without descriptors: %+v", a)
 	}
-	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // connections are closed a moment later
-		a := d.call(t.Context(), c, routes, second, other, ev)
-		if a.verdict == delivered {
-			break
+	testenv.Eventually(t, time.Minute, func() error { // connections are closed a moment later
+		if a := d.call(t.Context(), c, routes, second, other, ev); a.verdict != delivered {
+			return fmt.Errorf("%+v", a)
 		}
-		if time.Now().After(until) {
-			t.Fatalf("idle connections are kept: %+v", a)
-		}
-	}
+		return nil
+	}, "idle connections to give way")
 }
 
 // takeDescriptors leaves the process no descriptor, until the test ends.
