@@ -220,11 +220,12 @@ func (j *judge) key(key string, t *timeline) {
 	j.occurrences(key)
 }
 
-// match assigns messages to the firings that they are of and returns those of none. Of
+// match assigns messages, in the order of their due times, to the firings that they are of and returns those of none. Of
 // firings with the same due time, one that has to come has the first choice.
 func (j *judge) match(t *timeline, messages []history.Message) (spare []history.Message) {
 	ids := map[string]bool{}
-	for _, m := range messages {
+	byDue := func(a, b history.Message) int { return cmp.Compare(a.Due, b.Due) }
+	for _, m := range slices.SortedStableFunc(slices.Values(messages), byDue) {
 		if ids[m.Stream+m.ID] {
 			continue // told already
 		}
@@ -249,7 +250,7 @@ func (j *judge) match(t *timeline, messages []history.Message) (spare []history.
 func rank(f *firing, m history.Message) int {
 	rank := map[force]int{must: 3, may: 2, mustNot: 1}[f.force]
 	if len(f.seen) > 0 {
-		rank -= 3
+		rank -= 20 // though its due time may be: one that is expected still may have moved by a ms
 	}
 	if f.isDue(m.Due, 0) {
 		rank += 10
