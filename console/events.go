@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -67,15 +68,8 @@ func newEventView(r history.Record, most int) EventView {
 		late := float64(v.late) / float64(time.Millisecond)
 		v.LateMS = &late
 	}
-	v.Payload = newPayload(e.Data, cmpOr(e.Status, event.StatusMissing), most)
+	v.Payload = newPayload(e.Data, cmp.Or(e.Status, event.StatusMissing), most)
 	return v
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // LateText returns how late a firing was.

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -100,7 +101,7 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 			line.Note = "a retry, beside the newer timer of its key"
 		}
 	case schedule.StateHeld:
-		line.Text = what + " waits: " + cmpOr(t.Hold, "its namespace") + " is held"
+		line.Text = what + " waits: " + cmp.Or(t.Hold, "its namespace") + " is held"
 	case schedule.StateOwed:
 		line.Text = what + " is owed since " + about(now.Sub(t.Due)) + ": no timerd has claimed it"
 		if t.Until != nil && t.Until.After(now) {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -192,7 +193,7 @@ func (v *TimerPage) Origin() string {
 		return t.Origin
 	}
 	e := v.newest()
-	return cmpOr(e.Origin, e.ID)
+	return cmp.Or(e.Origin, e.ID)
 }
 
 // Trace returns the trace of the same; empty where that is not known.

@@ -19,9 +19,19 @@ const (
 	npmPatience = 2 * time.Minute
 )
 
-// axe installs axe-core in the version of package-lock.json, unless it is there, and returns its script. Where
+// axe returns the script of axe-core. Where there is none, a test of that name is skipped, and says why.
+func axe(t *testing.T) string {
+	t.Helper()
+	script, why := axeScript(t)
+	if script == "" {
+		t.Run("axe", func(t *testing.T) { t.Skip(why) })
+	}
+	return script
+}
+
+// axeScript installs axe-core in the version of package-lock.json, unless it is there, and returns its script. Where
 // there is no npm, or no way from it to its registry, there is no script, and a reason.
-func axe(t *testing.T) (script, why string) {
+func axeScript(t *testing.T) (script, why string) {
 	t.Helper()
 	if !installed(t) {
 		if _, err := exec.LookPath("npm"); err != nil {
