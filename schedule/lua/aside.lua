@@ -33,13 +33,18 @@ local function set_again(key, due, record)
   return false
 end
 
+-- first_aside returns the member of due of the first timer of a key that is set aside, or nil.
+local function first_aside(key)
+  local first = key_prefix(key)
+  local name = redis.call('ZRANGE', prefix .. 'beside', '[' .. first .. 's', '(' .. first .. 't', 'BYLEX', 'LIMIT', 0, 1)[1]
+  return name and beside_member(name, key)
+end
+
 -- take_aside takes the first timer of a key that is set aside out of the schedule. It
 -- returns when it was due and its record, or nil.
 local function take_aside(key)
-  local first = key_prefix(key)
-  local name = redis.call('ZRANGE', prefix .. 'beside', '[' .. first .. 's', '(' .. first .. 't', 'BYLEX', 'LIMIT', 0, 1)[1]
-  if not name then return nil end
-  local member = beside_member(name, key)
+  local member = first_aside(key)
+  if not member then return nil end
   local record = redis.call('HGET', data_key, member) or 'm:'
   forget_beside(member, key)
   return tonumber(string.match(member, '^:s(%d+)')), record

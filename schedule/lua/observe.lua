@@ -23,7 +23,9 @@ confirmed a contested timer makes it owed the second time. ]]
 
 -- An expired event is explained by a tombstone that is not older than this, in
 -- ms. An event that is older itself than OLD proves nothing about a timer that the
--- index does not know: others may have fired and forgotten it meanwhile.
+-- index does not know: others may have fired and forgotten it meanwhile. One that is
+-- set aside it fires, unless it is older than tombstones are kept, or there
+-- is one: then it may be about an earlier timer of the key.
 local FRESH, OLD = 4000, 3000
 
 local since, heard, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -146,7 +148,8 @@ local function observe_one(kind, key, sizes)
   end
   local was, lower = pending(key), string.lower(kind)
   local known = kind ~= lower or kind == 'x' and now - heard > OLD
-  if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1 then
+  if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1
+    or lower == 'x' and now - heard < REMEMBER and not age(key) and not age(':c:' .. key) and first_aside(key) then
     kinds[lower](key, was, expiry(key), known)
   end
 end
