@@ -112,6 +112,7 @@ type Consumer struct {
 	ensure  func(context.Context) error
 	trims   chan struct{} // wakes trim
 
+	limits   limits
 	set      atomic.Int64 // how many timers were set again
 	settling settling
 
@@ -122,6 +123,9 @@ type Consumer struct {
 	dead   lanes     // of requests that become dead letters
 	told   time.Time // when it was logged last that requests are set aside
 }
+
+// limits are those of the constants of the same names; tests that wait for one set a shorter one.
+type limits struct{ fetchHeartbeat, shortFetch, bindTimeout, callTimeout time.Duration }
 
 type state int
 
@@ -148,6 +152,7 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(con
 		OnBuried:     func(DeadClass) {},
 		OnSetAside:   func() {},
 
+		limits:   limits{fetchHeartbeat, shortFetch, bindTimeout, callTimeout},
 		js:       js,
 		retrier:  retrier,
 		ensure:   ensureStreams,
@@ -233,7 +238,7 @@ func pause(failures int) time.Duration {
 
 // bind finds the consumer in JetStream and brings its settings in line, or makes it, and the streams too.
 func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.limits.bindTimeout)
 	defer cancel()
 	stream := c.Names.RetryStream()
 	config := jetstream.ConsumerConfig{
@@ -274,7 +279,7 @@ func (c *Consumer) fetch(ctx context.Context, consumer jetstream.Consumer, slots
 	}
 	taken, patience := 1, fetchTime
 	if c.fault(partConsumer, partRedis, partDead, partAck) != nil {
-		patience = shortFetch
+		patience = c.limits.shortFetch
 	}
 	for more := true; more; {
 		select {
@@ -291,7 +296,7 @@ func (c *Consumer) fetch(ctx context.Context, consumer jetstream.Consumer, slots
 	}()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	batch, err := consumer.Fetch(taken, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(fetchHeartbeat))
+	batch, err := consumer.Fetch(taken, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(c.limits.fetchHeartbeat))
 	if err != nil {
 		return 0, err
 	}

@@ -181,7 +181,7 @@ func (c *Consumer) try(work context.Context, of *lanes, name string, do func(con
 		return crowded
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(work, callTimeout)
+	ctx, cancel := context.WithTimeout(work, c.limits.callTimeout)
 	says, err := do(ctx)
 	cancel()
 	if err != nil && work.Err() != nil {

@@ -22,6 +22,10 @@ const (
 	waveSize  = 250
 	// crowd is the number of them from which on bursts are as rare as waves.
 	crowd = 1000
+	// spacing is how long one of them waits at least for each other one that does, up to longestAway. What comes again is
+	// delivered before what is new: those of a crowd that came again as soon as each of them alone does would be all that
+	// a slow machine gets to.
+	spacing = 4 * time.Millisecond
 )
 
 // settling collects what is to be told to JetStream about requests. Its methods may be called concurrently.
@@ -64,6 +68,7 @@ func (s *settling) addBack(msg jetstream.Msg, delay time.Duration) {
 // addToWave has a request delivered again with the first wave after a delay that has room.
 func (s *settling) addToWave(msg jetstream.Msg, delay time.Duration) {
 	s.mu.Lock()
+	delay = max(delay, min(time.Duration(s.waiting)*spacing, longestAway))
 	n := s.lastWave(delay) + 1
 	for s.waves[n] >= waveSize {
 		n++
