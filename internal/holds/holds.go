@@ -296,15 +296,20 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 	}
 	releaser := s.newReleaser()
 	defer releaser.leave(ctx)
+	var last Progress
 	for {
 		h := list.Find(r.Namespace)
 		if h == nil || h.Resume == nil || h.Resume.At != at {
 			return nil // resumed; or held anew, and that is another's matter
 		}
 		progress, err := releaser.advance(ctx, list)
-		if err != nil && ctx.Err() == nil {
-			progress.Waits = err.Error()
+		if err != nil {
+			progress.Released, progress.Waits = releaser.sum, err.Error()
 		}
+		if err != nil && ctx.Err() != nil { // cut short: what it waited for is what it did before
+			progress.Held, progress.Waits = last.Held, last.Waits
+		}
+		last = progress
 		tell(progress)
 		if !sleep(ctx, pollEvery) {
 			return ctx.Err()

@@ -74,8 +74,11 @@ var errOthers = errors.New("another one releases them")
 // advance has a round of all resumes, and ends holds whose time is over.
 func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress, error) {
 	var err error
-	if r.taken, err = r.schedule.TakeResumes(ctx, r.instance); err != nil || !r.taken {
-		return Progress{Released: r.sum, Waits: errOthers.Error()}, err
+	if r.taken, err = r.schedule.TakeResumes(ctx, r.instance); err != nil {
+		return Progress{Released: r.sum}, err
+	}
+	if !r.taken {
+		return Progress{Released: r.sum, Waits: errOthers.Error()}, nil
 	}
 	for _, h := range expired(l) {
 		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now, By: "its time was over"}
