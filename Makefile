@@ -18,8 +18,10 @@ GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 GORELEASER_VERSION := v2.15.4
 
+LINT := $(CURDIR)/bin/golangci-lint run --allow-serial-runners
+
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check tracing-test api-test console-test screenshots client-typescript client-test-typescript deps clean
+.PHONY: help run build test test-all test-server quick lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check tracing-test api-test console-test screenshots client-typescript client-test-typescript deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -33,23 +35,30 @@ build: ## bin/timerd (VERSION: what `timerd version` says)
 	@scripts/deps.sh go
 	go build -trimpath -ldflags "$(if $(VERSION),-X main.version=$(VERSION))" -o bin/timerd ./cmd/timerd
 
-test: deps ## every check, and all tests with the race detector
-	@GOVULNCHECK_VERSION=$(GOVULNCHECK_VERSION) scripts/test.sh
+test: ## vet, every package's tests and the core of the whole systems, with the race detector
+	@scripts/deps.sh go redis cc
+	@scripts/test.sh core
 
-test-short: ## for a change under way: the tests of every package, without whole systems and the race detector
-	@scripts/deps.sh go redis redis_cli
-	go vet ./...
-	go test -p 6 -parallel 8 $$(go list ./... | grep -vE '/(cmd|torture|examples)(/|$$)')
+test-all: deps ## everything that `make test` leaves out: linters, clusters, faults, browser, chart, clients, examples
+	@GOVULNCHECK_VERSION=$(GOVULNCHECK_VERSION) scripts/test.sh rest
+
+test-server: ## what talks to Redis, for another server: TIMERD_TEST_REDIS_SERVER=/path/to/valkey-server make test-server
+	@scripts/deps.sh go redis cc
+	@scripts/test.sh server
+
+quick: ## for a change under way, under a minute: the tests of packages that have changed, without whole systems
+	@scripts/deps.sh go redis cc
+	@scripts/test.sh quick
 
 lint: ## golangci-lint alone, of all modules
 	@scripts/deps.sh go
 	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
-	bin/golangci-lint run --allow-serial-runners ./...
-	cd bench && ../bin/golangci-lint run --allow-serial-runners ./...
-	cd deploy/test && ../../bin/golangci-lint run --allow-serial-runners ./...
-	cd examples/tracing && ../../bin/golangci-lint run --allow-serial-runners ./...
-	cd console/browsertest && ../../bin/golangci-lint run --allow-serial-runners ./...
-	cd console/apitest && ../../bin/golangci-lint run --allow-serial-runners ./...
+	$(LINT) ./...
+	cd bench && $(LINT) ./...
+	cd deploy/test && $(LINT) ./...
+	cd examples/tracing && $(LINT) ./...
+	cd console/browsertest && $(LINT) ./...
+	cd console/apitest && $(LINT) ./...
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 	@scripts/deps.sh go
@@ -93,15 +102,15 @@ bench-build:
 
 bench-test: ## vet and test the benchmark program, a module of its own
 	@scripts/deps.sh redis
-	cd bench && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
+	cd bench && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 10m ./...
 
 api-test: ## vet and run what checks the console's answers against its OpenAPI document, a module of its own
 	@scripts/deps.sh go redis cc
-	cd console/apitest && go mod tidy -diff && go vet ./... && go test ./...
+	cd console/apitest && go mod tidy -diff && go vet -race ./... && go test -race -vet=off ./...
 
 deploy-test: ## vet and run what checks docker-compose.yml, the chart, the rules and the dashboard: a module of its own
 	@scripts/deps.sh go redis redis_cli promtool
-	cd deploy/test && go mod tidy -diff && go vet ./... && go test ./...
+	cd deploy/test && go mod tidy -diff && GOFLAGS= go vet ./... && GOFLAGS= go test -vet=off ./... # without the race detector, which helm is slow to compile with
 
 release-check: ## what goreleaser says of .goreleaser.yaml
 	@scripts/deps.sh go
@@ -110,11 +119,11 @@ release-check: ## what goreleaser says of .goreleaser.yaml
 
 tracing-test: ## vet and test the example with OpenTelemetry, a module of its own
 	@scripts/deps.sh redis
-	cd examples/tracing && go mod tidy -diff && go vet ./... && go test -race -timeout 10m ./...
+	cd examples/tracing && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 10m ./...
 
 console-test: ## vet and run the tests of the console in a real browser, a module of its own
 	@scripts/deps.sh go redis cc chromium
-	cd console/browsertest && go mod tidy -diff && go vet ./... && go test -race -timeout 10m -v ./...
+	cd console/browsertest && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 10m -v ./...
 
 screenshots: ## take docs/console/*.png anew, in a real browser
 	@scripts/deps.sh go redis cc chromium
@@ -140,8 +149,8 @@ torture: ## timerd under random faults, and a verdict, see docs/torture.md (SEED
 	go build -trimpath -o bin/torture ./torture
 	bin/torture run $(if $(SEED),-seed $(SEED)) -minutes $(MINUTES) -shape $(SHAPE) $(ARGS)
 
-deps: ## what the tests need: Go, redis-server 7.0 or later, a C compiler, Node.js, Python's client of Redis
-	@scripts/deps.sh go redis redis_cli cc node python_redis
+deps: ## what all tests need, and what `make test` does not: Chromium, promtool, Node.js, Python's client of Redis, …
+	@scripts/deps.sh go redis redis_cli cc promtool chromium node python_redis openssl
 
 clean: ## remove what was built
 	@if [ -d .cache ]; then chmod -R u+w .cache; fi

@@ -36,7 +36,7 @@ func run(ctx context.Context, args ...string) (string, error) {
 func TestRunAndReport(t *testing.T) {
 	dir := t.TempDir()
 	timerd := filepath.Join(dir, "timerd")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", timerd, "./cmd/timerd")
+	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", timerd, "./cmd/timerd")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -160,11 +160,11 @@ func TestHoldForATime(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t)
 	o.startTimerd()
-	due, err := o.Set(t.Context(), "shop:m:t:1", nil, client.After(300*time.Millisecond))
+	due, err := o.Set(t.Context(), "shop:m:t:1", nil, client.After(1500*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := o.Hold(t.Context(), "*", client.For(2*time.Second))
+	held, err := o.Hold(t.Context(), "*", client.For(4*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +172,18 @@ func TestHoldForATime(t *testing.T) {
 		t.Errorf("fired at %v, due %v, want it after %v, due %v", e.Time, e.Due, held.Until, due)
 	}
 	o.held()
+}
+
+// atMost checks that firings came at a rate a second at most. The first ones may have come late, and so closer to the others.
+func atMost(t *testing.T, all []client.Event, rate int) {
+	t.Helper()
+	last := len(all) - 1
+	for first := range len(all) / 4 {
+		if all[last].Time.Sub(all[first].Time) >= time.Duration(last-first)*time.Second/time.Duration(rate)*9/10 {
+			return
+		}
+	}
+	t.Errorf("%d timers at %d a second took %v", len(all), rate, all[last].Time.Sub(all[0].Time))
 }
 
 func TestResumeRate(t *testing.T) {
@@ -184,9 +196,7 @@ func TestResumeRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := events(o.fired, t, 60)
-	if took, want := all[59].Time.Sub(all[0].Time), 59*time.Second/40; took < want*9/10 {
-		t.Errorf("60 timers at 40 a second took %v, want %v or more", took, want)
-	}
+	atMost(t, all, 40)
 	for _, e := range all {
 		if due := dues[e.Key.String()]; !e.Due.Equal(due) {
 			t.Errorf("%s fired with the due time %v, want %v", e.Key, e.Due, due)
@@ -238,8 +248,8 @@ func TestResumeDead(t *testing.T) {
 func TestInterruptedResume(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t)
-	o.hold("shop", 20) // nobody looks at what is due
-	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+	o.hold("shop", 20)                                             // nobody looks at what is due
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it looks several times, on a busy machine too
 	defer cancel()
 	how := client.ResumeRate(20)
 	err := o.Resume(ctx, "shop", how)
@@ -252,9 +262,7 @@ func TestInterruptedResume(t *testing.T) {
 	}
 	o.startTimerd()
 	all := events(o.fired, t, 20)
-	if took, want := all[19].Time.Sub(all[0].Time), 19*time.Second/20; took < want*9/10 {
-		t.Errorf("20 timers at 20 a second took %v, want %v or more", took, want)
-	}
+	atMost(t, all, 20)
 	o.held()
 }
 

@@ -150,7 +150,7 @@ func TestCancelDueOfManyOwedTimers(t *testing.T) {
 func TestCancelManyInTrouble(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 200*time.Millisecond, -1 })
+	rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
 	timers := client.New(rdb)
 	names := []string{"a:b:c:d", "a:b:c:e"}
 	if results, err := timers.CancelMany(t.Context(), names); !errors.Is(err, client.ErrNoLibrary) || !errors.Is(results[1].Err, client.ErrNoLibrary) {

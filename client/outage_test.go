@@ -26,8 +26,7 @@ import (
 func TestDeadlineIsMovedOnWhileAHandlerWorks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	const ackWait = 500 * time.Millisecond
-	quick := func(c *client.Consumer) { c.AckWait = ackWait }
+	quick := func(c *client.Consumer) { c.AckWait = longAckWait }
 	b.publish(fired("shop:order:timeout:42", nil))
 	calls := make(chan time.Time, 10)
 	release := make(chan struct{})
@@ -39,7 +38,7 @@ func TestDeadlineIsMovedOnWhileAHandlerWorks(t *testing.T) {
 	b.consume(handler, quick)
 	b.consume(handler, quick) // shares the durable consumer
 	take(t, calls, "call")
-	<-time.After(5 * ackWait) // in which it would have been delivered again
+	<-time.After(2 * longAckWait) // in which it would have been delivered again
 	if n := b.deliveries("timerd"); n != 1 || len(calls) > 0 {
 		t.Errorf("%d deliveries, %d more calls while the handler worked", n, len(calls))
 	}
@@ -124,7 +123,7 @@ func consumeThroughRestarts(t *testing.T, opts ...nats.Option) {
 			_, err := b.js.Publish(t.Context(), "timers.fired.shop.order.timeout", fired("shop:order:timeout:"+id, nil).AppendJSON(nil), jetstream.WithMsgID(id))
 			return err
 		}, "publishing after a restart")
-		testenv.Eventually(t, 5*time.Second, func() bool { return calls.all()[id] > 0 }, "the event "+id)
+		testenv.Eventually(t, patience, func() bool { return calls.all()[id] > 0 }, "the event "+id)
 		b.nats.Restart()
 	}
 	b.settled("timerd")
@@ -178,7 +177,6 @@ func TestConsumeSurvivesCutConnections(t *testing.T) {
 // While timerd's retry stream cannot take a request, the event is neither lost nor handled again.
 func TestRetryWaitsForItsStream(t *testing.T) {
 	t.Parallel()
-	const ackWait = 500 * time.Millisecond
 	b := newBench(t)
 	if err := b.js.DeleteStream(t.Context(), "TIMERS_RETRY"); err != nil {
 		t.Fatal(err)
@@ -191,12 +189,12 @@ func TestRetryWaitsForItsStream(t *testing.T) {
 		called <- struct{}{}
 		return errors.New("no")
 	}, func(c *client.Consumer) {
-		c.AckWait = ackWait
+		c.AckWait = longAckWait
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
 	b.publish(fired("shop:order:timeout:42", nil))
 	take(t, called, "call")
-	<-time.After(3 * ackWait) // in which it would have been delivered again
+	<-time.After(2 * longAckWait) // in which it would have been delivered again
 	if n := b.deliveries("timerd"); n != 1 || len(called) > 0 {
 		t.Errorf("%d deliveries, %d more calls while its retry could not be stored", n, len(called))
 	}

@@ -46,7 +46,7 @@ func TestSourceAsksForWhatIsWanted(t *testing.T) {
 	}
 	waiting := func(requests int) {
 		t.Helper()
-		testenv.Eventually(t, 10*time.Second, func() error {
+		testenv.Eventually(t, time.Minute, func() error {
 			info, err := durable.Info(t.Context())
 			if err == nil && info.NumWaiting != requests {
 				err = fmt.Errorf("%d requests wait, want %d", info.NumWaiting, requests)
@@ -66,7 +66,7 @@ func TestSourceAsksForWhatIsWanted(t *testing.T) {
 		t.Helper()
 		select {
 		case <-s.events:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no event")
 		}
 	}
@@ -117,9 +117,9 @@ func TestSourceAsksForWhatIsWanted(t *testing.T) {
 
 	// What no handler takes any more goes back.
 	s.want()
-	testenv.Eventually(t, 10*time.Second, func() bool { return len(s.events) == 1 }, "the fifth event")
+	testenv.Eventually(t, time.Minute, func() bool { return len(s.events) == 1 }, "the fifth event")
 	s.close(t.Context())
-	if msg, err := durable.Next(jetstream.FetchMaxWait(10 * time.Second)); err != nil {
+	if msg, err := durable.Next(jetstream.FetchMaxWait(time.Minute)); err != nil {
 		t.Errorf("the fifth event was not given back: %v", err)
 	} else if meta, err := msg.Metadata(); err != nil || meta.Sequence.Stream != 5 || meta.NumDelivered != 2 {
 		t.Errorf("after the close: %+v, %v; want the second delivery of the fifth event", meta, err)
@@ -140,7 +140,7 @@ func TestSourceReportsFaults(t *testing.T) {
 		if err == nil {
 			t.Error("a nil fault")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no fault")
 	}
 	s.close(t.Context())

@@ -306,7 +306,7 @@ func TestSetMany(t *testing.T) {
 func TestConnectionTroubleIsAnError(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 200*time.Millisecond, -1 })
+	rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
 	if _, err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestConnectionTroubleIsAnError(t *testing.T) {
 		t.Errorf("Cancel on a server that does not answer: %v", err)
 	}
 	server.Resume()
-	testenv.Eventually(t, 10*time.Second, func() error {
+	testenv.Eventually(t, patience, func() error {
 		_, found, err := timers.Get(t.Context(), "a:b:c:d")
 		if err == nil && !found {
 			err = errors.New("no timer")
@@ -349,7 +349,7 @@ func TestConnectionTroubleIsAnError(t *testing.T) {
 }
 
 // Any key and any payload come back byte for byte.
-func TestHostileKeysAndPayloads(t *testing.T) {
+func TestRandomKeysAndPayloads(t *testing.T) {
 	t.Parallel()
 	rdb := redisWithLibrary(t)
 	timers := client.New(rdb)

@@ -45,7 +45,7 @@ func TestTraceReachesTheHandler(t *testing.T) {
 
 	set := func(ctx context.Context, key, payload string) {
 		t.Helper()
-		if _, err := timers.Set(ctx, key, []byte(payload), client.After(2*time.Second)); err != nil {
+		if _, err := timers.Set(ctx, key, []byte(payload), client.After(5*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,7 +53,7 @@ func TestTraceReachesTheHandler(t *testing.T) {
 	set(t.Context(), "shop:order:untraced:1", "p")
 	set(t.Context(), "shop:order:payload:1", `{"traceparent":"`+aTrace+`","tracestate":"a=b"}`)
 	set(context.WithValue(t.Context(), traceKey{}, "malformed"), "shop:order:malformed:1", "p")
-	many := []client.Setting{{Key: "shop:order:many:1", When: client.After(2 * time.Second)}, {Key: "shop:order:many:2", When: client.After(2 * time.Second)}}
+	many := []client.Setting{{Key: "shop:order:many:1", When: client.After(5 * time.Second)}, {Key: "shop:order:many:2", When: client.After(5 * time.Second)}}
 	if _, err := timers.SetMany(traced, many); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Whatever the fraction of a millisecond, a timer is never early, and less than a millisecond late.
-func TestTimesAreRoundedUp(t *testing.T) {
+func TestRandomTimesAreRoundedUp(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := time.Duration(rapid.Int64Range(1, int64(20*365*24*time.Hour)).Draw(t, "delay"))

@@ -117,7 +117,7 @@ func TestDeliveriesOfATimer(t *testing.T) {
 // owed waits until a timer of a key is due.
 func (w *world) owed(key string) {
 	w.t.Helper()
-	testenv.Eventually(w.t, 20*time.Second, func() bool {
+	testenv.Eventually(w.t, time.Minute, func() bool {
 		return strings.Contains(w.get("/api/v1/timers/"+key).body, `"state": "owed"`)
 	}, "what was sent again to be due")
 }
@@ -233,7 +233,7 @@ func TestSendAgainWhatHasGone(t *testing.T) {
 	w := newWorld(t)
 	w.fired("pay:order:callback:42", 1)
 	at := w.post("/actions", url.Values{"do": {"resend"}, "seq": {"1"}}).Header.Get("Location")
-	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(w.page(at), "1 event") }, "the question")
+	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(w.page(at), "1 event") }, "the question")
 	stream, err := w.js.Stream(t.Context(), keys.DefaultStream)
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func TestSendAgainWhatHasGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.post(at, url.Values{"confirm": {"yes"}})
-	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(w.page(at), "1 gone meanwhile") }, "the end")
+	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(w.page(at), "1 gone meanwhile") }, "the end")
 }
 
 // A console that only looks shows deliveries, and has no way to send anything.

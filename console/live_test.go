@@ -31,7 +31,7 @@ func nextParts(t *testing.T, lines *bufio.Scanner) map[string]string {
 func TestLive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	response, err := http.DefaultClient.Do(w.request(http.MethodGet, "/live", nil).WithContext(ctx))
 	if err != nil {

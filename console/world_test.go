@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -40,9 +41,10 @@ type world struct {
 	js     jetstream.JetStream
 	log    testenv.Output
 
-	settings config.Console
-	server   *httptest.Server
-	password string
+	settings   config.Console
+	server     *httptest.Server
+	password   string
+	sendBuffer int // of each connection, in bytes; 0: as the system does
 }
 
 // newWorld returns a console. The settings may be changed before it is made.
@@ -95,7 +97,16 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.server = httptest.NewServer(c.Handler())
+	w.server = httptest.NewUnstartedServer(c.Handler())
+	if w.sendBuffer > 0 {
+		w.server.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+			if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetWriteBuffer(w.sendBuffer) != nil {
+				w.t.Errorf("no send buffer of %d bytes: %T", w.sendBuffer, conn)
+			}
+			return ctx
+		}
+	}
+	w.server.Start()
 	w.t.Cleanup(w.server.Close)
 }
 
@@ -187,7 +198,7 @@ func (w *world) act(form, confirm url.Values, asked ...string) string {
 		w.t.Fatalf("%v: %s\n%s", form, a.Status, a.body)
 	}
 	var text string
-	testenv.Eventually(w.t, 20*time.Second, func() bool { text = w.page(at); return strings.Contains(text, `name="confirm"`) }, "the question")
+	testenv.Eventually(w.t, time.Minute, func() bool { text = w.page(at); return strings.Contains(text, `name="confirm"`) }, "the question")
 	has(w.t, text, asked...)
 	if confirm == nil {
 		confirm = url.Values{}
@@ -196,6 +207,6 @@ func (w *world) act(form, confirm url.Values, asked ...string) string {
 	if a := w.post(at, confirm); a.StatusCode != http.StatusSeeOther {
 		w.t.Fatalf("%v: %s\n%s", confirm, a.Status, a.body)
 	}
-	testenv.Eventually(w.t, 20*time.Second, func() bool { text = w.page(at); return strings.Contains(text, "Go back</a>") }, "the end of the action")
+	testenv.Eventually(w.t, time.Minute, func() bool { text = w.page(at); return strings.Contains(text, "Go back</a>") }, "the end of the action")
 	return text
 }

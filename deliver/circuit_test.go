@@ -88,7 +88,7 @@ func TestCircuitDoublesAndCloses(t *testing.T) {
 }
 
 // Whatever happens, there is one probe at a time, no call within the time of an open circuit, and always a way out.
-func TestCircuitProperties(t *testing.T) {
+func TestRandomCircuits(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_700_000_000, 0)
@@ -155,6 +155,7 @@ func limits(concurrency int, rate float64) *Endpoint {
 }
 
 func TestHostConcurrency(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: 100}, limits(2, 0)
 		first, _ := h.begin("a:1", e, p)
@@ -190,6 +191,7 @@ func TestHostConcurrency(t *testing.T) {
 
 // A rate is kept over any second, and what is held back comes back in its turn, so that all of it gets through.
 func TestHostRate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: 1000}, limits(1000, 50)
 		const all = 500
@@ -232,6 +234,7 @@ func TestHostRate(t *testing.T) {
 
 // Hosts that let every call hang take half of the places at most, and a host that answers always finds one.
 func TestHangingHostsLeavePlaces(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 400
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: most}, limits(64, 0)
@@ -268,6 +271,7 @@ func TestHangingHostsLeavePlaces(t *testing.T) {
 // Of any number of hosts that let every call hang, each called for the first time, a host that has answered is not held
 // up, though a call of its own is slow now and then.
 func TestMoreHangingHostsThanPlaces(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most, perRound = 400, 10
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: most}, limits(64, 0)
@@ -315,6 +319,7 @@ func TestMoreHangingHostsThanPlaces(t *testing.T) {
 
 // Hosts that die in one moment, with as many deliveries due as they may be called at a time, leave places.
 func TestHostsThatDieTogetherLeavePlaces(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: DefaultCalls}, limits(DefaultConcurrency, 0)
 		name := func(host int) string { return fmt.Sprintf("dead-%d:1", host) }
@@ -341,6 +346,7 @@ func TestHostsThatDieTogetherLeavePlaces(t *testing.T) {
 
 // However much waits for its turn at a slow host, none waits for hours: the host may have come back by then.
 func TestTurnsOfSlowHostsAreBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: 1000}, limits(1, 0)
 		slow, _ := h.begin("a:1", e, p)
@@ -357,6 +363,7 @@ func TestTurnsOfSlowHostsAreBounded(t *testing.T) {
 }
 
 func TestHostsAreForgotten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, p, e := newHosts(func(string, time.Duration) {}), &places{most: 100}, limits(1, 0)
 		fail := func(name string, times int) {

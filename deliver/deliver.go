@@ -52,7 +52,8 @@ type Deliverer struct {
 	reloads chan *Config
 	state   state
 
-	logFails atomic.Bool // the last record could not be written, for all that was tried
+	logPatience atomic.Int64 // ns
+	logFails    atomic.Bool  // the last record could not be written, for all that was tried
 }
 
 // New returns a Deliverer on the caller's connection to NATS, which the caller goes on to own. Run uses config.
@@ -67,6 +68,7 @@ func New(js jetstream.JetStream, config *Config) *Deliverer {
 		js:         js,
 		reloads:    make(chan *Config, 1),
 	}
+	d.logPatience.Store(int64(logPatience))
 	d.hosts = newHosts(d.circuitChanged)
 	d.reloads <- config
 	return d

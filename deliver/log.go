@@ -40,7 +40,7 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(logAtLast, cancel) })()
-	until := time.Now().Add(logPatience)
+	until := time.Now().Add(time.Duration(d.logPatience.Load()))
 	for failures := 1; ; failures++ {
 		try, end := context.WithTimeout(whole, logTry)
 		_, err := d.js.PublishMsg(try, message)
@@ -54,7 +54,7 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 		}
 		connected := d.js.Conn().IsConnected()
 		if !connected {
-			until = time.Now().Add(logPatience)
+			until = time.Now().Add(time.Duration(d.logPatience.Load()))
 		}
 		if time.Now().After(until) || connected && d.logFails.Load() || d.js.Conn().IsClosed() || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}.Delay(failures)) {
 			d.logFails.Store(true)

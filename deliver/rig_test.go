@@ -23,7 +23,7 @@ import (
 )
 
 // patience bounds every wait of the tests.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // rig is a NATS server with timerd's streams, and what was published there.
 type rig struct {

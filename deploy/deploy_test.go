@@ -22,6 +22,7 @@ import (
 
 // TestRedisConf checks that the server takes each line of redis.conf for what it says.
 func TestRedisConf(t *testing.T) {
+	t.Parallel()
 	got, err := testenv.Redis(t).Client().ConfigGet(t.Context(), "*").Result()
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +135,7 @@ func dryRun(t *testing.T, admin *redis.Client, user, key string, command []strin
 }
 
 func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
+	t.Parallel()
 	admin := aclServer(t).Client(as("admin"))
 	for _, command := range luaCommands(t) {
 		if command[0] == "PUBLISH" {
@@ -159,6 +161,7 @@ func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 }
 
 func TestACLAllowsWhatTimerdCalls(t *testing.T) {
+	t.Parallel()
 	server := aclServer(t)
 	admin := server.Client(as("admin"))
 	for _, command := range []string{
@@ -205,6 +208,7 @@ func aclSchedule(t *testing.T) (s *schedule.Schedule, node *schedule.Node, timer
 
 // TestACLCarriesATimer takes a timer through the schedule with the two users' rights.
 func TestACLCarriesATimer(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	s, node, _, producer := aclSchedule(t)
 	const key = "app1:trans:notice:1"
@@ -223,7 +227,7 @@ func TestACLCarriesATimer(t *testing.T) {
 		t.Error(err)
 	}
 	var claimed []schedule.Firing
-	testenv.Eventually(t, 5*time.Second, func() bool {
+	testenv.Eventually(t, time.Minute, func() bool {
 		c := node.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
 		if c.Err != nil {
 			t.Fatal(c.Err)
@@ -252,6 +256,7 @@ func TestACLCarriesATimer(t *testing.T) {
 
 // TestACLCarriesARepetition plans and arms occurrences with the two users' rights.
 func TestACLCarriesARepetition(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	s, node, timerd, producer := aclSchedule(t)
 	for key, by := range map[string][]any{
@@ -261,7 +266,7 @@ func TestACLCarriesARepetition(t *testing.T) {
 		if err := producer.FCall(ctx, "timer_repeat", []string{key}, by...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		testenv.Eventually(t, 5*time.Second, func() bool {
+		testenv.Eventually(t, time.Minute, func() bool {
 			c := node.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
 			if err := errors.Join(c.Err, s.Settle(ctx, c.Firings)); err != nil {
 				t.Fatal(err)
@@ -278,6 +283,7 @@ func TestACLCarriesARepetition(t *testing.T) {
 }
 
 func TestACLRefuses(t *testing.T) {
+	t.Parallel()
 	server := aclServer(t)
 	ctx := t.Context()
 	if err := server.Client().Ping(ctx).Err(); err == nil {
@@ -306,6 +312,7 @@ func TestACLRefuses(t *testing.T) {
 
 // TestACLHasNoPasswords keeps the shipped file from letting anybody in.
 func TestACLHasNoPasswords(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("users.acl")
 	if err != nil {
 		t.Fatal(err)
@@ -322,6 +329,7 @@ func TestACLHasNoPasswords(t *testing.T) {
 }
 
 func TestNATSConf(t *testing.T) {
+	t.Parallel()
 	opts, err := server.ProcessConfigFile("nats.conf")
 	if err != nil {
 		t.Fatal(err)

@@ -43,6 +43,7 @@ func files(t *testing.T, suffixes ...string) map[string]string {
 }
 
 func TestReadmeIsShort(t *testing.T) {
+	t.Parallel()
 	if size := len(files(t, "README.md")["README.md"]); size == 0 || size > readmeLimit {
 		t.Errorf("README.md has %d bytes, want at most %d: details belong into docs/reference.md", size, readmeLimit)
 	}
@@ -52,15 +53,21 @@ func TestReadmeIsShort(t *testing.T) {
 func anchors(text string) []string {
 	var found []string
 	text = regexp.MustCompile("(?s)\n```.*?\n```\n").ReplaceAllString(text, "\n\n")
+	marks := regexp.MustCompile(`[^\pL\pN _-]`)
 	for _, heading := range regexp.MustCompile(`(?m)^#+ +(.+)$`).FindAllStringSubmatch(text, -1) {
-		anchor := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		anchor := marks.ReplaceAllString(strings.ToLower(heading[1]), "")
 		found = append(found, strings.ReplaceAll(anchor, " ", "-"))
 	}
 	return found
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
 	documents := files(t, ".md")
+	headings := map[string][]string{} // anchors by document
+	for name, text := range documents {
+		headings[name] = anchors(text)
+	}
 	for name, text := range documents {
 		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
 			if strings.Contains(link[1], "://") {
@@ -74,7 +81,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if _, err := os.Stat(filepath.Join("..", target)); err != nil {
 				t.Errorf("%s links to %s: %v", name, link[1], err)
 			}
-			if anchor != "" && !slices.Contains(anchors(documents[target]), anchor) {
+			if anchor != "" && !slices.Contains(headings[target], anchor) {
 				t.Errorf("%s links to %s: %s has no such heading", name, link[1], target)
 			}
 		}
@@ -82,6 +89,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 }
 
 func TestNamedTestsExist(t *testing.T) {
+	t.Parallel()
 	there := map[string]bool{}
 	for _, text := range files(t, "_test.go") {
 		for _, function := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example|Benchmark)\w*)\(`).FindAllStringSubmatch(text, -1) {

@@ -25,7 +25,7 @@ func layers() [][]string {
 		// Names, and tools that know nothing of timers.
 		{
 			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
-			"torture/internal/clockstep", "torture/internal/history",
+			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"late"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
@@ -34,14 +34,13 @@ func layers() [][]string {
 		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"deliver", "internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
+		{"test/system", "deliver", "internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"console", "internal/doctor"},
 		{"internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
 		{"examples/internal/testenv", "examples/webhooks", "examples/order-timeout", "examples/settlement"},
-		{"examples"},
 	}
 }
 
@@ -59,6 +58,7 @@ func talkToRedis() map[string]string {
 		"cmd/timerd":                 "wiring",
 		"internal/redisserver":       "waits until a server answers, builds clusters",
 		"internal/testenv":           "servers of tests",
+		"test/system":                "whole systems of tests",
 		"torture":                    "its producers and faults are clients",
 		"torture/internal/nemesis":   "faults",
 		"torture/internal/producers": "clients",
@@ -72,11 +72,11 @@ func talkToRedis() map[string]string {
 // goRedis begins the import paths of the Redis client.
 const goRedis = "github.com/redis/go-redis/"
 
-// imports returns what each package of the module imports in its own code, not in
+// imports returns what each package of the module that has code imports in it, not in
 // its tests. Packages of the module are named without it.
 func imports(t *testing.T) map[string][]string {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles", "./...")
 	cmd.Dir, cmd.Stderr = "..", os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -87,11 +87,15 @@ func imports(t *testing.T) map[string][]string {
 		var p struct {
 			ImportPath string
 			Imports    []string
+			GoFiles    []string
 		}
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
 			return all
 		} else if err != nil {
 			t.Fatalf("go list: %v", err)
+		}
+		if len(p.GoFiles) == 0 {
+			continue // it has only tests
 		}
 		var imported []string
 		for _, path := range p.Imports {
@@ -102,6 +106,7 @@ func imports(t *testing.T) map[string][]string {
 }
 
 func TestImportsGoDown(t *testing.T) {
+	t.Parallel()
 	layer := map[string]int{}
 	for i, names := range layers() {
 		for _, name := range names {
@@ -137,6 +142,7 @@ func TestImportsGoDown(t *testing.T) {
 }
 
 func TestWhoTalksToRedis(t *testing.T) {
+	t.Parallel()
 	allowed := talkToRedis()
 	all := imports(t)
 	for name, imported := range all {
@@ -163,6 +169,7 @@ const (
 )
 
 func TestImportsAreDrawn(t *testing.T) {
+	t.Parallel()
 	const file = "architecture.md"
 	text, err := os.ReadFile(file)
 	if err != nil {

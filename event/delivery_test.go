@@ -11,6 +11,7 @@ import (
 )
 
 func TestParseDelivery(t *testing.T) {
+	t.Parallel()
 	key := "pay:order:callback:\xff\u202e<b>%"
 	d := event.Delivery{
 		ID: "a@1.1", Origin: "a@1.1", Subject: keys.EncodeText(key), Attempt: 2, Host: "merchant.example:443", Status: 502, Result: event.ResultRetry,
@@ -31,6 +32,7 @@ func TestParseDelivery(t *testing.T) {
 
 // Anybody may publish to the log: what is parsed can be written as JSON again, and an error says little of a long message.
 func TestParseForgedDelivery(t *testing.T) {
+	t.Parallel()
 	for data, want := range map[string]string{
 		"":                  "unexpected end",
 		"[]":                "array",

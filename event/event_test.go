@@ -33,6 +33,7 @@ func sample() event.Event {
 }
 
 func TestAppendJSONWritesTheDocumentedForm(t *testing.T) {
+	t.Parallel()
 	const want = `{"specversion":"1.0","id":"app1:trans:notice:1615283234@1763629200000.1","source":"/timerd","type":"timerd.timer.fired",` +
 		`"subject":"app1:trans:notice:1615283234","time":"2026-11-20T09:00:00.003Z","datacontenttype":"application/json",` +
 		`"app":"app1","module":"trans","timertype":"notice","timerid":"1615283234",` +
@@ -43,6 +44,7 @@ func TestAppendJSONWritesTheDocumentedForm(t *testing.T) {
 }
 
 func TestLimitTravels(t *testing.T) {
+	t.Parallel()
 	for members, want := range map[string]late.Limit{
 		`"late":300000`:                     {Given: true, Most: 5 * time.Minute},
 		`"late":300000,"latedrop":true`:     {Given: true, Most: 5 * time.Minute, Drop: true},
@@ -81,6 +83,7 @@ func TestLimitTravels(t *testing.T) {
 }
 
 func TestOccurrenceTravels(t *testing.T) {
+	t.Parallel()
 	e := sample()
 	e.Repeat, e.Occurrence = "cron 0 9 * * 1-5 Europe/Berlin", 1<<40
 	text := string(e.AppendJSON(nil))
@@ -104,6 +107,7 @@ func TestOccurrenceTravels(t *testing.T) {
 }
 
 func TestLateReasons(t *testing.T) {
+	t.Parallel()
 	if got, want := event.LateReason(432300*time.Millisecond, 5*time.Minute, false), "late: 7m12.3s after its due time, at most 5m0s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -113,6 +117,7 @@ func TestLateReasons(t *testing.T) {
 }
 
 func TestAppendJSONKeepsWhatIsInTheBuffer(t *testing.T) {
+	t.Parallel()
 	got := string(sample().AppendJSON([]byte("before")))
 	if want := "before" + string(sample().AppendJSON(nil)); got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -148,6 +153,7 @@ var payloads = []struct {
 }
 
 func TestPayloadsTravelByteForByte(t *testing.T) {
+	t.Parallel()
 	for _, c := range payloads {
 		t.Run(c.name, func(t *testing.T) {
 			e := sample()
@@ -166,6 +172,7 @@ func TestPayloadsTravelByteForByte(t *testing.T) {
 
 // However a payload travels, the same bytes come back, and travel in the same way again.
 func TestPayloadsTravelAsAskedFor(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ asked, payload, contentType, members string }{
 		{event.DataText, `12345678901234567890`, event.DataText, `"data":"12345678901234567890"`},
 		{event.DataText, `1.10`, event.DataText, `"data":"1.10"`},
@@ -195,6 +202,7 @@ func TestPayloadsTravelAsAskedFor(t *testing.T) {
 }
 
 func TestNoPayload(t *testing.T) {
+	t.Parallel()
 	for _, status := range []string{event.StatusMissing, event.StatusTooLarge} {
 		e := sample()
 		e.Data, e.ContentType, e.Status = nil, "", status
@@ -212,6 +220,7 @@ func TestNoPayload(t *testing.T) {
 }
 
 func TestDeeplyNestedPayload(t *testing.T) {
+	t.Parallel()
 	for depth, want := range map[int]string{9999: event.DataJSON, 10000: event.DataText, 100000: event.DataText} {
 		e := sample()
 		e.Data = []byte(strings.Repeat("[", depth) + strings.Repeat("]", depth))
@@ -224,6 +233,7 @@ func TestDeeplyNestedPayload(t *testing.T) {
 }
 
 func TestDeadLetterText(t *testing.T) {
+	t.Parallel()
 	e := sample()
 	e.Type = event.TypeDead
 	e.DeadReason = "attempts used up"
@@ -239,6 +249,7 @@ func TestDeadLetterText(t *testing.T) {
 }
 
 func TestHostileKeys(t *testing.T) {
+	t.Parallel()
 	for _, s := range hostileKeys {
 		k, err := keys.Parse(s)
 		if err != nil {
@@ -315,6 +326,7 @@ func checkConformance(t *testing.T, e event.Event, encoded []byte) {
 }
 
 func TestAttempt(t *testing.T) {
+	t.Parallel()
 	for payload, want := range map[string]int{
 		`{"attempt":3}`:                        3,
 		` {"a":{"attempt":9},"attempt" : 2 } `: 2,
@@ -356,6 +368,7 @@ func TestAttempt(t *testing.T) {
 }
 
 func TestDataContentTypeAgreesWithEncodingJSON(t *testing.T) {
+	t.Parallel()
 	for _, c := range payloads {
 		checkContentType(t, []byte(c.payload))
 	}

@@ -11,6 +11,7 @@ import (
 )
 
 func TestOriginTravels(t *testing.T) {
+	t.Parallel()
 	due := time.UnixMilli(1763629200000).UTC()
 	for _, id := range []string{"1615283234", "a@b.2@7.3", "ü \x00\xff%", strings.Repeat("x", 600)} {
 		e := sample()
@@ -44,6 +45,7 @@ func TestOriginTravels(t *testing.T) {
 
 // Whoever may publish a retry of one timer cannot give it the id of another one: receivers may do nothing for an id that they know.
 func TestOriginOfAnotherTimer(t *testing.T) {
+	t.Parallel()
 	long := sample()
 	long.Key.ID = strings.Repeat("x", 600)
 	long.ID = keys.EventID(long.Key.String(), long.Due.UnixMilli(), 1)
@@ -88,6 +90,7 @@ func TestOriginOfAnotherTimer(t *testing.T) {
 
 // A dead letter tells the first event of its timer, also where that is its own; one of a message that holds no event has none.
 func TestDeadLettersHaveAnOrigin(t *testing.T) {
+	t.Parallel()
 	e := sample()
 	e.ID = keys.EventID(e.Key.String(), e.Due.UnixMilli(), e.Attempt)
 	e.DeadReason = event.ReasonExhausted

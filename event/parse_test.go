@@ -13,6 +13,7 @@ import (
 )
 
 func TestParseTakesEventsWrittenAnew(t *testing.T) {
+	t.Parallel()
 	for _, c := range payloads {
 		e := sample()
 		e.Data, e.ContentType = []byte(c.payload), c.contentType
@@ -57,6 +58,7 @@ func TestParseTakesEventsWrittenAnew(t *testing.T) {
 }
 
 func TestParseDecodesEscapes(t *testing.T) {
+	t.Parallel()
 	got, err := event.Parse([]byte(strings.NewReplacer(
 		`"data":{"order":42}`, `"data":"\ud83d\ude00 \ud83d \ud83dx \u00e9\/\b\f\n\r\t\\\""`,
 		`application/json`, `text/plain; charset=utf-8`,
@@ -74,6 +76,7 @@ func TestParseDecodesEscapes(t *testing.T) {
 }
 
 func TestParseDoesNotShareMemory(t *testing.T) {
+	t.Parallel()
 	encoded := sample().AppendJSON(nil)
 	got, err := event.Parse(encoded)
 	if err != nil {
@@ -88,6 +91,7 @@ func TestParseDoesNotShareMemory(t *testing.T) {
 }
 
 func TestParseNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	whole := string(sample().AppendJSON(nil))
 	for _, c := range []struct{ old, new, want string }{
 		{`"specversion":"1.0",`, ``, `specversion: missing`},
@@ -134,6 +138,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestParseErrorsTellTheCause(t *testing.T) {
+	t.Parallel()
 	_, err := event.Parse([]byte(`{"subject":"app1"}`))
 	if !errors.Is(err, keys.ErrNotTimer) {
 		t.Errorf("got %v, want it to wrap %v", err, keys.ErrNotTimer)
@@ -141,6 +146,7 @@ func TestParseErrorsTellTheCause(t *testing.T) {
 }
 
 func TestParsePrefersDataToStatus(t *testing.T) {
+	t.Parallel()
 	got, err := event.Parse([]byte(strings.Replace(string(sample().AppendJSON(nil)), `"data":`, `"datastatus":"missing","data":`, 1)))
 	if err != nil || got.Status != "" || string(got.Data) != `{"order":42}` {
 		t.Errorf("got status %q, data %q, error %v", got.Status, got.Data, err)

@@ -34,6 +34,7 @@ func storedMessage() event.Stored {
 }
 
 func TestMessageID(t *testing.T) {
+	t.Parallel()
 	for id, want := range map[string]string{
 		firedID:                   firedID,
 		"":                        "",
@@ -52,6 +53,7 @@ func TestMessageID(t *testing.T) {
 }
 
 func TestRetryAndReplayIDs(t *testing.T) {
+	t.Parallel()
 	for id, want := range map[string]string{
 		firedID:     firedID,
 		"foreign":   firedID + " foreign",
@@ -120,6 +122,7 @@ func formLines(forms []form) string {
 const cloudEvent = "application/cloudevents+json"
 
 func TestRetryRequest(t *testing.T) {
+	t.Parallel()
 	const subject = "timers.retry.shop.order.timeout"
 	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), event.Again{Error: "boom"})), []form{
 		{"-", cloudEvent, "boom", "-", "as it came"},
@@ -146,6 +149,7 @@ const (
 )
 
 func TestDeadLetter(t *testing.T) {
+	t.Parallel()
 	e := firedEvent()
 	e.MaxAttempts, e.DeadReason, e.LastError = 3, event.ReasonExhausted, strings.Repeat("e", 1277)+"eee!"
 	reason := deadKey + `"maxattempts":3,` + deadOrigin + `"trigger":"deadline","deadreason":"attempts used up"`
@@ -160,6 +164,7 @@ func TestDeadLetter(t *testing.T) {
 
 // A letter brings its payload in the form in which the firing did, and its fresh ids do not depend on that.
 func TestDeadLetterKeepsTheForm(t *testing.T) {
+	t.Parallel()
 	e := firedEvent()
 	e.DeadReason = event.ReasonExhausted
 	fresh := event.FreshLetterID(e, 1)
@@ -187,6 +192,7 @@ func TestDeadLetterKeepsTheForm(t *testing.T) {
 
 // A consumer's letter has the same id as timerd's, so that JetStream keeps one of them.
 func TestDeadLetterOfAConsumer(t *testing.T) {
+	t.Parallel()
 	e := firedEvent()
 	e.DeadReason, e.LastError = event.ReasonGivenUp, "boom"
 	bare := deadKey + `"trigger":"deadline","deadreason":"given up by the consumer"`
@@ -199,6 +205,7 @@ func TestDeadLetterOfAConsumer(t *testing.T) {
 }
 
 func TestDeadLetterOfWhatHoldsNoEvent(t *testing.T) {
+	t.Parallel()
 	e := storedMessage().StandIn("timers", keys.Retry)
 	e.DeadReason, e.LastError = event.ReasonMalformed+"no event", "boom"
 	const id = "shop:order:timeout:TIMERS_RETRY/7@1763629200001.1"
@@ -214,6 +221,7 @@ func TestDeadLetterOfWhatHoldsNoEvent(t *testing.T) {
 }
 
 func TestStandInKeys(t *testing.T) {
+	t.Parallel()
 	for subject, want := range map[string]string{
 		"timers.retry.a.b.c":                                     "a:b:c",
 		"timers.retry.a%2Eb.b.c":                                 "a.b:b:c",
@@ -233,6 +241,7 @@ func TestStandInKeys(t *testing.T) {
 }
 
 func TestStoredValues(t *testing.T) {
+	t.Parallel()
 	s := storedMessage()
 	s.Header = map[string][]string{"timer-error": {"a", "b"}, "Timer-Delay": {"1s"}}
 	if got := s.Values(event.ErrorHeader); !reflect.DeepEqual(got, []string{"a", "b"}) {
@@ -247,6 +256,7 @@ func TestStoredValues(t *testing.T) {
 }
 
 func TestErrorText(t *testing.T) {
+	t.Parallel()
 	for in, want := range map[string]string{
 		"boom":                    "boom",
 		"two\r\nlines\t":          "two  lines",
@@ -261,6 +271,7 @@ func TestErrorText(t *testing.T) {
 }
 
 func TestParseFired(t *testing.T) {
+	t.Parallel()
 	e := firedEvent()
 	if got, err := event.ParseFired(e.AppendJSON(nil)); err != nil || got.ID != e.ID {
 		t.Errorf("got %+v, %v", got, err)

@@ -14,6 +14,7 @@ const (
 )
 
 func TestTrace(t *testing.T) {
+	t.Parallel()
 	members := func(parent, state string) string {
 		return fmt.Sprintf(`{"traceparent":%q,"tracestate":%q}`, parent, state)
 	}
@@ -47,6 +48,7 @@ func TestTrace(t *testing.T) {
 
 // What is malformed of a trace is left out, and costs no event.
 func TestTraceTravels(t *testing.T) {
+	t.Parallel()
 	e := sample()
 	e.TraceParent, e.TraceState = aTrace, "a=b,c=d"
 	if got, want := string(e.AppendJSON(nil)), `,"traceparent":"`+aTrace+`","tracestate":"a=b,c=d","trigger":`; !strings.Contains(got, want) {
@@ -81,6 +83,7 @@ func TestTraceTravels(t *testing.T) {
 }
 
 func TestLettersHaveTheTrace(t *testing.T) {
+	t.Parallel()
 	e := sample()
 	fresh := event.FreshLetterID(e, 1)
 	e.TraceParent, e.TraceState, e.DeadReason = aTrace, "a=b", event.ReasonExhausted

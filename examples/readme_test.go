@@ -89,7 +89,7 @@ func TestReadme(t *testing.T) {
 		if err := os.WriteFile(source, []byte(block(t, "go", s)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := command(t, "..", "go", "build", "-o", binary, source).CombinedOutput(); err != nil {
+		if out, err := command(t, "..", "go", "build", "-race", "-o", binary, source).CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
 		prints(t, command(t, dir, binary), `order 42: \{"total":99\}, attempt 1$`)

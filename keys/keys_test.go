@@ -9,6 +9,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		in   string
 		want keys.Key
@@ -37,6 +38,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestSubject(t *testing.T) {
+	t.Parallel()
 	key := keys.Key{App: "app.1", Module: "*", Type: ">é\r\n", ID: "x"}
 	got := key.Subject("timers", keys.Fired)
 	if want := "timers.fired.app%2E1.%2A.%3E%C3%A9%0D%0A"; got != want {
@@ -53,6 +55,7 @@ func TestSubject(t *testing.T) {
 }
 
 func TestEventID(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		key     string
 		due     int64
@@ -73,6 +76,7 @@ func TestEventID(t *testing.T) {
 }
 
 func TestParseNamespaces(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		in, want string
 		match    string
@@ -111,6 +115,7 @@ func TestParseNamespaces(t *testing.T) {
 }
 
 func TestNamespaceSubject(t *testing.T) {
+	t.Parallel()
 	n := keys.Namespace{App: "shop.eu", Type: "cancel"}
 	if got, want := n.Subject("timers", keys.Dead), "timers.dead.shop%2Eeu.*.cancel"; got != want {
 		t.Errorf("subject %s, want %s", got, want)
@@ -121,6 +126,7 @@ func TestNamespaceSubject(t *testing.T) {
 }
 
 func TestIndexKeysAreNobodysTimers(t *testing.T) {
+	t.Parallel()
 	p := keys.Single
 	for _, name := range []string{p.Due(), p.Data(), p.Firing(), p.FiringData(), p.Fired(), p.Retried(), p.Known(), p.Aside(), p.Refused(), p.Owed(), p.Members(), p.About(), p.Audits(), p.Calls(), p.Prefix(), keys.CanaryKey(p, "host-1", 1), keys.MarkKey("x"), keys.Installation, keys.InstallationProbe("x")} {
 		if strings.Count(name, ":") != 2 {
@@ -130,6 +136,7 @@ func TestIndexKeysAreNobodysTimers(t *testing.T) {
 }
 
 func TestInstallationSubject(t *testing.T) {
+	t.Parallel()
 	n := keys.Names{Prefix: "prod.timers"}
 	if got := n.InstallationSubject("a.> b"); got != "prod.timers.installation.a%2E%3E%20b" {
 		t.Errorf("subject %s", got)
@@ -137,6 +144,7 @@ func TestInstallationSubject(t *testing.T) {
 }
 
 func TestKeyspaceNames(t *testing.T) {
+	t.Parallel()
 	if got := keys.KeyspacePattern(3, keys.Namespace{App: "shop"}); got != "__keyspace@3__:shop:*:*:*" {
 		t.Errorf("pattern %s", got)
 	}

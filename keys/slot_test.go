@@ -4,6 +4,7 @@ import "testing"
 
 // The slots are those that CLUSTER KEYSLOT of a Redis 7.0.15 returned.
 func TestSlots(t *testing.T) {
+	t.Parallel()
 	for key, want := range map[string]int{
 		"":                           0,
 		"123456789":                  12739,
@@ -23,6 +24,7 @@ func TestSlots(t *testing.T) {
 }
 
 func TestEverySlotHasATagOfItsOwn(t *testing.T) {
+	t.Parallel()
 	seen := map[Partition]int{Single: -1}
 	for slot := range Slots {
 		p := SlotPartition(slot)
@@ -40,6 +42,7 @@ func TestEverySlotHasATagOfItsOwn(t *testing.T) {
 }
 
 func TestTimersLieInTheSlotOfTheirPartition(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{"a:b:c:d", "a:{x}:c:d", "app:\x00:t:{", "a:b:c:}{y}"} {
 		if p := PartitionOf(key); Slot(key) != p.Slot() {
 			t.Errorf("%q hashes to %d, its partition to %d", key, Slot(key), p.Slot())

@@ -10,6 +10,7 @@ import (
 )
 
 func TestFirstRuleThatMatchesCounts(t *testing.T) {
+	t.Parallel()
 	rules, err := late.ParseRules(" shop:otp=30s drop; pay=5m ;; pay:slow=1h; shop:%3B=1500us DROP; *=0 ")
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +44,7 @@ func TestFirstRuleThatMatchesCounts(t *testing.T) {
 }
 
 func TestEveryFaultOfTheRulesIsTold(t *testing.T) {
+	t.Parallel()
 	_, err := late.ParseRules("shop; a:b:c:d=5m; pay=; pay=5; *=5m drip; x=-1s; y=999us; z=87601h; w=5m drop drop; ok=5m; v*=never")
 	if err == nil {
 		t.Fatal("no error")
@@ -61,6 +63,7 @@ func TestEveryFaultOfTheRulesIsTold(t *testing.T) {
 }
 
 func TestLimitIsExceededAboveIt(t *testing.T) {
+	t.Parallel()
 	l := late.Limit{Given: true, Most: time.Second}
 	if l.Exceeded(time.Second) || !l.Exceeded(1001*time.Millisecond) || (late.Limit{Given: true}).Exceeded(time.Hour) {
 		t.Error("1s: not at 1s, but at 1.001s; 0: never")

@@ -38,6 +38,8 @@ const maxReleased = 4096
 type hintBuffer struct {
 	busy   func() bool // tells whether timers are being fired as fast as possible
 	signal chan struct{}
+	// maxHints and maxWaiting; tests set less.
+	most, mostWaiting int
 
 	mu      sync.Mutex
 	urgent  hintList
@@ -59,7 +61,7 @@ type hintList struct {
 }
 
 func newHintBuffer() *hintBuffer {
-	b := &hintBuffer{busy: func() bool { return false }, signal: make(chan struct{}, 1)}
+	b := &hintBuffer{busy: func() bool { return false }, signal: make(chan struct{}, 1), most: maxHints, mostWaiting: maxWaiting}
 	b.clear()
 	return b
 }
@@ -171,7 +173,7 @@ func (l *hintList) push(h schedule.Hint) {
 func (b *hintBuffer) add(h schedule.Hint, heard time.Time) (appended, fits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.size() >= maxHints {
+	if b.size() >= b.most {
 		b.clear()
 		return false, false
 	}
@@ -318,7 +320,7 @@ func (b *hintBuffer) take() (hints []schedule.Hint, heard time.Time, pause time.
 	defer b.mu.Unlock()
 	b.asked = nil
 	pause = noEnd
-	full := len(b.waiting.hints) >= maxWaiting // also if all of them are asked about now, and come back
+	full := len(b.waiting.hints) >= b.mostWaiting // also if all of them are asked about now, and come back
 	if len(b.waiting.hints) > 0 {
 		if !busy {
 			b.release()

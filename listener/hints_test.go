@@ -73,8 +73,13 @@ func (b *hintBuffer) next(t *testing.T) string {
 }
 
 func TestHintsHaveABound(t *testing.T) {
+	t.Parallel()
 	b := newHintBuffer()
-	for i := range maxHints {
+	if b.most != maxHints {
+		t.Errorf("a bound of %d, want %d", b.most, maxHints)
+	}
+	b.most = 5000
+	for i := range b.most {
 		kind := schedule.Expired
 		if i%2 == 0 {
 			kind = schedule.Touched
@@ -93,6 +98,7 @@ func TestHintsHaveABound(t *testing.T) {
 }
 
 func TestWaitEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newHintBuffer()
 		if hints, _ := b.wait(t.Context(), time.Second); hints != nil {
@@ -138,6 +144,7 @@ func (s slowNode) Mark(context.Context, string, string) error { return nil }
 
 // Nothing is dropped at the end that has been heard.
 func TestHintsAreTakenInAtTheEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := slowNode{got: make(chan string, 10)}
 		l := New(nil, s, 0, nil, "i")
@@ -163,6 +170,7 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 
 // A mark must not say that something is known that has been heard and not taken in.
 func TestHintsAreIdleOnceTakenIn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := slowNode{got: make(chan string, 10), delay: time.Second}
 		l := New(nil, s, 0, nil, "i")
@@ -196,6 +204,7 @@ func TestHintsAreIdleOnceTakenIn(t *testing.T) {
 
 // Hints that are being taken in at the end are taken in, but not for ever.
 func TestHintsUnderWayAtTheEnd(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		delay, took time.Duration
 		want        int
@@ -244,6 +253,7 @@ func (l leavingNode) Observe(ctx context.Context, hints []schedule.Hint, heard t
 
 // An expired event that was left alone, and is overtaken, is no older than that: nothing explained it then.
 func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		node := leavingNode{slowNode{got: make(chan string, 10), delay: 10 * time.Second}, nil, make(chan time.Time, 10)}
 		var l *Listener
@@ -280,6 +290,7 @@ func (movingNode) Observe(_ context.Context, hints []schedule.Hint, _ time.Time)
 
 // What could not be taken in at the end is told of.
 func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := New(nil, movingNode{}, 0, nil, "i")
 		var log strings.Builder
@@ -302,6 +313,7 @@ func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
 
 // A subscription's hints do not wait beyond its end.
 func TestHintsAreFlushed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newHintBuffer()
 		b.busy = func() bool { return true }
@@ -329,6 +341,7 @@ func TestHintsAreFlushed(t *testing.T) {
 
 // Hints that were refused are as old as the oldest of them.
 func TestLateHintsKeepTheirAge(t *testing.T) {
+	t.Parallel()
 	q := newLateHints()
 	now := time.Now()
 	q.add([]schedule.Hint{{Kind: schedule.Touched, Key: "a"}}, now)

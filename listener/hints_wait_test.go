@@ -12,6 +12,7 @@ import (
 )
 
 func TestHintsThatWait(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, want string
 		hints      []string
@@ -46,6 +47,7 @@ func TestHintsThatWait(t *testing.T) {
 
 // Each batch is as old as the oldest of its hints.
 func TestHintsKeepTheirAge(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, busy := newBusyBuffer()
 		b.addAll(t, "expired a")
@@ -85,6 +87,7 @@ func (b *hintBuffer) keepAll(names ...string) string {
 
 // An expired event of a timer that is due waits for the claim, unless something happens to its key before.
 func TestHintsWaitForTheClaim(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name         string
 		asked, since []string // what comes while the schedule is asked, and afterwards
@@ -128,8 +131,13 @@ func TestHintsWaitForTheClaim(t *testing.T) {
 
 // Neither a crowd without an end nor many of its timers keep an expired event for ever.
 func TestHintsDoNotWaitForEver(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newHintBuffer()
+		if b.mostWaiting != maxWaiting {
+			t.Errorf("a bound of %d, want %d", b.mostWaiting, maxWaiting)
+		}
+		b.mostWaiting = 10_000
 		b.busy = func() bool { return true }
 		b.addAll(t, "expired a")
 		_ = b.next(t)
@@ -140,7 +148,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 			}
 			_ = b.keepAll("a")
 		}
-		many := make([]string, maxWaiting)
+		many := make([]string, b.mostWaiting)
 		for i := range many {
 			many[i] = fmt.Sprint(i)
 			b.addAll(t, "expired "+many[i])
@@ -156,7 +164,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 		b.addAll(t, "expired c")
 		time.Sleep(500 * time.Millisecond)
 		hints, _ := b.wait(t.Context(), noEnd)
-		if n := len(hints); n != maxWaiting+2 || describe(hints[n-1]) != "expired c" || !hints[0].MayWait {
+		if n := len(hints); n != b.mostWaiting+2 || describe(hints[n-1]) != "expired c" || !hints[0].MayWait {
 			t.Fatalf("%d hints, the last one %s; want all that wait, and one that may not", n, describe(hints[n-1]))
 		}
 		_ = b.keepAll(slices.Concat(many, []string{"a"})...)
@@ -176,6 +184,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 
 // At the end of a backlog newer hints are not held up by those that waited.
 func TestHintsThatWaitedAreReleasedBitByBit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, busy := newBusyBuffer()
 		many := make([]string, 2*maxReleased+1)

@@ -8,6 +8,7 @@ import (
 )
 
 func TestReadAnswer(t *testing.T) {
+	t.Parallel()
 	for data, want := range map[string]answer{
 		`{"stream":"TIMERS","seq":1}`:                     {ok: true},
 		`{"stream":"TIMERS", "seq":18446744073709551615}`: {ok: true},

@@ -13,6 +13,7 @@ import (
 )
 
 func TestPayloadAttemptOff(t *testing.T) {
+	t.Parallel()
 	server := testenv.NATS(t)
 	r := start(t, server, server.URL(), nil, func(p *notify.Publisher) {
 		p.MaxAttempts = func(keys.Key) int { return 13 }
@@ -35,6 +36,7 @@ func TestPayloadAttemptOff(t *testing.T) {
 // Whether a payload's attempt counts is a matter of settings, and the id of a firing is made of it. Settings that change
 // between two tries of one firing do not make two events of it.
 func TestOneFiringUnderOtherSettings(t *testing.T) {
+	t.Parallel()
 	server := testenv.NATS(t)
 	policy := func(attempts int, counts bool) func(*notify.Publisher) {
 		return func(p *notify.Publisher) {
@@ -77,6 +79,7 @@ func TestOneFiringUnderOtherSettings(t *testing.T) {
 }
 
 func TestPayloadsTravelAsAskedFor(t *testing.T) {
+	t.Parallel()
 	server := testenv.NATS(t)
 	for i, c := range []struct{ asked, payload, travelsAs string }{
 		{"", "1.10", event.DataJSON},

@@ -6,6 +6,7 @@ import (
 )
 
 func TestLedger(t *testing.T) {
+	t.Parallel()
 	first, second := time.Unix(1, 0), time.Unix(2, 0)
 	ack := func(l *ledger, after sequence, seq uint64, contradicts bool) {
 		t.Helper()

@@ -32,7 +32,7 @@ func rollBack(t *testing.T, server *testenv.NATSServer, do func()) {
 }
 
 func TestLostEventsAreNoticed(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	server := testenv.NATS(t)
 	logged := make(lines, 1000)
 	var lost atomic.Uint64

@@ -19,6 +19,7 @@ import (
 
 // Whoever marks a stream changes nothing else in it, not even what the client library does not know.
 func TestSetOwnerLeavesTheStreamAsItIs(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	config := jetstream.StreamConfig{
 		Name: "TIMERS", Subjects: []string{"timers.fired.>", "more"}, Description: "ours", MaxMsgs: 7, MaxAge: time.Hour, Duplicates: time.Minute,
@@ -68,6 +69,7 @@ func TestSetOwnerLeavesTheStreamAsItIs(t *testing.T) {
 
 // After the first stream that is another installation's no other is made.
 func TestEnsureStreamsOfAnotherInstallation(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	first, second := notify.Streams{Installation: "first"}, notify.Streams{Installation: "second"}
 	if err := notify.EnsureStreams(t.Context(), js, first); err != nil {

@@ -7,13 +7,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 func TestSettledFiringsLeaveTheSchedule(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	p, nats := testenv.NewSchedule(t), testenv.NATS(t)
 	r := start(t, nats, nats.URL(), p, nil)
 	p.SetDue(300)
@@ -23,12 +26,28 @@ func TestSettledFiringsLeaveTheSchedule(t *testing.T) {
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }
 
+// endLeases has the leases of claims run out now.
+func endLeases(t *testing.T, p *testenv.Schedule, claims []schedule.Firing) {
+	t.Helper()
+	args := redis.ZAddArgs{XX: true, Ch: true}
+	over := p.Client.Time(t.Context()).Val().UnixMilli() - 1
+	for _, f := range claims {
+		args.Members = append(args.Members, redis.Z{Score: float64(over), Member: f.Ref})
+	}
+	n, err := p.Client.ZAddArgs(t.Context(), keys.Single.Firing(), args).Result()
+	if err != nil || n != int64(len(claims)) {
+		t.Fatalf("%d leases ended, want %d: %v", n, len(claims), err)
+	}
+}
+
 func TestRedisAwayWhileSettling(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]struct{ begin, end func(*testenv.RedisServer) }{
 		"paused":    {(*testenv.RedisServer).Pause, (*testenv.RedisServer).Resume},
 		"restarted": {(*testenv.RedisServer).Stop, (*testenv.RedisServer).Start},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p, nats := testenv.NewSchedule(t), testenv.NATS(t)
 			r := start(t, nats, nats.URL(), p, nil)
 			collector := testenv.Collect(t, r.js, "TIMERS")
@@ -46,15 +65,17 @@ func TestRedisAwayWhileSettling(t *testing.T) {
 }
 
 func TestReclaimedFiringsAreStoredOnce(t *testing.T) {
+	t.Parallel()
 	p, nats := testenv.NewSchedule(t), testenv.NATS(t)
 	crashing := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.DrainTimeout = 100 * time.Millisecond })
 	crashing.settler.failWith(errors.New("crashed before it could settle"))
 	r := start(t, nats, nats.URL(), p, nil)
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	p.SetDue(50)
-	all := p.Claim(50, time.Second)
+	all := p.Claim(50, lease)
 	crashing.publish(t, all...)
 	collector.Wait(50, patience)
+	endLeases(t, p, all)
 
 	again := p.Claim(50, lease)
 	r.publish(t, again...)
@@ -71,6 +92,7 @@ func TestReclaimedFiringsAreStoredOnce(t *testing.T) {
 }
 
 func TestReleasedFiringsCanBeClaimedAtOnce(t *testing.T) {
+	t.Parallel()
 	p, nats := testenv.NewSchedule(t), testenv.NATS(t)
 	r := start(t, nats, nats.URL(), p, nil)
 	nats.Stop()
@@ -98,18 +120,20 @@ func TestReleasedFiringsCanBeClaimedAtOnce(t *testing.T) {
 }
 
 func TestReleaseFailingIsNoHarm(t *testing.T) {
+	t.Parallel()
 	p, nats := testenv.NewSchedule(t), testenv.NATS(t)
-	r := start(t, nats, nats.URL(), p, func(p *notify.Publisher) { p.DrainTimeout = 2 * time.Second })
+	r := start(t, nats, nats.URL(), p, func(p *notify.Publisher) { p.DrainTimeout = 500 * time.Millisecond })
 	nats.Stop()
 	r.healthy(t, patience, "NATS has been disconnected")
 	p.SetDue(5)
-	all := p.Claim(5, 4*time.Second)
+	all := p.Claim(5, lease)
 	p.Server.Stop()
 	r.publish(t, all...)
 	r.stop(t)
 
 	p.Server.Start()
 	nats.Start()
+	endLeases(t, p, all)
 	next := start(t, nats, nats.URL(), p, nil)
 	again := p.Claim(5, lease)
 	next.publish(t, again...)

@@ -58,6 +58,19 @@ func (s *settlerRecorder) counts() (settled, released, calls int) {
 	return len(s.settled), len(s.released), s.calls
 }
 
+// claimAgain returns those of some firings that were released, as other claims of them.
+func (s *settlerRecorder) claimAgain(firings []schedule.Firing) (again []schedule.Firing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range firings {
+		if s.released[f.Ref] > 0 {
+			f.Ref += " again"
+			again = append(again, f)
+		}
+	}
+	return again
+}
+
 // expect waits until exactly so many firings are settled and released, each once.
 func (s *settlerRecorder) expect(t *testing.T, settled, released int) {
 	t.Helper()

@@ -40,7 +40,7 @@ func forgetIDs(t *testing.T, js jetstream.JetStream) {
 }
 
 func TestStoredFiringsAreFoundBeyondTheWindow(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	p, nats := testenv.NewSchedule(t), testenv.NATS(t)
 	crashing := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) {
 		shortWindow(p)
@@ -49,10 +49,11 @@ func TestStoredFiringsAreFoundBeyondTheWindow(t *testing.T) {
 	crashing.settler.failWith(errors.New("crashed before it could settle"))
 	collector := testenv.Collect(t, crashing.js, "TIMERS", "timers.fired.app1.>")
 	p.SetDue(50)
-	all := p.Claim(50, time.Second)
+	all := p.Claim(50, lease)
 	crashing.publish(t, all[:40]...) // it dies before it publishes the others
 	collector.Wait(40, patience)
 	crashing.stop(t)
+	endLeases(t, p, all)
 	forgetIDs(t, crashing.js)
 
 	r := start(t, nats, nats.URL(), p, shortWindow)
@@ -71,15 +72,16 @@ func TestStoredFiringsAreFoundBeyondTheWindow(t *testing.T) {
 }
 
 func TestGivenBackFiringsAreFoundBeyondTheWindow(t *testing.T) {
+	t.Parallel()
 	p, nats := testenv.NewSchedule(t), testenv.NATS(t)
 	proxy := testenv.NewProxy(t, nats.Addr())
 	cut := start(t, nats, "nats://"+proxy.Addr(), p, shortWindow)
 	cut.healthy(t, patience, "")
 	collector := testenv.Collect(t, cut.js, "TIMERS", "timers.fired.app1.>")
 	p.SetDue(20)
-	all := p.Claim(20, 3*time.Second)
+	all := p.Claim(20, 4*time.Second)
 	// The events reach the stream, but no acknowledgement comes back while the lease lasts.
-	proxy.Delay(500 * time.Millisecond)
+	proxy.Delay(time.Second)
 	cut.publish(t, all...)
 	collector.Wait(20, patience)
 	proxy.Cut()
@@ -101,6 +103,7 @@ func TestGivenBackFiringsAreFoundBeyondTheWindow(t *testing.T) {
 
 // What the stream does not tell is published.
 func TestFiringsThatCannotBeLookedForArePublished(t *testing.T) {
+	t.Parallel()
 	nats := testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Deny: []string{"$JS.API.CONSUMER.CREATE.TIMERS.>"}},

@@ -14,6 +14,7 @@ import (
 )
 
 func TestCheckVersion(t *testing.T) {
+	t.Parallel()
 	for version, tooOld := range map[string]bool{
 		"2.9.25": true, "1.99.0": true, "2.10.0": false, "2.15.2": false, "3.0.0-dev": false, "dev": false, "": false,
 	} {
@@ -25,6 +26,7 @@ func TestCheckVersion(t *testing.T) {
 }
 
 func TestCheckAccount(t *testing.T) {
+	t.Parallel()
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
 	other := testenv.NATS(t, func(o *server.Options) {
 		without := server.NewAccount("WITHOUT")

@@ -7,6 +7,7 @@ import (
 )
 
 func TestLargePayloadsAreSettledFewAtATime(t *testing.T) {
+	t.Parallel()
 	q := queue{wake: make(chan struct{}, 1), closing: true}
 	large := make([]byte, settleBytes/2)
 	for _, payload := range [][]byte{large, large, large, make([]byte, 2*settleBytes), nil, {1}} {

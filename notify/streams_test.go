@@ -27,7 +27,7 @@ func streamConfig(t *testing.T, js jetstream.JetStream, name string) jetstream.S
 }
 
 func TestEnsureStreamsMakesTheStreams(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
 		t.Fatal(err)
@@ -57,6 +57,7 @@ func TestEnsureStreamsMakesTheStreams(t *testing.T) {
 }
 
 func TestEnsureStreamsWithOtherNames(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	s := notify.Streams{Names: keys.Names{Prefix: "acme.timers", Stream: "ACME"}}
 	faults, missing, err := notify.CheckStreams(t.Context(), js, s)
@@ -74,6 +75,7 @@ func TestEnsureStreamsWithOtherNames(t *testing.T) {
 }
 
 func TestEnsureStreamsWithLimits(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		limits notify.Streams
 		age    time.Duration
@@ -113,6 +115,7 @@ func TestEnsureStreamsWithLimits(t *testing.T) {
 }
 
 func TestEnsureStreamsWithoutACluster(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	err := notify.EnsureStreams(t.Context(), js, notify.Streams{Replicas: 3})
 	if fault, ok := errors.AsType[*notify.StreamFault](err); !ok || !strings.Contains(fault.Error(), "cannot be made with 3 replicas") ||
@@ -122,6 +125,7 @@ func TestEnsureStreamsWithoutACluster(t *testing.T) {
 }
 
 func TestEnsureStreamsByManyAtOnce(t *testing.T) {
+	t.Parallel()
 	s := testenv.NATS(t)
 	errs := make([]error, 8)
 	var wg sync.WaitGroup
@@ -136,6 +140,7 @@ func TestEnsureStreamsByManyAtOnce(t *testing.T) {
 }
 
 func TestEnsureStreamsUsesAFittingStreamAsItIs(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	mine := jetstream.StreamConfig{
 		Name: "TIMERS", Subjects: []string{"orders.*", "timers.fired.>"}, Storage: jetstream.FileStorage,
@@ -155,6 +160,7 @@ func TestEnsureStreamsUsesAFittingStreamAsItIs(t *testing.T) {
 }
 
 func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	for _, c := range []struct {
 		name   string
@@ -268,6 +274,7 @@ func deleteStreams(t *testing.T, js jetstream.JetStream) {
 }
 
 func TestSealedStreamIsRefused(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Duplicates: time.Minute}
 	if _, err := js.CreateStream(t.Context(), config); err != nil {
@@ -283,6 +290,7 @@ func TestSealedStreamIsRefused(t *testing.T) {
 }
 
 func TestStreamsThatKeepTooLittleAreWarnedOf(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	for _, config := range []jetstream.StreamConfig{
 		{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Storage: jetstream.MemoryStorage},
@@ -302,6 +310,7 @@ func TestStreamsThatKeepTooLittleAreWarnedOf(t *testing.T) {
 }
 
 func TestTooSmallMaxPayloadIsRefused(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = 4096 }).JetStream()
 	err := notify.EnsureStreams(t.Context(), js, notify.Streams{})
 	if want := "NATS server: max_payload is 4096 bytes, too small for the event of a long key; to fix it: set max_payload to 16384 or more"; err == nil || !strings.Contains(err.Error(), want) {
@@ -310,6 +319,7 @@ func TestTooSmallMaxPayloadIsRefused(t *testing.T) {
 }
 
 func TestEnsureStreamsWithoutJetStream(t *testing.T) {
+	t.Parallel()
 	js := testenv.NATS(t, func(o *server.Options) { o.JetStream = false }).JetStream()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 
 // An event has the trace that was set with its timer, or that of its payload, also as headers. Those are of no other event.
 func TestEventsHaveTheirTraces(t *testing.T) {
+	t.Parallel()
 	const one, other = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 	server := testenv.NATS(t)
 	r := start(t, server, server.URL(), nil, func(*notify.Publisher) {})

@@ -8,6 +8,7 @@ import (
 
 // However its state changes, the count of deliveries without trust is right, and what is remembered is bounded.
 func TestTrustIsCounted(t *testing.T) {
+	t.Parallel()
 	tr := newTrust()
 	a, b := tr.of("a"), tr.of("b")
 	check := func(step string, untrusted, trusted int) {
@@ -69,6 +70,7 @@ func TestTrustIsCounted(t *testing.T) {
 
 // A subject is blamed for an event without an answer only if others had one, and no other event on it had.
 func TestSubjectIsBlamedForItself(t *testing.T) {
+	t.Parallel()
 	sent := time.Now()
 	for name, c := range map[string]struct {
 		anyAcked, itsAcked time.Time

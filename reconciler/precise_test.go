@@ -7,6 +7,7 @@ import (
 
 // Short sleeps are never too short, also where there is no precise timer.
 func TestPreciseTimerNeverSleepsTooShort(t *testing.T) {
+	t.Parallel()
 	precise, err := newPreciseTimer()
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 // A visit that becomes earlier replaces the one that was planned, however often that happens.
 func TestWakeQueueHoldsOneVisitOfAPartition(t *testing.T) {
+	t.Parallel()
 	q := newWakeQueue()
 	const partitions = 20
 	for round := range 1000 {
@@ -28,6 +29,7 @@ func TestWakeQueueHoldsOneVisitOfAPartition(t *testing.T) {
 
 // The queue agrees with a plain table of the earliest times.
 func TestWakeQueueOrder(t *testing.T) {
+	t.Parallel()
 	q := newWakeQueue()
 	want := map[keys.Partition]schedule.Millis{}
 	random := rand.New(rand.NewPCG(1, 2))

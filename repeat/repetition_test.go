@@ -20,6 +20,7 @@ func parse(t testing.TB, text string) repeat.Spec {
 }
 
 func TestIntervalsKeepTheirGrid(t *testing.T) {
+	t.Parallel()
 	from := instant(t, "2026-11-20T09:00:00.050Z")
 	r := &repeat.Repetition{Spec: parse(t, "every 1.5s"), From: from, Until: from.Add(time.Minute)}
 	for _, test := range []struct {
@@ -41,6 +42,7 @@ func TestIntervalsKeepTheirGrid(t *testing.T) {
 }
 
 func TestCronBeginsAndEnds(t *testing.T) {
+	t.Parallel()
 	day := func(n int) time.Time { return time.Date(2026, 11, n, 9, 0, 0, 0, time.UTC) }
 	r := &repeat.Repetition{Spec: parse(t, "cron 0 9 * * *"), From: day(10), Until: day(12)}
 	for after, want := range map[int]int{1: 10, 9: 10, 10: 11, 11: 12, 12: 0, 20: 0} {
@@ -51,6 +53,7 @@ func TestCronBeginsAndEnds(t *testing.T) {
 }
 
 func TestWhatFollowsAnOccurrence(t *testing.T) {
+	t.Parallel()
 	const minute = time.Minute
 	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC).Add(d) }
 	for _, test := range []struct {
@@ -96,6 +99,7 @@ func TestWhatFollowsAnOccurrence(t *testing.T) {
 
 // TestSkippedAsIfCounted compares After with counting one by one, around the changes of the clocks.
 func TestSkippedAsIfCounted(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(15, 1))
 	changed := map[string][]time.Time{}
 	for _, zone := range zones {
@@ -143,6 +147,7 @@ func TestSkippedAsIfCounted(t *testing.T) {
 
 // TestMissedForYears has numbers that nobody could count one by one in this time.
 func TestMissedForYears(t *testing.T) {
+	t.Parallel()
 	last := instant(t, "1976-01-01T00:00:00Z")
 	now := instant(t, "2026-01-01T00:00:00Z")
 	seconds := int64(now.Sub(last) / time.Second)

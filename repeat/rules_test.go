@@ -9,6 +9,7 @@ import (
 
 // TestByTheZonesRules has what follows from the published rules of the zones, by hand. "" is none.
 func TestByTheZonesRules(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		zone, expression, after string
 		next                    []string

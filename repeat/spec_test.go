@@ -9,6 +9,7 @@ import (
 )
 
 func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ expression, zone, want string }{
 		{"", "", "has 0 fields: want five (minute, hour, day, month, weekday), or six with the second first"},
 		{"0 9 * *", "", `"0 9 * *" has 4 fields`},
@@ -88,6 +89,7 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 }
 
 func TestTextForm(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"every 5m0s":                         "every 5m0s",
 		"every 90s":                          "every 1m30s",

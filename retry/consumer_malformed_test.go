@@ -86,12 +86,12 @@ func TestConsumerBuriesEachMalformedRequestOnce(t *testing.T) {
 	// The letters are stored, but the acknowledgements of the requests are lost.
 	for range 3 {
 		proxy.Delay(300 * time.Millisecond)
-		c := f.startAt("nats://"+proxy.Addr(), f.schedule, "1h", nil)
+		c := f.startAt("nats://"+proxy.Addr(), f.schedule, "1h", mortal)
 		f.letters(2)
 		c.kill()
 		proxy.Heal()
 	}
-	f.start("1h", nil)
+	f.start("1h", mortal)
 	f.waitEmpty()
 	f.letters(2)
 }

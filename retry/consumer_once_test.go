@@ -66,7 +66,7 @@ func TestConsumerKilledInTheMiddle(t *testing.T) {
 		c.kill()
 	}
 	published.Wait()
-	f.start("1h", nil)
+	f.start("1h", mortal)
 	f.waitEmpty()
 	if pending, firing := f.schedule.Count(); pending != 1 || firing != 0 {
 		t.Errorf("%d pending and %d firing, want one timer", pending, firing)
@@ -93,7 +93,7 @@ func TestConsumerDiesBetweenSettingAndAcknowledging(t *testing.T) {
 	dying := f.startAt("nats://"+proxy.Addr(), afterRetry{f.schedule, func() {
 		proxy.Cut() // nothing that comes after the retry reaches NATS
 		set <- struct{}{}
-	}}, "1h", nil)
+	}}, "1h", mortal)
 	e := firedEvent("1", 1, []byte("x"))
 	f.request(retrySubject, e.AppendJSON(nil))
 	<-set
@@ -104,12 +104,13 @@ func TestConsumerDiesBetweenSettingAndAcknowledging(t *testing.T) {
 	}
 	due := f.pending()[e.Key.String()].Due
 
-	f.start("2h", nil)
+	f.start("2h", mortal)
 	f.waitEmpty()
 	if pending, firing := f.schedule.Count(); pending != 1 || firing != 0 || !f.pending()[e.Key.String()].Due.Equal(due) {
 		t.Errorf("%d pending and %d firing, want the one that was set: %v", pending, firing, f.pending())
 	}
-	if retried, ignored, _, _ := f.hooks.counts(); retried != 1 || ignored != 1 {
+	// Ignored more than once if the acknowledgement took longer than AckWait.
+	if retried, ignored, _, _ := f.hooks.counts(); retried != 1 || ignored < 1 {
 		t.Errorf("%d set and %d ignored, want 1 and 1", retried, ignored)
 	}
 }
@@ -183,7 +184,7 @@ func TestConsumersShareTheWork(t *testing.T) {
 	for range 3 {
 		f.start("1h", func(c *retry.Consumer) { c.Window = 4 }).waitHealth(patience, "")
 	}
-	const n = 600
+	const n = 240
 	for i := range n {
 		e := firedEvent(fmt.Sprint(i), 1, []byte("x"))
 		if _, err := f.js.PublishAsync(retrySubject, e.AppendJSON(nil)); err != nil {

@@ -118,7 +118,7 @@ func (f *fixture) startAt(url string, retrier retry.Retrier, policy string, conf
 	ensure := func(ctx context.Context) error { return notify.EnsureStreams(ctx, js, notify.Streams{}) }
 	c := &running{Consumer: retry.NewConsumer(js, retrier, ensure), t: f.t, nc: nc, ended: make(chan struct{})}
 	c.Policies = policies
-	c.AckWait = time.Second
+	c.AckWait = patience // no test waits for it but those of mortal
 	c.Logger = slog.New(slog.NewTextHandler(f, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	f.hooks.attach(c.Consumer)
 	if configure != nil {
@@ -141,13 +141,16 @@ func (f *fixture) startAt(url string, retrier retry.Retrier, policy string, conf
 	return c
 }
 
+// mortal configures a consumer of a test in which some die: what they have fetched comes again soon.
+func mortal(c *retry.Consumer) { c.AckWait = time.Second }
+
 // stop ends the consumer as SIGTERM does, and kill as a crash: what it still does never reaches NATS.
 func (c *running) stop() {
 	c.t.Helper()
 	c.cancel()
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
+	case <-time.After(2 * patience):
 		c.t.Error("Run does not end")
 	}
 	c.nc.Close()
@@ -159,10 +162,10 @@ func (c *running) kill() {
 	c.stop()
 }
 
-// waitHealth waits until Healthy returns an error with this text, or nil for "".
+// waitHealth waits until Healthy returns an error with this text, or nil for "". A stalled machine has more time.
 func (c *running) waitHealth(within time.Duration, text string) {
 	c.t.Helper()
-	testenv.Eventually(c.t, within, func() error {
+	testenv.Promptly(c.t, within, func() error {
 		err := c.Healthy()
 		if text == "" && err == nil || text != "" && err != nil && strings.Contains(err.Error(), text) {
 			return nil
@@ -172,8 +175,8 @@ func (c *running) waitHealth(within time.Duration, text string) {
 }
 
 const (
-	patience     = 20 * time.Second
-	lease        = 30 * time.Second
+	patience     = time.Minute
+	lease        = 10 * time.Minute
 	retrySubject = "timers.retry.app1.trans.notice"
 	deadSubject  = "timers.dead.app1.trans.notice"
 )

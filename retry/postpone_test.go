@@ -82,8 +82,8 @@ func TestConsumerPostponesOnceHoweverOftenAsked(t *testing.T) {
 		c.kill()
 	}
 	f.request(retrySubject, e.AppendJSON(nil)) // a retry of the same event
-	f.start("1h", nil)
-	f.start("1h", nil)
+	f.start("1h", mortal)
+	f.start("1h", mortal)
 	f.waitEmpty()
 	if pending, firing := f.schedule.Count(); pending != 1 || firing != 0 {
 		t.Errorf("%d pending and %d firing, want one timer", pending, firing)
@@ -101,7 +101,7 @@ func TestConsumerDiesBetweenPostponingAndAcknowledging(t *testing.T) {
 	dying := f.startAt("nats://"+proxy.Addr(), afterRetry{f.schedule, func() {
 		proxy.Cut()
 		set <- struct{}{}
-	}}, "1h", nil)
+	}}, "1h", mortal)
 	e := firedEvent("1", 1, []byte("x"))
 	f.postpone(e, "1ms") // so that it fires before the request is delivered again
 	<-set
@@ -113,7 +113,7 @@ func TestConsumerDiesBetweenPostponingAndAcknowledging(t *testing.T) {
 	if f := firings[0]; f.Attempt != 1 || f.Due == schedule.MillisOf(e.Due) {
 		t.Errorf("fired %+v", f)
 	}
-	f.start("1h", nil)
+	f.start("1h", mortal)
 	f.waitEmpty()
 	if pending, firing := f.schedule.Count(); pending+firing != 0 {
 		t.Errorf("%d pending and %d firing, want none", pending, firing)

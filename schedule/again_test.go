@@ -135,7 +135,7 @@ func TestPostponedBesideATimerOfItsDueTime(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		x := newIndex(t)
 		x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60000)
-		due := x.redisNow() + 300
+		due := x.redisNow() + brief
 		const n = 3
 		for i := range n {
 			x.again(fmt.Sprint(i), due, 1, first, "postponed")
@@ -173,7 +173,7 @@ func (x *index) postponedAreDue(at int64) {
 func TestManyPostponedOfOneKey(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 600)
+	x.do("FCALL", "timer_set", 1, k, "newer", "PX", brief)
 	due := x.due(k)
 	const most = 150
 	for i := range most {

@@ -40,7 +40,7 @@ func (x *index) asideIs(counts, listed string) {
 func TestSetAsideIsCountedAndListed(t *testing.T) {
 	t.Parallel()
 	x := newNarrowIndex(t)
-	due := x.redisNow() + 300
+	due := x.redisNow() + brief
 	x.do("FCALL", "timer_set", 1, "app1:b:c:refused", "r", "PXAT", due)
 	x.do("FCALL", "timer_set", 1, "app1:b:c:later", "l", "PX", 600_000)
 	for i := range 3 {

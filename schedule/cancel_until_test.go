@@ -57,7 +57,7 @@ func TestCancelUntil(t *testing.T) {
 			x.awaitExpiry(k)
 		}, func(x *index) int64 { return x.due(k) - 1 }, "unknown", []string{"deadline due"}},
 		{"contested, and set again", func(x *index) {
-			x.do("SET", k, "old", "PX", 300)
+			x.do("SET", k, "old", "PX", brief)
 			x.observe(touched(k))
 			x.awaitExpiry(k)
 			x.do("SET", k, "newer", "PX", 1500)

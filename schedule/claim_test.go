@@ -1,7 +1,6 @@
 package schedule_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -17,7 +16,7 @@ func TestClaimsOfTheDead(t *testing.T) {
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 	x.awaitExpiry(k)
-	const short = 100 * time.Millisecond
+	const short = brief * time.Millisecond
 	c := x.claimFor(short)
 	if len(c.Firings) != 1 {
 		t.Fatalf("claim: %+v", c)
@@ -63,9 +62,7 @@ func TestClaimIsBounded(t *testing.T) {
 	x := newIndex(t)
 	at := x.redisNow() + 3000
 	const n = 2*schedule.MaxClaim + 10
-	for i := range n {
-		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PXAT", at)
-	}
+	x.setMany("a", n, at, 0)
 	x.awaitClock(at)
 	seen := map[string]bool{}
 	for _, want := range []int{schedule.MaxClaim, schedule.MaxClaim, 10} {
@@ -108,8 +105,8 @@ func TestNowIsNeverAhead(t *testing.T) {
 	}
 	const slow = 200 * time.Millisecond
 	claim(slow)
-	for range 5 {
-		claim(0)
+	for took := slow; took > slow/10; { // a busy machine takes its time
+		_, took = claim(0)
 	}
 	// By now it is known how the clocks relate, whatever the way to Redis is like: the answer's way is none of the delay.
 	f, took := claim(slow)

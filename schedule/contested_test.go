@@ -24,7 +24,7 @@ func (x *index) endContest(key string) {
 // contested.
 func (x *index) contest() {
 	x.t.Helper()
-	x.do("SET", k, "v1", "PX", 300)
+	x.do("SET", k, "v1", "PX", brief)
 	x.observe(touched(k))
 	x.awaitExpiry(k)
 	x.do("SET", k, "v2", "PX", 60000)
@@ -41,10 +41,10 @@ func (x *index) hearFromNow() {
 func TestContestedOutlivesTheNewerTimer(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 300)
+	x.do("SET", k, "v1", "PX", brief)
 	x.observe(touched(k))
 	x.awaitExpiry(k)
-	x.do("SET", k, "v2", "PX", 300)
+	x.do("SET", k, "v2", "PX", brief)
 	x.claims()
 	x.awaitExpiry(k)
 	x.claims(k + " deadline v2")
@@ -52,9 +52,9 @@ func TestContestedOutlivesTheNewerTimer(t *testing.T) {
 	x.claims(k + " expired v1")
 
 	// But one that was merely extended is no more.
-	x.do("SET", k+"2", "v1", "PX", 300)
+	x.do("SET", k+"2", "v1", "PX", brief)
 	x.observe(touched(k + "2"))
-	x.do("PEXPIRE", k+"2", 500)
+	x.do("PEXPIRE", k+"2", 2*brief)
 	due, _ := x.rdb.ZScore(t.Context(), keys.Single.Due(), k+"2").Result()
 	x.awaitClock(int64(due))
 	x.claims()
@@ -69,7 +69,7 @@ func TestContestedOutlivesTheNewerTimer(t *testing.T) {
 func TestContestedAndAnEarlierHint(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 300)
+	x.do("SET", k, "v1", "PX", brief)
 	x.observe(touched(k))
 	due := x.due(k)
 	x.do("APPEND", k, "+")
@@ -88,11 +88,11 @@ func TestContestedAndAnEarlierHint(t *testing.T) {
 func TestTwoContestedLives(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 300)
+	x.do("SET", k, "v1", "PX", brief)
 	x.observe(touched(k))
 	for _, v := range []string{"v2", "v3"} {
 		x.awaitExpiry(k)
-		x.do("SET", k, v, "PX", 400)
+		x.do("SET", k, v, "PX", brief)
 		if v == "v2" {
 			x.claims()
 		}
@@ -135,7 +135,7 @@ func TestOnlyWhoHeardEverythingDismissesAContestedTimer(t *testing.T) {
 func TestDismissedAndThenTheSubscriptionBreaks(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 300)
+	x.do("SET", k, "v1", "PX", brief)
 	x.observe(touched(k))
 	x.do("APPEND", k, "+") // its event waits in the subscription
 	x.awaitExpiry(k)
@@ -159,6 +159,7 @@ func TestCancelReachesTheContested(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			x.contest()
 			before(x)
@@ -177,10 +178,10 @@ func TestCancelReachesTheContested(t *testing.T) {
 func TestCancelAfterTheNewerTimerFired(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v1", "PX", 300)
+	x.do("SET", k, "v1", "PX", brief)
 	x.observe(touched(k))
 	x.awaitExpiry(k)
-	x.do("SET", k, "v2", "PX", 300)
+	x.do("SET", k, "v2", "PX", brief)
 	x.claims()
 	x.observe(touched(k))
 	x.awaitExpiry(k)
@@ -207,11 +208,12 @@ func TestContestsAreDecidedWhenTheyArise(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
-			x.do("SET", k, "v1", "PX", 300)
+			x.do("SET", k, "v1", "PX", brief)
 			x.observe(touched(k))
 			due := x.due(k)
-			x.do("PEXPIREAT", k, due+500)
+			x.do("PEXPIREAT", k, due+brief)
 			x.awaitClock(due)
 			x.claims()
 			test(x)
@@ -241,9 +243,11 @@ func TestSetAgainAndDueInThisMillisecond(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			newer := 0
-			for i := range 100 {
+			deadline := time.Now().Add(time.Minute)
+			for i := 0; i < 50 || newer == 0 && time.Now().Before(deadline); i++ {
 				key := fmt.Sprintf("a:b:c:%d", i)
 				due := x.redisNow() + 10
 				x.do("SET", key, "v1", "PXAT", due)
@@ -285,10 +289,11 @@ func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
 	t.Parallel()
 	for name, firstClaimed := range map[string]bool{"claimed": true, "owed": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
-			x.do("FCALL", "timer_set", 1, k, "p", "PX", 150)
+			x.do("FCALL", "timer_set", 1, k, "p", "PX", brief)
 			due := x.due(k)
-			x.do("PEXPIREAT", k, due+500)
+			x.do("PEXPIREAT", k, due+brief)
 			x.awaitClock(due)
 			x.observe(touched(k))
 			x.claims()
@@ -314,11 +319,12 @@ func TestSetAgainAndHeardLate(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"in time": false, "late": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
-			x.do("SET", k, "v1", "PX", 300)
+			x.do("SET", k, "v1", "PX", brief)
 			x.observe(touched(k))
 			x.awaitExpiry(k)
-			x.do("SET", k, "v2", "PX", 500)
+			x.do("SET", k, "v2", "PX", brief)
 			x.observe(touched(k)) // of a change before
 			if !late {
 				x.observe(expired(k))

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -20,7 +19,7 @@ const largePayload = schedule.DefaultMaxPayload
 // newLargeIndex is newIndex with the payload limit that timerd has by default.
 func newLargeIndex(t testing.TB) *index {
 	t.Helper()
-	rdb := testenv.Redis(t).Client()
+	rdb := servers.client(t)
 	return newIndexFor(t, rdb, rdb, largePayload)
 }
 
@@ -54,7 +53,7 @@ func TestLargeHashesAreNotRead(t *testing.T) {
 		key := "a:b:c:" + name
 		want[key] = c.want
 		x.do(append([]any{"HSET", key}, c.args...)...)
-		x.do("PEXPIRE", key, 3000)
+		x.do("PEXPIRE", key, 3*brief)
 		x.observe(touched(key))
 	}
 	for key := range want {
@@ -81,6 +80,7 @@ func TestLargePayloadsAreClaimedFewAtATime(t *testing.T) {
 	most := schedule.MaxClaimBytes/largePayload + 1
 	for name, owed := range map[string]bool{"due": false, "owed by their events": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newLargeIndex(t)
 			var hints []schedule.Hint
 			for i := range n {
@@ -118,14 +118,14 @@ func TestLargeContested(t *testing.T) {
 	x := newLargeIndex(t)
 	for i := range n {
 		key := fmt.Sprint("a:b:c:", i)
-		x.do("SET", key, strings.Repeat("x", largePayload), "PX", 1000)
+		x.do("SET", key, strings.Repeat("x", largePayload), "PX", 5000)
 		x.observe(touched(key))
 	}
 	for i := range n {
 		key := fmt.Sprint("a:b:c:", i)
 		x.do("PERSIST", key)
 	}
-	x.awaitClock(x.redisNow() + 1100)
+	x.awaitExpiry(fmt.Sprint("a:b:c:", n-1))
 	contested := func() (left int) {
 		for i := range n {
 			if x.do("ZSCORE", keys.Single.Due(), fmt.Sprint(":?:a:b:c:", i)) != nil {
@@ -262,7 +262,7 @@ func TestHashOfManyFields(t *testing.T) {
 		args = append(args, name, value)
 	}
 	x.do(args...)
-	x.do("PEXPIRE", k, 500)
+	x.do("PEXPIRE", k, brief)
 	x.observe(touched(k))
 	if seen := x.observe(touched(k)); !sameCounts(seen, schedule.Observed{}) {
 		t.Errorf("the second time: %+v", seen)

@@ -172,7 +172,7 @@ func evictAll(x *index) {
 	x.t.Helper()
 	x.do("CONFIG", "SET", "maxmemory-policy", "volatile-random", "maxmemory", "1")
 	x.refuses("OOM", "SET", "foreign", "v")
-	testenv.Eventually(x.t, 10*time.Second, func() bool {
+	testenv.Eventually(x.t, time.Minute, func() bool {
 		return x.rdb.Do(x.t.Context(), "SET", "foreign", "v").Err() != nil && x.do("EXISTS", "a:b:c:1", "a:b:c:2") == int64(0)
 	}, "the keys to be evicted")
 	x.do("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
@@ -284,13 +284,13 @@ func TestMarkOfAnOverdueCanary(t *testing.T) {
 func runOut(x *index, key string) {
 	x.t.Helper()
 	x.do("SET", key, "v", "PX", 1)
-	testenv.Eventually(x.t, 10*time.Second, func() bool { return x.do("EXISTS", key) == int64(0) }, key+" to run out")
+	testenv.Eventually(x.t, time.Minute, func() bool { return x.do("EXISTS", key) == int64(0) }, key+" to run out")
 }
 
 // While payloads are of the largest size, an audit goes through a page in several calls, and reaches each timer.
 func TestAuditOfLargeAbsent(t *testing.T) {
 	t.Parallel()
-	rdb := testenv.Redis(t).Client()
+	rdb := servers.client(t)
 	x := newIndexFor(t, rdb, rdb, 256<<10)
 	payload := strings.Repeat("x", 250<<10)
 	for i := range 20 {

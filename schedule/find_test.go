@@ -114,8 +114,8 @@ func TestFind(t *testing.T) {
 	x.becomeDue("held:b:c:1", "held:b:c:2")
 	x.observe(expired("held:b:c:1"))
 	due := far()
-	x.setMany("a", 60, due, 0)
-	x.setMany("b", 100, due-50, 1)
+	x.setMany("a", 40, due, 0)
+	x.setMany("b", 60, due-30, 1)
 	steps := []schedule.Most{{Timers: 1}, {Timers: 7}, {Timers: 1000}, {Timers: 3, Entries: 1}, {Timers: 50, Entries: 10}, {Timers: 5, Time: 1}}
 	compare(t, x, time.UnixMilli(due-20), time.UnixMilli(due+1), steps...)
 	x.claimFor(time.Hour) // holds, and claims what is owed
@@ -129,7 +129,7 @@ func TestFindInACluster(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
 	due := far()
-	for i := range 400 {
+	for i := range 150 {
 		x.set(fmt.Sprintf("%s:b:c:%d", []string{"a", "b"}[i%2], i), "p", time.Hour)
 	}
 	for i := range 60 {

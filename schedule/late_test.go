@@ -105,13 +105,13 @@ func TestRetryHasTheLimit(t *testing.T) {
 		r.EventID, r.Key, r.Late = fmt.Sprint(i), key, limit
 		r.Attempt = max(r.Attempt, 2)
 		if r.Due == 0 {
-			r.Due = schedule.Millis(x.redisNow() + 300 + int64(i))
+			r.Due = schedule.Millis(x.redisNow() + brief + int64(i))
 		}
 		if _, _, err := x.Retry(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	x.awaitClock(x.redisNow() + 310)
+	x.awaitClock(x.redisNow() + brief + 10)
 	for _, f := range x.claims(k+" deadline p", k+" deadline status 2", k+" deadline status 1", k+" deadline ;L=5:p") {
 		if f.Late != limit {
 			t.Errorf("%s of %q was claimed with %+v, want %+v", f.Ref, f.Payload, f.Late, limit)

@@ -12,7 +12,7 @@ import (
 func TestSetFiresOnceAndSettles(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	due := x.do("FCALL", "timer_set", 1, k, "hello", "PX", 60)
+	due := x.do("FCALL", "timer_set", 1, k, "hello", "PX", brief)
 	if at := x.do("PEXPIRETIME", k); at != due {
 		t.Fatalf("the key runs out at %v, timer_set said %v", at, due)
 	}

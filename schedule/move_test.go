@@ -75,6 +75,7 @@ func TestMove(t *testing.T) {
 	} {
 		for _, where := range []string{"now", "soon"} {
 			t.Run(name+" "+where, func(t *testing.T) {
+				t.Parallel()
 				x := newIndex(t)
 				if set.command == nil {
 					x.do("HSET", k, "f", "v")
@@ -206,6 +207,7 @@ func TestMoveOfWhatHasChanged(t *testing.T) {
 		}, schedule.MoveTooLate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000)
 			was := x.found(k, false)
@@ -239,6 +241,7 @@ func TestMoveOfWhatIsDue(t *testing.T) {
 		{"given back", func(x *index) { x.giveBack(true) }, schedule.MoveTooLate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 			x.awaitExpiry(k)
@@ -297,6 +300,7 @@ func TestMoveOfADeniedTimer(t *testing.T) {
 	t.Parallel()
 	for _, rights := range []string{"", "%R~app2:*"} {
 		t.Run(rights, func(t *testing.T) {
+			t.Parallel()
 			x := newNarrowIndex(t)
 			if rights != "" {
 				x.do("ACL", "SETUSER", "timerd", rights)

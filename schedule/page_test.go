@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -33,7 +34,7 @@ func (x *index) setMany(app string, n int, first, spread int64) {
 // What leaves the schedule during a listing takes no other timer with it, though these move up then.
 func TestListWhileTimersLeave(t *testing.T) {
 	t.Parallel()
-	const n = 5000
+	const n = 1500
 	for _, c := range []struct {
 		name   string
 		spread int64
@@ -45,6 +46,7 @@ func TestListWhileTimersLeave(t *testing.T) {
 		{"some that are due at once", 0, 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			x.setMany("a", n, far(), c.spread)
 			listed := 0
@@ -136,7 +138,8 @@ func TestPages(t *testing.T) {
 // Names come without the records, which are not read.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	x := newIndex(t)
+	rdb := testenv.Redis(t).Client() // of its own: what a server has counted is set back
+	x := newIndexFor(t, rdb, rdb, 1000)
 	x.setMany("a", 3, far(), 1)
 	key, err := keys.Parse("a:b:c:00001")
 	if err != nil {

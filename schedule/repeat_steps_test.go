@@ -1,13 +1,18 @@
 package schedule_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -113,26 +118,65 @@ func TestPlanIsLeftToAnother(t *testing.T) {
 	x.nextIs(first+60000, "payload p state pending repeat every 1m0s occurrence 2")
 }
 
+// transaction has each script that a client runs in a pipeline run in a transaction, after some commands and before others.
+type transaction struct {
+	client        *redis.Client // by which it is run
+	before, after func(pipe redis.Pipeliner)
+}
+
+func (*transaction) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*transaction) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (w *transaction) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() != "evalsha" {
+			return next(ctx, cmds)
+		}
+		_, err := w.client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			w.before(pipe)
+			for _, cmd := range cmds {
+				if err := pipe.Process(ctx, cmd); err != nil {
+					return err
+				}
+			}
+			w.after(pipe)
+			return nil
+		})
+		return err
+	}
+}
+
 // A plan has the ref of an earlier one that was claimed and replaced in the same ms: whoever claimed that
 // arms nothing for the new one, and leaves it.
 func TestPlansOfTheSameMillisecond(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	plan := func(expression, zone string) (ref string) {
-		x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", expression, "TZ", zone)
-		return x.do("ZRANGE", keys.Single.Firing(), 0, 0).([]any)[0].(string)
+	// A claim between two plans, all in one transaction: a busy machine may be long between two calls.
+	plan := func(pipe redis.Pipeliner, expression, zone string) *redis.StringSliceCmd {
+		pipe.FCall(t.Context(), "timer_repeat", []string{k}, "p", "CRON", expression, "TZ", zone)
+		return pipe.ZRange(t.Context(), keys.Single.Firing(), 0, 0)
 	}
+	var older, newer *redis.StringSliceCmd
+	between := &transaction{
+		client: x.rdb,
+		before: func(pipe redis.Pipeliner) { older = plan(pipe, "@hourly", "Nowhere/Else") }, // it stays claimed, as it cannot be planned
+		after:  func(pipe redis.Pipeliner) { newer = plan(pipe, "30 4 2 7 *", "UTC") },
+	}
+	claims := redis.NewClient(&redis.Options{Addr: x.rdb.Options().Addr})
+	t.Cleanup(func() { _ = claims.Close() })
+	claims.AddHook(between)
+	n := onlyNode(t, schedule.New(claims, 1000))
+	n.HearSince(0)
 	var claimed []schedule.Firing
-	for deadline := time.Now().Add(time.Minute); ; {
-		ref := plan("@hourly", "Nowhere/Else")
-		claimed, _ = x.claimOnce() // it stays claimed, as it cannot be planned
-		if plan("30 4 2 7 *", "UTC") == ref {
-			break
+	testenv.Eventually(t, time.Minute, func() error {
+		c := n.ClaimInFull(t.Context(), schedule.ClaimRequest{Partition: keys.Single}, lease)
+		claimed = c.Firings
+		if c.Err == nil && (len(older.Val()) != 1 || !slices.Equal(older.Val(), newer.Val())) {
+			return fmt.Errorf("plans %q and %q", older.Val(), newer.Val())
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("no two plans of the same ms")
-		}
-	}
+		return c.Err
+	}, "two plans of the same ms")
 	if len(claimed) != 1 {
 		t.Fatalf("claimed %+v, want a plan", claimed)
 	}

@@ -152,7 +152,7 @@ func TestUnknownZoneIsAFault(t *testing.T) {
 	t.Parallel()
 	for text, args := range map[string][]any{
 		`zone "Europe/Berln" is not in the time zone database`: {"CRON", "@hourly", "TZ", "Europe/Berln"},
-		"no such time in the next eight years":                 {"CRON", "@yearly", "UNTIL", newIndex(t).redisNow() + 1000},
+		"no such time in the next eight years":                 {"CRON", "@yearly", "UNTIL", newIndex(t).redisNow() + 20_000},
 	} {
 		x := newIndex(t)
 		x.do(append([]any{"FCALL", "timer_repeat", 1, k, "p"}, args...)...)
@@ -425,7 +425,7 @@ func TestRetryOfAnOccurrenceWaitsBesideTheNext(t *testing.T) {
 	x.do("ZADD", keys.Single.Due(), x.redisNow()-1, k)
 	f := x.occurs("every 1m0s 1 p")
 	r := schedule.Retry{
-		EventID: "e", Key: key, Due: schedule.Millis(x.redisNow() + 300), Attempt: 2, Payload: []byte("p"),
+		EventID: "e", Key: key, Due: schedule.Millis(x.redisNow() + brief), Attempt: 2, Payload: []byte("p"),
 		Repeat: f.Occurrence.Repeat, Occurrence: f.Occurrence.Number,
 	}
 	due, set, err := x.Retry(t.Context(), r) // before the settlement: the key is free

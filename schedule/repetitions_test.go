@@ -169,58 +169,75 @@ func TestRepetitionAmongLargeFirings(t *testing.T) {
 	}
 }
 
-// Those of a namespace are found, in a cluster too, among single timers and those of others.
+// Those of a namespace are found among single timers and those of others.
 func TestRepeatingKeys(t *testing.T) {
 	t.Parallel()
-	x := newIndex(t)
-	cluster := testenv.Cluster(t, 3, false).Client()
-	for _, rdb := range []redis.UniversalClient{x.rdb, cluster} {
-		s := schedule.New(rdb, 1000)
-		if _, err := s.Load(t.Context()); err != nil {
-			t.Fatal(err)
+	testRepeatingKeys(t, servers.client(t))
+}
+
+// In a cluster too.
+func TestRepeatingKeysOfACluster(t *testing.T) {
+	t.Parallel()
+	testRepeatingKeys(t, testenv.Cluster(t, 3, false).Client())
+}
+
+func testRepeatingKeys(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	s := schedule.New(rdb, 1000)
+	if _, err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const n = 700 // over one page
+	var calls []func(pipe redis.Pipeliner)
+	set := func(function, key string, args []any) {
+		calls = append(calls, func(pipe redis.Pipeliner) { pipe.FCall(t.Context(), function, []string{key}, args...) })
+	}
+	want := map[string]bool{}
+	for i := range n {
+		key := fmt.Sprintf("shop:m:t:%d", i)
+		want[key] = true
+		call := []any{"p", "EVERY", 60_000}
+		if i%7 == 0 {
+			call = []any{"p", "CRON", "@daily"}
 		}
-		const n = 700 // over one page
-		want := map[string]bool{}
-		for i := range n {
-			key := fmt.Sprintf("shop:m:t:%d", i)
-			want[key] = true
-			call := []any{"p", "EVERY", 60_000}
-			if i%7 == 0 {
-				call = []any{"p", "CRON", "@daily"}
+		set("timer_repeat", key, call)
+	}
+	set("timer_set", "shop:m:t:single", []any{"p", "PX", 60_000})
+	set("timer_repeat", "pay:m:t:1", []any{"p", "EVERY", 60_000})
+	testenv.Eventually(t, time.Minute, func() error {
+		_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+			for _, do := range calls {
+				do(pipe)
 			}
-			testenv.Eventually(t, time.Minute, func() bool { return rdb.FCall(t.Context(), "timer_repeat", []string{key}, call...).Err() == nil }, "it to be set")
-		}
-		for key, call := range map[string][]any{"shop:m:t:single": {"timer_set", "PX", 60_000}, "pay:m:t:1": {"timer_repeat", "EVERY", 60_000}} {
-			testenv.Eventually(t, time.Minute, func() bool {
-				return rdb.FCall(t.Context(), call[0].(string), []string{key}, append([]any{"p"}, call[1:]...)...).Err() == nil
-			}, "it to be set")
-		}
-		var names []string
-		got := map[string]bool{}
-		err := s.Repeating(t.Context(), namespace(t, "shop"), func(some []keys.Key) bool {
-			for _, key := range some {
-				if name := key.String(); !got[name] {
-					got[name] = true
-					names = append(names, name)
-				}
-			}
-			return true
+			return nil
 		})
-		if err != nil || len(got) != n || slices.ContainsFunc(names, func(name string) bool { return !want[name] }) {
-			t.Errorf("%d were found, want %d; %v", len(got), n, err)
-		}
-		states, err := s.Repetitions(t.Context(), names)
-		if err != nil || len(states) != len(names) {
-			t.Fatal(len(states), err)
-		}
-		for i, state := range states {
-			if state.Repetition == nil {
-				t.Errorf("%s does not repeat", names[i])
+		return err
+	}, "them to be set")
+	var names []string
+	got := map[string]bool{}
+	err := s.Repeating(t.Context(), namespace(t, "shop"), func(some []keys.Key) bool {
+		for _, key := range some {
+			if name := key.String(); !got[name] {
+				got[name] = true
+				names = append(names, name)
 			}
 		}
-		calls := 0
-		if err := s.Repeating(t.Context(), keys.Namespace{}, func([]keys.Key) bool { calls++; return false }); err != nil || calls != 1 {
-			t.Errorf("it went on to %d pages, %v", calls, err)
+		return true
+	})
+	if err != nil || len(got) != n || slices.ContainsFunc(names, func(name string) bool { return !want[name] }) {
+		t.Errorf("%d were found, want %d; %v", len(got), n, err)
+	}
+	states, err := s.Repetitions(t.Context(), names)
+	if err != nil || len(states) != len(names) {
+		t.Fatal(len(states), err)
+	}
+	for i, state := range states {
+		if state.Repetition == nil {
+			t.Errorf("%s does not repeat", names[i])
 		}
+	}
+	pages := 0
+	if err := s.Repeating(t.Context(), keys.Namespace{}, func([]keys.Key) bool { pages++; return false }); err != nil || pages != 1 {
+		t.Errorf("it went on to %d pages, %v", pages, err)
 	}
 }

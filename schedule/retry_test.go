@@ -28,7 +28,7 @@ func (x *index) retry(id string, due int64, attempt int, payload string) int64 {
 func TestRetryIsAnOrdinaryTimer(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	due := x.redisNow() + 500
+	due := x.redisNow() + brief
 	if got := x.retry("id1", due, 2, "p"); got != due {
 		t.Fatalf("due %d, want %d", got, due)
 	}
@@ -73,8 +73,8 @@ func TestRetryThatIsDueAlready(t *testing.T) {
 func TestRetryWaitsBesideANewerTimer(t *testing.T) {
 	t.Parallel()
 	for _, newer := range [][]any{
-		{"FCALL", "timer_set", 1, k, "newer", "PX", 400},
-		{"SET", k, "newer", "PX", 400},
+		{"FCALL", "timer_set", 1, k, "newer", "PX", brief},
+		{"SET", k, "newer", "PX", brief},
 	} {
 		x := newIndex(t)
 		x.do(newer...)

@@ -97,11 +97,37 @@ func TestDeniedTimersAreLookedAtLessAndLess(t *testing.T) {
 	}
 }
 
+// An old event fires them too, unless it may be about an earlier timer of the key.
+func TestDeniedTimersFireByAnOldEvent(t *testing.T) {
+	t.Parallel()
+	x := newNarrowIndex(t)
+	heard := time.Now()
+	x.do("FCALL", "timer_set", 1, denied, "p", "PX", 20)
+	x.awaitExpiry(denied)
+	x.setAside(1)
+	x.awaitClock(x.redisNow() + 4100)
+	observe := func(heard time.Time, owed int) {
+		t.Helper()
+		if seen, err := x.Observe(t.Context(), []schedule.Hint{expired(denied)}, heard); err != nil || seen.Owed != owed {
+			t.Errorf("%+v, %v; want %d owed", seen, err, owed)
+		}
+	}
+	observe(time.Time{}, 0)
+	for _, tombstone := range []string{denied, ":c:" + denied} {
+		x.do("ZADD", keys.Single.Fired(), x.redisNow()-5000, tombstone)
+		observe(heard, 0)
+		x.do("ZREM", keys.Single.Fired(), tombstone)
+	}
+	observe(heard, 1)
+	x.fires(denied + " expired p")
+}
+
 // That a key ran out is in its event, whether timerd may read the key or not.
 func TestDeniedTimersFireByTheirEvent(t *testing.T) {
 	t.Parallel()
 	for name, claimed := range map[string]bool{"before the claim": false, "after the claim": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newNarrowIndex(t)
 			x.do("FCALL", "timer_set", 1, denied, "p", "PX", 20)
 			x.awaitExpiry(denied)
@@ -194,8 +220,9 @@ func TestDeniedAndChangedMeanwhile(t *testing.T) {
 		}, []string{denied + " deadline p"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			x := newNarrowIndex(t)
-			x.do("FCALL", "timer_set", 1, denied, "p", "PX", 400)
+			x.do("FCALL", "timer_set", 1, denied, "p", "PX", brief)
 			first := x.due(denied)
 			before := strings.HasPrefix(name, "extended") || name == "persisted"
 			if before {
@@ -226,6 +253,7 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"zadd", "hset", "hmget", "zremrangebyrank", "hdel", "zrem"} {
 		t.Run(command, func(t *testing.T) {
+			t.Parallel()
 			x := newNarrowIndex(t)
 			want := 1
 			if command == "zrem" { // the short way does without it

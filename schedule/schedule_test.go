@@ -41,6 +41,7 @@ func TestFollowsTheKey(t *testing.T) {
 		{"evicted", [][]any{{"DEL", k}}, evicted, -1, "old"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			x.do("SET", k, "old", "PX", 60000)
 			was := x.do("PEXPIRETIME", k)
@@ -89,7 +90,7 @@ func TestPayloadTypes(t *testing.T) {
 	x.do("SET", "a:b:c:over", strings.Repeat("v", 1001))
 	x.do("SET", "a:b:c:raw", "\x00\xff:\r\n")
 	names := []string{"bighash", "empty", "full", "hash", "list", "over", "raw"}
-	at := x.redisNow() + 300
+	at := x.redisNow() + brief
 	for _, name := range names {
 		x.do("PEXPIREAT", "a:b:c:"+name, at)
 		x.observe(touched("a:b:c:" + name))
@@ -141,7 +142,7 @@ func TestExpiredEvents(t *testing.T) {
 	x := newIndex(t)
 
 	// Ahead of the claim: it fires, once.
-	x.do("SET", k, "v1", "PX", 300)
+	x.do("SET", k, "v1", "PX", brief)
 	x.observe(touched(k))
 	x.awaitExpiry(k)
 	if seen := x.observe(expired(k)); seen.Owed != 1 {
@@ -183,8 +184,9 @@ func TestExpiredEvents(t *testing.T) {
 func TestOwedIsNeverOverwritten(t *testing.T) {
 	t.Parallel()
 	t.Run("by timer_set", func(t *testing.T) {
+		t.Parallel()
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 300)
+		x.do("SET", k, "v1", "PX", brief)
 		x.observe(touched(k))
 		x.awaitExpiry(k)
 		x.do("FCALL", "timer_set", 1, k, "v2", "PX", 30)
@@ -193,30 +195,33 @@ func TestOwedIsNeverOverwritten(t *testing.T) {
 		x.claims(k+" deadline v1", k+" deadline v2")
 	})
 	t.Run("by a plain set after its expired event", func(t *testing.T) {
+		t.Parallel()
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 300)
+		x.do("SET", k, "v1", "PX", brief)
 		x.observe(touched(k))
 		x.awaitExpiry(k)
-		x.do("SET", k, "v2", "PX", 300)
+		x.do("SET", k, "v2", "PX", brief)
 		x.observe(expired(k), touched(k))
 		x.awaitExpiry(k)
 		x.claims(k+" expired v1", k+" deadline v2")
 	})
 	t.Run("after its expired event was taken in", func(t *testing.T) {
+		t.Parallel()
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 300)
+		x.do("SET", k, "v1", "PX", brief)
 		x.observe(touched(k))
 		x.awaitExpiry(k)
 		x.observe(expired(k))
-		x.do("SET", k, "v2", "PX", 300)
+		x.do("SET", k, "v2", "PX", brief)
 		x.observe(touched(k))
 		x.awaitExpiry(k)
 		x.claims(k+" expired v1", k+" deadline v2")
 		x.claims()
 	})
 	t.Run("by timer_set after its expired event was taken in", func(t *testing.T) {
+		t.Parallel()
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 300)
+		x.do("SET", k, "v1", "PX", brief)
 		x.observe(touched(k))
 		x.awaitExpiry(k)
 		x.observe(expired(k), expired(k))
@@ -226,11 +231,12 @@ func TestOwedIsNeverOverwritten(t *testing.T) {
 		x.claims(k+" expired v1", k+" deadline v2")
 	})
 	t.Run("when the claim is ahead of the expired event", func(t *testing.T) {
+		t.Parallel()
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 300)
+		x.do("SET", k, "v1", "PX", brief)
 		x.observe(touched(k))
 		x.awaitExpiry(k)
-		x.do("SET", k, "v2", "PX", 300)
+		x.do("SET", k, "v2", "PX", brief)
 		x.claims()
 		x.observe(expired(k), touched(k))
 		x.awaitExpiry(k)
@@ -238,8 +244,9 @@ func TestOwedIsNeverOverwritten(t *testing.T) {
 		x.claims()
 	})
 	t.Run("by a key without TTL", func(t *testing.T) {
+		t.Parallel()
 		x := newIndex(t)
-		x.do("SET", k, "v1", "PX", 300)
+		x.do("SET", k, "v1", "PX", brief)
 		x.observe(touched(k))
 		x.awaitExpiry(k)
 		x.do("SET", k, "v2")
@@ -249,8 +256,9 @@ func TestOwedIsNeverOverwritten(t *testing.T) {
 	})
 	for _, wait := range []int64{0, 150, 4000} {
 		t.Run(fmt.Sprintf("when nobody was there to see it, %d ms late", wait), func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
-			x.do("SET", k, "v1", "PX", 300)
+			x.do("SET", k, "v1", "PX", brief)
 			x.observe(touched(k))
 			due := x.due(k)
 			x.awaitClock(due + wait)
@@ -271,7 +279,7 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		events bool  // whether events were heard, but not those of the changes
-		delay  int64 // of the timers, in ms
+		before int64 // when they change before the due time, in ms
 		wait   int64 // for the claim after the due time, in ms
 	}{
 		{"events lost", true, 300, 0},
@@ -281,19 +289,30 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			x := newIndex(t)
-			if !c.events {
-				x.StopHearing()
+			var x *index
+			var due int64
+			for inTime, tries := false, 0; !inTime; tries++ { // a busy machine may take too long
+				if tries == 20 {
+					t.Fatal("the timers were due before they could be changed")
+				}
+				x = newIndex(t)
+				if !c.events {
+					x.StopHearing()
+				}
+				due = x.redisNow() + c.before + 1000
+				names := []string{"extended", "persisted", "deleted", "replaced"}
+				for _, name := range names {
+					x.do("SET", "a:b:c:"+name, name, "PXAT", due)
+					x.observe(touched("a:b:c:" + name))
+				}
+				pending, _ := x.count()
+				x.awaitClock(due - c.before)
+				x.do("PEXPIREAT", "a:b:c:extended", due+c.wait+3000)
+				x.do("PERSIST", "a:b:c:persisted")
+				x.do("DEL", "a:b:c:deleted")
+				x.do("SET", "a:b:c:replaced", "new", "PXAT", due+c.wait+3000)
+				inTime = pending == int64(len(names)) && x.redisNow() < due
 			}
-			for _, name := range []string{"extended", "persisted", "deleted", "replaced"} {
-				x.do("SET", "a:b:c:"+name, name, "PX", c.delay)
-				x.observe(touched("a:b:c:" + name))
-			}
-			due := x.due("a:b:c:replaced") // the last of them
-			x.do("PEXPIREAT", "a:b:c:extended", due+c.wait+3000)
-			x.do("PERSIST", "a:b:c:persisted")
-			x.do("DEL", "a:b:c:deleted")
-			x.do("SET", "a:b:c:replaced", "new", "PXAT", due+c.wait+3000)
 			x.awaitClock(due + c.wait)
 			firings, got := x.claimOnce()
 			late := x.redisNow() - due - c.wait
@@ -305,7 +324,7 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 			// tells when it was in whole seconds.
 			want := []string{"a:b:c:deleted deadline deleted"}
 			replaced := "a:b:c:replaced deadline replaced"
-			if !c.events && c.delay < 1000 && (late < 500 || slices.Contains(got, replaced)) {
+			if !c.events && c.before < 1000 && (late < 500 || slices.Contains(got, replaced)) {
 				want = append(want, replaced)
 			}
 			slices.Sort(got)
@@ -314,7 +333,7 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 			}
 			x.awaitExpiry("a:b:c:extended")
 			x.fires("a:b:c:extended deadline extended", "a:b:c:replaced deadline new")
-			testenv.Eventually(t, 20*time.Second, func() bool {
+			testenv.Eventually(t, time.Minute, func() bool {
 				x.claims()
 				return x.do("EXISTS", keys.Single.Due()) == int64(0)
 			}, "contested timers to go")
@@ -329,7 +348,7 @@ func TestContestedWhoseEventWasLost(t *testing.T) {
 	x.contest()
 	x.StopHearing() // the subscription turned out to be dead
 	var said []string
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, time.Minute, func() bool {
 		_, said = x.claimOnce()
 		return len(said) > 0
 	}, "the contest to be decided")

@@ -51,7 +51,7 @@ func TestStates(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	x.stateIs(k, "")
-	x.do("FCALL", "timer_set", 1, k, "v1", "PX", 60)
+	x.do("FCALL", "timer_set", 1, k, "v1", "PX", brief)
 	x.stateIs(k, "pending v1")
 	x.awaitExpiry(k)
 	x.stateIs(k, "owed v1") // in its place in the schedule
@@ -122,6 +122,7 @@ func TestCancelOfWhatIsDue(t *testing.T) {
 		}, "cancelled", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			x.do("FCALL", "timer_set", 1, k, "v1", "PX", 20)
 			x.awaitExpiry(k)
@@ -174,6 +175,7 @@ func TestSetBesideAnOwedTimer(t *testing.T) {
 	t.Parallel()
 	for _, trigger := range []string{"expired", "deadline"} {
 		t.Run(trigger, func(t *testing.T) {
+			t.Parallel()
 			x := newIndex(t)
 			x.do("FCALL", "timer_set", 1, k, "v1", "PX", 20)
 			x.awaitExpiry(k)

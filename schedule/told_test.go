@@ -64,7 +64,7 @@ func TestNothingIsToldOfContestedTimers(t *testing.T) {
 func TestNothingIsToldOfWhatBecomesContested(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	x.do("SET", k, "v", "PX", 300)
+	x.do("SET", k, "v", "PX", brief)
 	x.observe(touched(k))
 	due := x.due(k)
 	x.do("PEXPIREAT", k, due+60_000) // and nobody has heard of it

@@ -1,12 +1,14 @@
 package schedule_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
@@ -18,10 +20,11 @@ import (
 
 // twins are two schedules in two databases of one Redis, with the same clock.
 type twins struct {
-	short, full *index
+	short, full       *index
+	claimed, declined int // claims by the short way
 }
 
-func newTwins(t *testing.T) twins {
+func newTwins(t *testing.T) *twins {
 	t.Helper()
 	server := testenv.Redis(t)
 	in := func(db int) *index {
@@ -31,11 +34,11 @@ func newTwins(t *testing.T) twins {
 		t.Cleanup(func() { _ = rdb.Close() })
 		return newIndexFor(t, rdb, rdb, largePayload)
 	}
-	return twins{in(0), in(1)}
+	return &twins{short: in(0), full: in(1)}
 }
 
 // both does the same in both.
-func (w twins) both(do func(x *index)) {
+func (w *twins) both(do func(x *index)) {
 	do(w.short)
 	do(w.full)
 }
@@ -158,84 +161,143 @@ func (x *index) state() []string {
 	return all
 }
 
-// The short way of a claim does what the full one would, or moves nothing.
-func TestBothWaysOfAClaim(t *testing.T) {
+// chooser chooses what a step of a test is like.
+type chooser interface {
+	upTo(n int, label string) int // 0 to n
+}
+
+// drawn has rapid choose.
+type drawn struct{ *rapid.T }
+
+func (d drawn) upTo(n int, label string) int { return rapid.IntRange(0, n).Draw(d.T, label) }
+
+// seeded chooses by a generator that always begins in the same way.
+type seeded struct{ *rand.Rand }
+
+func (s seeded) upTo(n int, _ string) int { return s.IntN(n + 1) }
+
+// The short way of a claim does what the full one would, or moves nothing, whatever is with one of the timers.
+func TestBothWaysOfAClaimAtScale(t *testing.T) {
 	t.Parallel()
-	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
-		t.Fatal(err)
+	const servers = 4
+	names := append(slices.Sorted(maps.Keys(oddities())), "")
+	var short, declined atomic.Int64
+	t.Run("oddities", func(t *testing.T) {
+		for of := range servers {
+			t.Run(fmt.Sprint(of), func(t *testing.T) {
+				t.Parallel()
+				w, choose := newTwins(t), seeded{rand.New(rand.NewPCG(1, uint64(of)))}
+				for i := of; i < len(names); i += servers {
+					w.claim(t, choose, names[i], 5, 500)
+				}
+				short.Add(int64(w.claimed))
+				declined.Add(int64(w.declined))
+			})
+		}
+	})
+	if short.Load() < 5 || declined.Load() < 5 {
+		t.Errorf("%d claims by the short way, %d declined: too few to compare", short.Load(), declined.Load())
 	}
+}
+
+// The same for whatever timers there are.
+func TestRandomClaimsInBothWays(t *testing.T) {
+	t.Parallel()
 	w := newTwins(t)
-	all := oddities()
-	names := slices.Sorted(maps.Keys(all))
-	short, declined := 0, 0
+	names := slices.Sorted(maps.Keys(oddities()))
 	rapid.Check(t, func(rt *rapid.T) {
-		w.both(func(x *index) {
-			x.do("FLUSHDB")
-			x.list()
-		})
 		odd := ""
 		if rapid.IntRange(0, 3).Draw(rt, "unusual") > 0 {
 			odd = rapid.SampledFrom(names).Draw(rt, "oddity")
 		}
-		const ahead, reserve = 200, 120 // in ms: a busy machine takes its time
-		first := w.short.redisNow() + ahead
-		last := first
-		for n := range rapid.IntRange(1, 12).Draw(rt, "timers") {
-			what := rapid.SampledFrom([]string{"set", "set", "adopted", "set as nth", "says so"}).Draw(rt, "what")
-			if odd != "" && n == 0 {
-				what = odd
-			}
-			due := first + int64(rapid.IntRange(0, 3).Draw(rt, "ms"))
-			last = max(last, due)
-			key := fmt.Sprintf("a:b:c:%d", n)
-			if w.short.redisNow() >= first-reserve {
-				rt.Skip("setting took until the timers were nearly due")
-			}
-			w.both(func(x *index) { all[what](x, key, due) })
-		}
-		if w.short.redisNow() >= first {
-			rt.Skip("setting took until the timers were due")
-		}
-		w.short.awaitClock(last)
-		var fired [2][]string
-		for claims := 0; ; claims++ {
-			request := schedule.ClaimRequest{Partition: keys.Single, Expected: rapid.IntRange(1, 15).Draw(rt, "expected")}
-			before := w.short.state()
-			c, done := w.short.ClaimShort(t.Context(), request, lease)
-			if done {
-				short++
-			} else {
-				declined++
-				if now := w.short.untouched(before); now != nil {
-					rt.Fatalf("it declined, and changed %q", now)
-				}
-				c = w.short.ClaimInFull(t.Context(), request, lease)
-			}
-			fired[0] = append(fired[0], describe(rt, c)...)
-			if len(c.Firings) == 0 {
-				break
-			}
-		}
-		for {
-			c := w.full.ClaimInFull(t.Context(), schedule.ClaimRequest{Partition: keys.Single}, lease)
-			fired[1] = append(fired[1], describe(rt, c)...)
-			if len(c.Firings) == 0 {
-				break
-			}
-		}
-		for i := range fired {
-			slices.Sort(fired[i])
-		}
-		if !slices.Equal(fired[0], fired[1]) {
-			rt.Errorf("by the short way %q, in full %q", fired[0], fired[1])
-		}
-		if a, b := w.short.state(), w.full.state(); !slices.Equal(a, b) {
-			rt.Errorf("by the short way\n%s\nin full\n%s", strings.Join(a, "\n"), strings.Join(b, "\n"))
-		}
+		w.claim(rt, drawn{rt}, odd, 12, 250)
 	})
-	if short < 20 || declined < 20 {
-		t.Errorf("%d claims by the short way, %d declined: too few to compare", short, declined)
+	if w.claimed < 20 || w.declined < 20 {
+		t.Errorf("%d claims by the short way, %d declined: too few to compare", w.claimed, w.declined)
 	}
+}
+
+// claim sets some timers, the first of which is an odd one perhaps, claims them in both ways, and compares.
+func (w *twins) claim(t rapid.TB, choose chooser, odd string, most int, ahead int64) {
+	t.Helper()
+	last := w.setDue(t, choose, odd, most, ahead)
+	w.short.awaitClock(last)
+	var fired [2][]string
+	for {
+		request := schedule.ClaimRequest{Partition: keys.Single, Expected: 1 + choose.upTo(14, "expected")}
+		before := w.short.state()
+		c, done := w.short.ClaimShort(w.short.t.Context(), request, lease)
+		if done {
+			w.claimed++
+		} else {
+			w.declined++
+			if now := w.short.untouched(before); now != nil {
+				t.Fatalf("it declined, and changed %q", now)
+			}
+			c = w.short.ClaimInFull(w.short.t.Context(), request, lease)
+		}
+		fired[0] = append(fired[0], describe(t, c)...)
+		if len(c.Firings) == 0 {
+			break
+		}
+	}
+	for {
+		c := w.full.ClaimInFull(w.full.t.Context(), schedule.ClaimRequest{Partition: keys.Single}, lease)
+		fired[1] = append(fired[1], describe(t, c)...)
+		if len(c.Firings) == 0 {
+			break
+		}
+	}
+	for i := range fired {
+		slices.Sort(fired[i])
+	}
+	if !slices.Equal(fired[0], fired[1]) {
+		t.Errorf("by the short way %q, in full %q", fired[0], fired[1])
+	}
+	if a, b := w.short.state(), w.full.state(); !slices.Equal(a, b) {
+		t.Errorf("by the short way\n%s\nin full\n%s", strings.Join(a, "\n"), strings.Join(b, "\n"))
+	}
+}
+
+// setDue sets the same timers, not more than most, in both, due so many ms ahead, and returns when the last one is. Where setting takes half of that, it
+// begins again with later ones: what a set does to a timer that is due already is not what is compared.
+func (w *twins) setDue(t rapid.TB, choose chooser, odd string, most int, ahead int64) (last int64) {
+	t.Helper()
+	type timer struct {
+		what string
+		ms   int64
+	}
+	var timers []timer
+	usual := []string{"set", "set", "adopted", "set as nth", "says so"}
+	for n := range 1 + choose.upTo(most-1, "timers") {
+		what := usual[choose.upTo(len(usual)-1, "what")]
+		if odd != "" && n == 0 {
+			what = odd
+		}
+		timers = append(timers, timer{what, int64(choose.upTo(3, "ms"))})
+	}
+	all := oddities()
+	for ; ahead < time.Minute.Milliseconds(); ahead *= 2 {
+		w.both(func(x *index) {
+			x.do("FLUSHDB")
+			x.list()
+		})
+		first := w.short.redisNow() + ahead
+		last = first
+		for n, timer := range timers {
+			if w.short.redisNow() >= first-ahead/2 {
+				break
+			}
+			due := first + timer.ms
+			last = max(last, due)
+			w.both(func(x *index) { all[timer.what](x, fmt.Sprintf("a:b:c:%d", n), due) })
+		}
+		if w.short.redisNow() < first-ahead/2 {
+			return last
+		}
+	}
+	t.Fatalf("%d timers could not be set in %d ms", len(timers), ahead/2)
+	return 0
 }
 
 // untouched returns how the schedule differs from a state before, apart from tombstones.
@@ -250,9 +312,9 @@ func (x *index) untouched(before []string) (changed []string) {
 }
 
 // describe returns what was claimed.
-func describe(rt *rapid.T, c schedule.ClaimResult) (all []string) {
+func describe(t rapid.TB, c schedule.ClaimResult) (all []string) {
 	if c.Err != nil || len(c.Corrupt) > 0 {
-		rt.Fatalf("claim: %v %v", c.Err, c.Corrupt)
+		t.Fatalf("claim: %v %v", c.Err, c.Corrupt)
 	}
 	for _, f := range c.Firings {
 		all = append(all, fmt.Sprintf("%s %d %s %v %t", f.Ref, f.Attempt, f.Payload, f.Status, f.MayBeStored))

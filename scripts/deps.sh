@@ -2,7 +2,7 @@
 # Installs what is missing of: go (only checked), redis (redis-server or valkey-server, 7.0 or later), redis_cli,
 # cc (a C compiler, for the race detector), chromium (a browser and a font, for the tests of the console), promtool
 # (Prometheus's, for its rules), node (Node.js 18.19 or later, with npm), python_redis (Python 3 with its client of
-# Redis). Without the last two the tests leave out what needs them, and say so. Usage: scripts/deps.sh WHAT...
+# Redis), openssl. Usage: scripts/deps.sh WHAT...
 # Uses the system's package manager, with sudo where needed. Says nothing when all is there.
 set -euo pipefail
 
@@ -122,9 +122,6 @@ need_go() {
   command -v go >/dev/null || fail "no go in PATH or /usr/local/go/bin: install Go 1.26 or later from https://go.dev/dl"
 }
 
-# not_tested says what the tests will leave out, and is no failure: all the rest can be tested.
-not_tested() { echo "deps: NOT TESTED on this machine: $*" >&2; }
-
 node_fits() {
   command -v npm >/dev/null && node -e '
     const [major, minor] = process.versions.node.split(".").map(Number);
@@ -133,8 +130,8 @@ node_fits() {
 
 need_node() {
   node_fits && return
-  (install_packages "nodejs npm" "nodejs npm" "nodejs npm" "node") || true # in a shell of its own: what fails there ends it
-  node_fits || not_tested "clients/typescript and examples/node, which need Node.js 18.19 or later and npm"
+  install_packages "nodejs npm" "nodejs npm" "nodejs npm" "node"
+  node_fits || fail "the system's Node.js is too old: clients/typescript and examples/node need 18.19 or later, and npm: see https://nodejs.org"
 }
 
 # The system's packages are for its own Python, which another one may hide.
@@ -142,8 +139,12 @@ python_redis_fits() { python3 -c 'import redis' 2>/dev/null || /usr/bin/python3 
 
 need_python_redis() {
   python_redis_fits && return
-  (install_packages "python3 python3-redis" "python3 py3-redis" "python3 python3-redis" "python") || true
-  python_redis_fits || not_tested "examples/python, which needs Python 3 and its package redis"
+  install_packages "python3 python3-redis" "python3 py3-redis" "python3 python3-redis" "python"
+  python_redis_fits || fail "examples/python needs Python 3 and its package redis: install it by hand"
+}
+
+need_openssl() {
+  command -v openssl >/dev/null || install_packages "openssl" "openssl" "openssl" "openssl"
 }
 
 for what in "$@"; do

@@ -62,7 +62,7 @@ func breakDeliver(t *testing.T, from, to string) string {
 			t.Fatal(err)
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", program, "github.com/timerd-io/timerd/cmd/timerd")
+	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-overlay", overlay, "-o", program, "github.com/timerd-io/timerd/cmd/timerd")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}

@@ -12,6 +12,11 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// secret is to show nowhere.
+const secret = "s3cr3t"
+
+const unattended = "no timerd is alive: nothing fires until one runs"
+
 func TestDoctor(t *testing.T) {
 	testenv.NoLeaks(t)
 	redis, nats := testenv.Redis(t), testenv.NATS(t)
@@ -69,7 +74,7 @@ func TestDoctorBeforeTheFirstStart(t *testing.T) {
 	}
 	testenv.SetVariables(t, map[string]string{
 		"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NAMESPACES": "*",
-		"TIMERD_NATS_URL": "embedded://" + freeAddr(t), "TIMERD_DATA_DIR": filepath.Join(t.TempDir(), "data"),
+		"TIMERD_NATS_URL": "embedded://" + testenv.FreeAddr(t), "TIMERD_DATA_DIR": filepath.Join(t.TempDir(), "data"),
 	})
 	code, out, errs := timerd(t, "", "doctor")
 	if code != 0 || errs != "timerd: warning: "+unattended+"\n" || !strings.Contains(out, "data directory") || !strings.Contains(out, "is not there yet") {

@@ -54,17 +54,3 @@ func TestHealth(t *testing.T) {
 		t.Errorf("health with a bad address: %d %s", code, errs)
 	}
 }
-
-func TestHealthOfATimerd(t *testing.T) {
-	s := newSystem(t)
-	p := s.start()
-	testenv.SetVariables(t, map[string]string{"TIMERD_HTTP_ADDR": p.addr})
-	if out := ok(t, "health"); out != "ready\n" {
-		t.Errorf("health: %s", out)
-	}
-	s.redis.Stop()
-	p.awaitReady(false)
-	if code, out, errs := timerd(t, "", "health"); code != exitFailed || out != "" || !strings.Contains(errs, "\nredis: ") {
-		t.Errorf("health without Redis: %d %s%s", code, out, errs)
-	}
-}

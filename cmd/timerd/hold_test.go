@@ -3,12 +3,9 @@ package main
 import (
 	"math"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/timerd-io/timerd/internal/holds"
-	"github.com/timerd-io/timerd/internal/testenv"
 )
 
 func TestParseRate(t *testing.T) {
@@ -22,48 +19,4 @@ func TestParseRate(t *testing.T) {
 			t.Errorf("%s: %v, %v; want an error that says what is allowed", text, got, err)
 		}
 	}
-}
-
-// A hold that is set during a resume is a hold of its own: it ends the resume, keeps what is left, and a shift moves all of it by
-// its length.
-func TestHoldAnewDuringAResume(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t)
-	s.start()
-	c := s.collect()
-	s.says(0, "hold shop", "shop held")
-	first := s.heldNow()[0].Since
-	want := s.setMany("shop", 20, 1500*time.Millisecond)
-	due := map[string]int64{}
-	for _, w := range want {
-		key, _, _ := strings.Cut(w, "=")
-		due[key] = s.due(key)
-	}
-	s.holds("shop", 20)
-	cmd, _ := s.command("resume", "shop", "--rate", "1/m")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	c.WaitFunc(patience, atLeast(1))
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	s.says(0, "hold shop", "shop held anew, since ", "a shift counts from this hold")
-	anew := s.heldNow()[0]
-	if !anew.Since.After(first) || anew.Resume != nil {
-		t.Errorf("%+v, want a hold since after %s", anew, first)
-	}
-	s.holds("shop", 19)
-	s.says(0, "hold shop", "shop held as before, since ")
-	s.says(0, "resume shop --shift", "shop resumed")
-	for _, e := range s.expect(c, want...) {
-		by := e.Due.UnixMilli() - due[e.Key.String()]
-		if longest := time.Since(anew.Since).Milliseconds(); by > longest {
-			t.Errorf("%s was shifted by %d ms, want the length of the second hold, at most %d", e.ID, by, longest)
-		}
-	}
-	testenv.Eventually(t, patience, func() bool { return len(s.heldNow()) == 0 }, "the resume to be over")
-	s.settled()
-	s.says(1, "hold shop --reason "+strings.Repeat("x", 2000), "the reason has 2000 bytes, at most 1024 are allowed")
 }

@@ -365,7 +365,7 @@ func TestCancelAllAtATerminal(t *testing.T) {
 	}{
 		{question, "n\n", "timerd: nothing was done\r\n", exitFailed, nil},
 		{question, "\x03", "timerd: nothing was done\r\n", exitFailed, nil},
-		{question, "y\n", "\r\n1 cancelled, 0 too late\r\n", exitOK, nil}, // of another app, so that those that are wanted stay
+		{question, "y\n", "1 cancelled, 0 too late\r\n", exitOK, nil}, // of another app, so that those that are wanted stay
 		{" of 20000 timers, those that are due until 20", "\x03", "timerd: interrupted: of 20000 timers those that are due until 20", exitFailed, []string{"--yes"}},
 	} {
 		args := append([]string{"cancel", "--all", "shop"}, test.args...)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -44,9 +43,6 @@ func deliverTo(t *testing.T, url string) {
 
 // A shell verifies webhooks with openssl, and refuses others.
 func TestShellReceiver(t *testing.T) {
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skipf("NOT TESTED: examples/webhooks/receivers/verify.sh, because openssl is not installed: %v", err)
-	}
 	verify := func(body []byte, headers ...string) string {
 		cmd := exec.CommandContext(t.Context(), "receivers/verify.sh", headers...)
 		cmd.Env = append(os.Environ(), "WEBHOOK_SECRET="+merchantSecret)
@@ -84,12 +80,6 @@ func TestShellReceiver(t *testing.T) {
 
 // Node.js verifies webhooks with the library of Standard Webhooks.
 func TestNodeReceiver(t *testing.T) {
-	const what = "NOT TESTED: examples/webhooks/receivers/verify.js, because "
-	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%s%s is not installed: %v", what, program, err)
-		}
-	}
 	dir := t.TempDir()
 	for _, name := range []string{"package.json", "package-lock.json", "verify.js"} {
 		text, err := os.ReadFile(filepath.Join("receivers", name))
@@ -105,9 +95,6 @@ func TestNodeReceiver(t *testing.T) {
 	install := exec.CommandContext(ctx, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000")
 	install.Dir = dir
 	out, err := install.CombinedOutput()
-	if err != nil && regexp.MustCompile(`ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT`).Match(out) {
-		t.Skipf("%snpm does not reach its registry:\n%s", what, out)
-	}
 	if err != nil {
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}

@@ -14,6 +14,7 @@ import (
 )
 
 func TestDelayGrowsUpToTheLongest(t *testing.T) {
+	t.Parallel()
 	p := backoff.Policy{First: 50 * time.Millisecond, Longest: 2 * time.Second}
 	if d := p.Delay(0); d != 0 {
 		t.Errorf("after no failure: %v, want 0", d)
@@ -31,6 +32,7 @@ func TestDelayGrowsUpToTheLongest(t *testing.T) {
 }
 
 func TestFailLogsWhatIsNew(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		b := backoff.Backoff{
@@ -74,6 +76,7 @@ func TestFailLogsWhatIsNew(t *testing.T) {
 }
 
 func TestSleepEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if backoff.Sleep(ctx, time.Hour) {

@@ -8,6 +8,7 @@ import (
 )
 
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var o Outage
 		first, second := errors.New("first"), errors.New("second")

@@ -139,7 +139,7 @@ func TestCountAndCancel(t *testing.T) {
 func TestCancelWhileTimersAreSet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testenv.Redis(t).Client())
-	const n = 3000
+	const n = 1200
 	sel := of("shop")
 	sel.Before = w.set("shop", n, time.Hour).Add(time.Millisecond)
 	batches := 0
@@ -161,7 +161,7 @@ func TestCancelWhileTimersAreSet(t *testing.T) {
 func TestCancelIsInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testenv.Redis(t).Client())
-	const n = 3000
+	const n = 1200
 	last := w.set("shop", n, time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -196,32 +196,48 @@ func TestCancelWithoutTheLibrary(t *testing.T) {
 	}
 }
 
-// More timers may be owed than one search looks at.
-func TestCancelOfMoreThanIsLookedAt(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
-	ctx := t.Context()
-	const n, some = 100_500, 1500 // over what a listing knows of them
+// owe has n timers be owed, of all the keys in turn.
+func (w *world) owe(n int, names ...string) {
+	w.t.Helper()
+	const some = 1500
 	for first := 0; first < n; first += some {
-		var firings, names []redis.Z
+		var firings, owed []redis.Z
 		var records []any
-		for i := first; i < first+some; i++ {
-			due, key := int64(1763629200000+i), fmt.Sprint("shop:m:t:", i)
+		for i := first; i < min(first+some, n); i++ {
+			due, key := int64(1763629200000+i), names[i%len(names)]
 			ref := fmt.Sprintf("%d::%s", due, key)
 			firings = append(firings, redis.Z{Member: ref})
-			names = append(names, redis.Z{Member: fmt.Sprintf("%d:%s:%d:", len(key), key, due)})
+			owed = append(owed, redis.Z{Member: fmt.Sprintf("%d:%s:%d:", len(key), key, due)})
 			records = append(records, ref, ":p")
 		}
+		ctx := w.t.Context()
 		_, err := w.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			pipe.ZAdd(ctx, keys.Single.Firing(), firings...)
-			pipe.ZAdd(ctx, keys.Single.Owed(), names...)
+			pipe.ZAdd(ctx, keys.Single.Owed(), owed...)
 			pipe.HSet(ctx, keys.Single.FiringData(), records...)
 			return nil
 		})
 		if err != nil {
-			t.Fatal(err)
+			w.t.Fatal(err)
 		}
 	}
+}
+
+// names returns n keys of an app.
+func names(app string, n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s:m:t:%d", app, i))
+	}
+	return all
+}
+
+// More timers may be owed than one search looks at.
+func TestCancelAtScale(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Redis(t).Client())
+	ctx := t.Context()
+	const n = 100_500 // over what a listing knows of them
+	w.owe(n, names("shop", n)...)
 	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
 	if err != nil || !found.Cut || found.Timers >= n {
 		t.Errorf("%+v, %v; want some of %d counted", found, err, n)
@@ -259,28 +275,8 @@ func TestCancelOfKeysWithManyTimers(t *testing.T) {
 	server := testenv.Redis(t)
 	w := newWorld(t, server.Client())
 	ctx := t.Context()
-	const crowds, each = 5, 400 // one call cancels 300
-	for i := range crowds {
-		key := fmt.Sprint("shop:m:t:crowd", i)
-		var firings, names []redis.Z
-		var records []any
-		for j := range each {
-			due := int64(1763629200000 + j)
-			ref := fmt.Sprintf("%d::%s", due, key)
-			firings = append(firings, redis.Z{Member: ref})
-			names = append(names, redis.Z{Member: fmt.Sprintf("%d:%s:%d:", len(key), key, due)})
-			records = append(records, ref, ":p")
-		}
-		_, err := w.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.ZAdd(ctx, keys.Single.Firing(), firings...)
-			pipe.ZAdd(ctx, keys.Single.Owed(), names...)
-			pipe.HSet(ctx, keys.Single.FiringData(), records...)
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	const crowds, each = 3, 400 // one call cancels 300
+	w.owe(crowds*each, names("crowd", crowds)...)
 	w.set("shop", 100, time.Hour)
 	observer := schedule.New(server.Client(), schedule.DefaultMaxPayload)
 	largest := 0
@@ -291,8 +287,8 @@ func TestCancelOfKeysWithManyTimers(t *testing.T) {
 		}
 		largest = max(largest, len(names))
 	}})
-	done, err := w.Cancel(ctx, of("shop"), ignore)
-	if n := w.left("shop"); err != nil || n != 0 {
+	done, err := w.Cancel(ctx, schedule.Query{}, ignore)
+	if n := w.left("shop") + w.left("crowd"); err != nil || n != 0 {
 		t.Errorf("%+v, %v; %d are left", done, err, n)
 	}
 	if largest < 32 {
@@ -357,7 +353,7 @@ func TestMove(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testenv.Redis(t).Client())
 	ctx := t.Context()
-	const n = 1000
+	const n = 500
 	last := w.set("shop", n, time.Hour)
 	w.set("pay", 10, time.Hour)
 	middle := last.Add(-n / 2 * time.Millisecond)

@@ -6,11 +6,10 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/testenv"
 )
 
 func TestStop(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	p, err := child.Start(exec.Command("sleep", "600"))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +29,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestStopKills(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	cmd := exec.Command("sh", "-c", `trap "" TERM; echo ready; while :; do sleep 0.1; done`)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -54,7 +53,7 @@ func TestStopKills(t *testing.T) {
 }
 
 func TestEndsByItself(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	p, err := child.Start(exec.Command("sh", "-c", "exit 3"))
 	if err != nil {
 		t.Fatal(err)

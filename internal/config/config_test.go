@@ -349,6 +349,7 @@ func TestConfigEmbeddedCredentials(t *testing.T) {
 }
 
 func TestUnknownVariables(t *testing.T) {
+	t.Parallel()
 	got := unknownVariables([]string{
 		"PATH=/bin", "TIMERDX=1", "TIMERD_NAMESPACES=*", "TIMERD_TEST_ANYTHING=1",
 		"TIMERD_SERVICE_HOST=10.0.0.1", "TIMERD_SERVICE_PORT=8080", "TIMERD_SERVICE_PORT_HTTP=8080", "TIMERD_PORT=tcp://10.0.0.1:8080",

@@ -33,6 +33,7 @@ func TestConsole(t *testing.T) {
 
 // Without a password nobody is let in by one.
 func TestNoPassword(t *testing.T) {
+	t.Parallel()
 	if p := NewPassword(""); p.IsSet() || p.Matches("") || (Password{}).Matches("") {
 		t.Error("an empty password matches")
 	}

@@ -10,6 +10,7 @@ import (
 
 // A new setting is one that all timerds of a schedule share, or one that each has for itself: say which.
 func TestEverySettingIsSharedOrOwn(t *testing.T) {
+	t.Parallel()
 	own := []string{
 		"TIMERD_REDIS_URL", "TIMERD_REDIS_MODE", // ways to one and the same Redis differ
 		"TIMERD_REDIS_CA", "TIMERD_REDIS_CERT", "TIMERD_REDIS_KEY",

@@ -32,7 +32,7 @@ func secureRedis(t *testing.T, mode config.Mode, url, ca, cert, key string) conf
 func works(t *testing.T, conf config.Redis) {
 	t.Helper()
 	var logs testenv.Output
-	rdb, err := connector(&logs, 10*time.Second).Redis(t.Context(), conf)
+	rdb, err := connector(&logs, time.Minute).Redis(t.Context(), conf)
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", conf.Mode, conf.Shown, err, &logs)
 	}
@@ -132,8 +132,10 @@ func TestConnectExplainsTLS(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			conf := secureRedis(t, config.Standalone, c.url, c.ca, c.cert, c.key)
 			var logs testenv.Output
-			began := time.Now()
-			_, err := connector(&logs, time.Minute).Redis(t.Context(), conf)
+			watch := testenv.StartStopwatch()
+			connector := connector(&logs, time.Minute)
+			connector.Attempt = time.Second // a server that takes a handshake for a command is silent
+			_, err := connector.Redis(t.Context(), conf)
 			fault, ok := errors.AsType[*connect.TLSFault](err)
 			if !ok || slices.ContainsFunc(c.wants, func(want string) bool { return !strings.Contains(err.Error(), want) }) {
 				t.Fatalf("got %v, want %q", err, c.wants)
@@ -141,9 +143,7 @@ func TestConnectExplainsTLS(t *testing.T) {
 			if !strings.HasPrefix(err.Error(), "Redis at "+conf.Shown+": ") || !strings.Contains(err.Error(), fault.Fix) {
 				t.Errorf("got %v", err)
 			}
-			if took := time.Since(began); took > 20*time.Second {
-				t.Errorf("it took %v", took)
-			}
+			watch.AtMost(t, 20*time.Second, "the start")
 		})
 	}
 }

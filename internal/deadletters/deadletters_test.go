@@ -113,14 +113,15 @@ func (w *world) left(want uint64) {
 // Thousands of hostile messages in the stream keep nobody from finding, replaying and purging dead letters, and an
 // interruption loses none.
 func TestAmongHostileLetters(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.letters("pay", 20, "timeout")
-	w.hostile(2500)
+	w.hostile(1000)
 	w.letters("shop", 40, "502 Bad Gateway")
-	w.hostile(2500)
+	w.hostile(1000)
 
-	if _, found := w.choose(deadletters.Selection{}); len(found.All) != 5060 || len(found.Replayable) != 60 || found.Last != w.stored {
-		t.Errorf("%d letters, %d of them with a timer, up to %d; want 5060, 60 and %d", len(found.All), len(found.Replayable), found.Last, w.stored)
+	if _, found := w.choose(deadletters.Selection{}); len(found.All) != 2060 || len(found.Replayable) != 60 || found.Last != w.stored {
+		t.Errorf("%d letters, %d of them with a timer, up to %d; want 2060, 60 and %d", len(found.All), len(found.Replayable), found.Last, w.stored)
 	}
 	page, err := history.New(w.js, keys.Names{}).Search(t.Context(), deadletters.Selection{Text: "bad gateway"}.Query(), "", 10)
 	if err != nil || len(page.Records) != 10 || page.Records[0].Event.Key.App != "shop" || page.Place == "" {
@@ -158,18 +159,19 @@ func TestAmongHostileLetters(t *testing.T) {
 
 	progress := 0
 	all, found = w.choose(deadletters.Selection{Namespace: keys.Namespace{App: "evil"}})
-	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 4000 {
-		t.Errorf("%d purged, want 4000: %v", progress, err)
+	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 1600 {
+		t.Errorf("%d purged, want 1600: %v", progress, err)
 	}
 	all, found = w.choose(deadletters.Selection{Text: "not a JSON object"})
-	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 1000 {
-		t.Errorf("%d purged by text, want 1000: %v", progress, err)
+	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 400 {
+		t.Errorf("%d purged by text, want 400: %v", progress, err)
 	}
 	w.left(25)
 }
 
 // Letters that were selected and are gone are passed over. It is an error if none is there.
 func TestSelectionOfNumbers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.letters("shop", 5, "")
 	all, found := w.choose(deadletters.Selection{Seqs: []uint64{4, 2, 2, 99}})

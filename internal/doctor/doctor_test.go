@@ -79,7 +79,7 @@ func checkRedis(t *testing.T, rdb *redis.Client, configure ...func(*doctor.Redis
 }
 
 func TestRedisAsShipped(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	s := testenv.Redis(t)
 	rdb := s.Client()
 	findings := checkRedis(t, rdb)
@@ -106,6 +106,7 @@ func TestRedisAsShipped(t *testing.T) {
 }
 
 func TestRedisMisconfigured(t *testing.T) {
+	t.Parallel()
 	s := testenv.Redis(t, redisserver.Directive("appendonly", "no"), redisserver.Directive("maxmemory", "100mb"))
 	rdb := s.Client()
 	set := func(name, value string) {
@@ -147,6 +148,7 @@ func TestRedisMisconfigured(t *testing.T) {
 }
 
 func TestRedisSynced(t *testing.T) {
+	t.Parallel()
 	s := testenv.Redis(t, redisserver.Directive("appendfsync", "no"))
 	wants(t, checkRedis(t, s.Client()), "persistence", doctor.Warn, "synced when the operating system likes")
 	if err := s.Client().ConfigSet(t.Context(), "appendfsync", "always").Err(); err != nil {
@@ -156,6 +158,7 @@ func TestRedisSynced(t *testing.T) {
 }
 
 func TestRedisReplicaAndCluster(t *testing.T) {
+	t.Parallel()
 	master := testenv.Redis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	replica := testenv.Redis(t, redisserver.Directive("replicaof", host, port))
@@ -167,6 +170,7 @@ func TestRedisReplicaAndCluster(t *testing.T) {
 // The ACL example that is shipped allows all that is tried, for its database and
 // its namespaces; taking one thing away is found, with the command that fixes it.
 func TestRedisRights(t *testing.T) {
+	t.Parallel()
 	file, err := os.ReadFile("../../deploy/users.acl")
 	if err != nil {
 		t.Fatal(err)
@@ -205,6 +209,7 @@ func TestRedisRights(t *testing.T) {
 
 // Where CONFIG GET is not allowed, as in most managed services, events are tried.
 func TestRedisEventsWithoutConfigGet(t *testing.T) {
+	t.Parallel()
 	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config\n"))
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	findings := checkRedis(t, app)
@@ -224,6 +229,7 @@ func TestRedisEventsWithoutConfigGet(t *testing.T) {
 
 // What timerd would switch on itself is no failure; what it may not, is.
 func TestRedisEventsWithoutConfigSet(t *testing.T) {
+	t.Parallel()
 	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config|set\n"))
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	for flags, want := range map[string]struct {
@@ -247,6 +253,7 @@ func TestRedisEventsWithoutConfigSet(t *testing.T) {
 
 // Every command in the schedule's scripts has to be among the rights that are tried.
 func TestRightsKnowTheScripts(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../../schedule/lua/*.lua")
 	if err != nil || len(files) < 10 {
 		t.Fatal(files, err)
@@ -276,7 +283,7 @@ func checkNATS(t *testing.T, js jetstream.JetStream, limit int) []doctor.Finding
 }
 
 func TestNATS(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	s := testenv.NATS(t)
 	js := s.JetStream()
 	findings := checkNATS(t, js, maxPayload)
@@ -334,7 +341,7 @@ func natsCluster(t *testing.T) jetstream.JetStream {
 
 // A stream that one server of a cluster keeps alone is told of.
 func TestNATSClusterWithOneReplica(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	js := natsCluster(t)
 	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.Warn, "TIMERS: one server of the NATS cluster three keeps it", "nats stream edit TIMERS --replicas 3")
 	for _, name := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
@@ -356,7 +363,7 @@ func TestNATSClusterWithOneReplica(t *testing.T) {
 }
 
 func TestNATSThatIsFull(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
 		t.Fatal(err)
@@ -382,7 +389,7 @@ func TestNATSThatIsFull(t *testing.T) {
 }
 
 func TestInstallation(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
 	check := func() []doctor.Finding {
 		t.Helper()
@@ -423,7 +430,7 @@ func TestInstallation(t *testing.T) {
 
 // A right that no timerd needs is asked for, and its want fails nothing.
 func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "u", Password: "x", Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: []string{"$JS.API.STREAM.INFO.TIMERS_DELIVERY"}},
@@ -438,6 +445,7 @@ func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 }
 
 func TestNATSWithoutJetStream(t *testing.T) {
+	t.Parallel()
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
 	wants(t, checkNATS(t, off.JetStream(), maxPayload), "jetstream", doctor.Fail, "without JetStream", "jetstream block")
 
@@ -452,7 +460,7 @@ func TestNATSWithoutJetStream(t *testing.T) {
 
 // Nothing is said of webhooks before there is a log of deliveries.
 func TestWebhooks(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	ctx := t.Context()
 	if err := notify.EnsureStreams(ctx, js, notify.Streams{}); err != nil {

@@ -41,7 +41,7 @@ func fill(t *testing.T, js jetstream.JetStream, streams notify.Streams, n, size 
 }
 
 func TestGrowth(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	const n, size = 100, 1200 // in the minute that a young stream counts as: 1.7 a second, over a GB in seven days
 	for _, c := range []struct {
 		name    string
@@ -70,7 +70,7 @@ func TestGrowth(t *testing.T) {
 }
 
 func TestGrowthOnADisk(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	fill(t, js, notify.Streams{}, 0, 0)
 	check := func(free uint64) []doctor.Finding {

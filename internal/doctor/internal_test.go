@@ -7,6 +7,7 @@ import (
 )
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		reply string
 		level Level
@@ -27,6 +28,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestPersistenceFailing(t *testing.T) {
+	t.Parallel()
 	var r report
 	new(Redis).persistence(info{"aof_enabled": "1", "aof_last_write_status": "err", "rdb_last_bgsave_status": "ok"}, nil, &r)
 	if r[0].Level != Fail || !strings.Contains(r[0].Text, "AOF: err") {
@@ -40,6 +42,7 @@ func TestPersistenceFailing(t *testing.T) {
 }
 
 func TestEviction(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		policy, used string
 		level        Level
@@ -62,6 +65,7 @@ func TestEviction(t *testing.T) {
 }
 
 func TestSkew(t *testing.T) {
+	t.Parallel()
 	before := time.Now()
 	after := before.Add(100 * time.Millisecond)
 	for off, level := range map[time.Duration]Level{

@@ -11,6 +11,7 @@ import (
 
 // Timers in more apps outside the namespaces than are followed are worth a warning; apps within do not count.
 func TestAppsThatAreNotFollowed(t *testing.T) {
+	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	if _, err := schedule.New(rdb, maxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,8 @@ const (
 
 // absence is whether the log of deliveries has answered. Its methods may be called concurrently.
 type absence struct {
+	openTime, lookTime time.Duration
+
 	mu    sync.Mutex
 	why   error
 	until time.Time

@@ -51,10 +51,10 @@ func (c *cursor) open(ctx context.Context) error {
 	}
 	state := stream.CachedInfo().State
 	c.count, c.first, c.last, c.since = state.Msgs, max(state.FirstSeq, 1), state.LastSeq, state.LastTime
-	c.next, c.mark, c.average, c.size = min(c.place, c.last+1), c.last, 1, firstWindow
+	c.next, c.mark, c.average = min(c.place, c.last+1), c.last, 1
 	if state.Msgs > 0 {
 		c.average = max(state.Bytes/state.Msgs, 1)
-		c.size = min(firstWindow, 1+heavyBytes/4/c.average)
+		c.size = min(c.size, 1+heavyBytes/4/c.average)
 	}
 	if c.next <= c.last {
 		return c.tellSince(ctx)
@@ -97,7 +97,7 @@ func (c *cursor) look(ctx context.Context) error {
 	began := time.Now()
 	err := w.look(ctx)
 	switch {
-	case errors.Is(err, errHeavy):
+	case errors.Is(err, errHeavy), w.slow(err):
 		c.size, c.rare = max(c.size/16, 1), false
 		return nil
 	case errors.Is(err, errDense):

@@ -65,27 +65,28 @@ func told(records []history.Record) string {
 
 // Deliveries are found among the events of their timer. Where nobody delivers nothing is said of them.
 func TestSearchFindsDeliveries(t *testing.T) {
+	t.Parallel()
 	const key = "pay:order:callback:\xffA-42"
 	names := keys.Names{Prefix: "x.y", Stream: "X"}
 	s := newStreams(t, testenv.NATS(t), names)
 	s.fire(key, 1)
 	s.await(names.FiredStream(), 1)
-	r := history.New(s.js, names)
+	r := history.New(s.js, names).WithFirstWindow(200).WithPatience(time.Minute)
 	p, err := r.Search(t.Context(), history.Query{Key: parseKey(t, key)}, "", 0)
 	if err != nil || told(p.Records) != "fired \xffA-42" || len(p.Streams) != 2 || p.Place != "" {
 		t.Fatalf("without the log: %s, %+v, %v", told(p.Records), p.Streams, err)
 	}
 	s.log()
-	for i := range 5000 {
+	for i := range 500 {
 		s.deliver(fmt.Sprint("pay:order:callback:", i), 1, event.ResultDelivered, "")
 	}
 	s.deliver(key, 1, event.ResultRetry, "502 Bad Gateway")
-	s.await(names.DeliveryStream(), 5001)
+	s.await(names.DeliveryStream(), 501)
 	s.fire(key, 2)
 	s.await(names.FiredStream(), 2)
 	s.deliver(key, 2, event.ResultPostponed, "<b>\u202e")
 	s.deliver("pay:order:callback:B-42", 1, event.ResultDead, "410 Gone")
-	s.await(names.DeliveryStream(), 5003)
+	s.await(names.DeliveryStream(), 503)
 	const byKey = "postponed \xffA-42/2, fired \xffA-42, retry \xffA-42/1, fired \xffA-42"
 	for _, c := range []struct {
 		name  string
@@ -113,6 +114,7 @@ func TestSearchFindsDeliveries(t *testing.T) {
 
 // Whatever is published to the log is shown as what it is, and the deliveries beside it are found.
 func TestSearchAmongHostileDeliveries(t *testing.T) {
+	t.Parallel()
 	names := keys.Names{}
 	s := newStreams(t, testenv.NATS(t), names)
 	s.log()
@@ -129,7 +131,7 @@ func TestSearchAmongHostileDeliveries(t *testing.T) {
 	s.publish(subject, nil, delivery(key, 2, "\u202e<b>", strings.Repeat("x", 10_000)))
 	s.deliver(key, 1, event.ResultRetry, "")
 	s.await(names.DeliveryStream(), 12)
-	r := history.New(s.js, names)
+	r := history.New(s.js, names).WithPatience(time.Minute)
 	for faults, q := range map[int]history.Query{3: {Key: parseKey(t, key)}, 8: {Namespace: keys.Namespace{App: "app"}, Text: "order 42"}} {
 		got := told(all(t, r, q, 3))
 		if want := "retry order 42/1, \u202e<b> order 42/2" + strings.Repeat(", delivery fault", faults); got != want {

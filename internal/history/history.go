@@ -29,6 +29,7 @@ type Reader struct {
 	names keys.Names
 	slots chan struct{}
 	log   absence // of the stream of deliveries
+	first uint64  // how many messages the first window has
 
 	// Work is how long a search looks before it returns what it has, a second if not set. It takes some 150 ms more, or
 	// longer if NATS is slow.
@@ -38,7 +39,10 @@ type Reader struct {
 // New returns a Reader of the streams with these names. What it reads goes through the connection of js, and for that time
 // everything else on it waits: better one of its own.
 func New(js jetstream.JetStream, names keys.Names) *Reader {
-	return &Reader{js: js, names: names, slots: make(chan struct{}, searches), Work: defaultWork}
+	return &Reader{
+		js: js, names: names, slots: make(chan struct{}, searches), log: absence{openTime: logOpenTime, lookTime: logLookTime},
+		first: firstWindow, Work: defaultWork,
+	}
 }
 
 // Page is what a search has found.
@@ -69,7 +73,9 @@ func (r *Reader) streams(q Query) []*cursor {
 	var cursors []*cursor
 	for _, kind := range []string{keys.Fired, keys.Dead, keys.Delivery} {
 		if q.Kind == "" || q.Kind == kind {
-			cursors = append(cursors, &cursor{js: r.js, stream: r.stream(kind), match: newMatcher(q, r.names.SubjectPrefix(), kind)})
+			cursors = append(cursors, &cursor{
+				js: r.js, stream: r.stream(kind), match: newMatcher(q, r.names.SubjectPrefix(), kind), size: r.first,
+			})
 		}
 	}
 	return cursors
@@ -100,7 +106,7 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	missing := 0
 	for i, c := range s.cursors {
 		c.limit, c.place, c.optional = s.limit, places[i], i > 0 && c.match.kind == keys.Delivery
-		err := r.log.read(ctx, c, logOpenTime, c.open)
+		err := r.log.read(ctx, c, r.log.openTime, c.open)
 		if err != nil {
 			return Page{}, err
 		}
@@ -116,7 +122,7 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	for until := time.Now().Add(r.Work); !s.enough(); {
 		// What was found in one stream may have to wait for a look at another: a search goes on until it has come further.
 		c := s.newest()
-		if err = r.log.read(ctx, c, logLookTime, c.look); err != nil || !time.Now().Before(until) && s.page().Place != begin {
+		if err = r.log.read(ctx, c, r.log.lookTime, c.look); err != nil || !time.Now().Before(until) && s.page().Place != begin {
 			break
 		}
 	}

@@ -67,7 +67,7 @@ func (s *streams) publish(subject string, header nats.Header, data []byte) {
 // await waits until a stream has stored all that was published.
 func (s *streams) await(name string, messages uint64) {
 	s.t.Helper()
-	testenv.Eventually(s.t, 20*time.Second, func() error {
+	testenv.Eventually(s.t, time.Minute, func() error {
 		stream, err := s.js.Stream(s.t.Context(), name)
 		if err != nil {
 			return err

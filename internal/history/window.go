@@ -85,6 +85,11 @@ func (w *window) pick(ctx context.Context) error {
 	return nil
 }
 
+// slow tells whether the window could not be read in time although messages came: a smaller one can be.
+func (w *window) slow(err error) bool {
+	return w.optional && w.read > 0 && w.from < w.to && errors.Is(err, context.DeadlineExceeded)
+}
+
 // consider keeps a message if it is looked for. It returns errHeavy if that was more than a window should have.
 func (w *window) consider(m message) error {
 	w.read++

@@ -54,6 +54,7 @@ type Member struct {
 	instance string
 	site     site
 	streams  notify.Streams
+	limits   limits
 	log      *slog.Logger
 	answers  *nats.Subscription
 
@@ -62,6 +63,9 @@ type Member struct {
 	mu    sync.Mutex
 	state state
 }
+
+// limits are those of the constants of the same names; tests set shorter ones.
+type limits struct{ redisPatience, alonePatience, reservedTime time.Duration }
 
 // site is where an identity is kept.
 type site struct {
@@ -74,7 +78,11 @@ type site struct {
 // agree on it. It makes streams that are missing. It returns an error that says what to do if the streams are another
 // installation's, or do not fit. Until its Run returns, the member answers others that ask for the installation over NATS.
 func Join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams, instance string, log *slog.Logger) (*Member, error) {
-	m := &Member{instance: instance, site: site{rdb, js, streams.Names}, streams: streams, log: log}
+	return join(ctx, rdb, js, streams, instance, log, limits{redisPatience, alonePatience, reservedTime})
+}
+
+func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams, instance string, log *slog.Logger, l limits) (*Member, error) {
+	m := &Member{instance: instance, site: site{rdb, js, streams.Names}, streams: streams, limits: l, log: log}
 	if err := m.settle(ctx); err != nil {
 		return nil, errors.Join(err, m.leave())
 	}
@@ -96,9 +104,9 @@ func (m *Member) settle(ctx context.Context) error {
 		return err
 	}
 	owner := firstOwner(owners)
-	patience := redisPatience
+	patience := m.limits.redisPatience
 	if owner == "" {
-		patience = alonePatience
+		patience = m.limits.alonePatience
 	}
 	id, err := m.persistentlyRead(ctx, patience)
 	switch {
@@ -207,7 +215,7 @@ func (m *Member) claimStreams(ctx context.Context) error {
 		if m.mark(ctx, owners) {
 			break
 		}
-		if time.Since(began) > reservedTime {
+		if time.Since(began) > m.limits.reservedTime {
 			m.log.Warn("somebody has reserved the streams and does not mark them; going on without a mark",
 				"err", notify.StillReserved(m.streams))
 			break

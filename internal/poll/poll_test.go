@@ -11,6 +11,7 @@ import (
 )
 
 func TestUntilEndsForEachReason(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		errNotYet := errors.New("not yet")
 		calls := 0

@@ -21,18 +21,16 @@ const (
 // tries is how often to look for a free port, or to start a server on one, before giving up.
 const tries = 50
 
-// Free returns a port of 127.0.0.1 that could be bound a moment ago. Another process may take it before the caller
-// does; StartOnFree tries again then.
+// Free returns a port of 127.0.0.1 that nobody else has. On Linux it is this process's own until it ends: no other call, by
+// whatever process, returns it meanwhile. Elsewhere, or to a program that does not ask here, it may be lost before the
+// caller binds it; StartOnFree tries again then.
 func Free() (int, error) {
 	var lastErr error
 	for range tries {
 		port := first + rand.IntN(last-first)
-		l, err := net.Listen("tcp", Address(port))
-		if err != nil {
-			lastErr = err
-			continue
+		if lastErr = reserve(port); lastErr == nil {
+			return port, nil
 		}
-		return port, l.Close()
 	}
 	return 0, fmt.Errorf("ports: no free port in %d-%d after %d tries: %w", first, last, tries, lastErr)
 }

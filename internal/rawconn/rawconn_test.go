@@ -42,6 +42,7 @@ func pair(t *testing.T, network, address string) (wrapped, plain net.Conn) {
 
 // More than the sockets hold goes through whole, in both directions at once.
 func TestLargeTransfers(t *testing.T) {
+	t.Parallel()
 	for _, network := range []string{"tcp", "unix"} {
 		t.Run(network, func(t *testing.T) {
 			address := "127.0.0.1:0"
@@ -74,6 +75,7 @@ func TestLargeTransfers(t *testing.T) {
 }
 
 func TestEnds(t *testing.T) {
+	t.Parallel()
 	wrapped, plain := pair(t, "tcp", "127.0.0.1:0")
 	if n, err := wrapped.Read(nil); n != 0 || err != nil {
 		t.Errorf("read of nothing: %d, %v", n, err)
@@ -98,6 +100,7 @@ func TestEnds(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
+	t.Parallel()
 	wrapped, plain := pair(t, "tcp", "127.0.0.1:0")
 	if err := plain.(*net.TCPConn).SetLinger(0); err != nil {
 		t.Fatal(err)
@@ -113,6 +116,7 @@ func TestReset(t *testing.T) {
 
 // Closing a connection ends a read and a write that are waiting.
 func TestClosedMeanwhile(t *testing.T) {
+	t.Parallel()
 	wrapped, _ := pair(t, "tcp", "127.0.0.1:0")
 	ended := make(chan error, 2)
 	started := make(chan struct{}, 2)
@@ -143,6 +147,7 @@ func TestClosedMeanwhile(t *testing.T) {
 
 // What is no socket stays as it is.
 func TestNoSocket(t *testing.T) {
+	t.Parallel()
 	a, b := net.Pipe()
 	defer func() { _ = b.Close() }()
 	defer func() { _ = a.Close() }()
@@ -152,6 +157,7 @@ func TestNoSocket(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -33,9 +33,11 @@ import (
 const (
 	// startTimeout bounds how long a server may take to answer after its start. It is generous: the race detector and a
 	// busy machine share it.
-	startTimeout = 20 * time.Second
-	// stopGrace is how long one may take to end after SIGTERM before it is killed.
-	stopGrace = 5 * time.Second
+	startTimeout = time.Minute
+	// stopGrace is how long one may take to end after SIGTERM before Close kills it, and endTimeout how long Kill and Stop
+	// wait.
+	stopGrace  = 5 * time.Second
+	endTimeout = time.Minute
 	// answerTimeout bounds one answer of a server, or of whoever else listens on its port.
 	answerTimeout = 5 * time.Second
 )
@@ -355,8 +357,8 @@ func (s *Server) end(sig syscall.Signal) error {
 	}
 	select {
 	case <-s.process.Load().Done():
-	case <-time.After(stopGrace):
-		return fmt.Errorf("redisserver: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(), stopGrace, s.Log())
+	case <-time.After(endTimeout):
+		return fmt.Errorf("redisserver: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(), endTimeout, s.Log())
 	}
 	s.process.Store(nil)
 	return nil

@@ -11,6 +11,7 @@ import (
 
 // A counter that is not there until it counts hides its first increment.
 func TestMetricsStartAtZero(t *testing.T) {
+	t.Parallel()
 	registry := prometheus.NewRegistry()
 	newMetrics(registry, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
 	families, err := registry.Gather()
@@ -33,6 +34,7 @@ func TestMetricsStartAtZero(t *testing.T) {
 
 // However many namespaces there are, the first 50 have series of their own, and all others one together.
 func TestSeriesOfNamespacesAreBounded(t *testing.T) {
+	t.Parallel()
 	many := make(keys.Namespaces, 60)
 	for i := range many {
 		many[i].App = fmt.Sprint("app", i)

@@ -34,6 +34,7 @@ func (l *stopLog) part(name string, takes time.Duration) part {
 }
 
 func TestStopInOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		l := stopLog{began: time.Now()}
@@ -54,6 +55,7 @@ func TestStopInOrder(t *testing.T) {
 
 // The bound is one for all steps: what is late is named, and what follows is told to stop all the same.
 func TestStopIsBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		l := stopLog{began: time.Now()}
@@ -83,6 +85,7 @@ func TestStopIsBounded(t *testing.T) {
 }
 
 func TestAPartThatFailsStopsAll(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := stopLog{began: time.Now()}
 		var out testenv.Output

@@ -11,6 +11,7 @@ import (
 
 // Whoever reloads a page each second has NATS asked once in a while.
 func TestRecentWebhooks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var r RecentWebhooks
 		asked, told, failure := 0, &Webhooks{}, error(nil)

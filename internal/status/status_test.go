@@ -27,6 +27,7 @@ func member(instance, version, lease string, alive bool) schedule.Member {
 }
 
 func TestDifferences(t *testing.T) {
+	t.Parallel()
 	a, b, c := member("a", "v1", "10s", true), member("b", "v1", "20s", true), member("c", "v1", "10s", true)
 	newer := member("d", "v2", "10s", true)
 	newer.Settings["TIMERD_NEW"] = "x"
@@ -55,6 +56,7 @@ func TestDifferences(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
+	t.Parallel()
 	got := fmt.Sprint(status.Versions([]schedule.Member{member("a", "v2", "", true), member("b", "", "", true), member("c", "v1", "", false), member("d", "v2", "", true)}))
 	if want := "[{an earlier version [b]} {v2 [a d]}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -62,6 +64,7 @@ func TestVersions(t *testing.T) {
 }
 
 func TestUnattended(t *testing.T) {
+	t.Parallel()
 	dead := member("a", "v1", "", false)
 	older := member("b", "v1", "", false)
 	older.Seen = older.Seen.Add(-time.Hour)
@@ -81,6 +84,7 @@ func TestUnattended(t *testing.T) {
 
 // Whoever sets timers can write to where timerds say who they are.
 func TestTextsAreSafeToShow(t *testing.T) {
+	t.Parallel()
 	strange := member("a\x1b[31m"+strings.Repeat("x", 1000), "v1\x07", "10s\x1b", true)
 	texts := fmt.Sprint(status.Versions([]schedule.Member{strange})[0].Value,
 		status.Differences([]schedule.Member{strange, member("b", "v1", "20s", true)}),
@@ -136,7 +140,7 @@ func (x *installation) beat(instance string, settings map[string]string) {
 // report asks both servers.
 func (x *installation) report() *status.Report {
 	x.t.Helper()
-	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(x.t.Context(), time.Minute)
 	defer cancel()
 	return status.Sources{Schedule: x.sched.Schedule, JetStream: x.js}.Gather(ctx)
 }
@@ -198,6 +202,8 @@ func TestWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r *status.Report
+	soon := time.Now().Add(4 * time.Second)
+	testenv.Eventually(t, time.Minute, func() bool { return time.Now().After(soon) }, "nearly enough time")
 	testenv.Eventually(t, time.Minute, func() bool { // the timers have to be owed for some seconds
 		r = x.report()
 		return slices.ContainsFunc(r.Problems, func(p status.Problem) bool { return strings.Contains(p.Text, "are owed") })

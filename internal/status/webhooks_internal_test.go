@@ -12,6 +12,7 @@ import (
 
 // What takes minutes to come about.
 func TestWebhooksThatAreBehind(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	consumer := func(name string, waiting uint64, working int, oldest, last time.Duration, asking bool) WebhookConsumer {
 		return WebhookConsumer{Name: name, Waiting: waiting, Working: working, Oldest: now.Add(-oldest), Last: now.Add(-last), At: now, asking: asking}

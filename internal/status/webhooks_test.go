@@ -25,7 +25,7 @@ func (x *installation) publish(subject string) {
 // take has a process take an event from a consumer.
 func (x *installation) take(c jetstream.Consumer) jetstream.Msg {
 	x.t.Helper()
-	m, err := c.Next(jetstream.FetchMaxWait(20 * time.Second))
+	m, err := c.Next(jetstream.FetchMaxWait(time.Minute))
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -75,6 +75,9 @@ func TestWebhooks(t *testing.T) {
 	if err := first.DoubleAck(ctx); err != nil {
 		t.Fatal(err)
 	}
+	// They have to wait for 10 s, in which nothing is to be asked.
+	soon := time.Now().Add(9 * time.Second)
+	testenv.Eventually(t, time.Minute, func() bool { return time.Now().After(soon) }, "nearly enough time")
 	testenv.Eventually(t, time.Minute, func() bool { r = x.report(); return len(r.Problems) > 0 }, "the events to wait for too long")
 	expect(t, r, "warn timerd-deliver~pay: 2 events wait, the oldest for 1")
 	if fix := r.Problems[0].Fix; !strings.Contains(fix, "start timerd deliver") || !strings.Contains(fix, "nats consumer rm TIMERS timerd-deliver~pay") {

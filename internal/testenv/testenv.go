@@ -15,7 +15,7 @@ import (
 
 // startTimeout bounds how long a server may take to answer after its start. It is generous: the race detector and a
 // busy machine share it.
-const startTimeout = 20 * time.Second
+const startTimeout = time.Minute
 
 // tempDir makes a directory that is removed at cleanup. Its path is short, unlike t.TempDir's, so that a Unix socket
 // fits in it.

@@ -40,6 +40,7 @@ func verdictOf(t *testing.T, f func(t testing.TB)) string {
 }
 
 func TestEventually(t *testing.T) {
+	t.Parallel()
 	calls := 0
 	if failure := verdictOf(t, func(t testing.TB) {
 		testenv.Eventually(t, 10*time.Second, func() bool { calls++; return calls == 3 }, "the third call")
@@ -57,22 +58,26 @@ func TestEventually(t *testing.T) {
 }
 
 func TestCollectorFailures(t *testing.T) {
+	t.Parallel()
 	s := testenv.NATS(t)
 	js := s.JetStream()
 	makeStream(t, js)
 	collect := func(tb testing.TB) *testenv.Collector { return testenv.Collect(tb, js, "S") }
 	publish(t, js, "s.a", "one")
 	publish(t, js, "s.b", "two")
-	collect(t).Wait(2, 10*time.Second)
+	collect(t).Wait(2, time.Minute)
 
 	for _, test := range []struct {
 		name string
 		run  func(*testenv.Collector)
 		want []string
 	}{
-		{"too few", func(c *testenv.Collector) { c.Wait(3, 100*time.Millisecond) }, []string{"2 messages, want 3", "s.b", `"two"`}},
+		{"too few", func(c *testenv.Collector) {
+			c.Wait(2, time.Minute)
+			c.Wait(3, 100*time.Millisecond)
+		}, []string{"2 messages, want 3", "s.b", `"two"`}},
 		{"too many", func(c *testenv.Collector) {
-			c.WaitFunc(10*time.Second, func(all []testenv.Message) error {
+			c.WaitFunc(time.Minute, func(all []testenv.Message) error {
 				if len(all) < 2 {
 					return errors.New("not all there")
 				}
@@ -81,7 +86,7 @@ func TestCollectorFailures(t *testing.T) {
 			c.Wait(1, 0)
 		}, []string{"2 messages, want 1", `"two"`}},
 		{"more later", func(c *testenv.Collector) {
-			c.Wait(2, 10*time.Second)
+			c.Wait(2, time.Minute)
 			publish(t, js, "s.c", "three")
 			c.Stays(2, 10*time.Second)
 		}, []string{"3 messages, want 2", `"three"`}},

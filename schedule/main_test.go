@@ -1,0 +1,27 @@
+package schedule_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/timerd-io/timerd/internal/poll"
+)
+
+// TestMain is that of testenv, and ends the servers before it looks for what is left behind.
+func TestMain(m *testing.M) {
+	err := flag.Set("rapid.nofailfile", "true")
+	code := m.Run()
+	leaks := func() error { return goleak.Find() }
+	if err = errors.Join(err, servers.close(), poll.Until(context.Background(), 3*time.Second, leaks)); err != nil {
+		fmt.Fprintln(os.Stderr, "after the tests:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code) //nolint:forbidigo // TestMain has no other way to fail
+}

@@ -1,0 +1,175 @@
+package system
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// Process prepares a process of timerd with s.env, on top of which come settings.
+func (s *System) Process(args []string, settings ...string) *exec.Cmd {
+	s.T.Helper()
+	env := maps.Clone(s.Env)
+	for _, setting := range settings {
+		name, value, _ := strings.Cut(setting, "=")
+		env[name] = value
+	}
+	cmd := exec.Command(os.Getenv(ProgramVariable), args...)
+	// Else what is built with the race detector waits for a second before it ends, lest a race go untold.
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=20"}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		cmd.Env = append(cmd.Env, name+"="+env[name])
+	}
+	return cmd
+}
+
+// Run runs a command to its end.
+func (s *System) Run(stdin string, args ...string) (code int, stdout, stderr string) {
+	s.T.Helper()
+	cmd := s.Process(args)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		s.T.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// OK runs a command, which must succeed and say nothing on standard error. It returns what it says on standard output.
+func (s *System) OK(args ...string) string {
+	s.T.Helper()
+	code, out, errs := s.Run("", args...)
+	if code != 0 || errs != "" {
+		s.T.Fatalf("timerd %q: exit code %d\n%s%s", args, code, out, errs)
+	}
+	return out
+}
+
+// StatusSays waits until timerd status has an exit code and says all of the texts. It returns what it says.
+func (s *System) StatusSays(want int, texts ...string) string {
+	s.T.Helper()
+	wrapped := regexp.MustCompile("\n {6,}")
+	var out string
+	testenv.Eventually(s.T, Patience, func() error {
+		code, said, errs := s.Run("", "status")
+		out = said
+		whole := wrapped.ReplaceAllString(said, " ")
+		for _, text := range texts {
+			if code != want || errs != "" || !strings.Contains(said, text) && !strings.Contains(whole, text) {
+				return fmt.Errorf("exit code %d, want %d and %q:\n%s%s", code, want, text, said, errs)
+			}
+		}
+		return nil
+	}, "timerd status")
+	host, err := os.Hostname()
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	for line := range strings.Lines(out) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 100 && !strings.Contains(line, host) {
+			s.T.Errorf("%d columns: %s", n, line)
+		}
+	}
+	return out
+}
+
+// Command is a process of the command line.
+func (s *System) Command(args ...string) (*exec.Cmd, *bytes.Buffer) {
+	s.T.Helper()
+	cmd := s.Process(args)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	return cmd, &said
+}
+
+// Says runs a command, which must end with an exit code and say some texts.
+func (s *System) Says(code int, line string, texts ...string) string {
+	s.T.Helper()
+	cmd, said := s.Command(strings.Fields(line)...)
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		s.T.Fatal(err)
+	}
+	if cmd.ProcessState.ExitCode() != code {
+		s.T.Fatalf("timerd %s: exit code %d, want %d\n%s", line, cmd.ProcessState.ExitCode(), code, said)
+	}
+	for _, text := range texts {
+		if !strings.Contains(said.String(), text) {
+			s.T.Fatalf("timerd %s: want %q\n%s", line, text, said)
+		}
+	}
+	return said.String()
+}
+
+// SaysAtLast runs a command until it ends well and says some texts, which may take a while where the machine is busy.
+func (s *System) SaysAtLast(line string, texts ...string) {
+	s.T.Helper()
+	testenv.Eventually(s.T, Patience, func() error {
+		cmd, said := s.Command(strings.Fields(line)...)
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("timerd %s: %w\n%s", line, err, said)
+		}
+		if slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(said.String(), text) }) {
+			return fmt.Errorf("timerd %s: want %q\n%s", line, texts, said)
+		}
+		return nil
+	}, "what the command says")
+}
+
+// HeldNow returns the lines of timerd holds --json.
+func (s *System) HeldNow() (views []HeldView) {
+	s.T.Helper()
+	for line := range strings.Lines(s.Says(0, "holds --json")) {
+		var v HeldView
+		if json.Unmarshal([]byte(line), &v) == nil {
+			views = append(views, v)
+		}
+	}
+	return views
+}
+
+// Holds waits until so many timers of a namespace are held.
+func (s *System) Holds(namespace string, n int64) {
+	s.T.Helper()
+	testenv.Eventually(s.T, Patience, func() error {
+		views := s.HeldNow()
+		for _, v := range views {
+			if v.Namespace == namespace && v.Held != nil && *v.Held == n {
+				return nil
+			}
+		}
+		return fmt.Errorf("held: %+v, want %d of %s", views, n, namespace)
+	}, "timers to be held")
+}
+
+// HeldView is what `timerd holds --json` says of a hold.
+type HeldView struct {
+	Namespace string     `json:"namespace"`
+	Since     time.Time  `json:"since"`
+	Until     *time.Time `json:"until"` // null: until it is resumed
+	Reason    string     `json:"reason"`
+	By        string     `json:"by"`
+	Held      *int64     `json:"held"` // null: not known
+	// Resume says how it is being resumed; null while it holds.
+	Resume *ResumeView `json:"resume"`
+}
+
+type ResumeView struct {
+	Kind  string    `json:"kind"`
+	Rate  float64   `json:"rate"` // timers a second
+	Since time.Time `json:"since"`
+	By    string    `json:"by"`
+}

@@ -1,0 +1,133 @@
+package faults_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/test/system"
+)
+
+// Keys run out before their time while no timerd listens: Redis's clock is ahead for some seconds, at its start or later, or
+// somebody has cut their TTLs.
+func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
+	t.Parallel()
+	for name, runOut := range map[string]func(s *system.System, clock *redisserver.Clock, names []string){
+		"clock ahead at the start": func(s *system.System, clock *redisserver.Clock, names []string) {
+			s.Redis.Stop()
+			ahead(s, clock, time.Minute)
+			s.Redis.Start()
+			gone(s, names)
+			ahead(s, clock, 0)
+		},
+		"clock ahead for a while": func(s *system.System, clock *redisserver.Clock, names []string) {
+			ahead(s, clock, time.Minute)
+			gone(s, names)
+			ahead(s, clock, 0)
+		},
+		"TTL cut": func(s *system.System, _ *redisserver.Clock, names []string) {
+			for _, name := range names {
+				s.Do("PEXPIRE", name, 1)
+			}
+			gone(s, names)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := system.New(t, redisserver.WithClock(clock))
+			p := s.Start()
+			c := s.Collect()
+			at := s.Now() + 15_000
+			want := setCrowd(s, "a", 50, at)
+			names := namesIn(want)
+			p.Stop()
+			runOut(s, clock, names)
+			s.Start()
+			if s.Now() >= at {
+				t.Fatal("the timers were due before a timerd started: this shows nothing")
+			}
+			s.Expect(c, want...)
+		})
+	}
+}
+
+// No timerd runs for a day: the occurrence that was pending fires unless it is too late, then those of the last CATCHUP in their
+// order. The rest is skipped, and counted.
+func TestRepetitionsMissedForADay(t *testing.T) {
+	t.Parallel()
+	clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := system.New(t, redisserver.WithClock(clock))
+	p := s.Start()
+	p.Stop()
+	c := s.Collect()
+	rows := []struct {
+		name    string
+		options []any
+		fires   []int64 // which points of the grid, the first being 0
+		skipped int64   // up to the one that is pending then, which is point 24
+	}{
+		{"none", nil, []int64{0}, 23},
+		{"some", []any{"CATCHUP", 3 * system.Hour}, []int64{0, 21, 22, 23}, 20},
+		{"all", []any{"CATCHUP", 48 * system.Hour, "TIMES", 30}, nil, 0},
+		{"late", []any{"CATCHUP", 3 * system.Hour, "LATE", system.Hour * 7 / 4}, []int64{22, 23}, 20},
+		{"dropped", []any{"CATCHUP", 3 * system.Hour, "LATE", system.Hour * 7 / 4, "DROP"}, []int64{22, 23}, 20},
+	}
+	for point := range int64(24) {
+		rows[2].fires = append(rows[2].fires, point)
+	}
+	firsts, fire, skipped := map[string]int64{}, 0, int64(0)
+	for _, row := range rows {
+		firsts[row.name] = s.Repeats("shop:repeat:missed:"+row.name, "p", system.Hour, row.options...)
+		fire, skipped = fire+len(row.fires), skipped+row.skipped
+	}
+	const planned = "shop:repeat:missed:planned"
+	s.Do("FCALL", "timer_repeat", 1, planned, "p", "CRON", "0 0 30 12 *", "TZ", "Europe/Berlin", "UNTIL", s.Now()+9*365*24*system.Hour)
+	ahead(s, clock, 24*time.Hour+30*time.Minute)
+	p = s.Start()
+	all := s.Events(c, fire)
+	for _, row := range rows {
+		key, first, want := "shop:repeat:missed:"+row.name, firsts[row.name], []string(nil)
+		for i, point := range row.fires {
+			want = append(want, fmt.Sprintf("%d %d p", point*system.Hour, i+1))
+		}
+		if got := system.Occurred(all, key, first); !slices.Equal(got, want) {
+			t.Errorf("%s: fired %q, want %q", row.name, got, want)
+		}
+		limit := ""
+		if slices.Contains(row.options, any("LATE")) {
+			limit = fmt.Sprintf(" late %d", system.Hour*7/4)
+		}
+		s.Next(key, first+24*system.Hour, fmt.Sprintf("payload p state pending%s repeat every 1h0m0s occurrence %d", limit, len(want)+1))
+	}
+	for i, e := range s.Letters(2) {
+		if want := []int64{0, 21}[i]; e.Key.ID != "late" || e.Due.UnixMilli() != firsts["late"]+want*system.Hour || e.Occurrence != 1 ||
+			!strings.HasPrefix(e.DeadReason, event.ReasonLate) {
+			t.Errorf("dead letter %d is %+v", i, e)
+		}
+	}
+	if at := time.UnixMilli(s.Due(planned)).UTC(); at.Hour() != 23 || at.YearDay() < 363 {
+		t.Errorf("planned for %s, want midnight of Berlin", at)
+	}
+	p.Measures(true, fmt.Sprintf("timerd_occurrences_skipped_total %d", skipped))
+	c.Stays(fire, 100*time.Millisecond)
+	p.Stop()
+}
+
+// ahead sets a clock ahead of the machine's.
+func ahead(s *system.System, clock *redisserver.Clock, by time.Duration) {
+	s.T.Helper()
+	if err := clock.Set(by); err != nil {
+		s.T.Fatal(err)
+	}
+}

@@ -1,0 +1,218 @@
+package faults_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/test/system"
+)
+
+const unattended = "no timerd is alive: nothing fires until one runs"
+
+// The outage of docs/operations.md, minute by minute: what the commands say while NATS, Redis or timerd is away, and that
+// they say nothing any more when it is back.
+func TestStatusInOutages(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	p := s.Start()
+	c := s.Collect()
+	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  0 pending, 0 held, 0 owed, 0 firing\n", "\n  TIMERS ", " 1 of 1\n", "\n  "+s.Redis.Addr()+" ")
+
+	// NATS is away.
+	s.NATS.Stop()
+	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:1", "1", "PX", 100)
+	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:2", "2", "PX", 3600_000)
+	out := s.StatusSays(1, "fail  1 timer is owed; the oldest, shop:order:timeout:1, was due at ", "fix: mend what is said above; none is lost, ",
+		"fail  nothing can be told of the streams, ", "fix: start nats-server, or correct TIMERD_NATS_URL",
+		"\ntimers  1 pending, 0 held, 1 owed, 0 firing\n        owed for longest: shop:order:timeout:1, for ")
+	if !strings.HasPrefix(out, "fail  nothing can be told of the streams") {
+		t.Errorf("the cause of what is wrong does not come first:\n%s", out)
+	}
+	p.ReadySays(http.StatusServiceUnavailable, "redis: ok", "jetstream: failed: ", "retry consumer: failed: ")
+	if out := s.OK("get", "shop:order:timeout:1"); !strings.Contains(out, "\nstate    owed\n") { // and is silent on standard error: timerd is alive
+		t.Errorf("get of an owed timer:\n%s", out)
+	}
+	if out := s.OK("ls", "--state", "owed,firing", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"shop:order:timeout:1","state":"owed"`) {
+		t.Errorf("ls of what waits:\n%s", out)
+	}
+	if out := s.OK("ls", "--state", "pending", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"shop:order:timeout:2","state":"pending"`) {
+		t.Errorf("ls of what is pending:\n%s", out)
+	}
+	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:5", "5", "PX", 50)
+	testenv.Eventually(t, system.Patience, func() bool { return strings.Contains(s.OK("get", "shop:order:timeout:5"), "state    owed") }, "another one to be owed")
+	if out := s.OK("cancel", "shop:order:timeout:5"); out != "cancelled\n" {
+		t.Errorf("cancel of an owed timer: %s", out)
+	}
+	p.Measures(false, "timerd_dead_letters .*")
+	s.NATS.Start()
+	s.Expect(c, "shop:order:timeout:1=1")
+	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  1 pending, 0 held, 0 owed, 0 firing\n")
+
+	// Redis is away.
+	s.Redis.Stop()
+	s.StatusSays(1, "fail  nothing can be told of the timers and timerds: Redis at ", "fix: start Redis, or correct TIMERD_REDIS_URL\n", "\n  TIMERS ")
+	s.Redis.Start()
+	p.AwaitReady(true)
+	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  1 pending, 0 held, 0 owed, 0 firing\n")
+
+	// timerd is away.
+	p.Kill()
+	s.StatusSays(1, "fail  "+unattended+"; the last one, ", "      fix: start timerd; ", "\ntimers  1 pending, ")
+	for _, args := range [][]string{{"set", "shop:order:timeout:3", "1h"}, {"get", "shop:order:timeout:3"}, {"ls"}} {
+		code, out, errs := s.Run("", args...)
+		if code != 0 || !strings.Contains(out, "shop:order:timeout:3") || !strings.HasPrefix(errs, "timerd: warning: "+unattended+"; the last one, ") {
+			t.Errorf("%q: exit code %d\n%s%s", args, code, out, errs)
+		}
+	}
+	if _, out, errs := s.Run("", "doctor"); !strings.Contains(out, "ok    unattended        "+unattended) || !strings.Contains(errs, unattended) {
+		t.Errorf("doctor:\n%s%s", out, errs)
+	}
+	p = s.Start()
+	s.StatusSays(0, "ok: nothing is wrong")
+
+	// The stream is full.
+	stream, err := s.JS.Stream(t.Context(), "TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	config.MaxMsgs, config.Discard = 1, jetstream.DiscardNew
+	if _, err := s.JS.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:4", "4", "PX", 100)
+	s.StatusSays(1, "fail  TIMERS is full and takes no more: timers wait in Redis", "fail  1 timer is owed; the oldest, shop:order:timeout:4, ", "look at /readyz")
+	p.ReadySays(http.StatusServiceUnavailable, "jetstream: failed: ")
+	if code, out, _ := s.Run("", "doctor"); code != 1 || !strings.Contains(out, "fail  streams           TIMERS: it is full: ") {
+		t.Errorf("doctor: %d\n%s", code, out)
+	}
+	config.MaxMsgs = -1
+	if _, err := s.JS.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	s.Expect(c, "shop:order:timeout:1=1", "shop:order:timeout:4=4")
+	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  2 pending, 0 held, 0 owed, 0 firing\n")
+	p.Stop()
+	s.StatusSays(1, "fail  "+unattended+"\n")
+}
+
+// Timerds with different settings are told of in the log, once each, in the metrics, by status and by doctor; those of
+// different versions too.
+func TestDriftIsTold(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Env["TIMERD_SWEEP_INTERVAL"] = "5s" // so that nobody on a slow machine counts as dead
+	a := s.Start("TIMERD_LEASE=2s")
+	b := s.Start("TIMERD_LEASE=3s")
+	const told = "the timerds of this Redis have different settings"
+	a.Measures(true, `timerd_config_drift\{setting="TIMERD_LEASE"\} 1`)
+	a.Measures(true, `timerd_config_drift\{setting="TIMERD_RETRY"\} 0`)
+	b.Measures(true, `timerd_config_drift\{setting="TIMERD_LEASE"\} 1`)
+	a.Measures(true, `timerd_instances_alive\{version=".+"\} 2`)
+	out := s.StatusSays(0, `warn  TIMERD_LEASE is "2s" on `, `"3s" on `, "fix: give all timerds of this Redis the same TIMERD_LEASE")
+	if strings.Count(out, "warn  ") != 1 {
+		t.Errorf("more is wrong:\n%s", out)
+	}
+	if _, out, _ := s.Run("", "doctor"); !strings.Contains(out, `warn  timerds           TIMERD_LEASE is "2s" on `) {
+		t.Errorf("doctor:\n%s", out)
+	}
+	b.Stop()
+	a.Log.Wait(t, system.Patience, "have the same settings again")
+	a.Measures(true, `timerd_config_drift\{setting="TIMERD_LEASE"\} 0`)
+	for _, p := range []*system.Daemon{a, b} {
+		if n := strings.Count(p.Log.String(), told); n != 1 {
+			t.Errorf("told %d times, want once:\n%s", n, p.Log)
+		}
+	}
+
+	// An earlier version says nothing of itself.
+	s.Do("ZADD", keys.Single.Members(), s.Now()+3600_000, "older-1-X")
+	a.Log.Wait(t, system.Patience, "timerds of different versions serve this Redis")
+	s.StatusSays(0, "warn  timerds of different versions serve this Redis, as in a rolling update:", "an earlier version on older-1-X")
+	a.Stop()
+}
+
+// Calls of the library, dead letters of whoever gave up, and firings by namespace are in the metrics; what an audit counted
+// by namespace is in timerd status.
+func TestMetricsOfCallsLettersAndNamespaces(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	p := s.Start("TIMERD_NAMESPACES=shop,pay:a")
+	c := s.Collect()
+	p.Measures(true, `timerd_instances_alive\{.*\} 1`)
+	p.Measures(true, "timerd_dead_letters 0")
+	const n = 203
+	for i := range n {
+		key := fmt.Sprint("shop:order:timeout:", i)
+		s.Do("FCALL", "timer_set", 1, key, "p", "PX", 3600_000)
+		s.Do("FCALL", "timer_cancel", 1, key)
+	}
+	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:1", "p", "PX", 100)
+	s.Do("FCALL", "timer_set", 1, "pay:other:x:1", "p", "PX", 100)
+	s.Do("FCALL", "timer_set", 1, "pay:a:x:1", "p", "PX", 3600_000)
+	s.Expect(c, "shop:order:timeout:1=p", "pay:other:x:1=p")
+	if _, err := s.JS.Publish(t.Context(), "timers.dead.shop.order.timeout", []byte("given up")); err != nil {
+		t.Fatal(err)
+	}
+	p.Measures(true, fmt.Sprintf(`timerd_library_calls_total\{function="timer_set"\} %d`, n+3))
+	p.Measures(true, fmt.Sprintf(`timerd_library_calls_total\{function="timer_cancel"\} %d`, n))
+	p.Measures(true, "timerd_dead_letters 1")
+	p.Measures(true, `timerd_lateness_seconds_count\{namespace="shop"\} 1`)
+	p.Measures(true, `timerd_lateness_seconds_count\{namespace="pay:a"\} 0`)
+	p.Measures(true, `timerd_lateness_seconds_count\{namespace="other"\} 1`)
+	p.Measures(true, `timerd_fired_total\{namespace="shop",trigger="(deadline|expired|sweep)"\} 1`)
+	s.StatusSays(0, "warn  dead letters in TIMERS_DEAD: 1")
+	p.Stop()
+
+	p = s.Start("TIMERD_NAMESPACES=shop,pay:a") // its first audit counts
+	var report status.Report
+	testenv.Eventually(t, system.Patience, func() error {
+		_, out, _ := s.Run("", "status", "--json")
+		report = status.Report{}
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			return err
+		}
+		if got, want := fmt.Sprint(report.Redis.Namespaces), "[{shop 0 0 0 0} {pay:a 1 0 0 0} {other 0 0 0 0}]"; got != want {
+			return fmt.Errorf("counted %s, want %s", got, want)
+		}
+		if node := report.Redis.Nodes[0]; node.LastAudit == nil || len(node.Gaps) != 1 {
+			return fmt.Errorf("%+v", node)
+		}
+		return nil
+	}, "what the audit counted")
+	s.StatusSays(0, "by namespace, as counted by the audit ", "\n  pay:a      1        0     0     0\n")
+	p.Stop()
+}
+
+// A server that hangs keeps nobody from learning of the other.
+func TestStatusWhileAServerHangs(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Start()
+	hang := func(name, addr, scheme string, texts ...string) {
+		proxy := testenv.NewProxy(t, addr)
+		proxy.Blackhole()
+		env := maps.Clone(s.Env)
+		env[name] = scheme + proxy.Addr()
+		code, out, errs := with(s, env).Run("", "status")
+		if code != 1 {
+			t.Errorf("%s hangs: exit code %d\n%s", name, code, errs)
+		}
+		for _, text := range append(texts, proxy.Addr()) {
+			if !strings.Contains(out, text) {
+				t.Errorf("%s hangs, and there is no %q in\n%s", name, text, out)
+			}
+		}
+	}
+	hang("TIMERD_REDIS_URL", s.Redis.Addr(), "redis://", "fail  nothing can be told of the timers", "fix: start Redis", "\n  TIMERS ")
+	hang("TIMERD_NATS_URL", s.NATS.Addr(), "nats://", "fail  nothing can be told of the streams", "fix: start nats-server", "\n  NODE ")
+}

@@ -1,0 +1,50 @@
+package holds_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/test/system"
+)
+
+// A hold that is set during a resume is a hold of its own: it ends the resume, keeps what is left, and a shift moves all of it by
+// its length.
+func TestHoldAnewDuringAResume(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Start()
+	c := s.Collect()
+	s.Says(0, "hold shop", "shop held")
+	first := s.HeldNow()[0].Since
+	want, due := s.SetManyDue("shop", 20, 1500*time.Millisecond)
+	s.Holds("shop", 20)
+	cmd, _ := s.Command("resume", "shop", "--rate", "1/m")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.WaitFunc(system.Patience, system.AtLeast(1))
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	s.Says(0, "hold shop", "shop held anew, since ", "a shift counts from this hold")
+	anew := s.HeldNow()[0]
+	if !anew.Since.After(first) || anew.Resume != nil {
+		t.Errorf("%+v, want a hold since after %s", anew, first)
+	}
+	s.Holds("shop", 19)
+	s.Says(0, "hold shop", "shop held as before, since ")
+	s.Says(0, "resume shop --shift", "shop resumed")
+	for _, e := range s.Expect(c, want...) {
+		by := e.Due.UnixMilli() - due[e.Key.String()]
+		if longest := time.Since(anew.Since).Milliseconds(); by > longest {
+			t.Errorf("%s was shifted by %d ms, want the length of the second hold, at most %d", e.ID, by, longest)
+		}
+	}
+	testenv.Eventually(t, system.Patience, func() bool { return len(s.HeldNow()) == 0 }, "the resume to be over")
+	s.Settled()
+	s.Says(1, "hold shop --reason "+strings.Repeat("x", 2000), "the reason has 2000 bytes, at most 1024 are allowed")
+}

@@ -1,0 +1,127 @@
+package system
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+)
+
+const Hour = int64(time.Hour / time.Millisecond)
+
+// Repeats sets a timer that repeats by an interval, and returns when it is due first, in unix ms.
+func (s *System) Repeats(key, payload string, every int64, options ...any) int64 {
+	s.T.Helper()
+	due, ok := s.Do(append([]any{"FCALL", "timer_repeat", 1, key, payload, "EVERY", every}, options...)...).(int64)
+	if !ok {
+		s.T.Fatalf("timer_repeat of %s set nothing", key)
+	}
+	return due
+}
+
+// Occurred describes events of one key, in the order of the stream: "due, as so many ms after first, number, payload".
+func Occurred(all []event.Event, key string, first int64) (said []string) {
+	for _, e := range all {
+		if e.Key.String() == key {
+			said = append(said, fmt.Sprintf("%d %d %s", e.Due.UnixMilli()-first, e.Occurrence, e.Data))
+		}
+	}
+	return said
+}
+
+// Next waits until the pending timer of a key is due at a time, by timer_get and by its TTL, and timer_get says something.
+func (s *System) Next(key string, due int64, said string) {
+	s.T.Helper()
+	testenv.Eventually(s.T, Patience, func() error {
+		got := fmt.Sprint(s.Do("FCALL_RO", "timer_get", 1, key))
+		if !strings.HasPrefix(got, fmt.Sprintf("[due %d ", due)) || !strings.HasSuffix(got, " "+said+"]") {
+			return fmt.Errorf("timer_get says %s; want %d, %s", got, due, said)
+		}
+		if at := s.Due(key); at != due {
+			return fmt.Errorf("the key runs out at %d, want %d", at, due)
+		}
+		return nil
+	}, "what follows of "+key)
+}
+
+// Over waits until a key has no timer and repeats no more.
+func (s *System) Over(key string) {
+	s.T.Helper()
+	testenv.Eventually(s.T, Patience, func() error {
+		if got := s.Do("FCALL_RO", "timer_get", 1, key); got != nil {
+			return fmt.Errorf("timer_get says %v", got)
+		}
+		if got := s.Do("ZSCORE", keys.Single.Repeat(), key); got != nil {
+			return fmt.Errorf("it has the serial %v", got)
+		}
+		return nil
+	}, "the end of "+key)
+}
+
+// Load sets n timers, of both kinds, spread over a time from now on. It returns
+// what must fire.
+func (s *System) Load(prefix string, n int, spread time.Duration) []string {
+	s.T.Helper()
+	var want []string
+	from := 2000 + int64(n)/4 // time to set and adopt them
+	_, err := s.RDB.Pipelined(s.T.Context(), func(pipe redis.Pipeliner) error {
+		for i := range n {
+			key := fmt.Sprintf("load:%s:t:%d", prefix, i)
+			in := from + int64(i)*spread.Milliseconds()/int64(n)
+			if i%2 == 0 {
+				pipe.Do(s.T.Context(), "SET", key, i, "PX", in)
+			} else {
+				pipe.FCall(s.T.Context(), "timer_set", []string{key}, i, "PX", in)
+			}
+			want = append(want, fmt.Sprintf("%s=%d", key, i))
+		}
+		return nil
+	})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	// The plain ones are safe once adopted, and they are adopted in order.
+	s.Adopted(fmt.Sprintf("load:%s:t:%d", prefix, (n-1)/2*2))
+	return want
+}
+
+// SetMany sets timers that are due one ms after the other, and returns what must fire. From a second on every other one is
+// plain, and due after four seconds at least: a plain key that is gone before timerd has seen it fires without its payload.
+func (s *System) SetMany(app string, n int, in time.Duration) (want []string) {
+	s.T.Helper()
+	want, _ = s.SetManyDue(app, n, in)
+	return want
+}
+
+// SetManyDue is SetMany, and returns when the keys run out, in unix ms.
+func (s *System) SetManyDue(app string, n int, in time.Duration) (want []string, due map[string]int64) {
+	s.T.Helper()
+	ends := map[string]*redis.DurationCmd{}
+	for first := 0; first < n; first += 1000 {
+		pipe := s.RDB.TxPipeline() // so that none is gone when it is asked when it ends
+		for i := first; i < min(first+1000, n); i++ {
+			key := fmt.Sprintf("%s:m:t:%d", app, i)
+			offset := time.Duration(i%500) * time.Millisecond
+			if in < time.Second || i%2 == 0 {
+				pipe.FCall(s.T.Context(), "timer_set", []string{key}, i, "PX", (in + offset).Milliseconds())
+			} else {
+				pipe.Set(s.T.Context(), key, i, max(in, 4*time.Second)+offset)
+			}
+			ends[key] = pipe.PExpireTime(s.T.Context(), key)
+			want = append(want, fmt.Sprintf("%s=%d", key, i))
+		}
+		if _, err := pipe.Exec(s.T.Context()); err != nil {
+			s.T.Fatal(err)
+		}
+	}
+	due = map[string]int64{}
+	for key, end := range ends {
+		due[key] = end.Val().Milliseconds()
+	}
+	return want, due
+}
