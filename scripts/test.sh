@@ -136,12 +136,12 @@ compiled() {
 }
 
 rest() {
-  PACKAGES=1 # clusters of six servers and more are enough for two processors
+  PACKAGES=2 # clusters of six servers and more are enough for two processors
   PARALLEL=4
   step "go build" programs
   idly compiled &
-  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages)
-  PACKAGES=2 step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
+  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | sort -r) # the longest first
+  step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
   idled $!
   step console make --no-print-directory console-test
   step clients/typescript make --no-print-directory client-test-typescript
