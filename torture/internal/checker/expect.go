@@ -92,8 +92,11 @@ func (f *firing) forbid(why string) { f.force, f.why, f.somehow = mustNot, why, 
 
 // ranOut tells whether a message may be of a firing of which timerd knows no more than that the key ran out.
 func (f *firing) ranOut(m history.Message) bool {
-	return m.Stream == history.FiredStream && m.Status == event.StatusMissing && f.from-2 <= m.Due && m.Due <= f.from+expires
+	return m.Stream == history.FiredStream && m.Status == event.StatusMissing && f.mayRunOut(m.Due)
 }
+
+// mayRunOut tells whether a due time may be when timerd heard that the key ran out.
+func (f *firing) mayRunOut(due int64) bool { return f.from-2 <= due && due <= f.from+expires }
 
 // timeline is what the operations on one key add up to.
 type timeline struct {
@@ -404,10 +407,13 @@ func (t *timeline) retry(op history.Op) {
 	t.note(f)
 }
 
-// inherit gives a retry the limit of the firing that is retried, whose payload may have been missing.
+// inherit gives a retry the limit of the firing that is retried. Of one that ran out unheard the event has neither the payload nor
+// the due time that were asked for; its limit is that of its namespace.
 func (t *timeline) inherit(f *firing) {
 	for _, before := range t.firings {
-		if !before.dead && (before.payload == f.op.Payload || f.op.Payload == "") && before.attempt == f.op.Attempt && before.isDue(f.op.Due, 2) {
+		same := (before.payload == f.op.Payload || f.op.Payload == "") && before.isDue(f.op.Due, 2)
+		unheard := f.op.Status == event.StatusMissing && !before.op.Own && before.mayRunOut(f.op.Due)
+		if !before.dead && before.attempt == f.op.Attempt && (same || unheard) {
 			f.late, f.drop = before.late, before.drop
 		}
 	}
