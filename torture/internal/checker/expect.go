@@ -250,15 +250,25 @@ func (t *timeline) expire(op history.Op) {
 		return
 	}
 	if f == nil {
-		for _, r := range t.retries {
-			r.free("perhaps moved by expire")
-		}
 		t.unheard = true
+		for _, r := range slices.Clone(t.retries) { // one of them is in the key
+			r.free("perhaps moved by expire")
+			t.retries = append(t.retries, t.moved(r, op))
+		}
 		return
 	}
 	t.end(op, "replaced by expire")
 	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
 	t.begin(op, t.plain(op))
+}
+
+// moved notes the firing that comes in place of another one if an operation has moved that.
+func (t *timeline) moved(f *firing, op history.Op) *firing {
+	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
+	to := newFiring(op, op.Due, op.Due+t.hearing.delayed(op.Before, op.Due), may)
+	to.origin, to.why = f.origin, "perhaps moved by expire"
+	t.note(to)
+	return to
 }
 
 // keyGone tells whether an operation found no key, though a timer of it is pending, because Redis has dropped it. That
