@@ -29,12 +29,12 @@ ALWAYS=(-count=1 -exec "env -u GOGC")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# step NAME COMMAND...: runs a check, and notes its failure.
+# step NAME COMMAND...: runs a check, tells how long it took, and notes its failure.
 step() {
-  local name=$1
+  local name=$1 TIMEFORMAT="== $1: %0lR, CPU %0lU and %0lS"
   shift
   echo "== $name"
-  "$@" || echo "$name" >>"$work/failed"
+  time "$@" || echo "$name" >>"$work/failed"
 }
 
 # sources prints the Go files whose names end as given. It does not ask git, which may not trust a tree
@@ -144,7 +144,7 @@ rest() {
   step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
   idled $!
   step console make --no-print-directory console-test
-  step clients/typescript make --no-print-directory client-test-typescript
+  step clients/typescript env TIMERD="$PWD/.cache/test/timerd" scripts/client-typescript.sh test
   modules
 }
 

@@ -171,6 +171,7 @@ type HeldView struct {
 	Resume *ResumeView `json:"resume"`
 }
 
+// ResumeView is what it says of a resume.
 type ResumeView struct {
 	Kind  string    `json:"kind"`
 	Rate  float64   `json:"rate"` // timers a second
