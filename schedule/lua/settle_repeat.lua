@@ -15,10 +15,10 @@ local repeat_key, soonest = prefix .. 'repeat', nil
 
 -- next_record returns the record of the next occurrence.
 local function next_record(record, serial, due, occurrence)
-  local marks, options, value = string.match(record, '^%d*(%a*)([^:]*)(:.*)$')
+  local marks, options, colon = string.match(record, '^%d*(%a*)([^:]*)()') -- not the payload, which costs 15 ns a byte
   options = string.gsub(options, ';R=%d+,%d+', ';R=' .. int(serial) .. ',' .. int(tonumber(due)), 1)
   options = string.gsub(options, ';N=%d+', ';N=' .. occurrence, 1)
-  return 'p' .. string.gsub(marks, '[^ml]', '') .. options .. value
+  return 'p' .. string.gsub(marks, '[^ml]', '') .. options .. string.sub(record, colon)
 end
 
 -- put has an occurrence wait for a time.
