@@ -39,7 +39,7 @@ type scripts struct {
 	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
 	find                                                     *redis.Script // likewise
-	records, inspect, setTime                                *redis.Script
+	records, inspect, setTime, upcoming                      *redis.Script
 }
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
@@ -96,9 +96,10 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 			"hold_find", "hold_shift"),
 		holdDraw: script(one, "hold_draw"),
 
-		find:    script(manyRead, "clock", "find"),
-		records: script("no-writes", "clock", "index", "common", "records"),
-		inspect: script("no-writes", "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "states", "inspect"),
+		find:     script(manyRead, "clock", "find"),
+		records:  script("no-writes", "clock", "index", "common", "records"),
+		upcoming: script("no-writes", "clock", "index", "common", "upcoming"),
+		inspect:  script("no-writes", "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "states", "inspect"),
 		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
 			"set_time"),
 	}
