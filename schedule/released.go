@@ -27,6 +27,7 @@ type Released struct {
 	Timed int    // those of them that got a time
 	Next  HeldAt // where to go on
 	Last  bool   // no more come after these
+	Kept  int    // timers that were passed over because another hold lasts
 	Stale bool   // nothing was done: the partition's list of holds is not the caller's
 }
 
@@ -41,8 +42,9 @@ func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 	} else {
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
 	}
+	args = append(args, l.rivals(h)...)
 	reply, err := s.run(ctx, script, []call{{p, args}})[0].Slice()
-	if err == nil && len(reply) != 5 && len(reply) != 1 {
+	if err == nil && len(reply) != 6 && len(reply) != 1 {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
 	if err != nil {
@@ -56,7 +58,8 @@ func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 	score, _ := reply[2].(string)
 	skip, _ := reply[3].(string)
 	last, _ := reply[4].(int64)
-	out := Released{Count: int(count), Timed: int(timed), Last: last == 1}
+	kept, _ := reply[5].(int64)
+	out := Released{Count: int(count), Timed: int(timed), Last: last == 1, Kept: int(kept)}
 	out.Next.score, _ = strconv.ParseInt(score, 10, 64)
 	out.Next.skip, _ = strconv.ParseInt(skip, 10, 64)
 	return out, nil
