@@ -156,6 +156,34 @@ func TestCrossSitePostsAreRefused(t *testing.T) {
 	}
 }
 
+// What a page of another site loads as a part of itself is refused, before it costs anything; a link to a page is not.
+func TestPartsOfOtherSitesAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, c := range []struct {
+		site, mode, dest string
+		want             int
+	}{
+		{"cross-site", "no-cors", "image", http.StatusForbidden},
+		{"cross-site", "cors", "empty", http.StatusForbidden},
+		{"cross-site", "navigate", "iframe", http.StatusForbidden},
+		{"same-site", "no-cors", "script", http.StatusForbidden},
+		{"cross-site", "navigate", "document", http.StatusOK},
+		{"same-origin", "cors", "empty", http.StatusOK},
+		{"none", "navigate", "document", http.StatusOK},
+	} {
+		for _, path := range []string{"/repeating?q=x", "/api/v1/repeating?q=x"} {
+			r := w.request(http.MethodGet, path, nil)
+			r.Header.Set("Sec-Fetch-Site", c.site)
+			r.Header.Set("Sec-Fetch-Mode", c.mode)
+			r.Header.Set("Sec-Fetch-Dest", c.dest)
+			if a := w.do(r); a.StatusCode != c.want {
+				t.Errorf("%s %+v: %s, want %d", path, c, a.Status, c.want)
+			}
+		}
+	}
+}
+
 func TestPassword(t *testing.T) {
 	t.Parallel()
 	const password = "correct horse"
