@@ -47,7 +47,7 @@ func newGuard(settings config.Console, log *slog.Logger) *guard {
 		g.hosts = append(g.hosts, strings.ToLower(host))
 	}
 	if settings.Password.IsSet() {
-		g.login = newLogin(settings.Password, log)
+		g.login = newLogin(settings, log)
 	}
 	return g
 }
