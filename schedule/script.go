@@ -33,6 +33,7 @@ type scripts struct {
 	claimShort, settleRepeat, repetitions                    *redis.Script
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
+	ahead, replanFind, replan                                *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
 	countDue                                                 *redis.Script // likewise
 	losses                                                   *redis.Script // of a server
@@ -84,6 +85,10 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		overview:     script(manyRead, "clock", "hold", "owed", "look", "overview"),
 		calls:        script(manyRead, "calls"),
 		countDue:     script(manyRead, "count_due"),
+
+		ahead:      script(manyRead, "clock", "ahead"),
+		replanFind: script("no-writes", "clock", "index", "common", "replan_find"),
+		replan:     script(one, "clock", "index", "common", "announce", "replan"),
 
 		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),
