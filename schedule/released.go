@@ -38,7 +38,7 @@ func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 	script := s.scripts.Load().holdRelease
 	if r.Kind == ResumeShift {
 		script = s.scripts.Load().holdShift
-		args = append(args, int64(r.At-h.Since))
+		args = append(args, int64(max(r.At-h.Since, 0))) // it may have begun by a clock that was ahead
 	} else {
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
 	}
@@ -82,7 +82,8 @@ func (s *Schedule) DrawTimes(ctx context.Context, h *Hold, count int, ahead time
 		return Draw{}, err
 	}
 	interval := 1000 / h.Resume.Rate
-	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead))}
+	tooFar := now.Add(ahead + aheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
+	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
 	text, err := s.run(ctx, s.scripts.Load().holdDraw, []call{{keys.Single, args}})[0].Text()
 	if err == nil && text == "" {
 		return Draw{}, nil

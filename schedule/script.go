@@ -37,7 +37,7 @@ type scripts struct {
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
 	countDue                                                 *redis.Script // likewise
 	losses                                                   *redis.Script // of a server
-	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
+	holdWrite, holdRelease, holdShift, holdDraw, holdRedraw  *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
 	find                                                     *redis.Script // likewise
 	records, inspect, setTime, upcoming                      *redis.Script
@@ -99,7 +99,8 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		holdRelease: script(one, "clock", "index", "hold", "common", "payload", "announce", "hold_find", "hold_release"),
 		holdShift: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "later",
 			"hold_find", "hold_shift"),
-		holdDraw: script(one, "hold_draw"),
+		holdDraw:   script(one, "hold_draw"),
+		holdRedraw: script(many, "clock", "hold_redraw"),
 
 		find:     script(manyRead, "clock", "find"),
 		records:  script("no-writes", "clock", "index", "common", "records"),

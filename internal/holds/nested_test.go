@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -30,9 +31,9 @@ type world struct {
 	fired    map[string]string // what became of the timers that were claimed: fired, dead
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, opts ...redisserver.Option) *world {
 	t.Helper()
-	rdb := testenv.Redis(t).Client()
+	rdb := testenv.Redis(t, opts...).Client()
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
 	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)

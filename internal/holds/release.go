@@ -91,6 +91,9 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 		if h.Resume == nil || r.waits(l, h.Namespace) {
 			continue
 		}
+		if changed, err := r.setBack(ctx, l, h); changed || err != nil {
+			return Progress{Released: r.sum}, err
+		}
 		progress, done, err := r.round(ctx, l, &h)
 		all.Held += progress.Held
 		all.Waits = progress.Waits
