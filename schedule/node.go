@@ -23,6 +23,8 @@ type Node struct {
 	evidence evidence
 	detour   detour
 
+	replanFrom map[keys.Partition]int // how many Replan passes over; its own
+
 	mu         sync.Mutex
 	partitions []keys.Partition
 	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown

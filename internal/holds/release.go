@@ -36,7 +36,9 @@ type pass struct {
 	at         map[keys.Partition]schedule.HeldAt
 	ended      map[keys.Partition]bool
 	released   int
-	unsure     bool // more may be held meanwhile in a partition that has ended
+	unsure     bool  // more may be held meanwhile in a partition that has ended
+	kept       int64 // timers that other holds cover
+	waits      bool  // nothing is left to be released until the list of holds changes
 	times      schedule.Draw
 	lastTime   schedule.Millis // when the last of those that have got a time is free
 }
@@ -47,12 +49,12 @@ func (s *Holds) newReleaser() *releaser {
 
 // idle tells whether there is nothing to release.
 func (r *releaser) idle(l *schedule.HoldList) bool {
-	return !r.orphans && !resuming(l) && len(expired(l)) == 0
+	return !r.orphans && !r.releases(l) && len(expired(l)) == 0
 }
 
-// resuming tells whether a hold is being resumed.
-func resuming(l *schedule.HoldList) bool {
-	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool { return h.Resume != nil })
+// releases tells whether a hold is being resumed that does not only wait for others.
+func (r *releaser) releases(l *schedule.HoldList) bool {
+	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool { return h.Resume != nil && !r.waits(l, h.Namespace) })
 }
 
 // leave lets others carry on.
@@ -86,8 +88,11 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 	}
 	all := Progress{}
 	for _, h := range l.Holds {
-		if h.Resume == nil {
+		if h.Resume == nil || r.waits(l, h.Namespace) {
 			continue
+		}
+		if changed, err := r.setBack(ctx, l, h); changed || err != nil {
+			return Progress{Released: r.sum}, err
 		}
 		progress, done, err := r.round(ctx, l, &h)
 		all.Held += progress.Held
@@ -137,7 +142,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		return out, false, err
 	}
 	cutoff := h.Resume.At
-	if h.Resume.Kind == schedule.ResumeNow {
+	if h.Resume.Kind == schedule.ResumeNow && !l.Nested(h) {
 		cutoff = 0 // what nobody has looked at is free
 	}
 	until, whole := time.Now().Add(roundFor), true
@@ -174,6 +179,9 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		return out, false, nil
 	}
 	again := p.released > 0 || p.unsure
+	if p.waits = !again && p.kept > 0; p.waits {
+		return out, false, nil
+	}
 	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
 	if again {
 		return out, false, nil
@@ -199,6 +207,7 @@ func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *sch
 			return false, nil
 		}
 		p.at[part] = done.Next
+		p.kept += int64(done.Kept)
 		p.released += done.Count
 		r.sum += done.Count
 		if done.Timed > 0 {
