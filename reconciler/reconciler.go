@@ -202,6 +202,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.fire(ctx) })
 	wg.Go(func() { r.maintain(ctx) })
+	wg.Go(func() { r.beat(ctx) })
 	wg.Go(func() { r.audit(ctx) })
 	wg.Wait()
 }

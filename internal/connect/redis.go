@@ -34,6 +34,9 @@ func NewRedisClient(conf config.Redis) redis.UniversalClient {
 		// claim would lose what it had claimed. The schedule tries again by itself.
 		o.MaxRetries = -1
 		o.PoolSize = cmp.Or(o.PoolSize, poolSize)
+		// It would ask some node for a table of all commands before the first one, and wait for one that is silent.
+		o.DisableRoutingPolicies = true
+		o.NewClient = newClusterNode
 		return redis.NewClusterClient(&o)
 	default:
 		o := *conf.Standalone
