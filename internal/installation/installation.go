@@ -38,6 +38,8 @@ const (
 	// cluster, where the master that has it may be away while all others work; alonePatience elsewhere.
 	redisPatience = 3 * time.Second
 	alonePatience = 30 * time.Second
+	// leastTry is how long Redis has at least to tell it.
+	leastTry = 500 * time.Millisecond
 	// askTime is how long the timerds of the identity that only the streams have may take to answer.
 	askTime = 2 * time.Second
 	// lookAgain is the pause before another look at streams that another installation is marking.
@@ -327,7 +329,7 @@ func (m *Member) persistentlyRead(ctx context.Context, patience time.Duration) (
 	deadline := time.Now().Add(patience)
 	pace := backoff.Backoff{Policy: backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}, Logger: m.log}
 	for {
-		within, cancel := context.WithDeadline(ctx, deadline)
+		within, cancel := context.WithTimeout(ctx, max(time.Until(deadline), leastTry))
 		id, err := m.site.read(within)
 		cancel()
 		if err == nil || redis.IsPermissionError(err) || time.Now().After(deadline) {
