@@ -15,7 +15,7 @@ import (
 )
 
 // poolSize is how many connections there are at most unless the URL says otherwise:
-// twice as many as the retry consumer uses at a time, so that no claim waits for one.
+// twice as many as the retry consumer uses of one server at a time, so that no claim waits for one.
 const poolSize = 64
 
 // NewRedisClient returns a client that connects when it is first used. Contexts bound

@@ -140,6 +140,9 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	sched.OnArmed = all.wake
 	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, streams) })
 	retries.Names = streams.Names
+	if c.Redis.Mode == config.Cluster { // of which one server may have half
+		retries.Window *= 2
+	}
 	retries.Permit = member.Permit
 	retries.Policies = c.Service.Retry
 	retries.MaxPayload = sched.MaxPayload
