@@ -107,6 +107,43 @@ func (s *Schedule) PassOver(ctx context.Context, within time.Duration) ([]Away, 
 	return away.Masters, nil
 }
 
+// knownHolds returns the list of holds, or an empty one if the master that has it is passed over: then a timer that is held counts as
+// owed until a claim has looked at it.
+func (s *Schedule) knownHolds(ctx context.Context) (*HoldList, error) {
+	list, err := s.Holds(ctx)
+	if _, away := errors.AsType[Away](err); !away {
+		return list, err
+	}
+	now, err := s.Clock(ctx)
+	return &HoldList{Now: MillisOf(now)}, err
+}
+
+// Clock returns what the clock of a server shows: of the first master that answers.
+func (s *Schedule) Clock(ctx context.Context) (time.Time, error) {
+	masters, err := s.topology.masters(ctx)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("schedule: read the clock of Redis: %w", err)
+	}
+	type reading struct {
+		at  time.Time
+		err error
+	}
+	said := make(chan reading, len(masters)) // so that nobody waits for a silent one
+	for _, m := range masters {
+		go func() {
+			at, err := m.server.Time(ctx).Result()
+			said <- reading{at, err}
+		}()
+	}
+	var last reading
+	for range masters {
+		if last = <-said; last.err == nil {
+			return last.at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("schedule: read the clock of Redis: %w", last.err)
+}
+
 // without is a topology without some masters.
 type without struct {
 	topology

@@ -3,12 +3,15 @@ package cluster_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/test/system"
 )
 
 // partial has the other masters of a cluster serve their slots while one is away.
@@ -98,4 +101,97 @@ func TestClusterStartsWithoutAMaster(t *testing.T) {
 			p.Stop()
 		})
 	}
+}
+
+// othersOf returns the nodes but one.
+func (s *clusterSystem) othersOf(victim *testenv.RedisServer) (others []*testenv.RedisServer) {
+	for _, node := range s.cluster.Nodes {
+		if node != victim {
+			others = append(others, node)
+		}
+	}
+	return others
+}
+
+// fromApp waits for n events of an app.
+func fromApp(app string, n int) func([]testenv.Message) error {
+	return func(all []testenv.Message) error {
+		got := 0
+		for _, m := range all {
+			if strings.HasPrefix(m.ID(), app+":") {
+				got++
+			}
+		}
+		if got < n {
+			return fmt.Errorf("%d of %d events of %s", got, n, app)
+		}
+		return nil
+	}
+}
+
+// A master that is silent keeps no other one's timers from repeating, and no other one's retries from being carried out. What is its own
+// follows when it is back.
+func TestClusterSilentMasterDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	const every, lasts = 400, 6 * time.Second
+	s := newClusterSystem(t, false, partial())
+	s.Env["TIMERD_RETRY"] = "*=50ms"
+	p := s.Start()
+	c := s.Collect()
+	victim := s.cluster.Nodes[1]
+	healthy := map[string]int{} // occurrences of repeating timers on the others
+	for _, node := range s.cluster.Nodes {
+		client := node.Client()
+		n, interval := 15, every
+		if node == victim { // so that some of its firings wait to be settled when it falls silent
+			n, interval = 60, every/2
+		}
+		for _, key := range s.keysOn(node, "repeats", n) {
+			if err := client.FCall(t.Context(), "timer_repeat", []string{key}, "p", "EVERY", interval).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if node != victim {
+				healthy[key] = 0
+			}
+		}
+	}
+	c.WaitFunc(system.Patience, system.AtLeast(200)) // all repeat
+	victim.Pause()
+	paused := time.Now()
+	var fired int
+	testenv.Eventually(t, system.Patience, func() bool { fired = c.Len(); return time.Since(paused) > time.Second }, "the silence")
+
+	lost := s.keysOn(victim, "lost", 600)
+	s.Ask(lost...)
+	app := "good"
+	var good []string
+	for _, node := range s.othersOf(victim) {
+		good = append(good, s.keysOn(node, app, 100)...)
+	}
+	asked := testenv.StartStopwatch()
+	s.Ask(good...)
+	testenv.Eventually(t, system.Patience, func() bool { return time.Since(paused) > lasts }, "the silence to last")
+	meanwhile := c.All()[fired:]
+	c.WaitFunc(system.Patience, fromApp(app, len(good)))
+	asked.AtMost(t, lasts, "retries on the others")
+	for _, m := range meanwhile {
+		e, err := event.Parse(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, is := healthy[e.Key.String()]; is {
+			healthy[e.Key.String()]++
+		}
+	}
+	least := int((lasts-time.Second)/(every*time.Millisecond)) / 2 // the machine may be slow
+	for key, n := range healthy {
+		if n < least {
+			t.Errorf("%s has fired %d times beside a silent master, want at least %d", key, n, least)
+		}
+	}
+	victim.Resume()
+	c.WaitFunc(system.Patience, fromApp("lost", len(lost)))
+	s.NoRequests()
+	p.AwaitReady(true)
+	p.Stop()
 }
