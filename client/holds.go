@@ -22,6 +22,9 @@ var (
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
 	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
 	ErrNotHeld = holds.ErrNotHeld
+	// ErrAway says that masters of a cluster do not answer, so that Resume has not released what they have. The timerds do that once
+	// they answer.
+	ErrAway = holds.ErrAway
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
@@ -164,7 +167,7 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 //
 // A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap ErrInvalid or ErrNotHeld; the latter also when the timerds have finished it meanwhile. It
+// Resume returns errors that wrap ErrInvalid, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
 // refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
 // whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
 func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
@@ -187,6 +190,8 @@ func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, ErrAway):
+		return fail(err)
 	case begun && last.Waits != "":
 		return fail(fmt.Errorf("interrupted while it waited (%s), the timerds go on: %w", last.Waits, err))
 	case begun:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -83,6 +84,20 @@ func askAll[S interface{ client() *redis.Client }](ctx context.Context, servers 
 	return &away
 }
 
+// AskNodes does something on all nodes at the same time, on each within a time of its own. It returns an *AwayError with those on
+// which that failed, in their order, or nil.
+func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func(context.Context, *Node) error) error {
+	return askAll(ctx, nodes, within, ask)
+}
+
+// blame names the server of a cluster that does not answer in an error that a call to it had.
+func (s *Schedule) blame(server *redis.Client, err error) error {
+	if _, is := errors.AsType[net.Error](err); is && s.cluster {
+		return Away{server.Options().Addr, err}
+	}
+	return err
+}
+
 // PassOver asks all masters of a cluster at once, waits for a time at most, and returns those that do not answer. From then on
 // the schedule is without them: what it lists, counts and changes is that of the others, and what concerns one timer of theirs is
 // an error at once, which wraps an Away. It is for a command, which asks once; call it before anything else. If none answers, it
@@ -111,7 +126,8 @@ func (s *Schedule) PassOver(ctx context.Context, within time.Duration) ([]Away, 
 // owed until a claim has looked at it.
 func (s *Schedule) knownHolds(ctx context.Context) (*HoldList, error) {
 	list, err := s.Holds(ctx)
-	if _, away := errors.AsType[Away](err); !away {
+	_, away := errors.AsType[Away](err)
+	if _, passes := s.topology.(without); !passes || !away {
 		return list, err
 	}
 	now, err := s.Clock(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,6 +22,7 @@ type Node struct {
 	clock    clock
 	evidence evidence
 	detour   detour
+	cutOff   atomic.Bool // a claim has had no answer since the list of holds was read
 
 	mu         sync.Mutex
 	partitions []keys.Partition
@@ -40,7 +42,12 @@ const clockTimeout = time.Second
 // it has by now. An *AwayError beside nodes has those whose clocks could not be read: events of the partitions that have just
 // come do not count as heard there until Nodes is called again. All servers are asked at once, in bounded time, so that one that
 // is silent takes no time from the others.
-func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
+func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) { return s.findNodes(ctx, true) }
+
+// UndatedNodes is Nodes for callers that hear no events: it reads no clocks, so a server that is silent takes no time.
+func (s *Schedule) UndatedNodes(ctx context.Context) ([]*Node, error) { return s.findNodes(ctx, false) }
+
+func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
 	s.asking.Lock() // one call at a time; s.mu is never held while a server is asked
 	defer s.asking.Unlock()
 	masters, err := s.topology.masters(ctx)
@@ -60,7 +67,7 @@ func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
 		nodes[i], known[m.server] = n, n
 	}
 	err = askAll(ctx, masters, clockTimeout, func(ctx context.Context, m master) error {
-		return known[m.server].setPartitions(ctx, m.partitions)
+		return known[m.server].setPartitions(ctx, m.partitions, dated)
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +76,8 @@ func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
 }
 
 // setPartitions says what is on the server by now. Partitions that came are heard from the present on: what was heard of them
-// before was heard from another server. It is for one goroutine at a time.
-func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition) error {
+// before was heard from another server; if not dated, they do not count as heard. It is for one goroutine at a time.
+func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition, dated bool) error {
 	n.mu.Lock()
 	before := n.since
 	n.mu.Unlock()
@@ -88,7 +95,7 @@ func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition) e
 		since[p] = at
 	}
 	var err error
-	if undated > 0 {
+	if dated && undated > 0 {
 		var now Millis
 		if now, err = n.readClock(ctx); err == nil {
 			for p, at := range since {

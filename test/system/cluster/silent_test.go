@@ -195,3 +195,108 @@ func TestClusterSilentMasterDelaysNoOther(t *testing.T) {
 	p.AwaitReady(true)
 	p.Stop()
 }
+
+// told runs a command, which must end with exit code 1 within 5 s, or little more on a busy machine, and name a server on standard error
+// and some texts anywhere.
+func (s *clusterSystem) told(victim *testenv.RedisServer, line string, texts ...string) (out string) {
+	s.T.Helper()
+	watch := testenv.StartStopwatch()
+	code, out, errs := s.Run("", strings.Fields(line)...)
+	watch.AtMost(s.T, commandWithin, "timerd "+line)
+	if code != 1 || !strings.Contains(errs, victim.Addr()) {
+		s.T.Errorf("timerd %s: exit code %d, want 1 and %s on standard error:\n%s%s", line, code, victim.Addr(), out, errs)
+	}
+	for _, text := range texts {
+		if !strings.Contains(out+errs, text) {
+			s.T.Errorf("timerd %s: want %q in\n%s%s", line, text, out, errs)
+		}
+	}
+	return out
+}
+
+// commandWithin is 5 s, and what it takes to start and end a program with the race detector.
+const commandWithin = 6 * time.Second
+
+// The command line tells of the masters that answer, does to them what was asked, and names the one that does not.
+func TestClusterCommandsWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	for _, silent := range []bool{true, false} {
+		t.Run(fmt.Sprintf("silent %v", silent), func(t *testing.T) {
+			t.Parallel()
+			s := newClusterSystem(t, false, partial())
+			p := s.Start()
+			victim := s.cluster.Nodes[1]
+			if victim == s.owner(keys.Single.Slot()) {
+				victim = s.cluster.Nodes[2]
+			}
+			others := s.othersOf(victim)
+			lost := s.keysOn(victim, "shop", 5)
+			var there []string
+			for _, node := range others {
+				there = append(there, s.keysOn(node, "shop", 5)...)
+				s.setOn(node, 10*time.Minute, s.keysOn(node, "shop", 5)...)
+			}
+			s.setOn(victim, 10*time.Minute, lost...)
+			if silent {
+				victim.Pause()
+			} else {
+				victim.Kill()
+			}
+			s.told(victim, "get "+lost[0])
+			s.told(victim, "cancel "+lost[0])
+			if out := s.OK("get", there[0]); !strings.Contains(out, there[0]) {
+				t.Errorf("get of another master's:\n%s", out)
+			}
+			if out := s.told(victim, "ls --json"); strings.Count(out, "\n") != len(there) {
+				t.Errorf("ls lists other than the %d timers of the others:\n%s", len(there), out)
+			}
+			s.told(victim, "forecast", "\n10 timers, and 0 due already")
+			s.told(victim, "forecast shop", "\n10 timers, and 0 due already")
+			s.told(victim, "status", "10 pending", "bring that server back")
+			s.told(victim, "hold pay", "timers of pay may still be claimed by: "+victim.Addr(), "the hold stands")
+			s.told(victim, "holds", "pay ")
+			s.told(victim, "resume pay", "0 timers of pay are released, but those of "+victim.Addr()+" are not")
+			s.told(victim, "cancel --all shop --yes", "10 cancelled, 0 too late")
+			if silent {
+				victim.Resume()
+			} else {
+				victim.Start()
+			}
+			s.SaysAtLast("ls shop --json", lost[4])
+			testenv.Eventually(t, system.Patience, func() error { // the timerd has finished the resume
+				if _, out, _ := s.Run("", "holds", "--json"); out != "" {
+					return fmt.Errorf("holds: %s", out)
+				}
+				return nil
+			}, "the end of the resume")
+			p.Stop()
+		})
+	}
+}
+
+// Where the missing master has the list of holds, nothing is held or resumed.
+func TestClusterHoldsWithoutTheirList(t *testing.T) {
+	t.Parallel()
+	s := newClusterSystem(t, false, partial())
+	p := s.Start()
+	s.SaysAtLast("hold pay", "pay held")
+	victim := s.owner(keys.Single.Slot())
+	other := s.othersOf(victim)[0]
+	s.setOn(other, 10*time.Minute, s.keysOn(other, "shop", 5)...)
+	victim.Pause()
+	s.told(victim, "hold shop", "nothing is changed")
+	s.told(victim, "resume pay", "nothing is changed")
+	s.told(victim, "holds")
+	if out := s.told(victim, "ls --json"); strings.Count(out, "\n") != 5 {
+		t.Errorf("ls lists other than the timers of the others:\n%s", out)
+	}
+	s.told(victim, "status", "5 pending")
+	victim.Resume()
+	testenv.Eventually(t, system.Patience, func() error {
+		if views := s.HeldNow(); len(views) != 1 || views[0].Namespace != "pay" || views[0].Resume != nil {
+			return fmt.Errorf("%+v", views)
+		}
+		return nil
+	}, "the hold to be as it was")
+	p.Stop()
+}
