@@ -3,7 +3,9 @@ package cluster_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -298,5 +300,33 @@ func TestClusterHoldsWithoutTheirList(t *testing.T) {
 		}
 		return nil
 	}, "the hold to be as it was")
+	p.Stop()
+}
+
+// A resume releases what the other masters have while one is silent, says what is left, and lets others carry on.
+func TestClusterResumeWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	s := newClusterSystem(t, false, partial())
+	p := s.Start()
+	c := s.Collect()
+	list := s.owner(keys.Single.Slot())
+	victim := s.othersOf(list)[0]
+	s.SaysAtLast("hold pay", "pay held")
+	var want []string
+	for _, node := range s.othersOf(victim) {
+		want = append(want, s.setOn(node, 10*time.Millisecond, s.keysOn(node, "pay", 40)...)...)
+	}
+	left := s.setOn(victim, 10*time.Millisecond, s.keysOn(victim, "pay", 40)...)
+	s.Holds("pay", 120)
+	p.Signal(syscall.SIGSTOP) // the command alone is to release them
+	victim.Pause()
+	s.told(victim, "resume pay --rate 1000/s", "80 timers of pay are released, but those of "+victim.Addr()+" are not")
+	if holder := list.Client().Get(t.Context(), keys.Single.Resuming()).Val(); strings.HasPrefix(holder, "caller-") {
+		t.Errorf("%s carries on resumes, and has ended", holder)
+	}
+	p.Signal(syscall.SIGCONT)
+	s.Expect(c, slices.Clone(want)...)
+	victim.Resume()
+	s.Expect(c, append(want, left...)...)
 	p.Stop()
 }
