@@ -54,26 +54,30 @@ func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err
 // trimRetried is how many event ids of a partition one TrimRetried forgets at most.
 const trimRetried = 1000
 
-// TrimRetried forgets ids of events whose retry was set longer than age ago. It must not be called while requests that
-// were delivered before are still unacknowledged, or their retries would be set again.
+// trimTimeout bounds how long one server is waited for.
+const trimTimeout = 2 * time.Second
+
+// TrimRetried forgets ids of events whose retry was set longer than age ago, by the clock of the server that has them. It must not be
+// called while requests that were delivered before are still unacknowledged, or their retries would be set again. All servers are asked
+// at once; an *AwayError has those on which it failed.
 func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
-	now, err := s.rdb.Time(ctx).Result()
-	if err != nil {
-		return fmt.Errorf("schedule: trim retried events: %w", err)
-	}
-	last := int64(MillisOf(now.Add(-age)))
 	masters, err := s.topology.masters(ctx)
 	if err != nil {
 		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
-	for _, m := range masters {
-		err := eachChunk(m.partitions, chunk, func(hashTags []any) error {
+	err = askAll(ctx, masters, trimTimeout, func(ctx context.Context, m master) error {
+		now, err := m.server.Time(ctx).Result()
+		if err != nil {
+			return err
+		}
+		last := int64(MillisOf(now.Add(-age)))
+		return eachChunk(m.partitions, chunk, func(hashTags []any) error {
 			args := append([]any{last, trimRetried}, hashTags...)
 			return s.scripts.Load().trim.Run(ctx, m.server, nil, args...).Err()
 		})
-		if err != nil {
-			return fmt.Errorf("schedule: trim retried events: %w", err)
-		}
+	})
+	if err != nil {
+		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
 	return nil
 }
