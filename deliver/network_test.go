@@ -40,7 +40,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', timeout: 3s}]"))
+	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', timeout: 3s, ports: any}]"))
 	for i, host := range []string{
 		"127.0.0.1", "localhost", "LOCALHOST.", "127.0.0.2", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]",
 		"10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "[fe80::1]", "[fd00::1]", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "255.255.255.255",
@@ -73,7 +73,7 @@ func TestAllowPrivate(t *testing.T) {
 		_ = s.Listener.Close()
 		s.Listener = l
 	})
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2]}]"))
+	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2], ports: any}]"))
 	if got := r.deliverOne("allowed", urlPayload(v.URL)); got.Result != event.ResultDelivered {
 		t.Errorf("%+v", got)
 	}
@@ -105,7 +105,7 @@ func TestNamesThatChangeTheirAddress(t *testing.T) { //nolint:paralleltest // it
 	})
 	address := fmt.Sprintf("http://rebind.example:%d/", l.Addr().(*net.TCPAddr).Port)
 	v.Config.SetKeepAlivesEnabled(false)
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2]}]"))
+	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2], ports: any}]"))
 	if got := r.deliverOne("before", urlPayload(address)); got.Result != event.ResultDelivered {
 		t.Errorf("%+v", got)
 	}
@@ -399,7 +399,7 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', ca: '"+authority.File+"'}]"), func(d *deliver.Deliverer) {
+	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', ports: any, ca: '"+authority.File+"'}]"), func(d *deliver.Deliverer) {
 		d.Proxy = func(q *http.Request) (*url.URL, error) {
 			if q.URL.Scheme == "https" {
 				return at, nil
