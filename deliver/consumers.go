@@ -105,6 +105,7 @@ type member struct {
 	config  *Config // what is to be gone by; nil before the first
 	group   *group
 	fresh   bool           // the file was seen to change while this process ran
+	unsure  bool           // the group was changed, and perhaps by another process in the same moment
 	now     *worker        // nil while no events are taken
 	running sync.WaitGroup // workers, also those that only finish
 }
@@ -149,13 +150,16 @@ func (m *member) look(ctx context.Context) time.Duration {
 	m.fresh = false
 	m.take(ctx, covers)
 	if wrote {
-		m.d.Logger.Info("the group goes by this file now", "group", m.config.Group, "file", m.config.File.String())
-		m.d.state.set(errUnsure)
+		m.unsure = true
+		if m.d.state.get() != nil { // one that was ready goes on
+			m.d.state.set(errUnsure)
+		}
 		return sureAfter
 	}
-	if m.d.state.set(nil) {
-		m.d.Logger.Info("events are taken", "group", m.config.Group, "file", m.config.File.String())
+	if m.d.state.set(nil) || m.unsure {
+		m.d.Logger.Info("events are taken by this file", "group", m.config.Group, "file", m.config.File.String())
 	}
+	m.unsure = false
 	return lookEvery
 }
 

@@ -170,7 +170,7 @@ func TestWiderEntriesBringNothingBack(t *testing.T) {
 			if err := d.Healthy(); err != nil {
 				return err
 			}
-			if said := r.out.String(); strings.Count(said, "events are taken") < round+2 {
+			if said := r.out.String(); strings.Count(said, "events are taken by this file") < round+2 {
 				return errors.New("the file does not count yet")
 			}
 			return nil

@@ -88,11 +88,11 @@ func TestNamesThatChangeTheirAddress(t *testing.T) { //nolint:paralleltest // it
 	allowed.Store(true)
 	before := net.DefaultResolver
 	defer func() { net.DefaultResolver = before }()
-	net.DefaultResolver = nameserver(t, func() netip.Addr {
+	net.DefaultResolver = nameserver(t, func() []netip.Addr {
 		if allowed.Load() {
-			return netip.MustParseAddr("127.0.0.2")
+			return []netip.Addr{netip.MustParseAddr("127.0.0.2")}
 		}
-		return netip.MustParseAddr("127.0.0.1")
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	})
 	r := newRig(t)
 	l, err := net.Listen("tcp", ":0")
@@ -115,8 +115,73 @@ func TestNamesThatChangeTheirAddress(t *testing.T) { //nolint:paralleltest // it
 	}
 }
 
-// nameserver returns a resolver for which every name stands for an address.
-func nameserver(t *testing.T, address func() netip.Addr) *net.Resolver {
+// Of a host with several addresses one is refused, and the other, which is allowed, does not answer for a while: that is
+// tried again. Only a host all of whose addresses are refused is given up.
+func TestRefusedAddressAmongSeveral(t *testing.T) { //nolint:paralleltest // it changes the resolver of the process
+	var all atomic.Pointer[[]netip.Addr]
+	before := net.DefaultResolver
+	defer func() { net.DefaultResolver = before }()
+	net.DefaultResolver = nameserver(t, func() []netip.Addr { return *all.Load() })
+	closed := receive(t, nil)
+	_, port, err := net.SplitHostPort(closed.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	r := newRig(t)
+	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.1], ports: any}]"))
+	for i, test := range []struct {
+		addrs  []string
+		result event.Result
+		text   string
+	}{
+		{[]string{"127.0.0.2", "127.0.0.1"}, event.ResultRetry, "connection refused"},
+		{[]string{"127.0.0.1", "127.0.0.2"}, event.ResultRetry, "connection refused"},
+		{[]string{"127.0.0.2", "127.0.0.3"}, event.ResultDead, "allow_private"},
+	} {
+		var addrs []netip.Addr
+		for _, addr := range test.addrs {
+			addrs = append(addrs, netip.MustParseAddr(addr))
+		}
+		all.Store(&addrs)
+		if got := r.deliverOne(fmt.Sprint(i), urlPayload("http://several.example:"+port+"/")); got.Result != test.result || !strings.Contains(got.Error, test.text) {
+			t.Errorf("%v: %+v, want %s, %s", test.addrs, got, test.result, test.text)
+		}
+	}
+}
+
+// A stranger's URL has the usual ports, or those that the file names; an address that the file refuses is refused also
+// where a wider range is allowed.
+func TestPortsAndDeniedAddresses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	r.deliver(parse(t, `
+endpoints:
+- {match: 'pay:order:usual', url: '{data.url}', allow_private: [127.0.0.0/8]}
+- {match: 'pay:order:named', url: '{data.url}', allow_private: [127.0.0.0/8], ports: [`+v.URL[strings.LastIndexByte(v.URL, ':')+1:]+`]}
+- {match: 'pay:order:callback', url: '{data.url}', allow_private: [127.0.0.0/8], deny: ['127.0.0.1'], ports: any}
+- {match: 'pay:order:fixed', url: '`+v.URL+`', allow_private: [127.0.0.0/8]}
+`))
+	for _, module := range []string{"usual", "named", "callback", "fixed"} {
+		r.publish(fired("pay:order:"+module+":"+module, []byte(urlPayload(v.URL))))
+	}
+	records := r.records(4)
+	for id, want := range map[string]struct {
+		result event.Result
+		text   string
+	}{
+		"usual": {event.ResultDead, "which ports: does not name"}, "named": {event.ResultDelivered, ""}, "fixed": {event.ResultDelivered, ""},
+		"callback": {event.ResultDead, "deny"},
+	} {
+		if got := records[id][0]; got.Result != want.result || !strings.Contains(got.Error, want.text) {
+			t.Errorf("%s: %+v, want %s %s", id, got, want.result, want.text)
+		}
+	}
+}
+
+// nameserver returns a resolver for which every name stands for some addresses of IPv4.
+func nameserver(t *testing.T, addresses func() []netip.Addr) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -139,10 +204,13 @@ func nameserver(t *testing.T, address func() netip.Addr) *net.Resolver {
 			answer[2], answer[3] = 0x81, 0x80 // a response, without error
 			clear(answer[6:12])
 			if binary.BigEndian.Uint16(buf[question+1:]) == 1 { // A
-				answer[7] = 1
-				four := address().As4()
-				answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
-				answer = append(answer, four[:]...)
+				all := addresses()
+				answer[7] = byte(len(all))
+				for _, address := range all {
+					four := address.As4()
+					answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+					answer = append(answer, four[:]...)
+				}
 			}
 			_, _ = conn.WriteTo(answer, from)
 		}
