@@ -141,7 +141,7 @@ func (r *Receiver) Endpoints() string {
 	for _, e := range []struct{ module, url string }{
 		{history.ModuleFixed, "http://" + r.Fixed() + history.PathUsual}, {"*", "{data.notify_url}"},
 	} {
-		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  headers: {%s: env:TORTURE_DELIVERER}\n",
+		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  hosts: [127.0.0.1]\n  ports: any\n  headers: {%s: env:TORTURE_DELIVERER}\n",
 			history.HookApp, e.module, e.url, timeout, deliverer)
 	}
 	return text.String()
@@ -193,6 +193,9 @@ func (r *Receiver) read(c *history.Call, header http.Header, body []byte) error 
 	c.Key, c.EventID, c.Origin, c.Attempt, c.Payload = e.Key.String(), e.ID, e.FirstID(), e.Attempt, history.Digest(string(e.Data))
 	if err := r.webhook.Verify(body, header); err != nil {
 		return err
+	}
+	if want := event.WebhookID(e); c.WebhookID != want {
+		return fmt.Errorf("the webhook-id is %s, want %s", c.WebhookID, want)
 	}
 	if c.Path != history.PathUsual && c.Path != history.PathGone {
 		return fmt.Errorf("nobody has asked for a call of %q", c.Path)
