@@ -134,15 +134,25 @@ func (r *Receiver) Steady() []string { return []string{r.hosts[steady].proxy.Add
 // Fixed returns the host that is in the file of endpoints.
 func (r *Receiver) Fixed() string { return r.hosts[fixed].proxy.Addr() }
 
-// Endpoints returns the file of endpoints of timerd deliver, for which it has to have the variables of Environment.
-func (r *Receiver) Endpoints() string {
+// Endpoints returns a file of endpoints of timerd deliver, for which it has to have the variables of Environment: the n-th of
+// several, which call the same receiver for each timer, by entries that are other ones, wider and narrower, overlap, and
+// stand in another order.
+func (r *Receiver) Endpoints(n int) string {
+	files := [][]string{
+		{"*"},
+		{"call", "*:call", "*"},
+		{"*:call", "call", "*"},
+		{"*:call", "brief", "*"},
+	}
 	var text strings.Builder
 	text.WriteString("endpoints:\n")
-	for _, e := range []struct{ module, url string }{
-		{history.ModuleFixed, "http://" + r.Fixed() + history.PathUsual}, {"*", "{data.notify_url}"},
-	} {
+	entry := func(match, url string) {
 		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  hosts: [127.0.0.1]\n  ports: any\n  headers: {%s: env:TORTURE_DELIVERER}\n",
-			history.HookApp, e.module, e.url, timeout, deliverer)
+			history.HookApp, match, url, timeout, deliverer)
+	}
+	entry(history.ModuleFixed, "http://"+r.Fixed()+history.PathUsual)
+	for _, match := range files[n%len(files)] {
+		entry(match, "{data.notify_url}")
 	}
 	return text.String()
 }
