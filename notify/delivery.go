@@ -218,6 +218,9 @@ func (p *Publisher) event(d *delivery, withhold bool) event.Event {
 	if o := d.firing.Origin; o != (schedule.Origin{}) {
 		e.SetOrigin(o.Due.Time(), o.Attempt)
 	}
+	if d.firing.Replayed != 0 {
+		e.Replayed = d.firing.Replayed.Time()
+	}
 	if o := d.firing.Occurrence; o != nil {
 		e.Repeat, e.Occurrence = o.Repeat, o.Number
 	}

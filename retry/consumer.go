@@ -60,7 +60,8 @@ type Retrier interface {
 // Consumer carries out retry requests. Each one ends in exactly one of these:
 //
 //   - The timer is set again with the next attempt, once per event id. It is due a delay after JetStream stored the
-//     request: that of the header Timer-Delay, a Go duration from 0 to MaxDelay, or else the policy's. With the header
+//     request: that of the header Timer-Delay, a Go duration from 0 to MaxDelay, or else the policy's, which is at least that of the
+//     header Timer-Delay-Least. With the header
 //     Timer-Postpone: 1, which needs a Timer-Delay, it is set again with the same attempt, whatever the policy allows.
 //   - The policy allows no further attempt. The event becomes a dead letter with the DeadReason event.ReasonExhausted
 //     and the header Timer-Error as its LastError.

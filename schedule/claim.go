@@ -313,7 +313,7 @@ func newFiring(ref, text string) (Firing, error) {
 	if !ok1 || !ok2 || !ok3 {
 		return Firing{}, fmt.Errorf("corrupt entry %q", ref)
 	}
-	f := Firing{Ref: ref, Status: r.status, Late: r.late, Origin: r.origin, TraceParent: r.trace[0], TraceState: r.trace[1], Held: r.held, Occurrence: r.occurrence}
+	f := Firing{Ref: ref, Status: r.status, Late: r.late, Origin: r.origin, Replayed: r.replayed, TraceParent: r.trace[0], TraceState: r.trace[1], Held: r.held, Occurrence: r.occurrence}
 	var err error
 	if f.Key, err = keys.Parse(key); err != nil {
 		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)

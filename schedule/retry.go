@@ -20,6 +20,8 @@ type Retry struct {
 	Status  Status
 	Late    late.Limit // its own, counted from Due
 	Origin  Origin     // the timer's first firing
+	// Replayed is when somebody had it fire anew that was done, as a dead letter is; 0 where nobody did.
+	Replayed Millis
 	// TraceParent and TraceState are those of the event, where the payload does not say them: "" for none.
 	TraceParent, TraceState string
 	// Repeat and Occurrence are those of the event, for its own: empty and 0 for a timer that does not repeat.
@@ -38,7 +40,7 @@ const tooManyRetries = -2
 // beside the newer timer and both fire; where too many wait there, the error is ErrTooManyRetries. A due time that has
 // passed makes it fire at once. Its event shares the id of no other: where it would, the due time moves by some ms. After any other error it may have been set or not; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
-	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() +
+	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() + replayedOption(r.Replayed) +
 		traceOptions(r.TraceParent, r.TraceState) + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()
 	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
