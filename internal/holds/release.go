@@ -178,12 +178,13 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	if !whole {
 		return out, false, nil
 	}
-	again := p.released > 0 || p.unsure
-	if p.waits = !again && p.kept > 0; p.waits {
-		return out, false, nil
-	}
+	again, kept := p.released > 0 || p.unsure, p.kept
 	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
 	if again {
+		return out, false, nil
+	}
+	if kept > 0 {
+		p.kept, p.waits = kept, true
 		return out, false, nil
 	}
 	return out, l.Now >= p.lastTime, nil
