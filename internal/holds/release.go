@@ -91,8 +91,13 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 		if h.Resume == nil || r.waits(l, h.Namespace) {
 			continue
 		}
-		if changed, err := r.setBack(ctx, l, h); changed || err != nil {
+		changed, err := r.setBack(ctx, l, h)
+		if changed {
 			return Progress{Released: r.sum}, err
+		}
+		if err != nil {
+			all.Waits = err.Error()
+			continue
 		}
 		progress, done, err := r.round(ctx, l, &h)
 		all.Held += progress.Held
