@@ -25,6 +25,9 @@ var (
 	// ErrAway says that masters of a cluster do not answer, so that Resume has not released what they have. The timerds do that once
 	// they answer.
 	ErrAway = holds.ErrAway
+	// ErrHeldAnew says that somebody has held the namespace anew while Resume released its timers: those that were not released by
+	// then stay held.
+	ErrHeldAnew = holds.ErrHeldAnew
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
@@ -158,7 +161,8 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 }
 
 // Resume releases the timers of a namespace that is held, in one of four ways, as timerd resume does. What becomes due from
-// now on is free. Timers that another hold covers stay held, and are released when that ends.
+// now on is free. Timers that another hold covers stay held; they are released in this way when that ends, and Resume does not
+// wait for them. Of several resumes of a timer the one with the narrowest namespace decides.
 //
 // Resume returns when all timers are released. At a rate, that takes the number of timers divided by it. With all but
 // ResumeNow it also waits until a timerd has looked at what was due before, which none does while NATS is away. Once the
@@ -167,7 +171,7 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 //
 // A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap ErrInvalid, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
+// Resume returns errors that wrap ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
 // refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
 // whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
 func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
@@ -190,7 +194,7 @@ func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrAway):
+	case errors.Is(err, ErrHeldAnew), errors.Is(err, ErrAway):
 		return fail(err)
 	case begun && last.Waits != "":
 		return fail(fmt.Errorf("interrupted while it waited (%s), the timerds go on: %w", last.Waits, err))

@@ -140,13 +140,14 @@ func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, err
 	if view, err := w.view(ctx); err == nil && view != nil && view.Held != nil {
 		held = *view.Held
 	}
+	var kept int64
 	err := w.actions.Holds.Resume(ctx, w.request, func(p holds.Progress) {
-		released = int64(p.Released)
+		released, kept = int64(p.Released), p.Kept
 		tell([]Tally{{"released", released}})
 	})
 	rest := int64(0)
 	if err == nil {
-		rest = max(held-released, 0)
+		rest = max(held-released-kept, 0)
 	}
-	return someTallies([]Tally{{"released", released}, {"released by the timerds, or cancelled", rest}}), err
+	return someTallies([]Tally{{"released", released}, {"stay held by other holds, until these end", kept}, {"released by the timerds, or cancelled", rest}}), err
 }

@@ -7,9 +7,9 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +21,8 @@ import (
 const user = "timerd"
 
 // How guessing is slowed: of an address, the first wrong passwords are told at once, then one password is looked at a second,
-// and few wait for that. A browser that has signed in before has a place of its own, so whoever guesses at the same address,
-// or behind the same proxy, does not keep it out.
+// and few wait for that. No address waits for another. A browser that has signed in before has a place of its own, so whoever
+// guesses at the same address, or behind the same proxy, does not keep it out.
 const (
 	freeGuesses   = 5
 	guessEvery    = time.Second
@@ -31,13 +31,18 @@ const (
 	maxQueued     = 64   // that wait, of all addresses
 	cookieName    = "timerd_known"
 	cookieBytes   = 16
+	// cookieFor is how long a browser is known; it gets another cookie once half of that is over.
+	cookieFor = 30 * 24 * time.Hour
+	// cookieKey is what the key is for that signs cookies.
+	cookieKey = "timerd console: a browser that has signed in"
 )
 
 // login asks for the password.
 type login struct {
 	password config.Password
 	log      *slog.Logger
-	secret   [32]byte // signs cookies; another one in each process
+	proxies  proxies
+	secret   []byte // signs cookies; the same wherever the password is
 
 	mu       sync.Mutex
 	guessers map[string]*guesser
@@ -50,10 +55,9 @@ type guesser struct {
 	queued int
 }
 
-func newLogin(password config.Password, log *slog.Logger) *login {
-	l := &login{password: password, log: log, guessers: map[string]*guesser{}}
-	_, _ = rand.Read(l.secret[:]) // it never fails
-	return l
+func newLogin(settings config.Console, log *slog.Logger) *login {
+	password := settings.Password
+	return &login{password: password, log: log, proxies: settings.Proxies, secret: password.Key(cookieKey), guessers: map[string]*guesser{}}
 }
 
 // check returns nil if the request has the password, and otherwise what to answer.
@@ -62,7 +66,7 @@ func (l *login) check(w http.ResponseWriter, r *http.Request) *fault {
 	if !ok {
 		return askForPassword(w, "The console asks for a user and a password.")
 	}
-	from, known := l.source(r)
+	from, known := l.source(r, time.Now())
 	wait, ok := l.turn(from, time.Now())
 	if !ok {
 		w.Header().Set("Retry-After", "5")
@@ -161,44 +165,47 @@ func (l *login) makeRoom(now time.Time) {
 	}
 }
 
-// source returns where a password comes from: a browser that has signed in before, or an address. Of IPv6 that is a network of
-// 64 bits, all of which one machine may have.
-func (l *login) source(r *http.Request) (from string, known bool) {
+// source returns where a password comes from: a browser that has signed in before, or an address; and whether that browser needs no
+// new cookie. Of IPv6 an address is a network of 64 bits, all of which one machine may have.
+func (l *login) source(r *http.Request, now time.Time) (from string, known bool) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
-		if id, ok := l.verify(cookie.Value); ok {
-			return "known " + id, true
+		if id, until, ok := l.verify(cookie.Value); ok && now.Before(until) {
+			return "known " + id, until.Sub(now) > cookieFor/2
 		}
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr, false
-	}
-	if addr, err := netip.ParseAddr(host); err == nil && addr.Unmap().Is6() {
+	from = l.proxies.client(r)
+	if addr, err := netip.ParseAddr(from); err == nil && addr.Is6() {
 		if network, err := addr.Prefix(64); err == nil {
 			return network.String(), false
 		}
 	}
-	return host, false
+	return from, false
 }
 
 // remember gives a browser the cookie by which it is known. It is no password: without the right one it is worth nothing.
 func (l *login) remember(w http.ResponseWriter) {
-	id := rand.Text()[:cookieBytes]
+	said := rand.Text()[:cookieBytes] + "." + strconv.FormatInt(time.Now().Add(cookieFor).Unix(), 10)
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // the console itself speaks no TLS; a proxy may
-		Name: cookieName, Value: id + "." + l.sign(id), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		MaxAge: int((30 * 24 * time.Hour).Seconds()),
+		Name: cookieName, Value: said + "." + l.sign(said), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		MaxAge: int(cookieFor.Seconds()),
 	})
 }
 
-func (l *login) sign(id string) string {
-	mac := hmac.New(sha256.New, l.secret[:])
-	mac.Write([]byte(id))
+func (l *login) sign(said string) string {
+	mac := hmac.New(sha256.New, l.secret)
+	mac.Write([]byte(said))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-func (l *login) verify(value string) (id string, ok bool) {
-	id, signature, _ := strings.Cut(value, ".")
-	return id, len(id) == cookieBytes && hmac.Equal([]byte(signature), []byte(l.sign(id)))
+// verify returns which browser a cookie is of, and until when that is known.
+func (l *login) verify(value string) (id string, until time.Time, ok bool) {
+	at := strings.LastIndexByte(value, '.')
+	if at < 0 || !hmac.Equal([]byte(value[at+1:]), []byte(l.sign(value[:at]))) {
+		return "", time.Time{}, false
+	}
+	id, seconds, _ := strings.Cut(value[:at], ".")
+	unix, err := strconv.ParseInt(seconds, 10, 64)
+	return id, time.Unix(unix, 0), err == nil && len(id) == cookieBytes
 }
 
 // who returns who sends a request, for the log of actions.
@@ -207,9 +214,5 @@ func (c *Console) who(r *http.Request) string {
 	if c.settings.Password.IsSet() {
 		name = user
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		host = r.RemoteAddr
-	}
-	return name + "@" + host
+	return name + "@" + proxies(c.settings.Proxies).client(r)
 }

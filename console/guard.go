@@ -47,7 +47,7 @@ func newGuard(settings config.Console, log *slog.Logger) *guard {
 		g.hosts = append(g.hosts, strings.ToLower(host))
 	}
 	if settings.Password.IsSet() {
-		g.login = newLogin(settings.Password, log)
+		g.login = newLogin(settings, log)
 	}
 	return g
 }
@@ -68,6 +68,11 @@ func (c *Console) protect(next http.Handler) http.Handler {
 				Fix:    "Add the name to TIMERD_CONSOLE_HOSTS, or use the address that timerd listens on."})
 			return
 		}
+		if isForeignPart(r) {
+			c.failPlain(w, r, &fault{Status: http.StatusForbidden, Title: "Not from another site",
+				Detail: "A page of another site asked for this as a part of itself.", Fix: "Open it in a tab of its own."})
+			return
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		if c.guard.login != nil && !c.files.has(r.URL.Path) {
 			if fault := c.guard.login.check(w, r); fault != nil {
@@ -81,6 +86,14 @@ func (c *Console) protect(next http.Handler) http.Handler {
 		}
 		cross.Handler(next).ServeHTTP(w, r)
 	})
+}
+
+// isForeignPart tells of a request, by what browsers say of it, that a page of another site loads it as a part, such as an image or by
+// a script: it could read nothing of the answer, but make Redis work for it. A link to a page here is none.
+func isForeignPart(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return (site == "cross-site" || site == "same-site") &&
+		(r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document")
 }
 
 func setHeaders(h http.Header) {

@@ -153,9 +153,11 @@ func (v *Overview) figures() []Figure {
 		figure("pending", v.Pending, "", "/timers"),
 		figure("due within a minute", v.DueSoon, "", "/timers?due=1m"),
 		fired,
+		figure("firing", v.Firing, "", "/timers?state=firing"),
 		figure("owed", v.Owed, "owed", "/timers?state=owed"),
 		figure("held", v.Held, "held", "/holds"),
 		figure("dead letters", signed(v.DeadLetters), "dead", "/dead"),
+		figure("gaps in 15 minutes", v.GapsLately, "owed", "/"),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -105,6 +107,64 @@ func TestRepeatingAmongManyFirings(t *testing.T) {
 	}
 	inOrder(t, w.page("/repeating"), "/timers/"+crowded, "cannot be told now", "/timers/shop:stock:count:2", "every 1h0m0s")
 	inOrder(t, w.get("/api/v1/repeating").body, `"key": "`+crowded+`"`, `"unknown": true`, `"repeat": "every 1h0m0s"`)
+}
+
+// However many timers repeat, a page looks at a bounded number of them and says where it goes on: all are found, each once.
+func TestRepeatingAmongMany(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	rdb := w.redis.Client()
+	if _, err := w.timers.Repeat(t.Context(), "shop:stock:count:1", []byte("x"), client.Every(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	const others = 45_000
+	for first := 0; first < others; first += 5000 {
+		pipe := rdb.Pipeline()
+		for i := first; i < first+5000; i++ {
+			pipe.ZAdd(t.Context(), keys.Single.Repeat(), redis.Z{Score: float64(i + 1), Member: fmt.Sprintf("other:stock:count:%d", i)})
+		}
+		if _, err := pipe.Exec(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(query string) (found []string, pages int) {
+		for after := ""; pages < 2000; pages++ {
+			var page struct {
+				Timers []struct{ Key string }
+				Looked int
+				Next   string
+			}
+			a := w.get("/api/v1/repeating?q=" + query + "&after=" + url.QueryEscape(after))
+			if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.StatusCode != http.StatusOK {
+				t.Fatalf("%s, %v: %s", a.Status, err, a.body)
+			}
+			if page.Looked > 21_000 {
+				t.Fatalf("a page has looked at %d", page.Looked)
+			}
+			for _, timer := range page.Timers {
+				found = append(found, timer.Key)
+			}
+			if after = page.Next; after == "" {
+				return found, pages + 1
+			}
+		}
+		return found, pages
+	}
+	if found, pages := look("none"); len(found) != 0 || pages != 3 {
+		t.Errorf("found %q on %d pages, want nothing on 3", found, pages)
+	}
+	if found, pages := look("shop"); !slices.Equal(found, []string{"shop:stock:count:1"}) || pages > 4 {
+		t.Errorf("found %q on %d pages, want one timer", found, pages)
+	}
+	has(t, w.page("/repeating?q=none"), "that were looked at. There are more.", "Go on")
+}
+
+// The overview shows the gaps of the last 15 minutes and what is firing.
+func TestOverviewShowsGaps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.pulse = func() pulse.View { return pulse.View{At: time.Now(), Gaps: 3} }
+	has(t, w.page("/"), "<strong>3</strong> <span>gaps in 15 minutes</span>", "<span>firing</span>")
 }
 
 // publish publishes an event as timerd does.

@@ -2,8 +2,10 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +20,7 @@ const (
 	nextShown = 5
 	// repeatingRows is how many rows a page has: each costs Redis a call.
 	repeatingRows = 50
-	// repeatingLooked is how many keys are put in order at most.
+	// repeatingLooked is how many keys a page looks at, about, in steps of a ms of Redis, and how many it puts in order at most.
 	repeatingLooked = 20_000
 )
 
@@ -26,10 +28,13 @@ const (
 type Repeating struct {
 	At    time.Time       `json:"at"`
 	Query string          `json:"query"`
-	Rows  []RepeatingView `json:"timers"` // in the order of their keys
-	Found int             `json:"found"`  // how many there are
-	Cut   bool            `json:"cut"`    // there are more than were looked at
-	Next  string          `json:"next"`   // what after= takes for the next page; empty at the end
+	Rows  []RepeatingView `json:"timers"` // in the order of their keys, of those that were looked at
+	Found int             `json:"found"`  // how many of those that were looked at are meant
+	// Looked is how many were looked at. Where there are more, the pages of these come first, and then the others.
+	Looked int    `json:"looked"`
+	Cut    bool   `json:"cut"`  // there are more than were looked at
+	Begins bool   `json:"-"`    // it is the first page
+	Next   string `json:"next"` // what after= takes for the next page; empty at the end
 }
 
 // RepeatingView is a timer that repeats.
@@ -56,16 +61,13 @@ func (c *Console) repeating(r *http.Request) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	after := ""
-	if ref := r.URL.Query().Get("after"); ref != "" {
-		key, err := decodeRef(ref)
-		if err != nil {
-			return nil, badRequest("after= is no key: "+err.Error(), "Begin at the first page.")
-		}
-		after = key.String()
+	from, err := parseRepeatingPlace(r.URL.Query().Get("after"))
+	if err != nil {
+		return nil, badRequest("after= is no place in the list: "+err.Error(), "Begin at the first page.")
 	}
+	v.Begins = from == repeatingPlace{}
 	p := &page{Template: "repeating", Title: "Repeating", Nav: "/repeating", View: v}
-	if err := c.readRepeating(r.Context(), v, n, after); err != nil {
+	if err := c.readRepeating(r.Context(), v, n, from); err != nil {
 		p.Trouble = asFault(err)
 	}
 	return p, nil
@@ -83,29 +85,64 @@ func parseNamespaceQuery(text string) (keys.Namespace, error) {
 	return n, nil
 }
 
-func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, after string) error {
-	var names []string
-	err := c.sources.Index.Repeating(ctx, n, func(some []keys.Key) bool {
-		for _, key := range some {
-			names = append(names, key.String())
+// repeatingPlace is where a page begins: among the keys that are looked at from some place of the index on, behind one of them.
+type repeatingPlace struct {
+	scan  schedule.RepeatingPlace
+	after string
+}
+
+// String returns the place as after= takes it: the key; with what stands before it where that is not the first of the index.
+func (p repeatingPlace) String() string {
+	if p.scan == (schedule.RepeatingPlace{}) {
+		return encodeRef(p.after)
+	}
+	return fmt.Sprintf("@%s.%d@%s", p.scan.Partition, p.scan.Cursor, encodeRef(p.after))
+}
+
+// parseRepeatingPlace reads what String returns; an empty text is the beginning.
+func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
+	rest, ok := strings.CutPrefix(text, "@")
+	if place, ref, found := strings.Cut(rest, "@"); ok && found {
+		partition, cursor, _ := strings.Cut(place, ".")
+		if p.scan.Cursor, err = strconv.ParseUint(cursor, 10, 64); err != nil || partition == "" {
+			return p, fmt.Errorf("%s: want what next= has said", event.ClipText(text))
 		}
-		v.Cut = len(names) >= repeatingLooked
-		return !v.Cut
-	})
+		p.scan.Partition, text = keys.Partition(partition), ref
+	}
+	if text == "" {
+		return p, nil
+	}
+	key, err := decodeRef(text)
+	if err != nil {
+		return p, err
+	}
+	p.after = key.String()
+	return p, nil
+}
+
+func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, from repeatingPlace) error {
+	found, next, looked, err := c.sources.Index.RepeatingFrom(ctx, n, from.scan, repeatingLooked)
 	if err != nil {
 		return err
 	}
+	names := make([]string, len(found))
+	for i, key := range found {
+		names[i] = key.String()
+	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	v.Found = len(names)
-	first, exact := slices.BinarySearch(names, after)
+	v.Found, v.Looked, v.Cut = len(names), looked, next != (schedule.RepeatingPlace{})
+	first, exact := slices.BinarySearch(names, from.after)
 	if exact {
 		first++
 	}
 	names = names[first:]
-	if len(names) > repeatingRows {
+	switch {
+	case len(names) > repeatingRows:
 		names = names[:repeatingRows]
-		v.Next = encodeRef(names[len(names)-1])
+		v.Next = repeatingPlace{from.scan, names[len(names)-1]}.String()
+	case v.Cut:
+		v.Next = repeatingPlace{scan: next}.String()
 	}
 	states, err := c.sources.Index.Repetitions(ctx, names)
 	if err != nil {

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,6 +158,34 @@ func TestCrossSitePostsAreRefused(t *testing.T) {
 	}
 }
 
+// What a page of another site loads as a part of itself is refused, before it costs anything; a link to a page is not.
+func TestPartsOfOtherSitesAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, c := range []struct {
+		site, mode, dest string
+		want             int
+	}{
+		{"cross-site", "no-cors", "image", http.StatusForbidden},
+		{"cross-site", "cors", "empty", http.StatusForbidden},
+		{"cross-site", "navigate", "iframe", http.StatusForbidden},
+		{"same-site", "no-cors", "script", http.StatusForbidden},
+		{"cross-site", "navigate", "document", http.StatusOK},
+		{"same-origin", "cors", "empty", http.StatusOK},
+		{"none", "navigate", "document", http.StatusOK},
+	} {
+		for _, path := range []string{"/repeating?q=x", "/api/v1/repeating?q=x"} {
+			r := w.request(http.MethodGet, path, nil)
+			r.Header.Set("Sec-Fetch-Site", c.site)
+			r.Header.Set("Sec-Fetch-Mode", c.mode)
+			r.Header.Set("Sec-Fetch-Dest", c.dest)
+			if a := w.do(r); a.StatusCode != c.want {
+				t.Errorf("%s %+v: %s, want %d", path, c, a.Status, c.want)
+			}
+		}
+	}
+}
+
 func TestPassword(t *testing.T) {
 	t.Parallel()
 	const password = "correct horse"
@@ -225,6 +255,101 @@ func TestGuessing(t *testing.T) {
 	w.password = "right" // from the same address, without a cookie: it has to wait its turn
 	if a := w.get("/"); a.StatusCode != http.StatusOK {
 		t.Errorf("the right password: %s", a.Status)
+	}
+}
+
+// guess sends wrong passwords until too many have come from an address. forwarded is what a proxy says, if anything.
+func (w *world) guess(forwarded string) {
+	w.t.Helper()
+	for range 100 {
+		var wg sync.WaitGroup
+		var refused atomic.Bool
+		for range 12 {
+			wg.Go(func() {
+				if w.signIn("wrong", forwarded, nil).StatusCode == http.StatusTooManyRequests {
+					refused.Store(true)
+				}
+			})
+		}
+		wg.Wait()
+		if refused.Load() {
+			return
+		}
+	}
+	w.t.Fatal("guesses are not slowed")
+}
+
+// signIn asks for a page with a password, perhaps through a proxy, and perhaps with a cookie.
+func (w *world) signIn(password, forwarded string, cookie *http.Cookie) answer {
+	r := w.request(http.MethodGet, "/", nil)
+	r.SetBasicAuth("timerd", password)
+	if forwarded != "" {
+		r.Header.Set("X-Forwarded-For", forwarded)
+	}
+	if cookie != nil {
+		r.AddCookie(cookie)
+	}
+	return w.do(r)
+}
+
+// Behind a proxy, wrong passwords of one address delay no other. What a client says itself does not count.
+func TestGuessingBehindAProxy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) {
+		w.settings.Password = config.NewPassword("right")
+		w.settings.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("10.0.0.0/8")}
+	})
+	stop, guessing := make(chan struct{}), make(chan struct{})
+	w.guess("192.0.2.1")
+	go func() { // and so it goes on
+		defer close(guessing)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				w.signIn("wrong", "192.0.2.1", nil)
+			}
+		}
+	}()
+	for _, from := range []string{"192.0.2.2", "192.0.2.1, 192.0.2.3, 10.0.0.1", "2001:db8::1", "[2001:db8:1::1]:4711"} {
+		if a := w.signIn("right", from, nil); a.StatusCode != http.StatusOK {
+			t.Errorf("the right password from %s: %s", from, a.Status)
+		}
+	}
+	close(stop)
+	<-guessing
+	w.guess("203.0.113.9, 192.0.2.1")
+	has(t, w.log.String(), "from=192.0.2.1")
+	testenv.Lacks(t, w.log.String(), "203.0.113.9")
+}
+
+// A browser that has signed in is known at another console with the same password, and after a restart: wrong passwords of its address
+// do not delay it.
+func TestSignedInElsewhere(t *testing.T) {
+	t.Parallel()
+	settings := func(password string) func(*world) {
+		return func(w *world) { w.settings.Password = config.NewPassword(password) }
+	}
+	known := newWorld(t, settings("right")).signIn("right", "", nil).Cookies()[0]
+	w := newWorld(t, settings("right"))
+	w.guess("")
+	for _, c := range []struct {
+		name   string
+		cookie string
+		isNew  bool
+	}{{"of the other console", known.Value, false}, {"forged", known.Value[:len(known.Value)-2] + "xx", true}} {
+		a := w.signIn("right", "", &http.Cookie{Name: known.Name, Value: c.cookie})
+		if c.isNew != (len(a.Cookies()) > 0 || a.StatusCode == http.StatusTooManyRequests) || !c.isNew && a.StatusCode != http.StatusOK {
+			t.Errorf("the cookie %s: %s, cookies %v", c.name, a.Status, a.Cookies())
+		}
+	}
+	if a := w.signIn("wrong", "", known); a.StatusCode != http.StatusUnauthorized {
+		t.Errorf("the cookie alone: %s", a.Status)
+	}
+	other := newWorld(t, settings("another"))
+	if a := other.signIn("another", "", known); a.StatusCode != http.StatusOK || len(a.Cookies()) != 1 {
+		t.Errorf("the cookie of another password: %s, cookies %v, want a new one", a.Status, a.Cookies())
 	}
 }
 

@@ -18,7 +18,7 @@ type Index interface {
 	Forecast(ctx context.Context, minutes int) (schedule.Forecast, error)
 	Find(ctx context.Context, q schedule.Query, from schedule.Place, most schedule.Most) (schedule.Found, error)
 	Inspect(ctx context.Context, key keys.Key, payload int) (schedule.Inspection, error)
-	Repeating(ctx context.Context, n keys.Namespace, yield func([]keys.Key) bool) error
+	RepeatingFrom(ctx context.Context, n keys.Namespace, from schedule.RepeatingPlace, most int) ([]keys.Key, schedule.RepeatingPlace, int, error)
 	Repetitions(ctx context.Context, names []string) ([]schedule.KeyState, error)
 }
 

@@ -44,6 +44,7 @@ type world struct {
 	settings   config.Console
 	server     *httptest.Server
 	password   string
+	pulse      func() pulse.View
 	sendBuffer int // of each connection, in bytes; 0: as the system does
 }
 
@@ -52,6 +53,7 @@ func newWorld(t testing.TB, change ...func(*world)) *world {
 	t.Helper()
 	w := &world{t: t, redis: testenv.Redis(t), nats: testenv.NATS(t)}
 	w.settings = config.Console{Addr: "127.0.0.1:8081", Actions: true}
+	w.pulse = func() pulse.View { return pulse.View{} }
 	for _, f := range change {
 		f(w)
 	}
@@ -92,7 +94,7 @@ func (w *world) start() {
 			return from.Gather(ctx)
 		},
 		Index: w.sched, Holds: caller.List, History: past, Tail: history.NewTail(past),
-		Pulse: func() pulse.View { return pulse.View{} }, Policies: policies,
+		Pulse: func() pulse.View { return w.pulse() }, Policies: policies,
 	}, actions, slog.New(slog.NewTextHandler(&w.log, nil)))
 	if err != nil {
 		w.t.Fatal(err)

@@ -57,6 +57,8 @@ type Reconciler struct {
 	OnScanned func(schedule.DueScan)
 	// OnClaimed is called after each claim that changed something.
 	OnClaimed func(schedule.ClaimResult)
+	// OnReplanned is called with how many occurrences of timers that repeat were planned again.
+	OnReplanned func(n int)
 
 	busy       atomic.Bool
 	auditing   atomic.Bool
@@ -77,6 +79,7 @@ type Reconciler struct {
 	counted    []schedule.NamespaceCount // by the last audit of all timers, if it reached all; audit's
 	recorded   time.Time                 // when a report of an audit was left last; audit's
 	unfollowed chan struct{}             // beyond has become true
+	replanned  time.Time                 // when it was looked last for what a clock that was ahead has armed; maintain's
 	taken      chan struct{}             // partitions were taken over from another server
 }
 
@@ -93,6 +96,7 @@ func New(node *schedule.Node, p Publisher, namespaces keys.Namespaces, instance 
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
 		OnScanned:     func(schedule.DueScan) {},
 		OnClaimed:     func(schedule.ClaimResult) {},
+		OnReplanned:   func(int) {},
 		queue:         newWakeQueue(),
 		health:        newHealth(),
 		of:            1,

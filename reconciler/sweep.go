@@ -12,6 +12,8 @@ const (
 	missedHeartbeats = 4 // after so many sweeps without a heartbeat a timerd is dead
 	// horizon is how far beyond the next sweep a scan for due timers looks.
 	horizon = 2 * time.Second
+	// replanEvery is how often it is looked for what a clock that was ahead has armed, where this timerd has not seen it ahead.
+	replanEvery = 10 * time.Second
 )
 
 // maintain does at every sweep what keeps the schedule in order.
@@ -58,7 +60,7 @@ func (r *Reconciler) beat(ctx context.Context) {
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {
-	return errors.Join(r.scanDue(ctx), r.ensureLibrary(ctx))
+	return errors.Join(r.scanDue(ctx), r.ensureLibrary(ctx), r.planAgain(ctx))
 }
 
 // scanDue has everything claimed that is due, and learns what is due before the sweep after the next.
@@ -117,4 +119,20 @@ func (r *Reconciler) ensureLibrary(ctx context.Context) error {
 		r.Logger.Warn("a timerd that started later has changed the payload limit: it holds here too, instead of TIMERD_MAX_PAYLOAD", "bytes", limit)
 	}
 	return nil
+}
+
+// planAgain has the occurrences planned again that were armed by a clock that was ahead, once it is back.
+func (r *Reconciler) planAgain(ctx context.Context) error {
+	if !r.node.IsBehind() && time.Since(r.replanned) < replanEvery {
+		return nil
+	}
+	n, err := r.node.Replan(ctx)
+	if n > 0 {
+		r.Logger.Warn("the clock of Redis was ahead and is back: the next occurrences of timers that repeat are planned again", "timers", n)
+		r.OnReplanned(n)
+	}
+	if err == nil {
+		r.replanned = time.Now()
+	}
+	return err
 }

@@ -26,6 +26,15 @@ func (r *Repetition) Next(after time.Time) (time.Time, bool) {
 	return time.UnixMilli(at).UTC(), true
 }
 
+// Between returns how many occurrences lie after an instant and before another. The work does not grow with their number.
+func (r *Repetition) Between(after, before time.Time) int64 {
+	end := before.UnixMilli()
+	if !r.Until.IsZero() {
+		end = min(end, r.Until.UnixMilli()+1)
+	}
+	return r.Spec.count(r.from(), after.UnixMilli(), end)
+}
+
 // Step is what follows an occurrence.
 type Step struct {
 	Due     time.Time // the next occurrence, in UTC, which may be in the past; the zero Time if the repetition is over

@@ -50,6 +50,8 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 		{strings.Repeat("1,", 200) + "1 * * * *", "", "cron expression of 409 bytes: want at most 256"},
 		{strings.Repeat("x", 100) + " * * * *", "", `minute "` + strings.Repeat("x", 40) + `…"`},
 		{"* * * * *", "Europe/Berln", `zone "Europe/Berln" is not in the time zone database: want a name such as Europe/Berlin or UTC`},
+		{"0 9 * * 1", "MON", `zone "MON" is not in the time zone database`},
+		{"0 9 * * 1", "JAN-MAR", `zone "JAN-MAR" is not in`},
 		{"* * * * *", "Local", `zone "Local" is not in`},
 		{"* * * * *", "localtime", `zone "localtime" is not in`},
 		{"* * * * *", "../etc/passwd", `is not in`},

@@ -24,7 +24,7 @@ func loadZone(name string) (zone, error) {
 		return zone{}, fmt.Errorf("zone of %d bytes: want at most %d", len(name), maxZone)
 	}
 	// Other names are those of the machine's own files and settings: Local, localtime, posix/…, right/….
-	wellFormed := name[0] >= 'A' && name[0] <= 'Z' && name != "Local" &&
+	wellFormed := !isField(name) && name[0] >= 'A' && name[0] <= 'Z' && name != "Local" &&
 		!strings.ContainsFunc(name, func(r rune) bool {
 			return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("_+-/", r)
 		})
@@ -34,6 +34,14 @@ func loadZone(name string) (zone, error) {
 		}
 	}
 	return zone{}, fmt.Errorf("zone %q is not in the time zone database: want a name such as Europe/Berlin or UTC", name)
+}
+
+// isField tells of the name of a zone that it is a field of an expression, of weekdays or months. Where the two stand beside each
+// other, as in an event, it would be taken for one.
+func isField(name string) bool {
+	_, notDays := parseWeekdays(name)
+	_, notMonths := monthField().list(name)
+	return notDays == nil || notMonths == nil
 }
 
 // span is a time during which a zone's clock is not changed.

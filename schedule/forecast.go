@@ -58,12 +58,15 @@ type Minute struct {
 	Due   int64
 }
 
-// Forecast is how many timers become due in each of the next minutes.
+// Forecast is how many timers become due in each of the next minutes. One that repeats counts for each of its occurrences.
 type Forecast struct {
 	Now     time.Time // by the servers' clocks, the latest of them
 	Minutes []Minute  // in order, whole ones of the clock; of the first, the present one, only what is left of it counts
-	Owed    int64     // timers that are due already: owed or firing
+	Owed    int64     // timers that are due already: owed, held or firing
 	Moving  int       // partitions that are left out, because their slots are moving
+
+	Expanded int64 // timers that repeat of which all occurrences count
+	Cut      bool  // there are more of these, of which only the pending occurrence counts
 
 	// Of a namespace:
 	Known  int   // the first so many minutes are known as a whole; all of them, but where the search came to no end
@@ -92,7 +95,7 @@ func (s *Schedule) newForecast(ctx context.Context, minutes int) (*Forecast, []*
 func (f *Forecast) end() time.Time { return f.Minutes[len(f.Minutes)-1].Begin.Add(time.Minute) }
 
 // Forecast counts by minute the timers of all namespaces that become due, in the present minute and those that follow it, one
-// at least. It does not read the timers.
+// at least. Of the timers it reads those that repeat, some thousands in bounded time; the Forecast says where there are more.
 func (s *Schedule) Forecast(ctx context.Context, minutes int) (Forecast, error) {
 	f, nodes, err := s.newForecast(ctx, minutes)
 	if err != nil {
@@ -115,15 +118,17 @@ func (s *Schedule) Forecast(ctx context.Context, minutes int) (Forecast, error) 
 		if err != nil {
 			return *f, err
 		}
-		f.Owed += seen.Owed + seen.Firing
+		f.Owed += seen.Owed + seen.Firing + seen.Held
 	}
-	return *f, nil
+	until := time.Now().Add(expandFor)
+	err = s.addRepetitions(ctx, f, keys.Namespace{}, func() bool { return f.Expanded < mostExpanded && time.Now().Before(until) })
+	return *f, err
 }
 
 // ForecastOf counts those of one namespace. Redis cannot look for a namespace: it reads the names of all timers in the order of
 // their due times, in steps that hold Redis for less than a millisecond each, until the last minute is over or more returns
-// false. more is called after each step with what is known by then; with an error, and where more has ended it, so much is
-// returned. What [Schedule.Pages] says of timers that are left out holds here too.
+// false. Before that it reads those of the namespace that repeat. more is called after each step with what is known by then;
+// with an error, and where more has ended it, so much is returned. What [Schedule.Pages] says of timers that are left out holds here too.
 func (s *Schedule) ForecastOf(ctx context.Context, n keys.Namespace, minutes int, more func(Forecast) bool) (Forecast, error) {
 	f, _, err := s.newForecast(ctx, minutes)
 	if err != nil {
@@ -131,6 +136,9 @@ func (s *Schedule) ForecastOf(ctx context.Context, n keys.Namespace, minutes int
 	}
 	f.Known = 0
 	over := true
+	if err = s.addRepetitions(ctx, f, n, func() bool { over = more(*f); return over }); err != nil || !over {
+		return *f, err
+	}
 	err = s.Names(ctx, Query{Namespace: n}, func(p Page) bool {
 		for _, t := range p.Timers {
 			f.add(t)

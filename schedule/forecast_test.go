@@ -118,3 +118,49 @@ func TestForecastOfACluster(t *testing.T) {
 		t.Errorf("of a namespace: %+v, %v; want %d timers", f, err, n)
 	}
 }
+
+// What is due already is the same, whether all namespaces are asked for or one, and a timer that repeats counts for each of its
+// occurrences in the window.
+func TestForecastOfRepetitionsAndHeldTimers(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	begin := x.thisMinute()
+	from := begin.Add(time.Minute).UnixMilli() // so that nothing of them is due in the present minute
+	repeats := func(key string, args ...any) {
+		x.do(append([]any{"FCALL", "timer_repeat", 1, key, "p"}, args...)...)
+	}
+	repeats("shop:a:b:minute", "EVERY", 60_000, "FROM", from)
+	repeats("shop:a:b:second", "EVERY", 1000, "FROM", from, "UNTIL", from+120_000)
+	repeats("shop:a:b:three", "EVERY", 60_000, "FROM", from, "TIMES", 3)
+	repeats("shop:a:b:moved", "EVERY", 60_000, "FROM", from)
+	repeats("shop:a:b:cron", "CRON", "30 * * * * *", "FROM", from)
+	x.claimFor(time.Hour) // which plans it
+	x.do("PEXPIREAT", "shop:a:b:moved", from+150_000)
+	x.observe(touched("shop:a:b:moved"))
+	const want = "1:63 2:63 3:5 4:3 "
+	all := func(schedule.Forecast) bool { return true }
+	for name, forecast := range map[string]func() (schedule.Forecast, error){
+		"all": func() (schedule.Forecast, error) { return x.Forecast(t.Context(), 5) },
+		"of namespace": func() (schedule.Forecast, error) {
+			return x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 5, all)
+		},
+	} {
+		if f, err := forecast(); err != nil || minutes(f) != want || f.Expanded != 5 || f.Cut {
+			t.Errorf("%s: %s, %d expanded, %v; want %s", name, minutes(f), f.Expanded, err, want)
+		}
+	}
+
+	x.hold("shop")
+	x.becomeDue("shop:a:b:held1", "shop:a:b:held2")
+	x.claimFor(lease) // which sees that they are held
+	for name, forecast := range map[string]func() (schedule.Forecast, error){
+		"all": func() (schedule.Forecast, error) { return x.Forecast(t.Context(), 5) },
+		"of namespace": func() (schedule.Forecast, error) {
+			return x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 5, all)
+		},
+	} {
+		if f, err := forecast(); err != nil || f.Owed != 2 {
+			t.Errorf("%s: %d due already, %v; want the 2 that are held", name, f.Owed, err)
+		}
+	}
+}

@@ -51,6 +51,8 @@ type Hold struct {
 	Reason    string         `json:"reason,omitempty"`
 	By        string         `json:"by,omitempty"`
 	Resume    *Resume        `json:"resume,omitempty"` // nil until it is resumed
+
+	next float64 // the next time that a resume at a rate draws, in unix ms; 0 if it is not known
 }
 
 // Resume says how a hold is being resumed.
@@ -140,6 +142,9 @@ func (l *HoldList) copied() int64 {
 // that are no namespaces.
 const generationField = ":generation:"
 
+// nextField begins the name of the field that has when the next timer of a resume at a rate may fire.
+const nextField = ":next:"
+
 // Holds reads the list of holds. From then on claims of this schedule are refused by a server whose copy of it is older.
 func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	server, err := s.topology.server(ctx, keys.Single)
@@ -174,6 +179,7 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 			return nil, fmt.Errorf("schedule: the hold of %q in %s cannot be read: %w; a later version may have written it: use that, or remove the field", name, keys.Single.Holds(), err)
 		}
 		h.Namespace = n
+		h.next, _ = strconv.ParseFloat(fields.Val()[nextField+name], 64)
 		l.Holds = append(l.Holds, h)
 	}
 	s.holding.Store(l.claimGeneration())

@@ -50,6 +50,11 @@ func BenchmarkLongestStep(b *testing.B) {
 		{"hash of 13000 fields", func(x *index) { hash(x, 13_000, "name", "value") }},
 		{"hash of the largest size", func(x *index) { hash(x, 1000, "name", strings.Repeat("v", 240)) }},
 		{"field name of 3 MB", func(x *index) { hash(x, 1, strings.Repeat("n", 3<<20), "value") }},
+		{"hashes of control characters", func(x *index) { hash(x, 1, "name", strings.Repeat("\x01", largePayload-200)) }},
+		{"attempts that are arrays", func(x *index) {
+			x.do("FCALL", "timer_set", 1, k, `{"attempt":[`+strings.Repeat("[],", largePayload/3-10)+`[]]}`, "PX", 60_000)
+			x.do("FCALL_RO", "timer_get", 1, k)
+		}},
 		{"large payloads adopted", func(x *index) {
 			var hints []schedule.Hint
 			for i := range 128 {
@@ -256,7 +261,7 @@ func BenchmarkLongestStep(b *testing.B) {
 				c.run(x)
 				longest := time.Duration(0)
 				for _, slow := range x.rdb.SlowLogGet(b.Context(), -1).Val() {
-					if command := strings.ToLower(slow.Args[0]); strings.HasPrefix(command, "eval") || command == "fcall" || command == "hmget" {
+					if command := strings.ToLower(slow.Args[0]); strings.HasPrefix(command, "eval") || command == "fcall" || command == "fcall_ro" || command == "hmget" {
 						longest = max(longest, slow.Duration)
 					}
 				}

@@ -24,6 +24,8 @@ type Node struct {
 	detour   detour
 	cutOff   atomic.Bool // a claim has had no answer since the list of holds was read
 
+	replanFrom map[keys.Partition]int // how many Replan passes over; its own
+
 	mu         sync.Mutex
 	partitions []keys.Partition
 	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown

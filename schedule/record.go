@@ -88,7 +88,7 @@ const optionLate, optionLateDrop, optionOrigin, optionTraceParent, optionTraceSt
 func (r *record) readOption(option string) {
 	name, value, _ := strings.Cut(option, "=")
 	switch name {
-	case optionRepetition, optionOccurrence:
+	case optionRepetition, optionOccurrence, optionJump:
 		r.readOccurrence(name, value)
 	case optionOrigin:
 		r.origin = readOrigin(value)

@@ -27,6 +27,7 @@ type Released struct {
 	Timed int    // those of them that got a time
 	Next  HeldAt // where to go on
 	Last  bool   // no more come after these
+	Kept  int    // timers that were passed over because another hold lasts
 	Stale bool   // nothing was done: the partition's list of holds is not the caller's
 }
 
@@ -37,12 +38,13 @@ func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 	script := s.scripts.Load().holdRelease
 	if r.Kind == ResumeShift {
 		script = s.scripts.Load().holdShift
-		args = append(args, int64(r.At-h.Since))
+		args = append(args, int64(max(r.At-h.Since, 0))) // it may have begun by a clock that was ahead
 	} else {
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
 	}
+	args = append(args, l.rivals(h)...)
 	reply, err := s.run(ctx, script, []call{{p, args}})[0].Slice()
-	if err == nil && len(reply) != 5 && len(reply) != 1 {
+	if err == nil && len(reply) != 6 && len(reply) != 1 {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
 	if err != nil {
@@ -56,7 +58,8 @@ func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 	score, _ := reply[2].(string)
 	skip, _ := reply[3].(string)
 	last, _ := reply[4].(int64)
-	out := Released{Count: int(count), Timed: int(timed), Last: last == 1}
+	kept, _ := reply[5].(int64)
+	out := Released{Count: int(count), Timed: int(timed), Last: last == 1, Kept: int(kept)}
 	out.Next.score, _ = strconv.ParseInt(score, 10, 64)
 	out.Next.skip, _ = strconv.ParseInt(skip, 10, 64)
 	return out, nil
@@ -79,7 +82,8 @@ func (s *Schedule) DrawTimes(ctx context.Context, h *Hold, count int, ahead time
 		return Draw{}, err
 	}
 	interval := 1000 / h.Resume.Rate
-	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead))}
+	tooFar := now.Add(ahead + aheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
+	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
 	text, err := s.run(ctx, s.scripts.Load().holdDraw, []call{{keys.Single, args}})[0].Text()
 	if err == nil && text == "" {
 		return Draw{}, nil

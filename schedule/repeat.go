@@ -22,6 +22,8 @@ type Occurrence struct {
 
 	// repetition is nil for a retry: nothing follows it.
 	repetition *repetition
+	// jump is the last time that the repetition has left something out.
+	jump jump
 	// toPlan says that nothing is due: the repetition's first occurrence is to be found.
 	toPlan bool
 }
@@ -35,6 +37,15 @@ type repetition struct {
 	nominal            Millis // when the occurrence was due by the repetition
 	from, until, times int64  // until and times are 0 for no end
 	catchUp            int64  // in ms
+}
+
+// rule returns the repetition of a specification.
+func (r *repetition) rule(spec repeat.Spec) repeat.Repetition {
+	rule := repeat.Repetition{Spec: spec, From: time.UnixMilli(r.from), Times: r.times, CatchUp: time.Duration(r.catchUp) * time.Millisecond}
+	if r.until > 0 {
+		rule.Until = time.UnixMilli(r.until)
+	}
+	return rule
 }
 
 // planAttempt is the attempt in the ref of a repetition that is to be planned, and in no other.
@@ -54,6 +65,10 @@ const optionRepetition, optionOccurrence = "R", "N"
 func (r *record) readOccurrence(name, value string) {
 	if r.occurrence == nil {
 		r.occurrence = &Occurrence{}
+	}
+	if name == optionJump {
+		r.occurrence.jump = readJump(value)
+		return
 	}
 	if name == optionOccurrence {
 		number, text, _ := strings.Cut(value, ",")
@@ -114,16 +129,11 @@ func (s *Schedule) follow(f *Firing) (repeat.Step, error) {
 	if err != nil {
 		return repeat.Step{}, err
 	}
-	r := repeat.Repetition{
-		Spec:    spec,
-		From:    time.UnixMilli(o.repetition.from),
-		Times:   o.repetition.times,
-		CatchUp: time.Duration(o.repetition.catchUp) * time.Millisecond,
-	}
-	if o.repetition.until > 0 {
-		r.Until = time.UnixMilli(o.repetition.until)
-	}
+	r := o.repetition.rule(spec)
 	step := r.After(o.repetition.nominal.Time(), o.next(f)-1, f.Now())
+	if !step.Due.IsZero() && o.jump.fired(step.Due) {
+		step.Due, _ = r.Next(o.jump.end.Time().Add(-time.Millisecond))
+	}
 	if o.toPlan && step.Due.IsZero() && step.Skipped == 0 {
 		return step, errNoOccurrence
 	}

@@ -178,6 +178,8 @@ func TestLibraryFindsTheFaultsOfExpressions(t *testing.T) {
 		{strings.Repeat("1,", 200) + "1 * * * *", ""}, {strings.Repeat("x", 100) + " * * * *", ""}, {"\x1b\"\\ * * * *", ""},
 		{"* * * * *", "Local"}, {"* * * * *", "localtime"}, {"* * * * *", "../etc/passwd"}, {"* * * * *", "posix/UTC"},
 		{"* * * * *", "Berlin\x1b"}, {"* * * * *", strings.Repeat("A", 65)},
+		{"0 9 * * 1", "MON"}, {"0 9 * * 1", "Mon"}, {"0 9 * * 1", "MON-FRI"}, {"0 9 * * 1", "SUN/2"}, {"0 9 * * 1", "DEC"}, {"0 9 * * 1", "JAN-MAR"},
+		{"0 0 9 * * 1", "MON"}, {"@hourly", "SAT"},
 	} {
 		_, err := repeat.Cron(c.expression, c.zone)
 		if err == nil {

@@ -111,23 +111,14 @@ const repeatingPage = 500
 // Repeating calls yield for the keys of a namespace that repeat, some at a time and in no order, until it returns false. A key
 // may come twice. One that begins or ceases to repeat meanwhile may be left out.
 func (s *Schedule) Repeating(ctx context.Context, n keys.Namespace, yield func([]keys.Key) bool) error {
-	masters, err := s.topology.masters(ctx)
+	partitions, err := s.withTimers(ctx)
 	if err != nil {
-		return fmt.Errorf("schedule: look for what repeats: %w", err)
+		return err
 	}
-	for _, m := range masters {
-		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
-		if err == nil && len(found.Moving) > 0 {
-			err = fmt.Errorf("%d slots of the cluster are moving: try again", len(found.Moving))
-		}
-		if err != nil {
-			return fmt.Errorf("schedule: look for what repeats: %w", err)
-		}
-		for _, h := range found.Heads { // what repeats has something there to claim
-			more, err := s.repeatingIn(ctx, h.Partition, n, yield)
-			if err != nil || !more {
-				return err
-			}
+	for _, p := range partitions {
+		more, err := s.repeatingIn(ctx, p, n, yield)
+		if err != nil || !more {
+			return err
 		}
 	}
 	return nil
@@ -136,21 +127,98 @@ func (s *Schedule) Repeating(ctx context.Context, n keys.Namespace, yield func([
 // repeatingIn is Repeating for a partition. It returns whether to go on.
 func (s *Schedule) repeatingIn(ctx context.Context, p keys.Partition, n keys.Namespace, yield func([]keys.Key) bool) (bool, error) {
 	for cursor := uint64(0); ; {
-		page, next, err := s.rdb.ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
+		page, next, err := s.repeatingPage(ctx, p, cursor, n)
 		if err != nil {
-			return false, fmt.Errorf("schedule: look for what repeats: %w", err)
+			return false, err
 		}
-		var found []keys.Key
-		for i := 0; i < len(page); i += 2 { // each name has its score behind it
-			if key, err := keys.Parse(page[i]); err == nil && n.Match(key) {
-				found = append(found, key)
-			}
-		}
-		if len(found) > 0 && !yield(found) {
+		if len(page.keys) > 0 && !yield(page.keys) {
 			return false, nil
 		}
 		if cursor = next; cursor == 0 {
 			return true, nil
 		}
 	}
+}
+
+// RepeatingPlace is where a look for what repeats goes on. The zero RepeatingPlace is the beginning, and the end.
+type RepeatingPlace struct {
+	Partition keys.Partition
+	Cursor    uint64
+}
+
+// RepeatingFrom returns keys of a namespace that repeat, from a place on and in no order, after it has looked at most of what repeats,
+// or a little more; where to go on; and at how many it has looked. What [Schedule.Repeating] says of keys holds here too.
+func (s *Schedule) RepeatingFrom(ctx context.Context, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
+	partitions, err := s.withTimers(ctx)
+	if err != nil {
+		return nil, from, 0, err
+	}
+	for _, p := range partitions {
+		if p < from.Partition {
+			continue
+		}
+		cursor := uint64(0)
+		if p == from.Partition {
+			cursor = from.Cursor
+		}
+		for {
+			if looked >= most {
+				return found, RepeatingPlace{p, cursor}, looked, nil
+			}
+			page, next, err := s.repeatingPage(ctx, p, cursor, n)
+			if err != nil {
+				return nil, from, 0, err
+			}
+			found = append(found, page.keys...)
+			looked += page.looked
+			if cursor = next; cursor == 0 {
+				break
+			}
+		}
+	}
+	return found, RepeatingPlace{}, looked, nil
+}
+
+// withTimers returns the partitions that have something to claim, now or later, in their order.
+func (s *Schedule) withTimers(ctx context.Context) ([]keys.Partition, error) {
+	masters, err := s.topology.masters(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: look for what repeats: %w", err)
+	}
+	var partitions []keys.Partition
+	for _, m := range masters {
+		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
+		if err == nil && len(found.Moving) > 0 {
+			err = fmt.Errorf("%d slots of the cluster are moving: try again", len(found.Moving))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("schedule: look for what repeats: %w", err)
+		}
+		for _, h := range found.Heads { // what repeats has something there to claim
+			partitions = append(partitions, h.Partition)
+		}
+	}
+	slices.Sort(partitions)
+	return partitions, nil
+}
+
+// repeatingKeys is what one command has found.
+type repeatingKeys struct {
+	keys   []keys.Key // of a namespace
+	looked int        // of any
+}
+
+// repeatingPage reads some names of a partition that repeat, and returns the cursor for the next ones: 0 at the end.
+func (s *Schedule) repeatingPage(ctx context.Context, p keys.Partition, cursor uint64, n keys.Namespace) (repeatingKeys, uint64, error) {
+	page, next, err := s.rdb.ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
+	if err != nil {
+		return repeatingKeys{}, 0, fmt.Errorf("schedule: look for what repeats: %w", err)
+	}
+	found := repeatingKeys{looked: len(page) / 2}
+	for i := 0; i < len(page); i += 2 { // each name has its score behind it
+		if key, err := keys.Parse(page[i]); err == nil && n.Match(key) {
+			found.keys = append(found.keys, key)
+		}
+	}
+	return found, next, nil
 }

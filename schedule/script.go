@@ -33,13 +33,14 @@ type scripts struct {
 	claimShort, settleRepeat, repetitions                    *redis.Script
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
+	ahead, replanFind, replan                                *redis.Script
 	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
 	countDue                                                 *redis.Script // likewise
 	losses                                                   *redis.Script // of a server
-	holdWrite, holdRelease, holdShift, holdDraw              *redis.Script
+	holdWrite, holdRelease, holdShift, holdDraw, holdRedraw  *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
 	find                                                     *redis.Script // likewise
-	records, inspect, setTime                                *redis.Script
+	records, inspect, setTime, upcoming                      *redis.Script
 }
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
@@ -85,6 +86,10 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		calls:        script(manyRead, "calls"),
 		countDue:     script(manyRead, "count_due"),
 
+		ahead:      script(manyRead, "clock", "ahead"),
+		replanFind: script("no-writes", "clock", "index", "common", "replan_find"),
+		replan:     script(one, "clock", "index", "common", "announce", "replan"),
+
 		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
 		tidyOwed:    script(one, "owed", "tidy_owed"),
 
@@ -94,11 +99,13 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		holdRelease: script(one, "clock", "index", "hold", "common", "payload", "announce", "hold_find", "hold_release"),
 		holdShift: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "later",
 			"hold_find", "hold_shift"),
-		holdDraw: script(one, "hold_draw"),
+		holdDraw:   script(one, "hold_draw"),
+		holdRedraw: script(many, "clock", "hold_redraw"),
 
-		find:    script(manyRead, "clock", "find"),
-		records: script("no-writes", "clock", "index", "common", "records"),
-		inspect: script("no-writes", "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "states", "inspect"),
+		find:     script(manyRead, "clock", "find"),
+		records:  script("no-writes", "clock", "index", "common", "records"),
+		upcoming: script("no-writes", "clock", "index", "common", "upcoming"),
+		inspect:  script("no-writes", "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "states", "inspect"),
 		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
 			"set_time"),
 	}

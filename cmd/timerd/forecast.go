@@ -27,7 +27,8 @@ func newForecast() *cobra.Command {
 		Use:   "forecast [NAMESPACE]",
 		Short: "Show how many timers become due in each of the next minutes",
 		Long: `Show how many timers become due in the present minute, from now on, and in those that follow it, by
-the clock of Redis and in UTC. What is due already is told beside that.
+the clock of Redis and in UTC. One that repeats counts for each of its occurrences. What is due
+already, held or not, is told beside that.
 
 Redis counts the timers of all namespaces by itself. It cannot look for a namespace, so that a
 forecast for one looks at the names of all timers that are due before its end, a million at most
@@ -103,6 +104,10 @@ func (f *forecast) sayWhatIsMissing(seen schedule.Forecast) {
 	if seen.Known < len(seen.Minutes) {
 		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers: only %d of %d minutes are known; --limit 0 looks at all\n",
 			seen.Looked, seen.Total, seen.Known, len(seen.Minutes))
+	}
+	if seen.Cut {
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: only of %d timers that repeat all occurrences are counted, of others the next one; name a NAMESPACE to count theirs\n",
+			seen.Expanded)
 	}
 	if seen.Moving > 0 {
 		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: the timers of %d slots are left out, which are moving\n", seen.Moving)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -118,7 +119,12 @@ from now on is free. Those that are held
   become dead letters, with the reason "held"        --dead
 
 At once and at a rate they keep their due times, so that they count as late. The command returns
-when all are released. Ctrl-C ends it, and the timerds finish what it has begun.
+when all are released. Ctrl-C ends it, and the timerds finish what it has begun. The exit code is 1
+if somebody holds the namespace anew before that.
+
+What another hold covers too stays held until that ends; the command says how many timers these are,
+and of which holds. Then the resume applies to them as it was asked for: of several resumes of a
+timer the one with the narrowest namespace decides.
 
 ` + namespaceHelp,
 		Example: `  timerd resume pay --rate 200/s
@@ -155,7 +161,9 @@ when all are released. Ctrl-C ends it, and the timerds finish what it has begun.
 // resume releases timers and tells how far it is.
 func resume(ctx context.Context, cmd *cobra.Command, h *holds.Holds, r holds.Request) error {
 	told := time.Now()
+	var last holds.Progress
 	err := h.Resume(ctx, r, func(p holds.Progress) {
+		last = p
 		if time.Since(told) < 2*time.Second {
 			return
 		}
@@ -173,8 +181,26 @@ func resume(ctx context.Context, cmd *cobra.Command, h *holds.Holds, r holds.Req
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resumed\n", r.Namespace)
+	for _, server := range h.Unreplicated(ctx) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the resume, so it is as durable as this server: %s\n", server)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resumed%s\n", r.Namespace, showKept(r.Kind, last))
 	return err
+}
+
+// showKept says what stays held by others, and what becomes of it.
+func showKept(kind schedule.ResumeKind, p holds.Progress) string {
+	if p.Kept == 0 {
+		return ""
+	}
+	by := make([]string, len(p.KeptBy))
+	for i, n := range p.KeptBy {
+		by[i] = n.String()
+	}
+	becomes := map[schedule.ResumeKind]string{
+		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted", schedule.ResumeDead: "become dead letters",
+	}
+	return fmt.Sprintf("; %s stay held by %s, and %s when they come free", countTimers(p.Kept), strings.Join(by, ", "), becomes[kind])
 }
 
 func newHolds() *cobra.Command {

@@ -63,6 +63,7 @@ type environment struct {
 		Password string `desc:"what the console asks for beside the user name timerd; may be left out where its address is a loopback one"`
 		Actions  string `default:"off" desc:"on: timers can be changed in the console; off: it looks only"`
 		Hosts    string `desc:"names by which browsers reach the console beside its own address, as behind a proxy: separated by commas"`
+		Proxies  string `desc:"networks of the proxies before the console, separated by commas: what they say by X-Forwarded-For counts"`
 	}
 	LogLevel  string `split_words:"true" default:"info" desc:"debug, info, warn or error"`
 	LogFormat string `split_words:"true" default:"text" desc:"text or json"`

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/pbkdf2"
 	"crypto/sha256"
 	"crypto/subtle"
 	"net"
@@ -10,10 +11,11 @@ import (
 
 // Console is how timerd's web page is to be served.
 type Console struct {
-	Addr     string   // host:port; "" means that there is no console
-	Password Password // asked for by the browser; none where Addr is a loopback address, perhaps
-	Actions  bool     // whether timers can be changed there
-	Hosts    []string // names by which it is reached, beside its own address: in lower case, some with a port
+	Addr     string         // host:port; "" means that there is no console
+	Password Password       // asked for by the browser; none where Addr is a loopback address, perhaps
+	Actions  bool           // whether timers can be changed there
+	Hosts    []string       // names by which it is reached, beside its own address: in lower case, some with a port
+	Proxies  []netip.Prefix // of proxies before it, which say by X-Forwarded-For from where a request comes
 }
 
 // Password is a password that can be compared and not be shown: it is not kept.
@@ -35,6 +37,18 @@ func (p Password) IsSet() bool { return p.set }
 func (p Password) Matches(given string) bool {
 	sum := sha256.Sum256([]byte(given))
 	return subtle.ConstantTimeCompare(sum[:], p.sum[:]) == 1 && p.set
+}
+
+// keyRounds makes it slow to guess the password from a key, or from what a key has signed. It takes a start some 20 ms.
+const keyRounds = 100_000
+
+// Key returns a key for a purpose: the same one wherever the password is the same.
+func (p Password) Key(purpose string) []byte {
+	key, err := pbkdf2.Key(sha256.New, string(p.sum[:]), []byte(purpose), keyRounds, sha256.Size)
+	if err != nil {
+		panic(err) // not with constants that are long enough
+	}
+	return key
 }
 
 // String tells only whether there is a password.
@@ -74,7 +88,28 @@ func parseConsole(env *environment, f *faults) Console {
 			c.Hosts = append(c.Hosts, host)
 		}
 	}
+	c.Proxies = parseNetworks("CONSOLE_PROXIES", env.Console.Proxies, f)
 	return c
+}
+
+// parseNetworks reads networks and single addresses, separated by commas.
+func parseNetworks(name, text string, f *faults) (networks []netip.Prefix) {
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		network, err := netip.ParsePrefix(part)
+		if addr, single := netip.ParseAddr(part); single == nil {
+			network, err = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()), nil
+		}
+		if err != nil {
+			f.add(name, part, "networks or addresses, separated by commas, such as 10.0.0.0/8,192.0.2.7,fd00::/8")
+			continue
+		}
+		networks = append(networks, network.Masked())
+	}
+	return networks
 }
 
 // isHost tells whether a text can stand in the Host header: a name or an address, perhaps with a port.

@@ -130,7 +130,7 @@ func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 		}
 	}
 	if len(out.Missing) == 0 {
-		out.Unreplicated = s.unreplicated(ctx)
+		out.Unreplicated = s.Unreplicated(ctx)
 	}
 	return out, ctx.Err()
 }
@@ -198,8 +198,8 @@ func (s *Holds) whoCannot(ctx context.Context, list *schedule.HoldList) (missing
 	return missing
 }
 
-// unreplicated names the servers of which no replica has what was written to them.
-func (s *Holds) unreplicated(ctx context.Context) (without []string) {
+// Unreplicated names the servers of which no replica has what was written to them by now.
+func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	nodes, err := s.Nodes(ctx)
 	if len(nodes) == 0 && err != nil {
 		return []string{err.Error()}
@@ -269,19 +269,24 @@ type Progress struct {
 	Released int // by this caller, timers
 	Held     int64
 	Waits    string // for what, if for anything
+	// Kept is how many timers stay held by other holds, KeptBy, once all others are released: the resume is kept, and applies when
+	// these end. Of several resumes of a timer the narrowest namespace decides.
+	Kept   int64
+	KeptBy []keys.Namespace
 }
 
 // Resume ends the hold of a namespace and returns once all of its timers are released, unless other holds cover them. It tells
-// of its progress. If it is interrupted, the timerds finish it. An error may wrap ErrNotHeld.
+// of its progress, and at last of those that other holds keep. If it is interrupted, the timerds finish it. An error may wrap
+// ErrNotHeld or ErrHeldAnew.
 func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) error {
-	var at schedule.Millis
+	var since schedule.Millis
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
 		was := l.Find(r.Namespace)
 		if was == nil {
 			return fmt.Errorf("%s is %w; timerd holds lists what is", r.Namespace, ErrNotHeld)
 		}
+		since = was.Since
 		if was.Resume != nil && was.Resume.Kind == r.Kind && was.Resume.Rate == r.Rate {
-			at = was.Resume.At
 			return nil // the times that were drawn stay
 		}
 		if r.Kind == schedule.ResumeDead { // others would publish the events
@@ -295,7 +300,6 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 		if was.Resume != nil {
 			h.Resume.At = was.Resume.At
 		}
-		at = h.Resume.At
 		return s.schedule.PutHold(ctx, l, h)
 	})
 	if err != nil {
@@ -307,8 +311,11 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 	var stuck time.Time // since when nothing is left but what servers have that do not answer
 	for {
 		h := list.Find(r.Namespace)
-		if h == nil || h.Resume == nil || h.Resume.At != at {
-			return nil // resumed; or held anew, and that is another's matter
+		if h == nil {
+			return nil
+		}
+		if h.Resume == nil || h.Since != since {
+			return heldAnew(h, releaser.sum)
 		}
 		progress, err := releaser.advance(ctx, list)
 		if err != nil {
@@ -318,6 +325,11 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 			progress.Held, progress.Waits = last.Held, last.Waits
 		}
 		last = progress
+		if progress.Kept, progress.KeptBy = releaser.kept(list, h); progress.Kept > 0 {
+			progress.Released = releaser.sum
+			tell(progress)
+			return nil
+		}
 		tell(progress)
 		if len(releaser.stuck[r.Namespace]) == 0 {
 			stuck = time.Time{}

@@ -39,7 +39,9 @@ type pass struct {
 	at         map[keys.Partition]schedule.HeldAt
 	ended      map[keys.Partition]bool
 	released   int
-	unsure     bool // more may be held meanwhile in a partition that has ended
+	unsure     bool  // more may be held meanwhile in a partition that has ended
+	kept       int64 // timers that other holds cover
+	waits      bool  // nothing is left to be released until the list of holds changes
 	times      schedule.Draw
 	lastTime   schedule.Millis // when the last of those that have got a time is free
 }
@@ -50,12 +52,12 @@ func (s *Holds) newReleaser() *releaser {
 
 // idle tells whether there is nothing to release.
 func (r *releaser) idle(l *schedule.HoldList) bool {
-	return !r.orphans && !resuming(l) && len(expired(l)) == 0
+	return !r.orphans && !r.releases(l) && len(expired(l)) == 0
 }
 
-// resuming tells whether a hold is being resumed.
-func resuming(l *schedule.HoldList) bool {
-	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool { return h.Resume != nil })
+// releases tells whether a hold is being resumed that does not only wait for others.
+func (r *releaser) releases(l *schedule.HoldList) bool {
+	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool { return h.Resume != nil && !r.waits(l, h.Namespace) })
 }
 
 // leave lets others carry on.
@@ -89,7 +91,15 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 	}
 	all := Progress{}
 	for _, h := range l.Holds {
-		if h.Resume == nil {
+		if h.Resume == nil || r.waits(l, h.Namespace) {
+			continue
+		}
+		changed, err := r.setBack(ctx, l, h)
+		if changed {
+			return Progress{Released: r.sum}, err
+		}
+		if err != nil {
+			all.Waits = err.Error()
 			continue
 		}
 		progress, done, err := r.round(ctx, l, &h)
@@ -142,7 +152,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	}
 	r.forget(nodes)
 	cutoff := h.Resume.At
-	if h.Resume.Kind == schedule.ResumeNow {
+	if h.Resume.Kind == schedule.ResumeNow && !l.Nested(h) {
 		cutoff = 0 // what nobody has looked at is free
 	}
 	parts, away, err := r.look(ctx, nodes, cutoff, h.Namespace)
@@ -185,7 +195,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	if !whole {
 		return out, false, nil
 	}
-	again := p.released > 0 || p.unsure
+	again, kept := p.released > 0 || p.unsure, p.kept
 	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
 	if again {
 		return out, false, nil
@@ -194,6 +204,10 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		if l.Now >= p.lastTime {
 			r.stuck[h.Namespace] = away
 		}
+		return out, false, nil
+	}
+	if kept > 0 {
+		p.kept, p.waits = kept, true
 		return out, false, nil
 	}
 	return out, l.Now >= p.lastTime, nil
@@ -219,6 +233,7 @@ func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *sch
 			return false, nil
 		}
 		p.at[part] = done.Next
+		p.kept += int64(done.Kept)
 		p.released += done.Count
 		r.sum += done.Count
 		if done.Timed > 0 {

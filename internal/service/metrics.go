@@ -27,6 +27,7 @@ type metrics struct {
 	lost        prometheus.Counter
 	late        *prometheus.CounterVec
 	skipped     prometheus.Counter
+	replanned   prometheus.Counter
 	adopted     prometheus.Counter
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
@@ -96,6 +97,7 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		lost:        counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
 		late:        counters("late_total", "Timers that were claimed too late to fire, by what became of them: dead letters, or dropped.", "action"),
 		skipped:     counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."),
+		replanned:   counter("occurrences_replanned_total", "Occurrences of repeating timers that a clock that was ahead had armed, and that were planned again."),
 		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),

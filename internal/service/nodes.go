@@ -70,6 +70,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		s.metrics.cancelled.Add(float64(claimed.Cancelled))
 		aside.note(claimed.SetAside, claimed.SetAsideKey)
 	}
+	rec.OnReplanned = func(n int) { s.metrics.replanned.Add(float64(n)) }
 	if !s.config.KeyspaceEvents {
 		node.StopHearing() // or rather, it never begins
 		n.incomplete = true

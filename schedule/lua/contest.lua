@@ -6,6 +6,9 @@ local GRACE = 10000
 -- so may be one that was set again and runs out in this very ms.
 local function differs(at, was) return at ~= -2 and at ~= was end
 
+-- value_of returns the payload of a record, after its colon.
+local function value_of(record) return string.sub(record, string.find(record, ':', 1, true) or #record + 1) end
+
 -- check_ran_out tells whether a key ran out when the index had it due, and was set
 -- again since. It judges without events, by three rules for what did not run out:
 --   the key was last accessed before the due time for certain (Redis counts seconds);
@@ -16,7 +19,7 @@ local function check_ran_out(key, due, record)
   local idle = redis.pcall('OBJECT', 'IDLETIME', key)
   if type(idle) == 'number' and now - idle * 1000 + 1000 < due then return false end
   local current = record_of(key, MAX_PAYLOAD)
-  return current ~= nil and string.match(current, ':.*') ~= string.match(record, ':.*')
+  return current ~= nil and value_of(current) ~= value_of(record)
 end
 
 -- contest decides about a timer that the index has due while its key lives on,
@@ -57,8 +60,8 @@ end
 -- name_prefix it returns those of the dismissed one.
 local function read_contested(key, name_prefix)
   local about = redis.call('HGET', data_key, (name_prefix or ':?:') .. key) or ''
-  local due, owed, unconfirmed, record = string.match(about, '^(%d+)(!?)(%??)/(.*)$')
-  return tonumber(due), record, owed == '!', unconfirmed == '?'
+  local due, owed, unconfirmed, at = string.match(about, '^(%d+)(!?)(%??)/()')
+  return tonumber(due), at and string.sub(about, at), owed == '!', unconfirmed == '?'
 end
 
 -- take_contested is read_contested, and takes the contested timer out of the schedule.

@@ -216,11 +216,15 @@ local function parse_cron(expression)
   return text
 end
 
+-- is_field tells of the name of a zone that it is a field of an expression. Where the two stand beside
+-- each other, it is taken for one.
+local function is_field(zone) return not read_field(WEEKDAY, zone, {}, read_weekday) or not read_field(MONTH, zone, {}) end
+
 -- check_zone returns what is wrong with the name of a zone, or nil. Whether there is such a
 -- zone only timerds know.
 local function check_zone(zone)
   if #zone > MAX_ZONE then return 'zone of ' .. #zone .. ' bytes: want at most ' .. MAX_ZONE end
-  if zone == 'Local' or not string.find(zone, '^[A-Z][A-Za-z0-9_+/-]*$') then
+  if zone == 'Local' or not string.find(zone, '^[A-Z][A-Za-z0-9_+/-]*$') or is_field(zone) then
     return 'zone ' .. quote(zone) .. ' is not in the time zone database: want a name such as Europe/Berlin or UTC'
   end
 end

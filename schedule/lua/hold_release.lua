@@ -11,17 +11,18 @@ ARGV    1  the generation of the list of holds that the caller goes by
            fraction; 0 for at once
        10  how much later that is for each further one, in ms
        11  1 if they become dead letters, else 0
+       then the rivals, see hold_find.lua
 Returns {how many were released, how many of these at times of their own, where to go on: two
-numbers as text, and 1 if these were the last ones, else 0}; or {-1} if the partition's copy
-of the list is of another generation. While the namespace is in that list until the resume is
+numbers as text, 1 if these were the last ones, else 0, and how many another hold keeps of those
+that were looked at}; or {-1} if the partition's copy of the list is of another generation. While the namespace is in that list until the resume is
 over, the quarter of a ms in the score tells claims that a timer was released.
 If its reply is lost: the timers are released. The times that they have are used up. ]]
 open(KEYS[1])
 if not is_current(ARGV[1]) then return { -1 } end
 local cutoff, first, interval = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
--- What is owed at once the next claim would hold again where another resume is to release it.
-local at_once = first == 0 and ARGV[11] ~= '1'
-local refs, score, skip, last = find_held(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), at_once)
+local refs, score, skip, last, kept = find_held(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), cutoff, 12)
+-- What is owed at once the next claim would hold again where a rival's cutoff covers it, too.
+local at_once = (ARGV[11] == '1' or #ARGV > 11) and '0.25' or '0'
 
 -- mark_dead has timers become dead letters. It returns for how many there was room.
 local function mark_dead()
@@ -40,11 +41,11 @@ local count, timed = #refs, 0
 if count > 0 and ARGV[11] == '1' then
   count = mark_dead()
   -- The rest is found again from the same place.
-  if count < #refs then score, skip, last = tonumber(ARGV[5]), tonumber(ARGV[6]), false end
+  if count < #refs then score, skip, last, kept = tonumber(ARGV[5]), tonumber(ARGV[6]), false, 0 end
 end
 local freed = {}
 for i = 1, count do
-  local at = ARGV[11] == '1' and '0.25' or '0'
+  local at = at_once
   if first > 0 and tonumber(string.match(refs[i], '^%d+')) <= cutoff then
     at = int(math.floor(first + timed * interval)) .. '.25'
     timed = timed + 1
@@ -55,4 +56,4 @@ if count > 0 then
   redis.call('ZADD', firing_key, unpack(freed))
   announce(timed == count and math.floor(first) or 0)
 end
-return { count, timed, int(score), int(skip), last and 1 or 0 }
+return { count, timed, int(score), int(skip), last and 1 or 0, kept }

@@ -52,6 +52,8 @@ took an option's letters for flags: so no option has the letter of a flag. They 
   O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its
      attempt
   T  the traceparent that was set with it, in capitals      S  its tracestate, each byte as two hex digits
+  A  of an occurrence: after which one something was left out, which one came then, and perhaps until
+     when what follows has fired by a clock that was ahead (schedule/replan.go)
   R  of an occurrence: serial, nominal due time, from, until, times, catch-up
   N  of an occurrence, and of a retry of one: its number, and what it repeats by in text, which
      holds neither a colon nor a semicolon. Earlier versions would take its letters for flags:

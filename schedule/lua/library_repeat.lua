@@ -26,7 +26,7 @@ local NUMBERS = {
 local function read_repetition(args)
   local given, i = {}, 2
   while i <= #args do
-    local option = string.upper(args[i])
+    local option = word(args[i])
     local bounds = NUMBERS[option]
     if option == 'NX' or option == 'XX' then
       if given.exists then return nil, 'NX or XX can be given once' end
@@ -91,6 +91,7 @@ local function timer_repeat(keys, args)
   local wrong = check_key(key)
   if wrong then return fault(wrong) end
   if #args < 3 then return fault('timer_repeat wants: payload, then EVERY ms or CRON expression') end
+  if #args > MAX_ARGUMENTS then return fault(too_many(args)) end
   if #payload > MAX_PAYLOAD then return fault(too_large(payload)) end
   local refusal = open_partition_of(key)
   if refusal then return refusal end

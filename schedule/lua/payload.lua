@@ -24,29 +24,64 @@ local function is_large(key, fields, max)
   return type(bytes) == 'number' and bytes > 1.25 * max + FIELD_OVERHEAD * fields + HASH_OVERHEAD
 end
 
--- hash_payload writes a hash as a JSON object: in HGETALL's order, but for many fields,
--- which cost a third as much in any order. It returns nil if that exceeds the payload limit.
+-- A text is encoded in pieces of PIECE bytes, each of which may take six: so no more is encoded than
+-- there is room for.
+local PIECE = 16384
+
+-- add_text adds a text to parts of JSON. It returns how much room is left, which is below 0 where the
+-- text does not fit.
+local function add_text(parts, text, room)
+  if #text <= PIECE then
+    parts[#parts + 1] = cjson.encode(text)
+    return room - #parts[#parts]
+  end
+  parts[#parts + 1], room = '"', room - 2
+  for at = 1, #text, PIECE do
+    if room < #text - at + 1 then return -1 end
+    local piece = string.sub(cjson.encode(string.sub(text, at, at + PIECE - 1)), 2, -2)
+    parts[#parts + 1], room = piece, room - #piece
+  end
+  parts[#parts + 1] = '"'
+  return room
+end
+
+-- add_fields adds the names and values from first to last of a hash to parts of JSON, and returns as
+-- add_text does. Some at a time, in any order, cost a third as much; few keep HGETALL's order.
+local function add_fields(parts, pairs_of, first, last, in_order, room)
+  local bytes = 0
+  for i = first, last do bytes = bytes + #pairs_of[i] end
+  if bytes > room then return -1 end
+  if first > 1 then parts[#parts + 1], room = ',', room - 1 end
+  if bytes <= PIECE and not in_order then
+    local object = {}
+    for i = first, last, 2 do object[pairs_of[i]] = pairs_of[i + 1] end
+    parts[#parts + 1] = string.sub(cjson.encode(object), 2, -2)
+    return room - #parts[#parts]
+  end
+  for i = first, last, 2 do
+    if i > first then parts[#parts + 1], room = ',', room - 1 end
+    room = add_text(parts, pairs_of[i], room) - 1
+    if room < 0 then return room end
+    parts[#parts + 1] = ':'
+    room = add_text(parts, pairs_of[i + 1], room)
+    if room < 0 then return room end
+  end
+  return room
+end
+
+-- hash_payload writes a hash as a JSON object: in HGETALL's order, but for many fields. It returns
+-- nil if that exceeds the payload limit.
 local MANY_FIELDS, CHUNK = 128, 32
 local function hash_payload(key, fields, max)
   if is_large(key, fields, max) then return nil end
   local pairs_of = redis.pcall('HGETALL', key)
-  local out, size = {}, 2
-  if fields > MANY_FIELDS then
-    for first = 1, #pairs_of, 2 * CHUNK do
-      local object = {}
-      for i = first, math.min(first + 2 * CHUNK, #pairs_of) - 1, 2 do object[pairs_of[i]] = pairs_of[i + 1] end
-      local text = string.sub(cjson.encode(object), 2, -2)
-      out[#out + 1], size = text, size + #text + 1
-      if size - 1 > max then return nil end
-    end
-    return '{' .. table.concat(out, ',') .. '}'
+  local parts, room = { '{' }, max - 2
+  for first = 1, #pairs_of, 2 * CHUNK do
+    room = add_fields(parts, pairs_of, first, math.min(first + 2 * CHUNK, #pairs_of + 1) - 1, fields <= MANY_FIELDS, room)
+    if room < 0 then return nil end
   end
-  for i = 1, #pairs_of, 2 do
-    local pair = cjson.encode(pairs_of[i]) .. ':' .. cjson.encode(pairs_of[i + 1])
-    out[#out + 1], size = pair, size + #pair + 1
-    if size - 1 > max then return nil end
-  end
-  return '{' .. table.concat(out, ',') .. '}'
+  parts[#parts + 1] = '}'
+  return table.concat(parts)
 end
 
 -- How many bytes of values record_of has read. A field of a hash counts as

@@ -59,6 +59,13 @@ func hostiles(n int) []hostile {
 		{fmt.Sprintf("%d hashes of 1,000 fields, 256 KiB", few), hashes(few, 1000, "name", strings.Repeat("v", 240))},
 		{fmt.Sprintf("%d hashes of 13,000 fields", few), hashes(few, 13_000, "name", "value")},
 		{"a hash with a field name of 60 MB", hashes(1, 1, strings.Repeat("n", 60_000_000), "value")},
+		{fmt.Sprintf("%d hashes of 256 KiB of control characters", few), hashes(few, 1, "name", strings.Repeat("\x01", schedule.DefaultMaxPayload-1000))},
+		{fmt.Sprintf("%d payloads of 256 KiB whose attempt is an array of arrays, read", few), func(ctx context.Context, _ *Bench, x *timerdRun) error {
+			return x.readAttempts(ctx, few)
+		}},
+		{"calls with arguments of 1 MB that are refused", func(ctx context.Context, _ *Bench, x *timerdRun) error {
+			return x.callWithLongArguments(ctx)
+		}},
 		{fmt.Sprintf("%d payloads of 256 KiB due at once", large), func(ctx context.Context, _ *Bench, x *timerdRun) error {
 			return x.setAt(ctx, large, time.Now().Add(longestLead), func(pipe redis.Pipeliner, key string, due int64) {
 				pipe.Do(ctx, "FCALL", "timer_set", 1, key, largest(), "PXAT", due)
@@ -204,6 +211,30 @@ func (x *timerdRun) setHashes(ctx context.Context, grace time.Duration, n, field
 	}
 	due = time.Now().Add(longestLead)
 	return all(func(pipe redis.Pipeliner, key string) { pipe.Do(ctx, "PEXPIREAT", key, due.UnixMilli()) })
+}
+
+// readAttempts sets n timers whose payloads state an attempt that takes long to decode, and reads each of them before it fires.
+func (x *timerdRun) readAttempts(ctx context.Context, n int) error {
+	payload := `{"attempt":[` + strings.Repeat("[],", schedule.DefaultMaxPayload/3-10) + `[]]}`
+	return x.setAt(ctx, n, time.Now().Add(longestLead), func(pipe redis.Pipeliner, key string, due int64) {
+		pipe.Do(ctx, "FCALL", "timer_set", 1, key, payload, "PXAT", due)
+		pipe.Do(ctx, "FCALL_RO", "timer_get", 1, key)
+	})
+}
+
+// callWithLongArguments calls the functions with arguments that are too long for any.
+func (x *timerdRun) callWithLongArguments(ctx context.Context) error {
+	digits := strings.Repeat("1", 1<<20)
+	for _, call := range [][]any{
+		{"timer_set", 1, digits, "p", "PX", 1}, {"timer_set", 1, crowdKey(0), "p", digits, 1}, {"timer_set", 1, crowdKey(0), "p", "PX", digits},
+		{"timer_repeat", 1, crowdKey(0), "p", digits, 1}, {"timer_repeat", 1, crowdKey(0), "p", "EVERY", digits},
+		{"timer_cancel", 1, crowdKey(0), "UNTIL", digits}, {"timer_cancel", 1, digits},
+	} {
+		if err := x.RedisClient.Do(ctx, append([]any{"FCALL"}, call...)...).Err(); err == nil {
+			return fmt.Errorf("%v with an argument of 1 MB is not refused", call[0])
+		}
+	}
+	return nil
 }
 
 // list sets n timers with the largest payloads, lists them, and cancels them.

@@ -1,0 +1,39 @@
+package holds
+
+import (
+	"context"
+	"time"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// aheadBy is by how much a clock was ahead at least, for a resume to be noted anew.
+const aheadBy = time.Second
+
+// setBack undoes what a resume has from a clock that was ahead and is back: times at a rate that lie as far ahead are drawn again, and
+// what becomes due until then is free. It tells whether it has written the list.
+func (r *releaser) setBack(ctx context.Context, l *schedule.HoldList, h schedule.Hold) (changed bool, err error) {
+	if l.DrawnAhead(&h, ahead, drawFor) {
+		nodes, err := r.Nodes(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, node := range nodes {
+			n, err := node.HoldAgain(ctx, l, &h, ahead)
+			if err != nil {
+				return false, err
+			}
+			if n > 0 {
+				r.Logger.Warn("the clock of Redis was ahead and is back: times at a rate are drawn again", "namespace", h.Namespace.String(), "timers", n)
+			}
+		}
+		delete(r.passes, h.Namespace)
+	}
+	if h.Resume.At <= l.Now.Add(aheadBy) {
+		return false, nil
+	}
+	resume := *h.Resume
+	resume.At = l.Now
+	h.Resume = &resume
+	return true, r.schedule.PutHold(ctx, l, h)
+}

@@ -1,0 +1,50 @@
+package schedule
+
+import "github.com/timerd-io/timerd/keys"
+
+// Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest namespace decides.
+
+// overlap tells whether a timer may be of both namespaces.
+func overlap(a, b keys.Namespace) bool {
+	meet := func(a, b string) bool { return a == "" || b == "" || a == b }
+	return meet(a.App, b.App) && meet(a.Module, b.Module) && meet(a.Type, b.Type)
+}
+
+// isNarrower tells whether a namespace decides before another one: it has more parts, or comes first by its name.
+func isNarrower(a, b keys.Namespace) bool {
+	parts := func(n keys.Namespace) (given int) {
+		for _, part := range []string{n.App, n.Module, n.Type} {
+			if part != "" {
+				given++
+			}
+		}
+		return given
+	}
+	if parts(a) != parts(b) {
+		return parts(a) > parts(b)
+	}
+	return a.String() < b.String()
+}
+
+// Keeping returns the other holds that may keep timers of one.
+func (l *HoldList) Keeping(h *Hold) (others []Hold) {
+	for _, o := range l.Holds {
+		if o.Namespace != h.Namespace && o.Lasts(l.Now) && overlap(o.Namespace, h.Namespace) {
+			others = append(others, o)
+		}
+	}
+	return others
+}
+
+// Nested tells whether other holds, that last or are being resumed, may be of timers of one.
+func (l *HoldList) Nested(h *Hold) bool { return len(l.Keeping(h)) > 0 || len(l.rivals(h)) > 0 }
+
+// rivals returns the other resumes that may be of timers of one, as the scripts take them (lua/hold_find.lua).
+func (l *HoldList) rivals(h *Hold) (args []any) {
+	for _, o := range l.Holds {
+		if o.Namespace != h.Namespace && o.Resume != nil && overlap(o.Namespace, h.Namespace) {
+			args = append(args, o.Namespace.App, o.Namespace.Module, o.Namespace.Type, int64(o.Resume.At), isNarrower(o.Namespace, h.Namespace))
+		}
+	}
+	return args
+}

@@ -1,0 +1,54 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// redrawPage is how many firings of a partition one call looks at: some 0.2 ms.
+const redrawPage = 256
+
+// DrawnAhead tells whether times of a resume at a rate were drawn by a clock that was ahead, and is back: when the list was read they
+// were further off than any time is that is drawn so far ahead, several at once for a while.
+func (l *HoldList) DrawnAhead(h *Hold, ahead, atOnce time.Duration) bool {
+	return h.Resume != nil && h.Resume.Kind == ResumeRate && h.next > float64(l.Now.Add(farthest(h, ahead, atOnce)))
+}
+
+// farthest is how far off the next time to be drawn is at most by a clock that is right.
+func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
+	interval := time.Duration(float64(time.Second) / h.Resume.Rate)
+	return ahead + max(atOnce, interval) + aheadBy
+}
+
+// HoldAgain holds timers of the node again that have got such times, so that they get others. It returns how many.
+func (n *Node) HoldAgain(ctx context.Context, l *HoldList, h *Hold, ahead time.Duration) (held int, err error) {
+	ns := h.Namespace
+	err = eachChunk(n.all(), chunk, func(hashTags []any) error {
+		for skip := 0; ; {
+			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At), (ahead + aheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
+			reply, err := n.schedule.scripts.Load().holdRedraw.Run(ctx, n.server, nil, args...).Int64Slice()
+			switch {
+			case err != nil:
+				return err
+			case len(reply) != 3:
+				return fmt.Errorf("unexpected reply of %d elements", len(reply))
+			case reply[2] > 0:
+				return errors.New("slots are moving, or the list of holds has changed")
+			}
+			held += int(reply[0])
+			switch {
+			case reply[0] > 0: // the others of the page have moved up
+			case reply[1] < redrawPage:
+				return nil
+			default:
+				skip += redrawPage
+			}
+		}
+	})
+	if err != nil {
+		return held, fmt.Errorf("schedule: resume %s: hold again what got times by a clock that was ahead: %w", ns, err)
+	}
+	return held, nil
+}

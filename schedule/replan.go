@@ -1,0 +1,192 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/repeat"
+)
+
+// A settlement gives the next occurrence of a timer the time of its arming as serial. So a serial of later than now tells, for as long
+// as the clock was ahead, that it was armed by a clock that was. What would have come between is planned again.
+
+const (
+	// aheadBy is by how much the clock was ahead at least: less, as between a master and the replica that takes over, is no matter.
+	aheadBy = time.Second
+	// replanPage and replanPerCall are how many one call reads, and plans again: some 0.3 ms, or 2 with payloads of the largest size.
+	replanPage, replanPerCall = 64, 32
+	// mostReplanned is how many of a partition are looked at in one go.
+	mostReplanned = 4096
+)
+
+// jump is where the repetition of a timer has left out more than some seconds: what came after the occurrence at from was at first. It
+// may have been a clock that was ahead. Then what fell due from first on and before end, which is 0 until that is known, has fired
+// before its time, and does not fire again.
+type jump struct{ from, first, end Millis }
+
+// optionJump is the option of a record with a jump.
+const optionJump = "A"
+
+func readJump(value string) (j jump) {
+	for i, text := range strings.SplitN(value, ",", 3) {
+		ms, _ := strconv.ParseInt(text, 10, 64)
+		*[]*Millis{&j.from, &j.first, &j.end}[i] = Millis(ms)
+	}
+	return j
+}
+
+// fired tells whether an occurrence has fired while the clock was ahead.
+func (j jump) fired(at time.Time) bool { return MillisOf(at) >= j.first && MillisOf(at) < j.end }
+
+// IsBehind tells whether the server's clock shows less than it may have shown before: whether it was ahead and is back.
+func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(aheadBy) }
+
+// Replan plans those occurrences of the node again that a settlement has armed by a clock that was ahead. It returns how many that
+// were. What lies ahead by FROM, by EXPIRE, or because it was moved or shifted, stays. It is for one goroutine at a time.
+func (n *Node) Replan(ctx context.Context) (planned int, err error) {
+	var tags []string
+	err = eachChunk(n.all(), chunk, func(hashTags []any) error {
+		args := append([]any{aheadBy.Milliseconds()}, hashTags...)
+		found, err := n.schedule.scripts.Load().ahead.Run(ctx, n.server, nil, args...).StringSlice()
+		tags = append(tags, found...)
+		return err
+	})
+	for _, tag := range tags {
+		if err != nil {
+			break
+		}
+		var some int
+		some, err = n.replan(ctx, keys.Partition(tag))
+		planned += some
+	}
+	if err != nil {
+		return planned, fmt.Errorf("schedule: plan again what was armed by a clock that was ahead: %w", err)
+	}
+	return planned, nil
+}
+
+// replan is Replan for a partition. What is not pending is passed over, and begun with behind the next time.
+func (n *Node) replan(ctx context.Context, p keys.Partition) (planned int, err error) {
+	skip := n.replanFrom[p]
+	for looked := 0; looked < mostReplanned; {
+		page, err := n.schedule.foundAhead(ctx, p, skip)
+		if err != nil {
+			return planned, err
+		}
+		if page.looked == 0 {
+			skip = 0
+			break
+		}
+		gone := 0
+		for some := range slices.Chunk(page.found, replanPerCall) {
+			done, err := n.schedule.replanSome(ctx, p, some, page.now)
+			if err != nil {
+				return planned, err
+			}
+			planned += done
+			gone += len(some)
+		}
+		looked += page.looked
+		skip += page.looked - gone
+	}
+	if n.replanFrom == nil {
+		n.replanFrom = map[keys.Partition]int{}
+	}
+	n.replanFrom[p] = skip
+	return planned, nil
+}
+
+// foundAhead is what a call has found.
+type foundAhead struct {
+	now    Millis
+	looked int
+	found  []armedAhead
+}
+
+// armedAhead is a pending occurrence that was armed by a clock that was ahead.
+type armedAhead struct {
+	key        string
+	serial     string
+	due        Millis
+	occurrence *Occurrence
+}
+
+func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
+	reply, err := s.run(ctx, s.scripts.Load().replanFind, []call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0].Slice()
+	if err == nil && (len(reply) < 2 || len(reply)%4 != 2) {
+		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
+	}
+	if err != nil {
+		return f, err
+	}
+	now, _ := reply[0].(int64)
+	looked, _ := reply[1].(int64)
+	f.now, f.looked = Millis(now), int(looked)
+	for one := range slices.Chunk(reply[2:], 4) {
+		var a armedAhead
+		a.key, _ = one[0].(string)
+		a.serial, _ = one[1].(string)
+		due, _ := one[2].(int64)
+		header, _ := one[3].(string)
+		r, ok := parseRecord(header + ":")
+		if !ok || !r.occurrence.Repeats() {
+			continue // a client's own timer is pending
+		}
+		a.due, a.occurrence = Millis(due), r.occurrence
+		f.found = append(f.found, a)
+	}
+	return f, nil
+}
+
+// again returns when an occurrence is due by a clock that is back, and the jump that it then has; or AtOnce, if it stays where it is.
+func (s *Schedule) again(a armedAhead, now Millis) (Millis, jump) {
+	o, r := a.occurrence, a.occurrence.repetition
+	moved := a.due < r.nominal || a.due >= r.nominal.Add(repeat.MinInterval) // by less it was moved from an id that is taken
+	if moved || o.jump.first <= now || o.jump.end > 0 || Millis(r.from) > now {
+		return AtOnce, jump{}
+	}
+	spec, err := s.specs.parse(o.Repeat)
+	if err != nil {
+		return AtOnce, jump{}
+	}
+	rule := r.rule(spec)
+	next, ok := rule.Next(max(now, o.jump.from).Time())
+	if !ok || MillisOf(next) >= r.nominal {
+		return AtOnce, jump{}
+	}
+	return MillisOf(next), jump{o.jump.from, o.jump.first, r.nominal}
+}
+
+// replanSome plans some occurrences of a partition again.
+func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []armedAhead, now Millis) (planned int, err error) {
+	var args []any
+	dues := make([]Millis, len(found))
+	for i, a := range found {
+		var j jump
+		dues[i], j = s.again(a, now)
+		args = append(args, a.key, a.serial, int64(a.due), int64(dues[i]), fmt.Sprintf(";%s=%d,%d,%d", optionJump, j.from, j.first, j.end))
+	}
+	if len(args) == 0 {
+		return 0, nil
+	}
+	done, err := s.run(ctx, s.scripts.Load().replan, []call{{p, args}})[0].Int64Slice()
+	if err == nil && len(done) != len(found) {
+		err = errors.New("unexpected reply")
+	}
+	if err != nil {
+		return 0, err
+	}
+	for i, one := range done {
+		if key, err := keys.Parse(found[i].key); one == 1 && err == nil {
+			planned++
+			s.OnArmed(key, dues[i])
+		}
+	}
+	return planned, nil
+}
