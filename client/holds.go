@@ -22,12 +22,12 @@ var (
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
 	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
 	ErrNotHeld = holds.ErrNotHeld
-	// ErrHeldAnew says that somebody has held the namespace anew while Resume released its timers: those that were not released by
-	// then stay held.
-	ErrHeldAnew = holds.ErrHeldAnew
 	// ErrAway says that masters of a cluster do not answer, so that Resume has not released what they have. The timerds do that once
 	// they answer.
 	ErrAway = holds.ErrAway
+	// ErrHeldAnew says that somebody has held the namespace anew while Resume released its timers: those that were not released by
+	// then stay held.
+	ErrHeldAnew = holds.ErrHeldAnew
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )

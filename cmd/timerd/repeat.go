@@ -101,7 +101,7 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 	case len(args) == 2:
 		payload = []byte(args[1])
 	}
-	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
 		now, err := clockOf(ctx, rdb)
 		if err != nil {
 			return err

@@ -140,7 +140,7 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 	case len(args) == 3:
 		payload = []byte(args[2])
 	}
-	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
 		due, err := client.New(rdb).Set(ctx, args[0], payload, when, options...)
 		if errors.Is(err, client.ErrNotSet) {
 			return fmt.Errorf("not set: %s", flags.whyNot())

@@ -94,8 +94,13 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 		if h.Resume == nil || r.waits(l, h.Namespace) {
 			continue
 		}
-		if changed, err := r.setBack(ctx, l, h); changed || err != nil {
+		changed, err := r.setBack(ctx, l, h)
+		if changed {
 			return Progress{Released: r.sum}, err
+		}
+		if err != nil {
+			all.Waits = err.Error()
+			continue
 		}
 		progress, done, err := r.round(ctx, l, &h)
 		all.Held += progress.Held
@@ -190,10 +195,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	if !whole {
 		return out, false, nil
 	}
-	again := p.released > 0 || p.unsure
-	if p.waits = !again && p.kept > 0; p.waits {
-		return out, false, nil
-	}
+	again, kept := p.released > 0 || p.unsure, p.kept
 	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
 	if again {
 		return out, false, nil
@@ -202,6 +204,10 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		if l.Now >= p.lastTime {
 			r.stuck[h.Namespace] = away
 		}
+		return out, false, nil
+	}
+	if kept > 0 {
+		p.kept, p.waits = kept, true
 		return out, false, nil
 	}
 	return out, l.Now >= p.lastTime, nil

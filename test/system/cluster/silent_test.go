@@ -330,3 +330,34 @@ func TestClusterResumeWithoutAMaster(t *testing.T) {
 	s.Expect(c, append(want, left...)...)
 	p.Stop()
 }
+
+// What was held while a master was away is held there when it is back, by timerds that were there and by one that starts then.
+func TestClusterHeldWhileAMasterIsAway(t *testing.T) {
+	t.Parallel()
+	s := newClusterSystem(t, false, partial())
+	s.Start()
+	c := s.Collect()
+	victim := s.othersOf(s.owner(keys.Single.Slot()))[0]
+	other := s.othersOf(victim)[0]
+	held, free := s.keysOn(victim, "pay", 20), s.keysOn(victim, "shop", 20)
+	client := victim.Client()
+	due := client.Time(t.Context()).Val().Add(8 * time.Second).UnixMilli() // while the master is away, as a rule
+	for _, key := range slices.Concat(held, free) {
+		if err := client.FCall(t.Context(), "timer_set", []string{key}, "p", "PXAT", due).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim.Pause()
+	s.told(victim, "hold pay", "the hold stands")
+	want := s.setOn(other, 10*time.Millisecond, s.keysOn(other, "shop", 20)...)
+	s.setOn(other, 10*time.Millisecond, s.keysOn(other, "pay", 20)...)
+	s.Expect(c, slices.Clone(want)...)
+	testenv.Eventually(t, system.Patience, func() bool { return other.Client().Time(t.Context()).Val().UnixMilli() > due }, "the timers to be due")
+	s.Launch()
+	victim.Resume()
+	s.Holds("pay", 40)
+	for _, key := range free {
+		want = append(want, key+"=p")
+	}
+	s.Expect(c, want...)
+}

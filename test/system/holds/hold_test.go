@@ -1,6 +1,7 @@
 package holds_test
 
 import (
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,4 +48,29 @@ func TestHoldAnewDuringAResume(t *testing.T) {
 	testenv.Eventually(t, system.Patience, func() bool { return len(s.HeldNow()) == 0 }, "the resume to be over")
 	s.Settled()
 	s.Says(1, "hold shop --reason "+strings.Repeat("x", 2000), "the reason has 2000 bytes, at most 1024 are allowed")
+}
+
+// A resume of what another hold covers says how much stays held, and by which; how it was asked for counts once that ends.
+func TestResumeUnderAnotherHold(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	p := s.Start()
+	c := s.Collect()
+	dead := testenv.Collect(t, s.JS, "TIMERS_DEAD")
+	s.Says(0, "hold shop:order")
+	s.Says(0, "hold shop")
+	for i := range 3 {
+		s.Do("FCALL", "timer_set", 1, fmt.Sprint("shop:order:t:", i), "order", "PX", 300)
+	}
+	s.Do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", 300)
+	s.Holds("shop", 4)
+	s.Says(0, "resume shop:order --dead", "shop:order resumed; 3 timers stay held by shop, and become dead letters when they come free")
+	p.Kill()
+	s.Start()
+	s.Holds("shop", 4)
+	s.Says(0, "resume shop", "shop resumed")
+	s.Expect(c, "shop:basket:t:1=basket")
+	areHeldLetters(s, dead, []string{"shop:order:t:0=order", "shop:order:t:1=order", "shop:order:t:2=order"})
+	testenv.Eventually(t, system.Patience, func() bool { return len(s.HeldNow()) == 0 }, "both resumes to be over")
+	s.Settled()
 }
