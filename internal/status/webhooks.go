@@ -50,8 +50,8 @@ type WebhookConsumer struct {
 
 	filters []string
 	next    uint64 // the first event that may be waiting has this sequence, or a later one
-	paused bool
-	asking bool // a process asks for events
+	paused  bool
+	asking  bool // a process asks for events
 }
 
 // GatherWebhooks tells of webhooks. It returns nil where they are not used: there is no log of deliveries.
