@@ -159,6 +159,7 @@ type request struct {
 	body   []byte
 	path   string
 	proto  string
+	host   string
 }
 
 // receiver is an HTTP server that keeps what it gets.
@@ -179,7 +180,7 @@ func receive(t testing.TB, answer http.HandlerFunc, change ...func(*httptest.Ser
 			t.Errorf("receiver: %v", err)
 		}
 		v.mu.Lock()
-		v.all = append(v.all, request{r.Header.Clone(), body, r.URL.String(), r.Proto})
+		v.all = append(v.all, request{r.Header.Clone(), body, r.URL.String(), r.Proto, r.Host})
 		v.mu.Unlock()
 		if answer != nil {
 			answer(w, r)

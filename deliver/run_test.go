@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,6 +72,65 @@ func TestSharedWorkAndStop(t *testing.T) {
 	r.settled("timerd-deliver")
 	if n := len(v.requests()); n != all {
 		t.Errorf("%d calls, want %d", n, all)
+	}
+}
+
+// More hosts than there are places let their first call hang, all at once. A host that has answered before is called as if
+// they were not there.
+func TestLivingHostAmongStrangersThatHang(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const living, hanging, calls, times = "127.1.0.1", 100, 64, 20
+	release := make(chan struct{})
+	hung := make(chan struct{}, hanging)
+	v := receive(t, func(_ http.ResponseWriter, q *http.Request) {
+		if strings.HasPrefix(q.Host, living) {
+			return
+		}
+		hung <- struct{}{}
+		select {
+		case <-release:
+		case <-q.Context().Done():
+		}
+	}, func(s *httptest.Server) {
+		_ = s.Listener.Close()
+		s.Listener = l
+	})
+	url := func(host string) []byte {
+		return []byte(urlPayload(fmt.Sprintf("http://%s:%d/", host, l.Addr().(*net.TCPAddr).Port)))
+	}
+	r.deliver(parse(t, to("{data.url}", "timeout: 5m")), func(d *deliver.Deliverer) { d.Calls = calls })
+	t.Cleanup(sync.OnceFunc(func() { close(release) })) // before the deliverer ends
+	r.publish(fired("pay:order:callback:first", url(living)))
+	r.records(1)
+	for i := range hanging {
+		r.publish(fired(fmt.Sprintf("pay:order:callback:dead-%d", i), url(fmt.Sprintf("127.0.0.%d", i+2))))
+	}
+	for range calls / 2 {
+		<-hung
+	}
+	for i := range times {
+		r.publish(fired(fmt.Sprintf("pay:order:callback:living-%d", i), url(living)))
+	}
+	delivered := func() error {
+		n := 0
+		for _, q := range v.requests() {
+			if strings.HasPrefix(q.host, living) {
+				n++
+			}
+		}
+		if n < 1+times {
+			return fmt.Errorf("%d calls of the living host, want %d", n, 1+times)
+		}
+		return nil
+	}
+	testenv.Eventually(t, patience, delivered, "calls of the living host")
+	if n := len(v.requests()); n != 1+times+calls/2 {
+		t.Errorf("%d calls, want %d, of which half of all places are with hosts that hang", n, 1+times+calls/2)
 	}
 }
 

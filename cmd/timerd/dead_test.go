@@ -142,9 +142,9 @@ func TestDead(t *testing.T) {
 	records := rdb.HVals(t.Context(), keys.Single.FiringData()).Val()
 	slices.Sort(records)
 	for i := range records {
-		records[i] = regexp.MustCompile(`;O=\d+\.13:`).ReplaceAllString(records[i], ";O:") // where they come from
+		records[i] = regexp.MustCompile(`;O=\d+\.13;P=\d+:`).ReplaceAllString(records[i], ";O;P:") // where they come from, and when they were replayed
 	}
-	if want := []string{"1;L=0;O:{\"attempt\":5}", "1;L=0;O:{\"attempt\":5}", "1l;L=0;O:", "1m;L=0;O:"}; !slices.Equal(records, want) { // however late they are
+	if want := []string{"1;L=0;O;P:{\"attempt\":5}", "1;L=0;O;P:{\"attempt\":5}", "1l;L=0;O;P:", "1m;L=0;O;P:"}; !slices.Equal(records, want) { // however late they are
 		t.Errorf("the replayed timers are %q, want %q", records, want)
 	}
 	if out := ok(t, "get", "shop:m:t:4", "--raw"); out != "newer" {

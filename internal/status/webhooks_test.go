@@ -39,7 +39,7 @@ func TestWebhooks(t *testing.T) {
 	x.beat("a", nil)
 	ctx := t.Context()
 	name := keys.DeliverConsumer("pay")
-	consumer, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name, FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
+	consumer, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name, FilterSubjects: []string{"timers.fired.none.>", "timers.fired.pay.>"}, AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
