@@ -62,6 +62,8 @@ func TestErrorsDecide(t *testing.T) {
 		{name: "typed-nil", handler: func() error { return nilError }, retry: nats.Header{"Timer-Error": {"<nil>"}}},
 		{name: "long", handler: func() error { return errors.New(strings.Repeat("ä", 5000)) }, retry: nats.Header{"Timer-Error": {strings.Repeat("ä", 638) + "…"}}},
 		{name: "later", handler: func() error { return fmt.Errorf("post: %w", client.RetryAfter(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}}},
+		{name: "no-sooner", handler: func() error { return fmt.Errorf("post: %w", client.RetryNoSooner(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay-Least": {"1m30s"}}},
+		{name: "no-sooner-nil", handler: func() error { return client.RetryNoSooner(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"try again after 0s at least"}, "Timer-Delay-Least": {"0s"}}},
 		{name: "negative", handler: func() error { return client.RetryAfter(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"try again after 0s"}, "Timer-Delay": {"0s"}}},
 		{name: "postponed", handler: func() error { return fmt.Errorf("post: %w", client.Postpone(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}, "Timer-Postpone": {"1"}}},
 		{name: "postponed-nil", handler: func() error { return client.Postpone(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"postponed by 0s"}, "Timer-Delay": {"0s"}, "Timer-Postpone": {"1"}}},

@@ -35,9 +35,10 @@ type Event = event.Event
 //   - nil: the work is done, and the event is acknowledged.
 //   - an error: timerd sets the timer again with the next attempt, after the delay of its retry policy, or makes it a
 //     dead letter when its attempts are used up.
-//   - RetryAfter(d, err): the same, after d.
+//   - RetryAfter(d, err): the same, after d. RetryNoSooner(d, err): after d, or the policy's delay if that is longer.
 //   - Postpone(d, err): it comes again after d as the same attempt.
 //   - Dead(err): the event goes to the dead letters now.
+//   - GiveBack(err): JetStream hands it out again.
 //
 // A panic is an error like any other, and its stack is logged. ctx ends when the consumer has to stop and the handler
 // has used up Consumer.StopTimeout; a plain error that it returns after that costs no attempt.
@@ -106,18 +107,54 @@ func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handle
 		err = full.bind(ctx, ns)
 	}
 	if err == nil {
-		r := run{
-			Consumer: full,
-			handler:  handler,
-			source:   newSource(full.js, full.Stream, full.Durable, full.Concurrency, full.Logger),
-			ledger:   newLedger(),
-		}
-		err = r.run(ctx)
+		err = full.start(ctx, handler)
 	}
 	if err != nil {
 		return fmt.Errorf("client: consume %s: %w", ns, err)
 	}
 	return nil
+}
+
+// ConsumeDurable is Consume for the durable consumer c.Durable as it is, whatever events of timerd its filter subjects
+// let through. The consumer must exist, pull, and want explicit acknowledgements; its AckWait counts, and not that of c.
+func (c *Consumer) ConsumeDurable(ctx context.Context, handler Handler) error {
+	err := errors.New("Consumer.Durable is not set")
+	if c.Durable != "" {
+		err = c.consumeDurable(ctx, handler)
+	}
+	if err != nil {
+		return fmt.Errorf("client: consume: %w", err)
+	}
+	return nil
+}
+
+func (c *Consumer) consumeDurable(ctx context.Context, handler Handler) error {
+	full, err := c.withDefaults(keys.Namespace{})
+	if err != nil {
+		return err
+	}
+	found, err := full.js.Consumer(ctx, full.Stream, full.Durable)
+	if err != nil {
+		return full.explain(err)
+	}
+	have := found.CachedInfo().Config
+	if have.AckPolicy != jetstream.AckExplicitPolicy {
+		return fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable another name",
+			full.Durable, full.Stream, have.AckPolicy, jetstream.AckExplicitPolicy)
+	}
+	full.AckWait = have.AckWait
+	return full.start(ctx, handler)
+}
+
+// start consumes until ctx ends. c has every field set, and its durable consumer is there.
+func (c *Consumer) start(ctx context.Context, handler Handler) error {
+	r := run{
+		Consumer: c,
+		handler:  handler,
+		source:   newSource(c.js, c.Stream, c.Durable, c.Concurrency, c.Logger),
+		ledger:   newLedger(),
+	}
+	return r.run(ctx)
 }
 
 // withDefaults returns a copy of c with every field set.

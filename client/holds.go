@@ -25,6 +25,9 @@ var (
 	// ErrHeldAnew says that somebody has held the namespace anew while Resume released its timers: those that were not released by
 	// then stay held.
 	ErrHeldAnew = holds.ErrHeldAnew
+	// ErrAway says that masters of a cluster do not answer, so that Resume has not released what they have. The timerds do that once
+	// they answer.
+	ErrAway = holds.ErrAway
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
@@ -168,7 +171,7 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 //
 // A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap ErrInvalid, ErrHeldAnew or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
+// Resume returns errors that wrap ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
 // refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
 // whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
 func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
@@ -191,7 +194,7 @@ func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrHeldAnew):
+	case errors.Is(err, ErrHeldAnew), errors.Is(err, ErrAway):
 		return fail(err)
 	case begun && last.Waits != "":
 		return fail(fmt.Errorf("interrupted while it waited (%s), the timerds go on: %w", last.Waits, err))

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -23,6 +24,15 @@ type ledger struct {
 type place struct {
 	seq    uint64
 	stored time.Time
+}
+
+// placeKey is under which a handler's context has the place of its event.
+type placeKey struct{}
+
+// Sequence returns the place of a handler's event in its stream, by the handler's context. It is 0 for any other context.
+func Sequence(ctx context.Context) uint64 {
+	p, _ := ctx.Value(placeKey{}).(place)
+	return p.seq
 }
 
 func newLedger() *ledger {

@@ -9,10 +9,17 @@ import (
 )
 
 // RetryAfter returns an error by which a handler asks for its event again after d, in place of the delay of timerd's
-// retry policy: for an HTTP answer with Retry-After, say. A negative d is 0. err, which may be nil, says why. The
-// number of attempts is still limited by the policy.
+// retry policy. A negative d is 0. err, which may be nil, says why. The number of attempts is still limited by the
+// policy.
 func RetryAfter(d time.Duration, err error) error {
 	return &retryAfterError{delay: max(d, 0), err: err}
+}
+
+// RetryNoSooner returns an error by which a handler asks for its event again after d, or after the delay of timerd's
+// retry policy where that is longer: for the Retry-After of an HTTP answer, with which a host may ask for patience and
+// cannot use up the attempts in an instant. A negative d is 0. err, which may be nil, says why.
+func RetryNoSooner(d time.Duration, err error) error {
+	return &retryAfterError{delay: max(d, 0), least: true, err: err}
 }
 
 // Postpone returns an error by which a handler puts its event off without trying: it comes again after d, as the same attempt. So
@@ -21,16 +28,25 @@ func RetryAfter(d time.Duration, err error) error {
 // of this version first.
 func Postpone(d time.Duration, err error) error { return &postponeError{delay: max(d, 0), err: err} }
 
+// GiveBack returns an error by which a handler hands its event back to JetStream, as if it had never got it: it comes again
+// at once, to this process or another one that shares the durable consumer, and no attempt is used up. err, which may be
+// nil, says why.
+func GiveBack(err error) error { return &giveBackError{err: err} }
+
 // Dead returns an error by which a handler gives up on its event for good: it goes to the dead letters at once. err,
 // which may be nil, says why and is kept there.
 func Dead(err error) error { return &deadError{err: err} }
 
 type retryAfterError struct {
 	delay time.Duration
+	least bool // the policy's delay counts where it is longer
 	err   error
 }
 
 func (e *retryAfterError) Error() string {
+	if e.err == nil && e.least {
+		return fmt.Sprintf("try again after %v at least", e.delay)
+	}
 	if e.err == nil {
 		return fmt.Sprintf("try again after %v", e.delay)
 	}
@@ -53,6 +69,17 @@ func (e *postponeError) Error() string {
 
 func (e *postponeError) Unwrap() error { return e.err }
 
+type giveBackError struct{ err error }
+
+func (e *giveBackError) Error() string {
+	if e.err == nil {
+		return "given back"
+	}
+	return e.err.Error()
+}
+
+func (e *giveBackError) Unwrap() error { return e.err }
+
 type deadError struct{ err error }
 
 func (e *deadError) Error() string {
@@ -70,16 +97,17 @@ type verdict int
 const (
 	verdictRetry      verdict = iota // by the policy
 	verdictRetryAfter                // after a delay of the handler's own
+	verdictNoSooner                  // after that delay, or the policy's where that is longer
 	verdictPostpone                  // likewise, as the same attempt
 	verdictDead
 	verdictDone
-	verdictReturn // to JetStream, at no cost: the handler was cut short
+	verdictReturn // to JetStream, at no cost: the handler was cut short, or wants that
 )
 
 // outcome is what came of a handler.
 type outcome struct {
 	verdict verdict
-	delay   time.Duration // of verdictRetryAfter and verdictPostpone
+	delay   time.Duration // of verdictRetryAfter, verdictNoSooner and verdictPostpone
 	err     string        // the handler's error, as event.ErrorText writes it
 	stack   []byte        // of a panic
 }
@@ -97,7 +125,10 @@ func judge(err error, cutShort bool) outcome {
 		o.verdict, o.delay = verdictPostpone, later.delay
 	} else if later, ok := errors.AsType[*retryAfterError](err); ok {
 		o.verdict, o.delay = verdictRetryAfter, later.delay
-	} else if cutShort {
+		if later.least {
+			o.verdict = verdictNoSooner
+		}
+	} else if _, back := errors.AsType[*giveBackError](err); back || cutShort {
 		o.verdict = verdictReturn
 	}
 	return o

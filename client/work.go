@@ -33,7 +33,7 @@ func (r *run) work(handlers, settle context.Context, msg *nats.Msg) {
 	fresh, settled := r.ledger.begin(p)
 	switch {
 	case fresh:
-		r.ledger.end(p, r.attend(handlers, settle, msg, meta))
+		r.ledger.end(p, r.attend(context.WithValue(handlers, placeKey{}, p), settle, msg, meta))
 	case settled:
 		if err := r.settle(settle, msg, nil); err != nil {
 			r.Logger.Warn("timerd client: second delivery not acknowledged", "subject", msg.Subject, "err", err)
@@ -96,7 +96,7 @@ func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome
 	case o.verdict == verdictDone:
 		next = nil
 	case o.verdict == verdictReturn:
-		log.Info("timerd client: handler was cut short, giving its event back", "err", o.err)
+		log.Info("timerd client: giving an event back", "err", o.err)
 		r.source.giveBack(msg)
 		return false
 	case o.verdict == verdictDead:
@@ -106,6 +106,9 @@ func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome
 	case o.verdict == verdictRetryAfter:
 		log.Warn("timerd client: attempt failed, asking for a retry", "err", o.err, "delay", o.delay)
 		next = r.askAgain(e, msg, event.Again{Error: o.err, Delay: &o.delay})
+	case o.verdict == verdictNoSooner:
+		log.Warn("timerd client: attempt failed, asking for a retry", "err", o.err, "least_delay", o.delay)
+		next = r.askAgain(e, msg, event.Again{Error: o.err, Least: &o.delay})
 	case o.verdict == verdictPostpone:
 		log.Info("timerd client: event postponed, its attempt is not used up", "err", o.err, "delay", o.delay)
 		next = r.askAgain(e, msg, event.Again{Error: o.err, Delay: &o.delay, Postpone: true})

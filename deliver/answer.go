@@ -35,10 +35,11 @@ type verdict int
 
 const (
 	failed    verdict = iota // to be tried again, by the policy
-	deferred                 // to be tried again, when the host says
+	deferred                 // to be tried again, no sooner than the host says
 	delivered                // done
 	hopeless                 // never to be tried again
 	returned                 // nothing was learned about the host: it is this side's fault
+	cutShort                 // the same, since this process stops
 )
 
 // answer is what came of a call.
@@ -63,7 +64,7 @@ func judge(response *http.Response, what string, now time.Time) answer {
 	case a.status == http.StatusGone:
 		a.verdict = hopeless
 	case a.status == http.StatusTooManyRequests, a.status == http.StatusServiceUnavailable:
-		if after, ok := retryAfter(response.Header.Get("Retry-After"), now); ok {
+		if after, ok := retryAfter(response.Header, now); ok {
 			a.verdict, a.after = deferred, after
 		}
 	}
@@ -75,19 +76,23 @@ func statusText(status int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status)))
 }
 
-// retryAfter reads the header Retry-After, seconds or a date, and tells whether there is a valid one. The result is from
-// 0 to maxRetryAfter.
-func retryAfter(header string, now time.Time) (time.Duration, bool) {
-	if seconds, err := strconv.ParseUint(header, 10, 64); err == nil {
-		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second, true
+// retryAfter reads the header Retry-After, seconds or a date, and tells whether it asks for a wait. The result is at most
+// maxRetryAfter. A date is one by the host's clock, so it is reckoned from the answer's own Date where there is one.
+func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second, seconds > 0
 	} else if errors.Is(err, strconv.ErrRange) {
 		return maxRetryAfter, true
 	}
-	at, err := http.ParseTime(header)
+	at, err := http.ParseTime(text)
 	if err != nil {
 		return 0, false
 	}
-	return min(max(at.Sub(now), 0), maxRetryAfter), true
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	return min(at.Sub(now), maxRetryAfter), at.After(now)
 }
 
 // explain says why there is no answer. timeout is how long the call was allowed to take, and stopping that it was cut
@@ -99,9 +104,9 @@ func explain(err error, timeout time.Duration, stopping bool) answer {
 	timed, ok := errors.AsType[net.Error](err)
 	switch {
 	case stopping:
-		return answer{verdict: returned, text: "cut short: timerd deliver stops"}
+		return answer{verdict: cutShort, text: "cut short: timerd deliver stops"}
 	case isRefused(err):
-		return answer{verdict: hopeless, text: "bad URL: its host has the address of no public host; allow_private allows such"}
+		return answer{verdict: hopeless, text: "bad URL: its host has no address that may be called: none of a public host, which allow_private allows, that deny does not refuse"}
 	case isCrowded(err):
 		return answer{verdict: returned, after: crowdedWait, text: "timerd deliver has too many connections: " + err.Error()}
 	case errors.Is(err, context.DeadlineExceeded), ok && timed.Timeout():
@@ -117,8 +122,19 @@ func explain(err error, timeout time.Duration, stopping bool) answer {
 func isCrowded(err error) bool {
 	lookup, _ := errors.AsType[*net.DNSError](err)
 	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS}, func(cause error) bool {
-		return errors.Is(err, cause) || lookup != nil && strings.HasSuffix(lookup.Err, cause.Error())
+		return errors.Is(err, cause) && !isUnreachable(err) || lookup != nil && strings.HasSuffix(lookup.Err, cause.Error())
 	})
+}
+
+// isUnreachable tells of an error that could mean that all ports to a host are in use, that the host has an address of
+// IPv6, which this machine has none of: it says so by the same error.
+func isUnreachable(err error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	if !ok || !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return false
+	}
+	at, ok := dial.Addr.(*net.TCPAddr)
+	return ok && at.IP.To4() == nil
 }
 
 // read reads the beginning of an answer, as text without secrets, and as much of the rest as it takes for the connection

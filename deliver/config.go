@@ -29,9 +29,24 @@ const (
 	BodyData  Body = "data"  // the payload alone
 )
 
+// DefaultGroup is the group of a file that names none.
+const DefaultGroup = keys.DeliverGroup
+
 // Config is what a file says.
 type Config struct {
+	// File says which file it is, and which of two is the newer one.
+	File File
+	// Group names the processes that share the work.
+	Group string
+	// Start says with which events a group begins that there has not been yet.
+	Start     Start
 	Endpoints []*Endpoint // the first one that matches a timer takes its events
+}
+
+// Start says with which events of the stream a new group begins. The zero value is the oldest one.
+type Start struct {
+	Now bool      // with what fires from then on
+	At  time.Time // with what was stored then or later, unless it is the zero time
 }
 
 // Endpoint is where the events of a namespace go. [Parse] makes it; nobody changes it after.
@@ -49,12 +64,16 @@ type Endpoint struct {
 	Headers        http.Header
 	Body           Body
 	AllowPrivate   []netip.Prefix // special addresses that may be called
-	Expire         time.Duration  // how long after its first event a delivery may be held back
+	Deny           []netip.Prefix // addresses that may not, even so
+	Ports          []uint16       // that a URL may have; none: any, or 80 and 443 where URLs are those of payloads
+	AnyPort        bool           // any, also where URLs are those of payloads
+	Expire         time.Duration  // how long after its first event, or its replay, a delivery may be put off
 	Authorities    *x509.CertPool // who may sign the certificates of hosts; nil: those of the system
 
 	signers []*standardwebhooks.Webhook
 	secrets []string // what no text may show
-	owner   keys.Namespace
+	// secretHeaders are the headers whose values are kept elsewhere.
+	secretHeaders []string
 }
 
 // Find returns the endpoint of a timer, nil if there is none.
@@ -69,45 +88,42 @@ func (c *Config) Find(k keys.Key) *Endpoint {
 // Signs tells whether the endpoint has secrets.
 func (e *Endpoint) Signs() bool { return len(e.signers) > 0 }
 
-// Consumers returns the namespaces whose events are consumed, each by a durable consumer of its own: those endpoints'
-// that no other endpoint's covers.
-func (c *Config) Consumers() keys.Namespaces {
-	var all keys.Namespaces
-	for _, e := range c.Endpoints {
-		if !slices.Contains(all, e.owner) {
-			all = append(all, e.owner)
-		}
+// Matches returns what the endpoints match, in their order.
+func (c *Config) Matches() keys.Namespaces {
+	all := make(keys.Namespaces, len(c.Endpoints))
+	for i, e := range c.Endpoints {
+		all[i] = e.Match
 	}
 	return all
 }
 
-// assign has each endpoint consumed under the widest namespace that covers its own; of several, the first one. So every
-// event of an endpoint reaches that consumer, and of namespaces that overlap only one calls.
-func (c *Config) assign() {
+// oneHost tells whether all endpoints call one and the same host, and how often at a time.
+func (c *Config) oneHost() (concurrency int, ok bool) {
+	host := ""
 	for _, e := range c.Endpoints {
-		e.owner = e.Match
-		for _, other := range c.Endpoints {
-			if other.Match != e.owner && other.Match.Covers(e.owner) {
-				e.owner = other.Match
-			}
+		if e.URL == "" {
+			return 0, false
 		}
+		to, err := e.check(e.URL)
+		if err != nil || host != "" && to.host != host {
+			return 0, false
+		}
+		host, concurrency = to.host, max(concurrency, e.Concurrency)
 	}
+	return concurrency, true
 }
 
-// only returns the one endpoint that a consumer's events go to if it calls a single host, nil if there may be several.
-func (c *Config) only(consumer keys.Namespace) *Endpoint {
-	var found *Endpoint
-	for _, e := range c.Endpoints {
-		if e.owner != consumer {
-			continue
-		}
-		if found != nil || e.URL == "" {
-			return nil
-		}
-		found = e
+// mayUse tells whether a URL may have a port.
+func (e *Endpoint) mayUse(port uint16) bool {
+	ports := e.Ports
+	if len(ports) == 0 && !e.AnyPort && e.URL == "" {
+		ports = usualPorts()
 	}
-	return found
+	return len(ports) == 0 || slices.Contains(ports, port)
 }
+
+// usualPorts returns those that a stranger's URL may have unless the file names others.
+func usualPorts() []uint16 { return []uint16{80, 443} }
 
 // To says where the endpoint's deliveries go: the host of its URL, or the place of URLs in payloads.
 func (e *Endpoint) To() string {

@@ -3,56 +3,62 @@ package deliver
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"math"
-	"net/http"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/backoff"
-	"github.com/timerd-io/timerd/keys"
 )
 
 const (
-	// leastLanes is how many calls each consumer may make at a time, however many consumers share Calls.
-	leastLanes = 64
 	// cutAfter is how long calls get to finish when Run has to end.
 	cutAfter = 6 * time.Second
 	// forgetEvery is how often idle hosts are forgotten.
 	forgetEvery = time.Minute
+	// lookEvery is how often a process looks by which file its group goes, and lookTimeout how long that may take.
+	lookEvery   = 2 * time.Second
+	lookTimeout = 5 * time.Second
+	// sureAfter is when a process that has changed the group's file looks again whether another one has done so as well.
+	sureAfter = time.Second
 )
 
-// routes is a configuration with what calls its endpoints.
-type routes struct {
-	config  *Config
-	clients map[*Endpoint]*http.Client
-}
+// errStarting says that a process has not looked yet.
+var errStarting = errors.New("it is not known yet by which file the group goes")
 
-// consumer gets the events of a namespace.
-type consumer struct {
-	namespace keys.Namespace
-	lanes     int  // calls at a time
-	oneHost   bool // all its calls go to one host
-	routes    atomic.Pointer[routes]
-	places    places
-	fetching  context.Context // ends when no event is to be begun any more
-	cut       context.Context // ends when calls are to be cut short
-	stop      func()
-}
+// errUnsure says that a process has only just written by which file its group goes.
+var errUnsure = errors.New("the group has only just begun to go by this file")
 
 // state is what Run has to tell others.
 type state struct {
 	mu     sync.Mutex
-	faults map[keys.Namespace]error // of consumers that do not work
+	ruling error // why it is not known that the group goes by this process's file
+	taking error // why no events can be taken
 }
 
-// Reload has Run go on with another configuration. Calls under way end by the old one. Of several in a row the last one
-// counts. Call it from one goroutine at a time.
+// set notes why the group does not surely go by this process's file, and tells whether that is news.
+func (s *state) set(err error) (news bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	news = (err == nil) != (s.ruling == nil)
+	s.ruling = err
+	return news
+}
+
+// setTaking notes why no events can be taken.
+func (s *state) setTaking(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taking = err
+}
+
+func (s *state) get() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Join(s.ruling, s.taking)
+}
+
+// Healthy returns nil while this process takes events, because its group goes by its file.
+func (d *Deliverer) Healthy() error { return d.state.get() }
+
+// Reload has Run go on with another configuration, once its group goes by that. Calls under way end by the old one. Of
+// several in a row the last one counts. Call it from one goroutine at a time.
 func (d *Deliverer) Reload(config *Config) {
 	select {
 	case <-d.reloads:
@@ -61,161 +67,132 @@ func (d *Deliverer) Reload(config *Config) {
 	d.reloads <- config
 }
 
-// Healthy returns nil as long as every namespace is consumed.
-func (d *Deliverer) Healthy() error {
-	d.state.mu.Lock()
-	defer d.state.mu.Unlock()
-	var faults []error
-	for ns, err := range d.state.faults {
-		faults = append(faults, fmt.Errorf("%s: %w", ns, err))
-	}
-	return errors.Join(faults...)
-}
-
-func (s *state) set(ns keys.Namespace, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.faults == nil {
-		s.faults = map[keys.Namespace]error{}
-	}
-	if delete(s.faults, ns); err != nil {
-		s.faults[ns] = err
-	}
-}
-
 // Run delivers until ctx ends. Calls that are under way then get some seconds to finish; what is cut short is delivered
 // again, by another process or later.
 func (d *Deliverer) Run(ctx context.Context) error {
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
-	var running sync.WaitGroup
-	consumers := map[keys.Namespace]*consumer{}
-	var now *routes
+	m := &member{d: d, cut: cut}
 	forget := time.NewTicker(forgetEvery)
 	defer forget.Stop()
+	look := time.NewTimer(lookEvery)
+	defer look.Stop()
 	for {
 		select {
 		case config := <-d.reloads:
-			before := now
-			now = d.route(config)
-			d.apply(ctx, cut, now, consumers, &running)
-			if before != nil {
-				before.close()
-			}
+			look.Reset(m.reload(ctx, config))
+		case <-look.C:
+			look.Reset(m.look(ctx))
+		case <-m.lost():
+			look.Reset(m.look(ctx))
 		case <-forget.C:
 			d.hosts.forget()
 		case <-ctx.Done():
+			m.leave()
 			hurry := time.AfterFunc(cutAfter, cutNow)
-			running.Wait()
+			m.running.Wait()
 			hurry.Stop()
-			if now != nil {
-				now.close()
-			}
 			return nil
 		}
 	}
 }
 
-// route makes what calls the endpoints of a configuration.
-func (d *Deliverer) route(config *Config) *routes {
-	r := &routes{config: config, clients: map[*Endpoint]*http.Client{}}
-	for _, e := range config.Endpoints {
-		r.clients[e] = newClient(newTransport(e, len(config.Endpoints), d.Proxy))
-	}
-	return r
+// member is this process as one of a group. It is for one goroutine.
+type member struct {
+	d   *Deliverer
+	cut context.Context // ends when calls are to be cut short
+
+	config  *Config // what is to be gone by; nil before the first
+	group   *group
+	fresh   bool           // the file was seen to change while this process ran
+	unsure  bool           // the group was changed, and perhaps by another process in the same moment
+	now     *worker        // nil while no events are taken
+	running sync.WaitGroup // workers, also those that only finish
 }
 
-// close closes connections that are not in use.
-func (r *routes) close() {
-	for _, c := range r.clients {
-		c.CloseIdleConnections()
-	}
-}
-
-// apply starts and stops consumers, so that there are those of a configuration.
-func (d *Deliverer) apply(ctx, cut context.Context, r *routes, consumers map[keys.Namespace]*consumer, running *sync.WaitGroup) {
-	wanted := r.config.Consumers()
-	for ns, c := range consumers {
-		if !slices.Contains(wanted, ns) {
-			c.stop()
-			delete(consumers, ns)
+// reload goes over to a configuration, and returns when to look next.
+func (m *member) reload(ctx context.Context, config *Config) time.Duration {
+	lanes := m.d.lanes(config)
+	if m.config != nil {
+		m.fresh = m.fresh || m.config.File.Sum != config.File.Sum
+		if m.config.Group != config.Group || m.d.lanes(m.config) != lanes {
+			m.leave()
 		}
 	}
-	for _, ns := range wanted {
-		lanes, oneHost := d.lanes(r.config, ns)
-		if c := consumers[ns]; c != nil && c.lanes == lanes && c.oneHost == oneHost {
-			c.routes.Store(r)
-			continue
-		} else if c != nil {
-			c.stop()
+	m.config, m.group = config, newGroup(m.d.js, m.d.Names, config, lanes.all())
+	return m.look(ctx)
+}
+
+// look finds out by which file the group goes, and has events taken if it is this process's. It returns when to look next.
+func (m *member) look(ctx context.Context) time.Duration {
+	if m.config == nil {
+		return lookEvery
+	}
+	asking, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	covers, wrote, err := m.group.join(asking, m.fresh)
+	outdated, isOutdated := errors.AsType[*outdatedError](err)
+	switch {
+	case ctx.Err() != nil:
+		return lookEvery
+	case isOutdated:
+		m.leave()
+		if m.d.state.set(outdated) {
+			m.d.Logger.Warn("no events are taken", "err", outdated)
 		}
-		c := newConsumer(ctx, cut, ns, lanes, oneHost)
-		c.routes.Store(r)
-		consumers[ns] = c
-		running.Go(func() { d.consume(c) })
-	}
-}
-
-func newConsumer(ctx, cut context.Context, ns keys.Namespace, lanes int, oneHost bool) *consumer {
-	c := &consumer{namespace: ns, lanes: lanes, oneHost: oneHost, cut: cut, places: places{most: lanes}}
-	if oneHost {
-		c.places.most = math.MaxInt // slow calls take no place of others
-	}
-	c.fetching, c.stop = context.WithCancel(ctx)
-	return c
-}
-
-// lanes returns how many calls the consumer of a namespace may make at a time, and whether all go to one host. Then
-// there are no more than that may have, and what waits does so in JetStream.
-func (d *Deliverer) lanes(config *Config, ns keys.Namespace) (lanes int, oneHost bool) {
-	share := max(d.Calls/len(config.Consumers()), min(leastLanes, d.Calls))
-	if only := config.only(ns); only != nil {
-		return min(only.Concurrency, share), true
-	}
-	return share, false
-}
-
-// consume consumes until c.fetching ends, and tries again whatever happens.
-func (d *Deliverer) consume(c *consumer) {
-	defer d.state.set(c.namespace, nil)
-	pace := backoff.Backoff{Policy: backoff.Policy{First: time.Second, Longest: 30 * time.Second}, Logger: d.Logger}
-	for {
-		from := client.NewConsumer(d.js)
-		from.Stream, from.Prefix = d.Names.FiredStream(), d.Names.SubjectPrefix()
-		from.Durable = c.namespace.Durable(keys.DeliverDurable)
-		from.Concurrency = c.lanes
-		from.MaxAckPending = -1 // no event is fetched before there is a place for it, in any process
-		from.StopTimeout = maxTimeout + time.Second
-		from.Logger = slog.New(quietHandler{d.Logger.Handler()})
-		err := from.Consume(c.fetching, c.namespace.String(), func(ctx context.Context, ev event.Event) error { return d.handle(ctx, c, ev) })
-		if c.fetching.Err() != nil {
-			if err != nil {
-				d.Logger.Warn("deliveries were left behind, they are repeated", "namespace", c.namespace.String(), "err", err)
-			}
-			return
+		return lookEvery
+	case err != nil: // a worker goes on by what is known: it drops nothing without asking
+		if m.d.state.set(err) {
+			m.d.Logger.Warn("deliveries may stand still, trying again", "err", err)
 		}
-		d.state.set(c.namespace, err)
-		if !backoff.Sleep(c.fetching, pace.Fail("deliveries stand still, trying again", err, "namespace", c.namespace.String())) {
-			return
+		return lookEvery
+	}
+	m.fresh = false
+	m.take(ctx, covers)
+	if wrote {
+		m.unsure = true
+		if m.d.state.get() != nil { // one that was ready goes on
+			m.d.state.set(errUnsure)
 		}
-		d.state.set(c.namespace, nil)
+		return sureAfter
+	}
+	if m.d.state.set(nil) || m.unsure {
+		m.d.Logger.Info("events are taken by this file", "group", m.config.Group, "file", m.config.File.String())
+	}
+	m.unsure = false
+	return lookEvery
+}
+
+// take has events taken by the configuration.
+func (m *member) take(ctx context.Context, covers coverage) {
+	if m.now == nil {
+		m.now = newWorker(ctx, m.cut, m.d, m.group.durable(), m.d.route(m.group, covers))
+		m.running.Go(m.now.run)
+		return
+	}
+	if before, _ := m.now.rules.get(); before.config != m.config {
+		m.now.rules.set(m.d.route(m.group, covers))
+		before.close()
+	} else {
+		m.now.rules.set(before.covering(covers))
 	}
 }
 
-// quietHandler leaves out what the client says of single events: the log of deliveries has that, and there may be
-// thousands a second while hosts are dead.
-type quietHandler struct{ slog.Handler }
-
-// WithAttrs recognises a logger of one event by its attempt.
-func (q quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	next := q.Handler.WithAttrs(attrs)
-	if slices.ContainsFunc(attrs, func(a slog.Attr) bool { return a.Key == "attempt" }) {
-		return errorsOnly{next}
+// leave has no more events taken. Those that were taken are finished.
+func (m *member) leave() {
+	if m.now == nil {
+		return
 	}
-	return quietHandler{next}
+	m.now.stop()
+	rules, _ := m.now.rules.get()
+	rules.close()
+	m.now = nil
 }
 
-// errorsOnly passes on errors alone.
-type errorsOnly struct{ slog.Handler }
-
-func (errorsOnly) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelError }
+// lost returns a channel that has a value once the group may go by another file, or its consumer is gone.
+func (m *member) lost() <-chan struct{} {
+	if m.now == nil {
+		return nil
+	}
+	return m.now.lost
+}

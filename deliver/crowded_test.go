@@ -11,8 +11,10 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/timerd-io/timerd/event"
@@ -44,14 +46,13 @@ func TestIdleConnectionsGiveWay(t *testing.T) { //nolint:paralleltest // it take
 	}
 	first, second := endpoint(), endpoint()
 	d := &Deliverer{Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
-	routes := d.route(&Config{Endpoints: []*Endpoint{first, second}})
+	routes := d.route(&group{config: &Config{Endpoints: []*Endpoint{first, second}}}, nil)
 	t.Cleanup(routes.close)
-	c := &consumer{cut: t.Context()}
 	ev := event.Event{ID: "1", Key: keys.Key{App: "pay", Module: "a", Type: "b", ID: "1"}}
 	var running sync.WaitGroup
 	for range calls {
 		running.Go(func() {
-			if a := d.call(t.Context(), c, routes, first, crowd, ev); a.verdict != delivered {
+			if a := d.call(t.Context(), t.Context(), routes, first, crowd, ev); a.verdict != delivered {
 				t.Errorf("%+v", a)
 			}
 		})
@@ -59,11 +60,11 @@ func TestIdleConnectionsGiveWay(t *testing.T) { //nolint:paralleltest // it take
 	running.Wait()
 
 	takeDescriptors(t)
-	if a := d.call(t.Context(), c, routes, second, other, ev); a.verdict != returned || !strings.Contains(a.text, "too many open files") {
+	if a := d.call(t.Context(), t.Context(), routes, second, other, ev); a.verdict != returned || !strings.Contains(a.text, "too many open files") {
 		t.Errorf("without descriptors: %+v", a)
 	}
 	testenv.Eventually(t, time.Minute, func() error { // connections are closed a moment later
-		if a := d.call(t.Context(), c, routes, second, other, ev); a.verdict != delivered {
+		if a := d.call(t.Context(), t.Context(), routes, second, other, ev); a.verdict != delivered {
 			return fmt.Errorf("%+v", a)
 		}
 		return nil
@@ -97,6 +98,26 @@ func takeDescriptors(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = f.Close() })
 	}
+}
+
+// However many calls find no descriptor, idle connections are given up once in a while: each time all have to be made anew.
+func TestIdleConnectionsAreGivenUpRarely(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r relief
+		var times atomic.Int64
+		const calls = 100
+		for range 3 {
+			for range calls {
+				go r.give(func() { times.Add(1) })
+			}
+			synctest.Wait()
+			time.Sleep(reliefEvery)
+		}
+		if n := times.Load(); n != 3 {
+			t.Errorf("%d calls in three moments gave up idle connections %d times, want 3", 3*calls, n)
+		}
+	})
 }
 
 // The endpoints of a file share what may be kept.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -49,6 +48,7 @@ type Deliverer struct {
 
 	js      jetstream.JetStream
 	hosts   *hosts
+	relief  relief
 	reloads chan *Config
 	state   state
 
@@ -70,6 +70,7 @@ func New(js jetstream.JetStream, config *Config) *Deliverer {
 	}
 	d.logPatience.Store(int64(logPatience))
 	d.hosts = newHosts(d.circuitChanged)
+	d.state.set(errStarting)
 	d.reloads <- config
 	return d
 }
@@ -88,20 +89,19 @@ func (d *Deliverer) circuitChanged(host string, length time.Duration) {
 // outcome is what came of a delivery.
 type outcome struct {
 	result event.Result
-	after  *time.Duration // when to try again; nil: as the policy says
+	after  *time.Duration // of postponed: when to try again; of retry: no sooner than that; nil: as the policy says
 	text   string         // what went wrong
 }
 
-// handle delivers an event that a consumer got, logs that, and says what is to become of the event.
-func (d *Deliverer) handle(ctx context.Context, c *consumer, ev event.Event) error {
-	routes := c.routes.Load()
-	e := routes.config.Find(ev.Key)
-	if e == nil || e.owner != c.namespace {
-		return nil // it reaches another consumer too, which delivers it
+// handle delivers an event that a worker got, logs that, and says what is to become of the event.
+func (d *Deliverer) handle(ctx context.Context, w *worker, ev event.Event) error {
+	routes, e, err := w.find(ctx, ev)
+	if e == nil {
+		return err
 	}
 	began := time.Now()
 	r := event.Delivery{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
-	o, took := d.deliver(ctx, c, routes, e, ev, &r)
+	o, took := d.deliver(ctx, w, routes, e, ev, &r)
 	o.text = e.hide(o.text)
 	r.Result, r.Error, r.Duration = o.result, o.text, took.Round(time.Millisecond).Milliseconds()
 	d.log(ctx, ev.Key, r)
@@ -123,7 +123,7 @@ func (o outcome) err(ctx context.Context, ev event.Event) error {
 	case o.result == event.ResultPostponed:
 		return client.Postpone(*o.after, err)
 	case o.after != nil:
-		return client.RetryAfter(*o.after, err)
+		return client.RetryNoSooner(*o.after, err)
 	case o.result == event.ResultDead && !usedUp(ev):
 		return client.Dead(err)
 	}
@@ -134,34 +134,22 @@ func (o outcome) err(ctx context.Context, ev event.Event) error {
 func usedUp(ev event.Event) bool { return ev.MaxAttempts > 0 && ev.Attempt >= ev.MaxAttempts }
 
 // deliver makes the call, or holds the delivery back, and fills in what r is to say about the call.
-func (d *Deliverer) deliver(ctx context.Context, c *consumer, routes *routes, e *Endpoint, ev event.Event, r *event.Delivery) (o outcome, took time.Duration) {
+func (d *Deliverer) deliver(ctx context.Context, w *worker, routes *routes, e *Endpoint, ev event.Event, r *event.Delivery) (o outcome, took time.Duration) {
 	to, err := e.target(ev)
 	if err != nil {
 		return outcome{result: event.ResultDead, text: err.Error()}, 0
 	}
 	r.Host = to.host
-	call, wait := d.admit(c, e, to.host)
+	call, wait := w.admit(e, to.host)
 	if wait != nil {
-		return holdBack(e, ev, *wait, time.Now()), 0
+		return postpone(e, ev, *wait, time.Now()), 0
 	}
 	began := time.Now()
-	a := d.call(ctx, c, routes, e, to, ev)
+	a := d.call(ctx, w.cut, routes, e, to, ev)
 	took = time.Since(began)
 	open := call.end(a.host, a.status == 0 && !a.host)
 	r.Status = a.status
 	return d.conclude(e, ev, to, a, open), took
-}
-
-// admit begins a call of a host, or says until when there can be none. Where all places are for this one host, waiting
-// for its turn takes nothing from anybody.
-func (d *Deliverer) admit(c *consumer, e *Endpoint, host string) (*call, *held) {
-	until := time.Now().Add(patienceInTurn)
-	for {
-		call, wait := d.hosts.begin(host, e, &c.places)
-		if wait == nil || wait.circuit || !c.oneHost || time.Now().Add(wait.wait).After(until) || !backoff.Sleep(c.fetching, wait.wait) {
-			return call, wait
-		}
-	}
 }
 
 // conclude says what is to become of an event after a call. open says that the circuit was open when the call ended.
@@ -171,15 +159,18 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 		return outcome{result: event.ResultDelivered}
 	case a.verdict == hopeless:
 		return outcome{result: event.ResultDead, text: a.text}
+	case a.verdict == cutShort: // it was called, and comes again though it may have expired
+		wait := leastWait
+		return outcome{result: event.ResultPostponed, after: &wait, text: a.text}
 	case a.verdict == returned:
-		return holdBack(e, ev, held{wait: max(leastWait, a.after), why: a.text}, time.Now())
+		return postpone(e, ev, held{wait: max(leastWait, a.after), why: a.text}, time.Now())
 	case open && a.host: // the delivery cannot help it
 		wait := held{wait: leastWait, circuit: true}
 		if now := d.hosts.openFor(to.host, e); now != nil {
 			wait = *now
 		}
 		wait.wait, wait.why = max(wait.wait, a.after), a.text
-		return holdBack(e, ev, wait, time.Now())
+		return postpone(e, ev, wait, time.Now())
 	case usedUp(ev):
 		return outcome{result: event.ResultDead, text: a.text}
 	case a.verdict == deferred:
@@ -188,29 +179,32 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 	return outcome{result: event.ResultRetry, text: a.text}
 }
 
-// holdBack returns the outcome of a delivery that has to wait. Where a circuit is open that is at least a tenth of its
-// age, so that what has waited for long comes back rarely, and until it expires at the latest. What waits for its turn
-// does not expire: its host may well answer.
-func holdBack(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
-	if !h.circuit {
-		wait := max(h.wait, leastWait).Round(time.Millisecond)
-		return outcome{result: event.ResultPostponed, after: &wait, text: h.why}
-	}
-	born, _ := ev.First()
-	age := max(now.Sub(born), 0)
+// postpone returns the outcome of a delivery that has to wait. Where a circuit is open that is at least a tenth of its
+// age, so that what has waited for long comes back rarely. Whatever puts it off, it waits until it expires at the latest,
+// and is a dead letter then.
+func postpone(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
+	age := max(now.Sub(ev.Begun()), 0)
 	if age >= e.Expire {
-		return outcome{result: event.ResultDead, text: fmt.Sprintf("held back until %v after its first event, at most %v: %s",
-			age.Round(time.Second), e.Expire, h.why)}
+		since := "its first event"
+		if !ev.Replayed.IsZero() {
+			since = "its replay"
+		}
+		return outcome{result: event.ResultDead, text: fmt.Sprintf("put off until %v after %s, at most %v: %s",
+			age.Round(time.Second), since, e.Expire, h.why)}
 	}
-	wait := max(min(max(h.wait, age/ageShare), e.Expire-age), leastWait).Round(time.Millisecond)
+	wait := h.wait
+	if h.circuit {
+		wait = max(wait, age/ageShare)
+	}
+	wait = max(min(wait, e.Expire-age), leastWait).Round(time.Millisecond)
 	return outcome{result: event.ResultPostponed, after: &wait, text: h.why}
 }
 
-// call calls an endpoint and reads its answer.
-func (d *Deliverer) call(ctx context.Context, c *consumer, routes *routes, e *Endpoint, to target, ev event.Event) answer {
+// call calls an endpoint and reads its answer. It is cut short once cut ends.
+func (d *Deliverer) call(ctx, cut context.Context, routes *routes, e *Endpoint, to target, ev event.Event) answer {
 	within, cancel := context.WithTimeout(ctx, e.Timeout)
 	defer cancel()
-	defer context.AfterFunc(c.cut, cancel)()
+	defer context.AfterFunc(cut, cancel)()
 	request, err := e.request(within, to, ev, time.Now())
 	if err != nil {
 		return answer{verdict: hopeless, text: err.Error()}
@@ -218,9 +212,9 @@ func (d *Deliverer) call(ctx context.Context, c *consumer, routes *routes, e *En
 	response, err := routes.clients[e].Do(request) //nolint:bodyclose // read closes it
 	if err != nil {
 		if isCrowded(err) {
-			routes.close() // others take what this machine has no more of
+			d.relief.give(routes.close) // others take what this machine has no more of
 		}
-		return explain(err, e.Timeout, ctx.Err() != nil || c.cut.Err() != nil)
+		return explain(err, e.Timeout, ctx.Err() != nil || cut.Err() != nil)
 	}
 	what := e.read(response, cancel)
 	return judge(response, what, time.Now())

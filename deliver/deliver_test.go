@@ -26,8 +26,10 @@ func TestAnswersDecide(t *testing.T) {
 		if _, err := fmt.Sscanf(q.URL.Path, "/%d", &status); err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		if after := q.URL.Query().Get("after"); after != "" {
-			w.Header().Set("Retry-After", after)
+		for name, header := range map[string]string{"after": "Retry-After", "date": "Date"} {
+			if value := q.URL.Query().Get(name); value != "" {
+				w.Header().Set(header, value)
+			}
 		}
 		w.Header().Set("Location", "/200")
 		w.WriteHeader(status)
@@ -40,7 +42,7 @@ func TestAnswersDecide(t *testing.T) {
 		attempt int
 		result  event.Result
 		status  int
-		delay   string // Timer-Delay; "" for none
+		delay   string // Timer-Delay-Least; "" for none
 		text    string // how the error begins
 	}{
 		{"/200", 1, "delivered", 200, "", ""},
@@ -57,9 +59,11 @@ func TestAnswersDecide(t *testing.T) {
 		{"/429?after=soon", 1, "retry", 429, "", "429"},
 		{"/429?after=7", 3, "dead", 429, "", "429"},
 		{"/500?after=7", 1, "retry", 500, "", "500 Internal Server Error: because"},
-		{"/503?after=0", 1, "retry", 503, "0s", "503"},
+		{"/503?after=0", 1, "retry", 503, "", "503"},
 		{"/503?after=99999999999999999999", 1, "retry", 503, "24h0m0s", "503"},
-		{"/503?after=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 503, "0s", "503"},
+		{"/503?after=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 503, "", "503"},
+		{"/429?after=Fri,%2020%20Nov%202015%2008:01:30%20GMT&date=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 429, "1m30s", "429"}, // by a clock that is behind
+		{"/429?after=Fri,%2020%20Nov%202065%2008:00:00%20GMT&date=Fri,%2020%20Nov%202065%2008:00:07%20GMT", 1, "retry", 429, "", "429"},      // by one that is ahead
 		{"/599", 1, "retry", 599, "", "599: because"},
 		{"/abort", 1, "retry", 0, "", "connection closed without an answer"},
 		{"silent", 1, "retry", 0, "", "no answer within 1s"},
@@ -76,7 +80,7 @@ func TestAnswersDecide(t *testing.T) {
 		r.publish(attempt(fired(fmt.Sprintf("pay:order:callback:%d", i), []byte(`{"url":"`+url+`"}`)), test.attempt))
 	}
 	records := r.records(len(tests))
-	r.settled("timerd-deliver~pay")
+	r.settled("timerd-deliver")
 	delays, letters := map[string]string{}, map[string]event.Event{}
 	for _, m := range r.retry.All() {
 		e, err := event.Parse(m.Data)
@@ -84,7 +88,10 @@ func TestAnswersDecide(t *testing.T) {
 			t.Fatal(err)
 		}
 		delays[e.Key.ID] = "policy"
-		if delay := m.Header.Get(event.DelayHeader); delay != "" {
+		if m.Header.Get(event.DelayHeader) != "" {
+			t.Errorf("%s overrides the policy: %v", e.Key, m.Header)
+		}
+		if delay := m.Header.Get(event.LeastDelayHeader); delay != "" {
 			delays[e.Key.ID] = delay
 		}
 	}
@@ -170,7 +177,7 @@ func check(t *testing.T, e event.Event, got request) {
 		wantBody, wantType = e.AppendJSON(nil), "application/cloudevents+json"
 	}
 	h := got.header
-	if got.path != wantPath || !bytes.Equal(got.body, wantBody) || h.Get("Content-Type") != wantType || h.Get("Webhook-Id") != e.ID {
+	if got.path != wantPath || !bytes.Equal(got.body, wantBody) || h.Get("Content-Type") != wantType || h.Get("Webhook-Id") != strings.ReplaceAll(e.ID, ".", "%2E") {
 		t.Errorf("%s: %s got %q with %v", e.Key, got.path, got.body, h)
 	}
 	if n := len(strings.Fields(h.Get("Webhook-Signature"))); n != len(secrets) {

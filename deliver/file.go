@@ -1,12 +1,11 @@
 package deliver
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/timerd-io/timerd/internal/yamlfile"
@@ -31,39 +29,39 @@ const (
 	maxRate        = 1e6
 	minExpire      = time.Second
 	maxExpire      = 10 * 365 * 24 * time.Hour
-	minSecretBytes = 16
+	minSecretBytes = 24 // and at most so many, as Standard Webhooks wants them
+	maxSecretBytes = 64
+	maxGroupBytes  = 64
 	minSecretWord  = 8 // of a header's value: a shorter one is no secret
-)
-
-// What secrets and header values begin with that are kept elsewhere.
-const (
-	fromVariable = "env:"
-	fromFile     = "file:"
 )
 
 // fields returns the names of the fields that an endpoint may have.
 func fields() []string {
 	return []string{
-		"match", "url", "schemes", "hosts", "secrets", "timeout", "concurrency", "rate", "headers", "body", "allow_private", "ca", "expire",
+		"match", "url", "schemes", "hosts", "ports", "secrets", "timeout", "concurrency", "rate", "headers", "body", "allow_private", "deny",
+		"ca", "expire",
 	}
 }
 
+// topFields returns the names of what a file may have beside its endpoints.
+func topFields() []string { return []string{"endpoints", "group", "start", "version"} }
+
 // Parse reads a file of endpoints. variable looks an environment variable up, for secrets that are there. It returns
 // all faults that the file has, in the order of their lines and without secrets; the configuration is valid only if
-// there are none.
+// there are none. Its File.Changed is for the caller to set.
 func Parse(text []byte, variable func(name string) (string, bool)) (*Config, yamlfile.Faults) {
 	root, fault := yamlfile.Parse(text)
 	if fault != nil {
 		return nil, yamlfile.Faults{*fault}
 	}
-	f := file{variable: variable}
+	f := file{variable: variable, config: Config{Group: DefaultGroup}}
+	f.config.File.Sum = fmt.Sprintf("%x", sha256.Sum256(text))
 	if root == nil {
 		f.faults.Add(0, "it is empty: want a list endpoints:")
 		return nil, f.faults
 	}
 	f.read(root)
 	f.faults.Sort()
-	f.config.assign()
 	return &f.config, f.faults
 }
 
@@ -75,11 +73,31 @@ type file struct {
 }
 
 func (f *file) read(root *yaml.Node) {
-	list := yamlfile.Only(root, "endpoints", &f.faults)
-	switch {
-	case list == nil:
+	if root.Kind != yaml.MappingNode {
+		f.faults.Add(root.Line, "want a list endpoints:, got %s", yamlfile.KindOf(root))
 		return
-	case list.Kind != yaml.SequenceNode || len(list.Content) == 0:
+	}
+	lines := yamlfile.Fields(root, topFields(), &f.faults, func(name string, value *yaml.Node) []error {
+		if name == "endpoints" {
+			f.endpoints(value)
+			return nil
+		}
+		if value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null" {
+			return []error{fmt.Errorf("want one value, got %s", yamlfile.KindOf(value))}
+		}
+		if err := f.config.set(name, value.Value); err != nil {
+			return []error{err}
+		}
+		return nil
+	})
+	if lines["endpoints"] == 0 {
+		f.faults.Add(root.Line, "want a list endpoints:")
+	}
+}
+
+// endpoints reads the list of endpoints.
+func (f *file) endpoints(list *yaml.Node) {
+	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
 		f.faults.Add(list.Line, "want a list endpoints: with at least one entry")
 		return
 	}
@@ -91,6 +109,31 @@ func (f *file) read(root *yaml.Node) {
 		}
 		f.endpoint(n.Line, entry)
 	}
+}
+
+// set takes in what a file has beside its endpoints.
+func (c *Config) set(name, text string) (err error) {
+	switch name {
+	case "group":
+		if c.Group = text; text == "" || len(text) > maxGroupBytes || keys.EncodeToken(text) != text {
+			return fmt.Errorf("%.40q: want a name of at most %d letters, digits, - and _", text, maxGroupBytes)
+		}
+	case "version":
+		if c.File.Version, err = strconv.ParseUint(text, 10, 63); err != nil || c.File.Version == 0 {
+			return fmt.Errorf("%.40q: want a whole number from 1 on, greater for each newer file", text)
+		}
+	case "start":
+		switch text {
+		case "all":
+		case "now":
+			c.Start.Now = true
+		default:
+			if c.Start.At, err = time.Parse(time.RFC3339, text); err != nil {
+				return fmt.Errorf("%.40q: want all, now, or a time such as 2026-11-20T09:00:00Z", text)
+			}
+		}
+	}
+	return nil
 }
 
 // endpoint reads an entry.
@@ -110,6 +153,9 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 			f.faults.Add(lines["url"], "url: %v", err)
 		}
 	}
+	if strangers := e.secretHeaders; len(strangers) > 0 && e.URL == "" && len(e.Hosts) == 0 && len(e.From) > 0 {
+		f.faults.Add(lines["headers"], "headers: %s would reach whatever host a payload names: name those that may get it in hosts:", strings.Join(strangers, ", "))
+	}
 	for _, other := range f.config.Endpoints {
 		if lines["match"] > 0 && other.Match.Covers(e.Match) {
 			f.faults.Add(lines["match"], "match: %s is covered by %s, which is before it and takes its events: put it first", e.Match, other.Match)
@@ -122,10 +168,15 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 // field reads a field, and returns all that is wrong with it.
 func (f *file) field(e *Endpoint, name string, value *yaml.Node) []error {
 	switch name {
-	case "schemes", "hosts", "secrets", "allow_private":
+	case "schemes", "hosts", "secrets", "allow_private", "deny":
 		return f.list(e, name, value)
 	case "headers":
 		return f.headers(e, value)
+	case "ports":
+		if e.AnyPort = value.Kind == yaml.ScalarNode && value.Value == "any"; e.AnyPort {
+			return nil
+		}
+		return f.list(e, name, value)
 	}
 	if value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null" {
 		return []error{fmt.Errorf("want one value, got %s", yamlfile.KindOf(value))}
@@ -251,120 +302,38 @@ func (f *file) add(e *Endpoint, name, text string) error {
 			host = "*." + host
 		}
 		e.Hosts = append(e.Hosts, host)
-	case "allow_private":
-		prefix, err := netip.ParsePrefix(text)
-		if addr, addrErr := netip.ParseAddr(text); addrErr == nil && addr.Zone() == "" {
-			prefix, err = addr.Prefix(addr.BitLen())
+	case "ports":
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%.40q: want a port from 1 to 65535, or any in place of the list", text)
 		}
+		e.Ports = append(e.Ports, uint16(n))
+	case "allow_private", "deny":
+		prefix, err := parsePrefix(text)
 		if err != nil {
-			return fmt.Errorf("%.40q: want addresses such as 10.0.0.0/8 or fd00::/8", text)
+			return err
 		}
-		e.AllowPrivate = append(e.AllowPrivate, prefix.Masked())
+		if name == "deny" {
+			e.Deny = append(e.Deny, prefix)
+		} else {
+			e.AllowPrivate = append(e.AllowPrivate, prefix)
+		}
 	case "secrets":
 		return f.secret(e, text)
 	}
 	return nil
 }
 
-// secret takes in a secret. Nothing of it is ever in an error.
-func (f *file) secret(e *Endpoint, text string) error {
-	secret, elsewhere, err := f.lookUp(text)
+// parsePrefix reads addresses: 10.0.0.0/8, or a single one.
+func parsePrefix(text string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(text)
+	if addr, addrErr := netip.ParseAddr(text); addrErr == nil && addr.Zone() == "" {
+		prefix, err = addr.Prefix(addr.BitLen())
+	}
 	if err != nil {
-		return err
+		return netip.Prefix{}, fmt.Errorf("%.40q: want addresses such as 10.0.0.0/8 or fd00::/8", text)
 	}
-	if !elsewhere {
-		return errors.New("want env:NAME or file:PATH: a secret has no place in this file")
-	}
-	bare := strings.TrimPrefix(secret, "whsec_")
-	key, err := base64.StdEncoding.DecodeString(bare)
-	if err != nil || len(key) < minSecretBytes {
-		return fmt.Errorf("%s: want whsec_ and at least %d bytes in base64, as Standard Webhooks has it: echo whsec_$(openssl rand -base64 32)",
-			text, minSecretBytes)
-	}
-	signer, err := standardwebhooks.NewWebhookRaw(key)
-	if err != nil {
-		return fmt.Errorf("%s: it cannot be used", text)
-	}
-	e.signers = append(e.signers, signer)
-	e.secrets = append(e.secrets, bare)
-	return nil
-}
-
-// lookUp returns what env:NAME or file:PATH stands for, without white space around it, or the text itself.
-func (f *file) lookUp(text string) (value string, elsewhere bool, err error) {
-	if name, ok := strings.CutPrefix(text, fromVariable); ok {
-		value, ok = f.variable(name)
-		if value = strings.TrimSpace(value); !ok || value == "" {
-			return "", true, fmt.Errorf("the environment variable %s is not set", name)
-		}
-		return value, true, nil
-	}
-	if name, ok := strings.CutPrefix(text, fromFile); ok {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return "", true, err
-		}
-		if value = strings.TrimSpace(string(content)); value == "" {
-			return "", true, fmt.Errorf("%s is empty", name)
-		}
-		return value, true, nil
-	}
-	return text, false, nil
-}
-
-// headers reads the further headers of each call.
-func (f *file) headers(e *Endpoint, value *yaml.Node) (faults []error) {
-	if value.Kind != yaml.MappingNode {
-		return []error{errors.New("want names and values, such as X-Shop: shop-1")}
-	}
-	e.Headers = http.Header{}
-	reserved := map[string]bool{
-		"Host": true, "Content-Type": true, "Content-Length": true, "Transfer-Encoding": true, "Connection": true, "Trailer": true, "Te": true,
-		"Upgrade": true, "Keep-Alive": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Expect": true, "Accept-Encoding": true,
-		"Webhook-Id": true, "Webhook-Timestamp": true, "Webhook-Signature": true,
-	}
-	for name, item := range yamlfile.Pairs(value) {
-		canonical := http.CanonicalHeaderKey(name.Value)
-		switch {
-		case !isToken(name.Value):
-			faults = append(faults, fmt.Errorf("%.40q is no name of a header", name.Value))
-			continue
-		case reserved[canonical]:
-			faults = append(faults, fmt.Errorf("%s is set by timerd or by HTTP", canonical))
-			continue
-		case e.Headers[canonical] != nil:
-			faults = append(faults, fmt.Errorf("%s is there twice", canonical))
-			continue
-		case item.Kind != yaml.ScalarNode || item.ShortTag() == "!!null":
-			faults = append(faults, fmt.Errorf("%s: want one value", canonical))
-			continue
-		}
-		text, elsewhere, err := f.lookUp(item.Value)
-		if err == nil && strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
-			err = errors.New("want printable ASCII alone")
-		}
-		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", canonical, err))
-			continue
-		}
-		e.Headers.Set(canonical, text)
-		if elsewhere {
-			e.secrets = append(e.secrets, text)
-			for word := range strings.FieldsSeq(text) { // Bearer t0k3n: a host may send the token back alone
-				if len(word) >= minSecretWord {
-					e.secrets = append(e.secrets, word)
-				}
-			}
-		}
-	}
-	return faults
-}
-
-// isToken tells whether a text can be the name of a header.
-func isToken(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return r <= ' ' || r > '~' || strings.ContainsRune(`()<>@,;:\"/[]?={}`, r)
-	})
+	return prefix.Masked(), nil
 }
 
 // Differences tells in words which endpoints a new configuration adds and takes away, by what they match.

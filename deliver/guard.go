@@ -1,81 +1,27 @@
 package deliver
 
 import (
-	"crypto/tls"
+	"context"
 	"errors"
-	"io"
+	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptrace"
 	"net/netip"
-	"net/url"
-	"sync/atomic"
+	"slices"
 	"syscall"
-	"time"
 
 	"code.dny.dev/ssrf"
 )
 
-const (
-	// maxAnswerHeader bounds the headers of an answer, in bytes.
-	maxAnswerHeader = 64 << 10
-	// idleTimeout is how long a connection is kept that nobody uses, and maxIdle how many are, which the endpoints share, though
-	// each may have leastIdle: with fewer than there are hosts nearly each call makes a new one. bufferSize is what a connection
-	// reads and writes at once; calls and answers are small.
-	idleTimeout = time.Minute
-	maxIdle     = 10 << 10
-	leastIdle   = 64
-	bufferSize  = 1 << 10
-	// pingAfter is after how long of silence an HTTP/2 connection is tried, and pingTimeout how long that may take.
-	pingAfter   = 15 * time.Second
-	pingTimeout = 5 * time.Second
-)
+// errDenied says that an endpoint's own list refuses an address.
+var errDenied = errors.New("denied address")
 
-// transport calls hosts for one endpoint. A connection is checked at the moment at which it is made, when the address is
-// final: whatever a name stood for before, and whichever of its addresses is taken.
-//
-// Calls that go through a proxy have connections of their own, to the proxy alone, which the operator has chosen and
-// which may be anywhere. There it is the proxy that looks names up, and that has to guard; what timerd can still see is
-// an address in the URL itself.
-type transport struct {
-	guard   *ssrf.Guardian
-	proxy   func(*http.Request) (*url.URL, error)
-	direct  pooled
-	proxied pooled
+// guard says which addresses an endpoint may call.
+type guard struct {
+	special *ssrf.Guardian // refuses what is no public host, unless the endpoint allows it
+	denied  []netip.Prefix // refused whatever else is allowed
 }
 
-// pooled is a transport, and a second one like it whose connections are all new.
-type pooled struct{ usual, fresh *http.Transport }
-
-func newPooled(usual *http.Transport) pooled {
-	fresh := usual.Clone()
-	fresh.DisableKeepAlives = true
-	return pooled{usual, fresh}
-}
-
-// RoundTrip makes a call. Many servers close a connection after some seconds without a request, which may cross the next
-// one. So a call that found its connection closed is repeated once, over a new one.
-func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
-	var reused, answered atomic.Bool
-	trace := &httptrace.ClientTrace{
-		GotConn:              func(info httptrace.GotConnInfo) { reused.Store(info.Reused) },
-		GotFirstResponseByte: func() { answered.Store(true) },
-	}
-	response, err := p.usual.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
-	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-	if !closed || !reused.Load() || answered.Load() || r.Context().Err() != nil {
-		return response, err
-	}
-	again := r.Clone(r.Context())
-	if again.Body, err = r.GetBody(); err != nil {
-		return nil, err
-	}
-	return p.fresh.RoundTrip(again)
-}
-
-// newTransport returns the transport of one of so many endpoints. proxy says through which proxy a request goes, nil for
-// none.
-func newTransport(e *Endpoint, endpoints int, proxy func(*http.Request) (*url.URL, error)) *transport {
+func newGuard(e *Endpoint) guard {
 	var v4, v6 []netip.Prefix
 	for _, p := range e.AllowPrivate {
 		if p.Addr().Is4() {
@@ -84,71 +30,75 @@ func newTransport(e *Endpoint, endpoints int, proxy func(*http.Request) (*url.UR
 			v6 = append(v6, p)
 		}
 	}
-	t := &transport{
-		guard: ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...)),
-		proxy: proxy,
-	}
-	idle := max(maxIdle/endpoints, leastIdle)
-	proxied := httpTransport(e, idle, nil)
-	proxied.Proxy = proxy
-	t.direct, t.proxied = newPooled(httpTransport(e, idle, t.guard.Safe)), newPooled(proxied)
-	return t
+	return guard{ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...)), e.Deny}
 }
 
-// httpTransport returns a transport that keeps so many idle connections, and whose connections are checked by control, if that
-// is not nil.
-func httpTransport(e *Endpoint, idle int, control func(network, address string, c syscall.RawConn) error) *http.Transport {
-	// Go's own resolver: with the system's, each name whose server is silent takes a thread, and there are 500.
-	resolver := &net.Resolver{PreferGo: true, Dial: net.DefaultResolver.Dial}
-	dialer := &net.Dialer{Timeout: e.Timeout, KeepAlive: idleTimeout / 2, Control: control, Resolver: resolver}
-	return &http.Transport{
-		DialContext:            dialer.DialContext,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: e.Authorities},
-		TLSHandshakeTimeout:    e.Timeout,
-		DisableCompression:     true, // a small answer may not become a large one
-		MaxIdleConns:           idle,
-		MaxIdleConnsPerHost:    e.Concurrency,
-		IdleConnTimeout:        idleTimeout,
-		MaxResponseHeaderBytes: maxAnswerHeader,
-		ReadBufferSize:         bufferSize,
-		WriteBufferSize:        bufferSize,
-		ForceAttemptHTTP2:      true,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+// refuses returns why an address may not be called, nil if it may. isRefused is true for it.
+func (g guard) refuses(addr netip.Addr) error {
+	addr = addr.Unmap()
+	if slices.ContainsFunc(g.denied, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		return fmt.Errorf("%w: %s", errDenied, addr)
 	}
+	return g.special.SafeAddr(addr)
 }
 
-// RoundTrip makes a call. Its error wraps one for which isRefused is true if the host's address may not be called.
-func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	proxy, err := t.proxy(r)
+// control checks a connection at the moment at which it is made, when the address is final.
+func (g guard) control(network, address string, c syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err == nil {
+		err = g.refuses(at.Addr())
+	}
 	if err != nil {
-		return nil, errors.New("the URL of the proxy in the environment cannot be read") // err has it, with its password
+		return err
 	}
-	if proxy == nil {
-		return t.direct.RoundTrip(r)
-	}
-	if addr, err := netip.ParseAddr(r.URL.Hostname()); err == nil {
-		if err := t.guard.SafeAddr(addr.Unmap()); err != nil {
-			return nil, err
-		}
-	}
-	return t.proxied.RoundTrip(r)
-}
-
-// CloseIdleConnections closes what is not in use, and has the rest closed once it is not.
-func (t *transport) CloseIdleConnections() {
-	t.direct.usual.CloseIdleConnections()
-	t.proxied.usual.CloseIdleConnections()
+	return g.special.Safe(network, address, c)
 }
 
 // isRefused tells whether an error says that an address may not be called.
 func isRefused(err error) bool {
-	return errors.Is(err, ssrf.ErrProhibitedIP) || errors.Is(err, ssrf.ErrProhibitedNetwork) || errors.Is(err, ssrf.ErrInvalidHostPort)
+	return errors.Is(err, ssrf.ErrProhibitedIP) || errors.Is(err, ssrf.ErrProhibitedNetwork) || errors.Is(err, ssrf.ErrInvalidHostPort) ||
+		errors.Is(err, errDenied)
 }
 
-// newClient returns what calls an endpoint. It follows no redirect: the signature is for the URL's owner alone.
-func newClient(t http.RoundTripper) *http.Client {
-	return &http.Client{
-		Transport:     t,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+// guarded makes connections to addresses that an endpoint may call.
+type guarded struct {
+	guard  guard
+	dialer *net.Dialer // with the guard's control
+}
+
+// DialContext connects to a host. Its error says that addresses are refused only if all of the host's are: of several, the
+// dialer tells of the first one that failed, and another one may be allowed and not answer for a while.
+func (d guarded) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, refused := d.dialer.DialContext(ctx, network, address)
+	if refused == nil || !isRefused(refused) {
+		return conn, refused
 	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, refused
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return nil, refused
+	}
+	all, err := d.dialer.Resolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	var fault error
+	for _, addr := range all {
+		if d.guard.refuses(addr) != nil {
+			continue
+		}
+		conn, err := d.dialer.DialContext(ctx, network, net.JoinHostPort(addr.Unmap().String(), port))
+		if err == nil {
+			return conn, nil
+		}
+		if fault == nil {
+			fault = err
+		}
+	}
+	if fault == nil {
+		return nil, refused
+	}
+	return nil, fault
 }

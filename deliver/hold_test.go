@@ -15,9 +15,9 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// What is held back waits for the longer of the circuit's time and a tenth of its age, since the timer's first event,
-// and never beyond its expiry.
-func TestHoldBack(t *testing.T) {
+// What is put off by a circuit waits for the longer of the circuit's time and a tenth of its age, since the timer's first
+// event or its replay. Nothing waits beyond its expiry, whatever put it off.
+func TestPostpone(t *testing.T) {
 	t.Parallel()
 	key := keys.Key{App: "pay", Module: "order", Type: "callback", ID: "1"}
 	now := time.UnixMilli(1_800_000_000_000)
@@ -37,7 +37,8 @@ func TestHoldBack(t *testing.T) {
 		{"no longer than it may", 71*time.Hour + 59*time.Minute, true, 10 * time.Minute, true, time.Minute},
 		{"nearly expired", 72*time.Hour - time.Millisecond, true, 10 * time.Minute, true, leastWait},
 		{"expired", 72 * time.Hour, true, 10 * time.Minute, true, -1},
-		{"for its turn, replayed long after: its host may answer", 80 * time.Hour, true, time.Second, false, time.Second},
+		{"expired, for its turn", 80 * time.Hour, true, time.Second, false, -1},
+		{"for its turn, no longer than it may", 72*time.Hour - time.Second, true, time.Minute, false, time.Second},
 		{"from the future, as clocks differ", -time.Hour, false, 30 * time.Second, true, 30 * time.Second},
 	} {
 		first := now.Add(-test.age)
@@ -47,10 +48,27 @@ func TestHoldBack(t *testing.T) {
 			ev.Due = now.Add(-time.Second)
 			ev.ID = keys.EventID(key.String(), ev.Due.UnixMilli(), 1)
 		}
-		o := holdBack(e, ev, held{wait: test.wait, circuit: test.circuit, why: "why"}, now)
+		o := postpone(e, ev, held{wait: test.wait, circuit: test.circuit, why: "why"}, now)
 		if dead := test.want < 0; dead != (o.result == event.ResultDead) || !dead && (o.result != event.ResultPostponed || *o.after != test.want) {
 			t.Errorf("%s: %+v, want %v", test.name, o, test.want)
 		}
+	}
+}
+
+// A replay of an old letter has all its time again, whatever its origin is.
+func TestReplayExpiresByItself(t *testing.T) {
+	t.Parallel()
+	key := keys.Key{App: "pay", Module: "order", Type: "callback", ID: "1"}
+	now := time.UnixMilli(1_800_000_000_000)
+	e := &Endpoint{Expire: 72 * time.Hour}
+	ev := event.Event{Key: key, Due: now, Attempt: 1, Replayed: now.Add(-time.Hour)}
+	ev.SetOrigin(now.Add(-30*24*time.Hour), 1)
+	if o := postpone(e, ev, held{wait: time.Second, circuit: true, why: "why"}, now); o.result != event.ResultPostponed || *o.after != 6*time.Minute {
+		t.Errorf("replayed an hour ago: %+v, want it put off for a tenth of that", o)
+	}
+	ev.Replayed = now.Add(-72 * time.Hour)
+	if o := postpone(e, ev, held{wait: time.Second, why: "why"}, now); o.result != event.ResultDead || !strings.Contains(o.text, "72h0m0s after its replay") {
+		t.Errorf("replayed three days ago: %+v, want a dead letter", o)
 	}
 }
 
@@ -58,6 +76,9 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	wrap := func(err error) error {
 		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t", Err: &net.OpError{Op: "dial", Err: err}}
+	}
+	dialing := func(to string, err error) error {
+		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t", Err: &net.OpError{Op: "dial", Addr: &net.TCPAddr{IP: net.ParseIP(to), Port: 443}, Err: err}}
 	}
 	for _, test := range []struct {
 		err      error
@@ -70,9 +91,12 @@ func TestExplain(t *testing.T) {
 		{wrap(errors.New("tls: bad certificate")), false, failed, true},
 		{wrap(syscall.EMFILE), false, returned, false},
 		{wrap(syscall.EADDRNOTAVAIL), false, returned, false},
+		{dialing("192.0.2.1", syscall.EADDRNOTAVAIL), false, returned, false}, // all ports to it are in use
+		{dialing("2001:db8::1", syscall.EADDRNOTAVAIL), false, failed, true},  // there is no IPv6 here
+		{dialing("2001:db8::1", syscall.EMFILE), false, returned, false},
 		{wrap(&net.DNSError{Err: "dial udp 127.0.0.53:53: socket: too many open files", Name: "x"}), false, returned, false},
 		{wrap(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), false, failed, true},
-		{wrap(errors.New("context canceled")), true, returned, false},
+		{wrap(errors.New("context canceled")), true, cutShort, false},
 	} {
 		got := explain(test.err, time.Second, test.stopping)
 		if got.verdict != test.verdict || got.host != test.host || got.text == "" || got.status != 0 {

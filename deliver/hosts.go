@@ -18,12 +18,6 @@ const (
 	// slowShare is the part of a call's timeout for which a delivery waits at least whose host has a slow one, while places
 	// are scarce: an earlier one would find the place taken.
 	slowShare = 2
-	// freeShare is the part of the last quarter's free places that one host may have, and leastShare how many it may have in
-	// any case.
-	freeShare  = 8
-	leastShare = 2
-	// soundSlow is how many slow calls a sound host may have while places are scarce: any call is slow now and then.
-	soundSlow = 2
 	// longestTurn bounds for how long a delivery waits for its turn at a host that is slow: by then it may be faster.
 	longestTurn = 10 * time.Minute
 	// firstTook is how long a call to a host is thought to take before there was one.
@@ -55,39 +49,15 @@ type hosts struct {
 
 // host is one of them. hosts.mu guards it.
 type host struct {
-	circuit circuit
-	calls   int           // under way
-	slow    int           // of these, the slow ones
-	failing bool          // the last call failed
-	sound   bool          // the last call was answered, and soon: sooner than after a slowShare of its timeout
-	took    time.Duration // of a call, about
-	free    time.Time     // when the rate allows a call after which none is saved up
-	slot    time.Time     // when the last one comes back that was held back for its turn
-	used    time.Time
-}
-
-// places counts the calls of a consumer that are under way, and those of them that are slow. hosts.mu guards it.
-type places struct{ most, taken, slow int }
-
-// refuses says why a host may not have one more place, "" if it may. A host that does not answer holds up no other by
-// this:
-//
-//   - Once half of all places are with slow calls, a host that has one, or fails, gets no more beside those that it has.
-//   - The last quarter is then for hosts that answered soon when they were last called, however many others there are that
-//     are called for the first time.
-//   - Of what is free of the last quarter, a host may have but a part, unless it is alone: of many that die in one moment
-//     none is known to be slow yet.
-func (p *places) refuses(x *host) string {
-	scarce, last := p.slow >= p.most/2, p.taken >= p.most-p.most/4
-	switch {
-	case scarce && (x.slow >= soundSlow || x.slow > 0 && !x.sound || x.failing && x.calls > 0):
-		return "is slow"
-	case last && scarce && !x.sound:
-		return "did not answer soon before"
-	case last && p.taken > x.calls && x.calls >= max((p.most-p.taken)/freeShare, leastShare):
-		return "has its share of places"
-	}
-	return ""
+	circuit  circuit
+	calls    int // under way
+	slow     int // of these, the slow ones
+	known    standing
+	answered time.Time     // when it was last sound
+	took     time.Duration // of a call, about
+	free     time.Time     // when the rate allows a call after which none is saved up
+	slot     time.Time     // when the last one comes back that was held back for its turn
+	used     time.Time
 }
 
 // held says that a host may not be called now, and when to try again.
@@ -102,7 +72,7 @@ type call struct {
 	hosts  *hosts
 	name   string
 	host   *host
-	places *places
+	seat   *seat
 	probe  bool
 	sound  time.Duration // an answer that comes sooner is soon
 	began  time.Time
@@ -136,26 +106,37 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 		return nil, &held{x.turn(now, x.took/time.Duration(e.Concurrency), leastWait, longestTurn), false,
 			fmt.Sprintf("%d calls of %s are under way", x.calls, name)}
 	}
-	if why := p.refuses(x); why != "" {
-		least := leastWait
-		if p.slow >= p.most/2 {
-			least = e.Timeout / slowShare
-		}
-		return nil, &held{x.turn(now, x.took/leastShare, least, longestTurn), false,
-			fmt.Sprintf("%s %s, and %d calls are slow", name, why, p.slow)}
-	}
+	var every time.Duration
 	if e.Rate > 0 {
-		every := time.Duration(float64(time.Second) / e.Rate)
+		every = time.Duration(float64(time.Second) / e.Rate)
 		if x.free.Sub(now) > rateBurst {
 			return nil, &held{x.turn(now, every, leastWait, math.MaxInt64), false, fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
 		}
+	}
+	seat, why := p.take(claim{x.known, x.answered, x.calls, x.slow}, now)
+	if seat == nil {
+		return nil, &held{x.turn(now, x.took/leastShare, x.patience(e, p), longestTurn), false,
+			fmt.Sprintf("%s %s, and %d calls are slow", name, why, p.slowCalls())}
+	}
+	if every > 0 {
 		x.free = later(x.free, now).Add(every)
 	}
 	x.calls++
-	p.taken++
-	c := &call{hosts: h, name: name, host: x, places: p, probe: x.circuit.begin(), sound: e.Timeout / slowShare, began: now}
+	c := &call{hosts: h, name: name, host: x, seat: seat, probe: x.circuit.begin(), sound: e.Timeout / slowShare, began: now}
 	c.slow = time.AfterFunc(slowAfter, c.noteSlow)
 	return c, nil
+}
+
+// patience returns for how long a delivery waits at least whose host was refused a place. One to a sound host waits for
+// its share or a proof, which others' answers may bring soon.
+func (x *host) patience(e *Endpoint, p *places) time.Duration {
+	switch {
+	case x.known == sound && x.slow == 0:
+		return slowAfter
+	case p.scarce():
+		return e.Timeout / slowShare
+	}
+	return leastWait
 }
 
 // waits says for how long a host is not called because its circuit is open; nil if it may be.
@@ -200,7 +181,7 @@ func (c *call) noteSlow() {
 	}
 	c.isSlow = true
 	c.host.slow++
-	c.places.slow++
+	c.seat.noteSlow()
 }
 
 // end notes how a call ended: whether the host failed, or that nothing can be told. open tells whether the host's
@@ -214,17 +195,18 @@ func (c *call) end(failed, nothing bool) (open bool) {
 	c.slow = nil
 	if c.isSlow {
 		x.slow--
-		c.places.slow--
 	}
 	x.calls--
-	c.places.taken--
+	c.seat.leave()
 	x.used = now
 	if nothing {
 		x.circuit.abandon(c.probe)
 		return c.probe || x.circuit.open()
 	}
 	took := now.Sub(c.began)
-	x.failing, x.sound = failed, !failed && took < c.sound
+	if x.known = failing; !failed && took < c.sound {
+		x.known, x.answered = sound, now
+	}
 	x.took = (7*x.took + took) / 8
 	before := x.circuit.open()
 	if x.circuit.end(now, failed, c.probe) {

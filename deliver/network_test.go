@@ -1,15 +1,12 @@
 package deliver_test
 
 import (
-	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -30,127 +27,6 @@ func (r *rig) deliverOne(id, payload string) event.Delivery {
 }
 
 func urlPayload(url string) string { return `{"url":"` + url + `"}` }
-
-// Without allow_private no special address is called, however it is written and whatever name stands for it.
-func TestPrivateAddressesAreRefused(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	v := receive(t, nil)
-	_, port, err := net.SplitHostPort(v.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', timeout: 3s}]"))
-	for i, host := range []string{
-		"127.0.0.1", "localhost", "LOCALHOST.", "127.0.0.2", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]",
-		"10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "[fe80::1]", "[fd00::1]", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "255.255.255.255",
-	} {
-		got := r.deliverOne(fmt.Sprint(i), urlPayload("http://"+host+":"+port+"/"))
-		if got.Result != event.ResultDead || !strings.Contains(got.Error, "allow_private") {
-			t.Errorf("%s: %+v", host, got)
-		}
-	}
-	// These are addresses to some resolvers and proxies, and no hosts here.
-	for i, host := range []string{"127.1", "2130706433", "0x7f.1", "0177.0.0.1"} {
-		if got := r.deliverOne(fmt.Sprint("odd-", i), urlPayload("http://"+host+":"+port+"/")); got.Result != event.ResultDead {
-			t.Errorf("%s: %+v", host, got)
-		}
-	}
-	if n := len(v.requests()); n > 0 {
-		t.Errorf("%d requests", n)
-	}
-}
-
-// What is allowed is called, and nothing beside it.
-func TestAllowPrivate(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	v := receive(t, nil, func(s *httptest.Server) {
-		l, err := net.Listen("tcp", "127.0.0.2:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = s.Listener.Close()
-		s.Listener = l
-	})
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2]}]"))
-	if got := r.deliverOne("allowed", urlPayload(v.URL)); got.Result != event.ResultDelivered {
-		t.Errorf("%+v", got)
-	}
-	if got := r.deliverOne("beside", urlPayload("http://127.0.0.1/")); got.Result != event.ResultDead {
-		t.Errorf("%+v", got)
-	}
-}
-
-// A name that stands for an allowed address at one moment and for another one at the next does not help.
-func TestNamesThatChangeTheirAddress(t *testing.T) { //nolint:paralleltest // it changes the resolver of the process
-	var allowed atomic.Bool
-	allowed.Store(true)
-	before := net.DefaultResolver
-	defer func() { net.DefaultResolver = before }()
-	net.DefaultResolver = nameserver(t, func() netip.Addr {
-		if allowed.Load() {
-			return netip.MustParseAddr("127.0.0.2")
-		}
-		return netip.MustParseAddr("127.0.0.1")
-	})
-	r := newRig(t)
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := receive(t, nil, func(s *httptest.Server) {
-		_ = s.Listener.Close()
-		s.Listener = l
-	})
-	address := fmt.Sprintf("http://rebind.example:%d/", l.Addr().(*net.TCPAddr).Port)
-	v.Config.SetKeepAlivesEnabled(false)
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', allow_private: [127.0.0.2]}]"))
-	if got := r.deliverOne("before", urlPayload(address)); got.Result != event.ResultDelivered {
-		t.Errorf("%+v", got)
-	}
-	allowed.Store(false)
-	if got := r.deliverOne("after", urlPayload(address)); got.Result != event.ResultDead || len(v.requests()) != 1 {
-		t.Errorf("%+v, %d requests", got, len(v.requests()))
-	}
-}
-
-// nameserver returns a resolver for which every name stands for an address.
-func nameserver(t *testing.T, address func() netip.Addr) *net.Resolver {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	go func() {
-		buf := make([]byte, 512)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			question := 12
-			for buf[question] != 0 {
-				question += int(buf[question]) + 1
-			}
-			end := question + 5
-			answer := append([]byte{}, buf[:min(end, n)]...)
-			answer[2], answer[3] = 0x81, 0x80 // a response, without error
-			clear(answer[6:12])
-			if binary.BigEndian.Uint16(buf[question+1:]) == 1 { // A
-				answer[7] = 1
-				four := address().As4()
-				answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
-				answer = append(answer, four[:]...)
-			}
-			_, _ = conn.WriteTo(answer, from)
-		}
-	}()
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
-}
 
 // A redirect to a private address, or anywhere, is not followed; the test of answers shows it for others.
 func TestRedirectsAreNotFollowed(t *testing.T) {
@@ -399,7 +275,7 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', ca: '"+authority.File+"'}]"), func(d *deliver.Deliverer) {
+	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', ports: any, ca: '"+authority.File+"'}]"), func(d *deliver.Deliverer) {
 		d.Proxy = func(q *http.Request) (*url.URL, error) {
 			if q.URL.Scheme == "https" {
 				return at, nil

@@ -47,7 +47,7 @@ func (e *Endpoint) request(ctx context.Context, to target, ev event.Event, now t
 			r.Header.Set("tracestate", ev.TraceState)
 		}
 	}
-	id := event.MessageID(ev.FirstID())
+	id := event.WebhookID(ev)
 	r.Header.Set(standardwebhooks.HeaderWebhookID, id)
 	r.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
 	signatures := make([]string, len(e.signers))

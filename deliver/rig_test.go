@@ -214,11 +214,11 @@ func (v *receiver) wait(t testing.TB, n int) []request {
 }
 
 // local is what endpoints on this machine need.
-const local = "allow_private: [127.0.0.0/8, '::1']"
+const local = "ports: any, allow_private: [127.0.0.0/8, '::1']"
 
 // to returns a file with one endpoint, for pay, and further fields of it.
 func to(url string, fields ...string) string {
-	text := "endpoints:\n- match: pay\n  url: '" + url + "'\n  " + local + "\n"
+	text := "endpoints:\n- match: pay\n  url: '" + url + "'\n  " + strings.Replace(local, ", allow", "\n  allow", 1) + "\n"
 	for _, field := range fields {
 		text += "  " + field + "\n"
 	}

@@ -89,6 +89,9 @@ func (e *Endpoint) check(text string) (target, error) {
 	if !e.allows(host) {
 		return fail("the host %.80q is not among the allowed ones", host)
 	}
+	if !e.mayUse(uint16(n)) {
+		return fail("its port is %d, which ports: does not name", n)
+	}
 	port := strconv.FormatUint(n, 10)
 	u.Fragment, u.RawFragment = "", ""
 	u.Host = net.JoinHostPort(host, port)

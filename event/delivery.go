@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
@@ -20,6 +21,10 @@ const (
 	ResultPostponed Result = "postponed" // it is tried again later, and no attempt was used up
 )
 
+// WebhookID returns the webhook-id of an event's deliveries: the same over all attempts, and of no other timer. It is the id of
+// the timer's first event with each dot written %2E, since Standard Webhooks joins id, time and content by dots.
+func WebhookID(e Event) string { return strings.ReplaceAll(MessageID(e.FirstID()), ".", "%2E") }
+
 // Results returns all of them.
 func Results() []Result { return []Result{ResultDelivered, ResultRetry, ResultDead, ResultPostponed} }
 
@@ -27,7 +32,7 @@ func Results() []Result { return []Result{ResultDelivered, ResultRetry, ResultDe
 // was tried or held back, and a second one with the same ID and Attempt where a call is repeated.
 type Delivery struct {
 	ID      string `json:"id"`      // of the event
-	Origin  string `json:"origin"`  // of the timer's first event, which is the webhook-id
+	Origin  string `json:"origin"`  // of the timer's first event; WebhookID makes the webhook-id of it
 	Subject string `json:"subject"` // of the event: the timer's key, as attributes of events have it
 	Attempt int    `json:"attempt"`
 	Host    string `json:"host"`   // host:port; empty if there is no usable URL

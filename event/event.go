@@ -30,6 +30,7 @@ const (
 	ContentTypeHeader = "Content-Type"                 // holds ContentType
 	ContentType       = "application/cloudevents+json" // a CloudEvent in structured JSON
 	DelayHeader       = "Timer-Delay"                  // of a retry request: a Go duration that overrides the policy
+	LeastDelayHeader  = "Timer-Delay-Least"            // of a retry request: a Go duration; the policy's delay counts where it is longer
 	PostponeHeader    = "Timer-Postpone"               // of a retry request: 1 keeps the attempt, with a delay of its own
 	ErrorHeader       = "Timer-Error"                  // of a retry request or a dead letter: what went wrong, as text
 	TraceParentHeader = "traceparent"                  // holds TraceParent
@@ -66,6 +67,9 @@ type Event struct {
 	// first event itself; FirstID has the id for all of them. OriginAt is when that was due, in unix ms, a dot and its
 	// attempt, where the id is a hash and does not show them. SetOrigin sets both.
 	Origin, OriginAt string
+	// Replayed is when somebody had the timer fire anew, as a dead letter does; its retries and postponements keep it. It
+	// is the zero time where nobody did.
+	Replayed time.Time
 	// Late is the timer's own limit on how late it may fire, which its retries inherit; not that of its namespace.
 	Late late.Limit
 	// Repeat says by what a timer repeats, and Occurrence which of its firings this is, from 1 on; they are empty and 0 for a timer
@@ -152,6 +156,11 @@ func (e Event) AppendJSON(dst []byte) []byte {
 	if e.OriginAt != "" {
 		dst = append(dst, `,"originat":"`...)
 		dst = appendEscaped(dst, e.OriginAt)
+		dst = append(dst, '"')
+	}
+	if !e.Replayed.IsZero() {
+		dst = append(dst, `,"replayedat":"`...)
+		dst = e.Replayed.UTC().AppendFormat(dst, timeLayout)
 		dst = append(dst, '"')
 	}
 	if e.TraceParent != "" {

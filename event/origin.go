@@ -23,6 +23,15 @@ func (e Event) First() (due time.Time, attempt int) {
 	return e.Due, e.Attempt
 }
 
+// Begun returns since when the event's work has been asked for: since the timer's replay, or since its first event was due.
+func (e Event) Begun() time.Time {
+	if !e.Replayed.IsZero() {
+		return e.Replayed
+	}
+	due, _ := e.First()
+	return due
+}
+
 // SetOrigin sets Origin to the id of the firing of e's timer that was due at a time and had an attempt, and OriginAt where that
 // needs it. e.Key must be set.
 func (e *Event) SetOrigin(due time.Time, attempt int) {

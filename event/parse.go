@@ -129,6 +129,8 @@ func (p *parser) take(name string, m *members) bool {
 		e.Origin, _ = p.text(name, m.value)
 	case "originat":
 		e.OriginAt, _ = p.text(name, m.value)
+	case "replayedat":
+		e.Replayed = p.time(name, m.value)
 	case TraceParentHeader:
 		e.TraceParent = looseText(m.value)
 	case TraceStateHeader:

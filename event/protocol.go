@@ -65,7 +65,8 @@ func MessageID(id string) string {
 // the same one if the same is asked for again.
 func RefusedID(request Stored) string {
 	sum := sha256.New()
-	parts := slices.Concat(request.Values(DelayHeader), request.Values(PostponeHeader), []string{request.Subject, string(request.Data)})
+	parts := slices.Concat(request.Values(DelayHeader), request.Values(LeastDelayHeader), request.Values(PostponeHeader),
+		[]string{request.Subject, string(request.Data)})
 	for _, part := range parts {
 		fmt.Fprintf(sum, "%d %s ", len(part), part)
 	}
@@ -77,7 +78,7 @@ func RefusedID(request Stored) string {
 // who know the whole event.
 func FreshLetterID(e Event, n int) string {
 	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger, e.ContentType, e.Origin, e.OriginAt = "", "", 0, "", "", "", ""
-	e.TraceParent, e.TraceState = "", ""
+	e.TraceParent, e.TraceState, e.Replayed = "", "", time.Time{}
 	sum := sha256.Sum256(e.AppendJSON(fmt.Appendf(nil, "dead letter %d ", n)))
 	return fmt.Sprintf("sha256:%x", sum)
 }
@@ -120,6 +121,9 @@ func LateReason(by, most time.Duration, published bool) string {
 type Again struct {
 	Error string         // what went wrong, as ErrorText writes it
 	Delay *time.Duration // in place of the policy's; nil for that
+	// Least has the retry wait at least so long, and longer where the policy says so; nil for no such bound. It cannot go
+	// with a Delay.
+	Least *time.Duration
 	// Postpone keeps the attempt: it is not used up. It needs a Delay.
 	Postpone bool
 }
@@ -134,6 +138,9 @@ func RetryRequest(prefix string, e Event, raw []byte, again Again) iter.Seq[Mess
 		message := func(header map[string][]string) Message {
 			if again.Delay != nil {
 				header[DelayHeader] = []string{again.Delay.String()}
+			}
+			if again.Least != nil {
+				header[LeastDelayHeader] = []string{again.Least.String()}
 			}
 			if again.Postpone {
 				header[PostponeHeader] = []string{Postponed}

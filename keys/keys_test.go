@@ -2,8 +2,11 @@ package keys_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/timerd-io/timerd/keys"
 )
@@ -214,6 +217,55 @@ func FuzzEventIDsDiffer(f *testing.F) {
 		}
 		if len(id1) > keys.MaxEventIDBytes {
 			t.Fatalf("id of %d bytes", len(id1))
+		}
+	})
+}
+
+// No two namespaces of Apart overlap, and they cover what they are made of, whatever its order.
+func TestApart(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"a:b:c,a:b,a":            "a",
+		"a:b:c,d,a:b":            "a:b,d",
+		"a:*:c,a:b":              "a",
+		"a:b:c,a:*:c,a:b,*:b":    "*",
+		"a:b:c,a:*:c,b:x:y":      "a:*:c,b:x:y",
+		"b:x,a,*":                "*",
+		"pay:order,pay:*:x,shop": "pay,shop",
+	} {
+		var all keys.Namespaces
+		for part := range strings.SplitSeq(text, ",") {
+			n, err := keys.ParseNamespace(part)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, n)
+		}
+		if got := all.Apart().String(); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	part := rapid.SampledFrom([]string{"", "a", "b", "c"})
+	rapid.Check(t, func(t *rapid.T) {
+		all := keys.Namespaces(rapid.SliceOf(rapid.Custom(func(t *rapid.T) keys.Namespace {
+			return keys.Namespace{App: part.Draw(t, "app"), Module: part.Draw(t, "module"), Type: part.Draw(t, "type")}
+		})).Draw(t, "namespaces"))
+		apart := all.Apart()
+		for i, n := range apart {
+			for _, m := range apart[i+1:] {
+				if _, ok := n.Overlap(m); ok {
+					t.Fatalf("%s and %s of %s overlap", n, m, apart)
+				}
+			}
+		}
+		for _, n := range all {
+			if !apart.Cover(n) {
+				t.Fatalf("%s does not cover %s", apart, n)
+			}
+		}
+		slices.Reverse(all)
+		if again := all.Apart(); !slices.Equal(again, apart) {
+			t.Fatalf("%s the other way round, not %s", again, apart)
 		}
 	})
 }

@@ -11,8 +11,20 @@ const (
 // InstallationMetadata names the metadata of a stream that have the identity of the installation that it belongs to.
 const InstallationMetadata = "timerd-installation"
 
-// DeliverDurable begins the names of the durable consumers by which timerd deliver gets its events; see [Namespace.Durable].
+// DeliverDurable begins the names of the durable consumers by which timerd deliver gets its events, one for each group; see
+// [DeliverConsumer].
 const DeliverDurable = "timerd-deliver"
+
+// DeliverGroup is the group of processes of timerd deliver whose file names none.
+const DeliverGroup = "deliver"
+
+// DeliverConsumer returns the name of the durable consumer of a group of processes of timerd deliver.
+func DeliverConsumer(group string) string {
+	if group == DeliverGroup {
+		return DeliverDurable
+	}
+	return DeliverDurable + "~" + EncodeToken(group)
+}
 
 // Names says what the streams and subjects of an installation are called. The zero value is the default.
 type Names struct {

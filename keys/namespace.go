@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -81,6 +82,31 @@ func (n Namespace) Match(k Key) bool {
 // Covers tells whether every key in m is in n too.
 func (n Namespace) Covers(m Namespace) bool {
 	return n.Match(Key{App: m.App, Module: m.Module, Type: m.Type})
+}
+
+// Overlap returns what is both in n and in m, and false where nothing is.
+func (n Namespace) Overlap(m Namespace) (both Namespace, ok bool) {
+	parts := func(n *Namespace) [3]*string { return [3]*string{&n.App, &n.Module, &n.Type} }
+	both = n
+	for i, part := range parts(&both) {
+		other := *parts(&m)[i]
+		if *part != "" && other != "" && *part != other {
+			return Namespace{}, false
+		}
+		*part = cmp.Or(*part, other)
+	}
+	return both, true
+}
+
+// join returns the narrowest namespace that covers both n and m.
+func (n Namespace) join(m Namespace) Namespace {
+	same := func(a, b string) string {
+		if a == b {
+			return a
+		}
+		return ""
+	}
+	return Namespace{same(n.App, m.App), same(n.Module, m.Module), same(n.Type, m.Type)}
 }
 
 // Glob returns the Redis glob pattern of the namespace's keys. It may match more than the namespace, because a glob
@@ -169,6 +195,25 @@ func ParseNamespaces(s string) (Namespaces, error) {
 		}
 	}
 	return set, nil
+}
+
+// Apart returns namespaces that cover those of the set and of which no two overlap: ones that do are replaced by the
+// narrowest that covers both. It is the same whatever their order.
+func (ns Namespaces) Apart() Namespaces {
+	apart := slices.Clone(ns)
+	slices.SortFunc(apart, func(a, b Namespace) int {
+		return cmp.Or(cmp.Compare(a.App, b.App), cmp.Compare(a.Module, b.Module), cmp.Compare(a.Type, b.Type))
+	})
+	for i := 0; i < len(apart); i++ {
+		for j := i + 1; j < len(apart); j++ {
+			if _, ok := apart[i].Overlap(apart[j]); ok {
+				apart[i] = apart[i].join(apart[j])
+				apart = slices.Delete(apart, j, j+1)
+				i, j = -1, len(apart) // it may overlap others now
+			}
+		}
+	}
+	return apart
 }
 
 // Match tells whether k lies in one of the namespaces.

@@ -18,6 +18,8 @@ import (
 // idleSettler is a Settler that does nothing.
 type idleSettler struct{}
 
+func (idleSettler) ServerOf(keys.Partition) string { return "" }
+
 func (idleSettler) Settle(context.Context, []schedule.Firing) error  { return nil }
 func (idleSettler) Release(context.Context, []schedule.Firing) error { return nil }
 
@@ -52,7 +54,7 @@ func BenchmarkPublish(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for done := 0; done < b.N; done += batch {
-		if err := p.Wait(ctx); err != nil {
+		if err := p.Wait(ctx, ""); err != nil {
 			b.Fatal(err)
 		}
 		now := time.Now()

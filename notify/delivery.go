@@ -30,6 +30,7 @@ const (
 // first does not change.
 type delivery struct {
 	firing      schedule.Firing
+	server      string // that it is counted for in the window
 	id          string
 	otherID     string // under which it may be in the stream too; "" for none
 	attempt     int
@@ -217,6 +218,9 @@ func (p *Publisher) event(d *delivery, withhold bool) event.Event {
 	if o := d.firing.Origin; o != (schedule.Origin{}) {
 		e.SetOrigin(o.Due.Time(), o.Attempt)
 	}
+	if d.firing.Replayed != 0 {
+		e.Replayed = d.firing.Replayed.Time()
+	}
 	if o := d.firing.Occurrence; o != nil {
 		e.Repeat, e.Occurrence = o.Repeat, o.Number
 	}
@@ -297,7 +301,7 @@ func (p *Publisher) finish(d *delivery) {
 	p.remove(d)
 	p.health.noteAck()
 	p.trust.succeed(d.trust, p.health.acked)
-	p.queue.addSettle(d.firing)
+	p.settle(d)
 	if p.stopping {
 		signal(p.kick)
 	}
@@ -307,7 +311,7 @@ func (p *Publisher) finish(d *delivery) {
 func (p *Publisher) release(d *delivery) {
 	d.firing.MayBeStored = d.firing.MayBeStored || d.sent
 	p.remove(d)
-	p.queue.addRelease(d.firing)
+	p.giveBack(d)
 }
 
 func (p *Publisher) remove(d *delivery) {
@@ -368,6 +372,5 @@ func (p *Publisher) abandon() {
 	for _, d := range p.deliveries {
 		p.release(d)
 	}
-	p.queue.closing = true
-	signal(p.queue.wake)
+	p.settler.finish()
 }

@@ -109,7 +109,7 @@ func (p *Publisher) takeLate(d *delivery, limit late.Limit, by time.Duration) {
 	reason := event.LateReason(by, limit.Most, f.MayBeStored)
 	if isDropped(f, limit) {
 		f.Unfired = true
-		p.queue.addSettle(*f)
+		p.settle(d)
 		p.noteLate(d, LateDrop, reason)
 		return
 	}
@@ -125,7 +125,7 @@ func (p *Publisher) takeLetter(d *delivery, reason string) {
 	switch {
 	case !l.load.fits(p.roomForLetters(), 1):
 		f.Pause = untrustedPause
-		p.queue.addRelease(*f)
+		p.giveBack(d)
 	case !l.trust.admits(d.trust, p.roomForLetters()):
 		p.setLetterAside(d)
 	default:
@@ -146,7 +146,7 @@ func (p *Publisher) setLetterAside(d *delivery) {
 		f.Pause = d.trust.pause(f)
 		p.OnSetAside(f)
 	}
-	p.queue.addRelease(*f)
+	p.giveBack(d)
 }
 
 // noteLetter tells of a dead letter that is stored. p.mu is held.
@@ -238,10 +238,10 @@ func (p *Publisher) endLetter(ctx context.Context, l lateLetter, err error) {
 		p.letters.stored = time.Now()
 		p.letters.trust.succeed(d.trust, p.letters.stored)
 		d.firing.Unfired = !d.firing.MayBeStored
-		p.queue.addSettle(d.firing)
+		p.settle(d)
 		p.noteLetter(d, l.reason)
 	case ctx.Err() != nil || errors.Is(err, errExpiring) || !p.health.connected:
-		p.queue.addRelease(d.firing)
+		p.giveBack(d)
 	default:
 		if p.letters.trust.fail(d.trust) {
 			p.Logger.Warn("the dead letters on this subject are not stored: its timers that are too late wait, and one at a time is tried",

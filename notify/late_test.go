@@ -380,7 +380,7 @@ func TestManyAreTooLate(t *testing.T) {
 	given := 1
 	for left := all; len(left) > 0; left = r.settler.claimAgain(left) {
 		for batch := range slices.Chunk(left, 128) {
-			if err := r.Wait(t.Context()); err != nil {
+			if err := r.Wait(t.Context(), ""); err != nil {
 				t.Fatal(err)
 			}
 			r.publish(t, batch...)

@@ -32,8 +32,10 @@ const (
 var ErrStopped = errors.New("notify: publisher has stopped")
 
 // Settler takes the outcome of firings. A schedule.Schedule is one. The firings come without their payloads, and those
-// of one call may be of several partitions.
+// of one call may be of several partitions, of one server as far as is known.
 type Settler interface {
+	// ServerOf returns which server has a partition, as far as is known: an empty text where there is only one. It asks nobody.
+	ServerOf(p keys.Partition) string
 	// Settle forgets firings that NATS has acknowledged. It must be safe to repeat.
 	Settle(ctx context.Context, firings []schedule.Firing) error
 	// Release gives claims back, so that anybody may claim them again.
@@ -71,7 +73,8 @@ type Publisher struct {
 	// ContentType says how payloads travel, see event.Event: by what they are.
 	ContentType string
 
-	// Window is how many firings may be on their way at once, from Publish until they are settled or given back: 4,096.
+	// Window is how many firings may be on their way at once: from Publish until they are acknowledged, and of each server of the
+	// schedule until they are settled or given back: 4,096.
 	Window int
 	// WindowBytes is how many bytes of payload those that are not acknowledged may have: 64 MiB. One firing is taken
 	// however large it is.
@@ -106,7 +109,7 @@ type Publisher struct {
 
 	nc      *nats.Conn
 	js      jetstream.JetStream
-	settler Settler
+	settler *settler
 	started chan struct{} // closed once Run can publish
 	kick    chan struct{} // wakes loop
 	alarm   chan struct{} // wakes probe
@@ -122,10 +125,10 @@ type Publisher struct {
 	mu         sync.Mutex
 	deliveries map[uint64]*delivery // published or to be published, by token
 	lastToken  uint64
-	held       int           // firings in the window: deliveries, and what is to be settled or given back
-	heldBytes  int           // of their payloads
-	queue      queue         // for the settler
-	changed    chan struct{} // closed when await has to look again; nil if nobody waits
+	held       map[string]int // firings that are not acknowledged or given up yet, by server
+	heldAll    int            // of all servers
+	heldBytes  int            // of their payloads
+	changed    chan struct{}  // closed when await has to look again; nil if nobody waits
 	health     streamHealth
 	trust      trust
 	letters    letters     // of firings that were claimed too late
@@ -140,7 +143,7 @@ type Publisher struct {
 // may have run out by then. js is JetStream on the same connection: it serves to watch the streams, and to make them
 // again if they vanish.
 func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publisher {
-	return &Publisher{
+	p := &Publisher{
 		MaxAttempts:    func(keys.Key) int { return 1 },
 		PayloadAttempt: true,
 		Window:         defaultWindow,
@@ -159,36 +162,71 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publi
 
 		nc:         nc,
 		js:         js,
-		settler:    settler,
+		settler:    newSettler(settler),
 		started:    make(chan struct{}),
 		kick:       make(chan struct{}, 1),
 		alarm:      make(chan struct{}, 1),
 		sought:     make(chan struct{}, 1),
 		header:     nats.Header{event.MsgIDHeader: {""}, event.ContentTypeHeader: {event.ContentType}},
 		deliveries: make(map[uint64]*delivery),
-		queue:      queue{wake: make(chan struct{}, 1)},
+		held:       map[string]int{},
 		trust:      newTrust(),
 		letters:    newLetters(),
 	}
+	p.settler.room = func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.announce()
+	}
+	return p
 }
 
-// hasRoom tells whether the window takes another firing. p.mu is held.
-func (p *Publisher) hasRoom() bool {
-	return p.held < p.Window && p.heldBytes < p.WindowBytes
+// hasRoom tells whether the window takes another firing of a server. What waits to be settled on one takes no room from others.
+// p.mu is held.
+func (p *Publisher) hasRoom(server string) bool {
+	_, waiting := p.settler.inHand(server)
+	return p.heldAll < p.Window && p.heldBytes < p.WindowBytes && p.held[server]+waiting < p.Window
 }
 
-// InFlight returns how many firings the Publisher holds: at most Window.
+// hold counts a firing of a server that is not acknowledged or given up yet. p.mu is held.
+func (p *Publisher) hold(server string) {
+	p.held[server]++
+	p.heldAll++
+}
+
+// unhold takes one out of the count. p.mu is held.
+func (p *Publisher) unhold(server string) {
+	p.heldAll--
+	if p.held[server]--; p.held[server] == 0 {
+		delete(p.held, server)
+	}
+}
+
+// settle hands a firing to the settler, to be settled. p.mu is held.
+func (p *Publisher) settle(d *delivery) {
+	p.unhold(d.server)
+	p.settler.settle(d.firing)
+}
+
+// giveBack hands a firing to the settler, to be given back. p.mu is held.
+func (p *Publisher) giveBack(d *delivery) {
+	p.unhold(d.server)
+	p.settler.giveBack(d.firing)
+}
+
+// InFlight returns how many firings the Publisher has: of each server at most Window.
 func (p *Publisher) InFlight() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.held
+	waiting, _ := p.settler.inHand("")
+	return p.heldAll + waiting
 }
 
-// Wait returns nil once firings can be published: NATS is connected, the stream takes messages as far as is known, and
-// there is room in the window. Call it before claiming firings. It returns ctx's error when ctx ends first, and
+// Wait returns nil once firings of a server, by its name, can be published: NATS is connected, the stream takes messages as far as
+// is known, and there is room in the window. Call it before claiming firings. It returns ctx's error when ctx ends first, and
 // ErrStopped when Run is ending.
-func (p *Publisher) Wait(ctx context.Context) error {
-	if err := p.await(ctx, func() bool { return p.health.good() && p.hasRoom() }); err != nil {
+func (p *Publisher) Wait(ctx context.Context, server string) error {
+	if err := p.await(ctx, func() bool { return p.health.good() && p.hasRoom(server) }); err != nil {
 		return err
 	}
 	return ctx.Err()
@@ -241,8 +279,9 @@ func (p *Publisher) announce() {
 func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) error {
 	for len(firings) > 0 {
 		next := &firings[0]
-		if err := p.await(ctx, func() bool { return p.hasRoom() && !p.awaitsLetters(next) }); err != nil {
-			p.giveBack(context.WithoutCancel(ctx), firings)
+		server := p.settler.schedule.ServerOf(next.Partition)
+		if err := p.await(ctx, func() bool { return p.hasRoom(server) && !p.awaitsLetters(next) }); err != nil {
+			p.settler.release(context.WithoutCancel(ctx), firings)
 			return fmt.Errorf("%d of the firings not published: %w", len(firings), err)
 		}
 		deliveries, taken := p.admit(firings)
@@ -282,15 +321,15 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 	}
 	admitted = make([]*delivery, 0, len(prepared))
 	for i := range prepared {
-		if p.stopping || !p.hasRoom() {
+		d := &prepared[i]
+		if p.stopping || !p.hasRoom(d.server) {
 			break
 		}
-		d := &prepared[i]
 		if p.awaitsLetters(&d.firing) {
 			break
 		}
 		taken++
-		p.held++
+		p.hold(d.server)
 		if reason := withheld(&d.firing); reason != "" {
 			p.takeLetter(d, reason)
 			continue
@@ -301,7 +340,7 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 		}
 		if d.trust = p.trust.of(d.subject); !p.trust.admits(d.trust, load{p.Window, p.WindowBytes}) || !p.maySeek(d) {
 			d.firing.Pause, d.firing.Refused = d.trust.pause(&d.firing), d.trust.failing
-			p.queue.addRelease(d.firing)
+			p.giveBack(d)
 			if d.trust.failing {
 				p.OnSetAside(&d.firing)
 			}
@@ -330,6 +369,7 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 	attempt, other := p.attempts(&f, most)
 	d := delivery{
 		firing:      f,
+		server:      p.settler.schedule.ServerOf(f.Partition),
 		id:          keys.EventID(f.Key.String(), int64(f.Due), attempt),
 		attempt:     attempt,
 		maxAttempts: most,
@@ -398,6 +438,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer p.nc.SetErrorHandler(before)
 	p.inbox = inbox
 	p.noteConnection(false)
+	p.settler.logger, p.settler.onSettled, p.settler.onReturn = p.Logger, p.OnSettled, p.OnReleased
 	close(p.started)
 
 	// What follows goes on for a while after ctx has ended.
@@ -408,7 +449,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { p.probe(probing) })
 	workers.Go(func() { p.seek(probing) })
-	workers.Go(func() { p.settle(work) })
+	workers.Go(func() { p.settler.run(work) })
 	var burials sync.WaitGroup
 	burials.Go(func() { p.bury(probing) })
 

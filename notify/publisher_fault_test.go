@@ -35,7 +35,7 @@ func (r *running) blocked(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := r.Wait(ctx, ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Wait returned %v, want it to wait", err)
 	}
 }
@@ -54,7 +54,7 @@ func TestRestartOfNATSLosesAndDoublesNothing(t *testing.T) {
 			if i == batches/3 {
 				close(halfway)
 			}
-			if err := r.Wait(t.Context()); err != nil {
+			if err := r.Wait(t.Context(), ""); err != nil {
 				t.Errorf("Wait: %v", err)
 			}
 			r.publish(t, all[i*size:(i+1)*size]...)
@@ -79,7 +79,7 @@ func TestFiringsWaitForNATS(t *testing.T) {
 	all := firings(0, 10, "x")
 	r.publish(t, all...)
 	waited := make(chan error, 1)
-	go func() { waited <- r.Wait(t.Context()) }()
+	go func() { waited <- r.Wait(t.Context(), "") }()
 	nats.Start()
 	if err := <-waited; err != nil {
 		t.Errorf("Wait: %v", err)
@@ -238,7 +238,7 @@ func TestFullStreamHoldsFiringsBack(t *testing.T) {
 	}
 
 	waited := make(chan error, 1)
-	go func() { waited <- r.Wait(t.Context()) }()
+	go func() { waited <- r.Wait(t.Context(), "") }()
 	for range 2 {
 		collector.WaitFunc(patience, func([]testenv.Message) error {
 			info, err := stream.Info(t.Context())

@@ -28,7 +28,7 @@ func TestDrainSettlesWhatIsAcknowledged(t *testing.T) {
 	}
 	checkStream(t, collector, all)
 
-	if err := r.Wait(t.Context()); !errors.Is(err, notify.ErrStopped) {
+	if err := r.Wait(t.Context(), ""); !errors.Is(err, notify.ErrStopped) {
 		t.Errorf("Wait: %v, want %v", err, notify.ErrStopped)
 	}
 	if err := r.Healthy(); !errors.Is(err, notify.ErrStopped) {

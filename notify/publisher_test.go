@@ -163,7 +163,7 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 	all := firings(0, 1000, `{"order":42}`)
 	began := time.Now()
 	for batch := range slices.Chunk(all, 128) {
-		if err := r.Wait(t.Context()); err != nil {
+		if err := r.Wait(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		r.publish(t, batch...)
@@ -303,11 +303,11 @@ func TestSettlingIsTriedUntilItWorks(t *testing.T) {
 	// The window is full of what is not settled, so nothing more is to be claimed.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := r.Wait(ctx, ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Wait returned %v with a full window", err)
 	}
 	waited := make(chan error, 1)
-	go func() { waited <- r.Wait(t.Context()) }()
+	go func() { waited <- r.Wait(t.Context(), "") }()
 	r.settler.failWith(nil)
 	if err := <-waited; err != nil {
 		t.Errorf("Wait: %v", err)

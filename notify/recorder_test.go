@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -21,6 +22,8 @@ type settlerRecorder struct {
 	calls    int
 	fail     error
 }
+
+func (s *settlerRecorder) ServerOf(keys.Partition) string { return "" }
 
 func (s *settlerRecorder) Settle(_ context.Context, firings []schedule.Firing) error {
 	return s.note(&s.settled, firings)

@@ -112,7 +112,7 @@ func (p *Publisher) found(deliveries []*delivery, stored map[string]time.Time) {
 		switch {
 		case ok:
 			p.remove(d)
-			p.queue.addSettle(d.firing)
+			p.settle(d)
 			p.OnFired(&d.firing, max(at.Sub(d.firing.Due.Time()), 0), true)
 		case !p.health.connected:
 			p.release(d)

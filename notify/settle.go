@@ -3,6 +3,8 @@ package notify
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
@@ -19,25 +21,86 @@ const (
 	// settleDelay is how long acknowledged firings wait for others to be settled with. They are published, so it delays
 	// nothing.
 	settleDelay = 20 * time.Millisecond
-	// callTimeout bounds one call to the settler.
+	// callTimeout bounds one call to the schedule.
 	callTimeout = 5 * time.Second
 
 	firstSettlePause   = 50 * time.Millisecond
 	longestSettlePause = 2 * time.Second
-	longestRest        = time.Hour
+	// longestRest is after how long a worker without work ends.
+	longestRest = time.Hour
 )
 
-// queue is what is to be settled and given back. Publisher.mu guards it, except for wake.
+// settler settles firings that are acknowledged, and gives back others. Each server of the schedule has a queue and a worker of its
+// own, so that one that does not answer keeps nobody else's firings from being settled. Its methods may be called concurrently;
+// none but run waits for a server.
+//
+// Settling is tried until it works; the firings may be published again until then, under the same ids. Giving back is tried
+// once, because a lease that runs out has the same effect.
+type settler struct {
+	schedule Settler
+	logger   *slog.Logger
+	// The functions are called without the lock: room when firings have left, the others with how many were settled or given
+	// back.
+	room                func()
+	onSettled, onReturn func(n int)
+
+	wake chan struct{} // wakes run
+
+	mu      sync.Mutex
+	queues  map[string]*queue // by server
+	waiting int               // firings in all of them
+	closing bool
+}
+
+// queue is what is to be settled and given back on one server. settler.mu guards it, except for wake.
 type queue struct {
-	wake     chan struct{}
-	settles  []schedule.Firing // acknowledged
-	releases []schedule.Firing // not published in time
-	since    time.Time         // when the first of settles came
-	closing  bool              // finish what is there and end
+	wake     chan struct{} // wakes its worker
+	worked   bool          // it has one
+	settles  []schedule.Firing
+	releases []schedule.Firing
+	since    time.Time // when the first of settles came
+	waiting  int       // firings in it, those included that its worker has in hand
+}
+
+func newSettler(s Settler) *settler {
+	return &settler{
+		schedule: s, logger: slog.Default(), room: func() {}, onSettled: func(int) {}, onReturn: func(int) {},
+		wake: make(chan struct{}, 1), queues: map[string]*queue{},
+	}
+}
+
+// settle has a firing settled.
+func (s *settler) settle(f schedule.Firing) {
+	f.Bytes, f.Payload = len(f.Payload), nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queueOf(&f).addSettle(f)
+	s.waiting++
+}
+
+// giveBack has a firing given back.
+func (s *settler) giveBack(f schedule.Firing) {
+	f.Payload = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queueOf(&f).addRelease(f)
+	s.waiting++
+}
+
+// queueOf returns the queue of the server that has a firing by now. s.mu is held.
+func (s *settler) queueOf(f *schedule.Firing) *queue {
+	server := s.schedule.ServerOf(f.Partition)
+	q := s.queues[server]
+	if q == nil {
+		q = &queue{wake: make(chan struct{}, 1)}
+		s.queues[server] = q
+		signal(s.wake)
+	}
+	return q
 }
 
 func (q *queue) addSettle(f schedule.Firing) {
-	f.Bytes, f.Payload = len(f.Payload), nil
+	q.waiting++
 	q.settles = append(q.settles, f)
 	switch len(q.settles) {
 	case 1:
@@ -49,19 +112,19 @@ func (q *queue) addSettle(f schedule.Firing) {
 }
 
 func (q *queue) addRelease(f schedule.Firing) {
-	f.Payload = nil
+	q.waiting++
 	q.releases = append(q.releases, f)
 	signal(q.wake)
 }
 
 // next takes out what is to be done now: firings to give back and firings to settle. If there is nothing, wait is how
-// long to rest unless woken.
-func (q *queue) next() (releases, settles []schedule.Firing, wait time.Duration) {
+// long to rest unless woken. hurry has none wait for others.
+func (q *queue) next(hurry bool) (releases, settles []schedule.Firing, wait time.Duration) {
 	releases, q.releases = q.releases, nil
 	wait = settleDelay - time.Since(q.since)
 	if n := len(q.settles); n == 0 {
 		wait = longestRest
-	} else if n >= settleBatch || wait <= 0 || q.closing {
+	} else if n >= settleBatch || wait <= 0 || hurry {
 		n = fitting(q.settles[:min(n, settleBatch)])
 		settles, q.settles = q.settles[:n:n], q.settles[n:]
 	}
@@ -79,94 +142,148 @@ func fitting(firings []schedule.Firing) int {
 	return len(firings)
 }
 
-// settle carries out what is in the queue until that is closed and empty, or ctx ends. Settling is tried until it
-// works; the firings may be published again until then, under the same ids. Giving back is tried once, because a lease
-// that runs out has the same effect.
-func (p *Publisher) settle(ctx context.Context) {
-	failing := backoff.Backoff{Policy: backoff.Policy{First: firstSettlePause, Longest: longestSettlePause}, Logger: p.Logger}
+// inHand returns how many firings wait in all, and how many of them for one server.
+func (s *settler) inHand(server string) (all, there int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.queues[server]; q != nil {
+		there = q.waiting
+	}
+	return s.waiting, there
+}
+
+// finish has run end once nothing waits any more.
+func (s *settler) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closing = true
+	for _, q := range s.queues {
+		signal(q.wake)
+	}
+	signal(s.wake)
+}
+
+// run works until finish has been called and nothing waits, or ctx ends.
+func (s *settler) run(ctx context.Context) {
+	var workers sync.WaitGroup
+	defer workers.Wait()
 	for {
-		p.mu.Lock()
-		releases, settles, wait := p.queue.next()
-		closing := p.queue.closing
-		p.mu.Unlock()
-		if closing && len(releases)+len(settles) == 0 {
+		s.mu.Lock()
+		for server, q := range s.queues {
+			if !q.worked {
+				q.worked = true
+				workers.Go(func() { s.work(ctx, server, q) })
+			}
+		}
+		over := s.closing && s.waiting == 0
+		s.mu.Unlock()
+		if over {
 			return
 		}
-		p.giveBack(ctx, releases)
-		p.makeRoom(len(releases))
-		wake := p.queue.wake
-		if err := p.settleBatch(ctx, settles); err != nil {
-			wait, wake = failing.Fail("cannot settle published firings, trying until it works", err, "count", len(settles)), nil
-			if _, some := errors.AsType[*schedule.PartError](err); some {
-				wait = firstSettlePause // one server does not hold up what is on the others
-			}
-		} else if len(settles) > 0 {
-			if after := failing.Succeed(); after > 0 {
-				p.Logger.Info("settling works again", "after", after.Round(time.Millisecond))
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// work carries out what is in the queue of a server.
+func (s *settler) work(ctx context.Context, server string, q *queue) {
+	logger := s.logger
+	if server != "" {
+		logger = logger.With("redis", server)
+	}
+	failing := backoff.Backoff{Policy: backoff.Policy{First: firstSettlePause, Longest: longestSettlePause}, Logger: logger}
+	rested := false
+	for {
+		s.mu.Lock()
+		releases, settles, wait := q.next(s.closing)
+		idle := q.waiting == 0
+		if idle && (s.closing || rested) {
+			delete(s.queues, server)
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		if len(releases) > 0 {
+			s.release(ctx, releases)
+			s.left(q, len(releases))
+		}
+		wake := q.wake
+		if len(settles) > 0 {
+			if err := s.settleBatch(ctx, q, settles); err != nil {
+				wait, wake = failing.Fail("cannot settle published firings, trying until it works", err, "count", len(settles)), nil
+				if _, some := errors.AsType[*schedule.PartError](err); some {
+					wait = firstSettlePause // one slot does not hold up the others
+				}
+			} else if after := failing.Succeed(); after > 0 {
+				logger.Info("settling works again", "after", after.Round(time.Millisecond))
 			}
 		}
 		if wake != nil && len(releases)+len(settles) > 0 {
 			continue
 		}
 		timer := time.NewTimer(wait)
+		rested = false
 		select {
 		case <-wake:
 		case <-timer.C:
+			rested = idle
 		case <-ctx.Done():
-			p.Logger.Warn("ended with published firings not settled: they may be published again under the same ids", "count", p.InFlight())
+			if _, there := s.inHand(server); there > 0 {
+				logger.Warn("ended with published firings not settled: they may be published again under the same ids", "count", there)
+			}
 			return
 		}
 		timer.Stop()
 	}
 }
 
-// settleBatch settles firings, or puts those that it could not settle back in the queue.
-func (p *Publisher) settleBatch(ctx context.Context, firings []schedule.Firing) error {
-	if len(firings) == 0 {
-		return nil
-	}
+// settleBatch settles firings of a queue. Those that it could not settle wait again, for the server that has them by then.
+func (s *settler) settleBatch(ctx context.Context, q *queue, firings []schedule.Firing) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := p.settler.Settle(ctx, firings)
-	settled := len(firings)
+	err := s.schedule.Settle(ctx, firings)
+	var again []schedule.Firing
 	if err != nil {
-		left := firings
+		again = firings
 		if part, ok := errors.AsType[*schedule.PartError](err); ok {
-			left = part.Left
+			again = part.Left
 		}
-		settled -= len(left)
-		p.mu.Lock()
-		p.queue.settles = append(p.queue.settles, left...)
-		p.mu.Unlock()
+		s.mu.Lock()
+		for i := range again {
+			q.waiting--
+			s.queueOf(&again[i]).addSettle(again[i])
+		}
+		s.mu.Unlock()
 	}
-	p.makeRoom(settled)
-	if settled > 0 {
-		p.OnSettled(settled)
+	if settled := len(firings) - len(again); settled > 0 {
+		s.left(q, settled)
+		s.onSettled(settled)
 	}
 	return err
 }
 
-// giveBack gives firings back to the schedule, as far as that works.
-func (p *Publisher) giveBack(ctx context.Context, firings []schedule.Firing) {
-	if len(firings) == 0 {
-		return
-	}
+// release gives firings back to the schedule, as far as that works.
+func (s *settler) release(ctx context.Context, firings []schedule.Firing) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := p.settler.Release(ctx, firings); err != nil {
-		p.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(firings), "err", err)
+	if err := s.schedule.Release(ctx, firings); err != nil {
+		s.logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(firings), "err", err)
 		return
 	}
-	p.OnReleased(len(firings))
+	s.onReturn(len(firings))
 }
 
-// makeRoom takes n firings out of the window.
-func (p *Publisher) makeRoom(n int) {
-	if n == 0 {
-		return
+// left takes n firings of a queue out of the count.
+func (s *settler) left(q *queue, n int) {
+	s.mu.Lock()
+	q.waiting -= n
+	s.waiting -= n
+	if s.closing && s.waiting == 0 {
+		signal(s.wake)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.held -= n
-	p.announce()
+	s.mu.Unlock()
+	s.room()
 }

@@ -101,7 +101,7 @@ func (r *Reconciler) drain(ctx context.Context) error {
 	more := false
 	for {
 		r.busy.Store(false) // NATS may be away for long
-		if err := r.publisher.Wait(ctx); err != nil {
+		if err := r.publisher.Wait(ctx, r.node.Name()); err != nil {
 			return errors.Join(err, publishing.Wait())
 		}
 		r.busy.Store(more)

@@ -25,8 +25,9 @@ const standbyStep = 5 * time.Millisecond
 
 // Publisher takes claimed firings over.
 type Publisher interface {
-	// Wait returns when firings can be published, or an error when ctx ends. Nothing is claimed before it returns.
-	Wait(ctx context.Context) error
+	// Wait returns when firings of a node, by its name, can be published, or an error when ctx ends. Nothing is claimed before it
+	// returns.
+	Wait(ctx context.Context, node string) error
 	// Publish takes firings over: once ctx has ended, as many as there is room for, and gives the others back.
 	Publish(ctx context.Context, firings []schedule.Firing) error
 }
@@ -206,6 +207,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { r.fire(ctx) })
 	wg.Go(func() { r.maintain(ctx) })
+	wg.Go(func() { r.beat(ctx) })
 	wg.Go(func() { r.audit(ctx) })
 	wg.Wait()
 }

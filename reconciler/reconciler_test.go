@@ -28,7 +28,7 @@ type settlingPublisher struct {
 	taken []schedule.Firing
 }
 
-func (p *settlingPublisher) Wait(ctx context.Context) error {
+func (p *settlingPublisher) Wait(ctx context.Context, _ string) error {
 	p.mu.Lock()
 	shut := p.shut
 	p.mu.Unlock()

@@ -33,6 +33,25 @@ func (r *Reconciler) maintain(ctx context.Context) {
 		case <-sweep.C:
 		}
 	}
+}
+
+// beat sends a heartbeat with every sweep, beside it: in a cluster all heartbeats go to one master, which may be silent while the
+// reconciler's own works.
+func (r *Reconciler) beat(ctx context.Context) {
+	beats := time.NewTicker(r.SweepInterval)
+	defer beats.Stop()
+	failing := false
+	for ctx.Err() == nil {
+		err := r.heartbeat(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			r.Logger.Warn("heartbeat failed; trying again with the next sweep", "err", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+		case <-beats.C:
+		}
+	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := r.node.Deregister(leaving, r.instance); err != nil {
@@ -41,7 +60,7 @@ func (r *Reconciler) maintain(ctx context.Context) {
 }
 
 func (r *Reconciler) sweep(ctx context.Context) error {
-	return errors.Join(r.scanDue(ctx), r.heartbeat(ctx), r.ensureLibrary(ctx), r.planAgain(ctx))
+	return errors.Join(r.scanDue(ctx), r.ensureLibrary(ctx), r.planAgain(ctx))
 }
 
 // scanDue has everything claimed that is due, and learns what is due before the sweep after the next.

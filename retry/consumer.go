@@ -53,12 +53,15 @@ type Retrier interface {
 	TrimRetried(ctx context.Context, age time.Duration) error
 	// Partition returns the part of the schedule that a key's timers are in: keys.Single if there is but one.
 	Partition(key string) keys.Partition
+	// ServerOf returns which server has a part, as far as is known: an empty text where there is only one. It asks nobody.
+	ServerOf(p keys.Partition) string
 }
 
 // Consumer carries out retry requests. Each one ends in exactly one of these:
 //
 //   - The timer is set again with the next attempt, once per event id. It is due a delay after JetStream stored the
-//     request: that of the header Timer-Delay, a Go duration from 0 to MaxDelay, or else the policy's. With the header
+//     request: that of the header Timer-Delay, a Go duration from 0 to MaxDelay, or else the policy's, which is at least that of the
+//     header Timer-Delay-Least. With the header
 //     Timer-Postpone: 1, which needs a Timer-Delay, it is set again with the same attempt, whatever the policy allows.
 //   - The policy allows no further attempt. The event becomes a dead letter with the DeadReason event.ReasonExhausted
 //     and the header Timer-Error as its LastError.
@@ -116,12 +119,13 @@ type Consumer struct {
 	set      atomic.Int64 // how many timers were set again
 	settling settling
 
-	mu     sync.Mutex
-	state  state
-	faults [parts]fault
-	timers lanes     // of requests that set a timer again
-	dead   lanes     // of requests that become dead letters
-	told   time.Time // when it was logged last that requests are set aside
+	mu      sync.Mutex
+	state   state
+	faults  [parts]fault
+	servers lanes     // of requests that set a timer again, by server
+	timers  lanes     // of the same, by part of the schedule
+	dead    lanes     // of requests that become dead letters
+	told    time.Time // when it was logged last that requests are set aside
 }
 
 // limits are those of the constants of the same names; tests that wait for one set a shorter one.
@@ -158,15 +162,16 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(con
 		ensure:   ensureStreams,
 		trims:    make(chan struct{}, 1),
 		settling: newSettling(),
-		timers:   newLanes(timerShare),
-		dead:     newLanes(letterShare),
+		servers:  newLanes(timerShare, serverShare),
+		timers:   newLanes(timerShare, 1),
+		dead:     newLanes(letterShare, 1),
 	}
 }
 
 // Run carries out requests until ctx ends. Then it fetches no more, and finishes or gives back those it has, for at
 // most DrainTimeout. It makes the streams and the consumer in JetStream if they are missing or vanish. Call it once.
 func (c *Consumer) Run(ctx context.Context) {
-	defer c.enter(stopped)
+	defer c.become(stopped)
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	handled := make(chan struct{})
@@ -180,7 +185,7 @@ func (c *Consumer) Run(ctx context.Context) {
 	settled.Wait()
 }
 
-func (c *Consumer) enter(s state) {
+func (c *Consumer) become(s state) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.state = s
@@ -199,7 +204,7 @@ func (c *Consumer) feed(ctx, work context.Context, handlers *sync.WaitGroup) {
 			consumer = nil
 		} else if consumer == nil || began.Sub(boundAt) > bindEvery {
 			if consumer, err = c.bind(ctx); err == nil {
-				c.enter(bound)
+				c.become(bound)
 				boundAt = began
 			}
 		}

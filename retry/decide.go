@@ -56,7 +56,14 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 		refused.ID = event.RefusedID(request) // the event's own is for the letter of when its attempts are used up
 		return letterOf(refused, DeadMalformed, event.ReasonRefused+event.ClipText(reason))
 	}
-	own, err := ownDelay(request)
+	own, err := readDelay(request, event.DelayHeader)
+	var least *time.Duration
+	if err == nil {
+		least, err = readDelay(request, event.LeastDelayHeader)
+	}
+	if err == nil && own != nil && least != nil {
+		err = fmt.Errorf("%s and %s are given together: want one of them", event.DelayHeader, event.LeastDelayHeader)
+	}
 	postponed := false
 	if err == nil {
 		postponed, err = isPostponed(request, own)
@@ -78,8 +85,11 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 		}
 		attempt++
 	}
-	if own != nil {
+	switch {
+	case own != nil:
 		delay = *own
+	case least != nil:
+		delay = max(delay, *least)
 	}
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
 	if postponed {
@@ -103,9 +113,9 @@ func parse(prefix string, request event.Stored) (event.Event, error) {
 	return e, nil
 }
 
-// ownDelay returns the delay that a request asks for in place of the policy's, or nil.
-func ownDelay(request event.Stored) (*time.Duration, error) {
-	values := request.Values(event.DelayHeader)
+// readDelay returns the delay that a request gives in a header, nil if it gives none.
+func readDelay(request event.Stored, header string) (*time.Duration, error) {
+	values := request.Values(header)
 	if len(values) == 0 {
 		return nil, nil
 	}
@@ -113,11 +123,11 @@ func ownDelay(request event.Stored) (*time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	switch {
 	case len(values) > 1:
-		return nil, fmt.Errorf("%s is given %d times", event.DelayHeader, len(values))
+		return nil, fmt.Errorf("%s is given %d times", header, len(values))
 	case err != nil:
-		return nil, fmt.Errorf("%s %q: want a Go duration such as 90s or 1h30m", event.DelayHeader, event.ClipText(text))
+		return nil, fmt.Errorf("%s %q: want a Go duration such as 90s or 1h30m", header, event.ClipText(text))
 	case d < 0 || d > MaxDelay:
-		return nil, fmt.Errorf("%s %q: want a duration from 0 to %s", event.DelayHeader, text, formatDelay(MaxDelay))
+		return nil, fmt.Errorf("%s %q: want a duration from 0 to %s", header, text, formatDelay(MaxDelay))
 	}
 	return &d, nil
 }
@@ -144,6 +154,7 @@ func isPostponed(request event.Stored, own *time.Duration) (bool, error) {
 func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 	r := setAgain(e, event.ReplayID(e), due, 1)
 	r.Late = late.Limit{Given: true}
+	r.Replayed = due
 	return r
 }
 
@@ -160,6 +171,9 @@ func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedu
 		if _, state := event.Trace(e.TraceParent, e.Data); state != e.TraceState {
 			r.TraceState = e.TraceState
 		}
+	}
+	if !e.Replayed.IsZero() {
+		r.Replayed = schedule.MillisOf(e.Replayed)
 	}
 	switch {
 	case e.Data != nil:

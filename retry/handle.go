@@ -94,7 +94,11 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	var tooMany error
 	key := d.retry.Key
 	partition := c.retrier.Partition(key.String())
-	result := c.try(work, &c.timers, laneOfTimer(partition), func(ctx context.Context) (verdict, error) {
+	through := []passage{{&c.timers, laneOfTimer(partition)}}
+	if server := c.retrier.ServerOf(partition); server != "" {
+		through = []passage{{&c.servers, laneOfServer(server)}, through[0]}
+	}
+	result := c.try(work, through, func(ctx context.Context) (verdict, error) {
 		var err error
 		if due, set, err = c.retrier.Retry(ctx, d.retry); errors.Is(err, schedule.ErrTooManyRetries) {
 			tooMany, err = err, nil
@@ -120,7 +124,8 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 
 // bury makes a request a dead letter.
 func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
-	result := c.try(work, &c.dead, laneOfLetter(c.Names.SubjectPrefix(), &l.event), func(ctx context.Context) (verdict, error) {
+	through := []passage{{&c.dead, laneOfLetter(c.Names.SubjectPrefix(), &l.event)}}
+	result := c.try(work, through, func(ctx context.Context) (verdict, error) {
 		err := letter.PublishDead(ctx, c.js, c.Names.SubjectPrefix(), l.event,
 			jetstream.WithExpectStream(c.Names.DeadStream()), jetstream.WithRetryAttempts(0))
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
@@ -134,72 +139,114 @@ func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
 	return result
 }
 
-// verdict is what the outcome of a try is about: which part of what a Consumer depends on works or does not, and
-// whether the lane does.
+// verdict is what the outcome of a try is about: which part of what a Consumer depends on works or does not, and what it says of
+// the lane, and of the lane of the server above it.
 type verdict struct {
-	part part // parts for none
-	lane bool
+	part   part // parts for none
+	lane   says
+	server says
 }
 
 // judgeRedis tells what a call to Redis for a timer of a partition says.
 func (c *Consumer) judgeRedis(p keys.Partition, err error) verdict {
 	switch {
 	case err == nil:
-		return verdict{part: partRedis, lane: true}
+		return verdict{partRedis, works, works}
 	case schedule.IsMoving(err):
-		return verdict{part: parts, lane: true}
+		return verdict{parts, fails, works}
 	case schedule.IsRefused(err):
-		return verdict{part: partRedis} // the answer came at once, and others may get another one
+		return verdict{partRedis, nothing, works} // the answer came at once, and others may get another one
+	case schedule.IsClusterDown(err):
+		return verdict{parts, fails, nothing} // some server says so of the slot
 	case p != keys.Single:
-		return verdict{part: parts, lane: true}
+		return verdict{parts, nothing, fails}
 	}
-	return verdict{part: partRedis, lane: true}
+	return verdict{partRedis, fails, nothing}
 }
 
 // judgeLetter tells what the publishing of a dead letter says. A subject that is denied has no answer.
 func judgeLetter(err error) verdict {
+	v := verdict{part: parts, lane: fails}
 	var refused jetstream.JetStreamError
 	if err == nil || errors.As(err, &refused) {
-		return verdict{part: partDead, lane: true}
+		v.part = partDead
 	}
-	return verdict{part: parts, lane: true}
+	if err == nil {
+		v.lane = works
+	}
+	return v
 }
 
-// try does something once for a request, if its lane lets it.
-func (c *Consumer) try(work context.Context, of *lanes, name string, do func(context.Context) (verdict, error)) outcome {
+// passage is a lane that a request passes through.
+type passage struct {
+	of   *lanes
+	name string
+}
+
+// enter has a request enter all lanes that it passes through, of which the last is its own, or none. Then result says why.
+func (c *Consumer) enter(through []passage) (on []*lane, result outcome) {
 	c.mu.Lock()
-	on := of.enter(name, c.Window)
-	fails := of.failing(name)
-	c.mu.Unlock()
-	switch {
-	case on == nil && fails:
-		if !c.held() {
-			c.OnSetAside()
+	defer c.mu.Unlock()
+	for _, p := range through {
+		l := p.of.enter(p.name, c.Window)
+		if l != nil {
+			on = append(on, l)
+			continue
 		}
-		return failing
-	case on == nil:
-		return crowded
+		for i, l := range on {
+			through[i].of.leave(l, nothing)
+		}
+		if p.of.failing(p.name) {
+			return nil, failing
+		}
+		return nil, crowded
+	}
+	return on, carriedOut
+}
+
+// leave has it leave them with what its try says. It returns the name of one of which it is news that it fails, or an empty text.
+func (c *Consumer) leave(through []passage, on []*lane, v verdict) (news string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, l := range on {
+		outcome := v.lane
+		if i < len(on)-1 {
+			outcome = v.server
+		}
+		if through[i].of.leave(l, outcome) && news == "" {
+			news = through[i].name
+		}
+	}
+	return news
+}
+
+// try does something once for a request, if its lanes let it.
+func (c *Consumer) try(work context.Context, through []passage, do func(context.Context) (verdict, error)) outcome {
+	on, result := c.enter(through)
+	if result == failing && !c.held() {
+		c.OnSetAside()
+	}
+	if result != carriedOut {
+		return result
 	}
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(work, c.limits.callTimeout)
-	says, err := do(ctx)
+	v, err := do(ctx)
 	cancel()
 	if err != nil && work.Err() != nil {
-		says = verdict{part: parts} // it was cut short
+		v = verdict{part: parts} // it was cut short
 	}
-	c.mu.Lock()
-	news := of.leave(on, says.lane, err != nil)
-	c.mu.Unlock()
-	if says.part != parts {
-		c.note(says.part, began, err)
+	news := c.leave(through, on, v)
+	if v.part != parts {
+		c.note(v.part, began, err)
 	}
 	if err == nil {
 		return carriedOut
 	}
 	if !c.held() {
 		c.OnSetAside()
-		if news {
-			c.tellSetAside(name, err)
+		if news != "" {
+			c.tellSetAside(news, err)
 		}
 	}
 	return failing

@@ -10,10 +10,12 @@ const (
 	maxLanes = 20_000
 	// timerShare and letterShare are the parts of the window that tries in lanes without trust may fill together, those
 	// of timers and those of dead letters, which may take long. failingShare is up to which part another one may be in a
-	// failing lane.
+	// failing lane. serverShare is the part that tries on one server of a cluster may fill, so that those on others have room before it
+	// is known that it does not answer.
 	timerShare   = 2
 	letterShare  = 4
 	failingShare = 4
+	serverShare  = 2
 )
 
 // lanes says which requests may be tried. What one request meets with, others may not: a slot of a Redis Cluster that is
@@ -25,9 +27,13 @@ const (
 //   - One is failing if the last try did. One request at a time tries it, as long as such tries fill no more than a
 //     quarter of the window.
 //
+// Above the lanes by part of the schedule there are those by server, each of which may fill half of the window at most: a server that
+// does not answer is one failure, not one for each of its slots.
+//
 // Requests that may not be tried are given back. Consumer.mu guards it.
 type lanes struct {
 	share     int // the part of the window that tries in lanes without trust may fill
+	each      int // the part that those in one trusted lane may fill
 	known     map[string]*lane
 	untrusted int // tries in lanes without trust
 }
@@ -37,7 +43,12 @@ type lane struct {
 	trusted, failing bool
 }
 
-func newLanes(share int) lanes { return lanes{share: share, known: map[string]*lane{}} }
+func newLanes(share, each int) lanes {
+	return lanes{share: share, each: each, known: map[string]*lane{}}
+}
+
+// laneOfServer returns the lane of all requests to set timers again on a server.
+func laneOfServer(name string) string { return "redis " + name }
 
 // laneOfTimer returns the lane of a request to set a timer again in a partition.
 func laneOfTimer(p keys.Partition) string { return "redis " + p.Prefix() }
@@ -57,6 +68,8 @@ func (l *lanes) enter(name string, window int) *lane {
 		l.known[name] = on
 	}
 	switch {
+	case on.trusted && on.tries >= max(window/l.each, 1):
+		return nil
 	case on.trusted:
 	case on.failing && (on.tries > 0 || l.untrusted >= max(window/failingShare, 1)), l.untrusted >= max(window/l.share, 1):
 		return nil
@@ -68,16 +81,25 @@ func (l *lanes) enter(name string, window int) *lane {
 	return on
 }
 
-// leave ends a try, which tells whether the lane fails if it is about the lane. It returns whether that is news.
-func (l *lanes) leave(on *lane, about, failed bool) (news bool) {
+// says is what the outcome of a try says of its lane.
+type says int
+
+const (
+	nothing says = iota
+	works
+	fails
+)
+
+// leave ends a try. It returns whether it is news that the lane fails.
+func (l *lanes) leave(on *lane, outcome says) (news bool) {
 	on.tries--
 	if !on.trusted {
 		l.untrusted--
 	}
-	if !about {
-		return false
-	}
+	failed := outcome == fails
 	switch {
+	case outcome == nothing:
+		return false
 	case failed && on.trusted:
 		l.untrusted += on.tries
 	case !failed && !on.trusted:

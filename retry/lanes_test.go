@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 const window = 32
@@ -24,9 +26,9 @@ func tries(l *lanes, name string) (all []*lane) {
 
 func TestLanesShareTheWindow(t *testing.T) {
 	t.Parallel()
-	l := newLanes(timerShare)
+	l := newLanes(timerShare, 1)
 	trusted := l.enter("trusted", window)
-	l.leave(trusted, true, false)
+	l.leave(trusted, works)
 	fresh := tries(&l, "new")
 	if len(fresh) != window/timerShare {
 		t.Errorf("%d tries in a new lane, want %d", len(fresh), window/timerShare)
@@ -38,7 +40,7 @@ func TestLanesShareTheWindow(t *testing.T) {
 		t.Errorf("%d tries in a trusted lane, want %d", got, window)
 	}
 	for i, on := range fresh {
-		if news := l.leave(on, true, true); news != (i == 0) {
+		if news := l.leave(on, fails); news != (i == 0) {
 			t.Errorf("failure %d is news: %v", i+1, news)
 		}
 	}
@@ -54,30 +56,81 @@ func TestLanesShareTheWindow(t *testing.T) {
 
 func TestLanesThatWorkAgain(t *testing.T) {
 	t.Parallel()
-	l := newLanes(timerShare)
-	l.leave(l.enter("x", window), true, true)
+	l := newLanes(timerShare, 1)
+	l.leave(l.enter("x", window), fails)
 	probe := l.enter("x", window)
 	if !l.failing("x") || l.enter("x", window) != nil {
 		t.Fatal("a lane that fails takes more than one try")
 	}
-	l.leave(probe, true, false)
+	l.leave(probe, works)
 	if all := tries(&l, "x"); l.failing("x") || len(all) != window || l.untrusted != 0 {
 		t.Errorf("%d tries in a lane that works again, %d without trust", len(all), l.untrusted)
 	} else {
-		l.leave(all[0], true, true) // the others are without trust now
+		l.leave(all[0], fails) // the others are without trust now
 		for _, on := range all[1:] {
-			l.leave(on, false, true)
+			l.leave(on, nothing)
 		}
 	}
-	l.leave(l.enter("x", window), false, true) // says nothing
+	l.leave(l.enter("x", window), nothing) // says nothing
 	if l.untrusted != 0 || !l.failing("x") {
 		t.Errorf("%d tries without trust, want none", l.untrusted)
 	}
 	for i := range 3 * maxLanes {
-		l.leave(l.enter(fmt.Sprint(i), window), true, true)
+		l.leave(l.enter(fmt.Sprint(i), window), fails)
 	}
 	if len(l.known) > maxLanes {
 		t.Errorf("%d lanes are remembered", len(l.known))
+	}
+}
+
+// A server that works may fill half of the window, whatever lanes its requests are of.
+func TestNoServerFillsTheWindow(t *testing.T) {
+	t.Parallel()
+	c := &Consumer{Window: window, servers: newLanes(timerShare, serverShare), timers: newLanes(timerShare, 1)}
+	through := func(server string, slot int) []passage {
+		return []passage{{&c.servers, laneOfServer(server)}, {&c.timers, laneOfTimer(keys.SlotPartition(slot))}}
+	}
+	carryOut := func(server string, slot int, v verdict) outcome {
+		on, result := c.enter(through(server, slot))
+		if result == carriedOut {
+			c.leave(through(server, slot), on, v)
+		}
+		return result
+	}
+	for slot := range 100 {
+		carryOut("a", slot, verdict{lane: works, server: works})
+		carryOut("b", 1000+slot, verdict{lane: works, server: works})
+	}
+	var silent [][]*lane
+	for slot := range 100 {
+		if on, result := c.enter(through("a", slot)); result == carriedOut {
+			silent = append(silent, on)
+		}
+	}
+	if len(silent) != window/serverShare {
+		t.Errorf("%d tries on one server, want %d", len(silent), window/serverShare)
+	}
+	if result := carryOut("b", 1000, verdict{lane: works, server: works}); result != carriedOut {
+		t.Errorf("another server: %v", result)
+	}
+	for i, on := range silent {
+		c.leave(through("a", i), on, verdict{server: fails})
+	}
+	on, result := c.enter(through("a", 0))
+	if result != carriedOut {
+		t.Errorf("a server that fails is not tried: %v", result)
+	}
+	for slot := range 100 {
+		if _, result := c.enter(through("a", slot)); result != failing {
+			t.Fatalf("slot %d of a server that fails: %v", slot, result)
+		}
+	}
+	if c.timers.untrusted != 0 || c.timers.failing(laneOfTimer(keys.SlotPartition(0))) {
+		t.Error("its slots are blamed")
+	}
+	c.leave(through("a", 0), on, verdict{lane: works, server: works})
+	if result := carryOut("a", 50, verdict{lane: works, server: works}); result != carriedOut {
+		t.Errorf("a server that works again: %v", result)
 	}
 }
 

@@ -196,6 +196,9 @@ func TestOriginOfRetries(t *testing.T) {
 			if e.SetOrigin(firing.Origin.Due.Time(), firing.Origin.Attempt); e.Origin != origin {
 				t.Fatalf("attempt %d has the origin %s, want %s", attempt, e.Origin, origin)
 			}
+			if e.Replayed = (time.Time{}); firing.Replayed != 0 {
+				e.Replayed = firing.Replayed.Time()
+			}
 			if err := f.schedule.Settle(t.Context(), []schedule.Firing{firing}); err != nil {
 				t.Fatal(err)
 			}
@@ -213,9 +216,17 @@ func TestOriginOfRetries(t *testing.T) {
 		if _, ok, err := f.schedule.Retry(t.Context(), replay); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
+		if !letter.Replayed.IsZero() {
+			t.Errorf("a letter of a timer that nobody replayed says %v", letter.Replayed)
+		}
 		next(f.schedule.Claim(1, lease)[0], 1)
 		f.request(retrySubject, e.AppendJSON(nil))
 		next(f.schedule.Claim(1, lease)[0], 2)
+		f.postpone(e, "1ms")
+		next(f.schedule.Claim(1, lease)[0], 2)
+		if want := replay.Due.Time(); !e.Begun().Equal(want) {
+			t.Errorf("what follows a replay began at %v, want %v, when it was replayed", e.Begun(), want)
+		}
 	}
 }
 

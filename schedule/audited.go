@@ -173,7 +173,11 @@ func (s *Schedule) nodeNames() map[string]bool {
 
 // Audits returns the reports of the timerds' last audits of each node.
 func (s *Schedule) Audits(ctx context.Context) ([]AuditReport, error) {
-	found, err := s.rdb.HGetAll(ctx, keys.Single.Audits()).Result()
+	var found map[string]string
+	server, err := s.topology.server(ctx, keys.Single)
+	if err == nil {
+		found, err = server.HGetAll(ctx, keys.Single.Audits()).Result()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read the reports of audits: %w", err)
 	}

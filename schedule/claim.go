@@ -52,6 +52,7 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 
 // claim claims by the short way, and where that does not do, by the full one.
 func (n *Node) claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
+	n.readHoldsAgain(ctx)
 	if n.detour.taken() {
 		return n.claimInFull(ctx, requests, lease)
 	}
@@ -67,6 +68,20 @@ func (n *Node) claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 		results[unusual[i]] = result
 	}
 	return results
+}
+
+// holdsAgainTimeout bounds how long a claim waits for the list of holds.
+const holdsAgainTimeout = time.Second
+
+// readHoldsAgain reads the list of holds if a claim has had no answer since that was done last: the server, or this timerd, may have
+// been cut off while something was held, and have an older list. Where the list cannot be had, claims go on by what is known.
+func (n *Node) readHoldsAgain(ctx context.Context) {
+	if !n.cutOff.Swap(false) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdsAgainTimeout)
+	defer cancel()
+	_, _ = n.schedule.Holds(ctx) // see above
 }
 
 // claimInFull claims by the script that can do everything. Where a partition's copy of the list of holds is older than what this
@@ -166,6 +181,9 @@ func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimFo
 		case errors.Is(err, errNothingDue):
 			declined = append(declined, i)
 		case err != nil:
+			if _, answered := errors.AsType[redis.Error](err); !answered {
+				n.cutOff.Store(true)
+			}
 			result = ClaimResult{Err: fmt.Errorf("schedule: claim: %w", err)}
 		default:
 			n.ReadClock(result.At, sent, received)
@@ -295,7 +313,7 @@ func newFiring(ref, text string) (Firing, error) {
 	if !ok1 || !ok2 || !ok3 {
 		return Firing{}, fmt.Errorf("corrupt entry %q", ref)
 	}
-	f := Firing{Ref: ref, Status: r.status, Late: r.late, Origin: r.origin, TraceParent: r.trace[0], TraceState: r.trace[1], Held: r.held, Occurrence: r.occurrence}
+	f := Firing{Ref: ref, Status: r.status, Late: r.late, Origin: r.origin, Replayed: r.replayed, TraceParent: r.trace[0], TraceState: r.trace[1], Held: r.held, Occurrence: r.occurrence}
 	var err error
 	if f.Key, err = keys.Parse(key); err != nil {
 		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)

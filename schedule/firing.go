@@ -40,6 +40,8 @@ type Firing struct {
 	Trigger Trigger
 	Late    late.Limit // its own
 	Origin  Origin     // the timer's first firing; zero where it is this one
+	// Replayed is when somebody had it fire anew; 0 where nobody did.
+	Replayed Millis
 	// TraceParent and TraceState are those that were set with it; the payload may have others.
 	TraceParent, TraceState string
 	// Occurrence is nil for a timer that does not repeat.

@@ -162,7 +162,7 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 		if _, moved := redis.IsMovedError(err); moved {
 			s.topology.reload(ctx)
 		}
-		return nil, fmt.Errorf("schedule: read the holds: %w", err)
+		return nil, fmt.Errorf("schedule: read the holds: %w", s.blame(server, err))
 	}
 	l := &HoldList{Now: MillisOf(now.Val())}
 	l.Generation, _ = strconv.ParseInt(fields.Val()[generationField], 10, 64)
@@ -258,6 +258,9 @@ func (n *Node) CopyHolds(ctx context.Context, l *HoldList) (moving []keys.Partit
 
 // Outdated tells whether a copy of the list is newer than the list, which was lost in a failover then. Renew mends that.
 func (l *HoldList) Outdated() bool { return l.newest > l.Generation }
+
+// Learn takes over how new the copies are that were found with another reading of the same list.
+func (l *HoldList) Learn(other *HoldList) { l.newest = max(l.newest, other.newest) }
 
 // Renew makes a list newer than all of its copies.
 func (s *Schedule) Renew(ctx context.Context, l *HoldList) error {

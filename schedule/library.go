@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,10 +24,14 @@ const (
 	LibraryCurrent   LibraryState = "current"
 )
 
+// loadTimeout bounds how long one server takes to get the function library.
+const loadTimeout = 2 * time.Second
+
 // Load checks the version of every server and puts this program's function library in place, with its payload limit,
 // replacing another one. It returns the limit in bytes that was in force until then if that was another, and otherwise 0.
-// Its error wraps ErrRedisTooOld for a server that lacks functions. It needs every server: after an error the masters of a
-// cluster are looked up anew, for the next call.
+// Its error wraps ErrRedisTooOld for a server that lacks functions. An *AwayError has masters of a cluster that could not be asked,
+// while others could: EnsureLibrary does the same for those once they answer. After an error the masters are looked up anew, for the
+// next call.
 func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 	defer func() {
 		if err != nil {
@@ -34,19 +39,34 @@ func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 		}
 	}()
 	nodes, err := s.Nodes(ctx)
-	if err != nil {
+	silent, some := errors.AsType[*AwayError](err)
+	if err != nil && !some {
 		return 0, err
 	}
-	for _, n := range nodes {
-		was, err := n.load(ctx)
-		if err != nil {
-			return replaced, err
+	var mu sync.Mutex
+	err = askAll(ctx, nodes, loadTimeout, func(ctx context.Context, n *Node) error {
+		was, err := 0, errors.Unwrap(silent.of(n.server))
+		if err == nil {
+			was, err = n.load(ctx)
 		}
-		if was != s.MaxPayload() {
+		n.setUnloaded(err != nil)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil && was != s.MaxPayload() {
 			replaced = max(replaced, was)
 		}
+		return err
+	})
+	if away, is := errors.AsType[*AwayError](err); is && (len(away.Masters) == len(nodes) || errors.Is(err, ErrRedisTooOld)) {
+		err = errors.Join(away.Unwrap()...)
 	}
-	return replaced, nil
+	return replaced, err
+}
+
+func (n *Node) setUnloaded(unloaded bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unloaded = unloaded
 }
 
 // load returns the payload limit that it found, 0 if none.
@@ -75,13 +95,18 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 }
 
 // EnsureLibrary loads the function library if it is missing, as after FUNCTION FLUSH, and tells whether it did. Another
-// version stays: it belongs to a timerd that started later. If that has changed the payload limit, the schedule takes it
+// version stays: it belongs to a timerd that started later. But where Load could not ask the server, it does what Load does. If that has changed the payload limit, the schedule takes it
 // over, and limit is that in bytes; otherwise it is 0.
 func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error) {
-	found, err := n.listLibrary(ctx, false)
 	n.mu.Lock()
-	named := n.named
+	named, unloaded := n.named, n.unloaded
 	n.mu.Unlock()
+	if unloaded {
+		_, err := n.load(ctx)
+		n.setUnloaded(err != nil)
+		return false, 0, err
+	}
+	found, err := n.listLibrary(ctx, false)
 	if err == nil && time.Since(named) > nameEvery {
 		err = n.nameDatabase(ctx)
 	}

@@ -2,9 +2,9 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,6 +22,7 @@ type Node struct {
 	clock    clock
 	evidence evidence
 	detour   detour
+	cutOff   atomic.Bool // a claim has had no answer since the list of holds was read
 
 	replanFrom map[keys.Partition]int // how many Replan passes over; its own
 
@@ -33,39 +34,52 @@ type Node struct {
 	heardSince Millis
 	named      time.Time // when the database was named last
 	limit      int       // payload limit of the function library when it was looked at last, in bytes; 0 before
+	unloaded   bool      // Load could not ask this server
 }
 
+// clockTimeout bounds how long a server is asked for its clock.
+const clockTimeout = time.Second
+
 // Nodes asks for the servers of the schedule and returns the node of each, the same one each time, with the partitions that
-// it has by now. An error beside nodes says that a clock could not be read: events of the partitions that have just come do
-// not count as heard there until Nodes is called again. All servers are asked at once, so that one that is silent takes no
-// time from the others.
-func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) {
+// it has by now. An *AwayError beside nodes has those whose clocks could not be read: events of the partitions that have just
+// come do not count as heard there until Nodes is called again. All servers are asked at once, in bounded time, so that one that
+// is silent takes no time from the others.
+func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) { return s.findNodes(ctx, true) }
+
+// UndatedNodes is Nodes for callers that hear no events: it reads no clocks, so a server that is silent takes no time.
+func (s *Schedule) UndatedNodes(ctx context.Context) ([]*Node, error) { return s.findNodes(ctx, false) }
+
+func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
+	s.asking.Lock() // one call at a time; s.mu is never held while a server is asked
+	defer s.asking.Unlock()
 	masters, err := s.topology.masters(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %w", err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	before := s.nodes
+	s.mu.Unlock()
 	known := make(map[*redis.Client]*Node, len(masters))
 	nodes := make([]*Node, len(masters))
-	errs := make([]error, len(masters))
-	var asking sync.WaitGroup
 	for i, m := range masters {
-		n, ok := s.nodes[m.server]
+		n, ok := before[m.server]
 		if !ok {
 			n = &Node{schedule: s, server: m.server, name: m.name, heardSince: NoEvents, looked: map[keys.Partition]string{}}
 		}
 		nodes[i], known[m.server] = n, n
-		asking.Go(func() { errs[i] = n.setPartitions(ctx, m.partitions) })
 	}
-	asking.Wait()
+	err = askAll(ctx, masters, clockTimeout, func(ctx context.Context, m master) error {
+		return known[m.server].setPartitions(ctx, m.partitions, dated)
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.nodes = known
-	return nodes, errors.Join(errs...)
+	return nodes, err
 }
 
 // setPartitions says what is on the server by now. Partitions that came are heard from the present on: what was heard of them
-// before was heard from another server. It is for one goroutine at a time.
-func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition) error {
+// before was heard from another server; if not dated, they do not count as heard. It is for one goroutine at a time.
+func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition, dated bool) error {
 	n.mu.Lock()
 	before := n.since
 	n.mu.Unlock()
@@ -83,7 +97,7 @@ func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition) e
 		since[p] = at
 	}
 	var err error
-	if undated > 0 {
+	if dated && undated > 0 {
 		var now Millis
 		if now, err = n.readClock(ctx); err == nil {
 			for p, at := range since {
@@ -113,6 +127,8 @@ func (n *Node) Name() string { return n.name }
 
 // Server returns the client of the node's server, for a subscription to it.
 func (n *Node) Server() *redis.Client { return n.server }
+
+func (n *Node) client() *redis.Client { return n.server }
 
 // Check returns an error unless the server answers and, in a cluster, the cluster works.
 func (n *Node) Check(ctx context.Context) error { return n.schedule.topology.check(ctx, n.server) }

@@ -117,11 +117,12 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 			calls[i] = call{g.partition, g.args(n.partitionHeardSince(g.partition), earliest)}
 		}
 		var left []hintGroup
-		for i, cmd := range s.run(ctx, s.scripts.Load().observe, calls) {
+		replies, elsewhere := n.runObserve(ctx, calls)
+		for i, cmd := range replies {
 			g := groups[i]
 			reply, failed := readObserved(cmd)
 			switch {
-			case IsMoving(failed):
+			case IsMoving(failed), failed != nil && elsewhere[i]:
 				late.Hints, late.Err = append(late.Hints, g.hints...), failed
 				continue
 			case failed != nil:
@@ -149,6 +150,39 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 		err = &late
 	}
 	return seen, err
+}
+
+// elsewhereTimeout bounds how long hints of a node wait for the server to which their slots have moved.
+const elsewhereTimeout = time.Second
+
+// runObserve takes hints in. It tells which of the calls were for another server, to which their slots have moved: one that is silent
+// delays none of the node's own for long.
+func (n *Node) runObserve(ctx context.Context, calls []call) (replies []*redis.Cmd, elsewhere []bool) {
+	s, script := n.schedule, n.schedule.scripts.Load().observe
+	elsewhere = make([]bool, len(calls))
+	var own, others []call
+	for i, c := range calls {
+		if elsewhere[i] = s.cluster && s.ServerOf(c.p) != n.name; elsewhere[i] {
+			others = append(others, c)
+		} else {
+			own = append(own, c)
+		}
+	}
+	if len(others) == 0 { // as nearly always
+		return s.run(ctx, script, own), elsewhere
+	}
+	within, cancel := context.WithTimeout(ctx, elsewhereTimeout)
+	defer cancel()
+	ofOthers, ofOwn := s.run(within, script, others), s.run(ctx, script, own)
+	for _, other := range elsewhere {
+		from := &ofOwn
+		if other {
+			from = &ofOthers
+		}
+		replies = append(replies, (*from)[0])
+		*from = (*from)[1:]
+	}
+	return replies, elsewhere
 }
 
 // observed is the reply to one call.

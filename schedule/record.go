@@ -18,6 +18,7 @@ type record struct {
 	held       bool // it was held, and becomes a dead letter
 	late       late.Limit
 	origin     Origin
+	replayed   Millis      // 0 where it is no replay, nor follows one
 	trace      [2]string   // traceparent and tracestate
 	occurrence *Occurrence // nil for a timer that does not repeat
 	payload    string      // empty unless status is PayloadPresent
@@ -80,9 +81,17 @@ func readOrigin(value string) Origin {
 	return Origin{Millis(ms), n}
 }
 
+// replayedOption returns the option that says when a timer was replayed.
+func replayedOption(at Millis) string {
+	if at == 0 {
+		return ""
+	}
+	return fmt.Sprintf(";%s=%d", optionReplayed, at)
+}
+
 // Names of the options of a record. An earlier version takes what it finds before the colon for flags: none of these letters
 // is one.
-const optionLate, optionLateDrop, optionOrigin, optionTraceParent, optionTraceState = "L", "D", "O", "T", "S"
+const optionLate, optionLateDrop, optionOrigin, optionReplayed, optionTraceParent, optionTraceState = "L", "D", "O", "P", "T", "S"
 
 // readOption takes in an option; one that is unknown is a later version's.
 func (r *record) readOption(option string) {
@@ -92,6 +101,10 @@ func (r *record) readOption(option string) {
 		r.readOccurrence(name, value)
 	case optionOrigin:
 		r.origin = readOrigin(value)
+	case optionReplayed:
+		if ms, err := strconv.ParseInt(value, 10, 64); err == nil {
+			r.replayed = Millis(ms)
+		}
 	case optionTraceParent:
 		r.trace[0] = strings.ToLower(value)
 	case optionTraceState:

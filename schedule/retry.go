@@ -20,6 +20,8 @@ type Retry struct {
 	Status  Status
 	Late    late.Limit // its own, counted from Due
 	Origin  Origin     // the timer's first firing
+	// Replayed is when somebody had it fire anew that was done, as a dead letter is; 0 where nobody did.
+	Replayed Millis
 	// TraceParent and TraceState are those of the event, where the payload does not say them: "" for none.
 	TraceParent, TraceState string
 	// Repeat and Occurrence are those of the event, for its own: empty and 0 for a timer that does not repeat.
@@ -38,7 +40,7 @@ const tooManyRetries = -2
 // beside the newer timer and both fire; where too many wait there, the error is ErrTooManyRetries. A due time that has
 // passed makes it fire at once. Its event shares the id of no other: where it would, the due time moves by some ms. After any other error it may have been set or not; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
-	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() +
+	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() + replayedOption(r.Replayed) +
 		traceOptions(r.TraceParent, r.TraceState) + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()
 	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
@@ -54,26 +56,30 @@ func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err
 // trimRetried is how many event ids of a partition one TrimRetried forgets at most.
 const trimRetried = 1000
 
-// TrimRetried forgets ids of events whose retry was set longer than age ago. It must not be called while requests that
-// were delivered before are still unacknowledged, or their retries would be set again.
+// trimTimeout bounds how long one server is waited for.
+const trimTimeout = 2 * time.Second
+
+// TrimRetried forgets ids of events whose retry was set longer than age ago, by the clock of the server that has them. It must not be
+// called while requests that were delivered before are still unacknowledged, or their retries would be set again. All servers are asked
+// at once; an *AwayError has those on which it failed.
 func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
-	now, err := s.rdb.Time(ctx).Result()
-	if err != nil {
-		return fmt.Errorf("schedule: trim retried events: %w", err)
-	}
-	last := int64(MillisOf(now.Add(-age)))
 	masters, err := s.topology.masters(ctx)
 	if err != nil {
 		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
-	for _, m := range masters {
-		err := eachChunk(m.partitions, chunk, func(hashTags []any) error {
+	err = askAll(ctx, masters, trimTimeout, func(ctx context.Context, m master) error {
+		now, err := m.server.Time(ctx).Result()
+		if err != nil {
+			return err
+		}
+		last := int64(MillisOf(now.Add(-age)))
+		return eachChunk(m.partitions, chunk, func(hashTags []any) error {
 			args := append([]any{last, trimRetried}, hashTags...)
 			return s.scripts.Load().trim.Run(ctx, m.server, nil, args...).Err()
 		})
-		if err != nil {
-			return fmt.Errorf("schedule: trim retried events: %w", err)
-		}
+	})
+	if err != nil {
+		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@
 package schedule
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -47,8 +48,9 @@ type Schedule struct {
 	specs    specs
 	holding  atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
 
-	mu    sync.Mutex
-	nodes map[*redis.Client]*Node // as returned last
+	asking sync.Mutex // of Nodes
+	mu     sync.Mutex
+	nodes  map[*redis.Client]*Node // as returned last
 }
 
 // New returns the schedule in the Redis that rdb talks to: a *redis.Client, or for a Redis Cluster a *redis.ClusterClient that
@@ -66,6 +68,19 @@ func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 
 // MaxPayload returns the payload limit in bytes.
 func (s *Schedule) MaxPayload() int { return s.scripts.Load().maxPayload }
+
+// ServerOf returns the name of the server that has a partition, as far as is known, as that node's Name says it: an empty text
+// for a single Redis, and for a partition of which nothing is known. It asks nobody once a cluster has answered.
+func (s *Schedule) ServerOf(p keys.Partition) string {
+	if !s.cluster {
+		return ""
+	}
+	server, err := s.topology.server(context.Background(), p)
+	if err != nil {
+		return ""
+	}
+	return server.Options().Addr
+}
 
 // Partition returns the partition that holds a timer.
 func (s *Schedule) Partition(key string) keys.Partition { return s.topology.partition(key) }

@@ -21,6 +21,8 @@ type master struct {
 	partitions []keys.Partition
 }
 
+func (m master) client() *redis.Client { return m.server }
+
 // topology says which servers have which partitions.
 type topology interface {
 	// partition returns the partition that holds a timer.

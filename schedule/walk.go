@@ -85,7 +85,7 @@ func (s *Schedule) newWalk(ctx context.Context, q Query, at Place, firings int) 
 	if w.masters, err = s.topology.masters(ctx); err != nil {
 		return nil, err
 	}
-	if w.holds, err = s.Holds(ctx); err != nil {
+	if w.holds, err = s.knownHolds(ctx); err != nil {
 		return nil, err
 	}
 	if !q.wants(StatePending) { // only firings may be due later and not be pending

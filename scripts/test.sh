@@ -29,12 +29,12 @@ ALWAYS=(-count=1 -exec "env -u GOGC")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# step NAME COMMAND...: runs a check, and notes its failure.
+# step NAME COMMAND...: runs a check, tells how long it took, and notes its failure.
 step() {
-  local name=$1
+  local name=$1 TIMEFORMAT="== $1: %0lR, CPU %0lU and %0lS"
   shift
   echo "== $name"
-  "$@" || echo "$name" >>"$work/failed"
+  time "$@" || echo "$name" >>"$work/failed"
 }
 
 # sources prints the Go files whose names end as given. It does not ask git, which may not trust a tree
@@ -111,24 +111,41 @@ linters() {
 }
 
 modules() {
-  step deploy make --no-print-directory deploy-test
   step "console API" make --no-print-directory api-test
   step examples/tracing make --no-print-directory tracing-test
   step bench make --no-print-directory bench-test
 }
 
-rest() {
-  PACKAGES=1 # clusters of six servers and more are enough for two processors
-  PARALLEL=4
-  step "go build" programs
-  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages)
-  step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
-  step console make --no-print-directory console-test
-  step clients/typescript make --no-print-directory client-test-typescript
-  modules
+# idly runs a command in the background, with what the processors have left: tests of whole systems mostly wait. idled
+# waits for it, and prints what it said.
+idly() {
+  renice -n 19 "$BASHPID" >/dev/null
+  "$@" </dev/null
+} >"$work/idly" 2>&1
+idled() {
+  wait "$1"
+  cat "$work/idly"
+}
+
+# compiled is what compiles more than it waits.
+compiled() {
   step "go mod tidy" go mod tidy -diff
   step "go vet" go vet $(packages)
   linters
+  step deploy make --no-print-directory deploy-test
+}
+
+rest() {
+  PACKAGES=2 # clusters of six servers and more are enough for two processors
+  PARALLEL=4
+  step "go build" programs
+  idly compiled &
+  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | sort -r) # the longest first
+  step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
+  idled $!
+  step console make --no-print-directory console-test
+  step clients/typescript env TIMERD="$PWD/.cache/test/timerd" scripts/client-typescript.sh test
+  modules
 }
 
 case ${1:-} in

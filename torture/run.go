@@ -119,7 +119,7 @@ func torture(ctx context.Context, c config, leftOut []string, s *servers.System,
 		return false, err
 	}
 	defer func() { err = errors.Join(err, hooks.Close()) }()
-	if err := s.StartDeliverers(ctx, hooks.Endpoints(), hooks.Environment, func(err error) { c.log.Error("proxy", "err", err) }); err != nil {
+	if err := s.StartDeliverers(ctx, hooks.Endpoints(0), hooks.Environment, func(err error) { c.log.Error("proxy", "err", err) }); err != nil {
 		return false, err
 	}
 	w.Write(history.Record{Run: &history.Run{
@@ -134,7 +134,7 @@ func torture(ctx context.Context, c config, leftOut []string, s *servers.System,
 		return false, err
 	}
 	defer p.Close()
-	n := nemesis.Nemesis{System: s, Crowds: p, Frail: hooks.Frail(), History: w, Log: c.log}
+	n := nemesis.Nemesis{System: s, Crowds: p, Endpoints: hooks.Endpoints, Frail: hooks.Frail(), History: w, Log: c.log}
 	if err := work(ctx, c, leftOut, p, n, w); err != nil {
 		return false, err
 	}

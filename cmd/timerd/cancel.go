@@ -57,7 +57,7 @@ counted. Others may be cancelled too.
 
 // cancelOne cancels the timers of a key.
 func cancelOne(cmd *cobra.Command, key string) error {
-	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+	return withKey(cmd, key, func(ctx context.Context, rdb redis.UniversalClient) error {
 		timers := client.New(rdb)
 		outcome, err := timers.Cancel(ctx, key)
 		if err != nil {

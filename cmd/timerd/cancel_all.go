@@ -32,10 +32,10 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 			return usagef(cmd, "--due-before %w", err)
 		}
 	}
-	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+	return withSchedule(cmd, func(ctx context.Context, sched *schedule.Schedule, rdb redis.UniversalClient) error {
 		b := bulkCancel{
 			cmd: cmd, selection: schedule.Query{Namespace: namespace},
-			timers: bulk.New(schedule.New(rdb, schedule.DefaultMaxPayload), client.New(rdb)),
+			timers: bulk.New(sched, client.New(rdb)),
 		}
 		if cmd.Flags().Changed("due-before") {
 			if b.selection.Before, err = instantOf(ctx, before, rdb); err != nil {

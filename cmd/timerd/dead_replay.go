@@ -62,9 +62,9 @@ func replay(cmd *cobra.Command, all *deadletters.Letters, rdb redis.UniversalCli
 			return err
 		}
 	}
-	now, err := rdb.Time(ctx).Result()
+	now, err := clockOf(ctx, rdb)
 	if err != nil {
-		return fmt.Errorf("read the clock of Redis: %w", err)
+		return err
 	}
 	sched := schedule.New(rdb, schedule.DefaultMaxPayload)
 	replayed, err := all.Replay(ctx, sched, schedule.MillisOf(now), found.Replayable, func(l deadletters.Letter, fresh bool) error {

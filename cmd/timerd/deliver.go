@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -28,26 +29,37 @@ func newDeliver() *cobra.Command {
 says. A call that fails is tried again as a timer, by the policy of TIMERD_RETRY, and ends as a
 dead letter. Any number of processes share the work.
 
-The file is YAML: a list endpoints: of entries with
+The file is YAML: a list endpoints:, and perhaps
+
+  group          the processes that share the work (deliver)
+  start          with which events a new group begins: all, now, or a time in RFC 3339 (all)
+  version        a number, greater in each newer file; without one the time of the file decides
+
+An endpoint has
 
   match          app[:module[:type]]: the timers; of several entries the first that matches
   url            where to, or {data.NAME} for a URL that is in each payload
-  secrets        a list of env:NAME or file:PATH, each holding whsec_ and base64; several while
-                 one is replaced
+  secrets        a list of env:NAME or file:PATH, each holding whsec_ and 24 to 64 bytes in
+                 base64; several while one is replaced
   timeout        of a call (15s)
   concurrency    calls at a time, for each host and process (64)
   rate           calls a time, for each host and process, such as 100/s; no limit by default
-  headers        further headers; a value may be env:NAME or file:PATH
+  headers        further headers; a value may be env:NAME or file:PATH, if url or hosts says
+                 who gets it
   body           event, the CloudEvent, or data, the payload alone (event)
   schemes        which of http and https a URL may have (both)
   hosts          which hosts a URL may have, such as [hooks.example.com, "*.example.org"] (any)
+  ports          which ports a URL may have: a list, or any (any; for URLs that are in payloads
+                 [80, 443])
   allow_private  private and other special addresses that may be called: [10.0.0.0/8] (none)
+  deny           addresses that may not be called, even so: [10.0.0.1] (none)
   ca             a file of authorities for certificates, in PEM, in place of the system's
-  expire         for how long deliveries to a host that fails are held back, from their first
-                 event on (72h)
+  expire         for how long deliveries are put off, from their first event or their replay on
+                 (72h)
 
-SIGHUP has it read again. A file with faults is told in the log and changes nothing. HTTPS_PROXY,
-HTTP_PROXY and NO_PROXY say which proxies to use.`,
+All processes of a group go by one file, the newest: one with an older file takes no events, and
+is not ready, until it has the same. SIGHUP has the file read again. A file with faults is told in
+the log and changes nothing. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which proxies to use.`,
 		Example: `  timerd deliver --config /etc/timerd/webhooks.yaml --check
   timerd deliver --config /etc/timerd/webhooks.yaml`,
 		Args: arguments(cobra.NoArgs),
@@ -101,7 +113,16 @@ func (e *endpointFaults) Error() string {
 
 // loadEndpoints reads a file of endpoints. Its error tells all faults.
 func loadEndpoints(file string) (*deliver.Config, error) {
-	text, err := os.ReadFile(file)
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	about, err := f.Stat() // before it is read: what is written meanwhile makes it newer
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	text, err := io.ReadAll(f)
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
@@ -109,6 +130,7 @@ func loadEndpoints(file string) (*deliver.Config, error) {
 	if len(faults) > 0 {
 		return nil, &endpointFaults{file, faults}
 	}
+	endpoints.File.Changed = about.ModTime()
 	return endpoints, nil
 }
 

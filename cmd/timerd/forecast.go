@@ -51,7 +51,7 @@ unless --limit says otherwise. It says how far it has come; Ctrl-C ends it.
 				return usagef(cmd, "--limit=%d: want 0, for all, or more", f.limit)
 			}
 			f.cmd, f.namespace = cmd, namespace
-			return withRedis(cmd, f.run)
+			return withSchedule(cmd, f.run)
 		},
 	}
 	cmd.Flags().IntVar(&f.minutes, "minutes", 60, "for how many minutes")
@@ -69,8 +69,7 @@ type forecast struct {
 	asJSON    bool
 }
 
-func (f *forecast) run(ctx context.Context, rdb redis.UniversalClient) error {
-	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+func (f *forecast) run(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient) error {
 	var seen schedule.Forecast
 	var err error
 	if f.namespace == (keys.Namespace{}) {

@@ -33,7 +33,7 @@ Without one, the exit code is 1.
 			if err := checkKey(cmd, args[0]); err != nil {
 				return err
 			}
-			return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+			return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
 				timer, found, err := client.New(rdb).Get(ctx, args[0])
 				if err != nil {
 					return err

@@ -20,12 +20,16 @@ import (
 // withHolds calls f with the holds of the schedule.
 func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		err := f(ctx, holds.NewCaller(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb)
-		if errors.Is(err, schedule.ErrClusterNode) {
-			return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)
-		}
-		return err
+		return explainMode(f(ctx, holds.NewCaller(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
 	})
+}
+
+// explainMode says what to set where Redis is organised in another way than timerd is told.
+func explainMode(err error) error {
+	if errors.Is(err, schedule.ErrClusterNode) {
+		return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)
+	}
+	return err
 }
 
 func newHold() *cobra.Command {
@@ -211,10 +215,10 @@ not known. A timer under several holds counts for each.`,
   timerd holds --json`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withHolds(cmd, func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error {
-				views, err := h.List(ctx)
+			return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient) error {
+				views, err := holds.NewCaller(s).List(ctx)
 				if err != nil {
-					return err
+					return explainMode(err)
 				}
 				err = printHolds(cmd.OutOrStdout(), views, asJSON)
 				warnIfUnattended(ctx, cmd, rdb)

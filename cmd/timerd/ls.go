@@ -57,8 +57,8 @@ it tells how far it is; Ctrl-C ends it.
 				}
 			}
 			l.cmd = cmd
-			return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-				return l.run(ctx, rdb, namespace)
+			return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient) error {
+				return l.run(ctx, s, rdb, namespace)
 			})
 		},
 	}
@@ -86,10 +86,10 @@ type listing struct {
 	page  schedule.Page // the last one
 }
 
-func (l *listing) run(ctx context.Context, rdb redis.UniversalClient, namespace keys.Namespace) error {
+func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient, namespace keys.Namespace) error {
 	var err error
-	if l.now, err = rdb.Time(ctx).Result(); err != nil {
-		return fmt.Errorf("read the clock of Redis: %w", err)
+	if l.now, err = s.Clock(ctx); err != nil {
+		return err
 	}
 	l.rdb = rdb
 	columns := []column{
@@ -107,7 +107,7 @@ func (l *listing) run(ctx context.Context, rdb redis.UniversalClient, namespace 
 	more := false
 	told, pause := time.Now(), time.Second
 	var printErr error
-	err = schedule.New(rdb, schedule.DefaultMaxPayload).Pages(ctx, schedule.Query{Namespace: namespace}, func(p schedule.Page) bool {
+	err = s.Pages(ctx, schedule.Query{Namespace: namespace}, func(p schedule.Page) bool {
 		p.Timers = slices.DeleteFunc(p.Timers, func(t schedule.Timer) bool { return !l.wants(t.State) || l.repeating && t.Repeat == "" })
 		if room := l.limit - l.found; l.limit > 0 && len(p.Timers) > room {
 			p.Timers, more = p.Timers[:room], true

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // instantOf returns the instant of a moment, by the clock of Redis.
@@ -15,9 +15,11 @@ func instantOf(ctx context.Context, m moment.Moment, rdb redis.UniversalClient) 
 	if at, ok := m.Instant(); ok {
 		return at, nil
 	}
-	now, err := rdb.Time(ctx).Result()
-	if err != nil {
-		return now, fmt.Errorf("read the clock of Redis: %w", err)
-	}
-	return m.From(now), nil
+	now, err := clockOf(ctx, rdb)
+	return m.From(now), err
+}
+
+// clockOf returns what the clock of Redis shows: in a cluster that of the first master that answers.
+func clockOf(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
+	return schedule.New(rdb, schedule.DefaultMaxPayload).Clock(ctx)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
@@ -58,10 +60,56 @@ func withRedis(cmd *cobra.Command, f func(context.Context, redis.UniversalClient
 	return errors.Join(err, rdb.Close())
 }
 
+const (
+	// presentWithin bounds how long a command waits for masters of a cluster that do not answer.
+	presentWithin = 2 * time.Second
+	// keyWithin bounds how long it waits for the one that has a key.
+	keyWithin = 3500 * time.Millisecond
+	// membersWithin bounds what it asks by the way.
+	membersWithin = time.Second
+)
+
+// withSchedule calls f with the schedule, and a connection to Redis. Masters of a cluster that do not answer are named on standard
+// error, the schedule is without them, and the exit code is 1.
+func withSchedule(cmd *cobra.Command, f func(context.Context, *schedule.Schedule, redis.UniversalClient) error) error {
+	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+		s := schedule.New(rdb, schedule.DefaultMaxPayload)
+		away, err := s.PassOver(ctx, presentWithin)
+		if err != nil {
+			return err
+		}
+		for _, master := range away {
+			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v; its timers are left out\n", master)
+		}
+		if err = f(ctx, s, rdb); err == nil && len(away) > 0 {
+			err = exitCode(exitFailed)
+		}
+		return err
+	})
+}
+
+// withKey calls f with a connection to Redis, for what concerns one key. Of a cluster only the master matters that has it: if that does
+// not answer in time, the error names it.
+func withKey(cmd *cobra.Command, key string, f func(context.Context, redis.UniversalClient) error) error {
+	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+		within, cancel := context.WithTimeout(ctx, keyWithin)
+		defer cancel()
+		err := f(within, rdb)
+		s := schedule.New(rdb, schedule.DefaultMaxPayload)
+		_, isNet := errors.AsType[net.Error](err)
+		if server := s.ServerOf(s.Partition(key)); server != "" && isNet {
+			err = schedule.Away{Addr: server, Err: err}
+		}
+		return err
+	})
+}
+
 // warnIfUnattended says on standard error if no timerd is alive that serves the schedule. Where that cannot be told, it is
 // silent: the command itself has worked.
 func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient) {
-	members, err := schedule.New(rdb, schedule.DefaultMaxPayload).Members(ctx)
+	within, cancel := context.WithTimeout(ctx, membersWithin)
+	defer cancel()
+	members, err := schedule.New(rdb, schedule.DefaultMaxPayload).Members(within)
 	if err != nil {
 		return
 	}

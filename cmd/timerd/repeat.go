@@ -102,9 +102,9 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 		payload = []byte(args[1])
 	}
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		now, err := rdb.Time(ctx).Result()
+		now, err := clockOf(ctx, rdb)
 		if err != nil {
-			return fmt.Errorf("read the clock of Redis: %w", err)
+			return err
 		}
 		r := repeat.Repetition{Spec: spec, From: now, Times: int64(f.times)}
 		if from != nil {

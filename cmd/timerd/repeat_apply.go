@@ -97,9 +97,9 @@ func (a *repeatApply) run() error {
 	}
 	return withRedis(a.cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		a.schedule, a.timers = schedule.New(rdb, schedule.DefaultMaxPayload), client.New(rdb)
-		now, err := rdb.Time(ctx).Result()
+		now, err := clockOf(ctx, rdb)
 		if err != nil {
-			return fmt.Errorf("read the clock of Redis: %w", err)
+			return err
 		}
 		todo, faults, err := a.compare(ctx, wanted, now)
 		switch {

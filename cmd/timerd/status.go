@@ -26,8 +26,10 @@ const (
 	// statusConnect bounds how long a server may take until it answers, so that one that hangs does not keep the other from
 	// being asked.
 	statusConnect = 2 * time.Second
-	// statusTimeout bounds all that is asked then. What has not been answered by its end cannot be told.
-	statusTimeout = 4 * time.Second
+	// statusPresent bounds how long masters of a cluster that do not answer are waited for.
+	statusPresent = 1500 * time.Millisecond
+	// statusTimeout bounds all that is asked, the connections included. What has not been answered by its end cannot be told.
+	statusTimeout = 4800 * time.Millisecond
 )
 
 func newStatus() *cobra.Command {
@@ -74,23 +76,35 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 	from := status.Sources{Streams: c.Streams()}
 	var rdb redis.UniversalClient
 	var noRedis, noNATS error
-	var wg sync.WaitGroup
-	wg.Go(func() { rdb, noRedis = conn.Redis(cmd.Context(), c.Redis) })
-	wg.Go(func() { from.JetStream, noNATS = conn.JetStream(cmd.Context(), c.NATS.FromOutside()) })
-	wg.Wait()
 	ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
 	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if rdb, noRedis = conn.Redis(ctx, c.Redis); noRedis == nil {
+			from.Schedule = schedule.New(rdb, schedule.DefaultMaxPayload)
+			from.Masters, noRedis = from.Schedule.PassOver(ctx, statusPresent)
+		}
+	})
+	wg.Go(func() { from.JetStream, noNATS = conn.JetStream(ctx, c.NATS.FromOutside()) })
+	wg.Wait()
 	if noNATS != nil {
 		from.NoNATS.Text, from.NoNATS.Fix = connect.NATSFix(c.NATS, noNATS)
 	} else {
 		defer from.JetStream.Conn().Close()
 	}
+	if rdb != nil {
+		defer func() { _ = rdb.Close() }() // nothing is pending on it
+	}
+	for _, master := range from.Masters {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v\n", master)
+	}
 	if noRedis != nil {
+		from.Schedule = nil
 		from.NoRedis.Text, from.NoRedis.Fix = connect.RedisFix(noRedis)
 	} else {
-		defer func() { _ = rdb.Close() }() // nothing is pending on it
-		from.Schedule = schedule.New(rdb, schedule.DefaultMaxPayload)
-		id, err := rdb.Get(ctx, keys.Installation).Result()
+		within, cancel := context.WithTimeout(ctx, membersWithin)
+		id, err := rdb.Get(within, keys.Installation).Result()
+		cancel()
 		if err == nil || errors.Is(err, redis.Nil) { // else other lines say what is wrong
 			from.Streams.Installation = id
 		}

@@ -137,7 +137,7 @@ func showWait(d time.Duration) cell {
 // waitFrom returns how long it is until due by the clock of Redis, in brackets, or "" if Redis does not say what time it
 // is.
 func waitFrom(ctx context.Context, rdb redis.UniversalClient, due time.Time) string {
-	now, err := rdb.Time(ctx).Result()
+	now, err := clockOf(ctx, rdb)
 	if err != nil {
 		return ""
 	}

@@ -52,7 +52,8 @@ func endpoints(timeout time.Duration) string {
     url: "{data.notify_url}"
     secrets: [env:WEBHOOK_SECRET]
     timeout: %v
-    allow_private: [127.0.0.1] # the merchants of this example live here
+    allow_private: [127.0.0.1] # the merchants of this example live here,
+    ports: any                 # on ports of their own
 `, namespace, timeout)
 }
 

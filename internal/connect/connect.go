@@ -30,12 +30,12 @@ type Connector struct {
 	Attempt  time.Duration // bounds one try; 0: 5 s
 }
 
-// Redis connects to Redis and returns once the server answers. The caller closes the client. Refused
+// Redis connects to Redis and returns once the server answers; of a cluster, once a master does. The caller closes the client. Refused
 // credentials are an error at once, see [RedisRefused], and so is a [*TLSFault].
 func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.UniversalClient, error) {
 	rdb := NewRedisClient(conf)
 	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(within context.Context) error {
-		return explainTLS(ctx, conf, rdb.Ping(within).Err())
+		return explainTLS(ctx, conf, answers(within, rdb))
 	})
 	if redis.HasErrorPrefix(err, noCluster) {
 		err = fmt.Errorf("%w; set TIMERD_REDIS_MODE=standalone, or sentinel", err)
@@ -46,8 +46,7 @@ func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.Universa
 	return rdb, nil
 }
 
-// All calls use, which needs every server of Redis, until it works, with the patience of a first connection: in a cluster a
-// master may be away while the others answer. Missing rights are an error at once, and so is one that final returns true for.
+// All calls use, which asks every server of Redis, until it works, with the patience of a first connection. Missing rights are an error at once, and so is one that final returns true for.
 func (c Connector) All(ctx context.Context, conf config.Redis, final func(error) bool, use func(context.Context) error) error {
 	var last error // that ends it
 	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(within context.Context) error {

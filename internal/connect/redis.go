@@ -15,7 +15,7 @@ import (
 )
 
 // poolSize is how many connections there are at most unless the URL says otherwise:
-// twice as many as the retry consumer uses at a time, so that no claim waits for one.
+// twice as many as the retry consumer uses of one server at a time, so that no claim waits for one.
 const poolSize = 64
 
 // NewRedisClient returns a client that connects when it is first used. Contexts bound
@@ -34,6 +34,9 @@ func NewRedisClient(conf config.Redis) redis.UniversalClient {
 		// claim would lose what it had claimed. The schedule tries again by itself.
 		o.MaxRetries = -1
 		o.PoolSize = cmp.Or(o.PoolSize, poolSize)
+		// It would ask some node for a table of all commands before the first one, and wait for one that is silent.
+		o.DisableRoutingPolicies = true
+		o.NewClient = newClusterNode
 		return redis.NewClusterClient(&o)
 	default:
 		o := *conf.Standalone

@@ -472,7 +472,7 @@ func TestWebhooks(t *testing.T) {
 	if err := notify.EnsureDeliveryStream(ctx, js, notify.Streams{}); err != nil {
 		t.Fatal(err)
 	}
-	name := keys.Namespace{App: "pay"}.Durable(keys.DeliverDurable)
+	name := keys.DeliverConsumer("pay")
 	_, err := js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name, FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)

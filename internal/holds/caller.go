@@ -9,7 +9,11 @@ import (
 )
 
 // NewCaller returns the holds of a schedule for who is no timerd: a command, or a program with the Go client.
-func NewCaller(s *schedule.Schedule) *Holds { return New(s, "caller-"+rand.Text()) }
+func NewCaller(s *schedule.Schedule) *Holds {
+	h := New(s, "caller-"+rand.Text())
+	h.Nodes = s.UndatedNodes
+	return h
+}
 
 // whoami returns user@host, for others to read.
 func whoami() string {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
@@ -30,8 +31,10 @@ const (
 )
 
 const (
-	// confirmWithin is how long Hold waits until nobody claims any more.
-	confirmWithin = 5 * time.Second
+	// confirmWithin is how long Hold waits until nobody claims any more: with what it takes besides some 5 s.
+	confirmWithin = 4 * time.Second
+	// leastTry is how long a try to bring the list to the servers has at least.
+	leastTry = time.Second
 	// liveFor is after what silence a timerd does not count as live.
 	liveFor = 5 * time.Second
 	// pollEvery is how often it is looked again at what has not happened yet.
@@ -85,7 +88,8 @@ type Held struct {
 	// Missing names the timerds and servers that may still claim timers of the namespace. The hold stands; each timerd goes on
 	// to bring it to those servers.
 	Missing []string
-	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it.
+	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it; it is not asked while
+	// something is missing.
 	Unreplicated []string
 }
 
@@ -95,6 +99,7 @@ type Held struct {
 // schedule.ErrTooManyHolds.
 func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	var out Held
+	deadline := time.Now().Add(confirmWithin)
 	if len(r.Reason) > MaxReason {
 		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", r.Namespace, len(r.Reason), MaxReason)
 	}
@@ -115,15 +120,18 @@ func (s *Holds) Hold(ctx context.Context, r Request) (Held, error) {
 	if err != nil {
 		return out, err
 	}
-	deadline := time.Now().Add(confirmWithin)
+	within, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	for {
-		out.Missing = append(s.copy(ctx, list), s.whoCannot(ctx, list)...)
-		list = s.bringForward(ctx, list, &out)
-		if len(out.Missing) == 0 || time.Now().After(deadline) || !sleep(ctx, pollEvery) {
+		out.Missing = append(s.copy(within, list), s.whoCannot(within, list)...)
+		list = s.bringForward(within, list, &out)
+		if len(out.Missing) == 0 || time.Until(deadline) < leastTry || !sleep(ctx, pollEvery) {
 			break
 		}
 	}
-	out.Unreplicated = s.Unreplicated(ctx)
+	if len(out.Missing) == 0 {
+		out.Unreplicated = s.Unreplicated(ctx)
+	}
 	return out, ctx.Err()
 }
 
@@ -153,11 +161,14 @@ func (s *Holds) change(ctx context.Context, change func(*schedule.HoldList) erro
 	if err := s.schedule.CheckMode(ctx); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
 	for n := 1; ; n++ {
 		list, err := s.schedule.Holds(ctx)
-		if err == nil {
-			err = change(list)
+		if err != nil {
+			return nil, fmt.Errorf("nothing is changed: %w", err)
 		}
+		err = change(list)
 		if err == nil || !errors.Is(err, schedule.ErrHoldsChanged) || n == tries || ctx.Err() != nil {
 			return list, err
 		}
@@ -166,22 +177,11 @@ func (s *Holds) change(ctx context.Context, change func(*schedule.HoldList) erro
 
 // copy brings a list to all servers. It returns what has not got it.
 func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []string) {
-	ctx, cancel := context.WithTimeout(ctx, copyTimeout)
-	defer cancel()
 	nodes, err := s.Nodes(ctx)
-	if err != nil {
+	if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away { // else they are named below
 		missing = append(missing, fmt.Sprintf("servers of the schedule: %v", err))
 	}
-	for _, node := range nodes {
-		moving, err := node.CopyHolds(ctx, list)
-		if err != nil {
-			missing = append(missing, err.Error())
-		}
-		for _, p := range moving {
-			missing = append(missing, fmt.Sprintf("slot %d, which is moving", p.Slot()))
-		}
-	}
-	return missing
+	return append(missing, copyTo(ctx, nodes, list, copyTimeout, func(*schedule.Node, error) {})...)
 }
 
 // whoCannot names the living timerds that know no holds.
@@ -201,16 +201,23 @@ func (s *Holds) whoCannot(ctx context.Context, list *schedule.HoldList) (missing
 // Unreplicated names the servers of which no replica has what was written to them by now.
 func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	nodes, err := s.Nodes(ctx)
-	if err != nil {
+	if len(nodes) == 0 && err != nil {
 		return []string{err.Error()}
 	}
-	for _, node := range nodes {
-		if ok, err := node.Replicated(ctx, replicaWait); err != nil {
-			without = append(without, err.Error())
-		} else if !ok {
+	var mu sync.Mutex
+	err = schedule.AskNodes(ctx, nodes, 2*replicaWait, func(ctx context.Context, node *schedule.Node) error {
+		ok, err := node.Replicated(ctx, replicaWait)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil && !ok {
 			without = append(without, node.Server().Options().Addr)
 		}
+		return err
+	})
+	if err != nil {
+		without = append(without, err.Error())
 	}
+	slices.Sort(without)
 	return without
 }
 
@@ -301,6 +308,7 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 	releaser := s.newReleaser()
 	defer releaser.leave(ctx)
 	var last Progress
+	var stuck time.Time // since when nothing is left but what servers have that do not answer
 	for {
 		h := list.Find(r.Namespace)
 		if h == nil {
@@ -323,6 +331,17 @@ func (s *Holds) Resume(ctx context.Context, r Request, tell func(Progress)) erro
 			return nil
 		}
 		tell(progress)
+		if len(releaser.stuck[r.Namespace]) == 0 {
+			stuck = time.Time{}
+		} else {
+			releaser.leave(ctx) // somebody else may reach them
+			if stuck.IsZero() {
+				stuck = time.Now()
+			}
+			if time.Since(stuck) > awayPatience {
+				return releaser.stuckError(r.Namespace)
+			}
+		}
 		if !sleep(ctx, pollEvery) {
 			return ctx.Err()
 		}
@@ -361,7 +380,7 @@ func (s *Holds) Run(ctx context.Context) {
 			if missing := s.copy(ctx, list); len(missing) == 0 {
 				copied = time.Now()
 			} else {
-				copied = time.Time{}
+				copied = time.Now().Add(copyAgain - every)
 			}
 			if list.Outdated() {
 				s.Logger.Warn("the list of holds is older than what timers are claimed by, as after a failover that lost it: what it says holds", "holds", len(list.Holds))
@@ -378,7 +397,11 @@ func (s *Holds) Run(ctx context.Context) {
 			releaser.leave(ctx)
 			continue
 		}
-		if progress, err := releaser.advance(ctx, list); err == nil && progress.Waits == "" {
+		progress, err := releaser.advance(ctx, list)
+		switch {
+		case releaser.isStuck(list):
+			releaser.leave(ctx) // somebody else may reach them
+		case err == nil && progress.Waits == "":
 			pause = pollEvery
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
@@ -27,6 +28,8 @@ type releaser struct {
 	taken   bool
 	passes  map[keys.Namespace]*pass
 	sum     int
+	silent  map[*schedule.Node]time.Time // when a server did not answer
+	stuck   map[keys.Namespace][]string  // the servers that are left of a resume, which do not answer
 }
 
 // pass goes through the held timers of all partitions once.
@@ -44,7 +47,7 @@ type pass struct {
 }
 
 func (s *Holds) newReleaser() *releaser {
-	return &releaser{Holds: s, passes: map[keys.Namespace]*pass{}}
+	return &releaser{Holds: s, passes: map[keys.Namespace]*pass{}, silent: map[*schedule.Node]time.Time{}, stuck: map[keys.Namespace][]string{}}
 }
 
 // idle tells whether there is nothing to release.
@@ -110,7 +113,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 			if err := r.schedule.RemoveHold(ctx, l, h.Namespace); err != nil {
 				return Progress{Released: r.sum}, err
 			}
-			if missing := r.copy(ctx, l); len(missing) > 0 {
+			if missing := r.bring(ctx, l); len(missing) > 0 {
 				r.Logger.Warn("the end of a hold is not known everywhere yet", "namespace", h.Namespace.String(), "err", missing[0])
 			}
 			return Progress{Released: r.sum}, nil
@@ -132,7 +135,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.Hold) (out Progress, done bool, err error) {
 	p := r.passes[h.Namespace]
 	if p == nil || p.generation != l.Generation {
-		if missing := r.copy(ctx, l); len(missing) > 0 {
+		if missing := r.bring(ctx, l); len(missing) > 0 {
 			out.Waits = missing[0]
 		}
 		fresh := &pass{generation: l.Generation, resume: *h.Resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
@@ -142,21 +145,26 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 		p = fresh
 		r.passes[h.Namespace] = p
 	}
+	delete(r.stuck, h.Namespace)
 	nodes, err := r.Nodes(ctx)
-	if err != nil {
+	if _, some := errors.AsType[*schedule.AwayError](err); err != nil && !some {
 		return out, false, err
 	}
+	r.forget(nodes)
 	cutoff := h.Resume.At
 	if h.Resume.Kind == schedule.ResumeNow && !l.Nested(h) {
 		cutoff = 0 // what nobody has looked at is free
 	}
+	parts, away, err := r.look(ctx, nodes, cutoff, h.Namespace)
+	if err != nil {
+		return out, false, err
+	}
+	if len(away) > 0 {
+		out.Waits = strings.Join(away, ", ") + " does not answer"
+	}
 	until, whole := time.Now().Add(roundFor), true
 	for _, node := range nodes {
-		parts, err := node.LookHeld(ctx, cutoff, h.Namespace)
-		if err != nil {
-			return out, false, err
-		}
-		for _, part := range parts {
+		for _, part := range parts[node] {
 			switch {
 			case part.Moving:
 				whole, p.unsure, out.Waits = false, true, "a slot is moving"
@@ -169,6 +177,10 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 				continue
 			}
 			ended, err := r.releaseFrom(ctx, l, h, p, part.Partition, until)
+			if r.passOver(ctx, node, err) {
+				whole, p.unsure, out.Waits = false, true, err.Error()
+				break
+			}
 			if err != nil {
 				return out, false, err
 			}
@@ -188,6 +200,12 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	if again {
 		return out, false, nil
 	}
+	if len(away) > 0 {
+		if l.Now >= p.lastTime {
+			r.stuck[h.Namespace] = away
+		}
+		return out, false, nil
+	}
 	if kept > 0 {
 		p.kept, p.waits = kept, true
 		return out, false, nil
@@ -204,12 +222,14 @@ func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *sch
 				return false, err
 			}
 		}
-		done, err := r.schedule.ReleaseHeld(ctx, l, h, part, p.at[part], &p.times)
+		within, cancel := context.WithTimeout(ctx, lookTimeout)
+		done, err := r.schedule.ReleaseHeld(within, l, h, part, p.at[part], &p.times)
+		cancel()
 		if err != nil {
 			return false, err
 		}
 		if done.Stale {
-			r.copy(ctx, l)
+			r.bring(ctx, l)
 			return false, nil
 		}
 		p.at[part] = done.Next

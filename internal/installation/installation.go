@@ -34,10 +34,12 @@ import (
 )
 
 const (
-	// redisPatience is how long a Redis that does not tell the identity is asked at the start where the streams tell one, and
-	// alonePatience where they do not. In a cluster the key's slot may be without a master while all others work.
-	redisPatience = 5 * time.Second
+	// redisPatience is how long a Redis that does not tell the identity is asked at the start where the streams tell one, or in a
+	// cluster, where the master that has it may be away while all others work; alonePatience elsewhere.
+	redisPatience = 3 * time.Second
 	alonePatience = 30 * time.Second
+	// leastTry is how long Redis has at least to tell it.
+	leastTry = 500 * time.Millisecond
 	// askTime is how long the timerds of the identity that only the streams have may take to answer.
 	askTime = 2 * time.Second
 	// lookAgain is the pause before another look at streams that another installation is marking.
@@ -50,7 +52,6 @@ const (
 
 // Member is a timerd as part of its installation. Its methods may be called concurrently.
 type Member struct {
-	id       string
 	instance string
 	site     site
 	streams  notify.Streams
@@ -87,15 +88,20 @@ func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream
 		return nil, errors.Join(err, m.leave())
 	}
 	m.update(func(s *state) { s.joined = s.unread == nil })
-	m.streams.Installation = m.id
+	m.streams.Installation = m.ID()
 	if err := m.claimStreams(ctx); err != nil {
 		return nil, errors.Join(err, m.leave())
 	}
 	return m, nil
 }
 
-// ID returns the identity of the installation.
-func (m *Member) ID() string { return m.id }
+// ID returns the identity of the installation. It is empty as long as neither Redis nor the streams tell one, because the master
+// of a cluster that has it is away.
+func (m *Member) ID() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.id
+}
 
 // settle finds the identity, or makes one, and has the member answer for it.
 func (m *Member) settle(ctx context.Context) error {
@@ -105,7 +111,7 @@ func (m *Member) settle(ctx context.Context) error {
 	}
 	owner := firstOwner(owners)
 	patience := m.limits.redisPatience
-	if owner == "" {
+	if owner == "" && !m.site.isCluster() {
 		patience = m.limits.alonePatience
 	}
 	id, err := m.persistentlyRead(ctx, patience)
@@ -117,6 +123,10 @@ func (m *Member) settle(ctx context.Context) error {
 		m.log.Warn("cannot tell yet which installation this Redis belongs to; going on as the streams'", "installation", owner, "err", err)
 		m.update(func(s *state) { s.unread = err })
 		return m.enter(ctx, owner)
+	case err != nil && m.site.isCluster() && !redis.IsPermissionError(err):
+		m.log.Warn("cannot tell which installation this Redis belongs to, until the master that has the identity is back; the streams belong to none until then", "err", err)
+		m.update(func(s *state) { s.unread = err })
+		return nil
 	case err != nil:
 		return err
 	case id != "":
@@ -181,7 +191,7 @@ func (m *Member) isElsewhere(ctx context.Context, id string) (bool, error) {
 
 // enter makes the member one of an installation, for which it answers from now on.
 func (m *Member) enter(ctx context.Context, id string) (err error) {
-	m.id = id
+	m.update(func(s *state) { s.id = id })
 	m.answers, err = m.answer(context.WithoutCancel(ctx), id)
 	return err
 }
@@ -245,7 +255,7 @@ func (m *Member) foreign(owners []notify.Owner) error {
 // mark marks the streams that belong to nobody. It returns false if another installation is about to. That this one cannot
 // is no reason to stop: the streams that timerd makes are marked from the beginning.
 func (m *Member) mark(ctx context.Context, owners []notify.Owner) bool {
-	if !slices.ContainsFunc(owners, isBare) || time.Now().Before(m.markAfter) {
+	if !slices.ContainsFunc(owners, isBare) || time.Now().Before(m.markAfter) || m.ID() == "" {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -272,11 +282,11 @@ func (m *Member) markReserved(ctx context.Context) error {
 		if !isBare(o) {
 			continue
 		}
-		o.Installation = m.id
+		o.Installation = m.ID()
 		if err := notify.SetOwner(ctx, m.site.js, o); err != nil {
 			return err
 		}
-		m.log.Info("the stream is this installation's from now on", "source", o.Stream, "installation", m.id)
+		m.log.Info("the stream is this installation's from now on", "source", o.Stream, "installation", m.ID())
 	}
 	return nil
 }
@@ -297,6 +307,12 @@ func firstOwner(owners []notify.Owner) string {
 // newID returns an identity that no other installation has.
 func newID() string { return strings.ToLower(rand.Text()) }
 
+// isCluster tells whether Redis is several masters, of which some may be away.
+func (s site) isCluster() bool {
+	_, is := s.rdb.(*redis.ClusterClient)
+	return is
+}
+
 // read returns the identity in Redis, "" if there is none, or not yet on the server that the client reads from.
 func (s site) read(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -313,7 +329,9 @@ func (m *Member) persistentlyRead(ctx context.Context, patience time.Duration) (
 	deadline := time.Now().Add(patience)
 	pace := backoff.Backoff{Policy: backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}, Logger: m.log}
 	for {
-		id, err := m.site.read(ctx)
+		within, cancel := context.WithTimeout(ctx, max(time.Until(deadline), leastTry))
+		id, err := m.site.read(within)
+		cancel()
 		if err == nil || redis.IsPermissionError(err) || time.Now().After(deadline) {
 			return id, err
 		}

@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,7 @@ const (
 
 // state is what a member knows.
 type state struct {
+	id             string
 	joined         bool  // Redis has the identity
 	foreignRedis   error // Redis belongs to another installation by now
 	foreignStreams error // streams do
@@ -73,14 +75,21 @@ func (m *Member) Run(ctx context.Context) error {
 // look looks at both sides once. What cannot be read now is as it was before.
 func (m *Member) look(ctx context.Context) {
 	id, err := m.site.read(ctx)
+	was := m.ID()
 	if err == nil && id == "" {
-		if id, err = m.site.put(ctx, m.id); err == nil {
-			m.log.Warn("Redis has lost the identity of the installation, which is put back", "installation", m.id)
+		if id, err = m.site.put(ctx, cmp.Or(was, newID())); err == nil && was != "" {
+			m.log.Warn("Redis has lost the identity of the installation, which is put back", "installation", was)
 		}
 	}
+	if err == nil && was == "" { // it could not tell at the start
+		m.log.Info("Redis tells its installation", "installation", id)
+		m.streams.Installation = id
+		err = m.enter(ctx, id)
+	}
+	foreignRedis := m.changed(id)
 	m.update(func(s *state) {
 		if s.unread = err; err == nil {
-			s.foreignRedis, s.joined = m.changed(id), true
+			s.foreignRedis, s.joined = foreignRedis, true
 		}
 	})
 	within, cancel := context.WithTimeout(ctx, callTimeout)
@@ -98,11 +107,12 @@ func (m *Member) look(ctx context.Context) {
 
 // changed returns an error if Redis has another identity than at the start.
 func (m *Member) changed(id string) error {
-	if id == m.id {
+	was := m.ID()
+	if id == was {
 		return nil
 	}
 	return fmt.Errorf("this Redis belonged to installation %.100q when timerd started and belongs to %.100q now, as if its data had been replaced; "+
-		"to fix it: restart timerd, which then tells whether the streams fit", m.id, id)
+		"to fix it: restart timerd, which then tells whether the streams fit", was, id)
 }
 
 // lookForTwins asks the others of the installation which Redis they serve, until ctx ends.
@@ -135,7 +145,7 @@ func (m *Member) lookForTwins(ctx context.Context) {
 		}
 		if unheard == mostUnheard {
 			m.log.Warn("cannot ask other timerds of this installation whether they serve the same Redis: the NATS user needs the rights to publish "+
-				"and subscribe to the subject, to subscribe to _INBOX.>, and to answer (allow_responses)", "source", m.site.names.InstallationSubject(m.id))
+				"and subscribe to the subject, to subscribe to _INBOX.>, and to answer (allow_responses)", "source", m.site.names.InstallationSubject(m.ID()))
 		}
 		if !backoff.Sleep(ctx, pause) {
 			return
@@ -143,17 +153,24 @@ func (m *Member) lookForTwins(ctx context.Context) {
 	}
 }
 
+// errNoID says that nobody can be asked, because it is not known yet for whom.
+var errNoID = errors.New("the installation is not known yet")
+
 // twin asks once. It returns an error about a timerd that serves another Redis, and whether this member has heard the
 // question itself. err says that nobody could be asked.
 func (m *Member) twin(ctx context.Context) (twin error, heard bool, err error) {
 	isTwin := func(a Answer) bool { return a.Elsewhere() && a.Instance != m.instance }
-	found, err := m.site.ask(ctx, m.id, "", twinTime, isTwin)
+	id := m.ID()
+	if id == "" {
+		return nil, false, errNoID
+	}
+	found, err := m.site.ask(ctx, id, "", twinTime, isTwin)
 	for _, a := range found {
 		heard = true
 		if isTwin(a) {
 			twin = fmt.Errorf("%.100q is of the same installation %.100q and serves another Redis, as if that were a copy of this one; "+
 				"to fix it: stop one of the two, or give it streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM, delete %s in its Redis, and restart it",
-				a.Instance, m.id, keys.Installation)
+				a.Instance, id, keys.Installation)
 		}
 	}
 	return twin, heard, err

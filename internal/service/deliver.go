@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"time"
 
@@ -69,6 +71,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	ready.add("jetstream", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
 	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
+	observeReadiness(registry, ready)
 	s.tell(l, endpoints, began)
 	err = runAll(ctx, s.Logger, stopWithin,
 		step{{"reloads", func(ctx context.Context) error { s.reload(ctx, d, endpoints); return nil }}},
@@ -101,8 +104,25 @@ func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 
 func (s Delivery) tell(l net.Listener, endpoints *deliver.Config, began time.Time) {
 	s.Logger.Info("timerd deliver is running", "version", s.Version, "nats", s.Config.NATS.Shown, "endpoints", len(endpoints.Endpoints),
-		"http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
+		"group", endpoints.Group, "file", endpoints.File.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
+	for _, scheme := range []string{"http", "https"} {
+		if proxy := proxyOf(scheme, http.ProxyFromEnvironment); proxy != "" {
+			s.Logger.Info("calls go through a proxy, which looks names up and has to refuse private addresses", "scheme", scheme, "proxy", proxy)
+		}
+	}
 	s.warn(endpoints)
+}
+
+// proxyOf returns the proxy through which calls of a scheme go, without its password; "" for none.
+func proxyOf(scheme string, proxy func(*http.Request) (*url.URL, error)) string {
+	u, err := proxy(&http.Request{URL: &url.URL{Scheme: scheme, Host: "anyhost.invalid"}})
+	switch {
+	case err != nil:
+		return "one whose URL cannot be read"
+	case u == nil:
+		return ""
+	}
+	return u.Redacted()
 }
 
 // warn tells of what is allowed and seldom wanted.

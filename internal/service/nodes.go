@@ -160,6 +160,9 @@ func (s *nodes) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if _, some := errors.AsType[*schedule.AwayError](err); some {
+			err = nil // the check of each server tells
+		}
 		s.mu.Lock()
 		if err != nil && s.problem == nil {
 			s.log.Warn("cannot tell which servers have the schedule; trying again", "err", err)

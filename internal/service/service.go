@@ -140,6 +140,9 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	sched.OnArmed = all.wake
 	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, streams) })
 	retries.Names = streams.Names
+	if c.Redis.Mode == config.Cluster { // of which one server may have half
+		retries.Window *= 2
+	}
 	retries.Permit = member.Permit
 	retries.Policies = c.Service.Retry
 	retries.MaxPayload = sched.MaxPayload
@@ -190,18 +193,34 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}, nil
 }
 
-// load puts the function library in place. A master of a cluster that is away is tried for as long as any server is at the
-// start of a timerd, which began at a time.
+// load puts the function library in place, on the masters of a cluster that answer, and reads what is held, so that nothing is claimed
+// by an older list. If none answers, they are tried for as long as any server is at the start of a timerd, which began at a time.
 func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.Time) (replaced int, err error) {
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
 	tooOld := func(err error) bool { return errors.Is(err, schedule.ErrRedisTooOld) }
 	err = conn.All(ctx, s.Config.Redis, tooOld, func(ctx context.Context) error {
 		was, err := sched.Load(ctx)
 		replaced = max(replaced, was)
+		if away, some := errors.AsType[*schedule.AwayError](err); some && !connect.RedisRefused(err) {
+			for _, master := range away.Masters {
+				s.Logger.Warn("a master of the cluster is away; its timers wait, and the others are served", "redis", master.Addr, "err", master.Err)
+			}
+			return nil
+		}
 		return err
 	})
+	if err == nil {
+		within, cancel := context.WithTimeout(ctx, holdsTimeout)
+		defer cancel()
+		if _, err := sched.Holds(within); err != nil {
+			s.Logger.Warn("cannot read the holds; what each server knows of them holds there", "err", err)
+		}
+	}
 	return replaced, err
 }
+
+// holdsTimeout bounds how long the start waits for the list of holds.
+const holdsTimeout = time.Second
 
 // withoutError adapts what never fails to a part.
 func withoutError(run func(context.Context)) func(context.Context) error {

@@ -108,6 +108,9 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 		p.fail(s.NoRedis.Fix, "nothing can be told of the timers and timerds: %s", s.NoRedis.Text)
 		return nil
 	}
+	for _, master := range s.Masters {
+		p.fail("bring that server back: its timers wait there, and none is lost", "%v; what it has is in no number here", master)
+	}
 	members, err := s.Schedule.Members(ctx)
 	if err != nil {
 		p.fail("bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", err)
@@ -137,9 +140,12 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 		r.Nodes[i].take(node.Name(), reports, members)
 	}
 	r.count(nodes, reports)
-	for i := range r.Nodes {
+	for i := range found {
 		*p = append(*p, found[i]...)
 		p.node(&r.Nodes[i], r.At, len(r.Timerds) > 0)
+	}
+	for _, master := range s.Masters {
+		r.Nodes = append(r.Nodes, Node{Address: master.Addr, Error: master.Err.Error()})
 	}
 	return r
 }

@@ -49,6 +49,8 @@ type Sources struct {
 	// Schedule is nil if Redis cannot be reached; then NoRedis says why.
 	Schedule *schedule.Schedule
 	NoRedis  Away
+	// Masters are those of a cluster that do not answer, and that Schedule is without.
+	Masters []schedule.Away
 	// JetStream is nil if NATS cannot be reached; then NoNATS says why.
 	JetStream jetstream.JetStream
 	NoNATS    Away

@@ -24,7 +24,7 @@ const (
 	waitsTooLong = time.Minute
 	// asksSoon is how long a process that has just started, or lost its connection, takes to ask for events.
 	asksSoon = 10 * time.Second
-	// agesAsked is of how many consumers it is asked since when events wait, those with the most first.
+	// agesAsked is for how many filters it is asked since when events wait, those of the consumers with the most first.
 	agesAsked = 20
 )
 
@@ -35,7 +35,7 @@ type Webhooks struct {
 	Problems  []Problem             // of both, but for what the state of the log says
 }
 
-// WebhookConsumer is one of the durable consumers by which timerd deliver gets its events: one for each namespace, which all
+// WebhookConsumer is one of the durable consumers by which timerd deliver gets its events: one for each group, which all its
 // processes share.
 type WebhookConsumer struct {
 	Name    string `json:"name"`
@@ -48,10 +48,10 @@ type WebhookConsumer struct {
 
 	At time.Time `json:"at"` // when this was so, by the clock of NATS
 
-	filter string
-	next   uint64 // the first event that may be waiting has this sequence, or a later one
-	paused bool
-	asking bool // a process asks for events
+	filters []string
+	next    uint64 // the first event that may be waiting has this sequence, or a later one
+	paused  bool
+	asking  bool // a process asks for events
 }
 
 // GatherWebhooks tells of webhooks. It returns nil where they are not used: there is no log of deliveries.
@@ -96,8 +96,11 @@ func webhookConsumers(ctx context.Context, fired jetstream.Stream) (all []Webhoo
 		}
 		c := WebhookConsumer{
 			Name: info.Name, Waiting: info.NumPending, Working: info.NumAckPending,
-			filter: info.Config.FilterSubject, next: info.Delivered.Stream + 1, paused: info.Paused, asking: info.NumWaiting > 0,
+			filters: info.Config.FilterSubjects, next: info.Delivered.Stream + 1, paused: info.Paused, asking: info.NumWaiting > 0,
 			At: cmp.Or(info.TimeStamp, time.Now()),
+		}
+		if one := info.Config.FilterSubject; one != "" {
+			c.filters = []string{one}
 		}
 		if info.Delivered.Last != nil {
 			c.Last = *info.Delivered.Last
@@ -126,13 +129,19 @@ func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamIn
 		}
 	}
 	slices.SortFunc(behind, func(a, b *WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
-	for _, c := range behind[:min(len(behind), agesAsked)] {
-		at, err := history.StoredAt(ctx, js, of, c.filter, c.next, c.Waiting)
-		switch {
-		case ctx.Err() != nil:
+	asked := 0
+	for _, c := range behind {
+		if asked += len(c.filters); asked > agesAsked {
 			return
-		case err == nil:
-			c.Oldest = at
+		}
+		for _, filter := range c.filters {
+			at, err := history.StoredAt(ctx, js, of, filter, c.next, c.Waiting)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil && !at.IsZero() && (c.Oldest.IsZero() || at.Before(c.Oldest)) {
+				c.Oldest = at
+			}
 		}
 	}
 }
@@ -178,11 +187,11 @@ func (p *problems) webhooks(consumers []WebhookConsumer, of jetstream.StreamConf
 		p.warn(fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
 	}
 	if len(abandoned.names) > 0 {
-		p.warn(fmt.Sprintf("start timerd deliver; or, if no file of endpoints has that match any more: nats consumer rm %s %s", of.Name, abandoned.names[0]),
+		p.warn(fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s", of.Name, abandoned.names[0]),
 			"%s: %s, and no timerd deliver asks for them%s", names(abandoned.names), abandoned.events(), dropped)
 	}
 	if len(behind.names) > 0 {
-		p.warn("look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls, or endpoints of one fixed URL more concurrency",
+		p.warn("look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency",
 			"%s: %s, since there is no place for more calls%s", names(behind.names), behind.events(), dropped)
 	}
 }

@@ -38,7 +38,7 @@ func TestWebhooks(t *testing.T) {
 	x := newInstallation(t)
 	x.beat("a", nil)
 	ctx := t.Context()
-	name := keys.Namespace{App: "pay"}.Durable(keys.DeliverDurable)
+	name := keys.DeliverConsumer("pay")
 	consumer, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name, FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)

@@ -81,6 +81,7 @@ func (p *Daemon) Stop() {
 	}
 }
 
+// Signal sends the process a signal.
 func (p *Daemon) Signal(sig syscall.Signal) {
 	p.T.Helper()
 	if err := p.Cmd.Process.Signal(sig); err != nil {
@@ -95,7 +96,7 @@ func (p *Daemon) Get(path string) (status int, body string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	return resp.StatusCode, string(text), err
 }

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,11 +28,11 @@ func Main(m *testing.M) {
 
 func run(m *testing.M) (code int, err error) {
 	if os.Getenv(ProgramVariable) == "" {
-		dir, err := os.MkdirTemp("", "timerd-program-")
-		if err != nil {
+		var dir string
+		if dir, err = os.MkdirTemp("", "timerd-program-"); err != nil {
 			return 1, err
 		}
-		defer os.RemoveAll(dir)
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		program := filepath.Join(dir, "timerd")
 		if out, err := exec.Command("go", "build", "-race", "-o", program, "github.com/timerd-io/timerd/cmd/timerd").CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("go build: %w\n%s", err, out)

@@ -12,6 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
+// Hour is one in ms.
 const Hour = int64(time.Hour / time.Millisecond)
 
 // Repeats sets a timer that repeats by an interval, and returns when it is due first, in unix ms.

@@ -31,6 +31,7 @@ type Merchant struct {
 	Total int
 }
 
+// NewMerchant starts a merchant, which checks signatures and answers by a function.
 func NewMerchant(t testing.TB, answer http.HandlerFunc) *Merchant {
 	t.Helper()
 	webhook, err := standardwebhooks.NewWebhook(WebhookSecret)
@@ -81,14 +82,16 @@ func Webhooks(t testing.TB, endpoints ...string) string {
 	return file
 }
 
+// WriteWebhooks writes a file as Webhooks does.
 func WriteWebhooks(t testing.TB, file string, endpoints ...string) {
 	t.Helper()
-	text := "endpoints:\n"
+	var text strings.Builder
+	text.WriteString("endpoints:\n")
 	for _, endpoint := range endpoints {
 		match, url, _ := strings.Cut(endpoint, " ")
-		text += fmt.Sprintf("- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  allow_private: [127.0.0.0/8]\n", match, url)
+		fmt.Fprintf(&text, "- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  allow_private: [127.0.0.0/8]\n  ports: any\n", match, url)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -84,6 +84,7 @@ const maxLate = 10 * 366 * 24 * 3_600_000; // no limit is longer
 const known = new Set([
   "specversion", "id", "type", "subject", "time", "dueat", "attempt", "maxattempts", "late", "latedrop", "repeat", "occurrence",
   "trigger", "datastatus", "deadreason", "lasterror", "datacontenttype", "data", "data_base64", "origin", "originat",
+  "replayedat",
   "traceparent", "tracestate",
 ]);
 
@@ -120,6 +121,7 @@ class Reader {
     const repeat = this.text("repeat");
     const occurrence = this.#integer("occurrence", 1, 2 ** 53);
     const trace = this.#matching("traceparent", traceparent);
+    this.#time("replayedat"); // must be one where it is there
     const repeats = repeat !== null && occurrence !== null;
     return {
       id,

@@ -74,19 +74,11 @@ func TestClusterReadyNamesTheDeadMaster(t *testing.T) {
 	p.Stop()
 }
 
-// A timerd that starts while a master is away waits for it, as for any server.
-func TestClusterStartsOnceAMasterIsBack(t *testing.T) {
+// A timerd that starts while a master is away, without which the cluster serves no slot, waits for it.
+func TestClusterDownStartsOnceAMasterIsBack(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false)
-	s.Start().Stop() // so that the streams tell the installation
-	s.startsWithout(s.cluster.Nodes[1], "server is away, trying again")
-}
-
-// Likewise the very first one, where nobody but the cluster can tell the installation.
-func TestClusterStartsFirstOnceAMasterIsBack(t *testing.T) {
-	t.Parallel()
-	s := newClusterSystem(t, false)
-	s.startsWithout(s.cluster.Master(keys.Slot(keys.Installation)), "Redis does not tell the installation, trying again")
+	s.startsWithout(s.cluster.Master(keys.Slot(keys.Installation)), "a master of the cluster is away")
 }
 
 // startsWithout starts a timerd while a master is away, which it is to log, and is back then.

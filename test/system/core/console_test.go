@@ -62,7 +62,7 @@ func (b *browser) submits(origin, button, value string, status int) string {
 		tag := "<button"
 		fields := url.Values{}
 		if button != "" {
-			tag = fmt.Sprintf(`name="%s" value="%s">`, button, value)
+			tag = fmt.Sprintf(`name=%q value=%q>`, button, value)
 			fields.Set(button, value)
 		}
 		if !strings.Contains(form[2], tag) {

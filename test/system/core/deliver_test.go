@@ -49,7 +49,7 @@ func TestDeliver(t *testing.T) {
 		t.Errorf("webhook-ids %v, want one for all attempts", byID)
 	}
 	for id, attempts := range byID {
-		if len(attempts) != 3 || attempts[0].ID != id || attempts[1].ID == id || attempts[2].Origin != id {
+		if len(attempts) != 3 || event.WebhookID(attempts[0]) != id || strings.Contains(id, ".") || attempts[1].ID == attempts[0].ID || attempts[2].Origin != attempts[0].ID {
 			t.Errorf("%s: attempts %+v", id, attempts)
 		}
 	}
@@ -64,11 +64,11 @@ func TestDeliver(t *testing.T) {
 	if out := s.OK("deliveries", "shop"); out != "" {
 		t.Errorf("timerd deliveries shop:\n%s", out)
 	}
-	out := s.StatusSays(0, "\n  TIMERS_DELIVERY ", "\nwebhooks\n", " IN WORK ", "\n  timerd-deliver~pay~order~callback  0        0        -       ")
+	out := s.StatusSays(0, "\n  TIMERS_DELIVERY ", "\nwebhooks\n", " IN WORK ", "\n  timerd-deliver  0        0        -       ")
 	if strings.Contains(out, "TIMERS_DELIVERY  ?") {
 		t.Errorf("timerd status:\n%s", out)
 	}
-	if out := s.OK("status", "--json"); !strings.Contains(out, `"webhooks":[{"name":"timerd-deliver~pay~order~callback","waiting":0,"working":0,"last":"`) {
+	if out := s.OK("status", "--json"); !strings.Contains(out, `"webhooks":[{"name":"timerd-deliver","waiting":0,"working":0,"last":"`) {
 		t.Errorf("timerd status --json:\n%s", out)
 	}
 	_, said, _ := s.Run("", "doctor")
@@ -81,7 +81,7 @@ func TestDeliver(t *testing.T) {
 	}
 	for _, want := range []string{
 		`timerd_deliveries_total{result="delivered"} 1`, `timerd_deliveries_total{result="retry"} 2`, `timerd_deliveries_total{result="dead"} 1`,
-		`timerd_deliveries_total{result="postponed"} 0`, "timerd_delivery_seconds_count 4", "timerd_circuit_open 0",
+		`timerd_deliveries_total{result="postponed"} 0`, "timerd_delivery_seconds_count 4", "timerd_circuit_open 0", `timerd_ready{check="endpoints"} 1`, `timerd_ready{check="log of deliveries"} 1`, "timerd_deliveries_unlogged_total 0",
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics without %s", want)

@@ -20,7 +20,7 @@ import (
 
 func accept(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 
-// SIGHUP: a file with faults changes nothing, a good one counts at once.
+// SIGHUP: a file with faults changes nothing, a good one counts as soon as the group goes by it.
 func TestDeliverReload(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -53,6 +53,12 @@ func TestDeliverReload(t *testing.T) {
 	system.WriteWebhooks(t, file, "pay "+after.URL)
 	p.Signal(syscall.SIGHUP)
 	p.Log.Wait(t, system.Patience, "endpoints were read again")
+	testenv.Eventually(t, system.Patience, func() error {
+		if n := strings.Count(p.Log.String(), "events are taken by this file"); n < 2 {
+			return fmt.Errorf("%d files were gone by", n)
+		}
+		return nil
+	}, "the group to go by the new file")
 	set(3)
 	total(after, 1)
 	total(before, 2)

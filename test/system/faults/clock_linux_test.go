@@ -46,8 +46,9 @@ func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 			s := system.New(t, redisserver.WithClock(clock))
 			p := s.Start()
 			c := s.Collect()
-			at := s.Now() + 15_000
-			want := setCrowd(s, "a", 50, at)
+			const delay = 15_000
+			at := s.Now() + delay
+			want := setCrowd(s, "a", 50, delay)
 			names := namesIn(want)
 			p.Stop()
 			runOut(s, clock, names)

@@ -330,12 +330,12 @@ func TestRandomCommands(t *testing.T) {
 			m.at(key, 1<<62)
 		}
 		s.After(end)
-		judge(s, rt, c, m)
+		judge(rt, c, m)
 	})
 }
 
 // judge compares what fired with the model.
-func judge(s *system.System, rt *rapid.T, c *testenv.Collector, m *model) {
+func judge(rt *rapid.T, c *testenv.Collector, m *model) {
 	seen := map[firing]int{}
 	decode := func() error {
 		clear(seen)

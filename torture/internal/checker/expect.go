@@ -92,8 +92,11 @@ func (f *firing) forbid(why string) { f.force, f.why, f.somehow = mustNot, why, 
 
 // ranOut tells whether a message may be of a firing of which timerd knows no more than that the key ran out.
 func (f *firing) ranOut(m history.Message) bool {
-	return m.Stream == history.FiredStream && m.Status == event.StatusMissing && f.from-2 <= m.Due && m.Due <= f.from+expires
+	return m.Stream == history.FiredStream && m.Status == event.StatusMissing && f.mayRunOut(m.Due)
 }
+
+// mayRunOut tells whether a due time may be when timerd heard that the key ran out.
+func (f *firing) mayRunOut(due int64) bool { return f.from-2 <= due && due <= f.from+expires }
 
 // timeline is what the operations on one key add up to.
 type timeline struct {
@@ -247,15 +250,25 @@ func (t *timeline) expire(op history.Op) {
 		return
 	}
 	if f == nil {
-		for _, r := range t.retries {
-			r.free("perhaps moved by expire")
-		}
 		t.unheard = true
+		for _, r := range slices.Clone(t.retries) { // one of them is in the key
+			r.free("perhaps moved by expire")
+			t.retries = append(t.retries, t.moved(r, op))
+		}
 		return
 	}
 	t.end(op, "replaced by expire")
 	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
 	t.begin(op, t.plain(op))
+}
+
+// moved notes the firing that comes in place of another one if an operation has moved that.
+func (t *timeline) moved(f *firing, op history.Op) *firing {
+	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
+	to := newFiring(op, op.Due, op.Due+t.hearing.delayed(op.Before, op.Due), may)
+	to.origin, to.why = f.origin, "perhaps moved by expire"
+	t.note(to)
+	return to
 }
 
 // keyGone tells whether an operation found no key, though a timer of it is pending, because Redis has dropped it. That
@@ -404,10 +417,13 @@ func (t *timeline) retry(op history.Op) {
 	t.note(f)
 }
 
-// inherit gives a retry the limit of the firing that is retried, whose payload may have been missing.
+// inherit gives a retry the limit of the firing that is retried. Of one that ran out unheard the event has neither the payload nor
+// the due time that were asked for; its limit is that of its namespace.
 func (t *timeline) inherit(f *firing) {
 	for _, before := range t.firings {
-		if !before.dead && (before.payload == f.op.Payload || f.op.Payload == "") && before.attempt == f.op.Attempt && before.isDue(f.op.Due, 2) {
+		same := (before.payload == f.op.Payload || f.op.Payload == "") && before.isDue(f.op.Due, 2)
+		unheard := f.op.Status == event.StatusMissing && !before.op.Own && before.mayRunOut(f.op.Due)
+		if !before.dead && before.attempt == f.op.Attempt && (same || unheard) {
 			f.late, f.drop = before.late, before.drop
 		}
 	}

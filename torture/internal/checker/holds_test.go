@@ -106,6 +106,18 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.Holds[0].Unsafe = true
 			w.fire(w.set(0, history.Timer, key, "p", 5000))
 		}, ""},
+		{"moved while a shift may be under way, and fires when it was moved to", nil, func(w *world) {
+			unknown(w, history.ResumeShift, 1000, 5000)
+			w.set(0, history.Timer, key, "p", 6000)
+			moved := w.do(5500, history.Op{Kind: history.Expire, Key: key, TTL: 200, Reply: "1"})
+			w.emit(key, moved.Due, 1, "p")
+		}, ""},
+		{"the same, and fires before that", nil, func(w *world) {
+			unknown(w, history.ResumeShift, 1000, 5000)
+			w.set(0, history.Timer, key, "p", 6000)
+			moved := w.do(5500, history.Op{Kind: history.Expire, Key: key, TTL: 200, Reply: "1"})
+			at(w.emit(key, moved.Due, 1, "p"), 5600)
+		}, "early"},
 		{"held, and lost", nil, func(w *world) {
 			w.hold("held", 1000, 9000, history.ResumeNow)
 			w.set(0, history.Timer, key, "p", 5000)

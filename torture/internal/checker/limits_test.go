@@ -3,6 +3,7 @@ package checker_test
 import (
 	"testing"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -13,6 +14,20 @@ func TestVerdictsOnLimits(t *testing.T) {
 		return w.do(0, history.Op{Kind: history.Timer, Key: key, Payload: "p", Attempt: 1, TTL: 5000, Late: 1000, Drop: drop})
 	}
 	const reason = "late: 4s after its due time, at most 1s"
+	unheard := []history.Fault{deaf(history.Deafens, 0, 9000), deaf(history.Delays, 20_000, 29_000)}
+	// It returns the second attempt of a plain timer in a namespace with a limit, which ran out unheard and whose event was stored
+	// a while after.
+	retriedUnheard := func(w *world) *history.Message {
+		op := w.do(100, history.Op{Kind: history.Set, Key: key, Payload: "p", Attempt: 1, TTL: 4900, Late: 1000})
+		m := w.emit(key, op.Due+300, 1, "")
+		m.Status, m.Trigger = event.StatusMissing, "expired"
+		again := retryOf(m, 5000)
+		again.Status = m.Status
+		w.do(15_000, again)
+		second := w.emit(key, began+20_001, 2, "")
+		second.Status = event.StatusMissing
+		return second
+	}
 	for _, c := range []struct {
 		name   string
 		faults []history.Fault
@@ -98,6 +113,13 @@ func TestVerdictsOnLimits(t *testing.T) {
 			m := w.fire(limited(w, false))
 			w.do(15_000, retryOf(m, 5000))
 			at(w.emit(key, began+20_001, 2, "p"), 29_000)
+		}, "too late"},
+		{"the retry of what timerd had not heard of has its namespace's", unheard, func(w *world) {
+			m := letter(retriedUnheard(w), "late: 9s after its due time, at most 1s")
+			m.Time, m.Stored = began+29_010, began+29_012
+		}, ""},
+		{"the retry of what timerd had not heard of does not", unheard, func(w *world) {
+			at(retriedUnheard(w), 29_000)
 		}, "too late"},
 		{"shifted, it is not late", nil, func(w *world) {
 			by := w.hold("a", 1000, 9000, history.ResumeShift)

@@ -122,6 +122,9 @@ const (
 	Hurries Effect = "hurries"
 )
 
+// Changes is the effect of another file: it takes nothing from anybody.
+const Changes Effect = "changes"
+
 // Fault is one fault, from before its first effect until all timerds said that they
 // are ready again.
 type Fault struct {

@@ -25,11 +25,13 @@ const (
 
 // Nemesis carries out a plan.
 type Nemesis struct {
-	System  *servers.System
-	Crowds  Crowds
-	Frail   *tcpproxy.Proxy // before the host that timerd deliver calls, and that dies now and then
-	History *history.Writer
-	Log     *slog.Logger
+	System *servers.System
+	Crowds Crowds
+	// Endpoints returns the n-th of several files for timerd deliver, which all call the same.
+	Endpoints func(n int) string
+	Frail     *tcpproxy.Proxy // before the host that timerd deliver calls, and that dies now and then
+	History   *history.Writer
+	Log       *slog.Logger
 }
 
 // Run carries out a plan, step by step. It returns an error where a fault could not be injected

@@ -22,6 +22,7 @@ const (
 	DeliverRestarted = "deliver restarted"
 	DeliverCut       = "deliver cut"
 	DeliverSilent    = "deliver silent"
+	FileChanged      = "file changed"
 	HostDead         = "host dead"
 	HostSilent       = "host silent"
 )
@@ -62,6 +63,7 @@ func troubles() []trouble {
 		{name: DeliverRestarted, effect: history.Hurries, min: 1 * ms, max: 1500 * ms, inject: restartDeliverer},
 		{name: DeliverCut, effect: history.Delays, min: 300 * ms, max: 5000 * ms, inject: onItsNATS((*tcpproxy.Proxy).Cut)},
 		{name: DeliverSilent, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onItsNATS((*tcpproxy.Proxy).Blackhole)},
+		{name: FileChanged, effect: history.Changes, min: 1 * ms, max: 5000 * ms, inject: changeFile},
 		{name: HostDead, host: true, min: 8000 * ms, max: 20_000 * ms, inject: onHost((*tcpproxy.Proxy).Cut)},
 		{name: HostSilent, host: true, min: 5000 * ms, max: 12_000 * ms, inject: onHost((*tcpproxy.Proxy).Blackhole)},
 	}
@@ -120,6 +122,7 @@ func (n *Nemesis) trouble(ctx context.Context, t Trouble) error {
 	switch {
 	case t.kind.host:
 		r.Host = n.Frail.Addr()
+	case t.Kind == FileChanged: // it excuses nothing
 	case t.Kind == DeliversKilled:
 		r.Deliverers = n.deliverers()
 	default:
@@ -192,6 +195,21 @@ func pauseDeliverer(n *Nemesis, t Trouble) (func() error, error) {
 func restartDeliverer(n *Nemesis, t Trouble) (func() error, error) {
 	d := n.deliverer(t)
 	return d.Start, d.Stop()
+}
+
+// changeFile has one timerd deliver go over to another file, while the others have the old one, and heals it by giving it to
+// all of them.
+func changeFile(n *Nemesis, t Trouble) (func() error, error) {
+	if err := n.System.WriteEndpoints(n.Endpoints(t.Pick)); err != nil {
+		return nil, err
+	}
+	return func() error {
+		var errs []error
+		for _, d := range n.System.Deliverers {
+			errs = append(errs, d.Reload())
+		}
+		return errors.Join(errs...)
+	}, n.deliverer(t).Reload()
 }
 
 func onItsNATS(breaks func(*tcpproxy.Proxy)) func(*Nemesis, Trouble) (func() error, error) {

@@ -134,15 +134,25 @@ func (r *Receiver) Steady() []string { return []string{r.hosts[steady].proxy.Add
 // Fixed returns the host that is in the file of endpoints.
 func (r *Receiver) Fixed() string { return r.hosts[fixed].proxy.Addr() }
 
-// Endpoints returns the file of endpoints of timerd deliver, for which it has to have the variables of Environment.
-func (r *Receiver) Endpoints() string {
+// Endpoints returns a file of endpoints of timerd deliver, for which it has to have the variables of Environment: the n-th of
+// several, which call the same receiver for each timer, by entries that are other ones, wider and narrower, overlap, and
+// stand in another order.
+func (r *Receiver) Endpoints(n int) string {
+	files := [][]string{
+		{"*"},
+		{"call", "*:call", "*"},
+		{"*:call", "call", "*"},
+		{"*:call", "brief", "*"},
+	}
 	var text strings.Builder
 	text.WriteString("endpoints:\n")
-	for _, e := range []struct{ module, url string }{
-		{history.ModuleFixed, "http://" + r.Fixed() + history.PathUsual}, {"*", "{data.notify_url}"},
-	} {
-		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  headers: {%s: env:TORTURE_DELIVERER}\n",
-			history.HookApp, e.module, e.url, timeout, deliverer)
+	entry := func(match, url string) {
+		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  hosts: [127.0.0.1]\n  ports: any\n  headers: {%s: env:TORTURE_DELIVERER}\n",
+			history.HookApp, match, url, timeout, deliverer)
+	}
+	entry(history.ModuleFixed, "http://"+r.Fixed()+history.PathUsual)
+	for _, match := range files[n%len(files)] {
+		entry(match, "{data.notify_url}")
 	}
 	return text.String()
 }
@@ -193,6 +203,9 @@ func (r *Receiver) read(c *history.Call, header http.Header, body []byte) error 
 	c.Key, c.EventID, c.Origin, c.Attempt, c.Payload = e.Key.String(), e.ID, e.FirstID(), e.Attempt, history.Digest(string(e.Data))
 	if err := r.webhook.Verify(body, header); err != nil {
 		return err
+	}
+	if want := event.WebhookID(e); c.WebhookID != want {
+		return fmt.Errorf("the webhook-id is %s, want %s", c.WebhookID, want)
 	}
 	if c.Path != history.PathUsual && c.Path != history.PathGone {
 		return fmt.Errorf("nobody has asked for a call of %q", c.Path)

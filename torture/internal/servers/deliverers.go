@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/tcpproxy"
@@ -35,8 +36,8 @@ func (d *Deliverer) Start() error {
 // StartDeliverers starts some timerd deliver with a file of endpoints, and returns once they are ready. differ returns the
 // variables of one of them for its nth start, from 1 on. report is told what goes wrong in a proxy.
 func (s *System) StartDeliverers(ctx context.Context, endpoints string, differ func(number, start int) []string, report func(error)) error {
-	file := filepath.Join(s.dir, "endpoints.yaml")
-	if err := os.WriteFile(file, []byte(endpoints), 0o600); err != nil {
+	file := s.endpointsFile()
+	if err := s.WriteEndpoints(endpoints); err != nil {
 		return err
 	}
 	for i := range deliverers {
@@ -58,6 +59,17 @@ func (s *System) StartDeliverers(ctx context.Context, endpoints string, differ f
 	}
 	return s.AwaitDeliverers(ctx, startTimeout)
 }
+
+func (s *System) endpointsFile() string { return filepath.Join(s.dir, "endpoints.yaml") }
+
+// WriteEndpoints writes the file of endpoints. Each timerd deliver goes on by the one that it has read, until Reload or its next
+// start.
+func (s *System) WriteEndpoints(text string) error {
+	return os.WriteFile(s.endpointsFile(), []byte(text), 0o600)
+}
+
+// Reload has the process read its file again.
+func (d *Deliverer) Reload() error { return d.process.Load().Signal(syscall.SIGHUP) }
 
 // AwaitDeliverers waits until all timerd deliver say that they are ready. Its error names one that is not.
 func (s *System) AwaitDeliverers(ctx context.Context, timeout time.Duration) error {

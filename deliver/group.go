@@ -1,0 +1,236 @@
+package deliver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// rulingKey names the metadata of a group's consumer that say by which file it goes.
+	rulingKey = "timerd-deliver"
+	// maxRuling bounds them, in bytes. JetStream takes 128 KiB.
+	maxRuling = 120 << 10
+	// ackWait is how soon an event whose process died goes to another one.
+	ackWait = 30 * time.Second
+	// JetStream bounds how many requests for events may wait at a consumer: each free lane of each process may have one.
+	minMaxWaiting = 512
+	waitingShare  = 16 // processes
+)
+
+// errNoRuling says that a consumer is none of a group of timerd deliver.
+var errNoRuling = errors.New("it was not made by timerd deliver: give the file another group:, or remove it")
+
+// ruling says by which file a group goes. The metadata of the group's consumer hold it.
+type ruling struct {
+	Sum     string    `json:"file"`
+	Version uint64    `json:"version,omitempty"`
+	Changed time.Time `json:"changed"`
+	By      string    `json:"by,omitempty"` // the host of the process that had it first
+	Covers  coverage  `json:"covers"`
+}
+
+func (r *ruling) file() File { return File{r.Sum, r.Version, r.Changed} }
+
+// outdatedError says that a group goes by another file, which is not older than this process's.
+type outdatedError struct {
+	group string
+	mine  File
+	rules ruling
+}
+
+func (e *outdatedError) Error() string {
+	why := fmt.Sprintf("changed at %s", e.rules.Changed.UTC().Format(time.RFC3339))
+	fix := "touch it"
+	if e.rules.Version > 0 || e.mine.Version > 0 {
+		why = fmt.Sprintf("version %d, %s", e.rules.Version, why)
+		fix = fmt.Sprintf("give it a version: over %d", e.rules.Version)
+	}
+	return fmt.Sprintf("group %s goes by another file, with SHA-256 %s (%s, set by %s), and this process, with %s, takes no events: "+
+		"bring its file up to date and send SIGHUP; or, for this file to count, %s and send SIGHUP", e.group, e.rules.file(), why, e.rules.By, e.mine, fix)
+}
+
+// group is the durable consumer that the processes with a group's file share. An event has one owner: there is one consumer,
+// whose filter covers what the entries of the file match, and the entry is found when the event is called.
+//
+// All go by one file, the newest. A process with another one takes no events, for what it does not know it could
+// neither call nor drop. JetStream has no compare-and-swap for consumers. Where two processes write at once, the newer
+// file is written again by the process that has it and finds the other one.
+type group struct {
+	js     jetstream.JetStream
+	names  keys.Names
+	config *Config
+	lanes  int // of each process
+	host   string
+}
+
+func newGroup(js jetstream.JetStream, names keys.Names, config *Config, lanes int) *group {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unknown host"
+	}
+	return &group{js: js, names: names, config: config, lanes: lanes, host: host}
+}
+
+func (g *group) durable() string { return keys.DeliverConsumer(g.config.Group) }
+
+// join has the group go by this process's file if that is the newest, and returns what it covers. fresh says that the
+// file was just seen to have changed, whatever its time says. wrote tells whether the group was made or changed: another
+// process that does so at the same time may not have seen that, so ask again before relying on it.
+//
+// The error is an outdatedError where the group goes by another file.
+func (g *group) join(ctx context.Context, fresh bool) (covers coverage, wrote bool, err error) {
+	info, rules, err := g.read(ctx)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return g.create(ctx)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	mine := g.config.File
+	now := info.TimeStamp
+	if fresh && now.After(mine.Changed) {
+		mine.Changed = now
+	}
+	if mine.Changed.After(now) {
+		mine.Changed = now // a clock that is ahead may not keep others from changing it later
+	}
+	same := rules.Sum == mine.Sum
+	switch {
+	case same && !mine.newerThan(rules.file()):
+		return rules.Covers, false, nil
+	case !same && !mine.newerThan(rules.file()):
+		return nil, false, &outdatedError{g.config.Group, mine, *rules}
+	}
+	next := ruling{Sum: mine.Sum, Version: mine.Version, Changed: mine.Changed, By: g.host, Covers: rules.Covers}
+	if !same {
+		last, err := g.lastSeq(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		next.Covers = rules.Covers.settled(info.AckFloor.Stream).next(g.config.Matches(), last+1)
+	}
+	have, err := g.settings(info.Config, next)
+	if err != nil {
+		return nil, false, err
+	}
+	if _, err := g.js.UpdateConsumer(ctx, g.names.FiredStream(), have); err != nil {
+		return nil, false, g.explain(err)
+	}
+	return next.Covers, !same, nil
+}
+
+// rules tells whether the group goes by this process's file now.
+func (g *group) rules(ctx context.Context) (bool, error) {
+	_, rules, err := g.read(ctx)
+	return err == nil && rules.Sum == g.config.File.Sum, err
+}
+
+// read reads by which file the group goes.
+func (g *group) read(ctx context.Context) (*jetstream.ConsumerInfo, *ruling, error) {
+	c, err := g.js.Consumer(ctx, g.names.FiredStream(), g.durable())
+	if err != nil {
+		return nil, nil, g.explain(err)
+	}
+	info := c.CachedInfo()
+	var r ruling
+	if json.Unmarshal([]byte(info.Config.Metadata[rulingKey]), &r) != nil || r.Sum == "" {
+		return nil, nil, g.explain(errNoRuling)
+	}
+	for i := range r.Covers {
+		if r.Covers[i].namespace, err = keys.ParseNamespace(r.Covers[i].Match); err != nil {
+			return nil, nil, g.explain(err)
+		}
+	}
+	if info.TimeStamp.IsZero() {
+		info.TimeStamp = time.Now()
+	}
+	return info, &r, nil
+}
+
+// create makes the group. Where another process does so in the same moment, the caller has to try again.
+func (g *group) create(ctx context.Context) (coverage, bool, error) {
+	from, err := g.lastSeq(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	config := jetstream.ConsumerConfig{Durable: g.durable(), AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverAllPolicy}
+	covers := begin(g.config.Matches(), 0)
+	switch s := g.config.Start; {
+	case s.Now:
+		config.DeliverPolicy = jetstream.DeliverNewPolicy
+		covers = begin(g.config.Matches(), from+1)
+	case !s.At.IsZero():
+		config.DeliverPolicy, config.OptStartTime = jetstream.DeliverByStartTimePolicy, &s.At
+	}
+	mine := g.config.File
+	if now := time.Now(); mine.Changed.After(now) {
+		mine.Changed = now
+	}
+	config, err = g.settings(config, ruling{Sum: mine.Sum, Version: mine.Version, Changed: mine.Changed, By: g.host, Covers: covers})
+	if err != nil {
+		return nil, false, err
+	}
+	_, err = g.js.CreateConsumer(ctx, g.names.FiredStream(), config)
+	if errors.Is(err, jetstream.ErrConsumerExists) {
+		return g.join(ctx, false)
+	}
+	if err != nil {
+		return nil, false, g.explain(err)
+	}
+	return covers, true, nil
+}
+
+// settings returns those of the group's consumer, by what they were.
+func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.ConsumerConfig, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return c, err
+	}
+	if len(text) > maxRuling {
+		return c, fmt.Errorf("the file has %d entries, more than JetStream can keep of a consumer: write wider ones, or take some into a file with another group:",
+			len(g.config.Endpoints))
+	}
+	c.Description = "timerd deliver, group " + g.config.Group
+	c.FilterSubject, c.FilterSubjects = "", nil
+	for _, n := range g.config.Matches().Apart() {
+		c.FilterSubjects = append(c.FilterSubjects, n.Subject(g.names.SubjectPrefix(), keys.Fired))
+	}
+	slices.Sort(c.FilterSubjects)
+	c.Metadata = withKey(c.Metadata, rulingKey, string(text))
+	c.AckWait, c.MaxDeliver, c.BackOff = ackWait, -1, nil
+	c.MaxAckPending = -1 // no event is fetched before there is a place for it, in any process
+	c.MaxWaiting = max(minMaxWaiting, waitingShare*g.lanes)
+	return c, nil
+}
+
+func withKey(all map[string]string, name, value string) map[string]string {
+	next := map[string]string{name: value}
+	for k, v := range all {
+		if k != name {
+			next[k] = v
+		}
+	}
+	return next
+}
+
+// lastSeq returns the sequence of the last event in the stream.
+func (g *group) lastSeq(ctx context.Context) (uint64, error) {
+	stream, err := g.js.Stream(ctx, g.names.FiredStream())
+	if err != nil {
+		return 0, fmt.Errorf("stream %s: %w", g.names.FiredStream(), err)
+	}
+	return stream.CachedInfo().State.LastSeq, nil
+}
+
+func (g *group) explain(err error) error {
+	return fmt.Errorf("consumer %s of stream %s: %w", g.durable(), g.names.FiredStream(), err)
+}

@@ -1,0 +1,138 @@
+package deliver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"net/url"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxAnswerHeader bounds the headers of an answer, in bytes.
+	maxAnswerHeader = 64 << 10
+	// idleTimeout is how long a connection is kept that nobody uses, and maxIdle how many are, which the endpoints share, though
+	// each may have leastIdle: with fewer than there are hosts nearly each call makes a new one. bufferSize is what a connection
+	// reads and writes at once; calls and answers are small.
+	idleTimeout = time.Minute
+	maxIdle     = 10 << 10
+	leastIdle   = 64
+	bufferSize  = 1 << 10
+	// pingAfter is after how long of silence an HTTP/2 connection is tried, and pingTimeout how long that may take.
+	pingAfter   = 15 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
+// transport calls hosts for one endpoint. A connection is checked at the moment at which it is made, when the address is
+// final: whatever a name stood for before, and whichever of its addresses is taken.
+//
+// Calls that go through a proxy have connections of their own, to the proxy alone, which the operator has chosen and
+// which may be anywhere. There it is the proxy that looks names up, and that has to guard; what timerd can still see is
+// an address in the URL itself.
+type transport struct {
+	guard   guard
+	proxy   func(*http.Request) (*url.URL, error)
+	direct  pooled
+	proxied pooled
+}
+
+// pooled is a transport, and a second one like it whose connections are all new.
+type pooled struct{ usual, fresh *http.Transport }
+
+func newPooled(usual *http.Transport) pooled {
+	fresh := usual.Clone()
+	fresh.DisableKeepAlives = true
+	return pooled{usual, fresh}
+}
+
+// RoundTrip makes a call. Many servers close a connection after some seconds without a request, which may cross the next
+// one. So a call that found its connection closed is repeated once, over a new one.
+func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
+	var reused, answered atomic.Bool
+	trace := &httptrace.ClientTrace{
+		GotConn:              func(info httptrace.GotConnInfo) { reused.Store(info.Reused) },
+		GotFirstResponseByte: func() { answered.Store(true) },
+	}
+	response, err := p.usual.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if !closed || !reused.Load() || answered.Load() || r.Context().Err() != nil {
+		return response, err
+	}
+	again := r.Clone(r.Context())
+	if again.Body, err = r.GetBody(); err != nil {
+		return nil, err
+	}
+	return p.fresh.RoundTrip(again)
+}
+
+// newTransport returns the transport of one of so many endpoints. proxy says through which proxy a request goes, nil for
+// none.
+func newTransport(e *Endpoint, endpoints int, proxy func(*http.Request) (*url.URL, error)) *transport {
+	t := &transport{guard: newGuard(e), proxy: proxy}
+	idle := max(maxIdle/endpoints, leastIdle)
+	// Go's own resolver: with the system's, each name whose server is silent takes a thread, and there are 500.
+	resolver := &net.Resolver{PreferGo: true, Dial: net.DefaultResolver.Dial}
+	dialer := &net.Dialer{Timeout: e.Timeout, KeepAlive: idleTimeout / 2, Resolver: resolver}
+	checked := *dialer
+	checked.Control = t.guard.control
+	proxied := httpTransport(e, idle, dialer.DialContext)
+	proxied.Proxy = proxy
+	t.direct, t.proxied = newPooled(httpTransport(e, idle, guarded{t.guard, &checked}.DialContext)), newPooled(proxied)
+	return t
+}
+
+// httpTransport returns a transport that keeps so many idle connections, and makes new ones by dial.
+func httpTransport(e *Endpoint, idle int, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
+	return &http.Transport{
+		DialContext:            dial,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: e.Authorities},
+		TLSHandshakeTimeout:    e.Timeout,
+		DisableCompression:     true, // a small answer may not become a large one
+		MaxIdleConns:           idle,
+		MaxIdleConnsPerHost:    e.Concurrency,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		ReadBufferSize:         bufferSize,
+		WriteBufferSize:        bufferSize,
+		ForceAttemptHTTP2:      true,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+}
+
+// RoundTrip makes a call. Its error wraps one for which isRefused is true if the host's address may not be called.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	proxy, err := t.proxy(r)
+	if err != nil {
+		return nil, errors.New("the URL of the proxy in the environment cannot be read") // err has it, with its password
+	}
+	if proxy == nil {
+		return t.direct.RoundTrip(r)
+	}
+	if addr, err := netip.ParseAddr(r.URL.Hostname()); err == nil {
+		if err := t.guard.refuses(addr); err != nil {
+			return nil, err
+		}
+	}
+	return t.proxied.RoundTrip(r)
+}
+
+// CloseIdleConnections closes what is not in use, and has the rest closed once it is not.
+func (t *transport) CloseIdleConnections() {
+	t.direct.usual.CloseIdleConnections()
+	t.proxied.usual.CloseIdleConnections()
+}
+
+// newClient returns what calls an endpoint. It follows no redirect: the signature is for the URL's owner alone.
+func newClient(t http.RoundTripper) *http.Client {
+	return &http.Client{
+		Transport:     t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}

@@ -1,0 +1,164 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/backoff"
+)
+
+// waitShare is the part of the places that as many deliveries more may wait for where they are.
+const waitShare = 4
+
+// lanes says how many events a process has in hand at a time.
+type lanes struct {
+	calls   int  // that may be called
+	waiting int  // that may wait for their turn where they are, for a moment
+	oneHost bool // all calls go to one host: nobody else could use a place
+}
+
+func (l lanes) all() int { return l.calls + l.waiting }
+
+// lanes returns those for a configuration. Where all calls go to one host, there are no more than it may have, and what
+// waits does so in JetStream.
+func (d *Deliverer) lanes(config *Config) lanes {
+	if concurrency, ok := config.oneHost(); ok {
+		return lanes{calls: min(concurrency, d.Calls), oneHost: true}
+	}
+	return lanes{calls: d.Calls, waiting: d.Calls / waitShare}
+}
+
+// worker takes events of a group and delivers them.
+type worker struct {
+	d        *Deliverer
+	durable  string
+	lanes    lanes
+	rules    *rules
+	places   *places
+	waiting  chan struct{}   // has a value for each delivery that waits for its turn where it is
+	cut      context.Context // ends when calls are to be cut short
+	fetching context.Context // ends when no event is to be begun any more
+	stop     context.CancelFunc
+	lost     chan struct{} // has a value where the group may go by another file, or its consumer is gone
+}
+
+func newWorker(ctx, cut context.Context, d *Deliverer, durable string, r *routes) *worker {
+	l := d.lanes(r.config)
+	w := &worker{
+		d: d, durable: durable, lanes: l, rules: newRules(r), places: &places{most: l.calls, free: l.oneHost},
+		waiting: make(chan struct{}, l.waiting), cut: cut, lost: make(chan struct{}, 1),
+	}
+	w.fetching, w.stop = context.WithCancel(ctx)
+	return w
+}
+
+// run delivers until w.fetching ends, and tries again whatever happens.
+func (w *worker) run() {
+	d := w.d
+	defer d.state.setTaking(nil)
+	pace := backoff.Backoff{Policy: backoff.Policy{First: time.Second, Longest: 30 * time.Second}, Logger: d.Logger}
+	for {
+		from := client.NewConsumer(d.js)
+		from.Stream, from.Prefix = d.Names.FiredStream(), d.Names.SubjectPrefix()
+		from.Durable = w.durable
+		from.Concurrency = w.lanes.all()
+		from.StopTimeout = maxTimeout + time.Second
+		from.Logger = slog.New(quietHandler{d.Logger.Handler()})
+		err := from.ConsumeDurable(w.fetching, func(ctx context.Context, ev event.Event) error { return d.handle(ctx, w, ev) })
+		if w.fetching.Err() != nil {
+			if err != nil {
+				d.Logger.Warn("deliveries were left behind, they are repeated", "consumer", w.durable, "err", err)
+			}
+			return
+		}
+		d.state.setTaking(err)
+		w.tellLost()
+		if !backoff.Sleep(w.fetching, pace.Fail("deliveries stand still, trying again", err, "consumer", w.durable)) {
+			return
+		}
+		d.state.setTaking(nil)
+	}
+}
+
+// tellLost has the process look by which file the group goes.
+func (w *worker) tellLost() {
+	select {
+	case w.lost <- struct{}{}:
+	default:
+	}
+}
+
+// errOthers says that an event is for processes with another file.
+var errOthers = errors.New("the group goes by another file")
+
+// find returns the endpoint of an event, with its routes; nil if it is nobody's. What this process's file does not match
+// may be another file's by now, which only a process with that can tell, so it is nobody's only if the group goes by this
+// process's file even after the event has come. The error gives the event back.
+func (w *worker) find(ctx context.Context, ev event.Event) (*routes, *Endpoint, error) {
+	for {
+		r, changed := w.rules.get()
+		if e := r.config.Find(ev.Key); e != nil && r.covers.covers(ev.Key, client.Sequence(ctx)) {
+			return r, e, nil
+		}
+		yes, err := r.still.answer(w.fetching)
+		if yes && err == nil {
+			return r, nil, nil
+		}
+		w.tellLost()
+		select {
+		case <-changed:
+		case <-time.After(lookEvery):
+		case <-w.fetching.Done():
+			return nil, nil, client.GiveBack(errOthers)
+		}
+	}
+}
+
+// admit begins a call of a host, or says until when there can be none. A delivery may wait for its turn for a moment where
+// it is, as long as few do, or nobody else could use its place.
+func (w *worker) admit(e *Endpoint, host string) (*call, *held) {
+	until := time.Now().Add(patienceInTurn)
+	call, wait := w.d.hosts.begin(host, e, w.places)
+	if wait == nil || !w.mayWait(wait, until) {
+		return call, wait
+	}
+	if !w.lanes.oneHost {
+		select {
+		case w.waiting <- struct{}{}:
+			defer func() { <-w.waiting }()
+		default:
+			return nil, wait
+		}
+	}
+	for wait != nil && w.mayWait(wait, until) && backoff.Sleep(w.fetching, wait.wait) {
+		call, wait = w.d.hosts.begin(host, e, w.places)
+	}
+	return call, wait
+}
+
+func (w *worker) mayWait(h *held, until time.Time) bool {
+	return !h.circuit && time.Now().Add(h.wait).Before(until)
+}
+
+// quietHandler leaves out what the client says of single events: the log of deliveries has that, and there may be
+// thousands a second while hosts are dead.
+type quietHandler struct{ slog.Handler }
+
+// WithAttrs recognises a logger of one event by its attempt.
+func (q quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	next := q.Handler.WithAttrs(attrs)
+	if slices.ContainsFunc(attrs, func(a slog.Attr) bool { return a.Key == "attempt" }) {
+		return errorsOnly{next}
+	}
+	return quietHandler{next}
+}
+
+// errorsOnly passes on errors alone.
+type errorsOnly struct{ slog.Handler }
+
+func (errorsOnly) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelError }

@@ -1,0 +1,109 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// slotsTimeout bounds how long one node of a cluster is asked which master has which slots. go-redis asks the nodes one
+	// after the other, so a silent one would take the time of a whole call.
+	slotsTimeout = time.Second
+	// passOver is for how long a node that did not answer is not asked that again.
+	passOver = 5 * time.Second
+)
+
+// newClusterNode returns the client of one node of a cluster.
+func newClusterNode(o *redis.Options) *redis.Client {
+	node := redis.NewClient(o)
+	node.AddHook(&slotsHook{addr: o.Addr})
+	return node
+}
+
+// slotsHook bounds the question to a node which master has which slots.
+type slotsHook struct {
+	addr string
+
+	mu     sync.Mutex
+	silent time.Time // when it last did not answer
+}
+
+// DialHook implements [redis.Hook].
+func (h *slotsHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessPipelineHook implements [redis.Hook].
+func (h *slotsHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// ProcessHook implements [redis.Hook].
+func (h *slotsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if _, is := cmd.(*redis.ClusterSlotsCmd); !is {
+			return next(ctx, cmd)
+		}
+		h.mu.Lock()
+		silent := time.Since(h.silent) < passOver
+		h.mu.Unlock()
+		if silent {
+			err := fmt.Errorf("%s did not say lately which master has which slots", h.addr)
+			cmd.SetErr(err)
+			return err
+		}
+		within, cancel := context.WithTimeout(ctx, slotsTimeout)
+		defer cancel()
+		asked := time.Now()
+		err := next(within, cmd)
+		if err != nil && time.Since(asked) > slotsTimeout*9/10 {
+			h.mu.Lock()
+			h.silent = time.Now()
+			h.mu.Unlock()
+		}
+		return err
+	}
+}
+
+// answers returns nil once Redis answers: of a cluster, once one of its masters does. Else it returns what says most of why
+// none does.
+func answers(ctx context.Context, rdb redis.UniversalClient) error {
+	cluster, ok := rdb.(*redis.ClusterClient)
+	if !ok {
+		return rdb.Ping(ctx).Err()
+	}
+	var mu sync.Mutex
+	var masters []*redis.Client
+	err := cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		masters = append(masters, master)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	said := make(chan error, len(masters)) // so that a silent one is waited for by nobody
+	for _, master := range masters {
+		go func() {
+			if err := master.Ping(ctx).Err(); err != nil {
+				said <- fmt.Errorf("%s: %w", master.Options().Addr, err)
+			} else {
+				said <- nil
+			}
+		}()
+	}
+	err = errors.New("the cluster has no master")
+	for i := range masters {
+		switch one := <-said; {
+		case one == nil:
+			return nil
+		case i == 0 || RedisRefused(one):
+			err = one
+		}
+	}
+	return err
+}

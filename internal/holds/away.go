@@ -1,0 +1,143 @@
+package holds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// changeTimeout bounds a change of the list, which is on one master of a cluster.
+	changeTimeout = 3 * time.Second
+	// lookTimeout bounds how long one server is waited for by a resume, and silentFor is for how long it then is not asked again, so that
+	// the others go on.
+	lookTimeout = 1500 * time.Millisecond
+	silentFor   = time.Second
+	// awayPatience is how long Resume waits for servers that do not answer once nothing else is left: they are asked twice.
+	awayPatience = 2 * time.Second
+	// copyAgain is how soon a list is brought again to a server that has not got it.
+	copyAgain = 3 * time.Second
+)
+
+// ErrAway says that masters of a cluster do not answer, so that what they have was not released. The timerds do that once they answer.
+var ErrAway = errors.New("what masters have that do not answer is left, and the timerds release it once these answer")
+
+// copyTo brings a list to nodes, to all at once, each within a time of its own. It returns what has not got it, and calls failed for
+// each server that has not.
+func copyTo(ctx context.Context, nodes []*schedule.Node, list *schedule.HoldList, within time.Duration, failed func(*schedule.Node, error)) (missing []string) {
+	var mu sync.Mutex
+	var slots []keys.Partition
+	err := schedule.AskNodes(ctx, nodes, within, func(ctx context.Context, node *schedule.Node) error {
+		own := *list
+		moving, err := node.CopyHolds(ctx, &own)
+		mu.Lock()
+		defer mu.Unlock()
+		list.Learn(&own)
+		slots = append(slots, moving...)
+		if err != nil {
+			failed(node, err)
+		}
+		return err
+	})
+	if away, some := errors.AsType[*schedule.AwayError](err); some {
+		for _, server := range away.Masters {
+			missing = append(missing, server.Error())
+		}
+	}
+	for _, p := range slots {
+		missing = append(missing, fmt.Sprintf("slot %d, which is moving", p.Slot()))
+	}
+	return missing
+}
+
+// isSilent tells whether an error of a server is that it does not answer.
+func isSilent(err error) bool {
+	_, is := errors.AsType[net.Error](err)
+	return is
+}
+
+// bring brings a list to all servers but those that did not answer lately. It returns what has not got it.
+func (r *releaser) bring(ctx context.Context, list *schedule.HoldList) (missing []string) {
+	nodes, err := r.Nodes(ctx)
+	if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away {
+		return []string{err.Error()}
+	}
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(node *schedule.Node) bool {
+		silent := time.Since(r.silent[node]) < silentFor
+		if silent {
+			missing = append(missing, node.Name()+" does not answer")
+		}
+		return silent
+	})
+	return append(missing, copyTo(ctx, nodes, list, lookTimeout, func(node *schedule.Node, err error) { r.passOver(ctx, node, err) })...)
+}
+
+// look looks for what is held on all nodes at once. Those that do not answer are named, and are not asked again for a while.
+func (r *releaser) look(ctx context.Context, nodes []*schedule.Node, cutoff schedule.Millis, of keys.Namespace) (parts map[*schedule.Node][]schedule.HeldPart, away []string, err error) {
+	parts = map[*schedule.Node][]schedule.HeldPart{}
+	var asked []*schedule.Node
+	for _, node := range nodes {
+		if time.Since(r.silent[node]) < silentFor {
+			away = append(away, node.Name())
+		} else {
+			asked = append(asked, node)
+		}
+	}
+	var mu sync.Mutex
+	err = schedule.AskNodes(ctx, asked, lookTimeout, func(ctx context.Context, node *schedule.Node) error {
+		found, err := node.LookHeld(ctx, cutoff, of)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			parts[node] = found
+		} else if node.Name() != "" && isSilent(err) {
+			away = append(away, node.Name())
+			r.silent[node] = time.Now()
+			return nil
+		}
+		return err
+	})
+	slices.Sort(away)
+	return parts, away, err
+}
+
+// passOver notes that a node failed in the middle of a resume, if it is one of several, so that the others go on. It tells whether
+// that is so.
+func (r *releaser) passOver(ctx context.Context, node *schedule.Node, err error) bool {
+	if err == nil || ctx.Err() != nil || node.Name() == "" {
+		return false
+	}
+	if isSilent(err) {
+		r.silent[node] = time.Now()
+	}
+	return true
+}
+
+// isStuck tells whether of all resumes nothing is left but what servers have that do not answer.
+func (r *releaser) isStuck(l *schedule.HoldList) bool {
+	for _, h := range l.Holds {
+		if h.Resume != nil && len(r.stuck[h.Namespace]) == 0 {
+			return false
+		}
+	}
+	return len(r.stuck) > 0
+}
+
+// stuckError returns an error for a resume of which nothing else is left, which names the servers.
+func (r *releaser) stuckError(of keys.Namespace) error {
+	return fmt.Errorf("%d timers of %s are released, but those of %s are not: %w", r.sum, of, strings.Join(r.stuck[of], ", "), ErrAway)
+}
+
+// forget forgets nodes that were silent and are none any more.
+func (r *releaser) forget(nodes []*schedule.Node) {
+	maps.DeleteFunc(r.silent, func(node *schedule.Node, _ time.Time) bool { return !slices.Contains(nodes, node) })
+}
