@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
 
@@ -130,5 +131,42 @@ func ahead(s *system.System, clock *redisserver.Clock, by time.Duration) {
 	s.T.Helper()
 	if err := clock.Set(by); err != nil {
 		s.T.Fatal(err)
+	}
+}
+
+// Redis's clock is an hour ahead for two seconds. What repeats goes on once it is back, and nothing fires twice.
+func TestRepetitionsGoOnAfterAClockWasAhead(t *testing.T) {
+	t.Parallel()
+	clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := system.New(t, redisserver.WithClock(clock))
+	p := s.Start()
+	c := s.Collect()
+	s.Repeats("shop:repeat:each:second", "p", 1000)
+	s.Do("FCALL", "timer_repeat", 1, "shop:repeat:each:cron", "p", "CRON", "* * * * * *")
+	c.Wait(4, system.Patience)
+	ahead(s, clock, time.Hour)
+	back := time.Now().Add(2 * time.Second)
+	testenv.Eventually(t, system.Patience, func() bool { return time.Now().After(back) }, "two seconds")
+	ahead(s, clock, 0)
+	early := time.Now().Add(30 * time.Minute)
+	testenv.Eventually(t, system.Patience, func() error {
+		after := map[string]int{}
+		for _, m := range c.All() {
+			if e, err := event.Parse(m.Data); err == nil && e.Due.After(back) && e.Due.Before(early) {
+				after[e.Key.String()]++
+			}
+		}
+		if len(after) < 2 || after["shop:repeat:each:second"] < 3 || after["shop:repeat:each:cron"] < 3 {
+			return fmt.Errorf("fired since: %v", after)
+		}
+		return nil
+	}, "what repeats to go on")
+	p.Measures(true, "timerd_occurrences_replanned_total [2-9]")
+	p.Stop()
+	if twice := c.DuplicateIDs(); len(twice) > 0 {
+		t.Errorf("stored twice: %q", twice)
 	}
 }
