@@ -145,8 +145,8 @@ func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 	}
 	// What only timerd calls; the other files are parts of the function library too.
 	scripts := []string{"observe", "claim", "claim_short", "tell", "release", "settle", "retry", "audit", "heartbeat", "scan_due", "apps", "doubt_apps", "forget_apps", "trim", "losses", "read_losses", "overview", "calls", "count_due", "count_firing", "tidy_owed",
-		"hold_write", "hold_copy", "hold_look", "hold_find", "hold_release", "hold_shift", "hold_draw",
-		"find", "records", "inspect", "set_time"}
+		"hold_write", "hold_copy", "hold_look", "hold_find", "hold_release", "hold_shift", "hold_draw", "hold_redraw",
+		"find", "records", "inspect", "set_time", "ahead", "replan", "replan_find", "upcoming"}
 	for _, command := range luaCommands(t, scripts...) {
 		if command[0] == "PUBLISH" {
 			continue

@@ -37,7 +37,8 @@ const freshIDs = 3
 //
 // What JetStream takes for a duplicate is compared with the letter that is stored, since anybody who may publish a dead
 // letter of his own may give it the id of this one. If that is another letter, or gone, this one is published under an
-// id that its content makes. Where that cannot be read either, for want of a right, it counts as this one.
+// id that its content makes. Where that cannot be read either, for want of a right, it counts as this one. An error may also say
+// that the stored letter could not be read this time: it is to be called again.
 func PublishDead(ctx context.Context, js jetstream.JetStream, prefix string, e event.Event, opts ...jetstream.PublishOpt) error {
 	forms := event.DeadLetter(prefix, e)
 	e.Type = event.TypeDead
@@ -47,7 +48,10 @@ func PublishDead(ctx context.Context, js jetstream.JetStream, prefix string, e e
 			return err
 		}
 		same, err := isStored(ctx, js, ack, e.Key.Subject(prefix, keys.Dead), e)
-		if same || err != nil && n > 0 {
+		switch {
+		case err != nil && !errors.Is(js.Conn().LastError(), nats.ErrPermissionViolation):
+			return fmt.Errorf("read the dead letter that has the id of this one: %w", err)
+		case same, err != nil && n > 0:
 			return ctx.Err()
 		}
 	}

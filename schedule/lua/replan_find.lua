@@ -10,7 +10,7 @@ have 400 KB of payloads, and at one at least. ]]
 open(KEYS[1])
 local MOST_BYTES = 400000 -- as BUDGET
 local over = '(' .. int((now + tonumber(ARGV[1])) * 1000)
-local listed = redis.call('ZREVRANGEBYSCORE', prefix .. 'repeat', '+inf', over, 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
+local listed = redis.call('ZRANGE', prefix .. 'repeat', '+inf', over, 'BYSCORE', 'REV', 'LIMIT', ARGV[2], ARGV[3], 'WITHSCORES')
 local out, read = { now, #listed / 2 }, 0
 for i = 1, #listed, 2 do
   local key = listed[i]
