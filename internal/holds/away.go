@@ -36,8 +36,9 @@ var ErrAway = errors.New("what masters have that do not answer is left, and the 
 func copyTo(ctx context.Context, nodes []*schedule.Node, list *schedule.HoldList, within time.Duration, failed func(*schedule.Node, error)) (missing []string) {
 	var mu sync.Mutex
 	var slots []keys.Partition
+	as := *list
 	err := schedule.AskNodes(ctx, nodes, within, func(ctx context.Context, node *schedule.Node) error {
-		own := *list
+		own := as
 		moving, err := node.CopyHolds(ctx, &own)
 		mu.Lock()
 		defer mu.Unlock()

@@ -108,6 +108,14 @@ func (m *model) replaced(st step, k *modelTimer, now int64) {
 // plain says whether a plain command at a time may go unheard.
 func (m *model) plain(now int64) bool { return m.blindFrom != 0 || now-m.blindTo <= lag }
 
+// claimed tells whether timerd has claimed for certain, by now, what was due at a time.
+func (m *model) claimed(due, now int64) bool {
+	if m.blindFrom != 0 {
+		now = m.blindFrom
+	}
+	return max(due, m.blindTo)+lag < now
+}
+
 // tell returns what is known of a key, for the message of a failure.
 func (m *model) tell(key string) string {
 	var b strings.Builder
@@ -260,7 +268,7 @@ func play(s *system.System, m *model, st step, payload string) {
 		if reply == "cancelled" {
 			// It may have been due already: then this was in time.
 			m.must = slices.DeleteFunc(m.must, func(f firing) bool {
-				if f.key != st.key || f.due+lag < now {
+				if f.key != st.key || m.claimed(f.due, now) {
 					return false
 				}
 				m.may = append(m.may, f)
