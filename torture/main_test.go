@@ -35,7 +35,7 @@ func TestTorture(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, file, err := run(t.Context(), config{
-		seed: 30350, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
+		seed: 139221, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
 		dir: dir, log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
@@ -52,7 +52,7 @@ func TestTorture(t *testing.T) {
 	for _, kind := range []string{
 		nemesis.ClockStepped, nemesis.RightsTaken, nemesis.SubjectDenied, nemesis.KeysEvicted, nemesis.Giants, nemesis.Flood,
 		nemesis.HeldRate, nemesis.HeldShift, nemesis.HeldDead, nemesis.HeldFor, nemesis.HeldOverlap,
-		nemesis.DeliverKilled, nemesis.DeliversKilled, nemesis.DeliverPaused, nemesis.HostDead,
+		nemesis.DeliverKilled, nemesis.DeliversKilled, nemesis.DeliverPaused, nemesis.FileChanged, nemesis.HostDead,
 	} {
 		if r.Faults[kind] == 0 {
 			t.Errorf("no fault %q: choose another seed", kind)
