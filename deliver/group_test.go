@@ -41,7 +41,7 @@ func outdated(t testing.TB, d *deliver.Deliverer) {
 	t.Helper()
 	testenv.Eventually(t, patience, func() error {
 		if err := d.Healthy(); err == nil || !strings.Contains(err.Error(), "goes by another file") {
-			return fmt.Errorf("it says: %v", err)
+			return errors.New("it says: " + fmt.Sprint(err))
 		}
 		return nil
 	}, "a process that takes no events")

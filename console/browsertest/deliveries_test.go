@@ -52,7 +52,8 @@ func (m *merchant) calls() []string {
 func (s *system) deliver(match string, to *merchant) {
 	s.t.Helper()
 	file := filepath.Join(s.t.TempDir(), "webhooks.yaml")
-	text := fmt.Sprintf("endpoints:\n- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  allow_private: [127.0.0.0/8]\n", match, to.URL)
+	text := fmt.Sprintf("group: %s\nendpoints:\n- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  allow_private: [127.0.0.0/8]\n",
+		strings.ReplaceAll(match, ":", "-"), match, to.URL)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
