@@ -143,9 +143,10 @@ rest() {
   step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | sort -r) # the longest first
   step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
   idled $!
+  idly modules &
   step console make --no-print-directory console-test
   step clients/typescript env TIMERD="$PWD/.cache/test/timerd" scripts/client-typescript.sh test
-  modules
+  idled $!
 }
 
 case ${1:-} in
