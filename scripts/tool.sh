@@ -9,5 +9,8 @@ if [ -x "$binary" ] && go version -m "$binary" | awk '$1 == "mod" {print $3}' | 
   exit
 fi
 echo "building $binary $version (once, takes minutes)"
-# A binary for this machine, whatever the build is for.
-GOBIN=$PWD/bin GOOS='' GOARCH='' GOFLAGS='' go install "$1"
+for _ in 1 2 3; do # the proxy may be out of reach for a moment
+  # A binary for this machine, whatever the build is for.
+  GOBIN=$PWD/bin GOOS='' GOARCH='' GOFLAGS='' go install "$1" && exit
+done
+exit 1
