@@ -49,7 +49,7 @@ func PublishDead(ctx context.Context, js jetstream.JetStream, prefix string, e e
 		}
 		same, err := isStored(ctx, js, ack, e.Key.Subject(prefix, keys.Dead), e)
 		switch {
-		case err != nil && !errors.Is(js.Conn().LastError(), nats.ErrPermissionViolation):
+		case isSlow(js.Conn(), err):
 			return fmt.Errorf("read the dead letter that has the id of this one: %w", err)
 		case same, err != nil && n > 0:
 			return ctx.Err()
@@ -97,6 +97,13 @@ func isStored(ctx context.Context, js jetstream.JetStream, ack *jetstream.PubAck
 	}
 	stored, err := event.Parse(m.Data)
 	return err == nil && m.Subject == subject && event.SameLetter(stored, e), nil
+}
+
+// isSlow tells whether an error says that JetStream has not answered in time. To whom lacks the right to ask it does not answer either,
+// and the connection says so.
+func isSlow(nc *nats.Conn, err error) bool {
+	slow := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+	return slow && !errors.Is(nc.LastError(), nats.ErrPermissionViolation)
 }
 
 // codeMessageTooLong is JetStream's error code for a message over the stream's own limit.
