@@ -443,7 +443,12 @@ func TestSilentNetworkIsNoticed(t *testing.T) {
 		r.publish(t, all...)
 	}()
 	testenv.Promptly(t, 5*time.Second, func() bool { return r.Healthy() != nil }, "noticing")
-	r.blocked(t)
+	// An answer that had come before may be read only now.
+	testenv.Eventually(t, patience, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		return errors.Is(r.Wait(ctx, ""), context.DeadlineExceeded)
+	}, "Wait to wait")
 	proxy.Heal()
 	r.healthy(t, 10*time.Second, "")
 	<-published
