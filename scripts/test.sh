@@ -136,11 +136,13 @@ compiled() {
 }
 
 rest() {
-  PACKAGES=2 # clusters of six servers and more are enough for two processors
+  PACKAGES=2
   PARALLEL=4
   step "go build" programs
   idly compiled &
-  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | sort -r) # the longest first
+  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | grep -v /cluster | sort -r) # the longest first
+  # A cluster of three to six servers, with its timerds, takes up half a processor.
+  PARALLEL=3 step "whole systems on a cluster" tested "${ALWAYS[@]}" ./test/system/cluster
   step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
   idled $!
   idly modules &
