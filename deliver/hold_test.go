@@ -77,7 +77,7 @@ func TestExplain(t *testing.T) {
 	wrap := func(err error) error {
 		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t", Err: &net.OpError{Op: "dial", Err: err}}
 	}
-	dialed := func(to string, err error) error {
+	dialled := func(to string, err error) error {
 		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t", Err: &net.OpError{Op: "dial", Addr: &net.TCPAddr{IP: net.ParseIP(to), Port: 443}, Err: err}}
 	}
 	for _, test := range []struct {
@@ -91,9 +91,9 @@ func TestExplain(t *testing.T) {
 		{wrap(errors.New("tls: bad certificate")), false, failed, true},
 		{wrap(syscall.EMFILE), false, returned, false},
 		{wrap(syscall.EADDRNOTAVAIL), false, returned, false},
-		{dialed("192.0.2.1", syscall.EADDRNOTAVAIL), false, returned, false}, // all ports to it are in use
-		{dialed("2001:db8::1", syscall.EADDRNOTAVAIL), false, failed, true},  // there is no IPv6 here
-		{dialed("2001:db8::1", syscall.EMFILE), false, returned, false},
+		{dialled("192.0.2.1", syscall.EADDRNOTAVAIL), false, returned, false}, // all ports to it are in use
+		{dialled("2001:db8::1", syscall.EADDRNOTAVAIL), false, failed, true},  // there is no IPv6 here
+		{dialled("2001:db8::1", syscall.EMFILE), false, returned, false},
 		{wrap(&net.DNSError{Err: "dial udp 127.0.0.53:53: socket: too many open files", Name: "x"}), false, returned, false},
 		{wrap(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), false, failed, true},
 		{wrap(errors.New("context canceled")), true, cutShort, false},
