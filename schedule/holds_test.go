@@ -203,11 +203,12 @@ func TestResumes(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		t.Parallel()
 		x, was, l, h := start(t, schedule.ResumeRate)
-		times, err := x.DrawTimes(t.Context(), h, 10, time.Second)
-		if err != nil || times.Left != 10 {
+		const drawn = 1000 // times for 10 s
+		times, err := x.DrawTimes(t.Context(), h, drawn, time.Minute)
+		if err != nil || times.Left != drawn {
 			t.Fatalf("%+v, %v", times, err)
 		}
-		if n := x.release(l, h, &times); n != 2 || times.Left != 8 {
+		if n := x.release(l, h, &times); n != 2 || times.Left != drawn-2 {
 			t.Errorf("%d released, %+v left", n, times)
 		}
 		scores := x.rdb.ZRangeWithScores(t.Context(), keys.Single.Firing(), 0, -1).Val()

@@ -109,8 +109,8 @@ func TestShiftNeverSharesAnID(t *testing.T) {
 		was := x.becomeDue(k)
 		x.claims()
 		l, _ := x.resume("app1", schedule.Resume{Kind: schedule.ResumeShift})
-		x.do("FCALL", "timer_set", 1, k, "newer", "PX", 20)
-		x.awaitClock(int64(l.Now) + 60)
+		due, _ := x.do("FCALL", "timer_set", 1, k, "newer", "PX", 20).(int64)
+		x.awaitClock(max(int64(l.Now)+60, due))
 		firings := x.claims(k + " deadline newer")
 		if err := x.Settle(t.Context(), firings); err != nil {
 			t.Fatal(err)
