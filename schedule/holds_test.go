@@ -203,7 +203,7 @@ func TestResumes(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		t.Parallel()
 		x, was, l, h := start(t, schedule.ResumeRate)
-		const drawn = 1000 // times for 10 s
+		const drawn = 100 // times for a second
 		times, err := x.DrawTimes(t.Context(), h, drawn, time.Minute)
 		if err != nil || times.Left != drawn {
 			t.Fatalf("%+v, %v", times, err)
