@@ -234,6 +234,21 @@ func (c *Cluster) Owner(ctx context.Context, slot int) (*Server, error) {
 	return nil, fmt.Errorf("redisserver: no running node has slot %d", slot)
 }
 
+// Slots returns the slots that a master has, by what it says itself. None at all is an error.
+func (c *Cluster) Slots(ctx context.Context, master *Server) ([]redis.SlotRange, error) {
+	shards, err := master.admin.ClusterShards(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("redisserver: the slots of %s: %w", master.Addr(), err)
+	}
+	for _, shard := range shards {
+		is := func(n redis.Node) bool { return n.ID == c.ids[master] && n.Role == "master" }
+		if slices.ContainsFunc(shard.Nodes, is) && len(shard.Slots) > 0 {
+			return shard.Slots, nil
+		}
+	}
+	return nil, fmt.Errorf("redisserver: %s has no slots", master.Addr())
+}
+
 // Failover has a replica take over from its master, which is at work, and waits until it has and all nodes agree.
 func (c *Cluster) Failover(ctx context.Context, replica *Server) error {
 	err := poll.Until(ctx, agreementTimeout, func() error {

@@ -89,9 +89,11 @@ type Report struct {
 	Unready                    []history.Fault // after which not all timerds became ready
 	Lateness                   []Sample
 	Innocents                  Innocents
-	Holds                      map[history.HoldKind]map[history.Outcome]int
-	Ends                       Ends
-	Webhooks                   Webhooks
+	// Repeating is the same of the later occurrences of timers that repeat, beside faults that concern other slots. Calm is all the rest.
+	Repeating Innocents
+	Holds     map[history.HoldKind]map[history.Outcome]int
+	Ends      Ends
+	Webhooks  Webhooks
 }
 
 // Count returns how many violations are of a class.
@@ -110,7 +112,8 @@ func Judge(h *history.History) *Report {
 	r := &Report{
 		Run: h.Run, Drained: h.End.Drained, Messages: len(h.Messages),
 		Judged: map[history.Kind]int{}, Ops: map[history.Kind]map[history.Outcome]int{}, Faults: map[string]int{},
-		Innocents: Innocents{Beside: map[string][]int64{}}, Holds: map[history.HoldKind]map[history.Outcome]int{},
+		Innocents: Innocents{Beside: map[string][]int64{}}, Repeating: Innocents{Beside: map[string][]int64{}},
+		Holds: map[history.HoldKind]map[history.Outcome]int{},
 	}
 	j := &judge{
 		report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{}, released: map[*hold][]released{},
@@ -149,7 +152,7 @@ func Judge(h *history.History) *Report {
 		all[key] = true
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		t := newTimeline(hearing.of(history.App(key), h.Faults), holdsOf(key, j.holds), j.firsts(key))
+		t := newTimeline(hearing.of(key, h.Faults), holdsOf(key, j.holds), j.firsts(key))
 		for _, op := range j.ops[key] {
 			t.add(op)
 		}
@@ -157,7 +160,8 @@ func Judge(h *history.History) *Report {
 		j.key(key, t)
 	}
 	j.resumes()
-	j.innocents()
+	j.innocents(&r.Innocents, "timers")
+	j.innocents(&r.Repeating, "occurrences of timers that repeat")
 	j.webhooks(hearing)
 	return r
 }
@@ -320,7 +324,7 @@ const before, after = 100, 2000
 func (j *judge) phase(m history.Message) string {
 	phase, from := Calm, int64(0)
 	for _, f := range j.h.Faults {
-		if !f.Seen && concerns(f, history.App(m.Key)) && j.during(f, m.Due, m.Due) && f.From >= from {
+		if !f.Seen && concerns(f, m.Key) && j.during(f, m.Due, m.Due) && f.From >= from {
 			phase, from = f.Kind, f.From
 		}
 	}
@@ -398,7 +402,7 @@ func (j *judge) tale(key string) []string {
 	}
 	for _, f := range j.h.Faults {
 		if f.From <= last && first <= max(f.Hearing, f.Ready) {
-			lines = append(lines, line{f.From, fmt.Sprintf("fault: %s of timerds %v %s deliverers %v, healed %d, hearing %d, ready %d", f.Kind, f.Timerds, f.Host, f.Deliverers, f.Healed, f.Hearing, f.Ready)})
+			lines = append(lines, line{f.From, fmt.Sprintf("fault: %s of timerds %v slots %v %s deliverers %v, healed %d, hearing %d, ready %d", f.Kind, f.Timerds, f.Slots, f.Host, f.Deliverers, f.Healed, f.Hearing, f.Ready)})
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })

@@ -230,14 +230,14 @@ func (j *judge) spaced(h *hold, all []released) {
 // disturbed tells whether a fault that concerns a key, other than a hold, was there between two times.
 func (j *judge) disturbed(key string, from, to int64) bool {
 	return slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
-		return !f.Hold && concerns(f, history.App(key)) && j.during(f, from, to)
+		return !f.Hold && concerns(f, key) && j.during(f, from, to)
 	})
 }
 
 // calm tells whether no fault at all concerned a key between two times, nor a hold.
 func (j *judge) calm(key string, from, to int64) bool {
 	return !slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
-		return concerns(f, history.App(key)) && j.during(f, from-outlives, to)
+		return concerns(f, key) && j.during(f, from-outlives, to)
 	})
 }
 

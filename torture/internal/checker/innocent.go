@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -23,7 +24,7 @@ const (
 )
 
 // Innocents is how late, in ms, those timers were published that no fault concerned from the first operation on their key
-// until they were stored. They are sorted.
+// until they were stored. They are sorted. Of timers that repeat, the first occurrence is one of them.
 type Innocents struct {
 	Calm   []int64            // while there was no fault at all
 	Beside map[string][]int64 // while there were faults that concerned others, by the kind of the last one
@@ -31,9 +32,16 @@ type Innocents struct {
 	CalmExcess, BesideExcess []int64
 }
 
-// concerns tells whether a fault concerns the timers of an app.
-func concerns(f history.Fault, app string) bool {
-	return len(f.Apps) == 0 || slices.Contains(f.Apps, app)
+// concerns tells whether a fault concerns the timers of a key: by its app, and by its slot.
+func concerns(f history.Fault, key string) bool {
+	if len(f.Apps) > 0 && !slices.Contains(f.Apps, history.App(key)) {
+		return false
+	}
+	if len(f.Slots) == 0 {
+		return true
+	}
+	slot := keys.Slot(key)
+	return slices.ContainsFunc(f.Slots, func(s history.Slots) bool { return s.From <= slot && slot <= s.To })
 }
 
 // during tells whether a fault, or what it left behind, overlaps a time.
@@ -42,24 +50,29 @@ func (j *judge) during(f history.Fault, from, to int64) bool {
 }
 
 // neighbour notes how late a firing was that had to come, if it is innocent. A timer that repeats waits for the acknowledgement of
-// its last event, so its first occurrence alone is.
+// its last event, which any crowd delays: its later occurrences are judged beside faults of other slots alone.
 func (j *judge) neighbour(key string, m history.Message) {
 	ops := j.ops[key]
-	if m.Stream != history.FiredStream || len(ops) == 0 || m.Occurrence > 1 {
+	if m.Stream != history.FiredStream || len(ops) == 0 {
 		return
+	}
+	all, later := &j.report.Innocents, m.Occurrence > 1
+	if later {
+		all = &j.report.Repeating
 	}
 	beside, from := "", int64(0)
 	for _, f := range j.h.Faults {
 		switch {
-		case concerns(f, history.App(key)):
+		case concerns(f, key):
 			if j.during(f, ops[0].Invoked, m.Stored) {
 				return
 			}
+		case later && len(f.Slots) == 0:
 		case j.during(f, m.Due, m.Due) && f.From >= from:
 			beside, from = f.Kind, f.From
 		}
 	}
-	all, late := &j.report.Innocents, m.Time-m.Due
+	late := m.Time - m.Due
 	excess := max(0, late-j.stalled(m.Due, m.Time)-storing*j.stored(m.Due, m.Time))
 	if beside == "" {
 		all.Calm, all.CalmExcess = append(all.Calm, late), append(all.CalmExcess, excess)
@@ -96,9 +109,8 @@ func (j *judge) stalled(from, to int64) (all int64) {
 	return all
 }
 
-// innocents judges how late the innocent were all together.
-func (j *judge) innocents() {
-	all := &j.report.Innocents
+// innocents judges how late the innocent were all together, which are timers or occurrences.
+func (j *judge) innocents(all *Innocents, which string) {
 	slices.Sort(all.Calm)
 	slices.Sort(all.CalmExcess)
 	slices.Sort(all.BesideExcess)
@@ -108,8 +120,8 @@ func (j *judge) innocents() {
 	bound := innocentP99 + innocentNoise*Percentile(all.CalmExcess, 0.99)
 	if late := Percentile(all.BesideExcess, 0.99); len(all.BesideExcess) >= innocentFew && late > bound {
 		j.report.Violations = append(j.report.Violations, Violation{Class: Innocent, Key: "all", Text: fmt.Sprintf(
-			"of %d timers beside faults that concern others, the 99th of 100 fired %d ms later than it had to, at most %d is allowed",
-			len(all.BesideExcess), late, bound)})
+			"of %d %s beside faults that concern others, the 99th of 100 fired %d ms later than it had to, at most %d is allowed",
+			len(all.BesideExcess), which, late, bound)})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -13,9 +14,20 @@ func of(app string, f history.Fault) history.Fault {
 	return f
 }
 
+// beside makes a fault one that concerns the slot of a key only.
+func beside(key string, f history.Fault) history.Fault {
+	slot := keys.Slot(key)
+	f.Slots = []history.Slots{{From: slot, To: slot}}
+	return f
+}
+
 // late has the timer of an operation fire late.
 func (w *world) late(op history.Op, by int64) *history.Message {
-	m := w.fire(op)
+	return delay(w.fire(op), by)
+}
+
+// delay has a message come later.
+func delay(m *history.Message, by int64) *history.Message {
 	m.Time, m.Stored = m.Time+by, m.Stored+by
 	return m
 }
@@ -258,6 +270,102 @@ func TestInnocents(t *testing.T) {
 				t.Errorf("judged %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// A fault of one master of a cluster concerns the timers of its slots, and no others.
+func TestVerdictsBesideASilentMaster(t *testing.T) {
+	const its, other = "a:b:silent:1", "a:b:c:1"
+	silent := []history.Fault{beside(its, deaf(history.Deafens, 1000, 60_000))}
+	retried := func(w *world, key string) *history.Message {
+		op := w.do(2000, history.Op{Kind: history.Retry, Key: key, Payload: "p", Attempt: 1, Max: 5, TTL: 3000, Due: began + 1000})
+		return w.emit(key, op.Invoked+op.TTL, 2, "p")
+	}
+	for _, c := range []struct {
+		name   string
+		faults []history.Fault
+		play   func(w *world)
+		want   string
+	}{
+		{"its timer is late", silent, func(w *world) {
+			w.late(w.set(2000, history.Timer, its, "p", 5000), 2500)
+		}, ""},
+		{"another one's is late", silent, func(w *world) {
+			w.late(w.set(2000, history.Timer, other, "p", 5000), 2500)
+		}, "innocent"},
+		{"another one's is late, without its being silent", nil, func(w *world) {
+			w.late(w.set(2000, history.Timer, other, "p", 5000), 2500)
+		}, ""},
+		{"another one's is late, as all are", append(silent, deaf(history.Delays, 6000, 8000)), func(w *world) {
+			w.late(w.set(2000, history.Timer, other, "p", 5000), 2500)
+		}, ""},
+		{"its retry is late", silent, func(w *world) { delay(retried(w, its), 2500) }, ""},
+		{"another one's retry is late", silent, func(w *world) { delay(retried(w, other), 2500) }, "innocent"},
+		{"its slots are in several places", []history.Fault{{
+			Effect: history.Deafens, From: began + 1000, Ready: began + 60_000,
+			Slots: []history.Slots{{From: 0, To: 0}, {From: keys.Slot(its) - 1, To: keys.Slot(its) + 1}},
+		}}, func(w *world) { w.late(w.set(2000, history.Timer, its, "p", 5000), 2500) }, ""},
+		{"an occurrence of its timer is late", silent, func(w *world) {
+			w.occur(w.repeats(its, history.OK, true), 0, 1, 2, 3)
+			delay(&w.Messages[2], 2500)
+		}, ""},
+		{"an occurrence of another one's is late", silent, func(w *world) {
+			w.occur(w.repeats(other, history.OK, true), 0, 1, 2, 3)
+			delay(&w.Messages[2], 2500)
+		}, "innocent"},
+		{"an occurrence is late beside a fault of another app", []history.Fault{of("bad", deaf(history.Delays, 1000, 60_000))}, func(w *world) {
+			w.occur(w.repeats(other, history.OK, true), 0, 1, 2, 3)
+			delay(&w.Messages[2], 2500)
+		}, ""},
+		{"many occurrences are somewhat late", silent, func(w *world) { rounds(w, 300) }, "innocent"},
+		{"many occurrences are somewhat late, as they are without its being silent", nil, func(w *world) { rounds(w, 300) }, ""},
+		{"its plain timer is not heard of", silent, func(w *world) { w.set(2000, history.Set, its, "p", 5000) }, ""},
+		{"another one's plain timer is lost", silent, func(w *world) { w.set(2000, history.Set, other, "p", 5000) }, "lost"},
+		{"its plain timer that outlives this is lost", silent, func(w *world) { w.set(2000, history.Set, its, "p", 90_000) }, "lost"},
+		{"its timer of timer_set is lost", silent, func(w *world) { w.set(2000, history.Timer, its, "p", 5000) }, "lost"},
+		{"its timer is deleted, which is not heard of", silent, func(w *world) {
+			op := w.set(0, history.Timer, its, "p", 8000)
+			w.do(4000, history.Op{Kind: history.Del, Key: its, Reply: "1"})
+			w.fire(op)
+		}, ""},
+		{"another one's is deleted", silent, func(w *world) {
+			op := w.set(0, history.Timer, other, "p", 8000)
+			w.do(4000, history.Op{Kind: history.Del, Key: other, Reply: "1"})
+			w.fire(op)
+		}, "resurrected"},
+		{"its timer is too late", silent, func(w *world) { tooLate(w, its) }, ""},
+		{"another one's is too late", silent, func(w *world) { tooLate(w, other) }, "too late"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(c.faults...)
+			c.play(w)
+			if got := w.verdicts(); got != c.want {
+				t.Errorf("judged %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// tooLate has a timer with a limit become a dead letter because it was too late.
+func tooLate(w *world, key string) {
+	op := w.do(2000, history.Op{Kind: history.Timer, Key: key, Payload: "p", Attempt: 1, TTL: 5000, Late: 3000, Own: true})
+	m := w.fire(op)
+	m.Stream, m.Reason, m.Stored = history.DeadStream, "late: 4s after its due time, at most 3s", op.Due+4100
+}
+
+// rounds has 200 timers repeat, one every 5 ms. All their occurrences but the first are late.
+func rounds(w *world, by int64) {
+	for i := range int64(200) {
+		op := history.Op{
+			Kind: history.Repeat, Key: fmt.Sprintf("a:b:round:%d", i), Payload: "p", Attempt: 1, CatchUp: true,
+			At: began + 5000 + 5*i, Every: 1000, Until: began + 8000 + 5*i, Due: began + 5000 + 5*i,
+		}
+		op = w.do(2000, op)
+		first := len(w.Messages)
+		w.occur(op, 0, 1, 2, 3)
+		for n := first + 1; n < len(w.Messages); n++ {
+			delay(&w.Messages[n], by)
+		}
 	}
 }
 

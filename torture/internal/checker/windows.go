@@ -15,20 +15,20 @@ const hears = 1500
 // window is a time from one ms to another, both included.
 type window struct{ from, to int64 }
 
-// hearing tells when timerds hear keyspace events, of the keys of one app.
+// hearing tells when timerds hear keyspace events, of one key.
 type hearing struct {
 	deaf      [][]window // of each timerd, sorted, apart
 	failovers []window
 	gone      []window // in which keys go away whose timers stay
 	carried   []window // in which keys are carried to another server, which makes them due later
-	barred    []window // in which the events of the app say nothing to any timerd, and no audit comes after
+	barred    []window // in which the events of the key's app say nothing to any timerd, and no audit comes after
 }
 
-// newHearing returns what is so for the keys of all apps.
+// newHearing returns what is so for all keys.
 func newHearing(h *history.History) *hearing {
 	e := &hearing{deaf: make([][]window, h.Run.Timerds)}
 	for _, f := range h.Faults {
-		if len(f.Apps) > 0 {
+		if len(f.Apps) > 0 || len(f.Slots) > 0 {
 			continue
 		}
 		w := window{f.From, f.Hearing}
@@ -40,26 +40,54 @@ func newHearing(h *history.History) *hearing {
 		case history.Carries:
 			e.carried = append(e.carried, window{f.From, f.Healed})
 		}
-		for _, i := range f.Timerds {
-			if f.Effect != history.Delays && i < len(e.deaf) {
-				e.deaf[i] = append(e.deaf[i], w)
-			}
-		}
+		e.deafen(f)
 	}
-	for i := range e.deaf {
-		e.deaf[i] = merge(e.deaf[i])
-	}
+	e.merge()
 	return e
 }
 
-// of returns what is so for the keys of one app.
-func (h hearing) of(app string, faults []history.Fault) *hearing {
-	for _, f := range faults {
-		if f.Effect == history.Deafens && slices.Contains(f.Apps, app) {
-			h.barred = append(h.barred, window{f.From, f.Healed})
+// deafen notes what a fault does to those timerds that it concerns.
+func (h *hearing) deafen(f history.Fault) {
+	for _, i := range f.Timerds {
+		if f.Effect != history.Delays && i < len(h.deaf) {
+			h.deaf[i] = append(h.deaf[i], window{f.From, f.Hearing})
 		}
 	}
+}
+
+func (h *hearing) merge() {
+	for i := range h.deaf {
+		h.deaf[i] = merge(h.deaf[i])
+	}
+}
+
+// of returns what is so for one key: by its app, and by its slot. What concerns some slots makes timerds deaf to them and nothing else,
+// or delays them.
+func (h hearing) of(key string, faults []history.Fault) *hearing {
+	copied := false
+	for _, f := range faults {
+		switch {
+		case f.Effect == history.Deafens && slices.Contains(f.Apps, history.App(key)):
+			h.barred = append(h.barred, window{f.From, f.Healed})
+		case len(f.Slots) > 0 && concerns(f, key):
+			if !copied {
+				h.deaf, copied = deepClone(h.deaf), true
+			}
+			h.deafen(f)
+		}
+	}
+	if copied {
+		h.merge()
+	}
 	return &h
+}
+
+func deepClone(all [][]window) [][]window {
+	out := make([][]window, len(all))
+	for i, one := range all {
+		out[i] = slices.Clone(one)
+	}
+	return out
 }
 
 func merge(all []window) []window {

@@ -14,7 +14,7 @@ import (
 func TestReadIsTheInverseOfWrite(t *testing.T) {
 	run := history.Run{Seed: 7, Shape: "several", Timerds: 3, Began: 1}
 	op := history.Op{Key: "a:b:c:\"1\"", Kind: history.Timer, Payload: "é\n", Outcome: history.Unknown, Error: "EOF", Invoked: 2, Ended: 3}
-	fault := history.Fault{Kind: "redis cut", Effect: history.Deafens, Timerds: []int{1}, Apps: []string{"app"}, From: 4, Healed: 5, Hearing: 6, Ready: 5}
+	fault := history.Fault{Kind: "redis cut", Effect: history.Deafens, Timerds: []int{1}, Apps: []string{"app"}, Slots: []history.Slots{{From: 0, To: 7}}, From: 4, Healed: 5, Hearing: 6, Ready: 5}
 	message := history.Message{Stream: history.FiredStream, Seq: 9, Stored: 7, ID: "x", Key: op.Key, Due: 6, Attempt: 1}
 	hold := history.HoldOp{Namespace: "held:run", Kind: history.ResumeRate, Rate: 5, Outcome: history.OK, Invoked: 3, Ended: 4}
 	stall := history.Stall{From: 6, To: 7}

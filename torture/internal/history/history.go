@@ -134,6 +134,8 @@ type Fault struct {
 	// Apps are those whose timers it concerns; none: all. Timerds that are deaf to some apps do not notice,
 	// so no audit comes after it.
 	Apps []string `json:"apps,omitempty"`
+	// Slots are those of the keys whose timers it concerns; none: all.
+	Slots []Slots `json:"slots,omitempty"`
 	// Deliverers are those timerd deliver that it concerns, and Host the receiver, host:port, that is away.
 	Deliverers []int  `json:"deliverers,omitempty"`
 	Host       string `json:"host,omitempty"`
@@ -148,6 +150,12 @@ type Fault struct {
 	Hearing int64 `json:"hearing"`
 	// Ready is when they were all ready, 0 if they were not in the time they had.
 	Ready int64 `json:"ready"`
+}
+
+// Slots are hash slots of a Redis Cluster that follow each other.
+type Slots struct {
+	From int `json:"from"`
+	To   int `json:"to"` // included
 }
 
 // Stall is a time in which the machine itself was busy: a sleep, or a sync of a file that nobody else has, took too long.

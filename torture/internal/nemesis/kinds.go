@@ -17,11 +17,14 @@ import (
 type target struct {
 	*servers.System
 	crowds Crowds
+	record *history.Fault // takes what the injection alone knows
 }
 
-// Crowds are producers that do more than their due, see Crowd of package producers.
+// Crowds are producers that do more than their due, see the methods of Producers of package producers.
 type Crowds interface {
 	Crowd(ctx context.Context, app string)
+	Repeat(ctx context.Context)
+	Retry(ctx context.Context)
 }
 
 // injection begins a fault and returns how to end it.
@@ -37,6 +40,14 @@ const (
 	RedisAhead   = "redis ahead"
 )
 
+// The faults of one master of a cluster, which neither answers nor refuses: for less than the others wait, in short turns, and until
+// its replica has taken over.
+const (
+	MasterSilent = "master silent"
+	MasterSlow   = "master slow"
+	MasterFrozen = "master frozen"
+)
+
 // The faults that concern one app, or its keys only.
 const (
 	RightsTaken   = "rights taken"
@@ -49,7 +60,7 @@ const (
 
 func kinds() []kind {
 	const ms = time.Millisecond
-	proxied := []servers.Shape{servers.Standalone, servers.Several}
+	proxied, cluster := []servers.Shape{servers.Standalone, servers.Several}, []servers.Shape{servers.Cluster}
 	return []kind{
 		{name: "timerd killed", part: timerdPart, effect: history.Deafens, one: true, restarts: true, min: 100 * ms, max: 3000 * ms, inject: killTimerd},
 		{name: "timerd paused", part: timerdPart, effect: history.Deafens, one: true, min: Lease + 500*ms, max: 2*Lease + 1000*ms, inject: pauseTimerd},
@@ -73,7 +84,10 @@ func kinds() []kind {
 
 		{name: "master killed", part: redisPart, effect: history.Failover, min: 1000 * ms, max: 4000 * ms, inject: killRedis, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
 		{name: "failover", part: redisPart, effect: history.Failover, min: 1 * ms, max: 100 * ms, inject: failover, shapes: []servers.Shape{servers.Sentinel, servers.Cluster}},
-		{name: "slots moved", part: redisPart, effect: history.Carries, min: 1 * ms, max: 100 * ms, inject: moveSlots, shapes: []servers.Shape{servers.Cluster}},
+		{name: "slots moved", part: redisPart, effect: history.Carries, min: 1 * ms, max: 100 * ms, inject: moveSlots, shapes: cluster},
+		{name: MasterSilent, part: redisPart, effect: history.Deafens, min: 1000 * ms, max: servers.ClusterNodeTimeout - 500*ms, inject: onMaster((*servers.ClusterRedis).Silence), shapes: cluster},
+		{name: MasterSlow, part: redisPart, effect: history.Deafens, min: 2000 * ms, max: 5000 * ms, inject: onMaster((*servers.ClusterRedis).Slow), shapes: cluster},
+		{name: MasterFrozen, part: redisPart, effect: history.Failover, min: 4000 * ms, max: 8000 * ms, inject: freezeMaster, shapes: cluster},
 
 		{name: "nats killed", part: natsPart, effect: history.Delays, delivers: true, min: 1 * ms, max: 5000 * ms, inject: killNATS},
 		{name: "nats cut", part: natsPart, effect: history.Delays, one: true, min: 300 * ms, max: 6000 * ms, inject: onNATS((*tcpproxy.Proxy).Cut)},
@@ -226,9 +240,9 @@ func failover(ctx context.Context, s target, f Fault) (func() error, error) {
 const moves = 5
 
 func moveSlots(ctx context.Context, s target, f Fault) (func() error, error) {
-	r, ok := s.Redis.(*servers.ClusterRedis)
-	if !ok {
-		return nil, fmt.Errorf("nemesis: no slots in the shape %s", s.Shape)
+	r, err := s.cluster()
+	if err != nil {
+		return nil, err
 	}
 	for range moves {
 		if _, err := r.MoveSlot(ctx, f.Pick); err != nil {

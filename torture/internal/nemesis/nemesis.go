@@ -98,7 +98,7 @@ func (n *Nemesis) fault(ctx context.Context, f Fault) (history.Fault, error) {
 	<-time.After(f.Delay)
 	r.From = time.Now().UnixMilli()
 	n.Log.Info("fault", "kind", f.Kind, "timerds", r.Timerds, "hold", f.Hold)
-	heal, err := f.kind.inject(ctx, target{n.System, n.Crowds}, f)
+	heal, err := f.kind.inject(ctx, target{n.System, n.Crowds, &r}, f)
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", f.Kind, err)
 	}

@@ -2,6 +2,9 @@ package nemesis
 
 import (
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +54,55 @@ func TestPlanIsTheSeeds(t *testing.T) {
 			if seen[k.name] != k.in(shape) {
 				t.Errorf("%s: %s in the plan: %v", shape, k.name, seen[k.name])
 			}
+		}
+	}
+}
+
+// Faults of one master come in a cluster alone. A silent master goes on before the others take it for failed.
+func TestFaultsOfOneMaster(t *testing.T) {
+	of := []string{MasterSilent, MasterSlow, MasterFrozen}
+	found := map[string]bool{}
+	for _, shape := range servers.Shapes() {
+		for _, s := range Plan(7, shape, 10*time.Minute, nil) {
+			for _, f := range s.Faults {
+				if !slices.Contains(of, f.Kind) {
+					continue
+				}
+				found[f.Kind] = true
+				if shape != servers.Cluster || f.kind.part != redisPart {
+					t.Errorf("%s: %s, of the parts %b", shape, f.Kind, f.kind.part)
+				}
+				if f.Kind == MasterSilent && f.Hold > servers.ClusterNodeTimeout-400*time.Millisecond {
+					t.Errorf("silent for %v, the others wait for %v", f.Hold, servers.ClusterNodeTimeout)
+				}
+			}
+		}
+	}
+	if len(found) != len(of) {
+		t.Errorf("found %v, want each of %q", found, of)
+	}
+}
+
+// docs/torture.md has a row for each kind, and says where faults of one master come.
+func TestKindsAreDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../../docs/torture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(string(b), "\n")
+	for _, name := range Kinds() {
+		server, rest, _ := strings.Cut(name, " ")
+		i := slices.IndexFunc(rows, func(row string) bool {
+			names, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+			// The first name of a row is whole, and others may lack the server.
+			return strings.HasPrefix(row, "| `") && (strings.Contains(names, "`"+name+"`") ||
+				strings.HasPrefix(names, "`"+server+" ") && strings.Contains(names, "`"+rest+"`"))
+		})
+		switch {
+		case i < 0:
+			t.Errorf("docs/torture.md has no row for %q", name)
+		case slices.Contains([]string{MasterSilent, MasterSlow, MasterFrozen}, name) && !strings.HasSuffix(rows[i], "| cluster |"):
+			t.Errorf("docs/torture.md: %q comes in a cluster alone: %s", name, rows[i])
 		}
 	}
 }

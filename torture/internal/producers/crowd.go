@@ -20,8 +20,10 @@ const (
 	batch = 50
 	// exhausted is how many events of a crowd have their attempts used up: more than timerd has in hand at a time.
 	exhausted = 200
-	// workers is how many of them are published at a time.
+	// workers is how many lives of a crowd are told at a time.
 	workers = 8
+	// persists is how often those of Repeat are due after the first time: for as long as a master is slow or silent.
+	persists = 7
 	// firstOther numbers the lives of crowds, apart from all others.
 	firstOther = 1_000_000_000
 )
@@ -92,33 +94,55 @@ func (p *Producers) giants(ctx context.Context) {
 
 // exhaust asks for retries of events whose attempts are used up. Each is a dead letter.
 func (p *Producers) exhaust(ctx context.Context) {
+	const attempts = 2 // of the module
+	p.each(ctx, exhausted, tale{name: "crowd", app: history.DyingApp, module: moduleBrief}, func(l *life) {
+		l.retry(ctx, l.event(attempts, attempts), 0, policy)
+	})
+}
+
+// Repeat sets twice as many timers that repeat as lives begin in a second, and returns once it has. What is missed is made up for. In
+// a cluster each master has some of them.
+func (p *Producers) Repeat(ctx context.Context) {
+	p.each(ctx, int(2*p.Rate), tale{name: "repeating", app: history.MainApp, module: moduleRun}, func(l *life) {
+		l.repeat(l.between(500, 1000), l.between(300, 1000), true, persists)
+	})
+}
+
+// Retry asks for a retry of as many events, of keys of their own, and returns once it has. It needs no Redis.
+func (p *Producers) Retry(ctx context.Context) {
+	p.each(ctx, int(2*p.Rate), tale{name: "retrying", app: history.MainApp, module: moduleRun}, func(l *life) {
+		l.retry(ctx, l.event(1, len(delays())+1), l.between(0, 1500), delayed)
+	})
+}
+
+// each tells n lives of a crowd, some at a time, and returns once they are all over.
+func (p *Producers) each(ctx context.Context, n int, t tale, tell func(*life)) {
 	lives := make(chan *life)
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
 			for l := range lives {
-				l.retry(ctx, l.used(), 0, policy)
+				tell(l)
 			}
 		})
 	}
-	for range exhausted {
-		lives <- p.other(ctx, tale{name: "crowd", app: history.DyingApp, module: moduleBrief})
+	for range n {
+		lives <- p.other(ctx, t)
 	}
 	close(lives)
 	all.Wait()
 }
 
-// used returns an event of the life's key whose attempts are used up, as timerd would have published it.
-func (l *life) used() received {
+// event returns one of the life's key that is due now, as timerd would have published it.
+func (l *life) event(attempt, attempts int) received {
 	key, err := keys.Parse(l.key)
 	if err != nil {
 		panic(err) // it is made here
 	}
-	const attempts = 2 // of the module
 	due := time.Now().Truncate(time.Millisecond)
 	e := event.Event{
-		ID: keys.EventID(l.key, due.UnixMilli(), attempts), Type: event.TypeFired, Key: key, Time: due, Due: due,
-		Attempt: attempts, MaxAttempts: attempts, Trigger: "deadline", Data: []byte(strconv.Itoa(l.n)),
+		ID: keys.EventID(l.key, due.UnixMilli(), attempt), Type: event.TypeFired, Key: key, Time: due, Due: due,
+		Attempt: attempt, MaxAttempts: attempts, Trigger: "deadline", Data: []byte(strconv.Itoa(l.n)),
 	}
 	return received{e, e.AppendJSON(nil)}
 }

@@ -260,14 +260,18 @@ func (l *life) any() {
 	}
 }
 
-// repeated is a timer that repeats some times. A call whose outcome is unknown is made again, with the same grid.
+// repeated is a timer that repeats some times.
 func (l *life) repeated() {
-	every, first := l.between(100, 1500), time.Now().Add(l.between(500, 3000))
+	l.repeat(l.between(100, 1500), l.between(500, 3000), l.random.IntN(3) > 0, 2+l.random.Int64N(8))
+}
+
+// repeat sets a timer that repeats, so many times after the first. A call whose outcome is unknown is made again, with the same grid.
+func (l *life) repeat(every, first time.Duration, catchUp bool, times int64) {
 	op := history.Op{
 		Key: l.key, Kind: history.Repeat, Payload: fmt.Sprintf("%d-repeated", l.n), Attempt: 1,
-		At: first.UnixMilli(), Every: every.Milliseconds(), CatchUp: l.random.IntN(3) > 0,
+		At: time.Now().Add(first).UnixMilli(), Every: every.Milliseconds(), CatchUp: catchUp,
 	}
-	op.Until = op.At + op.Every*(2+l.random.Int64N(8))
+	op.Until = op.At + op.Every*times
 	for l.do(op).Outcome != history.OK && time.Now().UnixMilli() < op.At {
 		pause(retryPause)
 	}

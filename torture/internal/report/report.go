@@ -115,6 +115,14 @@ func innocents(t io.Writer, r *checker.Report) {
 	}
 	row("nothing, without need", r.Innocents.CalmExcess)
 	row("faults, without need", r.Innocents.BesideExcess)
+	if len(r.Repeating.BesideExcess) > 0 {
+		row("repeating, nothing", r.Repeating.Calm)
+		for _, kind := range slices.Sorted(maps.Keys(r.Repeating.Beside)) {
+			row("repeating, "+kind, r.Repeating.Beside[kind])
+		}
+		row("repeating, nothing, without need", r.Repeating.CalmExcess)
+		row("repeating, faults, without need", r.Repeating.BesideExcess)
+	}
 	fmt.Fprintln(t)
 }
 

@@ -11,10 +11,10 @@ import (
 	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
-const (
-	clusterMasters     = 3
-	clusterNodeTimeout = 3 * time.Second
-)
+const clusterMasters = 3
+
+// ClusterNodeTimeout is after what silence the nodes of a cluster take one for failed.
+const ClusterNodeTimeout = 3 * time.Second
 
 // ClusterRedis is a cluster of three masters with a replica each.
 type ClusterRedis struct {
@@ -25,7 +25,7 @@ type ClusterRedis struct {
 
 func newCluster(ctx context.Context) (*ClusterRedis, error) {
 	cluster, err := redisserver.StartCluster(ctx, redisserver.ClusterConfig{
-		Masters: clusterMasters, Replicas: true, NodeTimeout: clusterNodeTimeout, Options: durable(),
+		Masters: clusterMasters, Replicas: true, NodeTimeout: ClusterNodeTimeout, Options: durable(),
 	})
 	if err != nil {
 		return nil, err
