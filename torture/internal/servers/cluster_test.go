@@ -111,7 +111,7 @@ func (c *ClusterRedis) answers(ctx context.Context, n int, silent []history.Slot
 			asked = true
 			hasty := redis.NewClient(&redis.Options{Addr: node.Options().Addr, ReadTimeout: 100 * time.Millisecond, MaxRetries: -1})
 			err := hasty.Get(ctx, key(i)).Err()
-			if err = errors.Join(hasty.Close(), silence(err)); err != nil {
+			if err := errors.Join(hasty.Close(), silence(err)); err != nil {
 				return err
 			}
 		}
