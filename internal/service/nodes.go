@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
 	"github.com/timerd-io/timerd/reconciler"
@@ -58,7 +59,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.self.Instance)
 	n := &servedNode{rec: rec}
-	aside := newSetAside(s.metrics.setAside.WithLabelValues(string(schedule.AsideRights)), log)
+	aside := newSetAside(s.metrics.setAside.WithLabelValues(string(query.AsideRights)), log)
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
