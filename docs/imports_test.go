@@ -27,13 +27,13 @@ func layers() [][]string {
 			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
-		{"late"},
+		{"internal/policy"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
 		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
 		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
-		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
+		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"test/system", "deliver", "internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
 		{"internal/connect", "internal/embedded", "internal/deadletters"},
 		{"console", "internal/doctor"},

@@ -11,8 +11,8 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/letter"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -61,7 +61,7 @@ var errExpiring = errors.New("the lease runs out")
 
 // lateness tells whether a firing was claimed too late to fire, by its own limit or by that of its namespace: which limit that
 // is, and how long after its due time it was claimed. It asks no clock: the claim did.
-func (p *Publisher) lateness(f *schedule.Firing) (limit late.Limit, by time.Duration, is bool) {
+func (p *Publisher) lateness(f *schedule.Firing) (limit policy.Limit, by time.Duration, is bool) {
 	limit = f.Late
 	if !limit.Given {
 		limit = p.Late.For(f.Key)
@@ -75,7 +75,7 @@ func (p *Publisher) lateness(f *schedule.Firing) (limit late.Limit, by time.Dura
 
 // isDropped tells whether a firing that is too late is forgotten. What may have been published is not: somebody may look for
 // what became of it.
-func isDropped(f *schedule.Firing, limit late.Limit) bool { return limit.Drop && !f.MayBeStored }
+func isDropped(f *schedule.Firing, limit policy.Limit) bool { return limit.Drop && !f.MayBeStored }
 
 // roomForLetters returns the part of the window that dead letters may fill.
 func (p *Publisher) roomForLetters() load {
@@ -104,7 +104,7 @@ func withheld(f *schedule.Firing) string {
 
 // takeLate takes over a firing that was claimed too late, and is in the window already: it is forgotten, becomes a dead
 // letter, or is given back if no dead letter of its subject may be tried. p.mu is held.
-func (p *Publisher) takeLate(d *delivery, limit late.Limit, by time.Duration) {
+func (p *Publisher) takeLate(d *delivery, limit policy.Limit, by time.Duration) {
 	f := &d.firing
 	reason := event.LateReason(by, limit.Most, f.MayBeStored)
 	if isDropped(f, limit) {

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -69,7 +69,7 @@ type Publisher struct {
 	// PayloadAttempt says whether the attempt counts that a payload states, if it is no more than MaxAttempts: true.
 	PayloadAttempt bool
 	// Late has the limits of timers that have none of their own: none.
-	Late late.Rules
+	Late policy.Rules[policy.Limit]
 	// ContentType says how payloads travel, see event.Event: by what they are.
 	ContentType string
 

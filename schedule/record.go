@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/internal/policy"
 )
 
 // record is what the index keeps of a timer, as lua/index.lua has it.
@@ -16,7 +16,7 @@ type record struct {
 	status     Status
 	expired    bool // it fires because of its expired event
 	held       bool // it was held, and becomes a dead letter
-	late       late.Limit
+	late       policy.Limit
 	origin     Origin
 	replayed   Millis      // 0 where it is no replay, nor follows one
 	trace      [2]string   // traceparent and tracestate
@@ -112,8 +112,8 @@ func (r *record) readOption(option string) {
 		r.trace[1] = string(state)
 	case optionLate, optionLateDrop:
 		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
-			ms = min(ms, late.MaxLimit.Milliseconds())
-			r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+			ms = min(ms, policy.Longest.Milliseconds())
+			r.late = policy.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
 		}
 	}
 }
@@ -132,7 +132,7 @@ func traceOptions(parent, state string) string {
 }
 
 // options returns the options of a record, as they stand before its colon.
-func options(l late.Limit) string {
+func options(l policy.Limit) string {
 	if !l.Given {
 		return ""
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/installation"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 

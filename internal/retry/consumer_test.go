@@ -16,10 +16,11 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -96,12 +97,12 @@ type running struct {
 }
 
 // start runs a retry consumer with a policy for all timers. configure may change it first.
-func (f *fixture) start(policy string, configure func(*retry.Consumer)) *running {
+func (f *fixture) start(rule string, configure func(*retry.Consumer)) *running {
 	f.t.Helper()
-	return f.startAt(f.nats.URL(), f.schedule, policy, configure)
+	return f.startAt(f.nats.URL(), f.schedule, rule, configure)
 }
 
-func (f *fixture) startAt(url string, retrier retry.Retrier, policy string, configure func(*retry.Consumer)) *running {
+func (f *fixture) startAt(url string, retrier retry.Retrier, rule string, configure func(*retry.Consumer)) *running {
 	f.t.Helper()
 	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
 	if err != nil {
@@ -111,7 +112,7 @@ func (f *fixture) startAt(url string, retrier retry.Retrier, policy string, conf
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	policies, err := retry.ParsePolicies("*=" + policy)
+	policies, err := policy.ParseRetries("*=" + rule)
 	if err != nil {
 		f.t.Fatal(err)
 	}

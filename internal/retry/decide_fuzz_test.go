@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -31,7 +32,7 @@ func FuzzDecide(f *testing.F) {
 	f.Add("timers.retry.a.b", []byte(text), "", "")
 	f.Add("timers.retry.a%3A.%FF.c.d", []byte("\xff"), "1h", "\xff")
 	f.Add("timers.retry.>.*."+strings.Repeat("a", 300), []byte(nil), "1h", "")
-	policies, err := ParsePolicies("*=10s,30s~10%")
+	policies, err := policy.ParseRetries("*=10s,30s~10%")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func checkRetry(t *testing.T, r schedule.Retry, data []byte, stored time.Time) {
 		(r.Status == schedule.PayloadPresent) != (e.Data != nil) {
 		t.Errorf("%+v of %s", r, data)
 	}
-	if r.Due < schedule.MillisOf(stored) || r.Due > schedule.MillisOf(stored).Add(MaxDelay)+1 {
+	if r.Due < schedule.MillisOf(stored) || r.Due > schedule.MillisOf(stored).Add(policy.Longest)+1 {
 		t.Errorf("due at %d, stored at %d", r.Due, stored.UnixMilli())
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -39,7 +39,7 @@ type deadLetter struct {
 
 // decide says what becomes of a request. It says the same of the same request always, as long as the policies and the
 // payload limit, in bytes, stay the same.
-func decide(prefix string, policies Policies, maxPayload int, request event.Stored) decision {
+func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, request event.Stored) decision {
 	letterOf := func(e event.Event, class DeadClass, reason string) *deadLetter {
 		e.DeadReason, e.LastError = reason, strings.Join(request.Values(event.ErrorHeader), "; ")
 		return &deadLetter{event: e, class: class, request: request.String()}
@@ -74,13 +74,13 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 	if err != nil {
 		return decision{letter: refuse(err.Error())}
 	}
-	policy := policies.For(e.Key)
+	rule := policies.For(e.Key)
 	attempt := e.Attempt
 	var delay time.Duration
 	if !postponed {
 		var ok bool
-		if delay, ok = policy.Delay(e.Attempt, e.ID); !ok {
-			e.MaxAttempts = policy.MaxAttempts()
+		if delay, ok = rule.Delay(e.Attempt, e.ID); !ok {
+			e.MaxAttempts = rule.MaxAttempts()
 			return bury(e, DeadExhausted, event.ReasonExhausted)
 		}
 		attempt++
@@ -94,7 +94,7 @@ func decide(prefix string, policies Policies, maxPayload int, request event.Stor
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
 	if postponed {
 		// It keeps its attempt, so it needs a due time that none of its firings had, whatever the clocks say.
-		due = max(due, min(schedule.MillisOf(e.Due)+1, schedule.MillisOf(request.Time.Add(MaxDelay))))
+		due = max(due, min(schedule.MillisOf(e.Due)+1, schedule.MillisOf(request.Time.Add(policy.Longest))))
 	}
 	again := setAgain(e, event.RetryID(e), due, attempt)
 	again.Late = e.Late
@@ -126,8 +126,8 @@ func readDelay(request event.Stored, header string) (*time.Duration, error) {
 		return nil, fmt.Errorf("%s is given %d times", header, len(values))
 	case err != nil:
 		return nil, fmt.Errorf("%s %q: want a Go duration such as 90s or 1h30m", header, event.ClipText(text))
-	case d < 0 || d > MaxDelay:
-		return nil, fmt.Errorf("%s %q: want a duration from 0 to %s", header, text, formatDelay(MaxDelay))
+	case d < 0 || d > policy.Longest:
+		return nil, fmt.Errorf("%s %q: want a duration from 0 to %gh", header, text, policy.Longest.Hours())
 	}
 	return &d, nil
 }
@@ -153,7 +153,7 @@ func isPostponed(request event.Stored, own *time.Duration) (bool, error) {
 // and so do its retries: whoever replays it wants that.
 func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 	r := setAgain(e, event.ReplayID(e), due, 1)
-	r.Late = late.Limit{Given: true}
+	r.Late = policy.Limit{Given: true}
 	r.Replayed = due
 	return r
 }

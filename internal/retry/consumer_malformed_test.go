@@ -10,10 +10,10 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -102,7 +102,7 @@ func TestConsumerDelayHeader(t *testing.T) {
 	f.start("10s", nil)
 	for header, want := range map[string]time.Duration{
 		"90s": 90 * time.Second, "1h30m": 90 * time.Minute, "20.0005s": 20*time.Second + time.Millisecond,
-		"87600h": retry.MaxDelay, "": 10 * time.Second,
+		"87600h": policy.Longest, "": 10 * time.Second,
 	} {
 		e := firedEvent("good"+fmt.Sprint(want.Milliseconds()), 1, nil)
 		headers := []string{"timer-delay", header}

@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -25,7 +26,7 @@ func TestPostponedIsDueLaterThanBefore(t *testing.T) {
 		{-time.Second, 1_800_000_000_100},
 		{100 * time.Millisecond, 1_800_000_000_101},
 		{200 * time.Millisecond, 1_800_000_000_201},
-		{2 * MaxDelay, schedule.MillisOf(stored.Add(MaxDelay))},
+		{2 * policy.Longest, schedule.MillisOf(stored.Add(policy.Longest))},
 	} {
 		e := event.Event{
 			ID: keys.EventID(k.String(), stored.Add(test.ahead).UnixMilli(), 2), Type: event.TypeFired, Key: k, Time: stored, Due: stored.Add(test.ahead),
@@ -45,7 +46,7 @@ func TestPostponedIsDueLaterThanBefore(t *testing.T) {
 // is longer.
 func TestLeastDelayNeverShortensThePolicy(t *testing.T) {
 	t.Parallel()
-	policies, err := ParsePolicies("*=1m,1h")
+	policies, err := policy.ParseRetries("*=1m,1h")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -60,7 +61,7 @@ type Retrier interface {
 // Consumer carries out retry requests. Each one ends in exactly one of these:
 //
 //   - The timer is set again with the next attempt, once per event id. It is due a delay after JetStream stored the
-//     request: that of the header Timer-Delay, a Go duration from 0 to MaxDelay, or else the policy's, which is at least that of the
+//     request: that of the header Timer-Delay, a Go duration from 0 to policy.Longest, or else the policy's, which is at least that of the
 //     header Timer-Delay-Least. With the header
 //     Timer-Postpone: 1, which needs a Timer-Delay, it is set again with the same attempt, whatever the policy allows.
 //   - The policy allows no further attempt. The event becomes a dead letter with the DeadReason event.ReasonExhausted
@@ -78,7 +79,7 @@ type Retrier interface {
 // NewConsumer sets the fields; change them before Run only.
 type Consumer struct {
 	Names    keys.Names
-	Policies Policies
+	Policies policy.Rules[policy.Retry]
 	// MaxPayload returns how many bytes of payload a timer may have: schedule.DefaultMaxPayload.
 	MaxPayload func() int
 

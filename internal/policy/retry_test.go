@@ -1,4 +1,4 @@
-package retry_test
+package policy_test
 
 import (
 	"errors"
@@ -11,15 +11,15 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/retry"
 )
 
-func parsePolicies(t *testing.T, s string) retry.Policies {
+func parsePolicies(t *testing.T, s string) policy.Rules[policy.Retry] {
 	t.Helper()
-	p, err := retry.ParsePolicies(s)
+	p, err := policy.ParseRetries(s)
 	if err != nil {
-		t.Fatalf("ParsePolicies(%q): %v", s, err)
+		t.Fatalf("ParseRetries(%q): %v", s, err)
 	}
 	return p
 }
@@ -80,7 +80,7 @@ func TestPolicyDelays(t *testing.T) {
 		"1.6ms":                  "2ms",
 		"exp(1s,1000,87600h,9)":  "1s 16m40s 277h46m40s 87600h 87600h 87600h 87600h 87600h 87600h",
 	} {
-		policy := parsePolicies(t, "*="+s).For(keys.Key{})
+		retry := parsePolicies(t, "*="+s).For(keys.Key{})
 		var delays []time.Duration
 		for text := range strings.FieldsSeq(want) {
 			d, err := time.ParseDuration(text)
@@ -89,19 +89,19 @@ func TestPolicyDelays(t *testing.T) {
 			}
 			delays = append(delays, d)
 		}
-		if got := policy.Delays(); !slices.Equal(got, delays) {
+		if got := retry.Delays(); !slices.Equal(got, delays) {
 			t.Errorf("%s: delays are %v, want %s", s, got, want)
 		}
-		if got := policy.MaxAttempts(); got != len(delays)+1 {
+		if got := retry.MaxAttempts(); got != len(delays)+1 {
 			t.Errorf("%s: at most %d attempts, want %d", s, got, len(delays)+1)
 		}
-		for i, want := range policy.Delays() {
-			if got, ok := policy.Delay(i+1, "id"); !ok || policy.Jitter() == 0 && got != want {
+		for i, want := range retry.Delays() {
+			if got, ok := retry.Delay(i+1, "id"); !ok || retry.Jitter() == 0 && got != want {
 				t.Errorf("%s: delay after attempt %d is %v, %t, want %v", s, i+1, got, ok, want)
 			}
 		}
-		for _, attempt := range []int{math.MinInt, -1, 0, policy.MaxAttempts(), math.MaxInt} {
-			if d, ok := policy.Delay(attempt, "id"); ok {
+		for _, attempt := range []int{math.MinInt, -1, 0, retry.MaxAttempts(), math.MaxInt} {
+			if d, ok := retry.Delay(attempt, "id"); ok {
 				t.Errorf("%s: delay after attempt %d is %v, want none", s, attempt, d)
 			}
 		}
@@ -110,9 +110,9 @@ func TestPolicyDelays(t *testing.T) {
 
 func TestZeroPolicyNeverRetries(t *testing.T) {
 	t.Parallel()
-	policy := retry.Policies(nil).For(key(t, "a:b:c:d"))
-	if d, ok := policy.Delay(1, "id"); ok || policy.MaxAttempts() != 1 {
-		t.Errorf("got delay %v and %d attempts", d, policy.MaxAttempts())
+	retry := policy.Rules[policy.Retry](nil).For(key(t, "a:b:c:d"))
+	if d, ok := retry.Delay(1, "id"); ok || retry.MaxAttempts() != 1 {
+		t.Errorf("got delay %v and %d attempts", d, retry.MaxAttempts())
 	}
 }
 
@@ -162,7 +162,7 @@ func TestEveryPolicyFaultIsNamed(t *testing.T) {
 		`column 117: "": want a delay such as`,
 		`column 122: "a:b:c:d": want app[:module[:type]], at most three parts`,
 	}
-	_, err := retry.ParsePolicies(bad)
+	_, err := policy.ParseRetries(bad)
 	var all interface{ Unwrap() []error }
 	if !errors.As(err, &all) {
 		t.Fatalf("error is %v, want a list of faults", err)
@@ -172,7 +172,7 @@ func TestEveryPolicyFaultIsNamed(t *testing.T) {
 		if i >= len(want) || !strings.HasPrefix(f.Error(), want[i]) {
 			t.Errorf("unexpected fault %d: %v", i, f)
 		}
-		var fault *retry.PolicyFault
+		var fault *policy.Fault
 		if !errors.As(f, &fault) || !strings.HasPrefix(bad[fault.Column-1:], fault.Text) {
 			t.Errorf("fault %v does not tell where it is", f)
 		}
@@ -185,32 +185,32 @@ func TestEveryPolicyFaultIsNamed(t *testing.T) {
 func TestPolicyBounds(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
-		"*=" + strings.Repeat("1s,", retry.MaxRetries) + "1s",
+		"*=" + strings.Repeat("1s,", policy.MaxRetries) + "1s",
 		"*=87601h", "*=999us", "*=exp(1s,NaN,1h,3)", "*=exp(1s,Inf,1h,3)", "*=exp(1s,2,1h,-1)", "*=1s~NaN%", "*=1s~", "*=1s~10", "*=exp(1s,2,1h,3", "*=exp 1s", "=1s",
 	} {
-		if p, err := retry.ParsePolicies(s); err == nil {
-			t.Errorf("ParsePolicies(%.40q) = %.40v, want an error", s, p)
+		if p, err := policy.ParseRetries(s); err == nil {
+			t.Errorf("ParseRetries(%.40q) = %.40v, want an error", s, p)
 		} else if len(err.Error()) > 400 {
-			t.Errorf("ParsePolicies(%.40q): the error has %d bytes", s, len(err.Error()))
+			t.Errorf("ParseRetries(%.40q): the error has %d bytes", s, len(err.Error()))
 		}
 	}
-	longest := parsePolicies(t, "*="+strings.Repeat("1s,", retry.MaxRetries-1)+"1s").For(keys.Key{})
-	if got := longest.MaxAttempts(); got != retry.MaxRetries+1 {
-		t.Errorf("at most %d attempts, want %d", got, retry.MaxRetries+1)
+	longest := parsePolicies(t, "*="+strings.Repeat("1s,", policy.MaxRetries-1)+"1s").For(keys.Key{})
+	if got := longest.MaxAttempts(); got != policy.MaxRetries+1 {
+		t.Errorf("at most %d attempts, want %d", got, policy.MaxRetries+1)
 	}
 }
 
 func TestJitterLengthensByUpToItsShare(t *testing.T) {
 	t.Parallel()
-	policy := parsePolicies(t, "*=100s~20%").For(keys.Key{})
+	retry := parsePolicies(t, "*=100s~20%").For(keys.Key{})
 	var low, high int
 	for i := range 1000 {
 		id := fmt.Sprintf("a:b:c:%d@1763629200000.1", i)
-		d, ok := policy.Delay(1, id)
+		d, ok := retry.Delay(1, id)
 		if !ok || d < 100*time.Second || d > 120*time.Second || d%time.Millisecond != 0 {
 			t.Fatalf("delay of %s is %v, want 100 s to 120 s", id, d)
 		}
-		if again, _ := policy.Delay(1, id); again != d {
+		if again, _ := retry.Delay(1, id); again != d {
 			t.Fatalf("delay of %s is %v, then %v", id, d, again)
 		}
 		switch {
@@ -227,13 +227,13 @@ func TestJitterLengthensByUpToItsShare(t *testing.T) {
 
 func TestPoliciesRoundTrip(t *testing.T) {
 	t.Parallel()
-	part := rapid.OneOf(rapid.Just(""), rapid.StringN(1, 20, retry.MaxFactor).Filter(func(s string) bool {
+	part := rapid.OneOf(rapid.Just(""), rapid.StringN(1, 20, policy.MaxFactor).Filter(func(s string) bool {
 		return !strings.Contains(s, ":") && len(s) <= keys.MaxPartBytes
 	}))
 	delay := rapid.Custom(func(t *rapid.T) string {
-		return (time.Duration(rapid.Int64Range(1, retry.MaxDelay.Milliseconds()).Draw(t, "ms")) * time.Millisecond).String()
+		return (time.Duration(rapid.Int64Range(1, policy.Longest.Milliseconds()).Draw(t, "ms")) * time.Millisecond).String()
 	})
-	policy := rapid.OneOf(
+	retry := rapid.OneOf(
 		rapid.SampledFrom([]string{"wechatpay", "alipay", "adyen", "standard-webhooks"}),
 		rapid.Custom(func(t *rapid.T) string { return strings.Join(rapid.SliceOfN(delay, 1, 5).Draw(t, "delays"), ",") }),
 		rapid.Custom(func(t *rapid.T) string {
@@ -244,25 +244,25 @@ func TestPoliciesRoundTrip(t *testing.T) {
 		var entries []string
 		for range rapid.IntRange(0, 4).Draw(t, "entries") {
 			ns := keys.Namespace{App: part.Draw(t, "app"), Module: part.Draw(t, "module"), Type: part.Draw(t, "type")}
-			entry := ns.String() + "=" + policy.Draw(t, "policy")
+			entry := ns.String() + "=" + retry.Draw(t, "retry")
 			if rapid.Bool().Draw(t, "jittered") {
 				entry += fmt.Sprintf("~%g%%", rapid.Float64Range(0, 100).Draw(t, "jitter"))
 			}
 			entries = append(entries, entry)
 		}
-		p, err := retry.ParsePolicies(strings.Join(entries, ";"))
+		p, err := policy.ParseRetries(strings.Join(entries, ";"))
 		if err != nil {
-			t.Fatalf("ParsePolicies(%q): %v", entries, err)
+			t.Fatalf("ParseRetries(%q): %v", entries, err)
 		}
-		again, err := retry.ParsePolicies(p.String())
+		again, err := policy.ParseRetries(p.String())
 		if err != nil {
-			t.Fatalf("ParsePolicies(%q): %v", p, err)
+			t.Fatalf("ParseRetries(%q): %v", p, err)
 		}
 		if again.String() != p.String() || len(again) != len(p) {
 			t.Fatalf("%q prints as %q", p, again)
 		}
 		for i := range p {
-			if again[i].Namespace != p[i].Namespace || !slices.Equal(again[i].Policy.Delays(), p[i].Policy.Delays()) {
+			if again[i].Namespace != p[i].Namespace || !slices.Equal(again[i].Is.Delays(), p[i].Is.Delays()) {
 				t.Fatalf("%v became %v", p[i], again[i])
 			}
 		}
@@ -273,26 +273,26 @@ func FuzzParsePolicies(f *testing.F) {
 	f.Add("app1:trans:notice=wechatpay; shop=10s,30s,2m; *=exp(10s,2,1h,12)~10%")
 	f.Add("a=exp(,,,)~%;=;~;b=1s~,c")
 	f.Fuzz(func(t *testing.T, s string) {
-		p, err := retry.ParsePolicies(s)
+		p, err := policy.ParseRetries(s)
 		if err != nil {
 			var all interface{ Unwrap() []error }
 			if !errors.As(err, &all) {
-				t.Fatalf("ParsePolicies(%q): %v is not a list of faults", s, err)
+				t.Fatalf("ParseRetries(%q): %v is not a list of faults", s, err)
 			}
 			for _, fault := range all.Unwrap() {
-				var f *retry.PolicyFault
+				var f *policy.Fault
 				if !errors.As(fault, &f) || f.Column < 1 || f.Column > len(s)+1 {
-					t.Fatalf("ParsePolicies(%q): fault %v tells no place", s, fault)
+					t.Fatalf("ParseRetries(%q): fault %v tells no place", s, fault)
 				}
 			}
 			return
 		}
-		again, err := retry.ParsePolicies(p.String())
+		again, err := policy.ParseRetries(p.String())
 		if err != nil || again.String() != p.String() {
 			t.Fatalf("%q prints as %q, which reads as %q, %v", s, p, again, err)
 		}
 		for _, d := range p.For(keys.Key{App: "a", Module: "b", Type: "c", ID: "d"}).Delays() {
-			if d < retry.MinDelay || d > retry.MaxDelay {
+			if d < policy.MinDelay || d > policy.Longest {
 				t.Fatalf("%q has the delay %v", s, d)
 			}
 		}

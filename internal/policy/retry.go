@@ -1,4 +1,4 @@
-package retry
+package policy
 
 import (
 	"crypto/sha256"
@@ -14,46 +14,36 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// DefaultRetry is the policy of the keys that no entry of the configured list matches, in the form that ParsePolicies
+// DefaultRetry is the policy of the keys that no entry of the configured list matches, in the form that ParseRetries
 // reads.
 const DefaultRetry = "*=exp(10s,2,1h,12)~10%"
 
-// Bounds of a policy.
+// Bounds of a [Retry], besides [Longest].
 const (
 	MaxRetries = 10_000
 	MinDelay   = time.Millisecond
-	MaxDelay   = 10 * 365 * 24 * time.Hour // as far ahead as a timer can be set
 	MaxFactor  = 1_000
 )
 
-// Policy says when and how often a timer fires again after its consumer failed. With the zero Policy it never does.
-type Policy struct {
+// Retry says when and how often a timer fires again after its consumer failed. With the zero Retry it never does.
+type Retry struct {
 	base   string // as written, without the jitter
 	delays []time.Duration
 	jitter float64 // percent
 }
 
-// PolicyEntry is a policy and the timers that it is for.
-type PolicyEntry struct {
-	Namespace keys.Namespace
-	Policy    Policy
-}
-
-// Policies is a list of policies; the first one whose namespace matches counts.
-type Policies []PolicyEntry
-
-// PolicyFault is one thing that is wrong with a list of policies.
-type PolicyFault struct {
+// Fault is one thing that is wrong with a list of rules for retries.
+type Fault struct {
 	Column  int    // of Text in the list, in bytes, from 1 on
 	Text    string // the part that is wrong
 	Problem string // what is wrong with it and what would be right
 }
 
-func (f *PolicyFault) Error() string {
+func (f *Fault) Error() string {
 	return fmt.Sprintf("column %d: %q: %s", f.Column, f.Text, f.Problem)
 }
 
-// ParsePolicies reads a list such as
+// ParseRetries reads a list such as
 //
 //	app1:trans:notice=wechatpay; shop=10s,30s,2m~10%; *=exp(10s,2,1h,12)
 //
@@ -63,69 +53,50 @@ func (f *PolicyFault) Error() string {
 // milliseconds. A namespace is as for keys.ParseNamespace. Empty entries are ignored.
 //
 // DefaultRetry is appended if the list has no entry that matches every key, so an empty list means DefaultRetry. The
-// error joins a PolicyFault for each thing that is wrong.
-func ParsePolicies(s string) (Policies, error) {
-	var p policyParser
-	policies := p.list(s)
+// error joins a Fault for each thing that is wrong.
+func ParseRetries(s string) (Rules[Retry], error) {
+	var p retryParser
+	rules := p.list(s)
 	if len(p.faults) > 0 {
 		return nil, errors.Join(p.faults...)
 	}
-	all := func(e PolicyEntry) bool { return e.Namespace == keys.Namespace{} }
-	if !slices.ContainsFunc(policies, all) {
-		policies = append(policies, p.list(DefaultRetry)...)
+	all := func(r Rule[Retry]) bool { return r.Namespace == keys.Namespace{} }
+	if !slices.ContainsFunc(rules, all) {
+		rules = append(rules, p.list(DefaultRetry)...)
 	}
-	return policies, nil
-}
-
-// For returns the policy of a timer: the zero Policy if no entry matches.
-func (p Policies) For(k keys.Key) Policy {
-	for i := range p {
-		if p[i].Namespace.Match(k) {
-			return p[i].Policy
-		}
-	}
-	return Policy{}
-}
-
-// String returns the list in the form that ParsePolicies reads.
-func (p Policies) String() string {
-	entries := make([]string, len(p))
-	for i, e := range p {
-		entries[i] = e.Namespace.String() + "=" + e.Policy.String()
-	}
-	return strings.Join(entries, "; ")
+	return rules, nil
 }
 
 // MaxAttempts returns how often a timer fires at most, the first time included.
-func (p Policy) MaxAttempts() int { return len(p.delays) + 1 }
+func (r Retry) MaxAttempts() int { return len(r.delays) + 1 }
 
 // Delays returns the delay before each further attempt, without jitter. Their number is MaxAttempts less one.
-func (p Policy) Delays() []time.Duration { return slices.Clone(p.delays) }
+func (r Retry) Delays() []time.Duration { return slices.Clone(r.delays) }
 
 // Jitter returns by how many percent at most a delay is made longer.
-func (p Policy) Jitter() float64 { return p.jitter }
+func (r Retry) Jitter() float64 { return r.jitter }
 
 // Delay returns how long to wait after the given attempt (from 1 on) before the next one, and false if the attempts are
 // used up. The jitter is drawn from the id of the event whose work failed, so the same event always has the same delay.
-func (p Policy) Delay(attempt int, eventID string) (time.Duration, bool) {
-	if attempt < 1 || attempt > len(p.delays) {
+func (r Retry) Delay(attempt int, eventID string) (time.Duration, bool) {
+	if attempt < 1 || attempt > len(r.delays) {
 		return 0, false
 	}
-	delay := p.delays[attempt-1]
-	if p.jitter > 0 {
+	delay := r.delays[attempt-1]
+	if r.jitter > 0 {
 		sum := sha256.Sum256([]byte(eventID))
 		share := float64(binary.BigEndian.Uint64(sum[:])>>11) / (1 << 53)
-		delay += time.Duration(float64(delay) * p.jitter / 100 * share).Round(time.Millisecond)
+		delay += time.Duration(float64(delay) * r.jitter / 100 * share).Round(time.Millisecond)
 	}
 	return delay, true
 }
 
-// String returns the policy in the form that ParsePolicies reads, with the jitter of a preset spelled out.
-func (p Policy) String() string {
-	if _, own, _ := preset(p.base); p.jitter == 0 && own == 0 {
-		return p.base
+// String returns the policy in the form that ParseRetries reads, with the jitter of a preset spelled out.
+func (r Retry) String() string {
+	if _, own, _ := preset(r.base); r.jitter == 0 && own == 0 {
+		return r.base
 	}
-	return p.base + "~" + strconv.FormatFloat(p.jitter, 'f', -1, 64) + "%"
+	return r.base + "~" + strconv.FormatFloat(r.jitter, 'f', -1, 64) + "%"
 }
 
 // preset returns the published schedule of the given name, and its jitter.
@@ -144,14 +115,14 @@ func preset(name string) (delays []time.Duration, jitter float64, ok bool) {
 	return nil, 0, false
 }
 
-// policyParser reads a list of policies and collects what is wrong with it. Its methods take a part of the list and the
+// retryParser reads a list of policies and collects what is wrong with it. Its methods take a part of the list and the
 // part's offset in it.
-type policyParser struct {
+type retryParser struct {
 	faults []error
 }
 
-func (p *policyParser) fault(text string, at int, format string, args ...any) {
-	p.faults = append(p.faults, &PolicyFault{Column: at + 1, Text: text, Problem: fmt.Sprintf(format, args...)})
+func (p *retryParser) fault(text string, at int, format string, args ...any) {
+	p.faults = append(p.faults, &Fault{Column: at + 1, Text: text, Problem: fmt.Sprintf(format, args...)})
 }
 
 // trim cuts white space off both ends.
@@ -172,21 +143,21 @@ func split(text string, at int, sep string) func(func(string, int) bool) {
 	}
 }
 
-func (p *policyParser) list(s string) Policies {
-	var policies Policies
+func (p *retryParser) list(s string) Rules[Retry] {
+	var rules Rules[Retry]
 	for entry, at := range split(s, 0, ";") {
 		if entry != "" {
-			policies = append(policies, p.entry(entry, at))
+			rules = append(rules, p.entry(entry, at))
 		}
 	}
-	return policies
+	return rules
 }
 
-func (p *policyParser) entry(text string, at int) PolicyEntry {
+func (p *retryParser) entry(text string, at int) Rule[Retry] {
 	name, rest, ok := strings.Cut(text, "=")
 	if !ok {
 		p.fault(text, at, "want namespace=policy")
-		return PolicyEntry{}
+		return Rule[Retry]{}
 	}
 	restAt := at + len(name) + 1
 	name, at = trim(name, at)
@@ -195,33 +166,33 @@ func (p *policyParser) entry(text string, at int) PolicyEntry {
 		p.fault(name, at, "%s", strings.TrimPrefix(err.Error(), fmt.Sprintf("namespace %q: ", name)))
 	}
 	rest, restAt = trim(rest, restAt)
-	return PolicyEntry{Namespace: namespace, Policy: p.policy(rest, restAt)}
+	return Rule[Retry]{namespace, p.retry(rest, restAt)}
 }
 
-func (p *policyParser) policy(text string, at int) Policy {
+func (p *retryParser) retry(text string, at int) Retry {
 	base, jitter, jittered := strings.Cut(text, "~")
 	jitter, jitterAt := trim(jitter, at+len(base)+1)
 	base, at = trim(base, at)
-	policy := Policy{base: base}
+	r := Retry{base: base}
 	args, isExp := strings.CutPrefix(base, "exp(")
 	delays, own, isPreset := preset(base)
 	switch {
 	case isPreset:
-		policy.delays, policy.jitter = delays, own
+		r.delays, r.jitter = delays, own
 	case isExp && strings.HasSuffix(args, ")"):
-		policy.base, policy.delays = p.exponential(base, at)
+		r.base, r.delays = p.exponential(base, at)
 	case base != "" && (isDigit(base[0]) || strings.ContainsAny(base, ",")):
-		policy.base, policy.delays = p.delays(base, at)
+		r.base, r.delays = p.delays(base, at)
 	default:
 		p.fault(base, at, "want the name of a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays such as 10s,30s,2m, or exp(first,factor,max,retries)")
 	}
 	if jittered {
-		policy.jitter = p.jitter(jitter, jitterAt)
+		r.jitter = p.jitter(jitter, jitterAt)
 	}
-	return policy
+	return r
 }
 
-func (p *policyParser) jitter(text string, at int) float64 {
+func (p *retryParser) jitter(text string, at int) float64 {
 	number, isPercent := strings.CutSuffix(text, "%")
 	percent, err := strconv.ParseFloat(number, 64)
 	if !isPercent || err != nil || !(percent >= 0 && percent <= 100) {
@@ -231,7 +202,7 @@ func (p *policyParser) jitter(text string, at int) float64 {
 }
 
 // delays reads a list of delays, and returns it in its shortest spelling.
-func (p *policyParser) delays(text string, at int) (string, []time.Duration) {
+func (p *retryParser) delays(text string, at int) (string, []time.Duration) {
 	if n := strings.Count(text, ",") + 1; n > MaxRetries {
 		p.fault(text[:min(len(text), 32)]+"…", at, "%d delays, at most %d are allowed", n, MaxRetries)
 		return "", nil
@@ -246,20 +217,20 @@ func (p *policyParser) delays(text string, at int) (string, []time.Duration) {
 	return strings.Join(written, ","), delays
 }
 
-func (p *policyParser) delay(text string, at int) time.Duration {
+func (p *retryParser) delay(text string, at int) time.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		p.fault(text, at, "want a delay such as 500ms, 10s, 2m or 1h30m")
 		return 0
 	}
-	if d < MinDelay || d > MaxDelay {
-		p.fault(text, at, "want a delay from %v to %v", MinDelay, formatDelay(MaxDelay))
+	if d < MinDelay || d > Longest {
+		p.fault(text, at, "want a delay from %v to %v", MinDelay, formatDelay(Longest))
 	}
 	return d.Round(time.Millisecond)
 }
 
 // exponential reads exp(first,factor,max,retries), and returns it in its shortest spelling.
-func (p *policyParser) exponential(text string, at int) (string, []time.Duration) {
+func (p *retryParser) exponential(text string, at int) (string, []time.Duration) {
 	const open = len("exp(")
 	var args []string
 	var offsets []int

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -48,7 +48,7 @@ func TestConsumerPostpones(t *testing.T) {
 		}
 	}
 	e := firedEvent("often", 2, []byte("x"))
-	e.Late = late.Limit{Given: true, Most: time.Hour}
+	e.Late = policy.Limit{Given: true, Most: time.Hour}
 	origin := e.ID
 	const times = 5
 	for range times {

@@ -1,28 +1,28 @@
-package late_test
+package policy_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 func TestFirstRuleThatMatchesCounts(t *testing.T) {
 	t.Parallel()
-	rules, err := late.ParseRules(" shop:otp=30s drop; pay=5m ;; pay:slow=1h; shop:%3B=1500us DROP; *=0 ")
+	rules, err := policy.ParseLimits(" shop:otp=30s drop; pay=5m ;; pay:slow=1h; shop:%3B=1500us DROP; *=0 ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := rules.String(), "shop:otp=30s drop; pay=5m0s; pay:slow=1h0m0s; shop:%3B=2ms drop; *=0s"; got != want {
 		t.Errorf("the rules are %q, want %q", got, want)
 	}
-	again, err := late.ParseRules(rules.String())
+	again, err := policy.ParseLimits(rules.String())
 	if err != nil || again.String() != rules.String() {
 		t.Errorf("their text is read as %v, %v", again, err)
 	}
-	for key, want := range map[string]late.Limit{
+	for key, want := range map[string]policy.Limit{
 		"shop:otp:sms:1":   {Given: true, Most: 30 * time.Second, Drop: true},
 		"shop:otpx:sms:1":  {Given: true},
 		"pay:slow:order:1": {Given: true, Most: 5 * time.Minute},
@@ -37,15 +37,15 @@ func TestFirstRuleThatMatchesCounts(t *testing.T) {
 			t.Errorf("%s has the limit %+v, want %+v", key, got, want)
 		}
 	}
-	none, err := late.ParseRules(" ; ")
-	if err != nil || len(none) != 0 || none.For(keys.Key{App: "a"}) != (late.Limit{}) {
+	none, err := policy.ParseLimits(" ; ")
+	if err != nil || len(none) != 0 || none.For(keys.Key{App: "a"}) != (policy.Limit{}) {
 		t.Errorf("an empty list has %v, %v", none, err)
 	}
 }
 
 func TestEveryFaultOfTheRulesIsTold(t *testing.T) {
 	t.Parallel()
-	_, err := late.ParseRules("shop; a:b:c:d=5m; pay=; pay=5; *=5m drip; x=-1s; y=999us; z=87601h; w=5m drop drop; ok=5m; v*=never")
+	_, err := policy.ParseLimits("shop; a:b:c:d=5m; pay=; pay=5; *=5m drip; x=-1s; y=999us; z=87601h; w=5m drop drop; ok=5m; v*=never")
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -64,8 +64,8 @@ func TestEveryFaultOfTheRulesIsTold(t *testing.T) {
 
 func TestLimitIsExceededAboveIt(t *testing.T) {
 	t.Parallel()
-	l := late.Limit{Given: true, Most: time.Second}
-	if l.Exceeded(time.Second) || !l.Exceeded(1001*time.Millisecond) || (late.Limit{Given: true}).Exceeded(time.Hour) {
+	l := policy.Limit{Given: true, Most: time.Second}
+	if l.Exceeded(time.Second) || !l.Exceeded(1001*time.Millisecond) || (policy.Limit{Given: true}).Exceeded(time.Hour) {
 		t.Error("1s: not at 1s, but at 1.001s; 0: never")
 	}
 }

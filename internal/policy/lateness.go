@@ -1,5 +1,4 @@
-// Package late says how late a timer may fire: the limit of a timer, and those of namespaces. It does no I/O.
-package late
+package policy
 
 import (
 	"errors"
@@ -9,9 +8,6 @@ import (
 
 	"github.com/timerd-io/timerd/keys"
 )
-
-// MaxLimit is the longest limit that there may be: as far ahead as a timer can be set.
-const MaxLimit = 10 * 365 * 24 * time.Hour
 
 // Limit says how long after its due time a timer may be claimed and still fire. The zero Limit says nothing: then the
 // rules for the timer's namespace count.
@@ -24,48 +20,25 @@ type Limit struct {
 // Exceeded tells whether a timer that is claimed so long after its due time is too late.
 func (l Limit) Exceeded(by time.Duration) bool { return l.Most > 0 && by > l.Most }
 
-// Rule is a limit and the timers that it is for.
-type Rule struct {
-	Namespace keys.Namespace
-	Limit     Limit
-}
-
-// Rules is a list of limits; the first one whose namespace matches counts.
-type Rules []Rule
-
-// For returns the limit of a timer that has none of its own: the zero Limit if no rule matches.
-func (r Rules) For(k keys.Key) Limit {
-	for i := range r {
-		if r[i].Namespace.Match(k) {
-			return r[i].Limit
-		}
+// String returns the limit in the form that ParseLimits reads.
+func (l Limit) String() string {
+	if l.Drop {
+		return l.Most.String() + " " + dropWord
 	}
-	return Limit{}
-}
-
-// String returns the list in the form that ParseRules reads.
-func (r Rules) String() string {
-	entries := make([]string, len(r))
-	for i, rule := range r {
-		entries[i] = rule.Namespace.String() + "=" + rule.Limit.Most.String()
-		if rule.Limit.Drop {
-			entries[i] += " " + dropWord
-		}
-	}
-	return strings.Join(entries, "; ")
+	return l.Most.String()
 }
 
 // dropWord says in a rule that what is later is forgotten.
 const dropWord = "drop"
 
-// ParseRules reads a list such as
+// ParseLimits reads a list such as
 //
 //	shop:otp=30s drop; pay=5m; *=0
 //
 // of namespaces as for keys.ParseNamespace with Go durations, rounded to milliseconds; 0 is no limit. Empty entries are
 // ignored, and an empty list has no rules. The error joins one for each thing that is wrong.
-func ParseRules(s string) (Rules, error) {
-	var rules Rules
+func ParseLimits(s string) (Rules[Limit], error) {
+	var rules Rules[Limit]
 	var faults []error
 	for entry := range strings.SplitSeq(s, ";") {
 		if entry = strings.TrimSpace(entry); entry == "" {
@@ -84,7 +57,7 @@ func ParseRules(s string) (Rules, error) {
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%q: %w", entry, err))
 		}
-		rules = append(rules, Rule{namespace, limit})
+		rules = append(rules, Rule[Limit]{namespace, limit})
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
@@ -100,7 +73,7 @@ func parseLimit(text string) (Limit, error) {
 		return Limit{}, fmt.Errorf("want a duration such as 5m, then nothing or %s", dropWord)
 	}
 	most, err := time.ParseDuration(words[0])
-	if err != nil || most != 0 && most < time.Millisecond || most > MaxLimit {
+	if err != nil || most != 0 && most < time.Millisecond || most > Longest {
 		return Limit{}, errors.New("want a duration from 1ms to 87600h, such as 30s or 5m, or 0 for no limit")
 	}
 	limit.Most = most.Round(time.Millisecond)
