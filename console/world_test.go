@@ -23,9 +23,9 @@ import (
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -63,7 +63,7 @@ func newWorld(t testing.TB, change ...func(*world)) *world {
 	if _, err := w.sched.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureStreams(t.Context(), w.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), w.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	w.start()

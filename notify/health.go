@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -25,9 +26,6 @@ const (
 	staleAfter = 4500 * time.Millisecond
 	// remakeTimeout bounds making the streams again.
 	remakeTimeout = 5 * time.Second
-	// fullSlack is how much room for a message, beside its payload, a full stream must have before events are published
-	// to it again.
-	fullSlack = 4 << 10
 )
 
 // streamHealth is what is known about whether events can be published. Publisher.mu guards it.
@@ -165,47 +163,24 @@ func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
 	p.mu.Lock()
 	acknowledged := p.ledger.highest
 	p.mu.Unlock()
-	want := p.Streams.configs()[0]
-	info, err := streamInfo(asking, p.js, want.Name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return p.remake(ctx, want.Name)
-	case err != nil:
-		return fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
+	info, err := streams.Fired(asking, p.js, p.Streams, payloadBytes)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return p.remake(ctx, p.Streams.FiredStream())
 	}
-	p.reconcile(info, acknowledged)
-	for _, fault := range p.Streams.faults(want, info.Config) {
-		if !isWarning(fault) {
-			return fault
-		}
+	if info != nil {
+		p.reconcile(info, acknowledged)
 	}
-	return Fullness(info, payloadBytes)
+	return err
 }
 
 // remake makes the streams again.
 func (p *Publisher) remake(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, remakeTimeout)
 	defer cancel()
-	if err := EnsureStreams(ctx, p.js, p.Streams); err != nil {
+	if err := streams.Ensure(ctx, p.js, p.Streams); err != nil {
 		return fmt.Errorf("the stream is gone and cannot be made again: %w", err)
 	}
 	p.Logger.Warn("the stream was gone and has been made again", "source", name)
-	return nil
-}
-
-// Fullness returns a StreamFault if a stream is too full for an event with a payload of so many bytes.
-func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
-	c, s := info.Config, info.State
-	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
-		return nil
-	}
-	fix := "purge it, raise its limits, or let it discard old messages"
-	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
-		return &StreamFault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Fix: fix}
-	}
-	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
-		return &StreamFault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Fix: fix}
-	}
 	return nil
 }
 

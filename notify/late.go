@@ -12,6 +12,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/letter"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -211,7 +212,7 @@ func (p *Publisher) publishLetter(ctx context.Context, l lateLetter) error {
 	err := letter.PublishDead(publishing, p.js, p.Streams.SubjectPrefix(), e,
 		jetstream.WithExpectStream(p.Streams.DeadStream()), jetstream.WithRetryAttempts(0))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		err = errors.Join(err, EnsureStreams(publishing, p.js, p.Streams))
+		err = errors.Join(err, streams.Ensure(publishing, p.js, p.Streams))
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -63,7 +64,7 @@ const (
 //
 // NewPublisher sets the fields; change them before Run only. The methods may be called concurrently.
 type Publisher struct {
-	Streams Streams
+	Streams streams.Config
 	// MaxAttempts says how often a timer fires at most, for its events to tell: 1.
 	MaxAttempts func(keys.Key) int
 	// PayloadAttempt says whether the attempt counts that a payload states, if it is no more than MaxAttempts: true.

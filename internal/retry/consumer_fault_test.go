@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/retry"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -265,7 +265,7 @@ func TestConsumerWithADeniedSubject(t *testing.T) {
 		o.NoAuthUser = "admin"
 	})
 	f.js = f.nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), f.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), f.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	const bad, good = 24, 20 // the former on more subjects than may be tried at once

@@ -11,9 +11,9 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -200,7 +200,7 @@ func TestConsumerBuriesWhatHardlyFits(t *testing.T) {
 	f.nats.Stop()
 	f.nats = testenv.NATS(t, func(o *server.Options) { o.MaxPayload = maxPayload })
 	f.js = f.nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), f.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), f.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	f.start("1h", nil)

@@ -18,9 +18,9 @@ import (
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/retry"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -68,7 +68,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, schedule: testenv.NewSchedule(t), nats: testenv.NATS(t), log: &bytes.Buffer{}}
 	f.js = f.nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), f.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), f.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -116,7 +116,7 @@ func (f *fixture) startAt(url string, retrier retry.Retrier, rule string, config
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ensure := func(ctx context.Context) error { return notify.EnsureStreams(ctx, js, notify.Streams{}) }
+	ensure := func(ctx context.Context) error { return streams.Ensure(ctx, js, streams.Config{}) }
 	c := &running{Consumer: retry.NewConsumer(js, retrier, ensure), t: f.t, nc: nc, ended: make(chan struct{})}
 	c.Policies = policies
 	c.AckWait = patience // no test waits for it but those of mortal

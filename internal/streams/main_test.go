@@ -1,4 +1,4 @@
-package installation_test
+package streams_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package notify_test
+package streams_test
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 func streamConfig(t *testing.T, js jetstream.JetStream, name string) jetstream.StreamConfig {
@@ -29,7 +29,7 @@ func streamConfig(t *testing.T, js jetstream.JetStream, name string) jetstream.S
 func TestEnsureStreamsMakesTheStreams(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []struct {
@@ -47,10 +47,10 @@ func TestEnsureStreamsMakesTheStreams(t *testing.T) {
 			t.Errorf("stream %s was made as %+v", want.name, c)
 		}
 	}
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Errorf("second time: %v", err)
 	}
-	faults, missing, err := notify.CheckStreams(t.Context(), js, notify.Streams{})
+	faults, missing, err := streams.Check(t.Context(), js, streams.Config{})
 	if len(faults)+len(missing) > 0 || err != nil {
 		t.Errorf("CheckStreams finds faults %v, missing %v, error %v", faults, missing, err)
 	}
@@ -59,13 +59,13 @@ func TestEnsureStreamsMakesTheStreams(t *testing.T) {
 func TestEnsureStreamsWithOtherNames(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	s := notify.Streams{Names: keys.Names{Prefix: "acme.timers", Stream: "ACME"}}
-	faults, missing, err := notify.CheckStreams(t.Context(), js, s)
+	s := streams.Config{Names: keys.Names{Prefix: "acme.timers", Stream: "ACME"}}
+	faults, missing, err := streams.Check(t.Context(), js, s)
 	if want := []string{"ACME", "ACME_RETRY", "ACME_DEAD"}; len(faults) > 0 || err != nil || !slices.Equal(missing, want) {
 		t.Errorf("CheckStreams finds faults %v, missing %v, error %v, want missing %v", faults, missing, err, want)
 	}
 	for range 2 {
-		if err := notify.EnsureStreams(t.Context(), js, s); err != nil {
+		if err := streams.Ensure(t.Context(), js, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,16 +77,16 @@ func TestEnsureStreamsWithOtherNames(t *testing.T) {
 func TestEnsureStreamsWithLimits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		limits notify.Streams
+		limits streams.Config
 		age    time.Duration
 		bytes  int64
 	}{
-		{notify.Streams{}, 7 * 24 * time.Hour, -1},
-		{notify.Streams{MaxAge: time.Hour, MaxBytes: 5 << 20}, time.Hour, 5 << 20},
-		{notify.Streams{MaxAge: -1}, 0, -1},
+		{streams.Config{}, 7 * 24 * time.Hour, -1},
+		{streams.Config{MaxAge: time.Hour, MaxBytes: 5 << 20}, time.Hour, 5 << 20},
+		{streams.Config{MaxAge: -1}, 0, -1},
 	} {
 		js := testenv.NATS(t).JetStream()
-		if err := notify.EnsureStreams(t.Context(), js, c.limits); err != nil {
+		if err := streams.Ensure(t.Context(), js, c.limits); err != nil {
 			t.Fatal(err)
 		}
 		fired := streamConfig(t, js, "TIMERS")
@@ -99,12 +99,12 @@ func TestEnsureStreamsWithLimits(t *testing.T) {
 			}
 		}
 		// Those that are there stay as they are, and fit whatever is asked for now.
-		for _, later := range []notify.Streams{{}, {MaxAge: 2 * time.Hour, MaxBytes: 1 << 20}, {MaxAge: -1}} {
-			faults, missing, err := notify.CheckStreams(t.Context(), js, later)
+		for _, later := range []streams.Config{{}, {MaxAge: 2 * time.Hour, MaxBytes: 1 << 20}, {MaxAge: -1}} {
+			faults, missing, err := streams.Check(t.Context(), js, later)
 			if len(faults)+len(missing) > 0 || err != nil {
 				t.Errorf("CheckStreams finds faults %v, missing %v, error %v", faults, missing, err)
 			}
-			if err := notify.EnsureStreams(t.Context(), js, later); err != nil {
+			if err := streams.Ensure(t.Context(), js, later); err != nil {
 				t.Error(err)
 			}
 		}
@@ -117,8 +117,8 @@ func TestEnsureStreamsWithLimits(t *testing.T) {
 func TestEnsureStreamsWithoutACluster(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	err := notify.EnsureStreams(t.Context(), js, notify.Streams{Replicas: 3})
-	if fault, ok := errors.AsType[*notify.StreamFault](err); !ok || !strings.Contains(fault.Error(), "cannot be made with 3 replicas") ||
+	err := streams.Ensure(t.Context(), js, streams.Config{Replicas: 3})
+	if fault, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(fault.Error(), "cannot be made with 3 replicas") ||
 		!strings.Contains(fault.Fix, "TIMERD_STREAM_REPLICAS") {
 		t.Errorf("got %v", err)
 	}
@@ -131,7 +131,7 @@ func TestEnsureStreamsByManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range errs {
 		js := s.JetStream()
-		wg.Go(func() { errs[i] = notify.EnsureStreams(t.Context(), js, notify.Streams{}) })
+		wg.Go(func() { errs[i] = streams.Ensure(t.Context(), js, streams.Config{}) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -150,7 +150,7 @@ func TestEnsureStreamsUsesAFittingStreamAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := streamConfig(t, js, "TIMERS")
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	after := streamConfig(t, js, "TIMERS")
@@ -241,19 +241,19 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 				return err
 			}, "the stream")
 			defer deleteStreams(t, js)
-			err := notify.EnsureStreams(t.Context(), js, notify.Streams{})
+			err := streams.Ensure(t.Context(), js, streams.Config{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("error is\n%v\nwant\n%s", err, c.want)
 			}
-			var fault *notify.StreamFault
+			var fault *streams.Fault
 			if !errors.As(err, &fault) || fault.Fix == "" {
 				t.Errorf("error %v is no StreamFault with a fix", err)
 			}
 			if strings.Contains(c.want, "cannot be made") {
 				return
 			}
-			faults, _, err := notify.CheckStreams(t.Context(), js, notify.Streams{})
-			if err != nil || !slices.ContainsFunc(faults, func(f *notify.StreamFault) bool { return strings.Contains(f.Error(), c.want) }) {
+			faults, _, err := streams.Check(t.Context(), js, streams.Config{})
+			if err != nil || !slices.ContainsFunc(faults, func(f *streams.Fault) bool { return strings.Contains(f.Error(), c.want) }) {
 				t.Errorf("CheckStreams finds %v, error %v", faults, err)
 			}
 		})
@@ -284,7 +284,7 @@ func TestSealedStreamIsRefused(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err == nil || !strings.Contains(err.Error(), "stream TIMERS: it is sealed") {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err == nil || !strings.Contains(err.Error(), "stream TIMERS: it is sealed") {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -300,10 +300,10 @@ func TestStreamsThatKeepTooLittleAreWarnedOf(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Errorf("EnsureStreams: %v", err)
 	}
-	faults, missing, err := notify.CheckStreams(t.Context(), js, notify.Streams{})
+	faults, missing, err := streams.Check(t.Context(), js, streams.Config{})
 	if len(faults) != 2 || len(missing) > 0 || err != nil || !faults[0].Warning || !faults[1].Warning {
 		t.Errorf("CheckStreams finds %v, missing %v, error %v", faults, missing, err)
 	}
@@ -312,7 +312,7 @@ func TestStreamsThatKeepTooLittleAreWarnedOf(t *testing.T) {
 func TestTooSmallMaxPayloadIsRefused(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = 4096 }).JetStream()
-	err := notify.EnsureStreams(t.Context(), js, notify.Streams{})
+	err := streams.Ensure(t.Context(), js, streams.Config{})
 	if want := "NATS server: max_payload is 4096 bytes, too small for the event of a long key; to fix it: set max_payload to 16384 or more"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error is %v, want %s", err, want)
 	}
@@ -323,12 +323,12 @@ func TestEnsureStreamsWithoutJetStream(t *testing.T) {
 	js := testenv.NATS(t, func(o *server.Options) { o.JetStream = false }).JetStream()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	err := notify.EnsureStreams(ctx, js, notify.Streams{})
-	var fault *notify.StreamFault
+	err := streams.Ensure(ctx, js, streams.Config{})
+	var fault *streams.Fault
 	if err == nil || errors.As(err, &fault) {
 		t.Errorf("error is %v, want one that is no StreamFault", err)
 	}
-	if _, _, err := notify.CheckStreams(ctx, js, notify.Streams{}); err == nil {
+	if _, _, err := streams.Check(ctx, js, streams.Config{}); err == nil {
 		t.Error("CheckStreams finds nothing wrong")
 	}
 }

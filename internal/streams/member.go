@@ -1,17 +1,4 @@
-// Package installation keeps two installations of timerd off the same streams. An installation is one Redis with the
-// timerds that serve it. Its identity is a key in Redis, and the metadata of its streams. Two that shared streams would
-// drop each other's firings as duplicates and take each other's retry requests.
-//
-//	Redis | streams | at the start
-//	------|---------|-------------
-//	none  | none    | an identity is made
-//	A     | none    | the streams are marked
-//	none  | A       | Redis gets it; or one of its own, if a timerd of A answers over NATS that serves another Redis
-//	A     | A       | goes on
-//	A     | B       | refused
-//
-// While timerd runs, both sides are looked at again and again, and the one that has lost the identity gets it back.
-package installation
+package streams
 
 import (
 	"context"
@@ -30,7 +17,6 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 const (
@@ -54,7 +40,7 @@ const (
 type Member struct {
 	instance string
 	site     site
-	streams  notify.Streams
+	streams  Config
 	limits   limits
 	log      *slog.Logger
 	answers  *nats.Subscription
@@ -78,11 +64,11 @@ type site struct {
 // Join finds out which installation the timerd with the given instance id is of, and brings Redis and the streams to
 // agree on it. It makes streams that are missing. It returns an error that says what to do if the streams are another
 // installation's, or do not fit. Until its Run returns, the member answers others that ask for the installation over NATS.
-func Join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams, instance string, log *slog.Logger) (*Member, error) {
+func Join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger) (*Member, error) {
 	return join(ctx, rdb, js, streams, instance, log, limits{redisPatience, alonePatience, reservedTime})
 }
 
-func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams, instance string, log *slog.Logger, l limits) (*Member, error) {
+func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger, l limits) (*Member, error) {
 	m := &Member{instance: instance, site: site{rdb, js, streams.Names}, streams: streams, limits: l, log: log}
 	if err := m.settle(ctx); err != nil {
 		return nil, errors.Join(err, m.leave())
@@ -105,7 +91,7 @@ func (m *Member) ID() string {
 
 // settle finds the identity, or makes one, and has the member answer for it.
 func (m *Member) settle(ctx context.Context) error {
-	owners, err := notify.Owners(ctx, m.site.js, m.streams)
+	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
 	if err != nil {
 		return err
 	}
@@ -211,11 +197,11 @@ func (m *Member) leave() error {
 // claimStreams makes the streams, and marks those that nobody has marked. Of several installations that do so at the same
 // time, one gets them all.
 func (m *Member) claimStreams(ctx context.Context) error {
-	if err := notify.EnsureStreams(ctx, m.site.js, m.streams); err != nil {
+	if err := Ensure(ctx, m.site.js, m.streams); err != nil {
 		return err
 	}
 	for began := time.Now(); ; {
-		owners, err := notify.Owners(ctx, m.site.js, m.streams)
+		owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
 		if err != nil {
 			return err
 		}
@@ -227,14 +213,14 @@ func (m *Member) claimStreams(ctx context.Context) error {
 		}
 		if time.Since(began) > m.limits.reservedTime {
 			m.log.Warn("somebody has reserved the streams and does not mark them; going on without a mark",
-				"err", notify.StillReserved(m.streams))
+				"err", stillReserved(m.streams))
 			break
 		}
 		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died meanwhile
 			return context.Cause(ctx)
 		}
 	}
-	owners, err := notify.Owners(ctx, m.site.js, m.streams)
+	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
 	if err != nil {
 		return err
 	}
@@ -242,7 +228,7 @@ func (m *Member) claimStreams(ctx context.Context) error {
 }
 
 // foreign returns a fault for each stream that belongs to another installation.
-func (m *Member) foreign(owners []notify.Owner) error {
+func (m *Member) foreign(owners []Owner) error {
 	var faults []error
 	for _, o := range owners {
 		if fault := m.streams.Foreign(o); fault != nil {
@@ -254,13 +240,13 @@ func (m *Member) foreign(owners []notify.Owner) error {
 
 // mark marks the streams that belong to nobody. It returns false if another installation is about to. That this one cannot
 // is no reason to stop: the streams that timerd makes are marked from the beginning.
-func (m *Member) mark(ctx context.Context, owners []notify.Owner) bool {
+func (m *Member) mark(ctx context.Context, owners []Owner) bool {
 	if !slices.ContainsFunc(owners, isBare) || time.Now().Before(m.markAfter) || m.ID() == "" {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	reserved, err := notify.Reserve(ctx, m.site.js, m.streams)
+	reserved, err := reserve(ctx, m.site.js, m.streams)
 	if reserved {
 		err = m.markReserved(ctx)
 	}
@@ -274,7 +260,7 @@ func (m *Member) mark(ctx context.Context, owners []notify.Owner) bool {
 // markReserved marks the streams that have no mark, once no other installation marks any. If one has done so before, it
 // marks none.
 func (m *Member) markReserved(ctx context.Context) error {
-	owners, err := notify.Owners(ctx, m.site.js, m.streams)
+	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
 	if err != nil || m.foreign(owners) != nil {
 		return err
 	}
@@ -283,7 +269,7 @@ func (m *Member) markReserved(ctx context.Context) error {
 			continue
 		}
 		o.Installation = m.ID()
-		if err := notify.SetOwner(ctx, m.site.js, o); err != nil {
+		if err := SetOwner(ctx, m.site.js, o); err != nil {
 			return err
 		}
 		m.log.Info("the stream is this installation's from now on", "source", o.Stream, "installation", m.ID())
@@ -292,10 +278,10 @@ func (m *Member) markReserved(ctx context.Context) error {
 }
 
 // isBare tells whether a stream has no mark.
-func isBare(o notify.Owner) bool { return o.Installation == "" }
+func isBare(o Owner) bool { return o.Installation == "" }
 
 // firstOwner returns the first identity that a stream has, "" if none has one.
-func firstOwner(owners []notify.Owner) string {
+func firstOwner(owners []Owner) string {
 	for _, o := range owners {
 		if o.Installation != "" {
 			return o.Installation

@@ -1,4 +1,4 @@
-package notify_test
+package streams_test
 
 import (
 	"errors"
@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
-	"github.com/timerd-io/timerd/notify"
 )
 
 func TestCheckVersion(t *testing.T) {
@@ -18,8 +18,8 @@ func TestCheckVersion(t *testing.T) {
 	for version, tooOld := range map[string]bool{
 		"2.9.25": true, "1.99.0": true, "2.10.0": false, "2.15.2": false, "3.0.0-dev": false, "dev": false, "": false,
 	} {
-		err := notify.CheckVersion(version)
-		if fault, ok := errors.AsType[*notify.StreamFault](err); ok != tooOld || ok && !strings.Contains(fault.Error(), "nats-server "+version+" is too old; to fix it: upgrade to nats-server 2.10") {
+		err := streams.CheckVersion(version)
+		if fault, ok := errors.AsType[*streams.Fault](err); ok != tooOld || ok && !strings.Contains(fault.Error(), "nats-server "+version+" is too old; to fix it: upgrade to nats-server 2.10") {
 			t.Errorf("%q: %v", version, err)
 		}
 	}
@@ -37,12 +37,12 @@ func TestCheckAccount(t *testing.T) {
 		"runs without JetStream; to fix it: add a jetstream block": off.JetStream(),
 		"off for this account; to fix it: enable it":               other.JetStream(nats.UserInfo("app", "pw")),
 	} {
-		account, err := notify.CheckAccount(t.Context(), js)
-		if _, ok := errors.AsType[*notify.StreamFault](err); !ok || account != nil || !strings.Contains(err.Error(), want) {
+		account, err := streams.CheckAccount(t.Context(), js)
+		if _, ok := errors.AsType[*streams.Fault](err); !ok || account != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v, %v", want, account, err)
 		}
 	}
-	if account, err := notify.CheckAccount(t.Context(), testenv.NATS(t).JetStream()); err != nil || account == nil {
+	if account, err := streams.CheckAccount(t.Context(), testenv.NATS(t).JetStream()); err != nil || account == nil {
 		t.Errorf("with JetStream: %v, %v", account, err)
 	}
 }

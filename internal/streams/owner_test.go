@@ -1,4 +1,4 @@
-package notify_test
+package streams_test
 
 import (
 	"encoding/json"
@@ -12,9 +12,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // Whoever marks a stream changes nothing else in it, not even what the client library does not know.
@@ -45,7 +45,7 @@ func TestSetOwnerLeavesTheStreamAsItIs(t *testing.T) {
 	}
 	before, had := read()
 	for _, id := range []string{"first", "second"} {
-		if err := notify.SetOwner(t.Context(), js, notify.Owner{Stream: "TIMERS", Installation: id}); err != nil {
+		if err := streams.SetOwner(t.Context(), js, streams.Owner{Stream: "TIMERS", Installation: id}); err != nil {
 			t.Fatal(err)
 		}
 		after, has := read()
@@ -57,12 +57,12 @@ func TestSetOwnerLeavesTheStreamAsItIs(t *testing.T) {
 		if !maps.Equal(has, want) {
 			t.Errorf("metadata %v, want %v", has, want)
 		}
-		owners, err := notify.Owners(t.Context(), js, notify.Streams{})
-		if err != nil || !slices.Equal(owners, []notify.Owner{{Stream: "TIMERS", Installation: id}}) {
+		owners, err := streams.Owners(t.Context(), js, streams.Config{})
+		if err != nil || !slices.Equal(owners, []streams.Owner{{Stream: "TIMERS", Installation: id}}) {
 			t.Errorf("owners %v, %v", owners, err)
 		}
 	}
-	if err := notify.SetOwner(t.Context(), js, notify.Owner{Stream: "NONE", Installation: "x"}); !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if err := streams.SetOwner(t.Context(), js, streams.Owner{Stream: "NONE", Installation: "x"}); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("no stream: %v", err)
 	}
 }
@@ -71,22 +71,22 @@ func TestSetOwnerLeavesTheStreamAsItIs(t *testing.T) {
 func TestEnsureStreamsOfAnotherInstallation(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	first, second := notify.Streams{Installation: "first"}, notify.Streams{Installation: "second"}
-	if err := notify.EnsureStreams(t.Context(), js, first); err != nil {
+	first, second := streams.Config{Installation: "first"}, streams.Config{Installation: "second"}
+	if err := streams.Ensure(t.Context(), js, first); err != nil {
 		t.Fatal(err)
 	}
 	if err := js.DeleteStream(t.Context(), "TIMERS_DEAD"); err != nil {
 		t.Fatal(err)
 	}
-	err := notify.EnsureStreams(t.Context(), js, second)
-	fault, ok := errors.AsType[*notify.StreamFault](err)
+	err := streams.Ensure(t.Context(), js, second)
+	fault, ok := errors.AsType[*streams.Fault](err)
 	if !ok || fault.Owner != "first" || !strings.Contains(err.Error(), "timerd doctor --adopt-streams") {
 		t.Errorf("another installation: %v", err)
 	}
 	if _, err := js.Stream(t.Context(), "TIMERS_DEAD"); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("it made a stream: %v", err)
 	}
-	if err := notify.EnsureStreams(t.Context(), js, first); err != nil {
+	if err := streams.Ensure(t.Context(), js, first); err != nil {
 		t.Error(err)
 	}
 }

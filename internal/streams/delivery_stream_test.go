@@ -1,4 +1,4 @@
-package notify_test
+package streams_test
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // The stream of deliveries belongs to the installation of the stream of firings, has its limits, and is used as it is
@@ -18,17 +18,17 @@ import (
 func TestEnsureDeliveryStream(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	names := notify.Streams{MaxAge: time.Hour, MaxBytes: 1 << 20}
-	if err := notify.EnsureDeliveryStream(t.Context(), js, names); err == nil || !strings.Contains(err.Error(), "JetStream has no stream TIMERS") {
+	names := streams.Config{MaxAge: time.Hour, MaxBytes: 1 << 20}
+	if err := streams.EnsureDelivery(t.Context(), js, names); err == nil || !strings.Contains(err.Error(), "JetStream has no stream TIMERS") {
 		t.Errorf("without the stream of firings: %v", err)
 	}
 	with := names
 	with.Installation = "this-one"
-	if err := notify.EnsureStreams(t.Context(), js, with); err != nil {
+	if err := streams.Ensure(t.Context(), js, with); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := notify.EnsureDeliveryStream(t.Context(), js, names); err != nil {
+		if err := streams.EnsureDelivery(t.Context(), js, names); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,8 +46,8 @@ func TestEnsureDeliveryStream(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.delivery.shop.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	err = notify.EnsureDeliveryStream(t.Context(), js, names)
-	if fault, ok := errors.AsType[*notify.StreamFault](err); !ok || !strings.Contains(fault.Error(), "OTHER") {
+	err = streams.EnsureDelivery(t.Context(), js, names)
+	if fault, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(fault.Error(), "OTHER") {
 		t.Errorf("with another stream on its subjects: %v", err)
 	}
 }

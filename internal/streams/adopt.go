@@ -1,4 +1,4 @@
-package installation
+package streams
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/timerd-io/timerd/notify"
 )
 
 const (
@@ -20,10 +18,10 @@ const (
 	logTime = 2 * time.Second
 )
 
-// State is which installations Redis and the streams belong to.
-type State struct {
-	Redis  string         // "" if Redis has no identity
-	Owners []notify.Owner // of the streams that there are, that of deliveries too
+// Ownership is which installations Redis and the streams belong to.
+type Ownership struct {
+	Redis  string  // "" if Redis has no identity
+	Owners []Owner // of the streams that there are, that of deliveries too
 	// Unknown is why it is not known whose the stream of deliveries is, or whether it is there; nil where that is known.
 	Unknown error
 	// Living are the timerds that answered, by the installation that they are of.
@@ -31,24 +29,24 @@ type State struct {
 }
 
 // Inspect tells which installations Redis and the streams belong to. It changes nothing, but for a probe in Redis.
-func Inspect(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams) (State, error) {
+func Inspect(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config) (Ownership, error) {
 	return inspect(ctx, site{rdb, js, streams.Names}, streams, inspectTime)
 }
 
-func inspect(ctx context.Context, s site, streams notify.Streams, patience time.Duration) (State, error) {
+func inspect(ctx context.Context, s site, streams Config, patience time.Duration) (Ownership, error) {
 	id, err := s.read(ctx)
 	if err != nil {
-		return State{}, err
+		return Ownership{}, err
 	}
-	owners, err := notify.Owners(ctx, s.js, streams)
+	owners, err := ownersOf(ctx, s.js, streams.configs()...)
 	if err != nil {
-		return State{}, err
+		return Ownership{}, err
 	}
 	soon, cancel := context.WithTimeout(ctx, logTime)
 	defer cancel()
-	ofLog, unknown := notify.DeliveryOwner(soon, s.js, streams)
+	ofLog, unknown := ownersOf(soon, s.js, streams.delivery())
 	owners = append(owners, ofLog...)
-	state := State{Redis: id, Owners: owners, Unknown: unknown, Living: map[string][]Answer{}}
+	state := Ownership{Redis: id, Owners: owners, Unknown: unknown, Living: map[string][]Answer{}}
 	all := map[string]bool{id: true}
 	for _, o := range owners {
 		all[o.Installation] = true
@@ -73,8 +71,8 @@ func inspect(ctx context.Context, s site, streams notify.Streams, patience time.
 
 // Adopted is what Adopt has done.
 type Adopted struct {
-	ID   string         // the installation's; "" if nothing was done
-	Were []notify.Owner // whose the streams were that it changed
+	ID   string  // the installation's; "" if nothing was done
+	Were []Owner // whose the streams were that it changed
 	// Unknown is why the stream of deliveries was left as it is, nil if it was not.
 	Unknown error
 }
@@ -82,7 +80,7 @@ type Adopted struct {
 // Adopt makes the streams, that of deliveries too, those of the installation that the Redis of rdb belongs to. If Redis has
 // no identity it gets that of the streams, or a new one. It changes nothing and returns an error while a timerd of another
 // installation answers that a stream belongs to. If it fails later, what it returns is what was done before.
-func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams notify.Streams) (Adopted, error) {
+func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config) (Adopted, error) {
 	s := site{rdb, js, streams.Names}
 	state, err := inspect(ctx, s, streams, askTime)
 	if err != nil {
@@ -110,7 +108,7 @@ func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStrea
 		if o.Installation == id {
 			continue
 		}
-		if err := notify.SetOwner(ctx, js, notify.Owner{Stream: o.Stream, Installation: id}); err != nil {
+		if err := SetOwner(ctx, js, Owner{Stream: o.Stream, Installation: id}); err != nil {
 			return done, err
 		}
 		done.Were = append(done.Were, o)

@@ -1,4 +1,4 @@
-package installation_test
+package streams_test
 
 import (
 	"context"
@@ -13,10 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/installation"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 const patience = 60 * time.Second
@@ -31,16 +30,16 @@ type site struct {
 	impatient bool
 }
 
-func (s *site) join(instance string) (*installation.Member, error) {
-	join := installation.Join
+func (s *site) join(instance string) (*streams.Member, error) {
+	join := streams.Join
 	if s.impatient {
-		join = installation.JoinSoon
+		join = streams.JoinSoon
 	}
-	return join(s.t.Context(), s.rdb, s.js, notify.Streams{}, instance, s.log.Logger())
+	return join(s.t.Context(), s.rdb, s.js, streams.Config{}, instance, s.log.Logger())
 }
 
 // run joins, and runs the member until the test or the returned function ends it.
-func (s *site) run(instance string) (*installation.Member, func()) {
+func (s *site) run(instance string) (*streams.Member, func()) {
 	s.t.Helper()
 	m, err := s.join(instance)
 	if err != nil {
@@ -61,9 +60,9 @@ func (s *site) run(instance string) (*installation.Member, func()) {
 	return m, stop
 }
 
-func (s *site) inspect() installation.State {
+func (s *site) inspect() streams.Ownership {
 	s.t.Helper()
-	state, err := installation.Inspect(s.t.Context(), s.rdb, s.js, notify.Streams{})
+	state, err := streams.Inspect(s.t.Context(), s.rdb, s.js, streams.Config{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -78,7 +77,7 @@ func TestJoin(t *testing.T) {
 	}
 	m, stop := s.run("first")
 	state := s.inspect()
-	want := []notify.Owner{{Stream: "TIMERS", Installation: m.ID()}, {Stream: "TIMERS_RETRY", Installation: m.ID()}, {Stream: "TIMERS_DEAD", Installation: m.ID()}}
+	want := []streams.Owner{{Stream: "TIMERS", Installation: m.ID()}, {Stream: "TIMERS_RETRY", Installation: m.ID()}, {Stream: "TIMERS_DEAD", Installation: m.ID()}}
 	if state.Redis != m.ID() || !slices.Equal(state.Owners, want) {
 		t.Errorf("joined %s: %+v", m.ID(), state)
 	}
@@ -112,20 +111,20 @@ func TestJoin(t *testing.T) {
 func TestAdoptWithTheLogOfDeliveries(t *testing.T) {
 	t.Parallel()
 	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{Installation: "old"}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{Installation: "old"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := rdb.Set(t.Context(), keys.Installation, "new", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	done, err := installation.Adopt(t.Context(), rdb, js, notify.Streams{})
-	if were := done.Were; err != nil || len(were) != 4 || were[3] != (notify.Owner{Stream: "TIMERS_DELIVERY", Installation: "old"}) || done.Unknown != nil {
+	done, err := streams.Adopt(t.Context(), rdb, js, streams.Config{})
+	if were := done.Were; err != nil || len(were) != 4 || were[3] != (streams.Owner{Stream: "TIMERS_DELIVERY", Installation: "old"}) || done.Unknown != nil {
 		t.Errorf("Adopt = %+v, %v", done, err)
 	}
-	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(t.Context(), js, streams.Config{}); err != nil {
 		t.Errorf("timerd deliver does not start: %v", err)
 	}
 }
@@ -140,7 +139,7 @@ func TestAdoptWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 		o.NoAuthUser = "u"
 	})
 	js := servers.JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{Installation: "old"}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{Installation: "old"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := rdb.Set(t.Context(), keys.Installation, "new", 0).Err(); err != nil {
@@ -150,7 +149,7 @@ func TestAdoptWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 	if state := s.inspect(); len(state.Owners) != 3 || state.Unknown == nil {
 		t.Errorf("%+v", state)
 	}
-	done, err := installation.Adopt(t.Context(), rdb, js, notify.Streams{})
+	done, err := streams.Adopt(t.Context(), rdb, js, streams.Config{})
 	if err != nil || done.ID != "new" || len(done.Were) != 3 || done.Unknown == nil {
 		t.Errorf("Adopt = %+v, %v", done, err)
 	}
@@ -250,7 +249,7 @@ func TestJoinWithoutTheRight(t *testing.T) {
 func TestJoinWhileSomebodyKeepsTheReservation(t *testing.T) {
 	t.Parallel()
 	s := &site{t: t, rdb: testenv.Redis(t).Client(), js: testenv.NATS(t).JetStream(), impatient: true}
-	if err := notify.EnsureStreams(t.Context(), s.js, notify.Streams{}); err != nil { // of an earlier version: without a mark
+	if err := streams.Ensure(t.Context(), s.js, streams.Config{}); err != nil { // of an earlier version: without a mark
 		t.Fatal(err)
 	}
 	_, err := s.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-installation", AckPolicy: jetstream.AckExplicitPolicy})

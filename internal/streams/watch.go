@@ -1,4 +1,4 @@
-package installation
+package streams
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 const (
@@ -93,7 +92,7 @@ func (m *Member) look(ctx context.Context) {
 		}
 	})
 	within, cancel := context.WithTimeout(ctx, callTimeout)
-	owners, failed := notify.Owners(within, m.site.js, m.streams)
+	owners, failed := ownersOf(within, m.site.js, m.streams.configs()...)
 	cancel()
 	if failed != nil {
 		return // the publisher's own look at the stream tells

@@ -1,4 +1,19 @@
-package notify
+// Package streams has the streams of timerd: how they are made, what timerd needs of them, and whose they are.
+//
+// An installation is one Redis with the timerds that serve it. Its identity is a key in Redis, and the metadata of its
+// streams. Two that shared streams would drop each other's firings as duplicates and take each other's retry requests,
+// so [Join] keeps them apart:
+//
+//	Redis | streams | at the start
+//	------|---------|-------------
+//	none  | none    | an identity is made
+//	A     | none    | the streams are marked
+//	none  | A       | Redis gets it; or one of its own, if a timerd of A answers over NATS that serves another Redis
+//	A     | A       | goes on
+//	A     | B       | refused
+//
+// While timerd runs, both sides are looked at again and again, and the one that has lost the identity gets it back.
+package streams
 
 import (
 	"cmp"
@@ -15,9 +30,9 @@ import (
 )
 
 const (
-	// firedMaxAge is how long a stream that EnsureStreams makes keeps firings by default.
+	// firedMaxAge is how long a stream that Ensure makes keeps firings by default.
 	firedMaxAge = 7 * 24 * time.Hour
-	// duplicateWindow is that of the streams that EnsureStreams makes.
+	// duplicateWindow is that of the streams that Ensure makes.
 	duplicateWindow = 2 * time.Minute
 	// minMessageBytes is what NATS and the streams must let through: more than the longest key makes of an event
 	// without data.
@@ -29,8 +44,8 @@ const (
 	codeNoReplicas      jetstream.ErrorCode = 10074
 )
 
-// Streams says what the streams of timerd are called and how they are made. The zero value is the default.
-type Streams struct {
+// Config says what the streams of timerd are called and how they are made. The zero value is the default.
+type Config struct {
 	keys.Names
 	// Replicas is how many servers of a NATS cluster keep each stream that is made, 1 if zero. A stream that is there
 	// already keeps its own number.
@@ -42,7 +57,7 @@ type Streams struct {
 	// whether they were consumed or not.
 	MaxBytes int64
 	// Installation is the identity that the streams which are made get, and that the others must not contradict; see
-	// Owners. Empty, it is not looked at.
+	// [Join]. Empty, it is not looked at.
 	Installation string
 	// MinDuplicates is the shortest duplicate window with which a stream of firings or dead letters is accepted, 30 s
 	// if zero. It must be longer than the lease of a claim: until then a crashed timerd's firings are published again.
@@ -50,7 +65,7 @@ type Streams struct {
 }
 
 // configs returns the streams as they are made where missing.
-func (s Streams) configs() []jetstream.StreamConfig {
+func (s Config) configs() []jetstream.StreamConfig {
 	common := jetstream.StreamConfig{
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(s.Replicas, 1),
@@ -73,16 +88,16 @@ func (s Streams) configs() []jetstream.StreamConfig {
 }
 
 // delivery returns the stream of what came of calls of HTTP endpoints, as it is made where missing.
-func (s Streams) delivery() jetstream.StreamConfig {
+func (s Config) delivery() jetstream.StreamConfig {
 	c := s.configs()[0]
 	c.Name, c.Subjects = s.DeliveryStream(), []string{s.SubjectAll(keys.Delivery)}
 	c.Description = "timerd: deliveries to HTTP endpoints"
 	return c
 }
 
-// EnsureDeliveryStream is EnsureStreams for the stream of deliveries alone, which only timerd deliver needs. The stream
+// EnsureDelivery is Ensure for the stream of deliveries alone, which only timerd deliver needs. The stream
 // of firings must be there: its installation is that of the new stream.
-func EnsureDeliveryStream(ctx context.Context, js jetstream.JetStream, s Streams) error {
+func EnsureDelivery(ctx context.Context, js jetstream.JetStream, s Config) error {
 	s, err := s.ofFired(ctx, js)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("JetStream has no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", s.FiredStream())
@@ -93,9 +108,9 @@ func EnsureDeliveryStream(ctx context.Context, js jetstream.JetStream, s Streams
 	return errors.Join(slices.DeleteFunc(s.ensure(ctx, js, s.delivery()), isWarning)...)
 }
 
-// CheckDeliveryStream is CheckStreams for the stream of deliveries alone, which EnsureDeliveryStream makes. info is nil
+// CheckDelivery is Check for the stream of deliveries alone, which EnsureDelivery makes. info is nil
 // where it is missing: then nothing is delivered to HTTP endpoints.
-func CheckDeliveryStream(ctx context.Context, js jetstream.JetStream, s Streams) (info *jetstream.StreamInfo, faults []*StreamFault, err error) {
+func CheckDelivery(ctx context.Context, js jetstream.JetStream, s Config) (info *jetstream.StreamInfo, faults []*Fault, err error) {
 	info, err = streamInfo(ctx, js, s.DeliveryStream())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil, nil
@@ -110,7 +125,7 @@ func CheckDeliveryStream(ctx context.Context, js jetstream.JetStream, s Streams)
 }
 
 // ofFired returns s with the installation that the stream of firings belongs to.
-func (s Streams) ofFired(ctx context.Context, js jetstream.JetStream) (Streams, error) {
+func (s Config) ofFired(ctx context.Context, js jetstream.JetStream) (Config, error) {
 	info, err := streamInfo(ctx, js, s.FiredStream())
 	if err == nil {
 		s.Installation = info.Config.Metadata[keys.InstallationMetadata]
@@ -118,8 +133,8 @@ func (s Streams) ofFired(ctx context.Context, js jetstream.JetStream) (Streams, 
 	return s, err
 }
 
-// StreamFault is one thing that is wrong with a stream, or with what NATS lets through.
-type StreamFault struct {
+// Fault is one thing that is wrong with a stream, or with what NATS lets through.
+type Fault struct {
 	Stream  string // "" if it is about the NATS server
 	Problem string
 	Fix     string // what to do, mostly a command
@@ -129,7 +144,7 @@ type StreamFault struct {
 	Owner string
 }
 
-func (f *StreamFault) Error() string {
+func (f *Fault) Error() string {
 	where := "NATS server"
 	if f.Stream != "" {
 		where = "stream " + f.Stream
@@ -137,12 +152,12 @@ func (f *StreamFault) Error() string {
 	return fmt.Sprintf("%s: %s; to fix it: %s", where, f.Problem, f.Fix)
 }
 
-// EnsureStreams makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
+// Ensure makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
 // and never changes it. Several timerds may call it at the same time. Of several installations that make the same
 // streams at the same time, the one that makes the first stream makes them all: the others make none after the first
-// that is another's. The error joins everything that stands in the way: a StreamFault says how to fix it, any other error
+// that is another's. The error joins everything that stands in the way: a Fault says how to fix it, any other error
 // is worth another try.
-func EnsureStreams(ctx context.Context, js jetstream.JetStream, s Streams) error {
+func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
 	faults := s.serverFaults(js)
 	for _, want := range s.configs() {
 		found := s.ensure(ctx, js, want)
@@ -154,9 +169,9 @@ func EnsureStreams(ctx context.Context, js jetstream.JetStream, s Streams) error
 	return errors.Join(slices.DeleteFunc(faults, isWarning)...)
 }
 
-// CheckStreams tells what is wrong with the streams without changing anything. A missing stream is no fault: its name
+// Check tells what is wrong with the streams without changing anything. A missing stream is no fault: its name
 // is in missing. The error means that NATS did not answer.
-func CheckStreams(ctx context.Context, js jetstream.JetStream, s Streams) (faults []*StreamFault, missing []string, err error) {
+func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fault, missing []string, err error) {
 	found := s.serverFaults(js)
 	for _, want := range s.configs() {
 		info, err := streamInfo(ctx, js, want.Name)
@@ -173,9 +188,9 @@ func CheckStreams(ctx context.Context, js jetstream.JetStream, s Streams) (fault
 }
 
 // onlyFaults returns those of some errors that say how to fix them.
-func onlyFaults(errs []error) (faults []*StreamFault) {
+func onlyFaults(errs []error) (faults []*Fault) {
 	for _, err := range errs {
-		if fault, ok := errors.AsType[*StreamFault](err); ok {
+		if fault, ok := errors.AsType[*Fault](err); ok {
 			faults = append(faults, fault)
 		}
 	}
@@ -183,7 +198,7 @@ func onlyFaults(errs []error) (faults []*StreamFault) {
 }
 
 func isWarning(err error) bool {
-	fault, ok := errors.AsType[*StreamFault](err)
+	fault, ok := errors.AsType[*Fault](err)
 	return ok && fault.Warning
 }
 
@@ -197,9 +212,9 @@ func streamInfo(ctx context.Context, js jetstream.JetStream, name string) (*jets
 }
 
 // serverFaults checks what the connected server lets through.
-func (s Streams) serverFaults(js jetstream.JetStream) []error {
+func (s Config) serverFaults(js jetstream.JetStream) []error {
 	if most := js.Conn().MaxPayload(); most > 0 && most < minMessageBytes {
-		return []error{&StreamFault{
+		return []error{&Fault{
 			Problem: fmt.Sprintf("max_payload is %d bytes, too small for the event of a long key", most),
 			Fix:     fmt.Sprintf("set max_payload to %d or more in the server's configuration", minMessageBytes),
 		}}
@@ -208,7 +223,7 @@ func (s Streams) serverFaults(js jetstream.JetStream) []error {
 }
 
 // ensure makes one stream or checks the one that is there.
-func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
+func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
 	info, err := streamInfo(ctx, js, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		_, err = js.CreateStream(ctx, want)
@@ -219,7 +234,7 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 		case errors.As(err, &api) && api.ErrorCode == codeSubjectsOverlap:
 			return s.overlaps(ctx, js, want)
 		case errors.As(err, &api) && api.ErrorCode == codeNoReplicas:
-			return []error{&StreamFault{
+			return []error{&Fault{
 				Stream:  want.Name,
 				Problem: fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
 				Fix:     "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
@@ -235,7 +250,7 @@ func (s Streams) ensure(ctx context.Context, js jetstream.JetStream, want jetstr
 }
 
 // overlaps names the streams that take the subjects of want.
-func (s Streams) overlaps(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
+func (s Config) overlaps(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
 	var faults []error
 	others := js.ListStreams(ctx, jetstream.WithStreamListSubject(want.Subjects[0]))
 	for other := range others.Info() {
@@ -252,7 +267,7 @@ func (s Streams) overlaps(ctx context.Context, js jetstream.JetStream, want jets
 			fix = fmt.Sprintf("nats stream edit %s --subjects '%s', or set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes",
 				other.Config.Name, strings.Join(keep, ","))
 		}
-		faults = append(faults, &StreamFault{
+		faults = append(faults, &Fault{
 			Stream: want.Name,
 			Problem: fmt.Sprintf("cannot be made for %s, because stream %s takes %s",
 				want.Subjects[0], other.Config.Name, strings.Join(other.Config.Subjects, ", ")),
@@ -263,97 +278,4 @@ func (s Streams) overlaps(ctx context.Context, js jetstream.JetStream, want jets
 		faults = append(faults, fmt.Errorf("stream %s: another stream takes its subjects %s; looking for it: %w", want.Name, want.Subjects[0], err))
 	}
 	return faults
-}
-
-// faults compares the configuration of a stream with what timerd needs of it.
-func (s Streams) faults(want, is jetstream.StreamConfig) []error {
-	var faults []error
-	add := func(warning bool, fix, problem string, args ...any) {
-		faults = append(faults, &StreamFault{Stream: is.Name, Problem: fmt.Sprintf(problem, args...), Fix: fix, Warning: warning})
-	}
-	edit := "nats stream edit " + is.Name + " "
-	another := fmt.Sprintf("nats stream rm %s, once nobody needs it, or set TIMERD_STREAM to another name", is.Name)
-
-	switch {
-	case is.Mirror != nil:
-		add(false, another, "it mirrors stream %s, so nothing can be published to it", is.Mirror.Name)
-	case !slices.ContainsFunc(is.Subjects, func(subject string) bool { return covers(subject, want.Subjects[0]) }):
-		rest := slices.DeleteFunc(slices.Clone(is.Subjects), func(subject string) bool { return covers(want.Subjects[0], subject) })
-		add(false, edit+"--subjects '"+strings.Join(append(rest, want.Subjects[0]), ",")+"'",
-			"it takes %s, not %s", strings.Join(is.Subjects, ", "), want.Subjects[0])
-	}
-	if fault := s.Foreign(Owner{is.Name, is.Metadata[keys.InstallationMetadata]}); fault != nil {
-		faults = append(faults, fault)
-	}
-	if is.Sealed {
-		add(false, another, "it is sealed, so nothing can be published to it")
-	}
-	if is.AllowMsgCounter {
-		add(false, another, "it is a counter, so it takes no events")
-	}
-	if is.NoAck {
-		add(false, edit+"--ack", "it does not acknowledge messages")
-	}
-	if is.Retention != want.Retention {
-		fix := edit + "--retention=" + retentionFlag(want.Retention)
-		if is.Retention == jetstream.WorkQueuePolicy || want.Retention == jetstream.WorkQueuePolicy {
-			fix = another
-		}
-		add(false, fix, "its retention is %s, want %s", is.Retention, want.Retention)
-	}
-	if is.DiscardNewPerSubject {
-		add(false, edit+"--no-discard-per-subject", "it refuses messages subject by subject, so one full subject would hold up the timers of all")
-	}
-	if is.MaxMsgSize > 0 && is.MaxMsgSize < minMessageBytes {
-		add(false, edit+"--max-msg-size=-1", "it takes messages of up to %d bytes, too few for the event of a long key", is.MaxMsgSize)
-	}
-	minDuplicates := cmp.Or(s.MinDuplicates, defaultMinDuplicates)
-	limited := is.MaxAge > 0 || is.Discard == jetstream.DiscardOld && (is.MaxMsgs > 0 || is.MaxBytes > 0 || is.MaxMsgsPerSubject > 0)
-	lossless := edit + "--max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1"
-	switch {
-	case want.Retention == jetstream.WorkQueuePolicy:
-		if limited {
-			add(false, lossless, "its limits drop requests before they are carried out")
-		}
-	case is.Duplicates < minDuplicates:
-		add(false, fmt.Sprintf("%s--dupe-window=%.0fm", edit, duplicateWindow.Minutes()),
-			"its duplicate window is %s, want at least %s", is.Duplicates, minDuplicates)
-	case want.Name == s.DeadStream() && limited:
-		add(true, lossless, "its limits drop dead letters that nobody has looked at")
-	}
-	lost := "events that consumers have not received"
-	if want.Name == s.DeliveryStream() {
-		lost = "the log of deliveries"
-		if is.Discard == jetstream.DiscardNew && (is.MaxMsgs > 0 || is.MaxBytes > 0) {
-			add(true, edit+"--discard=old", "once it is full it takes no more, and deliveries wait for their log")
-		}
-	}
-	if is.Storage != jetstream.FileStorage {
-		add(true, another, "it is kept in memory, so a restart of NATS loses %s", lost)
-	}
-	return faults
-}
-
-// retentionFlag returns how the nats command spells a retention policy.
-func retentionFlag(p jetstream.RetentionPolicy) string {
-	if p == jetstream.WorkQueuePolicy {
-		return "work"
-	}
-	return strings.ToLower(p.String())
-}
-
-// covers tells whether a subject with wildcards takes everything that want, with or without wildcards, stands for.
-func covers(subject, want string) bool {
-	s, w := strings.Split(subject, "."), strings.Split(want, ".")
-	for i := range w {
-		switch {
-		case i >= len(s):
-			return false
-		case s[i] == ">":
-			return true
-		case w[i] == ">", s[i] != "*" && s[i] != w[i]:
-			return false
-		}
-	}
-	return len(s) == len(w)
 }

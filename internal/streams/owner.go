@@ -1,4 +1,4 @@
-package notify
+package streams
 
 import (
 	"context"
@@ -18,20 +18,10 @@ type Owner struct {
 	Installation string // "" if nobody has marked the stream
 }
 
-// Owners returns whose the streams are, of those that there are. Several installations on the same streams would drop
+// ownersOf returns whose the streams are, of those that there are. Several installations on the same streams would drop
 // each other's firings as duplicates wherever key and due time are the same, and take each other's retry requests. So
 // the metadata of each stream have the identity of the one that it belongs to.
-func Owners(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, error) {
-	return owners(ctx, js, s.configs())
-}
-
-// DeliveryOwner is Owners for the stream of deliveries alone, which stands in no timerd's way: it is timerd deliver that uses
-// no stream of another installation than that of the stream of firings.
-func DeliveryOwner(ctx context.Context, js jetstream.JetStream, s Streams) ([]Owner, error) {
-	return owners(ctx, js, []jetstream.StreamConfig{s.delivery()})
-}
-
-func owners(ctx context.Context, js jetstream.JetStream, streams []jetstream.StreamConfig) (owners []Owner, err error) {
+func ownersOf(ctx context.Context, js jetstream.JetStream, streams ...jetstream.StreamConfig) (owners []Owner, err error) {
 	for _, want := range streams {
 		info, err := streamInfo(ctx, js, want.Name)
 		switch {
@@ -51,12 +41,12 @@ const (
 	reservedFor = 10 * time.Second
 )
 
-// Reserve has the installation of s alone mark streams without a mark, for 10 s at least, and tells whether it may: another
+// reserve has the installation of s alone mark streams without a mark, for 10 s at least, and tells whether it may: another
 // one may be at it. It may be repeated.
 //
 // JetStream changes a stream for whoever comes last, but makes a consumer for the first one only. So it is a consumer, of
 // the stream of fired events, that stands for this. It gets no messages.
-func Reserve(ctx context.Context, js jetstream.JetStream, s Streams) (bool, error) {
+func reserve(ctx context.Context, js jetstream.JetStream, s Config) (bool, error) {
 	_, err := js.CreateConsumer(ctx, s.FiredStream(), jetstream.ConsumerConfig{
 		Name:              reservation,
 		Description:       "timerd: installation " + s.Installation + " marks the streams",
@@ -76,14 +66,14 @@ func Reserve(ctx context.Context, js jetstream.JetStream, s Streams) (bool, erro
 	return true, nil
 }
 
-// StillReserved returns what to do about streams that stay reserved, which no timerd does.
-func StillReserved(s Streams) error {
+// stillReserved returns what to do about streams that stay reserved, which no timerd does.
+func stillReserved(s Config) error {
 	return fmt.Errorf("stream %s: its consumer %q stays; to fix it: nats consumer rm %s %s",
 		s.FiredStream(), reservation, s.FiredStream(), reservation)
 }
 
 // SetOwner writes into the metadata of a stream whose it is, and leaves everything else in its configuration as it is.
-// JetStream has no way to do that only if nobody else does at the same time: Reserve the streams before.
+// JetStream has no way to do that only if nobody else does at the same time: reserve the streams before.
 func SetOwner(ctx context.Context, js jetstream.JetStream, o Owner) error {
 	// The configuration travels as it is: the client library might know less of it than the server.
 	var stream struct {
@@ -140,11 +130,11 @@ func ask(ctx context.Context, js jetstream.JetStream, subject string, request, r
 }
 
 // Foreign returns a fault if a stream belongs to another installation than s, nil otherwise.
-func (s Streams) Foreign(o Owner) *StreamFault {
+func (s Config) Foreign(o Owner) *Fault {
 	if s.Installation == "" || o.Installation == "" || o.Installation == s.Installation {
 		return nil
 	}
-	return &StreamFault{
+	return &Fault{
 		Stream:  o.Stream,
 		Problem: fmt.Sprintf("it belongs to installation %.100q, and the Redis of this timerd to %.100q", o.Installation, s.Installation),
 		Fix: "if the other one is in use, give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; " +
@@ -155,6 +145,6 @@ func (s Streams) Foreign(o Owner) *StreamFault {
 
 // isAnothers tells whether an error is that a stream belongs to another installation.
 func isAnothers(err error) bool {
-	fault, ok := errors.AsType[*StreamFault](err)
+	fault, ok := errors.AsType[*Fault](err)
 	return ok && fault.Owner != ""
 }
