@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/lanes"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -42,6 +43,12 @@ const (
 	// firstPause and longestPause bound the pause before the next try when nothing works.
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
+	// timerShare and letterShare are the parts of the window that tries of which nothing is known may fill, those of timers
+	// and those of dead letters, which may take long. serverShare is the part that tries on one server of a cluster may fill,
+	// so that those on others have room before it is known that it does not answer.
+	timerShare  = 2
+	letterShare = 4
+	serverShare = 2
 	// longestAway is how long a request that could not be carried out is left alone at most.
 	longestAway = 30 * time.Second
 )
@@ -70,7 +77,7 @@ type Retrier interface {
 //
 // Only then the request is acknowledged. While Redis or NATS is away, requests wait in the stream. One that cannot be
 // carried out while others can is given back after one try, to come again after a while that grows with each time, up to
-// 30 s; see lanes. A request may also come again because timerd died before it could acknowledge it, or because it was
+// 30 s; see passage. A request may also come again because timerd died before it could acknowledge it, or because it was
 // published twice. Its timer is then found set; that is known for at least 24 hours.
 //
 // JetStream's clock says when a request was stored, and Redis's when the timer is due, so the delay is as exact as
@@ -120,13 +127,14 @@ type Consumer struct {
 	set      atomic.Int64 // how many timers were set again
 	settling settling
 
-	mu      sync.Mutex
-	state   state
-	faults  [parts]fault
-	servers lanes     // of requests that set a timer again, by server
-	timers  lanes     // of the same, by part of the schedule
-	dead    lanes     // of requests that become dead letters
-	told    time.Time // when it was logged last that requests are set aside
+	servers *lanes.Window // of requests that set a timer again, by server
+	timers  *lanes.Window // of the same, by part of the schedule
+	dead    *lanes.Window // of requests that become dead letters
+
+	mu     sync.Mutex
+	state  state
+	faults [parts]fault
+	told   time.Time // when it was logged last that requests are set aside
 }
 
 // limits are those of the constants of the same names; tests that wait for one set a shorter one.
@@ -163,9 +171,9 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(con
 		ensure:   ensureStreams,
 		trims:    make(chan struct{}, 1),
 		settling: newSettling(),
-		servers:  newLanes(timerShare, serverShare),
-		timers:   newLanes(timerShare, 1),
-		dead:     newLanes(letterShare, 1),
+		servers:  lanes.New(lanes.Shares{Unknown: timerShare, Each: serverShare}),
+		timers:   lanes.New(lanes.Shares{Unknown: timerShare, Each: 1}),
+		dead:     lanes.New(lanes.Shares{Unknown: letterShare, Each: 1}),
 	}
 }
 

@@ -91,9 +91,8 @@ func (p part) String() string {
 
 // held tells whether nothing can be done for any request, because the only Redis there is does not answer.
 func (c *Consumer) held() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.timers.failing(laneOfTimer(keys.Single))
+	_, failing := c.timers.State(laneOfTimer(keys.Single))
+	return failing
 }
 
 // isRedisBack tells whether requests may be fetched. While they are held up it asks Redis, by what is to be done now and
@@ -106,9 +105,7 @@ func (c *Consumer) isRedisBack(ctx context.Context) bool {
 	if err := c.trimOnce(ctx); err != nil {
 		return false
 	}
-	c.mu.Lock()
-	c.timers.restore(laneOfTimer(keys.Single))
-	c.mu.Unlock()
+	c.timers.Restore(laneOfTimer(keys.Single))
 	c.note(partRedis, began, nil)
 	c.note(partTrim, began, nil)
 	return true

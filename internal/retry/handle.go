@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/lanes"
 	"github.com/timerd-io/timerd/internal/letter"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -94,9 +95,9 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	var tooMany error
 	key := d.retry.Key
 	partition := c.retrier.Partition(key.String())
-	through := []passage{{&c.timers, laneOfTimer(partition)}}
+	through := []passage{{of: c.timers, name: laneOfTimer(partition)}}
 	if server := c.retrier.ServerOf(partition); server != "" {
-		through = []passage{{&c.servers, laneOfServer(server)}, through[0]}
+		through = []passage{{of: c.servers, name: laneOfServer(server)}, through[0]}
 	}
 	result := c.try(work, through, func(ctx context.Context) (verdict, error) {
 		var err error
@@ -124,7 +125,7 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 
 // bury makes a request a dead letter.
 func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
-	through := []passage{{&c.dead, laneOfLetter(c.Names.SubjectPrefix(), &l.event)}}
+	through := []passage{{of: c.dead, name: laneOfLetter(c.Names.SubjectPrefix(), &l.event)}}
 	result := c.try(work, through, func(ctx context.Context) (verdict, error) {
 		err := letter.PublishDead(ctx, c.js, c.Names.SubjectPrefix(), l.event,
 			jetstream.WithExpectStream(c.Names.DeadStream()), jetstream.WithRetryAttempts(0))
@@ -143,78 +144,86 @@ func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
 // the lane, and of the lane of the server above it.
 type verdict struct {
 	part   part // parts for none
-	lane   says
-	server says
+	lane   lanes.Says
+	server lanes.Says
 }
 
 // judgeRedis tells what a call to Redis for a timer of a partition says.
 func (c *Consumer) judgeRedis(p keys.Partition, err error) verdict {
 	switch {
 	case err == nil:
-		return verdict{partRedis, works, works}
+		return verdict{partRedis, lanes.Works, lanes.Works}
 	case schedule.IsMoving(err):
-		return verdict{parts, fails, works}
+		return verdict{parts, lanes.Fails, lanes.Works}
 	case schedule.IsRefused(err):
-		return verdict{partRedis, nothing, works} // the answer came at once, and others may get another one
+		return verdict{partRedis, lanes.Nothing, lanes.Works} // the answer came at once, and others may get another one
 	case schedule.IsClusterDown(err):
-		return verdict{parts, fails, nothing} // some server says so of the slot
+		return verdict{parts, lanes.Fails, lanes.Nothing} // some server says so of the slot
 	case p != keys.Single:
-		return verdict{parts, nothing, fails}
+		return verdict{parts, lanes.Nothing, lanes.Fails}
 	}
-	return verdict{partRedis, fails, nothing}
+	return verdict{partRedis, lanes.Fails, lanes.Nothing}
 }
 
 // judgeLetter tells what the publishing of a dead letter says. A subject that is denied has no answer.
 func judgeLetter(err error) verdict {
-	v := verdict{part: parts, lane: fails}
+	v := verdict{part: parts, lane: lanes.Fails}
 	var refused jetstream.JetStreamError
 	if err == nil || errors.As(err, &refused) {
 		v.part = partDead
 	}
 	if err == nil {
-		v.lane = works
+		v.lane = lanes.Works
 	}
 	return v
 }
 
-// passage is a lane that a request passes through.
+// passage is a lane that a request passes through. What one request meets with, others may not: a slot of a Redis Cluster that
+// is on the move, dead letters of a subject that NATS refuses, a full stream of dead letters. So each request is of a lane, of
+// those that fail together: the subject of its dead letter, or else its key's part of the schedule. Above the latter there are
+// lanes by server, each of which may fill half of the window at most: a server that does not answer is one failure, not one for
+// each of its slots. Requests that may not be tried are given back.
 type passage struct {
-	of   *lanes
+	of   *lanes.Window
 	name string
+	on   *lanes.Lane // once it has entered
 }
 
+// laneOfServer returns the lane of all requests to set timers again on a server.
+func laneOfServer(name string) string { return "redis " + name }
+
+// laneOfTimer returns the lane of a request to set a timer again in a partition.
+func laneOfTimer(p keys.Partition) string { return "redis " + p.Prefix() }
+
+// laneOfLetter returns the lane of a request that becomes a dead letter.
+func laneOfLetter(prefix string, e *event.Event) string { return e.Key.Subject(prefix, keys.Dead) }
+
 // enter has a request enter all lanes that it passes through, of which the last is its own, or none. Then result says why.
-func (c *Consumer) enter(through []passage) (on []*lane, result outcome) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range through {
-		l := p.of.enter(p.name, c.Window)
-		if l != nil {
-			on = append(on, l)
+func enter(through []passage, window int) (result outcome) {
+	for i := range through {
+		p := &through[i]
+		var answer lanes.Answer
+		if p.on, answer = p.of.Enter(p.name, lanes.Load{Tries: window}, 0); answer == lanes.In {
 			continue
 		}
-		for i, l := range on {
-			through[i].of.leave(l, nothing)
+		leave(through[:i], verdict{})
+		if answer == lanes.Failing {
+			return failing
 		}
-		if p.of.failing(p.name) {
-			return nil, failing
-		}
-		return nil, crowded
+		return crowded
 	}
-	return on, carriedOut
+	return carriedOut
 }
 
 // leave has it leave them with what its try says. It returns the name of one of which it is news that it fails, or an empty text.
-func (c *Consumer) leave(through []passage, on []*lane, v verdict) (news string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, l := range on {
-		outcome := v.lane
-		if i < len(on)-1 {
-			outcome = v.server
+func leave(through []passage, v verdict) (news string) {
+	for i, p := range through {
+		says := v.lane
+		if i < len(through)-1 {
+			says = v.server
 		}
-		if through[i].of.leave(l, outcome) && news == "" {
-			news = through[i].name
+		if p.of.Leave(p.on, 0, says) && news == "" {
+			news = p.name
 		}
 	}
 	return news
@@ -222,7 +231,7 @@ func (c *Consumer) leave(through []passage, on []*lane, v verdict) (news string)
 
 // try does something once for a request, if its lanes let it.
 func (c *Consumer) try(work context.Context, through []passage, do func(context.Context) (verdict, error)) outcome {
-	on, result := c.enter(through)
+	result := enter(through, c.Window)
 	if result == failing && !c.held() {
 		c.OnSetAside()
 	}
@@ -236,7 +245,7 @@ func (c *Consumer) try(work context.Context, through []passage, do func(context.
 	if err != nil && work.Err() != nil {
 		v = verdict{part: parts} // it was cut short
 	}
-	news := c.leave(through, on, v)
+	news := leave(through, v)
 	if v.part != parts {
 		c.note(v.part, began, err)
 	}
