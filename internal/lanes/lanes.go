@@ -172,6 +172,13 @@ func (w *Window) Load() Load {
 	return w.all
 }
 
+// HasTrusted tells whether some lane is trusted.
+func (w *Window) HasTrusted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trusted > 0
+}
+
 // IsFailing tells whether a lane fails.
 func (w *Window) IsFailing(l *Lane) bool {
 	w.mu.Lock()
