@@ -183,7 +183,7 @@ func (a *apps) tell() {
 		a.l.Logger.Warn("timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
 			"apps", len(a.known), "followed", a.followed)
 	}
-	a.l.OnBeyond(beyond)
+	a.l.coverage.SetBeyond(beyond)
 }
 
 // takes tells whether a hint of a key outside the namespaces may be of a timer that the schedule has.

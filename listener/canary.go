@@ -153,8 +153,8 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		}
 		if adopting && c.l.incomplete {
 			c.l.incomplete = false
-			c.l.OnGap("events back")
-			c.l.OnComplete(true)
+			c.l.coverage.Gap("events back")
+			c.l.coverage.SetComplete(true)
 		}
 
 		for ticked := false; !ticked; {
@@ -286,7 +286,7 @@ func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 	c.l.missing = missing
 	if missing != "Ex" && !c.l.incomplete { // expired is only a help
 		c.l.incomplete = true
-		c.l.OnComplete(false)
+		c.l.coverage.SetComplete(false)
 	}
 	if err := enableFlags(ctx, c.l.rdb); err != nil {
 		c.l.Logger.Warn("some keyspace events stay away", "missing", missing, "adoption_by_audit", c.l.incomplete, "err", err)

@@ -147,7 +147,7 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := slowNode{got: make(chan string, 10)}
-		l := New(nil, s, 0, nil, "i")
+		l := New(nil, s, nil, 0, nil, "i")
 		l.hints.busy = func() bool { return true }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -173,7 +173,7 @@ func TestHintsAreIdleOnceTakenIn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := slowNode{got: make(chan string, 10), delay: time.Second}
-		l := New(nil, s, 0, nil, "i")
+		l := New(nil, s, nil, 0, nil, "i")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -211,7 +211,7 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 	}{{100 * time.Millisecond, 400 * time.Millisecond, 2*schedule.MaxHints + 2}, {time.Hour, lastTake, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := slowNode{make(chan string, 1000), c.delay}
-			l := New(nil, s, 0, nil, "i")
+			l := New(nil, s, nil, 0, nil, "i")
 			ctx, cancel := context.WithCancel(t.Context())
 			for i := range 2*schedule.MaxHints + 1 {
 				l.hints.addAll(t, fmt.Sprint("touched ", i))
@@ -258,7 +258,7 @@ func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
 		node := leavingNode{slowNode{got: make(chan string, 10), delay: 10 * time.Second}, nil, make(chan time.Time, 10)}
 		var l *Listener
 		node.happens = func() { l.hints.addAll(t, "touched a") }
-		l = New(nil, &node, 0, nil, "i")
+		l = New(nil, &node, nil, 0, nil, "i")
 		l.hints.busy = func() bool { return true }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -292,7 +292,7 @@ func (movingNode) Observe(_ context.Context, hints []schedule.Hint, _ time.Time)
 func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := New(nil, movingNode{}, 0, nil, "i")
+		l := New(nil, movingNode{}, nil, 0, nil, "i")
 		var log strings.Builder
 		l.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		ctx, cancel := context.WithCancel(t.Context())

@@ -32,21 +32,51 @@ const unhealthyAfter = 3 * time.Second
 // lastTake bounds what is done for hints that are left at the end.
 const lastTake = time.Second
 
-// Node is the part of the schedule on the server: what the listener needs of a schedule.Node.
-type Node interface {
+// Observer takes hints in.
+type Observer interface {
 	Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error)
-	Apps(ctx context.Context) ([]string, error)
-	AnyPartition() keys.Partition // whose keys the server takes
+}
+
+// Evidence is what the schedule knows of what can have been heard, and when.
+type Evidence interface {
 	StartHearing(ctx context.Context) error
 	StopHearing()
 	ReadClock(server, sent, received time.Time)
 	Mark(ctx context.Context, info, canary string) error
 }
 
+// Directory says what the schedule has on the server.
+type Directory interface {
+	Apps(ctx context.Context) ([]string, error)
+	AnyPartition() keys.Partition // whose keys the server takes
+}
+
+// Node is the part of the schedule on the server: a schedule.Node.
+type Node interface {
+	Observer
+	Evidence
+	Directory
+}
+
+// Coverage is told how far the events can be relied on. Its methods never block.
+type Coverage interface {
+	// Gap is called, once events flow again, after any time in which some may have been missed.
+	Gap(reason string)
+	// SetComplete is called with false when the events that adoption needs stay away although others come, and with true when
+	// they are back.
+	SetComplete(complete bool)
+	// SetBeyond is called with true when there are apps outside the namespaces whose keys are not followed, so that only
+	// audits find changes of them, and with false when there are none any more.
+	SetBeyond(beyond bool)
+	// Audited receives when some of the apps may have been forgotten.
+	Audited() <-chan struct{}
+}
+
 // Listener follows one server. Set its fields before Run.
 type Listener struct {
 	rdb        *redis.Client
 	node       Node
+	coverage   Coverage
 	db         int
 	namespaces keys.Namespaces
 	instance   string
@@ -57,31 +87,23 @@ type Listener struct {
 	// one may stay away before events count as lost. Defaults: 1s and 3s.
 	CanaryInterval, CanaryTimeout time.Duration
 
-	// OnObserved is called after each batch of hints was taken in.
-	OnObserved func(schedule.Observed)
-	// OnWake is called when a client has set a timer, due at the given time,
-	// that is the first of its partition to be due. In a cluster, all servers tell.
+	// OnWake is called with the time at which the first timer of a partition is due, or schedule.AtOnce or Nothing: after
+	// hints of it were taken in, and when a client has set that timer, of which in a cluster all servers tell.
 	OnWake func(p keys.Partition, due schedule.Millis)
-	// OnSet is called for each timer that the function library tells to have set. In a cluster, it does not tell.
-	OnSet func()
-	// OnGap is called, once events flow again, after any time in which some may have been missed.
-	OnGap func(reason string)
-	// OnComplete is called with false when the events that adoption needs stay
-	// away although others come, and with true when they are back.
-	OnComplete func(complete bool)
 	// Busy tells whether timers are being fired as fast as possible: then expired events have time, because most are of
 	// timers that will have fired shortly. It is called often. Default: they are not.
 	Busy func() bool
-	// OnBeyond is called with true when there are apps outside the namespaces whose keys are not followed, so that only
-	// audits find changes of them, and with false when there are none any more.
-	OnBeyond func(beyond bool)
+
+	// OnObserved is called after each batch of hints was taken in.
+	OnObserved func(schedule.Observed)
+	// OnSet is called for each timer that the function library tells to have set. In a cluster, it does not tell.
+	OnSet func()
 	// OnRefused is called for a key in one of the namespaces that is too long.
 	OnRefused func(key string, err error)
 
 	hints      *hintBuffer
-	refresh    chan struct{}
-	beyond     bool   // what OnBeyond was last told; the session's
-	incomplete bool   // what OnComplete was last told, negated; the canary's
+	beyond     bool   // what SetBeyond was last called with; the session's
+	incomplete bool   // what SetComplete was last called with, negated; the canary's
 	missing    string // what was last said to be missing; the canary's
 
 	mu    sync.Mutex
@@ -91,22 +113,18 @@ type Listener struct {
 
 // New returns a listener to the events of a database of the server that rdb
 // talks to. instance tells this process from all others that use the server.
-func New(rdb *redis.Client, node Node, db int, namespaces keys.Namespaces, instance string) *Listener {
+func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces keys.Namespaces, instance string) *Listener {
 	return &Listener{
-		rdb: rdb, node: node, db: db, namespaces: namespaces, instance: instance,
+		rdb: rdb, node: node, coverage: coverage, db: db, namespaces: namespaces, instance: instance,
 		Logger:         slog.Default(),
 		CanaryInterval: time.Second,
 		CanaryTimeout:  3 * time.Second,
 		OnObserved:     func(schedule.Observed) {},
 		OnWake:         func(keys.Partition, schedule.Millis) {},
 		OnSet:          func() {},
-		OnGap:          func(string) {},
-		OnComplete:     func(bool) {},
-		OnBeyond:       func(bool) {},
 		OnRefused:      func(string, error) {},
 		Busy:           func() bool { return false },
 		hints:          newHintBuffer(),
-		refresh:        make(chan struct{}, 1),
 		state:          errors.New("not subscribed yet"),
 	}
 }
@@ -123,15 +141,6 @@ func (l *Listener) Healthy() error {
 		return fmt.Errorf("taking keyspace events in has been %w", err)
 	}
 	return nil
-}
-
-// RefreshApps has the listener look again for which apps timers are set: after an audit, some may be forgotten. It never
-// blocks.
-func (l *Listener) RefreshApps() {
-	select {
-	case l.refresh <- struct{}{}:
-	default:
-	}
 }
 
 // noteTake notes how an attempt to have hints taken in ended.
@@ -218,12 +227,15 @@ func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, h
 		seen, err := l.node.Observe(work, hints, heard)
 		if moving, ok := errors.AsType[*schedule.MovingError](err); ok {
 			if !late.add(moving.Hints, heard) {
-				l.OnGap("slots moved for too long")
+				l.coverage.Gap("slots moved for too long")
 			}
 			err = nil
 		}
 		l.noteTake(err)
 		if err == nil {
+			for _, h := range seen.Heads {
+				l.OnWake(h.Partition, h.Due)
+			}
 			l.OnObserved(seen)
 			overtaken := l.hints.keep(seen.Left, asked)
 			return len(overtaken) == 0 || l.takeBatch(ctx, work, overtaken, asked, late)

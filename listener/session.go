@@ -81,7 +81,7 @@ func (l *Listener) session(parent context.Context) error {
 	defer end(nil) // before the wait
 	wg.Go(func() { end(s.canary.run(ctx, flagsErr)) })
 	wg.Go(func() { end(s.refreshApps(ctx)) })
-	l.OnGap("subscribed")
+	l.coverage.Gap("subscribed")
 	for {
 		message, err := s.sub.Receive(ctx)
 		switch m := message.(type) {
@@ -156,13 +156,13 @@ func (s *session) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// refreshApps looks again for the apps that are known, whenever that is asked for, until ctx ends.
+// refreshApps looks again for the apps that are known after each audit, until ctx ends.
 func (s *session) refreshApps(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-s.refresh:
+		case <-s.coverage.Audited():
 			if err := s.apps.refresh(ctx); err != nil {
 				return err
 			}
