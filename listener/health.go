@@ -14,9 +14,9 @@ const unhealthyAfter = 3 * time.Second
 
 // health says whether events flow and are taken in. Its methods may be called concurrently.
 type health struct {
-	mu     sync.Mutex
-	flow   error          // why events do not flow; nil while they do
-	intake backoff.Outage // whether Redis takes hints in
+	mu    sync.Mutex
+	flow  error          // why events do not flow; nil while they do
+	takes backoff.Outage // whether Redis takes hints in
 }
 
 func newHealth() *health { return &health{flow: errors.New("not subscribed yet")} }
@@ -32,7 +32,7 @@ func (h *health) setFlow(err error) {
 func (h *health) noteIntake(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.intake.Note(err)
+	h.takes.Note(err)
 }
 
 // err returns what is wrong.
@@ -42,7 +42,7 @@ func (h *health) err() error {
 	if h.flow != nil {
 		return h.flow
 	}
-	if err := h.intake.Err(unhealthyAfter); err != nil {
+	if err := h.takes.Err(unhealthyAfter); err != nil {
 		return fmt.Errorf("taking keyspace events in has been %w", err)
 	}
 	return nil
