@@ -18,10 +18,9 @@ const (
 	// firstPause and longestPause bound the pause before a firing is published again.
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
+	// seekTime bounds how long a firing waits until the stream has been looked at.
+	seekTime = 3 * time.Second
 )
-
-// errExpiring says that too little is left of a lease.
-var errExpiring = errors.New("the lease runs out")
 
 // flight is the firings that are published, or are to be as soon as possible, from the window until they are acknowledged or
 // given up. Each is in the lane of its subject. Its methods may be called concurrently.
@@ -293,13 +292,5 @@ func (f *flight) abandon() {
 	}
 	for _, d := range f.deliveries {
 		f.release(d)
-	}
-}
-
-// signal sends on a channel with a buffer of one, without waiting.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

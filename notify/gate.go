@@ -95,3 +95,11 @@ func (g *gate) isStopped() bool {
 	defer g.mu.Unlock()
 	return g.stopped
 }
+
+// signal sends on a channel with a buffer of one, without waiting.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

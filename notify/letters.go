@@ -15,15 +15,6 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// LateAction is what became of a firing that was claimed too late.
-type LateAction string
-
-// The actions.
-const (
-	LateDead LateAction = "dead" // it is a dead letter
-	LateDrop LateAction = "drop" // it is forgotten
-)
-
 const (
 	// letterShare is the part of the window, of firings and of bytes, that dead letters may fill.
 	letterShare = 4

@@ -185,7 +185,7 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 func (p *Publisher) dispatch(d *delivery) (flies bool) {
 	var answer lanes.Answer
 	what, reason := classify(&d.firing,
-		terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", window: p.stream.duplicates()},
+		terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", knows: p.stream.duplicates()},
 		func(what fate) lanes.Answer {
 			answer = p.enter(d, what)
 			return answer

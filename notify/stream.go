@@ -11,7 +11,7 @@ import (
 // below what was acknowledged. Its methods may be called concurrently.
 type streamRecord struct {
 	mu      sync.Mutex
-	window  time.Duration // in which it drops duplicates; 0 before it is known
+	knows   time.Duration // for how long it knows ids, to drop duplicates; 0 before that is known
 	created time.Time     // another time is another stream, which begins anew; zero before it is known
 	top     sequence      // the highest that was acknowledged
 	breach  *breach       // until it is known whether it is another stream
@@ -31,7 +31,7 @@ type breach struct{ seq, acknowledged uint64 }
 func (r *streamRecord) duplicates() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.window
+	return r.knows
 }
 
 // highest returns the highest sequence that was acknowledged.
@@ -67,10 +67,10 @@ func (r *streamRecord) goOn(seq uint64) {
 // compare takes what the stream says of itself: its duplicate window, when it was made, and its last sequence; and what was
 // acknowledged before it was asked. It returns a breach that this proves, or nil. A server that has just become the leader may
 // not know all that is stored: what is too low has to be so twice.
-func (r *streamRecord) compare(window time.Duration, created time.Time, last uint64, acknowledged sequence) *breach {
+func (r *streamRecord) compare(knows time.Duration, created time.Time, last uint64, acknowledged sequence) *breach {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.window = window
+	r.knows = knows
 	var proven *breach
 	switch {
 	case !r.created.Equal(created):
