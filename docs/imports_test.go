@@ -30,8 +30,8 @@ func layers() [][]string {
 		{"internal/policy"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
-		{"schedule", "internal/history", "internal/letter", "internal/streams", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
-		{"internal/holds"},
+		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"internal/holds", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"test/system", "deliver", "internal/bulk", "internal/config", "internal/pulse", "internal/status"},

@@ -26,6 +26,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/letter"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -167,6 +169,16 @@ func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
 		}
 	}
 	return errors.Join(slices.DeleteFunc(faults, isWarning)...)
+}
+
+// Bury publishes an event as a dead letter and waits until it is stored. It tries once, and makes the stream if there is none: then
+// the next try may work.
+func Bury(ctx context.Context, js jetstream.JetStream, s Config, e event.Event) error {
+	err := letter.PublishDead(ctx, js, s.SubjectPrefix(), e, jetstream.WithExpectStream(s.DeadStream()), jetstream.WithRetryAttempts(0))
+	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		err = errors.Join(err, Ensure(ctx, js, s))
+	}
+	return err
 }
 
 // Check tells what is wrong with the streams without changing anything. A missing stream is no fault: its name
