@@ -11,6 +11,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/bulk"
 	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -108,8 +109,8 @@ func actionName(do string) string {
 }
 
 // redisNow returns the time of Redis.
-func redisNow(ctx context.Context, index Index) (schedule.Millis, error) {
-	f, err := index.Forecast(ctx, 1) // it has the clock
+func redisNow(ctx context.Context, index *schedule.Schedule) (schedule.Millis, error) {
+	f, err := query.ForecastAll(ctx, index, 1) // it has the clock
 	return schedule.MillisOf(f.Now), err
 }
 

@@ -20,7 +20,7 @@ import (
 // a day, however often that is asked for; the one that it has become can be sent again too.
 type resendWork struct {
 	actions *Actions
-	index   Index
+	index   *schedule.Schedule
 	past    *history.Reader
 	key     *keys.Key // of the events, if that was given
 	seqs    []uint64  // in the stream of firings

@@ -31,7 +31,8 @@ func layers() [][]string {
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
 		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
-		{"internal/holds", "internal/streams"},
+		{"internal/query", "internal/streams"},
+		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"test/system", "deliver", "internal/bulk", "internal/config", "internal/pulse", "internal/status"},
@@ -48,6 +49,7 @@ func layers() [][]string {
 func talkToRedis() map[string]string {
 	return map[string]string{
 		"schedule":                   "every step on the index",
+		"internal/query":             "what is read of the index",
 		"client":                     "the function library's calls",
 		"listener":                   "its subscription",
 		"internal/doctor":            "its checks",

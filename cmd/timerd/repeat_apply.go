@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -174,8 +175,8 @@ func (a *repeatApply) compare(ctx context.Context, wanted []wantedRepetition, no
 }
 
 // states returns what the keys repeat by, or an error if that cannot be told of one of them.
-func (a *repeatApply) states(ctx context.Context, names []string) ([]schedule.KeyState, error) {
-	states, err := a.schedule.Repetitions(ctx, names)
+func (a *repeatApply) states(ctx context.Context, names []string) ([]query.KeyState, error) {
+	states, err := query.Repetitions(ctx, a.schedule, names)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +195,7 @@ func (a *repeatApply) surplus(ctx context.Context, n keys.Namespace, wanted []wa
 		known[wanted[i].key] = true
 	}
 	var names []string
-	err := a.schedule.Repeating(ctx, n, func(found []keys.Key) bool {
+	err := query.Repeating(ctx, a.schedule, n, func(found []keys.Key) bool {
 		for _, key := range found {
 			if name := key.String(); !known[name] {
 				known[name] = true // it may come twice

@@ -11,9 +11,9 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/repeat"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // changeKind is what is to be done about a key.
@@ -43,7 +43,7 @@ type fieldChange struct{ name, was, is string }
 
 // changeOf compares what the file says of a key with what the index has, at a time of Redis. It returns an error if the
 // repetition cannot be set then.
-func changeOf(w *wantedRepetition, has schedule.KeyState, now time.Time) (repetitionChange, error) {
+func changeOf(w *wantedRepetition, has query.KeyState, now time.Time) (repetitionChange, error) {
 	c := repetitionChange{kind: toAdd, key: w.key, wanted: w}
 	was := has.Repetition
 	if was != nil && w.from.IsZero() && was.Text == w.spec.String() && !was.From.After(now) {
@@ -68,7 +68,7 @@ func changeOf(w *wantedRepetition, has schedule.KeyState, now time.Time) (repeti
 	case over:
 		c.kind = toForget
 	default:
-		c.fields = differences(w, &schedule.Repetition{Payload: []byte{}}, now)
+		c.fields = differences(w, &query.Repetition{Payload: []byte{}}, now)
 		if !has.Due.IsZero() {
 			c.kind = toChange
 			c.fields[0].was = "a single timer, due at " + has.Due.UTC().Format(timeLayout)
@@ -96,7 +96,7 @@ func (w *wantedRepetition) next(grid, now time.Time) (next time.Time, over bool,
 }
 
 // differences returns what is to change of a repetition, the repetition itself first.
-func differences(w *wantedRepetition, was *schedule.Repetition, now time.Time) []fieldChange {
+func differences(w *wantedRepetition, was *query.Repetition, now time.Time) []fieldChange {
 	var fields []fieldChange
 	add := func(name, before, after string) {
 		if before != after {

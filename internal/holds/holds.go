@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -186,7 +187,7 @@ func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []st
 
 // whoCannot names the living timerds that know no holds.
 func (s *Holds) whoCannot(ctx context.Context, list *schedule.HoldList) (missing []string) {
-	members, err := s.schedule.Members(ctx)
+	members, err := query.Members(ctx, s.schedule)
 	if err != nil {
 		return []string{fmt.Sprintf("timerds of which it is not known who they are: %v", err)}
 	}
@@ -240,10 +241,10 @@ func (s *Holds) List(ctx context.Context) ([]View, error) {
 		return nil, err
 	}
 	counts, cut := make([]int64, len(list.Holds)), false
-	err = s.schedule.Names(ctx, schedule.Query{States: []schedule.State{schedule.StateHeld}}, func(p schedule.Page) bool {
+	err = query.Names(ctx, s.schedule, query.Query{States: []query.State{query.StateHeld}}, func(p query.Page) bool {
 		for _, timer := range p.Timers {
 			for i, h := range list.Holds {
-				if timer.State == schedule.StateHeld && h.Namespace.Match(timer.Key) {
+				if timer.State == query.StateHeld && h.Namespace.Match(timer.Key) {
 					counts[i]++
 				}
 			}

@@ -17,11 +17,11 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // hookCounter counts what the hooks of consumers tell.
@@ -217,10 +217,10 @@ func (f *fixture) waitEmpty() {
 }
 
 // pending returns the pending timers by key; those that wait beside another one are not among them.
-func (f *fixture) pending() map[string]schedule.Timer {
+func (f *fixture) pending() map[string]query.Timer {
 	f.t.Helper()
-	all := map[string]schedule.Timer{}
-	err := f.schedule.List(f.t.Context(), keys.Namespace{}, func(p schedule.Timer) bool {
+	all := map[string]query.Timer{}
+	err := query.List(f.t.Context(), f.schedule.Schedule, keys.Namespace{}, func(p query.Timer) bool {
 		if !p.Beside {
 			all[p.Key.String()] = p
 		}

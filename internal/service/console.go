@@ -20,6 +20,7 @@ import (
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/schedule"
@@ -66,7 +67,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 	}
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
 	sched := schedule.New(p.rdb, c.Service.MaxPayload)
-	p.pulse = pulse.New(sched.Members)
+	p.pulse = pulse.New(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
 	caller := holds.NewCaller(sched)
 	caller.Logger = log
 	var webhooks status.RecentWebhooks

@@ -1,3 +1,5 @@
+#!lua flags=no-writes
+-- include: clock index common payload owed states
 --[[ repetitions reads what keys repeat by. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys

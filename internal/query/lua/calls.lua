@@ -1,3 +1,4 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
 --[[ calls adds up what count_call counted, over many partitions of one server of a cluster.
 It writes nothing.
 ARGV    the hash tags of the partitions

@@ -1,10 +1,12 @@
-package schedule
+package query
 
 import (
 	"context"
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // fewTimers is how many timers of a key may be owed, held or firing, and how many may wait beside its newest, for it to be none of
@@ -14,9 +16,9 @@ const fewTimers = 4
 // Crowded tells of keys, in their order, whether they have many timers that are owed or held, or that wait beside newer ones. A step on all
 // of a key's timers, such as to cancel them, takes Redis some milliseconds then instead of some microseconds. Redis runs the steps
 // that come in one round trip at a stretch: so those on such keys should come one by one.
-func (s *Schedule) Crowded(ctx context.Context, names []string) ([]bool, error) {
+func Crowded(ctx context.Context, s *schedule.Schedule, names []string) ([]bool, error) {
 	crowded := make([]bool, len(names))
-	pipe := s.rdb.Pipeline()
+	pipe := s.Client().Pipeline()
 	var found []*redis.StringSliceCmd
 	for _, name := range names {
 		p := s.Partition(name)

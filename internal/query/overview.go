@@ -1,11 +1,14 @@
-package schedule
+package query
 
 import (
 	"context"
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // overviewChunk is how many partitions one call counts: half as many as a scan for due timers, which asks half as much of each.
@@ -28,12 +31,12 @@ type Overview struct {
 	Moving    int // partitions that are left out, because their slots are moving
 }
 
-// Overview counts the timers of the node, however many there are, without reading them; only where there are holds it reads the
+// CountTimers counts the timers of the node, however many there are, without reading them; only where there are holds it reads the
 // names of some.
-func (n *Node) Overview(ctx context.Context) (Overview, error) {
+func CountTimers(ctx context.Context, n *schedule.Node) (Overview, error) {
 	var all Overview
-	err := eachChunk(n.all(), overviewChunk, func(hashTags []any) error {
-		reply, err := n.schedule.scripts.Load().overview.Run(ctx, n.server, nil, hashTags...).Slice()
+	err := n.Master().RunOver(ctx, n.Index().Script(lua, "overview"), overviewChunk, nil, func(cmd *redis.Cmd) error {
+		reply, err := cmd.Slice()
 		if err == nil && len(reply) != 9 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
@@ -44,7 +47,7 @@ func (n *Node) Overview(ctx context.Context) (Overview, error) {
 		for i := range counts {
 			counts[i], _ = reply[i].(int64)
 		}
-		all.At = Millis(counts[0]).Time()
+		all.At = schedule.Millis(counts[0]).Time()
 		all.Pending += counts[1]
 		all.Owed += counts[2]
 		all.Firing += counts[3]
@@ -54,7 +57,7 @@ func (n *Node) Overview(ctx context.Context) (Overview, error) {
 		all.Held += held
 		unseen, _ := reply[8].(int64)
 		all.Unseen += unseen
-		oldest := Millis(counts[5]).Time()
+		oldest := schedule.Millis(counts[5]).Time()
 		if key, err := keys.Parse(name); err == nil && counts[5] >= 0 && (all.OldestDue.IsZero() || oldest.Before(all.OldestDue)) {
 			all.Oldest, all.OldestDue = key, oldest
 		}
@@ -72,12 +75,13 @@ type Calls struct {
 	Partitions     int // how many partitions were asked; those whose slots are moving cannot be
 }
 
-// Calls returns the calls that were counted in the index of the node, since it is there: all that have cancelled a timer,
+// CountCalls returns the calls that were counted in the index of the node, since it is there: all that have cancelled a timer,
 // and those that have set one which no timerd has heard of by a message.
-func (n *Node) Calls(ctx context.Context) (Calls, error) {
-	var calls Calls
-	err := eachChunk(n.all(), chunk, func(hashTags []any) error {
-		reply, err := n.schedule.scripts.Load().calls.Run(ctx, n.server, nil, hashTags...).Int64Slice()
+func CountCalls(ctx context.Context, n *schedule.Node) (Calls, error) {
+	m := n.Master()
+	calls := Calls{Partitions: len(m.Partitions)}
+	err := m.RunOver(ctx, n.Index().Script(lua, "calls"), schedule.Chunk, nil, func(cmd *redis.Cmd) error {
+		reply, err := cmd.Int64Slice()
 		if err == nil && len(reply) != 3 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
@@ -86,7 +90,7 @@ func (n *Node) Calls(ctx context.Context) (Calls, error) {
 		}
 		calls.Set += reply[0]
 		calls.Cancelled += reply[1]
-		calls.Partitions += len(hashTags) - int(reply[2])
+		calls.Partitions -= int(reply[2])
 		return nil
 	})
 	if err != nil {

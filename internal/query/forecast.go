@@ -1,12 +1,14 @@
-package schedule
+package query
 
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // Bounds of one call that counts timers by when they are due: it holds Redis for some 2 µs for each time and partition.
@@ -18,9 +20,9 @@ const (
 // CountDue counts the pending timers of the node that become due between times: of each time but the last, those due from
 // then on and before the next one. The times are in ascending order. It does not read the timers. moving is how many
 // partitions are left out because their slots are moving.
-func (n *Node) CountDue(ctx context.Context, times []time.Time) (counts []int64, moving int, err error) {
+func CountDue(ctx context.Context, n *schedule.Node, times []time.Time) (counts []int64, moving int, err error) {
 	for first := 0; first < len(times)-1; first += mostTimes - 1 {
-		part, missing, err := n.countDue(ctx, times[first:min(first+mostTimes, len(times))])
+		part, missing, err := countDue(ctx, n, times[first:min(first+mostTimes, len(times))])
 		if err != nil {
 			return nil, 0, fmt.Errorf("schedule: count what becomes due: %w", err)
 		}
@@ -29,14 +31,14 @@ func (n *Node) CountDue(ctx context.Context, times []time.Time) (counts []int64,
 	return counts, moving, nil
 }
 
-func (n *Node) countDue(ctx context.Context, times []time.Time) (counts []int64, moving int, err error) {
+func countDue(ctx context.Context, n *schedule.Node, times []time.Time) (counts []int64, moving int, err error) {
 	args := []any{len(times)}
 	for _, at := range times {
 		args = append(args, at.UnixMilli())
 	}
 	counts = make([]int64, len(times)-1)
-	err = eachChunk(n.all(), max(countBound/len(times), 1), func(hashTags []any) error {
-		reply, err := n.schedule.scripts.Load().countDue.Run(ctx, n.server, nil, slices.Concat(args, hashTags)...).Int64Slice()
+	err = n.Master().RunOver(ctx, n.Index().Script(lua, "count_due"), max(countBound/len(times), 1), args, func(cmd *redis.Cmd) error {
+		reply, err := cmd.Int64Slice()
 		if err == nil && len(reply) != len(times) {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
@@ -75,12 +77,12 @@ type Forecast struct {
 }
 
 // newForecast asks the servers for their clocks and returns a forecast without counts, and the nodes.
-func (s *Schedule) newForecast(ctx context.Context, minutes int) (*Forecast, []*Node, error) {
+func newForecast(ctx context.Context, s *schedule.Schedule, minutes int) (*Forecast, []*schedule.Node, error) {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
 		return &Forecast{}, nil, err
 	}
-	now := AtOnce
+	now := schedule.AtOnce
 	for _, n := range nodes {
 		now = max(now, n.Now())
 	}
@@ -94,10 +96,10 @@ func (s *Schedule) newForecast(ctx context.Context, minutes int) (*Forecast, []*
 // end returns when the last minute ends.
 func (f *Forecast) end() time.Time { return f.Minutes[len(f.Minutes)-1].Begin.Add(time.Minute) }
 
-// Forecast counts by minute the timers of all namespaces that become due, in the present minute and those that follow it, one
+// ForecastAll counts by minute the timers of all namespaces that become due, in the present minute and those that follow it, one
 // at least. Of the timers it reads those that repeat, some thousands in bounded time; the Forecast says where there are more.
-func (s *Schedule) Forecast(ctx context.Context, minutes int) (Forecast, error) {
-	f, nodes, err := s.newForecast(ctx, minutes)
+func ForecastAll(ctx context.Context, s *schedule.Schedule, minutes int) (Forecast, error) {
+	f, nodes, err := newForecast(ctx, s, minutes)
 	if err != nil {
 		return *f, err
 	}
@@ -106,7 +108,7 @@ func (s *Schedule) Forecast(ctx context.Context, minutes int) (Forecast, error) 
 		times = append(times, m.Begin.Add(time.Minute))
 	}
 	for _, n := range nodes {
-		counts, moving, err := n.CountDue(ctx, times)
+		counts, moving, err := CountDue(ctx, n, times)
 		if err != nil {
 			return *f, err
 		}
@@ -114,14 +116,14 @@ func (s *Schedule) Forecast(ctx context.Context, minutes int) (Forecast, error) 
 			f.Minutes[i].Due += due
 		}
 		f.Moving += moving
-		seen, err := n.Overview(ctx)
+		seen, err := CountTimers(ctx, n)
 		if err != nil {
 			return *f, err
 		}
 		f.Owed += seen.Owed + seen.Firing + seen.Held
 	}
 	until := time.Now().Add(expandFor)
-	err = s.addRepetitions(ctx, f, keys.Namespace{}, func() bool { return f.Expanded < mostExpanded && time.Now().Before(until) })
+	err = addRepetitions(ctx, s, f, keys.Namespace{}, func() bool { return f.Expanded < mostExpanded && time.Now().Before(until) })
 	return *f, err
 }
 
@@ -129,17 +131,17 @@ func (s *Schedule) Forecast(ctx context.Context, minutes int) (Forecast, error) 
 // their due times, in steps that hold Redis for less than a millisecond each, until the last minute is over or more returns
 // false. Before that it reads those of the namespace that repeat. more is called after each step with what is known by then;
 // with an error, and where more has ended it, so much is returned. What [Schedule.Pages] says of timers that are left out holds here too.
-func (s *Schedule) ForecastOf(ctx context.Context, n keys.Namespace, minutes int, more func(Forecast) bool) (Forecast, error) {
-	f, _, err := s.newForecast(ctx, minutes)
+func ForecastOf(ctx context.Context, s *schedule.Schedule, n keys.Namespace, minutes int, more func(Forecast) bool) (Forecast, error) {
+	f, _, err := newForecast(ctx, s, minutes)
 	if err != nil {
 		return *f, err
 	}
 	f.Known = 0
 	over := true
-	if err = s.addRepetitions(ctx, f, n, func() bool { over = more(*f); return over }); err != nil || !over {
+	if err = addRepetitions(ctx, s, f, n, func() bool { over = more(*f); return over }); err != nil || !over {
 		return *f, err
 	}
-	err = s.Names(ctx, Query{Namespace: n}, func(p Page) bool {
+	err = Names(ctx, s, Query{Namespace: n}, func(p Page) bool {
 		for _, t := range p.Timers {
 			f.add(t)
 		}

@@ -1,4 +1,4 @@
-package schedule
+package query
 
 import (
 	"cmp"
@@ -8,7 +8,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // How much one step of a walk reads. One call brings walkEntries names, or walkBytes of them, at most, which hold Redis for less than a
@@ -42,7 +45,7 @@ const (
 
 // entry is the name of a timer in the index, or of what is no timer to be listed.
 type entry struct {
-	due  Millis
+	due  schedule.Millis
 	name string
 	kind kind
 	p    keys.Partition
@@ -57,10 +60,10 @@ func compareEntries(a, b entry) int {
 // walk goes through the entries of all partitions in their order. What it knows is where it is: each step asks every partition for
 // what comes next.
 type walk struct {
-	s            *Schedule
+	s            *schedule.Schedule
 	query        Query
-	masters      []master
-	from, before Millis // the due times that are of interest, of what is no firing
+	masters      []schedule.Master
+	from, before schedule.Millis // the due times that are of interest, of what is no firing
 	at           Place
 
 	ahead   *step   // what comes next, as the beginning has found it; nil afterwards
@@ -69,23 +72,23 @@ type walk struct {
 	firings []entry // after the place, in order
 	done    bool
 
-	holds  *HoldList
-	now    Millis // by the servers' clocks when it began, the latest of them
-	looked int64  // entries up to the place, from the first due time of interest on
-	total  int64  // entries when it began
-	moving int    // partitions that are left out, because their slots are moving
-	cut    bool   // there may be more firings
+	holds  *schedule.HoldList
+	now    schedule.Millis // by the servers' clocks when it began, the latest of them
+	looked int64           // entries up to the place, from the first due time of interest on
+	total  int64           // entries when it began
+	moving int             // partitions that are left out, because their slots are moving
+	cut    bool            // there may be more firings
 }
 
 // newWalk begins a walk through what may be meant by a query, after a place. Of firings it reads so many at most, in the order in
 // which they can be claimed.
-func (s *Schedule) newWalk(ctx context.Context, q Query, at Place, firings int) (*walk, error) {
+func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firings int) (*walk, error) {
 	w := &walk{s: s, query: q, from: q.from(), before: q.before(), at: at}
 	var err error
-	if w.masters, err = s.topology.masters(ctx); err != nil {
+	if w.masters, err = s.Masters(ctx); err != nil {
 		return nil, err
 	}
-	if w.holds, err = s.knownHolds(ctx); err != nil {
+	if w.holds, err = s.KnownHolds(ctx); err != nil {
 		return nil, err
 	}
 	if !q.wants(StatePending) { // only firings may be due later and not be pending
@@ -93,7 +96,7 @@ func (s *Schedule) newWalk(ctx context.Context, q Query, at Place, firings int) 
 	}
 	partitions := 0
 	for _, m := range w.masters {
-		partitions += len(m.partitions)
+		partitions += len(m.Partitions)
 	}
 	w.each, w.most = eachOf(partitions, walkFirst), walkFirst
 	if w.ahead, err = w.ask(ctx, true); err != nil {
@@ -133,18 +136,18 @@ func (w *walk) sortFirings() {
 func (w *walk) readFirings(ctx context.Context, p keys.Partition, most int) ([]entry, error) {
 	var all []entry
 	for l := (list{index: p.Firing()}); len(all) < most; {
-		some, err := l.read(ctx, w.s.rdb, firingPage)
+		some, err := l.read(ctx, w.s.Client(), firingPage)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range some {
 			ref, _ := e.Member.(string)
-			if e.Score >= heldScore { // held ones come last
+			if _, held := schedule.Score(e.Score).Held(); held { // held ones come last
 				return all, nil
 			}
 			due, _, _ := strings.Cut(ref, ":")
 			if ms, err := strconv.ParseInt(due, 10, 64); err == nil {
-				all = append(all, entry{Millis(ms), ref, kindFiring, p})
+				all = append(all, entry{schedule.Millis(ms), ref, kindFiring, p})
 			}
 		}
 		if len(some) == 0 {
@@ -198,12 +201,12 @@ type step struct {
 // counts what there is.
 func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 	found := &step{}
-	script, size := w.s.scripts.Load().find, min(max(w.most/w.each, 1), walkPartitions)
+	script, size := w.s.Script(lua, "find"), min(max(w.most/w.each, 1), walkPartitions)
 	for i, m := range w.masters {
 		var some []keys.Partition
-		err := eachChunk(m.partitions, size, func(hashTags []any) error {
-			args := append([]any{int64(w.at.due), w.at.name, int64(w.from), scoreOf(w.before), w.each, first}, hashTags...)
-			reply, err := script.Run(ctx, m.server, nil, args...).Slice()
+		args := []any{int64(w.at.due), w.at.name, int64(w.from), scoreOf(w.before), w.each, first}
+		err := m.RunOver(ctx, script, size, args, func(cmd *redis.Cmd) error {
+			reply, err := cmd.Slice()
 			if err == nil && (len(reply) < 4 || (len(reply)-4)%5 != 0) {
 				err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 			}
@@ -224,15 +227,15 @@ func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 		if err != nil {
 			return nil, err
 		}
-		w.masters[i].partitions = some
+		w.masters[i].Partitions = some
 		found.partitions += len(some)
 	}
 	return found, nil
 }
 
 // scoreOf writes a due time as the bound of a range.
-func scoreOf(m Millis) string {
-	if m == Never {
+func scoreOf(m schedule.Millis) string {
+	if m == schedule.Never {
 		return "+inf"
 	}
 	return strconv.FormatInt(int64(m), 10)
@@ -244,7 +247,7 @@ func (w *walk) count(reply []any) {
 	moving, _ := reply[1].(int64)
 	looked, _ := reply[2].(int64)
 	total, _ := reply[3].(int64)
-	w.now = max(w.now, Millis(now))
+	w.now = max(w.now, schedule.Millis(now))
 	w.moving += int(moving)
 	w.looked += looked
 	w.total += total
@@ -252,7 +255,7 @@ func (w *walk) count(reply []any) {
 
 // take takes in what one partition answered: the next entries of its sorted sets, which were asked for each, and how many firings
 // it has. It returns whether there are entries.
-func (f *step) take(p keys.Partition, reply []any, each int, before Millis) (some bool) {
+func (f *step) take(p keys.Partition, reply []any, each int, before schedule.Millis) (some bool) {
 	if firings, _ := reply[3].(int64); firings > 0 {
 		f.firing = append(f.firing, p)
 	}
@@ -263,10 +266,11 @@ func (f *step) take(p keys.Partition, reply []any, each int, before Millis) (som
 			name, _ := set[i].(string)
 			text, _ := set[i+1].(string)
 			score, _ := strconv.ParseFloat(text, 64)
+			due := schedule.Millis(score)
 			if kind == kindHeld {
-				score -= heldScore
+				due, _ = schedule.Score(score).Held()
 			}
-			if last = (entry{Millis(score), name, kind, p}); last.due >= before {
+			if last = (entry{due, name, kind, p}); last.due >= before {
 				break
 			}
 			f.entries, some = append(f.entries, last), true

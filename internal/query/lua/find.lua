@@ -1,3 +1,5 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: clock
 --[[ find reads what comes next in the order of due times, and of the same due time in that of
 the names, in many partitions of one server. It writes nothing.
 ARGV    1, 2  the place after which to begin: a due time, and a name or an empty string

@@ -1,3 +1,5 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: clock hold owed look
 --[[ overview counts the timers of many partitions of one server. It writes nothing.
 ARGV    the hash tags of the partitions
 Returns {this server's clock in unix ms, how many timers are pending, owed and firing, how

@@ -1,4 +1,4 @@
-package schedule
+package query
 
 import (
 	"encoding/base64"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // Query says which timers are meant, of those that are not settled. The zero Query means all.
@@ -50,7 +51,7 @@ func ParseQuery(text string) (Query, error) {
 
 // Match tells whether a timer is meant.
 func (q Query) Match(t Timer) bool {
-	due := MillisOf(t.Due)
+	due := schedule.MillisOf(t.Due)
 	return q.has(t.Key) && q.wants(t.State) && due >= q.from() && due < q.before()
 }
 
@@ -63,25 +64,25 @@ func (q Query) has(k keys.Key) bool {
 func (q Query) wants(s State) bool { return len(q.States) == 0 || slices.Contains(q.States, s) }
 
 // from and before return the first due time that is meant, and the first one that is not any more.
-func (q Query) from() Millis {
+func (q Query) from() schedule.Millis {
 	if q.From.IsZero() {
-		return AtOnce
+		return schedule.AtOnce
 	}
-	return max(MillisOf(q.From.Add(time.Millisecond-time.Nanosecond)), AtOnce) // as due times are whole ms
+	return max(schedule.MillisOf(q.From.Add(time.Millisecond-time.Nanosecond)), schedule.AtOnce) // as due times are whole ms
 }
 
-func (q Query) before() Millis {
+func (q Query) before() schedule.Millis {
 	if q.Before.IsZero() {
-		return Never
+		return schedule.Never
 	}
-	return MillisOf(q.Before.Add(time.Millisecond - time.Nanosecond))
+	return schedule.MillisOf(q.Before.Add(time.Millisecond - time.Nanosecond))
 }
 
 // Place is a place in the order of all timers: that of their due times and, of the same due time, of their names in the
 // index. It is the same on one server and on many, and stays what it is when timers come and go, or slots move. The zero Place is
 // the beginning.
 type Place struct {
-	due  Millis
+	due  schedule.Millis
 	name string // after the entry of this name; empty: before all entries of the due time
 }
 
@@ -96,6 +97,9 @@ func (p Place) String() string {
 	return base64.RawURLEncoding.EncodeToString(append(binary.AppendUvarint(nil, uint64(max(p.due, 0))), p.name...))
 }
 
+// mostDue is later than any due time.
+const mostDue = 1 << 52
+
 // mostName is more bytes than the name of an entry has.
 const mostName = keys.MaxKeyBytes + 64
 
@@ -109,10 +113,10 @@ func ParsePlace(text string) (Place, error) {
 		return Place{}, fmt.Errorf("not a place in a list of timers: %w", err)
 	}
 	due, n := binary.Uvarint(said)
-	if n <= 0 || due >= heldScore || len(said)-n > mostName {
+	if n <= 0 || due >= mostDue || len(said)-n > mostName {
 		return Place{}, errors.New("not a place in a list of timers")
 	}
-	return Place{due: Millis(due), name: string(said[n:])}, nil
+	return Place{due: schedule.Millis(due), name: string(said[n:])}, nil
 }
 
 // isBefore tells whether an entry comes after p.

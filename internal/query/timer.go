@@ -1,9 +1,8 @@
-package schedule
+package query
 
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // State says how far a timer has come.
@@ -33,7 +33,7 @@ type Timer struct {
 	Key     keys.Key
 	Due     time.Time
 	Attempt int // timerd's own count; 0 means that the payload says it, or 1
-	Status  Status
+	Status  schedule.Status
 	Payload []byte // the first bytes of it, if there are more than were asked for
 	Size    int    // how many bytes the payload has
 	Late    policy.Limit
@@ -44,15 +44,15 @@ type Timer struct {
 	Repeat     string // what it repeats by, as its events say it; empty for a timer that does not
 	Occurrence int64  // from 1 on; 0 for a timer that does not repeat
 
-	Origin Origin // of one that fired before
+	Origin schedule.Origin // of one that fired before
 	// TraceParent is the trace that it was set in, unless its payload says that.
 	TraceParent string
 }
 
 // List calls yield for the timers of a namespace that are not settled, in the order of their due times, until it returns
 // false. What [Schedule.Pages] says of timers that are left out holds here too.
-func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer) bool) error {
-	return s.Pages(ctx, Query{Namespace: n}, func(p Page) bool {
+func List(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func(Timer) bool) error {
+	return Pages(ctx, s, Query{Namespace: n}, func(p Page) bool {
 		for _, timer := range p.Timers {
 			if !yield(timer) {
 				return false
@@ -64,53 +64,41 @@ func (s *Schedule) List(ctx context.Context, n keys.Namespace, yield func(Timer)
 
 // take adds what the record says, of which the payload has size bytes in full.
 func (t *Timer) take(text string, size int) {
-	r, _ := parseRecord(text)
-	t.Attempt, t.Status, t.Late, t.Origin, t.TraceParent = r.attempt, r.status, r.late, r.origin, r.trace[0]
-	if o := r.occurrence; o != nil {
+	r, _ := schedule.ParseRecord(text)
+	t.Attempt, t.Status, t.Late, t.Origin, t.TraceParent = r.Attempt, r.Status, r.Late, r.Origin, r.Trace[0]
+	if o := r.Occurrence; o != nil {
 		t.Repeat, t.Occurrence = o.Repeat, o.Number
 	}
-	if t.Status == PayloadPresent {
-		t.Payload, t.Size = []byte(r.payload), size
+	if t.Status == schedule.PayloadPresent {
+		t.Payload, t.Size = []byte(r.Payload), size
 	}
-}
-
-// Which names one timer as it was found, among all of its key.
-type Which struct {
-	Key     keys.Key
-	Due     time.Time
-	Attempt int  // of one that waits beside another
-	Beside  bool // it waits beside another, as [Timer.Beside] says
 }
 
 // Which returns what names the timer.
-func (t Timer) Which() Which { return Which{t.Key, t.Due, t.Attempt, t.Beside} }
-
-// isFree tells of a firing by the end of its claim whether nobody has it and nobody can have published it, as is_free in
-// owed.lua has it.
-func isFree(score float64) bool {
-	fraction := score - math.Trunc(score)
-	return score == 0 || fraction == 0.5 || fraction == 0.25
+func (t Timer) Which() schedule.Which {
+	return schedule.Which{Key: t.Key, Due: t.Due, Attempt: t.Attempt, Beside: t.Beside}
 }
 
 // stateOf returns the state of the firing with a ref whose claim ends at a time.
-func (l *HoldList) stateOf(ref string, key keys.Key, due Millis, score float64) State {
+func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis, score schedule.Score) State {
+	_, held := score.Held()
 	until := due
 	if score != 0 {
-		until = Never // as due_of_free in owed.lua has it
+		until = schedule.Never // as due_of_free in owed.lua has it
 	}
 	switch {
-	case isPlanRef(ref):
+	case schedule.IsPlanRef(ref):
 		return StatePending
-	case score >= heldScore, isFree(score) && l.Covers(key, until):
+	case held, score.IsFree() && l.Covers(key, until):
 		return StateHeld
-	case isFree(score):
+	case score.IsFree():
 		return StateOwed
 	}
 	return StateFiring
 }
 
 // timer returns what an entry says of its timer. ok is false for what is no timer to be listed.
-func (e entry) timer(now Millis) (timer Timer, ok bool) {
+func (e entry) timer(now schedule.Millis) (timer Timer, ok bool) {
 	name := e.name
 	timer = Timer{Due: e.due.Time(), State: StatePending}
 	if e.due <= now {
@@ -118,8 +106,8 @@ func (e entry) timer(now Millis) (timer Timer, ok bool) {
 	}
 	switch {
 	case e.kind == kindFiring, e.kind == kindHeld:
-		f, err := newFiring(e.name, ":")
-		timer.Key, timer.State = f.Key, StateFiring // until it is known better
+		_, _, key, err := schedule.ParseRef(e.name)
+		timer.Key, timer.State = key, StateFiring // until it is known better
 		if e.kind == kindHeld {
 			timer.State = StateHeld
 		}
@@ -181,7 +169,7 @@ func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) 
 func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, error) {
 	type reply struct{ claims, refused *redis.FloatSliceCmd }
 	replies := make([]reply, len(firings))
-	_, err := w.s.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err := w.s.Client().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, f := range firings {
 			replies[i] = reply{pipe.ZMScore(ctx, f.at.p.Firing(), f.at.name), pipe.ZMScore(ctx, f.at.p.Refused(), f.at.name)}
 		}
@@ -193,7 +181,7 @@ func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, er
 	timers := make([]Timer, len(firings))
 	for i, f := range firings {
 		timers[i] = f.Timer
-		timers[i].State = w.holds.stateOf(f.at.name, f.Key, f.at.due, replies[i].claims.Val()[0])
+		timers[i].State = stateOf(w.holds, f.at.name, f.Key, f.at.due, schedule.Score(replies[i].claims.Val()[0]))
 		if replies[i].refused.Val()[0] > 0 {
 			timers[i].Aside = AsideRefused
 		}
@@ -209,7 +197,7 @@ const recordsChunk = 64
 
 // describe returns timers with what their records say, and of each payload so many bytes at most. Those that have left the index
 // since are left out.
-func (s *Schedule) describe(ctx context.Context, all []candidate, payload int) ([]Timer, error) {
+func describe(ctx context.Context, s *schedule.Schedule, all []candidate, payload int) ([]Timer, error) {
 	type place struct {
 		p    keys.Partition
 		hash string
@@ -228,15 +216,15 @@ func (s *Schedule) describe(ctx context.Context, all []candidate, payload int) (
 	}
 	here := make([]bool, len(all))
 	for len(order) > 0 {
-		calls := make([]call, len(order))
+		calls := make([]schedule.Call, len(order))
 		for i, where := range order {
 			args := []any{where.hash, payload}
 			for _, j := range at[where][:min(len(at[where]), recordsChunk)] {
 				args = append(args, all[j].at.name)
 			}
-			calls[i] = call{where.p, args}
+			calls[i] = schedule.Call{Partition: where.p, Args: args}
 		}
-		for i, reply := range s.run(ctx, s.scripts.Load().records, calls) {
+		for i, reply := range s.Run(ctx, s.Script(lua, "records"), calls) {
 			records, err := reply.Slice()
 			if err == nil && (len(records) < 2 || len(records)%2 != 0) {
 				err = fmt.Errorf("unexpected reply of %d elements", len(records))

@@ -1,16 +1,16 @@
-package schedule
+package query
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // inspectMost is how many timers of a key Inspect returns: as many as the records that one call may read, if these are small.
@@ -39,7 +39,7 @@ type Inspected struct {
 	// Perhaps says that it was given back by somebody who may have published it.
 	Perhaps bool
 	// Hold is what holds it, if it is held and its hold is there.
-	Hold *Hold
+	Hold *schedule.Hold
 	// Unheard says that it is not in the index: no timerd has heard of the key yet, or none of its namespace.
 	Unheard bool
 	// Unread says that its record was not read, because it is large and there are others.
@@ -54,14 +54,14 @@ type TriggerKey struct {
 }
 
 // Inspect returns all that is known of a key in one bounded step, and so many bytes of each payload.
-func (s *Schedule) Inspect(ctx context.Context, key keys.Key, payload int) (Inspection, error) {
+func Inspect(ctx context.Context, s *schedule.Schedule, key keys.Key, payload int) (Inspection, error) {
 	holds, err := s.Holds(ctx)
 	if err != nil {
 		return Inspection{}, err
 	}
 	name := key.String()
 	args := []any{name, max(payload, 0), inspectMost}
-	reply, err := s.run(ctx, s.scripts.Load().inspect, []call{{s.Partition(name), args}})[0].Slice()
+	reply, err := s.Run(ctx, s.Script(lua, "inspect"), []schedule.Call{{Partition: s.Partition(name), Args: args}})[0].Slice()
 	if err == nil && (len(reply) < inspectHead || (len(reply)-inspectHead)%inspectRow != 0) {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
@@ -73,12 +73,12 @@ func (s *Schedule) Inspect(ctx context.Context, key keys.Key, payload int) (Insp
 		numbers[i], _ = reply[i].(int64)
 	}
 	seen := Inspection{
-		Now: Millis(numbers[0]).Time(), Repeats: numbers[2] != 0, Fired: timeOf(numbers[3]), Contested: timeOf(numbers[4]),
+		Now: schedule.Millis(numbers[0]).Time(), Repeats: numbers[2] != 0, Fired: timeOf(numbers[3]), Contested: timeOf(numbers[4]),
 		Unsure: numbers[5] == 0, More: numbers[6] == 1,
 		Trigger: TriggerKey{Exists: numbers[1] >= -1, Denied: numbers[1] == -3, Expires: timeOf(numbers[1])},
 	}
 	for row := range slices.Chunk(reply[inspectHead:], inspectRow) {
-		if timer, ok := inspected(row, Millis(numbers[0]), holds); ok {
+		if timer, ok := inspected(row, schedule.Millis(numbers[0]), holds); ok {
 			seen.Timers = append(seen.Timers, timer)
 		}
 	}
@@ -97,36 +97,36 @@ func timeOf(ms int64) time.Time {
 	if ms <= 0 {
 		return time.Time{}
 	}
-	return Millis(ms).Time()
+	return schedule.Millis(ms).Time()
 }
 
 // inspected reads what the script says of one timer. ok is false for what is none.
-func inspected(row []any, now Millis, holds *HoldList) (i Inspected, ok bool) {
+func inspected(row []any, now schedule.Millis, holds *schedule.HoldList) (i Inspected, ok bool) {
 	where, _ := row[0].(string)
 	name, _ := row[1].(string)
 	text, _ := row[2].(string)
 	score, _ := strconv.ParseFloat(text, 64)
 	size, _ := row[4].(int64)
-	e := entry{due: Millis(score), name: name}
+	e := entry{due: schedule.Millis(score), name: name}
 	switch {
 	case where == "firing":
 		due, _, _ := strings.Cut(name, ":")
 		ms, _ := strconv.ParseInt(due, 10, 64)
-		e.kind, e.due = kindFiring, Millis(ms)
+		e.kind, e.due = kindFiring, schedule.Millis(ms)
 	case strings.HasPrefix(name, ":s"):
 		due, _, _ := strings.Cut(name[2:], ".")
 		ms, _ := strconv.ParseInt(due, 10, 64)
-		e.kind, e.due = kindAside, Millis(ms)
+		e.kind, e.due = kindAside, schedule.Millis(ms)
 		i.Until = timeOf(int64(score))
 	}
 	if i.Timer, ok = e.timer(now); !ok {
 		return i, false
 	}
 	if e.kind == kindFiring {
-		i.State = holds.stateOf(name, i.Key, e.due, score)
-		fraction := score - math.Trunc(score)
-		i.Perhaps = fraction == 0.75
-		if score < heldScore {
+		of := schedule.Score(score)
+		i.State = stateOf(holds, name, i.Key, e.due, of)
+		i.Perhaps = of.MayBePublished()
+		if _, held := of.Held(); !held {
 			i.Until = timeOf(int64(score))
 		}
 		if refused, _ := row[5].(int64); refused == 1 {
@@ -136,7 +136,7 @@ func inspected(row []any, now Millis, holds *HoldList) (i Inspected, ok bool) {
 		i.State = StateHeld
 	}
 	if i.State == StateHeld {
-		i.Hold = holds.over(i.Key, e.due)
+		i.Hold = holds.Over(i.Key, e.due)
 	}
 	i.Unheard = where == "key"
 	if record, ok := row[3].(string); ok {

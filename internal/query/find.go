@@ -1,4 +1,4 @@
-package schedule
+package query
 
 import (
 	"cmp"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // Most bounds one call of Find. What is 0 stands for the default.
@@ -41,12 +43,12 @@ type Found struct {
 // returns what it has found and where to go on. Only timers that are set, moved, claimed or fired meanwhile may be left out
 // or come twice; and of those that are owed because of an event or firing, all but the first findFirings, in the order in which they can
 // be claimed.
-func (s *Schedule) Find(ctx context.Context, q Query, from Place, most Most) (Found, error) {
+func Find(ctx context.Context, s *schedule.Schedule, q Query, from Place, most Most) (Found, error) {
 	began := time.Now()
 	most.Timers = cmp.Or(max(most.Timers, 0), findTimers)
 	most.Entries = cmp.Or(max(most.Entries, 0), findEntries)
 	most.Time = cmp.Or(max(most.Time, 0), findTime)
-	w, err := s.newWalk(ctx, q, from, findFirings)
+	w, err := newWalk(ctx, s, q, from, findFirings)
 	if err != nil {
 		return Found{}, fmt.Errorf("schedule: find timers: %w", err)
 	}
@@ -81,7 +83,7 @@ func (s *Schedule) Find(ctx context.Context, q Query, from Place, most Most) (Fo
 			result.Next = last
 		}
 	}
-	if result.Timers, err = s.describe(ctx, all, most.Payload); err != nil {
+	if result.Timers, err = describe(ctx, s, all, most.Payload); err != nil {
 		return result, fmt.Errorf("schedule: find timers: %w", err)
 	}
 	return result, nil

@@ -1,4 +1,4 @@
-package schedule
+package query
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // pageEntries is how many entries a page has at most.
@@ -28,17 +30,17 @@ type Page struct {
 // counts entries in the due times of the query. Only timers that are set, moved, claimed or fired meanwhile may be left out or come
 // twice; and of those that are owed because of an event or firing, all but the first mostFirings, in the order in which they can be
 // claimed.
-func (s *Schedule) Pages(ctx context.Context, q Query, yield func(Page) bool) error {
-	return s.pages(ctx, q, true, yield)
+func Pages(ctx context.Context, s *schedule.Schedule, q Query, yield func(Page) bool) error {
+	return pages(ctx, s, q, true, yield)
 }
 
 // Names is Pages without the records, which may be large: of a timer it tells the key, the due time and the state.
-func (s *Schedule) Names(ctx context.Context, q Query, yield func(Page) bool) error {
-	return s.pages(ctx, q, false, yield)
+func Names(ctx context.Context, s *schedule.Schedule, q Query, yield func(Page) bool) error {
+	return pages(ctx, s, q, false, yield)
 }
 
-func (s *Schedule) pages(ctx context.Context, q Query, records bool, yield func(Page) bool) error {
-	w, err := s.newWalk(ctx, q, Place{}, mostFirings)
+func pages(ctx context.Context, s *schedule.Schedule, q Query, records bool, yield func(Page) bool) error {
+	w, err := newWalk(ctx, s, q, Place{}, mostFirings)
 	if err != nil {
 		return fmt.Errorf("schedule: list timers: %w", err)
 	}
@@ -69,7 +71,7 @@ func (w *walk) timers(ctx context.Context, entries []entry, records bool) ([]Tim
 		return nil, err
 	}
 	if records {
-		return w.s.describe(ctx, all, wholePayload)
+		return describe(ctx, w.s, all, wholePayload)
 	}
 	timers := make([]Timer, len(all))
 	for i, f := range all {

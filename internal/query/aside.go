@@ -1,4 +1,4 @@
-package schedule
+package query
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // AsideReason says why a timer is set aside: it is due and waits without stopping others.
@@ -19,15 +20,6 @@ const (
 	AsideRefused AsideReason = "refused" // NATS does not take the subject
 )
 
-// AsideCounts is how many timers are set aside for each reason.
-type AsideCounts struct{ Rights, Refused int64 }
-
-// Add adds other to c.
-func (c *AsideCounts) Add(other AsideCounts) {
-	c.Rights += other.Rights
-	c.Refused += other.Refused
-}
-
 // Aside is the timers that are set aside for one reason.
 type Aside struct {
 	Reason AsideReason
@@ -35,9 +27,9 @@ type Aside struct {
 	Key    keys.Key // of the one of a partition that was due first
 }
 
-// Aside returns what is set aside on the node. It costs a scan for due timers, and a call for an example if there is any.
-func (n *Node) Aside(ctx context.Context) ([]Aside, error) {
-	found, err := n.ScanDue(ctx, forever, forever)
+// SetAside returns what is set aside on the node. It costs a scan for due timers, and a call for an example if there is any.
+func SetAside(ctx context.Context, n *schedule.Node) ([]Aside, error) {
+	found, err := n.ScanDue(ctx, schedule.Forever, schedule.Forever)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +46,7 @@ func (n *Node) Aside(ctx context.Context) ([]Aside, error) {
 			continue
 		}
 		a := Aside{Reason: c.reason, Count: c.count}
-		if a.Key, err = n.firstAside(ctx, found.Heads, c.index); err != nil {
+		if a.Key, err = firstAside(ctx, n, found.Heads, c.index); err != nil {
 			return nil, err
 		}
 		all = append(all, a)
@@ -63,9 +55,9 @@ func (n *Node) Aside(ctx context.Context) ([]Aside, error) {
 }
 
 // firstAside returns a key that is in the index of what is set aside of one of the partitions; none if it is gone by now.
-func (n *Node) firstAside(ctx context.Context, heads []Head, index func(keys.Partition) string) (keys.Key, error) {
+func firstAside(ctx context.Context, n *schedule.Node, heads []schedule.Head, index func(keys.Partition) string) (keys.Key, error) {
 	replies := make([]*redis.StringSliceCmd, len(heads))
-	_, err := n.server.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err := n.Server().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, h := range heads {
 			replies[i] = pipe.ZRange(ctx, index(h.Partition), 0, 0)
 		}
@@ -78,7 +70,7 @@ func (n *Node) firstAside(ctx context.Context, heads []Head, index func(keys.Par
 			}
 		}
 	}
-	if err != nil && !IsMoving(err) {
+	if err != nil && !schedule.IsMoving(err) {
 		return keys.Key{}, fmt.Errorf("schedule: read what is set aside: %w", err)
 	}
 	return keys.Key{}, nil

@@ -34,7 +34,7 @@ func TestHintsThatWait(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newHintBuffer()
+				b := newBuffer()
 				b.busy = func() bool { return c.busy }
 				b.addAll(t, c.hints...)
 				if got := b.next(t); got != c.want {
@@ -73,13 +73,13 @@ func TestHintsKeepTheirAge(t *testing.T) {
 }
 
 // keepAll gives back expired events whose timers are due.
-func (b *hintBuffer) keepAll(names ...string) string {
+func (b *buffer) keepAll(names ...string) string {
 	var due []schedule.Hint
 	for _, key := range names {
 		due = append(due, schedule.Hint{Kind: schedule.Expired, Key: key})
 	}
 	var said []string
-	for _, h := range b.keep(due, time.Now()) {
+	for _, h := range b.await(due, time.Now()) {
 		said = append(said, describe(h))
 	}
 	return strings.Join(said, ", ")
@@ -133,11 +133,11 @@ func TestHintsWaitForTheClaim(t *testing.T) {
 func TestHintsDoNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newHintBuffer()
-		if b.mostWaiting != maxWaiting {
-			t.Errorf("a bound of %d, want %d", b.mostWaiting, maxWaiting)
+		b := newBuffer()
+		if b.mostAwaiting != maxAwaiting {
+			t.Errorf("a bound of %d, want %d", b.mostAwaiting, maxAwaiting)
 		}
-		b.mostWaiting = 10_000
+		b.mostAwaiting = 10_000
 		b.busy = func() bool { return true }
 		b.addAll(t, "expired a")
 		_ = b.next(t)
@@ -148,7 +148,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 			}
 			_ = b.keepAll("a")
 		}
-		many := make([]string, b.mostWaiting)
+		many := make([]string, b.mostAwaiting)
 		for i := range many {
 			many[i] = fmt.Sprint(i)
 			b.addAll(t, "expired "+many[i])
@@ -163,22 +163,20 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 		time.Sleep(askAgain - longestLinger - 400*time.Millisecond)
 		b.addAll(t, "expired c")
 		time.Sleep(500 * time.Millisecond)
-		hints, _ := b.wait(t.Context(), noEnd)
-		if n := len(hints); n != b.mostWaiting+2 || describe(hints[n-1]) != "expired c" || !hints[0].MayWait {
+		hints, _ := b.wait(t.Context())
+		if n := len(hints); n != b.mostAwaiting+2 || describe(hints[n-1]) != "expired c" || !hints[0].MayWait {
 			t.Fatalf("%d hints, the last one %s; want all that wait, and one that may not", n, describe(hints[n-1]))
 		}
 		_ = b.keepAll(slices.Concat(many, []string{"a"})...)
 		b.addAll(t, "claimed a")
 		for _, key := range many {
 			b.addAll(t, "claimed "+key)
-			if most := 2*len(b.waiting.last) + 1001; len(b.waiting.hints) > most {
-				t.Fatalf("%d hints of %d keys take room, want at most %d", len(b.waiting.hints), len(b.waiting.last), most)
+			if most := 2*len(b.in[awaiting].last) + 1001; len(b.in[awaiting].hints) > most {
+				t.Fatalf("%d hints of %d keys take room, want at most %d", len(b.in[awaiting].hints), len(b.in[awaiting].last), most)
 			}
 		}
 		b.busy = func() bool { return false }
-		if hints, _ := b.wait(t.Context(), time.Second); hints != nil {
-			t.Errorf("%d hints are left of timers that were all claimed", len(hints))
-		}
+		b.nothing(t) // of timers that were all claimed
 	})
 }
 
@@ -197,7 +195,7 @@ func TestHintsThatWaitedAreReleasedBitByBit(t *testing.T) {
 		busy.Store(false)
 		b.addAll(t, "touched a")
 		for _, want := range []int{maxReleased + 1, maxReleased, 1} {
-			if hints, _ := b.wait(t.Context(), noEnd); len(hints) != want {
+			if hints, _ := b.wait(t.Context()); len(hints) != want {
 				t.Errorf("%d hints at once, want %d", len(hints), want)
 			} else if want > maxReleased && hints[0].Key != "a" {
 				t.Errorf("first comes %s, want what is newer", hints[0].Key)

@@ -1,4 +1,4 @@
-package schedule
+package query
 
 import (
 	"cmp"
@@ -9,12 +9,15 @@ import (
 
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
 	// mostExpanded is how many timers that repeat a forecast of all namespaces looks at, and expandFor for how long.
 	mostExpanded = 20_000
 	expandFor    = 400 * time.Millisecond
+	// mostKnown is of how many what they add is kept.
+	mostKnown = 1000
 	// upcomingChunk is how many of them one call reads: some 0.2 ms, or 2 with payloads of the largest size.
 	upcomingChunk = 100
 	// mostUnderWay is of how many it is looked for what they repeat by where their occurrence is not pending: that takes longer.
@@ -22,19 +25,19 @@ const (
 )
 
 // addRepetitions adds to each minute the occurrences that follow the present one of each timer of a namespace that repeats: only that
-// one is in the schedule. more is asked after each step whether to go on.
-func (s *Schedule) addRepetitions(ctx context.Context, f *Forecast, n keys.Namespace, more func() bool) error {
+// one is in the  more is asked after each step whether to go on.
+func addRepetitions(ctx context.Context, s *schedule.Schedule, f *Forecast, n keys.Namespace, more func() bool) error {
 	e := expansion{forecast: f, known: map[upcoming][]int64{}}
 	var underWay []string
 	var failed error
-	err := s.Repeating(ctx, n, func(some []keys.Key) bool {
+	err := Repeating(ctx, s, n, func(some []keys.Key) bool {
 		names := make([]string, len(some))
 		for i, key := range some {
 			names[i] = key.String()
 		}
 		for len(names) > 0 {
 			var found []upcoming
-			if found, failed = s.upcoming(ctx, names[:min(len(names), upcomingChunk)]); failed != nil {
+			if found, failed = readUpcoming(ctx, s, names[:min(len(names), upcomingChunk)]); failed != nil {
 				return false
 			}
 			for i, u := range found {
@@ -54,20 +57,13 @@ func (s *Schedule) addRepetitions(ctx context.Context, f *Forecast, n keys.Names
 	if err != nil || failed != nil {
 		return cmp.Or(failed, err)
 	}
-	states, err := s.Repetitions(ctx, underWay)
+	states, err := Repetitions(ctx, s, underWay)
 	if err != nil {
 		return err
 	}
 	for _, state := range states {
 		if r := state.Repetition; r != nil {
-			u := upcoming{text: r.Text, from: r.From.UnixMilli(), left: -1}
-			if !r.Until.IsZero() {
-				u.until = r.Until.UnixMilli()
-			}
-			if r.Times > 0 {
-				u.left = max(r.Times-r.Occurrence, 0)
-			}
-			e.add(u)
+			e.add(upcomingOf(r.Text, repeat.Repetition{From: r.From, Until: r.Until, Times: r.Times}, r.Occurrence))
 		}
 	}
 	return nil
@@ -81,13 +77,25 @@ type upcoming struct {
 	left        int64  // how many may follow; below 0: any number
 }
 
-// upcoming reads what follows the pending occurrences of some keys of one partition: of the first ones, and of one at least.
-func (s *Schedule) upcoming(ctx context.Context, names []string) ([]upcoming, error) {
+// upcomingOf returns what follows an occurrence.
+func upcomingOf(text string, rule repeat.Repetition, occurrence int64) upcoming {
+	u := upcoming{text: text, from: rule.From.UnixMilli(), left: -1}
+	if !rule.Until.IsZero() {
+		u.until = rule.Until.UnixMilli()
+	}
+	if rule.Times > 0 {
+		u.left = max(rule.Times-occurrence, 0)
+	}
+	return u
+}
+
+// readUpcoming reads what follows the pending occurrences of some keys of one partition: of the first ones, and of one at least.
+func readUpcoming(ctx context.Context, s *schedule.Schedule, names []string) ([]upcoming, error) {
 	args := make([]any, len(names))
 	for i, name := range names {
 		args[i] = name
 	}
-	reply, err := s.run(ctx, s.scripts.Load().upcoming, []call{{s.Partition(names[0]), args}})[0].Slice()
+	reply, err := s.Run(ctx, s.Script(lua, "upcoming"), []schedule.Call{{Partition: s.Partition(names[0]), Args: args}})[0].Slice()
 	if err == nil && (len(reply) < 2 || len(reply) > 2*len(names) || len(reply)%2 != 0) {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
@@ -98,16 +106,14 @@ func (s *Schedule) upcoming(ctx context.Context, names []string) ([]upcoming, er
 	for pair := range slices.Chunk(reply, 2) {
 		header, _ := pair[0].(string)
 		due, _ := pair[1].(int64)
-		r, ok := parseRecord(header + ":")
-		if !ok || due < 0 || !r.occurrence.Repeats() {
+		r, ok := schedule.ParseRecord(header + ":")
+		if !ok || due < 0 || !r.Occurrence.Repeats() {
 			found = append(found, upcoming{})
 			continue
 		}
-		o := r.occurrence
-		u := upcoming{text: o.Repeat, after: max(due, int64(o.repetition.nominal)), from: o.repetition.from, until: o.repetition.until, left: -1}
-		if o.repetition.times > 0 {
-			u.left = max(o.repetition.times-o.Number, 0)
-		}
+		o := r.Occurrence
+		u := upcomingOf(o.Repeat, o.Rule(), o.Number)
+		u.after = max(due, int64(o.Nominal()))
 		found = append(found, u)
 	}
 	return found, nil
@@ -116,21 +122,21 @@ func (s *Schedule) upcoming(ctx context.Context, names []string) ([]upcoming, er
 // expansion adds occurrences to a forecast. Many timers repeat by the same: what these add is computed once.
 type expansion struct {
 	forecast *Forecast
-	specs    specs
+	specs    repeat.Specs
 	known    map[upcoming][]int64 // by minute
 }
 
 // add adds what follows. Of a specification that cannot be read here nothing is known.
 func (e *expansion) add(u upcoming) {
 	u.after = max(u.after, e.forecast.Now.UnixMilli())
-	spec, err := e.specs.parse(u.text)
+	spec, err := e.specs.Parse(u.text)
 	if err != nil || u.left == 0 || u.after >= e.forecast.end().UnixMilli() {
 		return
 	}
 	counts, ok := e.known[u]
 	if !ok {
 		counts = e.count(u, spec)
-		if len(e.known) < mostSpecs {
+		if len(e.known) < mostKnown {
 			e.known[u] = counts
 		}
 	}

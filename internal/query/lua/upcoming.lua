@@ -1,3 +1,5 @@
+#!lua flags=no-writes
+-- include: clock index common
 --[[ upcoming reads what keys repeat by, without their payloads. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys

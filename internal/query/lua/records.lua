@@ -1,3 +1,5 @@
+#!lua flags=no-writes
+-- include: clock index common
 --[[ records reads records, and of each payload no more than is asked for. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  data or firingdata

@@ -1,4 +1,4 @@
-package schedule
+package query
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // Repetition is what a key repeats by.
@@ -42,14 +43,14 @@ const repetitionsChunk = 4
 
 // Repetitions returns what each of the keys repeats by, in their order, whether its occurrence is pending, held or on its way. Each
 // is read in one step, but not all of them together. That it cannot be told of one of them is said in its KeyState, and is no error.
-func (s *Schedule) Repetitions(ctx context.Context, names []string) ([]KeyState, error) {
+func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]KeyState, error) {
 	states := make([]KeyState, 0, len(names))
 	for some := range slices.Chunk(names, repetitionsChunk) {
-		calls := make([]call, len(some))
+		calls := make([]schedule.Call, len(some))
 		for i, name := range some {
-			calls[i] = call{p: s.Partition(name), args: []any{name}}
+			calls[i] = schedule.Call{Partition: s.Partition(name), Args: []any{name}}
 		}
-		for i, reply := range s.run(ctx, s.scripts.Load().repetitions, calls) {
+		for i, reply := range s.Run(ctx, s.Script(lua, "repetitions"), calls) {
 			state, err := keyState(reply)
 			if err != nil {
 				return nil, fmt.Errorf("schedule: read what %s repeats by: %w", keys.Abbreviate(some[i]), err)
@@ -76,31 +77,23 @@ func keyState(reply *redis.Cmd) (KeyState, error) {
 		if found < 0 {
 			return KeyState{Err: ErrTooManyFirings}, nil
 		}
-		return KeyState{Due: Millis(found).Time()}, nil
+		return KeyState{Due: schedule.Millis(found).Time()}, nil
 	}
 	return KeyState{}, nil
 }
 
 // repetitionOf reads the record of an occurrence.
 func repetitionOf(text string) (KeyState, error) {
-	r, ok := parseRecord(text)
-	if !ok || !r.occurrence.Repeats() {
+	r, ok := schedule.ParseRecord(text)
+	if !ok || !r.Occurrence.Repeats() {
 		return KeyState{}, errors.New("unexpected reply: the record of no occurrence")
 	}
-	o := r.occurrence
+	o, rule := r.Occurrence, r.Occurrence.Rule()
 	found := &Repetition{
-		Text:       o.Repeat,
-		Occurrence: o.Number,
-		From:       Millis(o.repetition.from).Time(),
-		Times:      o.repetition.times,
-		CatchUp:    time.Duration(o.repetition.catchUp) * time.Millisecond,
-		Late:       r.late,
+		Text: o.Repeat, Occurrence: o.Number, From: rule.From, Until: rule.Until, Times: rule.Times, CatchUp: rule.CatchUp, Late: r.Late,
 	}
-	if o.repetition.until > 0 {
-		found.Until = Millis(o.repetition.until).Time()
-	}
-	if r.status == PayloadPresent {
-		found.Payload = []byte(r.payload)
+	if r.Status == schedule.PayloadPresent {
+		found.Payload = []byte(r.Payload)
 	}
 	return KeyState{Repetition: found}, nil
 }
@@ -110,13 +103,13 @@ const repeatingPage = 500
 
 // Repeating calls yield for the keys of a namespace that repeat, some at a time and in no order, until it returns false. A key
 // may come twice. One that begins or ceases to repeat meanwhile may be left out.
-func (s *Schedule) Repeating(ctx context.Context, n keys.Namespace, yield func([]keys.Key) bool) error {
-	partitions, err := s.withTimers(ctx)
+func Repeating(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func([]keys.Key) bool) error {
+	partitions, err := withTimers(ctx, s)
 	if err != nil {
 		return err
 	}
 	for _, p := range partitions {
-		more, err := s.repeatingIn(ctx, p, n, yield)
+		more, err := repeatingIn(ctx, s, p, n, yield)
 		if err != nil || !more {
 			return err
 		}
@@ -125,9 +118,9 @@ func (s *Schedule) Repeating(ctx context.Context, n keys.Namespace, yield func([
 }
 
 // repeatingIn is Repeating for a partition. It returns whether to go on.
-func (s *Schedule) repeatingIn(ctx context.Context, p keys.Partition, n keys.Namespace, yield func([]keys.Key) bool) (bool, error) {
+func repeatingIn(ctx context.Context, s *schedule.Schedule, p keys.Partition, n keys.Namespace, yield func([]keys.Key) bool) (bool, error) {
 	for cursor := uint64(0); ; {
-		page, next, err := s.repeatingPage(ctx, p, cursor, n)
+		page, next, err := readRepeating(ctx, s, p, cursor, n)
 		if err != nil {
 			return false, err
 		}
@@ -148,8 +141,8 @@ type RepeatingPlace struct {
 
 // RepeatingFrom returns keys of a namespace that repeat, from a place on and in no order, after it has looked at most of what repeats,
 // or a little more; where to go on; and at how many it has looked. What [Schedule.Repeating] says of keys holds here too.
-func (s *Schedule) RepeatingFrom(ctx context.Context, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
-	partitions, err := s.withTimers(ctx)
+func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
+	partitions, err := withTimers(ctx, s)
 	if err != nil {
 		return nil, from, 0, err
 	}
@@ -165,7 +158,7 @@ func (s *Schedule) RepeatingFrom(ctx context.Context, n keys.Namespace, from Rep
 			if looked >= most {
 				return found, RepeatingPlace{p, cursor}, looked, nil
 			}
-			page, next, err := s.repeatingPage(ctx, p, cursor, n)
+			page, next, err := readRepeating(ctx, s, p, cursor, n)
 			if err != nil {
 				return nil, from, 0, err
 			}
@@ -180,14 +173,14 @@ func (s *Schedule) RepeatingFrom(ctx context.Context, n keys.Namespace, from Rep
 }
 
 // withTimers returns the partitions that have something to claim, now or later, in their order.
-func (s *Schedule) withTimers(ctx context.Context) ([]keys.Partition, error) {
-	masters, err := s.topology.masters(ctx)
+func withTimers(ctx context.Context, s *schedule.Schedule) ([]keys.Partition, error) {
+	masters, err := s.Masters(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("schedule: look for what repeats: %w", err)
 	}
 	var partitions []keys.Partition
 	for _, m := range masters {
-		found, err := s.scanDue(ctx, m.server, m.partitions, forever, forever)
+		found, err := s.ScanMaster(ctx, m, schedule.Forever, schedule.Forever)
 		if err == nil && len(found.Moving) > 0 {
 			err = fmt.Errorf("%d slots of the cluster are moving: try again", len(found.Moving))
 		}
@@ -208,9 +201,9 @@ type repeatingKeys struct {
 	looked int        // of any
 }
 
-// repeatingPage reads some names of a partition that repeat, and returns the cursor for the next ones: 0 at the end.
-func (s *Schedule) repeatingPage(ctx context.Context, p keys.Partition, cursor uint64, n keys.Namespace) (repeatingKeys, uint64, error) {
-	page, next, err := s.rdb.ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
+// readRepeating reads some names of a partition that repeat, and returns the cursor for the next ones: 0 at the end.
+func readRepeating(ctx context.Context, s *schedule.Schedule, p keys.Partition, cursor uint64, n keys.Namespace) (repeatingKeys, uint64, error) {
+	page, next, err := s.Client().ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
 	if err != nil {
 		return repeatingKeys{}, 0, fmt.Errorf("schedule: look for what repeats: %w", err)
 	}
