@@ -46,10 +46,10 @@ type check struct {
 	// ask returns nil, or what is wrong in words for an operator, and ends when its context does.
 	ask func(context.Context) error
 
-	err   error // what it said last
-	at    time.Time
-	grace time.Time // until when a failure is not worth a line
-	told  bool      // err was logged
+	err    error // what it said last
+	at     time.Time
+	grace  time.Time // until when a failure is not worth a line
+	logged bool      // err was logged
 }
 
 // add adds a check. Call it before run.
@@ -92,12 +92,12 @@ func (r *readiness) note(c *check, err error) {
 	defer r.mu.Unlock()
 	now := time.Now()
 	switch {
-	case err != nil && !c.told && now.After(c.grace):
+	case err != nil && !c.logged && now.After(c.grace):
 		r.log.Warn("not ready", "check", c.name, "err", err)
-		c.told = true
-	case err == nil && c.told:
+		c.logged = true
+	case err == nil && c.logged:
 		r.log.Info("ready again", "check", c.name)
-		c.told = false
+		c.logged = false
 	case err == nil:
 		c.grace = now
 	}

@@ -46,7 +46,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	if err != nil {
 		unanswered(err, p)
 	}
-	told := err != nil
+	unknown := err != nil
 	for _, name := range missing {
 		p.Fail(diag.CheckStreams, "start timerd, which makes it", "there is no stream %s", name)
 	}
@@ -60,10 +60,10 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			continue // see above
 		case err != nil:
 			n.Streams = append(n.Streams, Stream{Name: name, Error: err.Error()})
-			if !told {
+			if !unknown {
 				unanswered(err, p)
 			}
-			told = true
+			unknown = true
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
@@ -76,7 +76,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			}
 		}
 	}
-	if !told {
+	if !unknown {
 		s.gatherWebhooks(ctx, n, p)
 	}
 	return n
