@@ -30,8 +30,8 @@ func layers() [][]string {
 		{"internal/policy"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
-		{"schedule", "internal/history", "internal/letter", "internal/streams", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
-		{"internal/query"},
+		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"internal/query", "internal/streams"},
 		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},

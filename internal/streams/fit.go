@@ -24,10 +24,8 @@ func Fired(ctx context.Context, js jetstream.JetStream, s Config, payloadBytes i
 	if info, err = streamInfo(ctx, js, want.Name); err != nil {
 		return nil, fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
 	}
-	for _, fault := range s.faults(want, info.Config) {
-		if !isWarning(fault) {
-			return info, fault
-		}
+	if faults := blocking(s.faults(want, info.Config)); len(faults) > 0 {
+		return info, faults[0]
 	}
 	return info, Fullness(info, payloadBytes)
 }
@@ -49,8 +47,7 @@ func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
 }
 
 // faults compares the configuration of a stream with what timerd needs of it.
-func (s Config) faults(want, is jetstream.StreamConfig) []error {
-	var faults []error
+func (s Config) faults(want, is jetstream.StreamConfig) (faults []*Fault) {
 	add := func(warning bool, fix, problem string, args ...any) {
 		faults = append(faults, &Fault{Stream: is.Name, What: fmt.Sprintf(problem, args...), Remedy: fix, Warning: warning})
 	}
