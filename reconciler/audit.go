@@ -56,7 +56,7 @@ type auditor struct {
 	onAudit         func(reason string, seen schedule.Observed, took time.Duration)
 
 	counted  []schedule.NamespaceCount // by the last audit of all timers, if it reached all
-	recorded time.Time                 // when a report of an audit was left last
+	recorded time.Time                 // when the last report of an audit was written
 }
 
 // run audits until ctx ends.
@@ -112,7 +112,7 @@ func (a *auditor) run(ctx context.Context) {
 	}
 }
 
-// report tells of an audit.
+// report logs an audit if it found something that events should have reported, and tells the hooks.
 func (a *auditor) report(reason string, seen schedule.Observed, took time.Duration) {
 	known := reason == reasonRegular || reason == reasonUnfollowed
 	if seen.Kept > 0 || !known && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
@@ -123,7 +123,7 @@ func (a *auditor) report(reason string, seen schedule.Observed, took time.Durati
 	signal(a.coverage.audited)
 }
 
-// record leaves a report of an audit in Redis, for whoever asks for the state of the schedule.
+// record writes a report of an audit to Redis, for timerd status.
 func (a *auditor) record(ctx context.Context, reason string, took time.Duration) {
 	usual := reason == reasonRegular || reason == reasonUnfollowed
 	if a.counted == nil || usual && time.Since(a.recorded) < recordPause {

@@ -295,7 +295,7 @@ type keysAlone struct {
 	err   error
 }
 
-func (*keysAlone) BeginAudit(context.Context) (*schedule.Audit, error)     { return nil, nil } //nolint:nilnil // it is not known
+func (*keysAlone) BeginAudit(context.Context) (*schedule.Audit, error)     { return nil, nil }
 func (*keysAlone) RecordAudit(context.Context, schedule.AuditReport) error { return nil }
 func (*keysAlone) DoubtApps(context.Context, keys.Partition, schedule.Millis, []string) error {
 	return nil
