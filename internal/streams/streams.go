@@ -27,6 +27,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/letter"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -137,21 +138,38 @@ func (s Config) ofFired(ctx context.Context, js jetstream.JetStream) (Config, er
 
 // Fault is one thing that is wrong with a stream, or with what NATS lets through.
 type Fault struct {
-	Stream  string // "" if it is about the NATS server
-	Problem string
-	Fix     string // what to do, mostly a command
+	Stream string // "" if it is about the NATS server
+	What   string // the problem
+	Remedy string // what to do, mostly a command
 	// Warning says that timerd works with it, but keeps less than it could.
 	Warning bool
 	// Owner is the installation that the stream belongs to, if the problem is that this is another one.
 	Owner string
 }
 
-func (f *Fault) Error() string {
-	where := "NATS server"
-	if f.Stream != "" {
-		where = "stream " + f.Stream
+func (f *Fault) Error() string { return diag.Text(f) }
+
+// Fix implements [diag.Mendable].
+func (f *Fault) Fix() string { return f.Remedy }
+
+// Problem implements [diag.Mendable].
+func (f *Fault) Problem() string {
+	if f.Stream == "" {
+		return "NATS server: " + f.What
 	}
-	return fmt.Sprintf("%s: %s; to fix it: %s", where, f.Problem, f.Fix)
+	return "stream " + f.Stream + ": " + f.What
+}
+
+// Finding returns what a check finds by it.
+func (f *Fault) Finding(check string) diag.Finding {
+	found := diag.Finding{Level: diag.Fail, Check: check, Text: f.What, Fix: f.Remedy}
+	if f.Warning {
+		found.Level = diag.Warn
+	}
+	if f.Stream != "" {
+		found.Text = f.Stream + ": " + f.What
+	}
+	return found
 }
 
 // Ensure makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
@@ -222,8 +240,8 @@ func streamInfo(ctx context.Context, js jetstream.JetStream, name string) (*jets
 func (s Config) serverFaults(js jetstream.JetStream) []*Fault {
 	if most := js.Conn().MaxPayload(); most > 0 && most < minMessageBytes {
 		return []*Fault{{
-			Problem: fmt.Sprintf("max_payload is %d bytes, too small for the event of a long key", most),
-			Fix:     fmt.Sprintf("set max_payload to %d or more in the server's configuration", minMessageBytes),
+			What:   fmt.Sprintf("max_payload is %d bytes, too small for the event of a long key", most),
+			Remedy: fmt.Sprintf("set max_payload to %d or more in the server's configuration", minMessageBytes),
 		}}
 	}
 	return nil
@@ -242,9 +260,9 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 			return s.overlaps(ctx, js, want)
 		case errors.As(err, &api) && api.ErrorCode == codeNoReplicas:
 			return []error{&Fault{
-				Stream:  want.Name,
-				Problem: fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
-				Fix:     "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
+				Stream: want.Name,
+				What:   fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
+				Remedy: "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
 			}}
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 			info, err = streamInfo(ctx, js, want.Name)
@@ -276,9 +294,9 @@ func (s Config) overlaps(ctx context.Context, js jetstream.JetStream, want jetst
 		}
 		faults = append(faults, &Fault{
 			Stream: want.Name,
-			Problem: fmt.Sprintf("cannot be made for %s, because stream %s takes %s",
+			What: fmt.Sprintf("cannot be made for %s, because stream %s takes %s",
 				want.Subjects[0], other.Config.Name, strings.Join(other.Config.Subjects, ", ")),
-			Fix: fix,
+			Remedy: fix,
 		})
 	}
 	if err := others.Err(); err != nil {
