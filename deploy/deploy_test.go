@@ -82,10 +82,12 @@ var luaCall = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '([A-Z]+)')?`)
 // luaCommands returns the commands that the Lua files of the schedule call, but for those named.
 func luaCommands(t *testing.T, without ...string) [][]string {
 	t.Helper()
-	files, err := filepath.Glob("../schedule/lua/*.lua")
-	if err != nil {
-		t.Fatal(err)
+	steps, err := filepath.Glob("../schedule/lua/*/*.lua")
+	reads, err2 := filepath.Glob("../internal/query/lua/*.lua")
+	if err := errors.Join(err, err2); err != nil || len(steps) == 0 || len(reads) == 0 {
+		t.Fatal(steps, reads, err)
 	}
+	files := slices.Concat(steps, reads)
 	var commands [][]string
 	for _, file := range files {
 		if slices.Contains(without, strings.TrimSuffix(filepath.Base(file), ".lua")) {

@@ -23,7 +23,7 @@ const OtherApps = ""
 // be among them.
 func (n *Node) Apps(ctx context.Context) ([]string, error) {
 	since := map[string]int64{}
-	err := n.Master().RunOver(ctx, n.schedule.scripts.Load().apps, appsChunk, nil, func(cmd *redis.Cmd) error {
+	err := n.Master().RunOver(ctx, n.schedule.step("apps"), appsChunk, nil, func(cmd *redis.Cmd) error {
 		reply, err := cmd.Slice()
 		for i := 0; i+1 < len(reply); i += 2 {
 			app, _ := reply[i].(string)
@@ -53,7 +53,7 @@ func (n *Node) DoubtApps(ctx context.Context, p keys.Partition, began Millis, me
 	for _, app := range met {
 		args = append(args, app)
 	}
-	if err := n.schedule.Run(ctx, n.schedule.scripts.Load().doubtApps, []Call{{p, args}})[0].Err(); err != nil {
+	if err := n.schedule.Run(ctx, n.schedule.step("doubt_apps"), []Call{{p, args}})[0].Err(); err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)
 	}
 	return nil
@@ -61,7 +61,7 @@ func (n *Node) DoubtApps(ctx context.Context, p keys.Partition, began Millis, me
 
 // ForgetApps forgets the apps of those partitions of the node that have no pending timers.
 func (n *Node) ForgetApps(ctx context.Context) error {
-	err := n.Master().RunOver(ctx, n.schedule.scripts.Load().forgetApps, Chunk, nil, (*redis.Cmd).Err)
+	err := n.Master().RunOver(ctx, n.schedule.step("forget_apps"), Chunk, nil, (*redis.Cmd).Err)
 	if err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)
 	}

@@ -56,7 +56,7 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	n, after := a.node, ""
 	for range count { // each call gets further, unless somebody goes on changing these keys
 		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
-		reply, err := n.schedule.Run(ctx, n.schedule.scripts.Load().audit, []Call{{p, args}})[0].Slice()
+		reply, err := n.schedule.Run(ctx, n.schedule.step("audit"), []Call{{p, args}})[0].Slice()
 		if err == nil && len(reply) != 8 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}

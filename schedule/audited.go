@@ -90,7 +90,7 @@ func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 		return fmt.Errorf("schedule: count the firings: %w", err)
 	}
 	for cursor, more := "0", listed > 0; more; more = cursor != "0" && cursor != "" {
-		if cursor, err = s.Run(ctx, s.scripts.Load().tidyOwed, []Call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
+		if cursor, err = s.Run(ctx, s.step("tidy_owed"), []Call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
 			return fmt.Errorf("schedule: look through the names of what is owed: %w", err)
 		}
 	}
@@ -101,7 +101,7 @@ func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 // has claimed.
 func (s *Schedule) countFirings(ctx context.Context, p keys.Partition, t *tally) (listed int64, err error) {
 	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
-		reply, err := s.Run(ctx, s.scripts.Load().countFiring, []Call{{p, []any{cursor, countPage}}})[0].Slice()
+		reply, err := s.Run(ctx, s.step("count_firing"), []Call{{p, []any{cursor, countPage}}})[0].Slice()
 		if err == nil && len(reply) != 3 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}

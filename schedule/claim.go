@@ -123,7 +123,7 @@ func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimReque
 	for i, r := range requests {
 		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition)}}
 	}
-	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
+	results, _ := n.runClaims(ctx, n.schedule.step("claim"), fullForm(), requests, calls, lease)
 	for _, result := range results {
 		if result.Untidy {
 			n.detour.take(1)
@@ -162,7 +162,7 @@ func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease ti
 		}
 		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
 	}
-	return n.runClaims(ctx, n.schedule.scripts.Load().claimShort, shortForm(), requests, calls, lease)
+	return n.runClaims(ctx, n.schedule.step("claim_short"), shortForm(), requests, calls, lease)
 }
 
 // runClaims runs a script that claims. It returns the indices of the calls that were declined.

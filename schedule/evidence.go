@@ -225,7 +225,7 @@ type losses struct {
 }
 
 func (n *Node) readLosses(ctx context.Context) (losses, error) {
-	reply, err := n.schedule.scripts.Load().losses.Run(ctx, n.server, nil).Slice()
+	reply, err := n.schedule.step("read_losses").Run(ctx, n.server, nil).Slice()
 	if err == nil && len(reply) != 3 {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}

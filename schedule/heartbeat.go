@@ -24,7 +24,7 @@ type Self struct {
 	Silence int64 `json:"silence,omitempty"`
 	// Holds says that it knows holds: what earlier versions do not say.
 	Holds bool `json:"holds,omitempty"`
-	// Options says that it knows the options of timers (lua/index.lua): what earlier versions do not say.
+	// Options says that it knows the options of timers (lua/lib/index.lua): what earlier versions do not say.
 	Options bool `json:"options,omitempty"`
 	// Repeats says that it knows timers that repeat: what earlier versions do not say.
 	Repeats bool `json:"repeats,omitempty"`
@@ -58,7 +58,7 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (ran
 		}
 	}
 	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts()}
-	alive, err := n.schedule.scripts.Load().heartbeat.Run(ctx, n.schedule.rdb, names, self.Instance, ttl.Milliseconds(), said, counts).StringSlice()
+	alive, err := n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, self.Instance, ttl.Milliseconds(), said, counts).StringSlice()
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
 	}

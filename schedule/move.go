@@ -63,7 +63,7 @@ func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error)
 		for i, m := range some {
 			calls[i] = Call{s.Partition(m.Key.String()), m.args()}
 		}
-		for i, reply := range s.Run(ctx, s.scripts.Load().setTime, calls) {
+		for i, reply := range s.Run(ctx, s.step("set_time"), calls) {
 			result := moveResult(reply.Slice())
 			if result.Err != nil {
 				result.Err = fmt.Errorf("schedule: move %q: %w", some[i].Key, result.Err)

@@ -158,7 +158,7 @@ const elsewhereTimeout = time.Second
 // runObserve takes hints in. It tells which of the calls were for another server, to which their slots have moved: one that is silent
 // delays none of the node's own for long.
 func (n *Node) runObserve(ctx context.Context, calls []Call) (replies []*redis.Cmd, elsewhere []bool) {
-	s, script := n.schedule, n.schedule.scripts.Load().observe
+	s, script := n.schedule, n.schedule.step("observe")
 	elsewhere = make([]bool, len(calls))
 	var own, others []Call
 	for i, c := range calls {

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/late"
 )
 
-// Record is what the index keeps of a timer, as lua/index.lua has it.
+// Record is what the index keeps of a timer, as lua/lib/index.lua has it.
 type Record struct {
 	Attempt    int // timerd's own count; 0 for none
 	Status     Status

@@ -35,9 +35,9 @@ type Released struct {
 func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
 	n, r := h.Namespace, h.Resume
 	args := []any{l.copied(), n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
-	script := s.scripts.Load().holdRelease
+	script := s.step("hold_release")
 	if r.Kind == ResumeShift {
-		script = s.scripts.Load().holdShift
+		script = s.step("hold_shift")
 		args = append(args, int64(max(r.At-h.Since, 0))) // it may have begun by a clock that was ahead
 	} else {
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
@@ -84,7 +84,7 @@ func (s *Schedule) DrawTimes(ctx context.Context, h *Hold, count int, ahead time
 	interval := 1000 / h.Resume.Rate
 	tooFar := now.Add(ahead + aheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
 	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
-	text, err := s.Run(ctx, s.scripts.Load().holdDraw, []Call{{keys.Single, args}})[0].Text()
+	text, err := s.Run(ctx, s.step("hold_draw"), []Call{{keys.Single, args}})[0].Text()
 	if err == nil && text == "" {
 		return Draw{}, nil
 	}

@@ -116,7 +116,7 @@ func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error 
 		bytes[n] += size
 	}
 	var failed PartError
-	for i, reply := range s.Run(ctx, s.scripts.Load().settleRepeat, calls) {
+	for i, reply := range s.Run(ctx, s.step("settle_repeat"), calls) {
 		done, err := reply.Int64Slice()
 		if err == nil && len(done) != len(members[i]) {
 			err = fmt.Errorf("unexpected reply of %d elements", len(done))

@@ -33,7 +33,7 @@ func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(
 func (n *Node) Replan(ctx context.Context) (planned int, err error) {
 	var tags []string
 	args := []any{aheadBy.Milliseconds()}
-	err = n.Master().RunOver(ctx, n.schedule.scripts.Load().ahead, Chunk, args, func(cmd *redis.Cmd) error {
+	err = n.Master().RunOver(ctx, n.schedule.step("ahead"), Chunk, args, func(cmd *redis.Cmd) error {
 		found, err := cmd.StringSlice()
 		tags = append(tags, found...)
 		return err
@@ -99,7 +99,7 @@ type armedAhead struct {
 }
 
 func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
-	reply, err := s.Run(ctx, s.scripts.Load().replanFind, []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0].Slice()
+	reply, err := s.Run(ctx, s.step("replan_find"), []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0].Slice()
 	if err == nil && (len(reply) < 2 || len(reply)%4 != 2) {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
@@ -157,7 +157,7 @@ func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []arm
 	if len(args) == 0 {
 		return 0, nil
 	}
-	done, err := s.Run(ctx, s.scripts.Load().replan, []Call{{p, args}})[0].Int64Slice()
+	done, err := s.Run(ctx, s.step("replan"), []Call{{p, args}})[0].Int64Slice()
 	if err == nil && len(done) != len(found) {
 		err = errors.New("unexpected reply")
 	}

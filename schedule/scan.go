@@ -48,10 +48,10 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 	var found DueScan
 	horizon := within.Milliseconds()
 	if within == Forever {
-		horizon = 2 * heldScore
+		horizon = int64(2 * heldScore)
 	}
 	args := []any{horizon, lease.Milliseconds()}
-	err := m.RunOver(ctx, ix.scripts.Load().scanDue, Chunk, args, func(cmd *redis.Cmd) error {
+	err := m.RunOver(ctx, ix.step("scan_due"), Chunk, args, func(cmd *redis.Cmd) error {
 		reply, err := cmd.Slice()
 		if err != nil {
 			return err

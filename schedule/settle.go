@@ -19,7 +19,7 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 	if slices.ContainsFunc(firings, isRepeating) {
 		single, repeating = split(firings)
 	}
-	err := s.onEach(ctx, s.scripts.Load().settle, single, func(f *Firing) []any { return []any{f.Ref} })
+	err := s.onEach(ctx, s.step("settle"), single, func(f *Firing) []any { return []any{f.Ref} })
 	if len(repeating) > 0 {
 		err = joinPartErrors(single, err, repeating, s.settleRepeating(ctx, repeating))
 	}
@@ -33,7 +33,7 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 // them may be stored. Those that NATS refused are listed as set aside until they are settled. Claims that somebody else has
 // taken meanwhile stay theirs. It is safe to repeat. Errors are as those of Settle.
 func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
-	err := s.onEach(ctx, s.scripts.Load().release, firings, func(f *Firing) []any {
+	err := s.onEach(ctx, s.step("release"), firings, func(f *Firing) []any {
 		return []any{f.Ref, int64(f.leaseEnd()), f.Pause.Milliseconds(), f.MayBeStored, f.Refused, f.freed}
 	})
 	if err != nil {

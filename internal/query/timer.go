@@ -84,7 +84,7 @@ func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis
 	_, held := score.Held()
 	until := due
 	if score != 0 {
-		until = schedule.Never // as due_of_free in owed.lua has it
+		until = schedule.Never // as due_of_free in score.lua has it
 	}
 	switch {
 	case schedule.IsPlanRef(ref):
