@@ -5,10 +5,9 @@ import (
 
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/late"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -20,6 +19,6 @@ type Sources struct {
 	History  *history.Reader
 	Tail     *history.Tail
 	Pulse    func() pulse.View
-	Policies retry.Policies
-	Late     late.Rules // of timers without a limit of their own
+	Policies policy.Rules[policy.Retry]
+	Late     policy.Rules[policy.Limit] // of timers without a limit of their own
 }

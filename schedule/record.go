@@ -8,15 +8,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // Record is what the index keeps of a timer, as lua/lib/index.lua has it.
 type Record struct {
 	Attempt    int // timerd's own count; 0 for none
 	Status     Status
-	Late       late.Limit
+	Late       policy.Limit
 	Origin     Origin
 	Trace      [2]string   // traceparent and tracestate
 	Occurrence *Occurrence // nil for a timer that does not repeat
@@ -118,8 +118,8 @@ func (r *Record) readOption(option string) {
 		r.Trace[1] = string(state)
 	case optionLate, optionLateDrop:
 		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
-			ms = min(ms, late.MaxLimit.Milliseconds())
-			r.Late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+			ms = min(ms, policy.Longest.Milliseconds())
+			r.Late = policy.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
 		}
 	}
 }
@@ -138,7 +138,7 @@ func traceOptions(parent, state string) string {
 }
 
 // options returns the options of a record, as they stand before its colon.
-func options(l late.Limit) string {
+func options(l policy.Limit) string {
 	if !l.Given {
 		return ""
 	}

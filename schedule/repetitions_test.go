@@ -11,10 +11,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -96,7 +96,7 @@ func TestRepetitionsSayEverything(t *testing.T) {
 	x.repeats("p", "EVERY", 90_000, "FROM", from, "UNTIL", until, "TIMES", 7, "CATCHUP", 5000, "LATE", 300, "DROP")
 	want := query.Repetition{
 		Text: "every 1m30s", Occurrence: 1, From: time.UnixMilli(from).UTC(), Until: time.UnixMilli(until).UTC(), Times: 7,
-		CatchUp: 5 * time.Second, Late: late.Limit{Given: true, Most: 300 * time.Millisecond, Drop: true}, Payload: []byte("p"),
+		CatchUp: 5 * time.Second, Late: policy.Limit{Given: true, Most: 300 * time.Millisecond, Drop: true}, Payload: []byte("p"),
 	}
 	if got := x.repeating().Repetition; fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", want) {
 		t.Errorf("%+v\nwant %+v", *got, want)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // Retry asks for a timer to be set again after a failed attempt, or because it was postponed or is replayed.
@@ -20,8 +20,8 @@ type Retry struct {
 	Attempt int // that it will fire as
 	Payload []byte
 	Status  Status
-	Late    late.Limit // its own, counted from Due
-	Origin  Origin     // the timer's first firing
+	Late    policy.Limit // its own, counted from Due
+	Origin  Origin       // the timer's first firing
 	// Replayed is when somebody had it fire anew that was done, as a dead letter is; 0 where nobody did.
 	Replayed Millis
 	// TraceParent and TraceState are those of the event, where the payload does not say them: "" for none.

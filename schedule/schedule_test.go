@@ -286,7 +286,7 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 		{"events lost", true, 300, 0},
 		{"no events", false, 300, 0},
 		{"after a downtime", false, 300, 1000},
-		{"after a long downtime", false, 3000, 4000},
+		{"after a long downtime", false, 5000, 1000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -322,10 +322,10 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 			}
 			// That a deletion nobody heard of fires is a known limit; and so does a
 			// value that was replaced shortly before a downtime's due time. Redis
-			// tells when it was in whole seconds.
+			// tells when it was to within three seconds.
 			want := []string{"a:b:c:deleted deadline deleted"}
 			replaced := "a:b:c:replaced deadline replaced"
-			if !c.events && c.before < 1000 && (late < 500 || slices.Contains(got, replaced)) {
+			if !c.events && c.before < 1000 {
 				want = append(want, replaced)
 			}
 			slices.Sort(got)

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -210,7 +210,7 @@ func showSpan(d time.Duration) string {
 	return showDuration(d)
 }
 
-func showLimit(l late.Limit) string {
+func showLimit(l policy.Limit) string {
 	text := showDuration(l.Most)
 	switch {
 	case !l.Given:

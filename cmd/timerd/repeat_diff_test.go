@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
-	"github.com/timerd-io/timerd/late"
 )
 
 func TestChangesOfRepetitions(t *testing.T) {
@@ -67,7 +67,7 @@ func TestChangesOfRepetitions(t *testing.T) {
     next     Fri 2026-11-20 10:00:00 +00:00 (1h)
 `},
 		{"no options any more", "every: 1h\npayload: p", query.KeyState{Repetition: hourly(func(r *query.Repetition) {
-			r.Until, r.Times, r.CatchUp, r.Late = now.Add(time.Hour), 3, time.Minute, late.Limit{Given: true}
+			r.Until, r.Times, r.CatchUp, r.Late = now.Add(time.Hour), 3, time.Minute, policy.Limit{Given: true}
 		})}, `~ a:b:c:d
     until    2026-11-20T10:00:00.000Z → nothing
     times    3 → nothing
@@ -76,7 +76,7 @@ func TestChangesOfRepetitions(t *testing.T) {
     next     Fri 2026-11-20 09:30:00 +00:00 (30m)
 `},
 		{"drop_late alone", "every: 1h\npayload: p\nlate: 1m", query.KeyState{Repetition: hourly(func(r *query.Repetition) {
-			r.Late = late.Limit{Given: true, Most: time.Minute, Drop: true}
+			r.Late = policy.Limit{Given: true, Most: time.Minute, Drop: true}
 		})}, `~ a:b:c:d
     late     1m, then dropped → 1m
     next     Fri 2026-11-20 09:30:00 +00:00 (30m)

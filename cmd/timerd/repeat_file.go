@@ -12,9 +12,9 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -34,7 +34,7 @@ type wantedRepetition struct {
 	until   time.Time         // likewise
 	times   int64             // 0: without end
 	catchUp time.Duration
-	late    late.Limit
+	late    policy.Limit
 }
 
 // parseRepetitions reads a file of repetitions. It returns all faults that it has, in the order of their lines; where the file
@@ -167,7 +167,7 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 		e.catchUp, err = parseSpan(text, "0, for nothing,", repeat.MaxInterval)
 	case "late":
 		e.late.Given = true
-		e.late.Most, err = parseSpan(text, "0, for no limit,", late.MaxLimit)
+		e.late.Most, err = parseSpan(text, "0, for no limit,", policy.Longest)
 	case "drop_late":
 		if text != "true" && text != "false" {
 			err = fmt.Errorf("%q: want true or false", clip(text))

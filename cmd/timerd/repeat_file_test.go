@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/internal/policy"
 )
 
 // entry is a file with one entry that has a key, from line 2 on.
@@ -61,7 +61,7 @@ func TestParseRepetitions(t *testing.T) {
 		}
 	}
 	wanted, _ := parseRepetitions([]byte(entry("every: 1s\nlate: 0")))
-	if l := wanted[0].late; l != (late.Limit{Given: true}) {
+	if l := wanted[0].late; l != (policy.Limit{Given: true}) {
 		t.Errorf("no limit is %+v", l)
 	}
 }

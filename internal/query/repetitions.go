@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -22,7 +22,7 @@ type Repetition struct {
 	Until      time.Time // the last moment at which one may be due; the zero Time: no end
 	Times      int64     // how many fire in all; 0: no end
 	CatchUp    time.Duration
-	Late       late.Limit
+	Late       policy.Limit
 	Payload    []byte // nil if there is none that fires
 }
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -36,7 +36,7 @@ type Timer struct {
 	Status  schedule.Status
 	Payload []byte // the first bytes of it, if there are more than were asked for
 	Size    int    // how many bytes the payload has
-	Late    late.Limit
+	Late    policy.Limit
 	State   State
 	Beside  bool        // a retry that waits beside a newer timer of its key
 	Aside   AsideReason // empty unless it is due and set aside

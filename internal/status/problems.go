@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 const (
@@ -106,7 +106,7 @@ func (p *problems) unanswered(err error) {
 }
 
 // faults judges the streams' configurations.
-func (p *problems) faults(faults []*notify.StreamFault, missing []string) {
+func (p *problems) faults(faults []*streams.Fault, missing []string) {
 	for _, name := range missing {
 		p.fail("start timerd, which makes it", "there is no stream %s", name)
 	}

@@ -13,9 +13,9 @@ import (
 
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -123,7 +123,7 @@ func newInstallation(t *testing.T, opts ...testenv.NATSOption) *installation {
 	t.Helper()
 	x := &installation{t: t, sched: testenv.NewSchedule(t), nats: testenv.NATS(t, opts...)}
 	x.js = x.nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), x.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return x
