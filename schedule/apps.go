@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/timerd-io/timerd/keys"
 )
 
 // appsChunk is how many partitions one call reads the apps of: each may know a thousand.
@@ -43,27 +41,4 @@ func (n *Node) Apps(ctx context.Context) ([]string, error) {
 		}
 		return strings.Compare(a, b)
 	}), nil
-}
-
-// DoubtApps ends an audit of all timers of a partition, which began at a time or later and met the timers of some apps. Of
-// the known apps without timers it doubts those that it finds for the first time, and forgets those that were doubted before.
-// An app is known again as soon as a timer of it is set.
-func (n *Node) DoubtApps(ctx context.Context, p keys.Partition, began Millis, met []string) error {
-	args := []any{int64(began)}
-	for _, app := range met {
-		args = append(args, app)
-	}
-	if err := n.schedule.Run(ctx, n.schedule.step("doubt_apps"), []Call{{p, args}})[0].Err(); err != nil {
-		return fmt.Errorf("schedule: forget apps without timers: %w", err)
-	}
-	return nil
-}
-
-// ForgetApps forgets the apps of those partitions of the node that have no pending timers.
-func (n *Node) ForgetApps(ctx context.Context) error {
-	err := n.Master().RunOver(ctx, n.schedule.step("forget_apps"), Chunk, nil, (*redis.Cmd).Err)
-	if err != nil {
-		return fmt.Errorf("schedule: forget apps without timers: %w", err)
-	}
-	return nil
 }

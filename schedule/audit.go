@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
 )
 
 // scanCount is how many keys one step of SCAN looks at, about: half a millisecond of Redis's time.
 const scanCount = 1000
+
+// countPage is how many firings one step of counting looks at, about: none holds Redis for longer than a page of an audit.
+const countPage = 256
 
 // ScanKeys calls yield for the keys of the node's server that match a glob pattern, some at a time, until it returns an error.
 // Keys that are set or deleted meanwhile may be left out or come twice.
@@ -83,6 +88,52 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 		return next, seen, nil
 	}
 	return 0, seen, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read", p.Due())
+}
+
+// CountBy has the round count the timers of some namespaces, and all others together. Call it before the first page.
+func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespaces) }
+
+// CountFirings counts the firings of a partition.
+func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
+	s := a.node.schedule
+	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
+		reply, err := s.Run(ctx, s.step("count_firing"), []Call{{p, []any{cursor, countPage}}})[0].Slice()
+		if err == nil && len(reply) != 2 {
+			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
+		}
+		if err != nil {
+			return fmt.Errorf("schedule: count the firings: %w", err)
+		}
+		a.tally.add(reply[1])
+		cursor, _ = reply[0].(string)
+	}
+	return nil
+}
+
+// Counted returns what the round has counted: the namespaces in their order, and the rest at the end.
+func (a *Audit) Counted() []NamespaceCount { return a.tally.counts }
+
+// DoubtApps ends the round through a partition, which began at a time or later and met the timers of some apps. Of
+// the known apps without timers it doubts those that it finds for the first time, and forgets those that were doubted before.
+// An app is known again as soon as a timer of it is set.
+func (a *Audit) DoubtApps(ctx context.Context, p keys.Partition, began Millis, met []string) error {
+	args := []any{int64(began)}
+	for _, app := range met {
+		args = append(args, app)
+	}
+	if err := a.node.schedule.Run(ctx, a.node.schedule.step("doubt_apps"), []Call{{p, args}})[0].Err(); err != nil {
+		return fmt.Errorf("schedule: forget apps without timers: %w", err)
+	}
+	return nil
+}
+
+// ForgetApps forgets the apps of those partitions of the node that have no pending timers.
+func (a *Audit) ForgetApps(ctx context.Context) error {
+	err := a.node.Master().RunOver(ctx, a.node.schedule.step("forget_apps"), Chunk, nil, (*redis.Cmd).Err)
+	if err != nil {
+		return fmt.Errorf("schedule: forget apps without timers: %w", err)
+	}
+	return nil
 }
 
 // Complete ends a round that has looked at every partition: the absences up to its beginning are accounted for.

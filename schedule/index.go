@@ -163,12 +163,6 @@ func (ix *Index) Script(files fs.FS, name string) *redis.Script {
 // step returns one of this package's scripts.
 func (ix *Index) step(name string) *redis.Script { return ix.scripts.Load().step(name) }
 
-// Call is one run of a script on a partition.
-type Call struct {
-	Partition keys.Partition
-	Args      []any
-}
-
 // Run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks each
 // server once, all of them at the same time. It does not follow redirections, but learns from them where to go the next time.
 func (ix *Index) Run(ctx context.Context, script *redis.Script, calls []Call) []*redis.Cmd {
@@ -201,4 +195,14 @@ func (ix *Index) Run(ctx context.Context, script *redis.Script, calls []Call) []
 		}
 	}
 	return replies
+}
+
+// infoField returns one field of an INFO reply.
+func infoField(info, name string) string {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
 }

@@ -1,6 +1,8 @@
 package schedule
 
-import "github.com/timerd-io/timerd/keys"
+import (
+	"github.com/timerd-io/timerd/keys"
+)
 
 // Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest namespace decides.
 

@@ -60,32 +60,24 @@ func (o *Occurrence) next(f *Firing) int64 {
 	return o.Number + 1
 }
 
-// plan takes what is to be planned out of the results of claims, and arms its first occurrences. What cannot be planned stays, with
-// its Fault. What Redis does not answer about is planned by whoever claims it when the lease is over.
-func (s *Schedule) plan(ctx context.Context, results []ClaimResult) {
-	var planned []Firing
-	for i := range results {
-		firings := results[i].Firings
-		if !slices.ContainsFunc(firings, isToPlan) {
-			continue
-		}
-		left := make([]Firing, 0, len(firings))
-		for _, f := range firings {
-			if isToPlan(f) {
-				_, err := s.follow(&f)
-				if err == nil {
-					planned = append(planned, f)
-					continue
-				}
-				f.Fault = err.Error()
+// takePlans takes what is to be planned out of claimed firings, and adds it to plans. What cannot be planned stays, with its Fault.
+func (s *Schedule) takePlans(firings, plans []Firing) (left, all []Firing) {
+	if !slices.ContainsFunc(firings, isToPlan) {
+		return firings, plans
+	}
+	left = make([]Firing, 0, len(firings))
+	for _, f := range firings {
+		if isToPlan(f) {
+			_, err := s.follow(&f)
+			if err == nil {
+				plans = append(plans, f)
+				continue
 			}
-			left = append(left, f)
+			f.Fault = err.Error()
 		}
-		results[i].Firings = left
+		left = append(left, f)
 	}
-	if len(planned) > 0 {
-		_ = s.settleRepeating(ctx, planned)
-	}
+	return left, plans
 }
 
 func isToPlan(f Firing) bool { return f.Occurrence != nil && f.Occurrence.toPlan }

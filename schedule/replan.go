@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,8 +16,6 @@ import (
 // as the clock was ahead, that it was armed by a clock that was. What would have come between is planned again.
 
 const (
-	// aheadBy is by how much the clock was ahead at least: less, as between a master and the replica that takes over, is no matter.
-	aheadBy = time.Second
 	// replanPage and replanPerCall are how many one call reads, and plans again: some 0.3 ms, or 2 with payloads of the largest size.
 	replanPage, replanPerCall = 64, 32
 	// mostReplanned is how many of a partition are looked at in one go.

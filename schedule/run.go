@@ -5,7 +5,15 @@ import (
 	"errors"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
 )
+
+// Call is one run of a script on a partition.
+type Call struct {
+	Partition keys.Partition
+	Args      []any
+}
 
 // runOn runs those of the calls whose indices are in todo on one server. A server that does not know the script gets it: a
 // failover forgets scripts, and so does SCRIPT FLUSH.

@@ -1,6 +1,8 @@
 package schedule
 
-import "math"
+import (
+	"math"
+)
 
 // Score is the score of a firing in the index: the end of its claim, or what else lua/lib/score.lua has it say.
 type Score float64

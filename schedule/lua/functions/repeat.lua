@@ -108,8 +108,6 @@ local function timer_repeat(keys, args)
   end
   wrong = check_times(given, given.EVERY and due or math.max(now, from))
   if wrong then return fault(wrong) end
-  local older = older_timerd('repeats')
-  if older then return fault(older .. ' is a living timerd of an earlier version, which knows no timers that repeat: update it') end
 
   local go_on, contested = make_way(key, given.exists)
   if not go_on then return false end

@@ -55,13 +55,12 @@ end
 local TRACE_BYTES = 55
 
 -- trace_option returns the option of a record with a W3C traceparent, or nothing of a malformed one.
--- It is in capitals: an option has no letter of a flag.
 local function trace_option(text)
   if #text ~= TRACE_BYTES then return '' end
   local version, trace, span = string.match(text, '^(%x%x)%-(%x+)%-(%x+)%-%x%x$')
   if not version or #trace ~= 32 or #span ~= 16 or version == 'ff' or string.find(text, '%u')
     or not string.find(trace, '[^0]') or not string.find(span, '[^0]') then return '' end
-  return ';T=' .. string.upper(text)
+  return ';T=' .. text
 end
 
 -- make_way is called before a timer is set in place of what is pending of its key: a timer that is
@@ -149,10 +148,6 @@ local function timer_set(keys, args)
   if not due then return fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
   if due <= now then return fault('the delay must be greater than 0') end
   if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
-  local older = late and older_timerd('options')
-  if older then
-    return fault('LATE: ' .. older .. ' is a living timerd of an earlier version, which knows no limits: update it, or leave LATE out')
-  end
 
   local go_on, contested = make_way(key, exists)
   if not go_on then return false end
@@ -195,23 +190,6 @@ local function take_beside(earliest, latest, key)
     if is_meant(string.match(member, '^:s?(%d+)')) then
       forget_beside(member, key)
       taken, aside = taken + 1, aside or string.sub(member, 2, 2) == 's'
-    end
-  end
-  -- Earlier versions had their names in a field of data.
-  local older, left = redis.call('HGET', data_key, ':b:' .. key), {}
-  if older then
-    for name in string.gmatch(older, '[^ ]+') do
-      if is_meant(string.match(name, '^%d+')) then
-        forget(':' .. name .. ':' .. key)
-        taken = taken + 1
-      else
-        left[#left + 1] = name
-      end
-    end
-    if #left == 0 then
-      redis.call('HDEL', data_key, ':b:' .. key)
-    else
-      redis.call('HSET', data_key, ':b:' .. key, table.concat(left, ' '))
     end
   end
   return taken, aside
@@ -367,7 +345,7 @@ local function timer_get(keys, args)
   local late = tonumber(string.match(options, ';[LD]=(%d+)') or 0)
   if late > 0 then timer[#timer + 1], timer[#timer + 2] = 'late', late end
   local trace = string.match(options, ';T=([^;]*)')
-  if trace then timer[#timer + 1], timer[#timer + 2] = 'traceparent', string.lower(trace) end
+  if trace then timer[#timer + 1], timer[#timer + 2] = 'traceparent', trace end
   local occurrence, text = string.match(options, ';N=(%d+),([^;]*)')
   if text then
     local n = #timer

@@ -43,19 +43,17 @@ empty where the payload decides. The flags are
   u  the key is gone, and nobody knows why
   h  it was held, and becomes a dead letter
   p  it is an occurrence of a repetition, and another one may follow
-Each option is ;<name>=<value>. Most records have none, as those of earlier versions, which
-took an option's letters for flags: so no option has the letter of a flag. They are
+Each option is ;<name>=<value>. Most records have none. They are
   L  how many ms after its due time the timer may be claimed and still fire; 0: any
   D  the same, but a timer that is later is forgotten instead of becoming a dead letter
   O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its
      attempt
-  T  the traceparent that was set with it, in capitals      S  its tracestate, each byte as two hex digits
+  T  the traceparent that was set with it      S  its tracestate, each byte as two hex digits
   A  of an occurrence: after which one something was left out, which one came then, and perhaps until
      when what follows has fired by a clock that was ahead (schedule/replan.go)
   R  of an occurrence: serial, nominal due time, from, until, times, catch-up
   N  of an occurrence, and of a retry of one: its number, and what it repeats by in text, which
-     holds neither a colon nor a semicolon. Earlier versions would take its letters for flags:
-     nobody sets a repetition while one of them lives
+     holds neither a colon nor a semicolon
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that data or firingdata may have large records, and :?: until

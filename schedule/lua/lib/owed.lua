@@ -11,14 +11,6 @@ local function owed_name(ref)
   return key and key_prefix(key) .. due .. ':' .. attempt or ref
 end
 
--- owed_ref returns the ref of a firing with a name in owed.
-local function owed_ref(name)
-  local length, rest = string.match(name, '^(%d+):(.*)$')
-  if not length then return name end
-  local n = tonumber(length)
-  return string.sub(rest, n + 2) .. ':' .. string.sub(rest, 1, n)
-end
-
 -- list_owed notes that firings are owed. partition_prefix is their partition's.
 local function list_owed(partition_prefix, refs)
   local names = {}

@@ -32,7 +32,3 @@ local function announce_set(key, due)
   announce_first(key, due)
   count_call('timer_set')
 end
-
--- older_timerd: what the timerds of a cluster say is in one slot, and a function sees that of
--- its key alone.
-local function older_timerd() end

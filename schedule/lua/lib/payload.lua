@@ -5,9 +5,6 @@
 -- keeps in 16 bytes; as text it would take 32 to 64. INCR and DECR leave what it begins with.
 local MARK, MARK_BYTES, MINUS = '-80116109100', 20, 45
 
--- Earlier versions wrote this, and 4 hex digits.
-local OLD_MARK, OLD_MARK_BYTES = '\0tmd', 8
-
 -- mark returns the value of the trigger key of a timer that timerd wrote.
 local function mark(key) return MARK .. (10000000 + tonumber(string.sub(redis.sha1hex(key), 1, 6), 16)) end
 
@@ -102,17 +99,10 @@ local function record_of(key, max)
     return value and ':' .. value or 'l:'
   end
   spent = spent + #value
-  local own
-  local first = string.byte(value)
-  if first == MINUS and #value >= MARK_BYTES and string.sub(value, 1, #MARK) == MARK then
-    own = mark(key)
-  elseif first == 0 and #value >= OLD_MARK_BYTES and string.sub(value, 1, #OLD_MARK) == OLD_MARK then
-    own = OLD_MARK .. string.sub(redis.sha1hex(key), 1, OLD_MARK_BYTES - #OLD_MARK)
-  end
-  if own then
-    if string.sub(value, 1, #own) ~= own then return 'm:' end
-    if #value == #own then return nil end
-    value = string.sub(value, #own + 1)
+  if string.byte(value) == MINUS and #value >= MARK_BYTES and string.sub(value, 1, #MARK) == MARK then
+    if string.sub(value, 1, MARK_BYTES) ~= mark(key) then return 'm:' end
+    if #value == MARK_BYTES then return nil end
+    value = string.sub(value, MARK_BYTES + 1)
   end
   if #value > max then return 'l:' end
   return ':' .. value

@@ -1,18 +1,15 @@
-#!lua flags=allow-oom
--- include: scores clock hold owed score tally
+#!lua flags=no-writes
+-- include: clock hold score scores tally
 --[[ count_firing counts the firings of a page, by the app, module and type of their keys. It
-also lists those that nobody has claimed, which earlier versions have not done.
+writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  cursor; 0 begins
         2  how many firings to look at, roughly
-Returns {next cursor, 0 at the end, the counts as tally has them, how many names owed has}. A
-firing that nobody has claimed counts as owed, or as held if the next claim holds it, and as
-firing if it was given back though perhaps published.
-If its reply is lost: again it changes nothing more. ]]
+Returns {next cursor, 0 at the end, the counts as tally has them}. A firing that nobody has
+claimed counts as owed, or as held if the next claim holds it, and as firing if it was given
+back though perhaps published. ]]
 local page = redis.call('ZSCAN', KEYS[1] .. 'firing', ARGV[1], 'COUNT', ARGV[2])
-local refs, unclaimed = page[2], {}
--- Versions that know no holds take names of what is held for left over, and remove them.
-local lacks = redis.call('ZCARD', KEYS[1] .. 'owed') < redis.call('ZCOUNT', KEYS[1] .. 'firing', HELD_TEXT, '+inf')
+local refs = page[2]
 now = read_clock()
 local _, is_held = read_holds(redis.call('HGET', KEYS[1] .. 'data', ':h:') or nil)
 
@@ -25,7 +22,5 @@ end
 for i = 1, #refs, 2 do
   local key, score = string.match(refs[i], '^%d+:%d*:(.*)$'), tonumber(refs[i + 1])
   if key then tally(key, state_of(refs[i], key, score)) end
-  if is_unclaimed(score) and (lacks or score < HELD) then unclaimed[#unclaimed + 1] = refs[i] end
 end
-if #unclaimed > 0 then list_owed(KEYS[1], unclaimed) end
-return { page[1], counts, redis.call('ZCARD', KEYS[1] .. 'owed') }
+return { page[1], counts }
