@@ -22,10 +22,9 @@ const OtherApps = ""
 func (n *Node) Apps(ctx context.Context) ([]string, error) {
 	since := map[string]int64{}
 	err := n.Master().RunOver(ctx, n.schedule.step("apps"), appsChunk, nil, func(cmd *redis.Cmd) error {
-		reply, err := cmd.Slice()
+		reply, err := ReadReply(cmd, 0, 2)
 		for i := 0; i+1 < len(reply); i += 2 {
-			app, _ := reply[i].(string)
-			at, _ := reply[i+1].(int64)
+			app, at := reply.Text(i), reply.Int(i+1)
 			if known, ok := since[app]; !ok || at < known {
 				since[app] = at
 			}

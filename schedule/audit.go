@@ -61,28 +61,20 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	n, after := a.node, ""
 	for range count { // each call gets further, unless somebody goes on changing these keys
 		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
-		reply, err := n.schedule.Run(ctx, n.schedule.step("audit"), []Call{{p, args}})[0].Slice()
-		if err == nil && len(reply) != 8 {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
+		reply, err := ReadReply(n.schedule.Run(ctx, n.schedule.step("audit"), []Call{{p, args}})[0], 8, 0)
 		if err != nil {
 			return 0, seen, fmt.Errorf("schedule: audit: %w", err)
 		}
-		text, _ := reply[0].(string)
-		rescheduled, _ := reply[2].(int64)
-		cancelled, _ := reply[3].(int64)
-		kept, _ := reply[4].(int64)
-		seen.Add(Observed{Rescheduled: int(rescheduled), Cancelled: int(cancelled), Kept: int(kept)})
-		apps, _ := reply[6].([]any)
-		for _, app := range apps {
-			name, _ := app.(string)
-			seen.Apps = append(seen.Apps, name)
+		seen.Add(Observed{Rescheduled: int(reply.Int(2)), Cancelled: int(reply.Int(3)), Kept: int(reply.Int(4))})
+		apps := reply.List(6)
+		for i := range apps {
+			seen.Apps = append(seen.Apps, apps.Text(i))
 		}
-		a.tally.add(reply[7])
-		if after, _ = reply[5].(string); after != "" {
+		a.tally.add(reply.List(7))
+		if after = reply.Text(5); after != "" {
 			continue
 		}
-		if next, err = strconv.ParseUint(text, 10, 64); err != nil {
+		if next, err = strconv.ParseUint(reply.Text(0), 10, 64); err != nil {
 			return 0, seen, fmt.Errorf("schedule: audit: unexpected cursor: %w", err)
 		}
 		return next, seen, nil
@@ -97,15 +89,12 @@ func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespa
 func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 	s := a.node.schedule
 	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
-		reply, err := s.Run(ctx, s.step("count_firing"), []Call{{p, []any{cursor, countPage}}})[0].Slice()
-		if err == nil && len(reply) != 2 {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
+		reply, err := ReadReply(s.Run(ctx, s.step("count_firing"), []Call{{p, []any{cursor, countPage}}})[0], 2, 0)
 		if err != nil {
 			return fmt.Errorf("schedule: count the firings: %w", err)
 		}
-		a.tally.add(reply[1])
-		cursor, _ = reply[0].(string)
+		a.tally.add(reply.List(1))
+		cursor = reply.Text(0)
 	}
 	return nil
 }

@@ -54,24 +54,18 @@ func newTally(namespaces keys.Namespaces) *tally {
 }
 
 // add adds counts as tally.lua has them.
-func (t *tally) add(counts any) {
-	list, _ := counts.([]any)
-	for i := 0; i+4 < len(list); i += 5 {
-		name, _ := list[i].(string)
-		key, err := keys.Parse(name + ":-")
+func (t *tally) add(counts Reply) {
+	for i := 0; i+4 < len(counts); i += 5 {
+		key, err := keys.Parse(counts.Text(i) + ":-")
 		at := t.namespaces.Find(key)
 		if err != nil || at < 0 {
 			at = len(t.namespaces)
 		}
-		pending, _ := list[i+1].(int64)
-		owed, _ := list[i+2].(int64)
-		firing, _ := list[i+3].(int64)
 		c := &t.counts[at]
-		c.Pending += pending
-		c.Owed += owed
-		c.Firing += firing
-		held, _ := list[i+4].(int64)
-		c.Held += held
+		c.Pending += counts.Int(i + 1)
+		c.Owed += counts.Int(i + 2)
+		c.Firing += counts.Int(i + 3)
+		c.Held += counts.Int(i + 4)
 	}
 }
 

@@ -210,44 +210,32 @@ func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimFo
 
 // readClaim reads the reply to a claim and removes what is corrupt.
 func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent time.Time, form claimForm, cmd *redis.Cmd) (ClaimResult, error) {
-	reply, err := cmd.Slice()
-	if err != nil {
+	reply, err := ReadReply(cmd, form.before, form.each)
+	switch {
+	case cmd.Err() == nil && len(reply) == 0:
+		return ClaimResult{}, errNothingDue
+	case err != nil:
 		return ClaimResult{}, err
 	}
 	p := request.Partition
-	if len(reply) == 0 {
-		return ClaimResult{}, errNothingDue
-	}
-	if len(reply) < form.before || (len(reply)-form.before)%form.each != 0 {
-		return ClaimResult{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
-	at, err := redisTime(reply[0], reply[1])
+	at, err := redisTime(reply.Text(0), reply.Text(1))
 	if err != nil {
 		return ClaimResult{}, err
 	}
 	c := ClaimResult{At: at, Firings: make([]Firing, 0, (len(reply)-form.before)/form.each)}
-	next, _ := reply[2].(int64)
-	c.Next = Millis(next)
+	c.Next = Millis(reply.Int(2))
 	if form == fullForm() {
-		untidy, _ := reply[3].(int64)
-		c.Untidy = untidy == 1
-		rescheduled, _ := reply[4].(int64)
-		cancelled, _ := reply[5].(int64)
-		aside, _ := reply[6].(int64)
-		c.Rescheduled, c.Cancelled, c.SetAside = int(rescheduled), int(cancelled), int(aside)
-		c.SetAsideKey, _ = reply[7].(string)
-		looked, _ := reply[8].(string)
-		n.lookFrom(p, looked)
+		c.Untidy = reply.Int(3) == 1
+		c.Rescheduled, c.Cancelled, c.SetAside, c.SetAsideKey = int(reply.Int(4)), int(reply.Int(5)), int(reply.Int(6)), reply.Text(7)
+		n.lookFrom(p, reply.Text(8))
 	}
 	var corrupt []Firing
 	for i := form.before; i < len(reply); i += form.each {
-		ref, _ := reply[i].(string)
-		record, _ := reply[i+1].(string)
-		how := "d"
+		ref, how := reply.Text(i), "d"
 		if form == fullForm() {
-			how, _ = reply[i+2].(string)
+			how = reply.Text(i + 2)
 		}
-		f, err := newFiring(ref, record)
+		f, err := newFiring(ref, reply.Text(i+1))
 		if err != nil {
 			// It must not hold up the others.
 			c.Corrupt = append(c.Corrupt, err)
@@ -273,11 +261,9 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 }
 
 // redisTime reads the two elements of a TIME reply.
-func redisTime(seconds, micros any) (time.Time, error) {
-	s, _ := seconds.(string)
-	us, _ := micros.(string)
-	sec, err1 := strconv.ParseInt(s, 10, 64)
-	usec, err2 := strconv.ParseInt(us, 10, 64)
+func redisTime(seconds, micros string) (time.Time, error) {
+	sec, err1 := strconv.ParseInt(seconds, 10, 64)
+	usec, err2 := strconv.ParseInt(micros, 10, 64)
 	if err := errors.Join(err1, err2); err != nil {
 		return time.Time{}, fmt.Errorf("unexpected server time: %w", err)
 	}

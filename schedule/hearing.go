@@ -124,19 +124,13 @@ type losses struct {
 }
 
 func (n *Node) readLosses(ctx context.Context) (losses, error) {
-	reply, err := n.schedule.step("read_losses").Run(ctx, n.server, nil).Slice()
-	if err == nil && len(reply) != 3 {
-		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
+	reply, err := ReadReply(n.schedule.step("read_losses").Run(ctx, n.server, nil), 3, 0)
 	if err != nil {
 		return losses{}, fmt.Errorf("schedule: read how keys may have vanished: %w", err)
 	}
-	at, _ := reply[0].(int64)
-	n.evidence.witness(Millis(at), time.Now())
-	text, _ := reply[1].(string)
-	expired, _ := reply[2].(int64)
+	n.evidence.witness(Millis(reply.Int(0)), time.Now())
 	_, _, silent := n.evidence.known()
-	return losses{text, expired, silent}, nil
+	return losses{reply.Text(1), reply.Int(2), silent}, nil
 }
 
 // runOf returns the run id of the server that a text of losses is about.

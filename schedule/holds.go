@@ -236,18 +236,13 @@ func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fi
 func (n *Node) CopyHolds(ctx context.Context, l *HoldList) (moving []keys.Partition, err error) {
 	args := []any{l.Generation, l.text()}
 	err = n.Master().RunOver(ctx, n.schedule.step("hold_copy"), Chunk, args, func(cmd *redis.Cmd) error {
-		reply, err := cmd.Slice()
-		if err == nil && len(reply) == 0 {
-			err = errors.New("unexpected empty reply")
-		}
+		reply, err := ReadReply(cmd, 1, 1)
 		if err != nil {
 			return err
 		}
-		newest, _ := reply[0].(int64)
-		l.newest = max(l.newest, newest)
-		for _, hashTag := range reply[1:] {
-			name, _ := hashTag.(string)
-			moving = append(moving, keys.Partition(name))
+		l.newest = max(l.newest, reply.Int(0))
+		for i := 1; i < len(reply); i++ {
+			moving = append(moving, keys.Partition(reply.Text(i)))
 		}
 		return nil
 	})

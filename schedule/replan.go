@@ -96,28 +96,17 @@ type armedAhead struct {
 }
 
 func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
-	reply, err := s.Run(ctx, s.step("replan_find"), []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0].Slice()
-	if err == nil && (len(reply) < 2 || len(reply)%4 != 2) {
-		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
+	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"), []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
 	if err != nil {
 		return f, err
 	}
-	now, _ := reply[0].(int64)
-	looked, _ := reply[1].(int64)
-	f.now, f.looked = Millis(now), int(looked)
+	f.now, f.looked = Millis(reply.Int(0)), int(reply.Int(1))
 	for one := range slices.Chunk(reply[2:], 4) {
-		var a armedAhead
-		a.key, _ = one[0].(string)
-		a.serial, _ = one[1].(string)
-		due, _ := one[2].(int64)
-		header, _ := one[3].(string)
-		r, ok := ParseRecord(header + ":")
+		r, ok := ParseRecord(one.Text(3) + ":")
 		if !ok || !r.Occurrence.Repeats() {
 			continue // a client's own timer is pending
 		}
-		a.due, a.occurrence = Millis(due), r.Occurrence
-		f.found = append(f.found, a)
+		f.found = append(f.found, armedAhead{one.Text(0), one.Text(1), Millis(one.Int(2)), r.Occurrence})
 	}
 	return f, nil
 }
