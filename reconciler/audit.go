@@ -34,18 +34,11 @@ type Auditor interface {
 	RecordAudit(ctx context.Context, r schedule.AuditReport) error
 }
 
-// Apps forgets the apps that have no timers any more.
-type Apps interface {
-	DoubtApps(ctx context.Context, p keys.Partition, began schedule.Millis, met []string) error
-	ForgetApps(ctx context.Context) error
-}
-
 // auditor audits at start, after every gap, and regularly.
 type auditor struct {
 	server          Server
 	scanner         Scanner
 	node            Auditor
-	apps            Apps
 	agenda          *agenda
 	coverage        *Coverage
 	auditing        *atomic.Bool // an audit is under way
@@ -180,7 +173,7 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 		audit.Complete()
 		a.counted = audit.Counted()
 	}
-	if err := a.apps.ForgetApps(ctx); err != nil {
+	if err := audit.ForgetApps(ctx); err != nil {
 		return fault(err)
 	}
 	return seen, moving
@@ -199,7 +192,7 @@ func (a *auditor) auditPartition(ctx context.Context, audit *schedule.Audit, p k
 		}
 		seen.Add(page)
 		if cursor = next; cursor == 0 {
-			return a.apps.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
+			return audit.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
 		}
 	}
 }
