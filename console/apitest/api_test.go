@@ -37,6 +37,7 @@ type world struct {
 	server *httptest.Server
 	check  validator.Validator
 	timers *client.Timers
+	holds  *holds.Holds
 }
 
 func newWorld(t *testing.T) *world {
@@ -92,7 +93,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, server: httptest.NewServer(c.Handler()), timers: timers}
+	w := &world{t: t, server: httptest.NewServer(c.Handler()), timers: timers, holds: caller}
 	t.Cleanup(w.server.Close)
 	w.check = w.document()
 	return w
@@ -175,7 +176,7 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	if _, err := w.timers.Set(ctx, "evil:\xff:\u202e:<b>/..", nil, client.After(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.timers.Hold(ctx, "shop", client.Reason("down"), client.For(time.Hour)); err != nil {
+	if _, err := w.holds.Hold(ctx, holds.Request{Namespace: keys.Namespace{App: "shop"}, Reason: "down", For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{

@@ -1,4 +1,7 @@
-package client
+// Package admin is the Go API for operators' programs: it holds and resumes namespaces of timers, and cancels those of a namespace,
+// as the commands of timerd do. It runs timerd's own scripts on all of the schedule, with the rights of timerd's user in Redis
+// (deploy/users.acl), and not those of a producer.
+package admin
 
 import (
 	"context"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -31,6 +35,15 @@ var (
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
+
+// Operator does what operators do to the timers of a Redis. Its methods may be called concurrently. An error that wraps none of this
+// package's errors, nor one of package client, is one of the connection or the server: the call may have taken effect or not, and
+// calling again is safe.
+type Operator struct{ rdb redis.UniversalClient }
+
+// New returns an Operator on rdb: a *redis.Client, of Sentinel too, or a *redis.ClusterClient, on the database that timerd watches.
+// The caller still owns rdb and closes it.
+func New(rdb redis.UniversalClient) *Operator { return &Operator{rdb: rdb} }
 
 // HoldOption changes a hold: Reason or For. The zero HoldOption changes nothing.
 type HoldOption struct{ apply func(*holds.Request) }
@@ -124,26 +137,26 @@ func (r Resume) check() error {
 // rdb's options have ContextTimeoutEnabled. A namespace that is held already stays so, since the same time, with the reason
 // and the end that are given now. One that is being resumed is held anew.
 //
-// Hold returns errors that wrap ErrInvalid, ErrTooManyHolds or ErrUnconfirmed; the last one beside a full result. After an
+// Hold returns errors that wrap client.ErrInvalid, ErrTooManyHolds or ErrUnconfirmed; the last one beside a full result. After an
 // error that wraps none of them, of the connection or of ctx, the namespace may be held or not, and calling again is safe.
-func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
+func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
 	fail := func(err error) (HoldResult, error) { return HoldResult{}, failed("hold "+namespace, err) }
 	r, err := request(namespace)
 	if err != nil {
 		return fail(err)
 	}
-	for _, o := range opts {
-		if o.apply != nil {
-			o.apply(&r)
+	for _, option := range opts {
+		if option.apply != nil {
+			option.apply(&r)
 		}
 	}
 	if r.For != 0 && r.For < holds.MinFor {
-		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", ErrInvalid, r.For, holds.MinFor))
+		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, r.For, holds.MinFor))
 	}
 	if len(r.Reason) > holds.MaxReason {
-		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", ErrInvalid, len(r.Reason), holds.MaxReason))
+		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(r.Reason), holds.MaxReason))
 	}
-	h, err := t.holds()
+	h, err := o.holds()
 	if err != nil {
 		return fail(err)
 	}
@@ -171,20 +184,20 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 //
 // A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
+// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
 // refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
 // whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
-func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
+func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
 	r, err := request(namespace)
 	if err != nil {
 		return fail(err)
 	}
 	if err := how.check(); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrInvalid, err))
+		return fail(fmt.Errorf("%w: %w", client.ErrInvalid, err))
 	}
 	r.Kind, r.Rate = how.kind, how.rate
-	h, err := t.holds()
+	h, err := o.holds()
 	if err != nil {
 		return fail(err)
 	}
@@ -205,10 +218,10 @@ func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error
 }
 
 // Holds returns the holds, those included that are being resumed, in the order of their namespaces. To count the timers it
-// reads the names of all that are due and wait. It returns errors that wrap ErrInvalid where rdb is of no use for holds, as a
+// reads the names of all that are due and wait. It returns errors that wrap client.ErrInvalid where rdb is of no use for holds, as a
 // client for one node of a cluster.
-func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
-	h, err := t.holds()
+func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
+	h, err := o.holds()
 	if err != nil {
 		return nil, failed("holds", err)
 	}
@@ -234,32 +247,32 @@ func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
 // failed says in which call an error came up.
 func failed(call string, err error) error {
 	if errors.Is(err, schedule.ErrClusterNode) {
-		err = fmt.Errorf("%w: %w: use a *redis.ClusterClient", ErrInvalid, err)
+		err = fmt.Errorf("%w: %w: use a *redis.ClusterClient", client.ErrInvalid, err)
 	}
-	return fmt.Errorf("client: %s: %w", call, err)
+	return fmt.Errorf("admin: %s: %w", call, err)
 }
 
 // request returns the request for a namespace.
 func request(namespace string) (holds.Request, error) {
 	n, err := keys.ParseNamespace(namespace)
 	if err != nil {
-		return holds.Request{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return holds.Request{}, fmt.Errorf("%w: %w", client.ErrInvalid, err)
 	}
 	return holds.Request{Namespace: n}, nil
 }
 
 // holds returns the holds of the schedule, for one call: the resume of each is its own.
-func (t *Timers) holds() (*holds.Holds, error) {
-	switch rdb := t.rdb.(type) {
+func (o *Operator) holds() (*holds.Holds, error) {
+	switch rdb := o.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
 		if rdb.Options().ClusterSlots != nil { // as that of NewFailoverClusterClient
-			return nil, fmt.Errorf("%w: holds need a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", ErrInvalid)
+			return nil, fmt.Errorf("%w: holds need a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", client.ErrInvalid)
 		}
 	default:
-		return nil, fmt.Errorf("%w: holds need a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, t.rdb)
+		return nil, fmt.Errorf("%w: holds need a *redis.Client or a *redis.ClusterClient, not a %T", client.ErrInvalid, o.rdb)
 	}
-	h := holds.NewCaller(schedule.New(t.rdb, schedule.DefaultMaxPayload))
+	h := holds.NewCaller(schedule.New(o.rdb, schedule.DefaultMaxPayload))
 	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
 	return h, nil
 }
