@@ -9,8 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/bulk"
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -22,8 +21,8 @@ const mostSelected = 1000
 type Actions struct {
 	Schedule *schedule.Schedule
 	Timers   *client.Timers
-	Bulk     *bulk.Timers
-	Holds    *holds.Holds
+	Bulk     *admin.Timers
+	Holds    *admin.Holds
 	Streams  jetstream.JetStream
 	Names    keys.Names
 }

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/bulk"
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -17,9 +16,9 @@ import (
 // holdWork holds a namespace or resumes it.
 type holdWork struct {
 	actions *Actions
-	list    func(context.Context) ([]holds.View, error)
+	list    func(context.Context) ([]admin.HoldView, error)
 	name    string
-	request holds.Request
+	request admin.HoldRequest
 	text    string // of the namespace
 }
 
@@ -29,17 +28,17 @@ func (c *Console) newHoldWork(do string, form url.Values, who string) (work, err
 	if err != nil {
 		return nil, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
 	}
-	w := &holdWork{actions: c.actions, list: c.sources.Holds, name: do, text: n.String(), request: holds.Request{Namespace: n, By: who + " in the console"}}
+	w := &holdWork{actions: c.actions, list: c.sources.Holds, name: do, text: n.String(), request: admin.HoldRequest{Namespace: n, By: who + " in the console"}}
 	if do == "resume" {
 		return w, nil
 	}
 	w.request.Reason = typed(form, "reason")
-	if len(w.request.Reason) > holds.MaxReason {
+	if len(w.request.Reason) > admin.MaxReason {
 		return nil, refuse("The reason is too long.", "Write at most 1,024 bytes.")
 	}
 	if text := strings.TrimSpace(form.Get("for")); text != "" {
 		d, err := moment.ParseDuration(text)
-		if err != nil || d < holds.MinFor || d > 10*365*24*time.Hour {
+		if err != nil || d < admin.MinHold || d > 10*365*24*time.Hour {
 			return nil, refuse("“"+clip(text, 50)+"” is no duration of a second or more.", "Write how long it is to last, such as 2h or 3d, or nothing.")
 		}
 		w.request.For = d
@@ -63,7 +62,7 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 		if w.request.For > 0 {
 			c.Warnings = append(c.Warnings, "It ends by itself after "+about(w.request.For)+".")
 		}
-		found, err := w.actions.Bulk.Count(ctx, schedule.Query{Namespace: w.request.Namespace}, func(f bulk.Found) {
+		found, err := w.actions.Bulk.Count(ctx, schedule.Query{Namespace: w.request.Namespace}, func(f admin.TimerCount) {
 			tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
 		})
 		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total
@@ -84,7 +83,7 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 }
 
 // view returns the hold, nil if there is none.
-func (w *holdWork) view(ctx context.Context) (*holds.View, error) {
+func (w *holdWork) view(ctx context.Context) (*admin.HoldView, error) {
 	views, err := w.list(ctx)
 	if err != nil {
 		return nil, err
@@ -105,7 +104,7 @@ func (w *holdWork) confirm(form url.Values) error {
 	switch kind {
 	case schedule.ResumeNow, schedule.ResumeShift, schedule.ResumeDead:
 	case schedule.ResumeRate:
-		rate, err := holds.ParseRate(strings.ReplaceAll(form.Get("rate"), " ", ""))
+		rate, err := admin.ParseRate(strings.ReplaceAll(form.Get("rate"), " ", ""))
 		if err != nil {
 			return refuse("At which rate? "+err.Error()+".", "Write a number of timers and a unit, such as 200/s.")
 		}
@@ -141,7 +140,7 @@ func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, err
 		held = *view.Held
 	}
 	var kept int64
-	err := w.actions.Holds.Resume(ctx, w.request, func(p holds.Progress) {
+	err := w.actions.Holds.Resume(ctx, w.request, func(p admin.ResumeProgress) {
 		released, kept = int64(p.Released), p.Kept
 		tell([]Tally{{"released", released}})
 	})

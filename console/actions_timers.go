@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/backoff"
-	"github.com/timerd-io/timerd/internal/bulk"
 	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -32,9 +32,9 @@ type timersWork struct {
 	all  *schedule.Query  // all that match
 	what string           // how that was asked for
 
-	found bulk.Found // of all, once they are counted
-	until time.Time  // of a key: when the last of what was counted is due; the zero Time: all of it is meant, whatever it is by then
-	to    time.Time  // of move
+	found admin.TimerCount // of all, once they are counted
+	until time.Time        // of a key: when the last of what was counted is due; the zero Time: all of it is meant, whatever it is by then
+	to    time.Time        // of move
 }
 
 func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (work, error) {
@@ -165,7 +165,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 		c.Touches, c.Some = int64(len(w.list)), sample(names)
 		return c, nil
 	}
-	of := func(f bulk.Found) Count {
+	of := func(f admin.TimerCount) Count {
 		c := Count{Noun: "timers", Touches: f.Timers, AtLeast: f.Cut, Looked: f.Looked, Total: f.Total}
 		if f.Late > 0 {
 			c.Warnings = append(c.Warnings, counted(f.Late, "of them is due already, and perhaps too late.", "of them are due already, and perhaps too late."))
@@ -173,7 +173,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 		return c
 	}
 	var err error
-	w.found, err = w.actions.Bulk.Count(ctx, *w.all, func(f bulk.Found) { tell(of(f)) })
+	w.found, err = w.actions.Bulk.Count(ctx, *w.all, func(f admin.TimerCount) { tell(of(f)) })
 	return of(w.found), err
 }
 
@@ -199,14 +199,14 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 	case w.key != nil:
 		return w.cancelKey(ctx)
 	case w.all != nil && w.name == "cancel":
-		done, err := w.actions.Bulk.Cancel(ctx, w.found.Counted, func(c bulk.Cancelled) { tell(cancelTallies(c)) })
+		done, err := w.actions.Bulk.Cancel(ctx, w.found.Counted, func(c admin.Cancelled) { tell(cancelTallies(c)) })
 		return cancelTallies(done), err
 	case w.all != nil:
-		done, err := w.actions.Bulk.Move(ctx, w.found.Counted, w.to, func(m bulk.Moved) { tell(w.moveTallies(m)) })
+		done, err := w.actions.Bulk.Move(ctx, w.found.Counted, w.to, func(m admin.Moved) { tell(w.moveTallies(m)) })
 		return w.moveTallies(done), err
 	}
-	var cancelled bulk.Cancelled
-	var moved bulk.Moved
+	var cancelled admin.Cancelled
+	var moved admin.Moved
 	for some := range slices.Chunk(w.list, actionBatch) {
 		if ctx.Err() != nil {
 			break
@@ -229,7 +229,7 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 	return w.tallies(cancelled, moved), ctx.Err()
 }
 
-func (w *timersWork) tallies(c bulk.Cancelled, m bulk.Moved) []Tally {
+func (w *timersWork) tallies(c admin.Cancelled, m admin.Moved) []Tally {
 	if w.name == "cancel" {
 		return cancelTallies(c)
 	}
@@ -256,7 +256,7 @@ func (w *timersWork) cancelKey(ctx context.Context) ([]Tally, error) {
 	return []Tally{{names[outcome], 1}}, nil
 }
 
-func (w *timersWork) cancelSome(ctx context.Context, some []schedule.Which, c *bulk.Cancelled) error {
+func (w *timersWork) cancelSome(ctx context.Context, some []schedule.Which, c *admin.Cancelled) error {
 	due := make([]client.Due, len(some))
 	for i, which := range some {
 		due[i] = client.Due{Key: which.Key.String(), Due: which.Due, Alone: true}
@@ -276,7 +276,7 @@ func (w *timersWork) cancelSome(ctx context.Context, some []schedule.Which, c *b
 	return err
 }
 
-func (w *timersWork) moveSome(ctx context.Context, some []schedule.Which, m *bulk.Moved) error {
+func (w *timersWork) moveSome(ctx context.Context, some []schedule.Which, m *admin.Moved) error {
 	moves := make([]schedule.Move, len(some))
 	for i, which := range some {
 		moves[i] = schedule.Move{Which: which, To: w.to}
@@ -305,11 +305,11 @@ func (w *timersWork) moveSome(ctx context.Context, some []schedule.Which, m *bul
 	return err
 }
 
-func cancelTallies(c bulk.Cancelled) []Tally {
+func cancelTallies(c admin.Cancelled) []Tally {
 	return someTallies([]Tally{{"cancelled", c.Cancelled}, {"too late", c.TooLate}, {"gone meanwhile", c.Gone}})
 }
 
-func (w *timersWork) moveTallies(m bulk.Moved) []Tally {
+func (w *timersWork) moveTallies(m admin.Moved) []Tally {
 	done := "moved"
 	if w.name == "fire" {
 		done = "set to fire now"

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -34,7 +34,7 @@ type LetterView struct {
 	Replay string `json:"replay"` // why it cannot be replayed; empty if it can
 }
 
-func newLetterView(l deadletters.Letter, most int) LetterView {
+func newLetterView(l admin.Letter, most int) LetterView {
 	_, why := l.Timer(0)
 	return LetterView{newEventView(l.Record, most), why}
 }
@@ -54,9 +54,9 @@ func letterFilterOf(values url.Values) letterFilter {
 	return letterFilter{typed(values, "q"), typed(values, "text")}
 }
 
-func (f letterFilter) selection() (deadletters.Selection, error) {
+func (f letterFilter) selection() (admin.LetterSelection, error) {
 	n, err := parseNamespaceQuery(f.Query)
-	return deadletters.Selection{Namespace: n, Text: f.Text}, err
+	return admin.LetterSelection{Namespace: n, Text: f.Text}, err
 }
 
 func (f letterFilter) encode() string {
@@ -89,7 +89,7 @@ func (c *Console) dead(r *http.Request) (*page, error) {
 		return p, nil
 	}
 	for _, record := range found.Records {
-		v.Rows = append(v.Rows, newLetterView(deadletters.Letter{Record: record}, previewBytes))
+		v.Rows = append(v.Rows, newLetterView(admin.Letter{Record: record}, previewBytes))
 	}
 	v.Next, v.Full, v.Since = found.Place, len(found.Records) == letterRows, timeOrNil(found.Since)
 	for _, stream := range found.Streams {
@@ -138,6 +138,6 @@ func (c *Console) letter(r *http.Request) (*page, error) {
 		return nil, &fault{Status: http.StatusNotFound, Title: "No such dead letter",
 			Detail: "There is no dead letter " + strconv.FormatUint(seq, 10) + ": it was replayed or purged, or never there.", Fix: "The list of dead letters has those that are there."}
 	}
-	v.LetterView, v.Subject = newLetterView(deadletters.Letter{Record: record}, payloadBytes), keys.EncodeText(record.Subject)
+	v.LetterView, v.Subject = newLetterView(admin.Letter{Record: record}, payloadBytes), keys.EncodeText(record.Subject)
 	return p, nil
 }

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -34,7 +34,7 @@ type ResumeView struct {
 	By    string              `json:"by"`
 }
 
-func newHoldView(v holds.View) HoldView {
+func newHoldView(v admin.HoldView) HoldView {
 	h := HoldView{
 		Namespace: v.Namespace.String(), Since: v.Since.Time().UTC(), Reason: keys.EncodeText(v.Reason), By: keys.EncodeText(v.By), Held: v.Held,
 	}

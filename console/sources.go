@@ -3,8 +3,8 @@ package console
 import (
 	"context"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
@@ -26,7 +26,7 @@ type Index interface {
 type Sources struct {
 	Status   func(context.Context) *status.Report
 	Index    Index
-	Holds    func(context.Context) ([]holds.View, error)
+	Holds    func(context.Context) ([]admin.HoldView, error)
 	History  *history.Reader
 	Tail     *history.Tail
 	Pulse    func() pulse.View

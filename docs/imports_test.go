@@ -31,11 +31,10 @@ func layers() [][]string {
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
 		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
-		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"test/system", "deliver", "client/admin", "internal/bulk", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
-		{"internal/connect", "internal/embedded", "internal/deadletters"},
+		{"deliver", "internal/admin", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
+		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
 		{"console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},
 		// Programs.

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -25,13 +25,13 @@ var (
 	// calling Hold again tells whether it is complete.
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
 	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
-	ErrNotHeld = holds.ErrNotHeld
+	ErrNotHeld = admin.ErrNotHeld
 	// ErrAway says that masters of a cluster do not answer, so that Resume has not released what they have. The timerds do that once
 	// they answer.
-	ErrAway = holds.ErrAway
+	ErrAway = admin.ErrAway
 	// ErrHeldAnew says that somebody has held the namespace anew while Resume released its timers: those that were not released by
 	// then stay held.
-	ErrHeldAnew = holds.ErrHeldAnew
+	ErrHeldAnew = admin.ErrHeldAnew
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
@@ -46,18 +46,18 @@ type Operator struct{ rdb redis.UniversalClient }
 func New(rdb redis.UniversalClient) *Operator { return &Operator{rdb: rdb} }
 
 // HoldOption changes a hold: Reason or For. The zero HoldOption changes nothing.
-type HoldOption struct{ apply func(*holds.Request) }
+type HoldOption struct{ apply func(*admin.HoldRequest) }
 
 // Reason says why a namespace is held: for others to read, in the list of holds and in the logs of the timerds.
 // It has at most 1,024 bytes.
 func Reason(text string) HoldOption {
-	return HoldOption{func(r *holds.Request) { r.Reason = text }}
+	return HoldOption{func(r *admin.HoldRequest) { r.Reason = text }}
 }
 
 // For ends a hold by itself after d, as Resume does with ResumeNow. d is cut to whole milliseconds and must be a second or
 // more; 0 is no end.
 func For(d time.Duration) HoldOption {
-	return HoldOption{func(r *holds.Request) { r.For = d }}
+	return HoldOption{func(r *admin.HoldRequest) { r.For = d }}
 }
 
 // HoldResult is what came of Hold. Times are by the Redis server's clock, in UTC, to the millisecond.
@@ -122,8 +122,8 @@ func (r Resume) check() error {
 	switch {
 	case r.kind == "":
 		return errors.New("it is not said how, use ResumeNow, ResumeRate, ResumeShift or ResumeDead")
-	case r.kind == schedule.ResumeRate && !(r.rate >= holds.MinRate && r.rate <= holds.MaxRate): // not a number, perhaps
-		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate, holds.MaxRate)
+	case r.kind == schedule.ResumeRate && !(r.rate >= admin.MinRate && r.rate <= admin.MaxRate): // not a number, perhaps
+		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate, admin.MaxRate)
 	}
 	return nil
 }
@@ -150,11 +150,11 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 			option.apply(&r)
 		}
 	}
-	if r.For != 0 && r.For < holds.MinFor {
-		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, r.For, holds.MinFor))
+	if r.For != 0 && r.For < admin.MinHold {
+		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, r.For, admin.MinHold))
 	}
-	if len(r.Reason) > holds.MaxReason {
-		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(r.Reason), holds.MaxReason))
+	if len(r.Reason) > admin.MaxReason {
+		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(r.Reason), admin.MaxReason))
 	}
 	h, err := o.holds()
 	if err != nil {
@@ -202,8 +202,8 @@ func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) err
 		return fail(err)
 	}
 	var begun bool
-	var last holds.Progress
-	err = h.Resume(ctx, r, func(p holds.Progress) { begun, last = true, p })
+	var last admin.ResumeProgress
+	err = h.Resume(ctx, r, func(p admin.ResumeProgress) { begun, last = true, p })
 	switch {
 	case err == nil:
 		return nil
@@ -253,16 +253,16 @@ func failed(call string, err error) error {
 }
 
 // request returns the request for a namespace.
-func request(namespace string) (holds.Request, error) {
+func request(namespace string) (admin.HoldRequest, error) {
 	n, err := keys.ParseNamespace(namespace)
 	if err != nil {
-		return holds.Request{}, fmt.Errorf("%w: %w", client.ErrInvalid, err)
+		return admin.HoldRequest{}, fmt.Errorf("%w: %w", client.ErrInvalid, err)
 	}
-	return holds.Request{Namespace: n}, nil
+	return admin.HoldRequest{Namespace: n}, nil
 }
 
 // holds returns the holds of the schedule, for one call: the resume of each is its own.
-func (o *Operator) holds() (*holds.Holds, error) {
+func (o *Operator) holds() (*admin.Holds, error) {
 	switch rdb := o.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
@@ -272,7 +272,7 @@ func (o *Operator) holds() (*holds.Holds, error) {
 	default:
 		return nil, fmt.Errorf("%w: holds need a *redis.Client or a *redis.ClusterClient, not a %T", client.ErrInvalid, o.rdb)
 	}
-	h := holds.NewCaller(schedule.New(o.rdb, schedule.DefaultMaxPayload))
+	h := admin.NewHolds(schedule.New(o.rdb, schedule.DefaultMaxPayload))
 	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
 	return h, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -35,7 +35,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 	return withSchedule(cmd, func(ctx context.Context, sched *schedule.Schedule, rdb redis.UniversalClient) error {
 		b := bulkCancel{
 			cmd: cmd, selection: schedule.Query{Namespace: namespace},
-			timers: bulk.New(sched, client.New(rdb)),
+			timers: admin.NewTimers(sched, client.New(rdb)),
 		}
 		if cmd.Flags().Changed("due-before") {
 			if b.selection.Before, err = instantOf(ctx, before, rdb); err != nil {
@@ -57,16 +57,16 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 // bulkCancel is one call of timerd cancel --all.
 type bulkCancel struct {
 	cmd       *cobra.Command
-	timers    *bulk.Timers
+	timers    *admin.Timers
 	selection schedule.Query
-	found     bulk.Found
+	found     admin.TimerCount
 }
 
 // count counts the timers.
 func (b *bulkCancel) count(ctx context.Context) error {
 	bar := progressOf(b.cmd)
 	var err error
-	b.found, err = b.timers.Count(ctx, b.selection, func(f bulk.Found) {
+	b.found, err = b.timers.Count(ctx, b.selection, func(f admin.TimerCount) {
 		bar.show("looked at %d of %d timers, found %d", f.Looked, f.Total, f.Timers)
 	})
 	bar.clear()
@@ -94,11 +94,11 @@ func (b *bulkCancel) ask() error {
 
 // cancel cancels the timers and says what came of them.
 func (b *bulkCancel) cancel(ctx context.Context) error {
-	var done bulk.Cancelled
+	var done admin.Cancelled
 	var err error
 	if b.found.Timers > 0 {
 		bar := progressOf(b.cmd)
-		done, err = b.timers.Cancel(ctx, b.selection, func(c bulk.Cancelled) {
+		done, err = b.timers.Cancel(ctx, b.selection, func(c admin.Cancelled) {
 			bar.show("cancelled %d of %d timers, those that are due until %s", c.Cancelled, b.found.Timers, c.Until.Format(timeLayout))
 		})
 		bar.clear()

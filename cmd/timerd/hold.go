@@ -11,16 +11,16 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // withHolds calls f with the holds of the schedule.
-func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error) error {
+func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		return explainMode(f(ctx, holds.NewCaller(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
+		return explainMode(f(ctx, admin.NewHolds(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
 	})
 }
 
@@ -33,7 +33,7 @@ func explainMode(err error) error {
 }
 
 func newHold() *cobra.Command {
-	var r holds.Request
+	var r admin.HoldRequest
 	var until string
 	cmd := &cobra.Command{
 		Use:   "hold NAMESPACE",
@@ -58,11 +58,11 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 				return err
 			}
 			if until != "" {
-				if r.For, err = moment.ParseDuration(until); err != nil || r.For < holds.MinFor {
+				if r.For, err = moment.ParseDuration(until); err != nil || r.For < admin.MinHold {
 					return usagef(cmd, "--for=%s: want a duration of a second or more, such as 2h", until)
 				}
 			}
-			return withHolds(cmd, func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error {
+			return withHolds(cmd, func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error {
 				held, err := h.Hold(ctx, r)
 				if err != nil {
 					return err
@@ -77,7 +77,7 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 }
 
 // tellHeld says what came of a hold.
-func tellHeld(ctx context.Context, cmd *cobra.Command, held holds.Held, rdb redis.UniversalClient) error {
+func tellHeld(ctx context.Context, cmd *cobra.Command, held admin.Held, rdb redis.UniversalClient) error {
 	for _, server := range held.Unreplicated {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the hold, so it is as durable as this server: %s\n", server)
 	}
@@ -104,7 +104,7 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held holds.Held, rdb redi
 }
 
 func newResume() *cobra.Command {
-	r := holds.Request{Kind: schedule.ResumeNow}
+	r := admin.HoldRequest{Kind: schedule.ResumeNow}
 	var rate string
 	var shift, dead bool
 	cmd := &cobra.Command{
@@ -138,7 +138,7 @@ timer the one with the narrowest namespace decides.
 			switch {
 			case rate != "":
 				r.Kind = schedule.ResumeRate
-				if r.Rate, err = holds.ParseRate(rate); err != nil {
+				if r.Rate, err = admin.ParseRate(rate); err != nil {
 					return usagef(cmd, "--rate=%s: %v", rate, err)
 				}
 			case shift:
@@ -146,7 +146,7 @@ timer the one with the narrowest namespace decides.
 			case dead:
 				r.Kind = schedule.ResumeDead
 			}
-			return withHolds(cmd, func(ctx context.Context, h *holds.Holds, _ redis.UniversalClient) error {
+			return withHolds(cmd, func(ctx context.Context, h *admin.Holds, _ redis.UniversalClient) error {
 				return resume(ctx, cmd, h, r)
 			})
 		},
@@ -159,10 +159,10 @@ timer the one with the narrowest namespace decides.
 }
 
 // resume releases timers and tells how far it is.
-func resume(ctx context.Context, cmd *cobra.Command, h *holds.Holds, r holds.Request) error {
+func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, r admin.HoldRequest) error {
 	told := time.Now()
-	var last holds.Progress
-	err := h.Resume(ctx, r, func(p holds.Progress) {
+	var last admin.ResumeProgress
+	err := h.Resume(ctx, r, func(p admin.ResumeProgress) {
 		last = p
 		if time.Since(told) < 2*time.Second {
 			return
@@ -189,7 +189,7 @@ func resume(ctx context.Context, cmd *cobra.Command, h *holds.Holds, r holds.Req
 }
 
 // showKept says what stays held by others, and what becomes of it.
-func showKept(kind schedule.ResumeKind, p holds.Progress) string {
+func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
 	if p.Kept == 0 {
 		return ""
 	}
@@ -216,7 +216,7 @@ not known. A timer under several holds counts for each.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient) error {
-				views, err := holds.NewCaller(s).List(ctx)
+				views, err := admin.NewHolds(s).List(ctx)
 				if err != nil {
 					return explainMode(err)
 				}
@@ -252,7 +252,7 @@ type resumeView struct {
 	By    string              `json:"by"`
 }
 
-func newHoldView(v holds.View) holdView {
+func newHoldView(v admin.HoldView) holdView {
 	out := holdView{
 		Namespace: v.Namespace.String(), Since: v.Since.Time(), Reason: keys.EncodeText(v.Reason), By: keys.EncodeText(v.By), Held: v.Held,
 	}
@@ -266,7 +266,7 @@ func newHoldView(v holds.View) holdView {
 	return out
 }
 
-func printHolds(w io.Writer, views []holds.View, asJSON bool) error {
+func printHolds(w io.Writer, views []admin.HoldView, asJSON bool) error {
 	if asJSON {
 		for _, v := range views {
 			if err := writeJSON(w, newHoldView(v)); err != nil {

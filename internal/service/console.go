@@ -14,11 +14,10 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/console"
-	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/notify"
@@ -67,7 +66,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
 	sched := schedule.New(p.rdb, c.Service.MaxPayload)
 	p.pulse = pulse.New(sched.Members)
-	caller := holds.NewCaller(sched)
+	caller := admin.NewHolds(sched)
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
 	past := history.New(js, streams.Names)
@@ -75,7 +74,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 	if c.Console.Actions {
 		timers := client.New(p.rdb)
 		actions = &console.Actions{
-			Schedule: sched, Timers: timers, Bulk: bulk.New(sched, timers), Holds: caller, Streams: js, Names: streams.Names,
+			Schedule: sched, Timers: timers, Bulk: admin.NewTimers(sched, timers), Holds: caller, Streams: js, Names: streams.Names,
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{

@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -55,7 +55,7 @@ func Run(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 		}
 	})
 	first.Go(func() { fire.Run(firing) })
-	first.Go(func() { holds.New(index, "test").Run(firing) })
+	first.Go(func() { admin.NewHolds(index).Run(firing) })
 	t.Cleanup(func() {
 		stopFiring()
 		first.Wait()

@@ -1,6 +1,6 @@
 // Package deadletters finds, replays and purges dead letters, for whoever shows them. Pages of them, newest first, are those
 // of package history.
-package deadletters
+package admin
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 // purgeStep is how many letters are deleted by one request.
 const purgeStep = 50_000
 
-// ErrNone says that there is no such dead letter.
-var ErrNone = errors.New("timerd dead ls shows their numbers")
+// ErrNoLetter says that there is no such dead letter.
+var ErrNoLetter = errors.New("timerd dead ls shows their numbers")
 
 // Letter is one message of the stream of dead letters.
 type Letter struct{ history.Record }
@@ -40,8 +40,8 @@ func (l Letter) Timer(due schedule.Millis) (r schedule.Retry, why string) {
 	return retry.Replay(l.Event, due), ""
 }
 
-// Selection says which letters to look at; the zero value means all. Of Namespace, ID and Seqs, at most one is set.
-type Selection struct {
+// LetterSelection says which letters to look at; the zero value means all. Of Namespace, ID and Seqs, at most one is set.
+type LetterSelection struct {
 	Namespace keys.Namespace // only letters of these keys
 	ID        string         // only letters with this id, of which there must be one
 	Seqs      []uint64       // only the letters with these numbers in their stream, of which one must be there
@@ -51,7 +51,7 @@ type Selection struct {
 }
 
 // Query returns what finds the letters of a namespace or with a text in pages, newest first.
-func (s Selection) Query() history.Query {
+func (s LetterSelection) Query() history.Query {
 	return history.Query{Kind: keys.Dead, Namespace: s.Namespace, Why: s.Text}
 }
 
@@ -60,14 +60,14 @@ type Letters struct {
 	stream jetstream.Stream
 	reader *history.Reader
 	names  keys.Names
-	chosen Selection
+	chosen LetterSelection
 	first  uint64 // sequence numbers, both included
 	last   uint64
 }
 
-// Select returns the chosen letters of the installation with these names. Its error says what is not there; it wraps ErrNone
+// SelectLetters returns the chosen letters of the installation with these names. Its error says what is not there; it wraps ErrNoLetter
 // if it is the letters that were chosen by id or number.
-func Select(ctx context.Context, js jetstream.JetStream, names keys.Names, chosen Selection) (*Letters, error) {
+func SelectLetters(ctx context.Context, js jetstream.JetStream, names keys.Names, chosen LetterSelection) (*Letters, error) {
 	stream, err := history.Open(ctx, js, names.DeadStream())
 	if err != nil {
 		return nil, err
@@ -93,11 +93,11 @@ func Select(ctx context.Context, js jetstream.JetStream, names keys.Names, chose
 	case found:
 		return all, nil
 	case chosen.ID != "":
-		return nil, fmt.Errorf("stream %s: no dead letter has the id %q; %w", names.DeadStream(), chosen.ID, ErrNone)
+		return nil, fmt.Errorf("stream %s: no dead letter has the id %q; %w", names.DeadStream(), chosen.ID, ErrNoLetter)
 	case len(chosen.Seqs) == 1:
-		return nil, fmt.Errorf("stream %s: no dead letter %d; %w", names.DeadStream(), chosen.Seqs[0], ErrNone)
+		return nil, fmt.Errorf("stream %s: no dead letter %d; %w", names.DeadStream(), chosen.Seqs[0], ErrNoLetter)
 	}
-	return nil, fmt.Errorf("stream %s: none of these %d dead letters is there; %w", names.DeadStream(), len(chosen.Seqs), ErrNone)
+	return nil, fmt.Errorf("stream %s: none of these %d dead letters is there; %w", names.DeadStream(), len(chosen.Seqs), ErrNoLetter)
 }
 
 // Each calls f for each letter, oldest first, until it returns false or an error.
@@ -140,16 +140,16 @@ func (s *Letters) eachOf(ctx context.Context, f func(history.Record) bool) error
 	return nil
 }
 
-// Found is which letters there are, by their numbers.
-type Found struct {
+// LetterCount is which letters there are, by their numbers.
+type LetterCount struct {
 	All        []uint64 // oldest first
 	Replayable []uint64 // those of them that have a timer
-	Last       uint64   // Selection.Last that leaves out what is stored later
+	Last       uint64   // LetterSelection.Last that leaves out what is stored later
 }
 
 // Find looks at all letters. It calls tell for each, with why it cannot be replayed, or "".
-func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) error) (Found, error) {
-	found := Found{Last: s.last}
+func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) error) (LetterCount, error) {
+	found := LetterCount{Last: s.last}
 	err := s.Each(ctx, func(l Letter) (bool, error) {
 		found.All = append(found.All, l.Seq)
 		_, why := l.Timer(0)

@@ -1,6 +1,6 @@
 // Package bulk counts, cancels and moves all timers that a query means, however many there are, in steps that are short for Redis
 // and for others who use it.
-package bulk
+package admin
 
 import (
 	"context"
@@ -23,11 +23,13 @@ type Timers struct {
 	client   *client.Timers
 }
 
-// New returns Timers that finds them by one and cancels them by the other, both on the same Redis.
-func New(s *schedule.Schedule, c *client.Timers) *Timers { return &Timers{schedule: s, client: c} }
+// NewTimers returns Timers that finds them by one and cancels them by the other, both on the same Redis.
+func NewTimers(s *schedule.Schedule, c *client.Timers) *Timers {
+	return &Timers{schedule: s, client: c}
+}
 
-// Found is how many timers a selection has.
-type Found struct {
+// TimerCount is how many timers a selection has.
+type TimerCount struct {
 	Timers int64     // all of them
 	Late   int64     // those of them that are due already: owed, or firing and so too late to be cancelled
 	Last   time.Time // when the last one is due
@@ -42,8 +44,8 @@ type Found struct {
 
 // Count counts the timers of a selection. It calls progress now and then with what is known so far. With an error it returns
 // that too.
-func (t *Timers) Count(ctx context.Context, sel schedule.Query, progress func(Found)) (Found, error) {
-	found := Found{Counted: sel}
+func (t *Timers) Count(ctx context.Context, sel schedule.Query, progress func(TimerCount)) (TimerCount, error) {
+	found := TimerCount{Counted: sel}
 	var now time.Time
 	err := t.schedule.Names(ctx, sel, func(p schedule.Page) bool {
 		for _, timer := range p.Timers {
