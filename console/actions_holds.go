@@ -18,8 +18,9 @@ type holdWork struct {
 	actions *Actions
 	list    func(context.Context) ([]admin.HoldView, error)
 	name    string
-	request admin.HoldRequest
-	text    string // of the namespace
+	hold    schedule.Hold // what to hold; its By also of a resume
+	lasts   time.Duration // how long; 0: until it is resumed
+	how     schedule.Resume
 }
 
 func (c *Console) newHoldWork(do string, form url.Values, who string) (work, error) {
@@ -28,12 +29,12 @@ func (c *Console) newHoldWork(do string, form url.Values, who string) (work, err
 	if err != nil {
 		return nil, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
 	}
-	w := &holdWork{actions: c.actions, list: c.sources.Holds, name: do, text: n.String(), request: admin.HoldRequest{Namespace: n, By: who + " in the console"}}
+	w := &holdWork{actions: c.actions, list: c.sources.Holds, name: do, hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
 	if do == "resume" {
 		return w, nil
 	}
-	w.request.Reason = typed(form, "reason")
-	if len(w.request.Reason) > admin.MaxReason {
+	w.hold.Reason = typed(form, "reason")
+	if len(w.hold.Reason) > admin.MaxReason {
 		return nil, refuse("The reason is too long.", "Write at most 1,024 bytes.")
 	}
 	if text := strings.TrimSpace(form.Get("for")); text != "" {
@@ -41,14 +42,14 @@ func (c *Console) newHoldWork(do string, form url.Values, who string) (work, err
 		if err != nil || d < admin.MinHold || d > 10*365*24*time.Hour {
 			return nil, refuse("“"+clip(text, 50)+"” is no duration of a second or more.", "Write how long it is to last, such as 2h or 3d, or nothing.")
 		}
-		w.request.For = d
+		w.lasts = d
 	}
 	return w, nil
 }
 
 func (w *holdWork) do() string    { return w.name }
 func (w *holdWork) back() string  { return "/holds" }
-func (w *holdWork) title() string { return actionName(w.name) + ": " + w.text }
+func (w *holdWork) title() string { return actionName(w.name) + ": " + w.hold.Namespace.String() }
 
 // AsksHow tells whether it is to be chosen how timers are released.
 func (w *holdWork) AsksHow() bool { return w.name == "resume" }
@@ -56,13 +57,13 @@ func (w *holdWork) AsksHow() bool { return w.name == "resume" }
 func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 	c := Count{Noun: "timers"}
 	if w.name == "hold" {
-		if w.request.Reason != "" {
-			c.Warnings = append(c.Warnings, "Reason: "+keys.EncodeText(w.request.Reason))
+		if w.hold.Reason != "" {
+			c.Warnings = append(c.Warnings, "Reason: "+keys.EncodeText(w.hold.Reason))
 		}
-		if w.request.For > 0 {
-			c.Warnings = append(c.Warnings, "It ends by itself after "+about(w.request.For)+".")
+		if w.lasts > 0 {
+			c.Warnings = append(c.Warnings, "It ends by itself after "+about(w.lasts)+".")
 		}
-		found, err := w.actions.Bulk.Count(ctx, schedule.Query{Namespace: w.request.Namespace}, func(f admin.TimerCount) {
+		found, err := w.actions.Bulk.Count(ctx, schedule.Query{Namespace: w.hold.Namespace}, func(f admin.TimerCount) {
 			tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
 		})
 		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total
@@ -73,7 +74,7 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 	case err != nil:
 		return c, err
 	case view == nil:
-		return c, &fault{Status: 422, Title: "Not held", Detail: w.text + " is not held: it was resumed meanwhile.", Fix: "Look at the holds."}
+		return c, &fault{Status: 422, Title: "Not held", Detail: w.hold.Namespace.String() + " is not held: it was resumed meanwhile.", Fix: "Look at the holds."}
 	case view.Held == nil:
 		c.AtLeast = true
 	default:
@@ -89,7 +90,7 @@ func (w *holdWork) view(ctx context.Context) (*admin.HoldView, error) {
 		return nil, err
 	}
 	for i := range views {
-		if views[i].Namespace == w.request.Namespace {
+		if views[i].Namespace == w.hold.Namespace.String() {
 			return &views[i], nil
 		}
 	}
@@ -100,25 +101,24 @@ func (w *holdWork) confirm(form url.Values) error {
 	if !w.AsksHow() {
 		return nil
 	}
-	kind := schedule.ResumeKind(form.Get("how"))
-	switch kind {
+	w.how = schedule.Resume{Kind: schedule.ResumeKind(form.Get("how")), By: w.hold.By}
+	switch w.how.Kind {
 	case schedule.ResumeNow, schedule.ResumeShift, schedule.ResumeDead:
 	case schedule.ResumeRate:
 		rate, err := admin.ParseRate(strings.ReplaceAll(form.Get("rate"), " ", ""))
 		if err != nil {
 			return refuse("At which rate? "+err.Error()+".", "Write a number of timers and a unit, such as 200/s.")
 		}
-		w.request.Rate = rate
+		w.how.Rate = rate
 	default:
 		return refuse("How are they to be released?", "Choose one of the four.")
 	}
-	w.request.Kind = kind
 	return nil
 }
 
 func (w *holdWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
 	if w.name == "hold" {
-		held, err := w.actions.Holds.Hold(ctx, w.request)
+		held, err := w.actions.Holds.Hold(ctx, w.hold, w.lasts)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, err
 		held = *view.Held
 	}
 	var kept int64
-	err := w.actions.Holds.Resume(ctx, w.request, func(p admin.ResumeProgress) {
+	err := w.actions.Holds.Resume(ctx, w.hold.Namespace, w.how, func(p admin.ResumeProgress) {
 		released, kept = int64(p.Released), p.Kept
 		tell([]Tally{{"released", released}})
 	})

@@ -46,18 +46,20 @@ type Operator struct{ rdb redis.UniversalClient }
 func New(rdb redis.UniversalClient) *Operator { return &Operator{rdb: rdb} }
 
 // HoldOption changes a hold: Reason or For. The zero HoldOption changes nothing.
-type HoldOption struct{ apply func(*admin.HoldRequest) }
+type HoldOption struct {
+	apply func(h *schedule.Hold, lasts *time.Duration)
+}
 
 // Reason says why a namespace is held: for others to read, in the list of holds and in the logs of the timerds.
 // It has at most 1,024 bytes.
 func Reason(text string) HoldOption {
-	return HoldOption{func(r *admin.HoldRequest) { r.Reason = text }}
+	return HoldOption{func(h *schedule.Hold, _ *time.Duration) { h.Reason = text }}
 }
 
 // For ends a hold by itself after d, as Resume does with ResumeNow. d is cut to whole milliseconds and must be a second or
 // more; 0 is no end.
 func For(d time.Duration) HoldOption {
-	return HoldOption{func(r *admin.HoldRequest) { r.For = d }}
+	return HoldOption{func(_ *schedule.Hold, lasts *time.Duration) { *lasts = d }}
 }
 
 // HoldResult is what came of Hold. Times are by the Redis server's clock, in UTC, to the millisecond.
@@ -141,31 +143,33 @@ func (r Resume) check() error {
 // error that wraps none of them, of the connection or of ctx, the namespace may be held or not, and calling again is safe.
 func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
 	fail := func(err error) (HoldResult, error) { return HoldResult{}, failed("hold "+namespace, err) }
-	r, err := request(namespace)
+	n, err := parseNamespace(namespace)
 	if err != nil {
 		return fail(err)
 	}
+	asked, lasts := schedule.Hold{Namespace: n}, time.Duration(0)
 	for _, option := range opts {
 		if option.apply != nil {
-			option.apply(&r)
+			option.apply(&asked, &lasts)
 		}
 	}
-	if r.For != 0 && r.For < admin.MinHold {
-		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, r.For, admin.MinHold))
+	if lasts != 0 && lasts < admin.MinHold {
+		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, lasts, admin.MinHold))
 	}
-	if len(r.Reason) > admin.MaxReason {
-		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(r.Reason), admin.MaxReason))
+	if len(asked.Reason) > admin.MaxReason {
+		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(asked.Reason), admin.MaxReason))
 	}
 	h, err := o.holds()
 	if err != nil {
 		return fail(err)
 	}
-	held, err := h.Hold(ctx, r)
+	held, err := h.Hold(ctx, asked, lasts)
 	if err != nil {
 		return fail(err)
 	}
-	result := HoldResult{
-		Since: held.Hold.Since.Time(), Until: untilOf(held.Hold), Already: held.Was, Unreplicated: held.Unreplicated,
+	result := HoldResult{Since: held.Hold.Since.Time(), Already: held.Was, Unreplicated: held.Unreplicated}
+	if until := held.Hold.Until; until > 0 {
+		result.Until = until.Time()
 	}
 	if len(held.Missing) > 0 {
 		err = failed("hold "+namespace, fmt.Errorf("%w: %s", ErrUnconfirmed, strings.Join(held.Missing, "; ")))
@@ -189,21 +193,20 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 // whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
 func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
-	r, err := request(namespace)
+	n, err := parseNamespace(namespace)
 	if err != nil {
 		return fail(err)
 	}
 	if err := how.check(); err != nil {
 		return fail(fmt.Errorf("%w: %w", client.ErrInvalid, err))
 	}
-	r.Kind, r.Rate = how.kind, how.rate
 	h, err := o.holds()
 	if err != nil {
 		return fail(err)
 	}
 	var begun bool
 	var last admin.ResumeProgress
-	err = h.Resume(ctx, r, func(p admin.ResumeProgress) { begun, last = true, p })
+	err = h.Resume(ctx, n, schedule.Resume{Kind: how.kind, Rate: how.rate}, func(p admin.ResumeProgress) { begun, last = true, p })
 	switch {
 	case err == nil:
 		return nil
@@ -231,15 +234,17 @@ func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
 	}
 	list := make([]Hold, len(views))
 	for i, v := range views {
-		list[i] = Hold{
-			Namespace: v.Namespace.String(), Since: v.Since.Time(), Until: untilOf(v.Hold), Reason: v.Reason, By: v.By, Held: -1,
+		h := Hold{Namespace: v.Namespace, Since: v.Since, Reason: decoded(v.Reason), By: decoded(v.By), Held: -1}
+		if v.Until != nil {
+			h.Until = *v.Until
 		}
 		if v.Held != nil {
-			list[i].Held = *v.Held
+			h.Held = *v.Held
 		}
 		if r := v.Resume; r != nil {
-			list[i].Resume, list[i].ResumedSince, list[i].ResumedBy = Resume{r.Kind, r.Rate}, r.At.Time(), r.By
+			h.Resume, h.ResumedSince, h.ResumedBy = Resume{r.Kind, r.Rate}, r.Since, decoded(r.By)
 		}
+		list[i] = h
 	}
 	return list, nil
 }
@@ -252,13 +257,18 @@ func failed(call string, err error) error {
 	return fmt.Errorf("admin: %s: %w", call, err)
 }
 
-// request returns the request for a namespace.
-func request(namespace string) (admin.HoldRequest, error) {
-	n, err := keys.ParseNamespace(namespace)
+// decoded returns what somebody has typed, out of a view of it.
+func decoded(text string) string {
+	text, _ = keys.DecodeText(text) // it was encoded by its inverse
+	return text
+}
+
+func parseNamespace(text string) (keys.Namespace, error) {
+	n, err := keys.ParseNamespace(text)
 	if err != nil {
-		return admin.HoldRequest{}, fmt.Errorf("%w: %w", client.ErrInvalid, err)
+		err = fmt.Errorf("%w: %w", client.ErrInvalid, err)
 	}
-	return admin.HoldRequest{Namespace: n}, nil
+	return n, err
 }
 
 // holds returns the holds of the schedule, for one call: the resume of each is its own.
@@ -275,12 +285,4 @@ func (o *Operator) holds() (*admin.Holds, error) {
 	h := admin.NewHolds(schedule.New(o.rdb, schedule.DefaultMaxPayload))
 	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
 	return h, nil
-}
-
-// untilOf returns when a hold ends by itself.
-func untilOf(h schedule.Hold) time.Time {
-	if h.Until == 0 {
-		return time.Time{}
-	}
-	return h.Until.Time()
 }

@@ -175,7 +175,7 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	if _, err := w.timers.Set(ctx, "evil:\xff:\u202e:<b>/..", nil, client.After(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.holds.Hold(ctx, admin.HoldRequest{Namespace: keys.Namespace{App: "shop"}, Reason: "down", For: time.Hour}); err != nil {
+	if _, err := w.holds.Hold(ctx, schedule.Hold{Namespace: keys.Namespace{App: "shop"}, Reason: "down"}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{

@@ -3,16 +3,46 @@ package admin
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// HoldView is a hold, and how many timers it holds.
+// HoldView is a namespace that is held, or whose timers are still being released, as timerd holds --json and the console show it.
+// What somebody has typed is written as the attributes of events are.
 type HoldView struct {
-	schedule.Hold
-	// Held is how many are held that are due, those included that no claim has looked at yet; one under several holds counts
-	// for each. It is nil if so many are owed or firing that not all of these were looked at.
-	Held *int64
+	Namespace string     `json:"namespace"`
+	Since     time.Time  `json:"since"`
+	Until     *time.Time `json:"until"` // null: until it is resumed
+	Reason    string     `json:"reason"`
+	By        string     `json:"by"`
+	// Held is how many timers are held that are due, those included that no claim has looked at yet; one under several holds counts
+	// for each. It is null if so many are owed or firing that not all of these were looked at.
+	Held   *int64      `json:"held"`
+	Resume *ResumeView `json:"resume"` // null while it lasts
+}
+
+// ResumeView is how a hold is being resumed.
+type ResumeView struct {
+	Kind  schedule.ResumeKind `json:"kind"`
+	Rate  float64             `json:"rate,omitempty"` // timers a second
+	Since time.Time           `json:"since"`
+	By    string              `json:"by"`
+}
+
+func newHoldView(h schedule.Hold, held *int64) HoldView {
+	v := HoldView{
+		Namespace: h.Namespace.String(), Since: h.Since.Time(), Reason: keys.EncodeText(h.Reason), By: keys.EncodeText(h.By), Held: held,
+	}
+	if h.Until > 0 {
+		until := h.Until.Time()
+		v.Until = &until
+	}
+	if r := h.Resume; r != nil {
+		v.Resume = &ResumeView{r.Kind, r.Rate, r.At.Time(), keys.EncodeText(r.By)}
+	}
+	return v
 }
 
 // List returns the holds, those included that are being resumed, in the order of their namespaces. It reads the names of all
@@ -42,10 +72,11 @@ func (s *Holds) List(ctx context.Context) ([]HoldView, error) {
 	}
 	views := make([]HoldView, len(list.Holds))
 	for i, h := range list.Holds {
-		views[i].Hold = h
-		if !cut {
-			views[i].Held = &counts[i]
+		held := &counts[i]
+		if cut {
+			held = nil
 		}
+		views[i] = newHoldView(h, held)
 	}
 	return views, nil
 }

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -76,16 +75,6 @@ func NewHolds(s *schedule.Schedule) *Holds {
 	}
 }
 
-// HoldRequest says what to hold or to resume.
-type HoldRequest struct {
-	Namespace keys.Namespace
-	By        string        // who asks, for others to read; empty: the user and the host of this process
-	Reason    string        // of a hold; MaxReason bytes at most
-	For       time.Duration // of a hold: when it ends by itself, MinHold at least; 0: not
-	Kind      schedule.ResumeKind
-	Rate      float64 // timers a second, for schedule.ResumeRate: MinRate to MaxRate
-}
-
 // Held is what came of a hold.
 type Held struct {
 	Hold schedule.Hold
@@ -105,22 +94,25 @@ type Held struct {
 // It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time. One that is being
 // resumed is held anew, since now: the resume ends there, and what it has not released is held on. An error may wrap
 // schedule.ErrTooManyHolds.
-func (s *Holds) Hold(ctx context.Context, r HoldRequest) (Held, error) {
+//
+// Of asked, Namespace, Reason and By count; without a By it is the user and the host of this process. The hold ends by itself after
+// lasts, MinHold at least; 0: it does not.
+func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Duration) (Held, error) {
 	var out Held
 	deadline := time.Now().Add(confirmWithin)
-	if len(r.Reason) > MaxReason {
-		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", r.Namespace, len(r.Reason), MaxReason)
+	if len(asked.Reason) > MaxReason {
+		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", asked.Namespace, len(asked.Reason), MaxReason)
 	}
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
-		h := schedule.Hold{Namespace: r.Namespace, Since: l.Now, Reason: r.Reason, By: cmp.Or(r.By, whoami())}
+		h := schedule.Hold{Namespace: asked.Namespace, Since: l.Now, Reason: asked.Reason, By: cmp.Or(asked.By, whoami())}
 		out.Was, out.Resumed = false, nil
-		if was := l.Find(r.Namespace); was != nil && was.Lasts(l.Now) {
+		if was := l.Find(asked.Namespace); was != nil && was.Lasts(l.Now) {
 			h.Since, out.Was = was.Since, true
 		} else if was != nil {
 			out.Resumed = was.Resume
 		}
-		if r.For > 0 {
-			h.Until = l.Now.Add(r.For)
+		if lasts > 0 {
+			h.Until = l.Now.Add(lasts)
 		}
 		out.Hold = h
 		return s.schedule.PutHold(ctx, l, h)

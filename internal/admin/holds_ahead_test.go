@@ -31,7 +31,7 @@ func TestResumeByAClockThatWasAhead(t *testing.T) {
 	const perSecond = 1
 	ended, released := make(chan error, 1), make(chan struct{}, 1000)
 	go func() {
-		ended <- w.caller().Resume(t.Context(), admin.HoldRequest{Namespace: w.namespace("app"), Kind: schedule.ResumeRate, Rate: perSecond}, func(p admin.ResumeProgress) {
+		ended <- w.caller().Resume(t.Context(), w.namespace("app"), schedule.Resume{Kind: schedule.ResumeRate, Rate: perSecond}, func(p admin.ResumeProgress) {
 			if p.Released >= 3 { // at times that are drawn
 				released <- struct{}{}
 			}

@@ -64,7 +64,7 @@ func (w *world) namespace(text string) keys.Namespace {
 
 func (w *world) hold(namespace string) {
 	w.t.Helper()
-	if held, err := w.caller().Hold(w.t.Context(), admin.HoldRequest{Namespace: w.namespace(namespace)}); err != nil || len(held.Missing) > 0 {
+	if held, err := w.caller().Hold(w.t.Context(), schedule.Hold{Namespace: w.namespace(namespace)}, 0); err != nil || len(held.Missing) > 0 {
 		w.t.Fatalf("hold %s: %+v, %v", namespace, held, err)
 	}
 }
@@ -72,7 +72,7 @@ func (w *world) hold(namespace string) {
 // resume resumes a namespace, and returns what was said at last.
 func (w *world) resume(namespace string, kind schedule.ResumeKind) (last admin.ResumeProgress) {
 	w.t.Helper()
-	err := w.caller().Resume(w.t.Context(), admin.HoldRequest{Namespace: w.namespace(namespace), Kind: kind, Rate: 1000}, func(p admin.ResumeProgress) {
+	err := w.caller().Resume(w.t.Context(), w.namespace(namespace), schedule.Resume{Kind: kind, Rate: 1000}, func(p admin.ResumeProgress) {
 		last = p
 		w.claim() // as timerds do meanwhile
 	})
@@ -291,8 +291,8 @@ func TestResumeThatAnotherHoldEnds(t *testing.T) {
 	w.becomeDue("app:x:t:1", "app:x:t:2", "app:x:t:3")
 	told, ended := make(chan struct{}, 100), make(chan error, 1)
 	go func() {
-		request := admin.HoldRequest{Namespace: w.namespace("app"), Kind: schedule.ResumeRate, Rate: admin.MinRate}
-		ended <- w.caller().Resume(t.Context(), request, func(p admin.ResumeProgress) {
+		slowly := schedule.Resume{Kind: schedule.ResumeRate, Rate: admin.MinRate}
+		ended <- w.caller().Resume(t.Context(), w.namespace("app"), slowly, func(p admin.ResumeProgress) {
 			if p.Released > 0 {
 				told <- struct{}{}
 			}

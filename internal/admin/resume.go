@@ -27,25 +27,27 @@ type ResumeProgress struct {
 // Resume ends the hold of a namespace and returns once all of its timers are released, unless other holds cover them. It tells
 // of its progress, and at last of those that other holds keep. If it is interrupted, the timerds finish it. An error may wrap
 // ErrNotHeld or ErrHeldAnew.
-func (s *Holds) Resume(ctx context.Context, r HoldRequest, tell func(ResumeProgress)) error {
+//
+// Of how, Kind, Rate (MinRate to MaxRate) and By count; without a By it is the user and the host of this process.
+func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resume, tell func(ResumeProgress)) error {
 	var since schedule.Millis
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
-		was := l.Find(r.Namespace)
+		was := l.Find(n)
 		if was == nil {
-			return fmt.Errorf("%s is %w; timerd holds lists what is", r.Namespace, ErrNotHeld)
+			return fmt.Errorf("%s is %w; timerd holds lists what is", n, ErrNotHeld)
 		}
 		since = was.Since
-		if was.Resume != nil && was.Resume.Kind == r.Kind && was.Resume.Rate == r.Rate {
+		if was.Resume != nil && was.Resume.Kind == how.Kind && was.Resume.Rate == how.Rate {
 			return nil // the times that were drawn stay
 		}
-		if r.Kind == schedule.ResumeDead { // others would publish the events
+		if how.Kind == schedule.ResumeDead { // others would publish the events
 			if missing := s.whoCannot(ctx, l); len(missing) > 0 {
 				return fmt.Errorf("resume %s: no dead letters come of it beside %s: update that first, or resume in another way",
-					r.Namespace, strings.Join(missing, ", "))
+					n, strings.Join(missing, ", "))
 			}
 		}
 		h := *was
-		h.Resume = &schedule.Resume{Kind: r.Kind, Rate: r.Rate, At: l.Now, By: cmp.Or(r.By, whoami())}
+		h.Resume = &schedule.Resume{Kind: how.Kind, Rate: how.Rate, At: l.Now, By: cmp.Or(how.By, whoami())}
 		if was.Resume != nil {
 			h.Resume.At = was.Resume.At
 		}
@@ -59,7 +61,7 @@ func (s *Holds) Resume(ctx context.Context, r HoldRequest, tell func(ResumeProgr
 	var last ResumeProgress
 	var stuck time.Time // since when nothing is left but what servers have that do not answer
 	for {
-		h := list.Find(r.Namespace)
+		h := list.Find(n)
 		if h == nil {
 			return nil
 		}
@@ -80,7 +82,7 @@ func (s *Holds) Resume(ctx context.Context, r HoldRequest, tell func(ResumeProgr
 			return nil
 		}
 		tell(progress)
-		if len(releaser.stuck[r.Namespace]) == 0 {
+		if len(releaser.stuck[n]) == 0 {
 			stuck = time.Time{}
 		} else {
 			releaser.leave(ctx) // somebody else may reach them
@@ -88,7 +90,7 @@ func (s *Holds) Resume(ctx context.Context, r HoldRequest, tell func(ResumeProgr
 				stuck = time.Now()
 			}
 			if time.Since(stuck) > awayPatience {
-				return releaser.stuckError(r.Namespace)
+				return releaser.stuckError(n)
 			}
 		}
 		if !sleep(ctx, pollEvery) {
