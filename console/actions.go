@@ -10,6 +10,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -107,8 +108,8 @@ func actionName(do string) string {
 }
 
 // redisNow returns the time of Redis.
-func redisNow(ctx context.Context, index Index) (schedule.Millis, error) {
-	f, err := index.Forecast(ctx, 1) // it has the clock
+func redisNow(ctx context.Context, index *schedule.Schedule) (schedule.Millis, error) {
+	f, err := query.ForecastAll(ctx, index, 1) // it has the clock
 	return schedule.MillisOf(f.Now), err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -63,7 +64,7 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 		if w.lasts > 0 {
 			c.Warnings = append(c.Warnings, "It ends by itself after "+about(w.lasts)+".")
 		}
-		found, err := w.actions.Bulk.Count(ctx, schedule.Query{Namespace: w.hold.Namespace}, func(f admin.TimerCount) {
+		found, err := w.actions.Bulk.Count(ctx, query.Query{Namespace: w.hold.Namespace}, func(f admin.TimerCount) {
 			tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
 		})
 		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total

@@ -7,12 +7,13 @@ import (
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // lettersWork replays dead letters or deletes them.
 type lettersWork struct {
 	actions *Actions
-	index   Index
+	index   *schedule.Schedule
 	name    string
 	sel     admin.LetterSelection
 	what    string

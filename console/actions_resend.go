@@ -11,8 +11,8 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -20,7 +20,7 @@ import (
 // a day, however often that is asked for; the one that it has become can be sent again too.
 type resendWork struct {
 	actions *Actions
-	index   Index
+	index   *schedule.Schedule
 	past    *history.Reader
 	key     *keys.Key // of the events, if that was given
 	seqs    []uint64  // in the stream of firings

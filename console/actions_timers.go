@@ -12,6 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -22,14 +23,14 @@ const actionBatch = 64
 // timersWork cancels timers, has them fire now, or sets them to another time.
 type timersWork struct {
 	actions *Actions
-	index   Index
+	index   *schedule.Schedule
 	now     func(context.Context) time.Time
 	name    string
 	from    string // where they were chosen
 
 	key  *keys.Key        // all timers of a key, to be cancelled
 	list []schedule.Which // those that were selected
-	all  *schedule.Query  // all that match
+	all  *query.Query     // all that match
 	what string           // how that was asked for
 
 	found admin.TimerCount // of all, once they are counted
@@ -59,12 +60,12 @@ func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (wo
 			return w, nil
 		}
 		if form.Get("t") == "" {
-			found, err := c.sources.Index.Inspect(r.Context(), key, 0)
+			found, err := query.Inspect(r.Context(), c.sources.Index, key, 0)
 			if err != nil {
 				return nil, err
 			}
 			for _, t := range found.Timers {
-				if t.State == schedule.StatePending {
+				if t.State == query.StatePending {
 					w.list = append(w.list, t.Which())
 				}
 			}
@@ -89,7 +90,7 @@ func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (wo
 }
 
 // describeFilter says in words what a filter means.
-func describeFilter(f filter, q schedule.Query) string {
+func describeFilter(f filter, q query.Query) string {
 	what := "all timers"
 	switch {
 	case q.Prefix != "": // also of a whole key, which other keys may begin with
@@ -135,7 +136,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 	c := Count{Noun: "timers"}
 	switch {
 	case w.key != nil:
-		found, err := w.index.Inspect(ctx, *w.key, 0)
+		found, err := query.Inspect(ctx, w.index, *w.key, 0)
 		if err != nil {
 			return c, err
 		}
@@ -144,7 +145,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 			if t.Due.After(w.until) {
 				w.until = t.Due
 			}
-			if t.State == schedule.StateFiring {
+			if t.State == query.StateFiring {
 				c.Warnings = append(c.Warnings, "One is firing already: it is too late to cancel that.")
 				continue
 			}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -60,7 +60,7 @@ func (w *world) deliver(e event.Event, result event.Result, change ...func(*even
 // record publishes a message to the log.
 func (w *world) record(subject string, data []byte) {
 	w.t.Helper()
-	if err := notify.EnsureDeliveryStream(w.t.Context(), w.js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(w.t.Context(), w.js, streams.Config{}); err != nil {
 		w.t.Fatal(err)
 	}
 	if _, err := w.js.PublishMsg(w.t.Context(), &nats.Msg{Subject: subject, Data: data}); err != nil {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // aheadShown is how many of the attempts to come a life has, beside the last one.
@@ -94,15 +94,15 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 			what += ", attempt " + attemptOf(t.Attempt, t.Of)
 		}
 	}
-	switch schedule.State(t.State) {
-	case schedule.StatePending:
+	switch query.State(t.State) {
+	case query.StatePending:
 		line.Text = what + " is due " + Moment{t.Due, now}.Relative()
 		if t.Beside {
 			line.Note = "a retry, beside the newer timer of its key"
 		}
-	case schedule.StateHeld:
+	case query.StateHeld:
 		line.Text = what + " waits: " + cmp.Or(t.Hold, "its namespace") + " is held"
-	case schedule.StateOwed:
+	case query.StateOwed:
 		line.Text = what + " is owed since " + about(now.Sub(t.Due)) + ": no timerd has claimed it"
 		if t.Until != nil && t.Until.After(now) {
 			line.Note = "tried before; not again before " + Moment{*t.Until, now}.Clock()
@@ -126,7 +126,7 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 }
 
 func asideText(reason string) string {
-	if reason == string(schedule.AsideRefused) {
+	if reason == string(query.AsideRefused) {
 		return "NATS refuses its subject; timerd doctor says what to do"
 	}
 	return "timerd may not read its key; timerd doctor says what to do"

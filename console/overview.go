@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // forecastMinutes is how far ahead the overview looks.
@@ -14,12 +14,12 @@ const forecastMinutes = 60
 
 // forecast is what becomes due, as it was read last.
 type forecast struct {
-	schedule.Forecast
+	query.Forecast
 	err error
 }
 
 func (c *Console) readForecast(ctx context.Context) *forecast {
-	f, err := c.sources.Index.Forecast(ctx, forecastMinutes)
+	f, err := query.ForecastAll(ctx, c.sources.Index, forecastMinutes)
 	return &forecast{f, err}
 }
 

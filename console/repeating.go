@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/repeat"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
@@ -87,13 +87,13 @@ func parseNamespaceQuery(text string) (keys.Namespace, error) {
 
 // repeatingPlace is where a page begins: among the keys that are looked at from some place of the index on, behind one of them.
 type repeatingPlace struct {
-	scan  schedule.RepeatingPlace
+	scan  query.RepeatingPlace
 	after string
 }
 
 // String returns the place as after= takes it: the key; with what stands before it where that is not the first of the index.
 func (p repeatingPlace) String() string {
-	if p.scan == (schedule.RepeatingPlace{}) {
+	if p.scan == (query.RepeatingPlace{}) {
 		return encodeRef(p.after)
 	}
 	return fmt.Sprintf("@%s.%d@%s", p.scan.Partition, p.scan.Cursor, encodeRef(p.after))
@@ -121,7 +121,7 @@ func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
 }
 
 func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, from repeatingPlace) error {
-	found, next, looked, err := c.sources.Index.RepeatingFrom(ctx, n, from.scan, repeatingLooked)
+	found, next, looked, err := query.RepeatingFrom(ctx, c.sources.Index, n, from.scan, repeatingLooked)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namesp
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	v.Found, v.Looked, v.Cut = len(names), looked, next != (schedule.RepeatingPlace{})
+	v.Found, v.Looked, v.Cut = len(names), looked, next != (query.RepeatingPlace{})
 	first, exact := slices.BinarySearch(names, from.after)
 	if exact {
 		first++
@@ -144,7 +144,7 @@ func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namesp
 	case v.Cut:
 		v.Next = repeatingPlace{scan: next}.String()
 	}
-	states, err := c.sources.Index.Repetitions(ctx, names)
+	states, err := query.Repetitions(ctx, c.sources.Index, names)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namesp
 }
 
 // newRepeatingView shows what a key repeats by; nil: that is not known.
-func newRepeatingView(key keys.Key, r *schedule.Repetition, now time.Time) RepeatingView {
+func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) RepeatingView {
 	name := key.String()
 	v := RepeatingView{Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key), Next: []time.Time{}}
 	if r == nil {
@@ -179,7 +179,7 @@ func newRepeatingView(key keys.Key, r *schedule.Repetition, now time.Time) Repea
 }
 
 // nextOccurrences returns when a timer is due next, as far as what it repeats by is known here.
-func nextOccurrences(r *schedule.Repetition, now time.Time) []time.Time {
+func nextOccurrences(r *query.Repetition, now time.Time) []time.Time {
 	next := []time.Time{}
 	spec, err := repeat.Parse(r.Text)
 	if err != nil {

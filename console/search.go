@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // Search is what was found of a timer: among those that wait, and in the streams.
@@ -100,12 +100,12 @@ func (c *Console) readSearch(r *http.Request) (*page, error) {
 		v.Namespace = n.String()
 	}
 	v.ID = keys.EncodeText(id)
-	place, err := schedule.ParsePlace(values.Get("place"))
+	place, err := query.ParsePlace(values.Get("place"))
 	if err != nil {
 		return nil, badRequest("place= is no place in the list: "+err.Error(), "Search anew.")
 	}
 	if v.Waiting.Done = values.Get("waiting") == "done"; !v.Waiting.Done {
-		c.searchWaiting(r, v, schedule.Query{Namespace: n, ID: id}, place)
+		c.searchWaiting(r, v, query.Query{Namespace: n, ID: id}, place)
 	}
 	if values.Get("past") != "done" {
 		v.Past = c.readEvents(r, history.Query{Namespace: n, Text: id}, values.Get("from"), 0)
@@ -114,8 +114,8 @@ func (c *Console) readSearch(r *http.Request) (*page, error) {
 	return p, nil
 }
 
-func (c *Console) searchWaiting(r *http.Request, v *Search, q schedule.Query, place schedule.Place) {
-	found, err := c.sources.Index.Find(r.Context(), q, place, schedule.Most{Timers: timerRows, Payload: rowPayload})
+func (c *Console) searchWaiting(r *http.Request, v *Search, q query.Query, place query.Place) {
+	found, err := query.Find(r.Context(), c.sources.Index, q, place, query.Most{Timers: timerRows, Payload: rowPayload})
 	if err != nil {
 		v.Waiting.Away = err.Error()
 		return

@@ -7,6 +7,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -87,7 +88,7 @@ func (c *Console) timer(r *http.Request) (*page, error) {
 	}
 	p := &page{Template: "timer", Title: clip(plain(name), 80), Nav: "/timers", View: v}
 	v.Events = c.readEvents(r, history.Query{Key: key}, r.URL.Query().Get("from"), lifeEvents)
-	found, err := c.sources.Index.Inspect(r.Context(), key, payloadBytes)
+	found, err := query.Inspect(r.Context(), c.sources.Index, key, payloadBytes)
 	if err != nil {
 		p.Trouble = asFault(err)
 	} else {
@@ -100,7 +101,7 @@ func (c *Console) timer(r *http.Request) (*page, error) {
 	return p, nil
 }
 
-func (c *Console) addInspection(v *TimerPage, found schedule.Inspection) {
+func (c *Console) addInspection(v *TimerPage, found query.Inspection) {
 	v.At, v.More, v.Unsure, v.FiredAt, v.Contested = found.Now.UTC(), found.More, found.Unsure, timeOrNil(found.Fired), timeOrNil(found.Contested)
 	v.Trigger = TriggerView{There: found.Trigger.Exists, Denied: found.Trigger.Denied, Expires: timeOrNil(found.Trigger.Expires)}
 	for _, t := range found.Timers {
@@ -120,7 +121,7 @@ func (c *Console) addInspection(v *TimerPage, found schedule.Inspection) {
 
 // addRepetition adds what the key repeats by. Where that cannot be told now, the page is without.
 func (c *Console) addRepetition(r *http.Request, v *TimerPage, key keys.Key) {
-	states, err := c.sources.Index.Repetitions(r.Context(), []string{key.String()})
+	states, err := query.Repetitions(r.Context(), c.sources.Index, []string{key.String()})
 	if err != nil || len(states) == 0 || states[0].Repetition == nil {
 		return
 	}
@@ -217,13 +218,13 @@ func (v *TimerPage) newest() EventView {
 // CanMove tells whether the first timer can be set to another time.
 func (v *TimerPage) CanMove() bool {
 	t := v.First()
-	return t != nil && t.State == string(schedule.StatePending)
+	return t != nil && t.State == string(query.StatePending)
 }
 
 // CanCancel tells whether there is anything to cancel.
 func (v *TimerPage) CanCancel() bool {
 	for _, t := range v.Timers {
-		if t.State != string(schedule.StateFiring) {
+		if t.State != string(query.StateFiring) {
 			return true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -62,7 +63,7 @@ type TimerView struct {
 	Name keyText `json:"-"`
 }
 
-func (c *Console) newTimerView(t schedule.Timer, most int) TimerView {
+func (c *Console) newTimerView(t query.Timer, most int) TimerView {
 	name := t.Key.String()
 	v := TimerView{
 		Key: keys.EncodeText(name), Ref: encodeRef(name), Due: t.Due.UTC(), State: string(t.State), Attempt: t.Attempt, Beside: t.Beside,
@@ -139,21 +140,21 @@ func (f filter) encode() string {
 }
 
 // query returns which timers the filter means, at a time.
-func (f filter) query(now time.Time) (schedule.Query, error) {
+func (f filter) query(now time.Time) (query.Query, error) {
 	text := f.Query
 	if decoded, err := keys.DecodeText(text); err == nil && strings.Count(text, ":") >= 3 {
 		text = decoded // a key as it is shown; a namespace is decoded by itself
 	}
-	q, err := schedule.ParseQuery(text)
+	q, err := query.ParseQuery(text)
 	if err != nil {
 		return q, badRequest(err.Error(), "Give a namespace such as shop:order, or the beginning of a key such as shop:order:timeout:42.")
 	}
-	states := []schedule.State{schedule.StatePending, schedule.StateOwed, schedule.StateFiring, schedule.StateHeld}
+	states := []query.State{query.StatePending, query.StateOwed, query.StateFiring, query.StateHeld}
 	if f.State != "" {
-		if !slices.Contains(states, schedule.State(f.State)) {
+		if !slices.Contains(states, query.State(f.State)) {
 			return q, badRequest("There is no state “"+clip(f.State, 50)+"”.", "Timers are pending, owed, firing or held.")
 		}
-		q.States = []schedule.State{schedule.State(f.State)}
+		q.States = []query.State{query.State(f.State)}
 	}
 	switch f.Due {
 	case "":
@@ -177,11 +178,11 @@ func (c *Console) timers(r *http.Request) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	place, err := schedule.ParsePlace(values.Get("place"))
+	place, err := query.ParsePlace(values.Get("place"))
 	if err != nil {
 		return nil, badRequest("place= is no place in the list: "+err.Error(), "Begin at the first page.")
 	}
-	most := schedule.Most{Timers: timerRows, Payload: rowPayload}
+	most := query.Most{Timers: timerRows, Payload: rowPayload}
 	if text := values.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > mostRows {
@@ -192,7 +193,7 @@ func (c *Console) timers(r *http.Request) (*page, error) {
 	v := &Timers{At: now, Query: f.Query, State: f.State, Due: f.Due, Rows: []TimerView{}, Filter: f != filter{}, First: place.IsZero()}
 	p := &page{Template: "timers", Title: "Timers", Nav: "/timers", View: v}
 	began := time.Now()
-	found, err := c.sources.Index.Find(r.Context(), q, place, most)
+	found, err := query.Find(r.Context(), c.sources.Index, q, place, most)
 	if err != nil {
 		p.Trouble = asFault(err)
 		return p, nil

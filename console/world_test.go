@@ -19,12 +19,12 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -62,7 +62,7 @@ func newWorld(t testing.TB, change ...func(*world)) *world {
 	if _, err := w.sched.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureStreams(t.Context(), w.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), w.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	w.start()
@@ -71,7 +71,7 @@ func newWorld(t testing.TB, change ...func(*world)) *world {
 
 func (w *world) start() {
 	w.t.Helper()
-	policies, err := retry.ParsePolicies("*=10s,30s,2m")
+	policies, err := policy.ParseRetries("*=10s,30s,2m")
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -17,9 +17,9 @@ import (
 
 	"github.com/timerd-io/timerd/deliver"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // patience bounds every wait of the tests.
@@ -49,7 +49,7 @@ func newRig(t testing.TB) *rig {
 			t.Fatal(err)
 		}
 	}
-	if err := notify.EnsureDeliveryStream(t.Context(), r.js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(t.Context(), r.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	r.retry = testenv.Collect(t, r.js, "TIMERS_RETRY")
@@ -64,7 +64,7 @@ func (r *rig) deliver(config *deliver.Config, opts ...func(*deliver.Deliverer)) 
 	d = deliver.New(r.nats.JetStream(), config)
 	d.Calls = 256
 	d.Logger = r.out.Logger()
-	d.EnsureLog = func(ctx context.Context) error { return notify.EnsureDeliveryStream(ctx, r.js, notify.Streams{}) }
+	d.EnsureLog = func(ctx context.Context) error { return streams.EnsureDelivery(ctx, r.js, streams.Config{}) }
 	for _, opt := range opts {
 		opt(d)
 	}

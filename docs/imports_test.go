@@ -24,16 +24,17 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
+			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/lanes", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
-		{"late"},
+		{"internal/policy"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
-		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"schedule", "internal/history", "internal/letter", "internal/streams", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"internal/query"},
 		// The parts, which meet in the service only, and what Go programs import.
-		{"listener", "reconciler", "notify", "retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"deliver", "internal/admin", "internal/config", "internal/installation", "internal/pulse", "internal/status"},
+		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
+		{"deliver", "internal/admin", "internal/config", "internal/pulse", "internal/status"},
 		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
 		{"console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},
@@ -47,6 +48,7 @@ func layers() [][]string {
 func talkToRedis() map[string]string {
 	return map[string]string{
 		"schedule":                   "every step on the index",
+		"internal/query":             "what is read of the index",
 		"client":                     "the function library's calls",
 		"client/admin":               "takes a client of a user's",
 		"client/internal/timerdtest": "servers of tests",
@@ -54,7 +56,7 @@ func talkToRedis() map[string]string {
 		"internal/doctor":            "its checks",
 		"internal/config":            "reads go-redis's URLs",
 		"internal/connect":           "wiring",
-		"internal/installation":      "the identity, which is no part of the index",
+		"internal/streams":           "the identity, which is no part of the index",
 		"internal/service":           "wiring",
 		"cmd/timerd":                 "wiring",
 		"internal/redisserver":       "waits until a server answers, builds clusters",

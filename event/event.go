@@ -8,8 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // Types of event.
@@ -71,7 +71,7 @@ type Event struct {
 	// is the zero time where nobody did.
 	Replayed time.Time
 	// Late is the timer's own limit on how late it may fire, which its retries inherit; not that of its namespace.
-	Late late.Limit
+	Late policy.Limit
 	// Repeat says by what a timer repeats, and Occurrence which of its firings this is, from 1 on; they are empty and 0 for a timer
 	// that does not. The retries of an occurrence have them too.
 	Repeat     string

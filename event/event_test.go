@@ -12,8 +12,8 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // sample is the event of the contract's example.
@@ -45,11 +45,11 @@ func TestAppendJSONWritesTheDocumentedForm(t *testing.T) {
 
 func TestLimitTravels(t *testing.T) {
 	t.Parallel()
-	for members, want := range map[string]late.Limit{
+	for members, want := range map[string]policy.Limit{
 		`"late":300000`:                     {Given: true, Most: 5 * time.Minute},
 		`"late":300000,"latedrop":true`:     {Given: true, Most: 5 * time.Minute, Drop: true},
 		`"late":0`:                          {Given: true},
-		`"late":315360000000`:               {Given: true, Most: late.MaxLimit},
+		`"late":315360000000`:               {Given: true, Most: policy.Longest},
 		`"latedrop":true`:                   {},
 		`"late":3e5,"latedrop":false`:       {Given: true, Most: 5 * time.Minute},
 		`"latedrop":true,"late":1.0`:        {Given: true, Most: time.Millisecond, Drop: true},
@@ -67,7 +67,7 @@ func TestLimitTravels(t *testing.T) {
 		}
 	}
 	e := sample()
-	e.Late = late.Limit{Given: true, Most: 1500 * time.Millisecond, Drop: true}
+	e.Late = policy.Limit{Given: true, Most: 1500 * time.Millisecond, Drop: true}
 	if got, want := string(e.AppendJSON(nil)), `"attempt":1,"maxattempts":16,"late":1500,"latedrop":true,"trigger":"deadline"`; !strings.Contains(got, want) {
 		t.Errorf("got %s, want %s in it", got, want)
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // Parse reads an event that AppendJSON wrote, or that was decoded and encoded again since: members may be in any order
@@ -241,7 +241,7 @@ func (p *parser) integer(name string, value []byte) int {
 
 // late reads a limit in milliseconds, of which 0 is none.
 func (p *parser) late(name string, value []byte) time.Duration {
-	const most = float64(late.MaxLimit / time.Millisecond)
+	const most = float64(policy.Longest / time.Millisecond)
 	ms, err := strconv.ParseFloat(string(value), 64)
 	if err != nil || ms < 0 || ms > most || ms != math.Trunc(ms) {
 		p.fault(name, "%q, want an integer from 0 to %.0f", clip(string(value)), most)

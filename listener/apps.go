@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -19,12 +20,23 @@ const (
 	maxKnown = 20_000
 )
 
+// Directory says what the schedule has on the server.
+type Directory interface {
+	Apps(ctx context.Context) ([]string, error)
+	AnyPartition() keys.Partition // whose keys the server takes
+}
+
 // apps is what a session knows of the apps outside the namespaces for which timers were set. It follows the keys of those
 // that have been known for longest, up to MaxFollowed. Of the others' keys it uses the expired events alone, which need no
 // pattern. Its methods may be called concurrently.
 type apps struct {
-	l   *Listener
-	sub *redis.PubSub
+	node       Directory
+	db         int
+	namespaces keys.Namespaces
+	sub        *redis.PubSub
+	coverage   Coverage
+	reported   *reported
+	log        *slog.Logger
 
 	mu       sync.Mutex
 	known    map[string]*app
@@ -42,14 +54,10 @@ type app struct {
 // request is a subscription to the keys of an app, or its end.
 type request struct{ pattern, app string }
 
-func newApps(l *Listener, sub *redis.PubSub) *apps {
-	return &apps{l: l, sub: sub, known: map[string]*app{}}
-}
-
 // pattern returns the pattern of an app's keys, and whether a namespace has them all, so that none is needed.
 func (a *apps) pattern(name string) (pattern string, covered bool) {
 	n := keys.Namespace{App: name}
-	return keys.KeyspacePattern(a.l.db, n), a.l.namespaces.Cover(n)
+	return keys.KeyspacePattern(a.db, n), a.namespaces.Cover(n)
 }
 
 // announce takes in that a timer was set for an app that was not known.
@@ -59,7 +67,7 @@ func (a *apps) announce(ctx context.Context, name string) error {
 	if err := a.add(ctx, name, true); err != nil {
 		return err
 	}
-	a.tell()
+	a.report()
 	return nil
 }
 
@@ -70,7 +78,7 @@ func (a *apps) refresh(ctx context.Context) error {
 		known.announced = false
 	}
 	a.mu.Unlock()
-	names, err := a.l.node.Apps(ctx)
+	names, err := a.node.Apps(ctx)
 	if err != nil {
 		return err
 	}
@@ -96,7 +104,7 @@ func (a *apps) refresh(ctx context.Context) error {
 			return err
 		}
 	}
-	a.tell()
+	a.report()
 	return nil
 }
 
@@ -165,25 +173,25 @@ func (a *apps) refuse(err error) bool {
 	}
 	if !a.refused {
 		a.refused = true
-		a.l.Logger.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an audit; allow the user this channel, and those of other such apps",
+		a.log.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an audit; allow the user this channel, and those of other such apps",
 			"err", err, "channel", asked.pattern)
 	}
-	a.tell()
+	a.report()
 	return true
 }
 
-// tell says whether there are apps that are not followed, if that has changed. a.mu is held.
-func (a *apps) tell() {
+// report says whether there are apps that are not followed, if that has changed. a.mu is held.
+func (a *apps) report() {
 	beyond := len(a.known) > a.followed
-	if beyond == a.l.beyond {
+	if beyond == a.reported.beyond {
 		return
 	}
-	a.l.beyond = beyond
+	a.reported.beyond = beyond
 	if beyond && !a.refused {
-		a.l.Logger.Warn("timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
+		a.log.Warn("timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
 			"apps", len(a.known), "followed", a.followed)
 	}
-	a.l.OnBeyond(beyond)
+	a.coverage.SetBeyond(beyond)
 }
 
 // takes tells whether a hint of a key outside the namespaces may be of a timer that the schedule has.

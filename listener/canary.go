@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -15,13 +16,29 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// Evidence is what the schedule knows of what can have been heard, and when.
+type Evidence interface {
+	StartHearing(ctx context.Context) error
+	StopHearing()
+	ReadClock(server, sent, received time.Time)
+	Mark(ctx context.Context, info, canary string) error
+}
+
 // canary checks, end to end, that events reach the subscription: at each interval the command connection writes a key
 // with a short TTL and touches the one before it, whose TTL has run out. Each of the events that this causes stands for
 // a class of events. A canary that stays away means that flags were lost, that the server is no longer the master, or
 // that the connection is half open. Consecutive ones have different keys, and events keep their order, so one that
 // comes before that of an earlier canary tells that some were lost in between.
 type canary struct {
-	l     *Listener
+	rdb               *redis.Client
+	evidence          Evidence
+	hints             *buffer
+	health            *health
+	coverage          Coverage
+	reported          *reported
+	interval, timeout time.Duration
+	log               *slog.Logger
+
 	keys  []string // taken in turn
 	next  int      // index of the next one
 	runID string   // of the server
@@ -54,14 +71,13 @@ func canaryEvents() map[string]string {
 	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
 }
 
-// newCanary returns the canary of a session. It has one key more than canaries can be
+// begin begins a session. There is one key more than canaries can be
 // on their way before they count as lost.
-func newCanary(l *Listener) *canary {
-	c := &canary{l: l, sent: map[string][]sending{}, flows: map[string]bool{}, heard: time.Now(), caughtUp: make(chan struct{}, 1)}
-	for n := range 2 + int(l.CanaryTimeout/l.CanaryInterval) {
-		c.keys = append(c.keys, keys.CanaryKey(l.node.AnyPartition(), l.instance, n))
+func (c *canary) begin(p keys.Partition, instance string) {
+	c.sent, c.flows, c.heard, c.caughtUp = map[string][]sending{}, map[string]bool{}, time.Now(), make(chan struct{}, 1)
+	for n := range 2 + int(c.timeout/c.interval) {
+		c.keys = append(c.keys, keys.CanaryKey(p, instance, n))
 	}
-	return c
 }
 
 // receive takes one of the canary's events. The first of a session shows
@@ -70,10 +86,10 @@ func (c *canary) receive(key, event string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.flows) == 0 {
-		c.l.setState(nil)
+		c.health.setFlow(nil)
 	}
 	c.flows[event] = true
-	if event == "set" && c.l.hints.idle() {
+	if event == "set" && c.hints.idle() {
 		c.idleAt = key
 		c.signalMark()
 	}
@@ -109,7 +125,7 @@ func (c *canary) flowing() bool {
 // run sends canaries until ctx ends or none of their events comes any more; it
 // returns why. flagsErr says why flags could not be switched on, if so.
 func (c *canary) run(ctx context.Context, flagsErr error) error {
-	tick := time.NewTicker(c.l.CanaryInterval)
+	tick := time.NewTicker(c.interval)
 	defer tick.Stop()
 	defer c.marks.Wait()
 	for {
@@ -121,14 +137,14 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		case schedule.IsMoving(err) || redis.IsReadOnlyError(err):
 			return fmt.Errorf("the server has not, or no longer, the slot of the canary: %w", err)
 		case errors.As(err, &refused): // out of memory, for one
-			c.l.setState(fmt.Errorf("canary refused: %w", err))
+			c.health.setFlow(fmt.Errorf("canary refused: %w", err))
 		case err != nil:
 			// It may have been sent or not, and then nobody could count them.
 			return fmt.Errorf("canary not sent: %w", err)
 		case restarted:
 			return errors.New("the server has restarted or changed")
 		case c.flowing():
-			c.l.setState(nil)
+			c.health.setFlow(nil)
 		}
 
 		overdue, adopting := c.check()
@@ -142,19 +158,19 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 			}
 		}
 		if len(overdue) == len(canaryEvents()) {
-			return errors.Join(fmt.Errorf("no canary came back for %s", c.l.CanaryTimeout), flagsErr)
+			return errors.Join(fmt.Errorf("no canary came back for %s", c.timeout), flagsErr)
 		}
 		if c.complete() {
-			c.l.missing = ""
+			c.reported.missing = ""
 		}
 		if deaf := slices.Contains(overdue, "Ex"); deaf && !c.deaf {
-			c.l.node.StopHearing()
+			c.evidence.StopHearing()
 			c.deaf = true // for the rest of the session
 		}
-		if adopting && c.l.incomplete {
-			c.l.incomplete = false
-			c.l.OnGap("events back")
-			c.l.OnComplete(true)
+		if adopting && c.reported.incomplete {
+			c.reported.incomplete = false
+			c.coverage.Gap("events back")
+			c.coverage.SetComplete(true)
 		}
 
 		for ticked := false; !ticked; {
@@ -193,10 +209,10 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	var info *redis.StringCmd
 	var clock *redis.TimeCmd
 	sent := time.Now()
-	_, err = c.l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err = c.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		pipe.Exists(ctx, before)
 		info = pipe.Info(ctx, "server", "stats")
-		pipe.Set(ctx, key, "", c.l.CanaryInterval/2)
+		pipe.Set(ctx, key, "", c.interval/2)
 		clock = pipe.Time(ctx)
 		return nil
 	})
@@ -208,7 +224,7 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 		c.mu.Unlock()
 		return false, err
 	}
-	c.l.node.ReadClock(clock.Val(), sent, time.Now())
+	c.evidence.ReadClock(clock.Val(), sent, time.Now())
 	c.mu.Lock()
 	c.mark = mark{info.Val(), key}
 	c.signalMark()
@@ -241,10 +257,10 @@ func (c *canary) leaveMark(ctx context.Context) {
 	c.mu.Unlock()
 	c.marks.Go(func() {
 		defer c.marking.Unlock()
-		ctx, cancel := context.WithTimeout(ctx, c.l.CanaryTimeout)
+		ctx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
-		if err := c.l.node.Mark(ctx, m.info, m.key); err != nil {
-			c.l.Logger.Debug("no mark is left of what ran out", "err", err)
+		if err := c.evidence.Mark(ctx, m.info, m.key); err != nil {
+			c.log.Debug("no mark is left of what ran out", "err", err)
 		}
 	})
 }
@@ -257,7 +273,7 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	adopting = true
 	for event, flags := range canaryEvents() {
 		waiting := c.sent[event]
-		late := len(waiting) > 0 && time.Since(waiting[0].at) > c.l.CanaryTimeout
+		late := len(waiting) > 0 && time.Since(waiting[0].at) > c.timeout
 		if late {
 			overdue = append(overdue, flags)
 		}
@@ -280,16 +296,16 @@ func (e *flagsLostError) Error() string {
 // *flagsLostError, because a new session heals everything; if not, it returns why.
 func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 	missing := strings.Join(overdue, " ")
-	if missing == c.l.missing {
+	if missing == c.reported.missing {
 		return nil
 	}
-	c.l.missing = missing
-	if missing != "Ex" && !c.l.incomplete { // expired is only a help
-		c.l.incomplete = true
-		c.l.OnComplete(false)
+	c.reported.missing = missing
+	if missing != "Ex" && !c.reported.incomplete { // expired is only a help
+		c.reported.incomplete = true
+		c.coverage.SetComplete(false)
 	}
-	if err := enableFlags(ctx, c.l.rdb); err != nil {
-		c.l.Logger.Warn("some keyspace events stay away", "missing", missing, "adoption_by_audit", c.l.incomplete, "err", err)
+	if err := enableFlags(ctx, c.rdb); err != nil {
+		c.log.Warn("some keyspace events stay away", "missing", missing, "adoption_by_audit", c.reported.incomplete, "err", err)
 		return err
 	}
 	return &flagsLostError{missing}

@@ -6,10 +6,7 @@ package listener
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,33 +17,18 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// The pauses between sessions, and between tries to take hints in.
-const (
-	firstPause   = 50 * time.Millisecond
-	longestPause = 5 * time.Second
-)
-
-// unhealthyAfter is for how long Redis must have taken in no hints to count.
-const unhealthyAfter = 3 * time.Second
-
-// lastTake bounds what is done for hints that are left at the end.
-const lastTake = time.Second
-
-// Node is the part of the schedule on the server: what the listener needs of a schedule.Node.
+// Node is the part of the schedule on the server: a schedule.Node.
 type Node interface {
-	Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error)
-	Apps(ctx context.Context) ([]string, error)
-	AnyPartition() keys.Partition // whose keys the server takes
-	StartHearing(ctx context.Context) error
-	StopHearing()
-	ReadClock(server, sent, received time.Time)
-	Mark(ctx context.Context, info, canary string) error
+	Observer
+	Evidence
+	Directory
 }
 
 // Listener follows one server. Set its fields before Run.
 type Listener struct {
 	rdb        *redis.Client
 	node       Node
+	coverage   Coverage
 	db         int
 	namespaces keys.Namespaces
 	instance   string
@@ -57,112 +39,66 @@ type Listener struct {
 	// one may stay away before events count as lost. Defaults: 1s and 3s.
 	CanaryInterval, CanaryTimeout time.Duration
 
-	// OnObserved is called after each batch of hints was taken in.
-	OnObserved func(schedule.Observed)
-	// OnWake is called when a client has set a timer, due at the given time,
-	// that is the first of its partition to be due. In a cluster, all servers tell.
+	// OnWake is called with the time at which the first timer of a partition is due, or schedule.AtOnce or Nothing: after
+	// hints of it were taken in, and when a client has set that timer, of which in a cluster all servers tell.
 	OnWake func(p keys.Partition, due schedule.Millis)
-	// OnSet is called for each timer that the function library tells to have set. In a cluster, it does not tell.
-	OnSet func()
-	// OnGap is called, once events flow again, after any time in which some may have been missed.
-	OnGap func(reason string)
-	// OnComplete is called with false when the events that adoption needs stay
-	// away although others come, and with true when they are back.
-	OnComplete func(complete bool)
 	// Busy tells whether timers are being fired as fast as possible: then expired events have time, because most are of
 	// timers that will have fired shortly. It is called often. Default: they are not.
 	Busy func() bool
-	// OnBeyond is called with true when there are apps outside the namespaces whose keys are not followed, so that only
-	// audits find changes of them, and with false when there are none any more.
-	OnBeyond func(beyond bool)
+
+	// OnObserved is called after each batch of hints was taken in.
+	OnObserved func(schedule.Observed)
+	// OnSet is called for each timer that the function library tells to have set. In a cluster, it does not tell.
+	OnSet func()
 	// OnRefused is called for a key in one of the namespaces that is too long.
 	OnRefused func(key string, err error)
 
-	hints      *hintBuffer
-	refresh    chan struct{}
-	beyond     bool   // what OnBeyond was last told; the session's
-	incomplete bool   // what OnComplete was last told, negated; the canary's
-	missing    string // what was last said to be missing; the canary's
-
-	mu    sync.Mutex
-	state error          // why events do not flow; nil while they do
-	takes backoff.Outage // whether Redis takes hints in
+	hints    *buffer
+	health   *health
+	reported reported
 }
 
 // New returns a listener to the events of a database of the server that rdb
 // talks to. instance tells this process from all others that use the server.
-func New(rdb *redis.Client, node Node, db int, namespaces keys.Namespaces, instance string) *Listener {
+func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces keys.Namespaces, instance string) *Listener {
 	return &Listener{
-		rdb: rdb, node: node, db: db, namespaces: namespaces, instance: instance,
+		rdb: rdb, node: node, coverage: coverage, db: db, namespaces: namespaces, instance: instance,
 		Logger:         slog.Default(),
 		CanaryInterval: time.Second,
 		CanaryTimeout:  3 * time.Second,
 		OnObserved:     func(schedule.Observed) {},
 		OnWake:         func(keys.Partition, schedule.Millis) {},
 		OnSet:          func() {},
-		OnGap:          func(string) {},
-		OnComplete:     func(bool) {},
-		OnBeyond:       func(bool) {},
 		OnRefused:      func(string, error) {},
 		Busy:           func() bool { return false },
-		hints:          newHintBuffer(),
-		refresh:        make(chan struct{}, 1),
-		state:          errors.New("not subscribed yet"),
+		hints:          newBuffer(),
+		health:         newHealth(),
 	}
 }
 
 // Healthy returns nil while events flow and Redis takes in what they hint at, and otherwise what is wrong. That it does
 // not take them in counts after some seconds.
-func (l *Listener) Healthy() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state != nil {
-		return l.state
-	}
-	if err := l.takes.Err(unhealthyAfter); err != nil {
-		return fmt.Errorf("taking keyspace events in has been %w", err)
-	}
-	return nil
-}
-
-// RefreshApps has the listener look again for which apps timers are set: after an audit, some may be forgotten. It never
-// blocks.
-func (l *Listener) RefreshApps() {
-	select {
-	case l.refresh <- struct{}{}:
-	default:
-	}
-}
-
-// noteTake notes how an attempt to have hints taken in ended.
-func (l *Listener) noteTake(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.takes.Note(err)
-}
-
-func (l *Listener) setState(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.state = err
-}
+func (l *Listener) Healthy() error { return l.health.err() }
 
 // Run follows the events until ctx ends. Whatever fails is tried again.
 func (l *Listener) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	l.hints.busy = l.Busy
-	wg.Go(func() { l.observe(ctx) })
+	in := intake{
+		observer: l.node, hints: l.hints, health: l.health, coverage: l.coverage, log: l.Logger, onWake: l.OnWake, onObserved: l.OnObserved,
+	}
+	wg.Go(func() { in.run(ctx) })
 
 	retry := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: l.Logger}
 	for {
 		began := time.Now()
-		err := l.session(ctx)
+		err := l.follow(ctx)
 		l.hints.flush() // before anything is said to be heard from then on
 		if ctx.Err() != nil {
 			return
 		}
-		l.setState(err)
+		l.health.setFlow(err)
 		if time.Since(began) > 2*l.CanaryTimeout {
 			retry.Succeed()
 		}
@@ -172,66 +108,17 @@ func (l *Listener) Run(ctx context.Context) {
 	}
 }
 
-// observe hands the hints to the schedule, as many at a time as came while the last ones were taken in. Hints that
-// Redis does not take are kept and tried again.
-//
-// What is left when ctx ends is handed over once, because nobody will hear it again; so calls to the schedule go on for
-// a while.
-func (l *Listener) observe(ctx context.Context) {
-	work, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastTake, end) })()
-
-	late := newLateHints()
-	for ctx.Err() == nil {
-		hints, heard := l.hints.wait(ctx, late.pause())
-		hints = late.append(hints, heard)
-		for l.take(ctx, work, hints, heard, late) && late.pause() <= 0 {
-			hints, heard = late.take()
-		}
+// follow follows the events by one subscription until something ends it. It returns why.
+func (l *Listener) follow(ctx context.Context) error {
+	s := session{
+		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, hints: l.hints, coverage: l.coverage, log: l.Logger,
+		onWake: l.OnWake, onSet: l.OnSet, onRefused: l.OnRefused,
+		canary: &canary{
+			rdb: l.rdb, evidence: l.node, hints: l.hints, health: l.health, coverage: l.coverage, reported: &l.reported,
+			interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,
+		},
+		apps: &apps{node: l.node, db: l.db, namespaces: l.namespaces, coverage: l.coverage, reported: &l.reported, log: l.Logger, known: map[string]*app{}},
 	}
-	l.hints.flush()
-	hints, heard, _ := l.hints.take()
-	l.take(ctx, work, late.append(hints, heard), heard, late)
-	hints, heard = late.take()
-	l.take(ctx, work, hints, heard, late)
-	if n := len(late.hints); n > 0 {
-		l.Logger.Warn("ended while the slots of keys are moving; an audit follows at the next start", "waiting", n)
-	}
-}
-
-// take hands hints to the schedule until it has taken them in, or they are late. It
-// returns false if it failed after ctx had ended. work is for the calls.
-func (l *Listener) take(ctx, work context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
-	for batch := range slices.Chunk(hints, schedule.MaxHints) {
-		if batch = late.append(batch, heard); len(batch) > 0 && !l.takeBatch(ctx, work, batch, heard, late) {
-			return false
-		}
-	}
-	return true
-}
-
-func (l *Listener) takeBatch(ctx, work context.Context, hints []schedule.Hint, heard time.Time, late *lateHints) bool {
-	retry := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: l.Logger}
-	for {
-		asked := time.Now()
-		seen, err := l.node.Observe(work, hints, heard)
-		if moving, ok := errors.AsType[*schedule.MovingError](err); ok {
-			if !late.add(moving.Hints, heard) {
-				l.OnGap("slots moved for too long")
-			}
-			err = nil
-		}
-		l.noteTake(err)
-		if err == nil {
-			l.OnObserved(seen)
-			overtaken := l.hints.keep(seen.Left, asked)
-			return len(overtaken) == 0 || l.takeBatch(ctx, work, overtaken, asked, late)
-		}
-		if ctx.Err() != nil {
-			l.Logger.Warn("ended with keyspace events not taken in; an audit follows at the next start", "err", err, "waiting", len(hints))
-			return false
-		}
-		backoff.Sleep(ctx, retry.Fail("keyspace events wait: Redis does not take them", err, "waiting", len(hints)))
-	}
+	s.canary.begin(l.node.AnyPartition(), l.instance)
+	return s.run(ctx)
 }

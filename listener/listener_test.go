@@ -3,6 +3,7 @@ package listener_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,8 +31,16 @@ type recorder struct {
 	complete []bool
 	refused  []string
 	observed schedule.Observed
+	beyond   []bool
+	audited  chan struct{}
 	asked    map[string]int // how many hints of each key were handed to the schedule
 }
+
+// The recorder is the Coverage of its listener.
+func (r *recorder) Gap(reason string)        { r.note(func() { r.gaps = append(r.gaps, reason) }) }
+func (r *recorder) SetComplete(c bool)       { r.note(func() { r.complete = append(r.complete, c) }) }
+func (r *recorder) SetBeyond(b bool)         { r.note(func() { r.beyond = append(r.beyond, b) }) }
+func (r *recorder) Audited() <-chan struct{} { return r.audited }
 
 // askedNode is a node that notes what it is asked about.
 type askedNode struct {
@@ -64,12 +73,10 @@ func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure 
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{t: t, rdb: rdb, asked: map[string]int{}}
-	r.Listener = listener.New(conn, askedNode{nodes[0], r}, 0, set, fmt.Sprintf("test%p", r))
+	r := &recorder{t: t, rdb: rdb, asked: map[string]int{}, audited: make(chan struct{})}
+	r.Listener = listener.New(conn, askedNode{nodes[0], r}, r, 0, set, fmt.Sprintf("test%p", r))
 	r.CanaryInterval, r.CanaryTimeout = time.Second, 20*time.Second
-	r.OnGap = func(reason string) { r.note(func() { r.gaps = append(r.gaps, reason) }) }
 	r.OnWake = func(_ keys.Partition, due schedule.Millis) { r.note(func() { r.wakes = append(r.wakes, due) }) }
-	r.OnComplete = func(c bool) { r.note(func() { r.complete = append(r.complete, c) }) }
 	r.OnRefused = func(key string, _ error) { r.note(func() { r.refused = append(r.refused, key) }) }
 	r.OnObserved = func(o schedule.Observed) { r.note(func() { r.observed.Add(o) }) }
 	for _, c := range configure {
@@ -220,7 +227,7 @@ func TestWakesForTimersSetThroughTheLibrary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.eventually("a wake-up", func() bool { return len(r.wakes) == 1 && int64(r.wakes[0]) == due })
+	r.eventually("a wake-up", func() bool { return slices.Contains(r.wakes, schedule.Millis(due)) })
 }
 
 // timer_set accepts every key; its trigger key is followed like any other.
@@ -385,11 +392,7 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	var logs testenv.Output
-	beyond := make(chan bool, 10)
-	r := listen(t, rdb, rdb, "ours", func(l *listener.Listener) {
-		l.Logger = logs.Logger()
-		l.OnBeyond = func(b bool) { beyond <- b }
-	})
+	r := listen(t, rdb, rdb, "ours", func(l *listener.Listener) { l.Logger = logs.Logger() })
 	r.healthy()
 	key := func(i int) string { return fmt.Sprintf("app%d:b:c:1", i) }
 	set := func(i int, px int64) {
@@ -403,9 +406,7 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	for i := range 40 {
 		set(i, 3_600_000)
 	}
-	if !<-beyond {
-		t.Error("not told that there are apps beyond those that are followed")
-	}
+	r.eventually("that there are apps beyond those that are followed", func() bool { return slices.Equal(r.beyond, []bool{true}) })
 	r.patterns(16 + 1)
 	rdb.Del(t.Context(), key(15), key(16))
 	r.indexed(key(15), false)
@@ -424,7 +425,7 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	for i := range 8 {
 		rdb.ZRem(t.Context(), keys.Single.Known(), fmt.Sprint("app", i))
 	}
-	r.RefreshApps()
+	r.audited <- struct{}{}
 	r.patterns(16 + 1)
 	testenv.Eventually(t, bound, func() bool {
 		rdb.Expire(t.Context(), key(23), 2*time.Hour)
@@ -433,11 +434,9 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	for i := 8; i < 30; i++ {
 		rdb.ZRem(t.Context(), keys.Single.Known(), fmt.Sprint("app", i))
 	}
-	r.RefreshApps()
+	r.audited <- struct{}{}
 	r.patterns(10 + 1)
-	if <-beyond {
-		t.Error("told that there are apps beyond those that are followed")
-	}
+	r.eventually("that there are no apps beyond those that are followed", func() bool { return slices.Equal(r.beyond, []bool{true, false}) })
 	set(3, 3_600_000)
 	r.patterns(11 + 1)
 	rdb.Del(t.Context(), key(3))

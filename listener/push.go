@@ -14,12 +14,12 @@ const (
 	maxMessage = 1 << 20
 )
 
-// pushConn is a Redis connection that hands the messages of its subscriptions to take as they come in, without a copy, and
-// passes everything else on to its reader: the client that has made it. take returns an error to end the connection. What it
+// pushConn is a Redis connection that hands the messages of its subscriptions to receive as they come in, without a copy, and
+// passes everything else on to its reader: the client that has made it. receive returns an error to end the connection. What it
 // gets is valid until it returns. BenchmarkMessages has what it saves.
 type pushConn struct {
 	net.Conn
-	take func(channel, payload []byte) error
+	receive func(channel, payload []byte) error
 	// caughtUp is called whenever all that was read has been handed over, before more is read.
 	caughtUp func()
 
@@ -61,7 +61,7 @@ func (c *pushConn) Read(p []byte) (int, error) {
 		case payload == nil:
 			c.drop = size
 		default:
-			if err := c.take(channel, payload); err != nil {
+			if err := c.receive(channel, payload); err != nil {
 				return 0, err
 			}
 			c.r += size

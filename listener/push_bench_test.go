@@ -31,7 +31,7 @@ func BenchmarkMessages(b *testing.B) {
 				dial := options.Dialer
 				options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 					c, err := dial(ctx, network, address)
-					return &pushConn{Conn: c, caughtUp: func() {}, take: func([]byte, []byte) error { one(); return nil }}, err
+					return &pushConn{Conn: c, caughtUp: func() {}, receive: func([]byte, []byte) error { one(); return nil }}, err
 				}
 			}
 			client := redis.NewClient(&options)

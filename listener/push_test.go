@@ -70,7 +70,7 @@ func TestPushConn(t *testing.T) {
 	} {
 		var got []string
 		behind := 0
-		c := &pushConn{Conn: stream{r: reader}, take: func(channel, payload []byte) error {
+		c := &pushConn{Conn: stream{r: reader}, receive: func(channel, payload []byte) error {
 			got = append(got, fmt.Sprintf("%s=%s", channel, payload))
 			behind++
 			return nil
@@ -96,7 +96,7 @@ func TestPushConnEnds(t *testing.T) {
 	read := func(text string) error {
 		c := &pushConn{
 			Conn: stream{r: strings.NewReader(text)}, caughtUp: func() {},
-			take: func(_, _ []byte) error { return enough },
+			receive: func(_, _ []byte) error { return enough },
 		}
 		_, err := io.ReadAll(c)
 		return err

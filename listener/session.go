@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -22,12 +23,21 @@ const subscribeTimeout = 5 * time.Second
 
 // session is one subscription.
 type session struct {
-	*Listener
-	sub    *redis.PubSub
-	canary *canary
-	apps   *apps
-	change change // what the last message told of
+	rdb        *redis.Client
+	db         int
+	namespaces keys.Namespaces
+	evidence   Evidence
+	hints      *buffer
+	coverage   Coverage
+	canary     *canary
+	apps       *apps
+	log        *slog.Logger
+	onWake     func(p keys.Partition, due schedule.Millis)
+	onSet      func()
+	onRefused  func(key string, err error)
 
+	sub      *redis.PubSub
+	change   change // what the last message told of
 	keyspace string // what the channels of keys begin with
 	expired  string // the channel of expired events
 	claimed  []byte // what begins a message that tells of a claim
@@ -39,17 +49,17 @@ type change struct {
 	noted bool // by a hint of its own, the last of this key
 }
 
-// session subscribes once and follows the events until something ends it. It returns why.
-func (l *Listener) session(parent context.Context) error {
+// run subscribes once and follows the events until something ends it. It returns why.
+func (s *session) run(parent context.Context) error {
 	ctx, end := context.WithCancelCause(parent)
 	defer end(nil)
-	flagsErr := enableFlags(ctx, l.rdb)
+	flagsErr := enableFlags(ctx, s.rdb)
 
-	s := &session{Listener: l, canary: newCanary(l), keyspace: keys.KeyspacePrefix(l.db), expired: keys.ExpiredChannel(l.db), claimed: []byte(keys.ClaimedMessage(l.db))}
+	s.keyspace, s.expired, s.claimed = keys.KeyspacePrefix(s.db), keys.ExpiredChannel(s.db), []byte(keys.ClaimedMessage(s.db))
 	client := s.client(ctx, end)
 	defer func() { _ = client.Close() }()
 	s.sub = client.Subscribe(ctx)
-	s.apps = newApps(l, s.sub)
+	s.apps.sub = s.sub
 	// Closing the subscription is the only way to end a read without a deadline,
 	// and a deadline that ran out in the middle of a message would garble the next.
 	unsubscribe := func() { _ = s.sub.Close() }
@@ -67,27 +77,27 @@ func (l *Listener) session(parent context.Context) error {
 		return context.Cause(ctx)
 	}
 
-	if err := l.node.StartHearing(ctx); err != nil {
+	if err := s.evidence.StartHearing(ctx); err != nil {
 		return err
 	}
-	defer l.node.StopHearing()
+	defer s.evidence.StopHearing()
 	if err := s.apps.refresh(ctx); err != nil {
 		return err
 	}
-	l.Logger.Info("subscribed to keyspace events", "db", l.db, "namespaces", l.namespaces.String())
+	s.log.Info("subscribed to keyspace events", "db", s.db, "namespaces", s.namespaces.String())
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer end(nil) // before the wait
 	wg.Go(func() { end(s.canary.run(ctx, flagsErr)) })
 	wg.Go(func() { end(s.refreshApps(ctx)) })
-	l.OnGap("subscribed")
+	s.coverage.Gap("subscribed")
 	for {
 		message, err := s.sub.Receive(ctx)
 		switch m := message.(type) {
 		case nil:
 			if !redis.IsPermissionError(err) || ctx.Err() != nil || !s.apps.refuse(err) {
-				return l.explain(ctx, err)
+				return cause(ctx, err)
 			}
 		case *redis.Subscription:
 			if !s.apps.confirm(m) {
@@ -107,8 +117,8 @@ func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redi
 		if err != nil {
 			return nil, err
 		}
-		return &pushConn{Conn: c, caughtUp: s.hints.wakeUp, take: func(channel, payload []byte) error {
-			err := s.take(ctx, channel, payload)
+		return &pushConn{Conn: c, caughtUp: s.hints.caughtUp, receive: func(channel, payload []byte) error {
+			err := s.receive(ctx, channel, payload)
 			if err != nil {
 				end(err)
 			}
@@ -129,9 +139,9 @@ func (s *session) subscribe(ctx context.Context) error {
 		patterns[i] = keys.KeyspacePattern(s.db, n)
 	}
 	refused := func(err error) error {
-		err = s.explain(ctx, err)
+		err = cause(ctx, err)
 		if redis.IsPermissionError(err) {
-			s.node.StopHearing() // nobody hears them
+			s.evidence.StopHearing() // nobody hears them
 			return fmt.Errorf("subscribe: %w; the user needs the channels %q", err, slices.Concat(channels, patterns))
 		}
 		return fmt.Errorf("subscribe: %w", err)
@@ -156,13 +166,13 @@ func (s *session) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// refreshApps looks again for the apps that are known, whenever that is asked for, until ctx ends.
+// refreshApps looks again for the apps that are known after each audit, until ctx ends.
 func (s *session) refreshApps(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-s.refresh:
+		case <-s.coverage.Audited():
 			if err := s.apps.refresh(ctx); err != nil {
 				return err
 			}
@@ -170,16 +180,16 @@ func (s *session) refreshApps(ctx context.Context) error {
 	}
 }
 
-// explain returns why the session was ended from within, or else the error that ended it.
-func (l *Listener) explain(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
+// cause returns why the session was ended from within, or else the error that ended it.
+func cause(ctx context.Context, err error) error {
+	if within := context.Cause(ctx); within != nil {
+		return within
 	}
 	return err
 }
 
-// take sorts one message: a canary's, a message of the function library or of a claim, or a hint. An error ends the session.
-func (s *session) take(ctx context.Context, channel, payload []byte) error {
+// receive sorts one message: a canary's, a message of the function library or of a claim, or a hint. An error ends the session.
+func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	last := s.change
 	s.change = change{}
 	if len(channel) > len(s.keyspace) && string(channel[:len(s.keyspace)]) == s.keyspace {
@@ -193,15 +203,15 @@ func (s *session) take(ctx context.Context, channel, payload []byte) error {
 	case s.expired:
 		return s.hint(string(payload), []byte(expired), schedule.Expired, last)
 	case keys.WakeChannel:
-		return s.takeWake(ctx, payload, last)
+		return s.receiveWake(ctx, payload, last)
 	}
 	return nil
 }
 
-// takeWake takes a message of the function library or of a claim, which follows another one.
-func (s *session) takeWake(ctx context.Context, payload []byte, last change) error {
+// receiveWake takes a message of the function library or of a claim, which follows another one.
+func (s *session) receiveWake(ctx context.Context, payload []byte, last change) error {
 	if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
-		s.hints.forget(claimed)
+		s.hints.explain(claimed)
 		return nil
 	}
 	text := string(payload)
@@ -213,12 +223,12 @@ func (s *session) takeWake(ctx context.Context, payload []byte, last change) err
 		return nil
 	}
 	if wake.Key != "" {
-		s.OnSet()
+		s.onSet()
 	}
 	if last.noted && last.key == wake.Key {
-		s.hints.forgetLast(wake.Key)
+		s.hints.retract(wake.Key)
 	}
-	s.OnWake(wake.Partition, schedule.Millis(wake.Due))
+	s.onWake(wake.Partition, schedule.Millis(wake.Due))
 	return nil
 }
 
@@ -230,12 +240,12 @@ func (s *session) hint(key string, event []byte, kind schedule.HintKind, last ch
 	parsed, fault := keys.Parse(key)
 	ours := !errors.Is(fault, keys.ErrNotTimer) && s.namespaces.Match(parsed)
 	if ours && fault != nil && kind == schedule.Touched {
-		s.OnRefused(key, fault)
+		s.onRefused(key, fault)
 	}
 	if fault != nil || !ours && !s.apps.takes(parsed.App, kind) {
 		return nil //nolint:nilerr // somebody else's key, or one that was refused
 	}
-	noted, fits := s.hints.add(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince())
+	noted, fits := s.hints.hear(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince())
 	if !fits {
 		return fmt.Errorf("dropped %d keyspace events that Redis was too slow to take in", maxHints)
 	}

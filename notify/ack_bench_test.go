@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -34,7 +35,7 @@ func BenchmarkAcks(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			server := testenv.NATS(b)
-			if err := notify.EnsureStreams(b.Context(), server.JetStream(), notify.Streams{}); err != nil {
+			if err := streams.Ensure(b.Context(), server.JetStream(), streams.Config{}); err != nil {
 				b.Fatal(err)
 			}
 			proxy := testenv.NewProxy(b, server.Addr())

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -36,7 +37,7 @@ func BenchmarkPublish(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := notify.EnsureStreams(b.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(b.Context(), js, streams.Config{}); err != nil {
 		b.Fatal(err)
 	}
 	p := notify.NewPublisher(nc, js, idleSettler{})

@@ -1,228 +1,159 @@
 package notify
 
 import (
-	"context"
-	"errors"
 	"fmt"
+	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
 )
 
 const (
-	// probeInterval is how often the stream is looked at while all is well, and probeTimeout how long an answer may
-	// take. Together they are under the 5 s in which a failure must show.
+	// probeInterval is how often the stream is looked at while all is well. Together with probeTimeout it is under the 5 s in
+	// which a failure must show.
 	probeInterval = 1500 * time.Millisecond
-	probeTimeout  = 2 * time.Second
 	// firstProbe and longestProbe bound the pause before a stream that refused events is looked at again.
 	firstProbe   = 100 * time.Millisecond
 	longestProbe = 2 * time.Second
 	// staleAfter is how long the last good answer of JetStream may be ago.
 	staleAfter = 4500 * time.Millisecond
-	// remakeTimeout bounds making the streams again.
-	remakeTimeout = 5 * time.Second
-	// fullSlack is how much room for a message, beside its payload, a full stream must have before events are published
-	// to it again.
-	fullSlack = 4 << 10
 )
 
-// streamHealth is what is known about whether events can be published. Publisher.mu guards it.
-type streamHealth struct {
+// health is what is known about whether events can be published. Its methods may be called concurrently.
+type health struct {
+	*Options
+	alarm chan struct{} // wakes the prober
+
+	mu         sync.Mutex
 	connected  bool
 	changedAt  time.Time // when connected changed
 	fault      error     // why the stream takes no events; nil if it does
 	faultSince time.Time
-	faultBytes int           // payload bytes of the last event that it refused
-	probes     int           // while there is a fault, since an event was acknowledged
-	window     time.Duration // the stream's duplicate window; 0 before it is known
-	lastGood   time.Time     // when JetStream last answered that all is well
-	acked      time.Time     // when an event was acknowledged last
-	silent     time.Time     // since when no event was acknowledged though some should have been; zero if none
+	faultBytes int       // payload bytes of the last event that it refused
+	probes     int       // while there is a fault, since an event was acknowledged
+	lastGood   time.Time // when JetStream last answered that all is well
+	acked      time.Time // when an event was acknowledged last
+	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
 }
 
 // good tells whether events can be published.
-func (h *streamHealth) good() bool { return h.connected && h.fault == nil }
+func (h *health) good() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.connected && h.fault == nil
+}
+
+func (h *health) isConnected() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.connected
+}
+
+// setConnected notes whether NATS is connected, and tells whether that is news.
+func (h *health) setConnected(connected bool) (news bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.connected == connected && !h.changedAt.IsZero() {
+		return false
+	}
+	h.connected, h.changedAt = connected, time.Now()
+	h.lastGood, h.silent = h.changedAt, time.Time{}
+	signal(h.alarm)
+	return true
+}
 
 // noteAck notes that an event was stored.
-func (h *streamHealth) noteAck() {
+func (h *health) noteAck() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.probes = 0
 	h.acked = time.Now()
 	h.silent = time.Time{}
 }
 
+// ackedSince tells whether an event was acknowledged since a time.
+func (h *health) ackedSince(t time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.acked.After(t)
+}
+
+// noteSilence notes that an event was not acknowledged in time.
+func (h *health) noteSilence(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.silent.IsZero() {
+		h.silent = now
+	}
+}
+
+// refused notes that the stream refused an event. If it will refuse others too, they wait until it looks well again.
+func (h *health) refused(a answer, payloadBytes int) {
+	switch a.class {
+	case FailureNoStream, FailureFull, FailureUnavailable:
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.faultBytes = payloadBytes
+		h.noteFault(fmt.Errorf("stream %s refuses events: %w", h.Streams.FiredStream(), a.err))
+	}
+}
+
+// noteFault holds events back until the stream looks well again. h.mu is held.
+func (h *health) noteFault(err error) {
+	if h.fault == nil {
+		h.faultSince = time.Now()
+		h.Logger.Warn("events wait until the stream takes them", "err", err)
+		signal(h.alarm)
+	}
+	h.fault = err
+}
+
+// noteLook takes what keeps the stream from taking an event, or nil, by a look at it. It tells whether it takes events again.
+func (h *health) noteLook(err error) (again bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil || h.fault != nil {
+		h.probes++
+	}
+	if err != nil {
+		if h.connected {
+			h.noteFault(err)
+		}
+		return false
+	}
+	h.lastGood = time.Now()
+	if h.fault == nil {
+		return false
+	}
+	h.Logger.Info("the stream takes events again", "after", time.Since(h.faultSince).Round(time.Millisecond))
+	h.fault = nil
+	return true
+}
+
 // pause returns how long to wait before the next look at the stream.
-func (h *streamHealth) pause() time.Duration {
+func (h *health) pause() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.fault == nil {
 		return probeInterval
 	}
 	return backoff.Policy{First: firstProbe, Longest: longestProbe}.Delay(h.probes + 1)
 }
 
-// noteConnection reads the connection's status, rather than being told, because a status listener that is slow misses
-// changes. lost says that the connection was down in between, so that what was sent before will not be answered.
-func (p *Publisher) noteConnection(lost bool) {
-	connected := p.nc.Status() == nats.CONNECTED
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if lost || !connected {
-		for _, d := range p.deliveries {
-			if d.sent {
-				p.fail(d, FailureDisconnected)
-			}
-		}
-	}
-	if p.health.connected == connected && !p.health.changedAt.IsZero() {
-		return
-	}
-	p.health.connected, p.health.changedAt = connected, time.Now()
-	p.health.lastGood, p.health.silent = p.health.changedAt, time.Time{}
-	signal(p.alarm)
-	p.announce()
+// refusedBytes returns how large the payload was of the last event that the stream refused.
+func (h *health) refusedBytes() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.faultBytes
 }
 
-// blame notes that the stream refused an event. If it will refuse others too, they wait until it looks well again. p.mu
-// is held.
-func (p *Publisher) blame(class Failure, err error, payloadBytes int) {
-	switch class {
-	case FailureNoStream, FailureFull, FailureUnavailable:
-		p.health.faultBytes = payloadBytes
-		p.noteFault(err)
-	}
-}
-
-// noteFault holds events back until the stream looks well again. p.mu is held.
-func (p *Publisher) noteFault(err error) {
-	if p.health.fault == nil {
-		p.health.faultSince = time.Now()
-		p.Logger.Warn("events wait until the stream takes them", "err", err)
-		signal(p.alarm)
-	}
-	p.health.fault = err
-}
-
-// probe looks at the stream from time to time, and soon after it refused an event, until ctx ends.
-func (p *Publisher) probe(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.alarm:
-		case <-timer.C:
-			p.look(ctx)
-		}
-		p.mu.Lock()
-		timer.Reset(p.health.pause())
-		p.mu.Unlock()
-	}
-}
-
-// look examines the stream once, unless the connection is down.
-func (p *Publisher) look(ctx context.Context) {
-	p.mu.Lock()
-	connected, payloadBytes := p.health.connected, p.health.faultBytes
-	p.mu.Unlock()
-	if !connected {
-		return
-	}
-	err := p.examine(ctx, payloadBytes)
-	if ctx.Err() != nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err != nil || p.health.fault != nil {
-		p.health.probes++
-	}
-	if err != nil {
-		if p.health.connected {
-			p.noteFault(err)
-		}
-		return
-	}
-	p.health.lastGood = time.Now()
-	if p.health.fault != nil {
-		p.Logger.Info("the stream takes events again", "after", time.Since(p.health.faultSince).Round(time.Millisecond))
-		p.health.fault = nil
-		signal(p.kick)
-		p.announce()
-	}
-}
-
-// examine returns what keeps the stream of the firings from taking an event, or nil. It makes the stream if there is
-// none.
-func (p *Publisher) examine(ctx context.Context, payloadBytes int) error {
-	if err := p.Permit(); err != nil {
-		return err
-	}
-	asking, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	p.mu.Lock()
-	acknowledged := p.ledger.highest
-	p.mu.Unlock()
-	want := p.Streams.configs()[0]
-	info, err := streamInfo(asking, p.js, want.Name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return p.remake(ctx, want.Name)
-	case err != nil:
-		return fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
-	}
-	p.reconcile(info, acknowledged)
-	for _, fault := range p.Streams.faults(want, info.Config) {
-		if !isWarning(fault) {
-			return fault
-		}
-	}
-	return Fullness(info, payloadBytes)
-}
-
-// remake makes the streams again.
-func (p *Publisher) remake(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, remakeTimeout)
-	defer cancel()
-	if err := EnsureStreams(ctx, p.js, p.Streams); err != nil {
-		return fmt.Errorf("the stream is gone and cannot be made again: %w", err)
-	}
-	p.Logger.Warn("the stream was gone and has been made again", "source", name)
-	return nil
-}
-
-// Fullness returns a StreamFault if a stream is too full for an event with a payload of so many bytes.
-func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
-	c, s := info.Config, info.State
-	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
-		return nil
-	}
-	fix := "purge it, raise its limits, or let it discard old messages"
-	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
-		return &StreamFault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Fix: fix}
-	}
-	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
-		return &StreamFault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Fix: fix}
-	}
-	return nil
-}
-
-// Healthy returns nil while events can be published as far as is known, and otherwise what does not work. It answers
-// from memory and may be called at any time.
-func (p *Publisher) Healthy() error {
-	select {
-	case <-p.started:
-	default:
-		return errors.New("the publisher has not started")
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// problem returns nil while events can be published as far as is known, and otherwise what does not work.
+func (h *health) problem() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	since := func(t time.Time) time.Duration { return time.Since(t).Round(time.Second) }
-	switch h := &p.health; {
-	case p.stopping:
-		return ErrStopped
+	switch {
 	case !h.connected:
 		return fmt.Errorf("NATS has been disconnected for %v", since(h.changedAt))
 	case h.fault != nil:
@@ -231,7 +162,7 @@ func (p *Publisher) Healthy() error {
 		return fmt.Errorf("JetStream has not answered for %v", since(h.lastGood))
 	case !h.silent.IsZero():
 		return fmt.Errorf("no event has been acknowledged for %v: does the NATS user have the right to publish to %s?",
-			since(h.silent), p.Streams.SubjectAll(keys.Fired))
+			since(h.silent), h.Streams.SubjectAll(keys.Fired))
 	}
 	return nil
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -28,7 +28,7 @@ func lateKey(typ string, id int) keys.Key {
 }
 
 // lateFiring returns a firing that was claimed now, so long after its due time.
-func lateFiring(k keys.Key, by time.Duration, limit late.Limit) schedule.Firing {
+func lateFiring(k keys.Key, by time.Duration, limit policy.Limit) schedule.Firing {
 	f := firing(k, `{"order":42}`)
 	f.Due = schedule.MillisOf(f.ClaimedAt.Add(-by))
 	f.Ref = fmt.Sprintf("%d::%s", f.Due, k)
@@ -59,8 +59,8 @@ func (c *lateCounter) total() int {
 	return c.count
 }
 
-func most(d time.Duration) late.Limit { return late.Limit{Given: true, Most: d} }
-func drop(d time.Duration) late.Limit { return late.Limit{Given: true, Most: d, Drop: true} }
+func most(d time.Duration) policy.Limit { return policy.Limit{Given: true, Most: d} }
+func drop(d time.Duration) policy.Limit { return policy.Limit{Given: true, Most: d, Drop: true} }
 
 // deadLetters waits for exactly n dead letters and returns them by the ids of their timers.
 func (r *running) deadLetters(t *testing.T, n int) map[string]event.Event {
@@ -82,7 +82,7 @@ func TestTooLateToFire(t *testing.T) {
 	nats := testenv.NATS(t)
 	const limit = 432 * time.Second
 	const above = limit + 300*time.Millisecond
-	rules, err := late.ParseRules("app1:late:otp=7m12s drop; app1:late:pay=7m12s; app1:late:*=0")
+	rules, err := policy.ParseLimits("app1:late:otp=7m12s drop; app1:late:pay=7m12s; app1:late:*=0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestTooLateToFire(t *testing.T) {
 	maybe := reason + "; may have been published"
 	var all []schedule.Firing
 	want := map[string]struct{ fate, reason string }{}
-	add := func(fate, reason, typ string, by time.Duration, own late.Limit, mayBeStored bool) {
+	add := func(fate, reason, typ string, by time.Duration, own policy.Limit, mayBeStored bool) {
 		f := lateFiring(lateKey(typ, len(all)), by, own)
 		f.MayBeStored = mayBeStored
 		want[f.Key.ID] = struct{ fate, reason string }{fate, reason}
@@ -110,14 +110,14 @@ func TestTooLateToFire(t *testing.T) {
 	add(dead, reason, "a", above, most(limit), false)
 	add(dead, maybe, "a", above, most(limit), true)
 	add(dead, maybe, "a", above, drop(limit), true)
-	add(fires, "", "a", 48*time.Hour, late.Limit{Given: true}, false)
+	add(fires, "", "a", 48*time.Hour, policy.Limit{Given: true}, false)
 	// Those that say nothing go by the rules, and what they say wins.
-	add(dead, reason, "pay", above, late.Limit{}, false)
-	add(fires, "", "pay", limit, late.Limit{}, false)
-	add(fires, "", "pay", above, late.Limit{Given: true}, false)
-	add(gone, "", "otp", above, late.Limit{}, false)
-	add(dead, maybe, "otp", above, late.Limit{}, true)
-	add(fires, "", "other", 48*time.Hour, late.Limit{}, false)
+	add(dead, reason, "pay", above, policy.Limit{}, false)
+	add(fires, "", "pay", limit, policy.Limit{}, false)
+	add(fires, "", "pay", above, policy.Limit{Given: true}, false)
+	add(gone, "", "otp", above, policy.Limit{}, false)
+	add(dead, maybe, "otp", above, policy.Limit{}, true)
+	add(fires, "", "other", 48*time.Hour, policy.Limit{}, false)
 	r.publish(t, all...)
 	r.settler.expect(t, len(all), 0)
 

@@ -4,273 +4,105 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/lanes"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-const (
-	defaultWindow       = 4096
-	defaultWindowBytes  = 64 << 20
-	defaultAckWait      = 5 * time.Second
-	defaultDrainTimeout = 5 * time.Second
-
-	// tick is how often the firings in delivery are looked through while there are any: a few microseconds of work for
-	// a full window.
-	tick = 50 * time.Millisecond
-)
-
-// ErrStopped says that a Publisher takes no more firings.
-var ErrStopped = errors.New("notify: publisher has stopped")
-
-// Settler takes the outcome of firings. A schedule.Schedule is one. The firings come without their payloads, and those
-// of one call may be of several partitions, of one server as far as is known.
-type Settler interface {
-	// ServerOf returns which server has a partition, as far as is known: an empty text where there is only one. It asks nobody.
-	ServerOf(p keys.Partition) string
-	// Settle forgets firings that NATS has acknowledged. It must be safe to repeat.
-	Settle(ctx context.Context, firings []schedule.Firing) error
-	// Release gives claims back, so that anybody may claim them again.
-	Release(ctx context.Context, firings []schedule.Firing) error
-}
-
-// Failure classes why a try to publish a firing failed.
-type Failure string
-
-// The classes of failure. After all but FailureTooLarge the firing is published again as it is, while its lease lasts.
-const (
-	FailureDisconnected Failure = "disconnected" // the connection is down, or went down before the acknowledgement came
-	FailureTimeout      Failure = "timeout"      // no acknowledgement in time
-	FailureNoStream     Failure = "nostream"     // no stream takes the subject
-	FailureFull         Failure = "full"         // the stream, the account or the disk is full
-	FailureUnavailable  Failure = "unavailable"  // JetStream cannot work at the moment
-	FailureRefused      Failure = "refused"      // any other refusal
-	FailureTooLarge     Failure = "toolarge"     // the firing is published again without its payload
-)
+// tick is how often the firings in flight are looked through while there are any: a few microseconds of work for a full window.
+const tick = 50 * time.Millisecond
 
 // Publisher publishes claimed firings to JetStream and settles them once they are acknowledged. A firing that fails is
 // published again under the same id while its lease lasts, and then given back. A firing whose lease has run out is not
 // published, so that a timerd that was stopped for a while does no harm. One that was claimed too late for its limit becomes a
 // dead letter, or is forgotten.
 //
-// NewPublisher sets the fields; change them before Run only. The methods may be called concurrently.
+// A firing passes these stages, each of which knows those below it alone:
+//
+//	Publish ── window: is there room? ── classify
+//	   │ publish, seek          │ bury       │ drop, park
+//	 flight ◀── seeker       letters         │
+//	   │ sender, answers        │            │
+//	   └── window.settle, window.giveBack ───┴── settler, one queue a server
+//
+// health says whether NATS takes events; the prober and the answers tell it. NewPublisher sets the Options; change them before
+// Run only. The methods may be called concurrently.
 type Publisher struct {
-	Streams Streams
-	// MaxAttempts says how often a timer fires at most, for its events to tell: 1.
-	MaxAttempts func(keys.Key) int
-	// PayloadAttempt says whether the attempt counts that a payload states, if it is no more than MaxAttempts: true.
-	PayloadAttempt bool
-	// Late has the limits of timers that have none of their own: none.
-	Late late.Rules
-	// ContentType says how payloads travel, see event.Event: by what they are.
-	ContentType string
-
-	// Window is how many firings may be on their way at once: from Publish until they are acknowledged, and of each server of the
-	// schedule until they are settled or given back: 4,096.
-	Window int
-	// WindowBytes is how many bytes of payload those that are not acknowledged may have: 64 MiB. One firing is taken
-	// however large it is.
-	WindowBytes int
-	// AckWait is how long to wait for an acknowledgement before publishing again: 5 s. The end of the lease cuts it
-	// short.
-	AckWait time.Duration
-	// DrainTimeout bounds how long Run goes on after its context has ended: 5 s.
-	DrainTimeout time.Duration
-	Logger       *slog.Logger // slog.Default()
-	// Permit is asked whenever the stream is looked at. An error keeps events back until it returns nil. It must return
-	// quickly. By default it returns nil.
-	Permit func() error
-
-	// The On functions are for metrics; by default they do nothing. They may run concurrently, must return quickly, and
-	// must not call the Publisher.
-
-	// OnFired is called once for each acknowledged firing. lateness is how long after its due time the event was
-	// published. duplicate says that JetStream had the event already, from an earlier try or another timerd.
-	OnFired func(f *schedule.Firing, lateness time.Duration, duplicate bool)
-	// OnFailed is called for each try that failed.
-	OnFailed func(class Failure)
-	// OnSettled and OnReleased are called with how many firings were settled, and how many were given back because they
-	// could not be published.
-	OnSettled, OnReleased func(n int)
-	// OnSetAside is called for each firing that is given back for a while because NATS does not take its subject.
-	OnSetAside func(f *schedule.Firing)
-	// OnLate is called for each firing that was claimed too late: when its dead letter is stored, or when it is forgotten.
-	OnLate func(f *schedule.Firing, action LateAction)
-	// OnLost is called with how many events NATS has lost, at least, that it had acknowledged to this Publisher.
-	OnLost func(n uint64)
+	Options
 
 	nc      *nats.Conn
-	js      jetstream.JetStream
-	settler *settler
-	started chan struct{} // closed once Run can publish
 	kick    chan struct{} // wakes loop
-	alarm   chan struct{} // wakes probe
-	sought  chan struct{} // wakes seek
+	gate    *gate
+	settler *settler
+	window  *window
+	health  *health
+	stream  *streamRecord
+	flight  *flight
+	seeker  *seeker
+	letters *letters
+	prober  *prober
 
-	sending sync.Mutex // one message at a time; guards what follows
-	buf     []byte
-	header  nats.Header
-	traced  bool // header has those of a trace
-
-	inbox string // what reply subjects begin with; set before started is closed
-
-	mu         sync.Mutex
-	deliveries map[uint64]*delivery // published or to be published, by token
-	lastToken  uint64
-	held       map[string]int // firings that are not acknowledged or given up yet, by server
-	heldAll    int            // of all servers
-	heldBytes  int            // of their payloads
-	changed    chan struct{}  // closed when await has to look again; nil if nobody waits
-	health     streamHealth
-	trust      trust
-	letters    letters     // of firings that were claimed too late
-	looks      []*delivery // to be looked for in the stream
-	// failingLooks is how many deliveries with failingLook there are.
-	failingLooks int
-	ledger       ledger
-	stopping     bool
+	admission sync.Mutex // held while firings are taken in, so that none is when Run ends
 }
 
 // NewPublisher returns a Publisher on a connection that keeps nothing back to publish after a reconnect, because leases
 // may have run out by then. js is JetStream on the same connection: it serves to watch the streams, and to make them
 // again if they vanish.
-func NewPublisher(nc *nats.Conn, js jetstream.JetStream, settler Settler) *Publisher {
-	p := &Publisher{
-		MaxAttempts:    func(keys.Key) int { return 1 },
-		PayloadAttempt: true,
-		Window:         defaultWindow,
-		WindowBytes:    defaultWindowBytes,
-		AckWait:        defaultAckWait,
-		DrainTimeout:   defaultDrainTimeout,
-		Logger:         slog.Default(),
-		Permit:         func() error { return nil },
-		OnFired:        func(*schedule.Firing, time.Duration, bool) {},
-		OnFailed:       func(Failure) {},
-		OnSettled:      func(int) {},
-		OnReleased:     func(int) {},
-		OnSetAside:     func(*schedule.Firing) {},
-		OnLate:         func(*schedule.Firing, LateAction) {},
-		OnLost:         func(uint64) {},
-
-		nc:         nc,
-		js:         js,
-		settler:    newSettler(settler),
-		started:    make(chan struct{}),
-		kick:       make(chan struct{}, 1),
-		alarm:      make(chan struct{}, 1),
-		sought:     make(chan struct{}, 1),
-		header:     nats.Header{event.MsgIDHeader: {""}, event.ContentTypeHeader: {event.ContentType}},
-		deliveries: make(map[uint64]*delivery),
-		held:       map[string]int{},
-		trust:      newTrust(),
-		letters:    newLetters(),
+func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
+	p := &Publisher{Options: defaultOptions(), nc: nc, kick: make(chan struct{}, 1), stream: &streamRecord{}}
+	o := &p.Options
+	p.gate = newGate()
+	p.settler = newSettler(o, s, p.gate.announce)
+	p.window = &window{Options: o, settler: p.settler, servers: map[string]int{}}
+	p.health = &health{Options: o, alarm: make(chan struct{}, 1)}
+	p.flight = &flight{
+		Options: o, gate: p.gate, window: p.window, health: p.health, stream: p.stream, sender: newSender(o, nc), kick: p.kick,
+		subjects: newSubjects(), deliveries: map[uint64]*delivery{},
 	}
-	p.settler.room = func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.announce()
+	p.seeker = &seeker{Options: o, js: js, flight: p.flight, wake: make(chan struct{}, 1)}
+	p.letters = &letters{
+		Options: o, js: js, gate: p.gate, window: p.window, health: p.health, subjects: newSubjects(), wake: make(chan struct{}, 1), kick: p.kick,
 	}
+	p.prober = &prober{Options: o, js: js, health: p.health, stream: p.stream, again: func() {
+		signal(p.kick)
+		p.gate.announce()
+	}}
 	return p
 }
 
-// hasRoom tells whether the window takes another firing of a server. What waits to be settled on one takes no room from others.
-// p.mu is held.
-func (p *Publisher) hasRoom(server string) bool {
-	_, waiting := p.settler.inHand(server)
-	return p.heldAll < p.Window && p.heldBytes < p.WindowBytes && p.held[server]+waiting < p.Window
-}
-
-// hold counts a firing of a server that is not acknowledged or given up yet. p.mu is held.
-func (p *Publisher) hold(server string) {
-	p.held[server]++
-	p.heldAll++
-}
-
-// unhold takes one out of the count. p.mu is held.
-func (p *Publisher) unhold(server string) {
-	p.heldAll--
-	if p.held[server]--; p.held[server] == 0 {
-		delete(p.held, server)
-	}
-}
-
-// settle hands a firing to the settler, to be settled. p.mu is held.
-func (p *Publisher) settle(d *delivery) {
-	p.unhold(d.server)
-	p.settler.settle(d.firing)
-}
-
-// giveBack hands a firing to the settler, to be given back. p.mu is held.
-func (p *Publisher) giveBack(d *delivery) {
-	p.unhold(d.server)
-	p.settler.giveBack(d.firing)
-}
+// newSubjects returns a window whose lanes are subjects: while none is trusted they may fill it.
+func newSubjects() *lanes.Window { return lanes.New(lanes.Shares{Unknown: 2, Each: 1, Alone: true}) }
 
 // InFlight returns how many firings the Publisher has: of each server at most Window.
-func (p *Publisher) InFlight() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	waiting, _ := p.settler.inHand("")
-	return p.heldAll + waiting
-}
+func (p *Publisher) InFlight() int { return p.window.inFlight() }
 
 // Wait returns nil once firings of a server, by its name, can be published: NATS is connected, the stream takes messages as far as
 // is known, and there is room in the window. Call it before claiming firings. It returns ctx's error when ctx ends first, and
 // ErrStopped when Run is ending.
 func (p *Publisher) Wait(ctx context.Context, server string) error {
-	if err := p.await(ctx, func() bool { return p.health.good() && p.hasRoom(server) }); err != nil {
+	if err := p.gate.await(ctx, func() bool { return p.health.good() && p.window.hasRoom(server) }); err != nil {
 		return err
 	}
 	return ctx.Err()
 }
 
-// await waits until ready, which is called with p.mu held, returns true. It does not wait after ctx has ended.
-func (p *Publisher) await(ctx context.Context, ready func() bool) error {
-	select {
-	case <-p.started:
-	default:
-		select {
-		case <-p.started:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// Healthy returns nil while events can be published as far as is known, and otherwise what does not work. It answers
+// from memory and may be called at any time.
+func (p *Publisher) Healthy() error {
+	switch {
+	case !p.gate.isOpen():
+		return errors.New("the publisher has not started")
+	case p.gate.isStopped():
+		return ErrStopped
 	}
-	for {
-		p.mu.Lock()
-		stopping, ok := p.stopping, ready()
-		if !stopping && !ok && p.changed == nil {
-			p.changed = make(chan struct{})
-		}
-		changed := p.changed
-		p.mu.Unlock()
-		switch {
-		case stopping:
-			return ErrStopped
-		case ok:
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// announce has everybody in await look again. p.mu is held.
-func (p *Publisher) announce() {
-	if p.changed != nil {
-		close(p.changed)
-		p.changed = nil
-	}
+	return p.health.problem()
 }
 
 // Publish takes over claimed firings and returns once all of them are in the window: published, or to be published as
@@ -280,15 +112,15 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 	for len(firings) > 0 {
 		next := &firings[0]
 		server := p.settler.schedule.ServerOf(next.Partition)
-		if err := p.await(ctx, func() bool { return p.hasRoom(server) && !p.awaitsLetters(next) }); err != nil {
+		if err := p.gate.await(ctx, func() bool { return p.window.hasRoom(server) && !p.awaitsLetters(next) }); err != nil {
 			p.settler.release(context.WithoutCancel(ctx), firings)
 			return fmt.Errorf("%d of the firings not published: %w", len(firings), err)
 		}
 		deliveries, taken := p.admit(firings)
-		p.send(deliveries)
+		p.flight.publish(deliveries)
 		for _, d := range deliveries {
 			if d.firing.Status != schedule.PayloadPresent {
-				p.logStatus(d)
+				d.logStatus(p.Logger)
 			}
 		}
 		firings = firings[taken:]
@@ -296,77 +128,44 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 	return nil
 }
 
-// logStatus logs that a timer fires without its payload.
-func (p *Publisher) logStatus(d *delivery) {
-	why := event.StatusMissing
-	if d.firing.Status == schedule.PayloadTooLarge {
-		why = event.StatusTooLarge
+// awaitsLetters tells whether a firing is to wait until others are dead letters, as they soon are.
+func (p *Publisher) awaitsLetters(f *schedule.Firing) bool {
+	if !p.letters.awaited() {
+		return false
 	}
-	p.Logger.Warn("timer fires without its payload", "key", d.firing.Key.String(),
-		"due_at", d.firing.Due.Time(), "attempt", d.attempt, "source", string(d.firing.Trigger), "err", why)
+	what, _ := judge(f, limitOf(f, p.Late))
+	return what == bury
 }
 
-// admit takes as many firings into the window as there is room for, and returns how many. The deliveries that it returns
-// count as sent, because the caller is about to send them, except for those that are looked for. The others are given
-// back, because of their subjects, or are too late to be published.
+// admit takes as many firings into the window as there is room for, and returns how many. Those that it returns are in flight,
+// and the caller is about to publish them.
 func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, taken int) {
 	prepared := make([]delivery, min(len(firings), p.Window))
 	for i := range prepared {
 		prepared[i] = p.prepare(firings[i])
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.deliveries) == 0 {
-		signal(p.kick)
-	}
 	admitted = make([]*delivery, 0, len(prepared))
+	p.admission.Lock()
+	defer p.admission.Unlock()
+	if p.gate.isStopped() {
+		return nil, 0
+	}
 	for i := range prepared {
 		d := &prepared[i]
-		if p.stopping || !p.hasRoom(d.server) {
-			break
-		}
-		if p.awaitsLetters(&d.firing) {
+		if p.awaitsLetters(&d.firing) || !p.window.take(d.server, len(d.firing.Payload)) {
 			break
 		}
 		taken++
-		p.hold(d.server)
-		if reason := withheld(&d.firing); reason != "" {
-			p.takeLetter(d, reason)
-			continue
+		if p.dispatch(d) {
+			admitted = append(admitted, d)
 		}
-		if limit, by, is := p.lateness(&d.firing); is {
-			p.takeLate(d, limit, by)
-			continue
-		}
-		if d.trust = p.trust.of(d.subject); !p.trust.admits(d.trust, load{p.Window, p.WindowBytes}) || !p.maySeek(d) {
-			d.firing.Pause, d.firing.Refused = d.trust.pause(&d.firing), d.trust.failing
-			p.giveBack(d)
-			if d.trust.failing {
-				p.OnSetAside(&d.firing)
-			}
-			continue
-		}
-		p.trust.add(d.trust, len(d.firing.Payload))
-		p.lastToken++
-		d.token = p.lastToken
-		switch {
-		case p.mustSeek(d):
-			p.lookFor(d)
-		case d.expiring():
-			p.leave(d)
-		default:
-			p.markSent(d)
-		}
-		p.deliveries[d.token] = d
-		p.heldBytes += len(d.firing.Payload)
-		admitted = append(admitted, d)
 	}
 	return admitted, taken
 }
 
 func (p *Publisher) prepare(f schedule.Firing) delivery {
 	most := p.MaxAttempts(f.Key)
-	attempt, other := p.attempts(&f, most)
+	attempt, other := attempts(&f, most, p.PayloadAttempt)
 	d := delivery{
 		firing:      f,
 		server:      p.settler.schedule.ServerOf(f.Partition),
@@ -382,32 +181,51 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 	return d
 }
 
-// attempts returns which attempt a firing is, of most. A larger number in its payload is no retry count. other, if not 0,
-// is the attempt as which it may have been published before, with other settings.
-func (p *Publisher) attempts(f *schedule.Firing, most int) (attempt, other int) {
-	if f.Attempt != 0 {
-		return f.Attempt, 0
+// dispatch sends a firing that was taken in to the stage that it belongs to, and tells whether that is the flight.
+func (p *Publisher) dispatch(d *delivery) (flies bool) {
+	var answer lanes.Answer
+	what, reason := classify(&d.firing,
+		terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", window: p.stream.duplicates()},
+		func(what fate) lanes.Answer {
+			answer = p.enter(d, what)
+			return answer
+		})
+	switch what {
+	case bury:
+		p.letters.take(d, reason)
+	case drop:
+		d.firing.Unfired = true
+		p.window.settle(d)
+		p.letters.reportLate(d, LateDrop, reason)
+	case park:
+		d.firing.Pause, d.firing.Refused = parked(&d.firing, answer), answer == lanes.Failing
+		p.window.giveBack(d)
+		if d.firing.Refused {
+			p.OnSetAside(&d.firing)
+		}
+	case seek:
+		p.flight.add(d, what)
+		p.seeker.lookFor(d)
+		return true
+	case publish:
+		p.flight.add(d, what)
+		return true
 	}
-	if !p.PayloadAttempt && !f.MayBeStored {
-		return 1, 0
-	}
-	stated := event.Attempt(f.Payload)
-	attempt, other = 1, stated
-	if p.PayloadAttempt && stated <= most {
-		attempt, other = stated, 1
-	}
-	if attempt == other || !f.MayBeStored {
-		other = 0
-	}
-	return attempt, other
+	return false
 }
 
-// signal sends on a channel with a buffer of one, without waiting.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// enter has a firing enter the lane of its subject, if it may. Of those to be looked for, few may be on subjects that fail.
+func (p *Publisher) enter(d *delivery, what fate) (answer lanes.Answer) {
+	bytes, subjects := len(d.firing.Payload), p.flight.subjects
+	d.lane, answer = subjects.Enter(d.subject, p.size(), bytes)
+	if answer != lanes.In || what != seek || !subjects.IsFailing(d.lane) {
+		return answer
 	}
+	if d.failingLook = p.seeker.mayLook(); !d.failingLook {
+		subjects.Leave(d.lane, bytes, lanes.Nothing)
+		return lanes.Failing
+	}
+	return lanes.In
 }
 
 // Run publishes until ctx ends. Then it takes no more firings, waits for the acknowledgements of those on their way,
@@ -417,7 +235,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	status := p.nc.StatusChanged()
 	defer p.nc.RemoveStatusListener(status)
 	inbox := p.nc.NewInbox() + "."
-	replies, err := p.nc.Subscribe(inbox+"*", func(m *nats.Msg) { p.receive(m.Subject[len(inbox):], m) })
+	replies, err := p.nc.Subscribe(inbox+"*", func(m *nats.Msg) { p.flight.receive(m.Subject[len(inbox):], m) })
 	if err != nil {
 		return fmt.Errorf("notify: subscribe to acknowledgements: %w", err)
 	}
@@ -429,17 +247,16 @@ func (p *Publisher) Run(ctx context.Context) error {
 	before := p.nc.ErrorHandler()
 	p.nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
 		if subject, ok := deniedSubject(err); ok {
-			p.deny(subject)
+			p.flight.deny(subject)
 		}
 		if before != nil {
 			before(nc, sub, err)
 		}
 	})
 	defer p.nc.SetErrorHandler(before)
-	p.inbox = inbox
+	p.flight.sender.inbox = inbox
 	p.noteConnection(false)
-	p.settler.logger, p.settler.onSettled, p.settler.onReturn = p.Logger, p.OnSettled, p.OnReleased
-	close(p.started)
+	p.gate.open()
 
 	// What follows goes on for a while after ctx has ended.
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -447,23 +264,23 @@ func (p *Publisher) Run(ctx context.Context) error {
 	probing, stopProbing := context.WithCancel(work)
 	defer stopProbing()
 	var workers sync.WaitGroup
-	workers.Go(func() { p.probe(probing) })
-	workers.Go(func() { p.seek(probing) })
+	workers.Go(func() { p.prober.run(probing) })
+	workers.Go(func() { p.seeker.run(probing) })
 	workers.Go(func() { p.settler.run(work) })
 	var burials sync.WaitGroup
-	burials.Go(func() { p.bury(probing) })
+	burials.Go(func() { p.letters.run(probing) })
 
 	p.loop(ctx.Done(), status, nil)
 
 	defer time.AfterFunc(p.DrainTimeout, cancel).Stop()
-	p.mu.Lock()
-	p.stopping = true
-	p.announce()
-	p.mu.Unlock()
+	p.admission.Lock()
+	p.gate.stop()
+	p.admission.Unlock()
 	p.loop(nil, status, time.After(p.DrainTimeout*3/4))
 	stopProbing()
 	burials.Wait()
-	p.abandon()
+	p.flight.abandon()
+	p.settler.finish()
 	workers.Wait()
 	return nil
 }
@@ -474,8 +291,9 @@ func (p *Publisher) loop(stop <-chan struct{}, status <-chan nats.Status, deadli
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
 	for {
-		again, idle := p.inspect()
-		p.send(again)
+		again, idle := p.flight.inspect()
+		p.flight.publish(again)
+		idle = idle && p.letters.idle()
 		if idle && stop == nil {
 			return
 		}
@@ -497,4 +315,32 @@ func (p *Publisher) loop(stop <-chan struct{}, status <-chan nats.Status, deadli
 		case <-timer.C:
 		}
 	}
+}
+
+// noteConnection reads the connection's status, rather than being told, because a status listener that is slow misses
+// changes. lost says that the connection was down in between, so that what was sent before will not be answered.
+func (p *Publisher) noteConnection(lost bool) {
+	connected, news := p.nc.Status() == nats.CONNECTED, false
+	if !connected {
+		news = p.health.setConnected(false)
+	}
+	if lost || !connected {
+		p.flight.disconnected()
+	}
+	if connected {
+		news = p.health.setConnected(true)
+	}
+	if news {
+		p.gate.announce()
+	}
+}
+
+// deniedSubject returns the subject that a server's error says one may not publish on.
+func deniedSubject(err error) (subject string, ok bool) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return "", false
+	}
+	_, rest, ok := strings.Cut(err.Error(), `Publish to "`)
+	subject, _, closed := strings.Cut(rest, `"`)
+	return subject, ok && closed
 }

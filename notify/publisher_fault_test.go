@@ -336,7 +336,11 @@ func TestUnfitStreamIsNoticed(t *testing.T) {
 	nats := testenv.NATS(t)
 	r := start(t, nats, nats.URL(), nil, nil)
 	r.healthy(t, patience, "")
-	config := streamConfig(t, r.js, "TIMERS")
+	stream, err := r.js.Stream(t.Context(), "TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
 	config.Subjects = []string{"timers.fired.a.>"}
 	if _, err := r.js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -63,7 +64,7 @@ func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.
 	if configure != nil {
 		configure(r.Publisher)
 	}
-	if err := notify.EnsureStreams(t.Context(), r.js, r.Streams); err != nil {
+	if err := streams.Ensure(t.Context(), r.js, r.Streams); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -3,11 +3,11 @@ package notify
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -30,6 +30,17 @@ const (
 	longestRest = time.Hour
 )
 
+// Settler takes the outcome of firings. A schedule.Schedule is one. The firings come without their payloads, and those
+// of one call may be of several partitions, of one server as far as is known.
+type Settler interface {
+	// ServerOf returns which server has a partition, as far as is known: an empty text where there is only one. It asks nobody.
+	ServerOf(p keys.Partition) string
+	// Settle forgets firings that NATS has acknowledged. It must be safe to repeat.
+	Settle(ctx context.Context, firings []schedule.Firing) error
+	// Release gives claims back, so that anybody may claim them again.
+	Release(ctx context.Context, firings []schedule.Firing) error
+}
+
 // settler settles firings that are acknowledged, and gives back others. Each server of the schedule has a queue and a worker of its
 // own, so that one that does not answer keeps nobody else's firings from being settled. Its methods may be called concurrently;
 // none but run waits for a server.
@@ -37,12 +48,9 @@ const (
 // Settling is tried until it works; the firings may be published again until then, under the same ids. Giving back is tried
 // once, because a lease that runs out has the same effect.
 type settler struct {
+	*Options
 	schedule Settler
-	logger   *slog.Logger
-	// The functions are called without the lock: room when firings have left, the others with how many were settled or given
-	// back.
-	room                func()
-	onSettled, onReturn func(n int)
+	room     func() // called without the lock when firings have left
 
 	wake chan struct{} // wakes run
 
@@ -62,11 +70,8 @@ type queue struct {
 	waiting  int       // firings in it, those included that its worker has in hand
 }
 
-func newSettler(s Settler) *settler {
-	return &settler{
-		schedule: s, logger: slog.Default(), room: func() {}, onSettled: func(int) {}, onReturn: func(int) {},
-		wake: make(chan struct{}, 1), queues: map[string]*queue{},
-	}
+func newSettler(o *Options, s Settler, room func()) *settler {
+	return &settler{Options: o, schedule: s, room: room, wake: make(chan struct{}, 1), queues: map[string]*queue{}}
 }
 
 // settle has a firing settled.
@@ -190,7 +195,7 @@ func (s *settler) run(ctx context.Context) {
 
 // work carries out what is in the queue of a server.
 func (s *settler) work(ctx context.Context, server string, q *queue) {
-	logger := s.logger
+	logger := s.Logger
 	if server != "" {
 		logger = logger.With("redis", server)
 	}
@@ -260,7 +265,7 @@ func (s *settler) settleBatch(ctx context.Context, q *queue, firings []schedule.
 	}
 	if settled := len(firings) - len(again); settled > 0 {
 		s.left(q, settled)
-		s.onSettled(settled)
+		s.OnSettled(settled)
 	}
 	return err
 }
@@ -270,10 +275,10 @@ func (s *settler) release(ctx context.Context, firings []schedule.Firing) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.schedule.Release(ctx, firings); err != nil {
-		s.logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(firings), "err", err)
+		s.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(firings), "err", err)
 		return
 	}
-	s.onReturn(len(firings))
+	s.OnReleased(len(firings))
 }
 
 // left takes n firings of a queue out of the count.

@@ -82,9 +82,14 @@ func (s *twoServers) isGone(ref string) bool {
 	return s.gone[ref] == 1
 }
 
+func newTestSettler(servers *twoServers) *settler {
+	o := defaultOptions()
+	return newSettler(&o, servers, func() {})
+}
+
 // runSettler runs a settler until the end of a test in a bubble.
 func runSettler(t *testing.T, servers *twoServers) (s *settler, end func()) {
-	s = newSettler(servers)
+	s = newTestSettler(servers)
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	running.Go(func() { s.run(ctx) })
@@ -183,7 +188,7 @@ func TestSettlersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := newTwoServers()
 		servers.setSilent("a", true)
-		s := newSettler(servers)
+		s := newTestSettler(servers)
 		var running sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
 		running.Go(func() { s.run(ctx) })
@@ -193,23 +198,4 @@ func TestSettlersEnd(t *testing.T) {
 		cancel()
 		running.Wait()
 	})
-}
-
-// What waits to be settled fills the window of its own server alone.
-func TestWindowOfEachServer(t *testing.T) {
-	t.Parallel()
-	p := NewPublisher(nil, nil, newTwoServers())
-	p.Window = 10
-	for range p.Window {
-		p.hold("a")
-	}
-	if p.hasRoom("a") || p.hasRoom("b") {
-		t.Error("there is room for more than may be on their way to NATS")
-	}
-	for i := range p.Window {
-		p.settle(&delivery{server: "a", firing: on("a1", fmt.Sprint(i))})
-	}
-	if p.hasRoom("a") || !p.hasRoom("b") || p.InFlight() != p.Window {
-		t.Errorf("all wait to be settled on a: room there %v, on b %v, %d in flight", p.hasRoom("a"), p.hasRoom("b"), p.InFlight())
-	}
 }

@@ -3,8 +3,10 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
@@ -22,39 +24,57 @@ const (
 	recordPause = 10 * time.Second
 	// maxDrift is how far the estimate of the server's clock may be ahead of it.
 	maxDrift = time.Second
-
-	// auditInterval is how often everything is audited though no gap was noticed.
-	auditInterval = 10 * time.Minute
-	// auditShare is the part of the time that audits may take at most while they
-	// stand in for events, or follow slots that move one after the other.
-	auditShare = 10
-
-	// unfollowedInterval is how often the timers alone are audited while the keys of some are not followed.
-	unfollowedInterval = time.Minute
-
-	// The reasons of audits that nothing asked for; those of reasonUnfollowed are of the timers alone.
-	reasonRegular    = "regular"
-	reasonUnfollowed = "keys not followed"
-	// reasonTakenOver is the reason of an audit of partitions that came from another server of a cluster.
-	reasonTakenOver = "slots moved"
 )
 
-// audit audits at start, after every gap, and regularly.
-func (r *Reconciler) audit(ctx context.Context) {
-	retry := r.newBackoff()
+// Auditor compares the keys with the index.
+type Auditor interface {
+	BeginAudit(ctx context.Context) (*schedule.Audit, error)
+	ScanKeys(ctx context.Context, glob string, yield func(names []string) error) error
+	Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error)
+	RecordAudit(ctx context.Context, r schedule.AuditReport) error
+}
+
+// Apps forgets the apps that have no timers any more.
+type Apps interface {
+	DoubtApps(ctx context.Context, p keys.Partition, began schedule.Millis, met []string) error
+	ForgetApps(ctx context.Context) error
+}
+
+// auditor audits at start, after every gap, and regularly.
+type auditor struct {
+	server          Server
+	scanner         Scanner
+	node            Auditor
+	apps            Apps
+	agenda          *agenda
+	coverage        *Coverage
+	auditing        *atomic.Bool // an audit is under way
+	namespaces      keys.Namespaces
+	instance        string
+	interval, lease time.Duration // of sweeps; of claims
+	log             *slog.Logger
+	onAudit         func(reason string, seen schedule.Observed, took time.Duration)
+
+	counted  []schedule.NamespaceCount // by the last audit of all timers, if it reached all
+	recorded time.Time                 // when a report of an audit was left last
+}
+
+// run audits until ctx ends.
+func (a *auditor) run(ctx context.Context) {
+	retry := newBackoff(a.log)
 	reason := "start"
 	select {
 	case <-ctx.Done():
 		return
-	case reason = <-r.gaps:
+	case reason = <-a.coverage.asked:
 	case <-time.After(subscribesWithin):
 	}
 	var complete time.Time // when the last audit of everything began
 	for {
 		began := time.Now()
-		r.auditing.Store(true)
-		seen, err := r.auditOnce(ctx, reason != reasonUnfollowed)
-		r.auditing.Store(false)
+		a.auditing.Store(true)
+		seen, err := a.auditOnce(ctx, reason != reasonUnfollowed)
+		a.auditing.Store(false)
 		took := time.Since(began)
 		if ctx.Err() != nil {
 			return
@@ -63,12 +83,12 @@ func (r *Reconciler) audit(ctx context.Context) {
 		var next string
 		if err == nil {
 			retry.Succeed()
-			r.report(reason, seen, took)
-			r.record(ctx, reason, took)
+			a.report(reason, seen, took)
+			a.record(ctx, reason, took)
 			if reason != reasonUnfollowed {
 				complete = began
 			}
-			wait, next = r.untilAudit(took, time.Since(complete))
+			wait, next = a.coverage.untilAudit(took, time.Since(complete), a.interval)
 		} else {
 			wait, next = retry.Fail("audit failed; trying again", err, "reason", reason), reason
 			if schedule.IsMoving(err) {
@@ -78,8 +98,8 @@ func (r *Reconciler) audit(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case next = <-r.gaps:
-		case <-r.unfollowed:
+		case next = <-a.coverage.asked:
+		case <-a.coverage.unfollowed:
 			if err == nil {
 				next = reasonUnfollowed
 			}
@@ -92,67 +112,46 @@ func (r *Reconciler) audit(ctx context.Context) {
 	}
 }
 
-// untilAudit returns how long to wait for the next audit after one that took some time, and its reason. since is how long
-// ago the last audit of everything began.
-func (r *Reconciler) untilAudit(took, since time.Duration) (wait time.Duration, reason string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	rest := (auditShare - 1) * took
-	switch left := auditInterval - since; {
-	case r.incomplete:
-		return max(r.SweepInterval, rest), reasonRegular
-	case r.beyond && left > unfollowedInterval:
-		return max(unfollowedInterval, rest), reasonUnfollowed
-	default:
-		return max(left, rest), reasonRegular
-	}
-}
-
 // report tells of an audit.
-func (r *Reconciler) report(reason string, seen schedule.Observed, took time.Duration) {
+func (a *auditor) report(reason string, seen schedule.Observed, took time.Duration) {
 	known := reason == reasonRegular || reason == reasonUnfollowed
 	if seen.Kept > 0 || !known && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
-		r.Logger.Info("audited", "reason", reason, "adopted", seen.Adopted,
+		a.log.Info("audited", "reason", reason, "adopted", seen.Adopted,
 			"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "kept_without_key", seen.Kept, "took", took)
 	}
-	r.OnAudit(reason, seen, took)
+	a.onAudit(reason, seen, took)
+	signal(a.coverage.audited)
 }
 
 // record leaves a report of an audit in Redis, for whoever asks for the state of the schedule.
-func (r *Reconciler) record(ctx context.Context, reason string, took time.Duration) {
+func (a *auditor) record(ctx context.Context, reason string, took time.Duration) {
 	usual := reason == reasonRegular || reason == reasonUnfollowed
-	if r.counted == nil || usual && time.Since(r.recorded) < recordPause {
+	if a.counted == nil || usual && time.Since(a.recorded) < recordPause {
 		return
 	}
-	report := schedule.AuditReport{
-		Node: r.node.Name(), Instance: r.instance, At: r.node.Now().Time(), Took: took, Reason: reason, Timers: r.counted,
+	report := schedule.AuditReport{Instance: a.instance, At: a.server.Now().Time(), Took: took, Reason: reason, Timers: a.counted}
+	a.coverage.report(&report)
+	if err := a.node.RecordAudit(ctx, report); err != nil && ctx.Err() == nil {
+		a.log.Warn("cannot leave a report of the audit for timerd status", "err", err)
 	}
-	r.mu.Lock()
-	if report.Gaps = r.gapsNoted; report.Gaps > 0 {
-		report.LastGap, report.GapAt = r.lastGap, r.gapAt.Time()
-	}
-	r.mu.Unlock()
-	if err := r.node.RecordAudit(ctx, report); err != nil && ctx.Err() == nil {
-		r.Logger.Warn("cannot leave a report of the audit for timerd status", "err", err)
-	}
-	r.recorded = time.Now()
+	a.recorded = time.Now()
 }
 
 // auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete. Once it is known whether
 // events are heard, it also takes out of the index what has lost its key, and forgets apps without timers. It goes on past
 // partitions that are moving, and returns an error for them at the end.
-func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
+func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
 	var moving error
-	r.counted = nil
+	a.counted = nil
 	fault := func(err error) (schedule.Observed, error) { return seen, fmt.Errorf("audit the index: %w", err) }
-	audit, err := r.node.BeginAudit(ctx)
+	audit, err := a.node.BeginAudit(ctx)
 	if err != nil {
 		return fault(err)
 	}
-	began := r.node.Now().Add(-maxDrift)
+	began := a.server.Now().Add(-maxDrift)
 	if complete {
-		if err := r.adoptAll(ctx, &seen); schedule.IsMoving(err) {
+		if err := a.adoptAll(ctx, &seen); schedule.IsMoving(err) {
 			moving = err
 		} else if err != nil {
 			return seen, fmt.Errorf("audit the keys: %w", err)
@@ -161,13 +160,13 @@ func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Obs
 	if audit == nil {
 		return seen, moving // the first subscription asks for another audit
 	}
-	audit.CountBy(r.namespaces.Counted())
-	found, err := r.node.ScanDue(ctx, forever, r.Lease)
+	audit.CountBy(a.namespaces.Counted())
+	found, err := a.scanner.ScanDue(ctx, forever, a.lease)
 	if err != nil {
 		return fault(err)
 	}
 	for _, h := range found.Heads {
-		err := r.auditPartition(ctx, audit, h.Partition, began, &seen)
+		err := a.auditPartition(ctx, audit, h.Partition, began, &seen)
 		if err == nil && found.Firing > 0 {
 			err = audit.CountFirings(ctx, h.Partition)
 		}
@@ -179,16 +178,16 @@ func (r *Reconciler) auditOnce(ctx context.Context, complete bool) (schedule.Obs
 	}
 	if moving == nil && len(found.Moving) == 0 {
 		audit.Complete()
-		r.counted = audit.Counted()
+		a.counted = audit.Counted()
 	}
-	if err := r.node.ForgetApps(ctx); err != nil {
+	if err := a.apps.ForgetApps(ctx); err != nil {
 		return fault(err)
 	}
 	return seen, moving
 }
 
 // auditPartition audits the timers of a partition. began is when that began at the earliest, on the server's clock.
-func (r *Reconciler) auditPartition(ctx context.Context, audit *schedule.Audit, p keys.Partition, began schedule.Millis, seen *schedule.Observed) error {
+func (a *auditor) auditPartition(ctx context.Context, audit *schedule.Audit, p keys.Partition, began schedule.Millis, seen *schedule.Observed) error {
 	met := map[string]bool{}
 	for cursor := uint64(0); ; {
 		next, page, err := audit.Page(ctx, p, cursor, pageCount)
@@ -200,17 +199,17 @@ func (r *Reconciler) auditPartition(ctx context.Context, audit *schedule.Audit, 
 		}
 		seen.Add(page)
 		if cursor = next; cursor == 0 {
-			return r.node.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
+			return a.apps.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
 		}
 	}
 }
 
 // adoptAll hands every key of the namespaces to the schedule as audited.
-func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) error {
+func (a *auditor) adoptAll(ctx context.Context, seen *schedule.Observed) error {
 	var hints []schedule.Hint
 	var moving error
 	flush := func() error {
-		got, err := r.node.Observe(ctx, hints, time.Time{})
+		got, err := a.node.Observe(ctx, hints, time.Time{})
 		if schedule.IsMoving(err) {
 			moving, err = err, nil
 		}
@@ -219,13 +218,15 @@ func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) erro
 		}
 		hints = hints[:0]
 		seen.Add(got)
-		r.WakeFor(got)
+		for _, h := range got.Heads {
+			a.agenda.wake(h.Partition, h.Due)
+		}
 		return nil
 	}
-	err := r.node.ScanKeys(ctx, r.glob(), func(names []string) error {
+	err := a.node.ScanKeys(ctx, a.glob(), func(names []string) error {
 		for _, name := range names {
 			key, err := keys.Parse(name)
-			if err != nil || !r.namespaces.Match(key) {
+			if err != nil || !a.namespaces.Match(key) {
 				continue
 			}
 			hints = append(hints, schedule.Hint{Kind: schedule.Audited, Key: name})
@@ -247,16 +248,9 @@ func (r *Reconciler) adoptAll(ctx context.Context, seen *schedule.Observed) erro
 }
 
 // glob returns a pattern that all keys of the namespaces match.
-func (r *Reconciler) glob() string {
-	if len(r.namespaces) == 1 {
-		return r.namespaces[0].Glob()
+func (a *auditor) glob() string {
+	if len(a.namespaces) == 1 {
+		return a.namespaces[0].Glob()
 	}
 	return keys.Namespace{}.Glob()
-}
-
-// WakeFor wakes the reconciler for what a batch of hints brought.
-func (r *Reconciler) WakeFor(seen schedule.Observed) {
-	for _, h := range seen.Heads {
-		r.Wake(h.Partition, h.Due)
-	}
 }

@@ -2,6 +2,8 @@ package reconciler
 
 import (
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
@@ -9,19 +11,35 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// The pauses between tries of what fails.
+const (
+	firstPause   = 50 * time.Millisecond
+	longestPause = 2 * time.Second
+)
+
 // unhealthyAfter is for how long all tries must have failed to count.
 const unhealthyAfter = 3 * time.Second
 
-// health says whether what is due can be found and claimed. Reconciler.mu guards it.
+// health says whether what is due can be found and claimed. Its methods may be called concurrently.
 type health struct {
+	mu     sync.Mutex
 	scan   backoff.Outage
 	claims map[keys.Partition]*backoff.Outage // of the partitions whose last claim failed
 }
 
-func newHealth() health { return health{claims: map[keys.Partition]*backoff.Outage{}} }
+func newHealth() *health { return &health{claims: map[keys.Partition]*backoff.Outage{}} }
+
+// noteScan takes in how a scan for due timers ended.
+func (h *health) noteScan(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.scan.Note(err)
+}
 
 // noteClaim takes in how a claim from a partition ended. That a slot is moving says nothing.
 func (h *health) noteClaim(p keys.Partition, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	failing, known := h.claims[p]
 	switch {
 	case err == nil:
@@ -36,19 +54,18 @@ func (h *health) noteClaim(p keys.Partition, err error) {
 	}
 }
 
-// Healthy returns nil while timers are found and claimed as they become due, and otherwise what has failed for some
-// seconds: looking for what is due, or every claim from a partition. It answers from memory.
-func (r *Reconciler) Healthy() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.health.scan.Err(unhealthyAfter); err != nil {
+// err returns what has failed for some seconds, of the partitions that the server has still.
+func (h *health) err(server Server) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.scan.Err(unhealthyAfter); err != nil {
 		return fmt.Errorf("looking for due timers has been %w", err)
 	}
 	var first error
 	partitions := 0
-	for p, failing := range r.health.claims {
-		if !r.node.Owns(p) {
-			delete(r.health.claims, p)
+	for p, failing := range h.claims {
+		if !server.Owns(p) {
+			delete(h.claims, p)
 		} else if err := failing.Err(unhealthyAfter); err != nil {
 			first = err
 			partitions++
@@ -61,4 +78,9 @@ func (r *Reconciler) Healthy() error {
 		return fmt.Errorf("claiming due timers has been %w", first)
 	}
 	return nil
+}
+
+// newBackoff returns the back-off of a loop.
+func newBackoff(log *slog.Logger) backoff.Backoff {
+	return backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: log}
 }

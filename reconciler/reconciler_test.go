@@ -266,7 +266,7 @@ func TestAuditsAdoptAndCancel(t *testing.T) {
 	f.rdb.Expire(ctx, "a:b:c:8", 2*time.Hour)
 	f.rdb.Persist(ctx, "a:b:c:9")
 	f.rdb.Set(ctx, "a:b:c:new", "p", 3*time.Second)
-	r.Gap("test")
+	r.Coverage.Gap("test")
 	if seen := <-audits; seen.Adopted != 1 || seen.Cancelled != 2 || seen.Rescheduled != 1 {
 		t.Errorf("second audit: %+v, want 1 adopted, 2 cancelled, 1 rescheduled", seen)
 	}
@@ -295,16 +295,16 @@ func TestAuditsOfTimersWhoseKeysAreNotFollowed(t *testing.T) {
 	f.rdb.Del(ctx, "a:b:c:deleted")
 	f.rdb.Expire(ctx, "a:b:c:extended", 2*time.Hour)
 	f.rdb.Set(ctx, "a:b:c:plain", "p", time.Hour)
-	r.SetBeyond(true)
+	r.Coverage.SetBeyond(true)
 	if a := <-audits; a.reason != "keys not followed" || a.seen.Cancelled != 1 || a.seen.Rescheduled != 1 || a.seen.Adopted != 0 {
 		t.Errorf("audit of the timers: %+v", a)
 	}
-	r.Gap("test")
+	r.Coverage.Gap("test")
 	if a := <-audits; a.reason != "test" || a.seen.Adopted != 1 {
 		t.Errorf("audit of everything: %+v", a)
 	}
 	f.rdb.Del(ctx, "a:b:c:extended", "a:b:c:plain")
-	r.Gap("test") // cancels both
+	r.Coverage.Gap("test") // cancels both
 	<-audits
 	testenv.Eventually(t, bound, func() bool { return f.rdb.Exists(ctx, keys.Single.Known()).Val() == 0 }, "the app to be forgotten")
 }
@@ -313,7 +313,7 @@ func TestAuditsReplaceMissingEvents(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	r, _ := f.start("a")
-	r.SetComplete(false)
+	r.Coverage.SetComplete(false)
 	for i := range 3 {
 		f.rdb.Set(t.Context(), fmt.Sprintf("a:b:c:%d", i), "p", 3*time.Second)
 	}

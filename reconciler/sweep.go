@@ -3,6 +3,7 @@ package reconciler
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/timerd-io/timerd/schedule"
@@ -16,123 +17,144 @@ const (
 	replanEvery = 10 * time.Second
 )
 
-// maintain does at every sweep what keeps the schedule in order.
-func (r *Reconciler) maintain(ctx context.Context) {
-	sweep := time.NewTicker(r.SweepInterval)
-	defer sweep.Stop()
+// Scanner finds what is due.
+type Scanner interface {
+	ScanDue(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error)
+}
+
+// Keeper keeps in place what the schedule needs beside its timers.
+type Keeper interface {
+	EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error)
+	IsBehind() bool
+	Replan(ctx context.Context) (planned int, err error)
+}
+
+// Membership says who serves the schedule.
+type Membership interface {
+	Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (rank, of int, err error)
+	Deregister(ctx context.Context, instance string) error
+}
+
+// every does something at once and then at each tick, or earlier when asked to, until ctx ends. Of failures in a row it logs the
+// first.
+func every(ctx context.Context, interval time.Duration, sooner <-chan struct{}, log *slog.Logger, failed string, do func(context.Context) error) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
 	failing := false
 	for ctx.Err() == nil {
-		err := r.sweep(ctx)
+		err := do(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			r.Logger.Warn("sweep failed; trying again at the next", "err", err)
+			log.Warn(failed, "err", err) //nolint:sloglint // the caller's constant
 		}
 		failing = err != nil
 		select {
 		case <-ctx.Done():
-		case <-r.taken:
-		case <-sweep.C:
+		case <-sooner:
+		case <-tick.C:
 		}
 	}
 }
 
-// beat sends a heartbeat with every sweep, beside it: in a cluster all heartbeats go to one master, which may be silent while the
-// reconciler's own works.
-func (r *Reconciler) beat(ctx context.Context) {
-	beats := time.NewTicker(r.SweepInterval)
-	defer beats.Stop()
-	failing := false
-	for ctx.Err() == nil {
-		err := r.heartbeat(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			r.Logger.Warn("heartbeat failed; trying again with the next sweep", "err", err)
-		}
-		failing = err != nil
-		select {
-		case <-ctx.Done():
-		case <-beats.C:
-		}
-	}
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	if err := r.node.Deregister(leaving, r.instance); err != nil {
-		r.Logger.Warn("could not deregister; the others close ranks when this timerd stays silent", "err", err)
-	}
+// sweeper does at every sweep what keeps the schedule in order.
+type sweeper struct {
+	scanner         Scanner
+	keeper          Keeper
+	agenda          *agenda
+	health          *health
+	takenOver       <-chan struct{}
+	interval, lease time.Duration
+	log             *slog.Logger
+	onScanned       func(schedule.DueScan)
+	onReplanned     func(n int)
+
+	moving    bool      // what was last said about slots that are moving
+	replanned time.Time // when it was looked last for what a clock that was ahead has armed
 }
 
-func (r *Reconciler) sweep(ctx context.Context) error {
-	return errors.Join(r.scanDue(ctx), r.ensureLibrary(ctx), r.planAgain(ctx))
+// run sweeps until ctx ends.
+func (s *sweeper) run(ctx context.Context) {
+	every(ctx, s.interval, s.takenOver, s.log, "sweep failed; trying again at the next", func(ctx context.Context) error {
+		return errors.Join(s.scanDue(ctx), s.ensureLibrary(ctx), s.planAgain(ctx))
+	})
 }
 
 // scanDue has everything claimed that is due, and learns what is due before the sweep after the next.
-func (r *Reconciler) scanDue(ctx context.Context) error {
-	found, err := r.node.ScanDue(ctx, 2*r.SweepInterval+horizon, r.Lease)
-	r.mu.Lock()
-	r.health.scan.Note(err)
+func (s *sweeper) scanDue(ctx context.Context) error {
+	found, err := s.scanner.ScanDue(ctx, 2*s.interval+horizon, s.lease)
+	s.health.noteScan(err)
 	if err != nil {
-		r.mu.Unlock()
 		return err
 	}
-	for _, h := range found.Heads {
-		if h.Due != schedule.AtOnce && r.node.Until(h.Due) > 0 {
-			r.learn(h.Partition, h.Due)
-		} else {
-			r.queue.plan(h.Partition, schedule.Millis(r.standby(h.Partition)))
-		}
-	}
-	r.mu.Unlock()
-	signal(r.woken)
-	r.OnScanned(found)
+	s.agenda.found(found.Heads)
+	s.onScanned(found)
 	switch moving := len(found.Moving) > 0; {
-	case moving && !r.moving:
-		r.Logger.Info("timers wait: their slots are moving from one server to another, or the cluster is down",
+	case moving && !s.moving:
+		s.log.Info("timers wait: their slots are moving from one server to another, or the cluster is down",
 			"slots", len(found.Moving), "first", found.Moving[0].Slot())
-		r.moving = true
-	case !moving && r.moving:
-		r.Logger.Info("no timers wait any more")
-		r.moving = false
+		s.moving = true
+	case !moving && s.moving:
+		s.log.Info("no timers wait any more")
+		s.moving = false
 	}
 	return nil
 }
 
-func (r *Reconciler) heartbeat(ctx context.Context) error {
-	self := r.Self
-	self.Counts = r.Counts()
-	rank, of, err := r.node.Heartbeat(ctx, self, missedHeartbeats*r.SweepInterval)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.rank, r.of = rank, max(of, 1)
-	return nil
-}
-
-func (r *Reconciler) ensureLibrary(ctx context.Context) error {
-	loaded, limit, err := r.node.EnsureLibrary(ctx)
+func (s *sweeper) ensureLibrary(ctx context.Context) error {
+	loaded, limit, err := s.keeper.EnsureLibrary(ctx)
 	if err != nil {
 		return err
 	}
 	if loaded {
-		r.Logger.Warn("the function library was gone; loaded it again", "library", schedule.LibraryName)
+		s.log.Warn("the function library was gone; loaded it again", "library", schedule.LibraryName)
 	}
 	if limit > 0 {
-		r.Logger.Warn("a timerd that started later has changed the payload limit: it holds here too, instead of TIMERD_MAX_PAYLOAD", "bytes", limit)
+		s.log.Warn("a timerd that started later has changed the payload limit: it holds here too, instead of TIMERD_MAX_PAYLOAD", "bytes", limit)
 	}
 	return nil
 }
 
 // planAgain has the occurrences planned again that were armed by a clock that was ahead, once it is back.
-func (r *Reconciler) planAgain(ctx context.Context) error {
-	if !r.node.IsBehind() && time.Since(r.replanned) < replanEvery {
+func (s *sweeper) planAgain(ctx context.Context) error {
+	if !s.keeper.IsBehind() && time.Since(s.replanned) < replanEvery {
 		return nil
 	}
-	n, err := r.node.Replan(ctx)
+	n, err := s.keeper.Replan(ctx)
 	if n > 0 {
-		r.Logger.Warn("the clock of Redis was ahead and is back: the next occurrences of timers that repeat are planned again", "timers", n)
-		r.OnReplanned(n)
+		s.log.Warn("the clock of Redis was ahead and is back: the next occurrences of timers that repeat are planned again", "timers", n)
+		s.onReplanned(n)
 	}
 	if err == nil {
-		r.replanned = time.Now()
+		s.replanned = time.Now()
 	}
 	return err
+}
+
+// beater sends a heartbeat with every sweep, beside it: in a cluster all heartbeats go to one master, which may be silent while
+// the reconciler's own works.
+type beater struct {
+	members  Membership
+	agenda   *agenda
+	interval time.Duration
+	self     schedule.Self
+	counts   func() *schedule.Counts
+	instance string
+	log      *slog.Logger
+}
+
+// run sends heartbeats until ctx ends, and then deregisters.
+func (b *beater) run(ctx context.Context) {
+	every(ctx, b.interval, nil, b.log, "heartbeat failed; trying again with the next sweep", func(ctx context.Context) error {
+		self := b.self
+		self.Counts = b.counts()
+		rank, of, err := b.members.Heartbeat(ctx, self, missedHeartbeats*b.interval)
+		if err == nil {
+			b.agenda.setRank(rank, of)
+		}
+		return err
+	})
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := b.members.Deregister(leaving, b.instance); err != nil {
+		b.log.Warn("could not deregister; the others close ranks when this timerd stays silent", "err", err)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -21,8 +23,8 @@ const OtherApps = ""
 // be among them.
 func (n *Node) Apps(ctx context.Context) ([]string, error) {
 	since := map[string]int64{}
-	err := eachChunk(n.all(), appsChunk, func(hashTags []any) error {
-		reply, err := n.schedule.scripts.Load().apps.Run(ctx, n.server, nil, hashTags...).Slice()
+	err := n.Master().RunOver(ctx, n.schedule.scripts.Load().apps, appsChunk, nil, func(cmd *redis.Cmd) error {
+		reply, err := cmd.Slice()
 		for i := 0; i+1 < len(reply); i += 2 {
 			app, _ := reply[i].(string)
 			at, _ := reply[i+1].(int64)
@@ -51,7 +53,7 @@ func (n *Node) DoubtApps(ctx context.Context, p keys.Partition, began Millis, me
 	for _, app := range met {
 		args = append(args, app)
 	}
-	if err := n.schedule.run(ctx, n.schedule.scripts.Load().doubtApps, []call{{p, args}})[0].Err(); err != nil {
+	if err := n.schedule.Run(ctx, n.schedule.scripts.Load().doubtApps, []Call{{p, args}})[0].Err(); err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)
 	}
 	return nil
@@ -59,9 +61,7 @@ func (n *Node) DoubtApps(ctx context.Context, p keys.Partition, began Millis, me
 
 // ForgetApps forgets the apps of those partitions of the node that have no pending timers.
 func (n *Node) ForgetApps(ctx context.Context) error {
-	err := eachChunk(n.all(), chunk, func(hashTags []any) error {
-		return n.schedule.scripts.Load().forgetApps.Run(ctx, n.server, nil, hashTags...).Err()
-	})
+	err := n.Master().RunOver(ctx, n.schedule.scripts.Load().forgetApps, Chunk, nil, (*redis.Cmd).Err)
 	if err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)
 	}

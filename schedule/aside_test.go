@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -12,14 +13,14 @@ import (
 // aside returns what is set aside as "reason count app", and what is listed as "key reason payload".
 func (x *index) aside() (counts, listed []string) {
 	x.t.Helper()
-	all, err := x.Aside(x.t.Context())
+	all, err := query.SetAside(x.t.Context(), x.Node)
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	for _, a := range all {
 		counts = append(counts, fmt.Sprintf("%s %d %s", a.Reason, a.Count, a.Key.App))
 	}
-	if err := x.List(x.t.Context(), keys.Namespace{}, func(p schedule.Timer) bool {
+	if err := query.List(x.t.Context(), x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
 		listed = append(listed, fmt.Sprintf("%s %s %s", p.Key, p.Aside, p.Payload))
 		return true
 	}); err != nil {

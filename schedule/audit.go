@@ -46,7 +46,7 @@ func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Audit{n, began, slotsOf(n.all()), newTally(nil)}, nil
+	return &Audit{n, began, slotsOf(n.Master().Partitions), newTally(nil)}, nil
 }
 
 // Page compares about count pending timers of a partition with their keys, from cursor on; 0 begins, and a returned 0
@@ -56,7 +56,7 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	n, after := a.node, ""
 	for range count { // each call gets further, unless somebody goes on changing these keys
 		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
-		reply, err := n.schedule.run(ctx, n.schedule.scripts.Load().audit, []call{{p, args}})[0].Slice()
+		reply, err := n.schedule.Run(ctx, n.schedule.scripts.Load().audit, []Call{{p, args}})[0].Slice()
 		if err == nil && len(reply) != 8 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}

@@ -90,7 +90,7 @@ func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 		return fmt.Errorf("schedule: count the firings: %w", err)
 	}
 	for cursor, more := "0", listed > 0; more; more = cursor != "0" && cursor != "" {
-		if cursor, err = s.run(ctx, s.scripts.Load().tidyOwed, []call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
+		if cursor, err = s.Run(ctx, s.scripts.Load().tidyOwed, []Call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
 			return fmt.Errorf("schedule: look through the names of what is owed: %w", err)
 		}
 	}
@@ -101,7 +101,7 @@ func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 // has claimed.
 func (s *Schedule) countFirings(ctx context.Context, p keys.Partition, t *tally) (listed int64, err error) {
 	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
-		reply, err := s.run(ctx, s.scripts.Load().countFiring, []call{{p, []any{cursor, countPage}}})[0].Slice()
+		reply, err := s.Run(ctx, s.scripts.Load().countFiring, []Call{{p, []any{cursor, countPage}}})[0].Slice()
 		if err == nil && len(reply) != 3 {
 			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 		}
@@ -169,26 +169,4 @@ func (s *Schedule) nodeNames() map[string]bool {
 		names[n.name] = true
 	}
 	return names
-}
-
-// Audits returns the reports of the timerds' last audits of each node.
-func (s *Schedule) Audits(ctx context.Context) ([]AuditReport, error) {
-	var found map[string]string
-	server, err := s.topology.server(ctx, keys.Single)
-	if err == nil {
-		found, err = server.HGetAll(ctx, keys.Single.Audits()).Result()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("schedule: read the reports of audits: %w", err)
-	}
-	reports := make([]AuditReport, 0, len(found))
-	for field, text := range found {
-		var r AuditReport
-		if json.Unmarshal([]byte(text), &r) != nil {
-			continue // of another version
-		}
-		r.Node, r.Instance, _ = strings.Cut(field, " ")
-		reports = append(reports, r)
-	}
-	return reports, nil
 }

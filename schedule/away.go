@@ -2,9 +2,7 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -90,85 +88,15 @@ func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func
 	return askAll(ctx, nodes, within, ask)
 }
 
-// blame names the server of a cluster that does not answer in an error that a call to it had.
-func (s *Schedule) blame(server *redis.Client, err error) error {
-	if _, is := errors.AsType[net.Error](err); is && s.cluster {
-		return Away{server.Options().Addr, err}
-	}
-	return err
-}
-
-// PassOver asks all masters of a cluster at once, waits for a time at most, and returns those that do not answer. From then on
-// the schedule is without them: what it lists, counts and changes is that of the others, and what concerns one timer of theirs is
-// an error at once, which wraps an Away. It is for a command, which asks once; call it before anything else. If none answers, it
-// returns an error.
-func (s *Schedule) PassOver(ctx context.Context, within time.Duration) ([]Away, error) {
-	masters, err := s.topology.masters(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("schedule: %w", err)
-	}
-	if !s.cluster {
-		return nil, nil
-	}
-	err = askAll(ctx, masters, within, func(ctx context.Context, m master) error { return m.server.Ping(ctx).Err() })
-	if err == nil {
-		return nil, nil
-	}
-	away, _ := errors.AsType[*AwayError](err)
-	if len(away.Masters) == len(masters) {
-		return nil, fmt.Errorf("schedule: no master answers: %w", err)
-	}
-	s.topology = without{s.topology, away}
-	return away.Masters, nil
-}
-
-// knownHolds returns the list of holds, or an empty one if the master that has it is passed over: then a timer that is held counts as
-// owed until a claim has looked at it.
-func (s *Schedule) knownHolds(ctx context.Context) (*HoldList, error) {
-	list, err := s.Holds(ctx)
-	_, away := errors.AsType[Away](err)
-	if _, passes := s.topology.(without); !passes || !away {
-		return list, err
-	}
-	now, err := s.Clock(ctx)
-	return &HoldList{Now: MillisOf(now)}, err
-}
-
-// Clock returns what the clock of a server shows: of the first master that answers.
-func (s *Schedule) Clock(ctx context.Context) (time.Time, error) {
-	masters, err := s.topology.masters(ctx)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("schedule: read the clock of Redis: %w", err)
-	}
-	type reading struct {
-		at  time.Time
-		err error
-	}
-	said := make(chan reading, len(masters)) // so that nobody waits for a silent one
-	for _, m := range masters {
-		go func() {
-			at, err := m.server.Time(ctx).Result()
-			said <- reading{at, err}
-		}()
-	}
-	var last reading
-	for range masters {
-		if last = <-said; last.err == nil {
-			return last.at, nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("schedule: read the clock of Redis: %w", last.err)
-}
-
 // without is a topology without some masters.
 type without struct {
 	topology
 	away *AwayError
 }
 
-func (w without) masters(ctx context.Context) ([]master, error) {
+func (w without) masters(ctx context.Context) ([]Master, error) {
 	all, err := w.topology.masters(ctx)
-	return slices.DeleteFunc(all, func(m master) bool { return w.away.of(m.server) != nil }), err
+	return slices.DeleteFunc(all, func(m Master) bool { return w.away.of(m.Server) != nil }), err
 }
 
 func (w without) server(ctx context.Context, p keys.Partition) (*redis.Client, error) {

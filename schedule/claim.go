@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -120,9 +119,9 @@ func (n *Node) catchUp(ctx context.Context, said int64) error {
 
 // claimBy claims in full by what is known of the list of holds.
 func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimRequest, lease time.Duration) []ClaimResult {
-	calls := make([]call, len(requests))
+	calls := make([]Call, len(requests))
 	for i, r := range requests {
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition)}}
+		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition)}}
 	}
 	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
 	for _, result := range results {
@@ -155,21 +154,21 @@ func (n *Node) lookFrom(p keys.Partition, place string) {
 // claimShort claims by the short way. It returns the indices of the requests for which that does not do, where nothing was
 // moved.
 func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, unusual []int) {
-	calls := make([]call, len(requests))
+	calls := make([]Call, len(requests))
 	for i, r := range requests {
 		expected := MaxClaim
 		if r.Expected > 0 {
 			expected = min(r.Expected, MaxClaim)
 		}
-		calls[i] = call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
+		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
 	}
 	return n.runClaims(ctx, n.schedule.scripts.Load().claimShort, shortForm(), requests, calls, lease)
 }
 
 // runClaims runs a script that claims. It returns the indices of the calls that were declined.
-func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimForm, requests []ClaimRequest, calls []call, lease time.Duration) (results []ClaimResult, declined []int) {
+func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimForm, requests []ClaimRequest, calls []Call, lease time.Duration) (results []ClaimResult, declined []int) {
 	sent := time.Now()
-	replies := n.schedule.run(ctx, script, calls)
+	replies := n.schedule.Run(ctx, script, calls)
 	received := time.Now()
 	results = make([]ClaimResult, 0, len(requests))
 	for i, r := range requests {
@@ -307,22 +306,18 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 
 // newFiring reads a ref and a record, as the scripts write them.
 func newFiring(ref, text string) (Firing, error) {
-	due, rest, ok1 := strings.Cut(ref, ":")
-	attempt, key, ok2 := strings.Cut(rest, ":")
-	r, ok3 := parseRecord(text)
-	if !ok1 || !ok2 || !ok3 {
-		return Firing{}, fmt.Errorf("corrupt entry %q", ref)
+	due, attempt, key, err := ParseRef(ref)
+	r, ok := ParseRecord(text)
+	if err == nil && !ok {
+		err = errors.New("its record is none")
 	}
-	f := Firing{Ref: ref, Status: r.status, Late: r.late, Origin: r.origin, Replayed: r.replayed, TraceParent: r.trace[0], TraceState: r.trace[1], Held: r.held, Occurrence: r.occurrence}
-	var err error
-	if f.Key, err = keys.Parse(key); err != nil {
-		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
-	}
-	ms, err := strconv.ParseInt(due, 10, 64)
 	if err != nil {
-		return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
+		return Firing{}, fmt.Errorf("corrupt entry %q: %w", ref, err)
 	}
-	f.Due = Millis(ms)
+	f := Firing{
+		Ref: ref, Key: key, Due: due, Status: r.Status, Late: r.Late, Origin: r.Origin, Replayed: r.replayed,
+		TraceParent: r.Trace[0], TraceState: r.Trace[1], Held: r.held, Occurrence: r.Occurrence,
+	}
 	if attempt != "" {
 		if f.Attempt, err = strconv.Atoi(attempt); err != nil {
 			return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
@@ -335,7 +330,7 @@ func newFiring(ref, text string) (Firing, error) {
 		f.Trigger = TriggerExpired
 	}
 	if f.Status == PayloadPresent {
-		f.Payload = []byte(r.payload)
+		f.Payload = []byte(r.Payload)
 	}
 	return f, nil
 }

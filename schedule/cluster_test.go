@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -134,7 +135,7 @@ func TestClusterTimers(t *testing.T) {
 		t.Errorf("scan: %d pending in %d partitions, want %d in 50", found.Pending, len(found.Heads), n)
 	}
 	var listed []int64
-	err = x.List(ctx, keys.Namespace{}, func(p schedule.Timer) bool {
+	err = query.List(ctx, x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
 		listed = append(listed, p.Due.UnixMilli())
 		return true
 	})
@@ -297,7 +298,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			return err
 		},
 		"inspect": func(ctx context.Context) error {
-			_, err := plan.Inspect(ctx, retry.Key, 100)
+			_, err := query.Inspect(ctx, plan, retry.Key, 100)
 			return err
 		},
 		"audit": func(ctx context.Context) error {

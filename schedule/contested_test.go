@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -366,4 +367,24 @@ func TestEvictedThenSetAgainAfterItsDueTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Redis does nothing for two seconds. The clock by which it counts a key's idle time stands still meanwhile, so a key that
+// was set again then looks as if it had been set before its older timer was due. That one is owed all the same.
+func TestSetAgainAfterAStall(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t, redisserver.Directive("enable-debug-command", "local"))
+	second := x.redisNow()/1000*1000 + 1000
+	due := second + 1900
+	x.do("SET", k, "v1", "PXAT", due)
+	x.observe(touched(k))
+	x.StopHearing()
+	x.awaitClock(second + 50)
+	stalled := x.rdb.Pipeline()
+	stalled.Do(t.Context(), "DEBUG", "SLEEP", "1.95")
+	stalled.Do(t.Context(), "SET", k, "v2", "PX", 60000)
+	if _, err := stalled.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.claims(k + " deadline v1")
 }

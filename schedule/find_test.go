@@ -1,7 +1,6 @@
 package schedule_test
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
 	"slices"
@@ -11,22 +10,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// finder is a schedule, of one server or of many.
-type finder interface {
-	Find(ctx context.Context, q schedule.Query, from schedule.Place, most schedule.Most) (schedule.Found, error)
-	List(ctx context.Context, n keys.Namespace, yield func(schedule.Timer) bool) error
-}
-
 // walk finds all timers of a query, each time going on from the text of the place.
-func walk(t testing.TB, s finder, q schedule.Query, most schedule.Most) (timers []string, last schedule.Found) {
+func walk(t testing.TB, s *schedule.Schedule, q query.Query, most query.Most) (timers []string, last query.Found) {
 	t.Helper()
-	var place schedule.Place
+	var place query.Place
 	for {
-		found, err := s.Find(t.Context(), q, place, most)
+		found, err := query.Find(t.Context(), s, q, place, most)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +36,7 @@ func walk(t testing.TB, s finder, q schedule.Query, most schedule.Most) (timers 
 		if last = found; found.Next.IsZero() {
 			return timers, last
 		}
-		if place, err = schedule.ParsePlace(found.Next.String()); err != nil || place != found.Next || strings.Trim(place.String(), urlSafe) != "" {
+		if place, err = query.ParsePlace(found.Next.String()); err != nil || place != found.Next || strings.Trim(place.String(), urlSafe) != "" {
 			t.Fatalf("place %q, %v", found.Next, err)
 		}
 	}
@@ -50,14 +44,14 @@ func walk(t testing.TB, s finder, q schedule.Query, most schedule.Most) (timers 
 
 const urlSafe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
-func say(timer schedule.Timer) string {
+func say(timer query.Timer) string {
 	return fmt.Sprint(timer.Key, " ", timer.Due.UnixMilli(), " ", timer.State, " ", timer.Beside, " ", timer.Aside, " ", timer.Attempt)
 }
 
 // listed returns those timers of a list that a query means.
-func listed(t testing.TB, s finder, q schedule.Query) (timers []string) {
+func listed(t testing.TB, s *schedule.Schedule, q query.Query) (timers []string) {
 	t.Helper()
-	err := s.List(t.Context(), keys.Namespace{}, func(timer schedule.Timer) bool {
+	err := query.List(t.Context(), s, keys.Namespace{}, func(timer query.Timer) bool {
 		if q.Match(timer) {
 			timers = append(timers, say(timer))
 		}
@@ -70,17 +64,17 @@ func listed(t testing.TB, s finder, q schedule.Query) (timers []string) {
 }
 
 // compare walks a schedule in steps of all kinds, by queries of all kinds, and compares what it finds with the list.
-func compare(t *testing.T, s finder, from, before time.Time, steps ...schedule.Most) {
+func compare(t *testing.T, s *schedule.Schedule, from, before time.Time, steps ...query.Most) {
 	t.Helper()
-	for _, q := range []schedule.Query{
+	for _, q := range []query.Query{
 		{},
 		{Namespace: keys.Namespace{App: "a"}},
 		{Prefix: "a:b:c:1"},
 		{Prefix: "a:b:c:1", ID: "3"},
 		{Namespace: keys.Namespace{Type: "c"}, ID: "7"},
-		{States: []schedule.State{schedule.StatePending}},
-		{States: []schedule.State{schedule.StateHeld}},
-		{States: []schedule.State{schedule.StateOwed, schedule.StateFiring}},
+		{States: []query.State{query.StatePending}},
+		{States: []query.State{query.StateHeld}},
+		{States: []query.State{query.StateOwed, query.StateFiring}},
 		{From: from},
 		{Before: before},
 		{From: from, Before: before, Namespace: keys.Namespace{App: "a"}},
@@ -116,12 +110,12 @@ func TestFind(t *testing.T) {
 	due := far()
 	x.setMany("a", 40, due, 0)
 	x.setMany("b", 60, due-30, 1)
-	steps := []schedule.Most{{Timers: 1}, {Timers: 7}, {Timers: 1000}, {Timers: 3, Entries: 1}, {Timers: 50, Entries: 10}, {Timers: 5, Time: 1}}
-	compare(t, x, time.UnixMilli(due-20), time.UnixMilli(due+1), steps...)
+	steps := []query.Most{{Timers: 1}, {Timers: 7}, {Timers: 1000}, {Timers: 3, Entries: 1}, {Timers: 50, Entries: 10}, {Timers: 5, Time: 1}}
+	compare(t, x.Schedule, time.UnixMilli(due-20), time.UnixMilli(due+1), steps...)
 	x.claimFor(time.Hour) // holds, and claims what is owed
 	x.becomeDue("held:b:c:3")
 	x.claimFor(time.Hour)
-	compare(t, x, time.UnixMilli(due-1000), time.UnixMilli(due), steps...)
+	compare(t, x.Schedule, time.UnixMilli(due-1000), time.UnixMilli(due), steps...)
 }
 
 // In a cluster the same places hold for all servers.
@@ -138,7 +132,7 @@ func TestFindInACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	compare(t, x, time.UnixMilli(due-100), time.UnixMilli(due), schedule.Most{Timers: 77}, schedule.Most{Timers: 1000})
+	compare(t, x.Schedule, time.UnixMilli(due-100), time.UnixMilli(due), query.Most{Timers: 77}, query.Most{Timers: 1000})
 }
 
 // Timers that come and go take no other one with them, and bring none twice.
@@ -148,9 +142,9 @@ func TestFindWhileTimersComeAndGo(t *testing.T) {
 	due := far()
 	x.setMany("a", 2000, due, 0)
 	var got []string
-	var place schedule.Place
+	var place query.Place
 	for {
-		found, err := x.Find(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "a"}}, place, schedule.Most{Timers: 90})
+		found, err := query.Find(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "a"}}, place, query.Most{Timers: 90})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +169,7 @@ func TestFindTellsOfPayloads(t *testing.T) {
 	x := newLargeIndex(t)
 	x.do("FCALL", "timer_set", 1, "a:b:c:1", strings.Repeat("x", largePayload), "PXAT", far(), "LATE", 1000)
 	x.do("FCALL", "timer_repeat", 1, "a:b:c:2", "a:b;c", "EVERY", 3600_000, "FROM", far()+1000)
-	found, err := x.Find(t.Context(), schedule.Query{}, schedule.Place{}, schedule.Most{Payload: 3})
+	found, err := query.Find(t.Context(), x.Schedule, query.Query{}, query.Place{}, query.Most{Payload: 3})
 	if err != nil || len(found.Timers) != 2 {
 		t.Fatalf("%+v, %v", found, err)
 	}
@@ -194,11 +188,11 @@ func FuzzParsePlace(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		place, err := schedule.ParsePlace(text)
+		place, err := query.ParsePlace(text)
 		if err != nil {
 			return
 		}
-		if again, err := schedule.ParsePlace(place.String()); err != nil || again != place {
+		if again, err := query.ParsePlace(place.String()); err != nil || again != place {
 			t.Errorf("%q becomes %q, %v", text, place, err)
 		}
 	})
@@ -206,7 +200,7 @@ func FuzzParsePlace(f *testing.F) {
 
 func TestParseQuery(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]schedule.Query{
+	for text, want := range map[string]query.Query{
 		"":                      {},
 		"*":                     {},
 		"pay":                   {Namespace: keys.Namespace{App: "pay"}},
@@ -222,12 +216,12 @@ func TestParseQuery(t *testing.T) {
 		"*:*:*:88":              {ID: "88"},
 		"pay:*:callback:8:8":    {Namespace: keys.Namespace{App: "pay", Type: "callback"}, ID: "8:8"},
 	} {
-		if got, err := schedule.ParseQuery(text); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		if got, err := query.ParseQuery(text); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%q is %+v, %v; want %+v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"a**:b", "a::b", "%zz", "a*b:c"} {
-		if got, err := schedule.ParseQuery(text); err == nil {
+		if got, err := query.ParseQuery(text); err == nil {
 			t.Errorf("%q is %+v, want an error", text, got)
 		}
 	}
@@ -252,24 +246,24 @@ func BenchmarkFind(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	middle, err := x.Find(b.Context(), schedule.Query{From: time.UnixMilli(due + n/spread/2)}, schedule.Place{}, schedule.Most{})
+	middle, err := query.Find(b.Context(), x.Schedule, query.Query{From: time.UnixMilli(due + n/spread/2)}, query.Place{}, query.Most{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		q    schedule.Query
-		from schedule.Place
+		q    query.Query
+		from query.Place
 	}{
 		"first page": {},
 		"middle":     {from: middle.Next},
-		"nothing":    {q: schedule.Query{Prefix: "pay:"}},
+		"nothing":    {q: query.Query{Prefix: "pay:"}},
 	} {
 		b.Run(name, func(b *testing.B) {
 			x.do("CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "10000")
 			x.do("SLOWLOG", "RESET")
 			looked := int64(0)
 			for b.Loop() {
-				found, err := x.Find(b.Context(), c.q, c.from, schedule.Most{Payload: 200, Time: time.Minute})
+				found, err := query.Find(b.Context(), x.Schedule, c.q, c.from, query.Most{Payload: 200, Time: time.Minute})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -3,8 +3,8 @@ package schedule
 import (
 	"time"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // Trigger says what made a timer fire.
@@ -38,8 +38,8 @@ type Firing struct {
 	Payload []byte
 	Status  Status
 	Trigger Trigger
-	Late    late.Limit // its own
-	Origin  Origin     // the timer's first firing; zero where it is this one
+	Late    policy.Limit // its own
+	Origin  Origin       // the timer's first firing; zero where it is this one
 	// Replayed is when somebody had it fire anew; 0 where nobody did.
 	Replayed Millis
 	// TraceParent and TraceState are those that were set with it; the payload may have others.

@@ -5,12 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // minutes returns what a forecast says: "minute:timers" of those that have any, counted from the first one.
-func minutes(f schedule.Forecast) (said string) {
+func minutes(f query.Forecast) (said string) {
 	for i, m := range f.Minutes[:f.Known] {
 		if m.Due > 0 {
 			said += fmt.Sprintf("%d:%d ", i, m.Due)
@@ -35,11 +35,11 @@ func (x *index) thisMinute() time.Time {
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	if f, err := x.Forecast(t.Context(), 3); err != nil || minutes(f) != "" || f.Owed != 0 || len(f.Minutes) != 3 {
+	if f, err := query.ForecastAll(t.Context(), x.Schedule, 3); err != nil || minutes(f) != "" || f.Owed != 0 || len(f.Minutes) != 3 {
 		t.Fatalf("of nothing: %+v, %v", f, err)
 	}
-	all := func(schedule.Forecast) bool { return true }
-	if f, err := x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 3, all); err != nil || f.Known != 3 || minutes(f) != "" {
+	all := func(query.Forecast) bool { return true }
+	if f, err := query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "shop"}, 3, all); err != nil || f.Known != 3 || minutes(f) != "" {
 		t.Fatalf("of nothing: %+v, %v", f, err)
 	}
 	x.do("FCALL", "timer_set", 1, "shop:a:b:owed", "v", "PX", 1)
@@ -61,15 +61,15 @@ func TestForecast(t *testing.T) {
 			x.do("FCALL", "timer_set", 1, key, "v", "PXAT", begin.Add(at).UnixMilli())
 		}
 	}
-	f, err := x.Forecast(t.Context(), 60)
+	f, err := query.ForecastAll(t.Context(), x.Schedule, 60)
 	if err != nil || minutes(f) != "0:3 1:9 59:3 " || f.Owed != 3 || !f.Minutes[0].Begin.Equal(begin) {
 		t.Errorf("%s%+v, %v", minutes(f), f, err)
 	}
-	f, err = x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 60, all)
+	f, err = query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "shop"}, 60, all)
 	if err != nil || minutes(f) != "0:1 1:3 59:1 " || f.Owed != 2 || f.Known != 60 || f.Looked != f.Total {
 		t.Errorf("of a namespace: %s%+v, %v", minutes(f), f, err)
 	}
-	if f, err := x.Forecast(t.Context(), 24*60+1); err != nil || minutes(f) != "0:3 1:9 59:3 60:3 1440:3 " {
+	if f, err := query.ForecastAll(t.Context(), x.Schedule, 24*60+1); err != nil || minutes(f) != "0:3 1:9 59:3 60:3 1440:3 " {
 		t.Errorf("of a day: %s, %v", minutes(f), err)
 	}
 }
@@ -82,11 +82,11 @@ func TestForecastThatIsEndedEarly(t *testing.T) {
 	for minute := range 4 {
 		x.setMany(fmt.Sprint("app", minute), 1000, begin.Add(time.Minute*time.Duration(minute+1)).UnixMilli(), 1)
 	}
-	f, err := x.ForecastOf(t.Context(), keys.Namespace{App: "app2"}, 60, func(f schedule.Forecast) bool { return f.Looked < 2500 })
+	f, err := query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "app2"}, 60, func(f query.Forecast) bool { return f.Looked < 2500 })
 	if err != nil || f.Known != 3 || minutes(f) != "" || f.Looked < 2500 || f.Looked > 3000 || f.Total != 4000 {
 		t.Errorf("%s%+v, %v; want what was known after 2500 of 4000 timers", minutes(f), f, err)
 	}
-	f, err = x.ForecastOf(t.Context(), keys.Namespace{App: "app2"}, 4, func(schedule.Forecast) bool { return true })
+	f, err = query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "app2"}, 4, func(query.Forecast) bool { return true })
 	if err != nil || f.Known != 4 || minutes(f) != "3:1000 " {
 		t.Errorf("%s%+v, %v", minutes(f), f, err)
 	}
@@ -102,14 +102,14 @@ func TestForecastOfACluster(t *testing.T) {
 	}
 	x.set("z:b:c:1", "p", 10*time.Minute)
 	var sum int64
-	f, err := x.Forecast(t.Context(), 15)
+	f, err := query.ForecastAll(t.Context(), x.Schedule, 15)
 	for _, m := range f.Minutes {
 		sum += m.Due
 	}
 	if err != nil || sum != n+1 || f.Moving != 0 || f.Owed != 0 {
 		t.Errorf("%+v, %v; want %d timers", f, err, n+1)
 	}
-	f, err = x.ForecastOf(t.Context(), keys.Namespace{App: "a"}, 15, func(schedule.Forecast) bool { return true })
+	f, err = query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "a"}, 15, func(query.Forecast) bool { return true })
 	sum = 0
 	for _, m := range f.Minutes {
 		sum += m.Due
@@ -138,11 +138,11 @@ func TestForecastOfRepetitionsAndHeldTimers(t *testing.T) {
 	x.do("PEXPIREAT", "shop:a:b:moved", from+150_000)
 	x.observe(touched("shop:a:b:moved"))
 	const want = "1:63 2:63 3:5 4:3 "
-	all := func(schedule.Forecast) bool { return true }
-	for name, forecast := range map[string]func() (schedule.Forecast, error){
-		"all": func() (schedule.Forecast, error) { return x.Forecast(t.Context(), 5) },
-		"of namespace": func() (schedule.Forecast, error) {
-			return x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 5, all)
+	all := func(query.Forecast) bool { return true }
+	for name, forecast := range map[string]func() (query.Forecast, error){
+		"all": func() (query.Forecast, error) { return query.ForecastAll(t.Context(), x.Schedule, 5) },
+		"of namespace": func() (query.Forecast, error) {
+			return query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "shop"}, 5, all)
 		},
 	} {
 		if f, err := forecast(); err != nil || minutes(f) != want || f.Expanded != 5 || f.Cut {
@@ -153,10 +153,10 @@ func TestForecastOfRepetitionsAndHeldTimers(t *testing.T) {
 	x.hold("shop")
 	x.becomeDue("shop:a:b:held1", "shop:a:b:held2")
 	x.claimFor(lease) // which sees that they are held
-	for name, forecast := range map[string]func() (schedule.Forecast, error){
-		"all": func() (schedule.Forecast, error) { return x.Forecast(t.Context(), 5) },
-		"of namespace": func() (schedule.Forecast, error) {
-			return x.ForecastOf(t.Context(), keys.Namespace{App: "shop"}, 5, all)
+	for name, forecast := range map[string]func() (query.Forecast, error){
+		"all": func() (query.Forecast, error) { return query.ForecastAll(t.Context(), x.Schedule, 5) },
+		"of namespace": func() (query.Forecast, error) {
+			return query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "shop"}, 5, all)
 		},
 	} {
 		if f, err := forecast(); err != nil || f.Owed != 2 {

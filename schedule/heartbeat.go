@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -12,13 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
-)
-
-const (
-	// maxMembers is how many timerds are read at most.
-	maxMembers = 1000
-	// usualSilence is after what silence a timerd is dead that does not say: four sweeps at the default interval.
-	usualSilence = 4 * time.Second
 )
 
 // Self is what a timerd says of itself with its heartbeats. But for Counts it does not change while the timerd runs.
@@ -49,15 +41,6 @@ func (s Self) Fingerprint() string {
 	}
 	text, _ := json.Marshal(s.Settings) // in the order of the names; texts can be marshalled
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
-}
-
-// Member is a timerd that serves the schedule, or has died lately. An earlier version says nothing of itself but its
-// instance id.
-type Member struct {
-	Self
-	Seen  time.Time // its last heartbeat, by Redis's clock
-	Alive bool
-	Rank  int // its place among the living, from 0 on
 }
 
 // Heartbeat notes that a timerd is alive, with what it says of itself, and returns its rank among those whose last heartbeat
@@ -95,49 +78,4 @@ func (n *Node) Deregister(ctx context.Context, instance string) error {
 		return fmt.Errorf("schedule: deregister: %w", err)
 	}
 	return nil
-}
-
-// Members returns the timerds that serve the schedule, in the order of their instance ids. Those that have died are among
-// them, not alive, until a living one forgets them.
-func (s *Schedule) Members(ctx context.Context) ([]Member, error) {
-	server, err := s.topology.server(ctx, keys.Single) // its clock is that of the heartbeats
-	if err != nil {
-		return nil, fmt.Errorf("schedule: ask for the timerds: %w", err)
-	}
-	var now *redis.TimeCmd
-	var beats *redis.ZSliceCmd
-	var said, counted *redis.MapStringStringCmd
-	_, err = server.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		now = pipe.Time(ctx)
-		beats = pipe.ZRangeWithScores(ctx, keys.Single.Members(), -maxMembers, -1)
-		said, counted = pipe.HGetAll(ctx, keys.Single.About()), pipe.HGetAll(ctx, keys.Single.Counts())
-		return nil
-	})
-	if err != nil {
-		if _, moved := redis.IsMovedError(err); moved {
-			s.topology.reload(ctx)
-		}
-		return nil, fmt.Errorf("schedule: ask for the timerds: %w", err)
-	}
-	members := make([]Member, len(beats.Val()))
-	for i, beat := range beats.Val() {
-		m := &members[i]
-		m.Instance, _ = beat.Member.(string)
-		_ = json.Unmarshal([]byte(said.Val()[m.Instance]), &m.Self) // what makes no sense counts as nothing
-		if counts := new(Counts); json.Unmarshal([]byte(counted.Val()[m.Instance]), counts) == nil {
-			m.Counts = counts
-		}
-		m.Seen = Millis(beat.Score).Time()
-		silence := cmp.Or(time.Duration(m.Silence)*time.Millisecond, usualSilence)
-		m.Alive = now.Val().Sub(m.Seen) < silence
-	}
-	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Instance, b.Instance) })
-	rank := 0
-	for i := range members {
-		if members[i].Alive {
-			members[i].Rank = rank
-			rank++
-		}
-	}
-	return members, nil
 }

@@ -17,10 +17,6 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// heldScore is what is added to the due time of a held timer for its score among the firings: more than any lease, and so
-// that the sum is exact.
-const heldScore = 1 << 52
-
 // How many holds there may be at once, and how many bytes their copy may have: each claim reads it, which takes up to 40 µs.
 const (
 	MaxHolds      = 32
@@ -88,10 +84,10 @@ func (l *HoldList) Find(n keys.Namespace) *Hold {
 }
 
 // Covers tells whether a timer with a due time is held.
-func (l *HoldList) Covers(k keys.Key, due Millis) bool { return l.over(k, due) != nil }
+func (l *HoldList) Covers(k keys.Key, due Millis) bool { return l.Over(k, due) != nil }
 
-// over returns a hold that holds a timer with a due time, or nil.
-func (l *HoldList) over(k keys.Key, due Millis) *Hold {
+// Over returns a hold that holds a timer with a due time, or nil.
+func (l *HoldList) Over(k keys.Key, due Millis) *Hold {
 	if i := slices.IndexFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) }); i >= 0 {
 		return &l.Holds[i]
 	}
@@ -147,22 +143,15 @@ const nextField = ":next:"
 
 // Holds reads the list of holds. From then on claims of this schedule are refused by a server whose copy of it is older.
 func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
-	server, err := s.topology.server(ctx, keys.Single)
-	if err != nil {
-		return nil, fmt.Errorf("schedule: read the holds: %w", err)
-	}
 	var now *redis.TimeCmd
 	var fields *redis.MapStringStringCmd
-	_, err = server.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
 		now = pipe.Time(ctx)
 		fields = pipe.HGetAll(ctx, keys.Single.Holds())
 		return nil
 	})
 	if err != nil {
-		if _, moved := redis.IsMovedError(err); moved {
-			s.topology.reload(ctx)
-		}
-		return nil, fmt.Errorf("schedule: read the holds: %w", s.blame(server, err))
+		return nil, fmt.Errorf("schedule: read the holds: %w", s.blame(keys.Single, err))
 	}
 	l := &HoldList{Now: MillisOf(now.Val())}
 	l.Generation, _ = strconv.ParseInt(fields.Val()[generationField], 10, 64)
@@ -184,6 +173,18 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	}
 	s.holding.Store(l.claimGeneration())
 	return l, nil
+}
+
+// KnownHolds returns the list of holds, or an empty one if the master that has it is passed over: then a timer that is held counts as
+// owed until a claim has looked at it.
+func (s *Schedule) KnownHolds(ctx context.Context) (*HoldList, error) {
+	list, err := s.Holds(ctx)
+	_, away := errors.AsType[Away](err)
+	if _, passes := s.topology.(without); !passes || !away {
+		return list, err
+	}
+	now, err := s.Clock(ctx)
+	return &HoldList{Now: MillisOf(now)}, err
 }
 
 // ErrHoldsChanged says that somebody else has changed the list of holds since it was read.
@@ -216,7 +217,7 @@ func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fi
 	slices.SortFunc(holds, func(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) })
 	next := HoldList{Holds: holds, Now: l.Now}
 	args := append([]any{l.Generation, l.newest, next.text()}, fields...)
-	generation, err := s.run(ctx, s.scripts.Load().holdWrite, []call{{keys.Single, args}})[0].Int64()
+	generation, err := s.Run(ctx, s.scripts.Load().holdWrite, []Call{{keys.Single, args}})[0].Int64()
 	switch {
 	case err != nil:
 		return fmt.Errorf("schedule: write the holds: %w", err)
@@ -233,9 +234,9 @@ func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fi
 // are moving: their copies are as they were, and their timers wait. Where a copy is newer, the list was lost in a failover:
 // the next change of the list exceeds that, and Outdated tells.
 func (n *Node) CopyHolds(ctx context.Context, l *HoldList) (moving []keys.Partition, err error) {
-	err = eachChunk(n.all(), chunk, func(hashTags []any) error {
-		args := append([]any{l.Generation, l.text()}, hashTags...)
-		reply, err := n.schedule.scripts.Load().holdCopy.Run(ctx, n.server, nil, args...).Slice()
+	args := []any{l.Generation, l.text()}
+	err = n.Master().RunOver(ctx, n.schedule.scripts.Load().holdCopy, Chunk, args, func(cmd *redis.Cmd) error {
+		reply, err := cmd.Slice()
 		if err == nil && len(reply) == 0 {
 			err = errors.New("unexpected empty reply")
 		}
@@ -295,9 +296,9 @@ type HeldPart struct {
 // no claim has looked at yet. With the time 0 it looks for held ones alone.
 func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) ([]HeldPart, error) {
 	var parts []HeldPart
-	err := eachChunk(n.all(), chunk, func(hashTags []any) error {
-		args := append([]any{int64(cutoff), of.App, of.Module, of.Type}, hashTags...)
-		reply, err := n.schedule.scripts.Load().holdLook.Run(ctx, n.server, nil, args...).StringSlice()
+	args := []any{int64(cutoff), of.App, of.Module, of.Type}
+	err := n.Master().RunOver(ctx, n.schedule.scripts.Load().holdLook, Chunk, args, func(cmd *redis.Cmd) error {
+		reply, err := cmd.StringSlice()
 		if err != nil {
 			return err
 		}

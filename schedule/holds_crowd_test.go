@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -79,13 +80,13 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 	if err != nil || found.Held != held/2 || found.Firing != 0 || found.Pending != 0 || len(found.Heads) != 0 {
 		t.Errorf("scan: %+v, %v; want half of them held and nothing to claim", found, err)
 	}
-	seen, err := x.Overview(t.Context())
+	seen, err := query.CountTimers(t.Context(), x.Node)
 	if err != nil || seen.Held != held/2 || seen.Owed != 0 || seen.Firing != 0 {
 		t.Errorf("overview: %+v, %v; want half of them held", seen, err)
 	}
 	listed := 0
-	if err := x.List(t.Context(), namespace(t, "shop"), func(timer schedule.Timer) bool {
-		if timer.State != schedule.StateHeld || timer.Due.UnixMilli() != at {
+	if err := query.List(t.Context(), x.Schedule, namespace(t, "shop"), func(timer query.Timer) bool {
+		if timer.State != query.StateHeld || timer.Due.UnixMilli() != at {
 			t.Errorf("%s is listed as %s, due %d", timer.Key, timer.State, timer.Due.UnixMilli())
 			return false
 		}

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -86,7 +87,7 @@ func (m *holdModel) cancel() {
 func (m *holdModel) move() {
 	if len(m.found) == 0 || rapid.Bool().Draw(m.rt, "look") {
 		m.found = nil
-		err := m.List(m.t.Context(), keys.Namespace{}, func(timer schedule.Timer) bool {
+		err := query.List(m.t.Context(), m.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
 			m.found = append(m.found, timer.Which())
 			return true
 		})

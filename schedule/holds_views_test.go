@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -15,7 +16,7 @@ func (x *index) countsAre(held, owed, firing, unseen int64) {
 	if got, want := x.auditCounts()[0], (schedule.NamespaceCount{Namespace: keys.Other, Held: held, Owed: owed, Firing: firing}); unseen == 0 && got != want {
 		x.t.Errorf("an audit counts %+v, want %+v", got, want)
 	}
-	seen, err := x.Overview(x.t.Context())
+	seen, err := query.CountTimers(x.t.Context(), x.Node)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -109,14 +110,14 @@ func TestHeldBeforeAnyClaim(t *testing.T) {
 	x.hold("a")
 	x.countsAre(300, 300, 0, 0)
 	x.setDue(2000)
-	seen, err := x.Overview(t.Context())
+	seen, err := query.CountTimers(t.Context(), x.Node)
 	if err != nil || seen.Unseen != 1600 || seen.Held+seen.Owed != 2600 || seen.OldestDue.IsZero() {
 		t.Errorf("%+v, %v; want 1600 of 2600 that are not known", seen, err)
 	}
 	held := 0
-	if err := x.Names(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "a"}}, func(p schedule.Page) bool {
+	if err := query.Names(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "a"}}, func(p query.Page) bool {
 		for _, timer := range p.Timers {
-			if timer.State == schedule.StateHeld {
+			if timer.State == query.StateHeld {
 				held++
 			}
 		}

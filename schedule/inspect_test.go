@@ -7,18 +7,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // inspect inspects a key.
-func (x *index) inspect(name string) schedule.Inspection {
+func (x *index) inspect(name string) query.Inspection {
 	x.t.Helper()
 	key, err := keys.Parse(name)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	seen, err := x.Inspect(x.t.Context(), key, 10)
+	seen, err := query.Inspect(x.t.Context(), x.Schedule, key, 10)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func (x *index) inspect(name string) schedule.Inspection {
 }
 
 // shows fails unless the timers of a key are these: state, attempt and payload each, and what else there is to say.
-func (x *index) shows(name string, want ...string) schedule.Inspection {
+func (x *index) shows(name string, want ...string) query.Inspection {
 	x.t.Helper()
 	seen := x.inspect(name)
 	var got []string

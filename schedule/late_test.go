@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-func most(d time.Duration) late.Limit { return late.Limit{Given: true, Most: d} }
+func most(d time.Duration) policy.Limit { return policy.Limit{Given: true, Most: d} }
 
 // record returns what the index has of a pending timer.
 func (x *index) record(member string) string {
@@ -25,17 +25,17 @@ func TestLimitStaysWithItsTimer(t *testing.T) {
 	for _, c := range []struct {
 		args   []any // after the payload
 		record string
-		want   late.Limit
+		want   policy.Limit
 		get    string // behind the state
 	}{
-		{[]any{"PX", 60000}, ":p", late.Limit{}, ""},
-		{[]any{"PX", 60000, "ATTEMPT", 3}, "3:p", late.Limit{}, ""},
+		{[]any{"PX", 60000}, ":p", policy.Limit{}, ""},
+		{[]any{"PX", 60000, "ATTEMPT", 3}, "3:p", policy.Limit{}, ""},
 		{[]any{"PX", 60000, "LATE", 300000}, ";L=300000:p", most(5 * time.Minute), " late 300000"},
-		{[]any{"late", "300000", "drop", "px", 60000}, ";D=300000:p", late.Limit{Given: true, Most: 5 * time.Minute, Drop: true}, " late 300000"},
+		{[]any{"late", "300000", "drop", "px", 60000}, ";D=300000:p", policy.Limit{Given: true, Most: 5 * time.Minute, Drop: true}, " late 300000"},
 		{[]any{"NX", "LATE", 1, "ATTEMPT", 3, "PX", 60000}, "3;L=1:p", most(time.Millisecond), " late 1"},
-		{[]any{"LATE", 1, "DROP", "NX", "PX", 60000}, ";D=1:p", late.Limit{Given: true, Most: time.Millisecond, Drop: true}, " late 1"},
-		{[]any{"PX", 60000, "LATE", "-0"}, ";L=0:p", late.Limit{Given: true}, ""},
-		{[]any{"PX", 60000, "LATE", int64(315360000000)}, ";L=315360000000:p", most(late.MaxLimit), " late 315360000000"},
+		{[]any{"LATE", 1, "DROP", "NX", "PX", 60000}, ";D=1:p", policy.Limit{Given: true, Most: time.Millisecond, Drop: true}, " late 1"},
+		{[]any{"PX", 60000, "LATE", "-0"}, ";L=0:p", policy.Limit{Given: true}, ""},
+		{[]any{"PX", 60000, "LATE", int64(315360000000)}, ";L=315360000000:p", most(policy.Longest), " late 315360000000"},
 	} {
 		x := newIndex(t)
 		x.do(append([]any{"FCALL", "timer_set", 1, k, "p"}, c.args...)...)
@@ -95,7 +95,7 @@ func TestRetryHasTheLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit := late.Limit{Given: true, Most: time.Second, Drop: true}
+	limit := policy.Limit{Given: true, Most: time.Second, Drop: true}
 	for i, r := range []schedule.Retry{
 		{Payload: []byte("p")},                           // the key's own timer
 		{Status: schedule.PayloadTooLarge},               // beside it

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -86,7 +87,7 @@ func BenchmarkLongestStep(b *testing.B) {
 			for i := range 300 {
 				x.do("FCALL", "timer_set", 1, key(i), large, "PX", 60_000)
 			}
-			if err := x.List(b.Context(), keys.Namespace{}, func(schedule.Timer) bool { return true }); err != nil {
+			if err := query.List(b.Context(), x.Schedule, keys.Namespace{}, func(query.Timer) bool { return true }); err != nil {
 				b.Fatal(err)
 			}
 		}},
@@ -169,8 +170,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			if _, err := pipe.Exec(b.Context()); err != nil {
 				b.Fatal(err)
 			}
-			for place := (schedule.Place{}); ; {
-				found, err := x.Find(b.Context(), schedule.Query{Prefix: "b"}, place, schedule.Most{Entries: 100})
+			for place := (query.Place{}); ; {
+				found, err := query.Find(b.Context(), x.Schedule, query.Query{Prefix: "b"}, place, query.Most{Entries: 100})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -184,7 +185,7 @@ func BenchmarkLongestStep(b *testing.B) {
 				x.do("FCALL", "timer_set", 1, key(i), "p", "PX", 60_000+i*17_000)
 			}
 			x.do("SLOWLOG", "RESET") // not of timer_set
-			if _, err := x.Forecast(b.Context(), 24*60); err != nil {
+			if _, err := query.ForecastAll(b.Context(), x.Schedule, 24*60); err != nil {
 				b.Fatal(err)
 			}
 		}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -22,13 +23,13 @@ func (x *index) beat(self schedule.Self) {
 }
 
 // members returns who serves the schedule: "id rank" for the living, "id dead" for the others.
-func (x *index) members() (said []string, all map[string]schedule.Member) {
+func (x *index) members() (said []string, all map[string]query.Member) {
 	x.t.Helper()
-	members, err := x.Members(x.t.Context())
+	members, err := query.Members(x.t.Context(), x.Schedule)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	all = map[string]schedule.Member{}
+	all = map[string]query.Member{}
 	for _, m := range members {
 		how := "dead"
 		if m.Alive {

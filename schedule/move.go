@@ -6,7 +6,17 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/timerd-io/timerd/keys"
 )
+
+// Which names one timer as it was found, among all of its key.
+type Which struct {
+	Key     keys.Key
+	Due     time.Time
+	Attempt int  // of one that waits beside another
+	Beside  bool // it waits beside another, with a name of its own in the index
+}
 
 // Move asks for a timer to be due at another time.
 type Move struct {
@@ -49,11 +59,11 @@ func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error)
 	failed := 0
 	var first error
 	for some := range slices.Chunk(moves, moveBatch) {
-		calls := make([]call, len(some))
+		calls := make([]Call, len(some))
 		for i, m := range some {
-			calls[i] = call{s.Partition(m.Key.String()), m.args()}
+			calls[i] = Call{s.Partition(m.Key.String()), m.args()}
 		}
-		for i, reply := range s.run(ctx, s.scripts.Load().setTime, calls) {
+		for i, reply := range s.Run(ctx, s.scripts.Load().setTime, calls) {
 			result := moveResult(reply.Slice())
 			if result.Err != nil {
 				result.Err = fmt.Errorf("schedule: move %q: %w", some[i].Key, result.Err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -16,8 +17,8 @@ import (
 // found returns the only timer of a key, as a listing finds it, or its retry.
 func (x *index) found(key string, beside bool) schedule.Which {
 	x.t.Helper()
-	var all []schedule.Timer
-	err := x.List(x.t.Context(), keys.Namespace{}, func(timer schedule.Timer) bool {
+	var all []query.Timer
+	err := query.List(x.t.Context(), x.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
 		if timer.Key.String() == key && timer.Beside == beside {
 			all = append(all, timer)
 		}

@@ -62,14 +62,14 @@ func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
 	known := make(map[*redis.Client]*Node, len(masters))
 	nodes := make([]*Node, len(masters))
 	for i, m := range masters {
-		n, ok := before[m.server]
+		n, ok := before[m.Server]
 		if !ok {
-			n = &Node{schedule: s, server: m.server, name: m.name, heardSince: NoEvents, looked: map[keys.Partition]string{}}
+			n = &Node{schedule: s, server: m.Server, name: m.Name, heardSince: NoEvents, looked: map[keys.Partition]string{}}
 		}
-		nodes[i], known[m.server] = n, n
+		nodes[i], known[m.Server] = n, n
 	}
-	err = askAll(ctx, masters, clockTimeout, func(ctx context.Context, m master) error {
-		return known[m.server].setPartitions(ctx, m.partitions, dated)
+	err = askAll(ctx, masters, clockTimeout, func(ctx context.Context, m Master) error {
+		return known[m.Server].setPartitions(ctx, m.Partitions, dated)
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,6 +125,9 @@ func (n *Node) TakeNew() int {
 // Name returns what tells the node apart from the others of a cluster, host:port. It is empty for a single Redis.
 func (n *Node) Name() string { return n.name }
 
+// Index returns the Redis that the node is part of.
+func (n *Node) Index() *Index { return n.schedule.Index }
+
 // Server returns the client of the node's server, for a subscription to it.
 func (n *Node) Server() *redis.Client { return n.server }
 
@@ -152,11 +155,11 @@ func (n *Node) AnyPartition() keys.Partition {
 	return keys.Single
 }
 
-// all returns the partitions on the node. They are not to be changed.
-func (n *Node) all() []keys.Partition {
+// Master returns the node's server and the partitions that it has by now. These are not to be changed.
+func (n *Node) Master() Master {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.partitions
+	return Master{n.name, n.server, n.partitions}
 }
 
 // StartHearing says that every keyspace event of the server is heard from now on, until StopHearing. Call it once the

@@ -112,9 +112,9 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 	var late MovingError
 	groups := s.group(hints)
 	for len(groups) > 0 {
-		calls := make([]call, len(groups))
+		calls := make([]Call, len(groups))
 		for i, g := range groups {
-			calls[i] = call{g.partition, g.args(n.partitionHeardSince(g.partition), earliest)}
+			calls[i] = Call{g.partition, g.args(n.partitionHeardSince(g.partition), earliest)}
 		}
 		var left []hintGroup
 		replies, elsewhere := n.runObserve(ctx, calls)
@@ -157,23 +157,23 @@ const elsewhereTimeout = time.Second
 
 // runObserve takes hints in. It tells which of the calls were for another server, to which their slots have moved: one that is silent
 // delays none of the node's own for long.
-func (n *Node) runObserve(ctx context.Context, calls []call) (replies []*redis.Cmd, elsewhere []bool) {
+func (n *Node) runObserve(ctx context.Context, calls []Call) (replies []*redis.Cmd, elsewhere []bool) {
 	s, script := n.schedule, n.schedule.scripts.Load().observe
 	elsewhere = make([]bool, len(calls))
-	var own, others []call
+	var own, others []Call
 	for i, c := range calls {
-		if elsewhere[i] = s.cluster && s.ServerOf(c.p) != n.name; elsewhere[i] {
+		if elsewhere[i] = s.cluster && s.ServerOf(c.Partition) != n.name; elsewhere[i] {
 			others = append(others, c)
 		} else {
 			own = append(own, c)
 		}
 	}
 	if len(others) == 0 { // as nearly always
-		return s.run(ctx, script, own), elsewhere
+		return s.Run(ctx, script, own), elsewhere
 	}
 	within, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 	defer cancel()
-	ofOthers, ofOwn := s.run(within, script, others), s.run(ctx, script, own)
+	ofOthers, ofOwn := s.Run(within, script, others), s.Run(ctx, script, own)
 	for _, other := range elsewhere {
 		from := &ofOwn
 		if other {

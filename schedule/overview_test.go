@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -13,7 +14,7 @@ import (
 // overview returns how many timers are pending, owed and firing, and which has been owed for longest.
 func (x *index) overview() string {
 	x.t.Helper()
-	seen, err := x.Overview(x.t.Context())
+	seen, err := query.CountTimers(x.t.Context(), x.Node)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestReportsOfAudits(t *testing.T) {
 	record("b", "start")
 	x.do("HSET", keys.Single.Audits(), "127.0.0.1:7000 a", "{}", " b2", "no JSON")
 	record("a", "regular")
-	reports, err := x.Audits(t.Context())
+	reports, err := query.Audits(t.Context(), x.Schedule)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestCallsAreCounted(t *testing.T) {
 	x := newIndex(t)
 	expect := func(set, cancelled int64) {
 		t.Helper()
-		if got, err := x.Calls(t.Context()); err != nil || got != (schedule.Calls{Set: set, Cancelled: cancelled, Partitions: 1}) {
+		if got, err := query.CountCalls(t.Context(), x.Node); err != nil || got != (query.Calls{Set: set, Cancelled: cancelled, Partitions: 1}) {
 			t.Errorf("%+v, %v; want %d set and %d cancelled", got, err, set, cancelled)
 		}
 	}
@@ -213,30 +214,30 @@ func TestCallsAndCountsInCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var calls schedule.Calls
+	var calls query.Calls
 	var pending int64
 	for _, node := range nodes(t, x.Schedule) {
-		got, err := node.Calls(t.Context())
+		got, err := query.CountCalls(t.Context(), node)
 		if err != nil {
 			t.Fatal(err)
 		}
 		calls.Set += got.Set
 		calls.Cancelled += got.Cancelled
 		calls.Partitions += got.Partitions
-		seen, err := node.Overview(t.Context())
+		seen, err := query.CountTimers(t.Context(), node)
 		if err != nil || seen.Moving != 0 {
 			t.Fatalf("%+v, %v", seen, err)
 		}
 		pending += seen.Pending
 	}
-	if calls != (schedule.Calls{Set: n, Cancelled: n / 2, Partitions: keys.Slots}) || pending != n/2 {
+	if calls != (query.Calls{Set: n, Cancelled: n / 2, Partitions: keys.Slots}) || pending != n/2 {
 		t.Errorf("%+v, %d pending", calls, pending)
 	}
 	node := nodes(t, x.Schedule)[0]
 	if _, _, err := node.Heartbeat(t.Context(), schedule.Self{Instance: "a", Version: "v1"}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	members, err := x.Members(t.Context())
+	members, err := query.Members(t.Context(), x.Schedule)
 	if err != nil || len(members) != 1 || members[0].Version != "v1" || !members[0].Alive {
 		t.Errorf("%+v, %v", members, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -50,7 +51,7 @@ func TestListWhileTimersLeave(t *testing.T) {
 			x := newIndex(t)
 			x.setMany("a", n, far(), c.spread)
 			listed := 0
-			err := x.List(t.Context(), keys.Namespace{}, func(p schedule.Timer) bool {
+			err := query.List(t.Context(), x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
 				if want := fmt.Sprintf("%05d", listed); p.Key.ID != want {
 					t.Errorf("timer %s is listed, want %s", p.Key.ID, want)
 					return false
@@ -74,7 +75,7 @@ func TestListWhileTimersCome(t *testing.T) {
 	const n = 3000
 	x.setMany("b", n, far(), 1)
 	listed := 0
-	err := x.List(t.Context(), keys.Namespace{App: "b"}, func(p schedule.Timer) bool {
+	err := query.List(t.Context(), x.Schedule, keys.Namespace{App: "b"}, func(p query.Timer) bool {
 		if want := fmt.Sprintf("%05d", listed); p.Key.ID != want {
 			t.Errorf("timer %s is listed, want %s", p.Key.ID, want)
 			return false
@@ -105,9 +106,9 @@ func TestPages(t *testing.T) {
 	due := far()
 	x.setMany("many", n, due, 2)
 	x.setMany("few", 7, due, 500)
-	var pages []schedule.Page
+	var pages []query.Page
 	var found []string
-	err := x.Pages(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "few"}}, func(p schedule.Page) bool {
+	err := query.Pages(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "few"}}, func(p query.Page) bool {
 		if p.Total != n+7 {
 			t.Errorf("%d timers in all, want %d", p.Total, n+7)
 		}
@@ -125,8 +126,8 @@ func TestPages(t *testing.T) {
 	if err != nil || len(found) != 7 || found[6] != "00006" || len(pages) < 7 || pages[len(pages)-1].Looked != n+7 {
 		t.Errorf("found %q on %d pages, %v", found, len(pages), err)
 	}
-	var first schedule.Page
-	err = x.Pages(t.Context(), schedule.Query{Namespace: keys.Namespace{App: "few"}}, func(p schedule.Page) bool {
+	var first query.Page
+	err = query.Pages(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "few"}}, func(p query.Page) bool {
 		first = p
 		return len(p.Timers) == 0
 	})
@@ -155,7 +156,7 @@ func TestNames(t *testing.T) {
 	x.awaitClock(x.due("app1:b:c:owed"))
 	x.do("CONFIG", "RESETSTAT")
 	var got []string
-	err = x.Names(t.Context(), schedule.Query{}, func(p schedule.Page) bool {
+	err = query.Names(t.Context(), x.Schedule, query.Query{}, func(p query.Page) bool {
 		for _, timer := range p.Timers {
 			said := fmt.Sprint(timer.Key, " ", timer.State)
 			if timer.Beside {

@@ -2,50 +2,53 @@ package schedule
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/keys"
 )
 
-// record is what the index keeps of a timer, as lua/index.lua has it.
-type record struct {
-	attempt    int // timerd's own count; 0 for none
-	status     Status
-	expired    bool // it fires because of its expired event
-	held       bool // it was held, and becomes a dead letter
-	late       late.Limit
-	origin     Origin
-	replayed   Millis      // 0 where it is no replay, nor follows one
-	trace      [2]string   // traceparent and tracestate
-	occurrence *Occurrence // nil for a timer that does not repeat
-	payload    string      // empty unless status is PayloadPresent
+// Record is what the index keeps of a timer, as lua/index.lua has it.
+type Record struct {
+	Attempt    int // timerd's own count; 0 for none
+	Status     Status
+	Late       policy.Limit
+	Origin     Origin
+	Trace      [2]string   // traceparent and tracestate
+	Occurrence *Occurrence // nil for a timer that does not repeat
+	Payload    string      // empty unless Status is PayloadPresent
+
+	expired  bool   // it fires because of its expired event
+	held     bool   // it was held, and becomes a dead letter
+	replayed Millis // 0 where it is no replay, nor follows one
 }
 
-// parseRecord reads a record. ok is false for what is none.
-func parseRecord(text string) (r record, ok bool) {
+// ParseRecord reads a record. ok is false for what is none.
+func ParseRecord(text string) (r Record, ok bool) {
 	header, payload, ok := strings.Cut(text, ":")
 	if !ok {
-		return record{}, false
+		return Record{}, false
 	}
 	if header == "" { // as nearly all are
-		return record{payload: payload}, true
+		return Record{Payload: payload}, true
 	}
 	header, options, _ := strings.Cut(header, ";")
 	flags := strings.TrimLeft(header, "0123456789")
 	if digits := header[:len(header)-len(flags)]; digits != "" {
-		r.attempt, _ = strconv.Atoi(digits)
+		r.Attempt, _ = strconv.Atoi(digits)
 	}
 	r.expired, r.held = strings.Contains(flags, "x"), strings.Contains(flags, "h")
 	switch {
 	case strings.Contains(flags, "m"):
-		r.status = PayloadMissing
+		r.Status = PayloadMissing
 	case strings.Contains(flags, "l"):
-		r.status = PayloadTooLarge
+		r.Status = PayloadTooLarge
 	default:
-		r.payload = payload
+		r.Payload = payload
 	}
 	for options != "" {
 		var option string
@@ -94,26 +97,29 @@ func replayedOption(at Millis) string {
 const optionLate, optionLateDrop, optionOrigin, optionReplayed, optionTraceParent, optionTraceState = "L", "D", "O", "P", "T", "S"
 
 // readOption takes in an option; one that is unknown is a later version's.
-func (r *record) readOption(option string) {
+func (r *Record) readOption(option string) {
 	name, value, _ := strings.Cut(option, "=")
 	switch name {
 	case optionRepetition, optionOccurrence, optionJump:
-		r.readOccurrence(name, value)
+		if r.Occurrence == nil {
+			r.Occurrence = &Occurrence{}
+		}
+		r.Occurrence.readOption(name, value)
 	case optionOrigin:
-		r.origin = readOrigin(value)
+		r.Origin = readOrigin(value)
 	case optionReplayed:
 		if ms, err := strconv.ParseInt(value, 10, 64); err == nil {
 			r.replayed = Millis(ms)
 		}
 	case optionTraceParent:
-		r.trace[0] = strings.ToLower(value)
+		r.Trace[0] = strings.ToLower(value)
 	case optionTraceState:
 		state, _ := hex.DecodeString(value)
-		r.trace[1] = string(state)
+		r.Trace[1] = string(state)
 	case optionLate, optionLateDrop:
 		if ms, err := strconv.ParseInt(value, 10, 64); err == nil && ms >= 0 {
-			ms = min(ms, late.MaxLimit.Milliseconds())
-			r.late = late.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
+			ms = min(ms, policy.Longest.Milliseconds())
+			r.Late = policy.Limit{Given: true, Most: time.Duration(ms) * time.Millisecond, Drop: name == optionLateDrop}
 		}
 	}
 }
@@ -132,7 +138,7 @@ func traceOptions(parent, state string) string {
 }
 
 // options returns the options of a record, as they stand before its colon.
-func options(l late.Limit) string {
+func options(l policy.Limit) string {
 	if !l.Given {
 		return ""
 	}
@@ -141,4 +147,28 @@ func options(l late.Limit) string {
 		name = optionLateDrop
 	}
 	return ";" + name + "=" + strconv.FormatInt(l.Most.Milliseconds(), 10)
+}
+
+// planAttempt is the attempt in the ref of a repetition that is to be planned, and in no other.
+const planAttempt = "0"
+
+// ParseRef reads the name of a firing in the index: when it is due, the attempt of its record or an empty text, and its key.
+func ParseRef(ref string) (due Millis, attempt string, key keys.Key, err error) {
+	first, rest, _ := strings.Cut(ref, ":")
+	attempt, name, ok := strings.Cut(rest, ":")
+	if !ok {
+		return 0, "", keys.Key{}, errors.New("it is no firing")
+	}
+	ms, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return 0, "", keys.Key{}, err
+	}
+	key, err = keys.Parse(name)
+	return Millis(ms), attempt, key, err
+}
+
+// IsPlanRef tells of a ref that it is that of a repetition that is to be planned.
+func IsPlanRef(ref string) bool {
+	_, rest, _ := strings.Cut(ref, ":")
+	return strings.HasPrefix(rest, planAttempt+":")
 }

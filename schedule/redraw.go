@@ -25,7 +25,7 @@ func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
 // HoldAgain holds timers of the node again that have got such times, so that they get others. It returns how many.
 func (n *Node) HoldAgain(ctx context.Context, l *HoldList, h *Hold, ahead time.Duration) (held int, err error) {
 	ns := h.Namespace
-	err = eachChunk(n.all(), chunk, func(hashTags []any) error {
+	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {
 		for skip := 0; ; {
 			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At), (ahead + aheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
 			reply, err := n.schedule.scripts.Load().holdRedraw.Run(ctx, n.server, nil, args...).Int64Slice()

@@ -43,7 +43,7 @@ func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
 	}
 	args = append(args, l.rivals(h)...)
-	reply, err := s.run(ctx, script, []call{{p, args}})[0].Slice()
+	reply, err := s.Run(ctx, script, []Call{{p, args}})[0].Slice()
 	if err == nil && len(reply) != 6 && len(reply) != 1 {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
@@ -84,7 +84,7 @@ func (s *Schedule) DrawTimes(ctx context.Context, h *Hold, count int, ahead time
 	interval := 1000 / h.Resume.Rate
 	tooFar := now.Add(ahead + aheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
 	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
-	text, err := s.run(ctx, s.scripts.Load().holdDraw, []call{{keys.Single, args}})[0].Text()
+	text, err := s.Run(ctx, s.scripts.Load().holdDraw, []Call{{keys.Single, args}})[0].Text()
 	if err == nil && text == "" {
 		return Draw{}, nil
 	}

@@ -11,16 +11,17 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // repeating returns what the index says of k.
-func (x *index) repeating() schedule.KeyState {
+func (x *index) repeating() query.KeyState {
 	x.t.Helper()
-	states, err := x.Repetitions(x.t.Context(), []string{k})
+	states, err := query.Repetitions(x.t.Context(), x.Schedule, []string{k})
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func (x *index) repetitionIs(when, want string) {
 func TestRepetitionsAreKnownInEachState(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	if s := x.repeating(); s != (schedule.KeyState{}) {
+	if s := x.repeating(); s != (query.KeyState{}) {
 		t.Errorf("without a timer: %+v", s)
 	}
 	due := x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000).(int64)
@@ -93,9 +94,9 @@ func TestRepetitionsSayEverything(t *testing.T) {
 	from := x.redisNow() - 1000
 	until := from + 90_000_000
 	x.repeats("p", "EVERY", 90_000, "FROM", from, "UNTIL", until, "TIMES", 7, "CATCHUP", 5000, "LATE", 300, "DROP")
-	want := schedule.Repetition{
+	want := query.Repetition{
 		Text: "every 1m30s", Occurrence: 1, From: time.UnixMilli(from).UTC(), Until: time.UnixMilli(until).UTC(), Times: 7,
-		CatchUp: 5 * time.Second, Late: late.Limit{Given: true, Most: 300 * time.Millisecond, Drop: true}, Payload: []byte("p"),
+		CatchUp: 5 * time.Second, Late: policy.Limit{Given: true, Most: 300 * time.Millisecond, Drop: true}, Payload: []byte("p"),
 	}
 	if got := x.repeating().Repetition; fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", want) {
 		t.Errorf("%+v\nwant %+v", *got, want)
@@ -115,7 +116,7 @@ func TestRepetitionAmongManyFirings(t *testing.T) {
 	if err := x.rdb.ZAdd(t.Context(), keys.Single.Firing(), others...).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if states, err := x.Repetitions(t.Context(), []string{k}); err != nil || !errors.Is(states[0].Err, schedule.ErrTooManyFirings) {
+	if states, err := query.Repetitions(t.Context(), x.Schedule, []string{k}); err != nil || !errors.Is(states[0].Err, query.ErrTooManyFirings) {
 		t.Errorf("%+v, %v", states, err)
 	}
 }
@@ -161,7 +162,7 @@ func TestRepetitionAmongLargeFirings(t *testing.T) {
 	}
 	firings(now + 1000)
 	before = reads()
-	if states, err := x.Repetitions(t.Context(), []string{k}); err != nil || !errors.Is(states[0].Err, schedule.ErrTooManyFirings) {
+	if states, err := query.Repetitions(t.Context(), x.Schedule, []string{k}); err != nil || !errors.Is(states[0].Err, query.ErrTooManyFirings) {
 		t.Errorf("before the others: %+v, %v", states, err)
 	}
 	if n := reads() - before; n > 10 {
@@ -215,7 +216,7 @@ func testRepeatingKeys(t *testing.T, rdb redis.UniversalClient) {
 	}, "them to be set")
 	var names []string
 	got := map[string]bool{}
-	err := s.Repeating(t.Context(), namespace(t, "shop"), func(some []keys.Key) bool {
+	err := query.Repeating(t.Context(), s, namespace(t, "shop"), func(some []keys.Key) bool {
 		for _, key := range some {
 			if name := key.String(); !got[name] {
 				got[name] = true
@@ -227,7 +228,7 @@ func testRepeatingKeys(t *testing.T, rdb redis.UniversalClient) {
 	if err != nil || len(got) != n || slices.ContainsFunc(names, func(name string) bool { return !want[name] }) {
 		t.Errorf("%d were found, want %d; %v", len(got), n, err)
 	}
-	states, err := s.Repetitions(t.Context(), names)
+	states, err := query.Repetitions(t.Context(), s, names)
 	if err != nil || len(states) != len(names) {
 		t.Fatal(len(states), err)
 	}
@@ -237,7 +238,7 @@ func testRepeatingKeys(t *testing.T, rdb redis.UniversalClient) {
 		}
 	}
 	pages := 0
-	if err := s.Repeating(t.Context(), keys.Namespace{}, func([]keys.Key) bool { pages++; return false }); err != nil || pages != 1 {
+	if err := query.Repeating(t.Context(), s, keys.Namespace{}, func([]keys.Key) bool { pages++; return false }); err != nil || pages != 1 {
 		t.Errorf("it went on to %d pages, %v", pages, err)
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/repeat"
@@ -25,25 +25,6 @@ const (
 	mostReplanned = 4096
 )
 
-// jump is where the repetition of a timer has left out more than some seconds: what came after the occurrence at from was at first. It
-// may have been a clock that was ahead. Then what fell due from first on and before end, which is 0 until that is known, has fired
-// before its time, and does not fire again.
-type jump struct{ from, first, end Millis }
-
-// optionJump is the option of a record with a jump.
-const optionJump = "A"
-
-func readJump(value string) (j jump) {
-	for i, text := range strings.SplitN(value, ",", 3) {
-		ms, _ := strconv.ParseInt(text, 10, 64)
-		*[]*Millis{&j.from, &j.first, &j.end}[i] = Millis(ms)
-	}
-	return j
-}
-
-// fired tells whether an occurrence has fired while the clock was ahead.
-func (j jump) fired(at time.Time) bool { return MillisOf(at) >= j.first && MillisOf(at) < j.end }
-
 // IsBehind tells whether the server's clock shows less than it may have shown before: whether it was ahead and is back.
 func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(aheadBy) }
 
@@ -51,9 +32,9 @@ func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(
 // were. What lies ahead by FROM, by EXPIRE, or because it was moved or shifted, stays. It is for one goroutine at a time.
 func (n *Node) Replan(ctx context.Context) (planned int, err error) {
 	var tags []string
-	err = eachChunk(n.all(), chunk, func(hashTags []any) error {
-		args := append([]any{aheadBy.Milliseconds()}, hashTags...)
-		found, err := n.schedule.scripts.Load().ahead.Run(ctx, n.server, nil, args...).StringSlice()
+	args := []any{aheadBy.Milliseconds()}
+	err = n.Master().RunOver(ctx, n.schedule.scripts.Load().ahead, Chunk, args, func(cmd *redis.Cmd) error {
+		found, err := cmd.StringSlice()
 		tags = append(tags, found...)
 		return err
 	})
@@ -118,7 +99,7 @@ type armedAhead struct {
 }
 
 func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
-	reply, err := s.run(ctx, s.scripts.Load().replanFind, []call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0].Slice()
+	reply, err := s.Run(ctx, s.scripts.Load().replanFind, []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0].Slice()
 	if err == nil && (len(reply) < 2 || len(reply)%4 != 2) {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
@@ -134,11 +115,11 @@ func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (
 		a.serial, _ = one[1].(string)
 		due, _ := one[2].(int64)
 		header, _ := one[3].(string)
-		r, ok := parseRecord(header + ":")
-		if !ok || !r.occurrence.Repeats() {
+		r, ok := ParseRecord(header + ":")
+		if !ok || !r.Occurrence.Repeats() {
 			continue // a client's own timer is pending
 		}
-		a.due, a.occurrence = Millis(due), r.occurrence
+		a.due, a.occurrence = Millis(due), r.Occurrence
 		f.found = append(f.found, a)
 	}
 	return f, nil
@@ -151,11 +132,12 @@ func (s *Schedule) again(a armedAhead, now Millis) (Millis, jump) {
 	if moved || o.jump.first <= now || o.jump.end > 0 || Millis(r.from) > now {
 		return AtOnce, jump{}
 	}
-	spec, err := s.specs.parse(o.Repeat)
+	spec, err := s.specs.Parse(o.Repeat)
 	if err != nil {
 		return AtOnce, jump{}
 	}
-	rule := r.rule(spec)
+	rule := o.Rule()
+	rule.Spec = spec
 	next, ok := rule.Next(max(now, o.jump.from).Time())
 	if !ok || MillisOf(next) >= r.nominal {
 		return AtOnce, jump{}
@@ -175,7 +157,7 @@ func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []arm
 	if len(args) == 0 {
 		return 0, nil
 	}
-	done, err := s.run(ctx, s.scripts.Load().replan, []call{{p, args}})[0].Int64Slice()
+	done, err := s.Run(ctx, s.scripts.Load().replan, []Call{{p, args}})[0].Int64Slice()
 	if err == nil && len(done) != len(found) {
 		err = errors.New("unexpected reply")
 	}

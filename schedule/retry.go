@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // Retry asks for a timer to be set again after a failed attempt, or because it was postponed or is replayed.
@@ -18,8 +20,8 @@ type Retry struct {
 	Attempt int // that it will fire as
 	Payload []byte
 	Status  Status
-	Late    late.Limit // its own, counted from Due
-	Origin  Origin     // the timer's first firing
+	Late    policy.Limit // its own, counted from Due
+	Origin  Origin       // the timer's first firing
 	// Replayed is when somebody had it fire anew that was done, as a dead letter is; 0 where nobody did.
 	Replayed Millis
 	// TraceParent and TraceState are those of the event, where the payload does not say them: "" for none.
@@ -43,7 +45,7 @@ func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err
 	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() + replayedOption(r.Replayed) +
 		traceOptions(r.TraceParent, r.TraceState) + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()
-	reply, err := s.run(ctx, s.scripts.Load().retry, []call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
+	reply, err := s.Run(ctx, s.scripts.Load().retry, []Call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
 	}
@@ -67,16 +69,13 @@ func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("schedule: trim retried events: %w", err)
 	}
-	err = askAll(ctx, masters, trimTimeout, func(ctx context.Context, m master) error {
-		now, err := m.server.Time(ctx).Result()
+	err = askAll(ctx, masters, trimTimeout, func(ctx context.Context, m Master) error {
+		now, err := m.Server.Time(ctx).Result()
 		if err != nil {
 			return err
 		}
-		last := int64(MillisOf(now.Add(-age)))
-		return eachChunk(m.partitions, chunk, func(hashTags []any) error {
-			args := append([]any{last, trimRetried}, hashTags...)
-			return s.scripts.Load().trim.Run(ctx, m.server, nil, args...).Err()
-		})
+		args := []any{int64(MillisOf(now.Add(-age))), trimRetried}
+		return m.RunOver(ctx, s.scripts.Load().trim, Chunk, args, (*redis.Cmd).Err)
 	})
 	if err != nil {
 		return fmt.Errorf("schedule: trim retried events: %w", err)

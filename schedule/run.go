@@ -3,56 +3,13 @@ package schedule
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/timerd-io/timerd/keys"
 )
-
-// call is one run of a script on a partition.
-type call struct {
-	p    keys.Partition
-	args []any
-}
-
-// run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks each
-// server once, all of them at the same time. It does not follow redirections, but learns from them where to go the next time.
-func (s *Schedule) run(ctx context.Context, script *redis.Script, calls []call) []*redis.Cmd {
-	replies := make([]*redis.Cmd, len(calls))
-	indices := map[*redis.Client][]int{}
-	for i, c := range calls {
-		server, err := s.topology.server(ctx, c.p)
-		if err != nil {
-			replies[i] = redis.NewCmd(ctx)
-			replies[i].SetErr(err)
-			continue
-		}
-		indices[server] = append(indices[server], i)
-	}
-	if len(indices) == 1 { // as nearly always: not worth another goroutine
-		for server, todo := range indices {
-			runOn(ctx, server, script, calls, todo, replies)
-		}
-	} else {
-		var wg sync.WaitGroup
-		for server, todo := range indices {
-			wg.Go(func() { runOn(ctx, server, script, calls, todo, replies) })
-		}
-		wg.Wait()
-	}
-	for _, reply := range replies {
-		if _, moved := redis.IsMovedError(reply.Err()); moved {
-			s.topology.reload(ctx)
-			break
-		}
-	}
-	return replies
-}
 
 // runOn runs those of the calls whose indices are in todo on one server. A server that does not know the script gets it: a
 // failover forgets scripts, and so does SCRIPT FLUSH.
-func runOn(ctx context.Context, server *redis.Client, script *redis.Script, calls []call, todo []int, replies []*redis.Cmd) {
+func runOn(ctx context.Context, server *redis.Client, script *redis.Script, calls []Call, todo []int, replies []*redis.Cmd) {
 	unknown := pipeline(ctx, server, script, calls, todo, replies)
 	if len(unknown) == 0 {
 		return
@@ -68,12 +25,12 @@ func runOn(ctx context.Context, server *redis.Client, script *redis.Script, call
 
 // pipeline runs those of the calls whose indices are in todo on one server. It returns the indices of those that the
 // server did not run because it does not know the script.
-func pipeline(ctx context.Context, server *redis.Client, script *redis.Script, calls []call, todo []int, replies []*redis.Cmd) (unknown []int) {
+func pipeline(ctx context.Context, server *redis.Client, script *redis.Script, calls []Call, todo []int, replies []*redis.Cmd) (unknown []int) {
 	pipe := server.Pipeline()
 	for _, i := range todo {
 		// No key has the prefix as its name. So the server refuses the script before it
 		// begins while the slot is moving and the index may be torn apart.
-		replies[i] = script.EvalSha(ctx, pipe, []string{calls[i].p.Prefix()}, calls[i].args...)
+		replies[i] = script.EvalSha(ctx, pipe, []string{calls[i].Partition.Prefix()}, calls[i].Args...)
 	}
 	_, _ = pipe.Exec(ctx) // each reply has its own error
 	for _, i := range todo {

@@ -10,6 +10,15 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
+// AsideCounts is how many timers are set aside: because timerd may not read the key, and because NATS does not take the subject.
+type AsideCounts struct{ Rights, Refused int64 }
+
+// Add adds other to c.
+func (c *AsideCounts) Add(other AsideCounts) {
+	c.Rights += other.Rights
+	c.Refused += other.Refused
+}
+
 // DueScan is what a scan for due timers found.
 type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
@@ -24,25 +33,26 @@ type DueScan struct {
 // ScanDue looks through all partitions of the node for those in which something is to be claimed now or within the time.
 // Tombstones that are older than a minute and the lease count too: a claim removes them.
 func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueScan, error) {
-	found, err := n.schedule.scanDue(ctx, n.server, n.all(), within, lease)
+	found, err := n.schedule.ScanMaster(ctx, n.Master(), within, lease)
 	if err == nil && found.at > 0 {
 		n.evidence.witness(found.at, time.Now())
 	}
 	return found, err
 }
 
-// forever is longer than any timer waits. A scan that looks so far tells of partitions with nothing but held timers too.
-const forever = 100 * 365 * 24 * time.Hour
+// Forever is longer than any timer waits. A scan that looks so far tells of partitions with nothing but held timers too.
+const Forever = 100 * 365 * 24 * time.Hour
 
-func (s *Schedule) scanDue(ctx context.Context, server *redis.Client, partitions []keys.Partition, within, lease time.Duration) (DueScan, error) {
+// ScanMaster is [Node.ScanDue] for a master.
+func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Duration) (DueScan, error) {
 	var found DueScan
 	horizon := within.Milliseconds()
-	if within == forever {
+	if within == Forever {
 		horizon = 2 * heldScore
 	}
-	err := eachChunk(partitions, chunk, func(hashTags []any) error {
-		args := append([]any{horizon, lease.Milliseconds()}, hashTags...)
-		reply, err := s.scripts.Load().scanDue.Run(ctx, server, nil, args...).Slice()
+	args := []any{horizon, lease.Milliseconds()}
+	err := m.RunOver(ctx, ix.scripts.Load().scanDue, Chunk, args, func(cmd *redis.Cmd) error {
+		reply, err := cmd.Slice()
 		if err != nil {
 			return err
 		}

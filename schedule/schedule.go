@@ -7,7 +7,6 @@
 package schedule
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/repeat"
 )
 
 // DefaultMaxPayload is the payload limit in bytes where none is configured.
@@ -40,13 +40,9 @@ type Schedule struct {
 	// timerd is to find that out, or has moved one. Set it as OnSkipped.
 	OnArmed func(key keys.Key, due Millis)
 
-	rdb      redis.UniversalClient
-	topology topology
-	cluster  bool
-	db       int // the number of the database; 0 in a cluster
-	scripts  atomic.Pointer[scripts]
-	specs    specs
-	holding  atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
+	*Index
+	specs   repeat.Specs
+	holding atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
 
 	asking sync.Mutex // of Nodes
 	mu     sync.Mutex
@@ -57,30 +53,5 @@ type Schedule struct {
 // does not retry by itself. In a cluster each timer's part of the schedule is in the timer's own slot. Payloads of more than
 // maxPayload bytes are not kept: their timers fire without data. That limit holds until EnsureLibrary finds another.
 func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
-	_, isCluster := rdb.(*redis.ClusterClient)
-	s := &Schedule{OnSkipped: func(*Firing, int64) {}, OnArmed: func(keys.Key, Millis) {}, rdb: rdb, topology: newTopology(rdb), cluster: isCluster}
-	if client, ok := rdb.(*redis.Client); ok {
-		s.db = client.Options().DB
-	}
-	s.scripts.Store(newScripts(maxPayload, isCluster, s.db))
-	return s
+	return &Schedule{Index: newIndex(rdb, maxPayload), OnSkipped: func(*Firing, int64) {}, OnArmed: func(keys.Key, Millis) {}}
 }
-
-// MaxPayload returns the payload limit in bytes.
-func (s *Schedule) MaxPayload() int { return s.scripts.Load().maxPayload }
-
-// ServerOf returns the name of the server that has a partition, as far as is known, as that node's Name says it: an empty text
-// for a single Redis, and for a partition of which nothing is known. It asks nobody once a cluster has answered.
-func (s *Schedule) ServerOf(p keys.Partition) string {
-	if !s.cluster {
-		return ""
-	}
-	server, err := s.topology.server(context.Background(), p)
-	if err != nil {
-		return ""
-	}
-	return server.Options().Addr
-}
-
-// Partition returns the partition that holds a timer.
-func (s *Schedule) Partition(key string) keys.Partition { return s.topology.partition(key) }

@@ -3,8 +3,10 @@ package schedule
 import (
 	"embed"
 	"fmt"
+	"io/fs"
 	"math"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,18 +32,40 @@ type scripts struct {
 	maxPayload                                               int    // in bytes
 	library                                                  string // source of the function library
 	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
-	claimShort, settleRepeat, repetitions                    *redis.Script
+	claimShort, settleRepeat                                 *redis.Script
 	doubtApps                                                *redis.Script
 	countFiring, tidyOwed                                    *redis.Script
 	ahead, replanFind, replan                                *redis.Script
-	scanDue, apps, forgetApps, trim, overview, calls         *redis.Script // of many partitions
-	countDue                                                 *redis.Script // likewise
+	scanDue, apps, forgetApps, trim                          *redis.Script // of many partitions
 	losses                                                   *redis.Script // of a server
 	holdWrite, holdRelease, holdShift, holdDraw, holdRedraw  *redis.Script
 	holdCopy, holdLook                                       *redis.Script // of many partitions
-	find                                                     *redis.Script // likewise
-	records, inspect, setTime, upcoming                      *redis.Script
+	setTime                                                  *redis.Script
+
+	constants string
+	read      sync.Map // the scripts of packages that only read, by their names
 }
+
+// reading returns a script of a package that only reads. Its first line says what Redis is to know of it, and the second one which
+// parts it includes.
+func (s *scripts) reading(files fs.FS, name string) *redis.Script {
+	if known, ok := s.read.Load(name); ok {
+		return known.(*redis.Script)
+	}
+	text, err := fs.ReadFile(files, "lua/"+name+".lua")
+	if err != nil {
+		panic(err) // a script that is not embedded: every test of it finds it
+	}
+	head, rest, _ := strings.Cut(string(text), "\n")
+	if line, after, _ := strings.Cut(rest, "\n"); strings.HasPrefix(line, includes) {
+		rest = join(strings.Fields(strings.TrimPrefix(line, includes))...) + after
+	}
+	script, _ := s.read.LoadOrStore(name, redis.NewScript(head+"\n"+s.constants+rest))
+	return script.(*redis.Script)
+}
+
+// includes begins the line with the parts of a script.
+const includes = "-- include: "
 
 // newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
 // not need: Redis makes the functions of all parts anew each time it runs a script, which takes longer than the
@@ -63,6 +87,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	const one, many, manyRead = "allow-oom", "allow-oom,allow-cross-slot-keys", "allow-oom,allow-cross-slot-keys,no-writes"
 	return &scripts{
 		maxPayload: maxPayload,
+		constants:  constants,
 		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
 			join("clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition,
 				"library", "cron", "library_repeat"),
@@ -72,7 +97,6 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		release:      script(one, "clock", "owed", "release"),
 		settle:       script(one, "owed", "settle"),
 		settleRepeat: script(one, "clock", "index", "common", "owed", "payload", "announce", "settle_repeat"),
-		repetitions:  script("no-writes", "clock", "index", "common", "payload", "owed", "states", "repetitions"),
 		retry:        script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "again", "payload", "announce", "later", "retry"),
 		audit:        script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
 		doubtApps:    script(one, "clock", "index", "common", "doubt_apps"),
@@ -82,9 +106,6 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		apps:         script(manyRead, "apps"),
 		forgetApps:   script(many, "forget_apps"),
 		trim:         script(many, "trim"),
-		overview:     script(manyRead, "clock", "hold", "owed", "look", "overview"),
-		calls:        script(manyRead, "calls"),
-		countDue:     script(manyRead, "count_due"),
 
 		ahead:      script(manyRead, "clock", "ahead"),
 		replanFind: script("no-writes", "clock", "index", "common", "replan_find"),
@@ -102,10 +123,6 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		holdDraw:   script(one, "hold_draw"),
 		holdRedraw: script(many, "clock", "hold_redraw"),
 
-		find:     script(manyRead, "clock", "find"),
-		records:  script("no-writes", "clock", "index", "common", "records"),
-		upcoming: script("no-writes", "clock", "index", "common", "upcoming"),
-		inspect:  script("no-writes", "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "states", "inspect"),
 		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
 			"set_time"),
 	}

@@ -60,7 +60,7 @@ const perCall = 256
 // onEach runs a script on each partition of the firings, with what args returns for each firing; where there are many, in
 // several calls.
 func (s *Schedule) onEach(ctx context.Context, script *redis.Script, firings []Firing, args func(*Firing) []any) error {
-	var calls []call
+	var calls []Call
 	var members [][]Firing
 	at := map[keys.Partition]int{}
 	for i := range firings {
@@ -69,12 +69,12 @@ func (s *Schedule) onEach(ctx context.Context, script *redis.Script, firings []F
 		if !ok || len(members[n]) == perCall {
 			n = len(calls)
 			at[f.Partition] = n
-			calls, members = append(calls, call{p: f.Partition}), append(members, nil)
+			calls, members = append(calls, Call{Partition: f.Partition}), append(members, nil)
 		}
-		calls[n].args, members[n] = append(calls[n].args, args(f)...), append(members[n], *f)
+		calls[n].Args, members[n] = append(calls[n].Args, args(f)...), append(members[n], *f)
 	}
 	var failed PartError
-	for i, reply := range s.run(ctx, script, calls) {
+	for i, reply := range s.Run(ctx, script, calls) {
 		if err := reply.Err(); err != nil {
 			failed.Left, failed.Err = append(failed.Left, members[i]...), err
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -32,7 +33,7 @@ func (x *index) stateIs(key, want string) {
 		x.t.Errorf("timer_get %s: %q, want %q", key, got, want)
 	}
 	var listed []string
-	err := x.List(x.t.Context(), keys.Namespace{}, func(timer schedule.Timer) bool {
+	err := query.List(x.t.Context(), x.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
 		if timer.Key.String() == key && !timer.Beside {
 			listed = append(listed, fmt.Sprint(timer.State, " ", string(timer.Payload)))
 		}
@@ -323,7 +324,7 @@ func TestListOfStates(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 90_000)
 	x.retry("event", x.redisNow()+70_000, 2, "again")
 	var got []string
-	if err := x.List(t.Context(), keys.Namespace{App: "app1"}, func(timer schedule.Timer) bool {
+	if err := query.List(t.Context(), x.Schedule, keys.Namespace{App: "app1"}, func(timer query.Timer) bool {
 		said := fmt.Sprint(timer.Key.ID, " ", timer.State)
 		if timer.Beside {
 			said += " beside"

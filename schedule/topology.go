@@ -14,14 +14,14 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// master is a server that takes writes, and the partitions that it has.
-type master struct {
-	name       string // tells it apart from other masters; "" where there is only one
-	server     *redis.Client
-	partitions []keys.Partition
+// Master is a server that takes writes, and the partitions that it has.
+type Master struct {
+	Name       string // tells it apart from other masters; "" where there is only one
+	Server     *redis.Client
+	Partitions []keys.Partition
 }
 
-func (m master) client() *redis.Client { return m.server }
+func (m Master) client() *redis.Client { return m.Server }
 
 // topology says which servers have which partitions.
 type topology interface {
@@ -31,7 +31,7 @@ type topology interface {
 	server(ctx context.Context, p keys.Partition) (*redis.Client, error)
 	// masters returns all servers that have partitions. What one node of a cluster says may be out of date for some
 	// seconds after a failover.
-	masters(ctx context.Context) ([]master, error)
+	masters(ctx context.Context) ([]Master, error)
 	// reload has the places of the partitions read again: a server said that one is elsewhere.
 	reload(ctx context.Context)
 	// check returns an error unless a server works; ErrClusterDown where it answers and the cluster does not work.
@@ -57,25 +57,6 @@ func IsClusterDown(err error) bool {
 	return errors.Is(err, ErrClusterDown) || redis.IsClusterDownError(err)
 }
 
-// ErrClusterNode says that a schedule that is to be in a single Redis is in a node of a Redis Cluster, so that most of it is
-// out of reach.
-var ErrClusterNode = errors.New("this Redis is part of a Redis Cluster")
-
-// CheckMode returns an error that wraps ErrClusterNode where that is so. That a cluster client has no cluster, it says itself.
-func (s *Schedule) CheckMode(ctx context.Context) error {
-	if s.cluster {
-		return nil
-	}
-	info, err := s.rdb.Info(ctx, "cluster").Result()
-	if err != nil {
-		return fmt.Errorf("schedule: ask Redis whether it is a cluster: %w", err)
-	}
-	if strings.Contains(info, "cluster_enabled:1") {
-		return ErrClusterNode
-	}
-	return nil
-}
-
 // single is the topology of one Redis server, or of one at a time behind Sentinel: one partition.
 type single struct{ rdb *redis.Client }
 
@@ -83,8 +64,8 @@ func (s single) partition(string) keys.Partition { return keys.Single }
 
 func (s single) server(context.Context, keys.Partition) (*redis.Client, error) { return s.rdb, nil }
 
-func (s single) masters(context.Context) ([]master, error) {
-	return []master{{server: s.rdb, partitions: []keys.Partition{keys.Single}}}, nil
+func (s single) masters(context.Context) ([]Master, error) {
+	return []Master{{Server: s.rdb, Partitions: []keys.Partition{keys.Single}}}, nil
 }
 
 func (s single) reload(context.Context) {}
@@ -100,22 +81,22 @@ func (c cluster) server(ctx context.Context, p keys.Partition) (*redis.Client, e
 	return c.rdb.MasterForKey(ctx, p.Due())
 }
 
-func (c cluster) masters(ctx context.Context) ([]master, error) {
+func (c cluster) masters(ctx context.Context) ([]Master, error) {
 	var mu sync.Mutex
-	var masters []master
+	var masters []Master
 	err := c.rdb.ForEachMaster(ctx, func(_ context.Context, server *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		masters = append(masters, master{name: server.Options().Addr, server: server})
+		masters = append(masters, Master{Name: server.Options().Addr, Server: server})
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("ask for the masters: %w", err)
 	}
-	slices.SortFunc(masters, func(a, b master) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(masters, func(a, b Master) int { return cmp.Compare(a.Name, b.Name) })
 	at := map[*redis.Client]int{}
 	for i, m := range masters {
-		at[m.server] = i
+		at[m.Server] = i
 	}
 	for slot := range keys.Slots {
 		p := keys.SlotPartition(slot)
@@ -124,7 +105,7 @@ func (c cluster) masters(ctx context.Context) ([]master, error) {
 			return nil, fmt.Errorf("ask for the master of slot %d: %w", slot, err)
 		}
 		if n, ok := at[server]; ok {
-			masters[n].partitions = append(masters[n].partitions, p)
+			masters[n].Partitions = append(masters[n].Partitions, p)
 		}
 	}
 	return masters, nil
@@ -140,13 +121,21 @@ func (c cluster) check(ctx context.Context, server *redis.Client) error {
 	return err
 }
 
-// chunk is how many partitions one call looks at, so that none holds Redis for much longer than a millisecond: at 1 µs for
+// Chunk is how many partitions one call looks at, so that none holds Redis for much longer than a millisecond: at 1 µs for
 // one that is empty, 4 for another.
-const chunk = 256
+const Chunk = 256
+
+// RunOver runs a script on all partitions of the master, so many in one call, with arguments and then their hash tags, and
+// has each reply read, until something fails.
+func (m Master) RunOver(ctx context.Context, script *redis.Script, size int, args []any, read func(*redis.Cmd) error) error {
+	return m.eachChunk(size, func(hashTags []any) error {
+		return read(script.Run(ctx, m.Server, nil, slices.Concat(args, hashTags)...))
+	})
+}
 
 // eachChunk calls f with the hash tags of size of the partitions at a time, until it fails.
-func eachChunk(partitions []keys.Partition, size int, f func(hashTags []any) error) error {
-	for part := range slices.Chunk(partitions, size) {
+func (m Master) eachChunk(size int, f func(hashTags []any) error) error {
+	for part := range slices.Chunk(m.Partitions, size) {
 		hashTags := make([]any, len(part))
 		for i, p := range part {
 			hashTags[i] = string(p)

@@ -19,9 +19,9 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -44,7 +44,7 @@ func newOutage(t *testing.T) *outage {
 	o := &outage{t: t, rdb: timerdtest.Redis(t), nats: testenv.NATS(t)}
 	o.Timers, o.operator = client.New(o.rdb), admin.New(o.rdb)
 	js := o.nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	o.fired, o.dead = testenv.Collect(t, js, "TIMERS"), testenv.Collect(t, js, "TIMERS_DEAD")

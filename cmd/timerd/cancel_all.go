@@ -11,6 +11,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -34,7 +35,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 	}
 	return withSchedule(cmd, func(ctx context.Context, sched *schedule.Schedule, rdb redis.UniversalClient) error {
 		b := bulkCancel{
-			cmd: cmd, selection: schedule.Query{Namespace: namespace},
+			cmd: cmd, selection: query.Query{Namespace: namespace},
 			timers: admin.NewTimers(sched, client.New(rdb)),
 		}
 		if cmd.Flags().Changed("due-before") {
@@ -58,7 +59,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 type bulkCancel struct {
 	cmd       *cobra.Command
 	timers    *admin.Timers
-	selection schedule.Query
+	selection query.Query
 	found     admin.TimerCount
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 func TestDead(t *testing.T) {
@@ -34,7 +34,7 @@ func TestDead(t *testing.T) {
 		}
 	}
 	js := nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	if out := ok(t, "dead", "ls"); out != "0 dead letters\n" {
@@ -195,7 +195,7 @@ func publishDead(t *testing.T, subject string, times int) {
 	nats := testenv.NATS(t)
 	t.Setenv("TIMERD_NATS_URL", nats.URL())
 	js := nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	k := keys.Key{App: "app", Module: "m", Type: "t", ID: "1"}

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/retry"
 )
 
 // attemptView is one attempt of a timer as --json shows it.
@@ -51,11 +51,11 @@ func explainKey(cmd *cobra.Command, name string, asJSON bool) error {
 	return printAttempts(cmd.OutOrStdout(), key, policies, attempts)
 }
 
-func printAttempts(w io.Writer, key keys.Key, policies retry.Policies, attempts []attemptView) error {
+func printAttempts(w io.Writer, key keys.Key, policies policy.Rules[policy.Retry], attempts []attemptView) error {
 	entry := ""
 	for _, p := range policies {
 		if p.Namespace.Match(key) {
-			entry = p.Namespace.String() + "=" + p.Policy.String()
+			entry = p.Namespace.String() + "=" + p.Is.String()
 			break
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -23,7 +23,7 @@ func TestDoctor(t *testing.T) {
 	if _, err := schedule.New(redis.Client(), schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureStreams(t.Context(), nats.JetStream(), notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), nats.JetStream(), streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	env := map[string]string{"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NATS_URL": nats.URL(), "TIMERD_NAMESPACES": "*"}

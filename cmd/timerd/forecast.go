@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -70,15 +71,15 @@ type forecast struct {
 }
 
 func (f *forecast) run(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient) error {
-	var seen schedule.Forecast
+	var seen query.Forecast
 	var err error
 	if f.namespace == (keys.Namespace{}) {
-		if seen, err = s.Forecast(ctx, f.minutes); err != nil {
+		if seen, err = query.ForecastAll(ctx, s, f.minutes); err != nil {
 			return err
 		}
 	} else {
 		bar := progressOf(f.cmd)
-		seen, err = s.ForecastOf(ctx, f.namespace, f.minutes, func(seen schedule.Forecast) bool {
+		seen, err = query.ForecastOf(ctx, s, f.namespace, f.minutes, func(seen query.Forecast) bool {
 			bar.show("looked at %d of %d timers; %d of %d minutes are known", seen.Looked, seen.Total, seen.Known, f.minutes)
 			return f.limit == 0 || seen.Looked < f.limit
 		})
@@ -100,7 +101,7 @@ func (f *forecast) run(ctx context.Context, s *schedule.Schedule, rdb redis.Univ
 }
 
 // sayWhatIsMissing says which timers the forecast does not have.
-func (f *forecast) sayWhatIsMissing(seen schedule.Forecast) {
+func (f *forecast) sayWhatIsMissing(seen query.Forecast) {
 	if seen.Known < len(seen.Minutes) {
 		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers: only %d of %d minutes are known; --limit 0 looks at all\n",
 			seen.Looked, seen.Total, seen.Known, len(seen.Minutes))
@@ -115,7 +116,7 @@ func (f *forecast) sayWhatIsMissing(seen schedule.Forecast) {
 }
 
 // print prints the minutes that are known.
-func (f *forecast) print(seen schedule.Forecast) error {
+func (f *forecast) print(seen query.Forecast) error {
 	known := seen.Minutes[:seen.Known]
 	var sum, most int64
 	for _, m := range known {

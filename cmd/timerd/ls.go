@@ -12,13 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 func newLs() *cobra.Command {
 	var l listing
-	states := []string{string(schedule.StatePending), string(schedule.StateHeld), string(schedule.StateOwed), string(schedule.StateFiring)}
+	states := []string{string(query.StatePending), string(query.StateHeld), string(query.StateOwed), string(query.StateFiring)}
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
 		Short: "List the timers that wait or are firing",
@@ -83,7 +84,7 @@ type listing struct {
 	now   time.Time // Redis's, at the beginning
 	table *table
 	found int
-	page  schedule.Page // the last one
+	page  query.Page // the last one
 }
 
 func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient, namespace keys.Namespace) error {
@@ -107,8 +108,8 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 	more := false
 	told, pause := time.Now(), time.Second
 	var printErr error
-	err = s.Pages(ctx, schedule.Query{Namespace: namespace}, func(p schedule.Page) bool {
-		p.Timers = slices.DeleteFunc(p.Timers, func(t schedule.Timer) bool { return !l.wants(t.State) || l.repeating && t.Repeat == "" })
+	err = query.Pages(ctx, s, query.Query{Namespace: namespace}, func(p query.Page) bool {
+		p.Timers = slices.DeleteFunc(p.Timers, func(t query.Timer) bool { return !l.wants(t.State) || l.repeating && t.Repeat == "" })
 		if room := l.limit - l.found; l.limit > 0 && len(p.Timers) > room {
 			p.Timers, more = p.Timers[:room], true
 		}
@@ -116,7 +117,7 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 		if printErr = l.print(ctx, p.Timers); printErr != nil || l.limit > 0 && l.found == l.limit {
 			return false
 		}
-		if p.Until.After(p.Now) && !l.wants(schedule.StatePending) {
+		if p.Until.After(p.Now) && !l.wants(query.StatePending) {
 			return false // nothing else follows
 		}
 		if time.Since(told) > pause {
@@ -142,7 +143,7 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 }
 
 // wants tells whether timers in a state are to be listed.
-func (l *listing) wants(s schedule.State) bool {
+func (l *listing) wants(s query.State) bool {
 	return len(l.states) == 0 || slices.Contains(l.states, string(s))
 }
 
@@ -171,7 +172,7 @@ func (l *listing) tell(how string) {
 }
 
 // print adds timers to the table, or prints them as JSON.
-func (l *listing) print(ctx context.Context, timers []schedule.Timer) error {
+func (l *listing) print(ctx context.Context, timers []query.Timer) error {
 	reasons := l.whyMissing(ctx, timers)
 	for _, p := range timers {
 		l.found++
@@ -212,7 +213,7 @@ func (l *listing) print(ctx context.Context, timers []schedule.Timer) error {
 }
 
 // whyMissing returns why payloads are missing, of the timers without one.
-func (l *listing) whyMissing(ctx context.Context, timers []schedule.Timer) map[keys.Key]string {
+func (l *listing) whyMissing(ctx context.Context, timers []query.Timer) map[keys.Key]string {
 	var missing []keys.Key
 	var names []string
 	for _, p := range timers {

@@ -15,6 +15,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -109,7 +110,7 @@ func withKey(cmd *cobra.Command, key string, f func(context.Context, redis.Unive
 func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient) {
 	within, cancel := context.WithTimeout(ctx, membersWithin)
 	defer cancel()
-	members, err := schedule.New(rdb, schedule.DefaultMaxPayload).Members(within)
+	members, err := query.Members(within, schedule.New(rdb, schedule.DefaultMaxPayload))
 	if err != nil {
 		return
 	}

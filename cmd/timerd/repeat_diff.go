@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // planText returns what is to change, for a person to read.
@@ -52,7 +52,7 @@ func fieldTexts(c *admin.Change, field string) (was, is string) {
 	case c.Kind == admin.ToRemove:
 		return "", showInstant(after.Until) + ", which has passed"
 	case before == nil:
-		before = &schedule.Repetition{Payload: []byte{}}
+		before = &query.Repetition{Payload: []byte{}}
 	}
 	switch field {
 	case "repeat":
@@ -122,7 +122,7 @@ func showSpan(d time.Duration) string {
 	return showDuration(d)
 }
 
-func showLimit(l late.Limit) string {
+func showLimit(l policy.Limit) string {
 	text := showDuration(l.Most)
 	switch {
 	case !l.Given:

@@ -14,7 +14,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/moment"
-	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/internal/policy"
 )
 
 // setFlags are the flags of timerd set.
@@ -175,7 +175,7 @@ func lateOption(cmd *cobra.Command, flags setFlags) (*client.SetOption, error) {
 		return nil, nil //nolint:nilnil // none is no error
 	}
 	most, err := moment.ParseDuration(flags.late)
-	if err != nil || most < 0 || most > late.MaxLimit {
+	if err != nil || most < 0 || most > policy.Longest {
 		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", flags.late)
 	}
 	option := client.Late(most)

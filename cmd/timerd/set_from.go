@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 )
 
 // setFrom sets the timers of a file, each line for itself.
@@ -216,8 +216,8 @@ func (l setLine) late() ([]client.SetOption, error) {
 		return nil, errors.New("drop_late goes with late")
 	case l.Late == nil:
 		return nil, nil
-	case *l.Late < 0 || *l.Late > late.MaxLimit.Milliseconds():
-		return nil, fmt.Errorf("late is %d: want milliseconds from 0, for no limit, to %d", *l.Late, late.MaxLimit.Milliseconds())
+	case *l.Late < 0 || *l.Late > policy.Longest.Milliseconds():
+		return nil, fmt.Errorf("late is %d: want milliseconds from 0, for no limit, to %d", *l.Late, policy.Longest.Milliseconds())
 	}
 	most := time.Duration(*l.Late) * time.Millisecond
 	if l.DropLate {

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -226,7 +226,7 @@ func TestDeadLsOnATerminal(t *testing.T) {
 	server := testenv.NATS(t)
 	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
 	js := server.JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	e := event.Event{

@@ -21,12 +21,12 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -46,10 +46,10 @@ func newWorld(t *testing.T) *world {
 	if _, err := sched.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	policies, err := retry.ParsePolicies("*=10s,30s")
+	policies, err := policy.ParseRetries("*=10s,30s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	for subject, data := range map[string]string{

@@ -13,9 +13,9 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/client/admin"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // scene is a system with something of everything, for its pages to be looked at: a shop's timers, a payment provider's
@@ -145,7 +145,7 @@ func (s *system) fail() {
 
 // logged writes to the log of deliveries, as timerd deliver does.
 func (s *system) logged(ctx context.Context, e client.Event, status int, took int64, what string) error {
-	if err := notify.EnsureDeliveryStream(ctx, s.js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(ctx, s.js, streams.Config{}); err != nil {
 		return err
 	}
 	data, err := json.Marshal(event.Delivery{

@@ -23,8 +23,8 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/examples/internal/servers"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/retry"
 )
 
 // schedule is whose delays are taken.
@@ -94,13 +94,13 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 
 // shortened returns the delays of a preset, each divided by factor.
 func shortened(preset string, factor int) ([]time.Duration, error) {
-	policies, err := retry.ParsePolicies("*=" + preset)
+	policies, err := policy.ParseRetries("*=" + preset)
 	if err != nil {
 		return nil, err
 	}
 	delays := policies.For(keys.Key{}).Delays()
 	for i, d := range delays {
-		delays[i] = max((d / time.Duration(factor)).Round(time.Millisecond), retry.MinDelay)
+		delays[i] = max((d / time.Duration(factor)).Round(time.Millisecond), policy.MinDelay)
 	}
 	return delays, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -56,10 +57,10 @@ func (s *Holds) List(ctx context.Context) ([]HoldView, error) {
 		return nil, err
 	}
 	counts, cut := make([]int64, len(list.Holds)), false
-	err = s.schedule.Names(ctx, schedule.Query{States: []schedule.State{schedule.StateHeld}}, func(p schedule.Page) bool {
+	err = query.Names(ctx, s.schedule, query.Query{States: []query.State{query.StateHeld}}, func(p query.Page) bool {
 		for _, timer := range p.Timers {
 			for i, h := range list.Holds {
-				if timer.State == schedule.StateHeld && h.Namespace.Match(timer.Key) {
+				if timer.State == query.StateHeld && h.Namespace.Match(timer.Key) {
 					counts[i]++
 				}
 			}

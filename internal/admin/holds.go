@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -186,7 +187,7 @@ func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []st
 
 // whoCannot names the living timerds that know no holds.
 func (s *Holds) whoCannot(ctx context.Context, list *schedule.HoldList) (missing []string) {
-	members, err := s.schedule.Members(ctx)
+	members, err := query.Members(ctx, s.schedule)
 	if err != nil {
 		return []string{fmt.Sprintf("timerds of which it is not known who they are: %v", err)}
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 

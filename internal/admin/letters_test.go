@@ -13,9 +13,9 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -30,7 +30,7 @@ type letterWorld struct {
 func newLetterWorld(t *testing.T) *letterWorld {
 	t.Helper()
 	w := &letterWorld{Schedule: testenv.NewSchedule(t), t: t, js: testenv.NATS(t).JetStream()}
-	if err := notify.EnsureStreams(t.Context(), w.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), w.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -12,9 +12,9 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -33,7 +33,7 @@ type Repetition struct {
 	Until   time.Time // likewise
 	Times   int64     // 0: without end
 	CatchUp time.Duration
-	Late    late.Limit
+	Late    policy.Limit
 
 	by client.Repetition // Spec for the client
 }
@@ -168,7 +168,7 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 		e.CatchUp, err = parseSpan(text, "0, for nothing,", repeat.MaxInterval)
 	case "late":
 		e.Late.Given = true
-		e.Late.Most, err = parseSpan(text, "0, for no limit,", late.MaxLimit)
+		e.Late.Most, err = parseSpan(text, "0, for no limit,", policy.Longest)
 	case "drop_late":
 		if text != "true" && text != "false" {
 			err = fmt.Errorf("%.40q: want true or false", text)

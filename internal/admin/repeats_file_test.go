@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/internal/policy"
 )
 
 // entry is a file with one entry that has a key, from line 2 on.
@@ -65,7 +65,7 @@ func TestParseRepetitions(t *testing.T) {
 		}
 	}
 	wanted, _ := ParseRepetitions([]byte(entry("every: 1s\nlate: 0")))
-	if l := wanted[0].Late; l != (late.Limit{Given: true}) {
+	if l := wanted[0].Late; l != (policy.Limit{Given: true}) {
 		t.Errorf("no limit is %+v", l)
 	}
 }

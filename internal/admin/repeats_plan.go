@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
 	"github.com/timerd-io/timerd/repeat"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -43,8 +44,8 @@ const (
 type Change struct {
 	Kind   ChangeKind
 	Key    string
-	Has    schedule.KeyState // before
-	Wanted *Repetition       // nil for what is not in the file
+	Has    query.KeyState // before
+	Wanted *Repetition    // nil for what is not in the file
 	// Fields are those of an entry that change, by their names in a file but for the first: repeat, payload, from, until, times,
 	// catchup, late.
 	Fields []string
@@ -105,8 +106,8 @@ func (r *Repeats) Plan(ctx context.Context, wanted []Repetition, prune *keys.Nam
 }
 
 // states returns what the keys repeat by, or an error if that cannot be told of one of them.
-func (r *Repeats) states(ctx context.Context, names []string) ([]schedule.KeyState, error) {
-	states, err := r.schedule.Repetitions(ctx, names)
+func (r *Repeats) states(ctx context.Context, names []string) ([]query.KeyState, error) {
+	states, err := query.Repetitions(ctx, r.schedule, names)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +126,7 @@ func (r *Repeats) surplus(ctx context.Context, n keys.Namespace, plan *Plan) err
 		known[plan.Changes[i].Key] = true
 	}
 	var names []string
-	err := r.schedule.Repeating(ctx, n, func(found []keys.Key) bool {
+	err := query.Repeating(ctx, r.schedule, n, func(found []keys.Key) bool {
 		for _, key := range found {
 			if name := key.String(); !known[name] {
 				known[name] = true // it may come twice
@@ -154,7 +155,7 @@ func (r *Repeats) surplus(ctx context.Context, n keys.Namespace, plan *Plan) err
 
 // Change compares what the file says of a key with what the index has, at a time of Redis. It returns an error if the
 // repetition cannot be set then.
-func (w *Repetition) Change(has schedule.KeyState, now time.Time) (Change, error) {
+func (w *Repetition) Change(has query.KeyState, now time.Time) (Change, error) {
 	c := Change{Kind: ToAdd, Key: w.Key, Has: has, Wanted: w}
 	was := has.Repetition
 	if was != nil && w.From.IsZero() && was.Text == w.Spec.String() && !was.From.After(now) {
@@ -179,7 +180,7 @@ func (w *Repetition) Change(has schedule.KeyState, now time.Time) (Change, error
 	case over:
 		c.Kind = ToForget
 	default:
-		c.Fields = w.differences(&schedule.Repetition{Payload: []byte{}}, now)
+		c.Fields = w.differences(&query.Repetition{Payload: []byte{}}, now)
 		if !has.Due.IsZero() {
 			c.Kind = ToChange
 		}
@@ -206,7 +207,7 @@ func (w *Repetition) next(grid, now time.Time) (next time.Time, over bool, err e
 }
 
 // differences returns the names of the fields of a repetition that are to change.
-func (w *Repetition) differences(was *schedule.Repetition, now time.Time) (fields []string) {
+func (w *Repetition) differences(was *query.Repetition, now time.Time) (fields []string) {
 	for _, f := range []struct {
 		name    string
 		changes bool
@@ -235,9 +236,9 @@ func msOf(t time.Time) int64 {
 }
 
 // limitOf returns a limit, without what says nothing in one that is not given.
-func limitOf(l late.Limit) late.Limit {
+func limitOf(l policy.Limit) policy.Limit {
 	if !l.Given {
-		return late.Limit{}
+		return policy.Limit{}
 	}
 	return l
 }

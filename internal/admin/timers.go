@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -39,19 +40,19 @@ type TimerCount struct {
 
 	// Counted is the selection without what is due later than all that was found. Of timers that are set afterwards it
 	// does not have those that are due later still.
-	Counted schedule.Query
+	Counted query.Query
 }
 
 // Count counts the timers of a selection. It calls progress now and then with what is known so far. With an error it returns
 // that too.
-func (t *Timers) Count(ctx context.Context, sel schedule.Query, progress func(TimerCount)) (TimerCount, error) {
+func (t *Timers) Count(ctx context.Context, sel query.Query, progress func(TimerCount)) (TimerCount, error) {
 	found := TimerCount{Counted: sel}
 	var now time.Time
-	err := t.schedule.Names(ctx, sel, func(p schedule.Page) bool {
+	err := query.Names(ctx, t.schedule, sel, func(p query.Page) bool {
 		for _, timer := range p.Timers {
 			found.Timers++
 			found.Last = timer.Due // they come in the order of their due times
-			if timer.State != schedule.StatePending && timer.State != schedule.StateHeld {
+			if timer.State != query.StatePending && timer.State != query.StateHeld {
 				found.Late++
 			}
 		}
@@ -87,13 +88,13 @@ type Cancelled struct {
 //
 // It calls progress after each batch. It ends between two batches when ctx does, and at the first error that is not that of
 // one timer; what it returns beside the error is true in any case. Called again, it goes on with what is left.
-func (t *Timers) Cancel(ctx context.Context, sel schedule.Query, progress func(Cancelled)) (Cancelled, error) {
+func (t *Timers) Cancel(ctx context.Context, sel query.Query, progress func(Cancelled)) (Cancelled, error) {
 	var done Cancelled
 	// Of a key with several timers only some may be meant.
 	alone := !sel.From.IsZero() || len(sel.States) > 0
 	for {
 		before := done.Cancelled
-		cut, err := t.pass(ctx, sel, func(ctx context.Context, some []schedule.Timer) error {
+		cut, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
 			return t.cancel(ctx, some, alone, &done, progress)
 		})
 		done.Cut = cut
@@ -108,7 +109,7 @@ func (t *Timers) Cancel(ctx context.Context, sel schedule.Query, progress func(C
 }
 
 // cancel cancels some timers and adds what came of them.
-func (t *Timers) cancel(ctx context.Context, some []schedule.Timer, alone bool, done *Cancelled, progress func(Cancelled)) error {
+func (t *Timers) cancel(ctx context.Context, some []query.Timer, alone bool, done *Cancelled, progress func(Cancelled)) error {
 	dues := make([]client.Due, len(some))
 	for i, timer := range some {
 		dues[i] = client.Due{Key: timer.Key.String(), Due: timer.Due, Alone: alone}
@@ -119,7 +120,7 @@ func (t *Timers) cancel(ctx context.Context, some []schedule.Timer, alone bool, 
 		case r.Err != nil: // err tells
 		case r.Outcome == client.Cancelled:
 			done.Cancelled++
-		case r.Outcome == client.Fired, some[i].State != schedule.StatePending:
+		case r.Outcome == client.Fired, some[i].State != query.StatePending:
 			done.TooLate++
 		default:
 			done.Gone++
@@ -139,7 +140,7 @@ func (t *Timers) CancelDue(ctx context.Context, timers []client.Due) ([]client.C
 	for i := range timers {
 		names[i] = timers[i].Key
 	}
-	crowded, err := t.schedule.Crowded(ctx, names)
+	crowded, err := query.Crowded(ctx, t.schedule, names)
 	if err != nil {
 		return nil, err
 	}
@@ -173,10 +174,10 @@ type Moved struct {
 // Move has the timers of a selection be due at a time, or now if that is over, as [schedule.Schedule.Move] does: those that are pending,
 // one by one in the order of their due times, each as it was found. Those that are due then already are left alone, so that none is moved
 // twice. What is said of progress, of the end of ctx and of errors at Cancel holds here too.
-func (t *Timers) Move(ctx context.Context, sel schedule.Query, to time.Time, progress func(Moved)) (Moved, error) {
+func (t *Timers) Move(ctx context.Context, sel query.Query, to time.Time, progress func(Moved)) (Moved, error) {
 	var done Moved
 	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as due times are whole ms
-	cut, err := t.pass(ctx, sel, func(ctx context.Context, some []schedule.Timer) error {
+	cut, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
 		var moves []schedule.Move
 		for _, timer := range some {
 			if !timer.Due.Equal(to) {
@@ -211,8 +212,8 @@ func (t *Timers) Move(ctx context.Context, sel schedule.Query, to time.Time, pro
 }
 
 // pass looks at all timers of the selection once and calls act with a batch of them at a time. It returns whether there may be more.
-func (t *Timers) pass(ctx context.Context, sel schedule.Query, act func(context.Context, []schedule.Timer) error) (cut bool, err error) {
-	var found []schedule.Timer
+func (t *Timers) pass(ctx context.Context, sel query.Query, act func(context.Context, []query.Timer) error) (cut bool, err error) {
+	var found []query.Timer
 	var failed error
 	// It goes on with a batch when ctx ends, so that what came of that is known.
 	flush := func(n int) error {
@@ -220,7 +221,7 @@ func (t *Timers) pass(ctx context.Context, sel schedule.Query, act func(context.
 		found = found[n:]
 		return act(context.WithoutCancel(ctx), some)
 	}
-	err = t.schedule.Names(ctx, sel, func(p schedule.Page) bool {
+	err = query.Names(ctx, t.schedule, sel, func(p query.Page) bool {
 		cut = p.Cut
 		found = append(found, p.Timers...)
 		for failed == nil && ctx.Err() == nil && len(found) >= batch {

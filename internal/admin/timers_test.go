@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -72,7 +73,7 @@ func (w *timerWorld) left(app string) (n int64) {
 	return found.Timers
 }
 
-func of(app string) schedule.Query { return schedule.Query{Namespace: keys.Namespace{App: app}} }
+func of(app string) query.Query { return query.Query{Namespace: keys.Namespace{App: app}} }
 
 func ignore(admin.Cancelled) {}
 
@@ -281,13 +282,13 @@ func TestCancelOfKeysWithManyTimers(t *testing.T) {
 	observer := schedule.New(server.Client(), schedule.DefaultMaxPayload)
 	largest := 0
 	w.rdb.AddHook(roundTrips{func(names []string) {
-		crowded, err := observer.Crowded(ctx, names)
+		crowded, err := query.Crowded(ctx, observer, names)
 		if err != nil || len(names) > 1 && slices.Contains(crowded, true) {
 			t.Errorf("%d keys were cancelled in one round trip, among them crowded ones; %v", len(names), err)
 		}
 		largest = max(largest, len(names))
 	}})
-	done, err := w.Cancel(ctx, schedule.Query{}, ignore)
+	done, err := w.Cancel(ctx, query.Query{}, ignore)
 	if n := w.left("shop") + w.left("crowd"); err != nil || n != 0 {
 		t.Errorf("%+v, %v; %d are left", done, err, n)
 	}
@@ -328,14 +329,14 @@ func TestCancelByQuery(t *testing.T) {
 		t.Fatal(set, err)
 	}
 	for _, c := range []struct {
-		q    schedule.Query
+		q    query.Query
 		want int64
 		left int64 // of shop
 	}{
-		{schedule.Query{Prefix: "shop:m:t:1", States: []schedule.State{schedule.StateHeld}}, 0, 201},
-		{schedule.Query{Prefix: "shop:m:t:1", From: later.Add(-time.Minute)}, 1, 200}, // the retry, and not the key's own
-		{schedule.Query{Prefix: "shop:m:t:1", Before: later}, 111, 89},
-		{schedule.Query{Namespace: keys.Namespace{App: "shop"}, ID: "99", States: []schedule.State{schedule.StatePending}}, 1, 88},
+		{query.Query{Prefix: "shop:m:t:1", States: []query.State{query.StateHeld}}, 0, 201},
+		{query.Query{Prefix: "shop:m:t:1", From: later.Add(-time.Minute)}, 1, 200}, // the retry, and not the key's own
+		{query.Query{Prefix: "shop:m:t:1", Before: later}, 111, 89},
+		{query.Query{Namespace: keys.Namespace{App: "shop"}, ID: "99", States: []query.State{query.StatePending}}, 1, 88},
 	} {
 		found, err := w.Count(ctx, c.q, func(admin.TimerCount) {})
 		if err != nil || found.Timers != c.want {
@@ -376,7 +377,7 @@ func TestMove(t *testing.T) {
 	if err != nil || done.Moved != n {
 		t.Errorf("now: %+v, %v", done, err)
 	}
-	done, err = w.Move(ctx, schedule.Query{States: []schedule.State{schedule.StateOwed}}, time.Time{}, func(admin.Moved) {})
+	done, err = w.Move(ctx, query.Query{States: []query.State{query.StateOwed}}, time.Time{}, func(admin.Moved) {})
 	if err != nil || done.TooLate != n {
 		t.Errorf("again: %+v, %v", done, err)
 	}
@@ -399,7 +400,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || done.Moved == 0 || done.Moved == n || done.Until.IsZero() {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	rest, err := w.Move(t.Context(), schedule.Query{States: []schedule.State{schedule.StatePending}}, time.Time{}, func(admin.Moved) {})
+	rest, err := w.Move(t.Context(), query.Query{States: []query.State{query.StatePending}}, time.Time{}, func(admin.Moved) {})
 	if err != nil || done.Moved+rest.Moved != n {
 		t.Errorf("%+v and %+v, %v", done, rest, err)
 	}

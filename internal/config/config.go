@@ -16,7 +16,7 @@ import (
 
 	"github.com/kelseyhightower/envconfig"
 
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 )
 
 // prefix begins the name of every variable that timerd reads.
@@ -85,7 +85,7 @@ type Config struct {
 
 // Streams returns the streams to use. Their duplicate window must outlast a
 // claim, with room for whoever takes over from a dead timerd.
-func (c Config) Streams() notify.Streams {
+func (c Config) Streams() streams.Config {
 	s := c.NATS.Streams
 	s.MinDuplicates = max(minDuplicates, 2*c.Service.Lease)
 	return s

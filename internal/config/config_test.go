@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/retry"
 )
 
 const sectionAll = SectionLog | SectionRedis | SectionNATS | SectionService
@@ -31,7 +31,7 @@ func TestConfigDefaults(t *testing.T) {
 		t.Errorf("names: %+v", c.NATS)
 	}
 	s := c.Service
-	if got := s.Retry.String(); got != retry.DefaultRetry {
+	if got := s.Retry.String(); got != policy.DefaultRetry {
 		t.Errorf("retry policies %s", got)
 	}
 	if !s.PayloadAttempt || s.EventData != "" || c.NATS.Streams.MaxAge != 7*24*time.Hour || c.NATS.Streams.MaxBytes != 0 || c.NATS.Streams.Replicas != 1 {

@@ -14,8 +14,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // embedded is the NATS URL of the server within timerd, and its scheme where an address follows.
@@ -51,7 +51,7 @@ type NATS struct {
 	CA       string // file
 	Cert     string // file, together with Key
 	Key      string // file
-	Streams  notify.Streams
+	Streams  streams.Config
 }
 
 // ListenAddr returns the address on which the embedded server listens.
@@ -177,8 +177,8 @@ func checkCreds(file string, f *faults) {
 }
 
 // parseStreams reads what the streams are called and how they are made.
-func parseStreams(env *environment, f *faults) notify.Streams {
-	return notify.Streams{
+func parseStreams(env *environment, f *faults) streams.Config {
+	return streams.Config{
 		Names: keys.Names{
 			Prefix: parseSubjectPrefix(env.SubjectPrefix, f),
 			Stream: parseStream(env.Stream, f),

@@ -7,9 +7,8 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/late"
-	"github.com/timerd-io/timerd/retry"
 )
 
 // Bounds of what the configuration may say.
@@ -26,8 +25,8 @@ const (
 // Service is what only a running timerd needs.
 type Service struct {
 	Namespaces     keys.Namespaces // the keys to adopt
-	Retry          retry.Policies
-	Late           late.Rules // of timers that say nothing themselves
+	Retry          policy.Rules[policy.Retry]
+	Late           policy.Rules[policy.Limit] // of timers that say nothing themselves
 	SweepInterval  time.Duration
 	Lease          time.Duration
 	MaxPayload     int // bytes
@@ -57,7 +56,7 @@ func parseService(env *environment, f *faults) Service {
 		f.addAll("NAMESPACES", err)
 	}
 	c.Namespaces = namespaces
-	if c.Late, err = late.ParseRules(env.Late); err != nil {
+	if c.Late, err = policy.ParseLimits(env.Late); err != nil {
 		f.addAll("LATE", err)
 	}
 	return c
@@ -84,8 +83,8 @@ func parseEventData(value string, f *faults) string {
 	return ""
 }
 
-func parseRetry(env *environment, f *faults) retry.Policies {
-	policies, err := retry.ParsePolicies(env.Retry)
+func parseRetry(env *environment, f *faults) policy.Rules[policy.Retry] {
+	policies, err := policy.ParseRetries(env.Retry)
 	if err != nil {
 		f.addAll("RETRY", err)
 	}

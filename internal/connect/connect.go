@@ -16,7 +16,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 )
 
 // attemptTimeout bounds one try where a Connector says nothing else.
@@ -64,7 +64,7 @@ func (c Connector) All(ctx context.Context, conf config.Redis, final func(error)
 
 // JetStream connects to NATS and returns once JetStream answers. Further options, such as
 // nats.InProcessServer, come last. The caller closes the connection. A server that is too old, or
-// without JetStream, is an error at once: a [*notify.StreamFault].
+// without JetStream, is an error at once: a [*streams.Fault].
 func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nats.Option) (jetstream.JetStream, error) {
 	nc, err := c.NATS(ctx, conf, extra...)
 	if err != nil {
@@ -73,10 +73,10 @@ func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nat
 	js, err := jetstream.New(nc)
 	if err == nil {
 		err = c.persist(ctx, "JetStream at "+conf.Shown, NATSRefused, func(ctx context.Context) error {
-			if err := notify.CheckVersion(nc.ConnectedServerVersion()); err != nil {
+			if err := streams.CheckVersion(nc.ConnectedServerVersion()); err != nil {
 				return err
 			}
-			_, err := notify.CheckAccount(ctx, js)
+			_, err := streams.CheckAccount(ctx, js)
 			return err
 		})
 	}
@@ -135,7 +135,7 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 
 // isFault tells whether an error names what to mend, so that trying again is of no use.
 func isFault(err error) bool {
-	if _, ok := errors.AsType[*notify.StreamFault](err); ok {
+	if _, ok := errors.AsType[*streams.Fault](err); ok {
 		return true
 	}
 	_, ok := errors.AsType[*TLSFault](err)

@@ -14,8 +14,8 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
-	"github.com/timerd-io/timerd/notify"
 )
 
 const secret = "s3cr3t"
@@ -162,7 +162,7 @@ func TestConnectNeedsJetStream(t *testing.T) {
 		if err == nil {
 			js.Conn().Close()
 		}
-		if _, ok := errors.AsType[*notify.StreamFault](err); !ok || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "answer") {
+		if _, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "answer") {
 			t.Errorf("%s: got %v, want %s", url, err, want)
 		} else {
 			testenv.Lacks(t, err.Error(), secret)

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 )
 
 // RedisFix takes an error of [Connector.Redis] apart: what is wrong, and what to do.
@@ -22,7 +22,7 @@ func RedisFix(err error) (text, fix string) {
 // NATSFix takes an error of [Connector.NATS] or [Connector.JetStream] apart: what is wrong, and what to do. The
 // configuration is that of timerd itself.
 func NATSFix(conf config.NATS, err error) (text, fix string) {
-	fault, ok := errors.AsType[*notify.StreamFault](err)
+	fault, ok := errors.AsType[*streams.Fault](err)
 	switch {
 	case ok:
 		return withoutFix(err, fault.Fix), fault.Fix

@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -128,7 +129,7 @@ func checkEachRedis(ctx context.Context, rdb redis.UniversalClient, c config.Con
 // checkTimerds tells who serves the schedule, and whether they agree. That nobody does is no fault: Redis is checked before
 // the first start too.
 func (r *report) checkTimerds(ctx context.Context, rdb redis.UniversalClient) {
-	members, err := schedule.New(rdb, schedule.DefaultMaxPayload).Members(ctx)
+	members, err := query.Members(ctx, schedule.New(rdb, schedule.DefaultMaxPayload))
 	if err != nil {
 		return // the rights, or the cluster's state, say why
 	}

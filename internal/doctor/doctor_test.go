@@ -20,9 +20,9 @@ import (
 	"github.com/timerd-io/timerd/internal/doctor"
 	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -279,7 +279,7 @@ func TestRightsKnowTheScripts(t *testing.T) {
 
 func checkNATS(t *testing.T, js jetstream.JetStream, limit int) []doctor.Finding {
 	t.Helper()
-	return doctor.NewNATS(js, notify.Streams{MinDuplicates: time.Minute}, limit).Check(t.Context())
+	return doctor.NewNATS(js, streams.Config{MinDuplicates: time.Minute}, limit).Check(t.Context())
 }
 
 func TestNATS(t *testing.T) {
@@ -292,7 +292,7 @@ func TestNATS(t *testing.T) {
 	wants(t, findings, "nats limits", doctor.OK, "max_payload is 1048576")
 	wants(t, findings, "streams", doctor.OK, "TIMERS, TIMERS_RETRY, TIMERS_DEAD not there yet")
 
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	findings = checkNATS(t, js, maxPayload)
@@ -335,7 +335,7 @@ func natsCluster(t *testing.T) jetstream.JetStream {
 			o.Routes = routes
 		}).JetStream()
 	}
-	testenv.Eventually(t, time.Minute, func() error { return notify.EnsureStreams(t.Context(), js, notify.Streams{}) }, "JetStream in the cluster")
+	testenv.Eventually(t, time.Minute, func() error { return streams.Ensure(t.Context(), js, streams.Config{}) }, "JetStream in the cluster")
 	return js
 }
 
@@ -356,7 +356,7 @@ func TestNATSClusterWithOneReplica(t *testing.T) {
 		}
 	}
 	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit")
-	if err := notify.EnsureDeliveryStream(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	wants(t, checkNATS(t, js, maxPayload), "webhooks", doctor.Warn, "TIMERS_DELIVERY: one server of the NATS cluster three keeps it", "nats stream edit TIMERS_DELIVERY --replicas 3")
@@ -365,7 +365,7 @@ func TestNATSClusterWithOneReplica(t *testing.T) {
 func TestNATSThatIsFull(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	stream, err := js.Stream(t.Context(), "TIMERS_DEAD")
@@ -393,7 +393,7 @@ func TestInstallation(t *testing.T) {
 	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
 	check := func() []doctor.Finding {
 		t.Helper()
-		return doctor.NewNATS(js, notify.Streams{}, maxPayload).CheckInstallation(t.Context(), rdb)
+		return doctor.NewNATS(js, streams.Config{}, maxPayload).CheckInstallation(t.Context(), rdb)
 	}
 	belongs := func(id string) {
 		t.Helper()
@@ -403,14 +403,14 @@ func TestInstallation(t *testing.T) {
 	}
 	wants(t, check(), "installation", doctor.OK, "none yet")
 
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	belongs("A")
 	wants(t, check(), "installation", doctor.Warn, "TIMERS, TIMERS_RETRY, TIMERS_DEAD: not marked", "$JS.API.STREAM.UPDATE.*")
 
 	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
-		if err := notify.SetOwner(t.Context(), js, notify.Owner{Stream: stream, Installation: "A"}); err != nil {
+		if err := streams.SetOwner(t.Context(), js, streams.Owner{Stream: stream, Installation: "A"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -437,7 +437,7 @@ func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 		}}}
 		o.NoAuthUser = "u"
 	}).JetStream()
-	findings := doctor.NewNATS(js, notify.Streams{}, maxPayload).CheckInstallation(t.Context(), rdb)
+	findings := doctor.NewNATS(js, streams.Config{}, maxPayload).CheckInstallation(t.Context(), rdb)
 	wants(t, findings, "installation", doctor.Warn, "whose the log of deliveries is", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
 	if len(findings) != 1 {
 		t.Errorf("findings %+v", findings)
@@ -463,13 +463,13 @@ func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	ctx := t.Context()
-	if err := notify.EnsureStreams(ctx, js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(ctx, js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	if text := describe(checkNATS(t, js, maxPayload)); strings.Contains(text, "webhooks") || strings.Contains(text, "TIMERS_DELIVERY") {
 		t.Errorf("where there are none:\n%s", text)
 	}
-	if err := notify.EnsureDeliveryStream(ctx, js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(ctx, js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	name := keys.DeliverConsumer("pay")

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // limited starts a server with an account that has so many bytes of storage.
@@ -28,9 +28,9 @@ func limited(t *testing.T, bytes int64) jetstream.JetStream {
 }
 
 // fill makes the streams and publishes events.
-func fill(t *testing.T, js jetstream.JetStream, streams notify.Streams, n, size int) {
+func fill(t *testing.T, js jetstream.JetStream, conf streams.Config, n, size int) {
 	t.Helper()
-	if err := notify.EnsureStreams(t.Context(), js, streams); err != nil {
+	if err := streams.Ensure(t.Context(), js, conf); err != nil {
 		t.Fatal(err)
 	}
 	for i := range n {
@@ -45,17 +45,17 @@ func TestGrowth(t *testing.T) {
 	const n, size = 100, 1200 // in the minute that a young stream counts as: 1.7 a second, over a GB in seven days
 	for _, c := range []struct {
 		name    string
-		streams notify.Streams
+		streams streams.Config
 		storage int64
 		level   doctor.Level
 		wants   []string
 	}{
-		{"an age that does not fit", notify.Streams{}, 500 << 20, doctor.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "nats stream edit TIMERS --max-age=", "h, or --max-bytes=419"}},
-		{"an age that fits", notify.Streams{MaxAge: 24 * time.Hour}, 500 << 20, doctor.OK, []string{"for 24h0m0s", "MB"}},
-		{"a size that fits", notify.Streams{MaxBytes: 100 << 20}, 500 << 20, doctor.OK, []string{"for 168h0m0s: 105 MB"}},
-		{"for ever", notify.Streams{MaxAge: -1}, 500 << 20, doctor.Warn, []string{"keeps them for ever", "MB a day"}},
-		{"without a limit that is known", notify.Streams{}, -1, doctor.OK, []string{"for 168h0m0s: 1."}},
-		{"for ever without a limit that is known", notify.Streams{MaxAge: -1}, -1, doctor.OK, []string{"a day, without an end"}},
+		{"an age that does not fit", streams.Config{}, 500 << 20, doctor.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "nats stream edit TIMERS --max-age=", "h, or --max-bytes=419"}},
+		{"an age that fits", streams.Config{MaxAge: 24 * time.Hour}, 500 << 20, doctor.OK, []string{"for 24h0m0s", "MB"}},
+		{"a size that fits", streams.Config{MaxBytes: 100 << 20}, 500 << 20, doctor.OK, []string{"for 168h0m0s: 105 MB"}},
+		{"for ever", streams.Config{MaxAge: -1}, 500 << 20, doctor.Warn, []string{"keeps them for ever", "MB a day"}},
+		{"without a limit that is known", streams.Config{}, -1, doctor.OK, []string{"for 168h0m0s: 1."}},
+		{"for ever without a limit that is known", streams.Config{MaxAge: -1}, -1, doctor.OK, []string{"a day, without an end"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			js := limited(t, c.storage)
@@ -72,14 +72,14 @@ func TestGrowth(t *testing.T) {
 func TestGrowthOnADisk(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	fill(t, js, notify.Streams{}, 0, 0)
+	fill(t, js, streams.Config{}, 0, 0)
 	check := func(free uint64) []doctor.Finding {
-		d := doctor.NewNATS(js, notify.Streams{}, maxPayload)
+		d := doctor.NewNATS(js, streams.Config{}, maxPayload)
 		d.FreeDisk = free
 		return d.Check(t.Context())
 	}
 	wants(t, check(1), "stream growth", doctor.OK, "no messages lately")
-	fill(t, js, notify.Streams{}, 100, 1200)
+	fill(t, js, streams.Config{}, 100, 1200)
 	wants(t, check(1e9), "stream growth", doctor.Warn, "there is room for 1 GB")
 	wants(t, check(1e10), "stream growth", doctor.OK, "for 168h0m0s: 1.")
 }

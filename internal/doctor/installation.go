@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/embedded"
-	"github.com/timerd-io/timerd/internal/installation"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -30,7 +30,7 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
 	defer cancel()
 	var r report
-	state, err := installation.Inspect(ctx, rdb, d.js, d.want)
+	state, err := streams.Inspect(ctx, rdb, d.js, d.want)
 	if err != nil {
 		r.fail(checkInstallation, "let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
 		return r
@@ -78,7 +78,7 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 }
 
 // withoutIdentity reports that only the streams have an identity.
-func (d *NATS) withoutIdentity(r *report, id string, living []installation.Answer) {
+func (d *NATS) withoutIdentity(r *report, id string, living []streams.Answer) {
 	for _, a := range living {
 		if a.Elsewhere() {
 			r.fail(checkInstallation, "give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if this Redis replaces that one, stop that timerd",
@@ -91,7 +91,7 @@ func (d *NATS) withoutIdentity(r *report, id string, living []installation.Answe
 }
 
 // running says which timerds of an installation answered.
-func running(living []installation.Answer) string {
+func running(living []streams.Answer) string {
 	if len(living) == 0 {
 		return ""
 	}
@@ -121,7 +121,7 @@ func AdoptStreams(ctx context.Context, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	done, err := installation.Adopt(ctx, rdb, js, c.Streams())
+	done, err := streams.Adopt(ctx, rdb, js, c.Streams())
 	for _, o := range done.Were {
 		was := "nobody"
 		if o.Installation != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 )
 
 // Names of the checks of NATS.
@@ -34,13 +34,13 @@ type NATS struct {
 	FreeDisk uint64
 
 	js         jetstream.JetStream
-	want       notify.Streams
+	want       streams.Config
 	maxPayload int
 }
 
 // NewNATS returns a NATS to check on a connection such as timerd would use; maxPayload is that of a timer, in bytes.
-func NewNATS(js jetstream.JetStream, streams notify.Streams, maxPayload int) *NATS {
-	return &NATS{js: js, want: streams, maxPayload: maxPayload}
+func NewNATS(js jetstream.JetStream, want streams.Config, maxPayload int) *NATS {
+	return &NATS{js: js, want: want, maxPayload: maxPayload}
 }
 
 // Check returns what it found.
@@ -64,7 +64,7 @@ func (d *NATS) Check(ctx context.Context) []Finding {
 
 func (d *NATS) version(r *report) {
 	version := d.js.Conn().ConnectedServerVersion()
-	if fault, ok := errors.AsType[*notify.StreamFault](notify.CheckVersion(version)); ok {
+	if fault, ok := errors.AsType[*streams.Fault](streams.CheckVersion(version)); ok {
 		r.fail(checkNATSVersion, fault.Fix, "%s", fault.Problem)
 		return
 	}
@@ -75,8 +75,8 @@ func (d *NATS) version(r *report) {
 func (d *NATS) account(ctx context.Context, r *report) *jetstream.AccountInfo {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	account, err := notify.CheckAccount(ctx, d.js)
-	if fault, ok := errors.AsType[*notify.StreamFault](err); ok {
+	account, err := streams.CheckAccount(ctx, d.js)
+	if fault, ok := errors.AsType[*streams.Fault](err); ok {
 		r.fail(checkJetStream, fault.Fix, "%s", fault.Problem)
 		return nil
 	}
@@ -110,7 +110,7 @@ func (d *NATS) limits(r *report) {
 
 // streams checks the streams that timerd needs. It returns false if NATS does not tell of them.
 func (d *NATS) streams(ctx context.Context, r *report) bool {
-	faults, missing, err := notify.CheckStreams(ctx, d.js, d.want)
+	faults, missing, err := streams.Check(ctx, d.js, d.want)
 	if err != nil {
 		r.fail(checkStreams, "let the user call $JS.API.STREAM.INFO.*", "%v", err)
 		return false
@@ -151,7 +151,7 @@ func (d *NATS) states(ctx context.Context, r *report) (some bool) {
 // state tells whether a stream takes no more, or is on one server of a cluster alone.
 func (r *report) state(check string, info *jetstream.StreamInfo) (some bool) {
 	name := info.Config.Name
-	if fault, ok := errors.AsType[*notify.StreamFault](notify.Fullness(info, 0)); ok {
+	if fault, ok := errors.AsType[*streams.Fault](streams.Fullness(info, 0)); ok {
 		r.fail(check, fault.Fix, "%s: %s", name, fault.Problem)
 		some = true
 	}

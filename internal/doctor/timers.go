@@ -3,14 +3,14 @@ package doctor
 import (
 	"context"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // aside tells of timers that wait because of their keys or subjects.
 func (d *Redis) aside(ctx context.Context, r *report) {
-	all, err := d.node.Aside(ctx)
+	all, err := query.SetAside(ctx, d.node)
 	if err != nil {
 		r.warn(checkAside, "mend what else is found first", "cannot tell which timers are set aside: %v", err)
 		return
@@ -18,11 +18,11 @@ func (d *Redis) aside(ctx context.Context, r *report) {
 	for _, a := range all {
 		key := keys.Abbreviate(a.Key.String())
 		switch a.Reason {
-		case schedule.AsideRights:
+		case query.AsideRights:
 			app := keys.Namespace{App: a.Key.App}
 			r.warn(checkAside, "ACL SETUSER "+d.user(ctx)+" ~"+app.Glob()+"; or cancel them, as the user who set them",
 				"%d timers wait because timerd may not read their keys, such as %s", a.Count, key)
-		case schedule.AsideRefused:
+		case query.AsideRefused:
 			r.warn(checkAside, "let timerd's NATS user publish to "+d.Names.Subject(a.Key, keys.Fired)+", and let TIMERS take it; if the timers are too late to fire, the same for "+
 				d.Names.Subject(a.Key, keys.Dead)+" and TIMERS_DEAD; or cancel the timers before they are due",
 				"%d timers wait because NATS refuses their subjects, such as that of %s", a.Count, key)

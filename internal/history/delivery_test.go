@@ -12,15 +12,15 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // log makes the stream of deliveries.
-func (s *streams) log() {
+func (s *fixture) log() {
 	s.t.Helper()
-	if err := notify.EnsureDeliveryStream(s.t.Context(), s.js, notify.Streams{Names: s.names}); err != nil {
+	if err := streams.EnsureDelivery(s.t.Context(), s.js, streams.Config{Names: s.names}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -39,7 +39,7 @@ func delivery(key string, attempt int, result event.Result, text string) []byte 
 }
 
 // deliver publishes a record of a timer to the log.
-func (s *streams) deliver(key string, attempt int, result event.Result, text string) {
+func (s *fixture) deliver(key string, attempt int, result event.Result, text string) {
 	s.t.Helper()
 	k, err := keys.Parse(key)
 	if err != nil {

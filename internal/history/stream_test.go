@@ -10,13 +10,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
-// streams are those of an installation, on a server.
-type streams struct {
+// fixture are those of an installation, on a server.
+type fixture struct {
 	t     testing.TB
 	js    jetstream.JetStream
 	names keys.Names
@@ -24,17 +24,17 @@ type streams struct {
 }
 
 // newStreams makes the streams, as timerd does.
-func newStreams(t testing.TB, s *testenv.NATSServer, names keys.Names, opts ...nats.Option) *streams {
+func newStreams(t testing.TB, s *testenv.NATSServer, names keys.Names, opts ...nats.Option) *fixture {
 	t.Helper()
 	js := s.JetStream(opts...)
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{Names: names}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{Names: names}); err != nil {
 		t.Fatal(err)
 	}
-	return &streams{t: t, js: js, names: names}
+	return &fixture{t: t, js: js, names: names}
 }
 
 // allowDirect allows direct access to the streams or not: a user who has made them may have left it out.
-func (s *streams) allowDirect(direct bool) {
+func (s *fixture) allowDirect(direct bool) {
 	s.t.Helper()
 	for _, name := range []string{s.names.FiredStream(), s.names.DeadStream()} {
 		stream, err := s.js.Stream(s.t.Context(), name)
@@ -50,7 +50,7 @@ func (s *streams) allowDirect(direct bool) {
 }
 
 // publish publishes a message. JetStream's answer is waited for only now and then; await waits for all.
-func (s *streams) publish(subject string, header nats.Header, data []byte) {
+func (s *fixture) publish(subject string, header nats.Header, data []byte) {
 	s.t.Helper()
 	m := &nats.Msg{Subject: subject, Header: header, Data: data}
 	var err error
@@ -65,7 +65,7 @@ func (s *streams) publish(subject string, header nats.Header, data []byte) {
 }
 
 // await waits until a stream has stored all that was published.
-func (s *streams) await(name string, messages uint64) {
+func (s *fixture) await(name string, messages uint64) {
 	s.t.Helper()
 	testenv.Eventually(s.t, time.Minute, func() error {
 		stream, err := s.js.Stream(s.t.Context(), name)
@@ -93,14 +93,14 @@ func firing(key string, attempt int) event.Event {
 }
 
 // fire publishes a firing.
-func (s *streams) fire(key string, attempt int) {
+func (s *fixture) fire(key string, attempt int) {
 	s.t.Helper()
 	e := firing(key, attempt)
 	s.publish(s.names.Subject(e.Key, keys.Fired), nats.Header{event.MsgIDHeader: {e.ID}}, e.AppendJSON(nil))
 }
 
 // die publishes a dead letter.
-func (s *streams) die(key, reason string) {
+func (s *fixture) die(key, reason string) {
 	s.t.Helper()
 	e := firing(key, 16)
 	e.Type, e.DeadReason, e.LastError = event.TypeDead, reason, "502 Bad Gateway"

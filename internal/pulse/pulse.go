@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -70,7 +71,7 @@ type interval struct {
 
 // Pulse takes samples of what the timerds of an installation have counted. Its methods may be called concurrently.
 type Pulse struct {
-	members func(context.Context) ([]schedule.Member, error)
+	members func(context.Context) ([]query.Member, error)
 
 	mu      sync.Mutex
 	looked  chan struct{} // somebody has
@@ -91,8 +92,8 @@ type past struct {
 	counts schedule.Counts
 }
 
-// New returns a Pulse that asks for the timerds by members, as [schedule.Schedule.Members].
-func New(members func(context.Context) ([]schedule.Member, error)) *Pulse {
+// New returns a Pulse that asks for the timerds by members, as [query.Members] has them.
+func New(members func(context.Context) ([]query.Member, error)) *Pulse {
 	return &Pulse{members: members, looked: make(chan struct{}, 1), last: map[string]schedule.Counts{}}
 }
 
@@ -137,7 +138,7 @@ func (p *Pulse) sample(ctx context.Context) {
 }
 
 // take takes in what the timerds say at a time.
-func (p *Pulse) take(members []schedule.Member, now time.Time) {
+func (p *Pulse) take(members []query.Member, now time.Time) {
 	var sum schedule.Counts
 	p.timerds, p.silent = 0, 0
 	for _, m := range members {
@@ -169,7 +170,7 @@ func (p *Pulse) take(members []schedule.Member, now time.Time) {
 }
 
 // forget forgets what those had counted that are gone, once there are many: they may come back, if they were cut off.
-func (p *Pulse) forget(members []schedule.Member) {
+func (p *Pulse) forget(members []query.Member) {
 	if len(p.last) < mostTimerds/2 {
 		return
 	}

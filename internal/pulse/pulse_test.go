@@ -10,25 +10,26 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // fleet is some timerds that fire.
 type fleet struct {
 	mu      sync.Mutex
-	members []schedule.Member
+	members []query.Member
 	err     error
 	asked   int
 }
 
-func (f *fleet) ask(context.Context) ([]schedule.Member, error) {
+func (f *fleet) ask(context.Context) ([]query.Member, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
 	if f.err != nil {
 		return nil, f.err
 	}
-	said := make([]schedule.Member, len(f.members))
+	said := make([]query.Member, len(f.members))
 	for i, m := range f.members {
 		if said[i] = m; m.Counts != nil {
 			said[i].Counts = m.Counts.Clone()
@@ -42,7 +43,7 @@ func (f *fleet) join(name string, since time.Time) *schedule.Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := &schedule.Counts{Lateness: map[string]schedule.Lateness{}}
-	f.members = append(f.members, schedule.Member{Self: schedule.Self{Instance: name, Since: since, Counts: c}, Alive: true})
+	f.members = append(f.members, query.Member{Self: schedule.Self{Instance: name, Since: since, Counts: c}, Alive: true})
 	return c
 }
 
@@ -165,7 +166,7 @@ func TestRestarts(t *testing.T) {
 			t.Errorf("%d, want 1 more", n)
 		}
 		f.change(func() {
-			f.members = append(f.members, schedule.Member{Self: schedule.Self{Instance: "of an earlier version"}, Alive: true})
+			f.members = append(f.members, query.Member{Self: schedule.Self{Instance: "of an earlier version"}, Alive: true})
 		})
 		total()
 		if v := p.View(); v.Timerds != 4 || v.Silent != 1 {

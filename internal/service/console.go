@@ -19,8 +19,9 @@ import (
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/pulse"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -54,7 +55,7 @@ type consolePart struct {
 }
 
 // newConsole connects a console to the servers that the service is connected to.
-func newConsole(ctx context.Context, c config.Config, conns *connections, streams notify.Streams, log *slog.Logger) (*consolePart, error) {
+func newConsole(ctx context.Context, c config.Config, conns *connections, conf streams.Config, log *slog.Logger) (*consolePart, error) {
 	var inProcess []nats.Option
 	if conns.embedded != nil {
 		inProcess = append(inProcess, nats.InProcessServer(conns.embedded))
@@ -65,20 +66,20 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 	}
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
 	sched := schedule.New(p.rdb, c.Service.MaxPayload)
-	p.pulse = pulse.New(sched.Members)
+	p.pulse = pulse.New(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
 	caller := admin.NewHolds(sched)
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
-	past := history.New(js, streams.Names)
+	past := history.New(js, conf.Names)
 	var actions *console.Actions
 	if c.Console.Actions {
 		timers := client.New(p.rdb)
 		actions = &console.Actions{
-			Schedule: sched, Timers: timers, Bulk: admin.NewTimers(sched, timers), Holds: caller, Streams: js, Names: streams.Names,
+			Schedule: sched, Timers: timers, Bulk: admin.NewTimers(sched, timers), Holds: caller, Streams: js, Names: conf.Names,
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{
-		Status:   func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, streams, &webhooks) },
+		Status:   func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, conf, &webhooks) },
 		Index:    sched,
 		Holds:    caller.List,
 		History:  past,
@@ -95,10 +96,10 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, stream
 }
 
 // statusOf asks for what every page shows, without waiting for a server that is known to be away.
-func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStream, streams notify.Streams, webhooks *status.RecentWebhooks) *status.Report {
+func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, webhooks *status.RecentWebhooks) *status.Report {
 	ctx, cancel := context.WithTimeout(ctx, statusWithin)
 	defer cancel()
-	from := status.Sources{Schedule: sched, JetStream: js, Streams: streams, Webhooks: webhooks}
+	from := status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: webhooks}
 	if !js.Conn().IsConnected() {
 		from.JetStream, from.NoNATS = nil, status.Away{
 			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",

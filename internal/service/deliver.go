@@ -21,7 +21,7 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 )
 
 // Delivery runs timerd deliver once.
@@ -63,7 +63,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	d.Names = s.Config.Streams().Names
 	d.Calls = s.Calls
 	d.Logger = s.Logger
-	d.EnsureLog = func(ctx context.Context) error { return notify.EnsureDeliveryStream(ctx, js, s.Config.Streams()) }
+	d.EnsureLog = func(ctx context.Context) error { return streams.EnsureDelivery(ctx, js, s.Config.Streams()) }
 	registry := prometheus.NewRegistry()
 	observeDeliveries(registry, d)
 
@@ -91,8 +91,8 @@ func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 	until := time.Now().Add(startPatience)
 	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second}, Logger: s.Logger}
 	for {
-		err := notify.EnsureDeliveryStream(ctx, js, s.Config.Streams())
-		_, final := errors.AsType[*notify.StreamFault](err)
+		err := streams.EnsureDelivery(ctx, js, s.Config.Streams())
+		_, final := errors.AsType[*streams.Fault](err)
 		if err == nil || final || time.Now().After(until) {
 			return err
 		}

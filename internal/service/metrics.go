@@ -7,10 +7,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -177,8 +178,8 @@ func (m *metrics) startAtZero() {
 	} {
 		m.failures.WithLabelValues(string(class))
 	}
-	m.setAside.WithLabelValues(string(schedule.AsideRights))
-	m.setAside.WithLabelValues(string(schedule.AsideRefused))
+	m.setAside.WithLabelValues(string(query.AsideRights))
+	m.setAside.WithLabelValues(string(query.AsideRefused))
 	m.setAside.WithLabelValues(reasonRetry)
 	m.late.WithLabelValues(string(notify.LateDead))
 	m.late.WithLabelValues(string(notify.LateDrop))
@@ -220,7 +221,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 			m.counts.add(func(c *schedule.Counts) { c.DeadLetters++ })
 		}
 	}
-	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(schedule.AsideRefused)).Inc() }
+	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(query.AsideRefused)).Inc() }
 }
 
 // observeSchedule feeds what the schedule tells into the metrics.
@@ -259,12 +260,12 @@ func (m *metrics) audited(reason string, seen schedule.Observed, took time.Durat
 
 // setAsideTimers notes how many timers are set aside.
 func (m *metrics) setAsideTimers(n schedule.AsideCounts) {
-	m.aside.WithLabelValues(string(schedule.AsideRights)).Set(float64(n.Rights))
-	m.aside.WithLabelValues(string(schedule.AsideRefused)).Set(float64(n.Refused))
+	m.aside.WithLabelValues(string(query.AsideRights)).Set(float64(n.Rights))
+	m.aside.WithLabelValues(string(query.AsideRefused)).Set(float64(n.Refused))
 }
 
 // members notes who serves the schedule, and on which of some settings they do not agree.
-func (m *metrics) members(settings map[string]string, all []schedule.Member) {
+func (m *metrics) members(settings map[string]string, all []query.Member) {
 	m.instances.Reset()
 	for _, v := range status.Versions(all) {
 		m.instances.WithLabelValues(v.Value).Set(float64(len(v.Instances)))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
 	"github.com/timerd-io/timerd/reconciler"
@@ -58,7 +59,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.self.Instance)
 	n := &servedNode{rec: rec}
-	aside := newSetAside(s.metrics.setAside.WithLabelValues(string(schedule.AsideRights)), log)
+	aside := newSetAside(s.metrics.setAside.WithLabelValues(string(query.AsideRights)), log)
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
@@ -71,37 +72,26 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		aside.note(claimed.SetAside, claimed.SetAsideKey)
 	}
 	rec.OnReplanned = func(n int) { s.metrics.replanned.Add(float64(n)) }
+	rec.Coverage.OnGap = func(reason string) {
+		s.metrics.gaps.WithLabelValues(reason).Inc()
+		s.metrics.counts.add(func(c *schedule.Counts) { c.Gaps++ })
+	}
+	rec.Coverage.OnComplete = func(complete bool) { s.update(func() { n.incomplete = !complete }) }
 	if !s.config.KeyspaceEvents {
 		node.StopHearing() // or rather, it never begins
-		n.incomplete = true
-		rec.SetComplete(false)
+		rec.Coverage.SetComplete(false)
 		return n
 	}
-	events := listener.New(node.Server(), node, s.db, s.config.Namespaces, s.self.Instance)
+	events := listener.New(node.Server(), node, rec.Coverage, s.db, s.config.Namespaces, s.self.Instance)
 	n.events = events
 	events.Logger = log
 	events.OnObserved = func(seen schedule.Observed) {
 		s.metrics.observed(seen)
 		aside.note(seen.Denied, seen.DeniedKey)
-		rec.WakeFor(seen)
 	}
 	events.OnWake = rec.Wake
 	events.OnSet = s.metrics.calls.WithLabelValues(callSet).Inc
 	events.Busy = rec.Busy
-	events.OnBeyond = rec.SetBeyond
-	rec.OnAudit = func(reason string, seen schedule.Observed, took time.Duration) {
-		s.metrics.audited(reason, seen, took)
-		events.RefreshApps()
-	}
-	events.OnGap = func(reason string) {
-		s.metrics.gaps.WithLabelValues(reason).Inc()
-		s.metrics.counts.add(func(c *schedule.Counts) { c.Gaps++ })
-		rec.Gap(reason)
-	}
-	events.OnComplete = func(complete bool) {
-		s.update(func() { n.incomplete = !complete })
-		rec.SetComplete(complete)
-	}
 	events.OnRefused = func(key string, err error) {
 		s.metrics.refused.Inc()
 		log.Warn("not a timer", "key", keys.Abbreviate(key), "err", err)

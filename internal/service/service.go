@@ -17,10 +17,10 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/installation"
+	"github.com/timerd-io/timerd/internal/retry"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/retry"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -103,12 +103,12 @@ func (s Service) RunOn(ctx context.Context, l Listeners) error {
 func (s Service) wire(ctx context.Context, conns *connections, l Listeners, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
 	self := s.self(began)
-	member, err := installation.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
+	member, err := streams.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
 	if err != nil {
 		return nil, err
 	}
-	streams := c.Streams()
-	streams.Installation = member.ID()
+	conf := c.Streams()
+	conf.Installation = member.ID()
 	sched := schedule.New(conns.rdb, c.Service.MaxPayload)
 	replaced, err := s.load(ctx, sched, began)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}
 
 	publisher := notify.NewPublisher(conns.js.Conn(), conns.js, sched)
-	publisher.Streams = streams
+	publisher.Streams = conf
 	publisher.Permit = member.Permit
 	publisher.MaxAttempts = func(k keys.Key) int { return c.Service.Retry.For(k).MaxAttempts() }
 	publisher.Late = c.Service.Late
@@ -138,8 +138,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}
 
 	sched.OnArmed = all.wake
-	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return notify.EnsureStreams(ctx, conns.js, streams) })
-	retries.Names = streams.Names
+	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return streams.Ensure(ctx, conns.js, conf) })
+	retries.Names = conf.Names
 	if c.Redis.Mode == config.Cluster { // of which one server may have half
 		retries.Window *= 2
 	}
@@ -163,7 +163,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	observeReadiness(registry, ready)
 
 	surveys := &survey{
-		schedule: sched, nodes: all, js: conns.js, letters: streams.DeadStream(), self: self, metrics: m, log: log,
+		schedule: sched, nodes: all, js: conns.js, letters: conf.DeadStream(), self: self, metrics: m, log: log,
 	}
 
 	first := step{
@@ -171,7 +171,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 		{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
 	}
 	if l.Console != nil {
-		pages, err := newConsole(ctx, c, conns, streams, log)
+		pages, err := newConsole(ctx, c, conns, conf, log)
 		if err != nil {
 			return nil, err
 		}

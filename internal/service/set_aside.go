@@ -8,8 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // reasonRetry says that a retry request cannot be carried out for now; the schedule has the other reasons why something is
@@ -53,5 +53,5 @@ func (s *setAside) note(n int, key string) {
 	}
 	s.told[app] = time.Now()
 	s.log.Warn("timers of this app are set aside: timerd may not read their keys; grant it the keys of the app, as deploy/users.acl does",
-		"key", keys.Abbreviate(key), "reason", string(schedule.AsideRights))
+		"key", keys.Abbreviate(key), "reason", string(query.AsideRights))
 }

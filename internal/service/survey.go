@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -42,7 +43,7 @@ type survey struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	calls schedule.Calls // the sum over all nodes when it was read last
+	calls query.Calls // the sum over all nodes when it was read last
 
 	serves    bool   // this timerd was among those alive
 	different string // what was last said of settings
@@ -82,12 +83,12 @@ func (s *survey) ask(ctx context.Context, question func(context.Context) error) 
 
 // lookAtMembers compares the living timerds. It logs a change once.
 func (s *survey) lookAtMembers(ctx context.Context) error {
-	members, err := s.schedule.Members(ctx)
+	members, err := query.Members(ctx, s.schedule)
 	if err != nil {
 		return err
 	}
 	s.metrics.members(s.self.Settings, members)
-	s.serves = slices.ContainsFunc(members, func(m schedule.Member) bool { return m.Alive && m.Instance == s.self.Instance })
+	s.serves = slices.ContainsFunc(members, func(m query.Member) bool { return m.Alive && m.Instance == s.self.Instance })
 	var different []string
 	for _, d := range status.Differences(members) {
 		different = append(different, d.String())
@@ -119,9 +120,9 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 // countCalls counts the calls of the function library since the last time which no message told of. What was there when
 // timerd started is not counted. After a loss of data the count goes on from what is left.
 func (s *survey) countCalls(ctx context.Context) error {
-	var now schedule.Calls
+	var now query.Calls
 	for node := range s.nodes.list() {
-		calls, err := node.Calls(ctx)
+		calls, err := query.CountCalls(ctx, node)
 		if err != nil {
 			return err
 		}
@@ -160,7 +161,7 @@ func (s *survey) countDue(ctx context.Context) error {
 		for _, h := range horizons() {
 			times = append(times, now.Add(h.within))
 		}
-		counts, _, err := node.CountDue(ctx, times)
+		counts, _, err := query.CountDue(ctx, node, times)
 		if err != nil {
 			return err
 		}

@@ -11,8 +11,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // timeLayout is how texts show times: as events do.
@@ -43,7 +43,7 @@ func (d Difference) String() string {
 
 // Differences returns the settings that the living timerds are to have in common and have not, in order. A setting that only
 // some of them know, because they are of different versions, is none.
-func Differences(members []schedule.Member) []Difference {
+func Differences(members []query.Member) []Difference {
 	settings := map[string]map[string][]string{}
 	for _, m := range members {
 		if !m.Alive {
@@ -66,7 +66,7 @@ func Differences(members []schedule.Member) []Difference {
 }
 
 // Versions returns the versions of the living timerds, in order. More than one are side by side in a rolling update.
-func Versions(members []schedule.Member) []Shared {
+func Versions(members []query.Member) []Shared {
 	versions := map[string][]string{}
 	for _, m := range members {
 		if m.Alive {
@@ -77,7 +77,7 @@ func Versions(members []schedule.Member) []Shared {
 }
 
 // versionOf returns the version of a timerd in words.
-func versionOf(m schedule.Member) string {
+func versionOf(m query.Member) string {
 	if m.Version == "" {
 		return earlier
 	}
@@ -120,8 +120,8 @@ func names(instances []string) string {
 }
 
 // Unattended returns a sentence that says so if no timerd is alive, and otherwise an empty text.
-func Unattended(members []schedule.Member) string {
-	var last schedule.Member
+func Unattended(members []query.Member) string {
+	var last query.Member
 	for _, m := range members {
 		if m.Alive {
 			return ""

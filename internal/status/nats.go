@@ -6,7 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 )
 
 // NATS is what NATS tells.
@@ -41,7 +41,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
 		return nil
 	}
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
-	faults, missing, err := notify.CheckStreams(ctx, s.JetStream, s.Streams)
+	faults, missing, err := streams.Check(ctx, s.JetStream, s.Streams)
 	if err != nil {
 		p.unanswered(err)
 	}
@@ -97,7 +97,7 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 	c, state := info.Config, info.State
 	s := Stream{
 		Name: name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
-		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Full: notify.Fullness(info, 0) != nil, Replicas: max(c.Replicas, 1), Current: 1,
+		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Full: streams.Fullness(info, 0) != nil, Replicas: max(c.Replicas, 1), Current: 1,
 	}
 	if info.Cluster != nil && s.Replicas > 1 {
 		s.Leaderless = info.Cluster.Leader == ""

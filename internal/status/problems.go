@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
@@ -30,7 +30,7 @@ func (p *problems) warn(fix, format string, args ...any) {
 }
 
 // members judges who serves the schedule.
-func (p *problems) members(members []schedule.Member) {
+func (p *problems) members(members []query.Member) {
 	if text := Unattended(members); text != "" {
 		p.fail("start timerd; if Redis has just come back, the timerds need some seconds to notice", "%s", text)
 	}
@@ -38,7 +38,7 @@ func (p *problems) members(members []schedule.Member) {
 }
 
 // ignoreHolds tells of living timerds that claim what is held. hold names them; but one that was stopped then may be back.
-func (p *problems) ignoreHolds(members []schedule.Member) {
+func (p *problems) ignoreHolds(members []query.Member) {
 	for _, m := range members {
 		if m.Alive && !m.Holds {
 			p.fail("stop it, or put this version there", "%s, of %s, knows no holds and claims timers that are held", clean(m.Instance), versionOf(m))
@@ -47,7 +47,7 @@ func (p *problems) ignoreHolds(members []schedule.Member) {
 }
 
 // disagreements judges whether the living timerds agree.
-func (p *problems) disagreements(members []schedule.Member) {
+func (p *problems) disagreements(members []query.Member) {
 	for _, d := range Differences(members) {
 		p.warn("give all timerds of this Redis the same "+d.Setting+", and start those anew that had another", "%s", d)
 	}
@@ -89,7 +89,7 @@ func (p *problems) node(n *Node, at time.Time, attended bool) {
 	}
 	for _, a := range n.SetAside {
 		what := "because timerd may not read their keys"
-		if a.Reason == schedule.AsideRefused {
+		if a.Reason == query.AsideRefused {
 			what = "because NATS refuses their subjects"
 		}
 		p.warn("timerd doctor says what is missing", "%s set aside %s, such as %s", count(a.Timers, "timer is", "timers are"), what, a.Key)
@@ -106,7 +106,7 @@ func (p *problems) unanswered(err error) {
 }
 
 // faults judges the streams' configurations.
-func (p *problems) faults(faults []*notify.StreamFault, missing []string) {
+func (p *problems) faults(faults []*streams.Fault, missing []string) {
 	for _, name := range missing {
 		p.fail("start timerd, which makes it", "there is no stream %s", name)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -81,9 +82,9 @@ type Node struct {
 
 // Aside is the timers that wait for one reason without stopping others.
 type Aside struct {
-	Reason schedule.AsideReason `json:"reason"`
-	Timers int64                `json:"timers"`
-	Key    string               `json:"key"` // of one of them
+	Reason query.AsideReason `json:"reason"`
+	Timers int64             `json:"timers"`
+	Key    string            `json:"key"` // of one of them
 }
 
 // Audit is the last audit of a node.
@@ -111,7 +112,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 	for _, master := range s.Masters {
 		p.fail("bring that server back: its timers wait there, and none is lost", "%v; what it has is in no number here", master)
 	}
-	members, err := s.Schedule.Members(ctx)
+	members, err := query.Members(ctx, s.Schedule)
 	if err != nil {
 		p.fail("bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", err)
 	} else {
@@ -123,11 +124,11 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 	if err != nil {
 		p.fail("let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
 	}
-	reports, err := s.Schedule.Audits(ctx)
+	reports, err := query.Audits(ctx, s.Schedule)
 	if err != nil {
 		p.fail("let the user read timerd:*", "cannot tell what the audits have found: %v", err)
 	}
-	overviews := make([]schedule.Overview, len(nodes))
+	overviews := make([]query.Overview, len(nodes))
 	r.Nodes = make([]Node, len(nodes))
 	found := make([]problems, len(nodes))
 	var wg sync.WaitGroup
@@ -151,7 +152,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 }
 
 // readHolds reads what is held.
-func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []schedule.Member, p *problems) {
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []query.Member, p *problems) {
 	list, err := s.Holds(ctx)
 	if err != nil {
 		p.fail("bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
@@ -171,7 +172,7 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []s
 }
 
 // living returns the timerds that are alive.
-func living(members []schedule.Member) []Timerd {
+func living(members []query.Member) []Timerd {
 	all := []Timerd{}
 	for _, m := range members {
 		if m.Alive {
@@ -185,12 +186,12 @@ func living(members []schedule.Member) []Timerd {
 }
 
 // gatherNode asks one server.
-func gatherNode(ctx context.Context, node *schedule.Node, p *problems) (schedule.Overview, Node) {
+func gatherNode(ctx context.Context, node *schedule.Node, p *problems) (query.Overview, Node) {
 	n := Node{Address: node.Server().Options().Addr}
-	seen, err := node.Overview(ctx)
+	seen, err := query.CountTimers(ctx, node)
 	if err == nil {
-		var aside []schedule.Aside
-		aside, err = node.Aside(ctx)
+		var aside []query.Aside
+		aside, err = query.SetAside(ctx, node)
 		for _, a := range aside {
 			n.SetAside = append(n.SetAside, Aside{a.Reason, a.Count, keys.EncodeText(a.Key.String())})
 		}
@@ -207,7 +208,7 @@ func gatherNode(ctx context.Context, node *schedule.Node, p *problems) (schedule
 }
 
 // add adds what a node has to the sums.
-func (r *Redis) add(seen schedule.Overview) {
+func (r *Redis) add(seen query.Overview) {
 	r.Pending += seen.Pending
 	r.Owed += seen.Owed
 	r.Firing += seen.Firing
@@ -225,7 +226,7 @@ func (r *Redis) add(seen schedule.Overview) {
 }
 
 // take takes what the reports say of a node: the last audit, whoever made it, and the gaps of those alive.
-func (n *Node) take(name string, reports []schedule.AuditReport, members []schedule.Member) {
+func (n *Node) take(name string, reports []schedule.AuditReport, members []query.Member) {
 	for _, report := range reports {
 		if report.Node != name {
 			continue
@@ -233,7 +234,7 @@ func (n *Node) take(name string, reports []schedule.AuditReport, members []sched
 		if n.LastAudit == nil || report.At.After(n.LastAudit.At) {
 			n.LastAudit = &Audit{clean(report.Instance), report.At, report.Took, clean(report.Reason)}
 		}
-		alive := slices.ContainsFunc(members, func(m schedule.Member) bool { return m.Alive && m.Instance == report.Instance })
+		alive := slices.ContainsFunc(members, func(m query.Member) bool { return m.Alive && m.Instance == report.Instance })
 		if alive && report.Gaps > 0 {
 			n.Gaps = append(n.Gaps, Gaps{clean(report.Instance), report.Gaps, clean(report.LastGap), report.GapAt})
 		}

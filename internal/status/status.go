@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -55,7 +55,7 @@ type Sources struct {
 	JetStream jetstream.JetStream
 	NoNATS    Away
 	// Streams says what the streams are called, and with its Installation to whom they should belong.
-	Streams notify.Streams
+	Streams streams.Config
 	// Webhooks is for who makes many reports: what it has of webhooks is not asked for again too soon. It may be nil.
 	Webhooks *RecentWebhooks
 }

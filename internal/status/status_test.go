@@ -11,19 +11,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-func member(instance, version, lease string, alive bool) schedule.Member {
+func member(instance, version, lease string, alive bool) query.Member {
 	self := schedule.Self{Instance: instance, Version: version}
 	if lease != "" {
 		self.Settings = map[string]string{"TIMERD_LEASE": lease, "TIMERD_STREAM": "TIMERS"}
 	}
-	return schedule.Member{Self: self, Alive: alive, Seen: time.UnixMilli(1763629200000)}
+	return query.Member{Self: self, Alive: alive, Seen: time.UnixMilli(1763629200000)}
 }
 
 func TestDifferences(t *testing.T) {
@@ -32,20 +33,20 @@ func TestDifferences(t *testing.T) {
 	newer := member("d", "v2", "10s", true)
 	newer.Settings["TIMERD_NEW"] = "x"
 	for _, test := range []struct {
-		members []schedule.Member
+		members []query.Member
 		want    string
 	}{
 		{nil, "[]"},
-		{[]schedule.Member{a}, "[]"},
-		{[]schedule.Member{a, c, newer, member("old", "", "", true)}, "[]"},
-		{[]schedule.Member{a, member("b", "v1", "20s", false)}, "[]"},
-		{[]schedule.Member{a, b, c}, `[TIMERD_LEASE is "10s" on a, c, "20s" on b]`},
+		{[]query.Member{a}, "[]"},
+		{[]query.Member{a, c, newer, member("old", "", "", true)}, "[]"},
+		{[]query.Member{a, member("b", "v1", "20s", false)}, "[]"},
+		{[]query.Member{a, b, c}, `[TIMERD_LEASE is "10s" on a, c, "20s" on b]`},
 	} {
 		if got := fmt.Sprint(status.Differences(test.members)); got != test.want {
 			t.Errorf("%v: %s, want %s", test.members, got, test.want)
 		}
 	}
-	var many []schedule.Member
+	var many []query.Member
 	for i := range 5 {
 		many = append(many, member(fmt.Sprint("m", i), "v1", "10s", true))
 	}
@@ -57,7 +58,7 @@ func TestDifferences(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	got := fmt.Sprint(status.Versions([]schedule.Member{member("a", "v2", "", true), member("b", "", "", true), member("c", "v1", "", false), member("d", "v2", "", true)}))
+	got := fmt.Sprint(status.Versions([]query.Member{member("a", "v2", "", true), member("b", "", "", true), member("c", "v1", "", false), member("d", "v2", "", true)}))
 	if want := "[{an earlier version [b]} {v2 [a d]}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -69,12 +70,12 @@ func TestUnattended(t *testing.T) {
 	older := member("b", "v1", "", false)
 	older.Seen = older.Seen.Add(-time.Hour)
 	for _, test := range []struct {
-		members []schedule.Member
+		members []query.Member
 		want    string
 	}{
 		{nil, "no timerd is alive: nothing fires until one runs"},
-		{[]schedule.Member{dead, older}, "no timerd is alive: nothing fires until one runs; the last one, a, was seen at 2025-11-20T09:00:00.000Z"},
-		{[]schedule.Member{dead, member("c", "v1", "", true)}, ""},
+		{[]query.Member{dead, older}, "no timerd is alive: nothing fires until one runs; the last one, a, was seen at 2025-11-20T09:00:00.000Z"},
+		{[]query.Member{dead, member("c", "v1", "", true)}, ""},
 	} {
 		if got := status.Unattended(test.members); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)
@@ -86,9 +87,9 @@ func TestUnattended(t *testing.T) {
 func TestTextsAreSafeToShow(t *testing.T) {
 	t.Parallel()
 	strange := member("a\x1b[31m"+strings.Repeat("x", 1000), "v1\x07", "10s\x1b", true)
-	texts := fmt.Sprint(status.Versions([]schedule.Member{strange})[0].Value,
-		status.Differences([]schedule.Member{strange, member("b", "v1", "20s", true)}),
-		status.Unattended([]schedule.Member{{Self: strange.Self, Seen: strange.Seen}}))
+	texts := fmt.Sprint(status.Versions([]query.Member{strange})[0].Value,
+		status.Differences([]query.Member{strange, member("b", "v1", "20s", true)}),
+		status.Unattended([]query.Member{{Self: strange.Self, Seen: strange.Seen}}))
 	if strings.ContainsAny(texts, "\x1b\x07") || strings.Contains(texts, strings.Repeat("x", 100)) {
 		t.Errorf("%q", texts)
 	}
@@ -122,7 +123,7 @@ func newInstallation(t *testing.T, opts ...testenv.NATSOption) *installation {
 	t.Helper()
 	x := &installation{t: t, sched: testenv.NewSchedule(t), nats: testenv.NATS(t, opts...)}
 	x.js = x.nats.JetStream()
-	if err := notify.EnsureStreams(t.Context(), x.js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return x

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 const (
@@ -55,26 +55,26 @@ type WebhookConsumer struct {
 }
 
 // GatherWebhooks tells of webhooks. It returns nil where they are not used: there is no log of deliveries.
-func GatherWebhooks(ctx context.Context, js jetstream.JetStream, streams notify.Streams) (*Webhooks, error) {
+func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Config) (*Webhooks, error) {
 	ctx, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
-	log, faults, err := notify.CheckDeliveryStream(ctx, js, streams)
+	log, faults, err := streams.CheckDelivery(ctx, js, conf)
 	if log == nil || err != nil {
 		return nil, err
 	}
 	w := &Webhooks{Log: log}
 	var p problems
 	p.faults(faults, nil)
-	fired, err := js.Stream(ctx, streams.FiredStream())
+	fired, err := js.Stream(ctx, conf.FiredStream())
 	if errors.Is(err, jetstream.ErrStreamNotFound) { // as others tell
 		w.Problems = p
 		return w, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", streams.FiredStream(), err)
+		return nil, fmt.Errorf("stream %s: %w", conf.FiredStream(), err)
 	}
 	if w.Consumers, err = webhookConsumers(ctx, fired); err != nil {
-		return nil, fmt.Errorf("consumers of stream %s: %w", streams.FiredStream(), err)
+		return nil, fmt.Errorf("consumers of stream %s: %w", conf.FiredStream(), err)
 	}
 	askAges(ctx, js, fired.CachedInfo(), w.Consumers)
 	p.webhooks(w.Consumers, fired.CachedInfo().Config)

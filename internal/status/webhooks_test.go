@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/notify"
 )
 
 // publish puts a message into a stream.
@@ -54,7 +54,7 @@ func TestWebhooks(t *testing.T) {
 		t.Errorf("without a log: %+v", r.NATS)
 	}
 
-	if err := notify.EnsureDeliveryStream(ctx, x.js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(ctx, x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	x.publish("timers.fired.shop.a.b")
@@ -104,7 +104,7 @@ func TestWebhooksFarBehind(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	ctx := t.Context()
-	if err := notify.EnsureDeliveryStream(ctx, x.js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(ctx, x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, app := range []string{"rare", "busy"} {
@@ -155,7 +155,7 @@ func TestWebhooksWithFewRights(t *testing.T) {
 		o.NoAuthUser = "admin"
 	})
 	x.beat("a", nil)
-	if err := notify.EnsureDeliveryStream(t.Context(), x.js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(t.Context(), x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := x.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-deliver~pay", FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
@@ -183,7 +183,7 @@ func TestWebhooksWithoutALog(t *testing.T) {
 	x := newInstallation(t)
 	x.beat("a", nil)
 	ctx := t.Context()
-	if err := notify.EnsureDeliveryStream(ctx, x.js, notify.Streams{}); err != nil {
+	if err := streams.EnsureDelivery(ctx, x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	change := func(by func(*jetstream.StreamConfig)) {

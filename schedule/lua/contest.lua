@@ -9,15 +9,20 @@ local function differs(at, was) return at ~= -2 and at ~= was end
 -- value_of returns the payload of a record, after its colon.
 local function value_of(record) return string.sub(record, string.find(record, ':', 1, true) or #record + 1) end
 
+-- By how much the time of a key's last access may be wrong, in ms. Redis counts whole
+-- seconds by a clock of its own, which it sets ten times a second once it has answered
+-- everybody. After two seconds in which it did nothing, a key looks that much older.
+local ACCESS = 1000 + 2000
+
 -- check_ran_out tells whether a key ran out when the index had it due, and was set
 -- again since. It judges without events, by three rules for what did not run out:
---   the key was last accessed before the due time for certain (Redis counts seconds);
+--   the key was last accessed before the due time, by more than ACCESS;
 --   it has the mark, because timer_set makes the older timer owed by itself;
 --   its value is still the same.
 -- In all other cases it says yes: better one firing too many than one lost.
 local function check_ran_out(key, due, record)
   local idle = redis.pcall('OBJECT', 'IDLETIME', key)
-  if type(idle) == 'number' and now - idle * 1000 + 1000 < due then return false end
+  if type(idle) == 'number' and now - idle * 1000 + ACCESS < due then return false end
   local current = record_of(key, MAX_PAYLOAD)
   return current ~= nil and value_of(current) ~= value_of(record)
 end

@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/retry"
 )
 
 // Failed returns the event of a firing that a consumer could not handle.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -31,7 +32,7 @@ func Run(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.EnsureStreams(t.Context(), js, notify.Streams{}); err != nil {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	index := schedule.New(rdb, schedule.DefaultMaxPayload)

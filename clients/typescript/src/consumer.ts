@@ -5,71 +5,9 @@ import {
 import type { NatsConnection } from "@nats-io/nats-core";
 
 import { InvalidError, textOf, TimerdError, UnavailableError } from "./errors.js";
-import type { TimerEvent } from "./event.js";
-import { durableOf, filterOf, type Namespace, parseNamespace } from "./names.js";
+import { filterOf, type Namespace, parseNamespace } from "./names.js";
+import { type ConsumeOptions, faultsOf, type Handler, type Settings, settingsOf } from "./options.js";
 import { Run } from "./run.js";
-
-/** Where a consumer says what happens. `console` is one. */
-export interface Logger {
-  info(message: string, fields: object): void;
-  warn(message: string, fields: object): void;
-  error(message: string, fields: object): void;
-}
-
-/**
- * Works on one event. Several run at once. What it does decides what becomes of the event:
- *
- * - it ends: the work is done, and the event is acknowledged.
- * - it throws, or returns an Error: timerd sets the timer again with the next attempt, after the delay of its retry
- *   policy, or makes it a dead letter when its attempts are used up.
- * - it throws or returns `retryAfter(ms)`: the same, after that time.
- * - it throws or returns `postpone(ms)`: the same, and the attempt is not used up.
- * - it throws or returns `dead()`: the event goes to the dead letters now.
- *
- * The signal is aborted when the consumer has to stop and the handler has used up `stopTimeout`; a plain error after
- * that costs no attempt.
- */
-export type Handler = (event: TimerEvent, context: { signal: AbortSignal }) => unknown;
-
-/** Options of `consume`. Durations are in milliseconds. */
-export interface ConsumeOptions {
-  /** Ends the consumption. Without one it ends with the connection. */
-  signal?: AbortSignal;
-  /** The stream of timerd's events, TIMERD_STREAM. Default: `TIMERS`. */
-  stream?: string;
-  /** What every subject begins with, TIMERD_SUBJECT_PREFIX. Default: `timers`. */
-  prefix?: string;
-  /**
-   * Names the consumer in JetStream, which keeps what was acknowledged under it. Consumers with the same name, in any
-   * number of processes, share the events; each one with a name of its own sees all of them. Default: a name made of
-   * the namespace, the same as the Go client's, such as `timerd~shop~order` for shop:order.
-   */
-  durable?: string;
-  /** How many handlers run at a time. No event is fetched before there is a handler free for it. Default: 16. */
-  concurrency?: number;
-  /**
-   * How soon JetStream hands an event to another process after this one died. It does not limit a handler: while one
-   * runs, its event's deadline is extended. Default: 30,000.
-   */
-  ackWait?: number;
-  /**
-   * How many events may be with handlers in all the processes that share `durable`; -1 is unlimited. Default: 1,000, or
-   * `concurrency` if that is greater.
-   */
-  maxAckPending?: number;
-  /** How long running handlers get to finish after `signal`, until their own is aborted too. Default: 10,000. */
-  stopTimeout?: number;
-  /** The domain, or the prefix of the subjects, of JetStream's API, where that is not the default. */
-  jetstream?: { domain?: string; apiPrefix?: string };
-  /** Gets a line for every failed attempt, dead letter, bad event and lasting trouble with NATS. Default: `console`. */
-  logger?: Logger;
-}
-
-/** Options with every field set, but for the signal. */
-export type Settings = Required<Omit<ConsumeOptions, "signal" | "jetstream">> & { signal: AbortSignal };
-
-/** An ack wait leaves time to extend a running handler's deadline over a network. */
-const minAckWait = 100;
 
 /** How many requests may wait at a consumer: JetStream's own default, or room for 16 processes of a concurrency. */
 const minMaxWaiting = 512;
@@ -112,35 +50,6 @@ export async function consume(nc: NatsConnection, namespace: string, handler: Ha
     const Kind = error instanceof TimerdError ? (error.constructor as typeof TimerdError) : UnavailableError;
     throw new Kind(`${what}: ${textOf(error)}`, { cause: error });
   }
-}
-
-function settingsOf(options: ConsumeOptions, namespace: Namespace): Settings {
-  const concurrency = options.concurrency ?? 16;
-  return {
-    signal: options.signal ?? new AbortController().signal,
-    stream: options.stream ?? "TIMERS",
-    prefix: options.prefix ?? "timers",
-    durable: options.durable ?? durableOf(namespace),
-    concurrency,
-    ackWait: options.ackWait ?? 30_000,
-    maxAckPending: options.maxAckPending ?? Math.max(1000, concurrency),
-    stopTimeout: options.stopTimeout ?? 10_000,
-    logger: options.logger ?? console,
-  };
-}
-
-function faultsOf(s: Settings): string[] {
-  const faults: string[] = [];
-  const name = /^[^\s.*>/\\]+$/; // as JetStream has it
-  if (!name.test(s.stream)) faults.push(`stream is ${JSON.stringify(s.stream)}, which is no name of a stream`);
-  if (!name.test(s.durable)) faults.push(`durable is ${JSON.stringify(s.durable)}, which is no name of a consumer`);
-  if (!Number.isInteger(s.concurrency) || s.concurrency < 1) faults.push(`concurrency is ${s.concurrency}, want at least 1`);
-  if (!(s.ackWait >= minAckWait && s.ackWait < 2 ** 31)) faults.push(`ackWait is ${s.ackWait}, want at least ${minAckWait} ms`);
-  if (!Number.isInteger(s.maxAckPending) || s.maxAckPending < -1 || s.maxAckPending === 0) {
-    faults.push(`maxAckPending is ${s.maxAckPending}, want at least 1, or -1 for no limit`);
-  }
-  if (!(s.stopTimeout >= 0 && s.stopTimeout < 2 ** 31)) faults.push(`stopTimeout is ${s.stopTimeout}, want 0 ms or more`);
-  return faults;
 }
 
 /** JetStream's error codes for a consumer that exists with other settings. */

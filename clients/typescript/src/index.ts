@@ -1,6 +1,7 @@
-export { type ConsumeOptions, consume, type Handler, type Logger } from "./consumer.js";
+export { consume } from "./consumer.js";
 export { InvalidError, NoLibraryError, TimerdError, UnavailableError } from "./errors.js";
 export type { TimerEvent } from "./event.js";
+export type { ConsumeOptions, Handler, Logger } from "./options.js";
 export { Dead, dead, Outcome, Postpone, postpone, RetryAfter, retryAfter } from "./outcome.js";
 export type { IORedis, NodeRedis, RedisClient } from "./redis.js";
 export {

@@ -1,9 +1,9 @@
 import { JetStreamApiCodes, JetStreamApiError, type JetStreamClient, type JetStreamManager } from "@nats-io/jetstream";
 import type { NatsConnection } from "@nats-io/nats-core";
 
-import type { Handler, Settings } from "./consumer.js";
 import { textOf, TimerdError, UnavailableError } from "./errors.js";
 import { Ledger } from "./ledger.js";
+import type { Handler, Settings } from "./options.js";
 import { backoff, pause, within } from "./pause.js";
 import { heartbeat, Source } from "./source.js";
 import { Worker } from "./work.js";

@@ -1,12 +1,12 @@
 import type { JetStreamClient, JetStreamManager } from "@nats-io/jetstream";
 import type { Msg } from "@nats-io/nats-core";
 
-import type { Handler, Settings } from "./consumer.js";
 import { textOf } from "./errors.js";
 import { type ParsedEvent, parseFired } from "./event.js";
 import type { Ledger } from "./ledger.js";
 import { givenUp, malformed, publish, publishDead, retryRequest, type Stored } from "./letters.js";
 import { subjectOf } from "./names.js";
+import type { Handler, Settings } from "./options.js";
 import { judge, type Verdict } from "./outcome.js";
 import { backoff, pause } from "./pause.js";
 import type { Source } from "./source.js";

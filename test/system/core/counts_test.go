@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/schedule"
 	"github.com/timerd-io/timerd/test/system"
@@ -22,7 +23,7 @@ func TestHeartbeatsTellWhatFired(t *testing.T) {
 		s.Do("FCALL", "timer_set", 1, fmt.Sprintf("counted:b:c:%d", i), "p", "PX", 3600_000)
 	}
 	sched := schedule.New(s.RDB, schedule.DefaultMaxPayload)
-	found, err := sched.Find(t.Context(), schedule.Query{Prefix: "counted:"}, schedule.Place{}, schedule.Most{Timers: 100})
+	found, err := query.Find(t.Context(), sched, query.Query{Prefix: "counted:"}, query.Place{}, query.Most{Timers: 100})
 	if err != nil || len(found.Timers) != n {
 		t.Fatalf("%+v, %v", found, err)
 	}
@@ -40,7 +41,7 @@ func TestHeartbeatsTellWhatFired(t *testing.T) {
 		}
 	}
 	testenv.Eventually(t, time.Minute, func() error {
-		members, err := sched.Members(t.Context())
+		members, err := query.Members(t.Context(), sched)
 		if err != nil {
 			return err
 		}

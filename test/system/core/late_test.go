@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/late"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/test/system"
 )
 
@@ -40,7 +40,7 @@ func TestTimersThatAreTooLate(t *testing.T) {
 			t.Errorf("%s: the reason is %q", id, e.DeadReason)
 		}
 	}
-	if got := letters["own"].Late; got != (late.Limit{Given: true, Most: time.Second}) {
+	if got := letters["own"].Late; got != (policy.Limit{Given: true, Most: time.Second}) {
 		t.Errorf("the letter has the limit %+v", got)
 	}
 	if out := s.Do("FCALL_RO", "timer_get", 1, "shop:order:timeout:extended"); !strings.Contains(fmt.Sprint(out), "late 1000") {
@@ -71,7 +71,7 @@ func TestRetriesAndReplaysOfTimersWithLimits(t *testing.T) {
 	c := s.Collect()
 	const key, limit = "a:b:c:d", 2500 * time.Millisecond
 	s.Do("FCALL", "timer_set", 1, key, "x", "PX", 100, "LATE", limit.Milliseconds(), "DROP")
-	want := late.Limit{Given: true, Most: limit, Drop: true}
+	want := policy.Limit{Given: true, Most: limit, Drop: true}
 	if e := s.Events(c, 1)[0]; e.Late != want {
 		t.Errorf("the event has the limit %+v, want %+v", e.Late, want)
 	}
@@ -91,7 +91,7 @@ func TestRetriesAndReplaysOfTimersWithLimits(t *testing.T) {
 	s.Do("HSET", "timerd:{t}:data", key, strings.Replace(record, ";D=", ";L=", 1))
 	s.Start("TIMERD_LATE=*=1ms")
 	letter := s.Late(1)["d"]
-	if letter.Attempt != 3 || letter.Late != (late.Limit{Given: true, Most: limit}) || !strings.HasSuffix(letter.DeadReason, ", at most 2.5s") {
+	if letter.Attempt != 3 || letter.Late != (policy.Limit{Given: true, Most: limit}) || !strings.HasSuffix(letter.DeadReason, ", at most 2.5s") {
 		t.Errorf("the dead letter is %+v", letter)
 	}
 
@@ -99,7 +99,7 @@ func TestRetriesAndReplaysOfTimersWithLimits(t *testing.T) {
 		t.Fatalf("dead replay: %s", out)
 	}
 	replay := s.Events(c, 3)[2]
-	if string(replay.Data) != "x" || replay.Attempt != 1 || replay.Late != (late.Limit{Given: true}) {
+	if string(replay.Data) != "x" || replay.Attempt != 1 || replay.Late != (policy.Limit{Given: true}) {
 		t.Errorf("the replay is %+v", replay)
 	}
 	s.Settled()

@@ -209,13 +209,14 @@ func play(s *system.System, m *model, st step, payload string) {
 	var clock *redis.TimeCmd
 	var replies []*redis.Cmd
 	var was, expires *redis.DurationCmd
+	var value *redis.StringCmd
 	var serial *redis.FloatCmd
 	_, _ = s.RDB.TxPipelined(s.T.Context(), func(tx redis.Pipeliner) error {
 		clock, was, serial = tx.Time(s.T.Context()), tx.PExpireTime(s.T.Context(), st.key), tx.ZScore(s.T.Context(), keys.Single.Repeat(), st.key)
 		for _, c := range commands {
 			replies = append(replies, tx.Do(s.T.Context(), c...))
 		}
-		expires = tx.PExpireTime(s.T.Context(), st.key)
+		expires, value = tx.PExpireTime(s.T.Context(), st.key), tx.Get(s.T.Context(), st.key)
 		return nil
 	})
 	if clock.Err() != nil {
@@ -248,7 +249,7 @@ func play(s *system.System, m *model, st step, payload string) {
 			k.unheard = m.plain(now) || st.ttl <= lag
 			k.due, k.changed = due, now
 			if k.payload == "" {
-				k.payload = s.Do("GET", st.key).(string)
+				k.payload = value.Val()
 			}
 		}
 	case "timer_set":

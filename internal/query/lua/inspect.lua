@@ -1,0 +1,70 @@
+#!lua flags=no-writes
+-- include: clock index hold common move owed fire beside payload states
+--[[ inspect reads all that the index has of a key. It writes nothing.
+KEYS    1  the partition's prefix
+ARGV    1  the timer's key
+        2  how many bytes of each payload
+        3  how many timers at most
+Returns {this server's clock, when the key runs out (-1: never, -2: there is none, -3: timerd may
+not ask), the serial of its repetition or 0, when a timer of the key was claimed last or 0, when a
+contested one was due or 0, 1 if all claimed firings were looked at, 1 if there are more timers,
+then for each timer its kind, its name in the index, its score, its record without what was not
+asked for of the payload, or nil, how many bytes the payload has, and 1 if NATS refused it}. Of
+the records after the first it reads 400 KB at most, and returns nil for the rest. The kinds are
+  own     what the key itself stands for
+  key     likewise, but the index has not heard of the key
+  beside  a member of due that waits beside
+  firing  a ref
+]]
+open(KEYS[1])
+local key, bytes, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local at, was = expiry(key) or -3, pending(key)
+local contested = string.match(redis.call('HGET', data_key, ':?:' .. key) or '', '^%d+')
+local out = { now, at, tonumber(redis.call('ZSCORE', prefix .. 'repeat', key) or 0), tonumber(redis.call('ZSCORE', fired_key, key) or 0), tonumber(contested or 0), 1, 0 }
+local seen, count, read = {}, 0, 0
+
+-- add adds a timer, with its record.
+local function add(kind, name, score, record, size)
+  local n, colon = #out, record and string.find(record, ':', 1, true)
+  local refused = kind == 'firing' and redis.call('ZSCORE', prefix .. 'refused', name)
+  out[n + 1], out[n + 2], out[n + 3] = kind, name, string.format('%.2f', score)
+  out[n + 4] = colon and string.sub(record, 1, colon + bytes) or false
+  out[n + 5], out[n + 6] = colon and #record - colon or size, refused and 1 or 0
+  seen[name], count = true, count + 1
+end
+
+-- add_from adds a timer whose record is in a hash, if there is room.
+local function add_from(hash, kind, name, score)
+  if not score or seen[name] then return end
+  if count == most then
+    out[7] = 1
+    return
+  end
+  local size, record = redis.call('HSTRLEN', hash, name), nil
+  if read + size <= BUDGET or count == 0 then record = redis.call('HGET', hash, name) end
+  read = read + size
+  add(kind, name, tonumber(score), record or nil, size)
+end
+
+if at > now then
+  local index = was and redis.call('HGET', data_key, key)
+  local record = record_of(key, MAX_PAYLOAD)
+  if record and index and is_repeating(index) then record = with_value(index, record) end
+  record = record or index or 'm:'
+  read = read + #record
+  add(was and 'own' or 'key', key, at, record)
+elseif was and at ~= -1 then
+  add_from(data_key, 'own', key, was)
+end
+for _, member in ipairs(members_beside(key, 0, MAX_BESIDE)) do
+  add_from(data_key, 'beside', member, redis.call('ZSCORE', due_key, member))
+end
+for _, ref in ipairs(given_refs(key)) do
+  add_from(firingdata_key, 'firing', ref, redis.call('ZSCORE', firing_key, ref))
+end
+local _, all = claimed_firing(key, function(ref)
+  add_from(firingdata_key, 'firing', ref, redis.call('ZSCORE', firing_key, ref))
+  return false
+end)
+if not all then out[6] = 0 end
+return out

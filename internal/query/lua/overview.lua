@@ -1,0 +1,88 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: clock hold owed look
+--[[ overview counts the timers of many partitions of one server. It writes nothing.
+ARGV    the hash tags of the partitions
+Returns {this server's clock in unix ms, how many timers are pending, owed and firing, how
+many partitions are not here as a whole, because their slots are moving, when the timer was
+due that has been owed for longest, or -1 if none is known, its key, how many are held, and
+how many of those owed may be held: there are holds, and so many that no claim has looked at
+yet that not all of them were looked at here}. Which of those that were given back with a
+pause was due first is not known, nor of many of them which may have been published: such
+are firing, and the others owed. ]]
+
+now = read_clock()
+local pending, owed, firing, moving, held, unseen, oldest, oldest_key = 0, 0, 0, 0, 0, 0, -1, ''
+
+local function note_owed(due, key)
+  if due and key and (oldest < 0 or due < oldest) then oldest, oldest_key = due, key end
+end
+
+-- count_due counts what is due and was not moved by any claim.
+local function count_due(due_key, is_held)
+  local late = redis.call('ZCOUNT', due_key, '-inf', int(now))
+  pending = pending + redis.call('ZCARD', due_key) - late
+  local listed, n = look(due_key, '-inf', '+inf', is_held and late or math.min(late, 1))
+  local here = 0
+  for i = 1, 2 * n, 2 do
+    local key, due = string.match(listed[i], '^:[^:]*:(.*)$') or listed[i], tonumber(listed[i + 1])
+    if is_held and is_held(key, due) then here = here + 1 else note_owed(due, key) end
+  end
+  held, owed = held + here, owed + late - here
+  if is_held then unseen = unseen + late - n end
+end
+
+-- count_firing counts what has left due.
+local function count_firing(prefix, is_held)
+  local firing_key = prefix .. 'firing'
+  local still = redis.call('ZCOUNT', firing_key, HELD_TEXT, '+inf')
+  local firings, names = redis.call('ZCARD', firing_key) - still, redis.call('ZCARD', prefix .. 'owed') - still
+  -- Those that anybody may claim at once come first, the oldest of them before the others, and
+  -- at last those that may have been published.
+  local free = redis.call('ZCOUNT', firing_key, '-inf', '(1')
+  local given = free > 0 and redis.call('ZCOUNT', firing_key, '(0.5', '(1') or 0
+  local here = 0
+  local rest = firings - free
+  free = free - given
+  local listed, n = look(firing_key, '-inf', '+inf', is_held and free or math.min(free, 1))
+  for i = 1, 2 * n, 2 do
+    local due, key = string.match(listed[i], '^(%d+):%d*:(.*)$')
+    if is_held and key and is_held(key, due_of_free(listed[i], tonumber(listed[i + 1]))) then
+      here = here + 1
+    else
+      note_owed(tonumber(due), key)
+    end
+  end
+  if is_held then unseen = unseen + free - n end
+  -- Names may be left over.
+  local unclaimed = math.min(math.max(free + given, names), firings)
+  local paused = unclaimed - free - given
+  listed, n = look(firing_key, '1', '+inf', paused > 0 and rest or 0)
+  for i = 1, 2 * n, 2 do
+    local score = tonumber(listed[i + 1])
+    if score < HELD and score % 1 ~= 0 then
+      paused = paused - 1
+      local key = string.match(listed[i], '^%d+:%d*:(.*)$')
+      if score % 1 == 0.75 then
+        given = given + 1
+      elseif is_held and key and is_held(key, math.huge) then
+        here = here + 1
+      end
+    end
+  end
+  if is_held and n < rest then unseen = unseen + math.max(paused, 0) end
+  held, owed = held + still + here, owed + unclaimed - given - here
+  firing = firing + firings - unclaimed + given
+end
+
+for i = 1, #ARGV do
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, as in common.lua
+  local here = redis.pcall('EXISTS', prefix .. 'due', prefix .. 'firing', prefix)
+  if type(here) == 'table' then
+    moving = moving + 1
+  elseif here > 0 then
+    local _, is_held = read_holds(redis.call('HGET', prefix .. 'data', ':h:') or nil)
+    count_due(prefix .. 'due', is_held)
+    count_firing(prefix, is_held)
+  end
+end
+return { now, pending, owed, firing, moving, oldest, oldest_key, held, unseen }

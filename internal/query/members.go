@@ -1,0 +1,69 @@
+package query
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// maxMembers is how many timerds are read at most.
+	maxMembers = 1000
+	// usualSilence is after what silence a timerd is dead that does not say: four sweeps at the default interval.
+	usualSilence = 4 * time.Second
+)
+
+// Member is a timerd that serves the schedule, or has died lately. An earlier version says nothing of itself but its
+// instance id.
+type Member struct {
+	schedule.Self
+	Seen  time.Time // its last heartbeat, by Redis's clock
+	Alive bool
+	Rank  int // its place among the living, from 0 on
+}
+
+// Members returns the timerds that serve the schedule, in the order of their instance ids. Those that have died are among
+// them, not alive, until a living one forgets them.
+func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
+	var now *redis.TimeCmd
+	var beats *redis.ZSliceCmd
+	var said, counted *redis.MapStringStringCmd
+	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
+		now = pipe.Time(ctx)
+		beats = pipe.ZRangeWithScores(ctx, keys.Single.Members(), -maxMembers, -1)
+		said, counted = pipe.HGetAll(ctx, keys.Single.About()), pipe.HGetAll(ctx, keys.Single.Counts())
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("schedule: ask for the timerds: %w", err)
+	}
+	members := make([]Member, len(beats.Val()))
+	for i, beat := range beats.Val() {
+		m := &members[i]
+		m.Instance, _ = beat.Member.(string)
+		_ = json.Unmarshal([]byte(said.Val()[m.Instance]), &m.Self) // what makes no sense counts as nothing
+		if counts := new(schedule.Counts); json.Unmarshal([]byte(counted.Val()[m.Instance]), counts) == nil {
+			m.Counts = counts
+		}
+		m.Seen = schedule.Millis(beat.Score).Time()
+		silence := cmp.Or(time.Duration(m.Silence)*time.Millisecond, usualSilence)
+		m.Alive = now.Val().Sub(m.Seen) < silence
+	}
+	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Instance, b.Instance) })
+	rank := 0
+	for i := range members {
+		if members[i].Alive {
+			members[i].Rank = rank
+			rank++
+		}
+	}
+	return members, nil
+}

@@ -1,0 +1,217 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Repetition is what a key repeats by.
+type Repetition struct {
+	Text       string    // as its events say it: "every 5m0s"
+	Occurrence int64     // the number of the one that is pending, or under way
+	From       time.Time // as of [repeat.Repetition]
+	Until      time.Time // the last moment at which one may be due; the zero Time: no end
+	Times      int64     // how many fire in all; 0: no end
+	CatchUp    time.Duration
+	Late       policy.Limit
+	Payload    []byte // nil if there is none that fires
+}
+
+// KeyState is what the index has of a key.
+type KeyState struct {
+	Repetition *Repetition // nil if the key does not repeat
+	Due        time.Time   // of a single timer that is pending, or due and not claimed; the zero Time without one
+	Err        error       // ErrTooManyFirings where nothing is known of the key now
+}
+
+// ErrTooManyFirings says that so many timers are owed or firing that a key's occurrence was not found among them. It is found
+// once some of them are settled.
+var ErrTooManyFirings = errors.New("so many timers are owed or firing that it cannot be told now what this key repeats by: try again")
+
+// repetitionsChunk is how many keys are asked for in one round trip. Redis runs what comes in one at a stretch, and a key with a
+// crowd of firings, or with payloads of the largest size, takes it 2 to 3 ms.
+const repetitionsChunk = 4
+
+// Repetitions returns what each of the keys repeats by, in their order, whether its occurrence is pending, held or on its way. Each
+// is read in one step, but not all of them together. That it cannot be told of one of them is said in its KeyState, and is no error.
+func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]KeyState, error) {
+	states := make([]KeyState, 0, len(names))
+	for some := range slices.Chunk(names, repetitionsChunk) {
+		calls := make([]schedule.Call, len(some))
+		for i, name := range some {
+			calls[i] = schedule.Call{Partition: s.Partition(name), Args: []any{name}}
+		}
+		for i, reply := range s.Run(ctx, s.Script(lua, "repetitions"), calls) {
+			state, err := keyState(reply)
+			if err != nil {
+				return nil, fmt.Errorf("schedule: read what %s repeats by: %w", keys.Abbreviate(some[i]), err)
+			}
+			states = append(states, state)
+		}
+	}
+	return states, nil
+}
+
+// keyState reads the reply about one key.
+func keyState(reply *redis.Cmd) (KeyState, error) {
+	found, err := reply.Slice()
+	if err != nil {
+		return KeyState{}, err
+	}
+	if len(found) != 1 {
+		return KeyState{}, fmt.Errorf("unexpected reply of %d elements", len(found))
+	}
+	switch found := found[0].(type) {
+	case string:
+		return repetitionOf(found)
+	case int64:
+		if found < 0 {
+			return KeyState{Err: ErrTooManyFirings}, nil
+		}
+		return KeyState{Due: schedule.Millis(found).Time()}, nil
+	}
+	return KeyState{}, nil
+}
+
+// repetitionOf reads the record of an occurrence.
+func repetitionOf(text string) (KeyState, error) {
+	r, ok := schedule.ParseRecord(text)
+	if !ok || !r.Occurrence.Repeats() {
+		return KeyState{}, errors.New("unexpected reply: the record of no occurrence")
+	}
+	o, rule := r.Occurrence, r.Occurrence.Rule()
+	found := &Repetition{
+		Text: o.Repeat, Occurrence: o.Number, From: rule.From, Until: rule.Until, Times: rule.Times, CatchUp: rule.CatchUp, Late: r.Late,
+	}
+	if r.Status == schedule.PayloadPresent {
+		found.Payload = []byte(r.Payload)
+	}
+	return KeyState{Repetition: found}, nil
+}
+
+// repeatingPage is how many names one command reads of those that repeat, about.
+const repeatingPage = 500
+
+// Repeating calls yield for the keys of a namespace that repeat, some at a time and in no order, until it returns false. A key
+// may come twice. One that begins or ceases to repeat meanwhile may be left out.
+func Repeating(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func([]keys.Key) bool) error {
+	partitions, err := withTimers(ctx, s)
+	if err != nil {
+		return err
+	}
+	for _, p := range partitions {
+		more, err := repeatingIn(ctx, s, p, n, yield)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeatingIn is Repeating for a partition. It returns whether to go on.
+func repeatingIn(ctx context.Context, s *schedule.Schedule, p keys.Partition, n keys.Namespace, yield func([]keys.Key) bool) (bool, error) {
+	for cursor := uint64(0); ; {
+		page, next, err := readRepeating(ctx, s, p, cursor, n)
+		if err != nil {
+			return false, err
+		}
+		if len(page.keys) > 0 && !yield(page.keys) {
+			return false, nil
+		}
+		if cursor = next; cursor == 0 {
+			return true, nil
+		}
+	}
+}
+
+// RepeatingPlace is where a look for what repeats goes on. The zero RepeatingPlace is the beginning, and the end.
+type RepeatingPlace struct {
+	Partition keys.Partition
+	Cursor    uint64
+}
+
+// RepeatingFrom returns keys of a namespace that repeat, from a place on and in no order, after it has looked at most of what repeats,
+// or a little more; where to go on; and at how many it has looked. What [Schedule.Repeating] says of keys holds here too.
+func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
+	partitions, err := withTimers(ctx, s)
+	if err != nil {
+		return nil, from, 0, err
+	}
+	for _, p := range partitions {
+		if p < from.Partition {
+			continue
+		}
+		cursor := uint64(0)
+		if p == from.Partition {
+			cursor = from.Cursor
+		}
+		for {
+			if looked >= most {
+				return found, RepeatingPlace{p, cursor}, looked, nil
+			}
+			page, next, err := readRepeating(ctx, s, p, cursor, n)
+			if err != nil {
+				return nil, from, 0, err
+			}
+			found = append(found, page.keys...)
+			looked += page.looked
+			if cursor = next; cursor == 0 {
+				break
+			}
+		}
+	}
+	return found, RepeatingPlace{}, looked, nil
+}
+
+// withTimers returns the partitions that have something to claim, now or later, in their order.
+func withTimers(ctx context.Context, s *schedule.Schedule) ([]keys.Partition, error) {
+	masters, err := s.Masters(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: look for what repeats: %w", err)
+	}
+	var partitions []keys.Partition
+	for _, m := range masters {
+		found, err := s.ScanMaster(ctx, m, schedule.Forever, schedule.Forever)
+		if err == nil && len(found.Moving) > 0 {
+			err = fmt.Errorf("%d slots of the cluster are moving: try again", len(found.Moving))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("schedule: look for what repeats: %w", err)
+		}
+		for _, h := range found.Heads { // what repeats has something there to claim
+			partitions = append(partitions, h.Partition)
+		}
+	}
+	slices.Sort(partitions)
+	return partitions, nil
+}
+
+// repeatingKeys is what one command has found.
+type repeatingKeys struct {
+	keys   []keys.Key // of a namespace
+	looked int        // of any
+}
+
+// readRepeating reads some names of a partition that repeat, and returns the cursor for the next ones: 0 at the end.
+func readRepeating(ctx context.Context, s *schedule.Schedule, p keys.Partition, cursor uint64, n keys.Namespace) (repeatingKeys, uint64, error) {
+	page, next, err := s.Client().ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
+	if err != nil {
+		return repeatingKeys{}, 0, fmt.Errorf("schedule: look for what repeats: %w", err)
+	}
+	found := repeatingKeys{looked: len(page) / 2}
+	for i := 0; i < len(page); i += 2 { // each name has its score behind it
+		if key, err := keys.Parse(page[i]); err == nil && n.Match(key) {
+			found.keys = append(found.keys, key)
+		}
+	}
+	return found, next, nil
+}

@@ -1,0 +1,185 @@
+package retry
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// DeadClass classes why timerd made a dead letter.
+type DeadClass string
+
+// The classes of dead letters.
+const (
+	DeadExhausted DeadClass = "exhausted" // the attempts are used up
+	DeadMalformed DeadClass = "malformed" // the request makes no sense
+)
+
+// decision is what becomes of a request: a dead letter, or else a retry.
+type decision struct {
+	retry  schedule.Retry
+	letter *deadLetter
+	// postponed says of a retry that it is the same attempt again.
+	postponed bool
+	// refuse returns the dead letter of a retry that cannot be set, for a reason.
+	refuse func(reason string) *deadLetter
+}
+
+// deadLetter is an event to publish as a dead letter.
+type deadLetter struct {
+	event   event.Event
+	class   DeadClass
+	request string // where the request is
+}
+
+// decide says what becomes of a request. It says the same of the same request always, as long as the policies and the
+// payload limit, in bytes, stay the same.
+func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, request event.Stored) decision {
+	letterOf := func(e event.Event, class DeadClass, reason string) *deadLetter {
+		e.DeadReason, e.LastError = reason, strings.Join(request.Values(event.ErrorHeader), "; ")
+		return &deadLetter{event: e, class: class, request: request.String()}
+	}
+	bury := func(e event.Event, class DeadClass, reason string) decision {
+		return decision{letter: letterOf(e, class, reason)}
+	}
+	e, err := parse(prefix, request)
+	if err != nil {
+		return bury(request.StandIn(prefix, keys.Retry), DeadMalformed, event.ReasonMalformed+event.ClipText(err.Error()))
+	}
+	refuse := func(reason string) *deadLetter {
+		refused := e
+		refused.ID = event.RefusedID(request) // the event's own is for the letter of when its attempts are used up
+		return letterOf(refused, DeadMalformed, event.ReasonRefused+event.ClipText(reason))
+	}
+	own, err := readDelay(request, event.DelayHeader)
+	var least *time.Duration
+	if err == nil {
+		least, err = readDelay(request, event.LeastDelayHeader)
+	}
+	if err == nil && own != nil && least != nil {
+		err = fmt.Errorf("%s and %s are given together: want one of them", event.DelayHeader, event.LeastDelayHeader)
+	}
+	postponed := false
+	if err == nil {
+		postponed, err = isPostponed(request, own)
+	}
+	if err == nil && len(e.Data) > maxPayload {
+		err = fmt.Errorf("the payload has %d bytes, at most %d are allowed", len(e.Data), maxPayload)
+	}
+	if err != nil {
+		return decision{letter: refuse(err.Error())}
+	}
+	rule := policies.For(e.Key)
+	attempt := e.Attempt
+	var delay time.Duration
+	if !postponed {
+		var ok bool
+		if delay, ok = rule.Delay(e.Attempt, e.ID); !ok {
+			e.MaxAttempts = rule.MaxAttempts()
+			return bury(e, DeadExhausted, event.ReasonExhausted)
+		}
+		attempt++
+	}
+	switch {
+	case own != nil:
+		delay = *own
+	case least != nil:
+		delay = max(delay, *least)
+	}
+	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
+	if postponed {
+		// It keeps its attempt, so it needs a due time that none of its firings had, whatever the clocks say.
+		due = max(due, min(schedule.MillisOf(e.Due)+1, schedule.MillisOf(request.Time.Add(policy.Longest))))
+	}
+	again := setAgain(e, event.RetryID(e), due, attempt)
+	again.Late = e.Late
+	return decision{retry: again, postponed: postponed, refuse: refuse}
+}
+
+// parse reads the event of a request and checks that it is a firing of a timer of the request's subject.
+func parse(prefix string, request event.Stored) (event.Event, error) {
+	e, err := event.ParseFired(request.Data)
+	if err != nil {
+		return event.Event{}, err
+	}
+	if subject := e.Key.Subject(prefix, keys.Retry); subject != request.Subject {
+		return event.Event{}, fmt.Errorf("event: of the timer %q, whose retries belong on %s", event.ClipText(e.Key.String()), subject)
+	}
+	return e, nil
+}
+
+// readDelay returns the delay that a request gives in a header, nil if it gives none.
+func readDelay(request event.Stored, header string) (*time.Duration, error) {
+	values := request.Values(header)
+	if len(values) == 0 {
+		return nil, nil
+	}
+	text := strings.TrimSpace(values[0])
+	d, err := time.ParseDuration(text)
+	switch {
+	case len(values) > 1:
+		return nil, fmt.Errorf("%s is given %d times", header, len(values))
+	case err != nil:
+		return nil, fmt.Errorf("%s %q: want a Go duration such as 90s or 1h30m", header, event.ClipText(text))
+	case d < 0 || d > policy.Longest:
+		return nil, fmt.Errorf("%s %q: want a duration from 0 to %gh", header, text, policy.Longest.Hours())
+	}
+	return &d, nil
+}
+
+// isPostponed tells whether a request, with a delay of its own or nil, asks for the same attempt again.
+func isPostponed(request event.Stored, own *time.Duration) (bool, error) {
+	values := request.Values(event.PostponeHeader)
+	switch {
+	case len(values) == 0:
+		return false, nil
+	case len(values) > 1:
+		return false, fmt.Errorf("%s is given %d times", event.PostponeHeader, len(values))
+	case strings.TrimSpace(values[0]) != event.Postponed:
+		return false, fmt.Errorf("%s %q: want %s", event.PostponeHeader, event.ClipText(values[0]), event.Postponed)
+	case own == nil:
+		return false, fmt.Errorf("%s is given without %s", event.PostponeHeader, event.DelayHeader)
+	}
+	return true, nil
+}
+
+// Replay returns what sets the timer of a dead letter again, due at the given time as attempt 1. However often one
+// letter is replayed, its timer is set once, for as long as retries are remembered: a day at least. It fires however late,
+// and so do its retries: whoever replays it wants that.
+func Replay(e event.Event, due schedule.Millis) schedule.Retry {
+	r := setAgain(e, event.ReplayID(e), due, 1)
+	r.Late = policy.Limit{Given: true}
+	r.Replayed = due
+	return r
+}
+
+// setAgain returns what sets the timer of an event again, once for each id.
+func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedule.Retry {
+	first, firstAttempt := e.First()
+	r := schedule.Retry{
+		EventID: id, Key: e.Key, Due: due, Attempt: attempt, Payload: e.Data, Status: schedule.PayloadMissing,
+		Origin: schedule.Origin{Due: schedule.MillisOf(first), Attempt: firstAttempt},
+		Repeat: e.Repeat, Occurrence: e.Occurrence,
+	}
+	if parent, state := event.Trace("", e.Data); parent != e.TraceParent || state != e.TraceState {
+		r.TraceParent = e.TraceParent
+		if _, state := event.Trace(e.TraceParent, e.Data); state != e.TraceState {
+			r.TraceState = e.TraceState
+		}
+	}
+	if !e.Replayed.IsZero() {
+		r.Replayed = schedule.MillisOf(e.Replayed)
+	}
+	switch {
+	case e.Data != nil:
+		r.Status = schedule.PayloadPresent
+	case e.Status == event.StatusTooLarge:
+		r.Status = schedule.PayloadTooLarge
+	}
+	return r
+}

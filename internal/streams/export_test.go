@@ -1,0 +1,20 @@
+package streams
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+)
+
+// JoinSoon is Join with limits of one second for what does not answer.
+func JoinSoon(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger) (*Member, error) {
+	return join(ctx, rdb, js, streams, instance, log, limits{time.Second, time.Second, time.Second})
+}
+
+// Owners returns whose the streams are.
+func Owners(ctx context.Context, js jetstream.JetStream, streams Config) ([]Owner, error) {
+	return ownersOf(ctx, js, streams.configs()...)
+}

@@ -1,0 +1,142 @@
+package streams
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// fullSlack is how much room for a message, beside its payload, a full stream must have before events are published
+// to it again.
+const fullSlack = 4 << 10
+
+// Fired looks at the stream of firings. The error says why it takes no event with a payload of so many bytes: a Fault, that
+// there is no such stream, which jetstream.ErrStreamNotFound tells, or that NATS did not answer. info is nil in the latter two
+// cases only.
+func Fired(ctx context.Context, js jetstream.JetStream, s Config, payloadBytes int) (info *jetstream.StreamInfo, err error) {
+	want := s.configs()[0]
+	if info, err = streamInfo(ctx, js, want.Name); err != nil {
+		return nil, fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
+	}
+	for _, fault := range s.faults(want, info.Config) {
+		if !isWarning(fault) {
+			return info, fault
+		}
+	}
+	return info, Fullness(info, payloadBytes)
+}
+
+// Fullness returns a Fault if a stream is too full for an event with a payload of so many bytes.
+func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
+	c, s := info.Config, info.State
+	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
+		return nil
+	}
+	fix := "purge it, raise its limits, or let it discard old messages"
+	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
+		return &Fault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Fix: fix}
+	}
+	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
+		return &Fault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Fix: fix}
+	}
+	return nil
+}
+
+// faults compares the configuration of a stream with what timerd needs of it.
+func (s Config) faults(want, is jetstream.StreamConfig) []error {
+	var faults []error
+	add := func(warning bool, fix, problem string, args ...any) {
+		faults = append(faults, &Fault{Stream: is.Name, Problem: fmt.Sprintf(problem, args...), Fix: fix, Warning: warning})
+	}
+	edit := "nats stream edit " + is.Name + " "
+	another := fmt.Sprintf("nats stream rm %s, once nobody needs it, or set TIMERD_STREAM to another name", is.Name)
+
+	switch {
+	case is.Mirror != nil:
+		add(false, another, "it mirrors stream %s, so nothing can be published to it", is.Mirror.Name)
+	case !slices.ContainsFunc(is.Subjects, func(subject string) bool { return covers(subject, want.Subjects[0]) }):
+		rest := slices.DeleteFunc(slices.Clone(is.Subjects), func(subject string) bool { return covers(want.Subjects[0], subject) })
+		add(false, edit+"--subjects '"+strings.Join(append(rest, want.Subjects[0]), ",")+"'",
+			"it takes %s, not %s", strings.Join(is.Subjects, ", "), want.Subjects[0])
+	}
+	if fault := s.Foreign(Owner{is.Name, is.Metadata[keys.InstallationMetadata]}); fault != nil {
+		faults = append(faults, fault)
+	}
+	if is.Sealed {
+		add(false, another, "it is sealed, so nothing can be published to it")
+	}
+	if is.AllowMsgCounter {
+		add(false, another, "it is a counter, so it takes no events")
+	}
+	if is.NoAck {
+		add(false, edit+"--ack", "it does not acknowledge messages")
+	}
+	if is.Retention != want.Retention {
+		fix := edit + "--retention=" + retentionFlag(want.Retention)
+		if is.Retention == jetstream.WorkQueuePolicy || want.Retention == jetstream.WorkQueuePolicy {
+			fix = another
+		}
+		add(false, fix, "its retention is %s, want %s", is.Retention, want.Retention)
+	}
+	if is.DiscardNewPerSubject {
+		add(false, edit+"--no-discard-per-subject", "it refuses messages subject by subject, so one full subject would hold up the timers of all")
+	}
+	if is.MaxMsgSize > 0 && is.MaxMsgSize < minMessageBytes {
+		add(false, edit+"--max-msg-size=-1", "it takes messages of up to %d bytes, too few for the event of a long key", is.MaxMsgSize)
+	}
+	minDuplicates := cmp.Or(s.MinDuplicates, defaultMinDuplicates)
+	limited := is.MaxAge > 0 || is.Discard == jetstream.DiscardOld && (is.MaxMsgs > 0 || is.MaxBytes > 0 || is.MaxMsgsPerSubject > 0)
+	lossless := edit + "--max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1"
+	switch {
+	case want.Retention == jetstream.WorkQueuePolicy:
+		if limited {
+			add(false, lossless, "its limits drop requests before they are carried out")
+		}
+	case is.Duplicates < minDuplicates:
+		add(false, fmt.Sprintf("%s--dupe-window=%.0fm", edit, duplicateWindow.Minutes()),
+			"its duplicate window is %s, want at least %s", is.Duplicates, minDuplicates)
+	case want.Name == s.DeadStream() && limited:
+		add(true, lossless, "its limits drop dead letters that nobody has looked at")
+	}
+	lost := "events that consumers have not received"
+	if want.Name == s.DeliveryStream() {
+		lost = "the log of deliveries"
+		if is.Discard == jetstream.DiscardNew && (is.MaxMsgs > 0 || is.MaxBytes > 0) {
+			add(true, edit+"--discard=old", "once it is full it takes no more, and deliveries wait for their log")
+		}
+	}
+	if is.Storage != jetstream.FileStorage {
+		add(true, another, "it is kept in memory, so a restart of NATS loses %s", lost)
+	}
+	return faults
+}
+
+// retentionFlag returns how the nats command spells a retention policy.
+func retentionFlag(p jetstream.RetentionPolicy) string {
+	if p == jetstream.WorkQueuePolicy {
+		return "work"
+	}
+	return strings.ToLower(p.String())
+}
+
+// covers tells whether a subject with wildcards takes everything that want, with or without wildcards, stands for.
+func covers(subject, want string) bool {
+	s, w := strings.Split(subject, "."), strings.Split(want, ".")
+	for i := range w {
+		switch {
+		case i >= len(s):
+			return false
+		case s[i] == ">":
+			return true
+		case w[i] == ">", s[i] != "*" && s[i] != w[i]:
+			return false
+		}
+	}
+	return len(s) == len(w)
+}

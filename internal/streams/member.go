@@ -1,0 +1,354 @@
+package streams
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// redisPatience is how long a Redis that does not tell the identity is asked at the start where the streams tell one, or in a
+	// cluster, where the master that has it may be away while all others work; alonePatience elsewhere.
+	redisPatience = 3 * time.Second
+	alonePatience = 30 * time.Second
+	// leastTry is how long Redis has at least to tell it.
+	leastTry = 500 * time.Millisecond
+	// askTime is how long the timerds of the identity that only the streams have may take to answer.
+	askTime = 2 * time.Second
+	// lookAgain is the pause before another look at streams that another installation is marking.
+	lookAgain = 100 * time.Millisecond
+	// reservedTime is how long it may take another installation to mark them, or JetStream to forget one that died.
+	reservedTime = 15 * time.Second
+	// callTimeout bounds a call to Redis or NATS.
+	callTimeout = 2 * time.Second
+)
+
+// Member is a timerd as part of its installation. Its methods may be called concurrently.
+type Member struct {
+	instance string
+	site     site
+	streams  Config
+	limits   limits
+	log      *slog.Logger
+	answers  *nats.Subscription
+
+	markAfter time.Time // until then streams are not marked, because it failed; for Run's goroutine
+
+	mu    sync.Mutex
+	state state
+}
+
+// limits are those of the constants of the same names; tests set shorter ones.
+type limits struct{ redisPatience, alonePatience, reservedTime time.Duration }
+
+// site is where an identity is kept.
+type site struct {
+	rdb   redis.UniversalClient
+	js    jetstream.JetStream
+	names keys.Names
+}
+
+// Join finds out which installation the timerd with the given instance id is of, and brings Redis and the streams to
+// agree on it. It makes streams that are missing. It returns an error that says what to do if the streams are another
+// installation's, or do not fit. Until its Run returns, the member answers others that ask for the installation over NATS.
+func Join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger) (*Member, error) {
+	return join(ctx, rdb, js, streams, instance, log, limits{redisPatience, alonePatience, reservedTime})
+}
+
+func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger, l limits) (*Member, error) {
+	m := &Member{instance: instance, site: site{rdb, js, streams.Names}, streams: streams, limits: l, log: log}
+	if err := m.settle(ctx); err != nil {
+		return nil, errors.Join(err, m.leave())
+	}
+	m.update(func(s *state) { s.joined = s.unread == nil })
+	m.streams.Installation = m.ID()
+	if err := m.claimStreams(ctx); err != nil {
+		return nil, errors.Join(err, m.leave())
+	}
+	return m, nil
+}
+
+// ID returns the identity of the installation. It is empty as long as neither Redis nor the streams tell one, because the master
+// of a cluster that has it is away.
+func (m *Member) ID() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.id
+}
+
+// settle finds the identity, or makes one, and has the member answer for it.
+func (m *Member) settle(ctx context.Context) error {
+	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
+	if err != nil {
+		return err
+	}
+	owner := firstOwner(owners)
+	patience := m.limits.redisPatience
+	if owner == "" && !m.site.isCluster() {
+		patience = m.limits.alonePatience
+	}
+	id, err := m.persistentlyRead(ctx, patience)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && owner != "" && !redis.IsPermissionError(err):
+		// The streams say whose they are. Whether this Redis is of the same installation is found out while it runs.
+		m.log.Warn("cannot tell yet which installation this Redis belongs to; going on as the streams'", "installation", owner, "err", err)
+		m.update(func(s *state) { s.unread = err })
+		return m.enter(ctx, owner)
+	case err != nil && m.site.isCluster() && !redis.IsPermissionError(err):
+		m.log.Warn("cannot tell which installation this Redis belongs to, until the master that has the identity is back; the streams belong to none until then", "err", err)
+		m.update(func(s *state) { s.unread = err })
+		return nil
+	case err != nil:
+		return err
+	case id != "":
+		return m.enter(ctx, id)
+	case owner == "":
+		if id, err = m.site.put(ctx, newID()); err == nil {
+			err = m.enter(ctx, id)
+		}
+		return err
+	}
+	m.streams.Installation = owner
+	if err := m.foreign(owners); err != nil { // they are of several
+		return err
+	}
+	return m.settleAs(ctx, owner)
+}
+
+// settleAs gives Redis, which has no identity, that of the streams; or a new one, if that is another Redis's.
+func (m *Member) settleAs(ctx context.Context, owner string) error {
+	// Those that start at the same time on another Redis ask too, and must be answered.
+	if err := m.enter(ctx, owner); err != nil {
+		return err
+	}
+	elsewhere, err := m.isElsewhere(ctx, owner)
+	if err != nil {
+		return err
+	}
+	id := owner
+	if elsewhere { // for good, so that nothing changes when that timerd is down for a while
+		id = newID()
+	}
+	if id, err = m.site.put(ctx, id); err != nil {
+		return err
+	}
+	if id == owner {
+		m.log.Info("this Redis has no identity and gets that of the streams: it is new, or was flushed", "installation", owner)
+		return nil
+	}
+	return errors.Join(m.leave(), m.enter(ctx, id))
+}
+
+// isElsewhere tells whether an installation is that of another Redis: whether one of its timerds answers that serves
+// another one, and none that serves this. It returns an error if that cannot be told.
+func (m *Member) isElsewhere(ctx context.Context, id string) (bool, error) {
+	found, err := m.site.ask(ctx, id, m.instance, askTime, Answer.isHere)
+	switch {
+	case err != nil:
+		return false, err
+	case slices.ContainsFunc(found, Answer.isHere):
+		return false, nil
+	case slices.ContainsFunc(found, Answer.Elsewhere):
+		return true, nil
+	}
+	for _, a := range found {
+		if a.Redis == unknownRedis {
+			return false, fmt.Errorf("this Redis belongs to no installation yet, and the streams to installation %.100q, of which %.100q is running, "+
+				"which does not reach its own Redis and so cannot tell whether it is this one; try again when it does, or stop it", id, a.Instance)
+		}
+	}
+	return false, nil // nobody answers, but for those of this Redis that start too
+}
+
+// enter makes the member one of an installation, for which it answers from now on.
+func (m *Member) enter(ctx context.Context, id string) (err error) {
+	m.update(func(s *state) { s.id = id })
+	m.answers, err = m.answer(context.WithoutCancel(ctx), id)
+	return err
+}
+
+// leave ends the answers.
+func (m *Member) leave() error {
+	if m.answers == nil {
+		return nil
+	}
+	err := m.answers.Unsubscribe()
+	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
+		return nil
+	}
+	return err
+}
+
+// claimStreams makes the streams, and marks those that nobody has marked. Of several installations that do so at the same
+// time, one gets them all.
+func (m *Member) claimStreams(ctx context.Context) error {
+	if err := Ensure(ctx, m.site.js, m.streams); err != nil {
+		return err
+	}
+	for began := time.Now(); ; {
+		owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
+		if err != nil {
+			return err
+		}
+		if err := m.foreign(owners); err != nil {
+			return err
+		}
+		if m.mark(ctx, owners) {
+			break
+		}
+		if time.Since(began) > m.limits.reservedTime {
+			m.log.Warn("somebody has reserved the streams and does not mark them; going on without a mark",
+				"err", stillReserved(m.streams))
+			break
+		}
+		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died meanwhile
+			return context.Cause(ctx)
+		}
+	}
+	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
+	if err != nil {
+		return err
+	}
+	return m.foreign(owners)
+}
+
+// foreign returns a fault for each stream that belongs to another installation.
+func (m *Member) foreign(owners []Owner) error {
+	var faults []error
+	for _, o := range owners {
+		if fault := m.streams.Foreign(o); fault != nil {
+			faults = append(faults, fault)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// mark marks the streams that belong to nobody. It returns false if another installation is about to. That this one cannot
+// is no reason to stop: the streams that timerd makes are marked from the beginning.
+func (m *Member) mark(ctx context.Context, owners []Owner) bool {
+	if !slices.ContainsFunc(owners, isBare) || time.Now().Before(m.markAfter) || m.ID() == "" {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reserved, err := reserve(ctx, m.site.js, m.streams)
+	if reserved {
+		err = m.markReserved(ctx)
+	}
+	if err != nil {
+		m.log.Warn("cannot mark a stream as this installation's, so another one may take it for its own", "err", err)
+		m.markAfter = time.Now().Add(markPause)
+	}
+	return reserved || err != nil
+}
+
+// markReserved marks the streams that have no mark, once no other installation marks any. If one has done so before, it
+// marks none.
+func (m *Member) markReserved(ctx context.Context) error {
+	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
+	if err != nil || m.foreign(owners) != nil {
+		return err
+	}
+	for _, o := range owners {
+		if !isBare(o) {
+			continue
+		}
+		o.Installation = m.ID()
+		if err := SetOwner(ctx, m.site.js, o); err != nil {
+			return err
+		}
+		m.log.Info("the stream is this installation's from now on", "source", o.Stream, "installation", m.ID())
+	}
+	return nil
+}
+
+// isBare tells whether a stream has no mark.
+func isBare(o Owner) bool { return o.Installation == "" }
+
+// firstOwner returns the first identity that a stream has, "" if none has one.
+func firstOwner(owners []Owner) string {
+	for _, o := range owners {
+		if o.Installation != "" {
+			return o.Installation
+		}
+	}
+	return ""
+}
+
+// newID returns an identity that no other installation has.
+func newID() string { return strings.ToLower(rand.Text()) }
+
+// isCluster tells whether Redis is several masters, of which some may be away.
+func (s site) isCluster() bool {
+	_, is := s.rdb.(*redis.ClusterClient)
+	return is
+}
+
+// read returns the identity in Redis, "" if there is none, or not yet on the server that the client reads from.
+func (s site) read(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	id, err := s.rdb.Get(ctx, keys.Installation).Result()
+	if errors.Is(err, redis.Nil) {
+		return "", nil
+	}
+	return id, about(err)
+}
+
+// persistentlyRead is read, tried for a while.
+func (m *Member) persistentlyRead(ctx context.Context, patience time.Duration) (string, error) {
+	deadline := time.Now().Add(patience)
+	pace := backoff.Backoff{Policy: backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}, Logger: m.log}
+	for {
+		within, cancel := context.WithTimeout(ctx, max(time.Until(deadline), leastTry))
+		id, err := m.site.read(within)
+		cancel()
+		if err == nil || redis.IsPermissionError(err) || time.Now().After(deadline) {
+			return id, err
+		}
+		if !backoff.Sleep(ctx, pace.Fail("Redis does not tell the installation, trying again", err)) {
+			return "", context.Cause(ctx)
+		}
+	}
+}
+
+// put gives Redis an identity if it has none, and returns the one that it has then. It asks the master, whatever the
+// client does with reads.
+func (s site) put(ctx context.Context, id string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	was, err := s.rdb.SetArgs(ctx, keys.Installation, id, redis.SetArgs{Mode: "NX", Get: true}).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return id, nil
+	case err == nil && was == "":
+		return "", fmt.Errorf("the identity of the installation, key %s, is empty; to fix it: redis-cli DEL %s", keys.Installation, keys.Installation)
+	}
+	return was, about(err)
+}
+
+// about says what an error of Redis is about, and what to do about a missing right.
+func about(err error) error {
+	switch {
+	case redis.IsPermissionError(err):
+		return fmt.Errorf("the identity of the installation, key %s: %w; to fix it: let the Redis user read and write timerd:*, as in deploy/users.acl", keys.Installation, err)
+	case err != nil:
+		return fmt.Errorf("the identity of the installation, key %s: %w", keys.Installation, err)
+	}
+	return nil
+}

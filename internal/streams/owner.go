@@ -1,0 +1,150 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Owner says which installation a stream belongs to.
+type Owner struct {
+	Stream       string
+	Installation string // "" if nobody has marked the stream
+}
+
+// ownersOf returns whose the streams are, of those that there are. Several installations on the same streams would drop
+// each other's firings as duplicates wherever key and due time are the same, and take each other's retry requests. So
+// the metadata of each stream have the identity of the one that it belongs to.
+func ownersOf(ctx context.Context, js jetstream.JetStream, streams ...jetstream.StreamConfig) (owners []Owner, err error) {
+	for _, want := range streams {
+		info, err := streamInfo(ctx, js, want.Name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+		case err != nil:
+			return nil, fmt.Errorf("stream %s: %w", want.Name, err)
+		default:
+			owners = append(owners, Owner{want.Name, info.Config.Metadata[keys.InstallationMetadata]})
+		}
+	}
+	return owners, nil
+}
+
+const (
+	// reservation names the consumer that reserves the streams, and reservedFor is how long JetStream keeps it.
+	reservation = "timerd-installation"
+	reservedFor = 10 * time.Second
+)
+
+// reserve has the installation of s alone mark streams without a mark, for 10 s at least, and tells whether it may: another
+// one may be at it. It may be repeated.
+//
+// JetStream changes a stream for whoever comes last, but makes a consumer for the first one only. So it is a consumer, of
+// the stream of fired events, that stands for this. It gets no messages.
+func reserve(ctx context.Context, js jetstream.JetStream, s Config) (bool, error) {
+	_, err := js.CreateConsumer(ctx, s.FiredStream(), jetstream.ConsumerConfig{
+		Name:              reservation,
+		Description:       "timerd: installation " + s.Installation + " marks the streams",
+		FilterSubject:     keys.Key{App: reservation, Module: reservation, Type: reservation}.Subject(s.SubjectPrefix(), keys.Fired),
+		AckPolicy:         jetstream.AckNonePolicy,
+		DeliverPolicy:     jetstream.DeliverNewPolicy,
+		InactiveThreshold: reservedFor,
+		MemoryStorage:     true,
+	})
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerExists):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("stream %s: reserve it for installation %s: %w; the NATS user needs the right to publish to $JS.API.CONSUMER.CREATE.%s.>",
+			s.FiredStream(), s.Installation, err, s.FiredStream())
+	}
+	return true, nil
+}
+
+// stillReserved returns what to do about streams that stay reserved, which no timerd does.
+func stillReserved(s Config) error {
+	return fmt.Errorf("stream %s: its consumer %q stays; to fix it: nats consumer rm %s %s",
+		s.FiredStream(), reservation, s.FiredStream(), reservation)
+}
+
+// SetOwner writes into the metadata of a stream whose it is, and leaves everything else in its configuration as it is.
+// JetStream has no way to do that only if nobody else does at the same time: reserve the streams before.
+func SetOwner(ctx context.Context, js jetstream.JetStream, o Owner) error {
+	// The configuration travels as it is: the client library might know less of it than the server.
+	var stream struct {
+		Config map[string]json.RawMessage `json:"config"`
+	}
+	if err := ask(ctx, js, "STREAM.INFO."+o.Stream, nil, &stream); err != nil {
+		return fmt.Errorf("stream %s: %w", o.Stream, err)
+	}
+	metadata := map[string]string{}
+	if was, ok := stream.Config["metadata"]; ok {
+		if err := json.Unmarshal(was, &metadata); err != nil {
+			return fmt.Errorf("stream %s: metadata %s: %w", o.Stream, was, err)
+		}
+	}
+	metadata[keys.InstallationMetadata] = o.Installation
+	is, err := json.Marshal(metadata)
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", o.Stream, err) // cannot happen: they are texts
+	}
+	stream.Config["metadata"] = is
+	if err := ask(ctx, js, "STREAM.UPDATE."+o.Stream, stream.Config, nil); err != nil {
+		return fmt.Errorf("stream %s: mark it as that of installation %s: %w; the NATS user needs the right to publish to $JS.API.STREAM.UPDATE.%s",
+			o.Stream, o.Installation, err, o.Stream)
+	}
+	return nil
+}
+
+// ask makes a request of JetStream's API.
+func ask(ctx context.Context, js jetstream.JetStream, subject string, request, response any) error {
+	var body []byte
+	if request != nil {
+		var err error
+		if body, err = json.Marshal(request); err != nil {
+			return err // cannot happen: it was JSON before
+		}
+	}
+	reply, err := js.Conn().RequestWithContext(ctx, jetstream.DefaultAPIPrefix+subject, body)
+	if err != nil {
+		return err
+	}
+	var refused struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &refused); err != nil {
+		return fmt.Errorf("JetStream's answer: %w", err)
+	}
+	if refused.Error != nil {
+		return refused.Error
+	}
+	if response == nil {
+		return nil
+	}
+	return json.Unmarshal(reply.Data, response)
+}
+
+// Foreign returns a fault if a stream belongs to another installation than s, nil otherwise.
+func (s Config) Foreign(o Owner) *Fault {
+	if s.Installation == "" || o.Installation == "" || o.Installation == s.Installation {
+		return nil
+	}
+	return &Fault{
+		Stream:  o.Stream,
+		Problem: fmt.Sprintf("it belongs to installation %.100q, and the Redis of this timerd to %.100q", o.Installation, s.Installation),
+		Fix: "if the other one is in use, give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; " +
+			"if it is gone, take its streams over with: timerd doctor --adopt-streams",
+		Owner: o.Installation,
+	}
+}
+
+// isAnothers tells whether an error is that a stream belongs to another installation.
+func isAnothers(err error) bool {
+	fault, ok := errors.AsType[*Fault](err)
+	return ok && fault.Owner != ""
+}

@@ -1,0 +1,44 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The oldest NATS server that timerd works with. 2.10 brought metadata of streams, by which installations keep off each
+// other's streams, and the creation of a consumer that fails if there is one, by which one of them alone marks them.
+const minServerMajor, minServerMinor = 2, 10
+
+// CheckVersion returns a Fault if a NATS server of that version is too old. One that cannot be read is not.
+func CheckVersion(version string) error {
+	var major, minor int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 || major > minServerMajor || major == minServerMajor && minor >= minServerMinor {
+		return nil
+	}
+	return &Fault{
+		Problem: fmt.Sprintf("nats-server %s is too old", version),
+		Fix:     fmt.Sprintf("upgrade to nats-server %d.%d or later", minServerMajor, minServerMinor),
+	}
+}
+
+// CheckAccount returns what the account uses of JetStream. The error is a Fault if JetStream is off, for the server or
+// for the account; any other error is worth another try.
+func CheckAccount(ctx context.Context, js jetstream.JetStream) (*jetstream.AccountInfo, error) {
+	account, err := js.AccountInfo(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
+		return nil, &Fault{
+			Problem: "it runs without JetStream",
+			Fix:     "add a jetstream block to the server's configuration, as in deploy/nats.conf",
+		}
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return nil, &Fault{
+			Problem: "JetStream is off for this account",
+			Fix:     "enable it for the account: jetstream: enabled",
+		}
+	}
+	return account, err
+}

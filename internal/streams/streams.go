@@ -1,0 +1,281 @@
+// Package streams has the streams of timerd: how they are made, what timerd needs of them, and whose they are.
+//
+// An installation is one Redis with the timerds that serve it. Its identity is a key in Redis, and the metadata of its
+// streams. Two that shared streams would drop each other's firings as duplicates and take each other's retry requests,
+// so [Join] keeps them apart:
+//
+//	Redis | streams | at the start
+//	------|---------|-------------
+//	none  | none    | an identity is made
+//	A     | none    | the streams are marked
+//	none  | A       | Redis gets it; or one of its own, if a timerd of A answers over NATS that serves another Redis
+//	A     | A       | goes on
+//	A     | B       | refused
+//
+// While timerd runs, both sides are looked at again and again, and the one that has lost the identity gets it back.
+package streams
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// firedMaxAge is how long a stream that Ensure makes keeps firings by default.
+	firedMaxAge = 7 * 24 * time.Hour
+	// duplicateWindow is that of the streams that Ensure makes.
+	duplicateWindow = 2 * time.Minute
+	// minMessageBytes is what NATS and the streams must let through: more than the longest key makes of an event
+	// without data.
+	minMessageBytes = 16 << 10
+
+	defaultMinDuplicates = 30 * time.Second
+
+	codeSubjectsOverlap jetstream.ErrorCode = 10065
+	codeNoReplicas      jetstream.ErrorCode = 10074
+)
+
+// Config says what the streams of timerd are called and how they are made. The zero value is the default.
+type Config struct {
+	keys.Names
+	// Replicas is how many servers of a NATS cluster keep each stream that is made, 1 if zero. A stream that is there
+	// already keeps its own number.
+	Replicas int
+	// MaxAge is how long the stream of firings keeps them if it is made: 7 days if zero, for ever if negative. It must not
+	// be shorter than 2 minutes, the duplicate window.
+	MaxAge time.Duration
+	// MaxBytes is how large that stream may become if it is made, without limit if zero. Then the oldest firings go first,
+	// whether they were consumed or not.
+	MaxBytes int64
+	// Installation is the identity that the streams which are made get, and that the others must not contradict; see
+	// [Join]. Empty, it is not looked at.
+	Installation string
+	// MinDuplicates is the shortest duplicate window with which a stream of firings or dead letters is accepted, 30 s
+	// if zero. It must be longer than the lease of a claim: until then a crashed timerd's firings are published again.
+	MinDuplicates time.Duration
+}
+
+// configs returns the streams as they are made where missing.
+func (s Config) configs() []jetstream.StreamConfig {
+	common := jetstream.StreamConfig{
+		Storage:     jetstream.FileStorage,
+		Replicas:    max(s.Replicas, 1),
+		Duplicates:  duplicateWindow,
+		AllowDirect: true,
+	}
+	if s.Installation != "" {
+		common.Metadata = map[string]string{keys.InstallationMetadata: s.Installation}
+	}
+	fired, retry, dead := common, common, common
+	fired.Name, fired.Subjects = s.FiredStream(), []string{s.SubjectAll(keys.Fired)}
+	fired.Description = "timerd: firings of timers"
+	fired.MaxAge, fired.MaxBytes = max(cmp.Or(s.MaxAge, firedMaxAge), 0), s.MaxBytes
+	retry.Name, retry.Subjects = s.RetryStream(), []string{s.SubjectAll(keys.Retry)}
+	retry.Description = "timerd: requests to fire again"
+	retry.Retention = jetstream.WorkQueuePolicy
+	dead.Name, dead.Subjects = s.DeadStream(), []string{s.SubjectAll(keys.Dead)}
+	dead.Description = "timerd: dead letters, kept until purged"
+	return []jetstream.StreamConfig{fired, retry, dead}
+}
+
+// delivery returns the stream of what came of calls of HTTP endpoints, as it is made where missing.
+func (s Config) delivery() jetstream.StreamConfig {
+	c := s.configs()[0]
+	c.Name, c.Subjects = s.DeliveryStream(), []string{s.SubjectAll(keys.Delivery)}
+	c.Description = "timerd: deliveries to HTTP endpoints"
+	return c
+}
+
+// EnsureDelivery is Ensure for the stream of deliveries alone, which only timerd deliver needs. The stream
+// of firings must be there: its installation is that of the new stream.
+func EnsureDelivery(ctx context.Context, js jetstream.JetStream, s Config) error {
+	s, err := s.ofFired(ctx, js)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("JetStream has no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", s.FiredStream())
+	}
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", s.FiredStream(), err)
+	}
+	return errors.Join(slices.DeleteFunc(s.ensure(ctx, js, s.delivery()), isWarning)...)
+}
+
+// CheckDelivery is Check for the stream of deliveries alone, which EnsureDelivery makes. info is nil
+// where it is missing: then nothing is delivered to HTTP endpoints.
+func CheckDelivery(ctx context.Context, js jetstream.JetStream, s Config) (info *jetstream.StreamInfo, faults []*Fault, err error) {
+	info, err = streamInfo(ctx, js, s.DeliveryStream())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil, nil
+	}
+	if err == nil {
+		s, err = s.ofFired(ctx, js)
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil, fmt.Errorf("stream %s: %w", s.DeliveryStream(), err)
+	}
+	return info, onlyFaults(s.faults(s.delivery(), info.Config)), nil
+}
+
+// ofFired returns s with the installation that the stream of firings belongs to.
+func (s Config) ofFired(ctx context.Context, js jetstream.JetStream) (Config, error) {
+	info, err := streamInfo(ctx, js, s.FiredStream())
+	if err == nil {
+		s.Installation = info.Config.Metadata[keys.InstallationMetadata]
+	}
+	return s, err
+}
+
+// Fault is one thing that is wrong with a stream, or with what NATS lets through.
+type Fault struct {
+	Stream  string // "" if it is about the NATS server
+	Problem string
+	Fix     string // what to do, mostly a command
+	// Warning says that timerd works with it, but keeps less than it could.
+	Warning bool
+	// Owner is the installation that the stream belongs to, if the problem is that this is another one.
+	Owner string
+}
+
+func (f *Fault) Error() string {
+	where := "NATS server"
+	if f.Stream != "" {
+		where = "stream " + f.Stream
+	}
+	return fmt.Sprintf("%s: %s; to fix it: %s", where, f.Problem, f.Fix)
+}
+
+// Ensure makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
+// and never changes it. Several timerds may call it at the same time. Of several installations that make the same
+// streams at the same time, the one that makes the first stream makes them all: the others make none after the first
+// that is another's. The error joins everything that stands in the way: a Fault says how to fix it, any other error
+// is worth another try.
+func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
+	faults := s.serverFaults(js)
+	for _, want := range s.configs() {
+		found := s.ensure(ctx, js, want)
+		faults = append(faults, found...)
+		if slices.ContainsFunc(found, isAnothers) {
+			break
+		}
+	}
+	return errors.Join(slices.DeleteFunc(faults, isWarning)...)
+}
+
+// Check tells what is wrong with the streams without changing anything. A missing stream is no fault: its name
+// is in missing. The error means that NATS did not answer.
+func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fault, missing []string, err error) {
+	found := s.serverFaults(js)
+	for _, want := range s.configs() {
+		info, err := streamInfo(ctx, js, want.Name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			missing = append(missing, want.Name)
+		case err != nil:
+			return nil, nil, fmt.Errorf("stream %s: %w", want.Name, err)
+		default:
+			found = append(found, s.faults(want, info.Config)...)
+		}
+	}
+	return onlyFaults(found), missing, nil
+}
+
+// onlyFaults returns those of some errors that say how to fix them.
+func onlyFaults(errs []error) (faults []*Fault) {
+	for _, err := range errs {
+		if fault, ok := errors.AsType[*Fault](err); ok {
+			faults = append(faults, fault)
+		}
+	}
+	return faults
+}
+
+func isWarning(err error) bool {
+	fault, ok := errors.AsType[*Fault](err)
+	return ok && fault.Warning
+}
+
+// streamInfo asks for a stream's configuration and state.
+func streamInfo(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.StreamInfo, error) {
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return stream.CachedInfo(), nil
+}
+
+// serverFaults checks what the connected server lets through.
+func (s Config) serverFaults(js jetstream.JetStream) []error {
+	if most := js.Conn().MaxPayload(); most > 0 && most < minMessageBytes {
+		return []error{&Fault{
+			Problem: fmt.Sprintf("max_payload is %d bytes, too small for the event of a long key", most),
+			Fix:     fmt.Sprintf("set max_payload to %d or more in the server's configuration", minMessageBytes),
+		}}
+	}
+	return nil
+}
+
+// ensure makes one stream or checks the one that is there.
+func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
+	info, err := streamInfo(ctx, js, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		_, err = js.CreateStream(ctx, want)
+		var api *jetstream.APIError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &api) && api.ErrorCode == codeSubjectsOverlap:
+			return s.overlaps(ctx, js, want)
+		case errors.As(err, &api) && api.ErrorCode == codeNoReplicas:
+			return []error{&Fault{
+				Stream:  want.Name,
+				Problem: fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
+				Fix:     "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
+			}}
+		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
+			info, err = streamInfo(ctx, js, want.Name)
+		}
+	}
+	if err != nil {
+		return []error{fmt.Errorf("stream %s: %w", want.Name, err)}
+	}
+	return s.faults(want, info.Config)
+}
+
+// overlaps names the streams that take the subjects of want.
+func (s Config) overlaps(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
+	var faults []error
+	others := js.ListStreams(ctx, jetstream.WithStreamListSubject(want.Subjects[0]))
+	for other := range others.Info() {
+		keep := slices.DeleteFunc(slices.Clone(other.Config.Subjects), func(subject string) bool {
+			return covers(subject, want.Subjects[0]) || covers(want.Subjects[0], subject)
+		})
+		for _, own := range s.configs() {
+			if own.Name == other.Config.Name && !slices.Contains(keep, own.Subjects[0]) {
+				keep = append(keep, own.Subjects[0])
+			}
+		}
+		fix := "remove it, or set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes"
+		if len(keep) > 0 {
+			fix = fmt.Sprintf("nats stream edit %s --subjects '%s', or set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes",
+				other.Config.Name, strings.Join(keep, ","))
+		}
+		faults = append(faults, &Fault{
+			Stream: want.Name,
+			Problem: fmt.Sprintf("cannot be made for %s, because stream %s takes %s",
+				want.Subjects[0], other.Config.Name, strings.Join(other.Config.Subjects, ", ")),
+			Fix: fix,
+		})
+	}
+	if err := others.Err(); err != nil {
+		faults = append(faults, fmt.Errorf("stream %s: another stream takes its subjects %s; looking for it: %w", want.Name, want.Subjects[0], err))
+	}
+	return faults
+}

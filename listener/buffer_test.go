@@ -1,0 +1,194 @@
+package listener
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// kinds are the kinds of hint under the names that these tests use.
+var kinds = map[string]schedule.HintKind{"touched": schedule.Touched, "gone": schedule.Gone, "expired": schedule.Expired}
+
+// describe writes a hint as "kind key".
+func describe(h schedule.Hint) string {
+	for name, kind := range kinds {
+		if kind == h.Kind {
+			said := name + " " + h.Key
+			if h.MayWait {
+				said += " (may wait)"
+			}
+			return said
+		}
+	}
+	return fmt.Sprintf("%q %s", h.Kind, h.Key)
+}
+
+// addAll adds hints that are given as describe writes them. A key that is "claimed" or "set" is one that a message explains.
+func (b *buffer) addAll(t *testing.T, hints ...string) {
+	t.Helper()
+	for _, h := range hints {
+		kind, key, _ := strings.Cut(h, " ")
+		switch kind {
+		case "claimed":
+			b.explain(fmt.Appendf(nil, "%d:%s", len(key), key))
+			continue
+		case "set":
+			b.retract(key)
+			continue
+		}
+		if _, fits := b.hear(schedule.Hint{Kind: kinds[kind], Key: key}, time.Now()); !fits {
+			t.Fatalf("%s was dropped", h)
+		}
+	}
+	b.caughtUp()
+}
+
+// newBusyBuffer returns a buffer in a backlog, for as long as busy is true.
+func newBusyBuffer() (b *buffer, busy *atomic.Bool) {
+	b, busy = newBuffer(), new(atomic.Bool)
+	busy.Store(true)
+	b.busy = busy.Load
+	return b, busy
+}
+
+// next waits for hints and describes them, and how long that took.
+func (b *buffer) next(t *testing.T) string {
+	t.Helper()
+	began := time.Now()
+	hints, heard := b.wait(t.Context())
+	var said []string
+	for _, h := range hints {
+		said = append(said, describe(h))
+	}
+	return fmt.Sprintf("%s after %s, heard %s ago", strings.Join(said, ", "), time.Since(began), time.Since(heard))
+}
+
+func TestHintsHaveABound(t *testing.T) {
+	t.Parallel()
+	b := newBuffer()
+	if b.most != maxHints {
+		t.Errorf("a bound of %d, want %d", b.most, maxHints)
+	}
+	b.most = 5000
+	for i := range b.most {
+		kind := schedule.Expired
+		if i%2 == 0 {
+			kind = schedule.Touched
+		}
+		if _, fits := b.hear(schedule.Hint{Kind: kind, Key: fmt.Sprint(i)}, time.Now()); !fits {
+			t.Fatalf("hint %d was dropped", i)
+		}
+	}
+	if _, fits := b.hear(schedule.Hint{Kind: schedule.Expired, Key: "one more"}, time.Now()); fits {
+		t.Error("one too many was taken")
+	}
+	b.addAll(t, "touched a")
+	if hints, _ := b.wait(t.Context()); len(hints) != 1 {
+		t.Errorf("%d hints after all were dropped, want the one since", len(hints))
+	}
+}
+
+// nothing waits for a second in which no hints are to come.
+func (b *buffer) nothing(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if hints, _ := b.wait(ctx); hints != nil {
+		t.Errorf("%d hints came, want none", len(hints))
+	}
+}
+
+func TestWaitEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { newBuffer().nothing(t) })
+}
+
+// A subscription's hints do not wait beyond its end.
+func TestHintsAreFlushed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBuffer()
+		b.busy = func() bool { return true }
+		b.addAll(t, "expired a")
+		time.AfterFunc(5*time.Millisecond, b.flush)
+		if got, want := b.next(t), "expired a after 5ms, heard 5ms ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+		b.flush()
+		b.nothing(t)
+		b.addAll(t, "expired a", "expired b")
+		_ = b.next(t)
+		_ = b.keepAll("a")
+		b.flush()
+		if got, want := b.keepAll("b"), "expired b"; got != want {
+			t.Errorf("while the subscription ended, %q was overtaken, want %q", got, want)
+		}
+		if got, want := b.next(t), "expired a after 0s, heard 0s ago"; got != want {
+			t.Errorf("got %s; want %s", got, want)
+		}
+	})
+}
+
+// touch returns hints that keys were set or changed.
+func touch(names ...string) (hints []schedule.Hint) {
+	for _, key := range names {
+		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
+	}
+	return hints
+}
+
+// Hints that were refused are as old as the oldest of them, and so are newer ones of their keys.
+func TestLateHintsKeepTheirAge(t *testing.T) {
+	t.Parallel()
+	b := newBuffer()
+	now := time.Now()
+	b.putOff(touch("a"), now)
+	if left := b.holdBack(touch("b"), now.Add(-2*time.Second)); len(left) != 1 {
+		t.Error("a hint of another key was held back")
+	}
+	b.holdBack(touch("a"), now.Add(-time.Second))
+	if hints, heard := b.retry(); len(hints) != 2 || !heard.Equal(now.Add(-time.Second)) {
+		t.Errorf("%d hints, heard %s ago; want 2, 1s", len(hints), now.Sub(heard))
+	}
+}
+
+// Hints whose slots are moving are tried again after a pause, and say how long they have been put off. There is a bound.
+func TestHintsArePutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBuffer()
+		b.putOff(touch("a"), time.Now())
+		b.addAll(t, "touched b")
+		for _, want := range []string{"touched b after 0s, heard 0s ago", "touched a after 100ms, heard 100ms ago"} {
+			if got := b.next(t); got != want {
+				t.Errorf("got %s; want %s", got, want)
+			}
+		}
+		b.putOff(touch("a"), time.Now())
+		if b.idle() {
+			t.Error("idle while a hint is deferred")
+		}
+		if hints, _ := b.wait(t.Context()); len(hints) != 1 || hints[0].Held != 2*deferredPause {
+			t.Errorf("got %+v, want one that was put off for %s", hints, 2*deferredPause)
+		}
+		b.nothing(t)
+		if !b.idle() {
+			t.Error("not idle though all were taken in")
+		}
+		b.putOff(touch("a"), time.Now())
+		if hints, _ := b.wait(t.Context()); len(hints) != 1 || hints[0].Held != deferredPause {
+			t.Errorf("got %+v, want one that was put off anew", hints)
+		}
+		b.most = 2
+		if !b.putOff(touch("a", "b"), time.Now()) || b.putOff(touch("c"), time.Now()) {
+			t.Error("want room for two")
+		}
+		b.nothing(t)
+	})
+}

@@ -1,0 +1,108 @@
+package listener
+
+import (
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// hintList is a list of hints in their order. Clear it before its first use.
+type hintList struct {
+	hints []schedule.Hint
+	prev  []int          // of each of hints the index of the one before it of the same key, or -1
+	last  map[string]int // of each key the index of its last hint
+	moot  int            // how many of hints were dropped: these are empty
+	heard time.Time      // when what the first of hints tells of happened at the earliest
+	since time.Time      // when the first of hints came
+}
+
+func (l *hintList) clear() {
+	*l = hintList{last: map[string]int{}}
+}
+
+// kind returns the kind of a key's last hint, or 0.
+func (l *hintList) kind(key string) schedule.HintKind {
+	if at, ok := l.last[key]; ok {
+		return l.hints[at].Kind
+	}
+	return 0
+}
+
+// add adds a hint of something that happened at heard or later, perhaps before what the others tell of.
+func (l *hintList) add(h schedule.Hint, heard time.Time) {
+	if len(l.hints) == 0 {
+		l.heard, l.since = heard, time.Now()
+	} else if heard.Before(l.heard) {
+		l.heard = heard
+	}
+	before, ok := l.last[h.Key]
+	if !ok {
+		before = -1
+	}
+	l.last[h.Key] = len(l.hints)
+	l.hints, l.prev = append(l.hints, h), append(l.prev, before)
+}
+
+// drop drops the hints of a key.
+func (l *hintList) drop(key []byte) {
+	if len(l.last) == 0 {
+		return
+	}
+	at, ok := l.last[string(key)]
+	if !ok {
+		return
+	}
+	for ; at >= 0; at = l.prev[at] {
+		l.hints[at] = schedule.Hint{}
+		l.moot++
+	}
+	delete(l.last, string(key))
+	l.tidy()
+}
+
+// dropLast drops the last hint of a key.
+func (l *hintList) dropLast(key string) {
+	at, ok := l.last[key]
+	if !ok {
+		return
+	}
+	if l.prev[at] >= 0 {
+		l.last[key] = l.prev[at]
+	} else {
+		delete(l.last, key)
+	}
+	if at == len(l.hints)-1 { // as nearly always: so nothing piles up
+		l.hints, l.prev = l.hints[:at], l.prev[:at]
+	} else {
+		l.hints[at] = schedule.Hint{}
+		l.moot++
+	}
+	l.tidy()
+}
+
+// tidy gives back the room of dropped hints once they are the greater part.
+func (l *hintList) tidy() {
+	const few = 1000
+	if len(l.hints) == 0 && cap(l.hints) < few {
+		return // as after each timer_set
+	}
+	if l.moot == len(l.hints) {
+		l.clear()
+	} else if l.moot > few && l.moot > len(l.hints)/2 {
+		old := *l
+		l.clear()
+		for _, h := range old.all() {
+			l.add(h, old.heard)
+		}
+		l.since = old.since
+	}
+}
+
+// all returns the hints that were not dropped.
+func (l *hintList) all() []schedule.Hint {
+	if l.moot == 0 {
+		return l.hints
+	}
+	return slices.DeleteFunc(l.hints, func(h schedule.Hint) bool { return h.Kind == 0 })
+}

@@ -1,0 +1,194 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// newIntake returns what hands hints to an observer.
+func newIntake(o Observer) *intake {
+	return &intake{
+		observer: o, hints: newBuffer(), health: newHealth(), log: slog.Default(),
+		onWake: func(keys.Partition, schedule.Millis) {}, onObserved: func(schedule.Observed) {},
+	}
+}
+
+// start has hints handed over until end is called, which waits for that.
+func (i *intake) start(t *testing.T) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		i.run(ctx)
+		close(done)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// slowNode is an Observer that tells what it gets, after some time.
+type slowNode struct {
+	got   chan string
+	delay time.Duration
+}
+
+func (s slowNode) Observe(ctx context.Context, hints []schedule.Hint, _ time.Time) (schedule.Observed, error) {
+	select {
+	case <-time.After(s.delay):
+	case <-ctx.Done():
+		return schedule.Observed{}, ctx.Err()
+	}
+	for _, h := range hints {
+		s.got <- describe(h)
+	}
+	return schedule.Observed{}, nil
+}
+
+// Nothing is dropped at the end that has been heard.
+func TestHintsAreTakenInAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := slowNode{got: make(chan string, 10)}
+		in := newIntake(s)
+		in.hints.busy = func() bool { return true }
+		end := in.start(t)
+		in.hints.addAll(t, "expired a")
+		time.Sleep(400 * time.Millisecond)
+		if len(s.got) > 0 {
+			t.Fatal("taken in too soon to show anything")
+		}
+		end()
+		if len(s.got) != 1 {
+			t.Error("what was heard was dropped")
+		}
+	})
+}
+
+// A mark must not say that something is known that has been heard and not taken in.
+func TestHintsAreIdleOnceTakenIn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := slowNode{got: make(chan string, 10), delay: time.Second}
+		in := newIntake(s)
+		end := in.start(t)
+		for _, want := range []string{"touched a", "expired b"} {
+			synctest.Wait()
+			if !in.hints.idle() {
+				t.Error("busy before anything came")
+			}
+			in.hints.addAll(t, want)
+			if in.hints.idle() {
+				t.Error("idle while a hint waits")
+			}
+			time.Sleep(500 * time.Millisecond)
+			if in.hints.idle() {
+				t.Error("idle while a hint is being taken in")
+			}
+			if got := <-s.got; got != want {
+				t.Errorf("%s was taken in, want %s", got, want)
+			}
+		}
+		end()
+	})
+}
+
+// Hints that are being taken in at the end are taken in, but not for ever.
+func TestHintsUnderWayAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		delay, took time.Duration
+		want        int
+	}{{100 * time.Millisecond, 400 * time.Millisecond, 2*schedule.MaxHints + 2}, {time.Hour, lastIntake, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := slowNode{make(chan string, 1000), c.delay}
+			in := newIntake(s)
+			for i := range 2*schedule.MaxHints + 1 {
+				in.hints.addAll(t, fmt.Sprint("touched ", i))
+			}
+			end := in.start(t)
+			synctest.Wait()
+			in.hints.addAll(t, "expired a")
+			began := time.Now()
+			end()
+			if took := time.Since(began); len(s.got) != c.want || took != c.took {
+				t.Errorf("%s a call: %d hints taken in after %s, want %d after %s", c.delay, len(s.got), took, c.want, c.took)
+			}
+		})
+	}
+}
+
+// leavingNode is an Observer that leaves alone what may wait. Something happens to the keys meanwhile.
+type leavingNode struct {
+	slowNode
+	happens func()
+	heard   chan time.Time
+}
+
+func (l leavingNode) Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error) {
+	l.heard <- heard
+	seen, err := l.slowNode.Observe(ctx, hints, heard)
+	if hints[0].MayWait {
+		l.happens()
+		hints[0].MayWait = false
+		seen.Left = hints[:1]
+	}
+	return seen, err
+}
+
+// An expired event that was left alone, and is overtaken, is no older than that: nothing explained it then.
+func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		node := leavingNode{slowNode{got: make(chan string, 10), delay: 10 * time.Second}, nil, make(chan time.Time, 10)}
+		var in *intake
+		node.happens = func() { in.hints.addAll(t, "touched a") }
+		in = newIntake(&node)
+		in.hints.busy = func() bool { return true }
+		end := in.start(t)
+		began := time.Now()
+		in.hints.addAll(t, "expired a")
+		for _, want := range []string{"expired a (may wait)", "expired a", "touched a"} {
+			if got := <-node.got; got != want {
+				t.Errorf("%s was taken in, want %s", got, want)
+			}
+		}
+		if heard := []time.Duration{(<-node.heard).Sub(began), (<-node.heard).Sub(began)}; heard[0] != 0 || heard[1] != longestLinger {
+			t.Errorf("heard after %s, want at once, and when it was left alone", heard)
+		}
+		end()
+	})
+}
+
+// movingNode is an Observer whose keys are all on the move.
+type movingNode struct{ slowNode }
+
+func (movingNode) Observe(_ context.Context, hints []schedule.Hint, _ time.Time) (schedule.Observed, error) {
+	return schedule.Observed{}, &schedule.MovingError{Hints: hints, Err: errors.New("TRYAGAIN")}
+}
+
+// What could not be taken in at the end is told of.
+func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		in := newIntake(movingNode{})
+		var log strings.Builder
+		in.log = slog.New(slog.NewTextHandler(&log, nil))
+		end := in.start(t)
+		in.hints.addAll(t, "touched a", "gone b")
+		synctest.Wait()
+		end()
+		if !strings.Contains(log.String(), "waiting=2") {
+			t.Errorf("log:\n%s", &log)
+		}
+	})
+}

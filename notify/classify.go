@@ -1,0 +1,113 @@
+package notify
+
+import (
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/lanes"
+	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// windowSlack is by how much sooner than after the duplicate window the stream is looked at.
+	windowSlack = 5 * time.Second
+
+	// How long a firing that was given back because of its subject is left alone: the part of the time that it has been
+	// due, between two bounds. The lower one is less for a subject of which nothing is known yet.
+	pausePart     = 4
+	failingPause  = time.Second
+	crowdedPause  = 500 * time.Millisecond
+	longestParked = time.Minute
+)
+
+// fate is what becomes of a claimed firing.
+type fate int
+
+const (
+	publish fate = iota
+	seek         // published, unless the stream has its event already: JetStream may have forgotten the id, or have another one
+	bury         // it becomes a dead letter
+	drop         // it is forgotten
+	park         // it is given back for a while, because of its subject
+)
+
+// terms are what a firing is judged by, besides itself.
+type terms struct {
+	limit   policy.Limit  // on its lateness
+	otherID bool          // it may have been published under another id
+	window  time.Duration // for how long JetStream remembers ids; 0 before that is known
+}
+
+// classify says what becomes of a firing, and why if it becomes a dead letter or is dropped. What is to be published, or looked
+// for, enters the lane of its subject, if it may; no other firing asks for that. It reads no clock.
+func classify(f *schedule.Firing, t terms, enter func(fate) lanes.Answer) (what fate, reason string) {
+	if what, reason = judge(f, t.limit); what != publish {
+		return what, reason
+	}
+	// It was not published before it was due.
+	forgotten := f.MayBeStored && f.ClaimedAt.Add(f.Lease).Sub(f.Due.Time()) > t.window-windowSlack
+	if forgotten || t.otherID {
+		what = seek
+	}
+	if enter(what) != lanes.In {
+		what = park
+	}
+	return what, ""
+}
+
+// judge tells whether a firing is published at all, by what it is and how late it was claimed. What may have been published is
+// not dropped: somebody may look for what became of it.
+func judge(f *schedule.Firing, limit policy.Limit) (what fate, reason string) {
+	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond
+	switch {
+	case f.Fault != "":
+		return bury, event.ReasonRepeat + f.Fault
+	case f.Held:
+		return bury, event.ReasonHeld
+	case !limit.Exceeded(by):
+		return publish, ""
+	}
+	reason = event.LateReason(by, limit.Most, f.MayBeStored)
+	if limit.Drop && !f.MayBeStored {
+		return drop, reason
+	}
+	return bury, reason
+}
+
+// limitOf returns the limit of a firing's lateness: its own, or that of its namespace.
+func limitOf(f *schedule.Firing, rules policy.Rules[policy.Limit]) policy.Limit {
+	if f.Late.Given {
+		return f.Late
+	}
+	return rules.For(f.Key)
+}
+
+// attempts returns which attempt a firing is, of most. stated says that the attempt counts that its payload states; a larger
+// number is no retry count. other, if not 0, is the attempt as which it may have been published before, with other settings.
+func attempts(f *schedule.Firing, most int, stated bool) (attempt, other int) {
+	if f.Attempt != 0 {
+		return f.Attempt, 0
+	}
+	if !stated && !f.MayBeStored {
+		return 1, 0
+	}
+	own := event.Attempt(f.Payload)
+	attempt, other = 1, own
+	if stated && own <= most {
+		attempt, other = own, 1
+	}
+	if attempt == other || !f.MayBeStored {
+		other = 0
+	}
+	return attempt, other
+}
+
+// parked returns for how long nobody is to claim a firing that is given back because of its subject.
+func parked(f *schedule.Firing, why lanes.Answer) time.Duration {
+	shortest := crowdedPause
+	if why == lanes.Failing {
+		shortest = failingPause
+	}
+	return min(max(f.Now().Sub(f.Due.Time())/pausePart, shortest), longestParked)
+}

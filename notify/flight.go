@@ -1,0 +1,305 @@
+package notify
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/lanes"
+)
+
+const (
+	// firstPause and longestPause bound the pause before a firing is published again.
+	firstPause   = 50 * time.Millisecond
+	longestPause = time.Second
+)
+
+// errExpiring says that too little is left of a lease.
+var errExpiring = errors.New("the lease runs out")
+
+// flight is the firings that are published, or are to be as soon as possible, from the window until they are acknowledged or
+// given up. Each is in the lane of its subject. Its methods may be called concurrently.
+type flight struct {
+	*Options
+	gate     *gate
+	window   *window
+	health   *health
+	stream   *streamRecord
+	subjects *lanes.Window
+	sender   *sender
+	kick     chan struct{} // wakes who calls inspect
+
+	mu         sync.Mutex
+	deliveries map[uint64]*delivery // by token
+	lastToken  uint64
+}
+
+// add takes in a delivery that has entered its lane. One that is to be published counts as sent, because the caller is about
+// to, unless its lease runs out: then inspect gives it back.
+func (f *flight) add(d *delivery, what fate) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.deliveries) == 0 {
+		signal(f.kick)
+	}
+	f.lastToken++
+	d.token = f.lastToken
+	f.deliveries[d.token] = d
+	switch {
+	case what == seek:
+		d.looking = true
+		d.next = time.Now().Add(min(seekTime, d.firing.Remaining()/2))
+	case d.expiring():
+		d.next = time.Now()
+	default:
+		d.markSent(f.stream.highest(), f.AckWait)
+	}
+}
+
+// publish publishes deliveries that are marked as sent. It passes over those whose lease runs out, and all of them while
+// the connection is down.
+func (f *flight) publish(deliveries []*delivery) {
+	for _, d := range deliveries {
+		withhold, ok := f.begin(d)
+		if !ok {
+			continue
+		}
+		err := f.sender.send(d, withhold)
+		if err == nil {
+			continue
+		}
+		f.mu.Lock()
+		switch {
+		case !d.sent || f.deliveries[d.token] != d: // it has failed, or was acknowledged, already
+		case errors.Is(err, errExpiring):
+			d.sent, d.next = false, time.Now()
+		case errors.Is(err, nats.ErrMaxPayload):
+			f.fail(d, FailureTooLarge, false)
+		default:
+			f.fail(d, FailureDisconnected, false)
+		}
+		f.mu.Unlock()
+	}
+}
+
+// begin returns ok if d is to be sent now, and whether to withhold its payload.
+func (f *flight) begin(d *delivery) (withhold, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !d.sent || f.deliveries[d.token] != d {
+		return false, false
+	}
+	if !f.health.isConnected() {
+		f.fail(d, FailureDisconnected, false)
+		return false, false
+	}
+	d.published = d.firing.Now()
+	return d.withhold, true
+}
+
+// fail notes that a try to publish d has failed. denied says that it is known to be because of the subject. f.mu is held.
+func (f *flight) fail(d *delivery, class Failure, denied bool) {
+	d.sent = false
+	d.failure = class
+	d.next = time.Now()
+	if class == FailureDisconnected || class == FailureTimeout || class == FailureUnavailable {
+		d.firing.MayBeStored = true
+	}
+	pause := backoff.Policy{First: firstPause, Longest: longestPause}.Delay(d.tries)
+	switch class {
+	case FailureTimeout, FailureRefused:
+		since := d.sentAt
+		if denied {
+			since = time.Time{}
+		}
+		// It is the subject too if events on others were acknowledged meanwhile, and none on this one.
+		if (denied || f.health.ackedSince(since)) && f.subjects.Fail(d.lane, since) {
+			f.Logger.Warn("NATS does not take the events on this subject, for want of a right to publish there perhaps: its timers wait, and one at a time is tried",
+				"subject", d.subject, "err", class)
+		}
+		if class == FailureRefused {
+			d.next = d.next.Add(pause)
+		}
+	case FailureTooLarge:
+		attrs := []any{"key", d.firing.Key.String(), "due_at", d.firing.Due.Time(), "bytes", len(d.firing.Payload)}
+		if d.withhold {
+			d.next = d.next.Add(pause)
+			f.Logger.Error("event is too large for NATS even without the payload", attrs...)
+			break
+		}
+		d.withhold = true
+		signal(f.kick)
+		f.Logger.Warn("event is too large for NATS, publishing it without the payload", attrs...)
+	default:
+		d.next = d.next.Add(pause)
+	}
+	f.OnFailed(class)
+}
+
+// disconnected notes that what was sent will not be answered.
+func (f *flight) disconnected() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.deliveries {
+		if d.sent {
+			f.fail(d, FailureDisconnected, false)
+		}
+	}
+}
+
+// deny notes that the NATS user may not publish on a subject. The server says so once for each message, by itself: to
+// the publisher it gives no answer.
+func (f *flight) deny(subject string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	tries, failing := f.subjects.State(subject)
+	if tries == 0 || failing && tries > 1 { // the latter are about to be given back
+		return
+	}
+	for _, d := range f.deliveries {
+		if d.subject != subject || !d.sent {
+			continue
+		}
+		f.fail(d, FailureRefused, true)
+		d.firing.MayBeStored = true // the error may be about a later message
+		// As long as another subject is trusted, it is a matter of this one.
+		if !f.subjects.HasTrusted() && !f.health.ackedSince(d.sentAt) {
+			f.health.noteSilence(time.Now())
+		}
+	}
+	signal(f.kick)
+}
+
+// receive takes a message to the reply subject of a delivery. It may answer any of the delivery's tries: one success is
+// enough.
+func (f *flight) receive(token string, m *nats.Msg) {
+	n, err := strconv.ParseUint(token, 36, 64)
+	if err != nil {
+		return
+	}
+	a, ok := readAnswer(m, f.Streams.FiredStream())
+	if !ok {
+		f.Logger.Debug("ignored a reply to an event that is not JetStream's", "source", m.Subject)
+		return
+	}
+	if a.ok {
+		f.health.noteAck() // even if it comes too late for its firing: the stream works
+	}
+	f.mu.Lock()
+	d := f.deliveries[n]
+	switch {
+	case d == nil:
+	case a.ok:
+		if !a.duplicate && f.stream.note(d.after, a.seq) {
+			signal(f.health.alarm)
+		}
+		f.remove(d, lanes.Works)
+		f.window.settle(d)
+	case d.sent:
+		f.fail(d, a.class, false)
+		f.health.refused(a, len(d.firing.Payload))
+	}
+	f.mu.Unlock()
+	if d != nil && a.ok {
+		f.OnFired(&d.firing, d.published.Sub(d.firing.Due.Time()), a.duplicate)
+	}
+}
+
+// found notes whether the stream has the event of a delivery that was looked for, and since when. What it has is settled; the
+// rest is published, or given back if NATS is away.
+func (f *flight) found(d *delivery, stored bool, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.deliveries[d.token] != d {
+		return
+	}
+	d.looking, d.next = false, time.Now()
+	switch {
+	case stored:
+		f.remove(d, lanes.Nothing)
+		f.window.settle(d)
+		f.OnFired(&d.firing, max(at.Sub(d.firing.Due.Time()), 0), true)
+	case !f.health.isConnected():
+		f.release(d)
+	}
+}
+
+// release has the firing of a delivery given back. f.mu is held.
+func (f *flight) release(d *delivery) {
+	d.firing.MayBeStored = d.firing.MayBeStored || d.sent
+	f.remove(d, lanes.Nothing)
+	f.window.giveBack(d)
+}
+
+// remove takes a delivery out. f.mu is held.
+func (f *flight) remove(d *delivery, says lanes.Says) {
+	f.subjects.Leave(d.lane, len(d.firing.Payload), says)
+	if delete(f.deliveries, d.token); len(f.deliveries) == 0 && f.gate.isStopped() {
+		signal(f.kick)
+	}
+}
+
+// inspect looks through the deliveries. It returns those to publish now, marked as sent, and whether there are none at
+// all. It gives back those that cannot be published in time.
+func (f *flight) inspect() (again []*delivery, idle bool) {
+	now, good, stopping := time.Now(), f.health.good(), f.gate.isStopped()
+	late := 0
+	var failure Failure
+	f.mu.Lock()
+	for _, d := range f.deliveries {
+		if d.sent {
+			if now.Before(d.next) {
+				continue
+			}
+			f.health.noteSilence(now)
+			f.fail(d, FailureTimeout, false)
+		}
+		switch {
+		case !d.sent && d.failure != "" && good && f.subjects.IsFailing(d.lane):
+			d.firing.Pause, d.firing.Refused = parked(&d.firing, lanes.Failing), true
+			f.release(d)
+			f.OnSetAside(&d.firing)
+		case d.expiring() || stopping && !good:
+			f.release(d)
+			late++
+			failure = d.failure
+		case d.looking:
+		case good && !now.Before(d.next):
+			d.markSent(f.stream.highest(), f.AckWait)
+			again = append(again, d)
+		}
+	}
+	idle = len(f.deliveries) == 0
+	f.mu.Unlock()
+	if late > 0 {
+		f.Logger.Warn("firings could not be published before the end of their lease: giving them back", "count", late, "err", failure)
+	}
+	slices.SortFunc(again, func(a, b *delivery) int { return cmp.Compare(a.token, b.token) })
+	return again, idle
+}
+
+// abandon gives back every delivery that is left.
+func (f *flight) abandon() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.deliveries); n > 0 {
+		f.Logger.Warn("stopping with firings that are not acknowledged: giving them back", "count", n)
+	}
+	for _, d := range f.deliveries {
+		f.release(d)
+	}
+}
+
+// signal sends on a channel with a buffer of one, without waiting.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

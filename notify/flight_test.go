@@ -1,0 +1,165 @@
+package notify
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/lanes"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// newTestFlight returns the flight of a Publisher without a connection, which it takes to be there.
+func newTestFlight(t *testing.T) (*Publisher, *flight) {
+	t.Helper()
+	p := NewPublisher(nil, nil, newTwoServers())
+	p.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	p.health.setConnected(true)
+	return p, p.flight
+}
+
+// fly takes a firing in, as if it had been published.
+func fly(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *delivery {
+	t.Helper()
+	d := &delivery{subject: subject, server: "a", firing: schedule.Firing{Partition: "a1", Ref: ref, Lease: lease, Received: time.Now(), ClaimedAt: time.Now()}}
+	if !p.window.take(d.server, 0) || p.enter(d, publish) != lanes.In {
+		t.Fatalf("%s does not get in", ref)
+	}
+	p.flight.add(d, publish)
+	return d
+}
+
+// A subject is blamed for an event without an answer only if others had one, and no other event on it had.
+func TestSubjectIsBlamedForItself(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		any, own bool // events that were acknowledged since it was sent
+		want     bool
+	}{
+		"NATS is silent":            {false, false, false},
+		"others had answers":        {true, false, true},
+		"one of its own had answer": {true, true, false},
+	} {
+		for _, class := range []Failure{FailureTimeout, FailureRefused} {
+			p, f := newTestFlight(t)
+			d := fly(t, p, "blamed", "s", time.Minute)
+			other := fly(t, p, "other", "s", time.Minute)
+			f.mu.Lock()
+			if c.any {
+				f.health.noteAck()
+			}
+			if c.own {
+				f.remove(other, lanes.Works)
+			}
+			f.fail(d, class, false)
+			f.mu.Unlock()
+			if got := f.subjects.IsFailing(d.lane); got != c.want {
+				t.Errorf("%s, %s: failing %t, want %t", name, class, got, c.want)
+			}
+		}
+	}
+}
+
+// What NATS denies fails without an answer, and its subject with it, whatever else was acknowledged.
+func TestDeniedSubjectFails(t *testing.T) {
+	t.Parallel()
+	p, f := newTestFlight(t)
+	denied, other := fly(t, p, "denied", "s", time.Minute), fly(t, p, "other", "o", time.Minute)
+	f.deny("nobody's")
+	f.deny("s")
+	if denied.sent || !denied.firing.MayBeStored || !f.subjects.IsFailing(denied.lane) || !other.sent {
+		t.Errorf("denied: %+v, other: %+v", denied, other)
+	}
+	if err := f.health.problem(); err == nil {
+		t.Error("nothing was ever acknowledged, and health does not tell")
+	}
+	if again, idle := f.inspect(); len(again) != 0 || idle || len(f.deliveries) != 1 || !denied.firing.Refused || denied.firing.Pause == 0 {
+		t.Errorf("%d are published again, %d left; %+v", len(again), len(f.deliveries), denied.firing)
+	}
+}
+
+// What fails is published again as long as its lease lasts and NATS takes events, and then given back.
+func TestInspectPublishesAgainOrGivesBack(t *testing.T) {
+	t.Parallel()
+	p, f := newTestFlight(t)
+	all := []*delivery{fly(t, p, "1", "s", time.Hour), fly(t, p, "2", "s", time.Hour), fly(t, p, "3", "s", time.Nanosecond)}
+	if all[2].sent {
+		t.Error("it counts as sent though its lease has run out")
+	}
+	f.disconnected()
+	for _, d := range all[:2] {
+		if d.sent || !d.firing.MayBeStored || d.failure != FailureDisconnected || !d.next.After(time.Now().Add(-time.Minute)) {
+			t.Errorf("after the connection has gone: %+v", d)
+		}
+		d.next = time.Now()
+	}
+	again, idle := f.inspect()
+	if !slices.Equal(again, all[:2]) || idle || !all[0].sent || all[0].tries != 2 || p.settler.waiting != 1 {
+		t.Errorf("%d are published again, %d given back, %+v", len(again), p.settler.waiting, all[0])
+	}
+	p.gate.stop()
+	f.disconnected()
+	f.health.setConnected(false)
+	if again, idle := f.inspect(); len(again) != 0 || !idle || p.settler.waiting != 3 || p.InFlight() != 3 {
+		t.Errorf("at the end without NATS %d are published again, %d given back, %d in flight", len(again), p.settler.waiting, p.InFlight())
+	}
+}
+
+// At most a few events on subjects that fail are looked for at once; each counts until it is known whether it is stored.
+func TestFewLooksOnSubjectsThatFail(t *testing.T) {
+	t.Parallel()
+	p, _ := newTestFlight(t)
+	var in []*delivery
+	for i := range 2 * maxFailingLooks {
+		d := &delivery{subject: string(rune('a' + i)), server: "a", firing: schedule.Firing{Partition: "a1", Lease: time.Minute, Received: time.Now(), MayBeStored: true}}
+		lane, _ := p.flight.subjects.Enter(d.subject, p.size(), 0)
+		p.flight.subjects.Leave(lane, 0, lanes.Fails)
+		if p.enter(d, seek) == lanes.In {
+			p.window.take(d.server, 0)
+			p.flight.add(d, seek)
+			in = append(in, d)
+		}
+	}
+	if len(in) != maxFailingLooks || p.flight.subjects.Load().Tries != maxFailingLooks {
+		t.Fatalf("%d are looked for at once", len(in))
+	}
+	p.seeker.tell(in[:1], map[string]time.Time{in[0].id: time.Now()})
+	if !p.seeker.mayLook() || p.seeker.mayLook() {
+		t.Error("one that was found counts on")
+	}
+}
+
+// A fault holds events back until the stream looks well again; silence and a connection that is down show at once.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	p, _ := newTestFlight(t)
+	h := p.health
+	if !h.good() || h.problem() != nil || h.pause() != probeInterval {
+		t.Fatalf("well: %v, %v", h.problem(), h.pause())
+	}
+	full := answer{class: FailureFull, err: errors.New("full")}
+	h.refused(answer{class: FailureRefused, err: errors.New("who knows")}, 0)
+	if !h.good() {
+		t.Error("one refusal of a message keeps back the others")
+	}
+	h.refused(full, 7)
+	if h.good() || h.problem() == nil || h.refusedBytes() != 7 || h.pause() > 2*firstProbe {
+		t.Errorf("a full stream: %v, %v", h.problem(), h.pause())
+	}
+	if h.noteLook(errors.New("still full")) || !h.noteLook(nil) || h.noteLook(nil) || !h.good() {
+		t.Error("it is well once a look says so, which is news once")
+	}
+	h.noteSilence(time.Now())
+	if !h.good() || h.problem() == nil {
+		t.Errorf("silence: %v", h.problem())
+	}
+	h.noteAck()
+	if h.problem() != nil || !h.ackedSince(time.Now().Add(-time.Minute)) || h.ackedSince(time.Now().Add(time.Minute)) {
+		t.Errorf("after an acknowledgement: %v", h.problem())
+	}
+	if h.setConnected(true) || !h.setConnected(false) || h.good() || h.isConnected() || h.problem() == nil {
+		t.Error("disconnected")
+	}
+}

@@ -1,0 +1,48 @@
+package notify
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func newTestWindow(tries, bytes int) *window {
+	o := defaultOptions()
+	o.Window, o.WindowBytes = tries, bytes
+	return &window{Options: &o, settler: newSettler(&o, newTwoServers(), func() {}), servers: map[string]int{}}
+}
+
+// What waits to be settled fills the window of its own server alone.
+func TestWindowOfEachServer(t *testing.T) {
+	t.Parallel()
+	w := newTestWindow(10, 1)
+	for range w.Window {
+		if !w.take("a", 0) {
+			t.Fatal("there is no room in an empty window")
+		}
+	}
+	if w.hasRoom("a") || w.hasRoom("b") || w.take("b", 0) {
+		t.Error("there is room for more than may be on their way to NATS")
+	}
+	for i := range w.Window {
+		w.settle(&delivery{server: "a", firing: on("a1", fmt.Sprint(i))})
+	}
+	if w.hasRoom("a") || !w.hasRoom("b") || w.inFlight() != w.Window {
+		t.Errorf("all wait to be settled on a: room there %v, on b %v, %d in flight", w.hasRoom("a"), w.hasRoom("b"), w.inFlight())
+	}
+}
+
+// One firing is taken however large it is, and gives its bytes back whatever becomes of it.
+func TestWindowOfBytes(t *testing.T) {
+	t.Parallel()
+	w := newTestWindow(10, 100)
+	large := delivery{server: "a", firing: schedule.Firing{Partition: "a1", Payload: make([]byte, 1000)}}
+	if !w.take("a", len(large.firing.Payload)) || w.hasRoom("a") {
+		t.Error("a large firing is not taken, or leaves room")
+	}
+	w.giveBack(&large)
+	if !w.hasRoom("a") || w.load.Bytes != 0 || len(w.servers) != 0 || w.inFlight() != 1 {
+		t.Errorf("given back: %+v on their way, of servers %v, %d in flight", w.load, w.servers, w.inFlight())
+	}
+}

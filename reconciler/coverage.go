@@ -1,0 +1,124 @@
+package reconciler
+
+import (
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// auditInterval is how often everything is audited though no gap was noticed.
+	auditInterval = 10 * time.Minute
+	// auditShare is the part of the time that audits may take at most while they
+	// stand in for events, or follow slots that move one after the other.
+	auditShare = 10
+	// unfollowedInterval is how often the timers alone are audited while the keys of some are not followed.
+	unfollowedInterval = time.Minute
+
+	// The reasons of audits that nothing asked for; those of reasonUnfollowed are of the timers alone.
+	reasonRegular    = "regular"
+	reasonUnfollowed = "keys not followed"
+	// reasonTakenOver is the reason of an audit of partitions that came from another server of a cluster.
+	reasonTakenOver = "slots moved"
+)
+
+// Coverage is how far the events of a node can be relied on. Who hears them says so, and audits make up for the rest. Its methods
+// may be called concurrently, and never block. Set its fields before they are.
+type Coverage struct {
+	// OnGap is called for each gap. OnComplete is called with what SetComplete is.
+	OnGap      func(reason string)
+	OnComplete func(complete bool)
+
+	now        func() schedule.Millis
+	asked      chan string   // the reason of an audit of everything that is to come
+	unfollowed chan struct{} // beyond has become true
+	audited    chan struct{}
+
+	mu                 sync.Mutex
+	incomplete, beyond bool
+	gaps               int             // since the start
+	lastGap            string          // its reason
+	gapAt              schedule.Millis // when it was noted
+}
+
+func newCoverage(now func() schedule.Millis) *Coverage {
+	return &Coverage{
+		OnGap: func(string) {}, OnComplete: func(bool) {},
+		now: now, asked: make(chan string, 1), unfollowed: make(chan struct{}, 1), audited: make(chan struct{}, 1),
+	}
+}
+
+// Gap asks for an audit, because events may have been missed. Gaps that come while an audit is waiting to begin are answered
+// by it.
+func (c *Coverage) Gap(reason string) {
+	c.OnGap(reason)
+	c.note(reason)
+}
+
+// note notes a gap.
+func (c *Coverage) note(reason string) {
+	c.mu.Lock()
+	c.gaps++
+	c.lastGap, c.gapAt = reason, c.now()
+	c.mu.Unlock()
+	c.ask(reason)
+}
+
+// ask has everything audited as soon as the audit under way is over.
+func (c *Coverage) ask(reason string) {
+	select {
+	case c.asked <- reason:
+	default:
+	}
+}
+
+// SetComplete says whether the events that adoption needs flow. While they do not, an audit follows every sweep.
+func (c *Coverage) SetComplete(complete bool) {
+	c.OnComplete(complete)
+	c.mu.Lock()
+	c.incomplete = !complete
+	c.mu.Unlock()
+	if !complete {
+		c.note("events incomplete")
+	}
+}
+
+// SetBeyond says whether there are timers whose keys are not followed, though events flow. While there are, the timers
+// are audited every minute, or as often as a tenth of the time allows.
+func (c *Coverage) SetBeyond(beyond bool) {
+	c.mu.Lock()
+	c.beyond = beyond
+	c.mu.Unlock()
+	if beyond {
+		signal(c.unfollowed)
+	}
+}
+
+// Audited receives after audits: apps may have been forgotten. It is for one receiver.
+func (c *Coverage) Audited() <-chan struct{} { return c.audited }
+
+// untilAudit returns how long to wait for the next audit after one that took some time, and its reason. since is how long
+// ago the last audit of everything began, and sweeps how often there are sweeps.
+func (c *Coverage) untilAudit(took, since, sweeps time.Duration) (wait time.Duration, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rest := (auditShare - 1) * took
+	switch left := auditInterval - since; {
+	case c.incomplete:
+		return max(sweeps, rest), reasonRegular
+	case c.beyond && left > unfollowedInterval:
+		return max(unfollowedInterval, rest), reasonUnfollowed
+	default:
+		return max(left, rest), reasonRegular
+	}
+}
+
+// report adds the gaps to the report of an audit.
+func (c *Coverage) report(r *schedule.AuditReport) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.Gaps = c.gaps; c.gaps > 0 {
+		r.LastGap, r.GapAt = c.lastGap, c.gapAt.Time()
+	}
+}

@@ -1,0 +1,397 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// bench is a time and a log for loops that talk to no server.
+type bench struct {
+	began time.Time
+
+	mu    sync.Mutex
+	log   strings.Builder
+	notes []string // what happened, and when
+}
+
+// loop runs one in a bubble until the test ends.
+func loop(t *testing.T, test func(t *testing.T, b *bench, start func(run func(context.Context)) (stop func()))) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{began: time.Now()}
+		test(t, b, func(run func(context.Context)) (stop func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				run(ctx)
+			}()
+			return func() {
+				cancel()
+				<-done
+			}
+		})
+	})
+}
+
+// change changes what the loops see.
+func (b *bench) change(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+// note notes that something happens now. b.mu is held.
+func (b *bench) note(what string) {
+	b.notes = append(b.notes, fmt.Sprintf("%s %s", time.Since(b.began), what))
+}
+
+// saw compares what happened within a time, and forgets it.
+func (b *bench) saw(t *testing.T, within time.Duration, want ...string) {
+	t.Helper()
+	time.Sleep(within)
+	if got := b.happened(); !slices.Equal(got, want) {
+		t.Errorf("got\n%q, want\n%q", got, want)
+	}
+}
+
+// happened returns what happened since it was called last.
+func (b *bench) happened() []string {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	notes := b.notes
+	b.notes = nil
+	return notes
+}
+
+func (b *bench) logger() *slog.Logger { return slog.New(slog.NewTextHandler(&b.log, nil)) }
+
+// It is the server too, with the clock of the bubble and every partition.
+func (*bench) Name() string                           { return "" }
+func (*bench) Owns(keys.Partition) bool               { return true }
+func (*bench) Now() schedule.Millis                   { return schedule.MillisOf(time.Now()) }
+func (*bench) Until(at schedule.Millis) time.Duration { return time.Until(at.Time()) }
+
+// in returns a due time.
+func (b *bench) in(d time.Duration) schedule.Millis { return b.Now().Add(d) }
+
+// claims is a Claimer and a Scanner that notes the claims. The next fails with err.
+type claims struct {
+	*bench
+	err  error
+	next schedule.Millis // what the last claim told
+	scan schedule.DueScan
+}
+
+func (c *claims) ScanDue(_ context.Context, within, _ time.Duration) (schedule.DueScan, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.note(fmt.Sprintf("scan %s", within))
+	scan := c.scan
+	scan.Heads = slices.Clone(c.scan.Heads)
+	return scan, c.err
+}
+
+func (c *claims) Claim(_ context.Context, requests []schedule.ClaimRequest, _ time.Duration) (results []schedule.ClaimResult) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range requests {
+		c.note("claim")
+		results = append(results, schedule.ClaimResult{Partition: r.Partition, At: time.Now(), Next: c.next, Err: c.err})
+	}
+	c.next = schedule.Nothing
+	return results
+}
+
+// openPublisher takes everything.
+type openPublisher struct{}
+
+func (openPublisher) Wait(context.Context, string) error               { return nil }
+func (openPublisher) Publish(context.Context, []schedule.Firing) error { return nil }
+
+// firing runs the loop that fires.
+func (b *bench) firing() (*claims, *firer) {
+	c := &claims{bench: b, next: schedule.Nothing}
+	return c, &firer{
+		claimer: c, publisher: openPublisher{}, agenda: newAgenda(b), health: newHealth(), busy: new(atomic.Bool),
+		log: b.logger(), onClaimed: func(schedule.ClaimResult) {},
+	}
+}
+
+// A claim is made when the first timer that is known is due, later by the standbys, and what it tells is known too.
+func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		c, f := b.firing()
+		defer start(f.run)()
+		f.agenda.wake(keys.Single, b.in(10*time.Second))
+		f.agenda.wake(keys.Single, schedule.Nothing)
+		b.saw(t, 5*time.Second)
+		b.change(func() { c.next = b.in(4 * time.Second) })
+		f.agenda.wake(keys.Single, b.in(2*time.Second))
+		b.saw(t, 3*time.Second, `7s claim`)
+		b.saw(t, 5*time.Second, `9s claim`)
+		f.agenda.setRank(2, 3)
+		f.agenda.wake(keys.Single, b.in(time.Second))
+		b.saw(t, 2*time.Second, `14.01s claim`)
+		f.agenda.wake(keys.Single, schedule.AtOnce)
+		b.saw(t, time.Second, `15s claim`)
+	})
+}
+
+// A claim that fails is made again with pauses that grow, and is known not to work after some seconds; one from a partition that
+// is moving is made again soon, and says nothing.
+func TestFirerTriesAgain(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		c, f := b.firing()
+		c.err = errors.New("away")
+		defer start(f.run)()
+		f.agenda.wake(keys.Single, schedule.AtOnce)
+		time.Sleep(time.Minute)
+		// 50 ms, 100 ms and so on up to 2 s, each up to a fifth shorter.
+		if tries := b.happened(); len(tries) < 34 || len(tries) > 44 {
+			t.Errorf("%d tries in a minute: %q", len(tries), tries)
+		}
+		if err := f.health.err(b); err == nil || !strings.Contains(err.Error(), "claiming due timers has been failing for 1m0s: away") {
+			t.Errorf("health: %v", err)
+		}
+		if n := strings.Count(b.log.String(), "cannot fire timers"); n != 1 {
+			t.Errorf("%d lines:\n%s", n, &b.log)
+		}
+		b.change(func() { c.err = nil })
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if err := f.health.err(b); err != nil {
+			t.Errorf("after a success: %v", err)
+		}
+		b.happened()
+		b.saw(t, time.Minute)
+
+		b.change(func() { c.err = errors.New("TRYAGAIN the slot is moving") })
+		f.agenda.wake(keys.Single, schedule.AtOnce)
+		time.Sleep(950 * time.Millisecond)
+		if claims := b.happened(); len(claims) != 10 {
+			t.Errorf("%d claims from a partition that is moving, want one each %s: %q", len(claims), movingPause, claims)
+		}
+		if err := f.health.err(b); err != nil {
+			t.Errorf("while it is moving: %v", err)
+		}
+	})
+}
+
+// keeper is a Keeper.
+type keeper struct {
+	*bench
+	behind bool
+}
+
+func (*keeper) EnsureLibrary(context.Context) (bool, int, error) { return false, 0, nil }
+func (k *keeper) IsBehind() (behind bool) {
+	k.change(func() { behind = k.behind })
+	return behind
+}
+
+func (k *keeper) Replan(context.Context) (int, error) {
+	k.change(func() { k.note("replan") })
+	return 1, nil
+}
+
+// Sweeps are made at each tick, and when partitions were taken over. What they find is claimed, or waited for.
+func TestSweeps(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		c, k, takenOver := &claims{bench: b}, &keeper{bench: b}, make(chan struct{}, 1)
+		s := sweeper{
+			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver, interval: time.Second,
+			log: b.logger(), onScanned: func(schedule.DueScan) {}, onReplanned: func(int) {},
+		}
+		defer start(s.run)()
+		b.saw(t, 1500*time.Millisecond, "0s scan 4s", "0s replan", "1s scan 4s")
+		signal(takenOver)
+		b.change(func() { c.scan.Heads = []schedule.Head{{Partition: keys.Single, Due: b.in(1100 * time.Millisecond)}} })
+		b.saw(t, 600*time.Millisecond, "1.5s scan 4s", "2s scan 4s")
+		if wait := s.agenda.wait(); wait != 500*time.Millisecond {
+			t.Errorf("%s until the next claim, want 500ms", wait)
+		}
+		b.change(func() { c.scan.Heads[0].Due = schedule.AtOnce })
+		b.change(func() { k.behind = true })
+		b.saw(t, time.Second, "3s scan 4s", "3s replan")
+		if wait := s.agenda.wait(); wait > 0 {
+			t.Errorf("%s until the claim of what is owed", wait)
+		}
+		b.change(func() { k.behind, c.err = false, errors.New("away") })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := strings.Count(b.log.String(), "sweep failed"); n != 1 {
+			t.Errorf("%d lines of a failure that lasts:\n%s", n, &b.log)
+		}
+		if err := s.health.err(b); err == nil || !strings.Contains(err.Error(), "looking for due timers has been failing for") {
+			t.Errorf("health: %v", err)
+		}
+	})
+}
+
+// members is a Membership.
+type members struct {
+	*bench
+	err error
+}
+
+func (m *members) Heartbeat(_ context.Context, self schedule.Self, ttl time.Duration) (rank, of int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.note(fmt.Sprintf("beat of %s for %s", self.Instance, ttl))
+	return 1, 2, m.err
+}
+
+func (m *members) Deregister(_ context.Context, instance string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.note("farewell of " + instance)
+	return nil
+}
+
+func TestHeartbeats(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		m := &members{bench: b, err: errors.New("away")}
+		h := beater{
+			members: m, agenda: newAgenda(b), interval: time.Second, self: schedule.Self{Instance: "a"}, instance: "a", log: b.logger(),
+			counts: func() *schedule.Counts { return nil },
+		}
+		stop := start(h.run)
+		b.saw(t, 2500*time.Millisecond, "0s beat of a for 4s", "1s beat of a for 4s", "2s beat of a for 4s")
+		b.change(func() { m.err = nil })
+		b.saw(t, time.Second, "3s beat of a for 4s")
+		if h.agenda.rank != 1 || h.agenda.of != 2 {
+			t.Errorf("rank %d of %d, want 1 of 2", h.agenda.rank, h.agenda.of)
+		}
+		stop()
+		b.saw(t, 0, "3.5s farewell of a")
+		if n := strings.Count(b.log.String(), "heartbeat failed"); n != 1 {
+			t.Errorf("%d lines:\n%s", n, &b.log)
+		}
+	})
+}
+
+// keysAlone is an Auditor that does not know yet whether events are heard, so that the keys alone are audited.
+type keysAlone struct {
+	*bench
+	takes time.Duration
+	err   error
+}
+
+func (*keysAlone) BeginAudit(context.Context) (*schedule.Audit, error)     { return nil, nil } //nolint:nilnil // it is not known
+func (*keysAlone) RecordAudit(context.Context, schedule.AuditReport) error { return nil }
+func (*keysAlone) DoubtApps(context.Context, keys.Partition, schedule.Millis, []string) error {
+	return nil
+}
+func (*keysAlone) ForgetApps(context.Context) error { return nil }
+
+func (k *keysAlone) ScanKeys(_ context.Context, _ string, yield func([]string) error) error {
+	var err error
+	var takes time.Duration
+	k.change(func() { takes, err = k.takes, k.err })
+	time.Sleep(takes)
+	if err != nil {
+		return err
+	}
+	return yield([]string{"a:b:c:d", "z:b:c:d"})
+}
+
+func (k *keysAlone) Observe(_ context.Context, hints []schedule.Hint, _ time.Time) (seen schedule.Observed, err error) {
+	seen.Adopted = len(hints)
+	return seen, nil
+}
+
+// Audits follow the start, each gap, and one another: how soon is decided by what is known of the events.
+func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		k, cover := &keysAlone{bench: b}, newCoverage(b.Now)
+		cover.OnGap = func(reason string) { b.change(func() { b.note("gap: " + reason) }) }
+		a := auditor{
+			server: b, scanner: &claims{bench: b}, node: k, apps: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			namespaces: keys.Namespaces{{App: "a"}}, instance: "a", interval: time.Second, log: b.logger(),
+			onAudit: func(reason string, seen schedule.Observed, took time.Duration) {
+				b.change(func() { b.note(fmt.Sprintf("%s (%d) in %s", reason, seen.Adopted, took)) })
+			},
+		}
+		defer start(a.run)()
+		b.saw(t, time.Minute, "500ms start (1) in 0s")
+		select {
+		case <-cover.Audited():
+		default:
+			t.Error("nobody is told that apps may be forgotten")
+		}
+		b.saw(t, 10*time.Minute, "10m0.5s regular (1) in 0s")
+		cover.Gap("test")
+		b.saw(t, 5*time.Minute, "11m0s gap: test", "11m0s test (1) in 0s")
+
+		cover.SetBeyond(true) // for the timers alone
+		b.saw(t, 2*time.Minute+time.Second, "16m0s keys not followed (0) in 0s", "17m0s keys not followed (0) in 0s", "18m0s keys not followed (0) in 0s")
+		b.saw(t, 3*time.Minute, "19m0s keys not followed (0) in 0s", "20m0s keys not followed (0) in 0s", "21m0s regular (1) in 0s")
+		cover.SetBeyond(false)
+		b.saw(t, 59*time.Second, "22m0s keys not followed (0) in 0s")
+
+		// While they stand in for events they take a tenth of the time, and follow sweeps at the most.
+		cover.SetComplete(false)
+		b.saw(t, 2500*time.Millisecond, "22m0s events incomplete (1) in 0s", "22m1s regular (1) in 0s", "22m2s regular (1) in 0s")
+		b.change(func() { k.takes = time.Second })
+		b.saw(t, 12*time.Second, "22m4s regular (1) in 1s", "22m14s regular (1) in 1s")
+		cover.SetComplete(true)
+		b.change(func() { k.takes = 2 * time.Second })
+		cover.Gap("one")
+		b.saw(t, time.Second, "22m14.5s gap: one")
+		cover.Gap("two") // asks for one more audit, and so does
+		cover.Gap("three")
+		b.saw(t, time.Minute, "22m15.5s gap: two", "22m15.5s gap: three", "22m16.5s one (1) in 2s", "22m18.5s two (1) in 2s")
+		cover.mu.Lock()
+		if cover.gaps != 5 || cover.lastGap != "three" { // with the incomplete events
+			t.Errorf("%d gaps, the last one %q", cover.gaps, cover.lastGap)
+		}
+		cover.mu.Unlock()
+
+		// One of what is taken over waits until audits have taken a tenth of the time.
+		cover.ask(reasonTakenOver)
+		b.saw(t, 17*time.Second)
+		b.saw(t, 3*time.Second+time.Millisecond, "23m35.5s slots moved (1) in 2s")
+	})
+}
+
+// An audit that fails is made again with pauses that grow; an audit of the timers alone does not take its place.
+func TestAuditsAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		k, cover := &keysAlone{bench: b, err: errors.New("away")}, newCoverage(b.Now)
+		a := auditor{
+			server: b, scanner: &claims{bench: b}, node: k, apps: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			interval: time.Second, log: b.logger(), onAudit: func(reason string, _ schedule.Observed, _ time.Duration) {
+				b.change(func() { b.notes = append(b.notes, reason) })
+			},
+		}
+		cover.Gap("subscribed")
+		defer start(a.run)()
+		b.saw(t, time.Minute)
+		cover.SetBeyond(true)
+		b.change(func() { k.err = nil })
+		b.saw(t, longestPause, "subscribed")
+		if n := strings.Count(b.log.String(), "audit failed"); n != 1 {
+			t.Errorf("%d lines:\n%s", n, &b.log)
+		}
+	})
+}

@@ -1,4 +1,0 @@
-// Package retry fires timers again whose consumer could not do the work. A consumer of events asks for it with a
-// message to the stream of retry requests. The retry [Consumer] sets the timer again after the delay of its [Policy],
-// or makes the event a dead letter when its attempts are used up.
-package retry

@@ -1,0 +1,200 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Index is the Redis that a schedule is in: which server has which partition, and the scripts that run there. What only reads
+// the schedule goes through it. Its methods may be called concurrently.
+type Index struct {
+	rdb      redis.UniversalClient
+	topology topology
+	cluster  bool
+	db       int // the number of the database; 0 in a cluster
+	scripts  atomic.Pointer[scripts]
+}
+
+func newIndex(rdb redis.UniversalClient, maxPayload int) *Index {
+	_, isCluster := rdb.(*redis.ClusterClient)
+	ix := &Index{rdb: rdb, topology: newTopology(rdb), cluster: isCluster}
+	if client, ok := rdb.(*redis.Client); ok {
+		ix.db = client.Options().DB
+	}
+	ix.scripts.Store(newScripts(maxPayload, isCluster, ix.db))
+	return ix
+}
+
+// MaxPayload returns the payload limit in bytes.
+func (ix *Index) MaxPayload() int { return ix.scripts.Load().maxPayload }
+
+// Partition returns the partition that holds a timer.
+func (ix *Index) Partition(key string) keys.Partition { return ix.topology.partition(key) }
+
+// Client returns the client of the whole Redis.
+func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
+
+// Masters asks for the servers that have partitions, with these.
+func (ix *Index) Masters(ctx context.Context) ([]Master, error) { return ix.topology.masters(ctx) }
+
+// Pipelined runs commands on the server that has a partition, as far as is known. It follows no redirection, but learns from one
+// where to go the next time.
+func (ix *Index) Pipelined(ctx context.Context, p keys.Partition, fill func(redis.Pipeliner) error) error {
+	server, err := ix.topology.server(ctx, p)
+	if err != nil {
+		return err
+	}
+	if _, err = server.Pipelined(ctx, fill); err != nil {
+		if _, moved := redis.IsMovedError(err); moved {
+			ix.topology.reload(ctx)
+		}
+	}
+	return err
+}
+
+// ServerOf returns the name of the server that has a partition, as far as is known, as that node's Name says it: an empty text
+// for a single Redis, and for a partition of which nothing is known. It asks nobody once a cluster has answered.
+func (ix *Index) ServerOf(p keys.Partition) string {
+	if !ix.cluster {
+		return ""
+	}
+	server, err := ix.topology.server(context.Background(), p)
+	if err != nil {
+		return ""
+	}
+	return server.Options().Addr
+}
+
+// ErrClusterNode says that a schedule that is to be in a single Redis is in a node of a Redis Cluster, so that most of it is
+// out of reach.
+var ErrClusterNode = errors.New("this Redis is part of a Redis Cluster")
+
+// CheckMode returns an error that wraps ErrClusterNode where that is so. That a cluster client has no cluster, it says itself.
+func (ix *Index) CheckMode(ctx context.Context) error {
+	if ix.cluster {
+		return nil
+	}
+	info, err := ix.rdb.Info(ctx, "cluster").Result()
+	if err != nil {
+		return fmt.Errorf("schedule: ask Redis whether it is a cluster: %w", err)
+	}
+	if strings.Contains(info, "cluster_enabled:1") {
+		return ErrClusterNode
+	}
+	return nil
+}
+
+// PassOver asks all masters of a cluster at once, waits for a time at most, and returns those that do not answer. From then on
+// the schedule is without them: what it lists, counts and changes is that of the others, and what concerns one timer of theirs is
+// an error at once, which wraps an Away. It is for a command, which asks once; call it before anything else. If none answers, it
+// returns an error.
+func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, error) {
+	masters, err := ix.topology.masters(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %w", err)
+	}
+	if !ix.cluster {
+		return nil, nil
+	}
+	err = askAll(ctx, masters, within, func(ctx context.Context, m Master) error { return m.Server.Ping(ctx).Err() })
+	if err == nil {
+		return nil, nil
+	}
+	away, _ := errors.AsType[*AwayError](err)
+	if len(away.Masters) == len(masters) {
+		return nil, fmt.Errorf("schedule: no master answers: %w", err)
+	}
+	ix.topology = without{ix.topology, away}
+	return away.Masters, nil
+}
+
+// Clock returns what the clock of a server shows: of the first master that answers.
+func (ix *Index) Clock(ctx context.Context) (time.Time, error) {
+	masters, err := ix.topology.masters(ctx)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("schedule: read the clock of Redis: %w", err)
+	}
+	type reading struct {
+		at  time.Time
+		err error
+	}
+	said := make(chan reading, len(masters)) // so that nobody waits for a silent one
+	for _, m := range masters {
+		go func() {
+			at, err := m.Server.Time(ctx).Result()
+			said <- reading{at, err}
+		}()
+	}
+	var last reading
+	for range masters {
+		if last = <-said; last.err == nil {
+			return last.at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("schedule: read the clock of Redis: %w", last.err)
+}
+
+// blame names the server of a cluster that does not answer in an error that a call to it had, about a partition.
+func (ix *Index) blame(p keys.Partition, err error) error {
+	if _, is := errors.AsType[net.Error](err); is && ix.ServerOf(p) != "" {
+		return Away{ix.ServerOf(p), err}
+	}
+	return err
+}
+
+// Script returns a script of a package that only reads, by the name of its file and with the parts that this includes. The
+// parts are those of this package; a name is that of one script in the program.
+func (ix *Index) Script(files fs.FS, name string) *redis.Script {
+	return ix.scripts.Load().reading(files, name)
+}
+
+// Call is one run of a script on a partition.
+type Call struct {
+	Partition keys.Partition
+	Args      []any
+}
+
+// Run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks each
+// server once, all of them at the same time. It does not follow redirections, but learns from them where to go the next time.
+func (ix *Index) Run(ctx context.Context, script *redis.Script, calls []Call) []*redis.Cmd {
+	replies := make([]*redis.Cmd, len(calls))
+	indices := map[*redis.Client][]int{}
+	for i, c := range calls {
+		server, err := ix.topology.server(ctx, c.Partition)
+		if err != nil {
+			replies[i] = redis.NewCmd(ctx)
+			replies[i].SetErr(err)
+			continue
+		}
+		indices[server] = append(indices[server], i)
+	}
+	if len(indices) == 1 { // as nearly always: not worth another goroutine
+		for server, todo := range indices {
+			runOn(ctx, server, script, calls, todo, replies)
+		}
+	} else {
+		var wg sync.WaitGroup
+		for server, todo := range indices {
+			wg.Go(func() { runOn(ctx, server, script, calls, todo, replies) })
+		}
+		wg.Wait()
+	}
+	for _, reply := range replies {
+		if _, moved := redis.IsMovedError(reply.Err()); moved {
+			ix.topology.reload(ctx)
+			break
+		}
+	}
+	return replies
+}

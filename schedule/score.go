@@ -1,0 +1,31 @@
+package schedule
+
+import "math"
+
+// Score is the score of a firing in the index: the end of its claim, or what else lua/lib/score.lua has it say.
+type Score float64
+
+// heldScore is what is added to the due time of a held timer for its score: more than any lease, and so that the sum is exact.
+const heldScore = 1 << 52
+
+// Fractions of a millisecond that tell of a firing that nobody has claimed why it is not to be claimed before a time.
+const (
+	partFreed   = 0.25 // a resume has released it, or it had a pause before: no hold holds it any more
+	partPaused  = 0.5  // it was given back with a pause
+	partPerhaps = 0.75 // it was given back, and may have been published
+)
+
+// Held returns when a timer that is held was due; ok is false for one that is not.
+func (s Score) Held() (due Millis, ok bool) { return Millis(s) - heldScore, s >= heldScore }
+
+func (s Score) fraction() float64 { return float64(s) - math.Trunc(float64(s)) }
+
+// IsFree tells whether nobody has the firing and nobody can have published it, as is_free in score.lua has it. What is held is
+// free.
+func (s Score) IsFree() bool {
+	f := s.fraction()
+	return s == 0 || s >= heldScore || f == partFreed || f == partPaused
+}
+
+// MayBePublished tells whether the firing was given back by somebody who may have published it.
+func (s Score) MayBePublished() bool { return s.fraction() == partPerhaps }
