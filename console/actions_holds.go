@@ -24,13 +24,13 @@ type holdWork struct {
 	how     schedule.Resume
 }
 
-func (c *Console) newHoldWork(do string, form url.Values, who string) (work, error) {
+func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who string) (work, error) {
 	text := strings.TrimSpace(form.Get("namespace"))
 	n, err := keys.ParseNamespace(text)
 	if err != nil {
 		return nil, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
 	}
-	w := &holdWork{actions: c.actions, list: c.sources.Holds, name: do, hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
+	w := &holdWork{actions: actions, list: s.sources.Holds, name: do, hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
 	if do == "resume" {
 		return w, nil
 	}
@@ -64,7 +64,7 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 		if w.lasts > 0 {
 			c.Warnings = append(c.Warnings, "It ends by itself after "+about(w.lasts)+".")
 		}
-		found, err := w.actions.Bulk.Count(ctx, query.Query{Namespace: w.hold.Namespace}, func(f admin.TimerCount) {
+		found, err := w.actions.Timers.Count(ctx, admin.Selection{Query: query.Query{Namespace: w.hold.Namespace}}, func(f admin.TimerCount) {
 			tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
 		})
 		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total

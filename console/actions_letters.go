@@ -7,13 +7,11 @@ import (
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // lettersWork replays dead letters or deletes them.
 type lettersWork struct {
 	actions *Actions
-	index   *schedule.Schedule
 	name    string
 	sel     admin.LetterSelection
 	what    string
@@ -23,9 +21,9 @@ type lettersWork struct {
 	found   admin.LetterCount
 }
 
-func (c *Console) newLettersWork(do string, form url.Values) (work, error) {
+func newLettersWork(actions *Actions, do string, form url.Values) (work, error) {
 	f := letterFilterOf(form)
-	w := &lettersWork{actions: c.actions, index: c.sources.Index, name: do, from: "/dead?" + f.encode()}
+	w := &lettersWork{actions: actions, name: do, from: "/dead?" + f.encode()}
 	if form.Get("all") != "" {
 		sel, err := f.selection()
 		if err != nil {
@@ -118,15 +116,11 @@ func (w *lettersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, err
 		})
 		return tallies(), err
 	}
-	now, err := redisNow(ctx, w.index)
-	if err != nil {
-		return nil, err
-	}
 	var replayed, before int64
 	tallies := func() []Tally {
 		return someTallies([]Tally{{"replayed", replayed}, {"replayed or sent again before", before}})
 	}
-	_, err = w.letters.Replay(ctx, w.actions.Schedule, now, w.found.Replayable, func(_ admin.Letter, fresh bool) error {
+	_, err := w.letters.Replay(ctx, w.actions.Schedule, w.found.Replayable, func(_ admin.Letter, fresh bool) error {
 		if fresh {
 			replayed++
 		} else {

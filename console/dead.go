@@ -70,17 +70,20 @@ func (f letterFilter) encode() string {
 	return values.Encode()
 }
 
+// letterPages read dead letters: a list of them, and one in full.
+type letterPages struct{ *shared }
+
 // dead reads a page of dead letters.
-func (c *Console) dead(r *http.Request) (*page, error) {
+func (pg *letterPages) dead(r *http.Request) (*page, error) {
 	f := letterFilterOf(r.URL.Query())
 	sel, err := f.selection()
 	if err != nil {
 		return nil, err
 	}
 	place := r.URL.Query().Get("place")
-	v := &Dead{At: c.now(r.Context()), Query: f.Query, Text: f.Text, Rows: []LetterView{}, First: place == ""}
+	v := &Dead{At: pg.now(r.Context()), Query: f.Query, Text: f.Text, Rows: []LetterView{}, First: place == ""}
 	p := &page{Template: "dead", Title: "Dead letters", Nav: "/dead", View: v}
-	found, err := c.sources.History.Search(r.Context(), sel.Query(), place, letterRows)
+	found, err := pg.sources.History.Search(r.Context(), sel.Query(), place, letterRows)
 	if errors.Is(err, history.ErrPlace) {
 		return nil, badRequest("place= is no place in the list.", "Begin at the first page.")
 	}
@@ -122,14 +125,14 @@ type Letter struct {
 }
 
 // letter reads a dead letter.
-func (c *Console) letter(r *http.Request) (*page, error) {
+func (pg *letterPages) letter(r *http.Request) (*page, error) {
 	seq, err := strconv.ParseUint(r.PathValue("seq"), 10, 64)
 	if err != nil {
 		return nil, badRequest("“"+clip(r.PathValue("seq"), 50)+"” is no number of a dead letter.", "The list of dead letters has their numbers.")
 	}
-	v := &Letter{At: c.now(r.Context())}
+	v := &Letter{At: pg.now(r.Context())}
 	p := &page{Template: "letter", Title: "Dead letter " + strconv.FormatUint(seq, 10), Nav: "/dead", View: v}
-	record, there, err := c.sources.History.Get(r.Context(), keys.Dead, seq)
+	record, there, err := pg.sources.History.Get(r.Context(), keys.Dead, seq)
 	if err != nil {
 		p.Trouble = asFault(err)
 		return p, nil

@@ -14,10 +14,12 @@ type Holds struct {
 }
 
 // holdsPage reads what is held.
-func (c *Console) holdsPage(r *http.Request) (*page, error) {
-	v := &Holds{At: c.now(r.Context()), Holds: []admin.HoldView{}}
+type holdsPage struct{ *shared }
+
+func (pg *holdsPage) holds(r *http.Request) (*page, error) {
+	v := &Holds{At: pg.now(r.Context()), Holds: []admin.HoldView{}}
 	p := &page{Template: "holds", Title: "Holds", Nav: "/holds", View: v}
-	views, err := c.sources.Holds(r.Context())
+	views, err := pg.sources.Holds(r.Context())
 	if err != nil {
 		p.Trouble = asFault(err)
 		return p, nil

@@ -80,7 +80,7 @@ func (w *world) start() {
 	past := history.New(w.js, keys.Names{})
 	var actions *console.Actions
 	if w.settings.Actions {
-		actions = &console.Actions{Schedule: w.sched, Timers: w.timers, Bulk: admin.NewTimers(w.sched, w.timers), Holds: caller, Streams: w.js}
+		actions = &console.Actions{Schedule: w.sched, Timers: admin.NewTimers(w.sched), Holds: caller, Firings: admin.NewFirings(w.sched, past), Streams: w.js}
 	}
 	c, err := console.New(w.settings, console.Sources{
 		Status: func(ctx context.Context) *status.Report {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -249,6 +250,48 @@ func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
 	return list, nil
 }
 
+// CancelResult is what came of CancelAll.
+type CancelResult struct {
+	Cancelled int64
+	TooLate   int64     // firing, or fired lately
+	Gone      int64     // not there any more when their turn came: somebody else has cancelled them, or set them to a later time
+	Until     time.Time // the due time that it has come to; the zero Time: none was tried
+	Cut       bool      // so many are owed or firing that not all of these were looked at: call again once some have fired
+}
+
+// CancelAll cancels the timers of a namespace, as timerd cancel --all does: all of them, or those that are due before a time by the
+// Redis server's clock; the zero Time is no bound. It counts them first. Timers that are set after that stay if they are due later
+// than the last one that was counted; others may be cancelled too. It is not atomic: it goes through them in the order of their due
+// times, in steps that are short for Redis and for others who use it.
+//
+// CancelAll returns errors that wrap client.ErrInvalid. If ctx ends, or after any other error, what it returns beside it is true, and
+// calling again goes on with what is left.
+func (o *Operator) CancelAll(ctx context.Context, namespace string, before time.Time) (CancelResult, error) {
+	call := "cancel all of " + namespace
+	n, err := parseNamespace(namespace)
+	if err != nil {
+		return CancelResult{}, failed(call, err)
+	}
+	s, err := o.schedule()
+	if err == nil {
+		err = s.CheckMode(ctx)
+	}
+	if err != nil {
+		return CancelResult{}, failed(call, err)
+	}
+	timers := admin.NewTimers(s)
+	all := admin.Selection{Query: query.Query{Namespace: n, Before: before}}
+	found, err := timers.Count(ctx, all, func(admin.TimerCount) {})
+	if err != nil {
+		return CancelResult{}, failed(call, err)
+	}
+	done, err := timers.Cancel(ctx, found.Counted, func(admin.Cancelled) {})
+	if err != nil {
+		err = failed(call, err)
+	}
+	return CancelResult(done), err
+}
+
 // failed says in which call an error came up.
 func failed(call string, err error) error {
 	if errors.Is(err, schedule.ErrClusterNode) {
@@ -271,18 +314,27 @@ func parseNamespace(text string) (keys.Namespace, error) {
 	return n, err
 }
 
-// holds returns the holds of the schedule, for one call: the resume of each is its own.
-func (o *Operator) holds() (*admin.Holds, error) {
+// schedule returns the schedule.
+func (o *Operator) schedule() (*schedule.Schedule, error) {
 	switch rdb := o.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
 		if rdb.Options().ClusterSlots != nil { // as that of NewFailoverClusterClient
-			return nil, fmt.Errorf("%w: holds need a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", client.ErrInvalid)
+			return nil, fmt.Errorf("%w: want a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", client.ErrInvalid)
 		}
 	default:
-		return nil, fmt.Errorf("%w: holds need a *redis.Client or a *redis.ClusterClient, not a %T", client.ErrInvalid, o.rdb)
+		return nil, fmt.Errorf("%w: want a *redis.Client or a *redis.ClusterClient, not a %T", client.ErrInvalid, o.rdb)
 	}
-	h := admin.NewHolds(schedule.New(o.rdb, schedule.DefaultMaxPayload))
+	return schedule.New(o.rdb, schedule.DefaultMaxPayload), nil
+}
+
+// holds returns the holds of the schedule, for one call: the resume of each is its own.
+func (o *Operator) holds() (*admin.Holds, error) {
+	s, err := o.schedule()
+	if err != nil {
+		return nil, err
+	}
+	h := admin.NewHolds(s)
 	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
 	return h, nil
 }

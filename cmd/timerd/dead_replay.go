@@ -62,12 +62,8 @@ func replay(cmd *cobra.Command, all *admin.Letters, rdb redis.UniversalClient, y
 			return err
 		}
 	}
-	now, err := clockOf(ctx, rdb)
-	if err != nil {
-		return err
-	}
 	sched := schedule.New(rdb, schedule.DefaultMaxPayload)
-	replayed, err := all.Replay(ctx, sched, schedule.MillisOf(now), found.Replayable, func(l admin.Letter, fresh bool) error {
+	replayed, err := all.Replay(ctx, sched, found.Replayable, func(l admin.Letter, fresh bool) error {
 		how := "replayed"
 		if !fresh {
 			how = "was replayed or sent again before"

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
@@ -88,7 +87,7 @@ func (a *repeatApply) run() error {
 		return a.refuse(faults)
 	}
 	return withRedis(a.cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		repeats := admin.NewRepeats(schedule.New(rdb, schedule.DefaultMaxPayload), client.New(rdb))
+		repeats := admin.NewRepeats(schedule.New(rdb, schedule.DefaultMaxPayload))
 		plan, faults, err := repeats.Plan(ctx, wanted, pruned)
 		switch {
 		case err != nil:

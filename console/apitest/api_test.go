@@ -88,7 +88,7 @@ func newWorld(t *testing.T) *world {
 				Namespaces: []pulse.Namespace{{Name: "shop", FiredPerSecond: 1, Lateness: late}},
 			}
 		},
-	}, &console.Actions{Schedule: sched, Timers: timers, Bulk: admin.NewTimers(sched, timers), Holds: caller, Streams: js}, slog.New(slog.DiscardHandler))
+	}, &console.Actions{Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -208,12 +208,16 @@ func (s *Letters) delete(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// Replay sets the timers of the letters with these numbers, to fire at once: now is the time of Redis. It
+// Replay sets the timers of the letters with these numbers, to fire at once. It
 // takes each letter out of the stream once its timer is set, so that an interruption loses none, and then
 // tells done. fresh is false for a timer that was set already within a day, by an interrupted replay or as
 // its event was sent again. Letters that are gone are passed over, and those without a timer. It returns how
 // many letters it has taken out.
-func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, now schedule.Millis, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
+func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
+	now, err := sched.Clock(ctx)
+	if err != nil {
+		return 0, err
+	}
 	for _, seq := range seqs {
 		r, there, err := s.reader.Get(ctx, keys.Dead, seq)
 		if err != nil {
@@ -223,7 +227,7 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, now sche
 			continue // somebody else was faster
 		}
 		l := Letter{r}
-		timer, why := l.Timer(now)
+		timer, why := l.Timer(schedule.MillisOf(now))
 		if why != "" {
 			continue
 		}

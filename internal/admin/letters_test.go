@@ -16,7 +16,6 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // letterWorld is a schedule and the stream of dead letters.
@@ -132,12 +131,8 @@ func TestAmongHostileLetters(t *testing.T) {
 	all, found := w.choose(chosen)
 	chosen.Last = found.Last
 	w.letters("shop", 5, "502 Bad Gateway, later")
-	now, err := w.Client.Time(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
 	interrupted, replayed := errors.New("interrupted"), 0
-	n, err := all.Replay(t.Context(), w.Schedule.Schedule, schedule.MillisOf(now), found.Replayable, func(admin.Letter, bool) error {
+	n, err := all.Replay(t.Context(), w.Schedule.Schedule, found.Replayable, func(admin.Letter, bool) error {
 		if replayed++; replayed == 10 {
 			return interrupted
 		}
@@ -148,7 +143,7 @@ func TestAmongHostileLetters(t *testing.T) {
 	}
 	w.left(w.stored - 10)
 	all, found = w.choose(chosen)
-	n, err = all.Replay(t.Context(), w.Schedule.Schedule, schedule.MillisOf(now), found.Replayable, func(admin.Letter, bool) error { return nil })
+	n, err = all.Replay(t.Context(), w.Schedule.Schedule, found.Replayable, func(admin.Letter, bool) error { return nil })
 	if n != 30 || err != nil {
 		t.Errorf("%d replayed then, want 30: %v", n, err)
 	}

@@ -23,9 +23,9 @@ type Repeats struct {
 	client   *client.Timers
 }
 
-// NewRepeats returns Repeats that reads by one and sets by the other, both on the same Redis.
-func NewRepeats(s *schedule.Schedule, c *client.Timers) *Repeats {
-	return &Repeats{schedule: s, client: c}
+// NewRepeats returns the Repeats of a schedule.
+func NewRepeats(s *schedule.Schedule) *Repeats {
+	return &Repeats{schedule: s, client: client.New(s.Client())}
 }
 
 // ChangeKind is what is to be done about a key.

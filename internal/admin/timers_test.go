@@ -35,7 +35,7 @@ func newTimerWorld(t *testing.T, rdb redis.UniversalClient) *timerWorld {
 		t.Fatal(err)
 	}
 	c := client.New(rdb)
-	return &timerWorld{Timers: admin.NewTimers(s, c), t: t, rdb: rdb, schedule: s, client: c}
+	return &timerWorld{Timers: admin.NewTimers(s), t: t, rdb: rdb, schedule: s, client: c}
 }
 
 // set sets n timers of an app, and returns when the last one is due.
@@ -73,7 +73,9 @@ func (w *timerWorld) left(app string) (n int64) {
 	return found.Timers
 }
 
-func of(app string) query.Query { return query.Query{Namespace: keys.Namespace{App: app}} }
+func of(app string) admin.Selection {
+	return admin.Selection{Query: query.Query{Namespace: keys.Namespace{App: app}}}
+}
 
 func ignore(admin.Cancelled) {}
 
@@ -288,7 +290,7 @@ func TestCancelOfKeysWithManyTimers(t *testing.T) {
 		}
 		largest = max(largest, len(names))
 	}})
-	done, err := w.Cancel(ctx, query.Query{}, ignore)
+	done, err := w.Cancel(ctx, admin.Selection{Query: query.Query{}}, ignore)
 	if n := w.left("shop") + w.left("crowd"); err != nil || n != 0 {
 		t.Errorf("%+v, %v; %d are left", done, err, n)
 	}
@@ -338,7 +340,7 @@ func TestCancelByQuery(t *testing.T) {
 		{query.Query{Prefix: "shop:m:t:1", Before: later}, 111, 89},
 		{query.Query{Namespace: keys.Namespace{App: "shop"}, ID: "99", States: []query.State{query.StatePending}}, 1, 88},
 	} {
-		found, err := w.Count(ctx, c.q, func(admin.TimerCount) {})
+		found, err := w.Count(ctx, admin.Selection{Query: c.q}, func(admin.TimerCount) {})
 		if err != nil || found.Timers != c.want {
 			t.Fatalf("%+v: %+v, %v; want %d", c.q, found, err, c.want)
 		}
@@ -377,7 +379,7 @@ func TestMove(t *testing.T) {
 	if err != nil || done.Moved != n {
 		t.Errorf("now: %+v, %v", done, err)
 	}
-	done, err = w.Move(ctx, query.Query{States: []query.State{query.StateOwed}}, time.Time{}, func(admin.Moved) {})
+	done, err = w.Move(ctx, admin.Selection{Query: query.Query{States: []query.State{query.StateOwed}}}, time.Time{}, func(admin.Moved) {})
 	if err != nil || done.TooLate != n {
 		t.Errorf("again: %+v, %v", done, err)
 	}
@@ -400,7 +402,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || done.Moved == 0 || done.Moved == n || done.Until.IsZero() {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	rest, err := w.Move(t.Context(), query.Query{States: []query.State{query.StatePending}}, time.Time{}, func(admin.Moved) {})
+	rest, err := w.Move(t.Context(), admin.Selection{Query: query.Query{States: []query.State{query.StatePending}}}, time.Time{}, func(admin.Moved) {})
 	if err != nil || done.Moved+rest.Moved != n {
 		t.Errorf("%+v and %+v, %v", done, rest, err)
 	}

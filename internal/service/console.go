@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/console"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
@@ -73,9 +72,8 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 	past := history.New(js, conf.Names)
 	var actions *console.Actions
 	if c.Console.Actions {
-		timers := client.New(p.rdb)
 		actions = &console.Actions{
-			Schedule: sched, Timers: timers, Bulk: admin.NewTimers(sched, timers), Holds: caller, Streams: js, Names: conf.Names,
+			Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js, Names: conf.Names,
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{
