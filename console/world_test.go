@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/console"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
@@ -88,7 +89,7 @@ func (w *world) start() {
 			defer cancel()
 			from := status.Sources{Schedule: w.sched, JetStream: w.js}
 			if !w.js.Conn().IsConnected() {
-				from.JetStream, from.NoNATS = nil, status.Away{Text: "NATS is away", Fix: "bring it back"}
+				from.JetStream, from.NoNATS = nil, diag.Finding{Text: "NATS is away", Fix: "bring it back"}
 			}
 			return from.Gather(ctx)
 		},

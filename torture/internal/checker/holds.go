@@ -3,6 +3,7 @@ package checker
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
@@ -67,6 +68,9 @@ func (h *hold) lengths() window {
 	return window{max(0, h.ended.from-h.since.to), h.ended.to - h.since.from}
 }
 
+// parts returns how many parts its namespace has: of several holds the one with the most is the narrowest.
+func (h *hold) parts() int { return strings.Count(h.namespace, ":") }
+
 // keyHolds are the holds of one key.
 type keyHolds struct {
 	all  []*hold
@@ -105,6 +109,35 @@ func (k *keyHolds) alone(h *hold) bool {
 	})
 }
 
+// kept tells whether another hold kept for certain what one let go.
+func (k *keyHolds) kept(h *hold) bool {
+	return slices.ContainsFunc(k.all, func(o *hold) bool {
+		return o != h && o.certain && o.begun.to < h.ended.from && h.ended.to < o.ended.from
+	})
+}
+
+// deciders returns the holds of which one decides what becomes of a firing when the last one ends that held it: a narrower
+// one that was resumed before, while that one lasted, or else the last one itself. If there is only one, it is certain.
+func (k *keyHolds) deciders(f *firing, last *hold) []*hold {
+	var narrower []*hold // in the order in which they began: a later one takes the place of an earlier one
+	certain := false
+	for _, h := range k.all {
+		if h.parts() <= last.parts() || h.ended.to < last.begun.from || last.ended.to < h.ended.from {
+			continue
+		}
+		if !slices.ContainsFunc(f.dues, func(due window) bool { return due.from <= h.ended.to }) {
+			continue
+		}
+		narrower = append(narrower, h)
+		certain = h.certain && h.released && h.kind != history.Over && last.begun.to < h.ended.from && h.ended.to < last.ended.from &&
+			!slices.ContainsFunc(f.dues, func(due window) bool { return due.to >= h.ended.from })
+	}
+	if certain {
+		return narrower[len(narrower)-1:]
+	}
+	return append(narrower, last)
+}
+
 // released tells whether a firing was held for certain until just this hold ended.
 func (k *keyHolds) released(f *firing, h *hold) bool {
 	if len(f.dues) != 1 || !h.certain || !h.released || !k.alone(h) {
@@ -129,7 +162,7 @@ func (t *timeline) resume(h *hold, over bool) {
 	certain := over
 	for _, f := range t.firings {
 		sure := over && f.force == must && t.holds.released(f, h)
-		if t.release(f, h, sure) && f.force != mustNot {
+		if t.release(f, h, sure) {
 			again, certain = append(again, f), certain && sure
 		}
 	}
@@ -146,24 +179,29 @@ func (t *timeline) resume(h *hold, over bool) {
 
 // release takes in what the end of a hold did to a firing, for certain or perhaps, and tells whether it is pending once more.
 func (t *timeline) release(f *firing, h *hold, sure bool) bool {
-	if f.dead || f.from > h.ended.to {
+	if f.dead || f.force == mustNot || f.from > h.ended.to || t.holds.kept(h) {
 		return false
 	}
-	if h.kind == history.ResumeDead {
-		f.buried = append(f.buried, h)
+	deciders := t.holds.deciders(f, h)
+	sure = sure && len(deciders) == 1
+	fired, again := t.fired(f, h.ended.from), false
+	for _, by := range deciders {
+		if by.kind == history.ResumeDead {
+			f.buried = append(f.buried, by)
+		}
+		if fired {
+			continue
+		}
+		if sure {
+			f.held = by
+			f.mustDie = f.mustDie || by.kind == history.ResumeDead
+		}
+		if by.kind == history.ResumeShift {
+			f.shift(by, sure, t.hearing.delayed(h.ended.from, h.ended.to+by.lengths().to))
+			again = true
+		}
 	}
-	if t.fired(f, h.ended.from) {
-		return false
-	}
-	if sure {
-		f.held = h
-		f.mustDie = f.mustDie || h.kind == history.ResumeDead
-	}
-	if h.kind != history.ResumeShift {
-		return false
-	}
-	f.shift(h, sure, t.hearing.delayed(h.ended.from, h.ended.to+h.lengths().to))
-	return true
+	return again
 }
 
 // shift moves a firing by the length of a hold, for certain or perhaps, and by what carrying its key may add.

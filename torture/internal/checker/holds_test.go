@@ -22,6 +22,15 @@ func (w *world) hold(namespace string, from, to int64, how history.HoldKind) int
 	return to - from
 }
 
+// nested holds a namespace and a wider one, from 1 s and 2 s on, and resumes them at 6 s and 9 s. It returns by how much a shift of
+// the narrower one moves.
+func (w *world) nested(narrower, wider history.HoldKind) int64 {
+	w.command(history.HoldOp{Namespace: "held:b", Kind: history.Hold, Since: began + 1000 + middle}, 1000)
+	w.hold("held", 2000, 9000, wider)
+	w.command(history.HoldOp{Namespace: "held:b", Kind: narrower, Rate: 10}, 6000)
+	return 5000
+}
+
 func (w *world) command(op history.HoldOp, at int64) history.HoldOp {
 	if op.Outcome == "" {
 		op.Outcome = history.OK
@@ -143,6 +152,38 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.command(history.HoldOp{Namespace: "held", Kind: history.Over}, 7500)
 			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 6990)
 		}, "held"},
+		{"the resume of a narrower hold decides: dead", nil, func(w *world) {
+			w.nested(history.ResumeDead, history.ResumeShift)
+			letter(at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 9050), "held")
+		}, ""},
+		{"the same, and fires", nil, func(w *world) {
+			w.nested(history.ResumeDead, history.ResumeNow)
+			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 9050)
+		}, "held"},
+		{"the resume of a narrower hold decides: at once", nil, func(w *world) {
+			w.nested(history.ResumeNow, history.ResumeDead)
+			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 9050)
+		}, ""},
+		{"the resume of a narrower hold decides: shifted", nil, func(w *world) {
+			by := w.nested(history.ResumeShift, history.ResumeDead)
+			at(w.emit(key, w.set(0, history.Timer, key, "p", 5000).Due+by, 1, "p"), 10_000)
+		}, ""},
+		{"the same, by the length of the wider hold", nil, func(w *world) {
+			by := w.nested(history.ResumeShift, history.ResumeShift)
+			at(w.emit(key, w.set(0, history.Timer, key, "p", 5000).Due+by+2000, 1, "p"), 12_000)
+		}, "unexpected, lost"},
+		{"due after the narrower hold ended", nil, func(w *world) {
+			w.nested(history.ResumeShift, history.ResumeDead)
+			letter(at(w.fire(w.set(0, history.Timer, key, "p", 8000)), 9050), "held")
+		}, ""},
+		{"released by the narrower hold alone", nil, func(w *world) {
+			w.nested(history.ResumeNow, history.ResumeNow)
+			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 7500)
+		}, "held"},
+		{"a failover may lose a hold that no replica has before it is in a list", []history.Fault{deaf(history.Failover, 500, 1200)}, func(w *world) {
+			w.hold("held", 1000, 9000, history.ResumeNow)
+			w.Holds[0].Unlisted, w.Holds[0].Unsafe = true, true
+		}, ""},
 		{"a hold that is not in the list", nil, func(w *world) {
 			w.hold("held", 1000, 9000, history.ResumeNow)
 			w.Holds[0].Unlisted = true

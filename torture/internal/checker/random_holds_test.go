@@ -48,6 +48,18 @@ func (w *heldWorld) holding(key string, at int64, other *span) *span {
 	return w.spans[i]
 }
 
+// decider returns the hold whose resume decides about a timer when the last one ends that holds it: a narrower one that was
+// resumed while that one lasted.
+func (w *heldWorld) decider(f fate, last *span) *span {
+	by := last
+	for _, s := range w.spans {
+		if len(s.namespace) > len(last.namespace) && history.Matches(s.namespace, f.op.Key) && last.from < s.to && s.to <= last.to && f.due <= s.to+middle {
+			by = s
+		}
+	}
+	return by
+}
+
 // live plays what becomes of a timer until it is claimed, or until a cancellation, and tells whether it is claimed.
 func (w *heldWorld) live(op history.Op, cancelled int64) (f fate, dead, claimed bool) {
 	f = fate{op: op, due: op.Due - began, claim: op.Due - began, message: -1}
@@ -63,6 +75,7 @@ func (w *heldWorld) live(op history.Op, cancelled int64) (f fate, dead, claimed 
 		if w.holding(op.Key, f.claim, s) != nil {
 			continue
 		}
+		s = w.decider(f, s)
 		switch s.how {
 		case history.ResumeShift:
 			f.due += s.to - s.from
