@@ -1,5 +1,5 @@
-// Package client is the Go API of timerd: it sets, cancels and reads timers in Redis, holds and resumes namespaces of
-// them, and consumes their events from NATS JetStream.
+// Package client is the Go API of timerd: it sets, cancels and reads timers in Redis, and consumes their events from NATS
+// JetStream. What operators' programs need is in client/admin.
 //
 //	// The producer needs Redis only.
 //	timers := client.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"}))

@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
 )
 
 // A timer is set, fires, and is handled.
 func Example() {
-	rdb, js, stop := servers() // a Redis, a NATS and a timerd
+	rdb, js, stop := timerdtest.Servers() // a Redis, a NATS and a timerd
 	defer stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -38,7 +40,7 @@ func Example() {
 
 // NX sets a timer only once; without it a timer is rescheduled.
 func ExampleTimers_Set() {
-	rdb, _, stop := servers()
+	rdb, _, stop := timerdtest.Servers()
 	defer stop()
 	ctx := context.Background()
 	timers := client.New(rdb)
@@ -68,7 +70,7 @@ func ExampleTimers_Set() {
 
 // The outcome says for certain whether the timer will fire.
 func ExampleTimers_Cancel() {
-	rdb, _, stop := servers()
+	rdb, _, stop := timerdtest.Servers()
 	defer stop()
 	ctx := context.Background()
 	timers := client.New(rdb)
@@ -88,7 +90,7 @@ func ExampleTimers_Cancel() {
 
 // Many timers are set in few round trips, each by itself.
 func ExampleTimers_SetMany() {
-	rdb, _, stop := servers()
+	rdb, _, stop := timerdtest.Servers()
 	defer stop()
 	ctx := context.Background()
 
@@ -110,7 +112,7 @@ func ExampleTimers_SetMany() {
 
 // Many timers are cancelled in few round trips: those of an order that was paid, say.
 func ExampleTimers_CancelMany() {
-	rdb, _, stop := servers()
+	rdb, _, stop := timerdtest.Servers()
 	defer stop()
 	ctx := context.Background()
 	timers := client.New(rdb)
@@ -131,40 +133,9 @@ func ExampleTimers_CancelMany() {
 	// shop:order:timeout:42 cancelled
 }
 
-// While a provider is down its timers are held. Afterwards customers get the time that the outage took from them.
-func ExampleTimers_Hold() {
-	rdb, _, stop := servers()
-	defer stop()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	timers := client.New(rdb)
-
-	due, err := timers.Set(ctx, "shop:order:timeout:42", nil, client.After(time.Hour))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, err := timers.Hold(ctx, "shop:order", client.Reason("provider is down"), client.For(2*time.Hour)); err != nil {
-		fmt.Println(err) // an error that wraps client.ErrUnconfirmed: it is held, but not yet for certain
-		return
-	}
-	holds, err := timers.Holds(ctx)
-	for _, h := range holds {
-		fmt.Printf("%s is held: %s, for %v, %d wait\n", h.Namespace, h.Reason, h.Until.Sub(h.Since), h.Held)
-	}
-	fmt.Println("resumed:", err, timers.Resume(ctx, "shop:order", client.ResumeShift()))
-
-	timer, _, err := timers.Get(ctx, "shop:order:timeout:42") // was not due yet, so it stays as it was set
-	fmt.Println(timer.State, timer.Due.Equal(due), err)
-	// Output:
-	// shop:order is held: provider is down, for 2h0m0s, 0 wait
-	// resumed: <nil> <nil>
-	// pending true <nil>
-}
-
 // What a handler returns decides what becomes of its event.
 func ExampleConsumer_Consume() {
-	rdb, js, stop := servers()
+	rdb, js, stop := timerdtest.Servers()
 	defer stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -179,7 +150,7 @@ func ExampleConsumer_Consume() {
 
 	consumer := client.NewConsumer(js)
 	consumer.Concurrency = 1
-	consumer.Logger = quiet()
+	consumer.Logger = slog.New(slog.DiscardHandler)
 	err := consumer.Consume(ctx, "pay:order:callback", func(_ context.Context, e client.Event) error {
 		switch e.Key.ID {
 		case "busy":

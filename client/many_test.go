@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -20,7 +21,7 @@ import (
 func TestCancelMany(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 
 	const n = 1300 // more than fit into two pipelines
@@ -79,7 +80,7 @@ func TestCancelMany(t *testing.T) {
 func TestCancelDue(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	var found []client.Due
 	for i := range 4 {
@@ -124,7 +125,7 @@ func TestCancelDue(t *testing.T) {
 func TestCancelDueOfManyOwedTimers(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	const n, key = 150, "a:b:c:d"
 	var due time.Time

@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
 )
 
 func TestRepeat(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	const key = "shop:report:daily:1"
 
-	from := serverTime(t, rdb).Add(time.Hour).Truncate(time.Millisecond)
+	from := timerdtest.Now(t, rdb).Add(time.Hour).Truncate(time.Millisecond)
 	first, err := timers.Repeat(ctx, key, []byte("p"), client.Every(5*time.Minute), client.From(from), client.Until(from.Add(time.Hour)),
 		client.Times(3), client.CatchUp(time.Minute), client.Late(time.Second), client.NX())
 	if err != nil || !first.Equal(from) {

@@ -4,24 +4,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// awaitDue waits until a due time has passed on the server's clock.
-func awaitDue(t *testing.T, rdb *redis.Client, due time.Time) {
-	t.Helper()
-	testenv.Eventually(t, patience, func() bool { return serverTime(t, rdb).After(due.Add(time.Millisecond)) }, "the due time")
-}
-
 // A timer has a state until it is settled.
 func TestStates(t *testing.T) {
 	t.Parallel()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers, index := client.New(rdb), schedule.New(rdb, schedule.DefaultMaxPayload)
 	const key = "shop:order:timeout:42"
 	stateIs := func(want client.State) {
@@ -35,7 +27,7 @@ func TestStates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	awaitDue(t, rdb, due)
+	timerdtest.AwaitDue(t, rdb, due)
 	stateIs(client.Owed)
 	nodes, err := index.Nodes(t.Context())
 	if err != nil {
@@ -63,7 +55,7 @@ func TestStates(t *testing.T) {
 // So many timers of one key may be owed that one call does not cancel them all. Its neighbours have their own answers.
 func TestCancelOfManyOwedTimers(t *testing.T) {
 	t.Parallel()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	const crowded, other = "shop:order:timeout:crowded", "shop:order:timeout:other"
 	for _, cancel := range []func() ([]client.CancelResult, error){
@@ -83,7 +75,7 @@ func TestCancelOfManyOwedTimers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			awaitDue(t, rdb, due)
+			timerdtest.AwaitDue(t, rdb, due)
 		}
 		results, err := cancel()
 		if err != nil {

@@ -41,7 +41,7 @@ type State string
 const (
 	// Pending means that the timer is to become due.
 	Pending State = "pending"
-	// Held means that it is due, and that its namespace is held (Timers.Hold). It can still be cancelled.
+	// Held means that it is due, and that its namespace is held (client/admin). It can still be cancelled.
 	Held State = "held"
 	// Owed means that it is due, and that nobody has claimed it to publish its event. It can still be cancelled.
 	Owed State = "owed"
@@ -118,9 +118,6 @@ func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", rounde
 
 // Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
 // timerd once the library is loaded.
-//
-// It also holds and resumes namespaces, which the library cannot: Hold, Resume and Holds run timerd's own scripts on all of
-// the schedule, with the rights of timerd's user in Redis (deploy/users.acl), and not those of a producer.
 //
 // A key is app:module:type:id, four non-empty parts of any bytes, of which only the id may hold colons. Any such key is
 // accepted, whatever namespaces timerd is configured for.

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -22,38 +23,19 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// redisWithLibrary starts a Redis with the function library in it, as a timerd leaves it, and no timerd.
-func redisWithLibrary(t testing.TB) *redis.Client {
-	t.Helper()
-	rdb := testenv.Redis(t).Client()
-	if _, err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return rdb
-}
-
-func serverTime(t testing.TB, rdb *redis.Client) time.Time {
-	t.Helper()
-	now, err := rdb.Time(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return now
-}
-
 func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 
-	before := serverTime(t, rdb)
+	before := timerdtest.Now(t, rdb)
 	due, err := timers.Set(ctx, key, []byte(`{"total":99}`), client.After(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := serverTime(t, rdb)
+	after := timerdtest.Now(t, rdb)
 	if early := before.Truncate(time.Millisecond).Add(time.Minute); due.Before(early) || due.After(after.Add(time.Minute)) {
 		t.Errorf("due %v, want a minute after the server's %v to %v", due, before, after)
 	}
@@ -101,7 +83,7 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 func TestSetWithALimit(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	var settings []client.Setting
 	for i, opts := range [][]client.SetOption{
@@ -129,7 +111,7 @@ func TestSetWithALimit(t *testing.T) {
 func TestSetOnlyIf(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 
@@ -157,7 +139,7 @@ func TestSetOnlyIf(t *testing.T) {
 func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 	minute := client.After(time.Minute)
@@ -199,7 +181,7 @@ func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 	cancel := func(want client.Outcome) {
@@ -223,7 +205,7 @@ func TestCancel(t *testing.T) {
 	}
 
 	server := testenv.NATS(t)
-	runTimerd(t, rdb, server.Conn(connect.NATSOptions()...))
+	timerdtest.Run(t, rdb, server.Conn(connect.NATSOptions()...))
 	events := testenv.Collect(t, server.JetStream(), client.DefaultStream)
 	if _, err := timers.Set(ctx, key, nil, client.After(time.Millisecond)); err != nil {
 		t.Fatal(err)
@@ -257,7 +239,7 @@ func TestMissingLibrary(t *testing.T) {
 func TestSetMany(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 
 	const n = 1300
@@ -351,7 +333,7 @@ func TestConnectionTroubleIsAnError(t *testing.T) {
 // Any key and any payload come back byte for byte.
 func TestRandomKeysAndPayloads(t *testing.T) {
 	t.Parallel()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	part := rapid.Custom(func(t *rapid.T) string {
 		b := rapid.SliceOfN(rapid.Byte(), 1, keys.MaxPartBytes).Draw(t, "part")

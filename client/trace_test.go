@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -38,7 +40,7 @@ func TestTraceReachesTheHandler(t *testing.T) {
 	t.Parallel()
 	natsServer := testenv.NATS(t)
 	rdb := testenv.Redis(t).Client()
-	runTimerd(t, rdb, natsServer.Conn(connect.NATSOptions()...))
+	timerdtest.Run(t, rdb, natsServer.Conn(connect.NATSOptions()...))
 	timers := client.New(rdb)
 	timers.Propagator = traces{}
 	traced := context.WithValue(t.Context(), traceKey{}, aTrace)
@@ -64,7 +66,7 @@ func TestTraceReachesTheHandler(t *testing.T) {
 	}
 	got := make(chan string, 100)
 	c := client.NewConsumer(natsServer.JetStream())
-	c.Propagator, c.Logger = traces{}, quiet()
+	c.Propagator, c.Logger = traces{}, slog.New(slog.DiscardHandler)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -94,7 +96,7 @@ func TestTraceReachesTheHandler(t *testing.T) {
 // Without a propagator, and without a trace, what is sent is what it always was.
 func TestSetWithoutATraceSendsNoMore(t *testing.T) {
 	t.Parallel()
-	rdb := redisWithLibrary(t)
+	rdb := timerdtest.Redis(t)
 	timers := client.New(rdb)
 	sent := func() int64 {
 		t.Helper()

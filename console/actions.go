@@ -1,17 +1,13 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/bulk"
-	"github.com/timerd-io/timerd/internal/holds"
-	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -22,24 +18,34 @@ const mostSelected = 1000
 // Actions is what a console changes things with: what the command line uses too. A console that only looks has none.
 type Actions struct {
 	Schedule *schedule.Schedule
-	Timers   *client.Timers
-	Bulk     *bulk.Timers
-	Holds    *holds.Holds
+	Timers   *admin.Timers
+	Holds    *admin.Holds
+	Firings  *admin.Firings
 	Streams  jetstream.JetStream
 	Names    keys.Names
 }
 
+// actionPages take what is asked for, count what it would touch, and do it once it is confirmed.
+type actionPages struct {
+	*shared
+	actions *Actions
+	jobs    *jobs
+	render  *renderer
+	streams *streams
+	who     func(*http.Request) string // who asks, for the log
+}
+
 // newWork reads what a form asks for.
-func (c *Console) newWork(form url.Values, r *http.Request) (work, error) {
+func (a *actionPages) newWork(form url.Values, r *http.Request) (work, error) {
 	switch do := form.Get("do"); do {
 	case "cancel", "fire", "move":
-		return c.newTimersWork(do, form, r)
+		return newTimersWork(a.actions, a.shared, do, form, r)
 	case "replay", "purge":
-		return c.newLettersWork(do, form)
+		return newLettersWork(a.actions, do, form)
 	case "resend":
-		return c.newResendWork(form)
+		return newResendWork(a.actions, form)
 	case "hold", "resume":
-		return c.newHoldWork(do, form, c.who(r))
+		return newHoldWork(a.actions, a.shared, do, form, a.who(r))
 	default:
 		return nil, badRequest("There is no action “"+clip(do, 50)+"”.", "Actions are cancel, fire, move, resend, replay, purge, hold and resume.")
 	}
@@ -57,25 +63,25 @@ func readForm(r *http.Request) (url.Values, error) {
 }
 
 // action makes a job of what a form asks for.
-func (c *Console) action(w http.ResponseWriter, r *http.Request) {
-	j, err := c.beginJob(r)
+func (a *actionPages) action(w http.ResponseWriter, r *http.Request) {
+	j, err := a.beginJob(r)
 	if err != nil {
-		c.fail(w, r, asFault(err))
+		a.render.fail(w, r, asFault(err))
 		return
 	}
 	http.Redirect(w, r, "/jobs/"+j.id, http.StatusSeeOther)
 }
 
-func (c *Console) beginJob(r *http.Request) (*job, error) {
+func (a *actionPages) beginJob(r *http.Request) (*job, error) {
 	form, err := readForm(r)
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.newWork(form, r)
+	w, err := a.newWork(form, r)
 	if err != nil {
 		return nil, err
 	}
-	j, err := c.jobs.begin(w, c.who(r))
+	j, err := a.jobs.begin(w, a.who(r))
 	if err != nil {
 		return nil, err
 	}
@@ -84,8 +90,8 @@ func (c *Console) beginJob(r *http.Request) (*job, error) {
 }
 
 // jobPage shows a job.
-func (c *Console) jobPage(r *http.Request) (*page, error) {
-	j, err := c.jobs.find(r.PathValue("id"))
+func (a *actionPages) jobPage(r *http.Request) (*page, error) {
+	j, err := a.jobs.find(r.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
@@ -108,37 +114,31 @@ func actionName(do string) string {
 	}[do]
 }
 
-// redisNow returns the time of Redis.
-func redisNow(ctx context.Context, index *schedule.Schedule) (schedule.Millis, error) {
-	f, err := query.ForecastAll(ctx, index, 1) // it has the clock
-	return schedule.MillisOf(f.Now), err
-}
-
 // confirmJob does what a job has asked for.
-func (c *Console) confirmJob(w http.ResponseWriter, r *http.Request) {
-	j, err := c.jobs.find(r.PathValue("id"))
+func (a *actionPages) confirmJob(w http.ResponseWriter, r *http.Request) {
+	j, err := a.jobs.find(r.PathValue("id"))
 	if err != nil {
-		c.fail(w, r, asFault(err))
+		a.render.fail(w, r, asFault(err))
 		return
 	}
-	if err := c.goOn(r, j); err != nil {
+	if err := a.goOn(r, j); err != nil {
 		f := asFault(err)
 		if f.Status != http.StatusUnprocessableEntity {
-			c.fail(w, r, f)
+			a.render.fail(w, r, f)
 			return
 		}
 		v := j.view()
 		v.Refused = f
 		p := pageOf(v)
 		p.Status = f.Status
-		c.writePage(w, r, p)
+		a.render.writePage(w, r, p)
 		return
 	}
 	http.Redirect(w, r, "/jobs/"+j.id, http.StatusSeeOther)
 }
 
 // goOn confirms a job or stops it.
-func (c *Console) goOn(r *http.Request, j *job) error {
+func (a *actionPages) goOn(r *http.Request, j *job) error {
 	form, err := readForm(r)
 	if err != nil {
 		return err
@@ -151,18 +151,18 @@ func (c *Console) goOn(r *http.Request, j *job) error {
 	if form.Get("confirm") != "yes" {
 		return badRequest("The form says neither confirm=yes nor stop.", "Use the button of the page.")
 	}
-	if err := c.jobs.confirm(j, form); err != nil {
+	if err := a.jobs.confirm(j, form); err != nil {
 		return err
 	}
 	j.wait(r.Context())
-	c.state.drop()
-	c.due.drop()
+	a.state.drop()
+	a.due.drop()
 	return nil
 }
 
 // jobsPage lists the jobs.
-func (c *Console) jobsPage(*http.Request) (*page, error) {
-	return &page{Template: "jobs", Title: "Actions", View: &JobList{c.jobs.list()}}, nil
+func (a *actionPages) jobsPage(*http.Request) (*page, error) {
+	return &page{Template: "jobs", Title: "Actions", View: &JobList{a.jobs.list()}}, nil
 }
 
 // JobList is the jobs of this process, the latest first.

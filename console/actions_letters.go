@@ -5,27 +5,25 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // lettersWork replays dead letters or deletes them.
 type lettersWork struct {
 	actions *Actions
-	index   *schedule.Schedule
 	name    string
-	sel     deadletters.Selection
+	sel     admin.LetterSelection
 	what    string
 	from    string
 
-	letters *deadletters.Letters // once they are counted
-	found   deadletters.Found
+	letters *admin.Letters // once they are counted
+	found   admin.LetterCount
 }
 
-func (c *Console) newLettersWork(do string, form url.Values) (work, error) {
+func newLettersWork(actions *Actions, do string, form url.Values) (work, error) {
 	f := letterFilterOf(form)
-	w := &lettersWork{actions: c.actions, index: c.sources.Index, name: do, from: "/dead?" + f.encode()}
+	w := &lettersWork{actions: actions, name: do, from: "/dead?" + f.encode()}
 	if form.Get("all") != "" {
 		sel, err := f.selection()
 		if err != nil {
@@ -77,12 +75,12 @@ func (w *lettersWork) title() string            { return actionName(w.name) + ":
 func (w *lettersWork) confirm(url.Values) error { return nil }
 
 func (w *lettersWork) count(ctx context.Context, tell func(Count)) (Count, error) {
-	letters, err := deadletters.Select(ctx, w.actions.Streams, w.actions.Names, w.sel)
+	letters, err := admin.SelectLetters(ctx, w.actions.Streams, w.actions.Names, w.sel)
 	if err != nil {
 		return Count{Noun: "dead letters"}, err
 	}
 	looked := Count{Noun: "dead letters"}
-	w.found, err = letters.Find(ctx, func(deadletters.Letter, string) error {
+	w.found, err = letters.Find(ctx, func(admin.Letter, string) error {
 		if looked.Touches++; looked.Touches%1000 == 0 {
 			tell(looked)
 		}
@@ -118,15 +116,11 @@ func (w *lettersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, err
 		})
 		return tallies(), err
 	}
-	now, err := redisNow(ctx, w.index)
-	if err != nil {
-		return nil, err
-	}
 	var replayed, before int64
 	tallies := func() []Tally {
 		return someTallies([]Tally{{"replayed", replayed}, {"replayed or sent again before", before}})
 	}
-	_, err = w.letters.Replay(ctx, w.actions.Schedule, now, w.found.Replayable, func(_ deadletters.Letter, fresh bool) error {
+	_, err := w.letters.Replay(ctx, w.actions.Schedule, w.found.Replayable, func(_ admin.Letter, fresh bool) error {
 		if fresh {
 			replayed++
 		} else {

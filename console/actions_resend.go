@@ -4,24 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 
-	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/retry"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
-// resendWork sends firings again: each fires once more, as the replay of a dead letter does. An event is sent again once within
-// a day, however often that is asked for; the one that it has become can be sent again too.
+// resendWork sends firings again.
 type resendWork struct {
 	actions *Actions
-	index   *schedule.Schedule
-	past    *history.Reader
 	key     *keys.Key // of the events, if that was given
 	seqs    []uint64  // in the stream of firings
 	from    string
@@ -29,8 +22,8 @@ type resendWork struct {
 	ids map[uint64]string // of the events that can be sent, once they are counted
 }
 
-func (c *Console) newResendWork(form url.Values) (work, error) {
-	w := &resendWork{actions: c.actions, index: c.sources.Index, past: c.sources.History, from: "/timers"}
+func newResendWork(actions *Actions, form url.Values) (work, error) {
+	w := &resendWork{actions: actions, from: "/timers"}
 	var err error
 	if w.seqs, err = selectedSeqs(form); err != nil {
 		return nil, err
@@ -61,46 +54,20 @@ func (w *resendWork) title() string {
 	return actionName("resend") + ": " + what
 }
 
-// noResend says why a firing cannot be sent again; "" if it can.
-func noResend(r history.Record) string {
-	switch {
-	case r.Fault != "":
-		return "it is not an event: " + r.Fault
-	case r.Event.Status == event.StatusTooLarge:
-		return "its payload was left out, as it was too large"
-	}
-	return ""
-}
-
-// find returns an event, or says why it cannot be sent again.
-func (w *resendWork) find(ctx context.Context, seq uint64) (r history.Record, why string, err error) {
-	r, there, err := w.past.Get(ctx, keys.Fired, seq)
-	switch {
-	case err != nil:
-		return r, "", err
-	case !there:
-		return r, "it has gone from its stream", nil
-	case r.Fault == "" && w.key != nil && r.Key != *w.key:
-		return r, "it is of another timer", nil
-	}
-	why = noResend(r)
-	if most := w.actions.Schedule.MaxPayload(); why == "" && len(r.Event.Data) > most {
-		why = fmt.Sprintf("its payload has %s bytes, and TIMERD_MAX_PAYLOAD is %s now", grouped(int64(len(r.Event.Data))), grouped(int64(most)))
-	}
-	return r, why, nil
-}
-
 func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 	c := Count{Noun: "events"}
 	w.ids = map[uint64]string{}
 	var names, warnings []string
 	for _, seq := range w.seqs {
-		r, why, err := w.find(ctx, seq)
+		r, why, err := w.actions.Firings.Find(ctx, seq, w.key)
 		if err != nil {
 			return c, err
 		}
-		if why != "" {
-			warnings = append(warnings, fmt.Sprintf("Event %d cannot be sent again: %s.", seq, why))
+		if large, is := errors.AsType[*admin.TooLargeError](why); is {
+			why = fmt.Errorf("its payload has %s bytes, and TIMERD_MAX_PAYLOAD is %s now", grouped(int64(large.Payload)), grouped(int64(large.Most)))
+		}
+		if why != nil {
+			warnings = append(warnings, fmt.Sprintf("Event %d cannot be sent again: %v.", seq, why))
 			continue
 		}
 		w.ids[seq] = r.Event.ID
@@ -119,42 +86,12 @@ func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error)
 }
 
 func (w *resendWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
-	now, err := redisNow(ctx, w.index)
-	if err != nil {
-		return nil, err
-	}
-	var sent, before, gone, crowded int64
-	tallies := func() []Tally {
+	tallies := func(r admin.Resent) []Tally {
 		return someTallies([]Tally{
-			{"sent again", sent}, {"sent again before: send the newer event", before}, {"gone meanwhile", gone},
-			{"refused, as too many retries wait beside a newer timer of the key", crowded},
+			{"sent again", r.Sent}, {"sent again before: send the newer event", r.Before}, {"gone meanwhile", r.Gone},
+			{"refused, as too many retries wait beside a newer timer of the key", r.Crowded},
 		})
 	}
-	for _, seq := range slices.Sorted(maps.Keys(w.ids)) {
-		if ctx.Err() != nil {
-			break
-		}
-		r, why, err := w.find(ctx, seq)
-		if err != nil {
-			return tallies(), err
-		}
-		if why != "" || r.Event.ID != w.ids[seq] { // the stream may have been made anew
-			gone++
-			continue
-		}
-		// Not with ctx, so that what came of it is known.
-		_, fresh, err := w.actions.Schedule.Retry(context.WithoutCancel(ctx), retry.Replay(r.Event, now))
-		switch {
-		case errors.Is(err, schedule.ErrTooManyRetries):
-			crowded++
-		case err != nil:
-			return tallies(), err
-		case fresh:
-			sent++
-		default:
-			before++
-		}
-		tell(tallies())
-	}
-	return tallies(), ctx.Err()
+	done, err := w.actions.Firings.Resend(ctx, w.ids, func(r admin.Resent) { tell(tallies(r)) })
+	return tallies(done), err
 }

@@ -2,23 +2,18 @@ package console
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/backoff"
-	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
-
-// actionBatch is how many timers of a selection are touched in one round trip; others have as long for themselves after it.
-const actionBatch = 64
 
 // timersWork cancels timers, has them fire now, or sets them to another time.
 type timersWork struct {
@@ -33,16 +28,16 @@ type timersWork struct {
 	all  *query.Query     // all that match
 	what string           // how that was asked for
 
-	found bulk.Found // of all, once they are counted
-	until time.Time  // of a key: when the last of what was counted is due; the zero Time: all of it is meant, whatever it is by then
-	to    time.Time  // of move
+	found admin.TimerCount // of all, once they are counted
+	until time.Time        // of a key: when the last of what was counted is due; the zero Time: all of it is meant, whatever it is by then
+	to    time.Time        // of move
 }
 
-func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (work, error) {
+func newTimersWork(actions *Actions, s *shared, do string, form url.Values, r *http.Request) (work, error) {
 	f := filterOf(form)
-	w := &timersWork{actions: c.actions, index: c.sources.Index, now: c.now, name: do, from: "/timers?" + f.encode()}
+	w := &timersWork{actions: actions, index: s.sources.Index, now: s.now, name: do, from: "/timers?" + f.encode()}
 	if form.Get("all") != "" {
-		q, err := f.query(c.now(r.Context()))
+		q, err := f.query(s.now(r.Context()))
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +55,7 @@ func (c *Console) newTimersWork(do string, form url.Values, r *http.Request) (wo
 			return w, nil
 		}
 		if form.Get("t") == "" {
-			found, err := query.Inspect(r.Context(), c.sources.Index, key, 0)
+			found, err := query.Inspect(r.Context(), s.sources.Index, key, 0)
 			if err != nil {
 				return nil, err
 			}
@@ -166,7 +161,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 		c.Touches, c.Some = int64(len(w.list)), sample(names)
 		return c, nil
 	}
-	of := func(f bulk.Found) Count {
+	of := func(f admin.TimerCount) Count {
 		c := Count{Noun: "timers", Touches: f.Timers, AtLeast: f.Cut, Looked: f.Looked, Total: f.Total}
 		if f.Late > 0 {
 			c.Warnings = append(c.Warnings, counted(f.Late, "of them is due already, and perhaps too late.", "of them are due already, and perhaps too late."))
@@ -174,7 +169,7 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 		return c
 	}
 	var err error
-	w.found, err = w.actions.Bulk.Count(ctx, *w.all, func(f bulk.Found) { tell(of(f)) })
+	w.found, err = w.actions.Timers.Count(ctx, admin.Selection{Query: *w.all}, func(f admin.TimerCount) { tell(of(f)) })
 	return of(w.found), err
 }
 
@@ -196,121 +191,31 @@ func (w *timersWork) confirm(form url.Values) error {
 }
 
 func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
-	switch {
-	case w.key != nil:
-		return w.cancelKey(ctx)
-	case w.all != nil && w.name == "cancel":
-		done, err := w.actions.Bulk.Cancel(ctx, w.found.Counted, func(c bulk.Cancelled) { tell(cancelTallies(c)) })
-		return cancelTallies(done), err
-	case w.all != nil:
-		done, err := w.actions.Bulk.Move(ctx, w.found.Counted, w.to, func(m bulk.Moved) { tell(w.moveTallies(m)) })
-		return w.moveTallies(done), err
-	}
-	var cancelled bulk.Cancelled
-	var moved bulk.Moved
-	for some := range slices.Chunk(w.list, actionBatch) {
-		if ctx.Err() != nil {
-			break
-		}
-		began := time.Now()
-		var err error
-		// Not with ctx, so that what came of these is known.
-		if w.name == "cancel" {
-			err = w.cancelSome(context.WithoutCancel(ctx), some, &cancelled)
-			tell(cancelTallies(cancelled))
-		} else {
-			err = w.moveSome(context.WithoutCancel(ctx), some, &moved)
-			tell(w.moveTallies(moved))
-		}
+	if w.key != nil {
+		outcome, err := w.actions.Timers.CancelKey(context.WithoutCancel(ctx), w.key.String(), w.until)
 		if err != nil {
-			return w.tallies(cancelled, moved), err
+			return nil, err
 		}
-		backoff.Sleep(ctx, time.Since(began))
+		names := map[client.Outcome]string{client.Cancelled: "cancelled", client.Fired: "too late", client.Unknown: "gone meanwhile"}
+		return []Tally{{names[outcome], 1}}, nil
 	}
-	return w.tallies(cancelled, moved), ctx.Err()
-}
-
-func (w *timersWork) tallies(c bulk.Cancelled, m bulk.Moved) []Tally {
+	sel := admin.Selection{Chosen: w.list}
+	if w.all != nil {
+		sel = w.found.Counted
+	}
 	if w.name == "cancel" {
-		return cancelTallies(c)
+		done, err := w.actions.Timers.Cancel(ctx, sel, func(c admin.Cancelled) { tell(cancelTallies(c)) })
+		return cancelTallies(done), err
 	}
-	return w.moveTallies(m)
+	done, err := w.actions.Timers.Move(ctx, sel, w.to, func(m admin.Moved) { tell(w.moveTallies(m)) })
+	return w.moveTallies(done), err
 }
 
-// cancelKey cancels the timers of a key that were counted: one that was set since and is due later stays. A repetition ends
-// whichever of its occurrences is pending by now.
-func (w *timersWork) cancelKey(ctx context.Context) ([]Tally, error) {
-	ctx = context.WithoutCancel(ctx)
-	var outcome client.Outcome
-	var err error
-	if w.until.IsZero() {
-		outcome, err = w.actions.Timers.Cancel(ctx, w.key.String())
-	} else {
-		var results []client.CancelResult
-		results, err = w.actions.Timers.CancelDue(ctx, []client.Due{{Key: w.key.String(), Due: w.until}})
-		outcome = results[0].Outcome
-	}
-	if err != nil {
-		return nil, err
-	}
-	names := map[client.Outcome]string{client.Cancelled: "cancelled", client.Fired: "too late", client.Unknown: "gone meanwhile"}
-	return []Tally{{names[outcome], 1}}, nil
-}
-
-func (w *timersWork) cancelSome(ctx context.Context, some []schedule.Which, c *bulk.Cancelled) error {
-	due := make([]client.Due, len(some))
-	for i, which := range some {
-		due[i] = client.Due{Key: which.Key.String(), Due: which.Due, Alone: true}
-	}
-	results, err := w.actions.Bulk.CancelDue(ctx, due)
-	for _, r := range results {
-		switch {
-		case r.Err != nil: // err tells
-		case r.Outcome == client.Cancelled:
-			c.Cancelled++
-		case r.Outcome == client.Fired:
-			c.TooLate++
-		default:
-			c.Gone++
-		}
-	}
-	return err
-}
-
-func (w *timersWork) moveSome(ctx context.Context, some []schedule.Which, m *bulk.Moved) error {
-	moves := make([]schedule.Move, len(some))
-	for i, which := range some {
-		moves[i] = schedule.Move{Which: which, To: w.to}
-	}
-	results, err := w.actions.Schedule.Move(ctx, moves)
-	var failed []error
-	for _, r := range results {
-		switch {
-		case r.Err != nil:
-			failed = append(failed, r.Err)
-		case r.Outcome == schedule.MoveDone:
-			m.Moved++
-		case r.Outcome == schedule.MoveTooLate:
-			m.TooLate++
-		case r.Outcome == schedule.MoveHeld:
-			m.Held++
-		case r.Outcome == schedule.MoveDenied:
-			m.Denied++
-		default:
-			m.Changed++
-		}
-	}
-	if err == nil && len(failed) > 0 {
-		err = errors.Join(failed...)
-	}
-	return err
-}
-
-func cancelTallies(c bulk.Cancelled) []Tally {
+func cancelTallies(c admin.Cancelled) []Tally {
 	return someTallies([]Tally{{"cancelled", c.Cancelled}, {"too late", c.TooLate}, {"gone meanwhile", c.Gone}})
 }
 
-func (w *timersWork) moveTallies(m bulk.Moved) []Tally {
+func (w *timersWork) moveTallies(m admin.Moved) []Tally {
 	done := "moved"
 	if w.name == "fire" {
 		done = "set to fire now"

@@ -9,14 +9,14 @@ import (
 var openAPIDocument []byte
 
 // openAPI answers with the description of the JSON API.
-func (c *Console) openAPI(w http.ResponseWriter, _ *http.Request) {
+func openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/vnd.oai.openapi+json;version=3.1")
 	_, _ = w.Write(openAPIDocument) // whoever asked is gone
 }
 
 // apiAction makes a job of what a program asks for.
-func (c *Console) apiAction(w http.ResponseWriter, r *http.Request) {
-	j, err := c.beginJob(r)
+func (a *actionPages) apiAction(w http.ResponseWriter, r *http.Request) {
+	j, err := a.beginJob(r)
 	if err != nil {
 		writeProblem(w, asFault(err))
 		return
@@ -26,10 +26,10 @@ func (c *Console) apiAction(w http.ResponseWriter, r *http.Request) {
 }
 
 // apiConfirm does what a job has asked for, or stops it.
-func (c *Console) apiConfirm(w http.ResponseWriter, r *http.Request) {
-	j, err := c.jobs.find(r.PathValue("id"))
+func (a *actionPages) apiConfirm(w http.ResponseWriter, r *http.Request) {
+	j, err := a.jobs.find(r.PathValue("id"))
 	if err == nil {
-		err = c.goOn(r, j)
+		err = a.goOn(r, j)
 	}
 	if err != nil {
 		writeProblem(w, asFault(err))

@@ -209,10 +209,10 @@ func (l *login) verify(value string) (id string, until time.Time, ok bool) {
 }
 
 // who returns who sends a request, for the log of actions.
-func (c *Console) who(r *http.Request) string {
+func who(settings config.Console, r *http.Request) string {
 	name := "anybody"
-	if c.settings.Password.IsSet() {
+	if settings.Password.IsSet() {
 		name = user
 	}
-	return name + "@" + proxies(c.settings.Proxies).client(r)
+	return name + "@" + proxies(settings.Proxies).client(r)
 }

@@ -31,23 +31,12 @@ const (
 	stopGrace      = time.Second
 )
 
-// Console serves the pages of one installation. New makes one; Run has to run while its Handler is used.
+// Console serves the pages of one installation. New makes one.
 type Console struct {
-	settings config.Console
-	sources  Sources
-	actions  *Actions // nil: it looks only
-	log      *slog.Logger
-
-	pages  *templates
-	files  *staticFiles
-	guard  *guard
-	state  *cache[*summary]
-	due    *cache[*forecast]
-	parts  *cache[[]byte] // what is live on the overview
-	jobs   *jobs          // nil where actions is
-	closed chan struct{}
-
-	streams chan struct{} // holds one for each that is open
+	handler http.Handler
+	jobs    *jobs // nil where nothing can be changed
+	streams *streams
+	log     *slog.Logger
 }
 
 // New returns a console that reads from the sources. Without actions, which may be nil, there is no way to change anything.
@@ -60,25 +49,24 @@ func New(settings config.Console, sources Sources, actions *Actions, log *slog.L
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c := &Console{
-		settings: settings, sources: sources, actions: actions, log: log,
-		pages: pages, files: files, guard: newGuard(settings, log), closed: make(chan struct{}),
-	}
-	c.state = newCache(stateAge, c.readSummary)
-	c.due = newCache(forecastAge, c.readForecast)
-	c.parts = newCache(stateAge, c.readParts)
-	c.streams = make(chan struct{}, mostStreams)
+	s := newShared(sources)
+	c := &Console{streams: &streams{make(chan struct{}, mostStreams), make(chan struct{})}, log: log}
 	if actions != nil {
 		c.jobs = newJobs(log)
 	}
+	render := &renderer{pages: pages, actions: actions != nil, state: s.state, log: log}
+	c.handler = newHandler(settings, s, render, files, c.streams, actions, c.jobs)
 	return c, nil
 }
+
+// Handler returns what answers the console's requests, guards included.
+func (c *Console) Handler() http.Handler { return c.handler }
 
 // Serve answers on l until ctx ends, then ends the streams and jobs, and gives the requests under way a second to finish. It
 // closes l.
 func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
-		Handler:           c.Handler(),
+		Handler:           c.handler,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -109,7 +97,7 @@ func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 
 // close ends what outlives requests, and waits for the jobs to say what they have done.
 func (c *Console) close() {
-	close(c.closed)
+	close(c.streams.closed)
 	if c.jobs != nil {
 		if err := c.jobs.close(); err != nil {
 			c.log.Warn("console: left behind", "err", err)

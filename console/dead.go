@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -34,7 +34,7 @@ type LetterView struct {
 	Replay string `json:"replay"` // why it cannot be replayed; empty if it can
 }
 
-func newLetterView(l deadletters.Letter, most int) LetterView {
+func newLetterView(l admin.Letter, most int) LetterView {
 	_, why := l.Timer(0)
 	return LetterView{newEventView(l.Record, most), why}
 }
@@ -54,9 +54,9 @@ func letterFilterOf(values url.Values) letterFilter {
 	return letterFilter{typed(values, "q"), typed(values, "text")}
 }
 
-func (f letterFilter) selection() (deadletters.Selection, error) {
+func (f letterFilter) selection() (admin.LetterSelection, error) {
 	n, err := parseNamespaceQuery(f.Query)
-	return deadletters.Selection{Namespace: n, Text: f.Text}, err
+	return admin.LetterSelection{Namespace: n, Text: f.Text}, err
 }
 
 func (f letterFilter) encode() string {
@@ -70,17 +70,20 @@ func (f letterFilter) encode() string {
 	return values.Encode()
 }
 
+// letterPages read dead letters: a list of them, and one in full.
+type letterPages struct{ *shared }
+
 // dead reads a page of dead letters.
-func (c *Console) dead(r *http.Request) (*page, error) {
+func (pg *letterPages) dead(r *http.Request) (*page, error) {
 	f := letterFilterOf(r.URL.Query())
 	sel, err := f.selection()
 	if err != nil {
 		return nil, err
 	}
 	place := r.URL.Query().Get("place")
-	v := &Dead{At: c.now(r.Context()), Query: f.Query, Text: f.Text, Rows: []LetterView{}, First: place == ""}
+	v := &Dead{At: pg.now(r.Context()), Query: f.Query, Text: f.Text, Rows: []LetterView{}, First: place == ""}
 	p := &page{Template: "dead", Title: "Dead letters", Nav: "/dead", View: v}
-	found, err := c.sources.History.Search(r.Context(), sel.Query(), place, letterRows)
+	found, err := pg.sources.History.Search(r.Context(), sel.Query(), place, letterRows)
 	if errors.Is(err, history.ErrPlace) {
 		return nil, badRequest("place= is no place in the list.", "Begin at the first page.")
 	}
@@ -89,7 +92,7 @@ func (c *Console) dead(r *http.Request) (*page, error) {
 		return p, nil
 	}
 	for _, record := range found.Records {
-		v.Rows = append(v.Rows, newLetterView(deadletters.Letter{Record: record}, previewBytes))
+		v.Rows = append(v.Rows, newLetterView(admin.Letter{Record: record}, previewBytes))
 	}
 	v.Next, v.Full, v.Since = found.Place, len(found.Records) == letterRows, timeOrNil(found.Since)
 	for _, stream := range found.Streams {
@@ -122,14 +125,14 @@ type Letter struct {
 }
 
 // letter reads a dead letter.
-func (c *Console) letter(r *http.Request) (*page, error) {
+func (pg *letterPages) letter(r *http.Request) (*page, error) {
 	seq, err := strconv.ParseUint(r.PathValue("seq"), 10, 64)
 	if err != nil {
 		return nil, badRequest("“"+clip(r.PathValue("seq"), 50)+"” is no number of a dead letter.", "The list of dead letters has their numbers.")
 	}
-	v := &Letter{At: c.now(r.Context())}
+	v := &Letter{At: pg.now(r.Context())}
 	p := &page{Template: "letter", Title: "Dead letter " + strconv.FormatUint(seq, 10), Nav: "/dead", View: v}
-	record, there, err := c.sources.History.Get(r.Context(), keys.Dead, seq)
+	record, there, err := pg.sources.History.Get(r.Context(), keys.Dead, seq)
 	if err != nil {
 		p.Trouble = asFault(err)
 		return p, nil
@@ -138,6 +141,6 @@ func (c *Console) letter(r *http.Request) (*page, error) {
 		return nil, &fault{Status: http.StatusNotFound, Title: "No such dead letter",
 			Detail: "There is no dead letter " + strconv.FormatUint(seq, 10) + ": it was replayed or purged, or never there.", Fix: "The list of dead letters has those that are there."}
 	}
-	v.LetterView, v.Subject = newLetterView(deadletters.Letter{Record: record}, payloadBytes), keys.EncodeText(record.Subject)
+	v.LetterView, v.Subject = newLetterView(admin.Letter{Record: record}, payloadBytes), keys.EncodeText(record.Subject)
 	return p, nil
 }

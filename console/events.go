@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -48,7 +49,9 @@ type EventView struct {
 func newEventView(r history.Record, most int) EventView {
 	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: clip(r.ID(), keys.MaxEventIDBytes), At: r.Stored.UTC(), Fault: r.Fault}
 	if r.Kind == keys.Fired {
-		v.NoResend = noResend(r)
+		if why := admin.NoResend(r); why != nil {
+			v.NoResend = why.Error()
+		}
 	}
 	if r.Fault != "" {
 		v.Payload = newPayload(r.Data, event.StatusMissing, most)
@@ -121,9 +124,9 @@ type ReachView struct {
 }
 
 // readEvents looks for events and deliveries. An error is part of the view: the rest of the page can be told without.
-func (c *Console) readEvents(r *http.Request, q history.Query, place string, limit int) EventsView {
+func (s *shared) readEvents(r *http.Request, q history.Query, place string, limit int) EventsView {
 	v := newEventsView()
-	found, err := c.sources.History.Search(r.Context(), q, place, limit)
+	found, err := s.sources.History.Search(r.Context(), q, place, limit)
 	if err != nil {
 		v.Away = err.Error() // of what was found before it, the rest is good
 	}

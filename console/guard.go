@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -37,51 +36,53 @@ const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; 
 type guard struct {
 	hosts   []string // in lower case, beside the address itself; an entry may have a port
 	login   *login   // nil: no password is asked for
+	files   *staticFiles
+	render  *renderer
 	turns   chan struct{}
 	waiting chan struct{}
 }
 
-func newGuard(settings config.Console, log *slog.Logger) *guard {
-	g := &guard{hosts: slices.Clone(settings.Hosts), turns: make(chan struct{}, maxRequests), waiting: make(chan struct{}, maxWaiting)}
+func newGuard(settings config.Console, files *staticFiles, render *renderer) *guard {
+	g := &guard{hosts: slices.Clone(settings.Hosts), files: files, render: render, turns: make(chan struct{}, maxRequests), waiting: make(chan struct{}, maxWaiting)}
 	if host, _, err := net.SplitHostPort(settings.Addr); err == nil && host != "" {
 		g.hosts = append(g.hosts, strings.ToLower(host))
 	}
 	if settings.Password.IsSet() {
-		g.login = newLogin(settings, log)
+		g.login = newLogin(settings, render.log)
 	}
 	return g
 }
 
 // protect puts all guards before a handler.
-func (c *Console) protect(next http.Handler) http.Handler {
+func (g *guard) protect(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.fail(w, r, &fault{Status: http.StatusForbidden, Title: "Not from another site",
+		g.render.fail(w, r, &fault{Status: http.StatusForbidden, Title: "Not from another site",
 			Detail: "The request came from a page of another site, and changed nothing.",
 			Fix:    "Open the console itself and do it there. A proxy in front of it has to pass the Host header on."})
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setHeaders(w.Header())
-		if !c.guard.knowsHost(r) {
-			c.failPlain(w, r, &fault{Status: http.StatusMisdirectedRequest, Title: "Not the name of this console",
+		if !g.knowsHost(r) {
+			g.render.failPlain(w, r, &fault{Status: http.StatusMisdirectedRequest, Title: "Not the name of this console",
 				Detail: "The console is not reached by the name " + clip(r.Host, 100) + ".",
 				Fix:    "Add the name to TIMERD_CONSOLE_HOSTS, or use the address that timerd listens on."})
 			return
 		}
 		if isForeignPart(r) {
-			c.failPlain(w, r, &fault{Status: http.StatusForbidden, Title: "Not from another site",
+			g.render.failPlain(w, r, &fault{Status: http.StatusForbidden, Title: "Not from another site",
 				Detail: "A page of another site asked for this as a part of itself.", Fix: "Open it in a tab of its own."})
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		if c.guard.login != nil && !c.files.has(r.URL.Path) {
-			if fault := c.guard.login.check(w, r); fault != nil {
-				c.failPlain(w, r, fault)
+		if g.login != nil && !g.files.has(r.URL.Path) {
+			if fault := g.login.check(w, r); fault != nil {
+				g.render.failPlain(w, r, fault)
 				return
 			}
 		}
 		if !utf8.ValidString(r.URL.RawQuery) { // the redirect of a path that is not clean would repeat it as it is
-			c.failPlain(w, r, badRequest("What follows the ? of the address is not UTF-8.", "Percent-encode it: /timers?q=%C3%BC."))
+			g.render.failPlain(w, r, badRequest("What follows the ? of the address is not UTF-8.", "Percent-encode it: /timers?q=%C3%BC."))
 			return
 		}
 		cross.Handler(next).ServeHTTP(w, r)
@@ -136,38 +137,38 @@ func (g *guard) knowsHost(r *http.Request) bool {
 
 // inTurn has a request wait until few others are reading: so that Redis has time for firings, whoever asks for pages. A form that comes
 // slowly, and an answer that is read slowly, take no turn.
-func (c *Console) inTurn(next http.HandlerFunc) http.HandlerFunc {
+func (g *guard) inTurn(next http.HandlerFunc) http.HandlerFunc {
 	busy := &fault{Status: http.StatusServiceUnavailable, Title: "Too many requests at once",
 		Detail: "The console answers a few requests at a time, so that timers are not delayed.", Fix: "Try again in a few seconds."}
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case c.guard.waiting <- struct{}{}:
-			defer func() { <-c.guard.waiting }()
+		case g.waiting <- struct{}{}:
+			defer func() { <-g.waiting }()
 		default:
 			w.Header().Set("Retry-After", "5")
-			c.failPlain(w, r, busy)
+			g.render.failPlain(w, r, busy)
 			return
 		}
 		if r.Method == http.MethodPost {
 			if _, err := readForm(r); err != nil {
-				c.failPlain(w, r, asFault(err))
+				g.render.failPlain(w, r, asFault(err))
 				return
 			}
 		}
 		queue := time.NewTimer(queueFor)
 		defer queue.Stop()
 		select {
-		case c.guard.turns <- struct{}{}:
+		case g.turns <- struct{}{}:
 		case <-queue.C:
 			w.Header().Set("Retry-After", "5")
-			c.failPlain(w, r, busy)
+			g.render.failPlain(w, r, busy)
 			return
 		case <-r.Context().Done():
 			return
 		}
 		answer := &keptAnswer{ResponseWriter: w}
 		func() {
-			defer func() { <-c.guard.turns }()
+			defer func() { <-g.turns }()
 			ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
 			defer cancel()
 			next(answer, r.WithContext(ctx))

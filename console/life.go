@@ -15,7 +15,7 @@ const aheadShown = 3
 
 // lifeOf tells what became of a timer, as far as the streams have it, what it is now, and what comes. known says that Redis was
 // asked.
-func (c *Console) lifeOf(v *TimerPage, known bool) []LifeView {
+func (pg *timerPage) lifeOf(v *TimerPage, known bool) []LifeView {
 	life := []LifeView{}
 	for _, e := range slices.Backward(v.Events.Events) {
 		life = append(life, pastLine(e))
@@ -38,7 +38,7 @@ func (c *Console) lifeOf(v *TimerPage, known bool) []LifeView {
 	default:
 		key, err := decodeRef(v.Ref)
 		if err == nil {
-			life = append(life, c.attemptsAhead(key, max(t.Attempt, 1))...)
+			life = append(life, pg.attemptsAhead(key, max(t.Attempt, 1))...)
 		}
 	}
 	return life
@@ -133,8 +133,8 @@ func asideText(reason string) string {
 }
 
 // attemptsAhead tells when a timer would be tried again, if each attempt failed at once.
-func (c *Console) attemptsAhead(key keys.Key, attempt int) []LifeView {
-	policy := c.sources.Policies.For(key)
+func (pg *timerPage) attemptsAhead(key keys.Key, attempt int) []LifeView {
+	policy := pg.sources.Policies.For(key)
 	delays := policy.Delays()
 	if attempt > len(delays) {
 		return []LifeView{{Kind: "ahead", In: "then", Text: "if that fails: a dead letter"}}

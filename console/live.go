@@ -20,20 +20,20 @@ const (
 )
 
 // live keeps the overview fresh. The parts are rendered by the templates that made the page, once a second for all who look.
-func (c *Console) live(w http.ResponseWriter, r *http.Request) {
-	c.stream(w, r, func() (data []byte, last bool) { return c.parts.get(r.Context()), false })
+func (pg *overviewPage) live(w http.ResponseWriter, r *http.Request) {
+	pg.streams.send(w, r, func() (data []byte, last bool) { return pg.parts.get(r.Context()), false })
 }
 
 // liveJob keeps the page of a job fresh until there is another one to be shown.
-func (c *Console) liveJob(w http.ResponseWriter, r *http.Request) {
-	j, err := c.jobs.find(r.PathValue("id"))
+func (a *actionPages) liveJob(w http.ResponseWriter, r *http.Request) {
+	j, err := a.jobs.find(r.PathValue("id"))
 	if err != nil {
-		c.failPlain(w, r, asFault(err))
+		a.render.failPlain(w, r, asFault(err))
 		return
 	}
-	c.stream(w, r, func() ([]byte, bool) {
+	a.streams.send(w, r, func() ([]byte, bool) {
 		v := j.view()
-		return c.renderParts("job", map[string]part{"job": {"progress", v}}), !v.Under()
+		return a.render.renderParts("job", map[string]part{"job": {"progress", v}}), !v.Under()
 	})
 }
 
@@ -44,12 +44,12 @@ type part struct {
 }
 
 // renderParts renders parts of a page, by their names there.
-func (c *Console) renderParts(page string, parts map[string]part) []byte {
+func (rd *renderer) renderParts(page string, parts map[string]part) []byte {
 	out := map[string]string{}
 	for name, p := range parts {
 		var b bytes.Buffer
-		if err := c.pages.byName[page].ExecuteTemplate(&b, p.template, p.view); err != nil {
-			c.log.Error("console: a part of a page cannot be rendered", "page", page, "part", name, "err", err)
+		if err := rd.pages.byName[page].ExecuteTemplate(&b, p.template, p.view); err != nil {
+			rd.log.Error("console: a part of a page cannot be rendered", "page", page, "part", name, "err", err)
 			continue
 		}
 		out[name] = strings.TrimSpace(b.String())
@@ -58,11 +58,17 @@ func (c *Console) renderParts(page string, parts map[string]part) []byte {
 	return data
 }
 
-// stream sends what next returns, each second where it is new, until that is the last, the browser goes or timerd stops.
-func (c *Console) stream(w http.ResponseWriter, r *http.Request, next func() (data []byte, last bool)) {
+// streams keep pages fresh in browsers.
+type streams struct {
+	places chan struct{} // holds one for each that is open
+	closed chan struct{} // ends them
+}
+
+// send sends what next returns, each second where it is new, until that is the last, the browser goes or timerd stops.
+func (s *streams) send(w http.ResponseWriter, r *http.Request, next func() (data []byte, last bool)) {
 	select {
-	case c.streams <- struct{}{}:
-		defer func() { <-c.streams }()
+	case s.places <- struct{}{}:
+		defer func() { <-s.places }()
 	default:
 		w.WriteHeader(http.StatusNoContent) // which tells a browser not to ask again
 		return
@@ -102,7 +108,7 @@ func (c *Console) stream(w http.ResponseWriter, r *http.Request, next func() (da
 			return
 		case <-r.Context().Done():
 			return
-		case <-c.closed:
+		case <-s.closed:
 			return
 		}
 	}

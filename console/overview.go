@@ -18,8 +18,8 @@ type forecast struct {
 	err error
 }
 
-func (c *Console) readForecast(ctx context.Context) *forecast {
-	f, err := query.ForecastAll(ctx, c.sources.Index, forecastMinutes)
+func (s *shared) readForecast(ctx context.Context) *forecast {
+	f, err := query.ForecastAll(ctx, s.sources.Index, forecastMinutes)
 	return &forecast{f, err}
 }
 
@@ -91,13 +91,27 @@ type Figure struct {
 	Link string
 }
 
-// overview reads the first page.
-func (c *Console) overview(r *http.Request) (*page, error) {
-	return &page{Template: "overview", Title: "Overview", Nav: "/", View: c.readOverview(r.Context())}, nil
+// overviewPage reads the first page, and keeps it fresh.
+type overviewPage struct {
+	*shared
+	render  *renderer
+	streams *streams
+	parts   *cache[[]byte] // what is live on it
 }
 
-func (c *Console) readOverview(ctx context.Context) *Overview {
-	state := c.state.get(ctx)
+func newOverviewPage(s *shared, render *renderer, live *streams) *overviewPage {
+	pg := &overviewPage{shared: s, render: render, streams: live}
+	pg.parts = newCache(stateAge, pg.readParts)
+	return pg
+}
+
+// overview reads the first page.
+func (pg *overviewPage) overview(r *http.Request) (*page, error) {
+	return &page{Template: "overview", Title: "Overview", Nav: "/", View: pg.readOverview(r.Context())}, nil
+}
+
+func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
+	state := pg.state.get(ctx)
 	v := &Overview{Problems: status.Problems{}, Holds: []status.Hold{}, Timerds: []status.Timerd{}}
 	if state == nil {
 		v.At = time.Now().UTC()
@@ -110,15 +124,15 @@ func (c *Console) readOverview(ctx context.Context) *Overview {
 		v.Pending, v.Owed, v.Firing, v.Held = &redis.Pending, &redis.Owed, &redis.Firing, redis.Held
 		v.Timerds, v.CountedAt = redis.Timerds, redis.CountedAt
 		v.Holds = append(v.Holds, redis.Holds...)
-		v.addForecast(c.due.get(ctx))
+		v.addForecast(pg.due.get(ctx))
 	} else {
 		v.DueAway = "Redis does not answer."
 	}
 	if state.NATS() {
 		v.DeadLetters = state.Report.NATS.DeadLetters
 	}
-	c.addPulse(v, state)
-	c.addFirings(ctx, v)
+	pg.addPulse(v, state)
+	pg.addFirings(ctx, v)
 	v.LatenessChart = latenessChart(v.Lateness, v.At)
 	v.Numbers = v.figures()
 	return v

@@ -15,9 +15,9 @@ import (
 const mostNamespaces = 12
 
 // addPulse adds what the timerds say with their heartbeats: how much fires, and how late.
-func (c *Console) addPulse(v *Overview, state *summary) {
+func (pg *overviewPage) addPulse(v *Overview, state *summary) {
 	v.Lateness, v.Namespaces, v.Firings = []PointView{}, []NamespaceView{}, []FiringView{}
-	p := c.sources.Pulse()
+	p := pg.sources.Pulse()
 	if !p.At.IsZero() {
 		v.FiredPerSec, v.GapsLately = &p.FiredPerSecond, &p.Gaps
 		if p.Lateness.Count() > 0 {
@@ -113,9 +113,9 @@ func (n NamespaceView) P99Text() string {
 }
 
 // addFirings adds the latest firings.
-func (c *Console) addFirings(ctx context.Context, v *Overview) {
+func (pg *overviewPage) addFirings(ctx context.Context, v *Overview) {
 	const most = 10
-	sample := c.sources.Tail.Sample(ctx)
+	sample := pg.sources.Tail.Sample(ctx)
 	for _, r := range sample.Records[:min(len(sample.Records), most)] {
 		v.Firings = append(v.Firings, newEventView(r, previewBytes))
 	}
@@ -123,14 +123,14 @@ func (c *Console) addFirings(ctx context.Context, v *Overview) {
 }
 
 // readParts renders what is live on the overview.
-func (c *Console) readParts(ctx context.Context) []byte {
-	v := c.readOverview(ctx)
+func (pg *overviewPage) readParts(ctx context.Context) []byte {
+	v := pg.readOverview(ctx)
 	parts := map[string]part{
 		"figures": {"figures", v.Numbers}, "lateness": {"linechart", v.LatenessChart}, "namespaces": {"namespaces", v}, "firings": {"firings", v},
-		"asof": {"stamp", Moment{v.At, v.At}}, "notices": {"notices", noticesOf(c.state.get(ctx), true)},
+		"asof": {"stamp", Moment{v.At, v.At}}, "notices": {"notices", noticesOf(pg.state.get(ctx), true)},
 	}
 	if v.DueAway == "" {
 		parts["due"] = part{"duechart", v.DueChart}
 	}
-	return c.renderParts("overview", parts)
+	return pg.render.renderParts("overview", parts)
 }

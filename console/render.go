@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"path"
@@ -107,20 +108,28 @@ func dict(pairs ...any) (map[string]any, error) {
 	return m, nil
 }
 
+// renderer writes pages and faults.
+type renderer struct {
+	pages   *templates
+	actions bool // there are some
+	state   *cache[*summary]
+	log     *slog.Logger
+}
+
 // html renders a page for people.
-func (c *Console) html(read pageFunc) http.HandlerFunc {
+func (rd *renderer) html(read pageFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p, err := read(r)
 		if err != nil {
-			c.fail(w, r, asFault(err))
+			rd.fail(w, r, asFault(err))
 			return
 		}
-		c.writePage(w, r, p)
+		rd.writePage(w, r, p)
 	}
 }
 
-// json renders a page for programs.
-func (c *Console) json(read pageFunc) http.HandlerFunc {
+// asJSON renders a page for programs.
+func asJSON(read pageFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p, err := read(r)
 		if err == nil && p.Trouble != nil {
@@ -150,15 +159,15 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 }
 
 // writePage writes a page with its frame.
-func (c *Console) writePage(w http.ResponseWriter, r *http.Request, p *page) {
-	f := &frame{page: p, Actions: c.actions != nil, State: c.state.get(r.Context()), Query: event.ClipText(typed(r.URL.Query(), "q"))}
+func (rd *renderer) writePage(w http.ResponseWriter, r *http.Request, p *page) {
+	f := &frame{page: p, Actions: rd.actions, State: rd.state.get(r.Context()), Query: event.ClipText(typed(r.URL.Query(), "q"))}
 	if p.Nav == "/timers" {
 		f.Query = "" // it stands in the page's own field
 	}
 	f.Notices = noticesOf(f.State, p.Nav == "/")
 	var b bytes.Buffer
-	if err := c.pages.byName[p.Template].ExecuteTemplate(&b, "base", f); err != nil {
-		c.log.Error("console: a page cannot be rendered", "page", p.Template, "err", err)
+	if err := rd.pages.byName[p.Template].ExecuteTemplate(&b, "base", f); err != nil {
+		rd.log.Error("console: a page cannot be rendered", "page", p.Template, "err", err)
 		http.Error(w, "The page cannot be shown: an error in timerd, which its log tells.", http.StatusInternalServerError)
 		return
 	}
@@ -207,23 +216,23 @@ func clip(s string, most int) string {
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, apiPath+"/") }
 
 // fail answers with what went wrong.
-func (c *Console) fail(w http.ResponseWriter, r *http.Request, f *fault) {
+func (rd *renderer) fail(w http.ResponseWriter, r *http.Request, f *fault) {
 	if isAPI(r) {
 		writeProblem(w, f)
 		return
 	}
-	c.writePage(w, r, &page{Template: "fault", Title: f.Title, Status: f.Status, View: f})
+	rd.writePage(w, r, &page{Template: "fault", Title: f.Title, Status: f.Status, View: f})
 }
 
 // failPlain is fail for who may not see anything, or when there is no time for it: it reads nothing.
-func (c *Console) failPlain(w http.ResponseWriter, r *http.Request, f *fault) {
+func (rd *renderer) failPlain(w http.ResponseWriter, r *http.Request, f *fault) {
 	if isAPI(r) {
 		writeProblem(w, f)
 		return
 	}
 	var b bytes.Buffer
-	if err := c.pages.byName["plain"].ExecuteTemplate(&b, "plain", f); err != nil {
-		c.log.Error("console: a page cannot be rendered", "page", "plain", "err", err)
+	if err := rd.pages.byName["plain"].ExecuteTemplate(&b, "plain", f); err != nil {
+		rd.log.Error("console: a page cannot be rendered", "page", "plain", "err", err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(f.Status)

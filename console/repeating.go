@@ -53,10 +53,13 @@ type RepeatingView struct {
 	Name keyText `json:"-"`
 }
 
+// repeatingPage reads what repeats.
+type repeatingPage struct{ *shared }
+
 // repeating reads the timers that repeat.
-func (c *Console) repeating(r *http.Request) (*page, error) {
+func (pg *repeatingPage) repeating(r *http.Request) (*page, error) {
 	text := typed(r.URL.Query(), "q")
-	v := &Repeating{At: c.now(r.Context()), Query: text, Rows: []RepeatingView{}}
+	v := &Repeating{At: pg.now(r.Context()), Query: text, Rows: []RepeatingView{}}
 	n, err := parseNamespaceQuery(text)
 	if err != nil {
 		return nil, err
@@ -67,7 +70,7 @@ func (c *Console) repeating(r *http.Request) (*page, error) {
 	}
 	v.Begins = from == repeatingPlace{}
 	p := &page{Template: "repeating", Title: "Repeating", Nav: "/repeating", View: v}
-	if err := c.readRepeating(r.Context(), v, n, from); err != nil {
+	if err := pg.readRepeating(r.Context(), v, n, from); err != nil {
 		p.Trouble = asFault(err)
 	}
 	return p, nil
@@ -120,8 +123,8 @@ func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
 	return p, nil
 }
 
-func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, from repeatingPlace) error {
-	found, next, looked, err := query.RepeatingFrom(ctx, c.sources.Index, n, from.scan, repeatingLooked)
+func (pg *repeatingPage) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, from repeatingPlace) error {
+	found, next, looked, err := query.RepeatingFrom(ctx, pg.sources.Index, n, from.scan, repeatingLooked)
 	if err != nil {
 		return err
 	}
@@ -144,11 +147,11 @@ func (c *Console) readRepeating(ctx context.Context, v *Repeating, n keys.Namesp
 	case v.Cut:
 		v.Next = repeatingPlace{scan: next}.String()
 	}
-	states, err := query.Repetitions(ctx, c.sources.Index, names)
+	states, err := query.Repetitions(ctx, pg.sources.Index, names)
 	if err != nil {
 		return err
 	}
-	held := c.state.get(ctx)
+	held := pg.state.get(ctx)
 	for i, state := range states {
 		key, err := keys.Parse(names[i])
 		if err != nil || state.Repetition == nil && state.Err == nil {

@@ -1,51 +1,68 @@
 package console
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/timerd-io/timerd/internal/config"
+)
 
 // apiPath begins the addresses of the JSON API.
 const apiPath = "/api/v1"
 
-// Handler returns what answers the console's requests, guards included.
-func (c *Console) Handler() http.Handler {
-	mux := http.NewServeMux()
-	for path, read := range map[string]pageFunc{
-		"/{$}": c.overview, "/timers": c.timers, "/timers/{key}": c.timer, "/repeating": c.repeating,
-		"/dead": c.dead, "/dead/{seq}": c.letter, "/holds": c.holdsPage,
-	} {
-		c.register(mux, path, read)
-	}
-	mux.HandleFunc("GET /search", c.inTurn(c.search))
-	mux.HandleFunc("GET "+apiPath+"/search", c.inTurn(c.json(c.readSearch)))
-	mux.HandleFunc("GET "+apiPath+"/openapi.json", c.openAPI)
-	mux.HandleFunc("GET /live", c.live)
-	mux.Handle("GET /static/", c.files)
-	if c.actions != nil {
-		c.registerActions(mux)
-	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c.fail(w, r, &fault{Status: http.StatusNotFound, Title: "No such page", Detail: "There is nothing at this address.",
-			Fix: "A timer's page is /timers/ and its key, percent-encoded: / is written %2F."})
-	})
-	return c.protect(mux)
+// router gives each page its addresses, for people and for programs, behind the guards.
+type router struct {
+	mux    *http.ServeMux
+	guard  *guard
+	render *renderer
 }
 
-// register has a page answer people and programs.
-func (c *Console) register(mux *http.ServeMux, path string, read pageFunc) {
-	mux.HandleFunc("GET "+path, c.inTurn(c.html(read)))
+// newHandler returns what answers the console's requests, guards included.
+func newHandler(settings config.Console, s *shared, render *renderer, files *staticFiles, live *streams, actions *Actions, jobs *jobs) http.Handler {
+	rt := &router{http.NewServeMux(), newGuard(settings, files, render), render}
+	letters, overview, search := &letterPages{s}, newOverviewPage(s, render, live), &searchPage{s, render}
+	rt.page("/{$}", overview.overview)
+	rt.page("/timers", (&timersPage{s}).timers)
+	rt.page("/timers/{key}", (&timerPage{s}).timer)
+	rt.page("/repeating", (&repeatingPage{s}).repeating)
+	rt.page("/dead", letters.dead)
+	rt.page("/dead/{seq}", letters.letter)
+	rt.page("/holds", (&holdsPage{s}).holds)
+	rt.inTurn("GET /search", search.search)
+	rt.inTurn("GET "+apiPath+"/search", asJSON(search.readSearch))
+	rt.mux.HandleFunc("GET "+apiPath+"/openapi.json", openAPI)
+	rt.mux.HandleFunc("GET /live", overview.live)
+	rt.mux.Handle("GET /static/", files)
+	if actions != nil {
+		rt.actions(&actionPages{s, actions, jobs, render, live, func(r *http.Request) string { return who(settings, r) }})
+	}
+	rt.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		render.fail(w, r, &fault{Status: http.StatusNotFound, Title: "No such page", Detail: "There is nothing at this address.",
+			Fix: "A timer's page is /timers/ and its key, percent-encoded: / is written %2F."})
+	})
+	return rt.guard.protect(rt.mux)
+}
+
+// page has a page answer people and programs.
+func (rt *router) page(path string, read pageFunc) {
+	rt.inTurn("GET "+path, rt.render.html(read))
 	api := apiPath + path
 	if path == "/{$}" {
 		api = apiPath + "/overview"
 	}
-	mux.HandleFunc("GET "+api, c.inTurn(c.json(read)))
+	rt.inTurn("GET "+api, asJSON(read))
 }
 
-// registerActions adds all that changes anything. A console that only looks has none of it.
-func (c *Console) registerActions(mux *http.ServeMux) {
-	c.register(mux, "/jobs", c.jobsPage)
-	c.register(mux, "/jobs/{id}", c.jobPage)
-	mux.HandleFunc("GET /jobs/{id}/live", c.liveJob)
-	mux.HandleFunc("POST /actions", c.inTurn(c.action))
-	mux.HandleFunc("POST /jobs/{id}", c.inTurn(c.confirmJob))
-	mux.HandleFunc("POST "+apiPath+"/jobs", c.inTurn(c.apiAction))
-	mux.HandleFunc("POST "+apiPath+"/jobs/{id}", c.inTurn(c.apiConfirm))
+func (rt *router) inTurn(pattern string, handle http.HandlerFunc) {
+	rt.mux.HandleFunc(pattern, rt.guard.inTurn(handle))
+}
+
+// actions adds all that changes anything. A console that only looks has none of it.
+func (rt *router) actions(a *actionPages) {
+	rt.page("/jobs", a.jobsPage)
+	rt.page("/jobs/{id}", a.jobPage)
+	rt.mux.HandleFunc("GET /jobs/{id}/live", a.liveJob)
+	rt.inTurn("POST /actions", a.action)
+	rt.inTurn("POST /jobs/{id}", a.confirmJob)
+	rt.inTurn("POST "+apiPath+"/jobs", a.apiAction)
+	rt.inTurn("POST "+apiPath+"/jobs/{id}", a.apiConfirm)
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -42,8 +42,7 @@ func TestHostileKeysAndPayloadsAreText(t *testing.T) {
 		w.set(key, payloads[i%len(payloads)])
 		w.letter(key, "<b>"+key)
 	}
-	held := client.Reason("<script>\u202e")
-	if _, err := w.timers.Hold(t.Context(), "evil:m", held); err != nil {
+	if _, err := admin.New(w.redis.Client()).Hold(t.Context(), "evil:m", admin.Reason("<script>\u202e")); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range hostile() {

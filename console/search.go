@@ -34,14 +34,20 @@ type Waiting struct {
 	Away   string      `json:"away,omitempty"`
 }
 
+// searchPage looks for timers, those that wait and those in the streams.
+type searchPage struct {
+	*shared
+	render *renderer
+}
+
 // search reads what is known of a timer. A whole key leads to its page.
-func (c *Console) search(w http.ResponseWriter, r *http.Request) {
+func (pg *searchPage) search(w http.ResponseWriter, r *http.Request) {
 	text := typed(r.URL.Query(), "q")
 	if key, ok := wholeKey(text); ok {
 		http.Redirect(w, r, "/timers/"+encodeRef(key.String()), http.StatusSeeOther) //nolint:gosec // a path here: the key is one segment of it
 		return
 	}
-	c.html(c.readSearch)(w, r)
+	pg.render.html(pg.readSearch)(w, r)
 }
 
 // wholeKey returns the key that a text is, as it is or as pages show it.
@@ -83,9 +89,9 @@ func decoded(text string) string {
 	return text
 }
 
-func (c *Console) readSearch(r *http.Request) (*page, error) {
+func (pg *searchPage) readSearch(r *http.Request) (*page, error) {
 	values := r.URL.Query()
-	v := &Search{At: c.now(r.Context()), Query: typed(values, "q")}
+	v := &Search{At: pg.now(r.Context()), Query: typed(values, "q")}
 	p := &page{Template: "search", Title: "Search", Nav: "/search", View: v}
 	v.Waiting.Rows, v.Past = []TimerView{}, newEventsView()
 	if v.Query == "" {
@@ -105,23 +111,23 @@ func (c *Console) readSearch(r *http.Request) (*page, error) {
 		return nil, badRequest("place= is no place in the list: "+err.Error(), "Search anew.")
 	}
 	if v.Waiting.Done = values.Get("waiting") == "done"; !v.Waiting.Done {
-		c.searchWaiting(r, v, query.Query{Namespace: n, ID: id}, place)
+		pg.searchWaiting(r, v, query.Query{Namespace: n, ID: id}, place)
 	}
 	if values.Get("past") != "done" {
-		v.Past = c.readEvents(r, history.Query{Namespace: n, Text: id}, values.Get("from"), 0)
+		v.Past = pg.readEvents(r, history.Query{Namespace: n, Text: id}, values.Get("from"), 0)
 	}
 	v.Next = v.more(values.Get("past") == "done")
 	return p, nil
 }
 
-func (c *Console) searchWaiting(r *http.Request, v *Search, q query.Query, place query.Place) {
-	found, err := query.Find(r.Context(), c.sources.Index, q, place, query.Most{Timers: timerRows, Payload: rowPayload})
+func (pg *searchPage) searchWaiting(r *http.Request, v *Search, q query.Query, place query.Place) {
+	found, err := query.Find(r.Context(), pg.sources.Index, q, place, query.Most{Timers: timerRows, Payload: rowPayload})
 	if err != nil {
 		v.Waiting.Away = err.Error()
 		return
 	}
 	for _, t := range found.Timers {
-		v.Waiting.Rows = append(v.Waiting.Rows, c.newTimerView(t, previewBytes))
+		v.Waiting.Rows = append(v.Waiting.Rows, pg.newTimerView(t, previewBytes))
 	}
 	v.Waiting.Looked, v.Waiting.Total, v.Waiting.Next = found.Looked, found.Total, found.Next.String()
 	v.Waiting.Done = found.Next.IsZero()

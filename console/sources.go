@@ -3,8 +3,8 @@ package console
 import (
 	"context"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
@@ -15,7 +15,7 @@ import (
 type Sources struct {
 	Status   func(context.Context) *status.Report
 	Index    *schedule.Schedule
-	Holds    func(context.Context) ([]holds.View, error)
+	Holds    func(context.Context) ([]admin.HoldView, error)
 	History  *history.Reader
 	Tail     *history.Tail
 	Pulse    func() pulse.View

@@ -17,14 +17,36 @@ type summary struct {
 	Report *status.Report
 }
 
-// readSummary asks Redis and NATS.
-func (c *Console) readSummary(ctx context.Context) *summary {
-	report := c.sources.Status(ctx)
-	s := &summary{At: time.Now().UTC(), Report: report}
-	if s.Redis() {
-		s.At = report.Redis.At.UTC()
-	}
+// shared is what the pages read from, and what all of them know: read once, however many ask.
+type shared struct {
+	sources Sources
+	state   *cache[*summary]
+	due     *cache[*forecast]
+}
+
+func newShared(sources Sources) *shared {
+	s := &shared{sources: sources}
+	s.state = newCache(stateAge, s.readSummary)
+	s.due = newCache(forecastAge, s.readForecast)
 	return s
+}
+
+// readSummary asks Redis and NATS.
+func (s *shared) readSummary(ctx context.Context) *summary {
+	report := s.sources.Status(ctx)
+	sum := &summary{At: time.Now().UTC(), Report: report}
+	if sum.Redis() {
+		sum.At = report.Redis.At.UTC()
+	}
+	return sum
+}
+
+// now returns the time by Redis's clock, as it was known a moment ago.
+func (s *shared) now(ctx context.Context) time.Time {
+	if state := s.state.get(ctx); state != nil {
+		return state.At
+	}
+	return time.Now().UTC()
 }
 
 // Redis tells whether any server of the schedule answers.

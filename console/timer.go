@@ -74,8 +74,11 @@ type LifeView struct {
 	Event *EventView `json:"-"` // what it tells of, if that is an event
 }
 
+// timerPage reads all that is known of a key.
+type timerPage struct{ *shared }
+
 // timer reads everything about one key.
-func (c *Console) timer(r *http.Request) (*page, error) {
+func (pg *timerPage) timer(r *http.Request) (*page, error) {
 	key, err := keys.Parse(r.PathValue("key"))
 	if err != nil {
 		return nil, &fault{Status: http.StatusNotFound, Title: "Not a timer's key", Detail: err.Error(),
@@ -83,30 +86,30 @@ func (c *Console) timer(r *http.Request) (*page, error) {
 	}
 	name := key.String()
 	v := &TimerPage{
-		At: c.now(r.Context()), Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key),
-		Timers: []InspectedView{}, Life: []LifeView{}, Policy: c.policyOf(key), Late: c.lateOf(key),
+		At: pg.now(r.Context()), Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key),
+		Timers: []InspectedView{}, Life: []LifeView{}, Policy: pg.policyOf(key), Late: pg.lateOf(key),
 	}
 	p := &page{Template: "timer", Title: clip(plain(name), 80), Nav: "/timers", View: v}
-	v.Events = c.readEvents(r, history.Query{Key: key}, r.URL.Query().Get("from"), lifeEvents)
-	found, err := query.Inspect(r.Context(), c.sources.Index, key, payloadBytes)
+	v.Events = pg.readEvents(r, history.Query{Key: key}, r.URL.Query().Get("from"), lifeEvents)
+	found, err := query.Inspect(r.Context(), pg.sources.Index, key, payloadBytes)
 	if err != nil {
 		p.Trouble = asFault(err)
 	} else {
-		c.addInspection(v, found)
+		pg.addInspection(v, found)
 		if found.Repeats {
-			c.addRepetition(r, v, key)
+			pg.addRepetition(r, v, key)
 		}
 	}
-	v.Life = c.lifeOf(v, err == nil)
+	v.Life = pg.lifeOf(v, err == nil)
 	return p, nil
 }
 
-func (c *Console) addInspection(v *TimerPage, found query.Inspection) {
+func (pg *timerPage) addInspection(v *TimerPage, found query.Inspection) {
 	v.At, v.More, v.Unsure, v.FiredAt, v.Contested = found.Now.UTC(), found.More, found.Unsure, timeOrNil(found.Fired), timeOrNil(found.Contested)
 	v.Trigger = TriggerView{There: found.Trigger.Exists, Denied: found.Trigger.Denied, Expires: timeOrNil(found.Trigger.Expires)}
 	for _, t := range found.Timers {
 		one := InspectedView{
-			TimerView: c.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps, Unheard: t.Unheard, Unread: t.Unread,
+			TimerView: pg.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps, Unheard: t.Unheard, Unread: t.Unread,
 		}
 		if o := t.Origin; o != (schedule.Origin{}) {
 			one.Origin = keys.EventID(t.Key.String(), int64(o.Due), o.Attempt)
@@ -120,8 +123,8 @@ func (c *Console) addInspection(v *TimerPage, found query.Inspection) {
 }
 
 // addRepetition adds what the key repeats by. Where that cannot be told now, the page is without.
-func (c *Console) addRepetition(r *http.Request, v *TimerPage, key keys.Key) {
-	states, err := query.Repetitions(r.Context(), c.sources.Index, []string{key.String()})
+func (pg *timerPage) addRepetition(r *http.Request, v *TimerPage, key keys.Key) {
+	states, err := query.Repetitions(r.Context(), pg.sources.Index, []string{key.String()})
 	if err != nil || len(states) == 0 || states[0].Repetition == nil {
 		return
 	}
@@ -129,8 +132,8 @@ func (c *Console) addRepetition(r *http.Request, v *TimerPage, key keys.Key) {
 	v.Repeats = &row
 }
 
-func (c *Console) policyOf(key keys.Key) PolicyView {
-	policy := c.sources.Policies.For(key)
+func (pg *timerPage) policyOf(key keys.Key) PolicyView {
+	policy := pg.sources.Policies.For(key)
 	v := PolicyView{Text: policy.String(), MaxAttempts: policy.MaxAttempts(), Delays: []string{}}
 	for _, d := range policy.Delays() {
 		v.Delays = append(v.Delays, about(d))
@@ -139,8 +142,8 @@ func (c *Console) policyOf(key keys.Key) PolicyView {
 }
 
 // lateOf says how late timers of a key may fire that have no limit of their own.
-func (c *Console) lateOf(key keys.Key) string {
-	limit := c.sources.Late.For(key)
+func (pg *timerPage) lateOf(key keys.Key) string {
+	limit := pg.sources.Late.For(key)
 	return lateText(limit.Most, limit.Drop)
 }
 

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -63,12 +62,12 @@ type TimerView struct {
 	Name keyText `json:"-"`
 }
 
-func (c *Console) newTimerView(t query.Timer, most int) TimerView {
+func (s *shared) newTimerView(t query.Timer, most int) TimerView {
 	name := t.Key.String()
 	v := TimerView{
 		Key: keys.EncodeText(name), Ref: encodeRef(name), Due: t.Due.UTC(), State: string(t.State), Attempt: t.Attempt, Beside: t.Beside,
 		Aside: string(t.Aside), Repeat: t.Repeat, Occurrence: t.Occurrence, Which: encodeWhich(t.Which()), Name: newKeyText(t.Key),
-		Of: c.sources.Policies.For(t.Key).MaxAttempts(),
+		Of: s.sources.Policies.For(t.Key).MaxAttempts(),
 	}
 	if t.Late.Given {
 		v.LateMS, v.LateDrop = t.Late.Most.Milliseconds(), t.Late.Drop
@@ -169,11 +168,13 @@ func (f filter) query(now time.Time) (query.Query, error) {
 	return q, nil
 }
 
-// timers reads a page of timers.
-func (c *Console) timers(r *http.Request) (*page, error) {
+// timersPage reads lists of timers.
+type timersPage struct{ *shared }
+
+func (pg *timersPage) timers(r *http.Request) (*page, error) {
 	values := r.URL.Query()
 	f := filterOf(values)
-	now := c.now(r.Context())
+	now := pg.now(r.Context())
 	q, err := f.query(now)
 	if err != nil {
 		return nil, err
@@ -193,13 +194,13 @@ func (c *Console) timers(r *http.Request) (*page, error) {
 	v := &Timers{At: now, Query: f.Query, State: f.State, Due: f.Due, Rows: []TimerView{}, Filter: f != filter{}, First: place.IsZero()}
 	p := &page{Template: "timers", Title: "Timers", Nav: "/timers", View: v}
 	began := time.Now()
-	found, err := query.Find(r.Context(), c.sources.Index, q, place, most)
+	found, err := query.Find(r.Context(), pg.sources.Index, q, place, most)
 	if err != nil {
 		p.Trouble = asFault(err)
 		return p, nil
 	}
 	for _, t := range found.Timers {
-		v.Rows = append(v.Rows, c.newTimerView(t, previewBytes))
+		v.Rows = append(v.Rows, pg.newTimerView(t, previewBytes))
 	}
 	v.At, v.Next, v.Full, v.Looked, v.Total, v.Cut, v.Until = found.Now.UTC(), found.Next.String(), found.Full, found.Looked, found.Total, found.Cut, found.Until.UTC()
 	v.Took = about(time.Since(began).Round(time.Millisecond))
@@ -211,14 +212,6 @@ func (v *Timers) More() string {
 	values, _ := url.ParseQuery(filter{v.Query, v.State, v.Due}.encode()) // it was encoded here
 	values.Set("place", v.Next)
 	return "/timers?" + values.Encode()
-}
-
-// now returns the time by Redis's clock, as it was known a moment ago.
-func (c *Console) now(ctx context.Context) time.Time {
-	if s := c.state.get(ctx); s != nil {
-		return s.At
-	}
-	return time.Now().UTC()
 }
 
 // Beginning returns the query of the first page.

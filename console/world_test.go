@@ -16,11 +16,10 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/console"
-	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
@@ -77,12 +76,12 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	caller := holds.NewCaller(w.sched)
+	caller := admin.NewHolds(w.sched)
 	caller.Logger = slog.New(slog.DiscardHandler)
 	past := history.New(w.js, keys.Names{})
 	var actions *console.Actions
 	if w.settings.Actions {
-		actions = &console.Actions{Schedule: w.sched, Timers: w.timers, Bulk: bulk.New(w.sched, w.timers), Holds: caller, Streams: w.js}
+		actions = &console.Actions{Schedule: w.sched, Timers: admin.NewTimers(w.sched), Holds: caller, Firings: admin.NewFirings(w.sched, past), Streams: w.js}
 	}
 	c, err := console.New(w.settings, console.Sources{
 		Status: func(ctx context.Context) *status.Report {

@@ -32,12 +32,11 @@ func layers() [][]string {
 		// The schedule.
 		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
 		{"internal/query", "internal/streams"},
-		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"test/system", "deliver", "internal/bulk", "internal/config", "internal/pulse", "internal/status"},
-		{"internal/connect", "internal/embedded", "internal/deadletters"},
-		{"console", "internal/doctor"},
+		{"deliver", "internal/admin", "internal/config", "internal/pulse", "internal/status"},
+		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
+		{"console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
@@ -51,6 +50,8 @@ func talkToRedis() map[string]string {
 		"schedule":                   "every step on the index",
 		"internal/query":             "what is read of the index",
 		"client":                     "the function library's calls",
+		"client/admin":               "takes a client of a user's",
+		"client/internal/timerdtest": "servers of tests",
 		"listener":                   "its subscription",
 		"internal/doctor":            "its checks",
 		"internal/config":            "reads go-redis's URLs",
@@ -73,6 +74,9 @@ func talkToRedis() map[string]string {
 
 // goRedis begins the import paths of the Redis client.
 const goRedis = "github.com/redis/go-redis/"
+
+// natsClient begins those of the NATS client.
+const natsClient = "github.com/nats-io/nats.go"
 
 // imports returns what each package of the module that has code imports in it, not in
 // its tests. Packages of the module are named without it.
@@ -140,6 +144,37 @@ func TestImportsGoDown(t *testing.T) {
 		if _, ok := all[name]; !ok {
 			t.Errorf("there is no package %s: take it out of layers in docs/imports_test.go", name)
 		}
+	}
+}
+
+// What a program gets with the Go client is keys, event, the Redis and the NATS client, and leaves, which import nothing else.
+func TestClientImportsLittle(t *testing.T) {
+	t.Parallel()
+	all := imports(t)
+	base := []string{"client", "event", "keys"}
+	seen := map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		for _, path := range all[name] {
+			_, ours := all[path]
+			first, _, _ := strings.Cut(path, "/")
+			switch {
+			case ours && (slices.Contains(base, name) || slices.Contains(base[1:], path)):
+				visit(path)
+			case ours:
+				t.Errorf("client needs %s, which is no leaf: it imports %s", name, path)
+			case strings.Contains(first, ".") && !strings.HasPrefix(path, goRedis) && !strings.HasPrefix(path, natsClient):
+				t.Errorf("client needs %s, which imports %s", name, path)
+			}
+		}
+	}
+	visit("client")
+	if len(seen) < len(base) {
+		t.Errorf("the test has seen %v alone", seen)
 	}
 }
 
@@ -213,8 +248,9 @@ func drawing(all map[string][]string) string {
 		}
 		return reached[name]
 	}
-	drawn := map[string]bool{"cmd/timerd": true, "client": true}
-	for _, program := range []string{"cmd/timerd", "client"} {
+	drawn := map[string]bool{}
+	for _, program := range []string{"cmd/timerd", "client", "client/admin"} {
+		drawn[program] = true
 		for name := range reach(program) {
 			drawn[name] = true
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/deadletters"
 )
 
 func newDead() *cobra.Command {
@@ -29,14 +29,14 @@ requests that make no sense. They stay in their stream until they are replayed o
 
 // selection is which letters a command is for.
 type selection struct {
-	deadletters.Selection
+	admin.LetterSelection
 	namespace []string // the argument, or nothing
 	seq       uint64   // the flag; 0 if it is not given
 }
 
 // withDeadLetters calls f with the selected letters, of which there must be one if an
 // id or a number is given, and with the sections of the configuration.
-func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section, f func(*deadletters.Letters, config.Config, *slog.Logger) error) error {
+func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section, f func(*admin.Letters, config.Config, *slog.Logger) error) error {
 	given := len(chosen.namespace)
 	for _, flag := range []bool{chosen.ID != "", chosen.seq > 0} {
 		if flag {
@@ -54,7 +54,7 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Secti
 		return err
 	}
 	return withJetStream(cmd, sections, func(js jetstream.JetStream, c config.Config, log *slog.Logger) error {
-		all, err := deadletters.Select(cmd.Context(), js, c.NATS.Streams.Names, chosen.Selection)
+		all, err := admin.SelectLetters(cmd.Context(), js, c.NATS.Streams.Names, chosen.LetterSelection)
 		if err != nil {
 			return err
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -30,7 +30,7 @@ timerd dead show has all of a letter.
 			if limit < 0 {
 				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
 			}
-			return withDeadLetters(cmd, selection{namespace: args}, config.SectionNATS, func(all *deadletters.Letters, _ config.Config, _ *slog.Logger) error {
+			return withDeadLetters(cmd, selection{namespace: args}, config.SectionNATS, func(all *admin.Letters, _ config.Config, _ *slog.Logger) error {
 				return listDead(cmd, all, limit, asJSON)
 			})
 		},
@@ -40,7 +40,7 @@ timerd dead show has all of a letter.
 	return cmd
 }
 
-func listDead(cmd *cobra.Command, all *deadletters.Letters, limit int, asJSON bool) error {
+func listDead(cmd *cobra.Command, all *admin.Letters, limit int, asJSON bool) error {
 	table := tableFor(cmd.OutOrStdout(), true,
 		column{title: "SEQ"},
 		column{title: "STORED", spare: 2},
@@ -52,7 +52,7 @@ func listDead(cmd *cobra.Command, all *deadletters.Letters, limit int, asJSON bo
 	)
 	rows := 0
 	more := false
-	err := all.Each(cmd.Context(), func(l deadletters.Letter) (bool, error) {
+	err := all.Each(cmd.Context(), func(l admin.Letter) (bool, error) {
 		if limit > 0 && rows == limit {
 			more = true
 			return false, nil
@@ -74,7 +74,7 @@ func listDead(cmd *cobra.Command, all *deadletters.Letters, limit int, asJSON bo
 }
 
 // letterCells returns the row of a letter.
-func letterCells(l deadletters.Letter, most int) []cell {
+func letterCells(l admin.Letter, most int) []cell {
 	seq, at := fmt.Sprint(l.Seq), l.Stored.UTC().Format(timeLayout)
 	key, attempt := l.Subject, ""
 	reason, last := "not an event: "+showText(l.Fault, most), ""
@@ -90,7 +90,7 @@ func letterCells(l deadletters.Letter, most int) []cell {
 }
 
 // printLetterJSON prints the event of a letter in one line, or what there is instead of one.
-func printLetterJSON(w io.Writer, l deadletters.Letter) error {
+func printLetterJSON(w io.Writer, l admin.Letter) error {
 	if l.Fault != "" {
 		return writeJSON(w, letterView{l.MsgID, l.Seq, l.Stored.UTC().Format(timeLayout), l.Subject, l.Fault, l.Data})
 	}

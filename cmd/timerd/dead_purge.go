@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/deadletters"
 )
 
 func newDeadPurge() *cobra.Command {
@@ -30,7 +30,7 @@ func newDeadPurge() *cobra.Command {
 			if olderThan > 0 {
 				chosen.Before = time.Now().Add(-time.Duration(olderThan))
 			}
-			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *deadletters.Letters, _ config.Config, _ *slog.Logger) error {
+			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *admin.Letters, _ config.Config, _ *slog.Logger) error {
 				return purge(cmd, all, yes)
 			})
 		},
@@ -40,9 +40,9 @@ func newDeadPurge() *cobra.Command {
 	return cmd
 }
 
-func purge(cmd *cobra.Command, all *deadletters.Letters, yes bool) error {
+func purge(cmd *cobra.Command, all *admin.Letters, yes bool) error {
 	ctx := cmd.Context()
-	found, err := all.Find(ctx, func(deadletters.Letter, string) error { return nil })
+	found, err := all.Find(ctx, func(admin.Letter, string) error { return nil })
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -29,7 +29,7 @@ are, each with a line that says why; the exit code is then 1.` + selectionHelp,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			chosen.namespace = args
-			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis, func(all *deadletters.Letters, c config.Config, log *slog.Logger) error {
+			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis, func(all *admin.Letters, c config.Config, log *slog.Logger) error {
 				rdb, err := openRedis(cmd, c, log)
 				if err != nil {
 					return err
@@ -43,10 +43,10 @@ are, each with a line that says why; the exit code is then 1.` + selectionHelp,
 }
 
 // replay sets timers again. A letter is deleted only after its timer is set, so that an interruption loses none.
-func replay(cmd *cobra.Command, all *deadletters.Letters, rdb redis.UniversalClient, yes bool) error {
+func replay(cmd *cobra.Command, all *admin.Letters, rdb redis.UniversalClient, yes bool) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	skipped := 0
-	found, err := all.Find(ctx, func(l deadletters.Letter, why string) error {
+	found, err := all.Find(ctx, func(l admin.Letter, why string) error {
 		if why == "" {
 			return nil
 		}
@@ -62,12 +62,8 @@ func replay(cmd *cobra.Command, all *deadletters.Letters, rdb redis.UniversalCli
 			return err
 		}
 	}
-	now, err := clockOf(ctx, rdb)
-	if err != nil {
-		return err
-	}
 	sched := schedule.New(rdb, schedule.DefaultMaxPayload)
-	replayed, err := all.Replay(ctx, sched, schedule.MillisOf(now), found.Replayable, func(l deadletters.Letter, fresh bool) error {
+	replayed, err := all.Replay(ctx, sched, found.Replayable, func(l admin.Letter, fresh bool) error {
 		how := "replayed"
 		if !fresh {
 			how = "was replayed or sent again before"

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/deadletters"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -29,9 +29,9 @@ stream, as timerd dead ls shows it.`,
 			if err != nil || seq == 0 {
 				return usagef(cmd, "SEQ %q: want the number of a dead letter; timerd dead ls shows them", args[0])
 			}
-			chosen := selection{Selection: deadletters.Selection{Seqs: []uint64{seq}}}
-			return withDeadLetters(cmd, chosen, config.SectionNATS, func(one *deadletters.Letters, _ config.Config, _ *slog.Logger) error {
-				return one.Each(cmd.Context(), func(l deadletters.Letter) (bool, error) {
+			chosen := selection{LetterSelection: admin.LetterSelection{Seqs: []uint64{seq}}}
+			return withDeadLetters(cmd, chosen, config.SectionNATS, func(one *admin.Letters, _ config.Config, _ *slog.Logger) error {
+				return one.Each(cmd.Context(), func(l admin.Letter) (bool, error) {
 					if asJSON {
 						return false, printLetterJSON(cmd.OutOrStdout(), l)
 					}
@@ -45,7 +45,7 @@ stream, as timerd dead ls shows it.`,
 }
 
 // printLetter prints all of a letter, a line for each thing.
-func printLetter(w io.Writer, l deadletters.Letter) error {
+func printLetter(w io.Writer, l admin.Letter) error {
 	e := l.Event
 	lines := [][2]string{
 		{"seq", strconv.FormatUint(l.Seq, 10)},

@@ -4,23 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/moment"
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // withHolds calls f with the holds of the schedule.
-func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error) error {
+func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		return explainMode(f(ctx, holds.NewCaller(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
+		return explainMode(f(ctx, admin.NewHolds(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
 	})
 }
 
@@ -33,7 +30,7 @@ func explainMode(err error) error {
 }
 
 func newHold() *cobra.Command {
-	var r holds.Request
+	var asked schedule.Hold
 	var until string
 	cmd := &cobra.Command{
 		Use:   "hold NAMESPACE",
@@ -54,16 +51,17 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if r.Namespace, err = namespaceArg(cmd, args); err != nil {
+			if asked.Namespace, err = namespaceArg(cmd, args); err != nil {
 				return err
 			}
+			var lasts time.Duration
 			if until != "" {
-				if r.For, err = moment.ParseDuration(until); err != nil || r.For < holds.MinFor {
+				if lasts, err = moment.ParseDuration(until); err != nil || lasts < admin.MinHold {
 					return usagef(cmd, "--for=%s: want a duration of a second or more, such as 2h", until)
 				}
 			}
-			return withHolds(cmd, func(ctx context.Context, h *holds.Holds, rdb redis.UniversalClient) error {
-				held, err := h.Hold(ctx, r)
+			return withHolds(cmd, func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error {
+				held, err := h.Hold(ctx, asked, lasts)
 				if err != nil {
 					return err
 				}
@@ -71,13 +69,13 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 			})
 		},
 	}
-	cmd.Flags().StringVar(&r.Reason, "reason", "", "why, for others to read")
+	cmd.Flags().StringVar(&asked.Reason, "reason", "", "why, for others to read")
 	cmd.Flags().StringVar(&until, "for", "", "end the hold by itself after a `DURATION`, as timerd resume does")
 	return cmd
 }
 
 // tellHeld says what came of a hold.
-func tellHeld(ctx context.Context, cmd *cobra.Command, held holds.Held, rdb redis.UniversalClient) error {
+func tellHeld(ctx context.Context, cmd *cobra.Command, held admin.Held, rdb redis.UniversalClient) error {
 	for _, server := range held.Unreplicated {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the hold, so it is as durable as this server: %s\n", server)
 	}
@@ -101,198 +99,4 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held holds.Held, rdb redi
 	}
 	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", held.Hold.Namespace, what)
 	return err
-}
-
-func newResume() *cobra.Command {
-	r := holds.Request{Kind: schedule.ResumeNow}
-	var rate string
-	var shift, dead bool
-	cmd := &cobra.Command{
-		Use:   "resume NAMESPACE",
-		Short: "Release the timers of a namespace that is held",
-		Long: `Release the timers of a namespace that is held, unless another hold covers them. What becomes due
-from now on is free. Those that are held
-
-  fire at once, in the order of their due times      without a flag
-  fire one after the other, so many a second         --rate 200/s
-  are due later, by as long as the hold has lasted   --shift
-  become dead letters, with the reason "held"        --dead
-
-At once and at a rate they keep their due times, so that they count as late. The command returns
-when all are released. Ctrl-C ends it, and the timerds finish what it has begun. The exit code is 1
-if somebody holds the namespace anew before that.
-
-What another hold covers too stays held until that ends; the command says how many timers these are,
-and of which holds. Then the resume applies to them as it was asked for: of several resumes of a
-timer the one with the narrowest namespace decides.
-
-` + namespaceHelp,
-		Example: `  timerd resume pay --rate 200/s
-  timerd resume shop:order --shift`,
-		Args: arguments(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var err error
-			if r.Namespace, err = namespaceArg(cmd, args); err != nil {
-				return err
-			}
-			switch {
-			case rate != "":
-				r.Kind = schedule.ResumeRate
-				if r.Rate, err = holds.ParseRate(rate); err != nil {
-					return usagef(cmd, "--rate=%s: %v", rate, err)
-				}
-			case shift:
-				r.Kind = schedule.ResumeShift
-			case dead:
-				r.Kind = schedule.ResumeDead
-			}
-			return withHolds(cmd, func(ctx context.Context, h *holds.Holds, _ redis.UniversalClient) error {
-				return resume(ctx, cmd, h, r)
-			})
-		},
-	}
-	cmd.Flags().StringVar(&rate, "rate", "", "so many timers a second, minute or hour: a `RATE` such as 200/s, 90/m")
-	cmd.Flags().BoolVar(&shift, "shift", false, "move the due times by the length of the hold")
-	cmd.Flags().BoolVar(&dead, "dead", false, "make dead letters of the timers")
-	cmd.MarkFlagsMutuallyExclusive("rate", "shift", "dead")
-	return cmd
-}
-
-// resume releases timers and tells how far it is.
-func resume(ctx context.Context, cmd *cobra.Command, h *holds.Holds, r holds.Request) error {
-	told := time.Now()
-	var last holds.Progress
-	err := h.Resume(ctx, r, func(p holds.Progress) {
-		last = p
-		if time.Since(told) < 2*time.Second {
-			return
-		}
-		told = time.Now()
-		line := fmt.Sprintf("timerd: %d released, %d are held", p.Released, p.Held)
-		if p.Waits != "" {
-			line = fmt.Sprintf("timerd: %d released by this command; it waits: %s", p.Released, p.Waits)
-		}
-		fmt.Fprintln(cmd.ErrOrStderr(), line)
-	})
-	if ctx.Err() != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: interrupted; the timerds release what is left of %s\n", r.Namespace)
-		return exitCode(exitFailed)
-	}
-	if err != nil {
-		return err
-	}
-	for _, server := range h.Unreplicated(ctx) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the resume, so it is as durable as this server: %s\n", server)
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resumed%s\n", r.Namespace, showKept(r.Kind, last))
-	return err
-}
-
-// showKept says what stays held by others, and what becomes of it.
-func showKept(kind schedule.ResumeKind, p holds.Progress) string {
-	if p.Kept == 0 {
-		return ""
-	}
-	by := make([]string, len(p.KeptBy))
-	for i, n := range p.KeptBy {
-		by[i] = n.String()
-	}
-	becomes := map[schedule.ResumeKind]string{
-		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted", schedule.ResumeDead: "become dead letters",
-	}
-	return fmt.Sprintf("; %s stay held by %s, and %s when they come free", countTimers(p.Kept), strings.Join(by, ", "), becomes[kind])
-}
-
-func newHolds() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "holds",
-		Short: "List the namespaces that are held",
-		Long: `List the namespaces that are held, or whose timers are still being released, with who held them,
-when and why, and how many timers wait that are due; a question mark stands for so many that it is
-not known. A timer under several holds counts for each.`,
-		Example: `  timerd holds
-  timerd holds --json`,
-		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient) error {
-				views, err := holds.NewCaller(s).List(ctx)
-				if err != nil {
-					return explainMode(err)
-				}
-				err = printHolds(cmd.OutOrStdout(), views, asJSON)
-				warnIfUnattended(ctx, cmd, rdb)
-				if len(views) == 0 && err == nil {
-					fmt.Fprintln(cmd.ErrOrStderr(), "timerd: nothing is held")
-				}
-				return err
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each")
-	return cmd
-}
-
-// holdView is a hold as --json shows it.
-type holdView struct {
-	Namespace string     `json:"namespace"`
-	Since     time.Time  `json:"since"`
-	Until     *time.Time `json:"until"` // null: until it is resumed
-	Reason    string     `json:"reason"`
-	By        string     `json:"by"`
-	Held      *int64     `json:"held"` // null: not known
-	// Resume says how it is being resumed; null while it holds.
-	Resume *resumeView `json:"resume"`
-}
-
-type resumeView struct {
-	Kind  schedule.ResumeKind `json:"kind"`
-	Rate  float64             `json:"rate,omitempty"` // timers a second
-	Since time.Time           `json:"since"`
-	By    string              `json:"by"`
-}
-
-func newHoldView(v holds.View) holdView {
-	out := holdView{
-		Namespace: v.Namespace.String(), Since: v.Since.Time(), Reason: keys.EncodeText(v.Reason), By: keys.EncodeText(v.By), Held: v.Held,
-	}
-	if v.Until > 0 {
-		until := v.Until.Time()
-		out.Until = &until
-	}
-	if r := v.Resume; r != nil {
-		out.Resume = &resumeView{r.Kind, r.Rate, r.At.Time(), keys.EncodeText(r.By)}
-	}
-	return out
-}
-
-func printHolds(w io.Writer, views []holds.View, asJSON bool) error {
-	if asJSON {
-		for _, v := range views {
-			if err := writeJSON(w, newHoldView(v)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(views) == 0 {
-		return nil
-	}
-	t := tableFor(w, true, column{title: "NAMESPACE", middle: true, least: 10}, column{title: "SINCE"}, column{title: "UNTIL"}, column{title: "HELD"},
-		column{title: "BY", spare: 2}, column{title: "REASON", least: 8, spare: 1})
-	for _, v := range views {
-		h, until := newHoldView(v), "resumed"
-		if h.Until != nil {
-			until = h.Until.Format(timeLayout)
-		}
-		if h.Resume != nil {
-			until = "being resumed: " + string(h.Resume.Kind)
-		}
-		err := t.add(cell{text: h.Namespace}, cell{text: h.Since.Format(timeLayout)}, cell{text: until}, cell{text: showKnown(h.Held)},
-			cell{text: h.By}, cell{text: h.Reason})
-		if err != nil {
-			return err
-		}
-	}
-	return t.flush()
 }

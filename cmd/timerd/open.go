@@ -15,6 +15,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/moment"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
@@ -132,4 +133,18 @@ func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream
 	}
 	defer js.Conn().Close()
 	return f(js, c, log)
+}
+
+// instantOf returns the instant of a moment, by the clock of Redis.
+func instantOf(ctx context.Context, m moment.Moment, rdb redis.UniversalClient) (time.Time, error) {
+	if at, ok := m.Instant(); ok {
+		return at, nil
+	}
+	now, err := clockOf(ctx, rdb)
+	return m.From(now), err
+}
+
+// clockOf returns what the clock of Redis shows: in a cluster that of the first master that answers.
+func clockOf(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
+	return schedule.New(rdb, schedule.DefaultMaxPayload).Clock(ctx)
 }

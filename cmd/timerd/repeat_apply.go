@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -70,14 +67,7 @@ type repeatApply struct {
 	cmd         *cobra.Command
 	file, prune string
 	dryRun      bool
-
-	schedule *schedule.Schedule
-	timers   *client.Timers
-	done     appliedChanges
 }
-
-// appliedChanges is what came of changes.
-type appliedChanges struct{ added, changed, removed, refused int }
 
 func (a *repeatApply) run() error {
 	var pruned *keys.Namespace
@@ -92,29 +82,21 @@ func (a *repeatApply) run() error {
 	if err != nil {
 		return err
 	}
-	wanted, faults := parseRepetitions(text)
+	wanted, faults := admin.ParseRepetitions(text)
 	if len(faults) > 0 {
 		return a.refuse(faults)
 	}
 	return withRedis(a.cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		a.schedule, a.timers = schedule.New(rdb, schedule.DefaultMaxPayload), client.New(rdb)
-		now, err := clockOf(ctx, rdb)
-		if err != nil {
-			return err
-		}
-		todo, faults, err := a.compare(ctx, wanted, now)
+		repeats := admin.NewRepeats(schedule.New(rdb, schedule.DefaultMaxPayload))
+		plan, faults, err := repeats.Plan(ctx, wanted, pruned)
 		switch {
 		case err != nil:
 			return err
 		case len(faults) > 0:
 			return a.refuse(faults)
-		case pruned != nil:
-			if err := a.surplus(ctx, *pruned, wanted, todo); err != nil {
-				return err
-			}
 		}
 		warnIfUnattended(ctx, a.cmd, rdb)
-		return a.carryOut(ctx, todo)
+		return a.carryOut(ctx, repeats, plan)
 	})
 }
 
@@ -146,98 +128,32 @@ func (a *repeatApply) refuse(faults yamlfile.Faults) error {
 	return exitCode(exitUsage)
 }
 
-// repetitionsAtOnce is how many keys are looked at together, with their payloads.
-const repetitionsAtOnce = 500
-
-// compare returns what the file asks for, and what is wrong with it at the time.
-func (a *repeatApply) compare(ctx context.Context, wanted []wantedRepetition, now time.Time) (*changes, yamlfile.Faults, error) {
-	todo := &changes{now: now}
-	var faults yamlfile.Faults
-	for first := 0; first < len(wanted); first += repetitionsAtOnce {
-		some := wanted[first:min(first+repetitionsAtOnce, len(wanted))]
-		names := make([]string, len(some))
-		for i := range some {
-			names[i] = some[i].key
-		}
-		states, err := a.states(ctx, names)
-		if err != nil {
-			return nil, nil, err
-		}
-		for i := range some {
-			c, err := changeOf(&some[i], states[i], now)
-			if err != nil {
-				faults = append(faults, yamlfile.Fault{Line: some[i].line, Text: err.Error()})
-			}
-			todo.list = append(todo.list, c)
-		}
-	}
-	return todo, faults, nil
-}
-
-// states returns what the keys repeat by, or an error if that cannot be told of one of them.
-func (a *repeatApply) states(ctx context.Context, names []string) ([]query.KeyState, error) {
-	states, err := query.Repetitions(ctx, a.schedule, names)
-	if err != nil {
-		return nil, err
-	}
-	for i := range states {
-		if err := states[i].Err; err != nil {
-			return nil, fmt.Errorf("read what %s repeats by: %w", keys.Abbreviate(names[i]), err)
-		}
-	}
-	return states, nil
-}
-
-// surplus adds the removal of what repeats in a namespace and is not in the file.
-func (a *repeatApply) surplus(ctx context.Context, n keys.Namespace, wanted []wantedRepetition, todo *changes) error {
-	known := map[string]bool{}
-	for i := range wanted {
-		known[wanted[i].key] = true
-	}
-	var names []string
-	err := query.Repeating(ctx, a.schedule, n, func(found []keys.Key) bool {
-		for _, key := range found {
-			if name := key.String(); !known[name] {
-				known[name] = true // it may come twice
-				names = append(names, name)
-			}
-		}
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	slices.Sort(names)
-	for some := range slices.Chunk(names, repetitionsAtOnce) {
-		states, err := a.states(ctx, some)
-		if err != nil {
-			return err
-		}
-		for i, state := range states {
-			if r := state.Repetition; r != nil {
-				fields := []fieldChange{{"repeat", "", r.Text}}
-				todo.list = append(todo.list, repetitionChange{kind: toRemove, key: some[i], fields: fields})
-			}
-		}
-	}
-	return nil
-}
-
 // carryOut prints what changes, changes it, and prints what came of it.
-func (a *repeatApply) carryOut(ctx context.Context, todo *changes) error {
-	out := a.cmd.OutOrStdout()
-	_, printErr := io.WriteString(out, todo.diff())
+func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan *admin.Plan) error {
+	out, errs := a.cmd.OutOrStdout(), a.cmd.ErrOrStderr()
+	_, printErr := io.WriteString(out, planText(plan))
+	rest := fmt.Sprintf("%d unchanged", plan.Count(admin.ToLeave))
+	if n := plan.Count(admin.ToForget); n > 0 {
+		rest += fmt.Sprintf(", %d over", n)
+	}
 	if a.dryRun {
-		_, err := fmt.Fprintf(out, "%d to add, %d to change, %d to remove, %s\n", todo.count(toAdd), todo.count(toChange), todo.count(toRemove), todo.rest())
+		_, err := fmt.Fprintf(out, "%d to add, %d to change, %d to remove, %s\n", plan.Count(admin.ToAdd), plan.Count(admin.ToChange), plan.Count(admin.ToRemove), rest)
 		return err
 	}
-	err := a.set(ctx, todo)
-	if err == nil {
-		err = a.remove(ctx, todo)
+	refused := 0
+	done, err := repeats.Apply(ctx, plan, func(c *admin.Change, err error) {
+		refused++
+		fmt.Fprintf(errs, "timerd: %s: line %d: %v\n", a.file, c.Wanted.Line, err)
+	})
+	if len(done.Late) > 0 && err == nil {
+		for i, key := range done.Late {
+			done.Late[i] = keys.EncodeText(key)
+		}
+		fmt.Fprintf(errs, "timerd: removed while an occurrence was on its way, which may still arrive: %s\n", strings.Join(done.Late, ", "))
 	}
-	said := fmt.Sprintf("%d added, %d changed, %d removed, %s", a.done.added, a.done.changed, a.done.removed, todo.rest())
-	if a.done.refused > 0 {
-		said += fmt.Sprintf(", %d refused", a.done.refused)
+	said := fmt.Sprintf("%d added, %d changed, %d removed, %s", done.Added, done.Changed, done.Removed, rest)
+	if refused > 0 {
+		said += fmt.Sprintf(", %d refused", refused)
 	}
 	if _, err := fmt.Fprintln(out, said); err != nil {
 		printErr = err
@@ -247,62 +163,8 @@ func (a *repeatApply) carryOut(ctx context.Context, todo *changes) error {
 		return errors.New("interrupted: apply the file again for the rest")
 	case err != nil:
 		return fmt.Errorf("%w\nWhat follows was not changed: apply the file again", err)
-	case a.done.refused > 0:
+	case refused > 0:
 		return exitCode(exitFailed)
 	}
 	return printErr
-}
-
-// set sets what is to be added and changed. It goes on after what Redis refuses.
-func (a *repeatApply) set(ctx context.Context, todo *changes) error {
-	for i := range todo.list {
-		c := &todo.list[i]
-		if c.kind != toAdd && c.kind != toChange {
-			continue
-		}
-		_, err := a.timers.Repeat(ctx, c.key, c.wanted.payload, c.wanted.by, c.options()...)
-		switch {
-		case errors.Is(err, client.ErrInvalid):
-			a.done.refused++
-			fmt.Fprintf(a.cmd.ErrOrStderr(), "timerd: %s: line %d: %v\n", a.file, c.wanted.line, err)
-		case err != nil:
-			return err
-		case c.kind == toAdd:
-			a.done.added++
-		default:
-			a.done.changed++
-		}
-	}
-	return nil
-}
-
-// remove cancels what is to be removed.
-func (a *repeatApply) remove(ctx context.Context, todo *changes) error {
-	var names, late []string
-	for i := range todo.list {
-		if todo.list[i].kind == toRemove {
-			names = append(names, todo.list[i].key)
-		}
-	}
-	for some := range slices.Chunk(names, repetitionsAtOnce) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		results, err := a.timers.CancelMany(context.WithoutCancel(ctx), some)
-		for i, r := range results {
-			if r.Err == nil {
-				a.done.removed++
-			}
-			if r.Outcome == client.Fired {
-				late = append(late, keys.EncodeText(some[i]))
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if len(late) > 0 {
-		fmt.Fprintf(a.cmd.ErrOrStderr(), "timerd: removed while an occurrence was on its way, which may still arrive: %s\n", strings.Join(late, ", "))
-	}
-	return nil
 }

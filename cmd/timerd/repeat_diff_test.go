@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 )
@@ -99,18 +100,18 @@ func TestChangesOfRepetitions(t *testing.T) {
 		{"never", "cron: 0 0 30 2 *", query.KeyState{}, "fault: cron: no such time in the eight years after 2026-11-20T09:00:00.000Z"},
 		{"too far ahead", "every: 1h\nfrom: 2040-01-01T00:00:00Z", query.KeyState{}, "fault: from: is over 10 years ahead"},
 	} {
-		wanted, faults := parseRepetitions([]byte(entry(test.fields)))
+		wanted, faults := admin.ParseRepetitions([]byte("repeat:\n  - key: a:b:c:d\n    " + strings.ReplaceAll(test.fields, "\n", "\n    ") + "\n"))
 		if len(faults) > 0 {
 			t.Fatalf("%s: %v", test.name, faults)
 		}
-		c, err := changeOf(&wanted[0], test.has, now)
-		got := string(c.kind)
+		c, err := wanted[0].Change(test.has, now)
+		got := string(c.Kind)
 		switch {
 		case err != nil:
 			got = "fault: " + err.Error()
-		case c.kind != toLeave && c.kind != toForget:
+		case c.Kind != admin.ToLeave && c.Kind != admin.ToForget:
 			var text strings.Builder
-			c.write(&text, now)
+			writeChange(&text, &c, now)
 			got = text.String()
 		}
 		if got != test.want {

@@ -18,10 +18,9 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/console"
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
@@ -37,6 +36,7 @@ type world struct {
 	server *httptest.Server
 	check  validator.Validator
 	timers *client.Timers
+	holds  *admin.Holds
 }
 
 func newWorld(t *testing.T) *world {
@@ -73,7 +73,7 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	past, caller := history.New(js, keys.Names{}), holds.NewCaller(sched)
+	past, caller := history.New(js, keys.Names{}), admin.NewHolds(sched)
 	caller.Logger = slog.New(slog.DiscardHandler)
 	var late schedule.Lateness
 	late.Add(time.Millisecond)
@@ -88,11 +88,11 @@ func newWorld(t *testing.T) *world {
 				Namespaces: []pulse.Namespace{{Name: "shop", FiredPerSecond: 1, Lateness: late}},
 			}
 		},
-	}, &console.Actions{Schedule: sched, Timers: timers, Bulk: bulk.New(sched, timers), Holds: caller, Streams: js}, slog.New(slog.DiscardHandler))
+	}, &console.Actions{Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, server: httptest.NewServer(c.Handler()), timers: timers}
+	w := &world{t: t, server: httptest.NewServer(c.Handler()), timers: timers, holds: caller}
 	t.Cleanup(w.server.Close)
 	w.check = w.document()
 	return w
@@ -175,7 +175,7 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	if _, err := w.timers.Set(ctx, "evil:\xff:\u202e:<b>/..", nil, client.After(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.timers.Hold(ctx, "shop", client.Reason("down"), client.For(time.Hour)); err != nil {
+	if _, err := w.holds.Hold(ctx, schedule.Hold{Namespace: keys.Namespace{App: "shop"}, Reason: "down"}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{

@@ -230,14 +230,14 @@ func TestHoldAndResume(t *testing.T) {
 		b.follow(button, "Hold…")
 		b.confirm("Hold", "3 timers")
 		b.done("1 held")
-		holds, err := s.timers.Holds(t.Context())
+		holds, err := s.operator.Holds(t.Context())
 		if err != nil || len(holds) != 1 || holds[0].Namespace != app+":m" || holds[0].Reason != "provider down" {
 			t.Fatalf("holds: %+v, %v", holds, err)
 		}
 		s.setMany(app+":m:now", 4, 100*time.Millisecond)
 		s.until(func() error {
 			b.open("/holds")
-			holds, err := s.timers.Holds(t.Context())
+			holds, err := s.operator.Holds(t.Context())
 			if err == nil && (len(holds) != 1 || holds[0].Held != 4) {
 				err = fmt.Errorf("%+v, want one with 4 timers", holds)
 			}
@@ -253,7 +253,7 @@ func TestHoldAndResume(t *testing.T) {
 		}
 		s.collect(app+":m:now", 4)
 		s.until(func() error {
-			holds, err := s.timers.Holds(t.Context())
+			holds, err := s.operator.Holds(t.Context())
 			if err == nil && len(holds) > 0 {
 				err = fmt.Errorf("%+v", holds)
 			}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/admin"
 )
 
 // clicked is how many pages of a long list are gone through by clicks; the browser fetches the others by the same links,
@@ -103,7 +103,7 @@ func TestLooksOnly(t *testing.T) {
 	s := newSystem(t, "TIMERD_CONSOLE_ACTIONS=off")
 	s.set("shop:order:timeout:42", "{}", time.Hour)
 	s.bury("shop:order:timeout:43", "{}", "no answer")
-	if _, err := s.timers.Hold(t.Context(), "shop:cart", client.Reason("down")); err != nil {
+	if _, err := s.operator.Hold(t.Context(), "shop:cart", admin.Reason("down")); err != nil {
 		t.Fatal(err)
 	}
 	b := openTab(t, s.url, look{width: wide})

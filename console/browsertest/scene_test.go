@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/admin"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -161,7 +162,7 @@ func (s *system) logged(ctx context.Context, e client.Event, status int, took in
 // hold holds a namespace.
 func (s *system) hold(namespace, reason string) {
 	s.t.Helper()
-	if _, err := s.timers.Hold(s.t.Context(), namespace, client.Reason(reason)); err != nil {
+	if _, err := s.operator.Hold(s.t.Context(), namespace, admin.Reason(reason)); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/admin"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/child"
 	"github.com/timerd-io/timerd/internal/ports"
@@ -25,16 +26,17 @@ const stopTime = 15 * time.Second
 
 // system is a Redis, a NATS and a timerd with its console.
 type system struct {
-	t      *testing.T
-	redis  *testenv.RedisServer
-	rdb    *redis.Client
-	js     jetstream.JetStream
-	timers *client.Timers
-	url    string // of the console
-	ready  string // URL
-	env    []string
-	timerd *child.Process
-	log    *testenv.Output
+	t        *testing.T
+	redis    *testenv.RedisServer
+	rdb      *redis.Client
+	js       jetstream.JetStream
+	timers   *client.Timers
+	operator *admin.Operator
+	url      string // of the console
+	ready    string // URL
+	env      []string
+	timerd   *child.Process
+	log      *testenv.Output
 }
 
 // newSystem starts all of it, to be stopped when the test ends. Settings are NAME=value.
@@ -43,7 +45,7 @@ func newSystem(t *testing.T, settings ...string) *system {
 	nats := testenv.NATS(t)
 	s := &system{t: t, redis: testenv.Redis(t), js: nats.JetStream(), log: &testenv.Output{}}
 	s.rdb = s.redis.Client()
-	s.timers = client.New(s.rdb)
+	s.timers, s.operator = client.New(s.rdb), admin.New(s.rdb)
 	console, health := address(t), address(t)
 	s.url, s.ready = "http://"+console, "http://"+health+"/readyz"
 	s.env = append([]string{

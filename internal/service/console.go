@@ -12,14 +12,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/console"
-	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
@@ -69,15 +67,14 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
 	sched := schedule.New(p.rdb, c.Service.MaxPayload)
 	p.pulse = pulse.New(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
-	caller := holds.NewCaller(sched)
+	caller := admin.NewHolds(sched)
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
 	past := history.New(js, conf.Names)
 	var actions *console.Actions
 	if c.Console.Actions {
-		timers := client.New(p.rdb)
 		actions = &console.Actions{
-			Schedule: sched, Timers: timers, Bulk: bulk.New(sched, timers), Holds: caller, Streams: js, Names: conf.Names,
+			Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js, Names: conf.Names,
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{

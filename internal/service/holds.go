@@ -7,14 +7,14 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // newHolds returns what a timerd does for the holds of the schedule.
-func newHolds(sched *schedule.Schedule, all *nodes, instance string, m *metrics, log *slog.Logger) *holds.Holds {
-	h := holds.New(sched, instance)
-	h.Logger = log
+func newHolds(sched *schedule.Schedule, all *nodes, instance string, m *metrics, log *slog.Logger) *admin.Holds {
+	h := admin.NewHolds(sched)
+	h.Instance, h.Logger = instance, log
 	h.Nodes = func(context.Context) ([]*schedule.Node, error) {
 		served := slices.Collect(maps.Keys(all.list()))
 		if len(served) == 0 {

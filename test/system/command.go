@@ -11,9 +11,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -134,10 +134,10 @@ func (s *System) SaysAtLast(line string, texts ...string) {
 }
 
 // HeldNow returns the lines of timerd holds --json.
-func (s *System) HeldNow() (views []HeldView) {
+func (s *System) HeldNow() (views []admin.HoldView) {
 	s.T.Helper()
 	for line := range strings.Lines(s.Says(0, "holds --json")) {
-		var v HeldView
+		var v admin.HoldView
 		if json.Unmarshal([]byte(line), &v) == nil {
 			views = append(views, v)
 		}
@@ -157,24 +157,4 @@ func (s *System) Holds(namespace string, n int64) {
 		}
 		return fmt.Errorf("held: %+v, want %d of %s", views, n, namespace)
 	}, "timers to be held")
-}
-
-// HeldView is what `timerd holds --json` says of a hold.
-type HeldView struct {
-	Namespace string     `json:"namespace"`
-	Since     time.Time  `json:"since"`
-	Until     *time.Time `json:"until"` // null: until it is resumed
-	Reason    string     `json:"reason"`
-	By        string     `json:"by"`
-	Held      *int64     `json:"held"` // null: not known
-	// Resume says how it is being resumed; null while it holds.
-	Resume *ResumeView `json:"resume"`
-}
-
-// ResumeView is what it says of a resume.
-type ResumeView struct {
-	Kind  string    `json:"kind"`
-	Rate  float64   `json:"rate"` // timers a second
-	Since time.Time `json:"since"`
-	By    string    `json:"by"`
 }

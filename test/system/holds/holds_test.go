@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/admin"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -107,9 +107,9 @@ func TestHoldsOfTheGoClient(t *testing.T) {
 	s := system.New(t)
 	a, b := s.Start(), s.Start()
 	c := s.Collect()
-	timers := client.New(s.RDB)
+	operator := admin.New(s.RDB)
 	b.Signal(syscall.SIGSTOP)
-	held, err := timers.Hold(t.Context(), "shop", client.Reason("outage"))
+	held, err := operator.Hold(t.Context(), "shop", admin.Reason("outage"))
 	if err != nil || held.Already {
 		t.Fatalf("Hold = %+v, %v", held, err)
 	}
@@ -121,7 +121,7 @@ func TestHoldsOfTheGoClient(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	resumed, began := make(chan error, 1), time.UnixMilli(s.Now())
-	go func() { resumed <- timers.Resume(ctx, "shop", client.ResumeRate(150)) }()
+	go func() { resumed <- operator.Resume(ctx, "shop", admin.ResumeRate(150)) }()
 	c.WaitFunc(system.Patience, system.AtLeast(50))
 	cancel()
 	if err := <-resumed; !errors.Is(err, context.Canceled) {

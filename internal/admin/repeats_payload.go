@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"bytes"
@@ -76,7 +76,7 @@ func (w *jsonWriter) object(n *yaml.Node, depth int) error {
 			return fmt.Errorf("line %d: %s cannot be the name of a member in JSON", name.Line, yamlfile.KindOf(name))
 		}
 		if seen[name.Value] {
-			return fmt.Errorf("line %d: %q is there twice", name.Line, clip(name.Value))
+			return fmt.Errorf("line %d: %.40q is there twice", name.Line, name.Value)
 		}
 		if len(seen) > 0 {
 			w.text.WriteByte(',')
@@ -102,18 +102,20 @@ func (w *jsonWriter) scalar(n *yaml.Node) error {
 		w.text.WriteString("null")
 	case "!!bool", "!!int", "!!float":
 		if !json.Valid([]byte(n.Value)) {
-			return fmt.Errorf("line %d: %q is not written so in JSON: change it, or put quotes around a text", n.Line, clip(n.Value))
+			return fmt.Errorf("line %d: %.40q is not written so in JSON: change it, or put quotes around a text", n.Line, n.Value)
 		}
 		w.text.WriteString(n.Value)
 	default:
-		return fmt.Errorf("line %d: %s has no place in JSON", n.Line, clip(tag))
+		return fmt.Errorf("line %d: %.40s has no place in JSON", n.Line, tag)
 	}
 	return nil
 }
 
 // quote writes a string.
 func (w *jsonWriter) quote(s string) error {
-	if err := writeJSON(&w.text, s); err != nil {
+	encoder := json.NewEncoder(&w.text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(s); err != nil {
 		return err
 	}
 	w.text.Truncate(w.text.Len() - 1) // the end of the line

@@ -1,6 +1,6 @@
 // Package deadletters finds, replays and purges dead letters, for whoever shows them. Pages of them, newest first, are those
 // of package history.
-package deadletters
+package admin
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 // purgeStep is how many letters are deleted by one request.
 const purgeStep = 50_000
 
-// ErrNone says that there is no such dead letter.
-var ErrNone = errors.New("timerd dead ls shows their numbers")
+// ErrNoLetter says that there is no such dead letter.
+var ErrNoLetter = errors.New("timerd dead ls shows their numbers")
 
 // Letter is one message of the stream of dead letters.
 type Letter struct{ history.Record }
@@ -40,8 +40,8 @@ func (l Letter) Timer(due schedule.Millis) (r schedule.Retry, why string) {
 	return retry.Replay(l.Event, due), ""
 }
 
-// Selection says which letters to look at; the zero value means all. Of Namespace, ID and Seqs, at most one is set.
-type Selection struct {
+// LetterSelection says which letters to look at; the zero value means all. Of Namespace, ID and Seqs, at most one is set.
+type LetterSelection struct {
 	Namespace keys.Namespace // only letters of these keys
 	ID        string         // only letters with this id, of which there must be one
 	Seqs      []uint64       // only the letters with these numbers in their stream, of which one must be there
@@ -51,7 +51,7 @@ type Selection struct {
 }
 
 // Query returns what finds the letters of a namespace or with a text in pages, newest first.
-func (s Selection) Query() history.Query {
+func (s LetterSelection) Query() history.Query {
 	return history.Query{Kind: keys.Dead, Namespace: s.Namespace, Why: s.Text}
 }
 
@@ -60,14 +60,14 @@ type Letters struct {
 	stream jetstream.Stream
 	reader *history.Reader
 	names  keys.Names
-	chosen Selection
+	chosen LetterSelection
 	first  uint64 // sequence numbers, both included
 	last   uint64
 }
 
-// Select returns the chosen letters of the installation with these names. Its error says what is not there; it wraps ErrNone
+// SelectLetters returns the chosen letters of the installation with these names. Its error says what is not there; it wraps ErrNoLetter
 // if it is the letters that were chosen by id or number.
-func Select(ctx context.Context, js jetstream.JetStream, names keys.Names, chosen Selection) (*Letters, error) {
+func SelectLetters(ctx context.Context, js jetstream.JetStream, names keys.Names, chosen LetterSelection) (*Letters, error) {
 	stream, err := history.Open(ctx, js, names.DeadStream())
 	if err != nil {
 		return nil, err
@@ -93,11 +93,11 @@ func Select(ctx context.Context, js jetstream.JetStream, names keys.Names, chose
 	case found:
 		return all, nil
 	case chosen.ID != "":
-		return nil, fmt.Errorf("stream %s: no dead letter has the id %q; %w", names.DeadStream(), chosen.ID, ErrNone)
+		return nil, fmt.Errorf("stream %s: no dead letter has the id %q; %w", names.DeadStream(), chosen.ID, ErrNoLetter)
 	case len(chosen.Seqs) == 1:
-		return nil, fmt.Errorf("stream %s: no dead letter %d; %w", names.DeadStream(), chosen.Seqs[0], ErrNone)
+		return nil, fmt.Errorf("stream %s: no dead letter %d; %w", names.DeadStream(), chosen.Seqs[0], ErrNoLetter)
 	}
-	return nil, fmt.Errorf("stream %s: none of these %d dead letters is there; %w", names.DeadStream(), len(chosen.Seqs), ErrNone)
+	return nil, fmt.Errorf("stream %s: none of these %d dead letters is there; %w", names.DeadStream(), len(chosen.Seqs), ErrNoLetter)
 }
 
 // Each calls f for each letter, oldest first, until it returns false or an error.
@@ -140,16 +140,16 @@ func (s *Letters) eachOf(ctx context.Context, f func(history.Record) bool) error
 	return nil
 }
 
-// Found is which letters there are, by their numbers.
-type Found struct {
+// LetterCount is which letters there are, by their numbers.
+type LetterCount struct {
 	All        []uint64 // oldest first
 	Replayable []uint64 // those of them that have a timer
-	Last       uint64   // Selection.Last that leaves out what is stored later
+	Last       uint64   // LetterSelection.Last that leaves out what is stored later
 }
 
 // Find looks at all letters. It calls tell for each, with why it cannot be replayed, or "".
-func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) error) (Found, error) {
-	found := Found{Last: s.last}
+func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) error) (LetterCount, error) {
+	found := LetterCount{Last: s.last}
 	err := s.Each(ctx, func(l Letter) (bool, error) {
 		found.All = append(found.All, l.Seq)
 		_, why := l.Timer(0)
@@ -208,12 +208,16 @@ func (s *Letters) delete(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// Replay sets the timers of the letters with these numbers, to fire at once: now is the time of Redis. It
+// Replay sets the timers of the letters with these numbers, to fire at once. It
 // takes each letter out of the stream once its timer is set, so that an interruption loses none, and then
 // tells done. fresh is false for a timer that was set already within a day, by an interrupted replay or as
 // its event was sent again. Letters that are gone are passed over, and those without a timer. It returns how
 // many letters it has taken out.
-func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, now schedule.Millis, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
+func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
+	now, err := sched.Clock(ctx)
+	if err != nil {
+		return 0, err
+	}
 	for _, seq := range seqs {
 		r, there, err := s.reader.Get(ctx, keys.Dead, seq)
 		if err != nil {
@@ -223,7 +227,7 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, now sche
 			continue // somebody else was faster
 		}
 		l := Letter{r}
-		timer, why := l.Timer(now)
+		timer, why := l.Timer(schedule.MillisOf(now))
 		if why != "" {
 			continue
 		}

@@ -1,4 +1,4 @@
-package holds
+package admin
 
 import (
 	"context"
@@ -60,6 +60,26 @@ func (r *releaser) releases(l *schedule.HoldList) bool {
 	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool { return h.Resume != nil && !r.waits(l, h.Namespace) })
 }
 
+// A resume of what other holds cover too is kept in the list of holds: it applies once they end. Until the list changes there is
+// nothing to be done for it.
+
+// waits tells whether all that a resume has left to release is covered by other holds.
+func (r *releaser) waits(l *schedule.HoldList, n keys.Namespace) bool {
+	p := r.passes[n]
+	return p != nil && p.waits && p.generation == l.Generation
+}
+
+// kept returns how many timers of a resume other holds keep, and which holds, if the resume only waits for these.
+func (r *releaser) kept(l *schedule.HoldList, h *schedule.Hold) (timers int64, by []keys.Namespace) {
+	if !r.waits(l, h.Namespace) {
+		return 0, nil
+	}
+	for _, o := range l.Keeping(h) {
+		by = append(by, o.Namespace)
+	}
+	return r.passes[h.Namespace].kept, by
+}
+
 // leave lets others carry on.
 func (r *releaser) leave(ctx context.Context) {
 	if !r.taken {
@@ -68,7 +88,7 @@ func (r *releaser) leave(ctx context.Context) {
 	r.taken = false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := r.schedule.LeaveResumes(ctx, r.instance); err != nil {
+	if err := r.schedule.LeaveResumes(ctx, r.Instance); err != nil {
 		r.Logger.Debug("others wait until this one's turn runs out", "err", err)
 	}
 }
@@ -77,26 +97,26 @@ func (r *releaser) leave(ctx context.Context) {
 var errOthers = errors.New("another one releases them")
 
 // advance has a round of all resumes, and ends holds whose time is over.
-func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress, error) {
+func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumeProgress, error) {
 	var err error
-	if r.taken, err = r.schedule.TakeResumes(ctx, r.instance); err != nil {
-		return Progress{Released: r.sum}, err
+	if r.taken, err = r.schedule.TakeResumes(ctx, r.Instance); err != nil {
+		return ResumeProgress{Released: r.sum}, err
 	}
 	if !r.taken {
-		return Progress{Released: r.sum, Waits: errOthers.Error()}, nil
+		return ResumeProgress{Released: r.sum, Waits: errOthers.Error()}, nil
 	}
 	for _, h := range expired(l) {
 		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now, By: "its time was over"}
-		return Progress{Released: r.sum}, r.schedule.PutHold(ctx, l, h)
+		return ResumeProgress{Released: r.sum}, r.schedule.PutHold(ctx, l, h)
 	}
-	all := Progress{}
+	all := ResumeProgress{}
 	for _, h := range l.Holds {
 		if h.Resume == nil || r.waits(l, h.Namespace) {
 			continue
 		}
 		changed, err := r.setBack(ctx, l, h)
 		if changed {
-			return Progress{Released: r.sum}, err
+			return ResumeProgress{Released: r.sum}, err
 		}
 		if err != nil {
 			all.Waits = err.Error()
@@ -111,12 +131,12 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 		if done {
 			delete(r.passes, h.Namespace)
 			if err := r.schedule.RemoveHold(ctx, l, h.Namespace); err != nil {
-				return Progress{Released: r.sum}, err
+				return ResumeProgress{Released: r.sum}, err
 			}
 			if missing := r.bring(ctx, l); len(missing) > 0 {
 				r.Logger.Warn("the end of a hold is not known everywhere yet", "namespace", h.Namespace.String(), "err", missing[0])
 			}
-			return Progress{Released: r.sum}, nil
+			return ResumeProgress{Released: r.sum}, nil
 		}
 	}
 	if r.orphans && l.Find(keys.Namespace{}) == nil { // a hold of all leaves none, and its pass has this name
@@ -132,7 +152,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (Progress,
 }
 
 // round goes on with one resume for a while. It tells whether that is done.
-func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.Hold) (out Progress, done bool, err error) {
+func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.Hold) (out ResumeProgress, done bool, err error) {
 	p := r.passes[h.Namespace]
 	if p == nil || p.generation != l.Generation {
 		if missing := r.bring(ctx, l); len(missing) > 0 {

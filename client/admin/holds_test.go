@@ -1,4 +1,4 @@
-package client_test
+package admin_test
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/admin"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/redisserver"
@@ -23,9 +25,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// patience bounds every wait of the tests.
+const patience = time.Minute
+
 // outage is a Redis and a NATS with a timerd, and what was published.
 type outage struct {
 	*client.Timers
+	operator    *admin.Operator
 	t           *testing.T
 	rdb         *redis.Client
 	nats        *testenv.NATSServer
@@ -35,8 +41,8 @@ type outage struct {
 // newOutage starts the servers, and no timerd yet.
 func newOutage(t *testing.T) *outage {
 	t.Helper()
-	o := &outage{t: t, rdb: redisWithLibrary(t), nats: testenv.NATS(t)}
-	o.Timers = client.New(o.rdb)
+	o := &outage{t: t, rdb: timerdtest.Redis(t), nats: testenv.NATS(t)}
+	o.Timers, o.operator = client.New(o.rdb), admin.New(o.rdb)
 	js := o.nats.JetStream()
 	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
@@ -47,13 +53,13 @@ func newOutage(t *testing.T) *outage {
 
 func (o *outage) startTimerd() {
 	o.t.Helper()
-	runTimerd(o.t, o.rdb, o.nats.Conn(connect.NATSOptions()...))
+	timerdtest.Run(o.t, o.rdb, o.nats.Conn(connect.NATSOptions()...))
 }
 
 // hold holds a namespace and sets n timers of it that are due by then. It returns the due times, by key.
 func (o *outage) hold(namespace string, n int) map[string]time.Time {
 	o.t.Helper()
-	if _, err := o.Hold(o.t.Context(), namespace); err != nil {
+	if _, err := o.operator.Hold(o.t.Context(), namespace); err != nil {
 		o.t.Fatal(err)
 	}
 	dues := map[string]time.Time{}
@@ -66,16 +72,16 @@ func (o *outage) hold(namespace string, n int) map[string]time.Time {
 		}
 		dues[key], last = due, due
 	}
-	awaitDue(o.t, o.rdb, last)
+	timerdtest.AwaitDue(o.t, o.rdb, last)
 	return dues
 }
 
 // held waits until the holds are as wanted: namespaces and how many timers each holds, such as shop=3.
-func (o *outage) held(want ...string) (list []client.Hold) {
+func (o *outage) held(want ...string) (list []admin.Hold) {
 	o.t.Helper()
 	testenv.Eventually(o.t, patience, func() error {
 		var err error
-		if list, err = o.Holds(o.t.Context()); err != nil {
+		if list, err = o.operator.Holds(o.t.Context()); err != nil {
 			return err
 		}
 		var got []string
@@ -110,8 +116,8 @@ func TestHoldUntilResumed(t *testing.T) {
 	o := newOutage(t)
 	o.startTimerd()
 	ctx := t.Context()
-	before := serverTime(t, o.rdb).Truncate(time.Millisecond)
-	first, err := o.Hold(ctx, "shop", client.Reason("provider is down"), client.For(time.Hour))
+	before := timerdtest.Now(t, o.rdb).Truncate(time.Millisecond)
+	first, err := o.operator.Hold(ctx, "shop", admin.Reason("provider is down"), admin.For(time.Hour))
 	if err != nil || first.Already || first.Since.Before(before) || !first.Until.Equal(first.Since.Add(time.Hour)) || len(first.Unreplicated) != 1 {
 		t.Fatalf("Hold = %+v, %v, want it since %v for an hour, on one server without replicas", first, err, before)
 	}
@@ -122,10 +128,10 @@ func TestHoldUntilResumed(t *testing.T) {
 	events(o.fired, t, 1)
 	// The second call has neither a reason nor an end.
 	if h := o.held("shop=3")[0]; !h.Since.Equal(first.Since) || !h.Until.IsZero() || h.Reason != "" || !strings.Contains(h.By, "@") ||
-		h.Resume != (client.Resume{}) || h.Resume.String() != "" || !h.ResumedSince.IsZero() || h.ResumedBy != "" {
+		h.Resume != (admin.Resume{}) || h.Resume.String() != "" || !h.ResumedSince.IsZero() || h.ResumedBy != "" {
 		t.Errorf("Holds: %+v", h)
 	}
-	again, err := o.Hold(ctx, "shop:*", client.Reason("still down"), client.HoldOption{})
+	again, err := o.operator.Hold(ctx, "shop:*", admin.Reason("still down"), admin.HoldOption{})
 	if err != nil || !again.Already || !again.Since.Equal(first.Since) || !again.Until.IsZero() {
 		t.Errorf("Hold again = %+v, %v, want it since %v without an end", again, err, first.Since)
 	}
@@ -138,10 +144,10 @@ func TestHoldUntilResumed(t *testing.T) {
 	if outcome, err := o.Cancel(ctx, "shop:m:t:1"); err != nil || outcome != client.Cancelled {
 		t.Errorf("Cancel = %s, %v", outcome, err)
 	}
-	if err := o.Resume(ctx, "shop:m", client.ResumeNow()); !errors.Is(err, client.ErrNotHeld) {
+	if err := o.operator.Resume(ctx, "shop:m", admin.ResumeNow()); !errors.Is(err, admin.ErrNotHeld) {
 		t.Errorf("Resume of a namespace within the one that is held: %v, want ErrNotHeld", err)
 	}
-	if err := o.Resume(ctx, "shop", client.ResumeNow()); err != nil {
+	if err := o.operator.Resume(ctx, "shop", admin.ResumeNow()); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range events(o.fired, t, 3)[1:] {
@@ -150,7 +156,7 @@ func TestHoldUntilResumed(t *testing.T) {
 		}
 	}
 	o.held()
-	if err := o.Resume(ctx, "shop", client.ResumeNow()); !errors.Is(err, client.ErrNotHeld) {
+	if err := o.operator.Resume(ctx, "shop", admin.ResumeNow()); !errors.Is(err, admin.ErrNotHeld) {
 		t.Errorf("Resume again: %v, want ErrNotHeld", err)
 	}
 }
@@ -164,7 +170,7 @@ func TestHoldForATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := o.Hold(t.Context(), "*", client.For(4*time.Second))
+	held, err := o.operator.Hold(t.Context(), "*", admin.For(4*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +198,7 @@ func TestResumeRate(t *testing.T) {
 	o.startTimerd()
 	dues := o.hold("shop", 60)
 	o.held("shop=60")
-	if err := o.Resume(t.Context(), "shop", client.ResumeRate(40)); err != nil {
+	if err := o.operator.Resume(t.Context(), "shop", admin.ResumeRate(40)); err != nil {
 		t.Fatal(err)
 	}
 	all := events(o.fired, t, 60)
@@ -211,10 +217,10 @@ func TestResumeShift(t *testing.T) {
 	o.startTimerd()
 	dues := o.hold("shop", 30)
 	since := o.held("shop=30")[0].Since
-	if err := o.Resume(t.Context(), "shop", client.ResumeShift()); err != nil {
+	if err := o.operator.Resume(t.Context(), "shop", admin.ResumeShift()); err != nil {
 		t.Fatal(err)
 	}
-	longest := serverTime(t, o.rdb).Sub(since)
+	longest := timerdtest.Now(t, o.rdb).Sub(since)
 	all := events(o.fired, t, 30)
 	by := all[0].Due.Sub(dues[all[0].Key.String()])
 	if by <= 0 || by > longest {
@@ -233,7 +239,7 @@ func TestResumeDead(t *testing.T) {
 	o.startTimerd()
 	dues := o.hold("shop", 30)
 	o.held("shop=30")
-	if err := o.Resume(t.Context(), "shop", client.ResumeDead()); err != nil {
+	if err := o.operator.Resume(t.Context(), "shop", admin.ResumeDead()); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range events(o.dead, t, 30) {
@@ -251,8 +257,8 @@ func TestInterruptedResume(t *testing.T) {
 	o.hold("shop", 20)                                             // nobody looks at what is due
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it looks several times, on a busy machine too
 	defer cancel()
-	how := client.ResumeRate(20)
-	err := o.Resume(ctx, "shop", how)
+	how := admin.ResumeRate(20)
+	err := o.operator.Resume(ctx, "shop", how)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not been looked at yet by a timerd") {
 		t.Errorf("Resume = %v, want what it waits for", err)
 	}
@@ -275,14 +281,14 @@ func TestConcurrentResumes(t *testing.T) {
 	o.held("shop=50")
 	errs := make(chan error)
 	for range 4 {
-		go func() { errs <- o.Resume(t.Context(), "shop", client.ResumeNow()) }()
+		go func() { errs <- o.operator.Resume(t.Context(), "shop", admin.ResumeNow()) }()
 	}
 	resumed := 0
 	for range 4 {
 		switch err := <-errs; {
 		case err == nil:
 			resumed++
-		case !errors.Is(err, client.ErrNotHeld):
+		case !errors.Is(err, admin.ErrNotHeld):
 			t.Error(err)
 		}
 	}
@@ -296,26 +302,26 @@ func TestConcurrentResumes(t *testing.T) {
 // A timerd of a version that knows no holds is named, and the hold stands.
 func TestUnconfirmedHold(t *testing.T) {
 	t.Parallel()
-	rdb := redisWithLibrary(t)
-	timers := client.New(rdb)
-	ahead := float64(serverTime(t, rdb).Add(time.Hour).UnixMilli()) // it stays alive
+	rdb := timerdtest.Redis(t)
+	operator := admin.New(rdb)
+	ahead := float64(timerdtest.Now(t, rdb).Add(time.Hour).UnixMilli()) // it stays alive
 	if err := errors.Join(
 		rdb.ZAdd(t.Context(), keys.Single.Members(), redis.Z{Score: ahead, Member: "old-1"}).Err(),
 		rdb.HSet(t.Context(), keys.Single.About(), "old-1", `{"version":"0.9"}`).Err(),
 	); err != nil {
 		t.Fatal(err)
 	}
-	held, err := timers.Hold(t.Context(), "shop", client.Reason("r"))
-	if !errors.Is(err, client.ErrUnconfirmed) || !strings.Contains(err.Error(), "old-1") || held.Since.IsZero() {
+	held, err := operator.Hold(t.Context(), "shop", admin.Reason("r"))
+	if !errors.Is(err, admin.ErrUnconfirmed) || !strings.Contains(err.Error(), "old-1") || held.Since.IsZero() {
 		t.Errorf("Hold = %+v, %v, want ErrUnconfirmed that names old-1", held, err)
 	}
-	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || !list[0].Since.Equal(held.Since) {
+	if list, err := operator.Holds(t.Context()); err != nil || len(list) != 1 || !list[0].Since.Equal(held.Since) {
 		t.Errorf("Holds = %+v, %v, want the hold", list, err)
 	}
-	if err := timers.Resume(t.Context(), "shop", client.ResumeDead()); err == nil || !strings.Contains(err.Error(), "old-1") {
+	if err := operator.Resume(t.Context(), "shop", admin.ResumeDead()); err == nil || !strings.Contains(err.Error(), "old-1") {
 		t.Errorf("Resume to dead letters: %v, want a refusal that names old-1", err)
 	}
-	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Resume != (client.Resume{}) {
+	if list, err := operator.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Resume != (admin.Resume{}) {
 		t.Errorf("Holds = %+v, %v, want the hold as it was", list, err)
 	}
 }
@@ -323,48 +329,48 @@ func TestUnconfirmedHold(t *testing.T) {
 // What cannot be asked for is refused, and changes nothing.
 func TestRefusedHolds(t *testing.T) {
 	t.Parallel()
-	rdb := redisWithLibrary(t)
-	timers := client.New(rdb)
-	if _, err := timers.Hold(t.Context(), "shop"); err != nil {
+	rdb := timerdtest.Redis(t)
+	operator := admin.New(rdb)
+	if _, err := operator.Hold(t.Context(), "shop"); err != nil {
 		t.Fatal(err)
 	}
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": rdb.Options().Addr}})
 	sentinel := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}})
 	t.Cleanup(func() { _ = errors.Join(ring.Close(), sentinel.Close()) })
-	hold := func(timers *client.Timers, namespace string, opts ...client.HoldOption) error {
-		_, err := timers.Hold(t.Context(), namespace, opts...)
+	hold := func(operator *admin.Operator, namespace string, opts ...admin.HoldOption) error {
+		_, err := operator.Hold(t.Context(), namespace, opts...)
 		return err
 	}
-	resume := func(namespace string, how client.Resume) error { return timers.Resume(t.Context(), namespace, how) }
+	resume := func(namespace string, how admin.Resume) error { return operator.Resume(t.Context(), namespace, how) }
 	list := func(rdb redis.UniversalClient) error {
-		_, err := client.New(rdb).Holds(t.Context())
+		_, err := admin.New(rdb).Holds(t.Context())
 		return err
 	}
 	for _, refused := range []struct {
 		err  error
 		says string
 	}{
-		{hold(timers, ""), "part 1 is empty"},
-		{hold(timers, "shop:order:timeout:42"), "at most three parts"},
-		{hold(timers, "pay", client.For(999*time.Millisecond)), "For(999ms)"},
-		{hold(timers, "pay", client.For(-time.Hour)), "For(-1h0m0s)"},
-		{hold(timers, "pay", client.Reason(strings.Repeat("x", 1025))), "1025 bytes"},
-		{hold(client.New(ring), "pay"), "*redis.Ring"},
-		{hold(client.New(sentinel), "pay"), "NewFailoverClient"},
+		{hold(operator, ""), "part 1 is empty"},
+		{hold(operator, "shop:order:timeout:42"), "at most three parts"},
+		{hold(operator, "pay", admin.For(999*time.Millisecond)), "For(999ms)"},
+		{hold(operator, "pay", admin.For(-time.Hour)), "For(-1h0m0s)"},
+		{hold(operator, "pay", admin.Reason(strings.Repeat("x", 1025))), "1025 bytes"},
+		{hold(admin.New(ring), "pay"), "*redis.Ring"},
+		{hold(admin.New(sentinel), "pay"), "NewFailoverClient"},
 		{list(ring), "*redis.Ring"},
-		{resume("", client.ResumeNow()), "part 1 is empty"},
-		{resume("shop", client.Resume{}), "use ResumeNow"},
-		{resume("shop", client.ResumeRate(0)), "ResumeRate(0)"},
-		{resume("shop", client.ResumeRate(-1)), "ResumeRate(-1)"},
-		{resume("shop", client.ResumeRate(1e6+1)), "to 1000000"},
-		{resume("shop", client.ResumeRate(math.NaN())), "ResumeRate(NaN)"},
-		{resume("shop", client.ResumeRate(math.Inf(1))), "ResumeRate(+Inf)"},
+		{resume("", admin.ResumeNow()), "part 1 is empty"},
+		{resume("shop", admin.Resume{}), "use ResumeNow"},
+		{resume("shop", admin.ResumeRate(0)), "ResumeRate(0)"},
+		{resume("shop", admin.ResumeRate(-1)), "ResumeRate(-1)"},
+		{resume("shop", admin.ResumeRate(1e6+1)), "to 1000000"},
+		{resume("shop", admin.ResumeRate(math.NaN())), "ResumeRate(NaN)"},
+		{resume("shop", admin.ResumeRate(math.Inf(1))), "ResumeRate(+Inf)"},
 	} {
 		if !errors.Is(refused.err, client.ErrInvalid) || !strings.Contains(fmt.Sprint(refused.err), refused.says) {
 			t.Errorf("%v, want ErrInvalid that says %q", refused.err, refused.says)
 		}
 	}
-	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Resume != (client.Resume{}) {
+	if list, err := operator.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Resume != (admin.Resume{}) {
 		t.Errorf("Holds = %+v, %v, want that of shop as it was", list, err)
 	}
 	index := schedule.New(rdb, schedule.DefaultMaxPayload)
@@ -375,10 +381,10 @@ func TestRefusedHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := hold(timers, "pay"); !errors.Is(err, client.ErrTooManyHolds) {
+	if err := hold(operator, "pay"); !errors.Is(err, admin.ErrTooManyHolds) {
 		t.Errorf("one hold more than there may be: %v, want ErrTooManyHolds", err)
 	}
-	if err := hold(timers, "shop"); err != nil {
+	if err := hold(operator, "shop"); err != nil {
 		t.Errorf("one of them again: %v", err)
 	}
 }
@@ -386,30 +392,30 @@ func TestRefusedHolds(t *testing.T) {
 // Holds take the rights of timerd's own user, and no more.
 func TestRightsOfHolds(t *testing.T) {
 	t.Parallel()
-	acl, err := os.ReadFile("../deploy/users.acl")
+	acl, err := os.ReadFile("../../deploy/users.acl")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := testenv.Redis(t, redisserver.ACL(strings.ReplaceAll(string(acl), "resetpass", ">secret")))
-	as := func(user string) *client.Timers {
-		return client.New(server.Client(func(o *redis.Options) { o.Username, o.Password = user, "secret" }))
+	as := func(user string) *admin.Operator {
+		return admin.New(server.Client(func(o *redis.Options) { o.Username, o.Password = user, "secret" }))
 	}
-	timers := as("timerd")
-	held, err := timers.Hold(t.Context(), "app1")
+	operator := as("timerd")
+	held, err := operator.Hold(t.Context(), "app1")
 	if err != nil || len(held.Unreplicated) != 1 || held.Unreplicated[0] != server.Addr() {
 		t.Errorf("Hold = %+v, %v, want it unreplicated on %s", held, err, server.Addr())
 	}
 	if _, err := as("producer").Hold(t.Context(), "app1"); !redis.IsPermissionError(err) {
 		t.Errorf("Hold of a producer: %v, want it refused", err)
 	}
-	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 {
+	if list, err := operator.Holds(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("Holds = %+v, %v", list, err)
 	}
-	for _, how := range []client.Resume{client.ResumeNow(), client.ResumeRate(10), client.ResumeShift(), client.ResumeDead()} {
-		if err := timers.Resume(t.Context(), "app1", how); err != nil {
+	for _, how := range []admin.Resume{admin.ResumeNow(), admin.ResumeRate(10), admin.ResumeShift(), admin.ResumeDead()} {
+		if err := operator.Resume(t.Context(), "app1", how); err != nil {
 			t.Errorf("Resume, %v: %v", how, err)
 		}
-		if _, err := timers.Hold(t.Context(), "app1"); err != nil {
+		if _, err := operator.Hold(t.Context(), "app1"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -423,17 +429,17 @@ func TestHoldsOnACluster(t *testing.T) {
 	if _, err := index.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	timers := client.New(rdb)
-	held, err := timers.Hold(t.Context(), "shop")
+	timers, operator := client.New(rdb), admin.New(rdb)
+	held, err := operator.Hold(t.Context(), "shop")
 	if err != nil || len(held.Unreplicated) != 3 {
 		t.Fatalf("Hold = %+v, %v, want three servers without replicas", held, err)
 	}
 	node := redis.NewClient(&redis.Options{Addr: held.Unreplicated[0]})
 	t.Cleanup(func() { _ = node.Close() })
-	one := client.New(node) // of three
+	one := admin.New(node) // of three
 	_, holdErr := one.Hold(t.Context(), "pay")
 	_, listErr := one.Holds(t.Context())
-	for _, err := range []error{holdErr, listErr, one.Resume(t.Context(), "shop", client.ResumeNow())} {
+	for _, err := range []error{holdErr, listErr, one.Resume(t.Context(), "shop", admin.ResumeNow())} {
 		if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "*redis.ClusterClient") {
 			t.Errorf("a node taken for a single server: %v, want ErrInvalid that says what to use", err)
 		}
@@ -465,10 +471,10 @@ func TestHoldsOnACluster(t *testing.T) {
 		}
 		return nil
 	}, "a look at all timers")
-	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Held != n {
+	if list, err := operator.Holds(t.Context()); err != nil || len(list) != 1 || list[0].Held != n {
 		t.Fatalf("Holds = %+v, %v, want %d timers of shop", list, err, n)
 	}
-	if err := timers.Resume(t.Context(), "shop", client.ResumeShift()); err != nil {
+	if err := operator.Resume(t.Context(), "shop", admin.ResumeShift()); err != nil {
 		t.Fatal(err)
 	}
 	for i, s := range settings {
@@ -477,7 +483,7 @@ func TestHoldsOnACluster(t *testing.T) {
 			t.Errorf("%s after the resume: %+v, %v, %v, want it later than %v", s.Key, timer, found, err, dues[i].Due)
 		}
 	}
-	if list, err := timers.Holds(t.Context()); err != nil || len(list) != 0 {
+	if list, err := operator.Holds(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("Holds = %+v, %v, want none", list, err)
 	}
 }

@@ -1,9 +1,9 @@
-package client_test
+// Package timerdtest has servers and a small timerd for the tests and examples of the Go client.
+package timerdtest
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -24,9 +24,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// runTimerd runs, until t ends, what of timerd fires timers that were set through the function library, and carries
+// Run runs, until t ends, what of timerd fires timers that were set through the function library, and carries
 // resumes on.
-func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
+func Run(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -56,7 +56,7 @@ func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 		}
 	})
 	first.Go(func() { fire.Run(firing) })
-	first.Go(func() { holds.New(index, "test").Run(firing) })
+	first.Go(func() { admin.NewHolds(index).Run(firing) })
 	t.Cleanup(func() {
 		stopFiring()
 		first.Wait()
@@ -65,17 +65,40 @@ func runTimerd(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	})
 }
 
-// servers starts a Redis, a NATS and a timerd for an example. It makes its own testing.TB, because an example has none.
-func servers() (rdb *redis.Client, js jetstream.JetStream, stop func()) {
+// Redis starts a Redis with the function library in it, as a timerd leaves it, and no timerd.
+func Redis(t testing.TB) *redis.Client {
+	t.Helper()
+	rdb := testenv.Redis(t).Client()
+	if _, err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return rdb
+}
+
+// Now returns what the clock of a Redis shows.
+func Now(t testing.TB, rdb *redis.Client) time.Time {
+	t.Helper()
+	now, err := rdb.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+// AwaitDue waits until a due time has passed on the server's clock.
+func AwaitDue(t testing.TB, rdb *redis.Client, due time.Time) {
+	t.Helper()
+	testenv.Eventually(t, time.Minute, func() bool { return Now(t, rdb).After(due.Add(time.Millisecond)) }, "the due time")
+}
+
+// Servers starts a Redis, a NATS and a timerd for an example. It makes its own testing.TB, because an example has none.
+func Servers() (rdb *redis.Client, js jetstream.JetStream, stop func()) {
 	t := &exampleTB{}
 	natsServer := testenv.NATS(t)
 	rdb = testenv.Redis(t).Client()
-	runTimerd(t, rdb, natsServer.Conn(connect.NATSOptions()...))
+	Run(t, rdb, natsServer.Conn(connect.NATSOptions()...))
 	return rdb, natsServer.JetStream(), t.stop
 }
-
-// quiet is for examples whose handlers fail on purpose.
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // exampleTB is the testing.TB of an example: what fails ends the test binary.
 type exampleTB struct {

@@ -1,6 +1,6 @@
 // Package bulk counts, cancels and moves all timers that a query means, however many there are, in steps that are short for Redis
 // and for others who use it.
-package bulk
+package admin
 
 import (
 	"context"
@@ -24,11 +24,19 @@ type Timers struct {
 	client   *client.Timers
 }
 
-// New returns Timers that finds them by one and cancels them by the other, both on the same Redis.
-func New(s *schedule.Schedule, c *client.Timers) *Timers { return &Timers{schedule: s, client: c} }
+// NewTimers returns the Timers of a schedule.
+func NewTimers(s *schedule.Schedule) *Timers {
+	return &Timers{schedule: s, client: client.New(s.Client())}
+}
 
-// Found is how many timers a selection has.
-type Found struct {
+// Selection is the timers that an action is for: those of a query, or some that were chosen one by one.
+type Selection struct {
+	query.Query
+	Chosen []schedule.Which // where there are some, Query does not count
+}
+
+// TimerCount is how many timers a selection has.
+type TimerCount struct {
 	Timers int64     // all of them
 	Late   int64     // those of them that are due already: owed, or firing and so too late to be cancelled
 	Last   time.Time // when the last one is due
@@ -38,15 +46,15 @@ type Found struct {
 
 	// Counted is the selection without what is due later than all that was found. Of timers that are set afterwards it
 	// does not have those that are due later still.
-	Counted query.Query
+	Counted Selection
 }
 
 // Count counts the timers of a selection. It calls progress now and then with what is known so far. With an error it returns
 // that too.
-func (t *Timers) Count(ctx context.Context, sel query.Query, progress func(Found)) (Found, error) {
-	found := Found{Counted: sel}
+func (t *Timers) Count(ctx context.Context, sel Selection, progress func(TimerCount)) (TimerCount, error) {
+	found := TimerCount{Counted: sel}
 	var now time.Time
-	err := query.Names(ctx, t.schedule, sel, func(p query.Page) bool {
+	err := t.pages(ctx, sel, func(p query.Page) bool {
 		for _, timer := range p.Timers {
 			found.Timers++
 			found.Last = timer.Due // they come in the order of their due times
@@ -86,10 +94,10 @@ type Cancelled struct {
 //
 // It calls progress after each batch. It ends between two batches when ctx does, and at the first error that is not that of
 // one timer; what it returns beside the error is true in any case. Called again, it goes on with what is left.
-func (t *Timers) Cancel(ctx context.Context, sel query.Query, progress func(Cancelled)) (Cancelled, error) {
+func (t *Timers) Cancel(ctx context.Context, sel Selection, progress func(Cancelled)) (Cancelled, error) {
 	var done Cancelled
 	// Of a key with several timers only some may be meant.
-	alone := !sel.From.IsZero() || len(sel.States) > 0
+	alone := len(sel.Chosen) > 0 || !sel.From.IsZero() || len(sel.States) > 0
 	for {
 		before := done.Cancelled
 		cut, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
@@ -112,7 +120,7 @@ func (t *Timers) cancel(ctx context.Context, some []query.Timer, alone bool, don
 	for i, timer := range some {
 		dues[i] = client.Due{Key: timer.Key.String(), Due: timer.Due, Alone: alone}
 	}
-	results, err := t.CancelDue(ctx, dues)
+	results, err := t.cancelDue(ctx, dues)
 	for i, r := range results {
 		switch {
 		case r.Err != nil: // err tells
@@ -131,9 +139,9 @@ func (t *Timers) cancel(ctx context.Context, some []query.Timer, alone bool, don
 	return err
 }
 
-// CancelDue is [client.Timers.CancelDue] for a batch of timers that may be anybody's. A key with many timers takes Redis some ms, so
+// cancelDue is [client.Timers.CancelDue] for a batch of timers that may be anybody's. A key with many timers takes Redis some ms, so
 // each of these has a round trip of its own. It ends with the first one that fails: what came after it has no results.
-func (t *Timers) CancelDue(ctx context.Context, timers []client.Due) ([]client.CancelResult, error) {
+func (t *Timers) cancelDue(ctx context.Context, timers []client.Due) ([]client.CancelResult, error) {
 	names := make([]string, len(timers))
 	for i := range timers {
 		names[i] = timers[i].Key
@@ -170,15 +178,15 @@ type Moved struct {
 }
 
 // Move has the timers of a selection be due at a time, or now if that is over, as [schedule.Schedule.Move] does: those that are pending,
-// one by one in the order of their due times, each as it was found. Those that are due then already are left alone, so that none is moved
-// twice. What is said of progress, of the end of ctx and of errors at Cancel holds here too.
-func (t *Timers) Move(ctx context.Context, sel query.Query, to time.Time, progress func(Moved)) (Moved, error) {
+// one by one in the order of their due times, each as it was found. To the zero Time they fire now. Those that a query finds and that are due
+// then already are left alone, so that none is moved twice. What is said of progress, of the end of ctx and of errors at Cancel holds here too.
+func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress func(Moved)) (Moved, error) {
 	var done Moved
 	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as due times are whole ms
 	cut, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
 		var moves []schedule.Move
 		for _, timer := range some {
-			if !timer.Due.Equal(to) {
+			if len(sel.Chosen) > 0 || !timer.Due.Equal(to) {
 				moves = append(moves, schedule.Move{Which: timer.Which(), To: to})
 			}
 		}
@@ -209,8 +217,31 @@ func (t *Timers) Move(ctx context.Context, sel query.Query, to time.Time, progre
 	return done, nil
 }
 
+// CancelKey cancels the timers of a key that are due until a time: one that was set since and is due later stays. The zero Time means
+// all of them, and of a repetition whichever occurrence is pending by now.
+func (t *Timers) CancelKey(ctx context.Context, key string, until time.Time) (client.Outcome, error) {
+	if until.IsZero() {
+		return t.client.Cancel(ctx, key)
+	}
+	results, err := t.client.CancelDue(ctx, []client.Due{{Key: key, Due: until}})
+	return results[0].Outcome, err
+}
+
+// pages calls yield for one stretch of a selection after the other.
+func (t *Timers) pages(ctx context.Context, sel Selection, yield func(query.Page) bool) error {
+	if len(sel.Chosen) == 0 {
+		return query.Names(ctx, t.schedule, sel.Query, yield)
+	}
+	timers := make([]query.Timer, len(sel.Chosen))
+	for i, w := range sel.Chosen {
+		timers[i] = query.Timer{Key: w.Key, Due: w.Due, Attempt: w.Attempt, Beside: w.Beside, State: query.StatePending}
+	}
+	yield(query.Page{Timers: timers})
+	return nil
+}
+
 // pass looks at all timers of the selection once and calls act with a batch of them at a time. It returns whether there may be more.
-func (t *Timers) pass(ctx context.Context, sel query.Query, act func(context.Context, []query.Timer) error) (cut bool, err error) {
+func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Context, []query.Timer) error) (cut bool, err error) {
 	var found []query.Timer
 	var failed error
 	// It goes on with a batch when ctx ends, so that what came of that is known.
@@ -219,7 +250,7 @@ func (t *Timers) pass(ctx context.Context, sel query.Query, act func(context.Con
 		found = found[n:]
 		return act(context.WithoutCancel(ctx), some)
 	}
-	err = query.Names(ctx, t.schedule, sel, func(p query.Page) bool {
+	err = t.pages(ctx, sel, func(p query.Page) bool {
 		cut = p.Cut
 		found = append(found, p.Timers...)
 		for failed == nil && ctx.Err() == nil && len(found) >= batch {

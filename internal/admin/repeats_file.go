@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"fmt"
@@ -23,23 +23,24 @@ func repetitionFields() []string {
 	return []string{"key", "every", "cron", "tz", "payload", "from", "until", "times", "catchup", "late", "drop_late"}
 }
 
-// wantedRepetition is a repetition as an entry of a file says it.
-type wantedRepetition struct {
-	line    int // where the entry begins
-	key     string
-	spec    repeat.Spec
-	by      client.Repetition // the same for the client
-	payload []byte            // never nil
-	from    time.Time         // the zero Time: not said
-	until   time.Time         // likewise
-	times   int64             // 0: without end
-	catchUp time.Duration
-	late    policy.Limit
+// Repetition is a repetition as an entry of a file says it.
+type Repetition struct {
+	Line    int // where the entry begins
+	Key     string
+	Spec    repeat.Spec
+	Payload []byte    // never nil
+	From    time.Time // the zero Time: not said
+	Until   time.Time // likewise
+	Times   int64     // 0: without end
+	CatchUp time.Duration
+	Late    policy.Limit
+
+	by client.Repetition // Spec for the client
 }
 
-// parseRepetitions reads a file of repetitions. It returns all faults that it has, in the order of their lines; where the file
+// ParseRepetitions reads a YAML file of repetitions. It returns all faults that it has, in the order of their lines; where the file
 // is not YAML that is the first one alone.
-func parseRepetitions(text []byte) ([]wantedRepetition, yamlfile.Faults) {
+func ParseRepetitions(text []byte) ([]Repetition, yamlfile.Faults) {
 	root, fault := yamlfile.Parse(text)
 	if fault != nil {
 		return nil, yamlfile.Faults{withQuotes(*fault, text)}
@@ -66,7 +67,7 @@ func withQuotes(f yamlfile.Fault, text []byte) yamlfile.Fault {
 
 // repetitionFile is a file that is being read.
 type repetitionFile struct {
-	wanted []wantedRepetition
+	wanted []Repetition
 	faults yamlfile.Faults
 }
 
@@ -87,20 +88,20 @@ func (f *repetitionFile) read(root *yaml.Node) {
 			f.faults.Add(n.Line, "want an entry with some of %s; got %s", strings.Join(repetitionFields(), ", "), yamlfile.KindOf(entry))
 			continue
 		}
-		e := repetitionEntry{file: f, wantedRepetition: wantedRepetition{line: n.Line, payload: []byte{}}}
+		e := repetitionEntry{file: f, Repetition: Repetition{Line: n.Line, Payload: []byte{}}}
 		e.readAll(entry)
-		if before, ok := lines[e.key]; ok && e.key != "" {
-			f.faults.Add(e.lines["key"], "key %q: line %d has it too", keys.Abbreviate(e.key), before)
-		} else if e.key != "" {
-			lines[e.key] = e.lines["key"]
+		if before, ok := lines[e.Key]; ok && e.Key != "" {
+			f.faults.Add(e.lines["key"], "key %q: line %d has it too", keys.Abbreviate(e.Key), before)
+		} else if e.Key != "" {
+			lines[e.Key] = e.lines["key"]
 		}
-		f.wanted = append(f.wanted, e.wantedRepetition)
+		f.wanted = append(f.wanted, e.Repetition)
 	}
 }
 
 // repetitionEntry is an entry that is being read.
 type repetitionEntry struct {
-	wantedRepetition
+	Repetition
 
 	file  *repetitionFile
 	lines map[string]int // of the fields that are there
@@ -127,7 +128,7 @@ func (e *repetitionEntry) read(name string, value *yaml.Node) error {
 	switch {
 	case name == "payload":
 		payload, err := payloadOf(value)
-		e.payload = payload
+		e.Payload = payload
 		return err
 	case value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null":
 		return fmt.Errorf("want one value, got %s", yamlfile.KindOf(value))
@@ -142,12 +143,12 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 		if _, err = keys.Parse(text); err != nil {
 			err = fmt.Errorf("%q: %w", keys.Abbreviate(text), err)
 		}
-		e.key = text
+		e.Key = text
 	case "every":
 		if e.every, err = moment.ParseDuration(text); err == nil {
-			e.spec, err = repeat.Every(e.every)
+			e.Spec, err = repeat.Every(e.every)
 		} else {
-			err = fmt.Errorf("%q: %w", clip(text), err)
+			err = fmt.Errorf("%.40q: %w", text, err)
 		}
 	case "cron":
 		e.cron = text
@@ -156,23 +157,23 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 		e.zone = text
 		_, err = repeat.Cron("@daily", text)
 	case "from":
-		e.from, err = parseInstant(text)
+		e.From, err = parseInstant(text)
 	case "until":
-		e.until, err = parseInstant(text)
+		e.Until, err = parseInstant(text)
 	case "times":
-		if e.times, err = strconv.ParseInt(text, 10, 64); err != nil || e.times < 1 || e.times > math.MaxInt32 {
-			err = fmt.Errorf("%q: want a number from 1 to %d, or no times for no end", clip(text), math.MaxInt32)
+		if e.Times, err = strconv.ParseInt(text, 10, 64); err != nil || e.Times < 1 || e.Times > math.MaxInt32 {
+			err = fmt.Errorf("%.40q: want a number from 1 to %d, or no times for no end", text, math.MaxInt32)
 		}
 	case "catchup":
-		e.catchUp, err = parseSpan(text, "0, for nothing,", repeat.MaxInterval)
+		e.CatchUp, err = parseSpan(text, "0, for nothing,", repeat.MaxInterval)
 	case "late":
-		e.late.Given = true
-		e.late.Most, err = parseSpan(text, "0, for no limit,", policy.Longest)
+		e.Late.Given = true
+		e.Late.Most, err = parseSpan(text, "0, for no limit,", policy.Longest)
 	case "drop_late":
 		if text != "true" && text != "false" {
-			err = fmt.Errorf("%q: want true or false", clip(text))
+			err = fmt.Errorf("%.40q: want true or false", text)
 		}
-		e.late.Drop = text == "true"
+		e.Late.Drop = text == "true"
 	}
 	return err
 }
@@ -181,16 +182,16 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 func (e *repetitionEntry) check() {
 	has := func(name string) bool { return e.lines[name] > 0 }
 	if !has("key") {
-		e.file.faults.Add(e.line, "key is missing")
+		e.file.faults.Add(e.Line, "key is missing")
 	}
 	switch {
 	case has("every") == has("cron"):
-		e.file.faults.Add(e.line, "want either every or cron")
+		e.file.faults.Add(e.Line, "want either every or cron")
 	case has("tz") && !has("cron"):
 		e.file.faults.Add(e.lines["tz"], "tz: goes with cron")
 	case e.wrong:
 	case has("cron"):
-		e.spec, _ = repeat.Cron(e.cron, e.zone) // both were tried
+		e.Spec, _ = repeat.Cron(e.cron, e.zone) // both were tried
 		e.by = client.Cron(e.cron, e.zone)
 	default:
 		e.by = client.Every(e.every)
@@ -198,7 +199,7 @@ func (e *repetitionEntry) check() {
 	if has("drop_late") && !has("late") {
 		e.file.faults.Add(e.lines["drop_late"], "drop_late: goes with late")
 	}
-	if !e.until.IsZero() && e.until.Before(e.from) {
+	if !e.Until.IsZero() && e.Until.Before(e.From) {
 		e.file.faults.Add(e.lines["until"], "until: is before from")
 	}
 }
@@ -211,7 +212,7 @@ func parseInstant(text string) (time.Time, error) {
 	m, err := moment.Parse(text)
 	at, ok := m.Instant()
 	if err != nil || !ok || at.UnixMilli() < 0 || at.UnixMilli() > lastInstant {
-		return time.Time{}, fmt.Errorf("%q: want an instant such as 2026-11-20T09:00:00Z, or \"@unix-ms\"", clip(text))
+		return time.Time{}, fmt.Errorf("%.40q: want an instant such as 2026-11-20T09:00:00Z, or \"@unix-ms\"", text)
 	}
 	return time.UnixMilli(at.UnixMilli()).UTC(), nil
 }
@@ -220,7 +221,7 @@ func parseInstant(text string) (time.Time, error) {
 func parseSpan(text, least string, most time.Duration) (time.Duration, error) {
 	d, err := moment.ParseDuration(text)
 	if err != nil || d < 0 || d > most || d%time.Millisecond != 0 {
-		return 0, fmt.Errorf("%q: want a duration of whole milliseconds from %s to 10 years, such as 90s, 1h30m or 30d", clip(text), least)
+		return 0, fmt.Errorf("%.40q: want a duration of whole milliseconds from %s to 10 years, such as 90s, 1h30m or 30d", text, least)
 	}
 	return d, nil
 }

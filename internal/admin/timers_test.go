@@ -1,4 +1,4 @@
-package bulk_test
+package admin_test
 
 import (
 	"context"
@@ -12,34 +12,34 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/bulk"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// world is a Redis with the function library and no timerd.
-type world struct {
-	*bulk.Timers
+// timerWorld is a Redis with the function library and no timerd.
+type timerWorld struct {
+	*admin.Timers
 	t        *testing.T
 	rdb      redis.UniversalClient
 	schedule *schedule.Schedule
 	client   *client.Timers
 }
 
-func newWorld(t *testing.T, rdb redis.UniversalClient) *world {
+func newTimerWorld(t *testing.T, rdb redis.UniversalClient) *timerWorld {
 	t.Helper()
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
 	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c := client.New(rdb)
-	return &world{Timers: bulk.New(s, c), t: t, rdb: rdb, schedule: s, client: c}
+	return &timerWorld{Timers: admin.NewTimers(s), t: t, rdb: rdb, schedule: s, client: c}
 }
 
 // set sets n timers of an app, and returns when the last one is due.
-func (w *world) set(app string, n int, in time.Duration) time.Time {
+func (w *timerWorld) set(app string, n int, in time.Duration) time.Time {
 	w.t.Helper()
 	var settings []client.Setting
 	for i := range n {
@@ -55,7 +55,7 @@ func (w *world) set(app string, n int, in time.Duration) time.Time {
 }
 
 // await waits until Redis's clock is past a time.
-func (w *world) await(at time.Time) {
+func (w *timerWorld) await(at time.Time) {
 	w.t.Helper()
 	testenv.Eventually(w.t, time.Minute, func() bool {
 		now, err := w.rdb.Time(w.t.Context()).Result()
@@ -64,23 +64,25 @@ func (w *world) await(at time.Time) {
 }
 
 // left returns how many timers of an app there are.
-func (w *world) left(app string) (n int64) {
+func (w *timerWorld) left(app string) (n int64) {
 	w.t.Helper()
-	found, err := w.Count(w.t.Context(), of(app), func(bulk.Found) {})
+	found, err := w.Count(w.t.Context(), of(app), func(admin.TimerCount) {})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return found.Timers
 }
 
-func of(app string) query.Query { return query.Query{Namespace: keys.Namespace{App: app}} }
+func of(app string) admin.Selection {
+	return admin.Selection{Query: query.Query{Namespace: keys.Namespace{App: app}}}
+}
 
-func ignore(bulk.Cancelled) {}
+func ignore(admin.Cancelled) {}
 
 // Timers in each state are counted, and those cancelled that nobody has claimed; those of others stay.
 func TestCountAndCancel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	ctx := t.Context()
 	w.await(w.set("shop", 5, time.Millisecond))
 	nodes, err := w.schedule.Nodes(ctx)
@@ -103,15 +105,15 @@ func TestCountAndCancel(t *testing.T) {
 		t.Fatal(set, err)
 	}
 
-	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
+	found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {})
 	counted := of("shop")
 	counted.Before = retry.Due.Add(time.Millisecond).Time()
-	if want := (bulk.Found{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12, Counted: counted}); err != nil || !reflect.DeepEqual(found, want) {
+	if want := (admin.TimerCount{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12, Counted: counted}); err != nil || !reflect.DeepEqual(found, want) {
 		t.Errorf("%+v, %v; want %+v", found, err, want)
 	}
 	early := of("shop")
 	early.Before = last.Add(time.Minute)
-	if found, err := w.Count(ctx, early, func(bulk.Found) {}); err != nil || found.Timers != 10 || found.Late != 8 || !found.Counted.Before.Before(last.Add(2*time.Second)) {
+	if found, err := w.Count(ctx, early, func(admin.TimerCount) {}); err != nil || found.Timers != 10 || found.Late != 8 || !found.Counted.Before.Before(last.Add(2*time.Second)) {
 		t.Errorf("before the retry: %+v, %v", found, err)
 	}
 	done, err := w.Cancel(ctx, early, ignore)
@@ -128,7 +130,7 @@ func TestCountAndCancel(t *testing.T) {
 	if err := w.schedule.Settle(ctx, claimed.Firings); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := w.Cancel(ctx, of("shop"), ignore); err != nil || done != (bulk.Cancelled{}) {
+	if done, err := w.Cancel(ctx, of("shop"), ignore); err != nil || done != (admin.Cancelled{}) {
 		t.Errorf("again: %+v, %v", done, err)
 	}
 	if n := w.rdb.Exists(ctx, "shop:m:t:0", "shop:m:t:1", "shop2:m:t:0").Val(); n != 1 {
@@ -139,12 +141,12 @@ func TestCountAndCancel(t *testing.T) {
 // What is set while others are cancelled stays if it is due later than what is wanted.
 func TestCancelWhileTimersAreSet(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	const n = 1200
 	sel := of("shop")
 	sel.Before = w.set("shop", n, time.Hour).Add(time.Millisecond)
 	batches := 0
-	done, err := w.Cancel(t.Context(), sel, func(bulk.Cancelled) {
+	done, err := w.Cancel(t.Context(), sel, func(admin.Cancelled) {
 		if batches++; batches == 2 {
 			w.set("shop", n, 2*time.Hour) // those that are cancelled, and those that are found or not found yet
 			w.set("new", 1, time.Minute)
@@ -161,13 +163,13 @@ func TestCancelWhileTimersAreSet(t *testing.T) {
 // An interruption ends it between two batches, and what is said of them is true. Called again it goes on.
 func TestCancelIsInterrupted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	const n = 1200
 	last := w.set("shop", n, time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	batches := 0
-	done, err := w.Cancel(ctx, of("shop"), func(bulk.Cancelled) {
+	done, err := w.Cancel(ctx, of("shop"), func(admin.Cancelled) {
 		if batches++; batches == 3 {
 			cancel()
 		}
@@ -184,12 +186,12 @@ func TestCancelIsInterrupted(t *testing.T) {
 // Without the library nothing is cancelled, and the error says why.
 func TestCancelWithoutTheLibrary(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	w.set("shop", 300, time.Hour)
 	if err := w.rdb.FunctionFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := w.Cancel(t.Context(), of("shop"), ignore); !errors.Is(err, client.ErrNoLibrary) || done != (bulk.Cancelled{}) {
+	if done, err := w.Cancel(t.Context(), of("shop"), ignore); !errors.Is(err, client.ErrNoLibrary) || done != (admin.Cancelled{}) {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if n := w.left("shop"); n != 300 {
@@ -198,7 +200,7 @@ func TestCancelWithoutTheLibrary(t *testing.T) {
 }
 
 // owe has n timers be owed, of all the keys in turn.
-func (w *world) owe(n int, names ...string) {
+func (w *timerWorld) owe(n int, names ...string) {
 	w.t.Helper()
 	const some = 1500
 	for first := 0; first < n; first += some {
@@ -235,11 +237,11 @@ func names(app string, n int) (all []string) {
 // More timers may be owed than one search looks at.
 func TestCancelAtScale(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	ctx := t.Context()
 	const n = 100_500 // over what a listing knows of them
 	w.owe(n, names("shop", n)...)
-	found, err := w.Count(ctx, of("shop"), func(bulk.Found) {})
+	found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {})
 	if err != nil || !found.Cut || found.Timers >= n {
 		t.Errorf("%+v, %v; want some of %d counted", found, err, n)
 	}
@@ -274,7 +276,7 @@ func (r roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func TestCancelOfKeysWithManyTimers(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	w := newWorld(t, server.Client())
+	w := newTimerWorld(t, server.Client())
 	ctx := t.Context()
 	const crowds, each = 3, 400 // one call cancels 300
 	w.owe(crowds*each, names("crowd", crowds)...)
@@ -288,7 +290,7 @@ func TestCancelOfKeysWithManyTimers(t *testing.T) {
 		}
 		largest = max(largest, len(names))
 	}})
-	done, err := w.Cancel(ctx, query.Query{}, ignore)
+	done, err := w.Cancel(ctx, admin.Selection{Query: query.Query{}}, ignore)
 	if n := w.left("shop") + w.left("crowd"); err != nil || n != 0 {
 		t.Errorf("%+v, %v; %d are left", done, err, n)
 	}
@@ -300,7 +302,7 @@ func TestCancelOfKeysWithManyTimers(t *testing.T) {
 // In a cluster, timers of all nodes are cancelled.
 func TestCancelInACluster(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Cluster(t, 3, false).Client())
+	w := newTimerWorld(t, testenv.Cluster(t, 3, false).Client())
 	w.set("shop", 500, time.Hour)
 	w.set("pay", 20, time.Hour)
 	done, err := w.Cancel(t.Context(), of("shop"), ignore)
@@ -315,7 +317,7 @@ func TestCancelInACluster(t *testing.T) {
 // A selection by prefix, state and due range is counted and cancelled, and nothing else of the same keys.
 func TestCancelByQuery(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	ctx := t.Context()
 	w.set("shop", 200, time.Hour)
 	w.set("pay", 10, time.Hour)
@@ -338,7 +340,7 @@ func TestCancelByQuery(t *testing.T) {
 		{query.Query{Prefix: "shop:m:t:1", Before: later}, 111, 89},
 		{query.Query{Namespace: keys.Namespace{App: "shop"}, ID: "99", States: []query.State{query.StatePending}}, 1, 88},
 	} {
-		found, err := w.Count(ctx, c.q, func(bulk.Found) {})
+		found, err := w.Count(ctx, admin.Selection{Query: c.q}, func(admin.TimerCount) {})
 		if err != nil || found.Timers != c.want {
 			t.Fatalf("%+v: %+v, %v; want %d", c.q, found, err, c.want)
 		}
@@ -352,14 +354,14 @@ func TestCancelByQuery(t *testing.T) {
 // All that match are moved, each once, also into the middle of where they are; or they fire now.
 func TestMove(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	ctx := t.Context()
 	const n = 500
 	last := w.set("shop", n, time.Hour)
 	w.set("pay", 10, time.Hour)
 	middle := last.Add(-n / 2 * time.Millisecond)
 	steps := 0
-	done, err := w.Move(ctx, of("shop"), middle, func(m bulk.Moved) {
+	done, err := w.Move(ctx, of("shop"), middle, func(m admin.Moved) {
 		steps++
 		if m.Moved > n {
 			t.Errorf("%+v", m)
@@ -370,18 +372,18 @@ func TestMove(t *testing.T) {
 	}
 	at := of("shop")
 	at.From, at.Before = middle, middle.Add(time.Millisecond)
-	if found, err := w.Count(ctx, at, func(bulk.Found) {}); err != nil || found.Timers != n {
+	if found, err := w.Count(ctx, at, func(admin.TimerCount) {}); err != nil || found.Timers != n {
 		t.Errorf("%+v, %v are due then, want %d", found, err, n)
 	}
-	done, err = w.Move(ctx, at, time.Time{}, func(bulk.Moved) {})
+	done, err = w.Move(ctx, at, time.Time{}, func(admin.Moved) {})
 	if err != nil || done.Moved != n {
 		t.Errorf("now: %+v, %v", done, err)
 	}
-	done, err = w.Move(ctx, query.Query{States: []query.State{query.StateOwed}}, time.Time{}, func(bulk.Moved) {})
+	done, err = w.Move(ctx, admin.Selection{Query: query.Query{States: []query.State{query.StateOwed}}}, time.Time{}, func(admin.Moved) {})
 	if err != nil || done.TooLate != n {
 		t.Errorf("again: %+v, %v", done, err)
 	}
-	if found, err := w.Count(ctx, of("shop"), func(bulk.Found) {}); err != nil || found.Late != n {
+	if found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {}); err != nil || found.Late != n {
 		t.Errorf("%+v, %v; want %d owed", found, err, n)
 	}
 	if w.left("pay") != 10 {
@@ -392,15 +394,15 @@ func TestMove(t *testing.T) {
 // It ends when it is told to, and says how far it has come.
 func TestMoveIsInterrupted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Redis(t).Client())
+	w := newTimerWorld(t, testenv.Redis(t).Client())
 	const n = 1000
 	w.set("shop", n, time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
-	done, err := w.Move(ctx, of("shop"), time.Time{}, func(bulk.Moved) { cancel() })
+	done, err := w.Move(ctx, of("shop"), time.Time{}, func(admin.Moved) { cancel() })
 	if !errors.Is(err, context.Canceled) || done.Moved == 0 || done.Moved == n || done.Until.IsZero() {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	rest, err := w.Move(t.Context(), query.Query{States: []query.State{query.StatePending}}, time.Time{}, func(bulk.Moved) {})
+	rest, err := w.Move(t.Context(), admin.Selection{Query: query.Query{States: []query.State{query.StatePending}}}, time.Time{}, func(admin.Moved) {})
 	if err != nil || done.Moved+rest.Moved != n {
 		t.Errorf("%+v and %+v, %v", done, rest, err)
 	}

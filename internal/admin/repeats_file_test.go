@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"fmt"
@@ -29,30 +29,34 @@ func TestParseRepetitions(t *testing.T) {
 		{entry("every: 1s\npayload: |\n  two\n  lines"), `every 1s "two\nlines\n"`},
 		{entry("every: 1s\npayload: {z: 1.10, a: [yes, true, ~, '7', <ü>], 2026-01-01: 1e3, 5: -0}"), `every 1s "{\"z\":1.10,\"a\":[\"yes\",true,null,\"7\",\"<ü>\"],\"2026-01-01\":1e3,\"5\":-0}"`},
 		{entry("every: 1s\npayload: []"), `every 1s "[]"`},
-		{entry("every: 1s\ncatchup: 1d\nlate: 90s\ndrop_late: true\ntimes: 3"), `every 1s "" times 3 catchup 1d late 1m 30s, then dropped`},
-		{entry("every: 1s\ncatchup: 0s\nlate: 0\ndrop_late: false"), `every 1s "" late no limit`},
-		{entry("every: 1s\nfrom: 2026-11-20T10:00:00+01:00\nuntil: '@1795165200000'"), `every 1s "" from 2026-11-20T09:00:00.000Z until 2026-11-20T09:00:00.000Z`},
+		{entry("every: 1s\ncatchup: 1d\nlate: 90s\ndrop_late: true\ntimes: 3"), `every 1s "" times 3 catchup 24h0m0s late 1m30s drop true`},
+		{entry("every: 1s\ncatchup: 0s\nlate: 0\ndrop_late: false"), `every 1s "" late 0s drop false`},
+		{entry("every: 1s\nfrom: 2026-11-20T10:00:00+01:00\nuntil: '@1795165200000'"), `every 1s "" from 2026-11-20T09:00:00Z until 2026-11-20T09:00:00Z`},
 		{"repeat:\n- &x {key: 'a:b:c:d', every: 1s, payload: &p {x: 1}}\n- {key: 'a:b:c:e', every: 1s, payload: [*p, *p]}", `every 1s "{\"x\":1}"|every 1s "[{\"x\":1},{\"x\":1}]"`},
 		{"# none\nrepeat: []\n", ""},
 	} {
-		wanted, faults := parseRepetitions([]byte(test.text))
+		wanted, faults := ParseRepetitions([]byte(test.text))
 		if len(faults) > 0 {
 			t.Errorf("%s: %v", test.text, faults)
 			continue
 		}
 		var got []string
 		for _, w := range wanted {
-			text := fmt.Sprintf("%s %q", w.spec, w.payload)
-			for _, f := range []struct{ name, text string }{
-				{"from", showInstant(w.from)},
-				{"until", showInstant(w.until)},
-				{"times", showTimes(w.times)},
-				{"catchup", showSpan(w.catchUp)},
-				{"late", showLimit(w.late)},
-			} {
-				if f.text != "" {
-					text += " " + f.name + " " + f.text
-				}
+			text := fmt.Sprintf("%s %q", w.Spec, w.Payload)
+			if !w.From.IsZero() {
+				text += " from " + w.From.Format(time.RFC3339)
+			}
+			if !w.Until.IsZero() {
+				text += " until " + w.Until.Format(time.RFC3339)
+			}
+			if w.Times > 0 {
+				text += fmt.Sprint(" times ", w.Times)
+			}
+			if w.CatchUp > 0 {
+				text += fmt.Sprint(" catchup ", w.CatchUp)
+			}
+			if w.Late.Given {
+				text += fmt.Sprintf(" late %v drop %v", w.Late.Most, w.Late.Drop)
 			}
 			got = append(got, text)
 		}
@@ -60,8 +64,8 @@ func TestParseRepetitions(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", test.text, got, test.want)
 		}
 	}
-	wanted, _ := parseRepetitions([]byte(entry("every: 1s\nlate: 0")))
-	if l := wanted[0].late; l != (policy.Limit{Given: true}) {
+	wanted, _ := ParseRepetitions([]byte(entry("every: 1s\nlate: 0")))
+	if l := wanted[0].Late; l != (policy.Limit{Given: true}) {
 		t.Errorf("no limit is %+v", l)
 	}
 }
@@ -124,7 +128,7 @@ func TestRepetitionFaults(t *testing.T) {
 		{"repeat:\n- {key: three:part:key, every: 5m}", `line 2: key: "three:part:key": `},
 		{"repeat:\n- {key: 'a:b:c:d', every: 5m}\n- {key: 'a:b:c:e', every: 5m}\n- {key: 'a:b:c:d', every: 5m}", `line 4: key "a:b:c:d": line 2 has it too`},
 	} {
-		_, faults := parseRepetitions([]byte(test.text))
+		_, faults := ParseRepetitions([]byte(test.text))
 		name := test.text[:min(len(test.text), 200)]
 		want := strings.Split(test.want, "|")
 		if len(faults) != len(want) {
@@ -143,12 +147,12 @@ func FuzzParseRepetitions(f *testing.F) {
 	f.Add(entry("cron: 0 9 * * 1-5\ntz: Europe/Berlin\npayload: {a: [1, x]}\nlate: 1s"))
 	f.Add(entry("every: 5m\npayload: &x [*x]\ntimes: 3\nuntil: '@1'"))
 	f.Fuzz(func(t *testing.T, text string) {
-		wanted, faults := parseRepetitions([]byte(text))
+		wanted, faults := ParseRepetitions([]byte(text))
 		if len(faults) > 0 {
 			return
 		}
 		for _, w := range wanted {
-			if w.key == "" || w.spec.String() == "" || w.payload == nil || w.line < 1 {
+			if w.Key == "" || w.Spec.String() == "" || w.Payload == nil || w.Line < 1 {
 				t.Errorf("%q: %+v", text, w)
 			}
 			_, _, _ = w.next(time.Time{}, time.Now())

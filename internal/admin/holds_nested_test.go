@@ -1,4 +1,4 @@
-package holds_test
+package admin_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -47,8 +47,8 @@ func newWorld(t *testing.T, opts ...redisserver.Option) *world {
 }
 
 // caller returns the holds as a command has them.
-func (w *world) caller() *holds.Holds {
-	h := holds.NewCaller(w.schedule)
+func (w *world) caller() *admin.Holds {
+	h := admin.NewHolds(w.schedule)
 	h.Logger = slog.New(slog.DiscardHandler)
 	return h
 }
@@ -64,15 +64,15 @@ func (w *world) namespace(text string) keys.Namespace {
 
 func (w *world) hold(namespace string) {
 	w.t.Helper()
-	if held, err := w.caller().Hold(w.t.Context(), holds.Request{Namespace: w.namespace(namespace)}); err != nil || len(held.Missing) > 0 {
+	if held, err := w.caller().Hold(w.t.Context(), schedule.Hold{Namespace: w.namespace(namespace)}, 0); err != nil || len(held.Missing) > 0 {
 		w.t.Fatalf("hold %s: %+v, %v", namespace, held, err)
 	}
 }
 
 // resume resumes a namespace, and returns what was said at last.
-func (w *world) resume(namespace string, kind schedule.ResumeKind) (last holds.Progress) {
+func (w *world) resume(namespace string, kind schedule.ResumeKind) (last admin.ResumeProgress) {
 	w.t.Helper()
-	err := w.caller().Resume(w.t.Context(), holds.Request{Namespace: w.namespace(namespace), Kind: kind, Rate: 1000}, func(p holds.Progress) {
+	err := w.caller().Resume(w.t.Context(), w.namespace(namespace), schedule.Resume{Kind: kind, Rate: 1000}, func(p admin.ResumeProgress) {
 		last = p
 		w.claim() // as timerds do meanwhile
 	})
@@ -159,7 +159,7 @@ func (w *world) became(want string) {
 	}
 }
 
-func (w *world) keeps(p holds.Progress, timers int64, by string) {
+func (w *world) keeps(p admin.ResumeProgress, timers int64, by string) {
 	w.t.Helper()
 	if got := fmt.Sprint(p.KeptBy); p.Kept != timers || got != by {
 		w.t.Errorf("%d are kept by %s, want %d by %s", p.Kept, got, timers, by)
@@ -291,8 +291,8 @@ func TestResumeThatAnotherHoldEnds(t *testing.T) {
 	w.becomeDue("app:x:t:1", "app:x:t:2", "app:x:t:3")
 	told, ended := make(chan struct{}, 100), make(chan error, 1)
 	go func() {
-		request := holds.Request{Namespace: w.namespace("app"), Kind: schedule.ResumeRate, Rate: holds.MinRate}
-		ended <- w.caller().Resume(t.Context(), request, func(p holds.Progress) {
+		slowly := schedule.Resume{Kind: schedule.ResumeRate, Rate: admin.MinRate}
+		ended <- w.caller().Resume(t.Context(), w.namespace("app"), slowly, func(p admin.ResumeProgress) {
 			if p.Released > 0 {
 				told <- struct{}{}
 			}
@@ -301,7 +301,7 @@ func TestResumeThatAnotherHoldEnds(t *testing.T) {
 	<-told
 	w.hold("app")
 	err := <-ended
-	if !errors.Is(err, holds.ErrHeldAnew) || !strings.Contains(err.Error(), "released 1 of its timers, the rest stays held") {
+	if !errors.Is(err, admin.ErrHeldAnew) || !strings.Contains(err.Error(), "released 1 of its timers, the rest stays held") {
 		t.Errorf("%v, want that it was held anew", err)
 	}
 }

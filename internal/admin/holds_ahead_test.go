@@ -1,10 +1,10 @@
-package holds_test
+package admin_test
 
 import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/schedule"
@@ -31,7 +31,7 @@ func TestResumeByAClockThatWasAhead(t *testing.T) {
 	const perSecond = 1
 	ended, released := make(chan error, 1), make(chan struct{}, 1000)
 	go func() {
-		ended <- w.caller().Resume(t.Context(), holds.Request{Namespace: w.namespace("app"), Kind: schedule.ResumeRate, Rate: perSecond}, func(p holds.Progress) {
+		ended <- w.caller().Resume(t.Context(), w.namespace("app"), schedule.Resume{Kind: schedule.ResumeRate, Rate: perSecond}, func(p admin.ResumeProgress) {
 			if p.Released >= 3 { // at times that are drawn
 				released <- struct{}{}
 			}

@@ -1,4 +1,4 @@
-package deadletters_test
+package admin_test
 
 import (
 	"testing"

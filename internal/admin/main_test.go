@@ -1,4 +1,4 @@
-package holds_test
+package admin_test
 
 import (
 	"testing"

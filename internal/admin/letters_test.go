@@ -1,4 +1,4 @@
-package deadletters_test
+package admin_test
 
 import (
 	"errors"
@@ -11,25 +11,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/deadletters"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
-// world is a schedule and the stream of dead letters.
-type world struct {
+// letterWorld is a schedule and the stream of dead letters.
+type letterWorld struct {
 	*testenv.Schedule
 	t      *testing.T
 	js     jetstream.JetStream
 	stored uint64
 }
 
-func newWorld(t *testing.T) *world {
+func newLetterWorld(t *testing.T) *letterWorld {
 	t.Helper()
-	w := &world{Schedule: testenv.NewSchedule(t), t: t, js: testenv.NATS(t).JetStream()}
+	w := &letterWorld{Schedule: testenv.NewSchedule(t), t: t, js: testenv.NATS(t).JetStream()}
 	if err := streams.Ensure(t.Context(), w.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +36,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // publish publishes a message. Those before the last are waited for with it.
-func (w *world) publish(subject string, header nats.Header, data string, last bool) {
+func (w *letterWorld) publish(subject string, header nats.Header, data string, last bool) {
 	w.t.Helper()
 	m := &nats.Msg{Subject: subject, Header: header, Data: []byte(data)}
 	var err error
@@ -52,7 +51,7 @@ func (w *world) publish(subject string, header nats.Header, data string, last bo
 }
 
 // letters publishes the dead letters of n timers of an app.
-func (w *world) letters(app string, n int, lastError string) {
+func (w *letterWorld) letters(app string, n int, lastError string) {
 	w.t.Helper()
 	for i := range n {
 		k := keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(i)}
@@ -63,7 +62,7 @@ func (w *world) letters(app string, n int, lastError string) {
 }
 
 // hostile publishes n messages that are no dead letters.
-func (w *world) hostile(n int) {
+func (w *letterWorld) hostile(n int) {
 	w.t.Helper()
 	forged := event.Event{ID: "x", Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "m", Type: "t", ID: "0"}, Due: time.Now(), Attempt: 1}
 	for i := range n {
@@ -85,13 +84,13 @@ func (w *world) hostile(n int) {
 	}
 }
 
-func (w *world) choose(chosen deadletters.Selection) (*deadletters.Letters, deadletters.Found) {
+func (w *letterWorld) choose(chosen admin.LetterSelection) (*admin.Letters, admin.LetterCount) {
 	w.t.Helper()
-	all, err := deadletters.Select(w.t.Context(), w.js, keys.Names{}, chosen)
+	all, err := admin.SelectLetters(w.t.Context(), w.js, keys.Names{}, chosen)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	found, err := all.Find(w.t.Context(), func(deadletters.Letter, string) error { return nil })
+	found, err := all.Find(w.t.Context(), func(admin.Letter, string) error { return nil })
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -99,7 +98,7 @@ func (w *world) choose(chosen deadletters.Selection) (*deadletters.Letters, dead
 }
 
 // left checks how many letters there are.
-func (w *world) left(want uint64) {
+func (w *letterWorld) left(want uint64) {
 	w.t.Helper()
 	stream, err := w.js.Stream(w.t.Context(), keys.Names{}.DeadStream())
 	if err != nil {
@@ -114,30 +113,26 @@ func (w *world) left(want uint64) {
 // interruption loses none.
 func TestAmongHostileLetters(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newLetterWorld(t)
 	w.letters("pay", 20, "timeout")
 	w.hostile(1000)
 	w.letters("shop", 40, "502 Bad Gateway")
 	w.hostile(1000)
 
-	if _, found := w.choose(deadletters.Selection{}); len(found.All) != 2060 || len(found.Replayable) != 60 || found.Last != w.stored {
+	if _, found := w.choose(admin.LetterSelection{}); len(found.All) != 2060 || len(found.Replayable) != 60 || found.Last != w.stored {
 		t.Errorf("%d letters, %d of them with a timer, up to %d; want 2060, 60 and %d", len(found.All), len(found.Replayable), found.Last, w.stored)
 	}
-	page, err := history.New(w.js, keys.Names{}).Search(t.Context(), deadletters.Selection{Text: "bad gateway"}.Query(), "", 10)
+	page, err := history.New(w.js, keys.Names{}).Search(t.Context(), admin.LetterSelection{Text: "bad gateway"}.Query(), "", 10)
 	if err != nil || len(page.Records) != 10 || page.Records[0].Event.Key.App != "shop" || page.Place == "" {
 		t.Errorf("a page of %d letters, then %q: %v", len(page.Records), page.Place, err)
 	}
 
-	chosen := deadletters.Selection{Text: "BAD gateway"}
+	chosen := admin.LetterSelection{Text: "BAD gateway"}
 	all, found := w.choose(chosen)
 	chosen.Last = found.Last
 	w.letters("shop", 5, "502 Bad Gateway, later")
-	now, err := w.Client.Time(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
 	interrupted, replayed := errors.New("interrupted"), 0
-	n, err := all.Replay(t.Context(), w.Schedule.Schedule, schedule.MillisOf(now), found.Replayable, func(deadletters.Letter, bool) error {
+	n, err := all.Replay(t.Context(), w.Schedule.Schedule, found.Replayable, func(admin.Letter, bool) error {
 		if replayed++; replayed == 10 {
 			return interrupted
 		}
@@ -148,7 +143,7 @@ func TestAmongHostileLetters(t *testing.T) {
 	}
 	w.left(w.stored - 10)
 	all, found = w.choose(chosen)
-	n, err = all.Replay(t.Context(), w.Schedule.Schedule, schedule.MillisOf(now), found.Replayable, func(deadletters.Letter, bool) error { return nil })
+	n, err = all.Replay(t.Context(), w.Schedule.Schedule, found.Replayable, func(admin.Letter, bool) error { return nil })
 	if n != 30 || err != nil {
 		t.Errorf("%d replayed then, want 30: %v", n, err)
 	}
@@ -158,11 +153,11 @@ func TestAmongHostileLetters(t *testing.T) {
 	}
 
 	progress := 0
-	all, found = w.choose(deadletters.Selection{Namespace: keys.Namespace{App: "evil"}})
+	all, found = w.choose(admin.LetterSelection{Namespace: keys.Namespace{App: "evil"}})
 	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 1600 {
 		t.Errorf("%d purged, want 1600: %v", progress, err)
 	}
-	all, found = w.choose(deadletters.Selection{Text: "not a JSON object"})
+	all, found = w.choose(admin.LetterSelection{Text: "not a JSON object"})
 	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 400 {
 		t.Errorf("%d purged by text, want 400: %v", progress, err)
 	}
@@ -172,9 +167,9 @@ func TestAmongHostileLetters(t *testing.T) {
 // Letters that were selected and are gone are passed over. It is an error if none is there.
 func TestSelectionOfNumbers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newLetterWorld(t)
 	w.letters("shop", 5, "")
-	all, found := w.choose(deadletters.Selection{Seqs: []uint64{4, 2, 2, 99}})
+	all, found := w.choose(admin.LetterSelection{Seqs: []uint64{4, 2, 2, 99}})
 	if fmt.Sprint(found.All) != "[2 4]" {
 		t.Errorf("found %v, want 2 and 4", found.All)
 	}
@@ -182,8 +177,8 @@ func TestSelectionOfNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.left(3)
-	for _, chosen := range []deadletters.Selection{{Seqs: []uint64{2}}, {Seqs: []uint64{2, 4}}, {ID: "no such id"}} {
-		if _, err := deadletters.Select(t.Context(), w.js, keys.Names{}, chosen); !errors.Is(err, deadletters.ErrNone) {
+	for _, chosen := range []admin.LetterSelection{{Seqs: []uint64{2}}, {Seqs: []uint64{2, 4}}, {ID: "no such id"}} {
+		if _, err := admin.SelectLetters(t.Context(), w.js, keys.Names{}, chosen); !errors.Is(err, admin.ErrNoLetter) {
 			t.Errorf("%+v: %v", chosen, err)
 		}
 	}

@@ -1,4 +1,7 @@
-package client
+// Package admin is the Go API for operators' programs: it holds and resumes namespaces of timers, and cancels those of a namespace,
+// as the commands of timerd do. It runs timerd's own scripts on all of the schedule, with the rights of timerd's user in Redis
+// (deploy/users.acl), and not those of a producer.
+package admin
 
 import (
 	"context"
@@ -10,7 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/holds"
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -21,30 +26,41 @@ var (
 	// calling Hold again tells whether it is complete.
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
 	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
-	ErrNotHeld = holds.ErrNotHeld
+	ErrNotHeld = admin.ErrNotHeld
 	// ErrAway says that masters of a cluster do not answer, so that Resume has not released what they have. The timerds do that once
 	// they answer.
-	ErrAway = holds.ErrAway
+	ErrAway = admin.ErrAway
 	// ErrHeldAnew says that somebody has held the namespace anew while Resume released its timers: those that were not released by
 	// then stay held.
-	ErrHeldAnew = holds.ErrHeldAnew
+	ErrHeldAnew = admin.ErrHeldAnew
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
 
+// Operator does what operators do to the timers of a Redis. Its methods may be called concurrently. An error that wraps none of this
+// package's errors, nor one of package client, is one of the connection or the server: the call may have taken effect or not, and
+// calling again is safe.
+type Operator struct{ rdb redis.UniversalClient }
+
+// New returns an Operator on rdb: a *redis.Client, of Sentinel too, or a *redis.ClusterClient, on the database that timerd watches.
+// The caller still owns rdb and closes it.
+func New(rdb redis.UniversalClient) *Operator { return &Operator{rdb: rdb} }
+
 // HoldOption changes a hold: Reason or For. The zero HoldOption changes nothing.
-type HoldOption struct{ apply func(*holds.Request) }
+type HoldOption struct {
+	apply func(h *schedule.Hold, lasts *time.Duration)
+}
 
 // Reason says why a namespace is held: for others to read, in the list of holds and in the logs of the timerds.
 // It has at most 1,024 bytes.
 func Reason(text string) HoldOption {
-	return HoldOption{func(r *holds.Request) { r.Reason = text }}
+	return HoldOption{func(h *schedule.Hold, _ *time.Duration) { h.Reason = text }}
 }
 
 // For ends a hold by itself after d, as Resume does with ResumeNow. d is cut to whole milliseconds and must be a second or
 // more; 0 is no end.
 func For(d time.Duration) HoldOption {
-	return HoldOption{func(r *holds.Request) { r.For = d }}
+	return HoldOption{func(_ *schedule.Hold, lasts *time.Duration) { *lasts = d }}
 }
 
 // HoldResult is what came of Hold. Times are by the Redis server's clock, in UTC, to the millisecond.
@@ -109,8 +125,8 @@ func (r Resume) check() error {
 	switch {
 	case r.kind == "":
 		return errors.New("it is not said how, use ResumeNow, ResumeRate, ResumeShift or ResumeDead")
-	case r.kind == schedule.ResumeRate && !(r.rate >= holds.MinRate && r.rate <= holds.MaxRate): // not a number, perhaps
-		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate, holds.MaxRate)
+	case r.kind == schedule.ResumeRate && !(r.rate >= admin.MinRate && r.rate <= admin.MaxRate): // not a number, perhaps
+		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate, admin.MaxRate)
 	}
 	return nil
 }
@@ -124,35 +140,37 @@ func (r Resume) check() error {
 // rdb's options have ContextTimeoutEnabled. A namespace that is held already stays so, since the same time, with the reason
 // and the end that are given now. One that is being resumed is held anew.
 //
-// Hold returns errors that wrap ErrInvalid, ErrTooManyHolds or ErrUnconfirmed; the last one beside a full result. After an
+// Hold returns errors that wrap client.ErrInvalid, ErrTooManyHolds or ErrUnconfirmed; the last one beside a full result. After an
 // error that wraps none of them, of the connection or of ctx, the namespace may be held or not, and calling again is safe.
-func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
+func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
 	fail := func(err error) (HoldResult, error) { return HoldResult{}, failed("hold "+namespace, err) }
-	r, err := request(namespace)
+	n, err := parseNamespace(namespace)
 	if err != nil {
 		return fail(err)
 	}
-	for _, o := range opts {
-		if o.apply != nil {
-			o.apply(&r)
+	asked, lasts := schedule.Hold{Namespace: n}, time.Duration(0)
+	for _, option := range opts {
+		if option.apply != nil {
+			option.apply(&asked, &lasts)
 		}
 	}
-	if r.For != 0 && r.For < holds.MinFor {
-		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", ErrInvalid, r.For, holds.MinFor))
+	if lasts != 0 && lasts < admin.MinHold {
+		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, lasts, admin.MinHold))
 	}
-	if len(r.Reason) > holds.MaxReason {
-		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", ErrInvalid, len(r.Reason), holds.MaxReason))
+	if len(asked.Reason) > admin.MaxReason {
+		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(asked.Reason), admin.MaxReason))
 	}
-	h, err := t.holds()
+	h, err := o.holds()
 	if err != nil {
 		return fail(err)
 	}
-	held, err := h.Hold(ctx, r)
+	held, err := h.Hold(ctx, asked, lasts)
 	if err != nil {
 		return fail(err)
 	}
-	result := HoldResult{
-		Since: held.Hold.Since.Time(), Until: untilOf(held.Hold), Already: held.Was, Unreplicated: held.Unreplicated,
+	result := HoldResult{Since: held.Hold.Since.Time(), Already: held.Was, Unreplicated: held.Unreplicated}
+	if until := held.Hold.Until; until > 0 {
+		result.Until = until.Time()
 	}
 	if len(held.Missing) > 0 {
 		err = failed("hold "+namespace, fmt.Errorf("%w: %s", ErrUnconfirmed, strings.Join(held.Missing, "; ")))
@@ -171,26 +189,25 @@ func (t *Timers) Hold(ctx context.Context, namespace string, opts ...HoldOption)
 //
 // A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
+// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
 // refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
 // whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
-func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error {
+func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
-	r, err := request(namespace)
+	n, err := parseNamespace(namespace)
 	if err != nil {
 		return fail(err)
 	}
 	if err := how.check(); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrInvalid, err))
+		return fail(fmt.Errorf("%w: %w", client.ErrInvalid, err))
 	}
-	r.Kind, r.Rate = how.kind, how.rate
-	h, err := t.holds()
+	h, err := o.holds()
 	if err != nil {
 		return fail(err)
 	}
 	var begun bool
-	var last holds.Progress
-	err = h.Resume(ctx, r, func(p holds.Progress) { begun, last = true, p })
+	var last admin.ResumeProgress
+	err = h.Resume(ctx, n, schedule.Resume{Kind: how.kind, Rate: how.rate}, func(p admin.ResumeProgress) { begun, last = true, p })
 	switch {
 	case err == nil:
 		return nil
@@ -205,10 +222,10 @@ func (t *Timers) Resume(ctx context.Context, namespace string, how Resume) error
 }
 
 // Holds returns the holds, those included that are being resumed, in the order of their namespaces. To count the timers it
-// reads the names of all that are due and wait. It returns errors that wrap ErrInvalid where rdb is of no use for holds, as a
+// reads the names of all that are due and wait. It returns errors that wrap client.ErrInvalid where rdb is of no use for holds, as a
 // client for one node of a cluster.
-func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
-	h, err := t.holds()
+func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
+	h, err := o.holds()
 	if err != nil {
 		return nil, failed("holds", err)
 	}
@@ -218,56 +235,106 @@ func (t *Timers) Holds(ctx context.Context) ([]Hold, error) {
 	}
 	list := make([]Hold, len(views))
 	for i, v := range views {
-		list[i] = Hold{
-			Namespace: v.Namespace.String(), Since: v.Since.Time(), Until: untilOf(v.Hold), Reason: v.Reason, By: v.By, Held: -1,
+		h := Hold{Namespace: v.Namespace, Since: v.Since, Reason: decoded(v.Reason), By: decoded(v.By), Held: -1}
+		if v.Until != nil {
+			h.Until = *v.Until
 		}
 		if v.Held != nil {
-			list[i].Held = *v.Held
+			h.Held = *v.Held
 		}
 		if r := v.Resume; r != nil {
-			list[i].Resume, list[i].ResumedSince, list[i].ResumedBy = Resume{r.Kind, r.Rate}, r.At.Time(), r.By
+			h.Resume, h.ResumedSince, h.ResumedBy = Resume{r.Kind, r.Rate}, r.Since, decoded(r.By)
 		}
+		list[i] = h
 	}
 	return list, nil
+}
+
+// CancelResult is what came of CancelAll.
+type CancelResult struct {
+	Cancelled int64
+	TooLate   int64     // firing, or fired lately
+	Gone      int64     // not there any more when their turn came: somebody else has cancelled them, or set them to a later time
+	Until     time.Time // the due time that it has come to; the zero Time: none was tried
+	Cut       bool      // so many are owed or firing that not all of these were looked at: call again once some have fired
+}
+
+// CancelAll cancels the timers of a namespace, as timerd cancel --all does: all of them, or those that are due before a time by the
+// Redis server's clock; the zero Time is no bound. It counts them first. Timers that are set after that stay if they are due later
+// than the last one that was counted; others may be cancelled too. It is not atomic: it goes through them in the order of their due
+// times, in steps that are short for Redis and for others who use it.
+//
+// CancelAll returns errors that wrap client.ErrInvalid. If ctx ends, or after any other error, what it returns beside it is true, and
+// calling again goes on with what is left.
+func (o *Operator) CancelAll(ctx context.Context, namespace string, before time.Time) (CancelResult, error) {
+	call := "cancel all of " + namespace
+	n, err := parseNamespace(namespace)
+	if err != nil {
+		return CancelResult{}, failed(call, err)
+	}
+	s, err := o.schedule()
+	if err == nil {
+		err = s.CheckMode(ctx)
+	}
+	if err != nil {
+		return CancelResult{}, failed(call, err)
+	}
+	timers := admin.NewTimers(s)
+	all := admin.Selection{Query: query.Query{Namespace: n, Before: before}}
+	found, err := timers.Count(ctx, all, func(admin.TimerCount) {})
+	if err != nil {
+		return CancelResult{}, failed(call, err)
+	}
+	done, err := timers.Cancel(ctx, found.Counted, func(admin.Cancelled) {})
+	if err != nil {
+		err = failed(call, err)
+	}
+	return CancelResult(done), err
 }
 
 // failed says in which call an error came up.
 func failed(call string, err error) error {
 	if errors.Is(err, schedule.ErrClusterNode) {
-		err = fmt.Errorf("%w: %w: use a *redis.ClusterClient", ErrInvalid, err)
+		err = fmt.Errorf("%w: %w: use a *redis.ClusterClient", client.ErrInvalid, err)
 	}
-	return fmt.Errorf("client: %s: %w", call, err)
+	return fmt.Errorf("admin: %s: %w", call, err)
 }
 
-// request returns the request for a namespace.
-func request(namespace string) (holds.Request, error) {
-	n, err := keys.ParseNamespace(namespace)
+// decoded returns what somebody has typed, out of a view of it.
+func decoded(text string) string {
+	text, _ = keys.DecodeText(text) // it was encoded by its inverse
+	return text
+}
+
+func parseNamespace(text string) (keys.Namespace, error) {
+	n, err := keys.ParseNamespace(text)
 	if err != nil {
-		return holds.Request{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+		err = fmt.Errorf("%w: %w", client.ErrInvalid, err)
 	}
-	return holds.Request{Namespace: n}, nil
+	return n, err
 }
 
-// holds returns the holds of the schedule, for one call: the resume of each is its own.
-func (t *Timers) holds() (*holds.Holds, error) {
-	switch rdb := t.rdb.(type) {
+// schedule returns the schedule.
+func (o *Operator) schedule() (*schedule.Schedule, error) {
+	switch rdb := o.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
 		if rdb.Options().ClusterSlots != nil { // as that of NewFailoverClusterClient
-			return nil, fmt.Errorf("%w: holds need a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", ErrInvalid)
+			return nil, fmt.Errorf("%w: want a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", client.ErrInvalid)
 		}
 	default:
-		return nil, fmt.Errorf("%w: holds need a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, t.rdb)
+		return nil, fmt.Errorf("%w: want a *redis.Client or a *redis.ClusterClient, not a %T", client.ErrInvalid, o.rdb)
 	}
-	h := holds.NewCaller(schedule.New(t.rdb, schedule.DefaultMaxPayload))
-	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
-	return h, nil
+	return schedule.New(o.rdb, schedule.DefaultMaxPayload), nil
 }
 
-// untilOf returns when a hold ends by itself.
-func untilOf(h schedule.Hold) time.Time {
-	if h.Until == 0 {
-		return time.Time{}
+// holds returns the holds of the schedule, for one call: the resume of each is its own.
+func (o *Operator) holds() (*admin.Holds, error) {
+	s, err := o.schedule()
+	if err != nil {
+		return nil, err
 	}
-	return h.Until.Time()
+	h := admin.NewHolds(s)
+	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
+	return h, nil
 }

@@ -1,0 +1,50 @@
+package admin_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/client/admin"
+	"github.com/timerd-io/timerd/client/internal/timerdtest"
+)
+
+// The timers of a namespace are cancelled, or those that are due before a time; those of others stay.
+func TestCancelAll(t *testing.T) {
+	t.Parallel()
+	ctx, rdb := t.Context(), timerdtest.Redis(t)
+	timers, operator := client.New(rdb), admin.New(rdb)
+	var settings []client.Setting
+	for i := range 200 {
+		settings = append(settings, client.Setting{Key: fmt.Sprintf("shop:m:t:%d", i), When: client.After(time.Duration(i+1) * time.Hour)})
+	}
+	settings = append(settings, client.Setting{Key: "pay:m:t:1", When: client.After(time.Hour)})
+	dues, err := timers.SetMany(ctx, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		before time.Time
+		want   int64
+	}{{dues[50].Due, 50}, {time.Time{}, 150}, {time.Time{}, 0}} {
+		if done, err := operator.CancelAll(ctx, "shop", c.before); err != nil || done.Cancelled != c.want || done.TooLate != 0 || done.Gone != 0 || done.Cut {
+			t.Errorf("before %v: %+v, %v; want %d", c.before, done, err, c.want)
+		}
+	}
+	if _, found, err := timers.Get(ctx, "pay:m:t:1"); err != nil || !found {
+		t.Errorf("the timer of another namespace: %v, %v", found, err)
+	}
+	ring := redis.NewRing(&redis.RingOptions{})
+	t.Cleanup(func() { _ = ring.Close() })
+	_, noNamespace := operator.CancelAll(ctx, "a:b:c:d", time.Time{})
+	_, noServer := admin.New(ring).CancelAll(ctx, "shop", time.Time{})
+	for _, err := range []error{noNamespace, noServer} {
+		if !errors.Is(err, client.ErrInvalid) {
+			t.Errorf("%v, want ErrInvalid", err)
+		}
+	}
+}

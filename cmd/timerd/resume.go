@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func newResume() *cobra.Command {
+	how := schedule.Resume{Kind: schedule.ResumeNow}
+	var rate string
+	var shift, dead bool
+	cmd := &cobra.Command{
+		Use:   "resume NAMESPACE",
+		Short: "Release the timers of a namespace that is held",
+		Long: `Release the timers of a namespace that is held, unless another hold covers them. What becomes due
+from now on is free. Those that are held
+
+  fire at once, in the order of their due times      without a flag
+  fire one after the other, so many a second         --rate 200/s
+  are due later, by as long as the hold has lasted   --shift
+  become dead letters, with the reason "held"        --dead
+
+At once and at a rate they keep their due times, so that they count as late. The command returns
+when all are released. Ctrl-C ends it, and the timerds finish what it has begun. The exit code is 1
+if somebody holds the namespace anew before that.
+
+What another hold covers too stays held until that ends; the command says how many timers these are,
+and of which holds. Then the resume applies to them as it was asked for: of several resumes of a
+timer the one with the narrowest namespace decides.
+
+` + namespaceHelp,
+		Example: `  timerd resume pay --rate 200/s
+  timerd resume shop:order --shift`,
+		Args: arguments(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := namespaceArg(cmd, args)
+			if err != nil {
+				return err
+			}
+			switch {
+			case rate != "":
+				how.Kind = schedule.ResumeRate
+				if how.Rate, err = admin.ParseRate(rate); err != nil {
+					return usagef(cmd, "--rate=%s: %v", rate, err)
+				}
+			case shift:
+				how.Kind = schedule.ResumeShift
+			case dead:
+				how.Kind = schedule.ResumeDead
+			}
+			return withHolds(cmd, func(ctx context.Context, h *admin.Holds, _ redis.UniversalClient) error {
+				return resume(ctx, cmd, h, n, how)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&rate, "rate", "", "so many timers a second, minute or hour: a `RATE` such as 200/s, 90/m")
+	cmd.Flags().BoolVar(&shift, "shift", false, "move the due times by the length of the hold")
+	cmd.Flags().BoolVar(&dead, "dead", false, "make dead letters of the timers")
+	cmd.MarkFlagsMutuallyExclusive("rate", "shift", "dead")
+	return cmd
+}
+
+// resume releases timers and tells how far it is.
+func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Namespace, how schedule.Resume) error {
+	told := time.Now()
+	var last admin.ResumeProgress
+	err := h.Resume(ctx, n, how, func(p admin.ResumeProgress) {
+		last = p
+		if time.Since(told) < 2*time.Second {
+			return
+		}
+		told = time.Now()
+		line := fmt.Sprintf("timerd: %d released, %d are held", p.Released, p.Held)
+		if p.Waits != "" {
+			line = fmt.Sprintf("timerd: %d released by this command; it waits: %s", p.Released, p.Waits)
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), line)
+	})
+	if ctx.Err() != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: interrupted; the timerds release what is left of %s\n", n)
+		return exitCode(exitFailed)
+	}
+	if err != nil {
+		return err
+	}
+	for _, server := range h.Unreplicated(ctx) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the resume, so it is as durable as this server: %s\n", server)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resumed%s\n", n, showKept(how.Kind, last))
+	return err
+}
+
+// showKept says what stays held by others, and what becomes of it.
+func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
+	if p.Kept == 0 {
+		return ""
+	}
+	by := make([]string, len(p.KeptBy))
+	for i, n := range p.KeptBy {
+		by[i] = n.String()
+	}
+	becomes := map[schedule.ResumeKind]string{
+		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted", schedule.ResumeDead: "become dead letters",
+	}
+	return fmt.Sprintf("; %s stay held by %s, and %s when they come free", countTimers(p.Kept), strings.Join(by, ", "), becomes[kind])
+}

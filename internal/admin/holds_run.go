@@ -1,0 +1,106 @@
+package admin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// Run does what a timerd does for holds, until ctx ends.
+func (s *Holds) Run(ctx context.Context) {
+	releaser := s.newReleaser()
+	defer releaser.leave(ctx)
+	var known *schedule.HoldList
+	var copied, sought time.Time
+	failing := false
+	for pause := time.Duration(0); sleep(ctx, pause); {
+		pause = time.Second
+		list, err := s.schedule.Holds(ctx)
+		if err != nil {
+			if !failing && ctx.Err() == nil {
+				s.Logger.Warn("cannot read the holds; timers of the servers that can be reached go on as they were", "err", err)
+			}
+			failing = true
+			continue
+		}
+		failing = false
+		s.OnList(list)
+		s.tell(known, list)
+		changed := known == nil || known.Generation != list.Generation
+		every := copyEvery
+		if list.Generation == 0 { // copies may be left of a list that was lost as a whole
+			every = lostEvery
+		}
+		if changed || time.Since(copied) > every {
+			if missing := s.copy(ctx, list); len(missing) == 0 {
+				copied = time.Now()
+			} else {
+				copied = time.Now().Add(copyAgain - every)
+			}
+			if list.Outdated() {
+				s.Logger.Warn("the list of holds is older than what timers are claimed by, as after a failover that lost it: what it says holds", "holds", len(list.Holds))
+				if err := s.schedule.Renew(ctx, list); err == nil {
+					copied = time.Time{}
+				}
+			}
+			if changed || len(list.Holds) == 0 || time.Since(sought) > lostEvery {
+				releaser.orphans, sought = true, time.Now()
+			}
+		}
+		known = list
+		if releaser.idle(list) {
+			releaser.leave(ctx)
+			continue
+		}
+		progress, err := releaser.advance(ctx, list)
+		switch {
+		case releaser.isStuck(list):
+			releaser.leave(ctx) // somebody else may reach them
+		case err == nil && progress.Waits == "":
+			pause = pollEvery
+		}
+	}
+}
+
+// copyEvery is how often all copies of the list are compared with it although it has not changed: one may be lost.
+const copyEvery = 10 * time.Second
+
+// lostEvery is how often timers are looked for that are held though no hold covers them, where nothing else tells of them: a
+// failover of one of several servers may have lost their release, or the list but not its copies.
+const lostEvery = time.Minute
+
+// tell logs what has changed in the list of holds.
+func (s *Holds) tell(before, now *schedule.HoldList) {
+	if before == nil {
+		before = &schedule.HoldList{}
+	}
+	for _, h := range now.Holds {
+		was, name := before.Find(h.Namespace), h.Namespace.String()
+		if was == nil || was.Since != h.Since || was.Until != h.Until || was.Resume != nil && h.Resume == nil {
+			s.Logger.Info("timers are held", "namespace", name, "since", h.Since.Time(), "until", showUntil(h), "reason", h.Reason, "by", h.By)
+		}
+		if h.Resume != nil && (was == nil || was.Resume == nil || *was.Resume != *h.Resume) {
+			s.Logger.Info("held timers are being released", "namespace", name, "how", string(h.Resume.Kind), "rate", h.Resume.Rate,
+				"since", h.Resume.At.Time(), "by", h.Resume.By)
+		}
+	}
+	for _, h := range before.Holds {
+		if now.Find(h.Namespace) == nil {
+			s.Logger.Info("held timers are released", "namespace", h.Namespace.String())
+		}
+	}
+}
+
+func showUntil(h schedule.Hold) string {
+	if h.Until == 0 {
+		return "resumed"
+	}
+	return h.Until.Time().Format(time.RFC3339)
+}
+
+// expired returns the holds whose time is over.
+func expired(l *schedule.HoldList) []schedule.Hold {
+	return slices.DeleteFunc(slices.Clone(l.Holds), func(h schedule.Hold) bool { return h.Resume != nil || h.Lasts(l.Now) })
+}

@@ -1,0 +1,85 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/timerd-io/timerd/client"
+)
+
+// Applied is what came of a plan.
+type Applied struct {
+	Added, Changed, Removed int
+	// Late are the keys that were removed while an occurrence was on its way, which may still arrive.
+	Late []string
+}
+
+// Apply carries a plan out. It goes on after what Redis refuses, for which it calls refused. It ends at the first other error, or when
+// ctx does; what it returns beside an error is true. Planned and applied again, it goes on with what is left.
+func (r *Repeats) Apply(ctx context.Context, plan *Plan, refused func(*Change, error)) (done Applied, err error) {
+	var names []string
+	for i := range plan.Changes {
+		c := &plan.Changes[i]
+		switch c.Kind {
+		case ToRemove:
+			names = append(names, c.Key)
+		case ToAdd, ToChange:
+			_, err := r.client.Repeat(ctx, c.Key, c.Wanted.Payload, c.Wanted.by, c.options()...)
+			switch {
+			case errors.Is(err, client.ErrInvalid):
+				refused(c, err)
+			case err != nil:
+				return done, err
+			case c.Kind == ToAdd:
+				done.Added++
+			default:
+				done.Changed++
+			}
+		}
+	}
+	for some := range slices.Chunk(names, repetitionsAtOnce) {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		results, err := r.client.CancelMany(context.WithoutCancel(ctx), some)
+		for i, result := range results {
+			if result.Err == nil {
+				done.Removed++
+			}
+			if result.Outcome == client.Fired {
+				done.Late = append(done.Late, some[i])
+			}
+		}
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// options are those that set the repetition.
+func (c *Change) options() []client.SetOption {
+	w, options := c.Wanted, []client.SetOption(nil)
+	if from := w.From; !from.IsZero() {
+		options = append(options, client.From(from))
+	} else if !c.grid.IsZero() {
+		options = append(options, client.From(c.grid))
+	}
+	if !w.Until.IsZero() {
+		options = append(options, client.Until(w.Until))
+	}
+	if w.Times > 0 {
+		options = append(options, client.Times(int(w.Times)))
+	}
+	if w.CatchUp > 0 {
+		options = append(options, client.CatchUp(w.CatchUp))
+	}
+	switch {
+	case w.Late.Drop:
+		options = append(options, client.DropLate(w.Late.Most))
+	case w.Late.Given:
+		options = append(options, client.Late(w.Late.Most))
+	}
+	return options
+}

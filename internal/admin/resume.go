@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// ResumeProgress is how far a resume is.
+type ResumeProgress struct {
+	Released int // by this caller, timers
+	Held     int64
+	Waits    string // for what, if for anything
+	// Kept is how many timers stay held by other holds, KeptBy, once all others are released: the resume is kept, and applies when
+	// these end. Of several resumes of a timer the narrowest namespace decides.
+	Kept   int64
+	KeptBy []keys.Namespace
+}
+
+// Resume ends the hold of a namespace and returns once all of its timers are released, unless other holds cover them. It tells
+// of its progress, and at last of those that other holds keep. If it is interrupted, the timerds finish it. An error may wrap
+// ErrNotHeld or ErrHeldAnew.
+//
+// Of how, Kind, Rate (MinRate to MaxRate) and By count; without a By it is the user and the host of this process.
+func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resume, tell func(ResumeProgress)) error {
+	var since schedule.Millis
+	list, err := s.change(ctx, func(l *schedule.HoldList) error {
+		was := l.Find(n)
+		if was == nil {
+			return fmt.Errorf("%s is %w; timerd holds lists what is", n, ErrNotHeld)
+		}
+		since = was.Since
+		if was.Resume != nil && was.Resume.Kind == how.Kind && was.Resume.Rate == how.Rate {
+			return nil // the times that were drawn stay
+		}
+		if how.Kind == schedule.ResumeDead { // others would publish the events
+			if missing := s.whoCannot(ctx, l); len(missing) > 0 {
+				return fmt.Errorf("resume %s: no dead letters come of it beside %s: update that first, or resume in another way",
+					n, strings.Join(missing, ", "))
+			}
+		}
+		h := *was
+		h.Resume = &schedule.Resume{Kind: how.Kind, Rate: how.Rate, At: l.Now, By: cmp.Or(how.By, whoami())}
+		if was.Resume != nil {
+			h.Resume.At = was.Resume.At
+		}
+		return s.schedule.PutHold(ctx, l, h)
+	})
+	if err != nil {
+		return err
+	}
+	releaser := s.newReleaser()
+	defer releaser.leave(ctx)
+	var last ResumeProgress
+	var stuck time.Time // since when nothing is left but what servers have that do not answer
+	for {
+		h := list.Find(n)
+		if h == nil {
+			return nil
+		}
+		if h.Resume == nil || h.Since != since {
+			return heldAnew(h, releaser.sum)
+		}
+		progress, err := releaser.advance(ctx, list)
+		if err != nil {
+			progress.Released, progress.Waits = releaser.sum, err.Error()
+		}
+		if err != nil && ctx.Err() != nil { // cut short: what it waited for is what it did before
+			progress.Held, progress.Waits = last.Held, last.Waits
+		}
+		last = progress
+		if progress.Kept, progress.KeptBy = releaser.kept(list, h); progress.Kept > 0 {
+			progress.Released = releaser.sum
+			tell(progress)
+			return nil
+		}
+		tell(progress)
+		if len(releaser.stuck[n]) == 0 {
+			stuck = time.Time{}
+		} else {
+			releaser.leave(ctx) // somebody else may reach them
+			if stuck.IsZero() {
+				stuck = time.Now()
+			}
+			if time.Since(stuck) > awayPatience {
+				return releaser.stuckError(n)
+			}
+		}
+		if !sleep(ctx, pollEvery) {
+			return ctx.Err()
+		}
+		if next, err := s.schedule.Holds(ctx); err == nil {
+			list = next
+		}
+	}
+}
+
+// heldAnew returns the error of a resume that somebody else has ended.
+func heldAnew(h *schedule.Hold, released int) error {
+	return fmt.Errorf("%s was %w, by %s at %s: this command has released %d of its timers, the rest stays held",
+		h.Namespace, ErrHeldAnew, h.By, h.Since.Time().Format("2006-01-02 15:04:05Z"), released)
+}
+
+// ParseRate reads a number of timers a second, minute or hour, such as 200/s, and returns it by the second.
+func ParseRate(text string) (float64, error) {
+	number, unit, _ := strings.Cut(text, "/")
+	per, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]
+	n, err := strconv.ParseFloat(number, 64)
+	if !known || err != nil || !(n/per >= MinRate && n/per <= MaxRate) {
+		return 0, errors.New("want a number of timers and a unit, s, m or h, such as 200/s; from 1/m to 1000000/s")
+	}
+	return n / per, nil
+}
