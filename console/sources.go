@@ -5,8 +5,8 @@ import (
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/policy"
-	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -18,7 +18,7 @@ type Sources struct {
 	Holds    func(context.Context) ([]admin.HoldView, error)
 	History  *history.Reader
 	Tail     *history.Tail
-	Pulse    func() pulse.View
+	Pulse    func() livestats.View
 	Policies policy.Rules[policy.Retry]
 	Late     policy.Rules[policy.Limit] // of timers without a limit of their own
 }

@@ -24,7 +24,7 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/lanes", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
+			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/lanes", "internal/timeparse", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/policy"},
@@ -34,7 +34,7 @@ func layers() [][]string {
 		{"internal/query", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"deliver", "internal/admin", "internal/config", "internal/pulse", "internal/status"},
+		{"deliver", "internal/admin", "internal/config", "internal/livestats", "internal/status"},
 		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
 		{"console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},

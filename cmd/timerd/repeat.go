@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -183,11 +183,11 @@ func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error)
 }
 
 // momentFlag reads a flag that is a point in time, or returns nil if it is not given.
-func momentFlag(cmd *cobra.Command, name, value string) (*moment.Moment, error) {
+func momentFlag(cmd *cobra.Command, name, value string) (*timeparse.Moment, error) {
 	if value == "" {
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	m, err := moment.Parse(value)
+	m, err := timeparse.Parse(value)
 	if err != nil {
 		return nil, usagef(cmd, "--%s %w", name, err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/internal/moment"
+	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -70,7 +70,7 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 	now := time.Now()
 	r, after := repeat.Repetition{Spec: spec, From: now}, now
 	if o.from != "" {
-		m, err := moment.Parse(o.from)
+		m, err := timeparse.Parse(o.from)
 		if err != nil {
 			return usagef(cmd, "--from %w", err)
 		}
@@ -112,7 +112,7 @@ func parseRepetition(text, zone string) (repeat.Spec, error) {
 	case kind == "cron":
 		return repeat.Parse(text)
 	}
-	interval, err := moment.ParseDuration(rest)
+	interval, err := timeparse.ParseDuration(rest)
 	if err != nil {
 		return repeat.Spec{}, fmt.Errorf("interval %q: %w", rest, err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/policy"
-	"github.com/timerd-io/timerd/internal/pulse"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -82,10 +82,10 @@ func newWorld(t *testing.T) *world {
 			return status.Sources{Schedule: sched, JetStream: js}.Gather(ctx)
 		},
 		Index: sched, Holds: caller.List, History: past, Tail: history.NewTail(past), Policies: policies,
-		Pulse: func() pulse.View {
-			return pulse.View{
-				At: time.Now(), FiredPerSecond: 0.5, Lateness: late, Points: []pulse.Point{{At: time.Now(), Fired: 1, Lateness: late}, {At: time.Now()}},
-				Namespaces: []pulse.Namespace{{Name: "shop", FiredPerSecond: 1, Lateness: late}},
+		Pulse: func() livestats.View {
+			return livestats.View{
+				At: time.Now(), FiredPerSecond: 0.5, Lateness: late, Points: []livestats.Point{{At: time.Now(), Fired: 1, Lateness: late}, {At: time.Now()}},
+				Namespaces: []livestats.Namespace{{Name: "shop", FiredPerSecond: 1, Lateness: late}},
 			}
 		},
 	}, &console.Actions{Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js}, slog.New(slog.DiscardHandler))

@@ -1,6 +1,6 @@
-// Package pulse tells how an installation is doing just now: what all of its timerds have fired, how late that was, and what went
+// Package livestats tells how an installation is doing just now: what all of its timerds have fired, how late that was, and what went
 // wrong, by what they count and say with their heartbeats.
-package pulse
+package livestats
 
 import (
 	"cmp"

@@ -1,5 +1,5 @@
-// Package moment reads points in time and durations as people write them: in a terminal, or in a form.
-package moment
+// Package timeparse reads points in time and durations as people write them: in a terminal, or in a form.
+package timeparse
 
 import (
 	"errors"
