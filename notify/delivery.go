@@ -42,6 +42,12 @@ type delivery struct {
 	after       sequence  // the highest that was acknowledged before it was sent first
 }
 
+// sequence is that of a message in the stream. Those before and after a breach do not compare: age counts the breaches.
+type sequence struct {
+	age int
+	seq uint64
+}
+
 // expiring tells whether too little is left of the firing's lease to publish it.
 func (d *delivery) expiring() bool {
 	return d.firing.Remaining() < min(d.firing.Lease/10, longestMargin)

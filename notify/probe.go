@@ -103,12 +103,6 @@ type streamRecord struct {
 	below   int           // how many looks in a row have shown too low a sequence
 }
 
-// sequence is that of a message in the stream. Those before and after a breach do not compare: age counts the breaches.
-type sequence struct {
-	age int
-	seq uint64
-}
-
 // breach is an event's sequence, or that of the next one, though a higher one had been acknowledged.
 type breach struct{ seq, acknowledged uint64 }
 

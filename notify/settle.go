@@ -292,3 +292,11 @@ func (s *settler) left(q *queue, n int) {
 	s.mu.Unlock()
 	s.room()
 }
+
+// signal sends on a channel with a buffer of one, without waiting.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

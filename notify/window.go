@@ -133,11 +133,3 @@ func (g *gate) isStopped() bool {
 	_, stopped, _ := g.state()
 	return stopped
 }
-
-// signal sends on a channel with a buffer of one, without waiting.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

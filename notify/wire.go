@@ -14,20 +14,6 @@ import (
 	"github.com/timerd-io/timerd/internal/letter"
 )
 
-// Failure classes why a try to publish a firing failed.
-type Failure string
-
-// The classes of failure. After all but FailureTooLarge the firing is published again as it is, while its lease lasts.
-const (
-	FailureDisconnected Failure = "disconnected" // the connection is down, or went down before the acknowledgement came
-	FailureTimeout      Failure = "timeout"      // no acknowledgement in time
-	FailureNoStream     Failure = "nostream"     // no stream takes the subject
-	FailureFull         Failure = "full"         // the stream, the account or the disk is full
-	FailureUnavailable  Failure = "unavailable"  // JetStream cannot work at the moment
-	FailureRefused      Failure = "refused"      // any other refusal
-	FailureTooLarge     Failure = "toolarge"     // the firing is published again without its payload
-)
-
 // Error codes of JetStream that say that something is full.
 const (
 	codeAccountLimits jetstream.ErrorCode = 10002
