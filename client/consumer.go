@@ -152,7 +152,7 @@ func (c *Consumer) start(ctx context.Context, handler Handler) error {
 		Consumer: c,
 		handler:  handler,
 		source:   newSource(c.js, c.Stream, c.Durable, c.Concurrency, c.Logger),
-		ledger:   newLedger(),
+		seen:     newRedeliveries(),
 	}
 	return r.run(ctx)
 }

@@ -36,7 +36,7 @@ type run struct {
 	*Consumer // with every field set
 	handler   Handler
 	source    *source
-	ledger    *ledger
+	seen      *redeliveries
 
 	unfinished atomic.Int64 // handlers left behind by lanes that had to end
 }

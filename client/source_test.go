@@ -152,7 +152,7 @@ func TestSourceReportsFaults(t *testing.T) {
 
 func TestLedger(t *testing.T) {
 	t.Parallel()
-	l := newLedger()
+	l := newRedeliveries()
 	begin := func(seq uint64, wantFresh, wantSettled bool) {
 		t.Helper()
 		if fresh, settled := l.begin(place{seq: seq}); fresh != wantFresh || settled != wantSettled {
@@ -165,15 +165,15 @@ func TestLedger(t *testing.T) {
 	begin(1, true, false) // it comes again
 	l.end(place{seq: 1}, true)
 	begin(1, false, true)
-	for seq := uint64(2); seq <= ledgerSize+1; seq++ {
+	for seq := uint64(2); seq <= maxSettled+1; seq++ {
 		begin(seq, true, false)
 		l.end(place{seq: seq}, true)
 	}
 	begin(1, true, false) // too long ago
 	begin(2, false, true)
-	begin(ledgerSize+1, false, true)
-	if n := len(l.settled); n != ledgerSize {
-		t.Errorf("%d events remembered, want %d", n, ledgerSize)
+	begin(maxSettled+1, false, true)
+	if n := len(l.settled); n != maxSettled {
+		t.Errorf("%d events remembered, want %d", n, maxSettled)
 	}
 	if fresh, _ := l.begin(place{seq: 2, stored: time.Unix(1, 0)}); !fresh {
 		t.Error("a message of a new stream taken for one of the old")

@@ -30,10 +30,10 @@ func (r *run) work(handlers, settle context.Context, msg *nats.Msg) {
 		return
 	}
 	p := place{seq: meta.Sequence.Stream, stored: meta.Timestamp}
-	fresh, settled := r.ledger.begin(p)
+	fresh, settled := r.seen.begin(p)
 	switch {
 	case fresh:
-		r.ledger.end(p, r.attend(context.WithValue(handlers, placeKey{}, p), settle, msg, meta))
+		r.seen.end(p, r.attend(context.WithValue(handlers, placeKey{}, p), settle, msg, meta))
 	case settled:
 		if err := r.settle(settle, msg, nil); err != nil {
 			r.Logger.Warn("timerd client: second delivery not acknowledged", "subject", msg.Subject, "err", err)

@@ -29,25 +29,25 @@ type Overview struct {
 	Redis bool      `json:"redis"`
 	NATS  bool      `json:"nats"`
 
-	Pending     *int64           `json:"pending"` // null where it is not known, as the others
-	DueSoon     *int64           `json:"duesoon"` // within a minute
-	FiredPerSec *float64         `json:"firedpersecond"`
-	Owed        *int64           `json:"owed"`
-	Firing      *int64           `json:"firing"`
-	Held        *int64           `json:"held"`
-	DeadLetters *uint64          `json:"deadletters"`
-	GapsLately  *int64           `json:"gaps"` // in the last 15 minutes
-	P50         *float64         `json:"p50"`  // lateness in ms, of the last 15 minutes
-	P99         *float64         `json:"p99"`
-	Lateness    []PointView      `json:"lateness"`
-	Due         []MinuteView     `json:"due"`
-	Namespaces  []NamespaceView  `json:"namespaces"`
-	CountedAt   time.Time        `json:"countedat,omitzero"`    // when the last audit counted the namespaces
-	Firings     []FiringView     `json:"firings"`               // the latest
-	FiringsAway string           `json:"firingsaway,omitempty"` // why these cannot be told
-	Timerds     []status.Timerd  `json:"timerds"`
-	Problems    []status.Problem `json:"problems"`
-	Holds       []status.Hold    `json:"holds"`
+	Pending     *int64          `json:"pending"` // null where it is not known, as the others
+	DueSoon     *int64          `json:"duesoon"` // within a minute
+	FiredPerSec *float64        `json:"firedpersecond"`
+	Owed        *int64          `json:"owed"`
+	Firing      *int64          `json:"firing"`
+	Held        *int64          `json:"held"`
+	DeadLetters *uint64         `json:"deadletters"`
+	GapsLately  *int64          `json:"gaps"` // in the last 15 minutes
+	P50         *float64        `json:"p50"`  // lateness in ms, of the last 15 minutes
+	P99         *float64        `json:"p99"`
+	Lateness    []PointView     `json:"lateness"`
+	Due         []MinuteView    `json:"due"`
+	Namespaces  []NamespaceView `json:"namespaces"`
+	CountedAt   time.Time       `json:"countedat,omitzero"`    // when the last audit counted the namespaces
+	Firings     []FiringView    `json:"firings"`               // the latest
+	FiringsAway string          `json:"firingsaway,omitempty"` // why these cannot be told
+	Timerds     []status.Timerd `json:"timerds"`
+	Problems    status.Problems `json:"problems"`
+	Holds       []status.Hold   `json:"holds"`
 
 	DueChart      Chart    `json:"-"`
 	LatenessChart Chart    `json:"-"`
@@ -98,7 +98,7 @@ func (c *Console) overview(r *http.Request) (*page, error) {
 
 func (c *Console) readOverview(ctx context.Context) *Overview {
 	state := c.state.get(ctx)
-	v := &Overview{Problems: []status.Problem{}, Holds: []status.Hold{}, Timerds: []status.Timerd{}}
+	v := &Overview{Problems: status.Problems{}, Holds: []status.Hold{}, Timerds: []status.Timerd{}}
 	if state == nil {
 		v.At = time.Now().UTC()
 		return v

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -96,9 +97,9 @@ func noticesOf(s *summary, all bool) []notice {
 	var out []notice
 	for _, p := range s.Report.Problems {
 		switch {
-		case p.Level == status.Fail:
+		case p.Level == diag.Fail:
 			out = append(out, notice{Tone: "bad", Text: p.Text, Fix: p.Fix})
-		case all && !p.Letters: // these have a number of their own
+		case all && p.Check != status.CheckLetters: // these have a number of their own
 			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/console"
 	"github.com/timerd-io/timerd/internal/bulk"
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/policy"
@@ -89,7 +90,7 @@ func (w *world) start() {
 			defer cancel()
 			from := status.Sources{Schedule: w.sched, JetStream: w.js}
 			if !w.js.Conn().IsConnected() {
-				from.JetStream, from.NoNATS = nil, status.Away{Text: "NATS is away", Fix: "bring it back"}
+				from.JetStream, from.NoNATS = nil, diag.Finding{Text: "NATS is away", Fix: "bring it back"}
 			}
 			return from.Gather(ctx)
 		},

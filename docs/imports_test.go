@@ -24,14 +24,14 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/lanes", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
+			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/lanes", "internal/moment", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/policy"},
 		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
-		{"schedule", "internal/history", "internal/letter", "internal/streams", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
-		{"internal/query"},
+		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"internal/query", "internal/streams"},
 		{"internal/holds"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// windowSlack is by how much sooner than after the duplicate window the stream is looked at.
-	windowSlack = 5 * time.Second
+	// knownSlack is by how much sooner than after the duplicate window the stream is looked at.
+	knownSlack = 5 * time.Second
 
 	// How long a firing that was given back because of its subject is left alone: the part of the time that it has been
 	// due, between two bounds. The lower one is less for a subject of which nothing is known yet.
@@ -36,7 +36,7 @@ const (
 type terms struct {
 	limit   policy.Limit  // on its lateness
 	otherID bool          // it may have been published under another id
-	window  time.Duration // for how long JetStream remembers ids; 0 before that is known
+	knows   time.Duration // for how long JetStream knows ids; 0 before that is known
 }
 
 // classify says what becomes of a firing, and why if it becomes a dead letter or is dropped. What is to be published, or looked
@@ -46,7 +46,7 @@ func classify(f *schedule.Firing, t terms, enter func(fate) lanes.Answer) (what 
 		return what, reason
 	}
 	// It was not published before it was due.
-	forgotten := f.MayBeStored && f.ClaimedAt.Add(f.Lease).Sub(f.Due.Time()) > t.window-windowSlack
+	forgotten := f.MayBeStored && f.ClaimedAt.Add(f.Lease).Sub(f.Due.Time()) > t.knows-knownSlack
 	if forgotten || t.otherID {
 		what = seek
 	}

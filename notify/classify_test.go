@@ -19,7 +19,7 @@ func TestClassify(t *testing.T) {
 	drops := policy.Limit{Given: true, Most: 5 * time.Minute, Drop: true}
 	const soon, longAgo = time.Millisecond, time.Hour
 	// Until the end of the lease it may be published again: within the window, but for its slack, JetStream knows it.
-	const known = window - windowSlack - lease
+	const known = window - knownSlack - lease
 	for name, c := range map[string]struct {
 		by     time.Duration // how late it was claimed
 		firing schedule.Firing
@@ -40,14 +40,14 @@ func TestClassify(t *testing.T) {
 		"cannot repeat":                   {by: soon, firing: schedule.Firing{Fault: "no such zone"}, want: bury, reason: event.ReasonRepeat + "no such zone"},
 		"a letter whose subject is full":  {by: soon, firing: schedule.Firing{Held: true}, answer: lanes.Failing, want: bury, reason: event.ReasonHeld},
 
-		"perhaps published, and known":          {by: known, firing: schedule.Firing{MayBeStored: true}, terms: terms{window: window}, want: publish, asks: true},
-		"perhaps published, and forgotten":      {by: known + time.Millisecond, firing: schedule.Firing{MayBeStored: true}, terms: terms{window: window}, want: seek, asks: true},
+		"perhaps published, and known":          {by: known, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: publish, asks: true},
+		"perhaps published, and forgotten":      {by: known + time.Millisecond, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: seek, asks: true},
 		"perhaps published, window unknown":     {by: soon, firing: schedule.Firing{MayBeStored: true}, want: seek, asks: true},
-		"not published, however late":           {by: longAgo, terms: terms{window: window}, want: publish, asks: true},
-		"perhaps published under another id":    {by: soon, firing: schedule.Firing{MayBeStored: true}, terms: terms{window: window, otherID: true}, want: seek, asks: true},
+		"not published, however late":           {by: longAgo, terms: terms{knows: window}, want: publish, asks: true},
+		"perhaps published under another id":    {by: soon, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window, otherID: true}, want: seek, asks: true},
 		"its subject fails":                     {by: soon, answer: lanes.Failing, want: park, asks: true},
 		"too many on subjects without trust":    {by: soon, answer: lanes.Crowded, want: park, asks: true},
-		"to be looked for, on one that fails":   {by: longAgo, firing: schedule.Firing{MayBeStored: true}, terms: terms{window: window}, answer: lanes.Failing, want: park, asks: true},
+		"to be looked for, on one that fails":   {by: longAgo, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, answer: lanes.Failing, want: park, asks: true},
 		"at its limit, and its subject fails":   {by: most.Most, terms: terms{limit: most}, answer: lanes.Failing, want: park, asks: true},
 		"dropped, whatever its subject is like": {by: longAgo, terms: terms{limit: drops}, answer: lanes.Failing, want: drop, reason: "late: "},
 	} {

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"errors"
 	"log/slog"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 // longestMargin bounds how much of its lease a firing must have left to be published: a tenth, as time for the
 // acknowledgement to come and be settled before somebody else publishes the firing too.
 const longestMargin = time.Second
+
+// errExpiring says that too little is left of a lease.
+var errExpiring = errors.New("the lease runs out")
 
 // delivery is one firing between Publish and its end. The second group of fields is its flight's; the first does not change
 // once it is in flight.

@@ -18,10 +18,9 @@ const (
 	// firstPause and longestPause bound the pause before a firing is published again.
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
+	// seekTime bounds how long a firing waits until the stream has been looked at.
+	seekTime = 3 * time.Second
 )
-
-// errExpiring says that too little is left of a lease.
-var errExpiring = errors.New("the lease runs out")
 
 // flight is the firings that are published, or are to be as soon as possible, from the window until they are acknowledged or
 // given up. Each is in the lane of its subject. Its methods may be called concurrently.
@@ -95,7 +94,7 @@ func (f *flight) begin(d *delivery) (withhold, ok bool) {
 	if !d.sent || f.deliveries[d.token] != d {
 		return false, false
 	}
-	if !f.health.isConnected() {
+	if !f.health.now().connected {
 		f.fail(d, FailureDisconnected, false)
 		return false, false
 	}
@@ -119,7 +118,7 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 			since = time.Time{}
 		}
 		// It is the subject too if events on others were acknowledged meanwhile, and none on this one.
-		if (denied || f.health.ackedSince(since)) && f.subjects.Fail(d.lane, since) {
+		if (denied || f.health.now().acked.After(since)) && f.subjects.Fail(d.lane, since) {
 			f.Logger.Warn("NATS does not take the events on this subject, for want of a right to publish there perhaps: its timers wait, and one at a time is tried",
 				"subject", d.subject, "err", class)
 		}
@@ -158,8 +157,7 @@ func (f *flight) disconnected() {
 func (f *flight) deny(subject string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	tries, failing := f.subjects.State(subject)
-	if tries == 0 || failing && tries > 1 { // the latter are about to be given back
+	if s := f.subjects.State(subject); s.Tries == 0 || s.Failing && s.Tries > 1 { // the latter are about to be given back
 		return
 	}
 	for _, d := range f.deliveries {
@@ -169,7 +167,7 @@ func (f *flight) deny(subject string) {
 		f.fail(d, FailureRefused, true)
 		d.firing.MayBeStored = true // the error may be about a later message
 		// As long as another subject is trusted, it is a matter of this one.
-		if !f.subjects.HasTrusted() && !f.health.ackedSince(d.sentAt) {
+		if f.subjects.State(subject).Alone && !f.health.now().acked.After(d.sentAt) {
 			f.health.noteSilence(time.Now())
 		}
 	}
@@ -225,7 +223,7 @@ func (f *flight) found(d *delivery, stored bool, at time.Time) {
 		f.remove(d, lanes.Nothing)
 		f.window.settle(d)
 		f.OnFired(&d.firing, max(at.Sub(d.firing.Due.Time()), 0), true)
-	case !f.health.isConnected():
+	case !f.health.now().connected:
 		f.release(d)
 	}
 }
@@ -248,7 +246,7 @@ func (f *flight) remove(d *delivery, says lanes.Says) {
 // inspect looks through the deliveries. It returns those to publish now, marked as sent, and whether there are none at
 // all. It gives back those that cannot be published in time.
 func (f *flight) inspect() (again []*delivery, idle bool) {
-	now, good, stopping := time.Now(), f.health.good(), f.gate.isStopped()
+	now, good, stopping := time.Now(), f.health.now().good(), f.gate.isStopped()
 	late := 0
 	var failure Failure
 	f.mu.Lock()
@@ -261,7 +259,7 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 			f.fail(d, FailureTimeout, false)
 		}
 		switch {
-		case !d.sent && d.failure != "" && good && f.subjects.IsFailing(d.lane):
+		case !d.sent && d.failure != "" && good && f.subjects.State(d.subject).Failing:
 			d.firing.Pause, d.firing.Refused = parked(&d.firing, lanes.Failing), true
 			f.release(d)
 			f.OnSetAside(&d.firing)
@@ -293,13 +291,5 @@ func (f *flight) abandon() {
 	}
 	for _, d := range f.deliveries {
 		f.release(d)
-	}
-}
-
-// signal sends on a channel with a buffer of one, without waiting.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

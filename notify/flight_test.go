@@ -55,7 +55,7 @@ func TestSubjectIsBlamedForItself(t *testing.T) {
 			}
 			f.fail(d, class, false)
 			f.mu.Unlock()
-			if got := f.subjects.IsFailing(d.lane); got != c.want {
+			if got := f.subjects.State(d.subject).Failing; got != c.want {
 				t.Errorf("%s, %s: failing %t, want %t", name, class, got, c.want)
 			}
 		}
@@ -69,7 +69,7 @@ func TestDeniedSubjectFails(t *testing.T) {
 	denied, other := fly(t, p, "denied", "s", time.Minute), fly(t, p, "other", "o", time.Minute)
 	f.deny("nobody's")
 	f.deny("s")
-	if denied.sent || !denied.firing.MayBeStored || !f.subjects.IsFailing(denied.lane) || !other.sent {
+	if denied.sent || !denied.firing.MayBeStored || !f.subjects.State(denied.subject).Failing || !other.sent {
 		t.Errorf("denied: %+v, other: %+v", denied, other)
 	}
 	if err := f.health.problem(); err == nil {
@@ -136,30 +136,30 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	p, _ := newTestFlight(t)
 	h := p.health
-	if !h.good() || h.problem() != nil || h.pause() != probeInterval {
-		t.Fatalf("well: %v, %v", h.problem(), h.pause())
+	if !h.now().good() || h.problem() != nil || h.now().pause() != probeInterval {
+		t.Fatalf("well: %v, %v", h.problem(), h.now().pause())
 	}
 	full := answer{class: FailureFull, err: errors.New("full")}
 	h.refused(answer{class: FailureRefused, err: errors.New("who knows")}, 0)
-	if !h.good() {
+	if !h.now().good() {
 		t.Error("one refusal of a message keeps back the others")
 	}
 	h.refused(full, 7)
-	if h.good() || h.problem() == nil || h.refusedBytes() != 7 || h.pause() > 2*firstProbe {
-		t.Errorf("a full stream: %v, %v", h.problem(), h.pause())
+	if h.now().good() || h.problem() == nil || h.now().faultBytes != 7 || h.now().pause() > 2*firstProbe {
+		t.Errorf("a full stream: %v, %v", h.problem(), h.now().pause())
 	}
-	if h.noteLook(errors.New("still full")) || !h.noteLook(nil) || h.noteLook(nil) || !h.good() {
+	if h.noteLook(errors.New("still full")) || !h.noteLook(nil) || h.noteLook(nil) || !h.now().good() {
 		t.Error("it is well once a look says so, which is news once")
 	}
 	h.noteSilence(time.Now())
-	if !h.good() || h.problem() == nil {
+	if !h.now().good() || h.problem() == nil {
 		t.Errorf("silence: %v", h.problem())
 	}
 	h.noteAck()
-	if h.problem() != nil || !h.ackedSince(time.Now().Add(-time.Minute)) || h.ackedSince(time.Now().Add(time.Minute)) {
+	if h.problem() != nil || h.now().acked.IsZero() {
 		t.Errorf("after an acknowledgement: %v", h.problem())
 	}
-	if h.setConnected(true) || !h.setConnected(false) || h.good() || h.isConnected() || h.problem() == nil {
+	if h.setConnected(true) || !h.setConnected(false) || h.now().good() || h.now().connected || h.problem() == nil {
 		t.Error("disconnected")
 	}
 }

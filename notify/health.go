@@ -25,7 +25,11 @@ type health struct {
 	*Options
 	alarm chan struct{} // wakes the prober
 
-	mu         sync.Mutex
+	mu sync.Mutex
+	is healthState
+}
+
+type healthState struct {
 	connected  bool
 	changedAt  time.Time // when connected changed
 	fault      error     // why the stream takes no events; nil if it does
@@ -37,28 +41,25 @@ type health struct {
 	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
 }
 
-// good tells whether events can be published.
-func (h *health) good() bool {
+// now returns what is known.
+func (h *health) now() healthState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.connected && h.fault == nil
+	return h.is
 }
 
-func (h *health) isConnected() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.connected
-}
+// good tells whether events can be published.
+func (s healthState) good() bool { return s.connected && s.fault == nil }
 
 // setConnected notes whether NATS is connected, and tells whether that is news.
 func (h *health) setConnected(connected bool) (news bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.connected == connected && !h.changedAt.IsZero() {
+	if h.is.connected == connected && !h.is.changedAt.IsZero() {
 		return false
 	}
-	h.connected, h.changedAt = connected, time.Now()
-	h.lastGood, h.silent = h.changedAt, time.Time{}
+	h.is.connected, h.is.changedAt = connected, time.Now()
+	h.is.lastGood, h.is.silent = h.is.changedAt, time.Time{}
 	signal(h.alarm)
 	return true
 }
@@ -67,24 +68,17 @@ func (h *health) setConnected(connected bool) (news bool) {
 func (h *health) noteAck() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.probes = 0
-	h.acked = time.Now()
-	h.silent = time.Time{}
-}
-
-// ackedSince tells whether an event was acknowledged since a time.
-func (h *health) ackedSince(t time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.acked.After(t)
+	h.is.probes = 0
+	h.is.acked = time.Now()
+	h.is.silent = time.Time{}
 }
 
 // noteSilence notes that an event was not acknowledged in time.
 func (h *health) noteSilence(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.silent.IsZero() {
-		h.silent = now
+	if h.is.silent.IsZero() {
+		h.is.silent = now
 	}
 }
 
@@ -94,75 +88,65 @@ func (h *health) refused(a answer, payloadBytes int) {
 	case FailureNoStream, FailureFull, FailureUnavailable:
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.faultBytes = payloadBytes
+		h.is.faultBytes = payloadBytes
 		h.noteFault(fmt.Errorf("stream %s refuses events: %w", h.Streams.FiredStream(), a.err))
 	}
 }
 
 // noteFault holds events back until the stream looks well again. h.mu is held.
 func (h *health) noteFault(err error) {
-	if h.fault == nil {
-		h.faultSince = time.Now()
+	if h.is.fault == nil {
+		h.is.faultSince = time.Now()
 		h.Logger.Warn("events wait until the stream takes them", "err", err)
 		signal(h.alarm)
 	}
-	h.fault = err
+	h.is.fault = err
 }
 
 // noteLook takes what keeps the stream from taking an event, or nil, by a look at it. It tells whether it takes events again.
 func (h *health) noteLook(err error) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err != nil || h.fault != nil {
-		h.probes++
+	if err != nil || h.is.fault != nil {
+		h.is.probes++
 	}
 	if err != nil {
-		if h.connected {
+		if h.is.connected {
 			h.noteFault(err)
 		}
 		return false
 	}
-	h.lastGood = time.Now()
-	if h.fault == nil {
+	h.is.lastGood = time.Now()
+	if h.is.fault == nil {
 		return false
 	}
-	h.Logger.Info("the stream takes events again", "after", time.Since(h.faultSince).Round(time.Millisecond))
-	h.fault = nil
+	h.Logger.Info("the stream takes events again", "after", time.Since(h.is.faultSince).Round(time.Millisecond))
+	h.is.fault = nil
 	return true
 }
 
 // pause returns how long to wait before the next look at the stream.
-func (h *health) pause() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.fault == nil {
+func (s healthState) pause() time.Duration {
+	if s.fault == nil {
 		return probeInterval
 	}
-	return backoff.Policy{First: firstProbe, Longest: longestProbe}.Delay(h.probes + 1)
-}
-
-// refusedBytes returns how large the payload was of the last event that the stream refused.
-func (h *health) refusedBytes() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.faultBytes
+	return backoff.Policy{First: firstProbe, Longest: longestProbe}.Delay(s.probes + 1)
 }
 
 // problem returns nil while events can be published as far as is known, and otherwise what does not work.
 func (h *health) problem() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	is := h.now()
 	since := func(t time.Time) time.Duration { return time.Since(t).Round(time.Second) }
 	switch {
-	case !h.connected:
-		return fmt.Errorf("NATS has been disconnected for %v", since(h.changedAt))
-	case h.fault != nil:
-		return h.fault
-	case time.Since(h.lastGood) > staleAfter:
-		return fmt.Errorf("JetStream has not answered for %v", since(h.lastGood))
-	case !h.silent.IsZero():
+	case !is.connected:
+		return fmt.Errorf("NATS has been disconnected for %v", since(is.changedAt))
+	case is.fault != nil:
+		return is.fault
+	case time.Since(is.lastGood) > staleAfter:
+		return fmt.Errorf("JetStream has not answered for %v", since(is.lastGood))
+	case !is.silent.IsZero():
 		return fmt.Errorf("no event has been acknowledged for %v: does the NATS user have the right to publish to %s?",
-			since(h.silent), h.Streams.SubjectAll(keys.Fired))
+			since(is.silent), h.Streams.SubjectAll(keys.Fired))
 	}
 	return nil
 }

@@ -10,18 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/lanes"
-	"github.com/timerd-io/timerd/internal/letter"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
-)
-
-// LateAction is what became of a firing that was claimed too late.
-type LateAction string
-
-// The actions.
-const (
-	LateDead LateAction = "dead" // it is a dead letter
-	LateDrop LateAction = "drop" // it is forgotten
 )
 
 const (
@@ -133,12 +123,7 @@ func (l *letters) publish(ctx context.Context, one deadLetter) error {
 	e.DeadReason = one.reason
 	publishing, cancel := context.WithTimeout(ctx, min(l.AckWait, d.firing.Remaining()))
 	defer cancel()
-	err := letter.PublishDead(publishing, l.js, l.Streams.SubjectPrefix(), e,
-		jetstream.WithExpectStream(l.Streams.DeadStream()), jetstream.WithRetryAttempts(0))
-	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		err = errors.Join(err, streams.Ensure(publishing, l.js, l.Streams))
-	}
-	return err
+	return streams.Bury(publishing, l.js, l.Streams, e)
 }
 
 // mayBeStored tells whether a letter whose publication has failed may be in the stream: JetStream has not refused it.
@@ -162,7 +147,7 @@ func (l *letters) end(ctx context.Context, one deadLetter, err error) {
 		l.window.settle(d)
 		l.subjects.Leave(d.lane, bytes, lanes.Works)
 		l.report(d, one.reason)
-	case ctx.Err() != nil || errors.Is(err, errExpiring) || !l.health.isConnected():
+	case ctx.Err() != nil || errors.Is(err, errExpiring) || !l.health.now().connected:
 		l.window.giveBack(d)
 		l.subjects.Leave(d.lane, bytes, lanes.Nothing)
 	default:

@@ -18,6 +18,15 @@ const (
 	defaultDrainTimeout = 5 * time.Second
 )
 
+// LateAction is what became of a firing that was claimed too late.
+type LateAction string
+
+// The actions.
+const (
+	LateDead LateAction = "dead" // it is a dead letter
+	LateDrop LateAction = "drop" // it is forgotten
+)
+
 // Options are what a Publisher can be told. NewPublisher sets them.
 type Options struct {
 	Streams streams.Config

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -39,13 +40,13 @@ func (p *prober) run(ctx context.Context) {
 		case <-timer.C:
 			p.look(ctx)
 		}
-		timer.Reset(p.health.pause())
+		timer.Reset(p.health.now().pause())
 	}
 }
 
 // look examines the stream once, unless the connection is down.
 func (p *prober) look(ctx context.Context) {
-	if !p.health.isConnected() {
+	if !p.health.now().connected {
 		return
 	}
 	if err := p.examine(ctx); ctx.Err() == nil && p.health.noteLook(err) {
@@ -62,7 +63,7 @@ func (p *prober) examine(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	acknowledged := p.stream.highest()
-	info, err := streams.Fired(asking, p.js, p.Streams, p.health.refusedBytes())
+	info, err := streams.Fired(asking, p.js, p.Streams, p.health.now().faultBytes)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return p.remake(ctx)
 	}
@@ -87,4 +88,91 @@ func (p *prober) remake(ctx context.Context) error {
 	}
 	p.Logger.Warn("the stream was gone and has been made again", "source", p.Streams.FiredStream())
 	return nil
+}
+
+// streamRecord is what is known of the stream: for how long it remembers ids, and what it has acknowledged, to notice that it has
+// lost some of it: by a power cut before it was written to disk, or because older files were put in its place. A stream's
+// sequences only rise. So an event that is sent after another's acknowledgement has a higher one, and the stream's last is never
+// below what was acknowledged. Its methods may be called concurrently.
+type streamRecord struct {
+	mu      sync.Mutex
+	knows   time.Duration // for how long it knows ids, to drop duplicates; 0 before that is known
+	created time.Time     // another time is another stream, which begins anew; zero before it is known
+	top     sequence      // the highest that was acknowledged
+	breach  *breach       // until it is known whether it is another stream
+	below   int           // how many looks in a row have shown too low a sequence
+}
+
+// sequence is that of a message in the stream. Those before and after a breach do not compare: age counts the breaches.
+type sequence struct {
+	age int
+	seq uint64
+}
+
+// breach is an event's sequence, or that of the next one, though a higher one had been acknowledged.
+type breach struct{ seq, acknowledged uint64 }
+
+// duplicates returns for how long the stream remembers ids: 0 before it is known.
+func (r *streamRecord) duplicates() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.knows
+}
+
+// highest returns the highest sequence that was acknowledged.
+func (r *streamRecord) highest() sequence {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.top
+}
+
+// note takes the sequence of an event that was stored now, and the highest one that was acknowledged before the event was
+// sent. It tells whether they contradict each other. Whether that is another stream is then to be found out.
+func (r *streamRecord) note(after sequence, seq uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case after.age != r.top.age:
+	case seq > after.seq:
+		r.top.seq = max(r.top.seq, seq)
+	default:
+		r.breach = &breach{seq, r.top.seq}
+		r.goOn(seq)
+		return true
+	}
+	return false
+}
+
+// goOn has sequences count anew from one on. r.mu is held.
+func (r *streamRecord) goOn(seq uint64) {
+	r.top = sequence{r.top.age + 1, seq}
+	r.below = 0
+}
+
+// compare takes what the stream says of itself: its duplicate window, when it was made, and its last sequence; and what was
+// acknowledged before it was asked. It returns a breach that this proves, or nil. A server that has just become the leader may
+// not know all that is stored: what is too low has to be so twice.
+func (r *streamRecord) compare(knows time.Duration, created time.Time, last uint64, acknowledged sequence) *breach {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.knows = knows
+	var proven *breach
+	switch {
+	case !r.created.Equal(created):
+		if !r.created.IsZero() {
+			r.goOn(last)
+		}
+		r.created, r.breach = created, nil
+	case acknowledged.age != r.top.age: // what is new, the next answer tells
+	case r.breach != nil:
+		proven, r.breach = r.breach, nil
+	case last >= acknowledged.seq:
+		r.below = 0
+	case r.below == 0:
+		r.below++
+	default:
+		proven = &breach{last + 1, acknowledged.seq}
+		r.goOn(last)
+	}
+	return proven
 }

@@ -87,7 +87,7 @@ func (p *Publisher) InFlight() int { return p.window.inFlight() }
 // is known, and there is room in the window. Call it before claiming firings. It returns ctx's error when ctx ends first, and
 // ErrStopped when Run is ending.
 func (p *Publisher) Wait(ctx context.Context, server string) error {
-	if err := p.gate.await(ctx, func() bool { return p.health.good() && p.window.hasRoom(server) }); err != nil {
+	if err := p.gate.await(ctx, func() bool { return p.health.now().good() && p.window.hasRoom(server) }); err != nil {
 		return err
 	}
 	return ctx.Err()
@@ -96,11 +96,11 @@ func (p *Publisher) Wait(ctx context.Context, server string) error {
 // Healthy returns nil while events can be published as far as is known, and otherwise what does not work. It answers
 // from memory and may be called at any time.
 func (p *Publisher) Healthy() error {
-	switch {
-	case !p.gate.isOpen():
-		return errors.New("the publisher has not started")
-	case p.gate.isStopped():
+	switch opened, stopped, _ := p.gate.state(); {
+	case stopped:
 		return ErrStopped
+	case !opened:
+		return errors.New("the publisher has not started")
 	}
 	return p.health.problem()
 }
@@ -185,7 +185,7 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 func (p *Publisher) dispatch(d *delivery) (flies bool) {
 	var answer lanes.Answer
 	what, reason := classify(&d.firing,
-		terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", window: p.stream.duplicates()},
+		terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", knows: p.stream.duplicates()},
 		func(what fate) lanes.Answer {
 			answer = p.enter(d, what)
 			return answer
@@ -218,7 +218,7 @@ func (p *Publisher) dispatch(d *delivery) (flies bool) {
 func (p *Publisher) enter(d *delivery, what fate) (answer lanes.Answer) {
 	bytes, subjects := len(d.firing.Payload), p.flight.subjects
 	d.lane, answer = subjects.Enter(d.subject, p.size(), bytes)
-	if answer != lanes.In || what != seek || !subjects.IsFailing(d.lane) {
+	if answer != lanes.In || what != seek || !subjects.State(d.subject).Failing {
 		return answer
 	}
 	if d.failingLook = p.seeker.mayLook(); !d.failingLook {

@@ -15,9 +15,8 @@ import (
 const (
 	// clockSlack is by how much the clock of NATS may be behind that of Redis for an event to be found.
 	clockSlack = 10 * time.Second
-	// seekTime bounds how long a firing waits until the stream has been looked at, and subjectTime how much of it one
-	// subject may take: some 100,000 events. seekBatch is how many of them are asked for at once.
-	seekTime    = 3 * time.Second
+	// subjectTime is how much of seekTime one subject may take: some 100,000 events. seekBatch is how many of them are asked
+	// for at once.
 	subjectTime = time.Second
 	seekBatch   = 1000
 	// maxFailingLooks is how many events on subjects that fail are looked for at the same time. Such subjects leave nearly all

@@ -1,6 +1,8 @@
 package notify
 
 import (
+	"context"
+	"errors"
 	"sync"
 
 	"github.com/timerd-io/timerd/internal/lanes"
@@ -71,4 +73,71 @@ func (w *window) inFlight() int {
 	defer w.mu.Unlock()
 	waiting, _ := w.settler.inHand("")
 	return w.load.Tries + waiting
+}
+
+// ErrStopped says that a Publisher takes no more firings.
+var ErrStopped = errors.New("notify: publisher has stopped")
+
+// gate is where those wait who have firings to publish: until it opens, and then until there is room. Its methods may be called
+// concurrently.
+type gate struct {
+	mu              sync.Mutex
+	opened, stopped bool
+	changed         chan struct{} // closed when await has to look again
+}
+
+func newGate() *gate { return &gate{changed: make(chan struct{})} }
+
+// state returns what the gate is, and what is closed when await has to look again.
+func (g *gate) state() (opened, stopped bool, changed <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.opened, g.stopped, g.changed
+}
+
+// await waits until ready returns true. It asks once the gate is open, and again whenever announce is called. It does not wait
+// after ctx has ended.
+func (g *gate) await(ctx context.Context, ready func() bool) error {
+	for {
+		opened, stopped, changed := g.state()
+		switch {
+		case stopped:
+			return ErrStopped
+		case opened && ready():
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// open has await begin to ask, and stop ends it, now and from now on.
+func (g *gate) open() { g.change(func() { g.opened = true }) }
+func (g *gate) stop() { g.change(func() { g.stopped = true }) }
+
+// announce has everybody in await ask again.
+func (g *gate) announce() { g.change(func() {}) }
+
+func (g *gate) change(what func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	what()
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+func (g *gate) isStopped() bool {
+	_, stopped, _ := g.state()
+	return stopped
+}
+
+// signal sends on a channel with a buffer of one, without waiting.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

@@ -143,8 +143,8 @@ func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 	return more
 }
 
-// again puts back a partition that could not be claimed from: for at once, unless it is moving.
-func (a *agenda) again(request schedule.ClaimRequest, moving bool) {
+// putBack puts back a partition that could not be claimed from: for at once, unless it is moving.
+func (a *agenda) putBack(request schedule.ClaimRequest, moving bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if request.Known != schedule.Never {

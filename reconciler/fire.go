@@ -131,14 +131,14 @@ func (f *firer) claim(ctx context.Context) (firings []schedule.Firing, more bool
 		f.health.noteClaim(requests[i].Partition, result.Err)
 		if result.Err != nil {
 			moving := schedule.IsMoving(result.Err)
-			f.agenda.again(requests[i], moving)
+			f.agenda.putBack(requests[i], moving)
 			if !moving {
 				err = errors.Join(err, result.Err)
 			}
 			continue
 		}
 		more = f.agenda.claimed(&result) || more
-		f.tell(&result)
+		f.report(&result)
 		firings = append(firings, result.Firings...)
 	}
 	if more {
@@ -149,8 +149,8 @@ func (f *firer) claim(ctx context.Context) (firings []schedule.Firing, more bool
 	return firings, more, err
 }
 
-// tell says what a claim changed.
-func (f *firer) tell(result *schedule.ClaimResult) {
+// report reports what a claim changed.
+func (f *firer) report(result *schedule.ClaimResult) {
 	for _, err := range result.Corrupt {
 		f.log.Error("removed from the schedule what is no timer", "err", err)
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
 )
 
@@ -62,15 +62,14 @@ of that installation runs. The retry requests that wait in the streams are then 
 				return err
 			}
 			for _, f := range findings {
-				if f.Check == doctor.CheckUnattended {
+				if f.Check == diag.CheckUnattended {
 					fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", f.Text)
 				}
 			}
-			failed := func(f doctor.Finding) bool { return f.Level == doctor.Fail }
 			switch {
 			case !valid:
 				return exitCode(exitUsage)
-			case slices.ContainsFunc(findings, failed):
+			case findings.Failed():
 				return exitCode(exitFailed)
 			}
 			return nil
@@ -83,13 +82,13 @@ of that installation runs. The retry requests that wait in the streams are then 
 }
 
 // printFindings prints what was found, the worst last: that is where somebody at a terminal looks.
-func printFindings(w io.Writer, findings []doctor.Finding) error {
+func printFindings(w io.Writer, findings diag.Findings) error {
 	screen := screenOf(w)
-	count := map[doctor.Level]int{}
+	count := map[diag.Level]int{}
 	for _, kind := range []struct {
-		level doctor.Level
+		level diag.Level
 		tone  tone
-	}{{doctor.OK, toneGood}, {doctor.Warn, toneOdd}, {doctor.Fail, toneBad}} {
+	}{{diag.OK, toneGood}, {diag.Warn, toneOdd}, {diag.Fail, toneBad}} {
 		for _, f := range findings {
 			if f.Level != kind.level {
 				continue
@@ -104,6 +103,6 @@ func printFindings(w io.Writer, findings []doctor.Finding) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(w, "\n%d ok, %d warn, %d fail\n", count[doctor.OK], count[doctor.Warn], count[doctor.Fail])
+	_, err := fmt.Fprintf(w, "\n%d ok, %d warn, %d fail\n", count[diag.OK], count[diag.Warn], count[diag.Fail])
 	return err
 }

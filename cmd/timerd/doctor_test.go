@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/schedule"
@@ -52,11 +52,11 @@ func TestDoctor(t *testing.T) {
 	code, out, _ = timerd(t, "", "doctor", "--json")
 	failed := 0
 	for line := range strings.Lines(out) {
-		var f doctor.Finding
+		var f diag.Finding
 		if err := json.Unmarshal([]byte(line), &f); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if f.Level == doctor.Fail {
+		if f.Level == diag.Fail {
 			failed++
 		}
 	}

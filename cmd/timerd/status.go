@@ -17,6 +17,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -88,7 +89,7 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 	wg.Go(func() { from.JetStream, noNATS = conn.JetStream(ctx, c.NATS.FromOutside()) })
 	wg.Wait()
 	if noNATS != nil {
-		from.NoNATS.Text, from.NoNATS.Fix = connect.NATSFix(c.NATS, noNATS)
+		from.NoNATS = diag.Of(diag.CheckNATS, noNATS, connect.NATSFix(c.NATS, noNATS))
 	} else {
 		defer from.JetStream.Conn().Close()
 	}
@@ -100,7 +101,7 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 	}
 	if noRedis != nil {
 		from.Schedule = nil
-		from.NoRedis.Text, from.NoRedis.Fix = connect.RedisFix(noRedis)
+		from.NoRedis = diag.Of(diag.CheckRedis, noRedis, connect.RedisFix(noRedis))
 	} else {
 		within, cancel := context.WithTimeout(ctx, membersWithin)
 		id, err := rdb.Get(within, keys.Installation).Result()
@@ -141,10 +142,10 @@ func printStatus(w io.Writer, r *status.Report) error {
 	return err
 }
 
-func (p *statusPrinter) problem(problem status.Problem) {
+func (p *statusPrinter) problem(problem diag.Finding) {
 	label := fmt.Sprintf("%-6s", problem.Level)
 	tone := toneOdd
-	if problem.Level == status.Fail {
+	if problem.Level == diag.Fail {
 		tone = toneBad
 	}
 	p.WriteString(p.screen.paint(label, tone))

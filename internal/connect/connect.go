@@ -16,6 +16,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
@@ -31,17 +32,19 @@ type Connector struct {
 }
 
 // Redis connects to Redis and returns once the server answers; of a cluster, once a master does. The caller closes the client. Refused
-// credentials are an error at once, see [RedisRefused], and so is a [*TLSFault].
+// credentials are an error at once, see [RedisRefused], and so is what TLS does not come about by: a [*diag.Fault].
 func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.UniversalClient, error) {
 	rdb := NewRedisClient(conf)
 	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(within context.Context) error {
-		return explainTLS(ctx, conf, answers(within, rdb))
+		err := explainTLS(ctx, conf, answers(within, rdb))
+		if redis.HasErrorPrefix(err, noCluster) {
+			err = fmt.Errorf("%w; set TIMERD_REDIS_MODE=standalone, or sentinel", err)
+		}
+		return err
 	})
-	if redis.HasErrorPrefix(err, noCluster) {
-		err = fmt.Errorf("%w; set TIMERD_REDIS_MODE=standalone, or sentinel", err)
-	}
 	if err != nil {
-		return nil, errors.Join(err, rdb.Close())
+		_ = rdb.Close() // what is wrong is said
+		return nil, err
 	}
 	return rdb, nil
 }
@@ -109,9 +112,10 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 		err := try(within)
 		cancel()
 		if err != nil && errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("it is silent for %v: %w", limit, err)
+			err = diag.Wrap(fmt.Sprintf("it is silent for %v", limit), err)
 		}
 		left := time.Until(deadline)
+		_, mendable := errors.AsType[diag.Mendable](err)
 		switch {
 		case err == nil:
 			return nil
@@ -119,8 +123,8 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return context.Cause(ctx)
 		case refused(err):
 			return fmt.Errorf("%s refuses the connection: %w", server, err)
-		case isFault(err):
-			return fmt.Errorf("%s: %w", server, err)
+		case mendable: // trying again is of no use
+			return diag.Wrap(server, err)
 		case c.Patience == 0:
 			return fmt.Errorf("%s does not answer: %w", server, err)
 		case left <= 0:
@@ -131,13 +135,4 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// isFault tells whether an error names what to mend, so that trying again is of no use.
-func isFault(err error) bool {
-	if _, ok := errors.AsType[*streams.Fault](err); ok {
-		return true
-	}
-	_, ok := errors.AsType[*TLSFault](err)
-	return ok
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -37,8 +38,8 @@ func TestFixes(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%s: no error", url)
 		}
-		text, fix := connect.RedisFix(err)
-		wants(text, fix, want[0], want[1])
+		f := diag.Of("redis", err, connect.RedisFix(err))
+		wants(f.Text, f.Fix, want[0], want[1])
 	}
 
 	locked := testenv.NATS(t, func(o *server.Options) { o.Username, o.Password = "app", secret })
@@ -59,7 +60,7 @@ func TestFixes(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%s: no error", url)
 		}
-		text, fix := connect.NATSFix(conf.NATS, err)
-		wants(text, fix, want[0], want[1])
+		f := diag.Of("nats", err, connect.NATSFix(conf.NATS, err))
+		wants(f.Text, f.Fix, want[0], want[1])
 	}
 }

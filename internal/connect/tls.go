@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 // probeTimeout bounds a look at whether a server speaks TLS, and what it has against this client. One that has nothing
@@ -22,17 +23,8 @@ const probeTimeout = time.Second
 // fixNoTLS is what to do where TLS meets a server that has none.
 const fixNoTLS = "the server speaks no TLS there: write redis:// in TIMERD_REDIS_URL, or name the tls-port"
 
-// TLSFault is why TLS with a server does not come about, or why there should be some, and what to do. Trying again does not
-// mend it.
-type TLSFault struct {
-	Err error
-	Fix string
-}
-
-func (f *TLSFault) Error() string { return fmt.Sprintf("%v; to fix it: %s", f.Err, f.Fix) }
-func (f *TLSFault) Unwrap() error { return f.Err }
-
-// explainTLS returns a TLSFault if that is what an error of a first command to Redis stands for, and otherwise the error.
+// explainTLS returns why TLS with a server does not come about, or why there should be some, with what to do, if an error of a
+// first command to Redis stands for that, and otherwise the error. Trying again does not mend it.
 //
 // A server that wants another certificate says so only after it has read the client's, when it closes the connection. A
 // command that is written then may fail before that is read, and a server that was not asked for TLS just closes the
@@ -50,7 +42,7 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	}
 	// Redis takes a handshake for the beginning of a line, and waits for its end.
 	if conf.TLS() != nil && isTimeout(err) && answersPlainly(ctx, addr) {
-		return &TLSFault{err, fixNoTLS}
+		return mend(err, fixNoTLS)
 	}
 	if !isClosed(err) {
 		return err
@@ -63,7 +55,7 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	}
 	said := probe(ctx, addr, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // nothing is sent
 	if said == nil || isAlert(said) {
-		return &TLSFault{err, "the server speaks TLS there: write rediss:// in TIMERD_REDIS_URL"}
+		return mend(err, "the server speaks TLS there: write rediss:// in TIMERD_REDIS_URL")
 	}
 	return err
 }
@@ -126,6 +118,11 @@ func isAlert(err error) bool {
 	return ok && alert.Op == "remote error"
 }
 
+// mend says what to do about an error.
+func mend(err error, fix string) error {
+	return &diag.Fault{What: err.Error(), Remedy: fix, Err: err}
+}
+
 // tlsFault returns what an error of TLS stands for, or nil for any other error.
 func tlsFault(conf config.Redis, err error) error {
 	fix := ""
@@ -149,7 +146,7 @@ func tlsFault(conf config.Redis, err error) error {
 	if fix == "" {
 		return nil
 	}
-	return &TLSFault{err, fix}
+	return mend(err, fix)
 }
 
 // alertFix returns what to do about an alert of the server, or nothing if that is not known.

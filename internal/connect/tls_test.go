@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -136,11 +136,11 @@ func TestConnectExplainsTLS(t *testing.T) {
 			connector := connector(&logs, time.Minute)
 			connector.Attempt = time.Second // a server that takes a handshake for a command is silent
 			_, err := connector.Redis(t.Context(), conf)
-			fault, ok := errors.AsType[*connect.TLSFault](err)
+			fault, ok := errors.AsType[*diag.Fault](err)
 			if !ok || slices.ContainsFunc(c.wants, func(want string) bool { return !strings.Contains(err.Error(), want) }) {
 				t.Fatalf("got %v, want %q", err, c.wants)
 			}
-			if !strings.HasPrefix(err.Error(), "Redis at "+conf.Shown+": ") || !strings.Contains(err.Error(), fault.Fix) {
+			if !strings.HasPrefix(err.Error(), "Redis at "+conf.Shown+": ") || !strings.Contains(err.Error(), fault.Fix()) {
 				t.Errorf("got %v", err)
 			}
 			watch.AtMost(t, 20*time.Second, "the start")

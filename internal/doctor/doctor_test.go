@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
 	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/redisserver"
@@ -30,7 +31,7 @@ import (
 const maxPayload = 1000
 
 // wants checks the findings of one check: "level text fix" of each, in parts.
-func wants(t *testing.T, findings []doctor.Finding, check string, level doctor.Level, texts ...string) {
+func wants(t *testing.T, findings []diag.Finding, check string, level diag.Level, texts ...string) {
 	t.Helper()
 	for _, f := range findings {
 		all := f.Text + " | " + f.Fix
@@ -38,7 +39,7 @@ func wants(t *testing.T, findings []doctor.Finding, check string, level doctor.L
 			continue
 		}
 		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(all, text) }) {
-			if level != doctor.OK && f.Fix == "" {
+			if level != diag.OK && f.Fix == "" {
 				t.Errorf("%s: no fix in %+v", check, f)
 			}
 			return
@@ -47,7 +48,7 @@ func wants(t *testing.T, findings []doctor.Finding, check string, level doctor.L
 	t.Errorf("want %s of %s with %q, got:\n%s", level, check, texts, describe(findings))
 }
 
-func describe(findings []doctor.Finding) string {
+func describe(findings []diag.Finding) string {
 	var b strings.Builder
 	for _, f := range findings {
 		b.WriteString("\t" + string(f.Level) + " " + f.Check + ": " + f.Text + " | " + f.Fix + "\n")
@@ -64,7 +65,7 @@ func namespaces(t *testing.T, s string) keys.Namespaces {
 	return ns
 }
 
-func checkRedis(t *testing.T, rdb *redis.Client, configure ...func(*doctor.Redis)) []doctor.Finding {
+func checkRedis(t *testing.T, rdb *redis.Client, configure ...func(*doctor.Redis)) []diag.Finding {
 	t.Helper()
 	nodes, err := schedule.New(rdb, maxPayload).Nodes(t.Context())
 	if len(nodes) != 1 { // an error beside it is what doctor is to tell
@@ -84,13 +85,13 @@ func TestRedisAsShipped(t *testing.T) {
 	s := testenv.Redis(t)
 	rdb := s.Client()
 	findings := checkRedis(t, rdb)
-	wants(t, findings, "function library", doctor.Warn, "not loaded yet", "start timerd once")
+	wants(t, findings, "function library", diag.Warn, "not loaded yet", "start timerd once")
 	if _, err := schedule.New(rdb, maxPayload).Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	findings = checkRedis(t, rdb)
 	for _, f := range findings {
-		if f.Level != doctor.OK {
+		if f.Level != diag.OK {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -99,7 +100,7 @@ func TestRedisAsShipped(t *testing.T) {
 		"persistence": "append-only file", "eviction": "noeviction", "lazy freeing": "another thread", "redis rights": "user default may do all that timerd does on its index and in app1:trans,shop",
 		"function library": "of this version", "redis clock": "that of Redis agrees",
 	} {
-		wants(t, findings, check, doctor.OK, text)
+		wants(t, findings, check, diag.OK, text)
 	}
 	if left, err := rdb.Keys(t.Context(), "*").Result(); err != nil || !slices.Equal(left, []string{keys.Single.Database()}) {
 		t.Errorf("keys that are left: %q, %v", left, err)
@@ -123,39 +124,39 @@ func TestRedisMisconfigured(t *testing.T) {
 	set("maxmemory-policy", "allkeys-lru")
 	set("lazyfree-lazy-expire", "no")
 	findings := checkRedis(t, rdb)
-	wants(t, findings, "keyspace events", doctor.Warn, `is "xE" and lacks Kg$he`, "timerd, which may, switches them on", "CONFIG SET notify-keyspace-events KEg$hxe")
-	wants(t, findings, "persistence", doctor.Fail, "a restart loses every timer", "appendonly yes")
-	wants(t, findings, "lazy freeing", doctor.Warn, "a large hash that runs out", "CONFIG SET lazyfree-lazy-expire yes")
-	wants(t, findings, "eviction", doctor.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
-	wants(t, findings, "function library", doctor.Warn, fmt.Sprintf("its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", maxPayload+1, maxPayload))
+	wants(t, findings, "keyspace events", diag.Warn, `is "xE" and lacks Kg$he`, "timerd, which may, switches them on", "CONFIG SET notify-keyspace-events KEg$hxe")
+	wants(t, findings, "persistence", diag.Fail, "a restart loses every timer", "appendonly yes")
+	wants(t, findings, "lazy freeing", diag.Warn, "a large hash that runs out", "CONFIG SET lazyfree-lazy-expire yes")
+	wants(t, findings, "eviction", diag.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
+	wants(t, findings, "function library", diag.Warn, fmt.Sprintf("its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", maxPayload+1, maxPayload))
 
 	set("notify-keyspace-events", "KEg$xe")
 	set("save", "3600 1")
 	set("maxmemory-policy", "volatile-ttl")
 	findings = checkRedis(t, rdb)
-	wants(t, findings, "keyspace events", doctor.Warn, "lacks h: timerd, which may")
-	wants(t, findings, "persistence", doctor.Warn, "snapshots only (save 3600 1)")
-	wants(t, findings, "eviction", doctor.Warn, "volatile-ttl")
+	wants(t, findings, "keyspace events", diag.Warn, "lacks h: timerd, which may")
+	wants(t, findings, "persistence", diag.Warn, "snapshots only (save 3600 1)")
+	wants(t, findings, "eviction", diag.Warn, "volatile-ttl")
 
 	set("maxmemory-policy", "noeviction")
 	set("maxmemory", "1mb")
 	findings = checkRedis(t, rdb, func(d *doctor.Redis) { d.Events = false })
-	wants(t, findings, "keyspace events", doctor.OK, "TIMERD_KEYSPACE_EVENTS=off")
-	wants(t, findings, "eviction", doctor.Fail, "bytes are used: Redis refuses new timers", "raise maxmemory")
+	wants(t, findings, "keyspace events", diag.OK, "TIMERD_KEYSPACE_EVENTS=off")
+	wants(t, findings, "eviction", diag.Fail, "bytes are used: Redis refuses new timers", "raise maxmemory")
 
 	set("maxmemory", "0")
 	set("maxmemory-policy", "allkeys-lru")
-	wants(t, checkRedis(t, rdb), "eviction", doctor.Warn, "once a maxmemory is set")
+	wants(t, checkRedis(t, rdb), "eviction", diag.Warn, "once a maxmemory is set")
 }
 
 func TestRedisSynced(t *testing.T) {
 	t.Parallel()
 	s := testenv.Redis(t, redisserver.Directive("appendfsync", "no"))
-	wants(t, checkRedis(t, s.Client()), "persistence", doctor.Warn, "synced when the operating system likes")
+	wants(t, checkRedis(t, s.Client()), "persistence", diag.Warn, "synced when the operating system likes")
 	if err := s.Client().ConfigSet(t.Context(), "appendfsync", "always").Err(); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, checkRedis(t, s.Client()), "persistence", doctor.OK, "every write is synced")
+	wants(t, checkRedis(t, s.Client()), "persistence", diag.OK, "every write is synced")
 }
 
 func TestRedisReplicaAndCluster(t *testing.T) {
@@ -163,9 +164,9 @@ func TestRedisReplicaAndCluster(t *testing.T) {
 	master := testenv.Redis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	replica := testenv.Redis(t, redisserver.Directive("replicaof", host, port))
-	wants(t, checkRedis(t, replica.Client()), "redis role", doctor.Fail, "replica of "+master.Addr(), "TIMERD_REDIS_MODE=sentinel")
+	wants(t, checkRedis(t, replica.Client()), "redis role", diag.Fail, "replica of "+master.Addr(), "TIMERD_REDIS_MODE=sentinel")
 	cluster := testenv.Redis(t, redisserver.Directive("cluster-enabled", "yes"))
-	wants(t, checkRedis(t, cluster.Client()), "redis cluster", doctor.Fail, "Redis Cluster")
+	wants(t, checkRedis(t, cluster.Client()), "redis cluster", diag.Fail, "Redis Cluster")
 }
 
 // The ACL example that is shipped allows all that is tried, for its database and
@@ -183,7 +184,7 @@ func TestRedisRights(t *testing.T) {
 	all := func(d *doctor.Redis) { d.Namespaces = namespaces(t, "*") }
 	admin, timerd := as("admin"), as("timerd")
 	findings := checkRedis(t, timerd, all)
-	wants(t, findings, "redis rights", doctor.OK, "user timerd may do all")
+	wants(t, findings, "redis rights", diag.OK, "user timerd may do all")
 
 	for _, test := range []struct{ take, want string }{
 		{"-zrangebyscore", "ACL SETUSER timerd +zrangebyscore;"},
@@ -204,7 +205,7 @@ func TestRedisRights(t *testing.T) {
 		if err := admin.Do(t.Context(), change...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		wants(t, checkRedis(t, as("timerd"), all), "redis rights", doctor.Fail, test.want)
+		wants(t, checkRedis(t, as("timerd"), all), "redis rights", diag.Fail, test.want)
 	}
 }
 
@@ -214,18 +215,18 @@ func TestRedisEventsWithoutConfigGet(t *testing.T) {
 	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config\n"))
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	findings := checkRedis(t, app)
-	wants(t, findings, "keyspace events", doctor.OK, "set, expire and expired arrive")
-	wants(t, findings, "redis rights", doctor.Fail, "+config|get")
+	wants(t, findings, "keyspace events", diag.OK, "set, expire and expired arrive")
+	wants(t, findings, "redis rights", diag.Fail, "+config|get")
 	if err := s.Client().ConfigSet(t.Context(), "notify-keyspace-events", "Kgx").Err(); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, checkRedis(t, app), "keyspace events", doctor.Fail, "no event for expired (x), set ($)")
+	wants(t, checkRedis(t, app), "keyspace events", diag.Fail, "no event for expired (x), set ($)")
 	if err := s.Client().Do(t.Context(), "ACL", "SETUSER", "app", "-info").Err(); err != nil {
 		t.Fatal(err)
 	}
 	findings = checkRedis(t, app)
-	wants(t, findings, "redis version", doctor.Fail, "INFO")
-	wants(t, findings, "redis rights", doctor.Fail, "+config|get +info")
+	wants(t, findings, "redis version", diag.Fail, "INFO")
+	wants(t, findings, "redis rights", diag.Fail, "+config|get +info")
 }
 
 // What timerd would switch on itself is no failure; what it may not, is.
@@ -234,13 +235,13 @@ func TestRedisEventsWithoutConfigSet(t *testing.T) {
 	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config|set\n"))
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	for flags, want := range map[string]struct {
-		level doctor.Level
+		level diag.Level
 		text  string
 	}{
-		"":         {doctor.Fail, "timerd may not switch them on"},
-		"Ex":       {doctor.Fail, "lacks Kg$he"},
-		"KEg$xe":   {doctor.Warn, "later HSETs"},
-		"KEg$hxet": {doctor.OK, "notify-keyspace-events is"},
+		"":         {diag.Fail, "timerd may not switch them on"},
+		"Ex":       {diag.Fail, "lacks Kg$he"},
+		"KEg$xe":   {diag.Warn, "later HSETs"},
+		"KEg$hxet": {diag.OK, "notify-keyspace-events is"},
 	} {
 		if err := s.Client().ConfigSet(t.Context(), "notify-keyspace-events", flags).Err(); err != nil {
 			t.Fatal(err)
@@ -280,7 +281,7 @@ func TestRightsKnowTheScripts(t *testing.T) {
 	}
 }
 
-func checkNATS(t *testing.T, js jetstream.JetStream, limit int) []doctor.Finding {
+func checkNATS(t *testing.T, js jetstream.JetStream, limit int) []diag.Finding {
 	t.Helper()
 	return doctor.NewNATS(js, streams.Config{MinDuplicates: time.Minute}, limit).Check(t.Context())
 }
@@ -290,18 +291,18 @@ func TestNATS(t *testing.T) {
 	s := testenv.NATS(t)
 	js := s.JetStream()
 	findings := checkNATS(t, js, maxPayload)
-	wants(t, findings, "nats version", doctor.OK, "nats-server "+server.VERSION)
-	wants(t, findings, "jetstream", doctor.OK, "enabled")
-	wants(t, findings, "nats limits", doctor.OK, "max_payload is 1048576")
-	wants(t, findings, "streams", doctor.OK, "TIMERS, TIMERS_RETRY, TIMERS_DEAD not there yet")
+	wants(t, findings, "nats version", diag.OK, "nats-server "+server.VERSION)
+	wants(t, findings, "jetstream", diag.OK, "enabled")
+	wants(t, findings, "nats limits", diag.OK, "max_payload is 1048576")
+	wants(t, findings, "streams", diag.OK, "TIMERS, TIMERS_RETRY, TIMERS_DEAD not there yet")
 
 	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	findings = checkNATS(t, js, maxPayload)
-	wants(t, findings, "streams", doctor.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit; duplicate window at least 1m0s")
-	wants(t, findings, "nats clock", doctor.OK, "that of NATS agrees")
-	wants(t, checkNATS(t, js, 1<<20), "nats limits", doctor.Warn, "fire without data", "max_payload: ")
+	wants(t, findings, "streams", diag.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit; duplicate window at least 1m0s")
+	wants(t, findings, "nats clock", diag.OK, "that of NATS agrees")
+	wants(t, checkNATS(t, js, 1<<20), "nats limits", diag.Warn, "fire without data", "max_payload: ")
 
 	if err := js.DeleteStream(t.Context(), "TIMERS"); err != nil {
 		t.Fatal(err)
@@ -311,8 +312,8 @@ func TestNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings = checkNATS(t, js, maxPayload)
-	wants(t, findings, "streams", doctor.Fail, "TIMERS: its duplicate window is 10s", "nats stream edit TIMERS --dupe-window")
-	wants(t, findings, "streams", doctor.Warn, "TIMERS: it is kept in memory")
+	wants(t, findings, "streams", diag.Fail, "TIMERS: its duplicate window is 10s", "nats stream edit TIMERS --dupe-window")
+	wants(t, findings, "streams", diag.Warn, "TIMERS: it is kept in memory")
 }
 
 // natsCluster starts a NATS cluster of three and returns JetStream on it once it works.
@@ -346,7 +347,7 @@ func natsCluster(t *testing.T) jetstream.JetStream {
 func TestNATSClusterWithOneReplica(t *testing.T) {
 	t.Parallel()
 	js := natsCluster(t)
-	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.Warn, "TIMERS: one server of the NATS cluster three keeps it", "nats stream edit TIMERS --replicas 3")
+	wants(t, checkNATS(t, js, maxPayload), "streams", diag.Warn, "TIMERS: one server of the NATS cluster three keeps it", "nats stream edit TIMERS --replicas 3")
 	for _, name := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
 		stream, err := js.Stream(t.Context(), name)
 		if err != nil {
@@ -358,11 +359,11 @@ func TestNATSClusterWithOneReplica(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit")
+	wants(t, checkNATS(t, js, maxPayload), "streams", diag.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit")
 	if err := streams.EnsureDelivery(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, checkNATS(t, js, maxPayload), "webhooks", doctor.Warn, "TIMERS_DELIVERY: one server of the NATS cluster three keeps it", "nats stream edit TIMERS_DELIVERY --replicas 3")
+	wants(t, checkNATS(t, js, maxPayload), "webhooks", diag.Warn, "TIMERS_DELIVERY: one server of the NATS cluster three keeps it", "nats stream edit TIMERS_DELIVERY --replicas 3")
 }
 
 func TestNATSThatIsFull(t *testing.T) {
@@ -380,13 +381,13 @@ func TestNATSThatIsFull(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, checkNATS(t, js, maxPayload), "streams", doctor.OK, "fit")
+	wants(t, checkNATS(t, js, maxPayload), "streams", diag.OK, "fit")
 	if _, err := js.Publish(t.Context(), "timers.dead.a.b.c", []byte("letter")); err != nil {
 		t.Fatal(err)
 	}
 	findings := checkNATS(t, js, maxPayload)
-	wants(t, findings, "streams", doctor.Fail, "TIMERS_DEAD: it is full: 1 messages of at most 1", "raise its limits")
-	if len(findings) == 0 || slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Check == "streams" && f.Level == doctor.OK }) {
+	wants(t, findings, "streams", diag.Fail, "TIMERS_DEAD: it is full: 1 messages of at most 1", "raise its limits")
+	if len(findings) == 0 || slices.ContainsFunc(findings, func(f diag.Finding) bool { return f.Check == "streams" && f.Level == diag.OK }) {
 		t.Errorf("the streams are also said to fit:\n%s", describe(findings))
 	}
 }
@@ -394,7 +395,7 @@ func TestNATSThatIsFull(t *testing.T) {
 func TestInstallation(t *testing.T) {
 	t.Parallel()
 	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
-	check := func() []doctor.Finding {
+	check := func() []diag.Finding {
 		t.Helper()
 		return doctor.NewNATS(js, streams.Config{}, maxPayload).CheckInstallation(t.Context(), rdb)
 	}
@@ -404,31 +405,31 @@ func TestInstallation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wants(t, check(), "installation", doctor.OK, "none yet")
+	wants(t, check(), "installation", diag.OK, "none yet")
 
 	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	belongs("A")
-	wants(t, check(), "installation", doctor.Warn, "TIMERS, TIMERS_RETRY, TIMERS_DEAD: not marked", "$JS.API.STREAM.UPDATE.*")
+	wants(t, check(), "installation", diag.Warn, "TIMERS, TIMERS_RETRY, TIMERS_DEAD: not marked", "$JS.API.STREAM.UPDATE.*")
 
 	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
 		if err := streams.SetOwner(t.Context(), js, streams.Owner{Stream: stream, Installation: "A"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wants(t, check(), "installation", doctor.OK, "A, in Redis and the streams")
+	wants(t, check(), "installation", diag.OK, "A, in Redis and the streams")
 
 	belongs("B")
 	findings := check()
-	wants(t, findings, "installation", doctor.Fail, `TIMERS: it belongs to installation "A", and the Redis of this timerd to "B"`, "timerd doctor --adopt-streams")
+	wants(t, findings, "installation", diag.Fail, `TIMERS: it belongs to installation "A", and the Redis of this timerd to "B"`, "timerd doctor --adopt-streams")
 	if len(findings) != 3 {
 		t.Errorf("findings %+v, want one for each stream", findings)
 	}
 	if err := rdb.Del(t.Context(), keys.Installation).Err(); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, check(), "installation", doctor.Warn, `this Redis has no identity, and the streams are those of installation "A"`)
+	wants(t, check(), "installation", diag.Warn, `this Redis has no identity, and the streams are those of installation "A"`)
 }
 
 // A right that no timerd needs is asked for, and its want fails nothing.
@@ -441,7 +442,7 @@ func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 		o.NoAuthUser = "u"
 	}).JetStream()
 	findings := doctor.NewNATS(js, streams.Config{}, maxPayload).CheckInstallation(t.Context(), rdb)
-	wants(t, findings, "installation", doctor.Warn, "whose the log of deliveries is", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
+	wants(t, findings, "installation", diag.Warn, "whose the log of deliveries is", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
 	if len(findings) != 1 {
 		t.Errorf("findings %+v", findings)
 	}
@@ -450,7 +451,7 @@ func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 func TestNATSWithoutJetStream(t *testing.T) {
 	t.Parallel()
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
-	wants(t, checkNATS(t, off.JetStream(), maxPayload), "jetstream", doctor.Fail, "without JetStream", "jetstream block")
+	wants(t, checkNATS(t, off.JetStream(), maxPayload), "jetstream", diag.Fail, "without JetStream", "jetstream block")
 
 	denied := testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "app", Password: "pw", Permissions: &server.Permissions{
@@ -458,7 +459,7 @@ func TestNATSWithoutJetStream(t *testing.T) {
 		}}}
 	})
 	js := denied.JetStream(nats.UserInfo("app", "pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	wants(t, checkNATS(t, js, maxPayload), "jetstream", doctor.Fail, "it does not answer", "$JS.API.>")
+	wants(t, checkNATS(t, js, maxPayload), "jetstream", diag.Fail, "it does not answer", "$JS.API.>")
 }
 
 // Nothing is said of webhooks before there is a log of deliveries.
@@ -484,8 +485,8 @@ func TestWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings := checkNATS(t, js, maxPayload)
-	wants(t, findings, "webhooks", doctor.OK, "TIMERS_DELIVERY fits; consumers of timerd deliver: 1; events that wait: 1, in work: 0")
-	wants(t, findings, "stream growth", doctor.OK, "TIMERS_DELIVERY has got no messages lately")
+	wants(t, findings, "webhooks", diag.OK, "TIMERS_DELIVERY fits; consumers of timerd deliver: 1; events that wait: 1, in work: 0")
+	wants(t, findings, "stream growth", diag.OK, "TIMERS_DELIVERY has got no messages lately")
 	if _, err := js.PauseConsumer(ctx, "TIMERS", name, time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
@@ -502,8 +503,8 @@ func TestWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings = checkNATS(t, js, maxPayload)
-	wants(t, findings, "webhooks", doctor.Fail, "TIMERS_DELIVERY: it is full: 1 messages of at most 1", "raise its limits")
-	wants(t, findings, "webhooks", doctor.Fail, "TIMERS_DELIVERY: its duplicate window is 1s", "nats stream edit TIMERS_DELIVERY --dupe-window")
-	wants(t, findings, "webhooks", doctor.Warn, "TIMERS_DELIVERY: once it is full it takes no more", "--discard=old")
-	wants(t, findings, "webhooks", doctor.Warn, "timerd-deliver~pay: paused", "nats consumer resume TIMERS timerd-deliver~pay")
+	wants(t, findings, "webhooks", diag.Fail, "TIMERS_DELIVERY: it is full: 1 messages of at most 1", "raise its limits")
+	wants(t, findings, "webhooks", diag.Fail, "TIMERS_DELIVERY: its duplicate window is 1s", "nats stream edit TIMERS_DELIVERY --dupe-window")
+	wants(t, findings, "webhooks", diag.Warn, "TIMERS_DELIVERY: once it is full it takes no more", "--discard=old")
+	wants(t, findings, "webhooks", diag.Warn, "timerd-deliver~pay: paused", "nats consumer resume TIMERS timerd-deliver~pay")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/embedded"
 )
 
@@ -20,36 +21,36 @@ const littleSpace, noSpace = 1e9, 1e8
 const otherAddress = "name a free address with TIMERD_NATS_URL=embedded://host:port"
 
 // dataDir checks the directory of the embedded server. It returns false if the rest makes no sense.
-func (r *report) dataDir(dir string) (embedded.State, bool) {
+func dataDir(dir string, r *diag.Findings) (embedded.State, bool) {
 	state, err := embedded.Inspect(dir)
 	free := showBytes(float64(state.Free))
 	switch {
 	case err != nil:
-		r.fail(checkDataDir, "let TIMERD_DATA_DIR name a directory that timerd's user may read and write, or may make", "%v", err)
+		r.Fail(checkDataDir, "let TIMERD_DATA_DIR name a directory that timerd's user may read and write, or may make", "%v", err)
 		return state, false
 	case state.Free < noSpace:
-		r.fail(checkDataDir, "make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left: a full one takes no events", dir, free)
+		r.Fail(checkDataDir, "make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left: a full one takes no events", dir, free)
 	case state.Free < littleSpace:
-		r.warn(checkDataDir, "make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left", dir, free)
+		r.Warn(checkDataDir, "make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left", dir, free)
 	case !state.Exists:
-		r.ok(checkDataDir, "%s is not there yet: timerd makes it at its start; %s free", dir, free)
+		r.OK(checkDataDir, "%s is not there yet: timerd makes it at its start; %s free", dir, free)
 	default:
-		r.ok(checkDataDir, "%s; %s free", dir, free)
+		r.OK(checkDataDir, "%s; %s free", dir, free)
 	}
 	return state, true
 }
 
 // openEmbedded connects to the server within a timerd, if one runs. It returns nil if not. Somebody else's server may
 // listen where that would.
-func (r *report) openEmbedded(ctx context.Context, conn connect.Connector, c config.NATS, state embedded.State) *nats.Conn {
+func openEmbedded(ctx context.Context, conn connect.Connector, c config.NATS, state embedded.State, r *diag.Findings) *nats.Conn {
 	target := c.FromOutside()
 	if !state.Running {
-		r.address(ctx, c)
+		address(ctx, c, r)
 		return nil
 	}
 	nc, err := conn.NATS(ctx, target)
 	if err != nil && connect.NATSRefused(err) {
-		r.fail(checkNATS, "give the user and the password with which the running timerd was started: TIMERD_NATS_URL=embedded://user:password@host:port", "%v", err)
+		r.Fail(diag.CheckNATS, "give the user and the password with which the running timerd was started: TIMERD_NATS_URL=embedded://user:password@host:port", "%v", err)
 		return nil
 	}
 	if err == nil && isServer(nc, state.Server) {
@@ -57,26 +58,25 @@ func (r *report) openEmbedded(ctx context.Context, conn connect.Connector, c con
 	}
 	if err == nil {
 		nc.Close()
-		r.warn(checkNATS, otherAddress+", and restart timerd",
+		r.Warn(diag.CheckNATS, otherAddress+", and restart timerd",
 			"a timerd runs the server of TIMERD_DATA_DIR, and another server listens at %s: no consumer reaches that of timerd, and it is not checked", target.Shown)
 		return nil
 	}
-	r.warn(checkNATS, otherAddress+", and restart timerd", "a timerd runs the server of TIMERD_DATA_DIR, which does not answer, so it is not checked: %v", err)
+	r.Warn(diag.CheckNATS, otherAddress+", and restart timerd", "a timerd runs the server of TIMERD_DATA_DIR, which does not answer, so it is not checked: %v", err)
 	return nil
 }
 
 // address tells whether the server within could listen.
-func (r *report) address(ctx context.Context, c config.NATS) {
-	address := c.ListenAddr()
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+func address(ctx context.Context, c config.NATS, r *diag.Findings) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.ListenAddr())
 	switch {
 	case err == nil:
 		_ = l.Close() // nobody has connected
-		r.warn(checkNATS, "start timerd, then run this again", "embedded; it cannot be checked, because no timerd runs it now")
+		r.Warn(diag.CheckNATS, "start timerd, then run this again", "embedded; it cannot be checked, because no timerd runs it now")
 	case c.Listen == "":
-		r.warn(checkNATS, otherAddress, "embedded; it will not listen, so that no consumer can connect to it: %v", err)
+		r.Warn(diag.CheckNATS, otherAddress, "embedded; it will not listen, so that no consumer can connect to it: %v", err)
 	default:
-		r.fail(checkNATS, otherAddress, "embedded; timerd cannot start it: %v", err)
+		r.Fail(diag.CheckNATS, otherAddress, "embedded; timerd cannot start it: %v", err)
 	}
 }
 

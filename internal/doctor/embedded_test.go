@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
 	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/internal/ports"
@@ -21,7 +22,7 @@ func TestEmbedded(t *testing.T) {
 	testenv.NoLeaks(t)
 	redis, stranger := testenv.Redis(t), testenv.NATS(t)
 	dir := filepath.Join(t.TempDir(), "data")
-	check := func(address string) []doctor.Finding {
+	check := func(address string) []diag.Finding {
 		t.Helper()
 		testenv.SetVariables(t, map[string]string{
 			"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NAMESPACES": "*", "TIMERD_NATS_URL": "embedded://" + address, "TIMERD_DATA_DIR": dir,
@@ -32,8 +33,8 @@ func TestEmbedded(t *testing.T) {
 		}
 		return findings
 	}
-	aboutNATS := func(findings []doctor.Finding) bool {
-		return slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Check == "jetstream" || f.Check == "nats version" })
+	aboutNATS := func(findings []diag.Finding) bool {
+		return slices.ContainsFunc(findings, func(f diag.Finding) bool { return f.Check == "jetstream" || f.Check == "nats version" })
 	}
 	port, err := ports.Free()
 	if err != nil {
@@ -42,10 +43,10 @@ func TestEmbedded(t *testing.T) {
 	free := ports.Address(port)
 
 	findings := check(free)
-	wants(t, findings, "data directory", doctor.OK, dir+" is not there yet", "free")
-	wants(t, findings, "nats", doctor.Warn, "no timerd runs it now", "start timerd")
+	wants(t, findings, "data directory", diag.OK, dir+" is not there yet", "free")
+	wants(t, findings, "nats", diag.Warn, "no timerd runs it now", "start timerd")
 	findings = check(stranger.Addr())
-	wants(t, findings, "nats", doctor.Fail, "timerd cannot start it", "address already in use", "name a free address")
+	wants(t, findings, "nats", diag.Fail, "timerd cannot start it", "address already in use", "name a free address")
 	if aboutNATS(findings) {
 		t.Errorf("a stranger's server was checked:\n%s", describe(findings))
 	}
@@ -67,11 +68,11 @@ func TestEmbedded(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings = check(free)
-	wants(t, findings, "data directory", doctor.OK, dir+"; ")
-	wants(t, findings, "nats", doctor.OK, "nats://"+free)
-	wants(t, findings, "jetstream", doctor.OK, "enabled")
+	wants(t, findings, "data directory", diag.OK, dir+"; ")
+	wants(t, findings, "nats", diag.OK, "nats://"+free)
+	wants(t, findings, "jetstream", diag.OK, "enabled")
 	findings = check(stranger.Addr())
-	wants(t, findings, "nats", doctor.Warn, "another server listens at nats://"+stranger.Addr(), "name a free address")
+	wants(t, findings, "nats", diag.Warn, "another server listens at nats://"+stranger.Addr(), "name a free address")
 	if aboutNATS(findings) {
 		t.Errorf("a stranger's server was checked:\n%s", describe(findings))
 	}
@@ -88,7 +89,7 @@ func TestEmbedded(t *testing.T) {
 
 	dir = "/dev/null"
 	findings = check(free)
-	wants(t, findings, "data directory", doctor.Fail, "/dev/null is no directory", "let TIMERD_DATA_DIR name")
+	wants(t, findings, "data directory", diag.Fail, "/dev/null is no directory", "let TIMERD_DATA_DIR name")
 	if aboutNATS(findings) {
 		t.Errorf("NATS was checked:\n%s", describe(findings))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
 )
@@ -23,9 +24,9 @@ const eventsTimeout = 2 * time.Second
 const managed = "in redis.conf, or in the parameter group of a managed Redis"
 
 // events checks that keyspace events flow: by the setting where it can be read, else by trying.
-func (d *Redis) events(ctx context.Context, settings map[string]string, r *report) {
+func (d *Redis) events(ctx context.Context, settings map[string]string, r *diag.Findings) {
 	if !d.Events {
-		r.ok(checkEvents, "not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
+		r.OK(checkEvents, "not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
 		return
 	}
 	fix := fmt.Sprintf("CONFIG SET notify-keyspace-events %s, and notify-keyspace-events %q %s", listener.NotifyFlags, listener.NotifyFlags, managed)
@@ -37,13 +38,13 @@ func (d *Redis) events(ctx context.Context, settings map[string]string, r *repor
 	missing := listener.MissingFlags(value)
 	switch {
 	case missing == "":
-		r.ok(checkEvents, "notify-keyspace-events is %q", value)
+		r.OK(checkEvents, "notify-keyspace-events is %q", value)
 	case d.maySet(ctx):
-		r.warn(checkEvents, fix, "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
+		r.Warn(checkEvents, fix, "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
 	case missing == "h":
-		r.warn(checkEvents, fix, "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
+		r.Warn(checkEvents, fix, "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
 	default:
-		r.fail(checkEvents, fix, "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
+		r.Fail(checkEvents, fix, "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
 	}
 }
 
@@ -58,15 +59,15 @@ func (d *Redis) maySet(ctx context.Context) bool {
 }
 
 // tryEvents writes a probe and looks which of its events come.
-func (d *Redis) tryEvents(ctx context.Context, r *report, fix string) {
+func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
 	missing, err := d.missingEvents(ctx)
 	switch {
 	case err != nil:
-		r.fail(checkEvents, "grant what the redis rights lack", "CONFIG GET is not allowed, and trying fails: %v", err)
+		r.Fail(checkEvents, "grant what the redis rights lack", "CONFIG GET is not allowed, and trying fails: %v", err)
 	case len(missing) > 0: // without CONFIG GET timerd sets none, lest it take others' flags away
-		r.fail(checkEvents, fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
+		r.Fail(checkEvents, fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
 	default:
-		r.ok(checkEvents, "set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")
+		r.OK(checkEvents, "set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")
 	}
 }
 

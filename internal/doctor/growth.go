@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 const checkGrowth = "stream growth"
@@ -22,7 +24,7 @@ const (
 
 // growth compares how large a stream becomes at its present rate with the room that there is. It says nothing where the
 // stream is missing or cannot be read, which other checks tell.
-func (d *NATS) growth(ctx context.Context, name string, account *jetstream.AccountInfo, r *report) {
+func (d *NATS) growth(ctx context.Context, name string, account *jetstream.AccountInfo, r *diag.Findings) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
 	defer cancel()
 	stream, err := d.js.Stream(ctx, name)
@@ -48,13 +50,13 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	rate := fmt.Sprintf("%s gets %.3g messages/s of %.0f bytes and keeps them %s", name, perSecond, each, kept)
 	switch {
 	case aDay == 0:
-		r.ok(checkGrowth, "%s has got no messages lately", name)
+		r.OK(checkGrowth, "%s has got no messages lately", name)
 	case size <= room && math.IsInf(size, 1): // there is no end to either
-		r.ok(checkGrowth, "%s: %s a day, without an end", rate, showBytes(aDay))
+		r.OK(checkGrowth, "%s: %s a day, without an end", rate, showBytes(aDay))
 	case size <= room:
-		r.ok(checkGrowth, "%s: %s", rate, showBytes(size))
+		r.OK(checkGrowth, "%s: %s", rate, showBytes(size))
 	default:
-		r.warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0f, which drops the oldest; or give JetStream a larger disk",
+		r.Warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0f, which drops the oldest; or give JetStream a larger disk",
 			name, shownAge(room*filling/aDay), room*filling/copies),
 			"%s: %s a day, and there is room for %s: a full store holds up every timer", rate, showBytes(aDay), showBytes(room))
 	}

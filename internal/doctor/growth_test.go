@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -47,15 +48,15 @@ func TestGrowth(t *testing.T) {
 		name    string
 		streams streams.Config
 		storage int64
-		level   doctor.Level
+		level   diag.Level
 		wants   []string
 	}{
-		{"an age that does not fit", streams.Config{}, 500 << 20, doctor.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "nats stream edit TIMERS --max-age=", "h, or --max-bytes=419"}},
-		{"an age that fits", streams.Config{MaxAge: 24 * time.Hour}, 500 << 20, doctor.OK, []string{"for 24h0m0s", "MB"}},
-		{"a size that fits", streams.Config{MaxBytes: 100 << 20}, 500 << 20, doctor.OK, []string{"for 168h0m0s: 105 MB"}},
-		{"for ever", streams.Config{MaxAge: -1}, 500 << 20, doctor.Warn, []string{"keeps them for ever", "MB a day"}},
-		{"without a limit that is known", streams.Config{}, -1, doctor.OK, []string{"for 168h0m0s: 1."}},
-		{"for ever without a limit that is known", streams.Config{MaxAge: -1}, -1, doctor.OK, []string{"a day, without an end"}},
+		{"an age that does not fit", streams.Config{}, 500 << 20, diag.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "nats stream edit TIMERS --max-age=", "h, or --max-bytes=419"}},
+		{"an age that fits", streams.Config{MaxAge: 24 * time.Hour}, 500 << 20, diag.OK, []string{"for 24h0m0s", "MB"}},
+		{"a size that fits", streams.Config{MaxBytes: 100 << 20}, 500 << 20, diag.OK, []string{"for 168h0m0s: 105 MB"}},
+		{"for ever", streams.Config{MaxAge: -1}, 500 << 20, diag.Warn, []string{"keeps them for ever", "MB a day"}},
+		{"without a limit that is known", streams.Config{}, -1, diag.OK, []string{"for 168h0m0s: 1."}},
+		{"for ever without a limit that is known", streams.Config{MaxAge: -1}, -1, diag.OK, []string{"a day, without an end"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			js := limited(t, c.storage)
@@ -73,13 +74,13 @@ func TestGrowthOnADisk(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	fill(t, js, streams.Config{}, 0, 0)
-	check := func(free uint64) []doctor.Finding {
+	check := func(free uint64) []diag.Finding {
 		d := doctor.NewNATS(js, streams.Config{}, maxPayload)
 		d.FreeDisk = free
 		return d.Check(t.Context())
 	}
-	wants(t, check(1), "stream growth", doctor.OK, "no messages lately")
+	wants(t, check(1), "stream growth", diag.OK, "no messages lately")
 	fill(t, js, streams.Config{}, 100, 1200)
-	wants(t, check(1e9), "stream growth", doctor.Warn, "there is room for 1 GB")
-	wants(t, check(1e10), "stream growth", doctor.OK, "for 168h0m0s: 1.")
+	wants(t, check(1e9), "stream growth", diag.Warn, "there is room for 1 GB")
+	wants(t, check(1e10), "stream growth", diag.OK, "for 168h0m0s: 1.")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
@@ -26,17 +27,17 @@ const checkInstallation = "installation"
 const ownServerPatience = 10 * time.Second
 
 // CheckInstallation tells whether Redis and the streams belong to the same installation, and who else is of it.
-func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient) []Finding {
+func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient) diag.Findings {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
 	defer cancel()
-	var r report
+	var r diag.Findings
 	state, err := streams.Inspect(ctx, rdb, d.js, d.want)
 	if err != nil {
-		r.fail(checkInstallation, "let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
+		r.Fail(checkInstallation, "let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
 		return r
 	}
 	if state.Unknown != nil {
-		r.warn(checkInstallation, "let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
+		r.Warn(checkInstallation, "let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
 			"whose the log of deliveries is, if there is one, is not known: %v", state.Unknown)
 	}
 	id, unmarked := state.Redis, []string(nil)
@@ -54,39 +55,41 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	own.Installation = id
 	for _, o := range state.Owners {
 		if fault := own.Foreign(o); fault != nil {
-			r.fail(checkInstallation, fault.Fix, "%s: %s%s", o.Stream, fault.Problem, running(state.Living[o.Installation]))
+			f := fault.Finding(checkInstallation)
+			f.Text += running(state.Living[o.Installation])
+			r = append(r, f)
 		}
 	}
 	for _, a := range state.Living[id] {
 		if a.Elsewhere() && state.Redis != "" {
-			r.fail(checkInstallation, fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis", keys.Installation),
+			r.Fail(checkInstallation, fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis", keys.Installation),
 				"%.100q is of the same installation %.100q and serves another Redis, as if that were a copy of this one", a.Instance, id)
 		}
 	}
 	if state.Redis != "" && len(unmarked) > 0 {
-		r.warn(checkInstallation, "let the NATS user call $JS.API.STREAM.UPDATE.*; timerd then marks them",
+		r.Warn(checkInstallation, "let the NATS user call $JS.API.STREAM.UPDATE.*; timerd then marks them",
 			"%s: not marked as the installation's, so another one may take them for its own", strings.Join(unmarked, ", "))
 	}
 	switch {
 	case len(r) > 0:
 	case id == "":
-		r.ok(checkInstallation, "none yet: timerd makes one at its start")
+		r.OK(checkInstallation, "none yet: timerd makes one at its start")
 	default:
-		r.ok(checkInstallation, "%s, in Redis and the streams%s", id, running(state.Living[id]))
+		r.OK(checkInstallation, "%s, in Redis and the streams%s", id, running(state.Living[id]))
 	}
 	return r
 }
 
 // withoutIdentity reports that only the streams have an identity.
-func (d *NATS) withoutIdentity(r *report, id string, living []streams.Answer) {
+func (d *NATS) withoutIdentity(r *diag.Findings, id string, living []streams.Answer) {
 	for _, a := range living {
 		if a.Elsewhere() {
-			r.fail(checkInstallation, "give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if this Redis replaces that one, stop that timerd",
+			r.Fail(checkInstallation, "give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if this Redis replaces that one, stop that timerd",
 				"the streams belong to installation %.100q, of which %.100q is running on another Redis", id, a.Instance)
 			return
 		}
 	}
-	r.warn(checkInstallation, "none, if Redis is new or was flushed: timerd gives it that of the streams at its start",
+	r.Warn(checkInstallation, "none, if Redis is new or was flushed: timerd gives it that of the streams at its start",
 		"this Redis has no identity, and the streams are those of installation %.100q", id)
 }
 

@@ -4,24 +4,26 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		reply string
-		level Level
+		level diag.Level
 		text  string
 	}{
-		{"# Server\r\nredis_version:6.2.14\r\n", Fail, "Redis 6.2.14 lacks functions"},
-		{"redis_version:7.0.0\r\n", OK, "Redis 7.0.0"},
-		{"redis_version:10.1.0\r\n", OK, "Redis 10.1.0"},
-		{"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\n", OK, "Valkey 8.1.1"},
-		{"", Fail, "lacks functions"},
+		{"# Server\r\nredis_version:6.2.14\r\n", diag.Fail, "Redis 6.2.14 lacks functions"},
+		{"redis_version:7.0.0\r\n", diag.OK, "Redis 7.0.0"},
+		{"redis_version:10.1.0\r\n", diag.OK, "Redis 10.1.0"},
+		{"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\n", diag.OK, "Valkey 8.1.1"},
+		{"", diag.Fail, "lacks functions"},
 	} {
-		var r report
+		var r diag.Findings
 		proceed := new(Redis).version(parseInfo(test.reply), &r)
-		if len(r) != 1 || r[0].Level != test.level || !strings.Contains(r[0].Text, test.text) || proceed != (test.level == OK) {
+		if len(r) != 1 || r[0].Level != test.level || !strings.Contains(r[0].Text, test.text) || proceed != (test.level == diag.OK) {
 			t.Errorf("%q: %+v, %t", test.reply, r, proceed)
 		}
 	}
@@ -29,14 +31,14 @@ func TestVersion(t *testing.T) {
 
 func TestPersistenceFailing(t *testing.T) {
 	t.Parallel()
-	var r report
+	var r diag.Findings
 	new(Redis).persistence(info{"aof_enabled": "1", "aof_last_write_status": "err", "rdb_last_bgsave_status": "ok"}, nil, &r)
-	if r[0].Level != Fail || !strings.Contains(r[0].Text, "AOF: err") {
+	if r[0].Level != diag.Fail || !strings.Contains(r[0].Text, "AOF: err") {
 		t.Errorf("%+v", r)
 	}
 	r = nil
 	new(Redis).persistence(info{"aof_enabled": "0"}, nil, &r)
-	if r[0].Level != Warn || !strings.Contains(r[0].Text, "CONFIG GET does not show") {
+	if r[0].Level != diag.Warn || !strings.Contains(r[0].Text, "CONFIG GET does not show") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -45,18 +47,18 @@ func TestEviction(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		policy, used string
-		level        Level
+		level        diag.Level
 		text         string
 	}{
-		{"noeviction", "900", OK, "90 % of maxmemory used"},
-		{"noeviction", "901", Warn, "901 of 1000 bytes are used"},
-		{"noeviction", "950", Warn, "950 of 1000 bytes are used"},
-		{"noeviction", "951", Fail, "refuses new timers, or is about to"},
-		{"noeviction", "1001", Fail, "1001 of 1000 bytes are used"},
-		{"volatile-ttl", "999", Warn, "evicts the timers' keys"},
-		{"allkeys-lru", "1", Fail, "evicts the schedule itself"},
+		{"noeviction", "900", diag.OK, "90 % of maxmemory used"},
+		{"noeviction", "901", diag.Warn, "901 of 1000 bytes are used"},
+		{"noeviction", "950", diag.Warn, "950 of 1000 bytes are used"},
+		{"noeviction", "951", diag.Fail, "refuses new timers, or is about to"},
+		{"noeviction", "1001", diag.Fail, "1001 of 1000 bytes are used"},
+		{"volatile-ttl", "999", diag.Warn, "evicts the timers' keys"},
+		{"allkeys-lru", "1", diag.Fail, "evicts the schedule itself"},
 	} {
-		var r report
+		var r diag.Findings
 		new(Redis).eviction(info{"maxmemory": "1000", "maxmemory_policy": test.policy, "used_memory": test.used}, &r)
 		if len(r) != 1 || r[0].Level != test.level || !strings.Contains(r[0].Text, test.text) {
 			t.Errorf("%s with %s: %+v", test.policy, test.used, r)
@@ -68,11 +70,11 @@ func TestSkew(t *testing.T) {
 	t.Parallel()
 	before := time.Now()
 	after := before.Add(100 * time.Millisecond)
-	for off, level := range map[time.Duration]Level{
-		0: OK, 100 * time.Millisecond: OK, -900 * time.Millisecond: OK, 1050 * time.Millisecond: OK,
-		-1100 * time.Millisecond: Warn, 1200 * time.Millisecond: Warn, time.Hour: Warn,
+	for off, level := range map[time.Duration]diag.Level{
+		0: diag.OK, 100 * time.Millisecond: diag.OK, -900 * time.Millisecond: diag.OK, 1050 * time.Millisecond: diag.OK,
+		-1100 * time.Millisecond: diag.Warn, 1200 * time.Millisecond: diag.Warn, time.Hour: diag.Warn,
 	} {
-		var r report
+		var r diag.Findings
 		skew(checkRedisClock, "Redis", before, after, before.Add(off), &r)
 		if len(r) != 1 || r[0].Level != level {
 			t.Errorf("%v off: %+v", off, r)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 )
@@ -17,9 +18,7 @@ import (
 const (
 	checkNATSVersion = "nats version"
 	checkJetStream   = "jetstream"
-	checkStreams     = "streams"
 	checkLimits      = "nats limits"
-	checkWebhooks    = "webhooks"
 )
 
 // eventOverhead is more than an event takes besides its payload, with a long key.
@@ -44,8 +43,8 @@ func NewNATS(js jetstream.JetStream, want streams.Config, maxPayload int) *NATS 
 }
 
 // Check returns what it found.
-func (d *NATS) Check(ctx context.Context) []Finding {
-	var r report
+func (d *NATS) Check(ctx context.Context) diag.Findings {
+	var r diag.Findings
 	d.version(&r)
 	account := d.account(ctx, &r)
 	if account == nil {
@@ -62,101 +61,93 @@ func (d *NATS) Check(ctx context.Context) []Finding {
 	return r
 }
 
-func (d *NATS) version(r *report) {
+func (d *NATS) version(r *diag.Findings) {
 	version := d.js.Conn().ConnectedServerVersion()
 	if fault, ok := errors.AsType[*streams.Fault](streams.CheckVersion(version)); ok {
-		r.fail(checkNATSVersion, fault.Fix, "%s", fault.Problem)
+		*r = append(*r, fault.Finding(checkNATSVersion))
 		return
 	}
-	r.ok(checkNATSVersion, "nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
+	r.OK(checkNATSVersion, "nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
 }
 
 // account tells whether JetStream can be used, and returns nil if not.
-func (d *NATS) account(ctx context.Context, r *report) *jetstream.AccountInfo {
+func (d *NATS) account(ctx context.Context, r *diag.Findings) *jetstream.AccountInfo {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	account, err := streams.CheckAccount(ctx, d.js)
 	if fault, ok := errors.AsType[*streams.Fault](err); ok {
-		r.fail(checkJetStream, fault.Fix, "%s", fault.Problem)
+		*r = append(*r, fault.Finding(checkJetStream))
 		return nil
 	}
 	if err != nil {
-		r.fail(checkJetStream, "let the user publish to $JS.API.> and subscribe to _INBOX.>", "it does not answer: %v", err)
+		r.Fail(checkJetStream, "let the user publish to $JS.API.> and subscribe to _INBOX.>", "it does not answer: %v", err)
 		return nil
 	}
 	used, most := account.Store, account.Limits.MaxStore
 	switch {
 	case most == 0:
-		r.fail(checkJetStream, "give the account file storage: max_file", "the account has no file storage")
+		r.Fail(checkJetStream, "give the account file storage: max_file", "the account has no file storage")
 	case most > 0 && used > uint64(most)/10*9:
-		r.warn(checkJetStream, "give the account more file storage, or purge streams that nobody needs",
+		r.Warn(checkJetStream, "give the account more file storage, or purge streams that nobody needs",
 			"%d of %d bytes of file storage are used: a full store holds up every timer", used, most)
 	default:
-		r.ok(checkJetStream, "enabled; %d streams, %d bytes stored", account.Streams, used)
+		r.OK(checkJetStream, "enabled; %d streams, %d bytes stored", account.Streams, used)
 	}
 	return account
 }
 
-func (d *NATS) limits(r *report) {
+func (d *NATS) limits(r *diag.Findings) {
 	most := d.js.Conn().MaxPayload()
 	// In base64 a payload grows by a third; JSON text rarely by more.
 	if need := int64(d.maxPayload)/3*4 + eventOverhead; need > most {
-		r.warn(checkLimits, fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need, (most-eventOverhead)/4*3),
+		r.Warn(checkLimits, fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need, (most-eventOverhead)/4*3),
 			"max_payload is %d bytes: timers with a payload near TIMERD_MAX_PAYLOAD=%d fire without data", most, d.maxPayload)
 		return
 	}
-	r.ok(checkLimits, "max_payload is %d bytes", most)
+	r.OK(checkLimits, "max_payload is %d bytes", most)
 }
 
 // streams checks the streams that timerd needs. It returns false if NATS does not tell of them.
-func (d *NATS) streams(ctx context.Context, r *report) bool {
+func (d *NATS) streams(ctx context.Context, r *diag.Findings) bool {
 	faults, missing, err := streams.Check(ctx, d.js, d.want)
 	if err != nil {
-		r.fail(checkStreams, "let the user call $JS.API.STREAM.INFO.*", "%v", err)
+		r.Fail(diag.CheckStreams, "let the user call $JS.API.STREAM.INFO.*", "%v", err)
 		return false
 	}
 	for _, f := range faults {
-		text := f.Problem
-		if f.Stream != "" {
-			text = f.Stream + ": " + text
-		}
-		if f.Warning {
-			r.warn(checkStreams, f.Fix, "%s", text)
-		} else {
-			r.fail(checkStreams, f.Fix, "%s", text)
-		}
+		*r = append(*r, f.Finding(diag.CheckStreams))
 	}
 	remarked := d.states(ctx, r)
 	switch {
 	case len(missing) > 0:
-		r.ok(checkStreams, "%s not there yet: timerd makes them at its start", strings.Join(missing, ", "))
+		r.OK(diag.CheckStreams, "%s not there yet: timerd makes them at its start", strings.Join(missing, ", "))
 	case len(faults) == 0 && !remarked:
-		r.ok(checkStreams, "%s, %s and %s fit; duplicate window at least %v", d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.MinDuplicates)
+		r.OK(diag.CheckStreams, "%s, %s and %s fit; duplicate window at least %v", d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.MinDuplicates)
 	}
 	return true
 }
 
 // states tells whether one of the streams takes no more, or is on one server of a cluster alone.
-func (d *NATS) states(ctx context.Context, r *report) (some bool) {
+func (d *NATS) states(ctx context.Context, r *diag.Findings) (some bool) {
 	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream()} {
 		stream, err := d.js.Stream(ctx, name)
 		if err != nil {
 			continue // it is missing, or what is above says why
 		}
-		some = r.state(checkStreams, stream.CachedInfo()) || some
+		some = checkState(diag.CheckStreams, stream.CachedInfo(), r) || some
 	}
 	return some
 }
 
-// state tells whether a stream takes no more, or is on one server of a cluster alone.
-func (r *report) state(check string, info *jetstream.StreamInfo) (some bool) {
+// checkState tells whether a stream takes no more, or is on one server of a cluster alone.
+func checkState(check string, info *jetstream.StreamInfo, r *diag.Findings) (some bool) {
 	name := info.Config.Name
 	if fault, ok := errors.AsType[*streams.Fault](streams.Fullness(info, 0)); ok {
-		r.fail(check, fault.Fix, "%s: %s", name, fault.Problem)
+		*r = append(*r, fault.Finding(check))
 		some = true
 	}
 	if info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
-		r.warn(check, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
+		r.Warn(check, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
 			"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
 		some = true
 	}
@@ -164,29 +155,27 @@ func (r *report) state(check string, info *jetstream.StreamInfo) (some bool) {
 }
 
 // webhooks checks the log of deliveries and what waits to be delivered. It says nothing where webhooks are not used.
-func (d *NATS) webhooks(ctx context.Context, r *report) {
+func (d *NATS) webhooks(ctx context.Context, r *diag.Findings) {
 	w, err := status.GatherWebhooks(ctx, d.js, d.want)
 	if err != nil {
-		r.warn(checkWebhooks, status.WebhookRights(d.want.Names), "%v", err)
+		r.Warn(diag.CheckWebhooks, status.WebhookRights(d.want.Names), "%v", err)
 	}
 	if w == nil {
 		return
 	}
-	for _, p := range w.Problems {
-		*r = append(*r, Finding{Level(p.Level), checkWebhooks, p.Text, p.Fix})
-	}
-	if r.state(checkWebhooks, w.Log) || len(w.Problems) > 0 {
+	*r = append(*r, w.Problems...)
+	if checkState(diag.CheckWebhooks, w.Log, r) || len(w.Problems) > 0 {
 		return
 	}
 	waiting, working := uint64(0), 0
 	for _, c := range w.Consumers {
 		waiting, working = waiting+c.Waiting, working+c.Working
 	}
-	r.ok(checkWebhooks, "%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", w.Log.Config.Name, len(w.Consumers), waiting, working)
+	r.OK(diag.CheckWebhooks, "%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", w.Log.Config.Name, len(w.Consumers), waiting, working)
 }
 
 // clock compares the clock of NATS, which only tells it together with a stream.
-func (d *NATS) clock(ctx context.Context, r *report) {
+func (d *NATS) clock(ctx context.Context, r *diag.Findings) {
 	before := time.Now()
 	stream, err := d.js.Stream(ctx, d.want.FiredStream())
 	after := time.Now()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -16,14 +17,12 @@ import (
 const (
 	checkVersion     = "redis version"
 	checkRole        = "redis role"
-	checkCluster     = "redis cluster"
 	checkEvents      = "keyspace events"
 	checkPersistence = "persistence"
 	checkEviction    = "eviction"
 	checkFreeing     = "lazy freeing"
 	checkRights      = "redis rights"
 	checkLibrary     = "function library"
-	checkAside       = "set aside"
 	checkApps        = "apps"
 	checkRedisClock  = "redis clock"
 	checkNATSClock   = "nats clock"
@@ -53,11 +52,11 @@ func NewRedis(node *schedule.Node) *Redis {
 func (d *Redis) inCluster() bool { return d.node.Name() != "" }
 
 // Check returns what it found. A server that does not answer is a finding too.
-func (d *Redis) Check(ctx context.Context) []Finding {
-	var r report
+func (d *Redis) Check(ctx context.Context) diag.Findings {
+	var r diag.Findings
 	reply, err := d.rdb.Info(ctx).Result()
 	if err != nil {
-		r.fail(checkVersion, "let timerd's user run INFO; without it the other checks of Redis are blind", "INFO: %v", err)
+		r.Fail(checkVersion, "let timerd's user run INFO; without it the other checks of Redis are blind", "INFO: %v", err)
 		d.rights(ctx, &r)
 		return r
 	}
@@ -81,7 +80,7 @@ func (d *Redis) Check(ctx context.Context) []Finding {
 }
 
 // version tells whether the server is one to go on with.
-func (d *Redis) version(server info, r *report) bool {
+func (d *Redis) version(server info, r *diag.Findings) bool {
 	version := server["redis_version"]
 	name := "Redis " + version
 	if v := server["valkey_version"]; v != "" {
@@ -89,33 +88,33 @@ func (d *Redis) version(server info, r *report) bool {
 	}
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); err != nil || n < 7 {
-		r.fail(checkVersion, "upgrade to Redis 7.0 or later, or to Valkey", "%s lacks functions", name)
+		r.Fail(checkVersion, "upgrade to Redis 7.0 or later, or to Valkey", "%s lacks functions", name)
 		return false
 	}
-	r.ok(checkVersion, "%s", name)
+	r.OK(checkVersion, "%s", name)
 	return true
 }
 
-func (d *Redis) role(server info, r *report) {
+func (d *Redis) role(server info, r *diag.Findings) {
 	switch {
 	case server["role"] != "master":
-		r.fail(checkRole, "let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel",
+		r.Fail(checkRole, "let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel",
 			"it is a replica of %s:%s and takes no writes", server["master_host"], server["master_port"])
 	case server["loading"] == "1":
-		r.warn(checkRole, "wait until it has loaded its data", "it is loading its data")
+		r.Warn(checkRole, "wait until it has loaded its data", "it is loading its data")
 	default:
-		r.ok(checkRole, "master with %s replicas", server["connected_slaves"])
+		r.OK(checkRole, "master with %s replicas", server["connected_slaves"])
 	}
 }
 
 // cluster tells whether the server is organised as it is configured here, and whether its cluster works.
-func (d *Redis) cluster(ctx context.Context, server info, r *report) {
+func (d *Redis) cluster(ctx context.Context, server info, r *diag.Findings) {
 	switch enabled := server["cluster_enabled"] == "1"; {
 	case enabled && !d.inCluster():
-		r.fail(checkCluster, "set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
+		r.Fail(diag.CheckCluster, "set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
 		return
 	case !enabled && d.inCluster():
-		r.fail(checkCluster, "set TIMERD_REDIS_MODE=standalone", "it is no part of a Redis Cluster")
+		r.Fail(diag.CheckCluster, "set TIMERD_REDIS_MODE=standalone", "it is no part of a Redis Cluster")
 		return
 	case !enabled:
 		return
@@ -124,25 +123,25 @@ func (d *Redis) cluster(ctx context.Context, server info, r *report) {
 	state := parseInfo(reply)
 	switch {
 	case err != nil:
-		r.fail(checkCluster, "grant CLUSTER INFO: ACL SETUSER <user> +cluster|info", "CLUSTER INFO: %v", err)
+		r.Fail(diag.CheckCluster, "grant CLUSTER INFO: ACL SETUSER <user> +cluster|info", "CLUSTER INFO: %v", err)
 	case state["cluster_state"] != "ok":
-		r.fail(checkCluster, "see CLUSTER NODES: mostly a master without a replica is down, or slots belong to nobody",
+		r.Fail(diag.CheckCluster, "see CLUSTER NODES: mostly a master without a replica is down, or slots belong to nobody",
 			"the cluster is down; %s of %d slots are served", state["cluster_slots_ok"], keys.Slots)
 	default:
-		r.ok(checkCluster, "%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
+		r.OK(diag.CheckCluster, "%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
 		d.openSlots(ctx, r)
 	}
 }
 
 // openSlots warns of slots that are moving, as the server sees it.
-func (d *Redis) openSlots(ctx context.Context, r *report) {
+func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 	nodes, err := d.rdb.ClusterNodes(ctx).Result()
 	if err != nil {
 		return // it is a look beyond what timerd needs
 	}
 	for line := range strings.Lines(nodes) {
 		if open := strings.Count(line, "["); open > 0 && strings.Contains(line, "myself") {
-			r.warn(checkCluster, "let the move end; if nobody carries it on, redis-cli --cluster fix",
+			r.Warn(diag.CheckCluster, "let the move end; if nobody carries it on, redis-cli --cluster fix",
 				"%d slots are moving; their timers wait for the end of it", open)
 		}
 	}
@@ -160,97 +159,97 @@ func (d *Redis) settings(ctx context.Context) map[string]string {
 	return settings
 }
 
-func (d *Redis) persistence(server info, settings map[string]string, r *report) {
+func (d *Redis) persistence(server info, settings map[string]string, r *diag.Findings) {
 	const appendOnly = `CONFIG SET appendonly yes, and "appendonly yes" in redis.conf`
 	save, knowsSave := settings["save"]
 	switch {
 	case server["aof_last_write_status"] == "err" || server["rdb_last_bgsave_status"] == "err":
-		r.fail(checkPersistence, "see the server's log: mostly a full disk or missing rights on its directory",
+		r.Fail(checkPersistence, "see the server's log: mostly a full disk or missing rights on its directory",
 			"the last write to disk failed (AOF: %s, RDB: %s), so a restart loses timers or writes are refused",
 			server["aof_last_write_status"], server["rdb_last_bgsave_status"])
 	case server["aof_enabled"] == "1" && settings["appendfsync"] == "no":
-		r.warn(checkPersistence, `CONFIG SET appendfsync everysec, and "appendfsync everysec" in redis.conf`,
+		r.Warn(checkPersistence, `CONFIG SET appendfsync everysec, and "appendfsync everysec" in redis.conf`,
 			"append-only file, synced when the operating system likes: a power cut loses some 30 s of timers")
 	case server["aof_enabled"] == "1":
 		lost := "a power cut may lose the last second"
 		if settings["appendfsync"] == "always" {
 			lost = "every write is synced"
 		}
-		r.ok(checkPersistence, "append-only file; %s", lost)
+		r.OK(checkPersistence, "append-only file; %s", lost)
 	case !knowsSave:
-		r.warn(checkPersistence, "switch the append-only file on, in the parameter group of a managed Redis",
+		r.Warn(checkPersistence, "switch the append-only file on, in the parameter group of a managed Redis",
 			"no append-only file, and CONFIG GET does not show whether there are snapshots")
 	case save == "":
-		r.fail(checkPersistence, appendOnly, "neither append-only file nor snapshots: a restart loses every timer")
+		r.Fail(checkPersistence, appendOnly, "neither append-only file nor snapshots: a restart loses every timer")
 	default:
-		r.warn(checkPersistence, appendOnly,
+		r.Warn(checkPersistence, appendOnly,
 			"snapshots only (save %s): a crash loses the timers set since the last one, and plain keys that run out while Redis is down never fire", save)
 	}
 }
 
-func (d *Redis) eviction(server info, r *report) {
+func (d *Redis) eviction(server info, r *diag.Findings) {
 	policy, limit, used := server["maxmemory_policy"], server.number("maxmemory"), server.number("used_memory")
 	const fix = `CONFIG SET maxmemory-policy noeviction, and "maxmemory-policy noeviction" in redis.conf`
 	const moreMemory = "raise maxmemory; plan 0.5 kB for each timer with a payload of 200 bytes"
 	switch {
 	case limit == 0 && policy == "noeviction":
-		r.ok(checkEviction, "noeviction; no maxmemory")
+		r.OK(checkEviction, "noeviction; no maxmemory")
 	case limit == 0:
-		r.warn(checkEviction, fix, "%s, which begins to count once a maxmemory is set", policy)
+		r.Warn(checkEviction, fix, "%s, which begins to count once a maxmemory is set", policy)
 	case strings.HasPrefix(policy, "allkeys-"):
-		r.fail(checkEviction, fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
+		r.Fail(checkEviction, fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
 	case policy != "noeviction":
-		r.warn(checkEviction, fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told from an eviction", policy)
+		r.Warn(checkEviction, fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told from an eviction", policy)
 	case used > limit/20*19:
-		r.fail(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: Redis refuses new timers, or is about to", used, limit)
+		r.Fail(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: Redis refuses new timers, or is about to", used, limit)
 	case used > limit/10*9:
-		r.warn(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
+		r.Warn(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
 	default:
-		r.ok(checkEviction, "noeviction; %d %% of maxmemory used", 100*used/limit)
+		r.OK(checkEviction, "noeviction; %d %% of maxmemory used", 100*used/limit)
 	}
 }
 
 // freeing says nothing of a server that does not tell.
-func (d *Redis) freeing(settings map[string]string, r *report) {
+func (d *Redis) freeing(settings map[string]string, r *diag.Findings) {
 	switch settings["lazyfree-lazy-expire"] {
 	case "yes":
-		r.ok(checkFreeing, "large keys that ran out are freed by another thread")
+		r.OK(checkFreeing, "large keys that ran out are freed by another thread")
 	case "no":
-		r.warn(checkFreeing, `CONFIG SET lazyfree-lazy-expire yes, and "lazyfree-lazy-expire yes" in redis.conf`,
+		r.Warn(checkFreeing, `CONFIG SET lazyfree-lazy-expire yes, and "lazyfree-lazy-expire yes" in redis.conf`,
 			"lazyfree-lazy-expire is no: a large hash that runs out holds Redis, and every timer, for milliseconds")
 	}
 }
 
-func (d *Redis) library(ctx context.Context, r *report) {
+func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	state, limit, err := d.node.Library(ctx)
 	switch {
 	case err != nil:
-		r.fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)
+		r.Fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)
 	case state == schedule.LibraryMissing:
-		r.warn(checkLibrary, "start timerd once: it loads it", "it is not loaded yet, so timer_set and the like are unknown")
+		r.Warn(checkLibrary, "start timerd once: it loads it", "it is not loaded yet, so timer_set and the like are unknown")
 	case state == schedule.LibraryDifferent && limit > 0 && limit != d.MaxPayload:
-		r.warn(checkLibrary, "give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit of all",
+		r.Warn(checkLibrary, "give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit of all",
 			"its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", limit, d.MaxPayload)
 	case state == schedule.LibraryDifferent:
-		r.warn(checkLibrary, "none needed: the timerd that starts last loads its own", "it is of another version of timerd")
+		r.Warn(checkLibrary, "none needed: the timerd that starts last loads its own", "it is of another version of timerd")
 	default:
-		r.ok(checkLibrary, "loaded, of this version; payloads up to %d bytes", d.MaxPayload)
+		r.OK(checkLibrary, "loaded, of this version; payloads up to %d bytes", d.MaxPayload)
 	}
 }
 
-func (d *Redis) clock(ctx context.Context, r *report) {
+func (d *Redis) clock(ctx context.Context, r *diag.Findings) {
 	before := time.Now()
 	at, err := d.rdb.Time(ctx).Result()
 	after := time.Now()
 	if err != nil {
-		r.fail(checkRedisClock, "grant TIME: ACL SETUSER <user> +time", "TIME: %v", err)
+		r.Fail(checkRedisClock, "grant TIME: ACL SETUSER <user> +time", "TIME: %v", err)
 		return
 	}
 	skew(checkRedisClock, "Redis", before, after, at, r)
 }
 
 // skew judges the clock of a server that was read between two local instants.
-func skew(check, server string, before, after, at time.Time, r *report) {
+func skew(check, server string, before, after, at time.Time, r *diag.Findings) {
 	var off time.Duration
 	switch {
 	case at.Before(before):
@@ -259,9 +258,9 @@ func skew(check, server string, before, after, at time.Time, r *report) {
 		off = at.Sub(after)
 	}
 	if off.Abs() > maxSkew {
-		r.warn(check, "let NTP or chrony set both clocks",
+		r.Warn(check, "let NTP or chrony set both clocks",
 			"that of %s is off by %v from the one here: due times follow the clock of Redis, delays of retries that of NATS too", server, off.Round(time.Millisecond))
 		return
 	}
-	r.ok(check, "that of %s agrees with the one here", server)
+	r.OK(check, "that of %s agrees with the one here", server)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -88,7 +89,7 @@ func nonce() string { return strings.ToLower(rand.Text()) }
 
 // rights tries every command that timerd runs, on keys like those that it runs
 // them on. Unlike ACL DRYRUN that needs no right to look at rights.
-func (d *Redis) rights(ctx context.Context, r *report) {
+func (d *Redis) rights(ctx context.Context, r *diag.Findings) {
 	tried := slices.Concat(generalRights(), indexRights(d.node.AnyPartition().Prefix()+"doctor-"+nonce()))
 	if d.inCluster() {
 		tried = append(tried, clusterRights()...)
@@ -118,14 +119,14 @@ func (d *Redis) rights(ctx context.Context, r *report) {
 	user := d.user(ctx)
 	if len(grants) > 0 {
 		lacking := strings.Join(grants, " ")
-		r.fail(checkRights, "ACL SETUSER "+user+" "+lacking+"; deploy/users.acl has them all", "user %s lacks %s", user, lacking)
+		r.Fail(checkRights, "ACL SETUSER "+user+" "+lacking+"; deploy/users.acl has them all", "user %s lacks %s", user, lacking)
 		return
 	}
 	where := "on its index"
 	if len(d.Namespaces) > 0 {
 		where += " and in " + d.Namespaces.String()
 	}
-	r.ok(checkRights, "user %s may do all that timerd does %s", user, where)
+	r.OK(checkRights, "user %s may do all that timerd does %s", user, where)
 }
 
 // grant returns what ACL SETUSER must grant, after a refusal.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -33,6 +33,6 @@ func TestAppsThatAreNotFollowed(t *testing.T) {
 	}
 	set("one-more")
 	findings := checkRedis(t, rdb)
-	wants(t, findings, "apps", doctor.Warn, "17 apps outside app1:trans,shop; of all but 16", "TIMERD_NAMESPACES")
-	wants(t, findings, "set aside", doctor.OK, "no timers")
+	wants(t, findings, "apps", diag.Warn, "17 apps outside app1:trans,shop; of all but 16", "TIMERD_NAMESPACES")
+	wants(t, findings, "set aside", diag.OK, "no timers")
 }

@@ -172,28 +172,22 @@ func (w *Window) Load() Load {
 	return w.all
 }
 
-// HasTrusted tells whether some lane is trusted.
-func (w *Window) HasTrusted() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.trusted > 0
+// State is what a Window knows of a lane.
+type State struct {
+	Tries   int  // that are in it
+	Failing bool // the lane fails
+	Alone   bool // no lane at all is trusted
 }
 
-// IsFailing tells whether a lane fails.
-func (w *Window) IsFailing(l *Lane) bool {
+// State returns what is known of the lane of that name.
+func (w *Window) State(name string) State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return l.failing
-}
-
-// State tells how many tries are in the lane of that name, and whether it fails.
-func (w *Window) State(name string) (tries int, failing bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	s := State{Alone: w.trusted == 0}
 	if l := w.known[name]; l != nil {
-		return l.load.Tries, l.failing
+		s.Tries, s.Failing = l.load.Tries, l.failing
 	}
-	return 0, false
+	return s
 }
 
 // Restore takes it that the lane of that name no longer fails, though no try in it has shown so.

@@ -126,19 +126,19 @@ func TestLanesThatWorkAgain(t *testing.T) {
 	l, _ := w.Enter("x", Load{Tries: window}, 0)
 	w.Leave(l, 0, Fails)
 	probe := fill(w, "x")
-	if tries, failing := w.State("x"); len(probe) != 1 || tries != 1 || !failing {
+	if s := w.State("x"); len(probe) != 1 || s != (State{Tries: 1, Failing: true, Alone: true}) {
 		t.Fatalf("a lane that fails takes %d tries", len(probe))
 	}
 	w.Leave(probe[0], 0, Works)
 	all := fill(w, "x")
-	if len(all) != window || w.untrusted != (Load{}) || w.IsFailing(all[0]) {
+	if len(all) != window || w.untrusted != (Load{}) || w.State("x").Failing {
 		t.Fatalf("%d tries in a lane that works again, %+v without trust", len(all), w.untrusted)
 	}
 	w.Leave(all[0], 0, Fails) // the others are without trust now
 	for _, l := range all[1:] {
 		w.Leave(l, 0, Nothing)
 	}
-	if _, failing := w.State("x"); w.untrusted != (Load{}) || !failing {
+	if w.untrusted != (Load{}) || !w.State("x").Failing {
 		t.Errorf("%+v without trust, want none", w.untrusted)
 	}
 	w.Restore("x")
@@ -154,10 +154,10 @@ func TestLaneIsBlamedForItself(t *testing.T) {
 	before := time.Now()
 	l, _ := w.Enter("x", Load{Tries: window}, 0)
 	trusted(t, w, "x")
-	if w.Fail(l, before) || w.IsFailing(l) {
+	if w.Fail(l, before) || w.State("x").Failing {
 		t.Error("it is blamed though another try has worked since")
 	}
-	if !w.Fail(l, time.Now()) || w.Fail(l, time.Now()) || !w.IsFailing(l) {
+	if !w.Fail(l, time.Now()) || w.Fail(l, time.Now()) || !w.State("x").Failing {
 		t.Error("it is not blamed, or is news twice")
 	}
 	trusted2, _ := w.Enter("y", Load{Tries: window}, 0)
@@ -266,8 +266,8 @@ func TestWindowIsFair(t *testing.T) {
 					t.Fatalf("%+v in it, %+v without trust, %d lanes trusted; want %+v, %+v, %d", w.Load(), w.untrusted, w.trusted, all, load(unknown), len(trusted))
 				}
 				for name := range failing {
-					if tries, is := w.State(name); !is || tries != load(func(one try) bool { return one.name == name }).Tries {
-						t.Fatalf("%s has %d tries, fails: %t", name, tries, is)
+					if s := w.State(name); s != (State{load(func(one try) bool { return one.name == name }).Tries, true, len(trusted) == 0}) {
+						t.Fatalf("%s: %+v", name, s)
 					}
 				}
 			},

@@ -32,17 +32,6 @@ type Retry struct {
 	jitter float64 // percent
 }
 
-// Fault is one thing that is wrong with a list of rules for retries.
-type Fault struct {
-	Column  int    // of Text in the list, in bytes, from 1 on
-	Text    string // the part that is wrong
-	Problem string // what is wrong with it and what would be right
-}
-
-func (f *Fault) Error() string {
-	return fmt.Sprintf("column %d: %q: %s", f.Column, f.Text, f.Problem)
-}
-
 // ParseRetries reads a list such as
 //
 //	app1:trans:notice=wechatpay; shop=10s,30s,2m~10%; *=exp(10s,2,1h,12)
@@ -53,7 +42,7 @@ func (f *Fault) Error() string {
 // milliseconds. A namespace is as for keys.ParseNamespace. Empty entries are ignored.
 //
 // DefaultRetry is appended if the list has no entry that matches every key, so an empty list means DefaultRetry. The
-// error joins a Fault for each thing that is wrong.
+// error joins one for each thing that is wrong, which says in which column, in bytes from 1 on, and what would be right.
 func ParseRetries(s string) (Rules[Retry], error) {
 	var p retryParser
 	rules := p.list(s)
@@ -122,7 +111,7 @@ type retryParser struct {
 }
 
 func (p *retryParser) fault(text string, at int, format string, args ...any) {
-	p.faults = append(p.faults, &Fault{Column: at + 1, Text: text, Problem: fmt.Sprintf(format, args...)})
+	p.faults = append(p.faults, fmt.Errorf("column %d: %q: %s", at+1, text, fmt.Sprintf(format, args...)))
 }
 
 // trim cuts white space off both ends.

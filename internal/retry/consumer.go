@@ -14,6 +14,7 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/lanes"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -85,7 +86,7 @@ type Retrier interface {
 //
 // NewConsumer sets the fields; change them before Run only.
 type Consumer struct {
-	Names    keys.Names
+	Streams  streams.Config
 	Policies policy.Rules[policy.Retry]
 	// MaxPayload returns how many bytes of payload a timer may have: schedule.DefaultMaxPayload.
 	MaxPayload func() int
@@ -120,7 +121,6 @@ type Consumer struct {
 
 	js      jetstream.JetStream
 	retrier Retrier
-	ensure  func(context.Context) error
 	trims   chan struct{} // wakes trim
 
 	limits   limits
@@ -148,9 +148,9 @@ const (
 	stopped
 )
 
-// NewConsumer returns a Consumer that reads requests from js and sets timers through retrier. It calls ensureStreams,
-// which makes the streams that are missing, when it finds one gone.
-func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(context.Context) error) *Consumer {
+// NewConsumer returns a Consumer that reads requests from js and sets timers through retrier. It makes streams that it finds
+// gone.
+func NewConsumer(js jetstream.JetStream, retrier Retrier) *Consumer {
 	return &Consumer{
 		MaxPayload:   func() int { return schedule.DefaultMaxPayload },
 		Window:       defaultWindow,
@@ -168,7 +168,6 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier, ensureStreams func(con
 		limits:   limits{fetchHeartbeat, shortFetch, bindTimeout, callTimeout},
 		js:       js,
 		retrier:  retrier,
-		ensure:   ensureStreams,
 		trims:    make(chan struct{}, 1),
 		settling: newSettling(),
 		servers:  lanes.New(lanes.Shares{Unknown: timerShare, Each: serverShare}),
@@ -254,11 +253,11 @@ func pause(failures int) time.Duration {
 func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.limits.bindTimeout)
 	defer cancel()
-	stream := c.Names.RetryStream()
+	stream := c.Streams.RetryStream()
 	config := jetstream.ConsumerConfig{
 		Durable:       Durable,
 		Description:   "timerd: carries out retry requests",
-		FilterSubject: c.Names.SubjectAll(keys.Retry),
+		FilterSubject: c.Streams.SubjectAll(keys.Retry),
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       c.AckWait,
 		MaxDeliver:    -1,
@@ -266,7 +265,7 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	}
 	consumer, err := c.js.CreateOrUpdateConsumer(ctx, stream, config)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err := c.ensure(ctx); err != nil {
+		if err := streams.Ensure(ctx, c.js, c.Streams); err != nil {
 			return nil, err
 		}
 		consumer, err = c.js.CreateOrUpdateConsumer(ctx, stream, config)

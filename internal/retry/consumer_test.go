@@ -116,8 +116,7 @@ func (f *fixture) startAt(url string, retrier retry.Retrier, rule string, config
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ensure := func(ctx context.Context) error { return streams.Ensure(ctx, js, streams.Config{}) }
-	c := &running{Consumer: retry.NewConsumer(js, retrier, ensure), t: f.t, nc: nc, ended: make(chan struct{})}
+	c := &running{Consumer: retry.NewConsumer(js, retrier), t: f.t, nc: nc, ended: make(chan struct{})}
 	c.Policies = policies
 	c.AckWait = patience // no test waits for it but those of mortal
 	c.Logger = slog.New(slog.NewTextHandler(f, &slog.HandlerOptions{Level: slog.LevelDebug}))

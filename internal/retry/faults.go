@@ -91,8 +91,7 @@ func (p part) String() string {
 
 // held tells whether nothing can be done for any request, because the only Redis there is does not answer.
 func (c *Consumer) held() bool {
-	_, failing := c.timers.State(laneOfTimer(keys.Single))
-	return failing
+	return c.timers.State(laneOfTimer(keys.Single)).Failing
 }
 
 // isRedisBack tells whether requests may be fetched. While they are held up it asks Redis, by what is to be done now and
@@ -120,7 +119,7 @@ func (c *Consumer) lookForRest(ctx context.Context) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stream, err := c.js.Stream(ctx, c.Names.RetryStream())
+	stream, err := c.js.Stream(ctx, c.Streams.RetryStream())
 	if err == nil && stream.CachedInfo().State.Msgs == 0 {
 		for _, part := range []part{partRedis, partDead, partAck} {
 			c.note(part, began, nil)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/lanes"
-	"github.com/timerd-io/timerd/internal/letter"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -33,7 +33,7 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 		c.settling.addBack(msg, 0)
 		return
 	}
-	d := decide(c.Names.SubjectPrefix(), c.Policies, c.MaxPayload(), event.Stored{
+	d := decide(c.Streams.SubjectPrefix(), c.Policies, c.MaxPayload(), event.Stored{
 		Subject: msg.Subject(),
 		Header:  msg.Headers(),
 		Data:    msg.Data(),
@@ -125,13 +125,9 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 
 // bury makes a request a dead letter.
 func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
-	through := []passage{{of: c.dead, name: laneOfLetter(c.Names.SubjectPrefix(), &l.event)}}
+	through := []passage{{of: c.dead, name: laneOfLetter(c.Streams.SubjectPrefix(), &l.event)}}
 	result := c.try(work, through, func(ctx context.Context) (verdict, error) {
-		err := letter.PublishDead(ctx, c.js, c.Names.SubjectPrefix(), l.event,
-			jetstream.WithExpectStream(c.Names.DeadStream()), jetstream.WithRetryAttempts(0))
-		if errors.Is(err, jetstream.ErrNoStreamResponse) {
-			err = errors.Join(err, c.ensure(ctx))
-		}
+		err := streams.Bury(ctx, c.js, c.Streams, l.event)
 		return judgeLetter(err), err
 	})
 	if result == carriedOut {

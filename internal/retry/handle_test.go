@@ -11,7 +11,7 @@ import (
 func TestNoServerFillsTheWindow(t *testing.T) {
 	t.Parallel()
 	const window = 32
-	c := NewConsumer(nil, nil, nil)
+	c := NewConsumer(nil, nil)
 	through := func(server string, slot int) []passage {
 		return []passage{{of: c.servers, name: laneOfServer(server)}, {of: c.timers, name: laneOfTimer(keys.SlotPartition(slot))}}
 	}
@@ -52,7 +52,7 @@ func TestNoServerFillsTheWindow(t *testing.T) {
 			t.Fatalf("slot %d of a server that fails: %v", slot, result)
 		}
 	}
-	if _, blamed := c.timers.State(laneOfTimer(keys.SlotPartition(0))); blamed {
+	if c.timers.State(laneOfTimer(keys.SlotPartition(0))).Failing {
 		t.Error("its slots are blamed")
 	}
 	leave(probe, works)

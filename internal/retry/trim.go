@@ -51,9 +51,9 @@ func (c *Consumer) trim(ctx context.Context) {
 func (c *Consumer) trimOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stream, err := c.js.Stream(ctx, c.Names.RetryStream())
+	stream, err := c.js.Stream(ctx, c.Streams.RetryStream())
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", c.Names.RetryStream(), err)
+		return fmt.Errorf("stream %s: %w", c.Streams.RetryStream(), err)
 	}
 	info, age := stream.CachedInfo(), rememberRetried
 	if info.State.Msgs > 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/timerd-io/timerd/internal/bulk"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/holds"
 	"github.com/timerd-io/timerd/internal/pulse"
@@ -102,7 +103,7 @@ func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStr
 	defer cancel()
 	from := status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: webhooks}
 	if !js.Conn().IsConnected() {
-		from.JetStream, from.NoNATS = nil, status.Away{
+		from.JetStream, from.NoNATS = nil, diag.Finding{
 			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",
 		}
 	}

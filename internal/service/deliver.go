@@ -72,7 +72,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
 	observeReadiness(registry, ready)
-	s.tell(l, endpoints, began)
+	s.logStart(l, endpoints, began)
 	err = runAll(ctx, s.Logger, stopWithin,
 		step{{"reloads", func(ctx context.Context) error { s.reload(ctx, d, endpoints); return nil }}},
 		step{{"deliveries", d.Run}},
@@ -102,7 +102,8 @@ func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 	}
 }
 
-func (s Delivery) tell(l net.Listener, endpoints *deliver.Config, began time.Time) {
+// logStart logs how it runs.
+func (s Delivery) logStart(l net.Listener, endpoints *deliver.Config, began time.Time) {
 	s.Logger.Info("timerd deliver is running", "version", s.Version, "nats", s.Config.NATS.Shown, "endpoints", len(endpoints.Endpoints),
 		"group", endpoints.Group, "file", endpoints.File.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
 	for _, scheme := range []string{"http", "https"} {

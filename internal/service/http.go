@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 // httpGrace is how long requests under way may take when the server stops.
@@ -29,23 +31,17 @@ func newHTTPHandler(ready *readiness, registry *prometheus.Registry) http.Handle
 		writeText(w, http.StatusOK, "ok\n")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		all, ok := ready.state()
-		status := http.StatusOK
-		if !ok {
+		all, status := ready.state(), http.StatusOK
+		if all.Failed() {
 			status = http.StatusServiceUnavailable
 		}
 		var b strings.Builder
-		for _, c := range all {
-			said := "ok"
-			if c.err != nil {
-				said = "failed: " + strings.ReplaceAll(c.err.Error(), "\n", "; ")
+		for _, f := range all {
+			failed := ""
+			if f.Level == diag.Fail {
+				failed = "failed: "
 			}
-			fmt.Fprintf(&b, "%s: %s\n", c.name, said)
-		}
-		if ready.aside != nil {
-			if said := ready.aside(); said != "" {
-				fmt.Fprintf(&b, "set aside: %s\n", said)
-			}
+			fmt.Fprintf(&b, "%s: %s%s\n", f.Check, failed, strings.ReplaceAll(f.String(), "\n", "; "))
 		}
 		writeText(w, status, b.String())
 	})

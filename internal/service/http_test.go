@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -106,8 +107,8 @@ func TestReadinessOverTime(t *testing.T) {
 		go ready.run(ctx)
 
 		time.Sleep(checkStale + time.Second)
-		all, ok := ready.state()
-		if ok || all[0].err == nil || !strings.Contains(all[0].err.Error(), "has not answered for") || all[1].err != nil {
+		all := ready.state()
+		if all[0].Level != diag.Fail || !strings.Contains(all[0].Text, "has not answered for") || all[1].Level != diag.OK {
 			t.Errorf("while a check hangs: %v", all)
 		}
 		if logs.String() != "" {
@@ -115,7 +116,7 @@ func TestReadinessOverTime(t *testing.T) {
 		}
 		close(hang)
 		synctest.Wait()
-		if all, ok := ready.state(); !ok {
+		if all := ready.state(); all.Failed() {
 			t.Errorf("after it answered: %v", all)
 		}
 		failing.Store(true)

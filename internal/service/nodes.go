@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
@@ -226,8 +227,8 @@ func (s *nodes) check(ctx context.Context) error {
 	return errors.Join(problem, each(served, func(node *schedule.Node, _ *servedNode) error { return node.Check(ctx) }))
 }
 
-// setAside tells how many timers are set aside, or returns an empty text.
-func (s *nodes) setAside() string {
+// setAside finds how many timers are set aside.
+func (s *nodes) setAside() (found diag.Findings) {
 	s.mu.Lock()
 	aside := s.aside
 	s.mu.Unlock()
@@ -238,10 +239,10 @@ func (s *nodes) setAside() string {
 	if aside.Refused > 0 {
 		said = append(said, fmt.Sprintf("%d timers whose subjects NATS refuses", aside.Refused))
 	}
-	if len(said) == 0 {
-		return ""
+	if len(said) > 0 {
+		found.Warn(diag.CheckAside, "", "%s; timerd doctor names one of each and what to do", strings.Join(said, ", "))
 	}
-	return strings.Join(said, ", ") + "; timerd doctor names one of each and what to do"
+	return found
 }
 
 // claims tells whether timers are claimed from every server as they become due.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 // How often readiness is checked, and how long a check may take. Together they
@@ -33,8 +34,8 @@ var errUnchecked = errors.New("not checked yet")
 type readiness struct {
 	log    *slog.Logger
 	checks []*check
-	// aside tells what waits though all checks pass, in words; nil or an empty text for nothing.
-	aside func() string
+	// aside finds what waits though all checks pass; nil for nothing.
+	aside func() diag.Findings
 
 	mu sync.Mutex // guards what the checks said
 }
@@ -45,10 +46,10 @@ type check struct {
 	// ask returns nil, or what is wrong in words for an operator, and ends when its context does.
 	ask func(context.Context) error
 
-	err   error // what it said last
-	at    time.Time
-	grace time.Time // until when a failure is not worth a line
-	told  bool      // err was logged
+	err    error // what it said last
+	at     time.Time
+	grace  time.Time // until when a failure is not worth a line
+	logged bool      // err was logged
 }
 
 // add adds a check. Call it before run.
@@ -91,12 +92,12 @@ func (r *readiness) note(c *check, err error) {
 	defer r.mu.Unlock()
 	now := time.Now()
 	switch {
-	case err != nil && !c.told && now.After(c.grace):
+	case err != nil && !c.logged && now.After(c.grace):
 		r.log.Warn("not ready", "check", c.name, "err", err)
-		c.told = true
-	case err == nil && c.told:
+		c.logged = true
+	case err == nil && c.logged:
 		r.log.Info("ready again", "check", c.name)
-		c.told = false
+		c.logged = false
 	case err == nil:
 		c.grace = now
 	}
@@ -105,21 +106,26 @@ func (r *readiness) note(c *check, err error) {
 
 // passes tells whether a check passes by what it said last.
 func (r *readiness) passes(name string) bool {
-	all, _ := r.state()
-	return slices.ContainsFunc(all, func(c check) bool { return c.name == name && c.err == nil })
+	return !slices.ContainsFunc(r.state(), func(f diag.Finding) bool { return f.Check == name && f.Level == diag.Fail })
 }
 
-// state returns the checks with what each said last, in the order they were added, and whether all is well.
-func (r *readiness) state() ([]check, bool) {
+// state returns what each check said last, in the order they were added, and then what waits though they pass.
+func (r *readiness) state() (all diag.Findings) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	all, ready := make([]check, len(r.checks)), true
-	for i, c := range r.checks {
-		all[i] = *c
+	for _, c := range r.checks {
+		err := c.err
 		if age := time.Since(c.at); age > checkStale {
-			all[i].err = fmt.Errorf("the check has not answered for %v", age.Round(time.Second))
+			err = fmt.Errorf("the check has not answered for %v", age.Round(time.Second))
 		}
-		ready = ready && all[i].err == nil
+		if err == nil {
+			all.OK(c.name, "ok")
+		} else {
+			all = append(all, diag.Of(c.name, err, ""))
+		}
 	}
-	return all, ready
+	r.mu.Unlock()
+	if r.aside != nil {
+		all = append(all, r.aside()...)
+	}
+	return all
 }

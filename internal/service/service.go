@@ -138,8 +138,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}
 
 	sched.OnArmed = all.wake
-	retries := retry.NewConsumer(conns.js, sched, func(ctx context.Context) error { return streams.Ensure(ctx, conns.js, conf) })
-	retries.Names = conf.Names
+	retries := retry.NewConsumer(conns.js, sched)
+	retries.Streams = conf
 	if c.Redis.Mode == config.Cluster { // of which one server may have half
 		retries.Window *= 2
 	}

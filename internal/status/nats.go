@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
@@ -35,18 +36,23 @@ type Stream struct {
 }
 
 // gatherNATS returns nil if nothing can be told.
-func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
+func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	if s.JetStream == nil {
-		p.fail(s.NoNATS.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", s.NoNATS.Text)
+		p.Fail(diag.CheckNATS, s.NoNATS.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", s.NoNATS.Text)
 		return nil
 	}
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
 	faults, missing, err := streams.Check(ctx, s.JetStream, s.Streams)
 	if err != nil {
-		p.unanswered(err)
+		unanswered(err, p)
 	}
-	told := err != nil
-	p.faults(faults, missing)
+	unknown := err != nil
+	for _, name := range missing {
+		p.Fail(diag.CheckStreams, "start timerd, which makes it", "there is no stream %s", name)
+	}
+	for _, f := range faults {
+		*p = append(*p, f.Finding(diag.CheckStreams))
+	}
 	for _, name := range []string{s.Streams.FiredStream(), s.Streams.RetryStream(), s.Streams.DeadStream()} {
 		stream, err := s.JetStream.Stream(ctx, name)
 		switch {
@@ -54,40 +60,39 @@ func (s Sources) gatherNATS(ctx context.Context, p *problems) *NATS {
 			continue // see above
 		case err != nil:
 			n.Streams = append(n.Streams, Stream{Name: name, Error: err.Error()})
-			if !told {
-				p.unanswered(err)
+			if !unknown {
+				unanswered(err, p)
 			}
-			told = true
+			unknown = true
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
-		p.stream(&state, s.Streams.Names)
+		checkStream(&state, s.Streams.Names, p)
 		n.Streams = append(n.Streams, state)
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
 			if state.Messages > 0 {
-				p.warn("timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
-				(*p)[len(*p)-1].Letters = true
+				p.Warn(CheckLetters, "timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
 			}
 		}
 	}
-	if !told {
+	if !unknown {
 		s.gatherWebhooks(ctx, n, p)
 	}
 	return n
 }
 
 // gatherWebhooks adds what there is of webhooks.
-func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *problems) {
+func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *diag.Findings) {
 	w, err := s.Webhooks.get(func() (*Webhooks, error) { return GatherWebhooks(ctx, s.JetStream, s.Streams) })
 	if err != nil {
-		p.warn(WebhookRights(s.Streams.Names), "cannot tell the state of webhooks: %v", err)
+		p.Warn(diag.CheckWebhooks, WebhookRights(s.Streams.Names), "cannot tell the state of webhooks: %v", err)
 	}
 	if w == nil {
 		return
 	}
 	state := newStream(w.Log.Config.Name, w.Log)
-	p.stream(&state, s.Streams.Names)
+	checkStream(&state, s.Streams.Names, p)
 	*p = append(*p, w.Problems...)
 	n.Streams, n.Webhooks = append(n.Streams, state), w.Consumers
 }

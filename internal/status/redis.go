@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -104,33 +105,33 @@ type Gaps struct {
 }
 
 // gatherRedis returns nil if nothing can be told.
-func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
+func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	if s.Schedule == nil {
-		p.fail(s.NoRedis.Fix, "nothing can be told of the timers and timerds: %s", s.NoRedis.Text)
+		p.Fail(diag.CheckRedis, s.NoRedis.Fix, "nothing can be told of the timers and timerds: %s", s.NoRedis.Text)
 		return nil
 	}
 	for _, master := range s.Masters {
-		p.fail("bring that server back: its timers wait there, and none is lost", "%v; what it has is in no number here", master)
+		p.Fail(diag.CheckRedis, "bring that server back: its timers wait there, and none is lost", "%v; what it has is in no number here", master)
 	}
 	members, err := query.Members(ctx, s.Schedule)
 	if err != nil {
-		p.fail("bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", err)
+		p.Fail(diag.CheckTimerds, "bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", err)
 	} else {
-		p.members(members)
+		*p = append(*p, CheckMembers(members)...)
 	}
 	r := &Redis{Timerds: living(members), Nodes: []Node{}, Held: new(int64)}
 	r.readHolds(ctx, s.Schedule, members, p)
 	nodes, err := s.Schedule.Nodes(ctx)
 	if err != nil {
-		p.fail("let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
+		p.Fail(diag.CheckCluster, "let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
 	}
 	reports, err := query.Audits(ctx, s.Schedule)
 	if err != nil {
-		p.fail("let the user read timerd:*", "cannot tell what the audits have found: %v", err)
+		p.Fail(checkAudits, "let the user read timerd:*", "cannot tell what the audits have found: %v", err)
 	}
 	overviews := make([]query.Overview, len(nodes))
 	r.Nodes = make([]Node, len(nodes))
-	found := make([]problems, len(nodes))
+	found := make([]diag.Findings, len(nodes))
 	var wg sync.WaitGroup
 	for i, node := range nodes {
 		wg.Go(func() { overviews[i], r.Nodes[i] = gatherNode(ctx, node, &found[i]) })
@@ -143,7 +144,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 	r.count(nodes, reports)
 	for i := range found {
 		*p = append(*p, found[i]...)
-		p.node(&r.Nodes[i], r.At, len(r.Timerds) > 0)
+		checkNode(&r.Nodes[i], r.At, len(r.Timerds) > 0, p)
 	}
 	for _, master := range s.Masters {
 		r.Nodes = append(r.Nodes, Node{Address: master.Addr, Error: master.Err.Error()})
@@ -152,10 +153,10 @@ func (s Sources) gatherRedis(ctx context.Context, p *problems) *Redis {
 }
 
 // readHolds reads what is held.
-func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []query.Member, p *problems) {
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []query.Member, p *diag.Findings) {
 	list, err := s.Holds(ctx)
 	if err != nil {
-		p.fail("bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
+		p.Fail(checkHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
 		return
 	}
 	for _, h := range list.Holds {
@@ -167,7 +168,7 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []q
 		r.Holds = append(r.Holds, hold)
 	}
 	if len(list.Holds) > 0 {
-		p.ignoreHolds(members)
+		checkIgnorant(members, p)
 	}
 }
 
@@ -186,7 +187,7 @@ func living(members []query.Member) []Timerd {
 }
 
 // gatherNode asks one server.
-func gatherNode(ctx context.Context, node *schedule.Node, p *problems) (query.Overview, Node) {
+func gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node) {
 	n := Node{Address: node.Server().Options().Addr}
 	seen, err := query.CountTimers(ctx, node)
 	if err == nil {
@@ -198,7 +199,7 @@ func gatherNode(ctx context.Context, node *schedule.Node, p *problems) (query.Ov
 	}
 	if err != nil {
 		n.Error = err.Error()
-		p.fail("bring that server back, or let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
+		p.Fail(diag.CheckRedis, "bring that server back, or let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
 	}
 	n.Pending, n.Owed, n.Firing, n.Moving = seen.Pending, seen.Owed, seen.Firing, seen.Moving
 	if err == nil && seen.Unseen == 0 {

@@ -2,58 +2,54 @@ package status
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Level says how bad a problem is.
-type Level string
+// Problems is what is wrong. In JSON they are without their checks.
+type Problems diag.Findings
 
-// The levels.
-const (
-	Fail Level = "fail" // timers do not fire, or what is so cannot be told
-	Warn Level = "warn" // timers fire, and something is to be looked at
-)
-
-// Problem is one thing that is wrong.
-type Problem struct {
-	Level Level  `json:"level"`
-	Text  string `json:"text"`
-	Fix   string `json:"fix"` // what to do
-	// Letters says that it is only that there are dead letters, for who counts them in another place.
-	Letters bool `json:"-"`
+// MarshalJSON implements [json.Marshaler].
+func (p Problems) MarshalJSON() ([]byte, error) {
+	type problem struct {
+		Level diag.Level `json:"level"`
+		Text  string     `json:"text"`
+		Fix   string     `json:"fix"`
+	}
+	all := make([]problem, len(p))
+	for i, f := range p {
+		all[i] = problem{f.Level, f.Text, f.Fix}
+	}
+	return json.Marshal(all)
 }
 
 // Report is the state of an installation.
 type Report struct {
-	Problems []Problem `json:"problems"` // the worst first, causes before what comes of them
-	Redis    *Redis    `json:"redis"`    // nil if nothing can be told of it
-	NATS     *NATS     `json:"nats"`     // likewise
+	Problems Problems `json:"problems"` // the worst first, causes before what comes of them
+	Redis    *Redis   `json:"redis"`    // nil if nothing can be told of it
+	NATS     *NATS    `json:"nats"`     // likewise
 }
 
 // Failed tells whether something is wrong that keeps timers from firing, or part of the state cannot be told.
-func (r *Report) Failed() bool {
-	return slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Level == Fail })
-}
-
-// Away says why a server cannot be reached, and what to do.
-type Away struct{ Text, Fix string }
+func (r *Report) Failed() bool { return diag.Findings(r.Problems).Failed() }
 
 // Sources is what a report is made from.
 type Sources struct {
 	// Schedule is nil if Redis cannot be reached; then NoRedis says why.
 	Schedule *schedule.Schedule
-	NoRedis  Away
+	NoRedis  diag.Finding
 	// Masters are those of a cluster that do not answer, and that Schedule is without.
 	Masters []schedule.Away
 	// JetStream is nil if NATS cannot be reached; then NoNATS says why.
 	JetStream jetstream.JetStream
-	NoNATS    Away
+	NoNATS    diag.Finding
 	// Streams says what the streams are called, and with its Installation to whom they should belong.
 	Streams streams.Config
 	// Webhooks is for who makes many reports: what it has of webhooks is not asked for again too soon. It may be nil.
@@ -62,17 +58,17 @@ type Sources struct {
 
 // Gather asks Redis and NATS at the same time. What cannot be told by the time that ctx ends is a problem in the report.
 func (s Sources) Gather(ctx context.Context) *Report {
-	r := &Report{Problems: []Problem{}}
-	var ofRedis, ofNATS problems
+	r := &Report{Problems: Problems{}}
+	var ofRedis, ofNATS diag.Findings
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Redis = s.gatherRedis(ctx, &ofRedis) })
 	wg.Go(func() { r.NATS = s.gatherNATS(ctx, &ofNATS) })
 	wg.Wait()
 	all := slices.Concat(ofRedis, ofNATS)
 	if r.Redis != nil {
-		all.owed(r.Redis)
+		checkOwedTimers(r.Redis, &all)
 	}
-	for _, level := range []Level{Fail, Warn} {
+	for _, level := range []diag.Level{diag.Fail, diag.Warn} {
 		for _, p := range all {
 			if p.Level == level {
 				r.Problems = append(r.Problems, p)

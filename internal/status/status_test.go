@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -207,7 +208,7 @@ func TestWhatIsWrong(t *testing.T) {
 	testenv.Eventually(t, time.Minute, func() bool { return time.Now().After(soon) }, "nearly enough time")
 	testenv.Eventually(t, time.Minute, func() bool { // the timers have to be owed for some seconds
 		r = x.report()
-		return slices.ContainsFunc(r.Problems, func(p status.Problem) bool { return strings.Contains(p.Text, "are owed") })
+		return slices.ContainsFunc(r.Problems, func(p diag.Finding) bool { return strings.Contains(p.Text, "are owed") })
 	}, "the timers to be owed for too long")
 	expect(t, r,
 		"fail no timerd is alive",
@@ -221,8 +222,8 @@ func TestWhatIsWrong(t *testing.T) {
 	if r = x.report(); r.Redis.Owed != 3 || !strings.Contains(r.Problems[2].Fix, "mend what is said above") {
 		t.Errorf("%+v, %+v", r.Problems, r.Redis)
 	}
-	if !slices.ContainsFunc(r.Problems, func(p status.Problem) bool {
-		return p.Level == status.Warn && p.Text == `TIMERD_LEASE is "10s" on a, "20s" on b`
+	if !slices.ContainsFunc(r.Problems, func(p diag.Finding) bool {
+		return p.Level == diag.Warn && p.Text == `TIMERD_LEASE is "10s" on a, "20s" on b`
 	}) {
 		t.Errorf("not told that they disagree: %+v", r.Problems)
 	}
@@ -233,7 +234,7 @@ func TestOneServerIsAway(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.beat("a", nil)
-	away := status.Away{Text: "it does not answer", Fix: "start it"}
+	away := diag.Finding{Text: "it does not answer", Fix: "start it"}
 	from := status.Sources{Schedule: x.sched.Schedule, NoNATS: away}
 	r := from.Gather(t.Context())
 	expect(t, r, "fail nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: it does not answer")

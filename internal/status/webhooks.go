@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
@@ -32,7 +33,7 @@ const (
 type Webhooks struct {
 	Log       *jetstream.StreamInfo // the stream of deliveries
 	Consumers []WebhookConsumer     // in the order of their names
-	Problems  []Problem             // of both, but for what the state of the log says
+	Problems  diag.Findings         // of both, but for what the state of the log says
 }
 
 // WebhookConsumer is one of the durable consumers by which timerd deliver gets its events: one for each group, which all its
@@ -63,8 +64,10 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 		return nil, err
 	}
 	w := &Webhooks{Log: log}
-	var p problems
-	p.faults(faults, nil)
+	var p diag.Findings
+	for _, f := range faults {
+		p = append(p, f.Finding(diag.CheckWebhooks))
+	}
 	fired, err := js.Stream(ctx, conf.FiredStream())
 	if errors.Is(err, jetstream.ErrStreamNotFound) { // as others tell
 		w.Problems = p
@@ -77,7 +80,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 		return nil, fmt.Errorf("consumers of stream %s: %w", conf.FiredStream(), err)
 	}
 	askAges(ctx, js, fired.CachedInfo(), w.Consumers)
-	p.webhooks(w.Consumers, fired.CachedInfo().Config)
+	checkConsumers(w.Consumers, fired.CachedInfo().Config, &p)
 	w.Problems = p
 	return w, nil
 }
@@ -166,8 +169,8 @@ func (c *WebhookConsumer) abandoned() bool {
 	return c.Waiting > 0 && c.waits() > asksSoon
 }
 
-// webhooks judges the consumers of timerd deliver, of a stream that is made so.
-func (p *problems) webhooks(consumers []WebhookConsumer, of jetstream.StreamConfig) {
+// checkConsumers judges the consumers of timerd deliver, of a stream that is made so.
+func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var paused, abandoned, behind backlog
 	for i := range consumers {
 		switch c := &consumers[i]; {
@@ -184,14 +187,14 @@ func (p *problems) webhooks(consumers []WebhookConsumer, of jetstream.StreamConf
 		dropped = fmt.Sprintf("; %s drops them %s after they fired", of.Name, of.MaxAge)
 	}
 	if len(paused.names) > 0 {
-		p.warn(fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
+		p.Warn(diag.CheckWebhooks, fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
 	}
 	if len(abandoned.names) > 0 {
-		p.warn(fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s", of.Name, abandoned.names[0]),
+		p.Warn(diag.CheckWebhooks, fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s", of.Name, abandoned.names[0]),
 			"%s: %s, and no timerd deliver asks for them%s", names(abandoned.names), abandoned.events(), dropped)
 	}
 	if len(behind.names) > 0 {
-		p.warn("look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency",
+		p.Warn(diag.CheckWebhooks, "look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency",
 			"%s: %s, since there is no place for more calls%s", names(behind.names), behind.events(), dropped)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 // What takes minutes to come about.
@@ -45,12 +47,12 @@ func TestWebhooksThatAreBehind(t *testing.T) {
 		{"several", []WebhookConsumer{consumer("a", 1, 0, time.Minute, 0, false), consumer("b", 2, 0, time.Hour, 0, false), consumer("c", 2, 0, 2*time.Hour, 0, true)}, kept,
 			[]string{"a, b: 3 events wait, the oldest for 1h0m0s, " + gone, "c: 2 events wait, the oldest for 2h0m0s, " + behind}},
 	} {
-		var p problems
-		p.webhooks(test.consumers, test.of)
+		var p diag.Findings
+		checkConsumers(test.consumers, test.of, &p)
 		var got []string
 		for _, problem := range p {
 			got = append(got, problem.Text)
-			if problem.Level != Warn || problem.Fix == "" {
+			if problem.Level != diag.Warn || problem.Fix == "" {
 				t.Errorf("%s: %+v", test.name, problem)
 			}
 		}

@@ -24,10 +24,8 @@ func Fired(ctx context.Context, js jetstream.JetStream, s Config, payloadBytes i
 	if info, err = streamInfo(ctx, js, want.Name); err != nil {
 		return nil, fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
 	}
-	for _, fault := range s.faults(want, info.Config) {
-		if !isWarning(fault) {
-			return info, fault
-		}
+	if faults := blocking(s.faults(want, info.Config)); len(faults) > 0 {
+		return info, faults[0]
 	}
 	return info, Fullness(info, payloadBytes)
 }
@@ -40,19 +38,18 @@ func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
 	}
 	fix := "purge it, raise its limits, or let it discard old messages"
 	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
-		return &Fault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Fix: fix}
+		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: fix}
 	}
 	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
-		return &Fault{Stream: c.Name, Problem: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Fix: fix}
+		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Remedy: fix}
 	}
 	return nil
 }
 
 // faults compares the configuration of a stream with what timerd needs of it.
-func (s Config) faults(want, is jetstream.StreamConfig) []error {
-	var faults []error
+func (s Config) faults(want, is jetstream.StreamConfig) (faults []*Fault) {
 	add := func(warning bool, fix, problem string, args ...any) {
-		faults = append(faults, &Fault{Stream: is.Name, Problem: fmt.Sprintf(problem, args...), Fix: fix, Warning: warning})
+		faults = append(faults, &Fault{Stream: is.Name, What: fmt.Sprintf(problem, args...), Remedy: fix, Warning: warning})
 	}
 	edit := "nats stream edit " + is.Name + " "
 	another := fmt.Sprintf("nats stream rm %s, once nobody needs it, or set TIMERD_STREAM to another name", is.Name)

@@ -135,9 +135,9 @@ func (s Config) Foreign(o Owner) *Fault {
 		return nil
 	}
 	return &Fault{
-		Stream:  o.Stream,
-		Problem: fmt.Sprintf("it belongs to installation %.100q, and the Redis of this timerd to %.100q", o.Installation, s.Installation),
-		Fix: "if the other one is in use, give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; " +
+		Stream: o.Stream,
+		What:   fmt.Sprintf("it belongs to installation %.100q, and the Redis of this timerd to %.100q", o.Installation, s.Installation),
+		Remedy: "if the other one is in use, give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; " +
 			"if it is gone, take its streams over with: timerd doctor --adopt-streams",
 		Owner: o.Installation,
 	}

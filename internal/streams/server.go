@@ -19,8 +19,8 @@ func CheckVersion(version string) error {
 		return nil
 	}
 	return &Fault{
-		Problem: fmt.Sprintf("nats-server %s is too old", version),
-		Fix:     fmt.Sprintf("upgrade to nats-server %d.%d or later", minServerMajor, minServerMinor),
+		What:   fmt.Sprintf("nats-server %s is too old", version),
+		Remedy: fmt.Sprintf("upgrade to nats-server %d.%d or later", minServerMajor, minServerMinor),
 	}
 }
 
@@ -31,13 +31,13 @@ func CheckAccount(ctx context.Context, js jetstream.JetStream) (*jetstream.Accou
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
 		return nil, &Fault{
-			Problem: "it runs without JetStream",
-			Fix:     "add a jetstream block to the server's configuration, as in deploy/nats.conf",
+			What:   "it runs without JetStream",
+			Remedy: "add a jetstream block to the server's configuration, as in deploy/nats.conf",
 		}
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return nil, &Fault{
-			Problem: "JetStream is off for this account",
-			Fix:     "enable it for the account: jetstream: enabled",
+			What:   "JetStream is off for this account",
+			Remedy: "enable it for the account: jetstream: enabled",
 		}
 	}
 	return account, err

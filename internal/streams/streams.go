@@ -26,6 +26,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/letter"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -105,7 +108,7 @@ func EnsureDelivery(ctx context.Context, js jetstream.JetStream, s Config) error
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.FiredStream(), err)
 	}
-	return errors.Join(slices.DeleteFunc(s.ensure(ctx, js, s.delivery()), isWarning)...)
+	return errors.Join(s.ensure(ctx, js, s.delivery())...)
 }
 
 // CheckDelivery is Check for the stream of deliveries alone, which EnsureDelivery makes. info is nil
@@ -121,7 +124,7 @@ func CheckDelivery(ctx context.Context, js jetstream.JetStream, s Config) (info 
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil, fmt.Errorf("stream %s: %w", s.DeliveryStream(), err)
 	}
-	return info, onlyFaults(s.faults(s.delivery(), info.Config)), nil
+	return info, s.faults(s.delivery(), info.Config), nil
 }
 
 // ofFired returns s with the installation that the stream of firings belongs to.
@@ -135,21 +138,38 @@ func (s Config) ofFired(ctx context.Context, js jetstream.JetStream) (Config, er
 
 // Fault is one thing that is wrong with a stream, or with what NATS lets through.
 type Fault struct {
-	Stream  string // "" if it is about the NATS server
-	Problem string
-	Fix     string // what to do, mostly a command
+	Stream string // "" if it is about the NATS server
+	What   string // the problem
+	Remedy string // what to do, mostly a command
 	// Warning says that timerd works with it, but keeps less than it could.
 	Warning bool
 	// Owner is the installation that the stream belongs to, if the problem is that this is another one.
 	Owner string
 }
 
-func (f *Fault) Error() string {
-	where := "NATS server"
-	if f.Stream != "" {
-		where = "stream " + f.Stream
+func (f *Fault) Error() string { return diag.Text(f) }
+
+// Fix implements [diag.Mendable].
+func (f *Fault) Fix() string { return f.Remedy }
+
+// Problem implements [diag.Mendable].
+func (f *Fault) Problem() string {
+	if f.Stream == "" {
+		return "NATS server: " + f.What
 	}
-	return fmt.Sprintf("%s: %s; to fix it: %s", where, f.Problem, f.Fix)
+	return "stream " + f.Stream + ": " + f.What
+}
+
+// Finding returns what a check finds by it.
+func (f *Fault) Finding(check string) diag.Finding {
+	found := diag.Finding{Level: diag.Fail, Check: check, Text: f.What, Fix: f.Remedy}
+	if f.Warning {
+		found.Level = diag.Warn
+	}
+	if f.Stream != "" {
+		found.Text = f.Stream + ": " + f.What
+	}
+	return found
 }
 
 // Ensure makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
@@ -158,7 +178,7 @@ func (f *Fault) Error() string {
 // that is another's. The error joins everything that stands in the way: a Fault says how to fix it, any other error
 // is worth another try.
 func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
-	faults := s.serverFaults(js)
+	faults := blocking(s.serverFaults(js))
 	for _, want := range s.configs() {
 		found := s.ensure(ctx, js, want)
 		faults = append(faults, found...)
@@ -166,13 +186,23 @@ func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
 			break
 		}
 	}
-	return errors.Join(slices.DeleteFunc(faults, isWarning)...)
+	return errors.Join(faults...)
+}
+
+// Bury publishes an event as a dead letter and waits until it is stored. It tries once, and makes the stream if there is none: then
+// the next try may work.
+func Bury(ctx context.Context, js jetstream.JetStream, s Config, e event.Event) error {
+	err := letter.PublishDead(ctx, js, s.SubjectPrefix(), e, jetstream.WithExpectStream(s.DeadStream()), jetstream.WithRetryAttempts(0))
+	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		err = errors.Join(err, Ensure(ctx, js, s))
+	}
+	return err
 }
 
 // Check tells what is wrong with the streams without changing anything. A missing stream is no fault: its name
 // is in missing. The error means that NATS did not answer.
 func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fault, missing []string, err error) {
-	found := s.serverFaults(js)
+	faults = s.serverFaults(js)
 	for _, want := range s.configs() {
 		info, err := streamInfo(ctx, js, want.Name)
 		switch {
@@ -181,25 +211,20 @@ func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fau
 		case err != nil:
 			return nil, nil, fmt.Errorf("stream %s: %w", want.Name, err)
 		default:
-			found = append(found, s.faults(want, info.Config)...)
+			faults = append(faults, s.faults(want, info.Config)...)
 		}
 	}
-	return onlyFaults(found), missing, nil
+	return faults, missing, nil
 }
 
-// onlyFaults returns those of some errors that say how to fix them.
-func onlyFaults(errs []error) (faults []*Fault) {
-	for _, err := range errs {
-		if fault, ok := errors.AsType[*Fault](err); ok {
-			faults = append(faults, fault)
+// blocking returns those of some faults with which timerd does not work.
+func blocking(faults []*Fault) (errs []error) {
+	for _, fault := range faults {
+		if !fault.Warning {
+			errs = append(errs, fault)
 		}
 	}
-	return faults
-}
-
-func isWarning(err error) bool {
-	fault, ok := errors.AsType[*Fault](err)
-	return ok && fault.Warning
+	return errs
 }
 
 // streamInfo asks for a stream's configuration and state.
@@ -212,17 +237,17 @@ func streamInfo(ctx context.Context, js jetstream.JetStream, name string) (*jets
 }
 
 // serverFaults checks what the connected server lets through.
-func (s Config) serverFaults(js jetstream.JetStream) []error {
+func (s Config) serverFaults(js jetstream.JetStream) []*Fault {
 	if most := js.Conn().MaxPayload(); most > 0 && most < minMessageBytes {
-		return []error{&Fault{
-			Problem: fmt.Sprintf("max_payload is %d bytes, too small for the event of a long key", most),
-			Fix:     fmt.Sprintf("set max_payload to %d or more in the server's configuration", minMessageBytes),
+		return []*Fault{{
+			What:   fmt.Sprintf("max_payload is %d bytes, too small for the event of a long key", most),
+			Remedy: fmt.Sprintf("set max_payload to %d or more in the server's configuration", minMessageBytes),
 		}}
 	}
 	return nil
 }
 
-// ensure makes one stream or checks the one that is there.
+// ensure makes one stream or checks the one that is there. It returns what stands in the way.
 func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
 	info, err := streamInfo(ctx, js, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -235,9 +260,9 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 			return s.overlaps(ctx, js, want)
 		case errors.As(err, &api) && api.ErrorCode == codeNoReplicas:
 			return []error{&Fault{
-				Stream:  want.Name,
-				Problem: fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
-				Fix:     "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
+				Stream: want.Name,
+				What:   fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
+				Remedy: "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
 			}}
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 			info, err = streamInfo(ctx, js, want.Name)
@@ -246,7 +271,7 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 	if err != nil {
 		return []error{fmt.Errorf("stream %s: %w", want.Name, err)}
 	}
-	return s.faults(want, info.Config)
+	return blocking(s.faults(want, info.Config))
 }
 
 // overlaps names the streams that take the subjects of want.
@@ -269,9 +294,9 @@ func (s Config) overlaps(ctx context.Context, js jetstream.JetStream, want jetst
 		}
 		faults = append(faults, &Fault{
 			Stream: want.Name,
-			Problem: fmt.Sprintf("cannot be made for %s, because stream %s takes %s",
+			What: fmt.Sprintf("cannot be made for %s, because stream %s takes %s",
 				want.Subjects[0], other.Config.Name, strings.Join(other.Config.Subjects, ", ")),
-			Fix: fix,
+			Remedy: fix,
 		})
 	}
 	if err := others.Err(); err != nil {

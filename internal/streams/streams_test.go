@@ -119,7 +119,7 @@ func TestEnsureStreamsWithoutACluster(t *testing.T) {
 	js := testenv.NATS(t).JetStream()
 	err := streams.Ensure(t.Context(), js, streams.Config{Replicas: 3})
 	if fault, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(fault.Error(), "cannot be made with 3 replicas") ||
-		!strings.Contains(fault.Fix, "TIMERD_STREAM_REPLICAS") {
+		!strings.Contains(fault.Remedy, "TIMERD_STREAM_REPLICAS") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -246,7 +246,7 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 				t.Fatalf("error is\n%v\nwant\n%s", err, c.want)
 			}
 			var fault *streams.Fault
-			if !errors.As(err, &fault) || fault.Fix == "" {
+			if !errors.As(err, &fault) || fault.Remedy == "" {
 				t.Errorf("error %v is no StreamFault with a fix", err)
 			}
 			if strings.Contains(c.want, "cannot be made") {

@@ -2,9 +2,9 @@ import { JetStreamApiCodes, JetStreamApiError, type JetStreamClient, type JetStr
 import type { NatsConnection } from "@nats-io/nats-core";
 
 import { textOf, TimerdError, UnavailableError } from "./errors.js";
-import { Ledger } from "./ledger.js";
 import type { Handler, Settings } from "./options.js";
 import { backoff, pause, within } from "./pause.js";
+import { Redeliveries } from "./redeliveries.js";
 import { heartbeat, Source } from "./source.js";
 import { Worker } from "./work.js";
 
@@ -41,7 +41,7 @@ export class Run {
     this.#settings = settings;
     const subject = `${apiPrefix}.CONSUMER.MSG.NEXT.${settings.stream}.${settings.durable}`;
     this.#source = new Source(nc, subject, (fault) => this.#fault?.(fault));
-    this.#worker = new Worker(js, jsm, settings, handler, this.#source, new Ledger(), this.#handlers.signal, this.#settle.signal);
+    this.#worker = new Worker(js, jsm, settings, handler, this.#source, new Redeliveries(), this.#handlers.signal, this.#settle.signal);
   }
 
   /** Consumes until the caller's signal is aborted. */

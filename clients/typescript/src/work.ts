@@ -3,12 +3,12 @@ import type { Msg } from "@nats-io/nats-core";
 
 import { textOf } from "./errors.js";
 import { type ParsedEvent, parseFired } from "./event.js";
-import type { Ledger } from "./ledger.js";
 import { givenUp, malformed, publish, publishDead, retryRequest, type Stored } from "./letters.js";
 import { subjectOf } from "./names.js";
 import type { Handler, Settings } from "./options.js";
 import { judge, type Verdict } from "./outcome.js";
 import { backoff, pause } from "./pause.js";
+import type { Redeliveries } from "./redeliveries.js";
 import type { Source } from "./source.js";
 
 /**
@@ -37,7 +37,7 @@ export class Worker {
     private readonly settings: Settings,
     private readonly handler: Handler,
     private readonly source: Source,
-    private readonly ledger: Ledger,
+    private readonly redeliveries: Redeliveries,
     private readonly handlers: AbortSignal,
     private readonly settling: AbortSignal,
   ) {}
@@ -50,14 +50,14 @@ export class Worker {
       return;
     }
     const place = `${stored.sequence} ${stored.time}`; // a stream that is made anew counts from 1 again
-    switch (this.ledger.begin(place)) {
+    switch (this.redeliveries.begin(place)) {
       case "working":
         return;
       case "settled":
         await this.#settle(msg, null, { subject: msg.subject });
         return;
       case "fresh":
-        this.ledger.end(place, await this.#attend(msg, stored));
+        this.redeliveries.end(place, await this.#attend(msg, stored));
     }
   }
 

@@ -2,11 +2,11 @@
 const size = 4096;
 
 /**
- * Ledger knows the messages that are with a handler of this process and those that were settled lately. JetStream
+ * Redeliveries knows the messages that are with a handler of this process and those that were settled lately. JetStream
  * delivers them again if their ack deadline could not be extended, because the process or its connection stood still.
- * The ledger keeps handlers from seeing them twice. A place names a message for good.
+ * It keeps handlers from seeing them twice. A place names a message for good.
  */
-export class Ledger {
+export class Redeliveries {
   readonly #working = new Set<string>();
   readonly #settled = new Set<string>(); // in the order of settlement
 

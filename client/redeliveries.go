@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// ledgerSize is how many settled events are remembered: more than can be on their way to this process a second time.
-const ledgerSize = 4096
+// maxSettled is how many settled events are remembered: more than can be on their way to this process a second time.
+const maxSettled = 4096
 
-// ledger knows the events that are with a handler of this process and those that were settled lately. JetStream
+// redeliveries knows the events that are with a handler of this process and those that were settled lately. JetStream
 // delivers them again if their ack deadline could not be extended, because the process or its connection stood still.
-// The ledger keeps handlers from seeing them twice.
-type ledger struct {
+// It keeps handlers from seeing them twice.
+type redeliveries struct {
 	mu      sync.Mutex
 	working map[place]struct{}
 	settled map[place]struct{}
@@ -35,38 +35,38 @@ func Sequence(ctx context.Context) uint64 {
 	return p.seq
 }
 
-func newLedger() *ledger {
-	return &ledger{working: make(map[place]struct{}), settled: make(map[place]struct{})}
+func newRedeliveries() *redeliveries {
+	return &redeliveries{working: make(map[place]struct{}), settled: make(map[place]struct{})}
 }
 
 // begin notes that a message is being worked on, unless it is already or has been settled.
-func (l *ledger) begin(p place) (fresh, settled bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, settled = l.settled[p]; settled {
+func (r *redeliveries) begin(p place) (fresh, settled bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, settled = r.settled[p]; settled {
 		return false, true
 	}
-	if _, working := l.working[p]; working {
+	if _, working := r.working[p]; working {
 		return false, false
 	}
-	l.working[p] = struct{}{}
+	r.working[p] = struct{}{}
 	return true, false
 }
 
 // end notes that a message is no longer worked on, and whether it was settled.
-func (l *ledger) end(p place, settled bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.working, p)
+func (r *redeliveries) end(p place, settled bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.working, p)
 	if !settled {
 		return
 	}
-	if len(l.order) < ledgerSize {
-		l.order = append(l.order, p)
+	if len(r.order) < maxSettled {
+		r.order = append(r.order, p)
 	} else {
-		delete(l.settled, l.order[l.next])
-		l.order[l.next] = p
-		l.next = (l.next + 1) % ledgerSize
+		delete(r.settled, r.order[r.next])
+		r.order[r.next] = p
+		r.next = (r.next + 1) % maxSettled
 	}
-	l.settled[p] = struct{}{}
+	r.settled[p] = struct{}{}
 }
