@@ -20,7 +20,7 @@ func (x *index) aside() (counts, listed []string) {
 	for _, a := range all {
 		counts = append(counts, fmt.Sprintf("%s %d %s", a.Reason, a.Count, a.Key.App))
 	}
-	if err := query.List(x.t.Context(), x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
+	if err := list(x.t, x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
 		listed = append(listed, fmt.Sprintf("%s %s %s", p.Key, p.Aside, p.Payload))
 		return true
 	}); err != nil {

@@ -135,7 +135,7 @@ func TestClusterTimers(t *testing.T) {
 		t.Errorf("scan: %d pending in %d partitions, want %d in 50", found.Pending, len(found.Heads), n)
 	}
 	var listed []int64
-	err = query.List(ctx, x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
+	err = list(t, x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
 		listed = append(listed, p.Due.UnixMilli())
 		return true
 	})

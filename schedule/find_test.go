@@ -51,7 +51,7 @@ func say(timer query.Timer) string {
 // listed returns those timers of a list that a query means.
 func listed(t testing.TB, s *schedule.Schedule, q query.Query) (timers []string) {
 	t.Helper()
-	err := query.List(t.Context(), s, keys.Namespace{}, func(timer query.Timer) bool {
+	err := list(t, s, keys.Namespace{}, func(timer query.Timer) bool {
 		if q.Match(timer) {
 			timers = append(timers, say(timer))
 		}

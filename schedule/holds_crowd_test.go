@@ -85,7 +85,7 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 		t.Errorf("overview: %+v, %v; want half of them held", seen, err)
 	}
 	listed := 0
-	if err := query.List(t.Context(), x.Schedule, namespace(t, "shop"), func(timer query.Timer) bool {
+	if err := list(t, x.Schedule, namespace(t, "shop"), func(timer query.Timer) bool {
 		if timer.State != query.StateHeld || timer.Due.UnixMilli() != at {
 			t.Errorf("%s is listed as %s, due %d", timer.Key, timer.State, timer.Due.UnixMilli())
 			return false

@@ -87,7 +87,7 @@ func (m *holdModel) cancel() {
 func (m *holdModel) move() {
 	if len(m.found) == 0 || rapid.Bool().Draw(m.rt, "look") {
 		m.found = nil
-		err := query.List(m.t.Context(), m.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
+		err := list(m.t, m.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
 			m.found = append(m.found, timer.Which())
 			return true
 		})

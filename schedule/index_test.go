@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -65,6 +66,19 @@ func onlyNode(t testing.TB, s *schedule.Schedule) *schedule.Node {
 		t.Fatalf("%d nodes, %v; want 1", len(nodes), err)
 	}
 	return nodes[0]
+}
+
+// list calls yield for the timers of a namespace, in the order of their due times, until it returns false.
+func list(t testing.TB, s *schedule.Schedule, n keys.Namespace, yield func(query.Timer) bool) error {
+	t.Helper()
+	return query.Pages(t.Context(), s, query.Query{Namespace: n}, func(p query.Page) bool {
+		for _, timer := range p.Timers {
+			if !yield(timer) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // do runs a Redis command and returns its reply, with nil for a null. Of a command that may set a timer it notes when

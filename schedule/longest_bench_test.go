@@ -87,7 +87,7 @@ func BenchmarkLongestStep(b *testing.B) {
 			for i := range 300 {
 				x.do("FCALL", "timer_set", 1, key(i), large, "PX", 60_000)
 			}
-			if err := query.List(b.Context(), x.Schedule, keys.Namespace{}, func(query.Timer) bool { return true }); err != nil {
+			if err := list(b, x.Schedule, keys.Namespace{}, func(query.Timer) bool { return true }); err != nil {
 				b.Fatal(err)
 			}
 		}},

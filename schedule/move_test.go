@@ -18,7 +18,7 @@ import (
 func (x *index) found(key string, beside bool) schedule.Which {
 	x.t.Helper()
 	var all []query.Timer
-	err := query.List(x.t.Context(), x.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
+	err := list(x.t, x.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
 		if timer.Key.String() == key && timer.Beside == beside {
 			all = append(all, timer)
 		}

@@ -51,7 +51,7 @@ func TestListWhileTimersLeave(t *testing.T) {
 			x := newIndex(t)
 			x.setMany("a", n, far(), c.spread)
 			listed := 0
-			err := query.List(t.Context(), x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
+			err := list(t, x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
 				if want := fmt.Sprintf("%05d", listed); p.Key.ID != want {
 					t.Errorf("timer %s is listed, want %s", p.Key.ID, want)
 					return false
@@ -75,7 +75,7 @@ func TestListWhileTimersCome(t *testing.T) {
 	const n = 3000
 	x.setMany("b", n, far(), 1)
 	listed := 0
-	err := query.List(t.Context(), x.Schedule, keys.Namespace{App: "b"}, func(p query.Timer) bool {
+	err := list(t, x.Schedule, keys.Namespace{App: "b"}, func(p query.Timer) bool {
 		if want := fmt.Sprintf("%05d", listed); p.Key.ID != want {
 			t.Errorf("timer %s is listed, want %s", p.Key.ID, want)
 			return false

@@ -33,7 +33,7 @@ func (x *index) stateIs(key, want string) {
 		x.t.Errorf("timer_get %s: %q, want %q", key, got, want)
 	}
 	var listed []string
-	err := query.List(x.t.Context(), x.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
+	err := list(x.t, x.Schedule, keys.Namespace{}, func(timer query.Timer) bool {
 		if timer.Key.String() == key && !timer.Beside {
 			listed = append(listed, fmt.Sprint(timer.State, " ", string(timer.Payload)))
 		}
@@ -291,7 +291,7 @@ func TestListOfStates(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 90_000)
 	x.retry("event", x.redisNow()+70_000, 2, "again")
 	var got []string
-	if err := query.List(t.Context(), x.Schedule, keys.Namespace{App: "app1"}, func(timer query.Timer) bool {
+	if err := list(t, x.Schedule, keys.Namespace{App: "app1"}, func(timer query.Timer) bool {
 		said := fmt.Sprint(timer.Key.ID, " ", timer.State)
 		if timer.Beside {
 			said += " beside"

@@ -48,19 +48,6 @@ type Timer struct {
 	TraceParent string
 }
 
-// List calls yield for the timers of a namespace that are not settled, in the order of their due times, until it returns
-// false. What [Pages] says of timers that are left out holds here too.
-func List(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func(Timer) bool) error {
-	return Pages(ctx, s, Query{Namespace: n}, func(p Page) bool {
-		for _, timer := range p.Timers {
-			if !yield(timer) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
 // take adds what the record says, of which the payload has size bytes in full.
 func (t *Timer) take(text string, size int) {
 	r, _ := schedule.ParseRecord(text)

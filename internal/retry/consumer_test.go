@@ -220,9 +220,11 @@ func (f *fixture) waitEmpty() {
 func (f *fixture) pending() map[string]query.Timer {
 	f.t.Helper()
 	all := map[string]query.Timer{}
-	err := query.List(f.t.Context(), f.schedule.Schedule, keys.Namespace{}, func(p query.Timer) bool {
-		if !p.Beside {
-			all[p.Key.String()] = p
+	err := query.Pages(f.t.Context(), f.schedule.Schedule, query.Query{}, func(p query.Page) bool {
+		for _, timer := range p.Timers {
+			if !timer.Beside {
+				all[timer.Key.String()] = timer
+			}
 		}
 		return true
 	})
