@@ -43,7 +43,7 @@ func payloadTrace(payload []byte) (parent, state string) {
 
 const traceParentBytes = 55
 
-// isTraceParent tells of a text that it is a traceparent of W3C Trace Context: version, trace id, parent id and flags. lua/library.lua
+// isTraceParent tells of a text that it is a traceparent of W3C Trace Context: version, trace id, parent id and flags. lua/functions/timers.lua
 // asks the same.
 func isTraceParent(s string) bool {
 	if len(s) != traceParentBytes || s[2] != '-' || s[35] != '-' || s[52] != '-' || s[:2] == "ff" {

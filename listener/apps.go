@@ -16,7 +16,7 @@ const (
 	// MaxFollowed is how many apps outside the namespaces are followed. Each takes a pattern, which Redis compares with
 	// every event of everybody: some 50 ns each time.
 	MaxFollowed = 16
-	// maxKnown bounds of how many apps something is remembered. Any more count as schedule.OtherApps.
+	// maxKnown is how many apps are remembered. Any more count as schedule.OtherApps.
 	maxKnown = 20_000
 )
 
@@ -60,7 +60,7 @@ func (a *apps) pattern(name string) (pattern string, covered bool) {
 	return keys.KeyspacePattern(a.db, n), a.namespaces.Cover(n)
 }
 
-// announce takes in that a timer was set for an app that was not known.
+// announce notes that a timer was set for an app that was not known.
 func (a *apps) announce(ctx context.Context, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,7 +71,7 @@ func (a *apps) announce(ctx context.Context, name string) error {
 	return nil
 }
 
-// refresh reads which apps are known. It follows no longer those that were forgotten, and others in their place.
+// refresh reads which apps are known. It stops following those that were forgotten, and follows others instead.
 func (a *apps) refresh(ctx context.Context) error {
 	a.mu.Lock()
 	for _, known := range a.known {
@@ -146,7 +146,7 @@ func (a *apps) unfollow(ctx context.Context, name string) error {
 	return nil
 }
 
-// confirm takes in a confirmation of the server, and tells whether it was asked for here.
+// confirm takes a confirmation of the server. It returns false if it answers no request of apps.
 func (a *apps) confirm(m *redis.Subscription) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -157,8 +157,8 @@ func (a *apps) confirm(m *redis.Subscription) bool {
 	return true
 }
 
-// refuse takes in that the user may not follow the app that was asked for first. Another one may get its place. It
-// returns false if none was asked for.
+// refuse notes that the user may not follow the app of the oldest request. Another app may get its place. It returns false
+// if there is no request.
 func (a *apps) refuse(err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -194,7 +194,7 @@ func (a *apps) report() {
 	a.coverage.SetBeyond(beyond)
 }
 
-// takes tells whether a hint of a key outside the namespaces may be of a timer that the schedule has.
+// takes returns whether a hint of a key outside the namespaces may be of a timer in the schedule.
 func (a *apps) takes(name string, kind schedule.HintKind) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

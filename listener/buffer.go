@@ -37,16 +37,20 @@ const (
 	noEnd = time.Hour
 )
 
-// state is what a hint in the buffer waits for. One that was collected is in none, until the schedule has taken it in or
-// the buffer takes it back.
+// state is what a hint in the buffer waits for. A hint that was collected is in no state: the schedule takes it in, or the
+// buffer takes it back.
 //
-//	event ── hear ──▶ urgent ──────────────── collect ──▶ schedule
-//	event ── hear ──▶ coalescing ── join, ask ──▶ urgent
-//	schedule ── await ──▶ awaiting ── urge, release, join, ask ──▶ urgent
-//	schedule ── putOff ──▶ deferred ── retry ──▶ schedule
-//	collected ── holdBack ──▶ deferred
-//
-// A claim explains, and so drops, the hints of its timers in the first three. flush joins all that coalesce or await.
+//	from               | verb                     | to
+//	-------------------|--------------------------|-----------
+//	an event           | hear                     | urgent or coalescing
+//	coalescing         | join, ask                | urgent
+//	awaiting           | urge, release, join, ask | urgent
+//	urgent             | collect                  | collected
+//	collected          | await                    | awaiting
+//	collected          | putOff, holdBack         | deferred
+//	deferred           | retry                    | collected
+//	all but deferred   | explain                  | dropped
+//	urgent             | retract                  | dropped
 type state int
 
 const (
@@ -70,7 +74,7 @@ type buffer struct {
 	in      [states]hintList
 	asked   map[string]bool // the keys of hints that were collected and may come back: whether others of the key have come since
 	resting bool            // whatever was collected has been taken in
-	news    bool            // hints have come of which wait was not told
+	news    bool            // hints have come since wait was woken last
 
 	deferredSince time.Time // since when there have been deferred hints
 	retryAt       time.Time // when they are to be tried again
@@ -91,7 +95,7 @@ func (b *buffer) clear() {
 	b.asked = nil
 }
 
-// size returns how many hints there are but those that are deferred, with those dropped that still take room. b.mu is held.
+// size returns how many hints take room, without those that are deferred. b.mu is held.
 func (b *buffer) size() (n int) {
 	for s := urgent; s < deferred; s++ {
 		n += len(b.in[s].hints)
@@ -99,8 +103,8 @@ func (b *buffer) size() (n int) {
 	return n
 }
 
-// hear takes a hint of something that happened at heard or later. It tells whether it has added it: the key may have one
-// that says the same. Where there is no room it drops them all, and fits is false.
+// hear adds a hint of something that happened at heard or later, unless the key has one that says the same. If there is no
+// room it drops all hints, and fits is false.
 func (b *buffer) hear(h schedule.Hint, heard time.Time) (added, fits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,7 +136,7 @@ func (b *buffer) hear(h schedule.Hint, heard time.Time) (added, fits bool) {
 	return true, true
 }
 
-// explain drops the hints of keys whose timers have been claimed since: whatever they tell of has been decided.
+// explain drops the hints of keys whose timers have been claimed since: the claim has decided what they are about.
 func (b *buffer) explain(claimed []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +157,7 @@ func (b *buffer) retract(key string) {
 	b.in[urgent].dropLast(key)
 }
 
-// urge makes the last hint of a key urgent that awaits a claim. b.mu is held.
+// urge makes a key's last hint urgent if it awaits a claim. b.mu is held.
 func (b *buffer) urge(key string) {
 	if at, ok := b.in[awaiting].last[key]; ok {
 		b.in[urgent].add(b.in[awaiting].hints[at], b.in[awaiting].heard)
@@ -185,7 +189,8 @@ func (b *buffer) join(s state) {
 	b.in[s].clear()
 }
 
-// ask makes all expired events of a state urgent, except for those of timers that are due in the schedule. b.mu is held.
+// ask makes all hints of a state urgent. Of its expired events the schedule gives those back whose timers it has due: see
+// await. b.mu is held.
 func (b *buffer) ask(s state) {
 	if b.asked == nil {
 		b.asked = make(map[string]bool, len(b.in[s].last))
@@ -199,7 +204,7 @@ func (b *buffer) ask(s state) {
 	b.join(s)
 }
 
-// flush has nothing coalesce or await a claim any longer, and nothing that was collected do so.
+// flush makes all hints urgent that coalesce or await a claim, and lets nothing that was collected await one.
 func (b *buffer) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,8 +216,8 @@ func (b *buffer) flush() {
 	b.wake()
 }
 
-// collect takes out the hints that are urgent, and tells when the first of them
-// happened at the earliest. If there are none, pause is how long to wait for more.
+// collect takes out the urgent hints. heard is when the first of them happened at the earliest. If there are none, pause is
+// how long to wait for more.
 func (b *buffer) collect() (hints []schedule.Hint, heard time.Time, pause time.Duration) {
 	busy := b.busy()
 	b.mu.Lock()
@@ -250,9 +255,8 @@ func (b *buffer) collect() (hints []schedule.Hint, heard time.Time, pause time.D
 	return hints, heard, pause
 }
 
-// await takes back expired events of timers that the schedule had due at a time: nothing explained them then, and they need
-// nothing more if the timers are claimed before anything else is heard of their keys. It returns those of which something
-// has been heard already.
+// await takes back expired events of timers that the schedule had due at a time. A claim explains them, if it comes before
+// anything else is heard of their keys. It returns those for which something else has been heard already.
 func (b *buffer) await(due []schedule.Hint, at time.Time) (overtaken []schedule.Hint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -306,7 +310,7 @@ func (b *buffer) holdBack(hints []schedule.Hint, heard time.Time) []schedule.Hin
 	})
 }
 
-// retry takes out what is deferred, and tells when the first of it happened at the earliest.
+// retry takes out the deferred hints. heard is when the first of them happened at the earliest.
 func (b *buffer) retry() (hints []schedule.Hint, heard time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -335,7 +339,7 @@ func (b *buffer) idle() bool {
 	return b.resting && b.size() == 0
 }
 
-// rest notes that what was collected has been taken in, or taken back.
+// rest notes that all collected hints have been taken in, or taken back.
 func (b *buffer) rest() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -368,8 +372,8 @@ func (b *buffer) wait(ctx context.Context) ([]schedule.Hint, time.Time) {
 	}
 }
 
-// caughtUp has wait look for the hints that came since it was called last. What follows an event at once may make its hint
-// needless.
+// caughtUp wakes wait if hints have come. It is called when all that was read has been heard: the message after an event may
+// make its hint needless.
 func (b *buffer) caughtUp() {
 	b.mu.Lock()
 	news := b.news && b.size() > 0
@@ -380,7 +384,7 @@ func (b *buffer) caughtUp() {
 	}
 }
 
-// wake has wait look for hints.
+// wake wakes wait.
 func (b *buffer) wake() {
 	select {
 	case b.signal <- struct{}{}:

@@ -26,9 +26,9 @@ type Evidence interface {
 
 // canary checks, end to end, that events reach the subscription: at each interval the command connection writes a key
 // with a short TTL and touches the one before it, whose TTL has run out. Each of the events that this causes stands for
-// a class of events. A canary that stays away means that flags were lost, that the server is no longer the master, or
-// that the connection is half open. Consecutive ones have different keys, and events keep their order, so one that
-// comes before that of an earlier canary tells that some were lost in between.
+// a class of events. A canary that is lost means that flags were lost, that the server is no longer the master, or
+// that the connection is half open. Consecutive canaries have different keys, and events keep their order, so a canary that
+// arrives before an earlier one shows that events were lost in between.
 type canary struct {
 	rdb               *redis.Client
 	evidence          Evidence
@@ -42,10 +42,10 @@ type canary struct {
 	keys  []string // taken in turn
 	next  int      // index of the next one
 	runID string   // of the server
-	deaf  bool     // expired events stay away
+	deaf  bool     // expired events are missing
 
 	caughtUp chan struct{} // all that happened before the last canary has been taken in
-	marking  sync.Mutex    // held while a mark is being left
+	marking  sync.Mutex    // held while a mark is being written
 	marks    sync.WaitGroup
 
 	mu    sync.Mutex
@@ -235,7 +235,7 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	return restarted, nil
 }
 
-// signalMark has a mark left of the last canary if all that happened before has been taken in. c.mu is held.
+// signalMark asks for a mark of the last canary if all that happened before has been taken in. c.mu is held.
 func (c *canary) signalMark() {
 	if c.idleAt != c.mark.key {
 		return
@@ -246,8 +246,8 @@ func (c *canary) signalMark() {
 	}
 }
 
-// leaveMark leaves a mark of the last canary, without waiting for it: in a cluster the mark may be on a server that hangs.
-// While one is being left, others are left out.
+// leaveMark writes a mark of the last canary, without waiting for it: in a cluster the mark may be on a server that hangs.
+// While one is being written, others are left out.
 func (c *canary) leaveMark(ctx context.Context) {
 	if !c.marking.TryLock() {
 		return
@@ -265,8 +265,8 @@ func (c *canary) leaveMark(ctx context.Context) {
 	})
 }
 
-// check returns the flags of the events that stay away, sorted, and whether
-// those that adoption needs have come in this session and do not stay away.
+// check returns the flags of the events that are missing, sorted, and whether the events that adoption needs have come in
+// this session and are not missing.
 func (c *canary) check() (overdue []string, adopting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,8 +292,8 @@ func (e *flagsLostError) Error() string {
 	return "keyspace events were lost: the flags for " + e.missing + " had been switched off; they are on again"
 }
 
-// reportLost says once that events stay away, and tries to switch their flags on again: if that works, it returns a
-// *flagsLostError, because a new session heals everything; if not, it returns why.
+// reportLost logs once that events are missing, and tries to switch their flags on again. If that works it returns a
+// *flagsLostError, because a new session makes up for everything; otherwise it returns why.
 func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 	missing := strings.Join(overdue, " ")
 	if missing == c.reported.missing {

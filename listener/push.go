@@ -10,7 +10,7 @@ import (
 const (
 	// readSize is how much is read at once, and how much of a buffer is kept.
 	readSize = 32 << 10
-	// maxMessage is how long a payload may be: longer ones are of nobody that matters, and are not kept in memory.
+	// maxMessage is how long a payload may be: longer ones are not timerd's, and are not kept in memory.
 	maxMessage = 1 << 20
 )
 

@@ -37,13 +37,14 @@ type session struct {
 	onRefused  func(key string, err error)
 
 	sub      *redis.PubSub
-	change   change // what the last message told of
+	change   change // of the last message
 	keyspace string // what the channels of keys begin with
 	expired  string // the channel of expired events
-	claimed  []byte // what begins a message that tells of a claim
+	claimed  []byte // what a message about a claim begins with
 }
 
-// change is what one message or several in a row told of: that a key was set or changed. The zero value is something else.
+// change says that one message or several in a row were about one key that was set or changed. The zero value stands for
+// anything else.
 type change struct {
 	key   string
 	noted bool // by a hint of its own, the last of this key
@@ -107,8 +108,8 @@ func (s *session) run(parent context.Context) error {
 	}
 }
 
-// client returns a client like that of the listener whose connections hand messages to the session. It calls end where one
-// ends the session.
+// client returns a client like the listener's, whose connections hand their messages to the session. It calls end with an
+// error that ends the session.
 func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redis.Client {
 	options := *s.rdb.Options()
 	dial := options.Dialer
@@ -208,7 +209,7 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	return nil
 }
 
-// receiveWake takes a message of the function library or of a claim, which follows another one.
+// receiveWake takes a message of the function library or of a claim. last is what came before it.
 func (s *session) receiveWake(ctx context.Context, payload []byte, last change) error {
 	if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
 		s.hints.explain(claimed)
@@ -232,7 +233,7 @@ func (s *session) receiveWake(ctx context.Context, payload []byte, last change) 
 	return nil
 }
 
-// hint takes in an event of a key, which follows another one.
+// hint takes an event of a key. last is what came before it.
 func (s *session) hint(key string, event []byte, kind schedule.HintKind, last change) error {
 	if slices.Contains(s.canary.keys, key) {
 		return s.canary.receive(key, string(event))

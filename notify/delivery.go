@@ -28,18 +28,18 @@ type delivery struct {
 	maxAttempts int
 	subject     string
 	lane        *lanes.Lane // of the subject
-	failingLook bool        // it is looked for, on a subject that was failing then
 	token       uint64      // names the delivery in reply subjects
 
-	looking   bool      // neither published nor given up until it is known whether the stream has the event
-	sent      bool      // published, its outcome unknown
-	sentAt    time.Time // when it was published last
-	next      time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
-	tries     int
-	failure   Failure   // of the last try that failed
-	withhold  bool      // publish without the payload, which is too large
-	published time.Time // the event's time, on the Redis server's clock
-	after     sequence  // the highest that was acknowledged before it was sent first
+	failingLook bool      // it is looked for, on a subject that was failing then
+	looking     bool      // neither published nor given up until it is known whether the stream has the event
+	sent        bool      // published, its outcome unknown
+	sentAt      time.Time // when it was published last
+	next        time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
+	tries       int
+	failure     Failure   // of the last try that failed
+	withhold    bool      // publish without the payload, which is too large
+	published   time.Time // the event's time, on the Redis server's clock
+	after       sequence  // the highest that was acknowledged before it was sent first
 }
 
 // expiring tells whether too little is left of the firing's lease to publish it.

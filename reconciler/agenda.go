@@ -56,7 +56,7 @@ func (a *agenda) wake(p keys.Partition, due schedule.Millis) {
 	}
 }
 
-// found notes what a scan for due timers has found, and has that claimed.
+// found notes what a scan for due timers has found.
 func (a *agenda) found(heads []schedule.Head) {
 	a.mu.Lock()
 	for _, h := range heads {
@@ -77,7 +77,7 @@ func (a *agenda) setRank(rank, of int) {
 	a.rank, a.of = rank, max(of, 1)
 }
 
-// learn notes a due time. It tells whether the next claim of all has become earlier. a.mu is held.
+// learn notes a due time. It returns whether the next claim of all has become earlier. a.mu is held.
 func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	if !a.queue.learn(p, due) {
 		return false
@@ -114,7 +114,7 @@ func (a *agenda) until() time.Duration {
 	return min(a.server.Until(at), longestSleep)
 }
 
-// takeDue takes out the partitions whose time has come, up to claimBatch, each of which may bring so many firings.
+// takeDue takes out up to claimBatch partitions whose time has come. expected is how many firings a claim may bring.
 func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +128,7 @@ func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 	return requests
 }
 
-// claimed notes what a claim told, and returns whether there was more to claim.
+// claimed notes the result of a claim, and returns whether there was more to claim.
 func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 	now := schedule.MillisOf(result.At)
 	more = result.Untidy || result.Next != schedule.Nothing && result.Next <= now

@@ -34,18 +34,11 @@ type Auditor interface {
 	RecordAudit(ctx context.Context, r schedule.AuditReport) error
 }
 
-// Apps forgets the apps that have no timers any more.
-type Apps interface {
-	DoubtApps(ctx context.Context, p keys.Partition, began schedule.Millis, met []string) error
-	ForgetApps(ctx context.Context) error
-}
-
 // auditor audits at start, after every gap, and regularly.
 type auditor struct {
 	server          Server
 	scanner         Scanner
 	node            Auditor
-	apps            Apps
 	agenda          *agenda
 	coverage        *Coverage
 	auditing        *atomic.Bool // an audit is under way
@@ -56,7 +49,7 @@ type auditor struct {
 	onAudit         func(reason string, seen schedule.Observed, took time.Duration)
 
 	counted  []schedule.NamespaceCount // by the last audit of all timers, if it reached all
-	recorded time.Time                 // when a report of an audit was left last
+	recorded time.Time                 // when the last report of an audit was written
 }
 
 // run audits until ctx ends.
@@ -112,7 +105,7 @@ func (a *auditor) run(ctx context.Context) {
 	}
 }
 
-// report tells of an audit.
+// report logs an audit if it found something that events should have reported, and tells the hooks.
 func (a *auditor) report(reason string, seen schedule.Observed, took time.Duration) {
 	known := reason == reasonRegular || reason == reasonUnfollowed
 	if seen.Kept > 0 || !known && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
@@ -123,7 +116,7 @@ func (a *auditor) report(reason string, seen schedule.Observed, took time.Durati
 	signal(a.coverage.audited)
 }
 
-// record leaves a report of an audit in Redis, for whoever asks for the state of the schedule.
+// record writes a report of an audit to Redis, for timerd status.
 func (a *auditor) record(ctx context.Context, reason string, took time.Duration) {
 	usual := reason == reasonRegular || reason == reasonUnfollowed
 	if a.counted == nil || usual && time.Since(a.recorded) < recordPause {
@@ -180,7 +173,7 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 		audit.Complete()
 		a.counted = audit.Counted()
 	}
-	if err := a.apps.ForgetApps(ctx); err != nil {
+	if err := audit.ForgetApps(ctx); err != nil {
 		return fault(err)
 	}
 	return seen, moving
@@ -199,7 +192,7 @@ func (a *auditor) auditPartition(ctx context.Context, audit *schedule.Audit, p k
 		}
 		seen.Add(page)
 		if cursor = next; cursor == 0 {
-			return a.apps.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
+			return audit.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
 		}
 	}
 }

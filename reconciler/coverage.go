@@ -23,10 +23,10 @@ const (
 	reasonTakenOver = "slots moved"
 )
 
-// Coverage is how far the events of a node can be relied on. Who hears them says so, and audits make up for the rest. Its methods
-// may be called concurrently, and never block. Set its fields before they are.
+// Coverage is how far the events of a node can be relied on. The listener keeps it up to date, and audits make up for the
+// rest. Its methods may be called concurrently, and never block. Set its fields before the first call.
 type Coverage struct {
-	// OnGap is called for each gap. OnComplete is called with what SetComplete is.
+	// OnGap is called by Gap, and OnComplete by SetComplete.
 	OnGap      func(reason string)
 	OnComplete func(complete bool)
 
@@ -65,7 +65,7 @@ func (c *Coverage) note(reason string) {
 	c.ask(reason)
 }
 
-// ask has everything audited as soon as the audit under way is over.
+// ask asks for an audit of everything, as soon as the audit under way is over.
 func (c *Coverage) ask(reason string) {
 	select {
 	case c.asked <- reason:

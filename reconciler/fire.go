@@ -110,7 +110,7 @@ func (f *firer) drain(ctx context.Context) error {
 	}
 }
 
-// publish hands firings over, if there are any.
+// publish hands firings to the publisher, if there are any.
 func (f *firer) publish(ctx context.Context, firings []schedule.Firing) error {
 	if len(firings) == 0 {
 		return nil

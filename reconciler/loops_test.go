@@ -295,12 +295,8 @@ type keysAlone struct {
 	err   error
 }
 
-func (*keysAlone) BeginAudit(context.Context) (*schedule.Audit, error)     { return nil, nil } //nolint:nilnil // it is not known
+func (*keysAlone) BeginAudit(context.Context) (*schedule.Audit, error)     { return nil, nil }
 func (*keysAlone) RecordAudit(context.Context, schedule.AuditReport) error { return nil }
-func (*keysAlone) DoubtApps(context.Context, keys.Partition, schedule.Millis, []string) error {
-	return nil
-}
-func (*keysAlone) ForgetApps(context.Context) error { return nil }
 
 func (k *keysAlone) ScanKeys(_ context.Context, _ string, yield func([]string) error) error {
 	var err error
@@ -325,7 +321,7 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		k, cover := &keysAlone{bench: b}, newCoverage(b.Now)
 		cover.OnGap = func(reason string) { b.change(func() { b.note("gap: " + reason) }) }
 		a := auditor{
-			server: b, scanner: &claims{bench: b}, node: k, apps: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			server: b, scanner: &claims{bench: b}, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
 			namespaces: keys.Namespaces{{App: "a"}}, instance: "a", interval: time.Second, log: b.logger(),
 			onAudit: func(reason string, seen schedule.Observed, took time.Duration) {
 				b.change(func() { b.note(fmt.Sprintf("%s (%d) in %s", reason, seen.Adopted, took)) })
@@ -379,7 +375,7 @@ func TestAuditsAreTriedAgain(t *testing.T) {
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		k, cover := &keysAlone{bench: b, err: errors.New("away")}, newCoverage(b.Now)
 		a := auditor{
-			server: b, scanner: &claims{bench: b}, node: k, apps: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			server: b, scanner: &claims{bench: b}, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
 			interval: time.Second, log: b.logger(), onAudit: func(reason string, _ schedule.Observed, _ time.Duration) {
 				b.change(func() { b.notes = append(b.notes, reason) })
 			},

@@ -21,7 +21,6 @@ type Node interface {
 	Keeper
 	Membership
 	Auditor
-	Apps
 }
 
 // Reconciler serves one node of the schedule. Set its fields before Run.
@@ -119,7 +118,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		members: r.node, agenda: r.agenda, interval: r.SweepInterval, self: r.Self, counts: r.Counts, instance: r.instance, log: r.Logger,
 	}
 	audit := auditor{
-		server: r.node, scanner: r.node, node: r.node, apps: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,
+		server: r.node, scanner: r.node, node: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,
 		namespaces: r.namespaces, instance: r.instance, interval: r.SweepInterval, lease: r.Lease, log: r.Logger, onAudit: r.OnAudit,
 	}
 	var wg sync.WaitGroup

@@ -13,7 +13,8 @@ const (
 	missedHeartbeats = 4 // after so many sweeps without a heartbeat a timerd is dead
 	// horizon is how far beyond the next sweep a scan for due timers looks.
 	horizon = 2 * time.Second
-	// replanEvery is how often it is looked for what a clock that was ahead has armed, where this timerd has not seen it ahead.
+	// replanEvery is how often to look for occurrences that a clock ahead of time has armed, if this timerd has not seen it
+	// ahead.
 	replanEvery = 10 * time.Second
 )
 
@@ -35,8 +36,8 @@ type Membership interface {
 	Deregister(ctx context.Context, instance string) error
 }
 
-// every does something at once and then at each tick, or earlier when asked to, until ctx ends. Of failures in a row it logs the
-// first.
+// every calls do at once, and then at each tick and whenever sooner receives, until ctx ends. It logs the first of several
+// failures in a row.
 func every(ctx context.Context, interval time.Duration, sooner <-chan struct{}, log *slog.Logger, failed string, do func(context.Context) error) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -68,7 +69,7 @@ type sweeper struct {
 	onReplanned     func(n int)
 
 	moving    bool      // what was last said about slots that are moving
-	replanned time.Time // when it was looked last for what a clock that was ahead has armed
+	replanned time.Time // when it last looked for what a clock ahead of time has armed
 }
 
 // run sweeps until ctx ends.
@@ -78,7 +79,7 @@ func (s *sweeper) run(ctx context.Context) {
 	})
 }
 
-// scanDue has everything claimed that is due, and learns what is due before the sweep after the next.
+// scanDue finds what is due before the sweep after the next, so that it is claimed on time.
 func (s *sweeper) scanDue(ctx context.Context) error {
 	found, err := s.scanner.ScanDue(ctx, 2*s.interval+horizon, s.lease)
 	s.health.noteScan(err)
@@ -113,7 +114,7 @@ func (s *sweeper) ensureLibrary(ctx context.Context) error {
 	return nil
 }
 
-// planAgain has the occurrences planned again that were armed by a clock that was ahead, once it is back.
+// planAgain plans the occurrences again that a clock ahead of time has armed, once the clock is back.
 func (s *sweeper) planAgain(ctx context.Context) error {
 	if !s.keeper.IsBehind() && time.Since(s.replanned) < replanEvery {
 		return nil

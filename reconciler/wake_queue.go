@@ -18,7 +18,7 @@ func newWakeQueue() wakeQueue {
 	return wakeQueue{known: map[keys.Partition]schedule.Millis{}, planned: map[keys.Partition]*visit{}}
 }
 
-// learn notes a due time. It tells whether it is the first of the partition.
+// learn notes a due time. It returns whether it is the first of the partition.
 func (q *wakeQueue) learn(p keys.Partition, due schedule.Millis) bool {
 	if known, ok := q.known[p]; ok && known <= due {
 		return false
@@ -28,7 +28,7 @@ func (q *wakeQueue) learn(p keys.Partition, due schedule.Millis) bool {
 }
 
 // plan has a partition visited at the given time, or earlier if that is planned.
-// It tells whether the next visit of all has become earlier.
+// It returns whether the next visit of all has become earlier.
 func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	v, ok := q.planned[p]
 	switch {

@@ -25,9 +25,18 @@ func (x *index) met() []string {
 	return slices.Compact(met)
 }
 
+func (x *index) beginAudit() *schedule.Audit {
+	x.t.Helper()
+	a, err := x.BeginAudit(x.t.Context())
+	if err != nil || a == nil {
+		x.t.Fatalf("%v, %v; want an audit", a, err)
+	}
+	return a
+}
+
 func (x *index) doubt(began schedule.Millis, met []string) {
 	x.t.Helper()
-	if err := x.DoubtApps(x.t.Context(), keys.Single, began, met); err != nil {
+	if err := x.beginAudit().DoubtApps(x.t.Context(), keys.Single, began, met); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -136,7 +145,7 @@ func TestAppsBeyondThoseThatAreKnown(t *testing.T) {
 	for i := range most + 20 {
 		x.do("FCALL", "timer_cancel", 1, fmt.Sprintf("app%d:b:c:1", i))
 	}
-	if err := x.ForgetApps(t.Context()); err != nil {
+	if err := x.beginAudit().ForgetApps(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	x.knows()

@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
 )
 
 // scanCount is how many keys one step of SCAN looks at, about: half a millisecond of Redis's time.
 const scanCount = 1000
+
+// countPage is how many firings one step of counting looks at, about: none holds Redis for longer than a page of an audit.
+const countPage = 256
 
 // ScanKeys calls yield for the keys of the node's server that match a glob pattern, some at a time, until it returns an error.
 // Keys that are set or deleted meanwhile may be left out or come twice.
@@ -56,33 +61,68 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	n, after := a.node, ""
 	for range count { // each call gets further, unless somebody goes on changing these keys
 		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
-		reply, err := n.schedule.Run(ctx, n.schedule.scripts.Load().audit, []Call{{p, args}})[0].Slice()
-		if err == nil && len(reply) != 8 {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
+		reply, err := ReadReply(n.schedule.Run(ctx, n.schedule.step("audit"), []Call{{p, args}})[0], 8, 0)
 		if err != nil {
 			return 0, seen, fmt.Errorf("schedule: audit: %w", err)
 		}
-		text, _ := reply[0].(string)
-		rescheduled, _ := reply[2].(int64)
-		cancelled, _ := reply[3].(int64)
-		kept, _ := reply[4].(int64)
-		seen.Add(Observed{Rescheduled: int(rescheduled), Cancelled: int(cancelled), Kept: int(kept)})
-		apps, _ := reply[6].([]any)
-		for _, app := range apps {
-			name, _ := app.(string)
-			seen.Apps = append(seen.Apps, name)
+		seen.Add(Observed{Rescheduled: int(reply.Int(2)), Cancelled: int(reply.Int(3)), Kept: int(reply.Int(4))})
+		apps := reply.List(6)
+		for i := range apps {
+			seen.Apps = append(seen.Apps, apps.Text(i))
 		}
-		a.tally.add(reply[7])
-		if after, _ = reply[5].(string); after != "" {
+		a.tally.add(reply.List(7))
+		if after = reply.Text(5); after != "" {
 			continue
 		}
-		if next, err = strconv.ParseUint(text, 10, 64); err != nil {
+		if next, err = strconv.ParseUint(reply.Text(0), 10, 64); err != nil {
 			return 0, seen, fmt.Errorf("schedule: audit: unexpected cursor: %w", err)
 		}
 		return next, seen, nil
 	}
 	return 0, seen, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read", p.Due())
+}
+
+// CountBy has the round count the timers of some namespaces, and all others together. Call it before the first page.
+func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespaces) }
+
+// CountFirings counts the firings of a partition.
+func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
+	s := a.node.schedule
+	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
+		reply, err := ReadReply(s.Run(ctx, s.step("count_firing"), []Call{{p, []any{cursor, countPage}}})[0], 2, 0)
+		if err != nil {
+			return fmt.Errorf("schedule: count the firings: %w", err)
+		}
+		a.tally.add(reply.List(1))
+		cursor = reply.Text(0)
+	}
+	return nil
+}
+
+// Counted returns what the round has counted: the namespaces in their order, and the rest at the end.
+func (a *Audit) Counted() []NamespaceCount { return a.tally.counts }
+
+// DoubtApps ends the round through a partition, which began at a time or later and met the timers of some apps. Of
+// the known apps without timers it doubts those that it finds for the first time, and forgets those that were doubted before.
+// An app is known again as soon as a timer of it is set.
+func (a *Audit) DoubtApps(ctx context.Context, p keys.Partition, began Millis, met []string) error {
+	args := []any{int64(began)}
+	for _, app := range met {
+		args = append(args, app)
+	}
+	if err := a.node.schedule.Run(ctx, a.node.schedule.step("doubt_apps"), []Call{{p, args}})[0].Err(); err != nil {
+		return fmt.Errorf("schedule: forget apps without timers: %w", err)
+	}
+	return nil
+}
+
+// ForgetApps forgets the apps of those partitions of the node that have no pending timers.
+func (a *Audit) ForgetApps(ctx context.Context) error {
+	err := a.node.Master().RunOver(ctx, a.node.schedule.step("forget_apps"), Chunk, nil, (*redis.Cmd).Err)
+	if err != nil {
+		return fmt.Errorf("schedule: forget apps without timers: %w", err)
+	}
+	return nil
 }
 
 // Complete ends a round that has looked at every partition: the absences up to its beginning are accounted for.

@@ -12,9 +12,6 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// countPage is how many firings one step of counting looks at, about: none holds Redis for longer than a page of an audit.
-const countPage = 256
-
 // NamespaceCount is how many timers of a namespace an audit has counted.
 type NamespaceCount struct {
 	Namespace string `json:"namespace"` // keys.Other for the rest
@@ -57,66 +54,20 @@ func newTally(namespaces keys.Namespaces) *tally {
 }
 
 // add adds counts as tally.lua has them.
-func (t *tally) add(counts any) {
-	list, _ := counts.([]any)
-	for i := 0; i+4 < len(list); i += 5 {
-		name, _ := list[i].(string)
-		key, err := keys.Parse(name + ":-")
+func (t *tally) add(counts Reply) {
+	for i := 0; i+4 < len(counts); i += 5 {
+		key, err := keys.Parse(counts.Text(i) + ":-")
 		at := t.namespaces.Find(key)
 		if err != nil || at < 0 {
 			at = len(t.namespaces)
 		}
-		pending, _ := list[i+1].(int64)
-		owed, _ := list[i+2].(int64)
-		firing, _ := list[i+3].(int64)
 		c := &t.counts[at]
-		c.Pending += pending
-		c.Owed += owed
-		c.Firing += firing
-		held, _ := list[i+4].(int64)
-		c.Held += held
+		c.Pending += counts.Int(i + 1)
+		c.Owed += counts.Int(i + 2)
+		c.Firing += counts.Int(i + 3)
+		c.Held += counts.Int(i + 4)
 	}
 }
-
-// CountBy has the round count the timers of some namespaces, and all others together. Call it before the first page.
-func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespaces) }
-
-// CountFirings counts the firings of a partition. It also mends the names of those that are owed where timerds of earlier
-// versions, which know no such names, have left them behind or out.
-func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
-	s := a.node.schedule
-	listed, err := s.countFirings(ctx, p, a.tally)
-	if err != nil {
-		return fmt.Errorf("schedule: count the firings: %w", err)
-	}
-	for cursor, more := "0", listed > 0; more; more = cursor != "0" && cursor != "" {
-		if cursor, err = s.Run(ctx, s.scripts.Load().tidyOwed, []Call{{p, []any{cursor, countPage}}})[0].Text(); err != nil {
-			return fmt.Errorf("schedule: look through the names of what is owed: %w", err)
-		}
-	}
-	return nil
-}
-
-// countFirings adds the firings of a partition to a tally. It returns how many names the partition has for those that nobody
-// has claimed.
-func (s *Schedule) countFirings(ctx context.Context, p keys.Partition, t *tally) (listed int64, err error) {
-	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
-		reply, err := s.Run(ctx, s.scripts.Load().countFiring, []Call{{p, []any{cursor, countPage}}})[0].Slice()
-		if err == nil && len(reply) != 3 {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
-		if err != nil {
-			return 0, err
-		}
-		t.add(reply[1])
-		cursor, _ = reply[0].(string)
-		listed, _ = reply[2].(int64)
-	}
-	return listed, nil
-}
-
-// Counted returns what the round has counted: the namespaces in their order, and the rest at the end.
-func (a *Audit) Counted() []NamespaceCount { return a.tally.counts }
 
 // RecordAudit leaves a report of an audit of the node in Redis, in place of the timerd's last one, and forgets those of
 // timerds and nodes that are gone.

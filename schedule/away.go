@@ -82,12 +82,6 @@ func askAll[S interface{ client() *redis.Client }](ctx context.Context, servers 
 	return &away
 }
 
-// AskNodes does something on all nodes at the same time, on each within a time of its own. It returns an *AwayError with those on
-// which that failed, in their order, or nil.
-func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func(context.Context, *Node) error) error {
-	return askAll(ctx, nodes, within, ask)
-}
-
 // without is a topology without some masters.
 type without struct {
 	topology

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -44,29 +43,37 @@ type ClaimResult struct {
 //
 // Repetitions that are to be planned are planned by the way, and are not among the firings but for those with a Fault.
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
-	results := n.claim(ctx, requests, lease)
-	n.schedule.plan(ctx, results)
+	n.readHoldsAgain(ctx)
+	var results []ClaimResult
+	if n.detour.taken() {
+		results = n.claimInFull(ctx, requests, lease)
+	} else {
+		var unusual []int
+		results, unusual = n.claimShort(ctx, requests, lease)
+		redo(results, unusual, requests, func(rest []ClaimRequest) []ClaimResult { return n.claimInFull(ctx, rest, lease) })
+	}
+	var plans []Firing
+	for i := range results {
+		results[i].Firings, plans = n.schedule.takePlans(results[i].Firings, plans)
+	}
+	if len(plans) > 0 {
+		_ = n.schedule.settleRepeating(ctx, plans) // else whoever claims them when the lease is over plans them
+	}
 	return results
 }
 
-// claim claims by the short way, and where that does not do, by the full one.
-func (n *Node) claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
-	n.readHoldsAgain(ctx)
-	if n.detour.taken() {
-		return n.claimInFull(ctx, requests, lease)
+// redo claims once more what is at some places among the requests, and puts the results there.
+func redo(results []ClaimResult, places []int, requests []ClaimRequest, claim func([]ClaimRequest) []ClaimResult) {
+	if len(places) == 0 {
+		return
 	}
-	results, unusual := n.claimShort(ctx, requests, lease)
-	if len(unusual) == 0 {
-		return results
+	some := make([]ClaimRequest, len(places))
+	for i, at := range places {
+		some[i] = requests[at]
 	}
-	rest := make([]ClaimRequest, len(unusual))
-	for i, at := range unusual {
-		rest[i] = requests[at]
+	for i, result := range claim(some) {
+		results[places[i]] = result
 	}
-	for i, result := range n.claimInFull(ctx, rest, lease) {
-		results[unusual[i]] = result
-	}
-	return results
 }
 
 // holdsAgainTimeout bounds how long a claim waits for the list of holds.
@@ -83,6 +90,20 @@ func (n *Node) readHoldsAgain(ctx context.Context) {
 	_, _ = n.schedule.Holds(ctx) // see above
 }
 
+// claimShort claims by the short way. It returns the indices of the requests for which that does not do, where nothing was
+// moved.
+func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, unusual []int) {
+	calls := make([]Call, len(requests))
+	for i, r := range requests {
+		expected := MaxClaim
+		if r.Expected > 0 {
+			expected = min(r.Expected, MaxClaim)
+		}
+		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
+	}
+	return n.runClaims(ctx, n.schedule.step("claim_short"), shortForm(), requests, calls, lease)
+}
+
 // claimInFull claims by the script that can do everything. Where a partition's copy of the list of holds is older than what this
 // timerd knows of it, it brings the two together and claims once more.
 func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
@@ -94,27 +115,12 @@ func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease t
 			behind = append(behind, i)
 		}
 	}
-	if len(behind) == 0 || n.catchUp(ctx, said) != nil {
-		return results
-	}
-	rest := make([]ClaimRequest, len(behind))
-	for i, at := range behind {
-		rest[i] = requests[at]
-	}
-	for i, result := range n.claimBy(ctx, n.schedule.holding.Load(), rest, lease) {
-		results[behind[i]] = result
+	if len(behind) > 0 && n.catchUp(ctx, said) == nil {
+		redo(results, behind, requests, func(rest []ClaimRequest) []ClaimResult {
+			return n.claimBy(ctx, n.schedule.holding.Load(), rest, lease)
+		})
 	}
 	return results
-}
-
-// catchUp reads the list of holds again, and copies it to the node's partitions if it is as claims said that it is: then the
-// copies are old, because whoever changed the list died, or lost in a failover.
-func (n *Node) catchUp(ctx context.Context, said int64) error {
-	l, err := n.schedule.Holds(ctx)
-	if err == nil && l.claimGeneration() == said {
-		_, err = n.CopyHolds(ctx, l)
-	}
-	return err
 }
 
 // claimBy claims in full by what is known of the list of holds.
@@ -123,7 +129,7 @@ func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimReque
 	for i, r := range requests {
 		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition)}}
 	}
-	results, _ := n.runClaims(ctx, n.schedule.scripts.Load().claim, fullForm(), requests, calls, lease)
+	results, _ := n.runClaims(ctx, n.schedule.step("claim"), fullForm(), requests, calls, lease)
 	for _, result := range results {
 		if result.Untidy {
 			n.detour.take(1)
@@ -151,19 +157,24 @@ func (n *Node) lookFrom(p keys.Partition, place string) {
 	}
 }
 
-// claimShort claims by the short way. It returns the indices of the requests for which that does not do, where nothing was
-// moved.
-func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, unusual []int) {
-	calls := make([]Call, len(requests))
-	for i, r := range requests {
-		expected := MaxClaim
-		if r.Expected > 0 {
-			expected = min(r.Expected, MaxClaim)
-		}
-		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
+// catchUp reads the list of holds again, and copies it to the node's partitions if it is as claims said that it is: then the
+// copies are old, because whoever changed the list died, or lost in a failover.
+func (n *Node) catchUp(ctx context.Context, said int64) error {
+	l, err := n.schedule.Holds(ctx)
+	if err == nil && l.claimGeneration() == said {
+		_, err = n.CopyHolds(ctx, l)
 	}
-	return n.runClaims(ctx, n.schedule.scripts.Load().claimShort, shortForm(), requests, calls, lease)
+	return err
 }
+
+// errNothingDue is the short way's answer where nothing is due. There may be something to tidy up.
+var errNothingDue = errors.New("nothing is due")
+
+// claimForm is the form of a script's reply: how many elements are before the firings, and how many each of these has.
+type claimForm struct{ before, each int }
+
+func fullForm() claimForm  { return claimForm{9, 3} }
+func shortForm() claimForm { return claimForm{3, 2} }
 
 // runClaims runs a script that claims. It returns the indices of the calls that were declined.
 func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimForm, requests []ClaimRequest, calls []Call, lease time.Duration) (results []ClaimResult, declined []int) {
@@ -197,89 +208,34 @@ func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimFo
 	return results, declined
 }
 
-// detourLength is how many claims take the full way after one had to: what is unusual lasts. fullEach is after how many claims
-// by the short way one takes the full way, which removes old tombstones.
-const detourLength, fullEach = 8, 32
-
-// detour says which claims take the full way without trying the short one. It is safe for concurrent use.
-type detour struct {
-	mu   sync.Mutex
-	left int // how many claims from now on take the full way
-	run  int // how many have taken the short way since
-}
-
-// take has the next claims take the full way.
-func (d *detour) take(claims int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.left = max(d.left, claims)
-}
-
-// taken tells whether the next claim takes the full way.
-func (d *detour) taken() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.left == 0 {
-		d.run++
-		if d.run < fullEach {
-			return false
-		}
-		d.left = 1
-	}
-	d.left--
-	d.run = 0
-	return true
-}
-
-// errNothingDue is the short way's answer where nothing is due. There may be something to tidy up.
-var errNothingDue = errors.New("nothing is due")
-
-// claimForm is the form of a script's reply: how many elements are before the firings, and how many each of these has.
-type claimForm struct{ before, each int }
-
-func fullForm() claimForm  { return claimForm{9, 3} }
-func shortForm() claimForm { return claimForm{3, 2} }
-
 // readClaim reads the reply to a claim and removes what is corrupt.
 func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent time.Time, form claimForm, cmd *redis.Cmd) (ClaimResult, error) {
-	reply, err := cmd.Slice()
-	if err != nil {
+	reply, err := ReadReply(cmd, form.before, form.each)
+	switch {
+	case cmd.Err() == nil && len(reply) == 0:
+		return ClaimResult{}, errNothingDue
+	case err != nil:
 		return ClaimResult{}, err
 	}
 	p := request.Partition
-	if len(reply) == 0 {
-		return ClaimResult{}, errNothingDue
-	}
-	if len(reply) < form.before || (len(reply)-form.before)%form.each != 0 {
-		return ClaimResult{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
-	at, err := redisTime(reply[0], reply[1])
+	at, err := redisTime(reply.Text(0), reply.Text(1))
 	if err != nil {
 		return ClaimResult{}, err
 	}
 	c := ClaimResult{At: at, Firings: make([]Firing, 0, (len(reply)-form.before)/form.each)}
-	next, _ := reply[2].(int64)
-	c.Next = Millis(next)
+	c.Next = Millis(reply.Int(2))
 	if form == fullForm() {
-		untidy, _ := reply[3].(int64)
-		c.Untidy = untidy == 1
-		rescheduled, _ := reply[4].(int64)
-		cancelled, _ := reply[5].(int64)
-		aside, _ := reply[6].(int64)
-		c.Rescheduled, c.Cancelled, c.SetAside = int(rescheduled), int(cancelled), int(aside)
-		c.SetAsideKey, _ = reply[7].(string)
-		looked, _ := reply[8].(string)
-		n.lookFrom(p, looked)
+		c.Untidy = reply.Int(3) == 1
+		c.Rescheduled, c.Cancelled, c.SetAside, c.SetAsideKey = int(reply.Int(4)), int(reply.Int(5)), int(reply.Int(6)), reply.Text(7)
+		n.lookFrom(p, reply.Text(8))
 	}
 	var corrupt []Firing
 	for i := form.before; i < len(reply); i += form.each {
-		ref, _ := reply[i].(string)
-		record, _ := reply[i+1].(string)
-		how := "d"
+		ref, how := reply.Text(i), "d"
 		if form == fullForm() {
-			how, _ = reply[i+2].(string)
+			how = reply.Text(i + 2)
 		}
-		f, err := newFiring(ref, record)
+		f, err := newFiring(ref, reply.Text(i+1))
 		if err != nil {
 			// It must not hold up the others.
 			c.Corrupt = append(c.Corrupt, err)
@@ -304,43 +260,10 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 	return c, nil
 }
 
-// newFiring reads a ref and a record, as the scripts write them.
-func newFiring(ref, text string) (Firing, error) {
-	due, attempt, key, err := ParseRef(ref)
-	r, ok := ParseRecord(text)
-	if err == nil && !ok {
-		err = errors.New("its record is none")
-	}
-	if err != nil {
-		return Firing{}, fmt.Errorf("corrupt entry %q: %w", ref, err)
-	}
-	f := Firing{
-		Ref: ref, Key: key, Due: due, Status: r.Status, Late: r.Late, Origin: r.Origin, Replayed: r.replayed,
-		TraceParent: r.Trace[0], TraceState: r.Trace[1], Held: r.held, Occurrence: r.Occurrence,
-	}
-	if attempt != "" {
-		if f.Attempt, err = strconv.Atoi(attempt); err != nil {
-			return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
-		}
-	}
-	if f.Occurrence.Repeats() && attempt == planAttempt {
-		f.Occurrence.toPlan = true
-	}
-	if r.expired {
-		f.Trigger = TriggerExpired
-	}
-	if f.Status == PayloadPresent {
-		f.Payload = []byte(r.Payload)
-	}
-	return f, nil
-}
-
 // redisTime reads the two elements of a TIME reply.
-func redisTime(seconds, micros any) (time.Time, error) {
-	s, _ := seconds.(string)
-	us, _ := micros.(string)
-	sec, err1 := strconv.ParseInt(s, 10, 64)
-	usec, err2 := strconv.ParseInt(us, 10, 64)
+func redisTime(seconds, micros string) (time.Time, error) {
+	sec, err1 := strconv.ParseInt(seconds, 10, 64)
+	usec, err2 := strconv.ParseInt(micros, 10, 64)
 	if err := errors.Join(err1, err2); err != nil {
 		return time.Time{}, fmt.Errorf("unexpected server time: %w", err)
 	}

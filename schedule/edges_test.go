@@ -1,8 +1,6 @@
 package schedule_test
 
 import (
-	"crypto/sha1"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -188,12 +186,6 @@ func (x *index) payloadIs(key, want string) {
 	}
 }
 
-// oldMark is what earlier versions wrote into a trigger key.
-func oldMark(key string) string {
-	sum := sha1.Sum([]byte(key))
-	return "\x00tmd" + hex.EncodeToString(sum[:2])
-}
-
 // Redis keeps a mark as an integer, whatever it has been read back from.
 func TestMarksAreIntegers(t *testing.T) {
 	t.Parallel()
@@ -252,21 +244,6 @@ func TestChangedMarks(t *testing.T) {
 		x.do(slices.Insert(test.command, 1, any(key))...)
 		x.payloadIs(key, test.want)
 	}
-}
-
-// The marks of earlier versions are still in Redis.
-func TestOldMarks(t *testing.T) {
-	t.Parallel()
-	x := newIndex(t)
-	x.do("FCALL", "timer_set", 1, k, "mine", "PX", 60000)
-	x.do("SET", k, oldMark(k), "KEEPTTL")
-	x.payloadIs(k, "mine")
-	x.do("COPY", k, k+"2")
-	x.payloadIs(k+"2", "<nil>")
-	x.do("APPEND", k, "more")
-	x.payloadIs(k, "more")
-	x.do("SET", k, "\x00tmd123", "KEEPTTL")
-	x.payloadIs(k, "\x00tmd123")
 }
 
 // Hints for timers that are known leave no trace of keys that are not.

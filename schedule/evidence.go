@@ -1,25 +1,14 @@
 package schedule
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
 )
 
-const (
-	// maxSilence is for how long the server's clock may go unread. In longer times it may have been ahead and back again.
-	maxSilence = 5 * time.Second
-	// markTTL is how long a mark is kept after it was written last.
-	markTTL = 30 * 24 * time.Hour
-	// markTimeout bounds the look for a mark.
-	markTimeout = time.Second
-)
+// maxSilence is for how long the server's clock may go unread. In longer times it may have been ahead and back again.
+const maxSilence = 5 * time.Second
 
 // evidence is what a node knows of why keys may be absent. A key that is gone before its time was deleted, if nothing
 // else happened to the server's keys since an audit last looked at all of them: no restart, no eviction, and no clock that
@@ -153,95 +142,4 @@ func slotsIn(rows [][2]int) slots {
 		}
 	}
 	return s
-}
-
-// mark is what timerds leave in Redis for the next one that starts, under the run id of the server.
-type mark struct {
-	Losses string `json:"losses"`
-	// Expired is how many keys of the server will have run out, by its own count, when the canary has and no other key.
-	Expired int64  `json:"expired"`
-	Canary  string `json:"canary"`
-	// Slots are the first and the last of each row of slots that were audited.
-	Slots [][2]int `json:"slots"`
-}
-
-// Mark leaves a mark in Redis: what a timerd that starts when none has run for a while compares with, to know whether anything
-// ran out meanwhile. Call it after a canary was sent, whose key runs out soon, with what the server said of itself just
-// before: INFO's sections server and stats. While an audit is still to come nothing is left. An older mark does no harm.
-func (n *Node) Mark(ctx context.Context, info, canary string) error {
-	losses, audited, _ := n.evidence.known()
-	run := infoField(info, "run_id")
-	if losses == "" || runOf(losses) != run {
-		return nil
-	}
-	expired, err := strconv.ParseInt(infoField(info, "expired_keys"), 10, 64)
-	if err != nil {
-		return fmt.Errorf("schedule: read how many keys ran out: %w", err)
-	}
-	text, err := json.Marshal(mark{Losses: losses, Expired: expired + 1, Canary: canary, Slots: audited.rows()})
-	if err == nil {
-		err = n.schedule.rdb.Set(ctx, keys.MarkKey(run), text, markTTL).Err()
-	}
-	if err != nil {
-		return fmt.Errorf("schedule: leave a mark: %w", err)
-	}
-	return nil
-}
-
-// recall finds out, unless it is known already, whether nothing but deletions went unnoticed since the last mark. Call it
-// when events are heard and before canaries are sent: what runs out from then on is heard. Where the mark cannot be had,
-// nothing is known; the next audit makes up for that.
-func (n *Node) recall(ctx context.Context) error {
-	if losses, _, _ := n.evidence.known(); losses != "" {
-		return nil
-	}
-	state, err := n.readLosses(ctx)
-	if err != nil {
-		return err
-	}
-	var m mark
-	within, cancel := context.WithTimeout(ctx, markTimeout) // in a cluster it may be on a server that hangs
-	defer cancel()
-	text, err := n.schedule.rdb.Get(within, keys.MarkKey(runOf(state.text))).Bytes()
-	if err != nil || json.Unmarshal(text, &m) != nil {
-		return nil // see above
-	}
-	// If the canary runs out now, or is found to have run out, it counts as one more.
-	waiting, err := n.server.Exists(within, m.Canary).Result()
-	if err != nil {
-		return nil // its slot has moved, perhaps
-	}
-	if state, err = n.readLosses(ctx); err == nil && state.expired+waiting == m.Expired {
-		n.evidence.know(m.Losses, slotsIn(m.Slots), state.silent)
-	}
-	return err
-}
-
-// losses is what read_losses.lua returns, and how often the clock was unread for too long by then.
-type losses struct {
-	text    string
-	expired int64
-	silent  int
-}
-
-func (n *Node) readLosses(ctx context.Context) (losses, error) {
-	reply, err := n.schedule.scripts.Load().losses.Run(ctx, n.server, nil).Slice()
-	if err == nil && len(reply) != 3 {
-		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
-	if err != nil {
-		return losses{}, fmt.Errorf("schedule: read how keys may have vanished: %w", err)
-	}
-	at, _ := reply[0].(int64)
-	n.evidence.witness(Millis(at), time.Now())
-	text, _ := reply[1].(string)
-	expired, _ := reply[2].(int64)
-	_, _, silent := n.evidence.known()
-	return losses{text, expired, silent}, nil
-}
-
-// runOf returns the run id of the server that a text of losses is about.
-func runOf(losses string) string {
-	run, _, _ := strings.Cut(losses, " ")
-	return run
 }

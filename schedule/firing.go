@@ -1,6 +1,9 @@
 package schedule
 
 import (
+	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/policy"
@@ -16,16 +19,6 @@ const (
 	TriggerExpired  Trigger = "expired"  // Redis's event came first
 	TriggerSweep    Trigger = "sweep"    // recovered by a sweep
 	TriggerReclaim  Trigger = "reclaim"  // claimed before by someone whose lease ran out
-)
-
-// Status says whether a timer has its payload.
-type Status uint8
-
-// The states of a payload.
-const (
-	PayloadPresent  Status = iota
-	PayloadMissing         // never seen, or of a type without one
-	PayloadTooLarge        // over the payload limit, so not kept
 )
 
 // Firing is a claimed timer: one event to publish. Whoever claimed it holds it
@@ -87,3 +80,34 @@ func (f *Firing) Remaining() time.Duration { return f.Lease - time.Since(f.Recei
 
 // leaseEnd returns the score of the firing's claim in the index.
 func (f *Firing) leaseEnd() Millis { return MillisOf(f.ClaimedAt).Add(f.Lease) }
+
+// newFiring reads a ref and a record, as the scripts write them.
+func newFiring(ref, text string) (Firing, error) {
+	due, attempt, key, err := ParseRef(ref)
+	r, ok := ParseRecord(text)
+	if err == nil && !ok {
+		err = errors.New("its record is none")
+	}
+	if err != nil {
+		return Firing{}, fmt.Errorf("corrupt entry %q: %w", ref, err)
+	}
+	f := Firing{
+		Ref: ref, Key: key, Due: due, Status: r.Status, Late: r.Late, Origin: r.Origin, Replayed: r.replayed,
+		TraceParent: r.Trace[0], TraceState: r.Trace[1], Held: r.held, Occurrence: r.Occurrence,
+	}
+	if attempt != "" {
+		if f.Attempt, err = strconv.Atoi(attempt); err != nil {
+			return f, fmt.Errorf("corrupt entry %q: %w", ref, err)
+		}
+	}
+	if f.Occurrence.Repeats() && attempt == planAttempt {
+		f.Occurrence.toPlan = true
+	}
+	if r.expired {
+		f.Trigger = TriggerExpired
+	}
+	if f.Status == PayloadPresent {
+		f.Payload = []byte(r.Payload)
+	}
+	return f, nil
+}

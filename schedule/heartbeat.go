@@ -22,15 +22,11 @@ type Self struct {
 	Since    time.Time `json:"since,omitzero"` // when it was started, by the clock of its host
 	// Silence is after how many ms without a heartbeat it is dead.
 	Silence int64 `json:"silence,omitempty"`
-	// Holds says that it knows holds: what earlier versions do not say.
+	// Holds says that it knows holds.
 	Holds bool `json:"holds,omitempty"`
-	// Options says that it knows the options of timers (lua/index.lua): what earlier versions do not say.
-	Options bool `json:"options,omitempty"`
-	// Repeats says that it knows timers that repeat: what earlier versions do not say.
-	Repeats bool `json:"repeats,omitempty"`
 	// Settings are those that all timerds of a schedule are to have in common, by the name of the variable.
 	Settings map[string]string `json:"settings,omitempty"`
-	// Counts is what it has counted since its start. A heartbeat without leaves the last ones; earlier versions say none.
+	// Counts is what it has counted since its start. A heartbeat without leaves the last ones.
 	Counts *Counts `json:"-"`
 }
 
@@ -46,7 +42,7 @@ func (s Self) Fingerprint() string {
 // Heartbeat notes that a timerd is alive, with what it says of itself, and returns its rank among those whose last heartbeat
 // is not older than ttl, and how many they are. The order is by instance id, the same for all.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (rank, of int, err error) {
-	self.Silence, self.Options, self.Holds, self.Repeats = ttl.Milliseconds(), true, true, true
+	self.Silence, self.Holds = ttl.Milliseconds(), true
 	said, err := json.Marshal(self)
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
@@ -58,7 +54,7 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (ran
 		}
 	}
 	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts()}
-	alive, err := n.schedule.scripts.Load().heartbeat.Run(ctx, n.schedule.rdb, names, self.Instance, ttl.Milliseconds(), said, counts).StringSlice()
+	alive, err := n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, self.Instance, ttl.Milliseconds(), said, counts).StringSlice()
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
 	}

@@ -217,7 +217,7 @@ func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fi
 	slices.SortFunc(holds, func(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) })
 	next := HoldList{Holds: holds, Now: l.Now}
 	args := append([]any{l.Generation, l.newest, next.text()}, fields...)
-	generation, err := s.Run(ctx, s.scripts.Load().holdWrite, []Call{{keys.Single, args}})[0].Int64()
+	generation, err := s.Run(ctx, s.step("hold_write"), []Call{{keys.Single, args}})[0].Int64()
 	switch {
 	case err != nil:
 		return fmt.Errorf("schedule: write the holds: %w", err)
@@ -235,19 +235,14 @@ func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fi
 // the next change of the list exceeds that, and Outdated tells.
 func (n *Node) CopyHolds(ctx context.Context, l *HoldList) (moving []keys.Partition, err error) {
 	args := []any{l.Generation, l.text()}
-	err = n.Master().RunOver(ctx, n.schedule.scripts.Load().holdCopy, Chunk, args, func(cmd *redis.Cmd) error {
-		reply, err := cmd.Slice()
-		if err == nil && len(reply) == 0 {
-			err = errors.New("unexpected empty reply")
-		}
+	err = n.Master().RunOver(ctx, n.schedule.step("hold_copy"), Chunk, args, func(cmd *redis.Cmd) error {
+		reply, err := ReadReply(cmd, 1, 1)
 		if err != nil {
 			return err
 		}
-		newest, _ := reply[0].(int64)
-		l.newest = max(l.newest, newest)
-		for _, hashTag := range reply[1:] {
-			name, _ := hashTag.(string)
-			moving = append(moving, keys.Partition(name))
+		l.newest = max(l.newest, reply.Int(0))
+		for i := 1; i < len(reply); i++ {
+			moving = append(moving, keys.Partition(reply.Text(i)))
 		}
 		return nil
 	})
@@ -297,7 +292,7 @@ type HeldPart struct {
 func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) ([]HeldPart, error) {
 	var parts []HeldPart
 	args := []any{int64(cutoff), of.App, of.Module, of.Type}
-	err := n.Master().RunOver(ctx, n.schedule.scripts.Load().holdLook, Chunk, args, func(cmd *redis.Cmd) error {
+	err := n.Master().RunOver(ctx, n.schedule.step("hold_look"), Chunk, args, func(cmd *redis.Cmd) error {
 		reply, err := cmd.StringSlice()
 		if err != nil {
 			return err

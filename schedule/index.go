@@ -153,17 +153,15 @@ func (ix *Index) blame(p keys.Partition, err error) error {
 	return err
 }
 
-// Script returns a script of a package that only reads, by the name of its file and with the parts that this includes. The
-// parts are those of this package; a name is that of one script in the program.
+// Script returns a script of a package that only reads, by the name of its file in the folder lua. It
+// may include the parts of this package; of one name there is one script in the program.
 func (ix *Index) Script(files fs.FS, name string) *redis.Script {
-	return ix.scripts.Load().reading(files, name)
+	s := ix.scripts.Load()
+	return s.get(&s.read, files, "lua/", name)
 }
 
-// Call is one run of a script on a partition.
-type Call struct {
-	Partition keys.Partition
-	Args      []any
-}
+// step returns one of this package's scripts.
+func (ix *Index) step(name string) *redis.Script { return ix.scripts.Load().step(name) }
 
 // Run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks each
 // server once, all of them at the same time. It does not follow redirections, but learns from them where to go the next time.
@@ -197,4 +195,14 @@ func (ix *Index) Run(ctx context.Context, script *redis.Script, calls []Call) []
 		}
 	}
 	return replies
+}
+
+// infoField returns one field of an INFO reply.
+func infoField(info, name string) string {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
 }

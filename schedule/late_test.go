@@ -65,18 +65,6 @@ func TestLimitStaysWithItsTimer(t *testing.T) {
 	}
 }
 
-// An earlier version takes what stands before the colon for flags: an option has no letter of one.
-func TestOptionsHaveNoFlagOfEarlierVersions(t *testing.T) {
-	t.Parallel()
-	x := newIndex(t)
-	for _, args := range [][]any{{"LATE", 5}, {"LATE", 5, "DROP"}, {"TRACE", trace}} {
-		x.do(append([]any{"FCALL", "timer_set", 1, k, "", "PX", 60000}, args...)...)
-		if record := x.record(k); !strings.HasPrefix(record, ";") || strings.ContainsAny(record, "mlexu") {
-			t.Errorf("%v: the record is %q", args, record)
-		}
-	}
-}
-
 func TestPlainSetForgetsTheLimit(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -117,30 +105,4 @@ func TestRetryHasTheLimit(t *testing.T) {
 			t.Errorf("%s of %q was claimed with %+v, want %+v", f.Ref, f.Payload, f.Late, limit)
 		}
 	}
-}
-
-// While a timerd is alive that knows no limits, nobody sets any: it would fire such a timer however late.
-func TestLimitsWaitForTheLastTimerdOfAnEarlierVersion(t *testing.T) {
-	t.Parallel()
-	x := newIndex(t)
-	set, withLate := []any{"FCALL", "timer_set", 1, k, "p", "PX", 60000}, []any{"FCALL", "timer_set", 1, k, "p", "PX", 60000, "LATE", 5}
-	x.do(withLate...)
-	x.beat(schedule.Self{Instance: "new", Version: "v2"})
-	x.do(withLate...)
-	for name, said := range map[string]string{"older": `{"version":"v1","silence":60000}`, "oldest": ""} {
-		x.age(name, 2*time.Second)
-		if said != "" {
-			x.do("HSET", keys.Single.About(), name, said)
-		}
-		x.do("DEL", k)
-		x.refuses("LATE: "+name+" is a living timerd of an earlier version", withLate...)
-		if n := x.do("EXISTS", k); n != int64(0) {
-			t.Error("the refused call set the timer")
-		}
-		x.do(set...)
-		x.do("ZREM", keys.Single.Members(), name)
-	}
-	x.do("HSET", keys.Single.About(), "dead", `{"version":"v1","silence":4000}`)
-	x.age("dead", 5*time.Second)
-	x.do(withLate...)
 }

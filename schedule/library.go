@@ -211,13 +211,3 @@ func checkVersion(version string) error {
 	}
 	return nil
 }
-
-// infoField returns one field of an INFO reply.
-func infoField(info, name string) string {
-	for line := range strings.Lines(info) {
-		if value, ok := strings.CutPrefix(line, name+":"); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
-}

@@ -63,8 +63,8 @@ func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error)
 		for i, m := range some {
 			calls[i] = Call{s.Partition(m.Key.String()), m.args()}
 		}
-		for i, reply := range s.Run(ctx, s.scripts.Load().setTime, calls) {
-			result := moveResult(reply.Slice())
+		for i, reply := range s.Run(ctx, s.step("set_time"), calls) {
+			result := moveResult(ReadReply(reply, 1, 1))
 			if result.Err != nil {
 				result.Err = fmt.Errorf("schedule: move %q: %w", some[i].Key, result.Err)
 				if failed++; failed == 1 {
@@ -100,18 +100,13 @@ func (m Move) args() []any {
 }
 
 // moveResult reads the reply of the script.
-func moveResult(reply []any, err error) MoveResult {
-	if err == nil && len(reply) == 0 {
-		err = fmt.Errorf("unexpected reply of no elements")
-	}
+func moveResult(reply Reply, err error) MoveResult {
 	if err != nil {
 		return MoveResult{Err: err}
 	}
-	outcome, _ := reply[0].(string)
-	result := MoveResult{Outcome: MoveOutcome(outcome)}
+	result := MoveResult{Outcome: MoveOutcome(reply.Text(0))}
 	if len(reply) > 1 {
-		due, _ := reply[1].(int64)
-		result.Due = Millis(due).Time()
+		result.Due = Millis(reply.Int(1)).Time()
 	}
 	return result
 }

@@ -1,6 +1,8 @@
 package schedule
 
-import "github.com/timerd-io/timerd/keys"
+import (
+	"github.com/timerd-io/timerd/keys"
+)
 
 // Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest namespace decides.
 
@@ -39,7 +41,7 @@ func (l *HoldList) Keeping(h *Hold) (others []Hold) {
 // Nested tells whether other holds, that last or are being resumed, may be of timers of one.
 func (l *HoldList) Nested(h *Hold) bool { return len(l.Keeping(h)) > 0 || len(l.rivals(h)) > 0 }
 
-// rivals returns the other resumes that may be of timers of one, as the scripts take them (lua/hold_find.lua).
+// rivals returns the other resumes that may be of timers of one, as the scripts take them (lua/lib/hold_find.lua).
 func (l *HoldList) rivals(h *Hold) (args []any) {
 	for _, o := range l.Holds {
 		if o.Namespace != h.Namespace && o.Resume != nil && overlap(o.Namespace, h.Namespace) {

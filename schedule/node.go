@@ -3,39 +3,12 @@ package schedule
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
 )
-
-// Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster those of a
-// master's slots. It knows the server's clock and since when every keyspace event of its partitions was heard. Its methods
-// may be called concurrently.
-type Node struct {
-	schedule *Schedule
-	server   *redis.Client
-	name     string
-	clock    clock
-	evidence evidence
-	detour   detour
-	cutOff   atomic.Bool // a claim has had no answer since the list of holds was read
-
-	replanFrom map[keys.Partition]int // how many Replan passes over; its own
-
-	mu         sync.Mutex
-	partitions []keys.Partition
-	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown
-	looked     map[keys.Partition]string // see lookedUpTo
-	came       int                       // partitions that came since TakeNew was called last
-	heardSince Millis
-	named      time.Time // when the database was named last
-	limit      int       // payload limit of the function library when it was looked at last, in bytes; 0 before
-	unloaded   bool      // Load could not ask this server
-}
 
 // clockTimeout bounds how long a server is asked for its clock.
 const clockTimeout = time.Second
@@ -75,6 +48,12 @@ func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
 	defer s.mu.Unlock()
 	s.nodes = known
 	return nodes, err
+}
+
+// AskNodes does something on all nodes at the same time, on each within a time of its own. It returns an *AwayError with those on
+// which that failed, in their order, or nil.
+func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func(context.Context, *Node) error) error {
+	return askAll(ctx, nodes, within, ask)
 }
 
 // setPartitions says what is on the server by now. Partitions that came are heard from the present on: what was heard of them
@@ -160,42 +139,6 @@ func (n *Node) Master() Master {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return Master{n.name, n.server, n.partitions}
-}
-
-// StartHearing says that every keyspace event of the server is heard from now on, until StopHearing. Call it once the
-// subscription is confirmed.
-func (n *Node) StartHearing(ctx context.Context) error {
-	now, err := n.readClock(ctx)
-	if err != nil {
-		return err
-	}
-	if err := n.recall(ctx); err != nil {
-		return err
-	}
-	n.HearSince(now)
-	return nil
-}
-
-// StopHearing says that events may be missed from now on.
-func (n *Node) StopHearing() { n.HearSince(NoEvents) }
-
-// HearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
-func (n *Node) HearSince(since Millis) {
-	n.evidence.ask()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.heardSince = since
-}
-
-// partitionHeardSince returns since when every event of a partition was heard: the later of when the server was heard from
-// and when it got the partition.
-func (n *Node) partitionHeardSince(p keys.Partition) Millis {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if since, ok := n.since[p]; ok {
-		return max(since, n.heardSince)
-	}
-	return NoEvents
 }
 
 // readClock asks for the server's time.

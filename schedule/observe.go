@@ -158,7 +158,7 @@ const elsewhereTimeout = time.Second
 // runObserve takes hints in. It tells which of the calls were for another server, to which their slots have moved: one that is silent
 // delays none of the node's own for long.
 func (n *Node) runObserve(ctx context.Context, calls []Call) (replies []*redis.Cmd, elsewhere []bool) {
-	s, script := n.schedule, n.schedule.scripts.Load().observe
+	s, script := n.schedule, n.schedule.step("observe")
 	elsewhere = make([]bool, len(calls))
 	var own, others []Call
 	for i, c := range calls {
@@ -194,27 +194,21 @@ type observed struct {
 }
 
 func readObserved(cmd *redis.Cmd) (observed, error) {
-	reply, err := cmd.Slice()
+	reply, err := ReadReply(cmd, 9, 0)
 	if err != nil {
 		return observed{}, err
 	}
-	if len(reply) != 9 {
-		return observed{}, fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
-	n := make([]int64, 7)
-	for i := range n {
-		n[i], _ = reply[i].(int64)
-	}
-	denied, _ := reply[7].(string)
-	places, _ := reply[8].([]any)
+	places := reply.List(8)
 	left := make([]int, len(places))
 	for i := range places {
-		place, _ := places[i].(int64)
-		left[i] = int(place) - 1
+		left[i] = int(places.Int(i)) - 1
 	}
 	return observed{
-		Observed: Observed{Owed: int(n[1]), Adopted: int(n[2]), Rescheduled: int(n[3]), Cancelled: int(n[4]), Denied: int(n[6]), DeniedKey: denied},
-		due:      Millis(n[0]), taken: int(n[5]), left: left,
+		Observed: Observed{
+			Owed: int(reply.Int(1)), Adopted: int(reply.Int(2)), Rescheduled: int(reply.Int(3)), Cancelled: int(reply.Int(4)),
+			Denied: int(reply.Int(6)), DeniedKey: reply.Text(7),
+		},
+		due: Millis(reply.Int(0)), taken: int(reply.Int(5)), left: left,
 	}, nil
 }
 

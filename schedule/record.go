@@ -12,7 +12,17 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Record is what the index keeps of a timer, as lua/index.lua has it.
+// Status says whether a timer has its payload.
+type Status uint8
+
+// The states of a payload.
+const (
+	PayloadPresent  Status = iota
+	PayloadMissing         // never seen, or of a type without one
+	PayloadTooLarge        // over the payload limit, so not kept
+)
+
+// Record is what the index keeps of a timer, as lua/lib/index.lua has it.
 type Record struct {
 	Attempt    int // timerd's own count; 0 for none
 	Status     Status
@@ -92,8 +102,7 @@ func replayedOption(at Millis) string {
 	return fmt.Sprintf(";%s=%d", optionReplayed, at)
 }
 
-// Names of the options of a record. An earlier version takes what it finds before the colon for flags: none of these letters
-// is one.
+// Names of the options of a record.
 const optionLate, optionLateDrop, optionOrigin, optionReplayed, optionTraceParent, optionTraceState = "L", "D", "O", "P", "T", "S"
 
 // readOption takes in an option; one that is unknown is a later version's.
@@ -112,7 +121,7 @@ func (r *Record) readOption(option string) {
 			r.replayed = Millis(ms)
 		}
 	case optionTraceParent:
-		r.Trace[0] = strings.ToLower(value)
+		r.Trace[0] = value
 	case optionTraceState:
 		state, _ := hex.DecodeString(value)
 		r.Trace[1] = string(state)
@@ -124,13 +133,12 @@ func (r *Record) readOption(option string) {
 	}
 }
 
-// traceOptions returns the options of a trace, as they stand before the colon of a record: in letters that are no flags, and without
-// a colon.
+// traceOptions returns the options of a trace, as they stand before the colon of a record: without a colon or a semicolon.
 func traceOptions(parent, state string) string {
 	if parent == "" {
 		return ""
 	}
-	options := ";" + optionTraceParent + "=" + strings.ToUpper(parent)
+	options := ";" + optionTraceParent + "=" + parent
 	if state != "" {
 		options += fmt.Sprintf(";%s=%X", optionTraceState, state)
 	}

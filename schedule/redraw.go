@@ -28,7 +28,7 @@ func (n *Node) HoldAgain(ctx context.Context, l *HoldList, h *Hold, ahead time.D
 	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {
 		for skip := 0; ; {
 			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At), (ahead + aheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
-			reply, err := n.schedule.scripts.Load().holdRedraw.Run(ctx, n.server, nil, args...).Int64Slice()
+			reply, err := n.schedule.step("hold_redraw").Run(ctx, n.server, nil, args...).Int64Slice()
 			switch {
 			case err != nil:
 				return err

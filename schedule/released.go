@@ -35,33 +35,24 @@ type Released struct {
 func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
 	n, r := h.Namespace, h.Resume
 	args := []any{l.copied(), n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
-	script := s.scripts.Load().holdRelease
+	script := s.step("hold_release")
 	if r.Kind == ResumeShift {
-		script = s.scripts.Load().holdShift
+		script = s.step("hold_shift")
 		args = append(args, int64(max(r.At-h.Since, 0))) // it may have begun by a clock that was ahead
 	} else {
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
 	}
 	args = append(args, l.rivals(h)...)
-	reply, err := s.Run(ctx, script, []Call{{p, args}})[0].Slice()
-	if err == nil && len(reply) != 6 && len(reply) != 1 {
-		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
+	reply, err := ReadReply(s.Run(ctx, script, []Call{{p, args}})[0], 1, 5)
 	if err != nil {
 		return Released{}, fmt.Errorf("schedule: resume %s: %w", n, err)
 	}
 	if len(reply) == 1 {
 		return Released{Stale: true}, nil
 	}
-	count, _ := reply[0].(int64)
-	timed, _ := reply[1].(int64)
-	score, _ := reply[2].(string)
-	skip, _ := reply[3].(string)
-	last, _ := reply[4].(int64)
-	kept, _ := reply[5].(int64)
-	out := Released{Count: int(count), Timed: int(timed), Last: last == 1, Kept: int(kept)}
-	out.Next.score, _ = strconv.ParseInt(score, 10, 64)
-	out.Next.skip, _ = strconv.ParseInt(skip, 10, 64)
+	out := Released{Count: int(reply.Int(0)), Timed: int(reply.Int(1)), Last: reply.Int(4) == 1, Kept: int(reply.Int(5))}
+	out.Next.score, _ = strconv.ParseInt(reply.Text(2), 10, 64)
+	out.Next.skip, _ = strconv.ParseInt(reply.Text(3), 10, 64)
 	return out, nil
 }
 
@@ -84,7 +75,7 @@ func (s *Schedule) DrawTimes(ctx context.Context, h *Hold, count int, ahead time
 	interval := 1000 / h.Resume.Rate
 	tooFar := now.Add(ahead + aheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
 	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
-	text, err := s.Run(ctx, s.scripts.Load().holdDraw, []Call{{keys.Single, args}})[0].Text()
+	text, err := s.Run(ctx, s.step("hold_draw"), []Call{{keys.Single, args}})[0].Text()
 	if err == nil && text == "" {
 		return Draw{}, nil
 	}

@@ -3,11 +3,11 @@ package schedule
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/timerd-io/timerd/keys"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/repeat"
 )
 
@@ -60,32 +60,24 @@ func (o *Occurrence) next(f *Firing) int64 {
 	return o.Number + 1
 }
 
-// plan takes what is to be planned out of the results of claims, and arms its first occurrences. What cannot be planned stays, with
-// its Fault. What Redis does not answer about is planned by whoever claims it when the lease is over.
-func (s *Schedule) plan(ctx context.Context, results []ClaimResult) {
-	var planned []Firing
-	for i := range results {
-		firings := results[i].Firings
-		if !slices.ContainsFunc(firings, isToPlan) {
-			continue
-		}
-		left := make([]Firing, 0, len(firings))
-		for _, f := range firings {
-			if isToPlan(f) {
-				_, err := s.follow(&f)
-				if err == nil {
-					planned = append(planned, f)
-					continue
-				}
-				f.Fault = err.Error()
+// takePlans takes what is to be planned out of claimed firings, and adds it to plans. What cannot be planned stays, with its Fault.
+func (s *Schedule) takePlans(firings, plans []Firing) (left, all []Firing) {
+	if !slices.ContainsFunc(firings, isToPlan) {
+		return firings, plans
+	}
+	left = make([]Firing, 0, len(firings))
+	for _, f := range firings {
+		if isToPlan(f) {
+			_, err := s.follow(&f)
+			if err == nil {
+				plans = append(plans, f)
+				continue
 			}
-			left = append(left, f)
+			f.Fault = err.Error()
 		}
-		results[i].Firings = left
+		left = append(left, f)
 	}
-	if len(planned) > 0 {
-		_ = s.settleRepeating(ctx, planned)
-	}
+	return left, plans
 }
 
 func isToPlan(f Firing) bool { return f.Occurrence != nil && f.Occurrence.toPlan }
@@ -95,48 +87,22 @@ func isToPlan(f Firing) bool { return f.Occurrence != nil && f.Occurrence.toPlan
 const repeatPerCall, repeatBytesPerCall = 32, 200_000
 
 // settleRepeating settles firings of timers that repeat, and arms what follows them.
-func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) error {
+func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) PartError {
 	steps, dues := make([]repeat.Step, len(firings)), make([]int64, len(firings))
-	var calls []Call
-	var members [][]int
-	bytes := map[int]int{}
-	at := map[keys.Partition]int{}
-	for i := range firings {
+	args := func(i int) []any {
 		f := &firings[i]
 		dues[i], steps[i] = s.arming(f)
-		size := f.Bytes + len(f.Payload) // one of them is 0
-		n, ok := at[f.Partition]
-		if !ok || len(members[n]) == repeatPerCall || bytes[n]+size > repeatBytesPerCall {
-			n = len(calls)
-			at[f.Partition] = n
-			calls, members = append(calls, Call{Partition: f.Partition}), append(members, nil)
-		}
-		calls[n].Args = append(calls[n].Args, f.Ref, dues[i], f.Occurrence.next(f), f.Occurrence.repetition.serial)
-		members[n] = append(members[n], i)
-		bytes[n] += size
+		return []any{f.Ref, dues[i], f.Occurrence.next(f), f.Occurrence.repetition.serial}
 	}
-	var failed PartError
-	for i, reply := range s.Run(ctx, s.scripts.Load().settleRepeat, calls) {
-		done, err := reply.Int64Slice()
-		if err == nil && len(done) != len(members[i]) {
-			err = fmt.Errorf("unexpected reply of %d elements", len(done))
-		}
-		for j, m := range members[i] {
-			switch {
-			case err != nil:
-				failed.Left, failed.Err = append(failed.Left, firings[m]), err
-			case done[j] == 1:
+	return s.onEach(ctx, s.step("settle_repeat"), firings, batch{repeatPerCall, repeatBytesPerCall}, args, func(reply *redis.Cmd, members []int) error {
+		done, err := ReadReply(reply, len(members), 0)
+		for j, m := range members {
+			if err == nil && done.Int(j) == 1 {
 				s.tellArmed(&firings[m], dues[m], steps[m].Skipped)
 			}
 		}
-	}
-	switch {
-	case failed.Err == nil:
-		return nil
-	case len(failed.Left) == len(firings):
-		return failed.Err
-	}
-	return &failed
+		return err
+	})
 }
 
 // tellArmed tells what a settlement has armed, and what it has skipped.

@@ -448,14 +448,3 @@ func TestRetryOfAnOccurrenceWaitsBesideTheNext(t *testing.T) {
 		t.Errorf("after the retry the next occurrence is due at %d, its key at %d", index, at)
 	}
 }
-
-func TestRepetitionsWaitForTheLastTimerdOfAnEarlierVersion(t *testing.T) {
-	t.Parallel()
-	x := newIndex(t)
-	x.beat(schedule.Self{Instance: "new", Version: "v2"})
-	x.repeats("p", "EVERY", 60000)
-	x.age("older", 2*time.Second)
-	x.do("HSET", keys.Single.About(), "older", `{"version":"v1","silence":60000,"options":true}`)
-	x.refuses("older is a living timerd of an earlier version", "FCALL", "timer_repeat", 1, k, "p", "EVERY", 60000)
-	x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000, "LATE", 5)
-}

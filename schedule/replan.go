@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,8 +16,6 @@ import (
 // as the clock was ahead, that it was armed by a clock that was. What would have come between is planned again.
 
 const (
-	// aheadBy is by how much the clock was ahead at least: less, as between a master and the replica that takes over, is no matter.
-	aheadBy = time.Second
 	// replanPage and replanPerCall are how many one call reads, and plans again: some 0.3 ms, or 2 with payloads of the largest size.
 	replanPage, replanPerCall = 64, 32
 	// mostReplanned is how many of a partition are looked at in one go.
@@ -33,7 +30,7 @@ func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(
 func (n *Node) Replan(ctx context.Context) (planned int, err error) {
 	var tags []string
 	args := []any{aheadBy.Milliseconds()}
-	err = n.Master().RunOver(ctx, n.schedule.scripts.Load().ahead, Chunk, args, func(cmd *redis.Cmd) error {
+	err = n.Master().RunOver(ctx, n.schedule.step("ahead"), Chunk, args, func(cmd *redis.Cmd) error {
 		found, err := cmd.StringSlice()
 		tags = append(tags, found...)
 		return err
@@ -99,28 +96,17 @@ type armedAhead struct {
 }
 
 func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
-	reply, err := s.Run(ctx, s.scripts.Load().replanFind, []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0].Slice()
-	if err == nil && (len(reply) < 2 || len(reply)%4 != 2) {
-		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
+	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"), []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
 	if err != nil {
 		return f, err
 	}
-	now, _ := reply[0].(int64)
-	looked, _ := reply[1].(int64)
-	f.now, f.looked = Millis(now), int(looked)
+	f.now, f.looked = Millis(reply.Int(0)), int(reply.Int(1))
 	for one := range slices.Chunk(reply[2:], 4) {
-		var a armedAhead
-		a.key, _ = one[0].(string)
-		a.serial, _ = one[1].(string)
-		due, _ := one[2].(int64)
-		header, _ := one[3].(string)
-		r, ok := ParseRecord(header + ":")
+		r, ok := ParseRecord(one.Text(3) + ":")
 		if !ok || !r.Occurrence.Repeats() {
 			continue // a client's own timer is pending
 		}
-		a.due, a.occurrence = Millis(due), r.Occurrence
-		f.found = append(f.found, a)
+		f.found = append(f.found, armedAhead{one.Text(0), one.Text(1), Millis(one.Int(2)), r.Occurrence})
 	}
 	return f, nil
 }
@@ -157,7 +143,7 @@ func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []arm
 	if len(args) == 0 {
 		return 0, nil
 	}
-	done, err := s.Run(ctx, s.scripts.Load().replan, []Call{{p, args}})[0].Int64Slice()
+	done, err := s.Run(ctx, s.step("replan"), []Call{{p, args}})[0].Int64Slice()
 	if err == nil && len(done) != len(found) {
 		err = errors.New("unexpected reply")
 	}

@@ -3,9 +3,48 @@ package schedule
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
 )
+
+// Call is one run of a script on a partition.
+type Call struct {
+	Partition keys.Partition
+	Args      []any
+}
+
+// Reply is what a script returned. An element of another type than is asked for counts as 0 or as empty.
+type Reply []any
+
+// ReadReply returns the reply of a script that has some elements at its head, and then rows of so many each: none, if that is 0.
+func ReadReply(cmd *redis.Cmd, head, row int) (Reply, error) {
+	reply, err := cmd.Slice()
+	if err == nil && (len(reply) < head || row == 0 && len(reply) > head || row > 0 && (len(reply)-head)%row != 0) {
+		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
+	}
+	return reply, err
+}
+
+// Int returns an element that is an integer.
+func (r Reply) Int(i int) int64 {
+	n, _ := r[i].(int64)
+	return n
+}
+
+// Text returns an element that is a text.
+func (r Reply) Text(i int) string {
+	s, _ := r[i].(string)
+	return s
+}
+
+// List returns an element that is a list.
+func (r Reply) List(i int) Reply {
+	l, _ := r[i].([]any)
+	return l
+}
 
 // runOn runs those of the calls whose indices are in todo on one server. A server that does not know the script gets it: a
 // failover forgets scripts, and so does SCRIPT FLUSH.

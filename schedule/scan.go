@@ -48,35 +48,25 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 	var found DueScan
 	horizon := within.Milliseconds()
 	if within == Forever {
-		horizon = 2 * heldScore
+		horizon = int64(2 * heldScore)
 	}
 	args := []any{horizon, lease.Milliseconds()}
-	err := m.RunOver(ctx, ix.scripts.Load().scanDue, Chunk, args, func(cmd *redis.Cmd) error {
-		reply, err := cmd.Slice()
+	err := m.RunOver(ctx, ix.step("scan_due"), Chunk, args, func(cmd *redis.Cmd) error {
+		reply, err := ReadReply(cmd, 6, 2)
 		if err != nil {
 			return err
 		}
-		if len(reply) < 6 || len(reply)%2 != 0 {
-			return fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
-		at, _ := reply[0].(int64)
-		pending, _ := reply[1].(int64)
-		firing, _ := reply[2].(int64)
-		found.at = Millis(at)
-		found.Pending += pending
-		found.Firing += firing
-		rights, _ := reply[3].(int64)
-		refused, _ := reply[4].(int64)
-		found.Aside.Add(AsideCounts{Rights: rights, Refused: refused})
-		held, _ := reply[5].(int64)
-		found.Held += held
+		found.at = Millis(reply.Int(0))
+		found.Pending += reply.Int(1)
+		found.Firing += reply.Int(2)
+		found.Aside.Add(AsideCounts{Rights: reply.Int(3), Refused: reply.Int(4)})
+		found.Held += reply.Int(5)
 		for i := 6; i < len(reply); i += 2 {
-			hashTag, _ := reply[i].(string)
-			due, _ := reply[i+1].(int64)
+			p, due := keys.Partition(reply.Text(i)), Millis(reply.Int(i+1))
 			if due < 0 {
-				found.Moving = append(found.Moving, keys.Partition(hashTag))
+				found.Moving = append(found.Moving, p)
 			} else {
-				found.Heads = append(found.Heads, Head{keys.Partition(hashTag), Millis(due)})
+				found.Heads = append(found.Heads, Head{p, due})
 			}
 		}
 		return nil

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -54,4 +55,29 @@ type Schedule struct {
 // maxPayload bytes are not kept: their timers fire without data. That limit holds until EnsureLibrary finds another.
 func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 	return &Schedule{Index: newIndex(rdb, maxPayload), OnSkipped: func(*Firing, int64) {}, OnArmed: func(keys.Key, Millis) {}}
+}
+
+// Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster those of a
+// master's slots. It knows the server's clock and since when every keyspace event of its partitions was heard. Its methods
+// may be called concurrently.
+type Node struct {
+	schedule *Schedule
+	server   *redis.Client
+	name     string
+	clock    clock
+	evidence evidence
+	detour   detour
+	cutOff   atomic.Bool // a claim has had no answer since the list of holds was read
+
+	replanFrom map[keys.Partition]int // how many Replan passes over; its own
+
+	mu         sync.Mutex
+	partitions []keys.Partition
+	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown
+	looked     map[keys.Partition]string // see lookedUpTo
+	came       int                       // partitions that came since TakeNew was called last
+	heardSince Millis
+	named      time.Time // when the database was named last
+	limit      int       // payload limit of the function library when it was looked at last, in bytes; 0 before
+	unloaded   bool      // Load could not ask this server
 }

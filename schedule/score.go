@@ -1,12 +1,14 @@
 package schedule
 
-import "math"
+import (
+	"math"
+)
 
 // Score is the score of a firing in the index: the end of its claim, or what else lua/lib/score.lua has it say.
 type Score float64
 
 // heldScore is what is added to the due time of a held timer for its score: more than any lease, and so that the sum is exact.
-const heldScore = 1 << 52
+const heldScore Millis = 1 << 52
 
 // Fractions of a millisecond that tell of a firing that nobody has claimed why it is not to be claimed before a time.
 const (
@@ -16,7 +18,7 @@ const (
 )
 
 // Held returns when a timer that is held was due; ok is false for one that is not.
-func (s Score) Held() (due Millis, ok bool) { return Millis(s) - heldScore, s >= heldScore }
+func (s Score) Held() (due Millis, ok bool) { return Millis(s) - heldScore, s >= Score(heldScore) }
 
 func (s Score) fraction() float64 { return float64(s) - math.Trunc(float64(s)) }
 
@@ -24,7 +26,7 @@ func (s Score) fraction() float64 { return float64(s) - math.Trunc(float64(s)) }
 // free.
 func (s Score) IsFree() bool {
 	f := s.fraction()
-	return s == 0 || s >= heldScore || f == partFreed || f == partPaused
+	return s == 0 || s >= Score(heldScore) || f == partFreed || f == partPaused
 }
 
 // MayBePublished tells whether the firing was given back by somebody who may have published it.

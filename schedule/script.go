@@ -14,7 +14,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-//go:embed lua/*.lua
+// lua has the steps, each a script, the functions of the library, and in lib what these include. A file has no part that it does
+// not need: Redis makes the functions of all parts anew each time it runs a script, which takes longer than the commands of most.
+// Settling and claiming have the flag allow-oom, as they free what Redis is out of.
+//
+//go:embed lua/lib/*.lua lua/steps/*.lua lua/functions/*.lua
 var lua embed.FS
 
 // LibraryName is the name of the function library in Redis.
@@ -29,138 +33,75 @@ const wakeWithin = 2*time.Minute + 10*time.Second
 
 // scripts holds what Redis loads.
 type scripts struct {
-	maxPayload                                               int    // in bytes
-	library                                                  string // source of the function library
-	observe, claim, release, settle, retry, audit, heartbeat *redis.Script
-	claimShort, settleRepeat                                 *redis.Script
-	doubtApps                                                *redis.Script
-	countFiring, tidyOwed                                    *redis.Script
-	ahead, replanFind, replan                                *redis.Script
-	scanDue, apps, forgetApps, trim                          *redis.Script // of many partitions
-	losses                                                   *redis.Script // of a server
-	holdWrite, holdRelease, holdShift, holdDraw, holdRedraw  *redis.Script
-	holdCopy, holdLook                                       *redis.Script // of many partitions
-	setTime                                                  *redis.Script
-
-	constants string
-	read      sync.Map // the scripts of packages that only read, by their names
+	maxPayload  int    // in bytes
+	library     string // source of the function library
+	parts       parts
+	steps, read sync.Map // the scripts by their names, as far as they were asked for: of this package, and of those that only read
 }
 
-// reading returns a script of a package that only reads. Its first line says what Redis is to know of it, and the second one which
-// parts it includes.
-func (s *scripts) reading(files fs.FS, name string) *redis.Script {
-	if known, ok := s.read.Load(name); ok {
-		return known.(*redis.Script)
-	}
-	text, err := fs.ReadFile(files, "lua/"+name+".lua")
-	if err != nil {
-		panic(err) // a script that is not embedded: every test of it finds it
-	}
-	head, rest, _ := strings.Cut(string(text), "\n")
-	if line, after, _ := strings.Cut(rest, "\n"); strings.HasPrefix(line, includes) {
-		rest = join(strings.Fields(strings.TrimPrefix(line, includes))...) + after
-	}
-	script, _ := s.read.LoadOrStore(name, redis.NewScript(head+"\n"+s.constants+rest))
-	return script.(*redis.Script)
-}
-
-// includes begins the line with the parts of a script.
-const includes = "-- include: "
-
-// newScripts puts the library and the scripts together. Each is a list of files in lua/, and has no part that it does
-// not need: Redis makes the functions of all parts anew each time it runs a script, which takes longer than the
-// commands of most. maxPayload is in bytes, and db the number of the database, of
-// which only the claims know: the library is that of all databases.
+// newScripts returns the library and the scripts. maxPayload is in bytes, and db the number of the database, of which only the
+// claims know: the library is that of all databases.
 func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	partition, within, claimed := "partition_single", int64(math.MaxInt64), keys.ClaimedMessage(db)
 	if cluster {
 		partition, within, claimed = "partition_cluster", wakeWithin.Milliseconds(), ""
 	}
-	constants := constants(maxPayload, within)
-	script := func(flags string, parts ...string) *redis.Script {
-		return redis.NewScript("#!lua flags=" + flags + "\n" + constants + join(parts...))
+	p := parts{files: lua, in: []string{"lua/lib", "lua/functions"}, given: constants(maxPayload, within, claimed)}
+	text, err := p.read(partition)
+	if err != nil {
+		panic(err) // it is not embedded: every test of this package finds it
 	}
-	claims := func(parts ...string) *redis.Script {
-		return redis.NewScript("#!lua flags=allow-oom\n" + constants + fmt.Sprintf("local CLAIMED = '%s'\n", claimed) + join(parts...))
-	}
-	// Settling and claiming must go on when Redis is out of memory: they free it.
-	const one, many, manyRead = "allow-oom", "allow-oom,allow-cross-slot-keys", "allow-oom,allow-cross-slot-keys,no-writes"
-	return &scripts{
-		maxPayload: maxPayload,
-		constants:  constants,
-		library: "#!lua name=" + LibraryName + "\n" + constants + hashTagConstants() +
-			join("clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "contest", "announce", "count_call", "states", partition,
-				"library", "cron", "library_repeat"),
-		observe:      script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "payload", "contest", "aside", "observe"),
-		claim:        claims("clock", "index", "hold", "common", "move", "tell", "owed", "fire", "beside", "again", "payload", "contest", "aside", "claim"),
-		claimShort:   claims("clock", "index", "hold", "move", "tell", "claim_short"),
-		release:      script(one, "clock", "owed", "release"),
-		settle:       script(one, "owed", "settle"),
-		settleRepeat: script(one, "clock", "index", "common", "owed", "payload", "announce", "settle_repeat"),
-		retry:        script(one, "clock", "index", "common", "move", "owed", "fire", "beside", "again", "payload", "announce", "later", "retry"),
-		audit:        script(one, "clock", "index", "hold", "common", "payload", "losses", "tally", "audit"),
-		doubtApps:    script(one, "clock", "index", "common", "doubt_apps"),
-		heartbeat:    script(one, "clock", "heartbeat"),
-		scanDue:      script(manyRead, "clock", "scan_due"),
-		losses:       script(manyRead, "clock", "losses", "read_losses"),
-		apps:         script(manyRead, "apps"),
-		forgetApps:   script(many, "forget_apps"),
-		trim:         script(many, "trim"),
-
-		ahead:      script(manyRead, "clock", "ahead"),
-		replanFind: script("no-writes", "clock", "index", "common", "replan_find"),
-		replan:     script(one, "clock", "index", "common", "announce", "replan"),
-
-		countFiring: script(one, "clock", "hold", "owed", "tally", "count_firing"),
-		tidyOwed:    script(one, "owed", "tidy_owed"),
-
-		holdWrite:   script(one, "clock", "hold_write"),
-		holdCopy:    script(many, "hold_copy"),
-		holdLook:    script(manyRead, "clock", "look", "hold_look"),
-		holdRelease: script(one, "clock", "index", "hold", "common", "payload", "announce", "hold_find", "hold_release"),
-		holdShift: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "later",
-			"hold_find", "hold_shift"),
-		holdDraw:   script(one, "hold_draw"),
-		holdRedraw: script(many, "clock", "hold_redraw"),
-
-		setTime: script(one, "clock", "index", "hold", "common", "move", "owed", "fire", "beside", "payload", "announce", "states", "later",
-			"set_time"),
-	}
+	p.given["partition"] = text
+	return &scripts{maxPayload: maxPayload, parts: p, library: p.load(lua, "lua/functions/library.lua")}
 }
 
-// constants declares what Lua knows of Go:
+// step returns a script of this package by the name of its file.
+func (s *scripts) step(name string) *redis.Script { return s.get(&s.steps, lua, "lua/steps/", name) }
+
+// get returns one of the known scripts, or the one in a file.
+func (s *scripts) get(known *sync.Map, files fs.FS, folder, name string) *redis.Script {
+	found, ok := known.Load(name)
+	if !ok {
+		found, _ = known.LoadOrStore(name, redis.NewScript(s.parts.load(files, folder+name+".lua")))
+	}
+	return found.(*redis.Script) //nolint:forcetypeassert // nothing else is there
+}
+
+// load puts a script together.
+func (p parts) load(files fs.FS, path string) string {
+	source, err := fs.ReadFile(files, path)
+	var text string
+	if err == nil {
+		text, err = p.assemble(string(source))
+	}
+	if err != nil {
+		panic(fmt.Sprintf("schedule: %s: %v", path, err)) // a test puts all of them together
+	}
+	return text
+}
+
+// constants declares what Lua knows of Go, by the names of the parts:
 //
-//	PREFIX, SUFFIX  what stands before and after the hash tag in a partition's prefix
-//	SINGLE          the hash tag of a Redis that is not a cluster
-//	WAKE            the channel of the wake messages
-//	WAKE_WITHIN     how far off a timer may be to be announced, in ms
-//	MAX_PAYLOAD     the payload limit in bytes
-//	LIMIT           says so in the list of functions
-//	HELD, HELD_TEXT what is added to the due time of a held timer for its score in firing
-func constants(maxPayload int, wakeWithin int64) string {
+//	names    PREFIX, SUFFIX: what stands before and after the hash tag in a partition's prefix
+//	         SINGLE: the hash tag of a Redis that is not a cluster
+//	wake     WAKE: the channel of the wake messages
+//	         WAKE_WITHIN: how far off a timer may be to be announced, in ms
+//	limits   MAX_PAYLOAD: the payload limit in bytes
+//	         LIMIT: says so in the list of functions
+//	scores   HELD, HELD_TEXT: what is added to the due time of a held timer for its score in firing
+//	         FREED, PAUSED, PERHAPS: the fractions of scores (lib/score.lua)
+//	claimed  CLAIMED: what begins the message that timers were claimed, or an empty text in a cluster
+//	tags     TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS: how a slot's hash tag is computed, as in keys/slot.go
+func constants(maxPayload int, wakeWithin int64, claimed string) map[string]string {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
-	return fmt.Sprintf("local PREFIX, SUFFIX, SINGLE, WAKE, WAKE_WITHIN, MAX_PAYLOAD, LIMIT = '%s', '%s', '%s', '%s', %d, %d, '%s'\n"+
-		"local HELD, HELD_TEXT = %d, '%[8]d'\n",
-		prefix, suffix, keys.Single, keys.WakeChannel, wakeWithin, maxPayload, fmt.Sprintf(limitText, maxPayload), heldScore)
-}
-
-// hashTagConstants declares how a slot's hash tag is computed, as in keys/slot.go:
-// TAG_LETTERS, TAG_FIRST, TAG_BASE and TAG_BITS.
-func hashTagConstants() string {
 	bits := strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits()), " ", ","), "[]")
-	return fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
-		keys.TagLetters, keys.TagFirst, keys.TagBase, bits)
-}
-
-// join returns the text of parts.
-func join(parts ...string) string {
-	var text strings.Builder
-	for _, part := range parts {
-		source, err := lua.ReadFile("lua/" + part + ".lua")
-		if err != nil {
-			panic(err) // a part that is not embedded: every test of this package finds it
-		}
-		text.Write(source)
+	return map[string]string{
+		"names":   fmt.Sprintf("local PREFIX, SUFFIX, SINGLE = '%s', '%s', '%s'\n", prefix, suffix, keys.Single),
+		"wake":    fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin),
+		"limits":  fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload)),
+		"scores":  fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore, partFreed, partPaused, partPerhaps),
+		"claimed": fmt.Sprintf("local CLAIMED = '%s'\n", claimed),
+		"tags": fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
+			keys.TagLetters, keys.TagFirst, keys.TagBase, bits),
 	}
-	return text.String()
 }

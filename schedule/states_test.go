@@ -247,39 +247,6 @@ func TestManyAreGivenBack(t *testing.T) {
 	}
 }
 
-// Timerds of earlier versions neither list what is owed nor take out of the list what they claim. An audit does both.
-func TestAuditMendsTheListOfOwedTimers(t *testing.T) {
-	t.Parallel()
-	x := newIndex(t)
-	var due []int64
-	const leftOver, unlisted = "app1:b:c:left:over", "app1:b:c:unlisted"
-	for _, key := range []string{leftOver, unlisted} {
-		x.do("FCALL", "timer_set", 1, key, "v", "PX", 20)
-		due = append(due, x.due(key))
-		x.awaitExpiry(key)
-		x.observe(expired(key))
-	}
-	firings := x.claims(leftOver+" expired v", unlisted+" expired v")
-	firings = slices.DeleteFunc(firings, func(f schedule.Firing) bool { return f.Key.String() == leftOver })
-	if err := x.Release(t.Context(), firings); err != nil {
-		t.Fatal(err)
-	}
-	x.do("DEL", keys.Single.Owed())
-	x.do("ZADD", keys.Single.Owed(), 0, fmt.Sprintf("%d:%s:%d:", len(leftOver), leftOver, due[0]))
-	x.audit()
-	if got := x.counted("app1"); !slices.Equal(got, []string{"app1 0 1 1", "other 0 0 0"}) {
-		t.Errorf("counted %q", got)
-	}
-	if got, want := fmt.Sprint(x.do("ZRANGE", keys.Single.Owed(), 0, -1)), fmt.Sprintf("[%d:%s:%d:]", len(unlisted), unlisted, due[1]); got != want {
-		t.Errorf("listed %s, want %s", got, want)
-	}
-	x.stateIs(unlisted, "owed v")
-	x.stateIs(leftOver, "firing v")
-	if got := x.do("FCALL", "timer_cancel", 1, unlisted); got != "cancelled" {
-		t.Errorf("cancel: %v", got)
-	}
-}
-
 // So many timers of one key may be owed that one call does not cancel them all. It says so.
 func TestCancelOfManyOwedTimers(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -255,8 +256,10 @@ func TestRedisEventsWithoutConfigSet(t *testing.T) {
 // Every command in the schedule's scripts has to be among the rights that are tried.
 func TestRightsKnowTheScripts(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../schedule/lua/*.lua")
-	if err != nil || len(files) < 10 {
+	steps, err := filepath.Glob("../../schedule/lua/*/*.lua")
+	reads, err2 := filepath.Glob("../../internal/query/lua/*.lua")
+	files := slices.Concat(steps, reads)
+	if err := errors.Join(err, err2); err != nil || len(steps) == 0 || len(reads) == 0 {
 		t.Fatal(files, err)
 	}
 	var lua []byte

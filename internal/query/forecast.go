@@ -130,7 +130,7 @@ func ForecastAll(ctx context.Context, s *schedule.Schedule, minutes int) (Foreca
 // ForecastOf counts those of one namespace. Redis cannot look for a namespace: it reads the names of all timers in the order of
 // their due times, in steps that hold Redis for less than a millisecond each, until the last minute is over or more returns
 // false. Before that it reads those of the namespace that repeat. more is called after each step with what is known by then;
-// with an error, and where more has ended it, so much is returned. What [Schedule.Pages] says of timers that are left out holds here too.
+// with an error, and where more has ended it, so much is returned. What [Pages] says of timers that are left out holds here too.
 func ForecastOf(ctx context.Context, s *schedule.Schedule, n keys.Namespace, minutes int, more func(Forecast) bool) (Forecast, error) {
 	f, _, err := newForecast(ctx, s, minutes)
 	if err != nil {

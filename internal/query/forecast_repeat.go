@@ -95,8 +95,9 @@ func readUpcoming(ctx context.Context, s *schedule.Schedule, names []string) ([]
 	for i, name := range names {
 		args[i] = name
 	}
-	reply, err := s.Run(ctx, s.Script(lua, "upcoming"), []schedule.Call{{Partition: s.Partition(names[0]), Args: args}})[0].Slice()
-	if err == nil && (len(reply) < 2 || len(reply) > 2*len(names) || len(reply)%2 != 0) {
+	cmd := s.Run(ctx, s.Script(lua, "upcoming"), []schedule.Call{{Partition: s.Partition(names[0]), Args: args}})[0]
+	reply, err := schedule.ReadReply(cmd, 2, 2)
+	if err == nil && len(reply) > 2*len(names) {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
 	if err != nil {
@@ -104,9 +105,8 @@ func readUpcoming(ctx context.Context, s *schedule.Schedule, names []string) ([]
 	}
 	found := make([]upcoming, 0, len(reply)/2)
 	for pair := range slices.Chunk(reply, 2) {
-		header, _ := pair[0].(string)
-		due, _ := pair[1].(int64)
-		r, ok := schedule.ParseRecord(header + ":")
+		due := pair.Int(1)
+		r, ok := schedule.ParseRecord(pair.Text(0) + ":")
 		if !ok || due < 0 || !r.Occurrence.Repeats() {
 			found = append(found, upcoming{})
 			continue

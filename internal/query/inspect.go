@@ -61,24 +61,18 @@ func Inspect(ctx context.Context, s *schedule.Schedule, key keys.Key, payload in
 	}
 	name := key.String()
 	args := []any{name, max(payload, 0), inspectMost}
-	reply, err := s.Run(ctx, s.Script(lua, "inspect"), []schedule.Call{{Partition: s.Partition(name), Args: args}})[0].Slice()
-	if err == nil && (len(reply) < inspectHead || (len(reply)-inspectHead)%inspectRow != 0) {
-		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-	}
+	cmd := s.Run(ctx, s.Script(lua, "inspect"), []schedule.Call{{Partition: s.Partition(name), Args: args}})[0]
+	reply, err := schedule.ReadReply(cmd, inspectHead, inspectRow)
 	if err != nil {
 		return Inspection{}, fmt.Errorf("schedule: inspect %q: %w", key, err)
 	}
-	numbers := make([]int64, inspectHead)
-	for i := range numbers {
-		numbers[i], _ = reply[i].(int64)
-	}
 	seen := Inspection{
-		Now: schedule.Millis(numbers[0]).Time(), Repeats: numbers[2] != 0, Fired: timeOf(numbers[3]), Contested: timeOf(numbers[4]),
-		Unsure: numbers[5] == 0, More: numbers[6] == 1,
-		Trigger: TriggerKey{Exists: numbers[1] >= -1, Denied: numbers[1] == -3, Expires: timeOf(numbers[1])},
+		Now: schedule.Millis(reply.Int(0)).Time(), Repeats: reply.Int(2) != 0, Fired: timeOf(reply.Int(3)), Contested: timeOf(reply.Int(4)),
+		Unsure: reply.Int(5) == 0, More: reply.Int(6) == 1,
+		Trigger: TriggerKey{Exists: reply.Int(1) >= -1, Denied: reply.Int(1) == -3, Expires: timeOf(reply.Int(1))},
 	}
 	for row := range slices.Chunk(reply[inspectHead:], inspectRow) {
-		if timer, ok := inspected(row, schedule.Millis(numbers[0]), holds); ok {
+		if timer, ok := inspected(row, schedule.Millis(reply.Int(0)), holds); ok {
 			seen.Timers = append(seen.Timers, timer)
 		}
 	}
@@ -101,12 +95,9 @@ func timeOf(ms int64) time.Time {
 }
 
 // inspected reads what the script says of one timer. ok is false for what is none.
-func inspected(row []any, now schedule.Millis, holds *schedule.HoldList) (i Inspected, ok bool) {
-	where, _ := row[0].(string)
-	name, _ := row[1].(string)
-	text, _ := row[2].(string)
-	score, _ := strconv.ParseFloat(text, 64)
-	size, _ := row[4].(int64)
+func inspected(row schedule.Reply, now schedule.Millis, holds *schedule.HoldList) (i Inspected, ok bool) {
+	where, name, size := row.Text(0), row.Text(1), row.Int(4)
+	score, _ := strconv.ParseFloat(row.Text(2), 64)
 	e := entry{due: schedule.Millis(score), name: name}
 	switch {
 	case where == "firing":
@@ -129,7 +120,7 @@ func inspected(row []any, now schedule.Millis, holds *schedule.HoldList) (i Insp
 		if _, held := of.Held(); !held {
 			i.Until = timeOf(int64(score))
 		}
-		if refused, _ := row[5].(int64); refused == 1 {
+		if row.Int(5) == 1 {
 			i.Aside = AsideRefused
 		}
 	} else if i.State == StateOwed && holds.Covers(i.Key, e.due) {

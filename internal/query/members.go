@@ -21,8 +21,7 @@ const (
 	usualSilence = 4 * time.Second
 )
 
-// Member is a timerd that serves the schedule, or has died lately. An earlier version says nothing of itself but its
-// instance id.
+// Member is a timerd that serves the schedule, or has died lately. Of one whose sayings are lost only the instance id is known.
 type Member struct {
 	schedule.Self
 	Seen  time.Time // its last heartbeat, by Redis's clock

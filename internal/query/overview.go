@@ -36,29 +36,19 @@ type Overview struct {
 func CountTimers(ctx context.Context, n *schedule.Node) (Overview, error) {
 	var all Overview
 	err := n.Master().RunOver(ctx, n.Index().Script(lua, "overview"), overviewChunk, nil, func(cmd *redis.Cmd) error {
-		reply, err := cmd.Slice()
-		if err == nil && len(reply) != 9 {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
+		reply, err := schedule.ReadReply(cmd, 9, 0)
 		if err != nil {
 			return err
 		}
-		var counts [6]int64
-		for i := range counts {
-			counts[i], _ = reply[i].(int64)
-		}
-		all.At = schedule.Millis(counts[0]).Time()
-		all.Pending += counts[1]
-		all.Owed += counts[2]
-		all.Firing += counts[3]
-		all.Moving += int(counts[4])
-		name, _ := reply[6].(string)
-		held, _ := reply[7].(int64)
-		all.Held += held
-		unseen, _ := reply[8].(int64)
-		all.Unseen += unseen
-		oldest := schedule.Millis(counts[5]).Time()
-		if key, err := keys.Parse(name); err == nil && counts[5] >= 0 && (all.OldestDue.IsZero() || oldest.Before(all.OldestDue)) {
+		all.At = schedule.Millis(reply.Int(0)).Time()
+		all.Pending += reply.Int(1)
+		all.Owed += reply.Int(2)
+		all.Firing += reply.Int(3)
+		all.Moving += int(reply.Int(4))
+		all.Held += reply.Int(7)
+		all.Unseen += reply.Int(8)
+		oldest := schedule.Millis(reply.Int(5)).Time()
+		if key, err := keys.Parse(reply.Text(6)); err == nil && reply.Int(5) >= 0 && (all.OldestDue.IsZero() || oldest.Before(all.OldestDue)) {
 			all.Oldest, all.OldestDue = key, oldest
 		}
 		return nil
@@ -81,16 +71,13 @@ func CountCalls(ctx context.Context, n *schedule.Node) (Calls, error) {
 	m := n.Master()
 	calls := Calls{Partitions: len(m.Partitions)}
 	err := m.RunOver(ctx, n.Index().Script(lua, "calls"), schedule.Chunk, nil, func(cmd *redis.Cmd) error {
-		reply, err := cmd.Int64Slice()
-		if err == nil && len(reply) != 3 {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
+		reply, err := schedule.ReadReply(cmd, 3, 0)
 		if err != nil {
 			return err
 		}
-		calls.Set += reply[0]
-		calls.Cancelled += reply[1]
-		calls.Partitions -= int(reply[2])
+		calls.Set += reply.Int(0)
+		calls.Cancelled += reply.Int(1)
+		calls.Partitions -= int(reply.Int(2))
 		return nil
 	})
 	if err != nil {

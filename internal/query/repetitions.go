@@ -63,12 +63,9 @@ func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]K
 
 // keyState reads the reply about one key.
 func keyState(reply *redis.Cmd) (KeyState, error) {
-	found, err := reply.Slice()
+	found, err := schedule.ReadReply(reply, 1, 0)
 	if err != nil {
 		return KeyState{}, err
-	}
-	if len(found) != 1 {
-		return KeyState{}, fmt.Errorf("unexpected reply of %d elements", len(found))
 	}
 	switch found := found[0].(type) {
 	case string:
@@ -140,7 +137,7 @@ type RepeatingPlace struct {
 }
 
 // RepeatingFrom returns keys of a namespace that repeat, from a place on and in no order, after it has looked at most of what repeats,
-// or a little more; where to go on; and at how many it has looked. What [Schedule.Repeating] says of keys holds here too.
+// or a little more; where to go on; and at how many it has looked. What [Repeating] says of keys holds here too.
 func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
 	partitions, err := withTimers(ctx, s)
 	if err != nil {

@@ -2,7 +2,6 @@ package query
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +49,7 @@ type Timer struct {
 }
 
 // List calls yield for the timers of a namespace that are not settled, in the order of their due times, until it returns
-// false. What [Schedule.Pages] says of timers that are left out holds here too.
+// false. What [Pages] says of timers that are left out holds here too.
 func List(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func(Timer) bool) error {
 	return Pages(ctx, s, Query{Namespace: n}, func(p Page) bool {
 		for _, timer := range p.Timers {
@@ -84,7 +83,7 @@ func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis
 	_, held := score.Held()
 	until := due
 	if score != 0 {
-		until = schedule.Never // as due_of_free in owed.lua has it
+		until = schedule.Never // as due_of_free in score.lua has it
 	}
 	switch {
 	case schedule.IsPlanRef(ref):
@@ -225,18 +224,14 @@ func describe(ctx context.Context, s *schedule.Schedule, all []candidate, payloa
 			calls[i] = schedule.Call{Partition: where.p, Args: args}
 		}
 		for i, reply := range s.Run(ctx, s.Script(lua, "records"), calls) {
-			records, err := reply.Slice()
-			if err == nil && (len(records) < 2 || len(records)%2 != 0) {
-				err = fmt.Errorf("unexpected reply of %d elements", len(records))
-			}
+			records, err := schedule.ReadReply(reply, 2, 2)
 			if err != nil {
 				return nil, err
 			}
 			for k := 0; k < len(records); k += 2 {
 				j := at[order[i]][k/2]
 				if record, ok := records[k].(string); ok {
-					size, _ := records[k+1].(int64)
-					all[j].take(record, int(size))
+					all[j].take(record, int(records.Int(k+1)))
 					here[j] = true
 				}
 			}

@@ -3,7 +3,6 @@ package query
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,10 +205,7 @@ func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 		var some []keys.Partition
 		args := []any{int64(w.at.due), w.at.name, int64(w.from), scoreOf(w.before), w.each, first}
 		err := m.RunOver(ctx, script, size, args, func(cmd *redis.Cmd) error {
-			reply, err := cmd.Slice()
-			if err == nil && (len(reply) < 4 || (len(reply)-4)%5 != 0) {
-				err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-			}
+			reply, err := schedule.ReadReply(cmd, 4, 5)
 			if err != nil {
 				return err
 			}
@@ -217,8 +213,7 @@ func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 				w.count(reply)
 			}
 			for at := 4; at < len(reply); at += 5 {
-				hashTag, _ := reply[at].(string)
-				if p := keys.Partition(hashTag); found.take(p, reply[at+1:at+5], w.each, w.before) {
+				if p := keys.Partition(reply.Text(at)); found.take(p, reply[at+1:at+5], w.each, w.before) {
 					some = append(some, p)
 				}
 			}
@@ -242,30 +237,25 @@ func scoreOf(m schedule.Millis) string {
 }
 
 // count takes in how many entries a server has.
-func (w *walk) count(reply []any) {
-	now, _ := reply[0].(int64)
-	moving, _ := reply[1].(int64)
-	looked, _ := reply[2].(int64)
-	total, _ := reply[3].(int64)
-	w.now = max(w.now, schedule.Millis(now))
-	w.moving += int(moving)
-	w.looked += looked
-	w.total += total
+func (w *walk) count(reply schedule.Reply) {
+	w.now = max(w.now, schedule.Millis(reply.Int(0)))
+	w.moving += int(reply.Int(1))
+	w.looked += reply.Int(2)
+	w.total += reply.Int(3)
 }
 
 // take takes in what one partition answered: the next entries of its sorted sets, which were asked for each, and how many firings
 // it has. It returns whether there are entries.
-func (f *step) take(p keys.Partition, reply []any, each int, before schedule.Millis) (some bool) {
-	if firings, _ := reply[3].(int64); firings > 0 {
+func (f *step) take(p keys.Partition, reply schedule.Reply, each int, before schedule.Millis) (some bool) {
+	if reply.Int(3) > 0 {
 		f.firing = append(f.firing, p)
 	}
 	for kind := range kindFiring {
-		set, _ := reply[kind].([]any)
+		set := reply.List(int(kind))
 		var last entry
 		for i := 0; i+1 < len(set); i += 2 {
-			name, _ := set[i].(string)
-			text, _ := set[i+1].(string)
-			score, _ := strconv.ParseFloat(text, 64)
+			name := set.Text(i)
+			score, _ := strconv.ParseFloat(set.Text(i+1), 64)
 			due := schedule.Millis(score)
 			if kind == kindHeld {
 				due, _ = schedule.Score(score).Held()

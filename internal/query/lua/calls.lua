@@ -1,4 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: names
 --[[ calls adds up what count_call counted, over many partitions of one server of a cluster.
 It writes nothing.
 ARGV    the hash tags of the partitions
@@ -6,7 +7,7 @@ Returns {calls of timer_set, of timer_cancel, how many partitions are not here a
 because their slots are moving}. ]]
 local set, cancelled, moving = 0, 0, 0
 for i = 1, #ARGV do
-  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, as in common.lua
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local here = redis.pcall('EXISTS', prefix .. 'calls', prefix)
   if type(here) == 'table' then
     moving = moving + 1

@@ -1,4 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: names
 --[[ count_due counts the pending timers of many partitions of one server by when they are
 due. It writes nothing.
 ARGV    1  how many times follow, two at least
@@ -11,7 +12,7 @@ local moving, counts = 0, {}
 for i = 1, n - 1 do counts[i] = 0 end
 
 for i = n + 2, #ARGV do
-  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, as in common.lua
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local due_key = prefix .. 'due'
   local here = redis.pcall('EXISTS', due_key, prefix)
   if type(here) == 'table' then

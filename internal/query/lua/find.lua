@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: clock
+-- include: names scores clock
 --[[ find reads what comes next in the order of due times, and of the same due time in that of
 the names, in many partitions of one server. It writes nothing.
 ARGV    1, 2  the place after which to begin: a due time, and a name or an empty string
@@ -49,7 +49,7 @@ local function next_of(key, offset)
 end
 
 for i = 7, #ARGV do
-  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, as in common.lua
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local here = redis.pcall('EXISTS', prefix .. 'due', prefix .. 'firing', prefix .. 'aside', prefix)
   if type(here) == 'table' then
     moving = moving + 1

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- include: clock index hold common move owed fire beside payload states
+-- include: limits clock index common budget firings beside payload
 --[[ inspect reads all that the index has of a key. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  the timer's key

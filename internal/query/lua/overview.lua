@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: clock hold owed look
+-- include: names scores clock hold score look
 --[[ overview counts the timers of many partitions of one server. It writes nothing.
 ARGV    the hash tags of the partitions
 Returns {this server's clock in unix ms, how many timers are pending, owed and firing, how
@@ -39,7 +39,7 @@ local function count_firing(prefix, is_held)
   -- Those that anybody may claim at once come first, the oldest of them before the others, and
   -- at last those that may have been published.
   local free = redis.call('ZCOUNT', firing_key, '-inf', '(1')
-  local given = free > 0 and redis.call('ZCOUNT', firing_key, '(0.5', '(1') or 0
+  local given = free > 0 and redis.call('ZCOUNT', firing_key, '(' .. PAUSED, '(1') or 0
   local here = 0
   local rest = firings - free
   free = free - given
@@ -62,7 +62,7 @@ local function count_firing(prefix, is_held)
     if score < HELD and score % 1 ~= 0 then
       paused = paused - 1
       local key = string.match(listed[i], '^%d+:%d*:(.*)$')
-      if score % 1 == 0.75 then
+      if may_be_published(score) then
         given = given + 1
       elseif is_held and key and is_held(key, math.huge) then
         here = here + 1
@@ -75,7 +75,7 @@ local function count_firing(prefix, is_held)
 end
 
 for i = 1, #ARGV do
-  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, as in common.lua
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local here = redis.pcall('EXISTS', prefix .. 'due', prefix .. 'firing', prefix)
   if type(here) == 'table' then
     moving = moving + 1

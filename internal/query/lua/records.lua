@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- include: clock index common
+-- include: index common budget
 --[[ records reads records, and of each payload no more than is asked for. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  data or firingdata
@@ -8,11 +8,10 @@ ARGV    1  data or firingdata
 Returns for each, from the first on, the record, or nil if there is none, and how many bytes its
 payload has. They are fewer than given if the payloads are large: the caller gives the rest again. ]]
 open(KEYS[1])
-local MOST_READ = 400000 -- bytes, as BUDGET in payload.lua
 
 local hash, bytes, names, out = prefix .. ARGV[1], tonumber(ARGV[2]), {}, {}
 for i = 3, #ARGV do names[i - 2] = ARGV[i] end
-for i = 1, fitting(hash, names, MOST_READ) do
+for i = 1, fitting(hash, names, BUDGET) do
   local record = redis.call('HGET', hash, names[i])
   local colon = record and string.find(record, ':', 1, true)
   out[2 * i - 1], out[2 * i] = record, colon and #record - colon or 0

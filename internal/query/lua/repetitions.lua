@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- include: clock index common payload owed states
+-- include: index common owed budget firings
 --[[ repetitions reads what keys repeat by. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys

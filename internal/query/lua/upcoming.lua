@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- include: clock index common
+-- include: index common budget
 --[[ upcoming reads what keys repeat by, without their payloads. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys
@@ -7,11 +7,10 @@ Returns for each in turn its pending record without the colon and the payload, o
 when it is due, or -1; for as many keys, from the first on, as have 400 KB of payloads, and one at
 least. ]]
 open(KEYS[1])
-local MOST_BYTES = 400000 -- as BUDGET
 local out, read = {}, 0
 for i, key in ipairs(ARGV) do
   read = read + redis.call('HSTRLEN', data_key, key)
-  if read > MOST_BYTES and i > 1 then break end
+  if read > BUDGET and i > 1 then break end
   local record = redis.call('HGET', data_key, key) or ''
   out[2 * i - 1] = string.sub(record, 1, (string.find(record, ':', 1, true) or 1) - 1)
   out[2 * i] = pending(key) or -1

@@ -12,13 +12,16 @@ import (
 func (w *hooks) logged(o *origin) {
 	used := make([]bool, len(o.records))
 	take := func(fits func(history.Delivery) bool) bool {
-		for i := len(o.records) - 1; i >= 0; i-- { // the last one that began before
-			if !used[i] && fits(o.records[i]) {
-				used[i] = true
-				return true
+		first := -1 // to be stored, so that the others are left for later calls
+		for i, r := range o.records {
+			if !used[i] && fits(r) && (first < 0 || r.Stored < o.records[first].Stored) {
+				first = i
 			}
 		}
-		return false
+		if first >= 0 {
+			used[first] = true
+		}
+		return first >= 0
 	}
 	of := func(c history.Call, r history.Delivery) bool {
 		return r.ID == c.EventID && r.Host == c.Host && r.Time <= c.At+1

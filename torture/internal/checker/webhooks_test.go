@@ -321,6 +321,13 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 			w.log(m, 31_010, 200, steady, ok)
 			w.deliver(w.again(m, 2, 40_000), 41_010, 200, steady, ok)
 		}, ""},
+		{"two calls, and the record of the first is stored first", paused, func(w *world) {
+			m := w.hook(0, 1, steady, usual)
+			w.call(m, 1010, 0, 200, steady, usual)
+			w.call(m, 1500, 1, 200, steady, usual)
+			w.log(m, 1009, 200, steady, ok)
+			w.log(m, 1008, 200, steady, ok).Stored = began + 2000
+		}, ""},
 		{"a success that nobody wrote down in the end", paused, func(w *world) {
 			m := w.hook(0, 1, steady, usual)
 			w.call(m, 1005, 0, 200, steady, usual)

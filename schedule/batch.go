@@ -1,0 +1,72 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// PartError says that a step failed for some of the firings that it was about.
+type PartError struct {
+	Left []Firing // those that it failed for
+	Err  error    // why it failed for one of them
+}
+
+func (e *PartError) Error() string { return fmt.Sprintf("%d of them failed: %v", len(e.Left), e.Err) }
+
+// Unwrap returns why the step failed.
+func (e *PartError) Unwrap() error { return e.Err }
+
+// add takes in for which firings a part of the step failed.
+func (e *PartError) add(other PartError) {
+	if other.Err != nil {
+		e.Left, e.Err = append(e.Left, other.Left...), other.Err
+	}
+}
+
+// of returns the error of a step on so many firings: nil if it failed for none, and why it failed if it did for all.
+func (e *PartError) of(firings int) error {
+	switch {
+	case e.Err == nil:
+		return nil
+	case len(e.Left) == firings:
+		return e.Err
+	}
+	return e
+}
+
+// batch bounds what one call is about: how many firings, and about how many bytes of their payloads.
+type batch struct{ firings, bytes int }
+
+// onEach runs a script on each partition of the firings, with what args returns for each firing by its index; where there are many, in
+// several calls. read is called with each reply, and the indices of those that it is about.
+func (ix *Index) onEach(ctx context.Context, script *redis.Script, firings []Firing, most batch, args func(int) []any, read func(*redis.Cmd, []int) error) PartError {
+	var calls []Call
+	var members [][]int
+	var bytes []int
+	at := map[keys.Partition]int{}
+	for i := range firings {
+		p, size := firings[i].Partition, firings[i].Bytes+len(firings[i].Payload) // one of them is 0
+		n, ok := at[p]
+		if !ok || len(members[n]) == most.firings || bytes[n]+size > most.bytes {
+			n = len(calls)
+			at[p] = n
+			calls, members, bytes = append(calls, Call{Partition: p}), append(members, nil), append(bytes, 0)
+		}
+		calls[n].Args, members[n] = append(calls[n].Args, args(i)...), append(members[n], i)
+		bytes[n] += size
+	}
+	var failed PartError
+	for i, reply := range ix.Run(ctx, script, calls) {
+		if err := read(reply, members[i]); err != nil {
+			failed.Err = err
+			for _, m := range members[i] {
+				failed.Left = append(failed.Left, firings[m])
+			}
+		}
+	}
+	return failed
+}

@@ -1,0 +1,140 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// StartHearing says that every keyspace event of the server is heard from now on, until StopHearing. Call it once the
+// subscription is confirmed.
+func (n *Node) StartHearing(ctx context.Context) error {
+	now, err := n.readClock(ctx)
+	if err != nil {
+		return err
+	}
+	if err := n.recall(ctx); err != nil {
+		return err
+	}
+	n.HearSince(now)
+	return nil
+}
+
+// StopHearing says that events may be missed from now on.
+func (n *Node) StopHearing() { n.HearSince(NoEvents) }
+
+// HearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
+func (n *Node) HearSince(since Millis) {
+	n.evidence.ask()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heardSince = since
+}
+
+// partitionHeardSince returns since when every event of a partition was heard: the later of when the server was heard from
+// and when it got the partition.
+func (n *Node) partitionHeardSince(p keys.Partition) Millis {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if since, ok := n.since[p]; ok {
+		return max(since, n.heardSince)
+	}
+	return NoEvents
+}
+
+const (
+	// markTTL is how long a mark is kept after it was written last.
+	markTTL = 30 * 24 * time.Hour
+	// markTimeout bounds the look for a mark.
+	markTimeout = time.Second
+)
+
+// mark is what timerds leave in Redis for the next one that starts, under the run id of the server.
+type mark struct {
+	Losses string `json:"losses"`
+	// Expired is how many keys of the server will have run out, by its own count, when the canary has and no other key.
+	Expired int64  `json:"expired"`
+	Canary  string `json:"canary"`
+	// Slots are the first and the last of each row of slots that were audited.
+	Slots [][2]int `json:"slots"`
+}
+
+// Mark leaves a mark in Redis: what a timerd that starts when none has run for a while compares with, to know whether anything
+// ran out meanwhile. Call it after a canary was sent, whose key runs out soon, with what the server said of itself just
+// before: INFO's sections server and stats. While an audit is still to come nothing is left. An older mark does no harm.
+func (n *Node) Mark(ctx context.Context, info, canary string) error {
+	losses, audited, _ := n.evidence.known()
+	run := infoField(info, "run_id")
+	if losses == "" || runOf(losses) != run {
+		return nil
+	}
+	expired, err := strconv.ParseInt(infoField(info, "expired_keys"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("schedule: read how many keys ran out: %w", err)
+	}
+	text, err := json.Marshal(mark{Losses: losses, Expired: expired + 1, Canary: canary, Slots: audited.rows()})
+	if err == nil {
+		err = n.schedule.rdb.Set(ctx, keys.MarkKey(run), text, markTTL).Err()
+	}
+	if err != nil {
+		return fmt.Errorf("schedule: leave a mark: %w", err)
+	}
+	return nil
+}
+
+// recall finds out, unless it is known already, whether nothing but deletions went unnoticed since the last mark. Call it
+// when events are heard and before canaries are sent: what runs out from then on is heard. Where the mark cannot be had,
+// nothing is known; the next audit makes up for that.
+func (n *Node) recall(ctx context.Context) error {
+	if losses, _, _ := n.evidence.known(); losses != "" {
+		return nil
+	}
+	state, err := n.readLosses(ctx)
+	if err != nil {
+		return err
+	}
+	var m mark
+	within, cancel := context.WithTimeout(ctx, markTimeout) // in a cluster it may be on a server that hangs
+	defer cancel()
+	text, err := n.schedule.rdb.Get(within, keys.MarkKey(runOf(state.text))).Bytes()
+	if err != nil || json.Unmarshal(text, &m) != nil {
+		return nil // see above
+	}
+	// If the canary runs out now, or is found to have run out, it counts as one more.
+	waiting, err := n.server.Exists(within, m.Canary).Result()
+	if err != nil {
+		return nil // its slot has moved, perhaps
+	}
+	if state, err = n.readLosses(ctx); err == nil && state.expired+waiting == m.Expired {
+		n.evidence.know(m.Losses, slotsIn(m.Slots), state.silent)
+	}
+	return err
+}
+
+// losses is what read_losses.lua returns, and how often the clock was unread for too long by then.
+type losses struct {
+	text    string
+	expired int64
+	silent  int
+}
+
+func (n *Node) readLosses(ctx context.Context) (losses, error) {
+	reply, err := ReadReply(n.schedule.step("read_losses").Run(ctx, n.server, nil), 3, 0)
+	if err != nil {
+		return losses{}, fmt.Errorf("schedule: read how keys may have vanished: %w", err)
+	}
+	n.evidence.witness(Millis(reply.Int(0)), time.Now())
+	_, _, silent := n.evidence.known()
+	return losses{reply.Text(1), reply.Int(2), silent}, nil
+}
+
+// runOf returns the run id of the server that a text of losses is about.
+func runOf(losses string) string {
+	run, _, _ := strings.Cut(losses, " ")
+	return run
+}

@@ -1,0 +1,2 @@
+#!lua name=timerd
+-- include: timers repeat

@@ -1,0 +1,26 @@
+-- include: scores
+-- What the score of a firing says, in ms:
+--   0                    it is owed, and nobody has claimed it
+--   a whole number       it is claimed until then
+--   HELD + its due time  it is held, see hold.lua
+--   with a fraction      nobody has claimed it, and nobody is to before then. The fraction tells why:
+--     FREED    a resume has released it, or it had a pause before: no hold holds it any more
+--     PAUSED   it was given back with a pause
+--     PERHAPS  it was given back, with a pause or without, and its event may be in the stream
+
+-- score_at writes a score with a fraction.
+local function score_at(ms, fraction) return string.format('%.2f', math.floor(ms) + fraction) end
+
+-- is_unclaimed tells by its score that nobody has claimed a firing; may_be_published, that it
+-- was given back by somebody who may have published it; is_free, that nobody has claimed it
+-- and nobody can have published it. What is held is free.
+local function is_unclaimed(score) return score == 0 or score % 1 ~= 0 or score >= HELD end
+local function may_be_published(score) return score % 1 == PERHAPS end
+local function is_free(score) return is_unclaimed(score) and not may_be_published(score) end
+
+-- due_of_free returns the due time by which a claim asks whether a free firing is held. What a
+-- resume has released stays so, as does what had a pause since: an infinite one lies within no
+-- resume.
+local function due_of_free(ref, score)
+  return score % 1 ~= 0 and math.huge or tonumber(string.match(ref, '^%d+'))
+end

@@ -1,0 +1,47 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: names scores clock
+--[[ scan_due looks for due timers in many partitions of one server of a cluster. It
+writes nothing.
+ARGV    1  up to when, in ms from now, what is due counts
+        2  lease in ms
+        then the hash tags of the partitions
+Returns {this server's clock in unix ms, pending timers, firings but for those held, timers
+set aside because their keys cannot be read, and because NATS refuses them, timers that are
+held, then for each partition with something to claim its hash tag and when: a due time or
+the end of a lease in ms, 0 for at once, or -1 if the partition is not here as a whole,
+because its slot is moving}. Old tombstones count as something to claim at once: a claim
+removes them. What is held counts as something to claim in the far future. ]]
+local now = read_clock()
+local horizon, old = now + tonumber(ARGV[1]), now - REMEMBER - tonumber(ARGV[2])
+local total, firings, asides, refusals, held, out = 0, 0, 0, 0, 0, { now, 0, 0, 0, 0, 0 }
+
+-- first returns the lowest score of a sorted set, or nil.
+local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
+for i = 3, #ARGV do
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
+  local due, firing, fired = prefix .. 'due', prefix .. 'firing', prefix .. 'fired'
+  local aside, refused = prefix .. 'aside', prefix .. 'refused'
+  local here, at = redis.pcall('EXISTS', due, firing, fired, aside, refused, prefix)
+  if type(here) == 'table' then
+    at = -1
+  elseif here > 0 then
+    at = first(due)
+    local lease, tombstone
+    if here > 1 or not at then lease, tombstone = first(firing), first(fired) end
+    local pending = at and 1 or 0
+    if at then total = total + redis.call('ZCARD', due) end
+    if lease then
+      local still = redis.call('ZCOUNT', firing, HELD_TEXT, '+inf')
+      firings, held = firings + redis.call('ZCARD', firing) - still, held + still
+      at = math.min(at or lease, lease)
+    end
+    if tombstone and tombstone < old then at = 0 end
+    if here > pending + (lease and 1 or 0) + (tombstone and 1 or 0) then
+      asides, refusals = asides + redis.call('ZCARD', aside), refusals + redis.call('ZCARD', refused)
+    end
+  end
+  if at and at <= horizon then out[#out + 1], out[#out + 2] = ARGV[i], at end
+end
+out[2], out[3], out[4], out[5], out[6] = total, firings, asides, refusals, held
+return out

@@ -1,0 +1,128 @@
+#!lua flags=allow-oom
+-- include: limits scores clock index common move owed score firings fire beside payload announce states later
+--[[ set_time has one pending timer be due at another time, as it was found: with its payload,
+attempt, options and repetition. One with a trigger key keeps it, with another TTL; one that is to
+be due now is owed, and its trigger key goes. Nothing is done to a timer that was changed since.
+KEYS    1  the partition's prefix
+ARGV    1  the timer's key
+        2  when it was found to be due
+        3  empty, or of one that waits beside another, "." and its attempt
+        4  when it is to be due; a time that is over stands for now
+Returns {what came of it, when it is due}. What came of it is one of
+  moved    it is due then, or a little later if another timer of the key has that time
+  toolate  it is owed or firing, or has fired
+  held     it is due and held
+  changed  it is not there as it was found, or its key is not: it was set anew, cancelled or moved
+  denied   timerd may not write the trigger key
+and but for the first nothing was changed.
+If its reply is lost: again it returns moved if the timer is still to be due then; else toolate or
+changed. ]]
+open(KEYS[1])
+local MOST_AHEAD = 315360000000 -- ms, as MAX_DELAY in timers.lua
+local key, found, beside, target = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+if target - now > MOST_AHEAD then return redis.error_reply('ERR timerd: the time is over 10 years ahead') end
+
+-- member_at returns the member of due of the timer if it is due at a time.
+local function member_at(due) return beside == '' and key or ':' .. int(due) .. beside .. ':' .. key end
+
+-- is_there tells of a ref that it is of the time at which the timer was found to be due.
+local function is_there(ref) return tonumber(string.match(ref, '^%d+')) == found end
+
+-- missing says what may have become of a timer that is not pending as it was found.
+local function missing()
+  if target > now and pending(member_at(target)) == target then return { 'moved', target } end
+  for _, ref in ipairs(given_refs(key)) do
+    local state, _, score = state_of(ref)
+    if state and is_there(ref) and not string.find(ref, '^%d+:0:') then
+      local is_held = state == 'held' or state == 'owed' and holding()(key, due_of_free(ref, score))
+      return { is_held and 'held' or 'toolate' }
+    end
+  end
+  local fired, cancelled = age(key), age(':u:' .. key)
+  local was_fired = (beside ~= '' or not pending(key)) and fired and not (cancelled and cancelled <= fired)
+  return { (was_fired or claimed_firing(key, is_there)) and 'toolate' or 'changed' }
+end
+
+-- is_taken tells whether another timer of the key has, or may have had, the id of one that is due
+-- at a time: one that fires or has fired, or that waits.
+local function is_taken(due, attempt)
+  local text = int(due)
+  if redis.call('ZSCORE', fired_key, ':i:' .. text .. ':' .. key) or due == now and age(key) == 0 then return true end
+  for _, other in ipairs({ '', '1', attempt }) do
+    if redis.call('ZSCORE', firing_key, text .. ':' .. other .. ':' .. key) then return true end
+  end
+  local begin = key_prefix(key) .. text
+  if redis.call('ZRANGE', prefix .. 'beside', '[' .. begin .. '.', '(' .. begin .. '/', 'BYLEX', 'LIMIT', 0, 1)[1] then return true end
+  return beside ~= '' and pending(key) == due
+end
+
+-- free_time returns when a timer can be due at a time or, where that is taken, a little later: not
+-- earlier, because that might be too early.
+local function free_time(due, attempt)
+  local at, tries = due, 0
+  while is_taken(at, attempt) do
+    tries = tries + 1
+    at = due + jump(tries)
+  end
+  return at
+end
+
+-- put has the timer be due at a time that lies ahead.
+local function put(member, due, record)
+  note_size(record)
+  redis.call('ZADD', due_key, int(due), member)
+  redis.call('HSET', data_key, member, record)
+  announce_first(member, due)
+  return { 'moved', due }
+end
+
+-- owe_now has a timer that is out of due be owed. Where the present ms is taken, it is not to be
+-- claimed before its due time, as if it had been given back.
+local function owe_now(due, record)
+  note_size(record)
+  local ref = fire(key, due, renewed(record), 0)
+  if due > now then redis.call('ZADD', firing_key, score_at(due, PAUSED), ref) end
+  announce(due > now and due or 0)
+  return { 'moved', due }
+end
+
+-- move_beside moves a timer that waits beside another.
+local function move_beside()
+  local member = member_at(found)
+  local record = redis.call('HGET', data_key, member) or 'm:'
+  local attempt = string.sub(beside, 2)
+  local due = free_time(math.max(target, now), attempt)
+  forget_beside(member, key)
+  if target <= now then return owe_now(due, record) end
+  redis.call('ZADD', prefix .. 'beside', '0', key_prefix(key) .. int(due) .. beside)
+  return put(member_at(due), due, record)
+end
+
+-- move_own moves the timer that the key itself stands for. What the key says counts where the
+-- index has not heard of it yet. The user's key comes first: if timerd may not write it, nothing
+-- has happened.
+local function move_own(at)
+  local record = redis.call('HGET', data_key, key) or 'm:'
+  local has_key = at > now
+  if not has_key and not (at == -2 and may_be_absent(record)) then return { 'changed' } end
+  local current = has_key and record_of(key, MAX_PAYLOAD)
+  if current then record = is_repeating(record) and with_value(record, current) or current end
+  if has_key then record = renewed(record) end
+  local due = free_time(math.max(target, now), attempt_of(record))
+  if target > now then
+    if has_key and redis.pcall('PEXPIREAT', key, int(due)) ~= 1 then return { 'denied' } end
+    return put(key, due, record)
+  end
+  if has_key and redis.pcall('UNLINK', key) ~= 1 then return { 'denied' } end
+  forget(key)
+  return owe_now(due, record)
+end
+
+local was = pending(member_at(found))
+local at = beside == '' and was and expiry(key) or nil
+if was and was > now and (at or -1) > now then was = at end -- the index has not heard of it yet
+if was ~= found then return missing() end
+if found <= now then return { holding()(key, found) and 'held' or 'toolate' } end
+if beside ~= '' then return move_beside() end
+if not at then return { 'denied' } end
+return move_own(at)

@@ -1,0 +1,130 @@
+#!lua flags=allow-oom
+-- include: wake limits clock index common owed payload announce
+--[[ settle_repeat settles occurrences of repetitions, or those that are to be planned, and arms
+the next ones in the same step. An occurrence whose repetition has ended or was replaced since,
+or whose successor is armed, is settled alone. What a client has set under the key since
+the occurrence was due is not overwritten: with a TTL it is the next occurrence, and without
+one it ends the repetition.
+KEYS    1  the partition's prefix
+ARGV    for each its ref, when the next occurrence is due, 0 if none follows, -1 if somebody else is
+        to find that out, its number, and the serial of the firing
+Returns for each 1 if it was its repetition's, else 0.
+If its reply is lost: again it arms nothing, as the firings are gone. If it never ran: they
+are claimed and published again once their leases end. ]]
+
+local t = open(KEYS[1])
+local now_us = tonumber(t[1]) * 1000000 + tonumber(t[2])
+local repeat_key, soonest = prefix .. 'repeat', nil
+
+-- A settlement that is so late, in ms, or that comes by a clock that is ahead, leaves something out:
+-- between which times the record then says (schedule/replan.go).
+local JUMP = 5000
+
+-- jump_of returns the options of a record with the jump from an occurrence to the next one, if that is
+-- one. What has fired by a clock that was ahead is not forgotten before its time.
+local function jump_of(options, nominal, due)
+  local ending = tonumber(string.match(options, ';A=%d+,%d+,(%d+)') or 0)
+  if now - tonumber(nominal) <= JUMP or due < ending then return options end
+  return string.gsub(options, ';A=[^;]*', '', 1) .. ';A=' .. nominal .. ',' .. int(due)
+end
+
+-- next_record returns the record of the next occurrence.
+local function next_record(record, serial, due, occurrence)
+  local marks, options, colon = string.match(record, '^%d*(%a*)([^:]*)()') -- not the payload, which costs 15 ns a byte
+  local nominal = string.match(options, ';R=%d+,(%d+)')
+  options = string.gsub(options, ';R=%d+,%d+', ';R=' .. int(serial) .. ',' .. int(tonumber(due)), 1)
+  options = string.gsub(options, ';N=%d+', ';N=' .. occurrence, 1)
+  if tonumber(due) > tonumber(nominal) then options = jump_of(options, nominal, tonumber(due)) end
+  return 'p' .. string.gsub(marks, '[^ml]', '') .. options .. string.sub(record, colon)
+end
+
+-- put has an occurrence wait for a time.
+local function put(key, at, record)
+  note_size(record)
+  redis.call('ZADD', due_key, int(at), key)
+  redis.call('HSET', data_key, key, record)
+  soonest = math.min(soonest or at, at)
+end
+
+-- free_time returns when an occurrence can be due so that no firing of its key has its id: a ms
+-- later where that is enough. The steps double, so they stay few whatever has fired.
+local function free_time(key, due)
+  local step = 1
+  while redis.call('ZSCORE', fired_key, ':i:' .. int(due) .. ':' .. key) do due, step = due + step, 2 * step end
+  return due
+end
+
+-- arm arms the next occurrence. It returns whether there is one.
+local function arm(key, due, record)
+  local was, at = pending(key), expiry(key)
+  if was then
+    put(key, was, with_value(record, redis.call('HGET', data_key, key) or 'm:'))
+  elseif at == -1 then
+    return false
+  elseif at and at >= 0 then
+    put(key, at, with_value(record, record_of(key, MAX_PAYLOAD) or record))
+  else
+    due = free_time(key, due)
+    -- The user's key comes first. Where there is none nobody deleted it, and no expired event of
+    -- it will come.
+    if due <= now or not at or redis.pcall('SET', key, mark(key), 'PXAT', int(due)).err then record = add_flag(record, 'u') end
+    put(key, due, record)
+  end
+  return true
+end
+
+-- plan_again has a timerd that can find the next occurrence.
+local function plan_again(key, serial, record)
+  local ref = plan_ref(key, serial)
+  redis.call('HSET', firingdata_key, ref, record)
+  redis.call('ZADD', firing_key, '0', ref)
+  list_owed(prefix, { ref })
+  redis.call('ZADD', repeat_key, int(-serial), key)
+  soonest = 0
+end
+
+-- is_another tells of the firing with a ref that it is not the one that was claimed: a plan has the
+-- ref of one that was set and cancelled in the same ms.
+local function is_another(record, serial)
+  local own = string.match(record, ';R=(%d+)')
+  return own ~= nil and own ~= serial
+end
+
+-- go_on arms what follows a firing, or ends its repetition. It returns 1, or 0 if that is not the
+-- firing's any more.
+local function go_on(ref, record, due, occurrence)
+  local at, key = string.match(ref, '^(%d+):%d*:(.*)$')
+  local serial, nominal = string.match(record, ';R=(%d+),(%d+)')
+  local current = key and redis.call('ZSCORE', repeat_key, key)
+  if not current or math.abs(tonumber(current)) ~= tonumber(serial) then return 0 end
+  if at ~= nominal then redis.call('ZADD', fired_key, int(now + REMEMBER), ':i:' .. at .. ':' .. key) end
+  serial = math.max(tonumber(serial) + 1, now_us)
+  if due < 0 then
+    plan_again(key, serial, next_record(record, serial, nominal, occurrence))
+  elseif due > 0 and arm(key, due, next_record(record, serial, due, occurrence)) then
+    redis.call('ZADD', repeat_key, int(serial), key)
+    announce_app(key)
+  else
+    redis.call('ZREM', repeat_key, key)
+  end
+  return 1
+end
+
+local refs, done = {}, {}
+for i = 1, #ARGV, 4 do
+  local ref = ARGV[i]
+  local record = redis.call('HGET', firingdata_key, ref)
+  if record and is_another(record, ARGV[i + 3]) then
+    done[#done + 1] = 0
+  else
+    refs[#refs + 1] = ref
+    done[#done + 1] = record and go_on(ref, record, tonumber(ARGV[i + 1]), ARGV[i + 2]) or 0
+  end
+end
+if #refs == 0 then return done end
+redis.call('ZREM', firing_key, unpack(refs))
+redis.call('ZREM', prefix .. 'refused', unpack(refs))
+redis.call('HDEL', firingdata_key, unpack(refs))
+unlist_owed(prefix, refs)
+if soonest and soonest <= now + WAKE_WITHIN and (soonest == 0 or head() >= soonest) then announce(soonest) end
+return done
