@@ -104,9 +104,6 @@ func (pg *letterPages) dead(r *http.Request) (*page, error) {
 // Filter tells whether not all letters are meant.
 func (v *Dead) Filter() bool { return v.Query != "" || v.Text != "" }
 
-// Total64 returns how many there are.
-func (v *Dead) Total64() int64 { return int64(v.Total) }
-
 // Beginning returns the query of the first page, More that of the next one.
 func (v *Dead) Beginning() string { return letterFilter{v.Query, v.Text}.encode() }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -26,14 +25,11 @@ func timerd(t *testing.T, stdin string, args ...string) (code int, stdout, stder
 	return code, out.String(), errs.String()
 }
 
-// soFar is what ls says on stderr each second: on a slow machine, now and then.
-var soFar = regexp.MustCompile(`(?m)^timerd: looked at \d+ of \d+ timers so far, .*\n`)
-
 // ok runs the program, which must succeed and say nothing on stderr but how far it is.
 func ok(t *testing.T, args ...string) string {
 	t.Helper()
 	code, out, errs := timerd(t, "", args...)
-	if code != 0 || soFar.ReplaceAllString(errs, "") != "" {
+	if code != 0 || testenv.WithoutProgress(errs) != "" {
 		t.Fatalf("timerd %q: exit code %d\n%s%s", args, code, out, errs)
 	}
 	return out

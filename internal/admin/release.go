@@ -23,13 +23,12 @@ const (
 
 // releaser carries resumes on. It knows how far it is; nothing depends on that but its own work.
 type releaser struct {
-	*Holds
+	servers
 	orphans bool // there may be held timers that no hold covers
 	taken   bool
 	passes  map[keys.Namespace]*pass
 	sum     int
-	silent  map[*schedule.Node]time.Time // when a server did not answer
-	stuck   map[keys.Namespace][]string  // the servers that are left of a resume, which do not answer
+	stuck   map[keys.Namespace][]string // the servers that are left of a resume, which do not answer
 }
 
 // pass goes through the held timers of all partitions once.
@@ -47,7 +46,7 @@ type pass struct {
 }
 
 func (s *Holds) newReleaser() *releaser {
-	return &releaser{Holds: s, passes: map[keys.Namespace]*pass{}, silent: map[*schedule.Node]time.Time{}, stuck: map[keys.Namespace][]string{}}
+	return &releaser{servers: servers{s, map[*schedule.Node]time.Time{}}, passes: map[keys.Namespace]*pass{}, stuck: map[keys.Namespace][]string{}}
 }
 
 // idle tells whether there is nothing to release.

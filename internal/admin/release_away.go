@@ -66,28 +66,34 @@ func isSilent(err error) bool {
 	return is
 }
 
+// servers are those of a schedule as a resume sees them: one that did not answer is not asked again for a while.
+type servers struct {
+	*Holds
+	silent map[*schedule.Node]time.Time // when a server did not answer
+}
+
 // bring brings a list to all servers but those that did not answer lately. It returns what has not got it.
-func (r *releaser) bring(ctx context.Context, list *schedule.HoldList) (missing []string) {
-	nodes, err := r.Nodes(ctx)
+func (s *servers) bring(ctx context.Context, list *schedule.HoldList) (missing []string) {
+	nodes, err := s.Nodes(ctx)
 	if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away {
 		return []string{err.Error()}
 	}
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(node *schedule.Node) bool {
-		silent := time.Since(r.silent[node]) < silentFor
+		silent := time.Since(s.silent[node]) < silentFor
 		if silent {
 			missing = append(missing, node.Name()+" does not answer")
 		}
 		return silent
 	})
-	return append(missing, copyTo(ctx, nodes, list, lookTimeout, func(node *schedule.Node, err error) { r.passOver(ctx, node, err) })...)
+	return append(missing, copyTo(ctx, nodes, list, lookTimeout, func(node *schedule.Node, err error) { s.passOver(ctx, node, err) })...)
 }
 
 // look looks for what is held on all nodes at once. Those that do not answer are named, and are not asked again for a while.
-func (r *releaser) look(ctx context.Context, nodes []*schedule.Node, cutoff schedule.Millis, of keys.Namespace) (parts map[*schedule.Node][]schedule.HeldPart, away []string, err error) {
+func (s *servers) look(ctx context.Context, nodes []*schedule.Node, cutoff schedule.Millis, of keys.Namespace) (parts map[*schedule.Node][]schedule.HeldPart, away []string, err error) {
 	parts = map[*schedule.Node][]schedule.HeldPart{}
 	var asked []*schedule.Node
 	for _, node := range nodes {
-		if time.Since(r.silent[node]) < silentFor {
+		if time.Since(s.silent[node]) < silentFor {
 			away = append(away, node.Name())
 		} else {
 			asked = append(asked, node)
@@ -102,7 +108,7 @@ func (r *releaser) look(ctx context.Context, nodes []*schedule.Node, cutoff sche
 			parts[node] = found
 		} else if node.Name() != "" && isSilent(err) {
 			away = append(away, node.Name())
-			r.silent[node] = time.Now()
+			s.silent[node] = time.Now()
 			return nil
 		}
 		return err
@@ -113,12 +119,12 @@ func (r *releaser) look(ctx context.Context, nodes []*schedule.Node, cutoff sche
 
 // passOver notes that a node failed in the middle of a resume, if it is one of several, so that the others go on. It tells whether
 // that is so.
-func (r *releaser) passOver(ctx context.Context, node *schedule.Node, err error) bool {
+func (s *servers) passOver(ctx context.Context, node *schedule.Node, err error) bool {
 	if err == nil || ctx.Err() != nil || node.Name() == "" {
 		return false
 	}
 	if isSilent(err) {
-		r.silent[node] = time.Now()
+		s.silent[node] = time.Now()
 	}
 	return true
 }
@@ -139,6 +145,6 @@ func (r *releaser) stuckError(of keys.Namespace) error {
 }
 
 // forget forgets nodes that were silent and are none any more.
-func (r *releaser) forget(nodes []*schedule.Node) {
-	maps.DeleteFunc(r.silent, func(node *schedule.Node, _ time.Time) bool { return !slices.Contains(nodes, node) })
+func (s *servers) forget(nodes []*schedule.Node) {
+	maps.DeleteFunc(s.silent, func(node *schedule.Node, _ time.Time) bool { return !slices.Contains(nodes, node) })
 }

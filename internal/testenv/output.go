@@ -3,6 +3,7 @@ package testenv
 import (
 	"bytes"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -40,6 +41,12 @@ func (o *Output) Wait(t testing.TB, within time.Duration, text string) {
 	t.Helper()
 	Eventually(t, within, func() bool { return strings.Contains(o.String(), text) }, "output "+text)
 }
+
+// soFar matches what a listing says on standard error when it takes long.
+var soFar = regexp.MustCompile(`(?m)^timerd: looked at \d+ of \d+ timers so far, .*\n`)
+
+// WithoutProgress returns what a command has said on standard error but for how far a listing was: on a slow machine it says so.
+func WithoutProgress(said string) string { return soFar.ReplaceAllString(said, "") }
 
 // Lacks fails the test if a text tells a secret.
 func Lacks(t testing.TB, text, secret string) {

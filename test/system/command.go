@@ -47,15 +47,12 @@ func (s *System) Run(stdin string, args ...string) (code int, stdout, stderr str
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// soFar matches what a listing says on standard error when it takes long.
-var soFar = regexp.MustCompile(`(?m)^timerd: looked at \d+ of \d+ timers so far, .*\n`)
-
 // OK runs a command, which must succeed and say nothing on standard error, other than that it goes on. It returns what it
 // says on standard output.
 func (s *System) OK(args ...string) string {
 	s.T.Helper()
 	code, out, errs := s.Run("", args...)
-	if code != 0 || soFar.ReplaceAllString(errs, "") != "" {
+	if code != 0 || testenv.WithoutProgress(errs) != "" {
 		s.T.Fatalf("timerd %q: exit code %d\n%s%s", args, code, out, errs)
 	}
 	return out
