@@ -40,17 +40,17 @@ const (
 // state is what a hint in the buffer waits for. A hint that was collected is in no state: the schedule takes it in, or the
 // buffer takes it back.
 //
-//	from               | verb                     | to
-//	-------------------|--------------------------|-----------
-//	an event           | hear                     | urgent or coalescing
-//	coalescing         | join, ask                | urgent
-//	awaiting           | urge, release, join, ask | urgent
-//	urgent             | collect                  | collected
-//	collected          | await                    | awaiting
-//	collected          | putOff, holdBack         | deferred
-//	deferred           | retry                    | collected
-//	all but deferred   | explain                  | dropped
-//	urgent             | retract                  | dropped
+//	verb                     | from              | to
+//	-------------------------|-------------------|----------------------
+//	hear                     | an event          | urgent or coalescing
+//	join, ask                | coalescing        | urgent
+//	urge, release, join, ask | awaiting          | urgent
+//	collect                  | urgent            | collected
+//	await                    | collected         | awaiting
+//	putOff, holdBack         | collected         | deferred
+//	retry                    | deferred          | collected
+//	explain                  | all but deferred  | dropped
+//	retract                  | urgent            | dropped
 type state int
 
 const (
@@ -89,7 +89,7 @@ func newBuffer() *buffer {
 
 // clear drops all hints but those that are deferred. b.mu is held.
 func (b *buffer) clear() {
-	for s := urgent; s < deferred; s++ {
+	for s := range deferred {
 		b.in[s].clear()
 	}
 	b.asked = nil
@@ -97,7 +97,7 @@ func (b *buffer) clear() {
 
 // size returns how many hints take room, without those that are deferred. b.mu is held.
 func (b *buffer) size() (n int) {
-	for s := urgent; s < deferred; s++ {
+	for s := range deferred {
 		n += len(b.in[s].hints)
 	}
 	return n
@@ -141,7 +141,7 @@ func (b *buffer) explain(claimed []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for key := range keys.ParseClaimed(claimed) {
-		for s := urgent; s < deferred; s++ {
+		for s := range deferred {
 			b.in[s].drop(key)
 		}
 		if len(b.asked) > 0 {

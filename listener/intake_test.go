@@ -170,7 +170,7 @@ func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
 }
 
 // movingNode is an Observer whose keys are all on the move.
-type movingNode struct{ slowNode }
+type movingNode struct{}
 
 func (movingNode) Observe(_ context.Context, hints []schedule.Hint, _ time.Time) (schedule.Observed, error) {
 	return schedule.Observed{}, &schedule.MovingError{Hints: hints, Err: errors.New("TRYAGAIN")}

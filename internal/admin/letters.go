@@ -1,5 +1,3 @@
-// Package deadletters finds, replays and purges dead letters, for whoever shows them. Pages of them, newest first, are those
-// of package history.
 package admin
 
 import (

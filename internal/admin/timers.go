@@ -1,5 +1,3 @@
-// Package bulk counts, cancels and moves all timers that a query means, however many there are, in steps that are short for Redis
-// and for others who use it.
 package admin
 
 import (

@@ -115,7 +115,7 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			err = diag.Wrap(fmt.Sprintf("it is silent for %v", limit), err)
 		}
 		left := time.Until(deadline)
-		_, mendable := errors.AsType[diag.Mendable](err)
+		_, fixable := errors.AsType[diag.Fixable](err)
 		switch {
 		case err == nil:
 			return nil
@@ -123,7 +123,7 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return context.Cause(ctx)
 		case refused(err):
 			return fmt.Errorf("%s refuses the connection: %w", server, err)
-		case mendable: // trying again is of no use
+		case fixable: // trying again is of no use
 			return diag.Wrap(server, err)
 		case c.Patience == 0:
 			return fmt.Errorf("%s does not answer: %w", server, err)

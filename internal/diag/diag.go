@@ -58,39 +58,43 @@ func (f Findings) Failed() bool {
 	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == Fail })
 }
 
-// Mendable is an error that says what to do about it. Its text ends with that.
-type Mendable interface {
+// Fixable is an error that says what to do about it. Its text ends with that.
+type Fixable interface {
 	error
 	Problem() string // the text without what to do
 	Fix() string
 }
 
-// Text returns the text of a Mendable.
-func Text(m Mendable) string { return m.Problem() + toFix + m.Fix() }
+// Text returns the text of a Fixable.
+func Text(m Fixable) string { return m.Problem() + toFix + m.Fix() }
 
-// Fault is a [Mendable] that stands for another error.
+// Fault is a [Fixable] that stands for another error.
 type Fault struct {
 	What   string // the problem
 	Remedy string // the fix
 	Err    error  // why; nil for no other reason
 }
 
-func (f *Fault) Error() string   { return Text(f) }
-func (f *Fault) Unwrap() error   { return f.Err }
+func (f *Fault) Error() string { return Text(f) }
+func (f *Fault) Unwrap() error { return f.Err }
+
+// Problem returns What.
 func (f *Fault) Problem() string { return f.What }
-func (f *Fault) Fix() string     { return f.Remedy }
+
+// Fix returns Remedy.
+func (f *Fault) Fix() string { return f.Remedy }
 
 // Wrap says in front of an error what it is about. What to do stays to be told from the rest.
 func Wrap(what string, err error) error {
-	if m, ok := err.(Mendable); ok { //nolint:errorlint // within another error or among others it does not say all
+	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
 		return &Fault{what + ": " + m.Problem(), m.Fix(), err}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Of returns the failure that an error is. An error that is not [Mendable] as a whole gets the given fix.
+// Of returns the failure that an error is. An error that is not [Fixable] as a whole gets the given fix.
 func Of(check string, err error, otherwise string) Finding {
-	if m, ok := err.(Mendable); ok { //nolint:errorlint // within another error or among others it does not say all
+	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
 		return Finding{Fail, check, m.Problem(), m.Fix()}
 	}
 	return Finding{Fail, check, err.Error(), otherwise}

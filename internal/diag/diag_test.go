@@ -12,28 +12,28 @@ import (
 // What to do is told apart from what is wrong, and told once, however often an error was wrapped.
 func TestOf(t *testing.T) {
 	t.Parallel()
-	away := errors.New("it is away")
+	away := errors.New("a server is away")
 	fault := &diag.Fault{What: "it is full", Remedy: "empty it", Err: away}
 	for _, c := range []struct {
-		err                error
-		text, fix, whole   string
-		isAway, isMendable bool
+		err               error
+		text, fix, whole  string
+		isAway, isFixable bool
 	}{
-		{away, "it is away", "look", "it is away", true, false},
+		{away, "a server is away", "look", "a server is away", true, false},
 		{fault, "it is full", "empty it", "it is full; to fix it: empty it", true, true},
 		{diag.Wrap("NATS", diag.Wrap("stream", fault)), "NATS: stream: it is full", "empty it", "NATS: stream: it is full; to fix it: empty it", true, true},
-		{diag.Wrap("NATS", away), "NATS: it is away", "look", "NATS: it is away", true, false},
+		{diag.Wrap("NATS", away), "NATS: a server is away", "look", "NATS: a server is away", true, false},
 		// Of several, none speaks for all.
-		{errors.Join(fault, away), "it is full; to fix it: empty it\nit is away", "look", "it is full; to fix it: empty it\nit is away", true, true},
+		{errors.Join(fault, away), "it is full; to fix it: empty it\na server is away", "look", "it is full; to fix it: empty it\na server is away", true, true},
 		{fmt.Errorf("%w, again", fault), "it is full; to fix it: empty it, again", "look", "it is full; to fix it: empty it, again", true, true},
 	} {
 		f := diag.Of("nats", c.err, "look")
 		if f != (diag.Finding{Level: diag.Fail, Check: "nats", Text: c.text, Fix: c.fix}) {
 			t.Errorf("%v: %+v", c.err, f)
 		}
-		_, mendable := errors.AsType[diag.Mendable](c.err)
-		if c.err.Error() != c.whole || errors.Is(c.err, away) != c.isAway || mendable != c.isMendable {
-			t.Errorf("%q, mendable: %v; want %q", c.err, mendable, c.whole)
+		_, fixable := errors.AsType[diag.Fixable](c.err)
+		if c.err.Error() != c.whole || errors.Is(c.err, away) != c.isAway || fixable != c.isFixable {
+			t.Errorf("%q, fixable: %v; want %q", c.err, fixable, c.whole)
 		}
 	}
 	if f := diag.Of("nats", fault, ""); f.String() != fault.Error() {
@@ -49,10 +49,10 @@ func TestFindings(t *testing.T) {
 	if all.Failed() {
 		t.Error("a warning fails")
 	}
-	all.Fail("c", "start it", "it is away")
+	all.Fail("c", "start it", "a server is away")
 	got, err := json.Marshal(all)
 	want := `[{"level":"ok","check":"a","text":"3 streams"},{"level":"warn","check":"b","text":"it is loading","fix":"wait"},` +
-		`{"level":"fail","check":"c","text":"it is away","fix":"start it"}]`
+		`{"level":"fail","check":"c","text":"a server is away","fix":"start it"}]`
 	if err != nil || string(got) != want || !all.Failed() {
 		t.Errorf("%s, %v; failed: %v", got, err, all.Failed())
 	}

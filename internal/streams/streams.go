@@ -149,10 +149,10 @@ type Fault struct {
 
 func (f *Fault) Error() string { return diag.Text(f) }
 
-// Fix implements [diag.Mendable].
+// Fix implements [diag.Fixable].
 func (f *Fault) Fix() string { return f.Remedy }
 
-// Problem implements [diag.Mendable].
+// Problem implements [diag.Fixable].
 func (f *Fault) Problem() string {
 	if f.Stream == "" {
 		return "NATS server: " + f.What
