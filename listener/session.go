@@ -78,13 +78,14 @@ func (s *session) run(parent context.Context) error {
 		return context.Cause(ctx)
 	}
 
+	// Until now messages wait unread: whoever takes their events for heard would wait for them as long.
+	if err := s.apps.refresh(ctx); err != nil {
+		return err
+	}
 	if err := s.evidence.StartHearing(ctx); err != nil {
 		return err
 	}
 	defer s.evidence.StopHearing()
-	if err := s.apps.refresh(ctx); err != nil {
-		return err
-	}
 	s.log.Info("subscribed to keyspace events", "db", s.db, "namespaces", s.namespaces.String())
 
 	var wg sync.WaitGroup

@@ -12,13 +12,13 @@ import (
 )
 
 // StartHearing says that every keyspace event of the server is heard from now on, until StopHearing. Call it once the
-// subscription is confirmed.
+// subscription is confirmed and its messages are about to be read.
 func (n *Node) StartHearing(ctx context.Context) error {
-	now, err := n.readClock(ctx)
-	if err != nil {
+	if err := n.recall(ctx); err != nil {
 		return err
 	}
-	if err := n.recall(ctx); err != nil {
+	now, err := n.readClock(ctx)
+	if err != nil {
 		return err
 	}
 	n.HearSince(now)
