@@ -34,6 +34,7 @@ type recorder struct {
 	beyond   []bool
 	audited  chan struct{}
 	asked    map[string]int // how many hints of each key were handed to the schedule
+	setUp    []string       // what a session did before it read messages
 }
 
 // The recorder is the Coverage of its listener.
@@ -55,6 +56,16 @@ func (n askedNode) Observe(ctx context.Context, hints []schedule.Hint, heard tim
 		}
 	})
 	return n.Node.Observe(ctx, hints, heard)
+}
+
+func (n askedNode) Apps(ctx context.Context) ([]string, error) {
+	n.r.note(func() { n.r.setUp = append(n.r.setUp, "apps") })
+	return n.Node.Apps(ctx)
+}
+
+func (n askedNode) StartHearing(ctx context.Context) error {
+	n.r.note(func() { n.r.setUp = append(n.r.setUp, "hearing") })
+	return n.Node.StartHearing(ctx)
 }
 
 // listen starts a listener that uses the client conn, on the server of rdb. It is patient, because whoever subscribes again
@@ -177,6 +188,19 @@ func TestFollowsEvents(t *testing.T) {
 	if n := rdb.ZCard(ctx, keys.Single.Due()).Val(); n != 2 {
 		t.Errorf("%d timers in the index, want 2: %v", n, rdb.ZRange(ctx, keys.Single.Due(), 0, -1).Val())
 	}
+}
+
+// While a session is set up, messages wait unread. Whoever took their events for heard would wait for them as long.
+func TestHearsOnceMessagesAreRead(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t).Client()
+	r := listen(t, rdb, rdb, "a")
+	r.eventually("a subscription", func() bool { return len(r.gaps) > 0 })
+	r.note(func() {
+		if want := []string{"apps", "hearing"}; !slices.Equal(r.setUp[:2], want) {
+			t.Errorf("set up by %q, want %q", r.setUp, want)
+		}
+	})
 }
 
 func TestNamespacesWithGlobCharacters(t *testing.T) {
