@@ -69,20 +69,20 @@ func TestIntervalKeepsItsGrid(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	from := x.redisNow() - 1_000_000_070
-	first := x.repeats("p", "EVERY", 200, "FROM", from, "TIMES", 3, "LATE", 60000)
+	first := x.repeats("p", "EVERY", 2000, "FROM", from, "TIMES", 3, "LATE", 60000)
 	last := int64(0)
 	for n := 1; n <= 3; n++ {
 		index, key := x.pendingAt()
-		if index != key || index <= last || (index-from)%200 != 0 || n == 1 && index != first {
+		if index != key || index <= last || (index-from)%2000 != 0 || n == 1 && index != first {
 			t.Fatalf("occurrence %d is due at %d by the index and %d by its key, after %d on the grid from %d; the first one was said to be due at %d", n, index, key, last, from, first)
 		}
-		want := fmt.Sprintf("repeat every 200ms occurrence %d]", n)
+		want := fmt.Sprintf("repeat every 2s occurrence %d]", n)
 		if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, want) {
 			t.Errorf("timer_get: %s, want %s", got, want)
 		}
 		last = index
 		x.awaitClock(index)
-		f := x.occurs(fmt.Sprintf("every 200ms %d p", n))
+		f := x.occurs(fmt.Sprintf("every 2s %d p", n))
 		if int64(f.Due) != index || f.Late != most(time.Minute) {
 			t.Errorf("occurrence %d: due %d with %v, want %d", n, f.Due, f.Late, index)
 		}
