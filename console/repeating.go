@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 )
 
 const (
@@ -184,7 +184,7 @@ func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) Repeatin
 // nextOccurrences returns when a timer is due next, as far as what it repeats by is known here.
 func nextOccurrences(r *query.Repetition, now time.Time) []time.Time {
 	next := []time.Time{}
-	spec, err := repeat.Parse(r.Text)
+	spec, err := cron.Parse(r.Text)
 	if err != nil {
 		return next
 	}
@@ -192,7 +192,7 @@ func nextOccurrences(r *query.Repetition, now time.Time) []time.Time {
 	if r.Times > 0 {
 		most = min(most, r.Times-r.Occurrence+1)
 	}
-	rule := repeat.Repetition{Spec: spec, From: r.From, Until: r.Until, Times: r.Times}
+	rule := cron.Repetition{Spec: spec, From: r.From, Until: r.Until, Times: r.Times}
 	at, ok := rule.Next(now)
 	for ; ok && int64(len(next)) < most; at, ok = rule.Next(at) {
 		next = append(next, at.UTC())

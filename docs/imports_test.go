@@ -24,7 +24,7 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/lanes", "internal/timeparse", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
+			"keys", "internal/cron", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/lanes", "internal/timeparse", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/policy"},

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -105,11 +105,11 @@ func TestCronIsPlannedByWhoeverClaims(t *testing.T) {
 		t.Errorf("timer_get: %s", got)
 	}
 	x.claims()
-	spec, err := repeat.Parse(text)
+	spec, err := cron.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, _ := (&repeat.Repetition{Spec: spec}).Next(time.UnixMilli(x.redisNow()))
+	want, _ := (&cron.Repetition{Spec: spec}).Next(time.UnixMilli(x.redisNow()))
 	if index, key := x.pendingAt(); index != want.UnixMilli() || key != index {
 		t.Errorf("due at %d, key at %d; want %d", index, key, want.UnixMilli())
 	}
@@ -181,7 +181,7 @@ func TestLibraryFindsTheFaultsOfExpressions(t *testing.T) {
 		{"0 9 * * 1", "MON"}, {"0 9 * * 1", "Mon"}, {"0 9 * * 1", "MON-FRI"}, {"0 9 * * 1", "SUN/2"}, {"0 9 * * 1", "DEC"}, {"0 9 * * 1", "JAN-MAR"},
 		{"0 0 9 * * 1", "MON"}, {"@hourly", "SAT"},
 	} {
-		_, err := repeat.Cron(c.expression, c.zone)
+		_, err := cron.At(c.expression, c.zone)
 		if err == nil {
 			t.Fatalf("%q in %q is fine", c.expression, c.zone)
 		}
@@ -194,7 +194,7 @@ func TestLibraryFindsTheFaultsOfExpressions(t *testing.T) {
 		"* * * * *", "0 9 * * 1-5", "0 0 29 2 *", "0 0 31 2 MON", "@DAILY", "*/15 8-18/2 1,L * MON#1,FRI", "0 0 0 L 2 *", "* * * * 5-7", "0 0 * * 0,7", "5/10 * * * *",
 		"0 0 * FEB 5#4", "  1\t2 3 4 5 ",
 	} {
-		if _, err := repeat.Cron(expression, ""); err != nil {
+		if _, err := cron.At(expression, ""); err != nil {
 			t.Fatal(err)
 		}
 		if got := x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", expression); got != "planned" {

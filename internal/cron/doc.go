@@ -1,4 +1,4 @@
-// Package repeat says when a timer that repeats is due. A [Spec] is an interval or a cron expression in a time zone; a
+// Package cron says when a timer that repeats is due. A [Spec] is an interval or a cron expression in a time zone; a
 // [Repetition] adds where it begins and ends, and what becomes of occurrences that were missed. Nothing here reads a
 // clock or keeps a state: the caller says what time it is. All values may be used by several goroutines.
 //
@@ -19,4 +19,4 @@
 //
 // What the clocks do is known from the machine's own database of time zones, as it may be the newer one, or else from the
 // one that Go brings along.
-package repeat
+package cron

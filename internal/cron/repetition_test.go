@@ -1,4 +1,4 @@
-package repeat_test
+package cron_test
 
 import (
 	"fmt"
@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // parse reads a Spec that is well-formed.
-func parse(t testing.TB, text string) repeat.Spec {
+func parse(t testing.TB, text string) cron.Spec {
 	t.Helper()
-	spec, err := repeat.Parse(text)
+	spec, err := cron.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func parse(t testing.TB, text string) repeat.Spec {
 func TestIntervalsKeepTheirGrid(t *testing.T) {
 	t.Parallel()
 	from := instant(t, "2026-11-20T09:00:00.050Z")
-	r := &repeat.Repetition{Spec: parse(t, "every 1.5s"), From: from, Until: from.Add(time.Minute)}
+	r := &cron.Repetition{Spec: parse(t, "every 1.5s"), From: from, Until: from.Add(time.Minute)}
 	for _, test := range []struct {
 		after time.Duration
 		want  time.Duration // negative: none
@@ -36,7 +36,7 @@ func TestIntervalsKeepTheirGrid(t *testing.T) {
 			t.Errorf("%v after the beginning: %v %v, want %v", test.after, next.Sub(from), ok, test.want)
 		}
 	}
-	if next, ok := (&repeat.Repetition{Spec: parse(t, "every 5m")}).Next(from); !ok || !next.Equal(instant(t, "2026-11-20T09:05:00Z")) {
+	if next, ok := (&cron.Repetition{Spec: parse(t, "every 5m")}).Next(from); !ok || !next.Equal(instant(t, "2026-11-20T09:05:00Z")) {
 		t.Errorf("without a beginning: %v %v", next, ok)
 	}
 }
@@ -44,7 +44,7 @@ func TestIntervalsKeepTheirGrid(t *testing.T) {
 func TestCronBeginsAndEnds(t *testing.T) {
 	t.Parallel()
 	day := func(n int) time.Time { return time.Date(2026, 11, n, 9, 0, 0, 0, time.UTC) }
-	r := &repeat.Repetition{Spec: parse(t, "cron 0 9 * * *"), From: day(10), Until: day(12)}
+	r := &cron.Repetition{Spec: parse(t, "cron 0 9 * * *"), From: day(10), Until: day(12)}
 	for after, want := range map[int]int{1: 10, 9: 10, 10: 11, 11: 12, 12: 0, 20: 0} {
 		if next, ok := r.Next(day(after)); ok != (want > 0) || ok && !next.Equal(day(want)) {
 			t.Errorf("after day %d: %v %v, want day %d", after, next, ok, want)
@@ -58,35 +58,35 @@ func TestWhatFollowsAnOccurrence(t *testing.T) {
 	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC).Add(d) }
 	for _, test := range []struct {
 		name       string
-		repetition repeat.Repetition
+		repetition cron.Repetition
 		last, now  time.Duration
 		fired      int64
 		due        time.Duration // negative: it is over
 		skipped    int64
 	}{
-		{"in time", repeat.Repetition{}, 0, time.Second, 1, 5 * minute, 0},
-		{"in the millisecond of the next", repeat.Repetition{}, 0, 5 * minute, 1, 5 * minute, 0},
-		{"a moment after the next", repeat.Repetition{}, 0, 5*minute + time.Millisecond, 1, 10 * minute, 1},
-		{"an hour later", repeat.Repetition{}, 0, 62 * minute, 1, 65 * minute, 12},
-		{"an hour later, the last quarter counts", repeat.Repetition{CatchUp: 15 * minute}, 0, 62 * minute, 1, 50 * minute, 9},
-		{"the next of those", repeat.Repetition{CatchUp: 15 * minute}, 50 * minute, 62 * minute, 2, 55 * minute, 0},
-		{"the edge of what counts", repeat.Repetition{CatchUp: 12 * minute}, 0, 62 * minute, 1, 50 * minute, 9},
-		{"all counts", repeat.Repetition{CatchUp: time.Hour}, 0, 62 * minute, 1, 5 * minute, 0},
-		{"the clock went back", repeat.Repetition{}, 0, -time.Hour, 1, 5 * minute, 0},
-		{"one is left", repeat.Repetition{Times: 3}, 0, time.Second, 2, 5 * minute, 0},
-		{"none is left", repeat.Repetition{Times: 3}, 0, time.Hour, 3, -1, 0},
-		{"the end lies ahead", repeat.Repetition{Until: at(5 * minute)}, 0, time.Second, 1, 5 * minute, 0},
-		{"the end has come", repeat.Repetition{Until: at(5*minute - 1)}, 0, time.Second, 1, -1, 0},
-		{"the end was missed", repeat.Repetition{Until: at(20 * minute)}, 0, time.Hour, 1, -1, 4},
-		{"the end was missed, but not by much", repeat.Repetition{Until: at(20 * minute), CatchUp: 45 * minute}, 0, time.Hour, 1, 15 * minute, 2},
-		{"it begins later", repeat.Repetition{From: at(time.Hour)}, 0, 2 * minute, 0, time.Hour, 0},
-		{"its beginning was missed", repeat.Repetition{From: at(time.Hour)}, 0, 61 * minute, 0, 65 * minute, 1},
+		{"in time", cron.Repetition{}, 0, time.Second, 1, 5 * minute, 0},
+		{"in the millisecond of the next", cron.Repetition{}, 0, 5 * minute, 1, 5 * minute, 0},
+		{"a moment after the next", cron.Repetition{}, 0, 5*minute + time.Millisecond, 1, 10 * minute, 1},
+		{"an hour later", cron.Repetition{}, 0, 62 * minute, 1, 65 * minute, 12},
+		{"an hour later, the last quarter counts", cron.Repetition{CatchUp: 15 * minute}, 0, 62 * minute, 1, 50 * minute, 9},
+		{"the next of those", cron.Repetition{CatchUp: 15 * minute}, 50 * minute, 62 * minute, 2, 55 * minute, 0},
+		{"the edge of what counts", cron.Repetition{CatchUp: 12 * minute}, 0, 62 * minute, 1, 50 * minute, 9},
+		{"all counts", cron.Repetition{CatchUp: time.Hour}, 0, 62 * minute, 1, 5 * minute, 0},
+		{"the clock went back", cron.Repetition{}, 0, -time.Hour, 1, 5 * minute, 0},
+		{"one is left", cron.Repetition{Times: 3}, 0, time.Second, 2, 5 * minute, 0},
+		{"none is left", cron.Repetition{Times: 3}, 0, time.Hour, 3, -1, 0},
+		{"the end lies ahead", cron.Repetition{Until: at(5 * minute)}, 0, time.Second, 1, 5 * minute, 0},
+		{"the end has come", cron.Repetition{Until: at(5*minute - 1)}, 0, time.Second, 1, -1, 0},
+		{"the end was missed", cron.Repetition{Until: at(20 * minute)}, 0, time.Hour, 1, -1, 4},
+		{"the end was missed, but not by much", cron.Repetition{Until: at(20 * minute), CatchUp: 45 * minute}, 0, time.Hour, 1, 15 * minute, 2},
+		{"it begins later", cron.Repetition{From: at(time.Hour)}, 0, 2 * minute, 0, time.Hour, 0},
+		{"its beginning was missed", cron.Repetition{From: at(time.Hour)}, 0, 61 * minute, 0, 65 * minute, 1},
 	} {
 		for _, text := range []string{"every 5m", "cron */5 * * * *", "cron */5 0-23 * * *"} {
 			r := test.repetition
 			r.Spec = parse(t, text)
 			step := r.After(at(test.last), test.fired, at(test.now))
-			want := repeat.Step{Skipped: test.skipped}
+			want := cron.Step{Skipped: test.skipped}
 			if test.due >= 0 {
 				want.Due = at(test.due)
 			}
@@ -121,12 +121,12 @@ func TestSkippedAsIfCounted(t *testing.T) {
 			}
 		}
 		now := last.Add(time.Duration(random.Int64N(int64(100 * time.Hour))))
-		r := &repeat.Repetition{Spec: spec, CatchUp: time.Duration(random.IntN(3)) * time.Duration(random.Int64N(int64(50*time.Hour)))}
+		r := &cron.Repetition{Spec: spec, CatchUp: time.Duration(random.IntN(3)) * time.Duration(random.Int64N(int64(50*time.Hour)))}
 		if random.IntN(3) == 0 {
 			r.Until = last.Add(time.Duration(random.Int64N(int64(120 * time.Hour))))
 		}
 		oldest := now.Add(-r.CatchUp).Truncate(time.Millisecond)
-		var want repeat.Step
+		var want cron.Step
 		for at := last; ; {
 			next, ok := r.Next(at)
 			if !ok {
@@ -158,12 +158,12 @@ func TestMissedForYears(t *testing.T) {
 		"cron 0 0 0-23 * * * UTC":       seconds/3600 - 1,
 		"cron 0 12 29 2 * UTC":          13,
 	} {
-		r := &repeat.Repetition{Spec: parse(t, text), From: last}
+		r := &cron.Repetition{Spec: parse(t, text), From: last}
 		if step := r.After(last, 1, now); step.Skipped != want || step.Due.Before(now) {
 			t.Errorf("%s: %d skipped, want %d; then %v", text, step.Skipped, want, step.Due)
 		}
 	}
-	r := &repeat.Repetition{Spec: parse(t, "cron * * * * * * Europe/Berlin")}
+	r := &cron.Repetition{Spec: parse(t, "cron * * * * * * Europe/Berlin")}
 	if step := r.After(time.Unix(0, 0), 1, instant(t, "9999-12-31T23:59:59Z")); step.Skipped != 253_402_300_798 || step.Due.IsZero() {
 		t.Errorf("to the end of time: %v", step)
 	}
@@ -175,7 +175,7 @@ func BenchmarkNext(b *testing.B) {
 		"every 5m", "cron * * * * *", "cron * * * * * Europe/Berlin", "cron 0 9 * * 1-5 Europe/Berlin", "cron 0 0 29 2 * America/New_York", "cron 0 0 30 2 * UTC",
 	} {
 		b.Run(text, func(b *testing.B) {
-			r := &repeat.Repetition{Spec: parse(b, text)}
+			r := &cron.Repetition{Spec: parse(b, text)}
 			for b.Loop() {
 				r.Next(now)
 			}
@@ -188,7 +188,7 @@ func BenchmarkAfter(b *testing.B) {
 	now := instant(b, "2026-11-20T09:00:00.123Z")
 	for _, text := range []string{"every 100ms", "cron * * * * * * Europe/Berlin", "cron 0 9 * * 1-5 Europe/Berlin"} {
 		b.Run(text, func(b *testing.B) {
-			r := &repeat.Repetition{Spec: parse(b, text)}
+			r := &cron.Repetition{Spec: parse(b, text)}
 			for b.Loop() {
 				r.After(now.AddDate(-1, 0, 0), 1, now)
 			}
@@ -200,7 +200,7 @@ func BenchmarkParse(b *testing.B) {
 	for _, text := range []string{"every 5m", "cron 0 9 * * 1-5 UTC", "cron 0 9 * * 1-5 Europe/Berlin"} {
 		b.Run(text, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := repeat.Parse(text); err != nil {
+				if _, err := cron.Parse(text); err != nil {
 					b.Fatal(err)
 				}
 			}

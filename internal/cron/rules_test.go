@@ -1,10 +1,10 @@
-package repeat_test
+package cron_test
 
 import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // TestByTheZonesRules has what follows from the published rules of the zones, by hand. "" is none.
@@ -57,14 +57,14 @@ func TestByTheZonesRules(t *testing.T) {
 		{"UTC", "0 0 * 2 1#5", "2044-03-01T00:00:00Z", []string{""}},
 		{"UTC", "59 59 23 31 12 *", "9999-12-01T00:00:00Z", []string{"9999-12-31T23:59:59Z", ""}},
 	} {
-		spec, err := repeat.Cron(test.expression, test.zone)
+		spec, err := cron.At(test.expression, test.zone)
 		if err != nil {
 			t.Errorf("%s: %v", test.expression, err)
 			continue
 		}
 		at := instant(t, test.after)
 		for _, want := range test.next {
-			next, ok := (&repeat.Repetition{Spec: spec}).Next(at)
+			next, ok := (&cron.Repetition{Spec: spec}).Next(at)
 			if got := next.In(spec.Location()).Format(time.RFC3339); ok != (want != "") || ok && !next.Equal(instant(t, want)) {
 				t.Errorf("%s in %s, after %s: %s %v, want %s", test.expression, test.zone, at, got, ok, want)
 			}

@@ -1,10 +1,10 @@
-package repeat_test
+package cron_test
 
 import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // zones of the fuzz targets; their clocks are changed by half an hour, at midnight, by a day, by a quarter of an hour, and
@@ -26,7 +26,7 @@ func FuzzNext(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, expression string, zone uint8, second int64) {
 		name := zones[int(zone)%len(zones)]
-		spec, err := repeat.Cron(expression, name)
+		spec, err := cron.At(expression, name)
 		if err != nil {
 			return
 		}
@@ -37,7 +37,7 @@ func FuzzNext(f *testing.F) {
 		if b.step == time.Second {
 			window = time.Hour
 		}
-		next, ok := (&repeat.Repetition{Spec: spec}).Next(after)
+		next, ok := (&cron.Repetition{Spec: spec}).Next(after)
 		first := b.next(after, after.Add(window), 1)
 		switch {
 		case !ok && len(first) > 0:
@@ -67,20 +67,20 @@ func FuzzParse(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		spec, err := repeat.Parse(text)
+		spec, err := cron.Parse(text)
 		if err != nil {
 			if spec.String() != "" || err.Error() == "" {
 				t.Fatalf("%q: %v and %v", text, spec, err)
 			}
 			return
 		}
-		again, err := repeat.Parse(spec.String())
+		again, err := cron.Parse(spec.String())
 		if err != nil || again.String() != spec.String() {
 			t.Fatalf("%q is %q, and that is %q (%v)", text, spec, again, err)
 		}
 		now := time.Unix(1_774_746_000, 0)
-		one, ok := (&repeat.Repetition{Spec: spec}).Next(now)
-		two, okToo := (&repeat.Repetition{Spec: again}).Next(now)
+		one, ok := (&cron.Repetition{Spec: spec}).Next(now)
+		two, okToo := (&cron.Repetition{Spec: again}).Next(now)
 		if ok != okToo || !one.Equal(two) {
 			t.Fatalf("%q is due at %s, read again at %s", text, one, two)
 		}

@@ -1,4 +1,4 @@
-package repeat_test
+package cron_test
 
 import (
 	"slices"

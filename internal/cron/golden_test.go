@@ -1,4 +1,4 @@
-package repeat_test
+package cron_test
 
 import (
 	"flag"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 var update = flag.Bool("update", false, "write testdata/golden.tsv by brute force")
@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write testdata/golden.tsv by brute forc
 const goldenFile = "testdata/golden.tsv"
 
 // goldenHead begins the table.
-const goldenHead = `# Made by brute force over minutes: go test ./repeat -run Golden -update
+const goldenHead = `# Made by brute force over minutes: go test ./internal/cron -run Golden -update
 # zone, expression, an instant, and what follows it: up to three times within 40 days, or else the first one.
 `
 
@@ -136,7 +136,7 @@ func TestGoldenIsBruteForceAtScale(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(goldenFile); err != nil || string(text) != table.String() {
-		t.Errorf("%s is not what brute force makes (%v): run `go test ./repeat -run Golden -update`, and look at the difference", goldenFile, err)
+		t.Errorf("%s is not what brute force makes (%v): run `go test ./internal/cron -run Golden -update`, and look at the difference", goldenFile, err)
 	}
 }
 
@@ -151,13 +151,13 @@ func TestGolden(t *testing.T) {
 		if len(cells) != 4 {
 			t.Fatalf("%d cells: %q", len(cells), line)
 		}
-		spec, err := repeat.Cron(cells[1], cells[0])
+		spec, err := cron.At(cells[1], cells[0])
 		if err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
 		at := instant(t, cells[2])
 		for want := range strings.FieldsSeq(cells[3]) {
-			next, ok := (&repeat.Repetition{Spec: spec}).Next(at)
+			next, ok := (&cron.Repetition{Spec: spec}).Next(at)
 			if !ok || !next.Equal(instant(t, want)) {
 				t.Errorf("%s in %s, after %s: %s, want %s", cells[1], cells[0], at.In(spec.Location()), next.In(spec.Location()), want)
 			}

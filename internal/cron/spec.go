@@ -1,4 +1,4 @@
-package repeat
+package cron
 
 import (
 	"fmt"
@@ -44,10 +44,10 @@ func Every(interval time.Duration) (Spec, error) {
 	return Spec{interval: interval}, nil
 }
 
-// Cron returns the Spec of a cron expression in a zone of the IANA database, such as Europe/Berlin; no zone means UTC.
+// At returns the Spec of a cron expression in a zone of the IANA database, such as Europe/Berlin; no zone means UTC.
 // Whether the expression has a time at all only [Repetition.Next] knows. An error names the field, what stands there, and
 // what may stand there.
-func Cron(expression, zoneName string) (Spec, error) {
+func At(expression, zoneName string) (Spec, error) {
 	if len(expression) > MaxExpression {
 		return Spec{}, fmt.Errorf("cron expression of %d bytes: want at most %d", len(expression), MaxExpression)
 	}
@@ -76,7 +76,7 @@ func Parse(text string) (Spec, error) {
 		return Every(interval)
 	case "cron":
 		expression, zoneName := cutZone(rest)
-		return Cron(expression, zoneName)
+		return At(expression, zoneName)
 	}
 	return Spec{}, fmt.Errorf(`repetition %q: want "every" and a duration, or "cron", an expression and a zone`, abbreviate(text))
 }

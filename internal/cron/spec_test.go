@@ -1,11 +1,11 @@
-package repeat_test
+package cron_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
@@ -60,7 +60,7 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 		{"* * * * *", "Berlin\x1b", `zone "Berlin\x1b" is not in`},
 		{"* * * * *", strings.Repeat("A", 65), "zone of 65 bytes: want at most 64"},
 	} {
-		spec, err := repeat.Cron(test.expression, test.zone)
+		spec, err := cron.At(test.expression, test.zone)
 		if err == nil || !strings.Contains(err.Error(), test.want) || spec.String() != "" {
 			t.Errorf("%q in %q: %v, want %s", test.expression, test.zone, err, test.want)
 		}
@@ -69,7 +69,7 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 		0: "want from 100ms to 87600h", -time.Hour: "want from 100ms", 99 * time.Millisecond: "interval 99ms: want from 100ms", 87601 * time.Hour: "want from 100ms",
 		1500 * time.Microsecond * 100: "", 100*time.Millisecond + 1: "want whole milliseconds",
 	} {
-		if _, err := repeat.Every(interval); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if _, err := cron.Every(interval); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("every %v: %v, want %q", interval, err, want)
 		}
 	}
@@ -84,7 +84,7 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 		"cron UTC":                       `"UTC" has 1 fields`,
 		"cron @dayly UTC":                `"@dayly": want`,
 	} {
-		if _, err := repeat.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := cron.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
@@ -107,12 +107,12 @@ func TestTextForm(t *testing.T) {
 		"cron @daily America/Port-au-Prince": "cron @daily America/Port-au-Prince",
 		"cron @DAILY":                        "cron @DAILY UTC",
 	} {
-		spec, err := repeat.Parse(text)
+		spec, err := cron.Parse(text)
 		if err != nil || spec.String() != want {
 			t.Errorf("%q: %q (%v), want %q", text, spec, err, want)
 		}
 	}
-	if _, ok := (&repeat.Repetition{}).Next(time.Now()); ok || (repeat.Spec{}).String() != "" {
+	if _, ok := (&cron.Repetition{}).Next(time.Now()); ok || (cron.Spec{}).String() != "" {
 		t.Error("the zero Spec has an occurrence, or a text")
 	}
 }

@@ -1,20 +1,20 @@
-package repeat_test
+package cron_test
 
 import (
 	"fmt"
 	"time"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // Nine o'clock in Berlin on working days, whatever the clock there is ahead of UTC.
-func ExampleCron() {
-	spec, err := repeat.Cron("0 9 * * MON-FRI", "Europe/Berlin")
+func ExampleAt() {
+	spec, err := cron.At("0 9 * * MON-FRI", "Europe/Berlin")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	r := repeat.Repetition{Spec: spec}
+	r := cron.Repetition{Spec: spec}
 	at := time.Date(2026, 3, 26, 12, 0, 0, 0, time.UTC)
 	for range 3 {
 		at, _ = r.Next(at)
@@ -26,8 +26,8 @@ func ExampleCron() {
 	// 2026-03-31 07:00:00 +0000 UTC is Tuesday 09:00
 }
 
-func ExampleCron_fault() {
-	_, err := repeat.Cron("0 25 * * *", "")
+func ExampleAt_fault() {
+	_, err := cron.At("0 25 * * *", "")
 	fmt.Println(err)
 	// Output:
 	// hour "25": want * or numbers from 0 to 23, as a list 1,2, a range 1-5 or with a step */5
@@ -35,12 +35,12 @@ func ExampleCron_fault() {
 
 // The clock of New York skips 2:30 on 8 March 2026.
 func ExampleRepetition_Next() {
-	spec, err := repeat.Parse("cron 30 2 * * * America/New_York")
+	spec, err := cron.Parse("cron 30 2 * * * America/New_York")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	r := repeat.Repetition{Spec: spec}
+	r := cron.Repetition{Spec: spec}
 	at := time.Date(2026, 3, 7, 6, 0, 0, 0, time.UTC)
 	for range 3 {
 		at, _ = r.Next(at)
@@ -54,13 +54,13 @@ func ExampleRepetition_Next() {
 
 // Nothing ran for an hour, and what was missed in the last ten minutes of it still fires.
 func ExampleRepetition_After() {
-	spec, err := repeat.Every(5 * time.Minute)
+	spec, err := cron.Every(5 * time.Minute)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	nine := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
-	r := repeat.Repetition{Spec: spec, From: nine, CatchUp: 10 * time.Minute}
+	r := cron.Repetition{Spec: spec, From: nine, CatchUp: 10 * time.Minute}
 	step := r.After(nine, 1, nine.Add(61*time.Minute))
 	fmt.Println(step.Due.Format(time.TimeOnly), "after", step.Skipped, "skipped")
 	step = r.After(step.Due, 2, nine.Add(61*time.Minute))
