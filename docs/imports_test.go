@@ -34,7 +34,7 @@ func layers() [][]string {
 		{"internal/query", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"deliver", "internal/admin", "internal/config", "internal/livestats", "internal/status"},
+		{"internal/deliver", "internal/admin", "internal/config", "internal/livestats", "internal/status"},
 		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
 		{"console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/deliver"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
