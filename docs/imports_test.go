@@ -36,7 +36,7 @@ func layers() [][]string {
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"internal/deliver", "internal/admin", "internal/config", "internal/livestats", "internal/status"},
 		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
-		{"console", "internal/doctor", "client/internal/timerdtest"},
+		{"internal/console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},

@@ -1,8 +1,8 @@
-module github.com/timerd-io/timerd/console/browsertest
+module github.com/timerd-io/timerd/internal/console/browsertest
 
 go 1.26.0
 
-replace github.com/timerd-io/timerd => ../..
+replace github.com/timerd-io/timerd => ../../..
 
 require (
 	github.com/chromedp/cdproto v0.159.0

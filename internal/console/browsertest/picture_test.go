@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "take the pictures in docs/console anew"
 
 const (
 	// pictures is where the documents have them.
-	pictures = "../../docs/console"
+	pictures = "../../../docs/console"
 	// pictureLimit is the most bytes of one: they are loaded with the document.
 	pictureLimit = 100_000
 )
@@ -135,7 +135,7 @@ func distance(a, b color.RGBA) int {
 
 // Every picture belongs to a page, and the documents show each.
 func TestPicturesAreShown(t *testing.T) {
-	document, err := os.ReadFile("../../docs/console.md")
+	document, err := os.ReadFile("../../../docs/console.md")
 	if err != nil {
 		t.Fatal(err)
 	}

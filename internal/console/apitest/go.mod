@@ -1,8 +1,8 @@
-module github.com/timerd-io/timerd/console/apitest
+module github.com/timerd-io/timerd/internal/console/apitest
 
 go 1.26.0
 
-replace github.com/timerd-io/timerd => ../..
+replace github.com/timerd-io/timerd => ../../..
 
 require (
 	github.com/pb33f/libopenapi v0.42.3

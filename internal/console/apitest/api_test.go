@@ -16,10 +16,10 @@ import (
 	validator "github.com/pb33f/libopenapi-validator"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/console"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/console"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/policy"
