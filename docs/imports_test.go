@@ -24,18 +24,18 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "internal/cron", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/lanes", "internal/timeparse", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
+			"keys", "internal/cron", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/embedded", "internal/lanes", "internal/timeparse", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/policy"},
-		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
+		{"event", "internal/redisserver", "internal/tcpproxy"},
 		// The schedule.
 		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
 		{"internal/query", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"internal/deliver", "internal/admin", "internal/config", "internal/livestats", "internal/status"},
-		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
+		{"test/system", "client/admin", "internal/connect"},
 		{"internal/console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},
 		// Programs.

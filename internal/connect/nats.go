@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/internal/rawconn"
 )
 
@@ -53,6 +55,14 @@ func NATSOptions() []nats.Option {
 		nats.ReconnectBufSize(-1),
 		nats.NoCallbacksAfterClientClose(),
 	}
+}
+
+// Embedded starts the embedded NATS server that the settings name, to which JetStream then connects with
+// [nats.InProcessServer]. maxPayload is that of a timer, in bytes. The caller stops the server.
+func (c Connector) Embedded(ctx context.Context, conf config.NATS, maxPayload int) (*embedded.Server, error) {
+	return embedded.Start(ctx, embedded.Options{
+		Dir: conf.DataDir, User: conf.User, Password: conf.Password, Address: conf.ListenAddr(), Named: conf.Listen != "", MaxPayload: maxPayload,
+	}, c.Logger)
 }
 
 // credentials returns the options with which to log in.

@@ -10,9 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
-	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -63,7 +63,7 @@ func TestEmbedded(t *testing.T) {
 		return c.NATS
 	}
 	check(free) // for its variables
-	server, err := embedded.Start(t.Context(), conf(), 1, logs.Logger())
+	server, err := connect.Connector{Logger: logs.Logger()}.Embedded(t.Context(), conf(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/internal/natsserver"
+	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/ports"
 )
@@ -133,7 +133,7 @@ func (s *NATSServer) Stop() {
 	if s.server == nil {
 		s.t.Fatalf("testenv: the NATS server at %s is stopped already", s.Addr())
 	}
-	natsserver.Stop(s.server)
+	embedded.Shutdown(s.server)
 	s.server = nil
 }
 
@@ -164,7 +164,7 @@ func (s *NATSServer) start() error {
 	opts := s.opts.Clone()
 	opts.Port = s.port
 	var err error
-	s.server, err = natsserver.Start(context.WithoutCancel(s.t.Context()), opts, s.tell, false, startTimeout)
+	s.server, err = embedded.Run(context.WithoutCancel(s.t.Context()), opts, s.tell, false, startTimeout)
 	if err != nil {
 		return fmt.Errorf("testenv: starting a NATS server on %s: %w\n%s", s.Addr(), err, s.Log())
 	}

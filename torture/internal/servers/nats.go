@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/natsserver"
+	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/internal/poll"
 	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/torture/internal/history"
@@ -171,5 +171,5 @@ func BeNATS() (was bool, err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	return true, natsserver.Serve(ctx, []string{"-c", configFile})
+	return true, embedded.Serve(ctx, []string{"-c", configFile})
 }

@@ -1,6 +1,4 @@
-// Package natsserver runs nats-server: within this process, or as all that this process does. It is the only code that
-// does.
-package natsserver
+package embedded
 
 import (
 	"context"
@@ -16,15 +14,16 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-
-	"github.com/timerd-io/timerd/internal/poll"
 )
 
-// Start starts a server within this process and returns once it accepts connections, or an error if it does not within
+// readyPause is how long a look at whether a server accepts connections may take.
+const readyPause = 10 * time.Millisecond
+
+// Run starts a server within this process and returns once it accepts connections, or an error if it does not within
 // timeout or before ctx ends. The error wraps syscall.EADDRINUSE if the server's port is taken. log is told what the
 // server says, from any goroutine, with debug its details too; a fatal error of the server is returned and not told to
-// log. The caller ends the server with [Stop]; after an error nothing is left running.
-func Start(ctx context.Context, opts *server.Options, log Log, debug bool, timeout time.Duration) (*server.Server, error) {
+// log. The caller ends the server with [Shutdown]; after an error nothing is left running.
+func Run(ctx context.Context, opts *server.Options, log Log, debug bool, timeout time.Duration) (*server.Server, error) {
 	s, err := server.NewServer(opts)
 	if err != nil {
 		return nil, err
@@ -32,24 +31,23 @@ func Start(ctx context.Context, opts *server.Options, log Log, debug bool, timeo
 	l := &logger{log: log}
 	s.SetLoggerV2(l, debug, false, false)
 	s.Start()
-	err = poll.Until(ctx, timeout, func() error {
+	for deadline := time.Now().Add(timeout); !s.ReadyForConnections(readyPause); {
+		if err = ctx.Err(); err == nil && time.Now().After(deadline) {
+			err = fmt.Errorf("not ready within %v", timeout)
+		}
 		if fatal := l.fatal.Load(); fatal != nil {
-			return poll.Permanent(fatal)
+			err = fatal
 		}
-		if !s.ReadyForConnections(poll.First) {
-			return fmt.Errorf("not ready within %v", timeout)
+		if err != nil {
+			Shutdown(s)
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		Stop(s)
-		return nil, err
 	}
 	return s, nil
 }
 
-// Stop shuts a server down and returns once its files are closed.
-func Stop(s *server.Server) {
+// Shutdown shuts a server down and returns once its files are closed.
+func Shutdown(s *server.Server) {
 	s.Shutdown()
 	s.WaitForShutdown()
 }
@@ -76,7 +74,7 @@ func Serve(ctx context.Context, args []string) error {
 	for {
 		select {
 		case <-ctx.Done():
-			Stop(s)
+			Shutdown(s)
 			return nil
 		case <-hangup:
 			if err := s.Reload(); err != nil {
