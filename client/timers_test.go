@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -217,9 +217,9 @@ func TestCancel(t *testing.T) {
 func TestMissingLibrary(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	for name, opts := range map[string][]redisserver.Option{
+	for name, opts := range map[string][]devserver.RedisOption{
 		"never loaded":     nil,
-		"a server without": {redisserver.Directive("rename-command", "FCALL", ""), redisserver.Directive("rename-command", "FCALL_RO", "")},
+		"a server without": {devserver.Directive("rename-command", "FCALL", ""), devserver.Directive("rename-command", "FCALL_RO", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			timers := client.New(testenv.Redis(t, opts...).Client())

@@ -24,11 +24,11 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "internal/cron", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/embedded", "internal/lanes", "internal/timeparse", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
+			"keys", "internal/cron", "deploy", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/timeparse", "internal/rawconn", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/policy"},
-		{"event", "internal/redisserver", "internal/tcpproxy"},
+		{"event", "internal/devserver"},
 		// The schedule.
 		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
 		{"internal/query", "internal/streams"},
@@ -59,7 +59,7 @@ func talkToRedis() map[string]string {
 		"internal/streams":           "the identity, which is no part of the index",
 		"internal/service":           "wiring",
 		"cmd/timerd":                 "wiring",
-		"internal/redisserver":       "waits until a server answers, builds clusters",
+		"internal/devserver":         "waits until a server answers, builds clusters",
 		"internal/testenv":           "servers of tests",
 		"test/system":                "whole systems of tests",
 		"torture":                    "its producers and faults are clients",

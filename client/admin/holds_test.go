@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -276,7 +276,7 @@ func TestRightsOfHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := testenv.Redis(t, redisserver.ACL(strings.ReplaceAll(string(acl), "resetpass", ">secret")))
+	server := testenv.Redis(t, devserver.ACL(strings.ReplaceAll(string(acl), "resetpass", ">secret")))
 	as := func(user string) *admin.Operator {
 		return admin.New(server.Client(func(o *redis.Options) { o.Username, o.Password = user, "secret" }))
 	}

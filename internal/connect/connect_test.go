@@ -13,7 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -110,7 +110,7 @@ func TestConnectGivesUp(t *testing.T) {
 
 func TestConnectEndsAtOnceWhenRefused(t *testing.T) {
 	testenv.NoLeaks(t)
-	acl := testenv.Redis(t, redisserver.ACL("user default on >other ~* &* +@all\nuser app on >"+secret+" ~* &* +@all -ping\n"))
+	acl := testenv.Redis(t, devserver.ACL("user default on >other ~* &* +@all\nuser app on >"+secret+" ~* &* +@all -ping\n"))
 	open := testenv.Redis(t)
 	var logs testenv.Output
 	c := connector(&logs, time.Minute)

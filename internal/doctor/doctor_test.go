@@ -18,10 +18,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
-	"github.com/timerd-io/timerd/internal/ports"
-	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -109,7 +108,7 @@ func TestRedisAsShipped(t *testing.T) {
 
 func TestRedisMisconfigured(t *testing.T) {
 	t.Parallel()
-	s := testenv.Redis(t, redisserver.Directive("appendonly", "no"), redisserver.Directive("maxmemory", "100mb"))
+	s := testenv.Redis(t, devserver.Directive("appendonly", "no"), devserver.Directive("maxmemory", "100mb"))
 	rdb := s.Client()
 	set := func(name, value string) {
 		t.Helper()
@@ -151,7 +150,7 @@ func TestRedisMisconfigured(t *testing.T) {
 
 func TestRedisSynced(t *testing.T) {
 	t.Parallel()
-	s := testenv.Redis(t, redisserver.Directive("appendfsync", "no"))
+	s := testenv.Redis(t, devserver.Directive("appendfsync", "no"))
 	wants(t, checkRedis(t, s.Client()), "persistence", diag.Warn, "synced when the operating system likes")
 	if err := s.Client().ConfigSet(t.Context(), "appendfsync", "always").Err(); err != nil {
 		t.Fatal(err)
@@ -163,9 +162,9 @@ func TestRedisReplicaAndCluster(t *testing.T) {
 	t.Parallel()
 	master := testenv.Redis(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica := testenv.Redis(t, redisserver.Directive("replicaof", host, port))
+	replica := testenv.Redis(t, devserver.Directive("replicaof", host, port))
 	wants(t, checkRedis(t, replica.Client()), "redis role", diag.Fail, "replica of "+master.Addr(), "TIMERD_REDIS_MODE=sentinel")
-	cluster := testenv.Redis(t, redisserver.Directive("cluster-enabled", "yes"))
+	cluster := testenv.Redis(t, devserver.Directive("cluster-enabled", "yes"))
 	wants(t, checkRedis(t, cluster.Client()), "redis cluster", diag.Fail, "Redis Cluster")
 }
 
@@ -177,7 +176,7 @@ func TestRedisRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testenv.Redis(t, redisserver.ACL(strings.ReplaceAll(string(file), "resetpass", "nopass")))
+	s := testenv.Redis(t, devserver.ACL(strings.ReplaceAll(string(file), "resetpass", "nopass")))
 	as := func(user string) *redis.Client {
 		return s.Client(func(o *redis.Options) { o.Username, o.Password = user, "any" })
 	}
@@ -212,7 +211,7 @@ func TestRedisRights(t *testing.T) {
 // Where CONFIG GET is not allowed, as in most managed services, events are tried.
 func TestRedisEventsWithoutConfigGet(t *testing.T) {
 	t.Parallel()
-	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config\n"))
+	s := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config\n"))
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	findings := checkRedis(t, app)
 	wants(t, findings, "keyspace events", diag.OK, "set, expire and expired arrive")
@@ -232,7 +231,7 @@ func TestRedisEventsWithoutConfigGet(t *testing.T) {
 // What timerd would switch on itself is no failure; what it may not, is.
 func TestRedisEventsWithoutConfigSet(t *testing.T) {
 	t.Parallel()
-	s := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config|set\n"))
+	s := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all -config|set\n"))
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	for flags, want := range map[string]struct {
 		level diag.Level
@@ -321,11 +320,11 @@ func natsCluster(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	var routes []*url.URL
 	for range 3 {
-		port, err := ports.Free()
+		port, err := devserver.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		routes = append(routes, &url.URL{Scheme: "nats", Host: ports.Address(port)})
+		routes = append(routes, &url.URL{Scheme: "nats", Host: devserver.Address(port)})
 	}
 	var js jetstream.JetStream
 	for i, route := range routes {

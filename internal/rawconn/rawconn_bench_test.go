@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/rawconn"
-	"github.com/timerd-io/timerd/internal/redisserver"
 )
 
 // BenchmarkWakeups measures the processor time of a process that wakes up every 2 ms to ask a Redis server something
@@ -16,7 +16,7 @@ import (
 // cpu-µs/op is what one such round costs the asking process, and switches/op how often one of its threads went to
 // sleep, the runtime's own threads included.
 func BenchmarkWakeups(b *testing.B) {
-	server, err := redisserver.Start(b.Context())
+	server, err := devserver.StartRedis(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,8 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -35,7 +34,7 @@ var errNoChromium = errors.New(`no Chromium in PATH; the console's tests drive a
 
 // chromium is a running browser without a window.
 type chromium struct {
-	process *child.Process
+	process *devserver.Process
 	dir     string // its profile
 	url     string // of its DevTools, by websocket
 }
@@ -76,7 +75,7 @@ func (b *chromium) start(program string) error {
 		"--host-resolver-rules=MAP "+hostName+" 127.0.0.1,MAP * ~NOTFOUND,EXCLUDE 127.0.0.1",
 		"--user-data-dir="+b.dir, "--remote-debugging-port=0", "about:blank")
 	cmd.Stderr = said2
-	b.process, err = child.Start(cmd)
+	b.process, err = devserver.StartProcess(cmd)
 	err = errors.Join(err, said2.Close())
 	if err != nil {
 		return errors.Join(err, said.Close())
@@ -120,5 +119,5 @@ func (b *chromium) stop() error {
 		}
 	}
 	// Processes of its own end a moment after it, and write until then.
-	return poll.Until(context.Background(), browserStop, func() error { return os.RemoveAll(b.dir) })
+	return devserver.Until(context.Background(), browserStop, func() error { return os.RemoveAll(b.dir) })
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // merchant is a receiver of webhooks that fails at first.
@@ -65,7 +65,7 @@ func (s *system) deliver(match string, to *merchant) {
 		}
 	}
 	cmd.Stdout, cmd.Stderr = s.log, s.log
-	process, err := child.Start(cmd)
+	process, err := devserver.StartProcess(cmd)
 	if err != nil {
 		s.t.Fatal(err)
 	}

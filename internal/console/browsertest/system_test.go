@@ -15,8 +15,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/client/admin"
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -35,7 +34,7 @@ type system struct {
 	url      string // of the console
 	ready    string // URL
 	env      []string
-	timerd   *child.Process
+	timerd   *devserver.Process
 	log      *testenv.Output
 }
 
@@ -65,11 +64,11 @@ func newSystem(t *testing.T, settings ...string) *system {
 // address returns one that nobody listens on.
 func address(t *testing.T) string {
 	t.Helper()
-	port, err := ports.Free()
+	port, err := devserver.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ports.Address(port)
+	return devserver.Address(port)
 }
 
 // start starts timerd and waits until it is ready.
@@ -78,7 +77,7 @@ func (s *system) start() {
 	cmd := exec.Command(os.Getenv(timerdVariable), "serve")
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, s.log, s.log
 	var err error
-	if s.timerd, err = child.Start(cmd); err != nil {
+	if s.timerd, err = devserver.StartProcess(cmd); err != nil {
 		s.t.Fatal(err)
 	}
 	testenv.Eventually(s.t, patience, func() error {

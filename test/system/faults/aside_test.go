@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
@@ -19,7 +19,7 @@ func TestSetAsideIsShown(t *testing.T) {
 	t.Parallel()
 	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good:* ~refused:* ~timerd:* ", 1)
 	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.refused.>"}}}
-	s := system.New(t, redisserver.ACL(acl))
+	s := system.New(t, devserver.ACL(acl))
 	s.NATS = testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
 		o.NoAuthUser = "admin"

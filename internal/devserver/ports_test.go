@@ -1,11 +1,11 @@
-package ports_test
+package devserver_test
 
 import (
 	"net"
 	"runtime"
 	"testing"
 
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 func TestFreeIsNeverTheSameTwice(t *testing.T) {
@@ -14,7 +14,7 @@ func TestFreeIsNeverTheSameTwice(t *testing.T) {
 	}
 	seen := map[int]bool{}
 	for range 500 {
-		port, err := ports.Free()
+		port, err := devserver.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -27,12 +27,12 @@ func TestFreeIsNeverTheSameTwice(t *testing.T) {
 
 // A server can listen on the port, go away and come back.
 func TestFreePortCanBeListenedOn(t *testing.T) {
-	port, err := ports.Free()
+	port, err := devserver.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		l, err := net.Listen("tcp", ports.Address(port))
+		l, err := net.Listen("tcp", devserver.Address(port))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestFreePortCanBeListenedOn(t *testing.T) {
 			}
 			served <- err
 		}()
-		c, err := net.Dial("tcp", ports.Address(port))
+		c, err := net.Dial("tcp", devserver.Address(port))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,4 @@
-// Package tcpproxy is a TCP proxy that can be told to misbehave, between a program under test and its servers.
-package tcpproxy
+package devserver
 
 import (
 	"context"
@@ -9,9 +8,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/ports"
 )
 
 const (
@@ -49,16 +45,16 @@ func newConnections() *connections {
 	return &connections{ctx: ctx, drop: drop}
 }
 
-// New starts a proxy for the server at target, a host:port; the caller closes it. The target need not be up: while it
+// NewProxy starts a proxy for the server at target, a host:port; the caller closes it. The target need not be up: while it
 // is not, connections are accepted and closed at once. What goes wrong later is told to report, from any goroutine.
-func New(target string, report func(error)) (*Proxy, error) {
+func NewProxy(target string, report func(error)) (*Proxy, error) {
 	p := &Proxy{report: report, target: target, live: newConnections()}
-	err := ports.StartOnFree(func(port int) error {
+	err := OnFreePort(func(port int) error {
 		p.port = port
 		return p.listen()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tcpproxy: starting a proxy for %s: %w", target, err)
+		return nil, fmt.Errorf("devserver: starting a proxy for %s: %w", target, err)
 	}
 	return p, nil
 }
@@ -70,7 +66,7 @@ func (p *Proxy) Close() {
 }
 
 // Addr returns the proxy's host:port.
-func (p *Proxy) Addr() string { return ports.Address(p.port) }
+func (p *Proxy) Addr() string { return Address(p.port) }
 
 // Cut closes every connection and refuses new ones until Heal: a server that is down.
 func (p *Proxy) Cut() {
@@ -124,8 +120,8 @@ func (p *Proxy) Heal() {
 	if !cut {
 		return
 	}
-	if err := poll.Until(context.Background(), healTimeout, p.listen); err != nil {
-		p.report(fmt.Errorf("tcpproxy: healing the proxy for %s: %w", p.target, err))
+	if err := Until(context.Background(), healTimeout, p.listen); err != nil {
+		p.report(fmt.Errorf("devserver: healing the proxy for %s: %w", p.target, err))
 	}
 }
 
@@ -146,7 +142,7 @@ func (p *Proxy) accept(l net.Listener) {
 		client, err := l.Accept()
 		if err != nil {
 			if !errors.Is(err, net.ErrClosed) {
-				p.report(fmt.Errorf("tcpproxy: for %s: %w", p.target, err))
+				p.report(fmt.Errorf("devserver: for %s: %w", p.target, err))
 			}
 			return
 		}
@@ -244,6 +240,6 @@ func (p *Proxy) hold(ctx context.Context, at time.Time) error {
 
 func (p *Proxy) close(c io.Closer) {
 	if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		p.report(fmt.Errorf("tcpproxy: for %s: closing: %w", p.target, err))
+		p.report(fmt.Errorf("devserver: for %s: closing: %w", p.target, err))
 	}
 }

@@ -1,4 +1,4 @@
-package redisserver_test
+package devserver_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package redisserver_test
+package devserver_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -21,9 +21,9 @@ func TestStartLeavesAnotherServerAlone(t *testing.T) {
 	t.Parallel()
 	other := testenv.Redis(t)
 	temp := t.TempDir()
-	elsewhere := []redisserver.Option{redisserver.Port(other.Port()), redisserver.Directory(temp)}
+	elsewhere := []devserver.RedisOption{devserver.Port(other.Port()), devserver.Directory(temp)}
 
-	_, err := redisserver.Start(t.Context(), append(elsewhere, redisserver.Binary(os.Getenv(redisserver.BinaryEnv)))...)
+	_, err := devserver.StartRedis(t.Context(), append(elsewhere, devserver.Binary(os.Getenv(devserver.BinaryEnv)))...)
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a port that is taken: %v", err)
 	}
@@ -35,7 +35,7 @@ func TestStartLeavesAnotherServerAlone(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := redisserver.Start(ctx, append(elsewhere, redisserver.Binary(slow))...); err == nil || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := devserver.StartRedis(ctx, append(elsewhere, devserver.Binary(slow))...); err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("another server was taken for the one that was started: %v", err)
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {

@@ -1,5 +1,4 @@
-// Package child runs a server as a process that does not outlive this one.
-package child
+package devserver
 
 import (
 	"errors"
@@ -16,13 +15,13 @@ type Process struct {
 	done chan struct{}
 }
 
-// Start starts cmd and waits for it in the background. It sets cmd.SysProcAttr: the process gets a group of its own, so
+// StartProcess starts cmd and waits for it in the background. It sets cmd.SysProcAttr: the process gets a group of its own, so
 // that a Ctrl-C in the terminal reaches this program alone, and on Linux the kernel kills it when this program dies,
 // however it dies.
 //
 // The kernel ties that to the thread that started the process, not to the whole program, so that thread is kept for as
 // long as the process lives.
-func Start(cmd *exec.Cmd) (*Process, error) {
+func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	cmd.SysProcAttr = attributes()
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)

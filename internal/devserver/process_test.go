@@ -1,16 +1,16 @@
-package child_test
+package devserver_test
 
 import (
 	"os/exec"
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 func TestStop(t *testing.T) {
 	t.Parallel()
-	p, err := child.Start(exec.Command("sleep", "600"))
+	p, err := devserver.StartProcess(exec.Command("sleep", "600"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestStopKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := child.Start(cmd)
+	p, err := devserver.StartProcess(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestStopKills(t *testing.T) {
 
 func TestEndsByItself(t *testing.T) {
 	t.Parallel()
-	p, err := child.Start(exec.Command("sh", "-c", "exit 3"))
+	p, err := devserver.StartProcess(exec.Command("sh", "-c", "exit 3"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestEndsByItself(t *testing.T) {
 	if code := p.ExitCode(); code != 3 {
 		t.Errorf("exit code %d, want 3", code)
 	}
-	if _, err := child.Start(exec.Command("/no/such/program")); err == nil {
+	if _, err := devserver.StartProcess(exec.Command("/no/such/program")); err == nil {
 		t.Error("a missing program was started")
 	}
 }

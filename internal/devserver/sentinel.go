@@ -1,4 +1,4 @@
-package redisserver
+package devserver
 
 import (
 	"context"
@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/timerd-io/timerd/internal/poll"
 )
 
 const (
@@ -25,26 +23,26 @@ const (
 // Sentinel is a sentinel that watches one master and decides alone. Its methods may be called from any
 // goroutine, Close last.
 type Sentinel struct {
-	server *Server
+	server *Redis
 	client *redis.SentinelClient
 }
 
 // StartSentinel starts a sentinel for the master at an address, a host:port, which has one replica. It
 // returns once it knows that replica. The master is taken for dead after downAfter without an answer.
 // The caller closes it; after an error nothing is left behind.
-func StartSentinel(ctx context.Context, master string, downAfter time.Duration, opts ...Option) (*Sentinel, error) {
+func StartSentinel(ctx context.Context, master string, downAfter time.Duration, opts ...RedisOption) (*Sentinel, error) {
 	host, port, err := net.SplitHostPort(master)
 	if err != nil {
-		return nil, fmt.Errorf("redisserver: the master of a sentinel: %w", err)
+		return nil, fmt.Errorf("devserver: the master of a sentinel: %w", err)
 	}
 	milliseconds := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-	opts = append([]Option{
-		func(s *Server) { s.sentinel = true },
+	opts = append([]RedisOption{
+		func(s *Redis) { s.sentinel = true },
 		Directive("sentinel", "monitor", masterName, host, port, "1"),
 		Directive("sentinel", "down-after-milliseconds", masterName, milliseconds(downAfter)),
 		Directive("sentinel", "failover-timeout", masterName, milliseconds(failoverTimeout)),
 	}, opts...)
-	server, err := Start(ctx, opts...)
+	server, err := StartRedis(ctx, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -62,14 +60,14 @@ func (s *Sentinel) URL() string { return s.server.URL(0) + "?master_name=" + mas
 func (s *Sentinel) Master(ctx context.Context) (string, error) {
 	addr, err := s.client.GetMasterAddrByName(ctx, masterName).Result()
 	if err != nil {
-		return "", fmt.Errorf("redisserver: asking the sentinel for the master: %w", err)
+		return "", fmt.Errorf("devserver: asking the sentinel for the master: %w", err)
 	}
 	return net.JoinHostPort(addr[0], addr[1]), nil
 }
 
 // AwaitReplica waits until the sentinel knows one replica and could promote it.
 func (s *Sentinel) AwaitReplica(ctx context.Context) error {
-	err := poll.Until(ctx, agreementTimeout, func() error {
+	err := Until(ctx, agreementTimeout, func() error {
 		replicas, err := s.client.Replicas(ctx, masterName).Result()
 		if err == nil && (len(replicas) != 1 || replicas[0]["master-link-status"] != "ok" || replicas[0]["flags"] != "slave") {
 			err = fmt.Errorf("replicas: %v", replicas)
@@ -77,16 +75,16 @@ func (s *Sentinel) AwaitReplica(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("redisserver: the sentinel does not know the replica: %w", err)
+		return fmt.Errorf("devserver: the sentinel does not know the replica: %w", err)
 	}
 	return nil
 }
 
 // Failover has the sentinel begin to promote the replica, with the master at work. Master and
-// [Server.Role] tell when that is done.
+// [Redis.Role] tell when that is done.
 func (s *Sentinel) Failover(ctx context.Context) error {
 	if err := s.client.Failover(ctx, masterName).Err(); err != nil {
-		return fmt.Errorf("redisserver: SENTINEL FAILOVER: %w", err)
+		return fmt.Errorf("devserver: SENTINEL FAILOVER: %w", err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package redisserver
+package devserver
 
 import (
 	"context"
@@ -11,8 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/timerd-io/timerd/internal/poll"
 )
 
 const (
@@ -25,9 +23,9 @@ const (
 // Cluster is a Redis Cluster. Its methods may be called from any goroutine, those that change something from one at a
 // time.
 type Cluster struct {
-	Nodes []*Server // the first ones began as masters, then come their replicas in the same order
+	Nodes []*Redis // the first ones began as masters, then come their replicas in the same order
 
-	ids      map[*Server]string
+	ids      map[*Redis]string
 	replicas bool
 }
 
@@ -38,16 +36,16 @@ type ClusterConfig struct {
 	// NodeTimeout is after what silence the nodes take one for failed.
 	NodeTimeout time.Duration
 	// Options are those of each node.
-	Options []Option
+	Options []RedisOption
 }
 
 // StartCluster starts a cluster, with the slots divided evenly between the masters, and returns once it works. Redis
 // takes 2 s for that: a master accepts no command earlier after its start. The caller closes the cluster; after an
 // error nothing is left behind.
 func StartCluster(ctx context.Context, config ClusterConfig) (*Cluster, error) {
-	c := &Cluster{ids: make(map[*Server]string), replicas: config.Replicas}
+	c := &Cluster{ids: make(map[*Redis]string), replicas: config.Replicas}
 	if err := c.start(ctx, config); err != nil {
-		return nil, fmt.Errorf("redisserver: starting a cluster: %w", errors.Join(err, c.Close()))
+		return nil, fmt.Errorf("devserver: starting a cluster: %w", errors.Join(err, c.Close()))
 	}
 	return c, nil
 }
@@ -57,23 +55,23 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 	if config.Replicas {
 		n *= 2
 	}
-	opts := append([]Option{
-		func(s *Server) { s.clustered = true },
+	opts := append([]RedisOption{
+		func(s *Redis) { s.clustered = true },
 		Directive("cluster-node-timeout", strconv.FormatInt(config.NodeTimeout.Milliseconds(), 10)),
 		// A replica is promoted however old its data is: the tests stop masters for long.
 		Directive("cluster-replica-validity-factor", "0"),
 		Directive("repl-diskless-sync-delay", "0"),
 	}, config.Options...)
-	nodes := make([]*Server, n)
+	nodes := make([]*Redis, n)
 	var group errgroup.Group
 	for i := range nodes {
 		group.Go(func() (err error) {
-			nodes[i], err = Start(ctx, opts...)
+			nodes[i], err = StartRedis(ctx, opts...)
 			return err
 		})
 	}
 	err := group.Wait()
-	c.Nodes = slices.DeleteFunc(nodes, func(s *Server) bool { return s == nil })
+	c.Nodes = slices.DeleteFunc(nodes, func(s *Redis) bool { return s == nil })
 	if err != nil {
 		return err
 	}
@@ -91,12 +89,12 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 			return err
 		}
 	}
-	if err := poll.Until(ctx, agreementTimeout, func() error { return c.introduce(ctx) }); err != nil {
+	if err := Until(ctx, agreementTimeout, func() error { return c.introduce(ctx) }); err != nil {
 		return err
 	}
 	for i, replica := range c.Nodes[config.Masters:] {
 		// The replica must have heard that its master is one.
-		if err := poll.Until(ctx, agreementTimeout, func() error {
+		if err := Until(ctx, agreementTimeout, func() error {
 			return do(ctx, replica, "CLUSTER", "REPLICATE", c.ids[c.Nodes[i]])
 		}); err != nil {
 			return err
@@ -131,7 +129,7 @@ func (c *Cluster) introduce(ctx context.Context) (incomplete error) {
 // running replica follows its master. If all nodes run, it also waits until each master has a replica, in a cluster
 // with replicas, and no node takes another one for failed.
 func (c *Cluster) AwaitOK(ctx context.Context) error {
-	err := poll.Until(ctx, agreementTimeout, func() error {
+	err := Until(ctx, agreementTimeout, func() error {
 		running := c.running()
 		agreed := ""
 		for _, node := range running {
@@ -156,13 +154,13 @@ func (c *Cluster) AwaitOK(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("redisserver: the cluster does not work: %w", err)
+		return fmt.Errorf("devserver: the cluster does not work: %w", err)
 	}
 	return nil
 }
 
 // nodeOK returns an error unless a node finds that the cluster works, and the node's replication does.
-func (c *Cluster) nodeOK(ctx context.Context, node *Server, allRun bool) error {
+func (c *Cluster) nodeOK(ctx context.Context, node *Redis, allRun bool) error {
 	state, err := node.admin.ClusterInfo(ctx).Result()
 	if err != nil {
 		return err
@@ -203,22 +201,22 @@ func (c *Cluster) URL() string {
 }
 
 // Masters returns the running nodes that say that they are masters, Replicas those that say that they are replicas.
-func (c *Cluster) Masters(ctx context.Context) []*Server { return c.withRole(ctx, "master") }
+func (c *Cluster) Masters(ctx context.Context) []*Redis { return c.withRole(ctx, "master") }
 
 // Replicas is explained with Masters.
-func (c *Cluster) Replicas(ctx context.Context) []*Server { return c.withRole(ctx, "slave") }
+func (c *Cluster) Replicas(ctx context.Context) []*Redis { return c.withRole(ctx, "slave") }
 
-func (c *Cluster) withRole(ctx context.Context, role string) []*Server {
-	return slices.DeleteFunc(c.running(), func(s *Server) bool { return s.Role(ctx) != role })
+func (c *Cluster) withRole(ctx context.Context, role string) []*Redis {
+	return slices.DeleteFunc(c.running(), func(s *Redis) bool { return s.Role(ctx) != role })
 }
 
 // running returns a new slice of the nodes that are not stopped.
-func (c *Cluster) running() []*Server {
-	return slices.DeleteFunc(slices.Clone(c.Nodes), func(s *Server) bool { return s.Pid() == 0 })
+func (c *Cluster) running() []*Redis {
+	return slices.DeleteFunc(slices.Clone(c.Nodes), func(s *Redis) bool { return s.Pid() == 0 })
 }
 
 // Owner returns the running node that has a slot.
-func (c *Cluster) Owner(ctx context.Context, slot int) (*Server, error) {
+func (c *Cluster) Owner(ctx context.Context, slot int) (*Redis, error) {
 	for _, node := range c.running() {
 		shards, err := node.admin.ClusterShards(ctx).Result()
 		if err != nil {
@@ -231,14 +229,14 @@ func (c *Cluster) Owner(ctx context.Context, slot int) (*Server, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("redisserver: no running node has slot %d", slot)
+	return nil, fmt.Errorf("devserver: no running node has slot %d", slot)
 }
 
 // Slots returns the slots that a master has, by what it says itself. None at all is an error.
-func (c *Cluster) Slots(ctx context.Context, master *Server) ([]redis.SlotRange, error) {
+func (c *Cluster) Slots(ctx context.Context, master *Redis) ([]redis.SlotRange, error) {
 	shards, err := master.admin.ClusterShards(ctx).Result()
 	if err != nil {
-		return nil, fmt.Errorf("redisserver: the slots of %s: %w", master.Addr(), err)
+		return nil, fmt.Errorf("devserver: the slots of %s: %w", master.Addr(), err)
 	}
 	for _, shard := range shards {
 		is := func(n redis.Node) bool { return n.ID == c.ids[master] && n.Role == "master" }
@@ -246,17 +244,17 @@ func (c *Cluster) Slots(ctx context.Context, master *Server) ([]redis.SlotRange,
 			return shard.Slots, nil
 		}
 	}
-	return nil, fmt.Errorf("redisserver: %s has no slots", master.Addr())
+	return nil, fmt.Errorf("devserver: %s has no slots", master.Addr())
 }
 
 // Failover has a replica take over from its master, which is at work, and waits until it has and all nodes agree.
-func (c *Cluster) Failover(ctx context.Context, replica *Server) error {
-	err := poll.Until(ctx, agreementTimeout, func() error {
+func (c *Cluster) Failover(ctx context.Context, replica *Redis) error {
+	err := Until(ctx, agreementTimeout, func() error {
 		// A master refuses it: "You should send CLUSTER FAILOVER to a replica".
 		if err := replica.admin.ClusterFailover(ctx).Err(); err != nil && !strings.Contains(err.Error(), "to a replica") {
 			return err
 		}
-		return poll.Until(ctx, manualFailoverTimeout, func() error {
+		return Until(ctx, manualFailoverTimeout, func() error {
 			if role := replica.Role(ctx); role != "master" {
 				return fmt.Errorf("its role is %q", role)
 			}
@@ -264,16 +262,16 @@ func (c *Cluster) Failover(ctx context.Context, replica *Server) error {
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("redisserver: the replica at %s has not taken over: %w", replica.Addr(), err)
+		return fmt.Errorf("devserver: the replica at %s has not taken over: %w", replica.Addr(), err)
 	}
 	return c.AwaitOK(ctx)
 }
 
 // AwaitMasters waits until n running nodes are masters.
 func (c *Cluster) AwaitMasters(ctx context.Context, n int) error {
-	return poll.Until(ctx, agreementTimeout, func() error {
+	return Until(ctx, agreementTimeout, func() error {
 		if masters := c.Masters(ctx); len(masters) != n {
-			return fmt.Errorf("redisserver: the cluster has %d masters, want %d", len(masters), n)
+			return fmt.Errorf("devserver: the cluster has %d masters, want %d", len(masters), n)
 		}
 		return nil
 	})
@@ -288,9 +286,9 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-func do(ctx context.Context, node *Server, args ...any) error {
+func do(ctx context.Context, node *Redis, args ...any) error {
 	if err := node.admin.Do(ctx, args...).Err(); err != nil {
-		return fmt.Errorf("redisserver: %v on %s: %w", args, node.Addr(), err)
+		return fmt.Errorf("devserver: %v on %s: %w", args, node.Addr(), err)
 	}
 	return nil
 }

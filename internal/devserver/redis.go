@@ -1,7 +1,8 @@
-// Package redisserver starts redis-server, or valkey-server: single servers, sentinels and clusters. It is the only
-// code that does. The servers are child processes, which the kernel ends with this process on Linux, and can be killed,
-// paused and started again.
-package redisserver
+// Package devserver starts servers on this machine, for `timerd dev`, tests, torture and bench. redis-server, or
+// valkey-server, it starts as single servers, sentinels and clusters, and is the only code that does. They are child
+// processes, which the kernel ends with this process on Linux, and can be killed, paused and started again. Beside them
+// there are a TCP proxy that breaks the network, free ports, and the wait for what nothing signals.
+package devserver
 
 import (
 	"bufio"
@@ -25,9 +26,6 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/timerd-io/timerd/deploy"
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/ports"
 )
 
 const (
@@ -42,11 +40,11 @@ const (
 	answerTimeout = 5 * time.Second
 )
 
-// Server is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf and keeps its data in a
+// Redis is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf and keeps its data in a
 // directory of its own.
 //
 // Methods that start, stop or signal the process are for one goroutine at a time; the others may be called from any.
-type Server struct {
+type Redis struct {
 	binary     string
 	parent     string
 	directives []string // in force after deploy/redis.conf
@@ -60,33 +58,33 @@ type Server struct {
 	bus   int           // the port of the cluster bus
 	admin *redis.Client // of this package
 
-	process atomic.Pointer[child.Process] // nil when stopped
+	process atomic.Pointer[Process] // nil when stopped
 }
 
-// Start starts a server and waits until it answers and has loaded its data. The caller closes it; after an error
+// StartRedis starts a server and waits until it answers and has loaded its data. The caller closes it; after an error
 // nothing is left behind. The end of ctx ends the waiting, not the server.
-func Start(ctx context.Context, opts ...Option) (*Server, error) {
-	s := &Server{}
+func StartRedis(ctx context.Context, opts ...RedisOption) (*Redis, error) {
+	s := &Redis{}
 	for _, opt := range opts {
 		opt(s)
 	}
 	var err error
 	if s.binary == "" {
-		s.binary, err = Find()
+		s.binary, err = FindRedis()
 	} else {
 		s.binary, err = exec.LookPath(s.binary)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redisserver: %w", err)
+		return nil, fmt.Errorf("devserver: %w", err)
 	}
 	// Short, so that the path of a Unix socket fits in it.
 	if s.dir, err = os.MkdirTemp(s.parent, "timerd-redis-"); err != nil {
-		return nil, fmt.Errorf("redisserver: %w", err)
+		return nil, fmt.Errorf("devserver: %w", err)
 	}
 	if s.port != 0 {
 		err = s.start(ctx)
 	} else {
-		err = ports.StartOnFree(func(port int) error {
+		err = OnFreePort(func(port int) error {
 			s.port, s.bus = port, 0
 			return s.start(ctx)
 		})
@@ -102,28 +100,28 @@ func Start(ctx context.Context, opts ...Option) (*Server, error) {
 }
 
 // Addr returns host:port. It stays the same over restarts.
-func (s *Server) Addr() string { return ports.Address(s.port) }
+func (s *Redis) Addr() string { return Address(s.port) }
 
 // Port returns the port that the server listens on, or will when it is started.
-func (s *Server) Port() int { return s.port }
+func (s *Redis) Port() int { return s.port }
 
 // URL returns the server's go-redis URL for a database.
-func (s *Server) URL(db int) string { return fmt.Sprintf("redis://%s/%d", s.Addr(), db) }
+func (s *Redis) URL(db int) string { return fmt.Sprintf("redis://%s/%d", s.Addr(), db) }
 
 // UserURL is URL with a user and password of the server's ACL file.
-func (s *Server) UserURL(user, password string, db int) string {
+func (s *Redis) UserURL(user, password string, db int) string {
 	u := url.URL{Scheme: "redis", User: url.UserPassword(user, password), Host: s.Addr(), Path: fmt.Sprint(db)}
 	return u.String()
 }
 
 // Program returns the path of the server's program.
-func (s *Server) Program() string { return s.binary }
+func (s *Redis) Program() string { return s.binary }
 
 // Dir returns the server's working directory: its AOF, redis.conf and redis.log.
-func (s *Server) Dir() string { return s.dir }
+func (s *Redis) Dir() string { return s.dir }
 
 // Log returns the end of the server's log, or why there is none.
-func (s *Server) Log() string {
+func (s *Redis) Log() string {
 	const most = 40 // lines
 	log, err := os.ReadFile(s.logFile())
 	if err != nil {
@@ -134,7 +132,7 @@ func (s *Server) Log() string {
 }
 
 // Pid returns the id of the running process, 0 when the server is stopped.
-func (s *Server) Pid() int {
+func (s *Redis) Pid() int {
 	if c := s.process.Load(); c != nil {
 		return c.Pid()
 	}
@@ -142,7 +140,7 @@ func (s *Server) Pid() int {
 }
 
 // Done is closed once the process has ended that runs now. It is nil when the server is stopped.
-func (s *Server) Done() <-chan struct{} {
+func (s *Redis) Done() <-chan struct{} {
 	if c := s.process.Load(); c != nil {
 		return c.Done()
 	}
@@ -150,11 +148,11 @@ func (s *Server) Done() <-chan struct{} {
 }
 
 // ExitCode returns the exit code of the process, -1 if a signal ended it. Call it after Done is closed.
-func (s *Server) ExitCode() int { return s.process.Load().ExitCode() }
+func (s *Redis) ExitCode() int { return s.process.Load().ExitCode() }
 
 // Role returns "master", "slave" or "sentinel", and "" for a server that does not answer. One that is stopped is not
 // asked: go-redis would log each refused connection.
-func (s *Server) Role(ctx context.Context) string {
+func (s *Redis) Role(ctx context.Context) string {
 	if s.process.Load() == nil {
 		return ""
 	}
@@ -167,45 +165,45 @@ func (s *Server) Role(ctx context.Context) string {
 }
 
 // Kill ends the process with SIGKILL, as a crash would, and returns once it is gone.
-func (s *Server) Kill() error { return s.end(syscall.SIGKILL) }
+func (s *Redis) Kill() error { return s.end(syscall.SIGKILL) }
 
 // Stop ends the process with SIGTERM, so that it shuts down in good order, and returns once it is gone. A server that
 // is paused or that takes too long is an error.
-func (s *Server) Stop() error { return s.end(syscall.SIGTERM) }
+func (s *Redis) Stop() error { return s.end(syscall.SIGTERM) }
 
 // Start starts a stopped server again, on the same port with the same directory, and returns once it has loaded its
 // data and answers.
-func (s *Server) Start(ctx context.Context) error {
+func (s *Redis) Start(ctx context.Context) error {
 	if s.process.Load() != nil {
-		return fmt.Errorf("redisserver: the server at %s runs already", s.Addr())
+		return fmt.Errorf("devserver: the server at %s runs already", s.Addr())
 	}
-	return poll.Until(ctx, startTimeout, func() error {
+	return Until(ctx, startTimeout, func() error {
 		err := s.start(ctx)
 		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
-			err = poll.Permanent(err)
+			err = Permanent(err)
 		}
 		return err
 	})
 }
 
 // Pause freezes the process with SIGSTOP: connections stay open and nothing answers.
-func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
+func (s *Redis) Pause() error { return s.signal(syscall.SIGSTOP) }
 
 // Resume lets a paused process go on.
-func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
+func (s *Redis) Resume() error { return s.signal(syscall.SIGCONT) }
 
 // VersionLine returns what the binary says of itself: "Redis server v=7.0.15 …".
-func (s *Server) VersionLine() (string, error) {
+func (s *Redis) VersionLine() (string, error) {
 	out, err := exec.Command(s.binary, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("redisserver: %s --version: %w", s.binary, err)
+		return "", fmt.Errorf("devserver: %s --version: %w", s.binary, err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
 // Close ends the process for good, whatever state it is in, and removes its directory. SIGTERM comes first so that the
 // server can end a fork that is writing a snapshot.
-func (s *Server) Close() error {
+func (s *Redis) Close() error {
 	var errs []error
 	if s.admin != nil {
 		errs = append(errs, s.admin.Close())
@@ -220,9 +218,9 @@ func (s *Server) Close() error {
 }
 
 // start starts the process on s.port. Its error wraps syscall.EADDRINUSE when the port is taken.
-func (s *Server) start(ctx context.Context) error {
+func (s *Redis) start(ctx context.Context) error {
 	if err := s.configure(); err != nil {
-		return fmt.Errorf("redisserver: %w", err)
+		return fmt.Errorf("devserver: %w", err)
 	}
 	args := []string{s.confFile()}
 	if s.sentinel {
@@ -233,12 +231,12 @@ func (s *Server) start(ctx context.Context) error {
 	if s.clock != nil {
 		cmd.Env = append(cmd.Environ(), s.clock.Environment()...)
 	}
-	proc, err := child.Start(cmd)
+	proc, err := StartProcess(cmd)
 	if err != nil {
-		return fmt.Errorf("redisserver: starting %s: %w", s.binary, err)
+		return fmt.Errorf("devserver: starting %s: %w", s.binary, err)
 	}
 	s.process.Store(proc)
-	err = poll.Until(ctx, startTimeout, func() error {
+	err = Until(ctx, startTimeout, func() error {
 		select {
 		case <-proc.Done():
 			return nil
@@ -250,7 +248,7 @@ func (s *Server) start(ctx context.Context) error {
 	case <-proc.Done():
 	default:
 		if err != nil {
-			err = fmt.Errorf("redisserver: %s at %s did not answer: %w\n%s", s.binary, s.Addr(), err, s.Log())
+			err = fmt.Errorf("devserver: %s at %s did not answer: %w\n%s", s.binary, s.Addr(), err, s.Log())
 		}
 		return err
 	}
@@ -259,7 +257,7 @@ func (s *Server) start(ctx context.Context) error {
 	if strings.Contains(s.Log(), "Address already in use") {
 		cause = syscall.EADDRINUSE
 	}
-	return fmt.Errorf("redisserver: %s ended at its start on %s: %w\n%s", s.binary, s.Addr(), cause, s.Log())
+	return fmt.Errorf("devserver: %s ended at its start on %s: %w\n%s", s.binary, s.Addr(), cause, s.Log())
 }
 
 // answers returns nil if the process with this id listens on addr and has loaded its data. Another server, which took
@@ -304,7 +302,7 @@ func answers(addr string, pid int) (err error) {
 
 // configure writes the server's redis.conf, and its ACL file unless that is there already: the server may have
 // rewritten it. The log starts anew.
-func (s *Server) configure() error {
+func (s *Redis) configure() error {
 	lines := []string{
 		directive("port", strconv.Itoa(s.port)),
 		directive("bind", "127.0.0.1"),
@@ -317,7 +315,7 @@ func (s *Server) configure() error {
 	if s.clustered {
 		if s.bus == 0 { // a server that starts again keeps it
 			var err error
-			if s.bus, err = ports.Free(); err != nil {
+			if s.bus, err = FreePort(); err != nil {
 				return err
 			}
 		}
@@ -336,29 +334,29 @@ func (s *Server) configure() error {
 	return errors.Join(os.WriteFile(s.confFile(), []byte(text), 0o600), os.WriteFile(s.logFile(), nil, 0o600))
 }
 
-func (s *Server) confFile() string { return filepath.Join(s.dir, "redis.conf") }
-func (s *Server) logFile() string  { return filepath.Join(s.dir, "redis.log") }
+func (s *Redis) confFile() string { return filepath.Join(s.dir, "redis.conf") }
+func (s *Redis) logFile() string  { return filepath.Join(s.dir, "redis.log") }
 
-func (s *Server) signal(sig syscall.Signal) error {
+func (s *Redis) signal(sig syscall.Signal) error {
 	c := s.process.Load()
 	if c == nil {
-		return fmt.Errorf("redisserver: %v for the server at %s, which is stopped", sig, s.Addr())
+		return fmt.Errorf("devserver: %v for the server at %s, which is stopped", sig, s.Addr())
 	}
 	if err := c.Signal(sig); err != nil {
-		return fmt.Errorf("redisserver: %v for the server at %s: %w\n%s", sig, s.Addr(), err, s.Log())
+		return fmt.Errorf("devserver: %v for the server at %s: %w\n%s", sig, s.Addr(), err, s.Log())
 	}
 	return nil
 }
 
 // end ends the process with a signal and waits until it is gone.
-func (s *Server) end(sig syscall.Signal) error {
+func (s *Redis) end(sig syscall.Signal) error {
 	if err := s.signal(sig); err != nil {
 		return err
 	}
 	select {
 	case <-s.process.Load().Done():
 	case <-time.After(endTimeout):
-		return fmt.Errorf("redisserver: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(), endTimeout, s.Log())
+		return fmt.Errorf("devserver: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(), endTimeout, s.Log())
 	}
 	s.process.Store(nil)
 	return nil

@@ -1,4 +1,4 @@
-package ports
+package devserver
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 func reserve(port int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("ports: %w", err)
+		return fmt.Errorf("devserver: %w", err)
 	}
 	// Without SO_REUSEADDR this fails beside any other socket of the port, a reservation too. Once it is bound, others may.
 	err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
@@ -21,7 +21,7 @@ func reserve(port int) error {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("ports: %s: %w", Address(port), err), unix.Close(fd))
+		return errors.Join(fmt.Errorf("devserver: %s: %w", Address(port), err), unix.Close(fd))
 	}
 	return nil
 }

@@ -1,5 +1,4 @@
-// Package poll waits for conditions that nothing signals.
-package poll
+package devserver
 
 import (
 	"context"
@@ -8,10 +7,10 @@ import (
 	"time"
 )
 
-// First is the first interval, Slowest the longest.
+// first is the first interval, slowest the longest.
 const (
-	First   = time.Millisecond
-	Slowest = 25 * time.Millisecond
+	first   = time.Millisecond
+	slowest = 25 * time.Millisecond
 )
 
 // errFalse is what a condition that is merely false reports.
@@ -22,10 +21,10 @@ type Condition interface{ func() error | func() bool }
 
 // Until polls cond until it holds and returns nil, or returns cond's last error once timeout is over or ctx has ended.
 // An error that Permanent made ends the polling at once. cond is tried at once, then at growing intervals up to
-// Slowest, and a last time at the deadline. It runs on the caller's goroutine and should return quickly.
+// slowest, and a last time at the deadline. It runs on the caller's goroutine and should return quickly.
 func Until[C Condition](ctx context.Context, timeout time.Duration, cond C) error {
 	deadline := time.Now().Add(timeout)
-	for wait := First; ; wait = min(2*wait, Slowest) {
+	for wait := first; ; wait = min(2*wait, slowest) {
 		err := try(cond)
 		if err == nil {
 			return nil

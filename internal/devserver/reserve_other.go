@@ -1,6 +1,6 @@
 //go:build !linux
 
-package ports
+package devserver
 
 import "net"
 

@@ -1,5 +1,4 @@
-// Package ports finds ports of 127.0.0.1 for servers that are started and stopped again and again.
-package ports
+package devserver
 
 import (
 	"errors"
@@ -14,34 +13,34 @@ import (
 // range an outgoing connection could take a server's port while the server is down, and a client that retries could
 // even connect to itself.
 const (
-	first = 15000
-	last  = 32000
+	firstPort = 15000
+	lastPort  = 32000
 )
 
 // tries is how often to look for a free port, or to start a server on one, before giving up.
 const tries = 50
 
-// Free returns a port of 127.0.0.1 that nobody else has. On Linux it is this process's own until it ends: no other call, by
+// FreePort returns a port of 127.0.0.1 that nobody else has. On Linux it is this process's own until it ends: no other call, by
 // whatever process, returns it meanwhile. Elsewhere, or to a program that does not ask here, it may be lost before the
-// caller binds it; StartOnFree tries again then.
-func Free() (int, error) {
+// caller binds it; OnFreePort tries again then.
+func FreePort() (int, error) {
 	var lastErr error
 	for range tries {
-		port := first + rand.IntN(last-first)
+		port := firstPort + rand.IntN(lastPort-firstPort)
 		if lastErr = reserve(port); lastErr == nil {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("ports: no free port in %d-%d after %d tries: %w", first, last, tries, lastErr)
+	return 0, fmt.Errorf("devserver: no free port in %d-%d after %d tries: %w", firstPort, lastPort, tries, lastErr)
 }
 
-// StartOnFree calls start with a free port, and with another one as long as start's error wraps syscall.EADDRINUSE. It
+// OnFreePort calls start with a free port, and with another one as long as start's error wraps syscall.EADDRINUSE. It
 // returns start's last error.
-func StartOnFree(start func(port int) error) error {
+func OnFreePort(start func(port int) error) error {
 	var err error
 	for range tries {
 		var port int
-		if port, err = Free(); err != nil {
+		if port, err = FreePort(); err != nil {
 			return err
 		}
 		if err = start(port); !errors.Is(err, syscall.EADDRINUSE) {

@@ -1,4 +1,4 @@
-package redisserver
+package devserver
 
 import (
 	"context"
@@ -11,7 +11,7 @@ const (
 )
 
 // OpenSlot begins to move a slot from one master to another.
-func (c *Cluster) OpenSlot(ctx context.Context, slot int, from, to *Server) error {
+func (c *Cluster) OpenSlot(ctx context.Context, slot int, from, to *Redis) error {
 	if err := do(ctx, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ids[from]); err != nil {
 		return err
 	}
@@ -19,7 +19,7 @@ func (c *Cluster) OpenSlot(ctx context.Context, slot int, from, to *Server) erro
 }
 
 // MoveKeys moves up to n keys of an open slot, and returns how many it moved.
-func (c *Cluster) MoveKeys(ctx context.Context, slot, n int, from, to *Server) (int, error) {
+func (c *Cluster) MoveKeys(ctx context.Context, slot, n int, from, to *Redis) (int, error) {
 	names, err := from.admin.ClusterGetKeysInSlot(ctx, slot, n).Result()
 	if err != nil || len(names) == 0 {
 		return 0, err
@@ -32,7 +32,7 @@ func (c *Cluster) MoveKeys(ctx context.Context, slot, n int, from, to *Server) (
 }
 
 // CloseSlot moves the rest of an open slot and ends the move on every running master.
-func (c *Cluster) CloseSlot(ctx context.Context, slot int, from, to *Server) error {
+func (c *Cluster) CloseSlot(ctx context.Context, slot int, from, to *Redis) error {
 	for {
 		moved, err := c.MoveKeys(ctx, slot, migrateBatch, from, to)
 		if err != nil {
@@ -43,8 +43,8 @@ func (c *Cluster) CloseSlot(ctx context.Context, slot int, from, to *Server) err
 		}
 	}
 	// The new owner first, so that the slot is never without one; then the old one, which sends others there.
-	others := slices.DeleteFunc(c.Masters(ctx), func(s *Server) bool { return s == from || s == to })
-	for _, node := range append([]*Server{to, from}, others...) {
+	others := slices.DeleteFunc(c.Masters(ctx), func(s *Redis) bool { return s == from || s == to })
+	for _, node := range append([]*Redis{to, from}, others...) {
 		if err := do(ctx, node, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package redisserver
+package devserver
 
 import (
 	"errors"
@@ -11,41 +11,41 @@ import (
 // Redis, or Valkey. They pass its value to [Binary]; this package does not read it.
 const BinaryEnv = "TIMERD_TEST_REDIS_SERVER"
 
-// ErrNotFound says that PATH has neither a redis-server nor a valkey-server.
-var ErrNotFound = errors.New("neither redis-server nor valkey-server is in PATH")
+// ErrNoRedis says that PATH has neither a redis-server nor a valkey-server.
+var ErrNoRedis = errors.New("neither redis-server nor valkey-server is in PATH")
 
-// Find returns the path of redis-server, or else of valkey-server, from PATH. Its error is [ErrNotFound].
-func Find() (string, error) {
+// FindRedis returns the path of redis-server, or else of valkey-server, from PATH. Its error is [ErrNoRedis].
+func FindRedis() (string, error) {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
 		}
 	}
-	return "", ErrNotFound
+	return "", ErrNoRedis
 }
 
-// Option changes how a server is started.
-type Option func(*Server)
+// RedisOption changes how a server is started.
+type RedisOption func(*Redis)
 
-// Binary picks the program: a path, or a name in PATH. "" is what [Find] finds, as without the option.
-func Binary(name string) Option { return func(s *Server) { s.binary = name } }
+// Binary picks the program: a path, or a name in PATH. "" is what [FindRedis] finds, as without the option.
+func Binary(name string) RedisOption { return func(s *Redis) { s.binary = name } }
 
 // Directory has the server make its working directory within parent, instead of within the system's directory for
 // temporary files.
-func Directory(parent string) Option { return func(s *Server) { s.parent = parent } }
+func Directory(parent string) RedisOption { return func(s *Redis) { s.parent = parent } }
 
 // Port has the server listen on this port and on no other one. Without the option the port is a free one.
-func Port(port int) Option { return func(s *Server) { s.port = port } }
+func Port(port int) RedisOption { return func(s *Redis) { s.port = port } }
 
 // Directive sets one directive of redis.conf: Directive("hz", "100"). The last one wins over deploy/redis.conf and over
-// earlier options. Relative paths are relative to [Server.Dir].
-func Directive(name string, values ...string) Option {
-	return func(s *Server) { s.directives = append(s.directives, directive(name, values...)) }
+// earlier options. Relative paths are relative to [Redis.Dir].
+func Directive(name string, values ...string) RedisOption {
+	return func(s *Redis) { s.directives = append(s.directives, directive(name, values...)) }
 }
 
 // ACL gives the server an ACL file with this content. Connect with a URL that names a user; a switched-off default user
 // is fine.
-func ACL(content string) Option { return func(s *Server) { s.acl = content } }
+func ACL(content string) RedisOption { return func(s *Redis) { s.acl = content } }
 
 // directive formats one line of redis.conf; every value is quoted, so it may hold spaces and be empty.
 func directive(name string, values ...string) string {
@@ -58,4 +58,4 @@ func directive(name string, values ...string) string {
 }
 
 // WithClock has a server show the time of a clock instead of the machine's.
-func WithClock(c *Clock) Option { return func(s *Server) { s.clock = c } }
+func WithClock(c *Clock) RedisOption { return func(s *Redis) { s.clock = c } }
