@@ -13,7 +13,6 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/embedded"
-	"github.com/timerd-io/timerd/internal/rawconn"
 )
 
 // How a lost connection is noticed and made again. /readyz promises 503 within 5 s of a failure and 200
@@ -46,7 +45,7 @@ func NATSOptions() []nats.Option {
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(netTimeout),
-		nats.SetCustomDialer(rawconn.Dialer{Dialer: net.Dialer{Timeout: netTimeout}}),
+		nats.SetCustomDialer(socketDialer{net.Dialer{Timeout: netTimeout}}),
 		// Credentials that are refused for a while, as during their rotation, must
 		// not end timerd: the file is read again at each try.
 		nats.IgnoreAuthErrorAbort(),

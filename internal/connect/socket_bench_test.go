@@ -1,4 +1,4 @@
-package rawconn_test
+package connect
 
 import (
 	"bufio"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/devserver"
-	"github.com/timerd-io/timerd/internal/rawconn"
 )
 
 // BenchmarkWakeups measures the processor time of a process that wakes up every 2 ms to ask a Redis server something
@@ -28,7 +27,7 @@ func BenchmarkWakeups(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		wrap func(net.Conn) net.Conn
-	}{{"net", func(c net.Conn) net.Conn { return c }}, {"raw", rawconn.Wrap}} {
+	}{{"net", func(c net.Conn) net.Conn { return c }}, {"raw", wrapSocket}} {
 		b.Run(c.name, func(b *testing.B) {
 			dialled, err := net.Dial("tcp", server.Addr())
 			if err != nil {

@@ -1,4 +1,4 @@
-package rawconn_test
+package connect
 
 import (
 	"bytes"
@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/timerd-io/timerd/internal/rawconn"
 )
 
 // pair returns the two ends of a connection; the first one is wrapped.
@@ -28,7 +26,7 @@ func pair(t *testing.T, network, address string) (wrapped, plain net.Conn) {
 		c, _ := l.Accept()
 		accepted <- c
 	}()
-	wrapped, err = rawconn.Dialer{}.Dial(network, l.Addr().String())
+	wrapped, err = socketDialer{}.Dial(network, l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +149,7 @@ func TestNoSocket(t *testing.T) {
 	a, b := net.Pipe()
 	defer func() { _ = b.Close() }()
 	defer func() { _ = a.Close() }()
-	if rawconn.Wrap(a) != a {
+	if wrapSocket(a) != a {
 		t.Error("a pipe was wrapped")
 	}
 }
@@ -163,7 +161,7 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = l.Close()
-	if c, err := (rawconn.Dialer{}).Dial("tcp", l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) || c != nil {
+	if c, err := (socketDialer{}).Dial("tcp", l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) || c != nil {
 		t.Errorf("got %v, %v; want refused", c, err)
 	}
 }

@@ -1,4 +1,4 @@
-package rawconn
+package connect
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"unsafe"
 )
 
-// Wrap returns a connection whose reads and writes do without the scheduler's bookkeeping for system calls that may
+// wrapSocket returns a connection whose reads and writes do without the scheduler's bookkeeping for system calls that may
 // block. Connections that are no sockets it returns as they are.
-func Wrap(c net.Conn) net.Conn {
+func wrapSocket(c net.Conn) net.Conn {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
 		return c
