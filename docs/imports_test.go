@@ -30,11 +30,11 @@ func layers() [][]string {
 		{"internal/policy"},
 		{"event", "internal/devserver"},
 		// The schedule.
-		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"schedule", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
 		{"internal/query", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
-		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"internal/deliver", "internal/admin", "internal/config", "internal/livestats", "internal/status"},
+		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
+		{"internal/deliver", "internal/admin", "internal/config", "internal/status"},
 		{"test/system", "client/admin", "internal/connect"},
 		{"internal/console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},

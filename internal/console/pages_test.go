@@ -15,7 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/livestats"
+	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -163,7 +163,7 @@ func TestRepeatingAmongMany(t *testing.T) {
 func TestOverviewShowsGaps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.pulse = func() livestats.View { return livestats.View{At: time.Now(), Gaps: 3} }
+	w.pulse = func() history.LiveStats { return history.LiveStats{At: time.Now(), Gaps: 3} }
 	has(t, w.page("/"), "<strong>3</strong> <span>gaps in 15 minutes</span>", "<span>firing</span>")
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/livestats"
+	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -41,7 +41,7 @@ func inMS(d time.Duration) *float64 {
 }
 
 // namespacesOf joins what the last audit has counted with what fires. What is held or fires most comes first.
-func namespacesOf(p livestats.View, state *summary) []NamespaceView {
+func namespacesOf(p history.LiveStats, state *summary) []NamespaceView {
 	byName := map[string]*NamespaceView{}
 	row := func(name string) *NamespaceView {
 		if byName[name] == nil {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
@@ -18,7 +17,7 @@ type Sources struct {
 	Holds    func(context.Context) ([]admin.HoldView, error)
 	History  *history.Reader
 	Tail     *history.Tail
-	Pulse    func() livestats.View
+	Pulse    func() history.LiveStats
 	Policies policy.Rules[policy.Retry]
 	Late     policy.Rules[policy.Limit] // of timers without a limit of their own
 }

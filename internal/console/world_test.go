@@ -20,7 +20,6 @@ import (
 	"github.com/timerd-io/timerd/internal/console"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -44,7 +43,7 @@ type world struct {
 	settings   config.Console
 	server     *httptest.Server
 	password   string
-	pulse      func() livestats.View
+	pulse      func() history.LiveStats
 	sendBuffer int // of each connection, in bytes; 0: as the system does
 }
 
@@ -53,7 +52,7 @@ func newWorld(t testing.TB, change ...func(*world)) *world {
 	t.Helper()
 	w := &world{t: t, redis: testenv.Redis(t), nats: testenv.NATS(t)}
 	w.settings = config.Console{Addr: "127.0.0.1:8081", Actions: true}
-	w.pulse = func() livestats.View { return livestats.View{} }
+	w.pulse = func() history.LiveStats { return history.LiveStats{} }
 	for _, f := range change {
 		f(w)
 	}
@@ -94,7 +93,7 @@ func (w *world) start() {
 			return from.Gather(ctx)
 		},
 		Index: w.sched, Holds: caller.List, History: past, Tail: history.NewTail(past),
-		Pulse: func() livestats.View { return w.pulse() }, Policies: policies,
+		Pulse: func() history.LiveStats { return w.pulse() }, Policies: policies,
 	}, actions, slog.New(slog.NewTextHandler(&w.log, nil)))
 	if err != nil {
 		w.t.Fatal(err)

@@ -18,7 +18,6 @@ import (
 	"github.com/timerd-io/timerd/internal/console"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -49,7 +48,7 @@ func listenConsole(ctx context.Context, addr string) (net.Listener, error) {
 // consolePart is the console with its connections.
 type consolePart struct {
 	console *console.Console
-	pulse   *livestats.Pulse
+	pulse   *history.Live
 	rdb     redis.UniversalClient
 	js      jetstream.JetStream
 }
@@ -66,7 +65,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 	}
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
 	sched := schedule.New(p.rdb, c.Service.MaxPayload)
-	p.pulse = livestats.New(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
+	p.pulse = history.NewLive(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
 	caller := admin.NewHolds(sched)
 	caller.Logger = log
 	var webhooks status.RecentWebhooks

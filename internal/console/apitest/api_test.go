@@ -21,7 +21,6 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/console"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -82,10 +81,10 @@ func newWorld(t *testing.T) *world {
 			return status.Sources{Schedule: sched, JetStream: js}.Gather(ctx)
 		},
 		Index: sched, Holds: caller.List, History: past, Tail: history.NewTail(past), Policies: policies,
-		Pulse: func() livestats.View {
-			return livestats.View{
-				At: time.Now(), FiredPerSecond: 0.5, Lateness: late, Points: []livestats.Point{{At: time.Now(), Fired: 1, Lateness: late}, {At: time.Now()}},
-				Namespaces: []livestats.Namespace{{Name: "shop", FiredPerSecond: 1, Lateness: late}},
+		Pulse: func() history.LiveStats {
+			return history.LiveStats{
+				At: time.Now(), FiredPerSecond: 0.5, Lateness: late, Points: []history.LivePoint{{At: time.Now(), Fired: 1, Lateness: late}, {At: time.Now()}},
+				Namespaces: []history.LiveNamespace{{Name: "shop", FiredPerSecond: 1, Lateness: late}},
 			}
 		},
 	}, &console.Actions{Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js}, slog.New(slog.DiscardHandler))

@@ -1,6 +1,4 @@
-// Package livestats tells how an installation is doing just now: what all of its timerds have fired, how late that was, and what went
-// wrong, by what they count and say with their heartbeats.
-package livestats
+package history
 
 import (
 	"cmp"
@@ -32,29 +30,29 @@ const (
 	sampleTimeout = 3 * time.Second
 )
 
-// Point is what happened in some seconds of the past.
-type Point struct {
+// LivePoint is what happened in some seconds of the past.
+type LivePoint struct {
 	At       time.Time // when they began
 	Fired    int64
 	Lateness schedule.Lateness
 }
 
-// Namespace is what happened in a namespace.
-type Namespace struct {
+// LiveNamespace is what happened in a namespace.
+type LiveNamespace struct {
 	Name           string // as configured, or keys.Other for all others
 	FiredPerSecond float64
 	Lateness       schedule.Lateness // of the last 15 minutes
 }
 
-// View is what is known. Times are those of the local clock.
-type View struct {
-	Since          time.Time // since when it has looked: what was before is not known
-	At             time.Time // of the last sample; the zero Time before the first one
-	Err            error     // why the last try brought none; nil if it did
-	FiredPerSecond float64   // in the last seconds
-	Points         []Point   // of the last 15 minutes at most, the oldest first; the last one is not over yet
+// LiveStats are what is known. Times are those of the local clock.
+type LiveStats struct {
+	Since          time.Time   // since when it has looked: what was before is not known
+	At             time.Time   // of the last sample; the zero Time before the first one
+	Err            error       // why the last try brought none; nil if it did
+	FiredPerSecond float64     // in the last seconds
+	Points         []LivePoint // of the last 15 minutes at most, the oldest first; the last one is not over yet
 	Lateness       schedule.Lateness
-	Namespaces     []Namespace // those with events in the last 15 minutes, the one with most of them first
+	Namespaces     []LiveNamespace // those with events in the last 15 minutes, the one with most of them first
 
 	// What was counted in the last 15 minutes.
 	Gaps, Retries, DeadLetters int64
@@ -69,8 +67,9 @@ type interval struct {
 	counts   schedule.Counts
 }
 
-// Pulse takes samples of what the timerds of an installation have counted. Its methods may be called concurrently.
-type Pulse struct {
+// Live tells how an installation is doing just now, by what its timerds count and say with their heartbeats: it takes
+// samples of what they have fired, how late that was, and what went wrong. Its methods may be called concurrently.
+type Live struct {
 	members func(context.Context) ([]query.Member, error)
 
 	mu      sync.Mutex
@@ -86,19 +85,19 @@ type Pulse struct {
 	silent  int
 }
 
-// past is a Point by namespaces.
+// past is a LivePoint by namespaces.
 type past struct {
 	at     time.Time
 	counts schedule.Counts
 }
 
-// New returns a Pulse that asks for the timerds by members, as [query.Members] has them.
-func New(members func(context.Context) ([]query.Member, error)) *Pulse {
-	return &Pulse{members: members, looked: make(chan struct{}, 1), last: map[string]schedule.Counts{}}
+// NewLive returns a Live that asks for the timerds by members, as [query.Members] has them.
+func NewLive(members func(context.Context) ([]query.Member, error)) *Live {
+	return &Live{members: members, looked: make(chan struct{}, 1), last: map[string]schedule.Counts{}}
 }
 
 // Run takes samples until ctx ends: one a second while somebody looks, else one every 10 seconds.
-func (p *Pulse) Run(ctx context.Context) {
+func (p *Live) Run(ctx context.Context) {
 	p.mu.Lock()
 	p.since = time.Now()
 	p.mu.Unlock()
@@ -123,7 +122,7 @@ func (p *Pulse) Run(ctx context.Context) {
 }
 
 // sample asks once.
-func (p *Pulse) sample(ctx context.Context) {
+func (p *Live) sample(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	members, err := p.members(asking)
@@ -138,7 +137,7 @@ func (p *Pulse) sample(ctx context.Context) {
 }
 
 // take takes in what the timerds say at a time.
-func (p *Pulse) take(members []query.Member, now time.Time) {
+func (p *Live) take(members []query.Member, now time.Time) {
 	var sum schedule.Counts
 	p.timerds, p.silent = 0, 0
 	for _, m := range members {
@@ -170,7 +169,7 @@ func (p *Pulse) take(members []query.Member, now time.Time) {
 }
 
 // forget forgets what those had counted that are gone, once there are many: they may come back, if they were cut off.
-func (p *Pulse) forget(members []query.Member) {
+func (p *Live) forget(members []query.Member) {
 	if len(p.last) < mostTimerds/2 {
 		return
 	}
@@ -231,7 +230,7 @@ func merge(c *schedule.Counts, name string, l schedule.Lateness) {
 }
 
 // addToPast adds what was counted until now.
-func (p *Pulse) addToPast(sum schedule.Counts, now time.Time) {
+func (p *Live) addToPast(sum schedule.Counts, now time.Time) {
 	begin := p.since.Add(now.Sub(p.since).Truncate(pointSpan))
 	if begin.Equal(now) && begin.After(p.since) { // it is the end of the one before
 		begin = begin.Add(-pointSpan)
@@ -244,7 +243,7 @@ func (p *Pulse) addToPast(sum schedule.Counts, now time.Time) {
 }
 
 // View returns what is known by now. While it is called again and again, samples are taken each second.
-func (p *Pulse) View() View {
+func (p *Live) View() LiveStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.wanted) >= attention {
@@ -254,13 +253,13 @@ func (p *Pulse) View() View {
 		}
 	}
 	p.wanted = time.Now()
-	v := View{Since: p.since, At: p.at, Err: p.err, Timerds: p.timerds, Silent: p.silent}
-	all := map[string]*Namespace{}
+	v := LiveStats{Since: p.since, At: p.at, Err: p.err, Timerds: p.timerds, Silent: p.silent}
+	all := map[string]*LiveNamespace{}
 	for _, o := range p.past {
-		point := Point{At: o.at}
+		point := LivePoint{At: o.at}
 		for name, l := range o.counts.Lateness {
 			if all[name] == nil {
-				all[name] = &Namespace{Name: name}
+				all[name] = &LiveNamespace{Name: name}
 			}
 			all[name].Lateness.Merge(l, 1)
 			point.Lateness.Merge(l, 1)
@@ -276,14 +275,14 @@ func (p *Pulse) View() View {
 	for _, n := range all {
 		v.Namespaces = append(v.Namespaces, *n)
 	}
-	slices.SortFunc(v.Namespaces, func(a, b Namespace) int {
+	slices.SortFunc(v.Namespaces, func(a, b LiveNamespace) int {
 		return cmp.Or(cmp.Compare(b.Lateness.Count(), a.Lateness.Count()), cmp.Compare(a.Name, b.Name))
 	})
 	return v
 }
 
 // addRates adds what was fired per second in the last seconds.
-func (p *Pulse) addRates(v *View, all map[string]*Namespace) {
+func (p *Live) addRates(v *LiveStats, all map[string]*LiveNamespace) {
 	if len(p.recent) == 0 {
 		return
 	}

@@ -1,4 +1,4 @@
-package livestats
+package history
 
 import (
 	"context"
@@ -72,10 +72,10 @@ func (f *fleet) change(how func()) {
 	how()
 }
 
-// start runs a Pulse for the time of the test, which is a bubble.
-func start(t *testing.T, f *fleet) *Pulse {
+// start runs a Live for the time of the test, which is a bubble.
+func start(t *testing.T, f *fleet) *Live {
 	t.Helper()
-	p := New(f.ask)
+	p := NewLive(f.ask)
 	ctx, cancel := context.WithCancel(context.Background())
 	go p.Run(ctx)
 	t.Cleanup(cancel)
