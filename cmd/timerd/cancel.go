@@ -11,7 +11,6 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -105,9 +104,9 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 	if err != nil {
 		return err
 	}
-	var before timeparse.Moment
+	var before admin.Moment
 	if cmd.Flags().Changed("due-before") {
-		if before, err = timeparse.Parse(flags.dueBefore); err != nil {
+		if before, err = admin.ParseMoment(flags.dueBefore); err != nil {
 			return usagef(cmd, "--due-before %w", err)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/admin"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -56,7 +55,7 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 			}
 			var lasts time.Duration
 			if until != "" {
-				if lasts, err = timeparse.ParseDuration(until); err != nil || lasts < admin.MinHold {
+				if lasts, err = admin.ParseDuration(until); err != nil || lasts < admin.MinHold {
 					return usagef(cmd, "--for=%s: want a duration of a second or more, such as 2h", until)
 				}
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/cron"
-	"github.com/timerd-io/timerd/internal/timeparse"
 )
 
 // shownOccurrences is how many of the next occurrences repeat prints.
@@ -183,11 +183,11 @@ func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error)
 }
 
 // momentFlag reads a flag that is a point in time, or returns nil if it is not given.
-func momentFlag(cmd *cobra.Command, name, value string) (*timeparse.Moment, error) {
+func momentFlag(cmd *cobra.Command, name, value string) (*admin.Moment, error) {
 	if value == "" {
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	m, err := timeparse.Parse(value)
+	m, err := admin.ParseMoment(value)
 	if err != nil {
 		return nil, usagef(cmd, "--%s %w", name, err)
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/cron"
-	"github.com/timerd-io/timerd/internal/timeparse"
 )
 
 // mostOccurrences is how many repeat next prints at most.
@@ -70,7 +70,7 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 	now := time.Now()
 	r, after := cron.Repetition{Spec: spec, From: now}, now
 	if o.from != "" {
-		m, err := timeparse.Parse(o.from)
+		m, err := admin.ParseMoment(o.from)
 		if err != nil {
 			return usagef(cmd, "--from %w", err)
 		}
@@ -112,7 +112,7 @@ func parseRepetition(text, zone string) (cron.Spec, error) {
 	case kind == "cron":
 		return cron.Parse(text)
 	}
-	interval, err := timeparse.ParseDuration(rest)
+	interval, err := admin.ParseDuration(rest)
 	if err != nil {
 		return cron.Spec{}, fmt.Errorf("interval %q: %w", rest, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/policy"
-	"github.com/timerd-io/timerd/internal/timeparse"
 )
 
 // setFlags are the flags of timerd set.
@@ -174,7 +174,7 @@ func lateOption(cmd *cobra.Command, flags setFlags) (*client.SetOption, error) {
 		}
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	most, err := timeparse.ParseDuration(flags.late)
+	most, err := admin.ParseDuration(flags.late)
 	if err != nil || most < 0 || most > policy.Longest {
 		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", flags.late)
 	}
@@ -202,7 +202,7 @@ func readPayload(cmd *cobra.Command) ([]byte, error) {
 
 // parseWhen reads a DELAY, which lies ahead.
 func parseWhen(s string) (client.When, error) {
-	m, err := timeparse.Parse(s)
+	m, err := admin.ParseMoment(s)
 	at, instant := m.Instant()
 	switch {
 	case err != nil:

@@ -13,7 +13,6 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/internal/policy"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -145,7 +144,7 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 		}
 		e.Key = text
 	case "every":
-		if e.every, err = timeparse.ParseDuration(text); err == nil {
+		if e.every, err = ParseDuration(text); err == nil {
 			e.Spec, err = cron.Every(e.every)
 		} else {
 			err = fmt.Errorf("%.40q: %w", text, err)
@@ -209,7 +208,7 @@ const lastInstant = 253402300799999
 
 // parseInstant reads a time for from or until. A duration would be another time whenever the file is applied.
 func parseInstant(text string) (time.Time, error) {
-	m, err := timeparse.Parse(text)
+	m, err := ParseMoment(text)
 	at, ok := m.Instant()
 	if err != nil || !ok || at.UnixMilli() < 0 || at.UnixMilli() > lastInstant {
 		return time.Time{}, fmt.Errorf("%.40q: want an instant such as 2026-11-20T09:00:00Z, or \"@unix-ms\"", text)
@@ -219,7 +218,7 @@ func parseInstant(text string) (time.Time, error) {
 
 // parseSpan reads a duration of whole milliseconds, from least on.
 func parseSpan(text, least string, most time.Duration) (time.Duration, error) {
-	d, err := timeparse.ParseDuration(text)
+	d, err := ParseDuration(text)
 	if err != nil || d < 0 || d > most || d%time.Millisecond != 0 {
 		return 0, fmt.Errorf("%.40q: want a duration of whole milliseconds from %s to 10 years, such as 90s, 1h30m or 30d", text, least)
 	}

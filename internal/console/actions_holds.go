@@ -9,7 +9,6 @@ import (
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -39,7 +38,7 @@ func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who st
 		return nil, refuse("The reason is too long.", "Write at most 1,024 bytes.")
 	}
 	if text := strings.TrimSpace(form.Get("for")); text != "" {
-		d, err := timeparse.ParseDuration(text)
+		d, err := admin.ParseDuration(text)
 		if err != nil || d < admin.MinHold || d > 10*365*24*time.Hour {
 			return nil, refuse("“"+clip(text, 50)+"” is no duration of a second or more.", "Write how long it is to last, such as 2h or 3d, or nothing.")
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -178,7 +177,7 @@ func (w *timersWork) confirm(form url.Values) error {
 		return nil
 	}
 	const fix = "Write how long from now, such as 10m, 2h or 3d, or an instant such as 2026-11-20T09:00:00Z."
-	at, err := timeparse.Parse(form.Get("to"))
+	at, err := admin.ParseMoment(form.Get("to"))
 	if err != nil {
 		return refuse("To which time? "+err.Error()+".", fix)
 	}

@@ -1,5 +1,5 @@
 // Package timeparse reads points in time and durations as people write them: in a terminal, or in a form.
-package timeparse
+package admin
 
 import (
 	"errors"
@@ -16,8 +16,8 @@ type Moment struct {
 	in time.Duration
 }
 
-// Parse reads a duration with days, an instant, or @unix-ms.
-func Parse(s string) (Moment, error) {
+// ParseMoment reads what an operator writes in a terminal or in a form: a duration with days, an instant, or @unix-ms.
+func ParseMoment(s string) (Moment, error) {
 	if ms, ok := strings.CutPrefix(s, "@"); ok {
 		n, err := strconv.ParseInt(ms, 10, 64)
 		if err != nil {
