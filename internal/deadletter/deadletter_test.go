@@ -1,4 +1,4 @@
-package letter_test
+package deadletter_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/letter"
+	"github.com/timerd-io/timerd/internal/deadletter"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -62,7 +62,7 @@ func TestStoredOnce(t *testing.T) {
 		{"read, and found again", js, true, 2},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
-		if err := letter.PublishDead(ctx, c.by, "timers", e); (err == nil) != c.ok {
+		if err := deadletter.Publish(ctx, c.by, "timers", e); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		cancel()

@@ -1,5 +1,5 @@
-// Package letter publishes messages about an event, in the largest form that gets through.
-package letter
+// Package deadletter publishes dead letters, and other messages about an event, in the largest form that gets through.
+package deadletter
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Publish publishes the first of ever smaller forms of a message that is not too large, and waits until it is stored.
-func Publish(ctx context.Context, js jetstream.JetStream, forms iter.Seq[event.Message], opts ...jetstream.PublishOpt) (ack *jetstream.PubAck, err error) {
+// PublishLargest publishes the first of ever smaller forms of a message that is not too large, and waits until it is stored.
+func PublishLargest(ctx context.Context, js jetstream.JetStream, forms iter.Seq[event.Message], opts ...jetstream.PublishOpt) (ack *jetstream.PubAck, err error) {
 	for m := range forms {
 		ack, err = js.PublishMsg(ctx, &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, opts...)
 		if err != nil {
@@ -32,18 +32,18 @@ func Publish(ctx context.Context, js jetstream.JetStream, forms iter.Seq[event.M
 // freshIDs is how many ids a dead letter tries beside its own before it goes without one.
 const freshIDs = 3
 
-// PublishDead publishes e, whose DeadReason is set, as a dead letter and waits until it is stored: once, however often it
+// Publish publishes e, whose DeadReason is set, as a dead letter and waits until it is stored: once, however often it
 // is called within the stream's duplicate window. prefix is what subjects begin with.
 //
 // What JetStream takes for a duplicate is compared with the letter that is stored, since anybody who may publish a dead
 // letter of his own may give it the id of this one. If that is another letter, or gone, this one is published under an
 // id that its content makes. Where that cannot be read either, for want of a right, it counts as this one. An error may also say
 // that the stored letter could not be read this time: it is to be called again.
-func PublishDead(ctx context.Context, js jetstream.JetStream, prefix string, e event.Event, opts ...jetstream.PublishOpt) error {
+func Publish(ctx context.Context, js jetstream.JetStream, prefix string, e event.Event, opts ...jetstream.PublishOpt) error {
 	forms := event.DeadLetter(prefix, e)
 	e.Type = event.TypeDead
 	for n := range freshIDs + 1 {
-		ack, err := Publish(ctx, js, under(forms, e, n), opts...)
+		ack, err := PublishLargest(ctx, js, under(forms, e, n), opts...)
 		if err != nil || !ack.Duplicate {
 			return err
 		}
@@ -55,7 +55,7 @@ func PublishDead(ctx context.Context, js jetstream.JetStream, prefix string, e e
 			return ctx.Err()
 		}
 	}
-	_, err := Publish(ctx, js, under(forms, e, freshIDs+1), opts...)
+	_, err := PublishLargest(ctx, js, under(forms, e, freshIDs+1), opts...)
 	return err
 }
 
