@@ -256,7 +256,7 @@ func TestRefusedHolds(t *testing.T) {
 	index := schedule.New(rdb, schedule.DefaultMaxPayload)
 	holds, err := index.Holds(t.Context())
 	for i := 1; i < schedule.MaxHolds && err == nil; i++ {
-		err = index.PutHold(t.Context(), holds, schedule.Hold{Namespace: keys.Namespace{App: fmt.Sprintf("app%d", i)}, Since: holds.Now})
+		err = holds.Put(t.Context(), schedule.Hold{Namespace: keys.Namespace{App: fmt.Sprintf("app%d", i)}, Since: holds.Now})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -116,7 +116,7 @@ func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Durati
 			h.Until = l.Now.Add(lasts)
 		}
 		out.Hold = h
-		return s.schedule.PutHold(ctx, l, h)
+		return l.Put(ctx, h)
 	})
 	if err != nil {
 		return out, err
@@ -148,7 +148,7 @@ func (s *Holds) bringForward(ctx context.Context, list *schedule.HoldList, out *
 		return next
 	}
 	if err == nil {
-		err = s.schedule.Renew(ctx, list)
+		err = list.Renew(ctx)
 	}
 	if err != nil {
 		out.Missing = append(out.Missing, err.Error())
@@ -207,7 +207,7 @@ func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	}
 	var mu sync.Mutex
 	err = schedule.AskNodes(ctx, nodes, 2*replicaWait, func(ctx context.Context, node *schedule.Node) error {
-		ok, err := node.Replicated(ctx, replicaWait)
+		ok, err := replicated(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil && !ok {
@@ -220,6 +220,21 @@ func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	}
 	slices.Sort(without)
 	return without
+}
+
+// replicated tells whether a replica of a node's server has everything that was written to it before. It waits replicaWait at most.
+func replicated(ctx context.Context, node *schedule.Node) (bool, error) {
+	conn := node.Server().Conn()
+	defer func() { _ = conn.Close() }() // back to the pool
+	// The server waits for what it had written when the connection's last command was run.
+	if err := conn.Ping(ctx).Err(); err != nil {
+		return false, fmt.Errorf("ask %s for its replicas: %w", node.Server().Options().Addr, err)
+	}
+	replicas, err := conn.Wait(ctx, 1, replicaWait).Result()
+	if err != nil {
+		return false, fmt.Errorf("wait for a replica of %s: %w", node.Server().Options().Addr, err)
+	}
+	return replicas > 0, nil
 }
 
 // sleep waits, and tells whether ctx goes on.

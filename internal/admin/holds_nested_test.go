@@ -219,7 +219,7 @@ func TestNestedResumesAtOnce(t *testing.T) {
 		}
 		h := *list.Find(w.namespace(namespace))
 		h.Resume = &schedule.Resume{Kind: kind, At: list.Now}
-		if err := w.schedule.PutHold(t.Context(), list, h); err != nil {
+		if err := list.Put(t.Context(), h); err != nil {
 			t.Fatal(err)
 		}
 	}

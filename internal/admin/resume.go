@@ -51,7 +51,7 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 		if was.Resume != nil {
 			h.Resume.At = was.Resume.At
 		}
-		return s.schedule.PutHold(ctx, l, h)
+		return l.Put(ctx, h)
 	})
 	if err != nil {
 		return err

@@ -274,7 +274,7 @@ func TestWhoIgnoresHolds(t *testing.T) {
 	expect(t, x.report(), "warn timerds of different versions")
 	list, err := x.sched.Schedule.Holds(ctx)
 	if err == nil {
-		err = x.sched.Schedule.PutHold(ctx, list, schedule.Hold{Namespace: keys.Namespace{App: "shop"}, Since: list.Now})
+		err = list.Put(ctx, schedule.Hold{Namespace: keys.Namespace{App: "shop"}, Since: list.Now})
 	}
 	if err != nil {
 		t.Fatal(err)
