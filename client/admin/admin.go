@@ -21,8 +21,8 @@ import (
 )
 
 var (
-	// ErrUnconfirmed says that the namespace is held, but that timers of it may still be claimed: by a server that has not got
-	// the hold, or by a timerd of an earlier version. The text names them. The timerds go on to bring the hold to the servers;
+	// ErrUnconfirmed says that the namespace is held, but that timers of it may still be claimed from servers that have not got
+	// the hold. The text names them. The timerds go on to bring the hold to the servers;
 	// calling Hold again tells whether it is complete.
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
 	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
@@ -189,9 +189,8 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 //
 // A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
-// refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
-// whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
+// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile.
+// When ctx has ended, the error says whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
 func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
 	n, err := parseNamespace(namespace)

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -37,8 +36,6 @@ const (
 	confirmWithin = 4 * time.Second
 	// leastTry is how long a try to bring the list to the servers has at least.
 	leastTry = time.Second
-	// liveFor is after what silence a timerd does not count as live.
-	liveFor = 5 * time.Second
 	// pollEvery is how often it is looked again at what has not happened yet.
 	pollEvery = 100 * time.Millisecond
 	// copyTimeout bounds one try to bring the list to the servers.
@@ -83,8 +80,8 @@ type Held struct {
 	// Resumed is how the namespace was being resumed, which has ended: what was not released yet is held by the new hold, whose
 	// length a shift counts; nil if it was not.
 	Resumed *schedule.Resume
-	// Missing names the timerds and servers that may still claim timers of the namespace. The hold stands; each timerd goes on
-	// to bring it to those servers.
+	// Missing names the servers from which timers of the namespace may still be claimed. The hold stands; each timerd goes on
+	// to bring it to them.
 	Missing []string
 	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it; it is not asked while
 	// something is missing.
@@ -124,7 +121,7 @@ func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Durati
 	within, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for {
-		out.Missing = append(s.copy(within, list), s.whoCannot(within, list)...)
+		out.Missing = s.copy(within, list)
 		list = s.bringForward(within, list, &out)
 		if len(out.Missing) == 0 || time.Until(deadline) < leastTry || !sleep(ctx, pollEvery) {
 			break
@@ -183,20 +180,6 @@ func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []st
 		missing = append(missing, fmt.Sprintf("servers of the schedule: %v", err))
 	}
 	return append(missing, copyTo(ctx, nodes, list, copyTimeout, func(*schedule.Node, error) {})...)
-}
-
-// whoCannot names the living timerds that know no holds.
-func (s *Holds) whoCannot(ctx context.Context, list *schedule.HoldList) (missing []string) {
-	members, err := query.Members(ctx, s.schedule)
-	if err != nil {
-		return []string{fmt.Sprintf("timerds of which it is not known who they are: %v", err)}
-	}
-	for _, m := range members {
-		if m.Alive && !m.Holds && list.Now.Time().Sub(m.Seen) < liveFor {
-			missing = append(missing, fmt.Sprintf("timerd %s, whose version %s knows no holds", m.Instance, m.Version))
-		}
-	}
-	return missing
 }
 
 // Unreplicated names the servers of which no replica has what was written to them by now.

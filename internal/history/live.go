@@ -58,7 +58,6 @@ type LiveStats struct {
 	Gaps, Retries, DeadLetters int64
 
 	Timerds int // living ones
-	Silent  int // those of them that say nothing of what they count: of earlier versions
 }
 
 // interval is what was counted between two samples.
@@ -82,7 +81,6 @@ type Live struct {
 	recent  []interval                 // of the last rateSpan
 	past    []past                     // of the last 15 minutes
 	timerds int
-	silent  int
 }
 
 // past is a LivePoint by namespaces.
@@ -139,15 +137,12 @@ func (p *Live) sample(ctx context.Context) {
 // take takes in what the timerds say at a time.
 func (p *Live) take(members []query.Member, now time.Time) {
 	var sum schedule.Counts
-	p.timerds, p.silent = 0, 0
+	p.timerds = 0
 	for _, m := range members {
 		if m.Alive {
 			p.timerds++
 		}
 		if m.Counts == nil {
-			if m.Alive {
-				p.silent++
-			}
 			continue
 		}
 		before, known := p.last[m.Instance]
@@ -253,7 +248,7 @@ func (p *Live) View() LiveStats {
 		}
 	}
 	p.wanted = time.Now()
-	v := LiveStats{Since: p.since, At: p.at, Err: p.err, Timerds: p.timerds, Silent: p.silent}
+	v := LiveStats{Since: p.since, At: p.at, Err: p.err, Timerds: p.timerds}
 	all := map[string]*LiveNamespace{}
 	for _, o := range p.past {
 		point := LivePoint{At: o.at}

@@ -102,7 +102,7 @@ func TestRates(t *testing.T) {
 			synctest.Wait()
 		}
 		v := p.View()
-		if !v.Since.Equal(began) || v.At.Sub(began) < 59*time.Second || v.Timerds != 2 || v.Silent != 0 || v.Err != nil {
+		if !v.Since.Equal(began) || v.At.Sub(began) < 59*time.Second || v.Timerds != 2 || v.Err != nil {
 			t.Errorf("%+v", v)
 		}
 		if math.Abs(v.FiredPerSecond-100) > 1 || v.Lateness.Count() < 5900 || v.Gaps < 59 {
@@ -166,11 +166,11 @@ func TestRestarts(t *testing.T) {
 			t.Errorf("%d, want 1 more", n)
 		}
 		f.change(func() {
-			f.members = append(f.members, query.Member{Self: schedule.Self{Instance: "of an earlier version"}, Alive: true})
+			f.members = append(f.members, query.Member{Self: schedule.Self{Instance: "counts were lost"}, Alive: true})
 		})
 		total()
-		if v := p.View(); v.Timerds != 4 || v.Silent != 1 {
-			t.Errorf("%d timerds, %d of them silent", v.Timerds, v.Silent)
+		if v := p.View(); v.Timerds != 4 {
+			t.Errorf("%d timerds", v.Timerds)
 		}
 	})
 }

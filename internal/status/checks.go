@@ -46,15 +46,6 @@ func CheckMembers(members []query.Member) (p diag.Findings) {
 	return p
 }
 
-// checkIgnorant tells of living timerds that claim what is held. hold names them; but one that was stopped then may be back.
-func checkIgnorant(members []query.Member, p *diag.Findings) {
-	for _, m := range members {
-		if m.Alive && !m.Holds {
-			p.Fail(checkHolds, "stop it, or put this version there", "%s, of %s, knows no holds and claims timers that are held", clean(m.Instance), versionOf(m))
-		}
-	}
-}
-
 // checkOwedTimers judges how long timers have been owed, after everything else that may be why.
 func checkOwedTimers(r *Redis, p *diag.Findings) {
 	if r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {

@@ -120,7 +120,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 		*p = append(*p, CheckMembers(members)...)
 	}
 	r := &Redis{Timerds: living(members), Nodes: []Node{}, Held: new(int64)}
-	r.readHolds(ctx, s.Schedule, members, p)
+	r.readHolds(ctx, s.Schedule, p)
 	nodes, err := s.Schedule.Nodes(ctx)
 	if err != nil {
 		p.Fail(diag.CheckCluster, "let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
@@ -153,7 +153,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 }
 
 // readHolds reads what is held.
-func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []query.Member, p *diag.Findings) {
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *diag.Findings) {
 	list, err := s.Holds(ctx)
 	if err != nil {
 		p.Fail(checkHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
@@ -166,9 +166,6 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []q
 			hold.Until = &until
 		}
 		r.Holds = append(r.Holds, hold)
-	}
-	if len(list.Holds) > 0 {
-		checkIgnorant(members, p)
 	}
 }
 

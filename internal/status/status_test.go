@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
@@ -256,28 +255,4 @@ func TestOneServerIsAway(t *testing.T) {
 	if !r.Failed() || len(r.Problems) < 2 {
 		t.Errorf("%+v", r)
 	}
-}
-
-// A timerd of a version that knows no holds may have been stopped when timers were held: hold did not see it then.
-func TestWhoIgnoresHolds(t *testing.T) {
-	t.Parallel()
-	x := newInstallation(t)
-	ctx := t.Context()
-	x.beat("a", nil)
-	wakes := func() {
-		seen := float64(time.Now().Add(time.Hour).UnixMilli())
-		if err := x.sched.Client.ZAdd(ctx, keys.Single.Members(), redis.Z{Score: seen, Member: "older"}).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	wakes()
-	expect(t, x.report(), "warn timerds of different versions")
-	list, err := x.sched.Schedule.Holds(ctx)
-	if err == nil {
-		err = list.Put(ctx, schedule.Hold{Namespace: keys.Namespace{App: "shop"}, Since: list.Now})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	expect(t, x.report(), "fail older, of an earlier version, knows no holds and claims timers that are held", "warn timerds of different versions")
 }
