@@ -42,7 +42,14 @@ func TestUsage(t *testing.T) {
 	}{
 		{"nosuch", `unknown command "nosuch"`},
 		{"canel x", "did you mean cancel?"},
+		{"run", "did you mean serve?"},
+		{"start", "did you mean serve?"},
+		{"delete a:b:c:d", "did you mean cancel?"},
+		{"list", "did you mean ls?"},
 		{"--nosuch", "unknown flag: --nosuch"},
+		{"cancel --all shop --due 1h", "unknown flag: --due; did you mean --due-before?"},
+		{"ls --repeat", "unknown flag: --repeat; did you mean --repeating?"},
+		{"set a:b:c:d 1s --drop", "unknown flag: --drop; did you mean --drop-late?"},
 		{"version now", "Try: timerd version --help"},
 		{"set a:b:c:d", "want KEY DELAY [PAYLOAD], got 1"},
 		{"set a:b:c:d 30s some words", "put quotes around a PAYLOAD"},
@@ -109,8 +116,12 @@ func TestUsage(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if out := ok(t, "version"); !strings.HasPrefix(out, "timerd ") || !strings.Contains(out, "go1.") {
+	out := ok(t, "version")
+	if !strings.HasPrefix(out, "timerd ") || !strings.Contains(out, "go1.") {
 		t.Errorf("version: %s", out)
+	}
+	if flag := ok(t, "--version"); flag != out {
+		t.Errorf("--version: %s, want %s", flag, out)
 	}
 }
 

@@ -71,7 +71,7 @@ Bad lines are reported with their numbers and the others are set; the exit code 
 				return usagef(cmd, "DELAY cannot be negative, and a PAYLOAD that begins with - comes after --")
 			}
 		}
-		return &usageError{cmd.CommandPath(), err}
+		return flagError(cmd, err)
 	})
 	cmd.Flags().BoolVar(&flags.nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&flags.xx, "xx", false, "only if there is such a timer")
