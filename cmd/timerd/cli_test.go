@@ -68,6 +68,8 @@ func TestUsage(t *testing.T) {
 		{"set a:b:c:d 30s --attempt 0", "--attempt=0: want a number"},
 		{"get a:b:c:d --raw --json", "exclude each other"},
 		{"get", "accepts 1 arg(s)"},
+		{"fire a:b:c", "want app:module:type:id"},
+		{"move a:b:c:d soon", `DELAY "soon": want a duration such as`},
 		{"cancel", "accepts 1 arg(s)"},
 		{"cancel --all", "accepts 1 arg(s)"},
 		{"cancel --all a:b:c:d", "at most three parts"},
