@@ -87,9 +87,12 @@ func roundedUp(d time.Duration) int64 {
 	return ms
 }
 
-// At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds. t must be in the future
-// on that clock, by at most 10 years.
+// At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds; at once if t has passed. t
+// must be at most 10 years ahead. At of the zero Time is the zero When.
 func At(t time.Time) When {
+	if t.IsZero() {
+		return When{}
+	}
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 

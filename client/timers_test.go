@@ -62,6 +62,9 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 	if err != nil || timer.Attempt != 3 || timer.Payload == nil || len(timer.Payload) != 0 {
 		t.Errorf("Get = %+v, %v; want attempt 3 and an empty payload", timer, err)
 	}
+	if past, err := timers.Set(ctx, key, nil, client.At(before)); err != nil || past.Before(after.Truncate(time.Millisecond)) || past.After(due) {
+		t.Errorf("At(%v) is due at %v, %v; want it due now", before, past, err)
+	}
 	// What any other client set is a timer too.
 	if err := rdb.Set(ctx, "shop:order:timeout:43", "plain", time.Minute).Err(); err != nil {
 		t.Fatal(err)
@@ -159,8 +162,7 @@ func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
 		{"too long a part", "128", set(strings.Repeat("a", keys.MaxPartBytes+1)+":m:t:i", nil, minute)},
 		{"no delay", "greater than 0", set(key, nil, client.After(0))},
 		{"a negative delay", "greater than 0", set(key, nil, client.After(-time.Second))},
-		{"the past", "greater than 0", set(key, nil, client.At(time.Now().Add(-time.Hour)))},
-		{"the zero time", "greater than 0", set(key, nil, client.At(time.Time{}))},
+		{"the zero time", "no time given", set(key, nil, client.At(time.Time{}))},
 		{"over 10 years", "10 years", set(key, nil, client.At(time.Now().AddDate(10, 1, 0)))},
 		{"no time", "After or At", set(key, nil, client.When{})},
 		{"too large a payload", "262144", set(key, make([]byte, schedule.DefaultMaxPayload+1), minute)},

@@ -23,8 +23,9 @@ type cancelFlags struct {
 func newCancel() *cobra.Command {
 	var flags cancelFlags
 	cmd := &cobra.Command{
-		Use:   "cancel {KEY | --all NAMESPACE}",
-		Short: "Cancel a timer, or those of a namespace",
+		Use:        "cancel {KEY | --all NAMESPACE}",
+		SuggestFor: []string{"delete", "del", "rm", "remove"},
+		Short:      "Cancel a timer, or those of a namespace",
 		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What
 was found is printed:
 

@@ -32,8 +32,9 @@ func newHold() *cobra.Command {
 	var asked schedule.Hold
 	var until string
 	cmd := &cobra.Command{
-		Use:   "hold NAMESPACE",
-		Short: "Hold the timers of a namespace back",
+		Use:        "hold NAMESPACE",
+		SuggestFor: []string{"pause"},
+		Short:      "Hold the timers of a namespace back",
 		Long: `Hold the timers of a namespace back: for the provider that is down, the deploy that went wrong. When
 the command has returned 0, no timerd claims a timer of it any more. What was claimed before may
 still be published. Timers that become due wait in Redis, where they can be cancelled, and

@@ -35,7 +35,8 @@ func newSet() *cobra.Command {
 
 ` + keyHelp + `
 DELAY is a duration (90s, 1h30m, 250ms, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. One
-with spaces needs quotes ('40d 51m'): the next argument is the payload.
+with spaces needs quotes ('40d 51m'): the next argument is the payload. An instant that has passed
+fires at once.
 PAYLOAD is what the event brings; - reads it from standard input.
 
 With --from, set the timers of a file, or of standard input if it is -. Each line is a JSON object:
@@ -70,7 +71,7 @@ Bad lines are reported with their numbers and the others are set; the exit code 
 				return usagef(cmd, "DELAY cannot be negative, and a PAYLOAD that begins with - comes after --")
 			}
 		}
-		return &usageError{cmd.CommandPath(), err}
+		return flagError(cmd, err)
 	})
 	cmd.Flags().BoolVar(&flags.nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&flags.xx, "xx", false, "only if there is such a timer")
@@ -200,7 +201,7 @@ func readPayload(cmd *cobra.Command) ([]byte, error) {
 	return payload, nil
 }
 
-// parseWhen reads a DELAY, which lies ahead.
+// parseWhen reads a DELAY.
 func parseWhen(s string) (client.When, error) {
 	m, err := admin.ParseMoment(s)
 	at, instant := m.Instant()

@@ -58,11 +58,7 @@ func newTimersWork(actions *Actions, s *shared, do string, form url.Values, r *h
 			if err != nil {
 				return nil, err
 			}
-			for _, t := range found.Timers {
-				if t.State == query.StatePending {
-					w.list = append(w.list, t.Which())
-				}
-			}
+			w.list = found.Pending()
 		}
 	}
 	for _, text := range form["t"] {

@@ -65,8 +65,8 @@ func (d *Redis) Check(ctx context.Context) diag.Findings {
 		return r
 	}
 	d.role(server, &r)
-	d.cluster(ctx, server, &r)
 	settings := d.settings(ctx)
+	d.cluster(ctx, server, settings, &r)
 	d.events(ctx, settings, &r)
 	d.persistence(server, settings, &r)
 	d.eviction(server, &r)
@@ -108,7 +108,7 @@ func (d *Redis) role(server info, r *diag.Findings) {
 }
 
 // cluster tells whether the server is organised as it is configured here, and whether its cluster works.
-func (d *Redis) cluster(ctx context.Context, server info, r *diag.Findings) {
+func (d *Redis) cluster(ctx context.Context, server info, settings map[string]string, r *diag.Findings) {
 	switch enabled := server["cluster_enabled"] == "1"; {
 	case enabled && !d.inCluster():
 		r.Fail(diag.CheckCluster, "set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
@@ -131,6 +131,10 @@ func (d *Redis) cluster(ctx context.Context, server info, r *diag.Findings) {
 		r.OK(diag.CheckCluster, "%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
 		d.openSlots(ctx, r)
 	}
+	if settings["cluster-require-full-coverage"] == "yes" {
+		r.Warn(diag.CheckCluster, `CONFIG SET cluster-require-full-coverage no, and "cluster-require-full-coverage no" in redis.conf`,
+			"cluster-require-full-coverage is yes: one master that is away with its replicas stops all timers, and not its own alone")
+	}
 }
 
 // openSlots warns of slots that are moving, as the server sees it.
@@ -150,7 +154,7 @@ func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 // settings returns those settings that CONFIG GET shows; none where it is not allowed.
 func (d *Redis) settings(ctx context.Context) map[string]string {
 	settings := map[string]string{}
-	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire"} {
+	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire", "cluster-require-full-coverage"} {
 		got, err := d.rdb.ConfigGet(ctx, name).Result()
 		if value, ok := got[name]; err == nil && ok {
 			settings[name] = value

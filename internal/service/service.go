@@ -103,7 +103,12 @@ func (s Service) RunOn(ctx context.Context, l Listeners) error {
 func (s Service) wire(ctx context.Context, conns *connections, l Listeners, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
 	self := s.self(began)
-	member, err := streams.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
+	var member *streams.Member
+	conn := connect.Connector{Logger: log, Patience: max(startPatience-time.Since(began), time.Millisecond)}
+	err := conn.Streams(ctx, c.NATS, func(context.Context) (err error) {
+		member, err = streams.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

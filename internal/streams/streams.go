@@ -45,6 +45,7 @@ const (
 
 	codeSubjectsOverlap jetstream.ErrorCode = 10065
 	codeNoReplicas      jetstream.ErrorCode = 10074
+	codeNoPeers         jetstream.ErrorCode = 10005
 )
 
 // Config says what the streams of timerd are called and how they are made. The zero value is the default.

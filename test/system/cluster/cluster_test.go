@@ -331,7 +331,7 @@ func TestClusterCommands(t *testing.T) {
 			t.Errorf("want %q in\n%s", want, out)
 		}
 	}
-	if strings.Contains(out, "fail  ") {
+	if !strings.Contains(out, "cluster-require-full-coverage is yes") || strings.Contains(out, "fail  ") {
 		t.Errorf("the doctor finds\n%s", out)
 	}
 	p.Stop()
