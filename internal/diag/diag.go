@@ -53,6 +53,9 @@ func (f *Findings) Fail(check, fix, format string, args ...any) {
 	*f = append(*f, Finding{Fail, check, fmt.Sprintf(format, args...), fix})
 }
 
+// Add adds one.
+func (f *Findings) Add(one Finding) { *f = append(*f, one) }
+
 // Failed tells whether one of them fails.
 func (f Findings) Failed() bool {
 	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == Fail })
@@ -104,6 +107,7 @@ func Of(check string, err error, otherwise string) Finding {
 const (
 	CheckRedis      = "redis"
 	CheckCluster    = "redis cluster"
+	CheckRights     = "redis rights"
 	CheckNATS       = "nats"
 	CheckStreams    = "streams"
 	CheckWebhooks   = "webhooks"
@@ -111,3 +115,8 @@ const (
 	CheckUnattended = "unattended"
 	CheckAside      = "set aside"
 )
+
+// Has tells whether one of them is of a check and of a level.
+func (f Findings) Has(level Level, checks ...string) bool {
+	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == level && slices.Contains(checks, one.Check) })
+}

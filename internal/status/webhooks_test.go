@@ -209,7 +209,7 @@ func TestWebhooksWithoutALog(t *testing.T) {
 	expect(t, x.report(), mayFill)
 	x.publish("timers.delivery.pay.a.b")
 	r := x.report()
-	expect(t, r, "fail TIMERS_DELIVERY is full and takes no more: deliveries wait for it", mayFill)
+	expect(t, r, "fail TIMERS_DELIVERY: it is full: 1 messages of at most 1: deliveries wait for it", mayFill)
 	if !r.Failed() {
 		t.Error("it is no failure")
 	}
