@@ -103,18 +103,31 @@ func Of(check string, err error, otherwise string) Finding {
 	return Finding{Fail, check, err.Error(), otherwise}
 }
 
-// The names of the checks that several of them make.
+// The names of the checks of an installation's state.
 const (
 	CheckRedis      = "redis"
-	CheckCluster    = "redis cluster"
 	CheckRights     = "redis rights"
+	CheckCluster    = "redis cluster"
 	CheckNATS       = "nats"
 	CheckStreams    = "streams"
-	CheckWebhooks   = "webhooks"
-	CheckTimerds    = "timerds"
+	CheckLosses     = "lost data"
 	CheckUnattended = "unattended"
+	CheckTimerds    = "timerds"
+	CheckHolds      = "holds"
+	CheckAudits     = "audits"
+	CheckOwed       = "owed"
 	CheckAside      = "set aside"
+	CheckWebhooks   = "webhooks"
+	CheckLetters    = "dead letters"
 )
+
+// Checks returns them.
+func Checks() []string {
+	return []string{
+		CheckRedis, CheckRights, CheckCluster, CheckNATS, CheckStreams, CheckLosses, CheckUnattended, CheckTimerds, CheckHolds, CheckAudits,
+		CheckOwed, CheckAside, CheckWebhooks, CheckLetters,
+	}
+}
 
 // Has tells whether one of them is of a check and of a level.
 func (f Findings) Has(level Level, checks ...string) bool {

@@ -17,16 +17,6 @@ const (
 	auditTooOld = 30 * time.Minute
 )
 
-// The names of checks that only this package makes.
-const (
-	checkAudits = "audits"
-	checkHolds  = "holds"
-	checkOwed   = "owed"
-)
-
-// CheckLetters finds that there are dead letters: for who counts them in another place.
-const CheckLetters = "dead letters"
-
 // checkMembers judges who serves the schedule, and whether they agree.
 func checkMembers(members []query.Member, p *diag.Findings) {
 	for _, d := range Differences(members) {
@@ -62,7 +52,7 @@ func checkAttended(members []query.Member, r *Redis, p *diag.Findings) {
 func checkIgnorant(members []query.Member, p *diag.Findings) {
 	for _, m := range members {
 		if m.Alive && !m.Holds {
-			p.Fail(checkHolds, "stop it, or put this version there", "%s, of %s, knows no holds and claims timers that are held", clean(m.Instance), versionOf(m))
+			p.Fail(diag.CheckHolds, "stop it, or put this version there", "%s, of %s, knows no holds and claims timers that are held", clean(m.Instance), versionOf(m))
 		}
 	}
 }
@@ -73,7 +63,7 @@ func checkOwedTimers(r *Redis, p *diag.Findings) {
 	if why || r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
 		return
 	}
-	p.Fail(checkOwed, "look at /readyz of each timerd, which says what does not work, and at its log",
+	p.Fail(diag.CheckOwed, "look at /readyz of each timerd, which says what does not work, and at its log",
 		"%s owed; the oldest, %s, was due at %s", count(r.Owed, "timer is", "timers are"), r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
 }
 
@@ -92,7 +82,7 @@ func checkNode(n *Node, at time.Time, attended bool, p *diag.Findings) {
 			n.Address, count(int64(n.Moving), "slot is", "slots are"))
 	}
 	if n.LastAudit != nil && attended && at.Sub(n.LastAudit.At) > auditTooOld {
-		p.Warn(checkAudits, "look for \"audit failed\" in the timerds' logs", "%s: no audit has come to its end since %s",
+		p.Warn(diag.CheckAudits, "look for \"audit failed\" in the timerds' logs", "%s: no audit has come to its end since %s",
 			n.Address, n.LastAudit.At.Format(timeLayout))
 	}
 }

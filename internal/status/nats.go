@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -50,6 +51,21 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		return nil
 	}
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
+	losses, lossesRead := []streams.Loss(nil), make(chan error, 1)
+	go func() {
+		var err error
+		losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams)
+		lossesRead <- err
+	}()
+	defer func() {
+		err := <-lossesRead
+		for _, loss := range losses {
+			p.Add(loss.Finding())
+		}
+		if err != nil && !p.Failed() {
+			p.Warn(diag.CheckLosses, fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", s.Streams.StateStream()), "cannot tell whether data was lost: %v", err)
+		}
+	}()
 	faults, missing, err := streams.Check(ctx, s.JetStream, s.Streams)
 	if err != nil {
 		unanswered(err, p)
@@ -84,7 +100,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
 			if state.Messages > 0 {
-				p.Warn(CheckLetters, "timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
+				p.Warn(diag.CheckLetters, "timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
 			}
 		}
 	}

@@ -146,7 +146,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	// A server that refuses writes or is away is why heartbeats, audits and all else stay away.
 	cause := p.Failed()
 	for _, f := range others {
-		if !cause || f.Level == diag.Warn && f.Check != checkAudits {
+		if !cause || f.Level == diag.Warn && f.Check != diag.CheckAudits {
 			*p = append(*p, f)
 		}
 	}
@@ -168,7 +168,7 @@ func (r *Redis) readAll(ctx context.Context, s *schedule.Schedule, p *diag.Findi
 	r.readHolds(ctx, s, members, p)
 	reports, err := query.Audits(ctx, s)
 	if err != nil {
-		p.Fail(checkAudits, "let the user read timerd:*", "cannot tell what the audits have found: %v", err)
+		p.Fail(diag.CheckAudits, "let the user read timerd:*", "cannot tell what the audits have found: %v", err)
 	}
 	return members, reports
 }
@@ -177,7 +177,7 @@ func (r *Redis) readAll(ctx context.Context, s *schedule.Schedule, p *diag.Findi
 func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []query.Member, p *diag.Findings) {
 	list, err := s.Holds(ctx)
 	if err != nil {
-		p.Fail(checkHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
+		p.Fail(diag.CheckHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
 		return
 	}
 	for _, h := range list.Holds {
@@ -212,6 +212,9 @@ func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Fi
 	n := Node{Address: node.Server().Options().Addr}
 	if err := node.Check(ctx); err != nil {
 		p.Add(ofServer(ctx, node, err))
+	}
+	if s.Brief {
+		return query.Overview{At: node.Now().Time()}, n
 	}
 	seen, err := query.CountTimers(ctx, node)
 	if err == nil {

@@ -34,6 +34,8 @@ type Sources struct {
 	NoNATS    diag.Finding
 	// Streams says what the streams are called, and with its Installation to whom they should belong.
 	Streams streams.Config
+	// Brief leaves out what has to be counted: how many timers there are, and which are set aside.
+	Brief bool
 	// Webhooks is for who makes many reports: what it has of webhooks is not asked for again too soon. It may be nil.
 	Webhooks *RecentWebhooks
 }

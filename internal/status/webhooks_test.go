@@ -145,8 +145,8 @@ func TestWebhooksFarBehind(t *testing.T) {
 func TestWebhooksWithFewRights(t *testing.T) {
 	t.Parallel()
 	const list = "$JS.API.CONSUMER.LIST.TIMERS"
-	rights := []string{"$JS.API.STREAM.MSG.GET.TIMERS", list}
-	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD", "TIMERS_DELIVERY"} {
+	rights := []string{"$JS.API.STREAM.MSG.GET.TIMERS", "$JS.API.STREAM.MSG.GET.TIMERS_STATE", list}
+	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD", "TIMERS_DELIVERY", "TIMERS_STATE"} {
 		rights = append(rights, "$JS.API.STREAM.INFO."+stream)
 	}
 	user := func(name string, publish *server.SubjectPermission) *server.User {
