@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/admin"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -27,7 +26,7 @@ exit code is 1.
 		Example: "  timerd fire shop:order:timeout:42",
 		Args:    arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return moveKey(cmd, args[0], timeparse.Moment{})
+			return moveKey(cmd, args[0], admin.Moment{})
 		},
 	}
 }
@@ -47,7 +46,7 @@ DELAY is a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @u
   timerd move shop:report:daily:1 2027-01-01T00:00:00Z`,
 		Args: arguments(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			to, err := timeparse.Parse(args[1])
+			to, err := admin.ParseMoment(args[1])
 			if err != nil {
 				return usagef(cmd, "DELAY %w", err)
 			}
@@ -57,7 +56,7 @@ DELAY is a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @u
 }
 
 // moveKey moves the pending timers of a key; the zero Moment is now.
-func moveKey(cmd *cobra.Command, arg string, to timeparse.Moment) error {
+func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 	if err := checkKey(cmd, arg); err != nil {
 		return err
 	}

@@ -1,4 +1,3 @@
-// Package timeparse reads points in time and durations as people write them: in a terminal, or in a form.
 package admin
 
 import (

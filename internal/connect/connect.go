@@ -136,6 +136,8 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return fmt.Errorf("%s refuses the connection: %w", server, err)
 		case fixable: // trying again is of no use
 			return diag.Wrap(server, err)
+		case c.Patience == 0 && diag.Refusal(err) != nil:
+			return diag.Wrap(server, diag.Refusal(err))
 		case c.Patience == 0:
 			return fmt.Errorf("%s does not answer: %w", server, err)
 		case left <= 0:

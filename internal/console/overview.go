@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 )
@@ -46,7 +47,7 @@ type Overview struct {
 	Firings     []FiringView    `json:"firings"`               // the latest
 	FiringsAway string          `json:"firingsaway,omitempty"` // why these cannot be told
 	Timerds     []status.Timerd `json:"timerds"`
-	Problems    status.Problems `json:"problems"`
+	Problems    diag.Findings   `json:"problems"`
 	Holds       []status.Hold   `json:"holds"`
 
 	DueChart      Chart    `json:"-"`
@@ -112,7 +113,7 @@ func (pg *overviewPage) overview(r *http.Request) (*page, error) {
 
 func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 	state := pg.state.get(ctx)
-	v := &Overview{Problems: status.Problems{}, Holds: []status.Hold{}, Timerds: []status.Timerd{}}
+	v := &Overview{Problems: diag.Findings{}, Holds: []status.Hold{}, Timerds: []status.Timerd{}}
 	if state == nil {
 		v.At = time.Now().UTC()
 		return v

@@ -121,7 +121,7 @@ func noticesOf(s *summary, all bool) []notice {
 		switch {
 		case p.Level == diag.Fail:
 			out = append(out, notice{Tone: "bad", Text: p.Text, Fix: p.Fix})
-		case all && p.Check != status.CheckLetters: // these have a number of their own
+		case all && p.Check != diag.CheckLetters: // these have a number of their own
 			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
 		}
 	}

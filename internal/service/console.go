@@ -16,7 +16,6 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/console"
-	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
@@ -29,8 +28,6 @@ const (
 	consoleConnections = 4
 	consoleDial        = time.Second
 	consolePatience    = 3 * time.Second
-	// statusWithin bounds what every page waits for.
-	statusWithin = 2 * time.Second
 )
 
 // listenConsole listens on the console's address. It returns nil for none.
@@ -77,7 +74,9 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{
-		Status:   func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, conf, &webhooks) },
+		Status: func(ctx context.Context) *status.Report {
+			return report(ctx, status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: &webhooks})
+		},
 		Index:    sched,
 		Holds:    caller.List,
 		History:  past,
@@ -91,19 +90,6 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 		return nil, errors.Join(err, p.rdb.Close())
 	}
 	return p, nil
-}
-
-// statusOf asks for what every page shows, without waiting for a server that is known to be away.
-func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, webhooks *status.RecentWebhooks) *status.Report {
-	ctx, cancel := context.WithTimeout(ctx, statusWithin)
-	defer cancel()
-	from := status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: webhooks}
-	if !js.Conn().IsConnected() {
-		from.JetStream, from.NoNATS = nil, diag.Finding{
-			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",
-		}
-	}
-	return from.Gather(ctx)
 }
 
 // run answers on l until ctx ends, and closes the console's connections.

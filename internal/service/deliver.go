@@ -68,7 +68,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	observeDeliveries(registry, d)
 
 	ready := &readiness{log: s.Logger}
-	ready.add("jetstream", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
+	ready.add(readyJetStream, func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
 	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
 	observeReadiness(registry, ready)

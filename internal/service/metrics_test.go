@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/timerd-io/timerd/deliver"
+	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/keys"
 )
 

@@ -145,8 +145,8 @@ func TestWebhooksFarBehind(t *testing.T) {
 func TestWebhooksWithFewRights(t *testing.T) {
 	t.Parallel()
 	const list = "$JS.API.CONSUMER.LIST.TIMERS"
-	rights := []string{"$JS.API.STREAM.MSG.GET.TIMERS", list}
-	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD", "TIMERS_DELIVERY"} {
+	rights := []string{"$JS.API.STREAM.MSG.GET.TIMERS", "$JS.API.STREAM.MSG.GET.TIMERS_STATE", list}
+	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD", "TIMERS_DELIVERY", "TIMERS_STATE"} {
 		rights = append(rights, "$JS.API.STREAM.INFO."+stream)
 	}
 	user := func(name string, publish *server.SubjectPermission) *server.User {
@@ -209,7 +209,7 @@ func TestWebhooksWithoutALog(t *testing.T) {
 	expect(t, x.report(), mayFill)
 	x.publish("timers.delivery.pay.a.b")
 	r := x.report()
-	expect(t, r, "fail TIMERS_DELIVERY is full and takes no more: deliveries wait for it", mayFill)
+	expect(t, r, "fail TIMERS_DELIVERY: it is full: 1 messages of at most 1: deliveries wait for it", mayFill)
 	if !r.Failed() {
 		t.Error("it is no failure")
 	}
