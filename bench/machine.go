@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/peer"
 	"github.com/timerd-io/timerd/bench/internal/result"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // thisMachine describes the machine. Linux only: it reads /proc.
@@ -69,7 +69,7 @@ func versions(ctx context.Context, timerd string) (map[string]string, error) {
 			v[name] = module.Version
 		}
 	}
-	redis, err := redisserver.Find()
+	redis, err := devserver.FindRedis()
 	if err != nil {
 		return nil, err
 	}

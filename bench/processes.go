@@ -5,7 +5,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/peer"
-	"github.com/timerd-io/timerd/internal/natsserver"
+	"github.com/timerd-io/timerd/internal/embedded"
 )
 
 // newWorkerCommand is the other side of a system under measurement: this program again, as a process of its own.
@@ -29,7 +29,7 @@ func newNATSCommand() *cobra.Command {
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return natsserver.Serve(cmd.Context(), args)
+			return embedded.Serve(cmd.Context(), args)
 		},
 	}
 }

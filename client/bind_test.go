@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -111,6 +112,41 @@ func TestDurableConsumerIsNamedAfterItsNamespace(t *testing.T) {
 		if err := take(t, done, "end of Consume"); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A new durable consumer begins where it is told, and goes on where it was whatever it is told then.
+func TestDurableConsumerBegins(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.publish(fired("shop:order:timeout:1", nil))
+	between := time.Now()
+	b.publish(fired("shop:order:timeout:2", nil))
+	var seen counter
+	consume := func(name string, start client.Start) *consuming {
+		return b.consume(func(_ context.Context, e client.Event) error { seen.add(name + " " + e.Key.ID); return nil },
+			func(c *client.Consumer) { c.Durable, c.Start = name, start })
+	}
+	var all []*consuming
+	for name, start := range map[string]client.Start{"all": {}, "at": client.StartAt(between), "now": client.StartNow()} {
+		all = append(all, consume(name, start))
+		b.bound(name)
+	}
+	b.publish(fired("shop:order:timeout:3", nil))
+	for _, name := range []string{"all", "at", "now"} {
+		b.settled(name)
+	}
+	for _, c := range all {
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	b.publish(fired("shop:order:timeout:4", nil))
+	consume("at", client.StartNow())
+	b.settled("at")
+	want := map[string]int{"all 1": 1, "all 2": 1, "all 3": 1, "at 2": 1, "at 3": 1, "at 4": 1, "now 3": 1}
+	if got := seen.all(); !maps.Equal(got, want) {
+		t.Errorf("events of each consumer: %v, want %v", got, want)
 	}
 }
 

@@ -59,6 +59,9 @@ type Consumer struct {
 	// name, in any number of processes, share the events; each one with a name of its own sees all of them. Default: a
 	// name made of the namespace, such as timerd~shop~order for shop:order.
 	Durable string
+	// Start says with which event a durable consumer begins that Consume makes; one that exists goes on where it was.
+	// Default: the oldest of the stream, which may be a week old.
+	Start Start
 	// Concurrency is how many handlers run at a time, in this process. No event is fetched before there is a handler
 	// free for it. Default: DefaultConcurrency.
 	Concurrency int
@@ -80,6 +83,18 @@ type Consumer struct {
 	js jetstream.JetStream
 }
 
+// Start says where a new durable consumer begins: StartNow or StartAt. The zero Start is the oldest event of the stream.
+type Start struct {
+	policy jetstream.DeliverPolicy // the zero one is DeliverAllPolicy
+	at     *time.Time
+}
+
+// StartNow begins with what fires after the durable consumer is made.
+func StartNow() Start { return Start{policy: jetstream.DeliverNewPolicy} }
+
+// StartAt begins with the first event that JetStream stored at t or later, by its own clock.
+func StartAt(t time.Time) Start { return Start{jetstream.DeliverByStartTimePolicy, &t} }
+
 // NewConsumer returns a Consumer on the caller's connection to NATS, which the caller goes on to own. The connection
 // should reconnect for ever: nats.MaxReconnects(-1).
 func NewConsumer(js jetstream.JetStream) *Consumer { return &Consumer{js: js} }
@@ -87,8 +102,8 @@ func NewConsumer(js jetstream.JetStream) *Consumer { return &Consumer{js: js} }
 // Consume hands the events of a namespace to handler until ctx ends. A namespace is app[:module[:type]], where * and
 // what is left out stand for any.
 //
-// If the durable consumer does not exist in JetStream, Consume makes it and begins with the oldest event of the stream.
-// Otherwise it goes on where that was left, and sets its AckWait and MaxAckPending to those of c. It recovers from
+// If the durable consumer does not exist in JetStream, Consume makes it and begins where c.Start says, by default with the
+// oldest event of the stream. Otherwise it goes on where that was left, and sets its AckWait and MaxAckPending to those of c. It recovers from
 // losses and restarts of NATS by itself.
 //
 // When ctx ends, no handler is called any more, and running ones get StopTimeout to finish. Consume then returns nil,
@@ -197,6 +212,8 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 		Durable:       c.Durable,
 		Description:   "timerd client, " + ns.String(),
 		FilterSubject: ns.Subject(c.Prefix, keys.Fired),
+		DeliverPolicy: c.Start.policy,
+		OptStartTime:  c.Start.at,
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       c.AckWait,
 		MaxDeliver:    -1,

@@ -24,8 +24,7 @@ func RetryNoSooner(d time.Duration, err error) error {
 
 // Postpone returns an error by which a handler puts its event off without trying: it comes again after d, as the same attempt. So
 // it may be put off as often as need be; Event.First says since when it is. A negative d is 0. err, which may be nil, says why. The
-// limit of client.Late counts from the new due time. A timerd of a version that does not know of it counts an attempt: let all be
-// of this version first.
+// limit of client.Late counts from the new due time.
 func Postpone(d time.Duration, err error) error { return &postponeError{delay: max(d, 0), err: err} }
 
 // GiveBack returns an error by which a handler hands its event back to JetStream, as if it had never got it: it comes again

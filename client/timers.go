@@ -87,9 +87,12 @@ func roundedUp(d time.Duration) int64 {
 	return ms
 }
 
-// At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds. t must be in the future
-// on that clock, by at most 10 years.
+// At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds; at once if t has passed. t
+// must be at most 10 years ahead. At of the zero Time is the zero When.
 func At(t time.Time) When {
+	if t.IsZero() {
+		return When{}
+	}
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
@@ -109,8 +112,7 @@ func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
 
 // Late keeps the timer from firing too late to be useful: one that is claimed more than d after its due time becomes a dead
 // letter instead. Each retry is counted from its own due time. d is rounded up to whole milliseconds, and at most 10 years; 0
-// is no limit, whatever timerd's TIMERD_LATE says. Set returns ErrInvalid while a timerd is alive that is too old to know of
-// limits.
+// is no limit, whatever timerd's TIMERD_LATE says.
 func Late(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d)}} }
 
 // DropLate is Late, but a timer that is claimed too late is forgotten, unless its event may have been published before.
@@ -125,8 +127,7 @@ func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", rounde
 // Its methods may be called concurrently. An error that wraps none of this package's errors is one of the connection or
 // the server: the call may have taken effect or not, and calling again is safe.
 type Timers struct {
-	// Propagator, if not nil, finds the trace in which Set and SetMany are called. Set it before the first call. The function library
-	// has to be that of this version or a later one, or Set returns ErrInvalid.
+	// Propagator, if not nil, finds the trace in which Set and SetMany are called. Set it before the first call.
 	Propagator Propagator
 
 	rdb redis.UniversalClient
@@ -242,7 +243,7 @@ func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, 
 
 // parseTimer reads the reply of timer_get: names and values in turn. Names that it does not know are a later version's.
 func parseTimer(fields []any) (Timer, error) {
-	timer := Timer{State: Pending} // earlier versions knew no other
+	var timer Timer
 	for i := 0; i+1 < len(fields); i += 2 {
 		switch value := fields[i+1].(type) {
 		case int64:

@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -61,6 +61,9 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 	timer, _, err = timers.Get(ctx, key)
 	if err != nil || timer.Attempt != 3 || timer.Payload == nil || len(timer.Payload) != 0 {
 		t.Errorf("Get = %+v, %v; want attempt 3 and an empty payload", timer, err)
+	}
+	if past, err := timers.Set(ctx, key, nil, client.At(before)); err != nil || past.Before(after.Truncate(time.Millisecond)) || past.After(due) {
+		t.Errorf("At(%v) is due at %v, %v; want it due now", before, past, err)
 	}
 	// What any other client set is a timer too.
 	if err := rdb.Set(ctx, "shop:order:timeout:43", "plain", time.Minute).Err(); err != nil {
@@ -159,8 +162,7 @@ func TestRefusedCallsNameTheFaultAndChangeNothing(t *testing.T) {
 		{"too long a part", "128", set(strings.Repeat("a", keys.MaxPartBytes+1)+":m:t:i", nil, minute)},
 		{"no delay", "greater than 0", set(key, nil, client.After(0))},
 		{"a negative delay", "greater than 0", set(key, nil, client.After(-time.Second))},
-		{"the past", "greater than 0", set(key, nil, client.At(time.Now().Add(-time.Hour)))},
-		{"the zero time", "greater than 0", set(key, nil, client.At(time.Time{}))},
+		{"the zero time", "no time given", set(key, nil, client.At(time.Time{}))},
 		{"over 10 years", "10 years", set(key, nil, client.At(time.Now().AddDate(10, 1, 0)))},
 		{"no time", "After or At", set(key, nil, client.When{})},
 		{"too large a payload", "262144", set(key, make([]byte, schedule.DefaultMaxPayload+1), minute)},
@@ -217,9 +219,9 @@ func TestCancel(t *testing.T) {
 func TestMissingLibrary(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	for name, opts := range map[string][]redisserver.Option{
+	for name, opts := range map[string][]devserver.RedisOption{
 		"never loaded":     nil,
-		"a server without": {redisserver.Directive("rename-command", "FCALL", ""), redisserver.Directive("rename-command", "FCALL_RO", "")},
+		"a server without": {devserver.Directive("rename-command", "FCALL", ""), devserver.Directive("rename-command", "FCALL_RO", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			timers := client.New(testenv.Redis(t, opts...).Client())

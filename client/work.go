@@ -10,7 +10,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
-	"github.com/timerd-io/timerd/internal/letter"
+	"github.com/timerd-io/timerd/internal/deadletter"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -140,14 +140,14 @@ func (r *run) bury(settle context.Context, msg *nats.Msg, meta *nats.MsgMetadata
 // askAgain returns what publishes a request to fire an event's timer again.
 func (r *run) askAgain(e Event, msg *nats.Msg, again event.Again) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := letter.Publish(ctx, r.js, event.RetryRequest(r.Prefix, e, msg.Data, again))
+		_, err := deadletter.PublishLargest(ctx, r.js, event.RetryRequest(r.Prefix, e, msg.Data, again))
 		return err
 	}
 }
 
 // giveUp returns what publishes a dead letter.
 func (r *run) giveUp(e Event) func(context.Context) error {
-	return func(ctx context.Context) error { return letter.PublishDead(ctx, r.js, r.Prefix, e) }
+	return func(ctx context.Context) error { return deadletter.Publish(ctx, r.js, r.Prefix, e) }
 }
 
 // settle has publish, if not nil, publish and wait until that is stored, and then acknowledges the event. Both are tried

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/deploy"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -69,7 +69,7 @@ func aclServer(t *testing.T) *testenv.RedisServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return testenv.Redis(t, redisserver.ACL(strings.ReplaceAll(string(text), " resetpass ", " >"+password+" ")))
+	return testenv.Redis(t, devserver.ACL(strings.ReplaceAll(string(text), " resetpass ", " >"+password+" ")))
 }
 
 func as(user string) func(*redis.Options) {
@@ -319,7 +319,7 @@ func TestACLHasNoPasswords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := testenv.Redis(t, redisserver.ACL(string(text)))
+	server := testenv.Redis(t, devserver.ACL(string(text)))
 	for _, user := range []string{"admin", "timerd", "producer"} {
 		for _, pass := range []string{"", "x", password} {
 			c := server.Client(func(o *redis.Options) { o.Username, o.Password = user, pass })

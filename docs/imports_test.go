@@ -24,19 +24,19 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "repeat", "deploy", "internal/backoff", "internal/child", "internal/diag", "internal/lanes", "internal/timeparse", "internal/poll", "internal/ports", "internal/rawconn", "internal/yamlfile",
+			"keys", "internal/cron", "deploy", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/policy"},
-		{"event", "internal/natsserver", "internal/redisserver", "internal/tcpproxy"},
+		{"event", "internal/devserver"},
 		// The schedule.
-		{"schedule", "internal/history", "internal/letter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"schedule", "internal/deadletter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
 		{"internal/query", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
-		{"listener", "reconciler", "notify", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"deliver", "internal/admin", "internal/config", "internal/livestats", "internal/status"},
-		{"test/system", "client/admin", "internal/connect", "internal/embedded"},
-		{"console", "internal/doctor", "client/internal/timerdtest"},
+		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
+		{"internal/deliver", "internal/admin", "internal/config", "internal/status"},
+		{"test/system", "client/admin", "internal/connect"},
+		{"internal/console", "internal/doctor", "client/internal/timerdtest"},
 		{"internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
@@ -59,7 +59,7 @@ func talkToRedis() map[string]string {
 		"internal/streams":           "the identity, which is no part of the index",
 		"internal/service":           "wiring",
 		"cmd/timerd":                 "wiring",
-		"internal/redisserver":       "waits until a server answers, builds clusters",
+		"internal/devserver":         "waits until a server answers, builds clusters",
 		"internal/testenv":           "servers of tests",
 		"test/system":                "whole systems of tests",
 		"torture":                    "its producers and faults are clients",

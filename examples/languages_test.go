@@ -15,7 +15,7 @@ import (
 	"time"
 
 	exampleenv "github.com/timerd-io/timerd/examples/internal/testenv"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -56,7 +56,7 @@ func compare(t *testing.T, got []string, want string) {
 // redisCLI finds the client that belongs to the server under test, or any.
 func redisCLI(t *testing.T) string {
 	t.Helper()
-	for _, dir := range []string{filepath.Dir(os.Getenv(redisserver.BinaryEnv)), ""} {
+	for _, dir := range []string{filepath.Dir(os.Getenv(devserver.BinaryEnv)), ""} {
 		for _, name := range []string{"redis-cli", "valkey-cli"} {
 			if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 				return path

@@ -49,6 +49,9 @@ func (n Names) DeadStream() string { return n.FiredStream() + "_DEAD" }
 // DeliveryStream returns the name of the stream of what came of calls of HTTP endpoints: <stream>_DELIVERY.
 func (n Names) DeliveryStream() string { return n.FiredStream() + "_DELIVERY" }
 
+// StateStream returns the name of the stream of what an installation knows of itself: <stream>_STATE.
+func (n Names) StateStream() string { return n.FiredStream() + "_STATE" }
+
 // Subject returns the subject of k's events of the given kind.
 func (n Names) Subject(k Key, kind string) string { return k.Subject(n.SubjectPrefix(), kind) }
 

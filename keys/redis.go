@@ -120,6 +120,9 @@ func (p Partition) Retried() string { return p.key("retried") }
 // time in unix ms.
 func (p Partition) Aside() string { return p.key("aside") }
 
+// Counted names what is known of how many timers the server of the partition has, for the case that it loses them.
+func (p Partition) Counted() string { return p.key("counted") }
+
 // Refused names the sorted set of the firings that NATS refused, scored by due time in unix ms.
 func (p Partition) Refused() string { return p.key("refused") }
 

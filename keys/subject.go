@@ -12,6 +12,8 @@ const (
 	Dead  = "dead"  // dead letters
 
 	Delivery = "delivery" // what came of calls of HTTP endpoints
+	// State is what an installation knows of itself: its subjects are those of no timer.
+	State = "state"
 )
 
 // Subject returns the NATS subject of k's events of the given kind: <prefix>.<kind>.<app>.<module>.<type>, each part

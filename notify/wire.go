@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/letter"
+	"github.com/timerd-io/timerd/internal/deadletter"
 )
 
 // Error codes of JetStream that say that something is full.
@@ -69,7 +69,7 @@ func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	}
 	a := answer{class: FailureRefused, code: ack.Error.ErrorCode, err: ack.Error}
 	switch {
-	case letter.IsTooLarge(ack.Error):
+	case deadletter.IsTooLarge(ack.Error):
 		a.class = FailureTooLarge
 	case slices.Contains([]jetstream.ErrorCode{codeStoreFailed, codeAccountLimits, codeMemoryLimits, codeStorageLimits}, ack.Error.ErrorCode):
 		a.class = FailureFull

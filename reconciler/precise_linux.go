@@ -13,7 +13,7 @@ import (
 
 // preciseTimer sleeps for short whiles, and more precisely than time.Sleep: that is up to a millisecond late where the
 // process has nothing else to do. It waits as for network traffic, with calls that never block, for the reason that
-// rawconn gives. One that is nil sleeps as time.Sleep does.
+// internal/connect gives its sockets. One that is nil sleeps as time.Sleep does.
 //
 // BenchmarkSleepUntilClaim justifies it: woken by it for a claim, the reconciler was 31 µs late at the median, and 194
 // µs by Go's timer alone, on two cores that were busy with other work.

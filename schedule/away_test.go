@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -17,7 +17,7 @@ import (
 // newPartialCluster is newClusterIndex where the other masters go on without the first one, by its name, which is gone.
 func newPartialCluster(t *testing.T) (x *clusterIndex, gone *testenv.RedisServer, others []*testenv.RedisServer) {
 	t.Helper()
-	cluster := testenv.Cluster(t, 3, false, redisserver.Directive("cluster-require-full-coverage", "no"))
+	cluster := testenv.Cluster(t, 3, false, devserver.Directive("cluster-require-full-coverage", "no"))
 	x = &clusterIndex{Schedule: schedule.New(cluster.Client(), 1000), t: t, cluster: cluster, rdb: cluster.Client()}
 	if _, err := x.Load(t.Context()); err != nil {
 		t.Fatal(err)

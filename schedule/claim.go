@@ -162,7 +162,7 @@ func (n *Node) lookFrom(p keys.Partition, place string) {
 func (n *Node) catchUp(ctx context.Context, said int64) error {
 	l, err := n.schedule.Holds(ctx)
 	if err == nil && l.claimGeneration() == said {
-		_, err = n.CopyHolds(ctx, l)
+		_, err = l.CopyTo(ctx, n)
 	}
 	return err
 }

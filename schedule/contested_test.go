@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -373,7 +373,7 @@ func TestEvictedThenSetAgainAfterItsDueTime(t *testing.T) {
 // was set again then looks as if it had been set before its older timer was due. That one is owed all the same.
 func TestSetAgainAfterAStall(t *testing.T) {
 	t.Parallel()
-	x := newIndex(t, redisserver.Directive("enable-debug-command", "local"))
+	x := newIndex(t, devserver.Directive("enable-debug-command", "local"))
 	second := x.redisNow()/1000*1000 + 1000
 	due := second + 1900
 	x.do("SET", k, "v1", "PXAT", due)

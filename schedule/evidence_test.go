@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -256,7 +256,7 @@ func TestMarks(t *testing.T) {
 func TestMarkOfAnOverdueCanary(t *testing.T) {
 	t.Parallel()
 	const canary = "timerd:canary:{t}x-0"
-	x := newIndex(t, redisserver.Directive("enable-debug-command", "local"))
+	x := newIndex(t, devserver.Directive("enable-debug-command", "local"))
 	x.do("DEBUG", "SET-ACTIVE-EXPIRE", "0")
 	x.audit()
 	info, err := x.rdb.Info(t.Context(), "server", "stats").Result()

@@ -22,8 +22,6 @@ type Self struct {
 	Since    time.Time `json:"since,omitzero"` // when it was started, by the clock of its host
 	// Silence is after how many ms without a heartbeat it is dead.
 	Silence int64 `json:"silence,omitempty"`
-	// Holds says that it knows holds.
-	Holds bool `json:"holds,omitempty"`
 	// Settings are those that all timerds of a schedule are to have in common, by the name of the variable.
 	Settings map[string]string `json:"settings,omitempty"`
 	// Counts is what it has counted since its start. A heartbeat without leaves the last ones.
@@ -42,7 +40,7 @@ func (s Self) Fingerprint() string {
 // Heartbeat notes that a timerd is alive, with what it says of itself, and returns its rank among those whose last heartbeat
 // is not older than ttl, and how many they are. The order is by instance id, the same for all.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (rank, of int, err error) {
-	self.Silence, self.Holds = ttl.Milliseconds(), true
+	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(self)
 	if err != nil {
 		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -67,8 +66,11 @@ func (h *Hold) holds(due, at Millis) bool {
 	return h.Lasts(at) || h.Resume != nil && h.Resume.Kind != ResumeNow && due <= h.Resume.At
 }
 
-// HoldList is all holds at a time.
+// HoldList is all holds at a time, as [Schedule.Holds] has read them, and every step on them. A method that changes the list
+// brings this reading up to date.
 type HoldList struct {
+	schedule *Schedule
+
 	Holds      []Hold // in the order of their namespaces
 	Generation int64  // grows with each change; 0 if there never was a hold
 	Now        Millis
@@ -153,7 +155,7 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read the holds: %w", s.blame(keys.Single, err))
 	}
-	l := &HoldList{Now: MillisOf(now.Val())}
+	l := &HoldList{schedule: s, Now: MillisOf(now.Val())}
 	l.Generation, _ = strconv.ParseInt(fields.Val()[generationField], 10, 64)
 	for _, name := range slices.Sorted(maps.Keys(fields.Val())) {
 		if strings.HasPrefix(name, ":") {
@@ -184,16 +186,16 @@ func (s *Schedule) KnownHolds(ctx context.Context) (*HoldList, error) {
 		return list, err
 	}
 	now, err := s.Clock(ctx)
-	return &HoldList{Now: MillisOf(now)}, err
+	return &HoldList{schedule: s, Now: MillisOf(now)}, err
 }
 
 // ErrHoldsChanged says that somebody else has changed the list of holds since it was read.
 var ErrHoldsChanged = errors.New("somebody else has changed the holds meanwhile")
 
-// PutHold puts a hold into the list that was read, in place of one of the same namespace. In a cluster it holds in all
-// partitions once CopyHolds has said so. An error may wrap ErrHoldsChanged, or ErrTooManyHolds for one that is not in the list;
+// Put puts a hold into the list, in place of one of the same namespace. In a cluster it holds in all
+// partitions once CopyTo has said so. An error may wrap ErrHoldsChanged, or ErrTooManyHolds for one that is not in the list;
 // after any other one it may have happened or not.
-func (s *Schedule) PutHold(ctx context.Context, l *HoldList, h Hold) error {
+func (l *HoldList) Put(ctx context.Context, h Hold) error {
 	said, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("schedule: hold %s: %w", h.Namespace, err)
@@ -203,19 +205,19 @@ func (s *Schedule) PutHold(ctx context.Context, l *HoldList, h Hold) error {
 	if l.Find(h.Namespace) == nil && (len(holds) > MaxHolds || len(next.text()) > maxHoldsBytes) {
 		return fmt.Errorf("hold %s: %w", h.Namespace, ErrTooManyHolds)
 	}
-	return s.writeHolds(ctx, l, holds, h.Namespace.String(), string(said))
+	return l.write(ctx, holds, h.Namespace.String(), string(said))
 }
 
-// RemoveHold takes a hold out of the list that was read, as PutHold puts one in.
-func (s *Schedule) RemoveHold(ctx context.Context, l *HoldList, n keys.Namespace) error {
+// Remove takes a hold out of the list, as Put puts one in.
+func (l *HoldList) Remove(ctx context.Context, n keys.Namespace) error {
 	rest := slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == n })
-	return s.writeHolds(ctx, l, rest, n.String(), "")
+	return l.write(ctx, rest, n.String(), "")
 }
 
-// writeHolds writes the list as it is to be, with the fields that change, and notes what came of it.
-func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fields ...any) error {
+// write writes the list as it is to be, with the fields that change, and notes what came of it.
+func (l *HoldList) write(ctx context.Context, holds []Hold, fields ...any) error {
 	slices.SortFunc(holds, func(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) })
-	next := HoldList{Holds: holds, Now: l.Now}
+	s, next := l.schedule, HoldList{schedule: l.schedule, Holds: holds, Now: l.Now}
 	args := append([]any{l.Generation, l.newest, next.text()}, fields...)
 	generation, err := s.Run(ctx, s.step("hold_write"), []Call{{keys.Single, args}})[0].Int64()
 	switch {
@@ -230,12 +232,12 @@ func (s *Schedule) writeHolds(ctx context.Context, l *HoldList, holds []Hold, fi
 	return nil
 }
 
-// CopyHolds brings the copies of the list in the partitions of the node up to date. It returns those partitions whose slots
+// CopyTo brings the copies of the list in the partitions of a node up to date. It returns those partitions whose slots
 // are moving: their copies are as they were, and their timers wait. Where a copy is newer, the list was lost in a failover:
 // the next change of the list exceeds that, and Outdated tells.
-func (n *Node) CopyHolds(ctx context.Context, l *HoldList) (moving []keys.Partition, err error) {
+func (l *HoldList) CopyTo(ctx context.Context, n *Node) (moving []keys.Partition, err error) {
 	args := []any{l.Generation, l.text()}
-	err = n.Master().RunOver(ctx, n.schedule.step("hold_copy"), Chunk, args, func(cmd *redis.Cmd) error {
+	err = n.Master().RunOver(ctx, l.schedule.step("hold_copy"), Chunk, args, func(cmd *redis.Cmd) error {
 		reply, err := ReadReply(cmd, 1, 1)
 		if err != nil {
 			return err
@@ -259,24 +261,8 @@ func (l *HoldList) Outdated() bool { return l.newest > l.Generation }
 func (l *HoldList) Learn(other *HoldList) { l.newest = max(l.newest, other.newest) }
 
 // Renew makes a list newer than all of its copies.
-func (s *Schedule) Renew(ctx context.Context, l *HoldList) error {
-	return s.writeHolds(ctx, l, slices.Clone(l.Holds))
-}
-
-// Replicated tells whether a replica of the node's server has everything that was written to it before, waiting for as long
-// as given at most.
-func (n *Node) Replicated(ctx context.Context, wait time.Duration) (bool, error) {
-	conn := n.server.Conn()
-	defer func() { _ = conn.Close() }() // back to the pool
-	// The server waits for what it had written when the connection's last command was run.
-	if err := conn.Ping(ctx).Err(); err != nil {
-		return false, fmt.Errorf("schedule: ask %s for its replicas: %w", n.server.Options().Addr, err)
-	}
-	replicas, err := conn.Wait(ctx, 1, wait).Result()
-	if err != nil {
-		return false, fmt.Errorf("schedule: wait for a replica of %s: %w", n.server.Options().Addr, err)
-	}
-	return replicas > 0, nil
+func (l *HoldList) Renew(ctx context.Context) error {
+	return l.write(ctx, slices.Clone(l.Holds))
 }
 
 // HeldPart is a partition with held timers.

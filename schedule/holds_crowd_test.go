@@ -129,7 +129,7 @@ func TestShiftOfManyOfOneKey(t *testing.T) {
 	l := x.list()
 	held := *l.Find(namespace(t, "app1"))
 	held.Since -= 20_000
-	if err := x.PutHold(t.Context(), l, held); err != nil {
+	if err := l.Put(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
 	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeShift})
@@ -168,7 +168,7 @@ func TestTooManyHolds(t *testing.T) {
 			l, n := x.list(), 0
 			put := func(i int, reason string) error {
 				h := schedule.Hold{Namespace: namespace(t, fmt.Sprintf("%s%d:%[1]s:%[1]s", test.name, i)), Since: l.Now, Reason: reason}
-				return x.PutHold(t.Context(), l, h)
+				return l.Put(t.Context(), h)
 			}
 			var err error
 			for ; n < 5000 && err == nil; n++ {
@@ -183,7 +183,7 @@ func TestTooManyHolds(t *testing.T) {
 			if err := put(0, "another reason"); err != nil {
 				t.Error(err)
 			}
-			if err := x.RemoveHold(t.Context(), l, l.Holds[0].Namespace); err != nil {
+			if err := l.Remove(t.Context(), l.Holds[0].Namespace); err != nil {
 				t.Error(err)
 			}
 			if err := put(n, ""); err != nil {

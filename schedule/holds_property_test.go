@@ -119,7 +119,7 @@ func (m *holdModel) anyList() *schedule.HoldList {
 
 func (m *holdModel) put(h schedule.Hold, l *schedule.HoldList) {
 	copied := *l
-	if err := m.PutHold(m.t.Context(), &copied, h); err != nil && !errors.Is(err, schedule.ErrHoldsChanged) {
+	if err := copied.Put(m.t.Context(), h); err != nil && !errors.Is(err, schedule.ErrHoldsChanged) {
 		m.rt.Fatal(err)
 	}
 }
@@ -154,14 +154,14 @@ func (m *holdModel) release() {
 		var times schedule.Draw
 		var err error
 		if h.Resume.Kind == schedule.ResumeRate {
-			if times, err = m.DrawTimes(m.t.Context(), &h, 3, 50*time.Millisecond); err != nil {
+			if times, err = l.Draw(m.t.Context(), &h, 3, 50*time.Millisecond); err != nil {
 				m.rt.Fatal(err)
 			}
 			if times.Left == 0 {
 				continue
 			}
 		}
-		done, err := m.ReleaseHeld(m.t.Context(), l, &h, keys.Single, m.places[h.Namespace.String()], &times)
+		done, err := l.Release(m.t.Context(), &h, keys.Single, m.places[h.Namespace.String()], &times)
 		if err != nil {
 			m.rt.Fatal(err)
 		}
@@ -225,11 +225,11 @@ func (m *holdModel) end() {
 		}
 		h := l.Holds[0]
 		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now}
-		if err := m.PutHold(m.t.Context(), l, h); err != nil {
+		if err := l.Put(m.t.Context(), h); err != nil {
 			m.rt.Fatal(err)
 		}
 		m.index.release(l, &h, &schedule.Draw{})
-		if err := m.RemoveHold(m.t.Context(), l, h.Namespace); err != nil {
+		if err := l.Remove(m.t.Context(), h.Namespace); err != nil {
 			m.rt.Fatal(err)
 		}
 	}

@@ -36,7 +36,7 @@ func (x *index) hold(text string) schedule.Hold {
 	x.t.Helper()
 	l := x.list()
 	h := schedule.Hold{Namespace: namespace(x.t, text), Since: l.Now, Reason: "a test"}
-	if err := x.PutHold(x.t.Context(), l, h); err != nil {
+	if err := l.Put(x.t.Context(), h); err != nil {
 		x.t.Fatal(err)
 	}
 	return h
@@ -49,7 +49,7 @@ func (x *index) resume(text string, r schedule.Resume) (*schedule.HoldList, *sch
 	h := *l.Find(namespace(x.t, text))
 	r.At = l.Now
 	h.Resume = &r
-	if err := x.PutHold(x.t.Context(), l, h); err != nil {
+	if err := l.Put(x.t.Context(), h); err != nil {
 		x.t.Fatal(err)
 	}
 	resuming := l.Find(h.Namespace)
@@ -61,7 +61,7 @@ func (x *index) release(l *schedule.HoldList, h *schedule.Hold, times *schedule.
 	x.t.Helper()
 	var at schedule.HeldAt
 	for {
-		r, err := x.ReleaseHeld(x.t.Context(), l, h, keys.Single, at, times)
+		r, err := l.Release(x.t.Context(), h, keys.Single, at, times)
 		if err != nil || r.Stale {
 			x.t.Fatalf("release: %+v, %v", r, err)
 		}
@@ -140,7 +140,7 @@ func TestClaimsGoOnWhenTheListChanges(t *testing.T) {
 	for name, change := range map[string]func(x *index){
 		"somebody else ends the last hold": func(x *index) {
 			other := newIndexFor(x.t, x.rdb, x.rdb, 1000)
-			if err := other.RemoveHold(x.t.Context(), other.list(), namespace(x.t, "shop")); err != nil {
+			if err := other.list().Remove(x.t.Context(), namespace(x.t, "shop")); err != nil {
 				x.t.Fatal(err)
 			}
 		},
@@ -204,7 +204,7 @@ func TestResumes(t *testing.T) {
 		t.Parallel()
 		x, was, l, h := start(t, schedule.ResumeRate)
 		const drawn = 100 // times for a second
-		times, err := x.DrawTimes(t.Context(), h, drawn, time.Minute)
+		times, err := l.Draw(t.Context(), h, drawn, time.Minute)
 		if err != nil || times.Left != drawn {
 			t.Fatalf("%+v, %v", times, err)
 		}
@@ -215,7 +215,7 @@ func TestResumes(t *testing.T) {
 		if len(scores) != 2 || scores[1].Score-scores[0].Score != 10 {
 			t.Errorf("they are free at %v, want 10 ms apart", scores)
 		}
-		if none, err := x.DrawTimes(t.Context(), h, 10, 0); err != nil || none.Left != 0 {
+		if none, err := l.Draw(t.Context(), h, 10, 0); err != nil || none.Left != 0 {
 			t.Errorf("drawn ahead of the time: %+v, %v", none, err)
 		}
 		x.awaitClock(int64(scores[1].Score) + 1)
@@ -271,7 +271,7 @@ func TestOverlappingHolds(t *testing.T) {
 		t.Errorf("%d released, want the basket's", n)
 	}
 	x.stateIs("shop:order:t:1", "held payload of shop:order:t:1")
-	if err := x.RemoveHold(t.Context(), l, h.Namespace); err != nil {
+	if err := l.Remove(t.Context(), h.Namespace); err != nil {
 		t.Fatal(err)
 	}
 	x.awaitClock(due + int64(h.Resume.At-h.Since))
@@ -311,10 +311,10 @@ func TestStaleHolders(t *testing.T) {
 	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeNow})
 	old := *l
 	x.hold("app1")
-	if r, err := x.ReleaseHeld(t.Context(), &old, h, keys.Single, schedule.HeldAt{}, &schedule.Draw{}); err != nil || !r.Stale || r.Count > 0 {
+	if r, err := old.Release(t.Context(), h, keys.Single, schedule.HeldAt{}, &schedule.Draw{}); err != nil || !r.Stale || r.Count > 0 {
 		t.Errorf("a step by an old list: %+v, %v", r, err)
 	}
-	if err := x.PutHold(t.Context(), &old, *h); !errors.Is(err, schedule.ErrHoldsChanged) {
+	if err := old.Put(t.Context(), *h); !errors.Is(err, schedule.ErrHoldsChanged) {
 		t.Errorf("a change of an old list: %v", err)
 	}
 	x.stateIs(k, "held payload of "+k)
@@ -328,11 +328,11 @@ func TestStaleHolders(t *testing.T) {
 	}
 	x.do("DEL", keys.Single.Holds())
 	l = x.list()
-	if _, err := x.CopyHolds(t.Context(), l); err != nil || !l.Outdated() {
+	if _, err := l.CopyTo(t.Context(), x.Node); err != nil || !l.Outdated() {
 		t.Errorf("%v; that the list was lost is not seen: %+v", err, l)
 	}
 	x.claims() // the copies are what is left
-	if err := x.Renew(t.Context(), l); err != nil {
+	if err := l.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// What is held though no hold is left can be released.
@@ -377,7 +377,7 @@ func TestHoldUntil(t *testing.T) {
 	x := newIndex(t)
 	l := x.list()
 	until := l.Now + 400
-	if err := x.PutHold(t.Context(), l, schedule.Hold{Namespace: namespace(t, "app1"), Since: l.Now, Until: until}); err != nil {
+	if err := l.Put(t.Context(), schedule.Hold{Namespace: namespace(t, "app1"), Since: l.Now, Until: until}); err != nil {
 		t.Fatal(err)
 	}
 	x.becomeDue(k)

@@ -34,7 +34,7 @@ func TestStatesDuringAResume(t *testing.T) {
 	x.becomeDue(released)
 	x.claims()
 	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeRate, Rate: 1})
-	times, err := x.DrawTimes(t.Context(), h, 10, time.Hour)
+	times, err := l.Draw(t.Context(), h, 10, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

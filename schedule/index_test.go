@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/query"
-	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -35,7 +35,7 @@ type index struct {
 	old  bool             // whether hints are of long ago
 }
 
-func newIndex(t testing.TB, opts ...redisserver.Option) *index {
+func newIndex(t testing.TB, opts ...devserver.RedisOption) *index {
 	t.Helper()
 	var rdb *redis.Client
 	if len(opts) == 0 {

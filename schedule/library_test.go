@@ -75,6 +75,37 @@ func TestSetOptions(t *testing.T) {
 	}
 }
 
+// An instant that has passed is due at once, and no two firings share an id, however fast they are set.
+func TestSetForThePast(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	var fired []schedule.Firing
+	for i := range 20 {
+		before := x.redisNow()
+		due, _ := x.do("FCALL", "timer_set", 1, k, i, []string{"PXAT", "EXAT", "PXAT"}[i%3], []any{12345, 0, before}[i%3]).(int64)
+		if after := x.redisNow(); due < before || due > after+1 {
+			t.Fatalf("due at %d, want the present: %d to %d", due, before, after)
+		}
+		firings, _ := x.claimOnce()
+		if err := x.Settle(t.Context(), firings); err != nil {
+			t.Fatal(err)
+		}
+		fired = append(fired, firings...)
+	}
+	x.awaitClock(x.redisNow() + 1)
+	firings, _ := x.claimOnce()
+	if err := x.Settle(t.Context(), firings); err != nil {
+		t.Fatal(err)
+	}
+	x.fireAll(0, append(fired, firings...)...)
+	x.do("FCALL", "timer_set", 1, k, "held by nobody", "PXAT", 1)
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+		t.Errorf("timer_cancel of one that is owed: %v", got)
+	}
+	x.claims()
+	x.isEmpty()
+}
+
 func TestBadCallsChangeNothing(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -93,7 +124,7 @@ func TestBadCallsChangeNothing(t *testing.T) {
 		{"no time given", []any{1, k, "p", "ATTEMPT", 1}},
 		{"must be greater than 0", []any{1, k, "p", "PX", 0}},
 		{"must be greater than 0", []any{1, k, "p", "PX", -5}},
-		{"must be greater than 0", []any{1, k, "p", "PXAT", 12345}},
+		{"over 10 years", []any{1, k, "p", "PXAT", int64(253402300800000)}},
 		{"over 10 years", []any{1, k, "p", "EX", 315360001}},
 		{"PX wants an integer", []any{1, k, "p", "PX", "1e3"}},
 		{"PX wants an integer", []any{1, k, "p", "PX", "0x10"}},

@@ -300,7 +300,7 @@ func (x *index) resumeLong(n int, kind schedule.ResumeKind) {
 	x.hold("b")
 	l := x.list()
 	h := schedule.Hold{Namespace: namespace(x.t, "a"), Since: l.Now - 60_000, Resume: &schedule.Resume{Kind: kind, Rate: 1e6, At: l.Now}}
-	if err := x.PutHold(ctx, l, h); err != nil {
+	if err := l.Put(ctx, h); err != nil {
 		x.t.Fatal(err)
 	}
 	if _, err := x.LookHeld(ctx, h.Resume.At, h.Namespace); err != nil {
@@ -310,7 +310,7 @@ func (x *index) resumeLong(n int, kind schedule.ResumeKind) {
 	times := schedule.Draw{}
 	if kind == schedule.ResumeRate {
 		var err error
-		if times, err = x.DrawTimes(ctx, &h, n, time.Second); err != nil {
+		if times, err = l.Draw(ctx, &h, n, time.Second); err != nil {
 			x.t.Fatal(err)
 		}
 	}

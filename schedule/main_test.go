@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // TestMain is that of testenv, and ends the servers before it looks for what is left behind.
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	err := flag.Set("rapid.nofailfile", "true")
 	code := m.Run()
 	leaks := func() error { return goleak.Find() }
-	if err = errors.Join(err, servers.close(), poll.Until(context.Background(), 3*time.Second, leaks)); err != nil {
+	if err = errors.Join(err, servers.close(), devserver.Until(context.Background(), 3*time.Second, leaks)); err != nil {
 		fmt.Fprintln(os.Stderr, "after the tests:", err)
 		code = max(code, 1)
 	}

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -112,8 +113,19 @@ func (n *Node) Server() *redis.Client { return n.server }
 
 func (n *Node) client() *redis.Client { return n.server }
 
-// Check returns an error unless the server answers and, in a cluster, the cluster works.
-func (n *Node) Check(ctx context.Context) error { return n.schedule.topology.check(ctx, n.server) }
+// Check returns an error unless the server answers and takes writes and, in a cluster, the cluster works. It changes nothing.
+func (n *Node) Check(ctx context.Context) error {
+	if err := n.schedule.topology.check(ctx, n.server); err != nil {
+		return err
+	}
+	nobody := n.AnyPartition().Prefix() + "probe" // no key has this name
+	err := n.server.SetArgs(ctx, nobody, "", redis.SetArgs{Mode: "XX", TTL: time.Second}).Err()
+	_, moved := redis.IsMovedError(err)
+	if _, asks := redis.IsAskError(err); errors.Is(err, redis.Nil) || moved || asks || redis.IsTryAgainError(err) {
+		return nil
+	}
+	return err
+}
 
 // Owns tells whether the partition is on the node.
 func (n *Node) Owns(p keys.Partition) bool {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // Occurrence is what the firing of a timer that repeats has beside that of any other, or a retry of such a firing. It does
@@ -35,9 +35,9 @@ type repetition struct {
 
 // Rule returns by what an occurrence repeats, but for its specification, which is to be read from Repeat. It may be asked only
 // where Repeats says so, and so may Nominal.
-func (o *Occurrence) Rule() repeat.Repetition {
+func (o *Occurrence) Rule() cron.Repetition {
 	r := o.repetition
-	rule := repeat.Repetition{From: Millis(r.from).Time(), Times: r.times, CatchUp: time.Duration(r.catchUp) * time.Millisecond}
+	rule := cron.Repetition{From: Millis(r.from).Time(), Times: r.times, CatchUp: time.Duration(r.catchUp) * time.Millisecond}
 	if r.until > 0 {
 		rule.Until = Millis(r.until).Time()
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // servers are Redis servers that wait for the next test: starting one costs more than most tests do with it.
@@ -20,7 +20,7 @@ var servers pool
 // server has counted, or stop it have one of their own, from testenv.
 type pool struct {
 	mu   sync.Mutex
-	idle []*redisserver.Server
+	idle []*devserver.Redis
 }
 
 // client returns a client of a server that no other test has until this one ends, with nothing in it.
@@ -45,7 +45,7 @@ func (p *pool) client(t testing.TB) *redis.Client {
 	return rdb
 }
 
-func (p *pool) take(ctx context.Context) (*redisserver.Server, error) {
+func (p *pool) take(ctx context.Context) (*devserver.Redis, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if last := len(p.idle) - 1; last >= 0 {
@@ -53,11 +53,11 @@ func (p *pool) take(ctx context.Context) (*redisserver.Server, error) {
 		p.idle = p.idle[:last]
 		return s, nil
 	}
-	return redisserver.Start(ctx, redisserver.Binary(os.Getenv(redisserver.BinaryEnv)))
+	return devserver.StartRedis(ctx, devserver.Binary(os.Getenv(devserver.BinaryEnv)))
 }
 
 // giveBack keeps a server for others. That of a failed test is shown and ended.
-func (p *pool) giveBack(t testing.TB, s *redisserver.Server) {
+func (p *pool) giveBack(t testing.TB, s *devserver.Redis) {
 	t.Helper()
 	if !t.Failed() {
 		p.mu.Lock()

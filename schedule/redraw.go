@@ -22,13 +22,13 @@ func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
 	return ahead + max(atOnce, interval) + aheadBy
 }
 
-// HoldAgain holds timers of the node again that have got such times, so that they get others. It returns how many.
-func (n *Node) HoldAgain(ctx context.Context, l *HoldList, h *Hold, ahead time.Duration) (held int, err error) {
+// Redraw holds timers of a node again that have got such times, so that they get others. It returns how many.
+func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Duration) (held int, err error) {
 	ns := h.Namespace
 	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {
 		for skip := 0; ; {
 			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At), (ahead + aheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
-			reply, err := n.schedule.step("hold_redraw").Run(ctx, n.server, nil, args...).Int64Slice()
+			reply, err := l.schedule.step("hold_redraw").Run(ctx, n.server, nil, args...).Int64Slice()
 			switch {
 			case err != nil:
 				return err

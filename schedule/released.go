@@ -31,9 +31,9 @@ type Released struct {
 	Stale bool   // nothing was done: the partition's list of holds is not the caller's
 }
 
-// releaseHeld runs the script of one step.
-func (s *Schedule) releaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
-	n, r := h.Namespace, h.Resume
+// release runs the script of one step.
+func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
+	s, n, r := l.schedule, h.Namespace, h.Resume
 	args := []any{l.copied(), n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
 	script := s.step("hold_release")
 	if r.Kind == ResumeShift {
@@ -65,9 +65,10 @@ type Draw struct {
 // Last returns the last time that was used, when some were.
 func (d Draw) Last() Millis { return Millis(d.first - d.interval) }
 
-// DrawTimes draws the next times of a resume at a rate, of which nobody gets one again: none if they are further ahead than
+// Draw draws the next times of a resume at a rate, of which nobody gets one again: none if they are further ahead than
 // given.
-func (s *Schedule) DrawTimes(ctx context.Context, h *Hold, count int, ahead time.Duration) (Draw, error) {
+func (l *HoldList) Draw(ctx context.Context, h *Hold, count int, ahead time.Duration) (Draw, error) {
+	s := l.schedule
 	now, err := s.heldClock(ctx)
 	if err != nil {
 		return Draw{}, err
@@ -102,10 +103,10 @@ func (s *Schedule) heldClock(ctx context.Context) (Millis, error) {
 	return MillisOf(now), nil
 }
 
-// ReleaseHeld has one step of a resume on a partition: it releases some of the held timers from a place on that the hold covers
+// Release has one step of a resume on a partition: it releases some of the held timers from a place on that the hold covers
 // and no other one, in the order of their dues and in the way that the hold's resume says. Those that get times of a draw use
-// these up. Nothing is done where the partition's copy of the list is not that of l.
-func (s *Schedule) ReleaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys.Partition, from HeldAt, times *Draw) (Released, error) {
+// these up. Nothing is done where the partition's copy of the list is not this one.
+func (l *HoldList) Release(ctx context.Context, h *Hold, p keys.Partition, from HeldAt, times *Draw) (Released, error) {
 	most := MaxRelease
 	switch h.Resume.Kind {
 	case ResumeShift:
@@ -113,41 +114,8 @@ func (s *Schedule) ReleaseHeld(ctx context.Context, l *HoldList, h *Hold, p keys
 	case ResumeRate:
 		most = min(most, times.Left)
 	}
-	done, err := s.releaseHeld(ctx, l, h, p, from, most, *times)
+	done, err := l.release(ctx, h, p, from, most, *times)
 	times.first += float64(done.Timed) * times.interval
 	times.Left -= done.Timed
 	return done, err
-}
-
-// resumesFor is for how long one carries resumes on who does not say so again.
-const resumesFor = 3 * time.Second
-
-// TakeResumes tells whether the caller, and nobody else, is to carry resumes on for the next seconds. It is a matter of
-// work, not of correctness: two who do so at once release nothing twice.
-func (s *Schedule) TakeResumes(ctx context.Context, instance string) (bool, error) {
-	name := keys.Single.Resuming()
-	taken, err := s.rdb.SetNX(ctx, name, instance, resumesFor).Result()
-	if err == nil && !taken {
-		var holder string
-		if holder, err = s.rdb.Get(ctx, name).Result(); err == nil && holder == instance {
-			taken, err = s.rdb.SetXX(ctx, name, instance, resumesFor).Result()
-		}
-	}
-	if err != nil {
-		return false, fmt.Errorf("schedule: take the resumes over: %w", err)
-	}
-	return taken, nil
-}
-
-// LeaveResumes lets somebody else carry resumes on at once.
-func (s *Schedule) LeaveResumes(ctx context.Context, instance string) error {
-	name := keys.Single.Resuming()
-	holder, err := s.rdb.Get(ctx, name).Result()
-	if err != nil || holder != instance {
-		return nil //nolint:nilerr // it runs out by itself
-	}
-	if err := s.rdb.Del(ctx, name).Err(); err != nil {
-		return fmt.Errorf("schedule: leave the resumes: %w", err)
-	}
-	return nil
 }

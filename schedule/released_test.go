@@ -52,10 +52,10 @@ func TestAListThatIsCopiedLate(t *testing.T) {
 	x := newIndex(t)
 	x.hold("app1")
 	late := x.list()
-	if err := x.RemoveHold(t.Context(), x.list(), namespace(t, "app1")); err != nil {
+	if err := x.list().Remove(t.Context(), namespace(t, "app1")); err != nil {
 		t.Fatal(err)
 	}
-	if moving, err := x.CopyHolds(t.Context(), late); err != nil || len(moving) > 0 || late.Outdated() {
+	if moving, err := late.CopyTo(t.Context(), x.Node); err != nil || len(moving) > 0 || late.Outdated() {
 		t.Fatal(moving, err, late.Outdated())
 	}
 	x.list()
@@ -75,7 +75,7 @@ func TestShiftNeverSharesAnID(t *testing.T) {
 		if h.Since+newer-was != h.Resume.At {
 			x.t.Fatal("the hold is of another length")
 		}
-		if err := x.PutHold(x.t.Context(), l, h); err != nil {
+		if err := l.Put(x.t.Context(), h); err != nil {
 			x.t.Fatal(err)
 		}
 		if n := x.release(l, &h, &schedule.Draw{}); n != 1 {

@@ -8,18 +8,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // errNoOccurrence says why a repetition cannot begin.
 var errNoOccurrence = errors.New("no such time in the next eight years, or before its end")
 
 // follow returns what follows the firing of an occurrence, or the first one of a repetition that is to be planned, at the moment.
-func (s *Schedule) follow(f *Firing) (repeat.Step, error) {
+func (s *Schedule) follow(f *Firing) (cron.Step, error) {
 	o := f.Occurrence
 	spec, err := s.specs.Parse(o.Repeat)
 	if err != nil {
-		return repeat.Step{}, err
+		return cron.Step{}, err
 	}
 	r := o.Rule()
 	r.Spec = spec
@@ -38,14 +38,14 @@ const nothingFollows, planAgain = 0, -1
 
 // arming returns when what follows a firing is due, as settle_repeat takes it. Where this timerd cannot tell, it is planned
 // again, by another one or else as a dead letter.
-func (s *Schedule) arming(f *Firing) (int64, repeat.Step) {
+func (s *Schedule) arming(f *Firing) (int64, cron.Step) {
 	if f.Fault != "" {
-		return nothingFollows, repeat.Step{}
+		return nothingFollows, cron.Step{}
 	}
 	step, err := s.follow(f)
 	switch {
 	case err != nil:
-		return planAgain, repeat.Step{}
+		return planAgain, cron.Step{}
 	case step.Due.IsZero():
 		return nothingFollows, step
 	}
@@ -88,7 +88,7 @@ const repeatPerCall, repeatBytesPerCall = 32, 200_000
 
 // settleRepeating settles firings of timers that repeat, and arms what follows them.
 func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) PartError {
-	steps, dues := make([]repeat.Step, len(firings)), make([]int64, len(firings))
+	steps, dues := make([]cron.Step, len(firings)), make([]int64, len(firings))
 	args := func(i int) []any {
 		f := &firings[i]
 		dues[i], steps[i] = s.arming(f)

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -69,20 +69,20 @@ func TestIntervalKeepsItsGrid(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	from := x.redisNow() - 1_000_000_070
-	first := x.repeats("p", "EVERY", 200, "FROM", from, "TIMES", 3, "LATE", 60000)
+	first := x.repeats("p", "EVERY", 2000, "FROM", from, "TIMES", 3, "LATE", 60000)
 	last := int64(0)
 	for n := 1; n <= 3; n++ {
 		index, key := x.pendingAt()
-		if index != key || index <= last || (index-from)%200 != 0 || n == 1 && index != first {
+		if index != key || index <= last || (index-from)%2000 != 0 || n == 1 && index != first {
 			t.Fatalf("occurrence %d is due at %d by the index and %d by its key, after %d on the grid from %d; the first one was said to be due at %d", n, index, key, last, from, first)
 		}
-		want := fmt.Sprintf("repeat every 200ms occurrence %d]", n)
+		want := fmt.Sprintf("repeat every 2s occurrence %d]", n)
 		if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, want) {
 			t.Errorf("timer_get: %s, want %s", got, want)
 		}
 		last = index
 		x.awaitClock(index)
-		f := x.occurs(fmt.Sprintf("every 200ms %d p", n))
+		f := x.occurs(fmt.Sprintf("every 2s %d p", n))
 		if int64(f.Due) != index || f.Late != most(time.Minute) {
 			t.Errorf("occurrence %d: due %d with %v, want %d", n, f.Due, f.Late, index)
 		}
@@ -105,11 +105,11 @@ func TestCronIsPlannedByWhoeverClaims(t *testing.T) {
 		t.Errorf("timer_get: %s", got)
 	}
 	x.claims()
-	spec, err := repeat.Parse(text)
+	spec, err := cron.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, _ := (&repeat.Repetition{Spec: spec}).Next(time.UnixMilli(x.redisNow()))
+	want, _ := (&cron.Repetition{Spec: spec}).Next(time.UnixMilli(x.redisNow()))
 	if index, key := x.pendingAt(); index != want.UnixMilli() || key != index {
 		t.Errorf("due at %d, key at %d; want %d", index, key, want.UnixMilli())
 	}
@@ -181,7 +181,7 @@ func TestLibraryFindsTheFaultsOfExpressions(t *testing.T) {
 		{"0 9 * * 1", "MON"}, {"0 9 * * 1", "Mon"}, {"0 9 * * 1", "MON-FRI"}, {"0 9 * * 1", "SUN/2"}, {"0 9 * * 1", "DEC"}, {"0 9 * * 1", "JAN-MAR"},
 		{"0 0 9 * * 1", "MON"}, {"@hourly", "SAT"},
 	} {
-		_, err := repeat.Cron(c.expression, c.zone)
+		_, err := cron.At(c.expression, c.zone)
 		if err == nil {
 			t.Fatalf("%q in %q is fine", c.expression, c.zone)
 		}
@@ -194,7 +194,7 @@ func TestLibraryFindsTheFaultsOfExpressions(t *testing.T) {
 		"* * * * *", "0 9 * * 1-5", "0 0 29 2 *", "0 0 31 2 MON", "@DAILY", "*/15 8-18/2 1,L * MON#1,FRI", "0 0 0 L 2 *", "* * * * 5-7", "0 0 * * 0,7", "5/10 * * * *",
 		"0 0 * FEB 5#4", "  1\t2 3 4 5 ",
 	} {
-		if _, err := repeat.Cron(expression, ""); err != nil {
+		if _, err := cron.At(expression, ""); err != nil {
 			t.Fatal(err)
 		}
 		if got := x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", expression); got != "planned" {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 )
 
 // A settlement gives the next occurrence of a timer the time of its arming as serial. So a serial of later than now tells, for as long
@@ -114,7 +114,7 @@ func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (
 // again returns when an occurrence is due by a clock that is back, and the jump that it then has; or AtOnce, if it stays where it is.
 func (s *Schedule) again(a armedAhead, now Millis) (Millis, jump) {
 	o, r := a.occurrence, a.occurrence.repetition
-	moved := a.due < r.nominal || a.due >= r.nominal.Add(repeat.MinInterval) // by less it was moved from an id that is taken
+	moved := a.due < r.nominal || a.due >= r.nominal.Add(cron.MinInterval) // by less it was moved from an id that is taken
 	if moved || o.jump.first <= now || o.jump.end > 0 || Millis(r.from) > now {
 		return AtOnce, jump{}
 	}

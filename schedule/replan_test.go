@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // setAhead sets the clock of Redis ahead of the machine's, and waits until that shows it.
-func (x *index) setAhead(clock *redisserver.Clock, by time.Duration) {
+func (x *index) setAhead(clock *devserver.Clock, by time.Duration) {
 	x.t.Helper()
 	if err := clock.Set(by); err != nil {
 		x.t.Fatal(err)
@@ -41,13 +41,13 @@ func (x *index) replans(want int) {
 	}
 }
 
-func newIndexWithClock(t *testing.T) (*index, *redisserver.Clock) {
+func newIndexWithClock(t *testing.T) (*index, *devserver.Clock) {
 	t.Helper()
-	clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+	clock, err := devserver.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Skip(err)
 	}
-	return newIndex(t, redisserver.WithClock(clock)), clock
+	return newIndex(t, devserver.WithClock(clock)), clock
 }
 
 // Redis's clock is an hour ahead for a while: what fell due fires, and what follows was armed by that clock. Once it is back, that is

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -20,7 +20,7 @@ const denied = "app2:trans:notice:1"
 // user who may do everything.
 func newNarrowIndex(t *testing.T) *index {
 	t.Helper()
-	server := testenv.Redis(t, redisserver.ACL("user default on nopass ~* &* +@all\nuser timerd on nopass ~app1:* ~timerd:* &* +@all\n"))
+	server := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\nuser timerd on nopass ~app1:* ~timerd:* &* +@all\n"))
 	timerd := server.Client(func(o *redis.Options) { o.Username, o.Password = "timerd", "-" })
 	return newIndexFor(t, timerd, server.Client(), 1000)
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 )
 
 // DefaultMaxPayload is the payload limit in bytes where none is configured.
@@ -42,7 +42,7 @@ type Schedule struct {
 	OnArmed func(key keys.Key, due Millis)
 
 	*Index
-	specs   repeat.Specs
+	specs   cron.Specs
 	holding atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
 
 	asking sync.Mutex // of Nodes

@@ -114,7 +114,7 @@ func oddities() map[string]func(x *index, key string, due int64) {
 			x.hold("a:b")
 			x.do("ZADD", firing, "0.25", x.takeRef(key, at-50))
 			l := x.list()
-			if err := x.RemoveHold(x.t.Context(), l, l.Holds[0].Namespace); err != nil {
+			if err := l.Remove(x.t.Context(), l.Holds[0].Namespace); err != nil {
 				x.t.Fatal(err)
 			}
 		},

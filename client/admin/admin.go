@@ -1,5 +1,5 @@
-// Package admin is the Go API for operators' programs: it holds and resumes namespaces of timers, and cancels those of a namespace,
-// as the commands of timerd do. It runs timerd's own scripts on all of the schedule, with the rights of timerd's user in Redis
+// Package admin is the Go API for operators' programs: it holds and resumes namespaces of timers, cancels those of a namespace, and
+// moves or fires single ones, as the commands of timerd do. It runs timerd's own scripts on all of the schedule, with the rights of timerd's user in Redis
 // (deploy/users.acl), and not those of a producer.
 package admin
 
@@ -21,8 +21,8 @@ import (
 )
 
 var (
-	// ErrUnconfirmed says that the namespace is held, but that timers of it may still be claimed: by a server that has not got
-	// the hold, or by a timerd of an earlier version. The text names them. The timerds go on to bring the hold to the servers;
+	// ErrUnconfirmed says that the namespace is held, but that timers of it may still be claimed from servers that have not got
+	// the hold. The text names them. The timerds go on to bring the hold to the servers;
 	// calling Hold again tells whether it is complete.
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
 	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
@@ -189,9 +189,8 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 //
 // A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
 //
-// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile. It
-// refuses ResumeDead while a timerd is alive of a version that would fire the timers. When ctx has ended, the error says
-// whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
+// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile.
+// When ctx has ended, the error says whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
 func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
 	n, err := parseNamespace(namespace)
@@ -248,6 +247,48 @@ func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
 		list[i] = h
 	}
 	return list, nil
+}
+
+// MoveResult is what came of Fire and Move: how many timers of the key there were of each kind. All is 0 if there was none.
+type MoveResult struct {
+	Moved   int64
+	TooLate int64 // owed or firing, or fired lately
+	Held    int64 // due and held: Resume releases them
+	Changed int64 // set anew, cancelled or moved by somebody else at the same time
+	Denied  int64 // the Redis user may not write the key
+}
+
+// Fire has what is pending of a key fire now, as timerd fire does, a retry beside it too. The due time becomes now, so the event
+// has a new id. Of a timer that repeats, the next occurrence stays as it was planned.
+//
+// Fire returns errors that wrap client.ErrInvalid. After any other error it is not known what came of the timer, and calling again is safe.
+func (o *Operator) Fire(ctx context.Context, key string) (MoveResult, error) {
+	return o.move(ctx, "fire "+key, key, time.Time{})
+}
+
+// Move is Fire, but for another time, by the Redis server's clock: to is rounded up to whole milliseconds, and means now if it has passed.
+// Payload, attempt and limit on lateness stay.
+func (o *Operator) Move(ctx context.Context, key string, to time.Time) (MoveResult, error) {
+	return o.move(ctx, "move "+key, key, to)
+}
+
+func (o *Operator) move(ctx context.Context, call, key string, to time.Time) (MoveResult, error) {
+	k, err := keys.Parse(key)
+	if err != nil {
+		return MoveResult{}, failed(call, fmt.Errorf("%w: %w", client.ErrInvalid, err))
+	}
+	s, err := o.schedule()
+	if err == nil {
+		err = s.CheckMode(ctx)
+	}
+	if err != nil {
+		return MoveResult{}, failed(call, err)
+	}
+	done, err := admin.NewTimers(s).MoveKey(ctx, k, to)
+	if err != nil {
+		err = failed(call, err)
+	}
+	return MoveResult{done.Moved, done.TooLate, done.Held, done.Changed, done.Denied}, err
 }
 
 // CancelResult is what came of CancelAll.

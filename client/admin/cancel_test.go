@@ -48,3 +48,35 @@ func TestCancelAll(t *testing.T) {
 		}
 	}
 }
+
+// What is pending of a key fires now, or at another time.
+func TestFireAndMove(t *testing.T) {
+	t.Parallel()
+	ctx, rdb := t.Context(), timerdtest.Redis(t)
+	timers, operator := client.New(rdb), admin.New(rdb)
+	const key = "shop:m:t:1"
+	due, err := timers.Set(ctx, key, []byte("p"), client.After(time.Hour), client.Attempt(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done, err := operator.Move(ctx, key, due.Add(time.Hour)); err != nil || done != (admin.MoveResult{Moved: 1}) {
+		t.Errorf("Move: %+v, %v", done, err)
+	}
+	if timer, _, err := timers.Get(ctx, key); err != nil || !timer.Due.Equal(due.Add(time.Hour)) || timer.Attempt != 4 || string(timer.Payload) != "p" {
+		t.Errorf("moved to %+v, %v", timer, err)
+	}
+	for i, want := range []admin.MoveResult{{Moved: 1}, {TooLate: 1}} {
+		if done, err := operator.Fire(ctx, key); err != nil || done != want {
+			t.Errorf("Fire, call %d: %+v, %v; want %+v", i+1, done, err, want)
+		}
+	}
+	if timer, _, err := timers.Get(ctx, key); err != nil || timer.State != client.Owed {
+		t.Errorf("after Fire: %+v, %v", timer, err)
+	}
+	if done, err := operator.Fire(ctx, "shop:m:t:2"); err != nil || done != (admin.MoveResult{}) {
+		t.Errorf("Fire of none: %+v, %v", done, err)
+	}
+	if _, err := operator.Fire(ctx, "shop:m:t"); !errors.Is(err, client.ErrInvalid) {
+		t.Errorf("Fire of no key: %v, want ErrInvalid", err)
+	}
+}

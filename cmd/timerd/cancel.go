@@ -11,7 +11,6 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -24,8 +23,9 @@ type cancelFlags struct {
 func newCancel() *cobra.Command {
 	var flags cancelFlags
 	cmd := &cobra.Command{
-		Use:   "cancel {KEY | --all NAMESPACE}",
-		Short: "Cancel a timer, or those of a namespace",
+		Use:        "cancel {KEY | --all NAMESPACE}",
+		SuggestFor: []string{"delete", "del", "rm", "remove"},
+		Short:      "Cancel a timer, or those of a namespace",
 		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What
 was found is printed:
 
@@ -105,9 +105,9 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 	if err != nil {
 		return err
 	}
-	var before timeparse.Moment
+	var before admin.Moment
 	if cmd.Flags().Changed("due-before") {
-		if before, err = timeparse.Parse(flags.dueBefore); err != nil {
+		if before, err = admin.ParseMoment(flags.dueBefore); err != nil {
 			return usagef(cmd, "--due-before %w", err)
 		}
 	}

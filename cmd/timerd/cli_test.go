@@ -42,7 +42,14 @@ func TestUsage(t *testing.T) {
 	}{
 		{"nosuch", `unknown command "nosuch"`},
 		{"canel x", "did you mean cancel?"},
+		{"run", "did you mean serve?"},
+		{"start", "did you mean serve?"},
+		{"delete a:b:c:d", "did you mean cancel?"},
+		{"list", "did you mean ls?"},
 		{"--nosuch", "unknown flag: --nosuch"},
+		{"cancel --all shop --due 1h", "unknown flag: --due; did you mean --due-before?"},
+		{"ls --repeat", "unknown flag: --repeat; did you mean --repeating?"},
+		{"set a:b:c:d 1s --drop", "unknown flag: --drop; did you mean --drop-late?"},
 		{"version now", "Try: timerd version --help"},
 		{"set a:b:c:d", "want KEY DELAY [PAYLOAD], got 1"},
 		{"set a:b:c:d 30s some words", "put quotes around a PAYLOAD"},
@@ -61,6 +68,8 @@ func TestUsage(t *testing.T) {
 		{"set a:b:c:d 30s --attempt 0", "--attempt=0: want a number"},
 		{"get a:b:c:d --raw --json", "exclude each other"},
 		{"get", "accepts 1 arg(s)"},
+		{"fire a:b:c", "want app:module:type:id"},
+		{"move a:b:c:d soon", `DELAY "soon": want a duration such as`},
 		{"cancel", "accepts 1 arg(s)"},
 		{"cancel --all", "accepts 1 arg(s)"},
 		{"cancel --all a:b:c:d", "at most three parts"},
@@ -109,8 +118,12 @@ func TestUsage(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if out := ok(t, "version"); !strings.HasPrefix(out, "timerd ") || !strings.Contains(out, "go1.") {
+	out := ok(t, "version")
+	if !strings.HasPrefix(out, "timerd ") || !strings.Contains(out, "go1.") {
 		t.Errorf("version: %s", out)
+	}
+	if flag := ok(t, "--version"); flag != out {
+		t.Errorf("--version: %s, want %s", flag, out)
 	}
 }
 

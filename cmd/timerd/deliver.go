@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/deliver"
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/service"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 )

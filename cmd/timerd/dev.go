@@ -23,9 +23,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/ports"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/service"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -92,7 +90,7 @@ TIMERD_RETRY and the other variables that concern neither server have their effe
 func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	for name, port := range map[string]*int{"--redis-port": &flags.redisPort, "--nats-port": &flags.natsPort} {
 		if *port == 0 {
-			*port, err = ports.Free()
+			*port, err = devserver.FreePort()
 		} else {
 			err = checkFree(name, *port)
 		}
@@ -106,8 +104,8 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	c, err := config.Dev{
-		RedisURL: "redis://" + ports.Address(flags.redisPort) + "/0",
-		NATSAddr: ports.Address(flags.natsPort),
+		RedisURL: "redis://" + devserver.Address(flags.redisPort) + "/0",
+		NATSAddr: devserver.Address(flags.natsPort),
 		DataDir:  filepath.Join(dir, "nats"),
 		HTTPAddr: flags.httpAddr,
 
@@ -122,8 +120,8 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 		return err
 	}
 	defer l.Close() // serve has, once it runs
-	server, err := redisserver.Start(cmd.Context(), redisserver.Binary(flags.redisServer), redisserver.Directory(dir), redisserver.Port(flags.redisPort))
-	if errors.Is(err, redisserver.ErrNotFound) {
+	server, err := devserver.StartRedis(cmd.Context(), devserver.Binary(flags.redisServer), devserver.Directory(dir), devserver.Port(flags.redisPort))
+	if errors.Is(err, devserver.ErrNoRedis) {
 		return errNoRedis
 	}
 	if err != nil {
@@ -165,7 +163,7 @@ func listenForDev(ctx context.Context, c *config.Config) (service.Listeners, err
 }
 
 // demonstrate says how to set timers, sets a few itself, and prints the firings until ctx ends.
-func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *redisserver.Server, samples bool) (err error) {
+func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devserver.Redis, samples bool) (err error) {
 	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
 		return err
 	}
@@ -288,7 +286,7 @@ func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) err
 
 // awaitReady waits until timerd is ready.
 func awaitReady(ctx context.Context, addr string) error {
-	err := poll.Until(ctx, devReady, func() error { return checkReady(ctx, addr) })
+	err := devserver.Until(ctx, devReady, func() error { return checkReady(ctx, addr) })
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("timerd was not ready within %v: %w", devReady, err)
 	}
@@ -297,7 +295,7 @@ func awaitReady(ctx context.Context, addr string) error {
 
 // checkFree returns an error that names the flag if somebody listens on a port of 127.0.0.1.
 func checkFree(flag string, port int) error {
-	l, err := net.Listen("tcp", ports.Address(port))
+	l, err := net.Listen("tcp", devserver.Address(port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%s=%d is in use; choose another port, or 0 for a free one", flag, port)

@@ -17,13 +17,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
 // devArgs returns the command line of dev on the Redis that the tests are to run against.
 func devArgs(args ...string) []string {
-	if server := os.Getenv(redisserver.BinaryEnv); server != "" {
+	if server := os.Getenv(devserver.BinaryEnv); server != "" {
 		args = append([]string{"--redis-server", server}, args...)
 	}
 	return append([]string{"dev"}, args...)

@@ -19,8 +19,9 @@ func newDoctor() *cobra.Command {
 	var asJSON, adopt bool
 	var key string
 	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Check the servers and say what to mend",
+		Use:        "doctor",
+		SuggestFor: []string{"check"},
+		Short:      "Check the servers and say what to mend",
 		Long: `Check the configuration, Redis and NATS, and say what to mend. Each line is, the worst ones last:
 
   ok    as it should be

@@ -28,7 +28,7 @@ func TestDoctor(t *testing.T) {
 	}
 	env := map[string]string{"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NATS_URL": nats.URL(), "TIMERD_NAMESPACES": "*"}
 	testenv.SetVariables(t, env)
-	if code, out, errs := timerd(t, "", "doctor"); code != 0 || !strings.Contains(out, "ok    unattended        no timerd is alive: nothing fires until one runs\n") ||
+	if code, out, errs := timerd(t, "", "doctor"); code != 0 || !strings.Contains(out, "warn  unattended        no timerd is alive: nothing fires until one runs\n") ||
 		errs != "timerd: warning: no timerd is alive: nothing fires until one runs\n" {
 		t.Errorf("before timerd was started: %d\n%s%s", code, out, errs)
 	}
@@ -37,17 +37,21 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("with everything as it should be:\n%s", out)
 	}
 
-	for name, value := range map[string]string{"notify-keyspace-events": "", "maxmemory": "1mb"} {
+	set := func(name, value string) {
+		t.Helper()
 		if err := redis.Client().ConfigSet(t.Context(), name, value).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
+	set("notify-keyspace-events", "")
+	set("maxmemory-policy", "allkeys-lru")
+	set("maxmemory", "100mb")
 	env["TIMERD_LAESE"] = "1s"
 	testenv.SetVariables(t, env)
 	code, out, errs := timerd(t, "", "doctor")
-	if code != 1 || errs != "" || !strings.Contains(out, "fix: CONFIG SET notify-keyspace-events") || !strings.Contains(out, "fix: raise maxmemory") ||
+	if code != 1 || errs != "" || !strings.Contains(out, "fix: CONFIG SET notify-keyspace-events") || !strings.Contains(out, "fix: CONFIG SET maxmemory-policy noeviction") ||
 		!strings.Contains(out, "did you mean TIMERD_LEASE?") {
-		t.Errorf("without keyspace events, and full: %d\n%s%s", code, out, errs)
+		t.Errorf("without keyspace events, and with eviction: %d\n%s%s", code, out, errs)
 	}
 	code, out, _ = timerd(t, "", "doctor", "--json")
 	failed := 0
@@ -62,6 +66,14 @@ func TestDoctor(t *testing.T) {
 	}
 	if code != 1 || failed != 1 {
 		t.Errorf("--json: exit code %d\n%s", code, out)
+	}
+
+	// What the server itself says is the cause, and nothing is said of what comes of it.
+	set("maxmemory-policy", "noeviction")
+	set("maxmemory", "1mb")
+	if code, out, _ := timerd(t, "", "doctor"); code != 1 || strings.Count(out, "\nfail ") != 1 || !strings.Contains(out, "it is out of memory") ||
+		!strings.Contains(out, "fix: raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory ") {
+		t.Errorf("full: %d\n%s", code, out)
 	}
 }
 

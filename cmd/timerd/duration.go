@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/timeparse"
+	"github.com/timerd-io/timerd/internal/admin"
 )
 
 const day = 24 * time.Hour
@@ -50,7 +50,7 @@ type durationFlag time.Duration
 
 // Set reads the flag's value.
 func (f *durationFlag) Set(s string) error {
-	d, err := timeparse.ParseDuration(s)
+	d, err := admin.ParseDuration(s)
 	*f = durationFlag(d)
 	return err
 }

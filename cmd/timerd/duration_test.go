@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/timerd-io/timerd/internal/timeparse"
+	"github.com/timerd-io/timerd/internal/admin"
 )
 
 func TestParseDuration(t *testing.T) {
@@ -16,14 +16,14 @@ func TestParseDuration(t *testing.T) {
 		"30d": 30 * day, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "40d 51m": 40*day + 51*time.Minute, " 2d  3h 4.5s ": 51*time.Hour + 4500*time.Millisecond,
 		"-30d": -30 * day, "-1d12h": -36 * time.Hour, "0d": 0, "3650d": 3650 * day,
 	} {
-		if got, err := timeparse.ParseDuration(text); err != nil || got != want {
+		if got, err := admin.ParseDuration(text); err != nil || got != want {
 			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{
 		"", " ", "d", "30", "soon", "30D", "1w", "d1h", "1hd", "1h30d", "1d2d", "1d-5h", "1d+5h", "1d5", "--1d", "1..5d", "1 d d", "200000d", "106751d24h", "1e3d",
 	} {
-		if got, err := timeparse.ParseDuration(text); err == nil {
+		if got, err := admin.ParseDuration(text); err == nil {
 			t.Errorf("%q is %v, want an error", text, got)
 		}
 	}
@@ -53,7 +53,7 @@ func TestShowDuration(t *testing.T) {
 func TestDurationsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := time.Duration(rapid.Int64Min(-math.MaxInt64).Draw(t, "d"))
-		if got, err := timeparse.ParseDuration(showDuration(d)); err != nil || got != d {
+		if got, err := admin.ParseDuration(showDuration(d)); err != nil || got != d {
 			t.Errorf("%v is shown as %q, which is read as %v, %v", d, showDuration(d), got, err)
 		}
 	})

@@ -15,8 +15,9 @@ import (
 func newGet() *cobra.Command {
 	var asJSON, raw bool
 	cmd := &cobra.Command{
-		Use:   "get KEY",
-		Short: "Show a timer that waits or is firing",
+		Use:        "get KEY",
+		SuggestFor: []string{"show"},
+		Short:      "Show a timer that waits or is firing",
 		Long: `Show a timer, and its state: pending, it is to become due; held, it is due, and its namespace is
 held; owed, it is due, and nobody has claimed it; firing, it is claimed, and NATS has not
 acknowledged its event. Of several timers of a key the first of these is shown; timerd ls shows all.

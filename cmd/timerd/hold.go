@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/admin"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -33,8 +32,9 @@ func newHold() *cobra.Command {
 	var asked schedule.Hold
 	var until string
 	cmd := &cobra.Command{
-		Use:   "hold NAMESPACE",
-		Short: "Hold the timers of a namespace back",
+		Use:        "hold NAMESPACE",
+		SuggestFor: []string{"pause"},
+		Short:      "Hold the timers of a namespace back",
 		Long: `Hold the timers of a namespace back: for the provider that is down, the deploy that went wrong. When
 the command has returned 0, no timerd claims a timer of it any more. What was claimed before may
 still be published. Timers that become due wait in Redis, where they can be cancelled, and
@@ -56,7 +56,7 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 			}
 			var lasts time.Duration
 			if until != "" {
-				if lasts, err = timeparse.ParseDuration(until); err != nil || lasts < admin.MinHold {
+				if lasts, err = admin.ParseDuration(until); err != nil || lasts < admin.MinHold {
 					return usagef(cmd, "--for=%s: want a duration of a second or more, such as 2h", until)
 				}
 			}

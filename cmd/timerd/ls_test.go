@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -112,6 +113,60 @@ func TestCancelOfAClaimedTimer(t *testing.T) {
 	if code, out, errs := timerd(t, "", "cancel", "app:m:t:0"); code != exitFailed || out != "fired\n" || !strings.Contains(errs, "its event, or its dead letter, may be in NATS already") {
 		t.Errorf("cancel: %d\n%s%s", code, out, errs)
 	}
+}
+
+// A pending timer fires now, or is due at another time; what is not pending is left alone, and says why.
+func TestFireAndMove(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := startRedis(t)
+	ok(t, "set", "shop:order:timeout:1", "1h", "payload", "--attempt", "3")
+	ok(t, "set", "shop:order:timeout:2", "1h")
+	if code, _, errs := timerd(t, "", "hold", "held"); code != 0 {
+		t.Fatal(errs)
+	}
+	ok(t, "set", "held:order:timeout:1", "1ms")
+	if out := ok(t, "move", "shop:order:timeout:1", "3h"); !strings.HasPrefix(out, "shop:order:timeout:1 is due at 20") || !strings.Contains(out, "Z (3h)\n") && !strings.Contains(out, "Z (2h 59m") {
+		t.Errorf("move: %s", out)
+	}
+	if out := ok(t, "get", "shop:order:timeout:1"); !strings.Contains(out, "payload") || !strings.Contains(out, "3") {
+		t.Errorf("get of one that was moved: %s", out)
+	}
+	for _, args := range [][]string{{"fire", "shop:order:timeout:1"}, {"move", "shop:order:timeout:2", "2020-01-01T00:00:00Z"}} {
+		if out := ok(t, args...); out != args[1]+" fires now\n" {
+			t.Errorf("timerd %q: %s", args, out)
+		}
+	}
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "ls", "held", "--state", "held"), "held:order") }, "a held timer")
+	for args, want := range map[string]string{
+		"fire shop:order:timeout:1":    "shop:order:timeout:1 is due already: it is too late",
+		"move held:order:timeout:1 1h": "held:order:timeout:1 is held: timerd resume releases it",
+		"fire shop:order:timeout:3":    "shop:order:timeout:3 is not pending, held, owed or firing",
+	} {
+		if code, out, errs := timerd(t, "", strings.Fields(args)...); code != exitFailed || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("timerd %s: exit code %d, %s%s", args, code, out, errs)
+		}
+	}
+	if got := claimed(t, server); !slices.Equal(got, []string{"shop:order:timeout:1 attempt 3: payload", "shop:order:timeout:2 attempt 0: "}) {
+		t.Errorf("fires %q", got)
+	}
+}
+
+// claimed claims what is due.
+func claimed(t *testing.T, server *testenv.RedisServer) (said []string) {
+	t.Helper()
+	nodes, err := schedule.New(server.Client(), 1000).Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Minute)[0]
+	if result.Err != nil {
+		t.Fatal(result.Err)
+	}
+	for _, f := range result.Firings {
+		said = append(said, fmt.Sprintf("%s attempt %d: %s", f.Key, f.Attempt, f.Payload))
+	}
+	slices.Sort(said)
+	return said
 }
 
 // A retry beside a newer timer of its key is listed too, and told apart.

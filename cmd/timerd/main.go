@@ -1,6 +1,6 @@
 // Timerd fires Redis keys as NATS events when their time has come.
 //
-//	timerd            run it, configured by the environment
+//	timerd serve      run it, configured by the environment
 //	timerd dev        try it: its own Redis and NATS, nothing to set up
 //	timerd doctor     check the servers and print what to fix
 //	timerd health     ask a running one whether it is ready

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -136,7 +136,7 @@ func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream
 }
 
 // instantOf returns the instant of a moment, by the clock of Redis.
-func instantOf(ctx context.Context, m timeparse.Moment, rdb redis.UniversalClient) (time.Time, error) {
+func instantOf(ctx context.Context, m admin.Moment, rdb redis.UniversalClient) (time.Time, error) {
 	if at, ok := m.Instant(); ok {
 		return at, nil
 	}

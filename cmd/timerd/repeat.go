@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/timeparse"
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // shownOccurrences is how many of the next occurrences repeat prints.
@@ -106,7 +106,7 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		r := repeat.Repetition{Spec: spec, From: now, Times: int64(f.times)}
+		r := cron.Repetition{Spec: spec, From: now, Times: int64(f.times)}
 		if from != nil {
 			r.From = from.From(now)
 			options = append(options, client.From(r.From))
@@ -131,17 +131,17 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 }
 
 // spec returns what --every or --cron says.
-func (f *repeatFlags) spec(cmd *cobra.Command) (spec repeat.Spec, err error) {
-	every, cron := cmd.Flags().Changed("every"), cmd.Flags().Changed("cron")
+func (f *repeatFlags) spec(cmd *cobra.Command) (spec cron.Spec, err error) {
+	every := cmd.Flags().Changed("every")
 	switch {
-	case every == cron:
+	case every == cmd.Flags().Changed("cron"):
 		return spec, usagef(cmd, "want either --every INTERVAL or --cron EXPR")
 	case every && f.zone != "":
 		return spec, usagef(cmd, "--tz is for --cron alone")
 	case every:
-		spec, err = repeat.Every(time.Duration(f.every))
+		spec, err = cron.Every(time.Duration(f.every))
 	default:
-		spec, err = repeat.Cron(f.cron, f.zone)
+		spec, err = cron.At(f.cron, f.zone)
 	}
 	if err != nil {
 		return spec, usagef(cmd, "%w", err)
@@ -183,11 +183,11 @@ func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error)
 }
 
 // momentFlag reads a flag that is a point in time, or returns nil if it is not given.
-func momentFlag(cmd *cobra.Command, name, value string) (*timeparse.Moment, error) {
+func momentFlag(cmd *cobra.Command, name, value string) (*admin.Moment, error) {
 	if value == "" {
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	m, err := timeparse.Parse(value)
+	m, err := admin.ParseMoment(value)
 	if err != nil {
 		return nil, usagef(cmd, "--%s %w", name, err)
 	}
@@ -195,7 +195,7 @@ func momentFlag(cmd *cobra.Command, name, value string) (*timeparse.Moment, erro
 }
 
 // show prints the next occurrences.
-func (f *repeatFlags) show(cmd *cobra.Command, r *repeat.Repetition, now time.Time) error {
+func (f *repeatFlags) show(cmd *cobra.Command, r *cron.Repetition, now time.Time) error {
 	list := occurrenceList{cmd: cmd, zone: r.Spec.Location(), now: now, asJSON: f.set.asJSON}
 	list.begin()
 	most := int64(shownOccurrences)

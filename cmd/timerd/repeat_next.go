@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/timerd-io/timerd/internal/timeparse"
-	"github.com/timerd-io/timerd/repeat"
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/cron"
 )
 
 // mostOccurrences is how many repeat next prints at most.
@@ -68,9 +68,9 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 		return usagef(cmd, "%w", err)
 	}
 	now := time.Now()
-	r, after := repeat.Repetition{Spec: spec, From: now}, now
+	r, after := cron.Repetition{Spec: spec, From: now}, now
 	if o.from != "" {
-		m, err := timeparse.Parse(o.from)
+		m, err := admin.ParseMoment(o.from)
 		if err != nil {
 			return usagef(cmd, "--from %w", err)
 		}
@@ -102,21 +102,21 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 }
 
 // parseRepetition reads EXPR: a cron expression, or what --every and --cron of the other commands take as one text.
-func parseRepetition(text, zone string) (repeat.Spec, error) {
+func parseRepetition(text, zone string) (cron.Spec, error) {
 	kind, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	switch {
 	case kind != "every" && kind != "cron":
-		return repeat.Cron(text, zone)
+		return cron.At(text, zone)
 	case zone != "":
-		return repeat.Spec{}, fmt.Errorf("%q: --tz is for a cron expression alone", text)
+		return cron.Spec{}, fmt.Errorf("%q: --tz is for a cron expression alone", text)
 	case kind == "cron":
-		return repeat.Parse(text)
+		return cron.Parse(text)
 	}
-	interval, err := timeparse.ParseDuration(rest)
+	interval, err := admin.ParseDuration(rest)
 	if err != nil {
-		return repeat.Spec{}, fmt.Errorf("interval %q: %w", rest, err)
+		return cron.Spec{}, fmt.Errorf("interval %q: %w", rest, err)
 	}
-	return repeat.Every(interval)
+	return cron.Every(interval)
 }
 
 // occurrenceLayout is how the time of an occurrence is shown in its zone.

@@ -19,8 +19,9 @@ func newResume() *cobra.Command {
 	var rate string
 	var shift, dead bool
 	cmd := &cobra.Command{
-		Use:   "resume NAMESPACE",
-		Short: "Release the timers of a namespace that is held",
+		Use:        "resume NAMESPACE",
+		SuggestFor: []string{"continue", "unpause", "release"},
+		Short:      "Release the timers of a namespace that is held",
 		Long: `Release the timers of a namespace that is held, unless another hold covers them. What becomes due
 from now on is free. Those that are held
 

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/timerd-io/timerd/internal/config"
 )
 
 func newRoot() *cobra.Command {
@@ -11,27 +16,44 @@ func newRoot() *cobra.Command {
 		Use:   "timerd",
 		Short: "Timers in Redis, fired as NATS events",
 		Long: `timerd fires Redis keys app:module:type:id with a TTL as NATS JetStream events, on time and at
-least once. Without a command it runs the service, as timerd serve does. It is configured by the
-environment: timerd help config names every variable.`,
+least once. timerd serve runs the service, and so does timerd alone where its output is no
+terminal. It is configured by the environment: timerd help config names every variable.`,
 		Example: `  timerd dev
   TIMERD_NAMESPACES=shop TIMERD_REDIS_URL=redis://127.0.0.1:6379/0 timerd serve
   timerd set shop:order:timeout:42 30m '{"order":42}'`,
 		Args: noSuchCommand,
-		RunE: runServe,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if screenOf(cmd.OutOrStdout()).isTerminal {
+				return cmd.Help()
+			}
+			return runServe(cmd, args)
+		},
+		Version: versionText(),
 		// Errors are told by run, which knows the exit codes.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 
 		SuggestionsMinimumDistance: 2,
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{cmd.CommandPath(), err}
-	})
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(usage)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // no argument is a file
-	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newLs(), newForecast(), newRepeat(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
+	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newFire(), newMove(), newLs(), newForecast(), newRepeat(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
 		newDeliver(), newDeliveries(), newHealth(), newVersion(), newCompletion(), newConfigTopic())
 	return root
+}
+
+// flagError makes what is wrong with a flag a *usageError, with the flag that was probably meant.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		if near := config.Nearest(unknown.GetSpecifiedName(), known); near != "" {
+			err = fmt.Errorf("%w; did you mean --%s?", err, near)
+		}
+	}
+	return &usageError{cmd.CommandPath(), err}
 }
 
 // noSuchCommand is the argument check of a command that only holds others, or that takes no arguments besides.

@@ -13,8 +13,9 @@ import (
 
 func newServe() *cobra.Command {
 	return &cobra.Command{
-		Use:   "serve",
-		Short: "Run timerd, configured by the environment",
+		Use:        "serve",
+		SuggestFor: []string{"run", "start", "daemon"},
+		Short:      "Run timerd, configured by the environment",
 		Long: `Run timerd until SIGTERM or SIGINT. It is configured by the environment: timerd help config names
 every variable.`,
 		Args: arguments(cobra.NoArgs),

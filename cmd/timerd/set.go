@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/policy"
-	"github.com/timerd-io/timerd/internal/timeparse"
 )
 
 // setFlags are the flags of timerd set.
@@ -35,7 +35,8 @@ func newSet() *cobra.Command {
 
 ` + keyHelp + `
 DELAY is a duration (90s, 1h30m, 250ms, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. One
-with spaces needs quotes ('40d 51m'): the next argument is the payload.
+with spaces needs quotes ('40d 51m'): the next argument is the payload. An instant that has passed
+fires at once.
 PAYLOAD is what the event brings; - reads it from standard input.
 
 With --from, set the timers of a file, or of standard input if it is -. Each line is a JSON object:
@@ -70,7 +71,7 @@ Bad lines are reported with their numbers and the others are set; the exit code 
 				return usagef(cmd, "DELAY cannot be negative, and a PAYLOAD that begins with - comes after --")
 			}
 		}
-		return &usageError{cmd.CommandPath(), err}
+		return flagError(cmd, err)
 	})
 	cmd.Flags().BoolVar(&flags.nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&flags.xx, "xx", false, "only if there is such a timer")
@@ -174,7 +175,7 @@ func lateOption(cmd *cobra.Command, flags setFlags) (*client.SetOption, error) {
 		}
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	most, err := timeparse.ParseDuration(flags.late)
+	most, err := admin.ParseDuration(flags.late)
 	if err != nil || most < 0 || most > policy.Longest {
 		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", flags.late)
 	}
@@ -200,9 +201,9 @@ func readPayload(cmd *cobra.Command) ([]byte, error) {
 	return payload, nil
 }
 
-// parseWhen reads a DELAY, which lies ahead.
+// parseWhen reads a DELAY.
 func parseWhen(s string) (client.When, error) {
-	m, err := timeparse.Parse(s)
+	m, err := admin.ParseMoment(s)
 	at, instant := m.Instant()
 	switch {
 	case err != nil:

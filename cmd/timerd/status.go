@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -34,7 +36,7 @@ const (
 )
 
 func newStatus() *cobra.Command {
-	var asJSON bool
+	var asJSON, acknowledge bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show who serves the timers, what waits, and what is wrong",
@@ -43,11 +45,19 @@ timerds that are alive; how many timers are pending, owed (due, and claimed by n
 (claimed, and not acknowledged by NATS); and the streams. Where Redis or NATS does not answer, the
 rest is shown.
 
-The exit code is 1 if a line says fail: timers do not fire, or part of the state cannot be told.`,
+Data that was lost, by a Redis that was flushed or is an older copy, or by a stream that was deleted,
+is told until somebody acknowledges it with --acknowledge. That changes nothing else.
+
+The exit code is 1 if a line says fail: timers do not fire or were lost, or part of the state cannot
+be told.`,
 		Example: `  timerd status
-  timerd status --json`,
+  timerd status --json
+  timerd status --acknowledge`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if acknowledge {
+				return acknowledgeLosses(cmd)
+			}
 			report, err := gatherStatus(cmd)
 			if err != nil {
 				return err
@@ -64,7 +74,25 @@ The exit code is 1 if a line says fail: timers do not fire, or part of the state
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&acknowledge, "acknowledge", false, "say no more of data that was lost so far")
 	return cmd
+}
+
+// acknowledgeLosses has nobody told any more of the data that was lost so far, and prints what that was.
+func acknowledgeLosses(cmd *cobra.Command) error {
+	return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config, _ *slog.Logger) error {
+		were, err := streams.AcknowledgeLosses(cmd.Context(), js, c.Streams())
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", c.Streams().StateStream(), err)
+		}
+		for _, loss := range were {
+			fmt.Fprintf(cmd.OutOrStdout(), "acknowledged: %s\n", loss.Finding().Text)
+		}
+		if len(were) == 0 {
+			fmt.Fprintln(cmd.OutOrStdout(), "nothing to acknowledge: no data was lost")
+		}
+		return nil
+	})
 }
 
 // gatherStatus asks the servers that answer. Its error is one of the configuration.

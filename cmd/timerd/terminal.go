@@ -18,8 +18,9 @@ import (
 // screen is what is known of where a command writes to. The zero value is no terminal: what is written there is plain and
 // complete, however wide.
 type screen struct {
-	width   int // columns; 0 for any number
-	colours bool
+	width      int // columns; 0 for any number
+	colours    bool
+	isTerminal bool
 }
 
 // screenOf looks at where a command writes to.
@@ -28,7 +29,7 @@ func screenOf(w io.Writer) screen {
 		w = p.Writer
 	}
 	width, ok := terminalWidth(w)
-	return screen{width: width, colours: ok && !config.NoColor()}
+	return screen{width: width, colours: ok && !config.NoColor(), isTerminal: ok}
 }
 
 // most returns how many bytes of a text can be of use: more than there is room for, if that is limited.

@@ -135,6 +135,18 @@ func inColour(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 }
 
+// Who types the name alone wants to know what it is; without a terminal, as in a unit file, it serves.
+func TestNothingOnATerminal(t *testing.T) {
+	testenv.NoLeaks(t)
+	testenv.SetVariables(t, nil)
+	if code, lines := shows(t, 100); code != 0 || !strings.Contains(strings.Join(lines, "\n"), "Available Commands:") {
+		t.Errorf("timerd: exit code %d\n%s", code, strings.Join(lines, "\n"))
+	}
+	if code, out, errs := timerd(t, ""); code != 2 || out != "" || !strings.Contains(errs, "TIMERD_NAMESPACES") {
+		t.Errorf("timerd without a terminal and a configuration: exit code %d\n%s%s", code, out, errs)
+	}
+}
+
 func TestLsOnATerminal(t *testing.T) {
 	testenv.NoLeaks(t)
 	inColour(t)

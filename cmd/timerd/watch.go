@@ -24,8 +24,9 @@ func newWatch() *cobra.Command {
 	var count int
 	var since durationFlag
 	cmd := &cobra.Command{
-		Use:   "watch [NAMESPACE]",
-		Short: "Follow firings live",
+		Use:        "watch [NAMESPACE]",
+		SuggestFor: []string{"follow", "tail"},
+		Short:      "Follow firings live",
 		Long: `Follow firings as they happen, until interrupted. Each line tells when a timer was due, how late
 its event was published, its key, attempt, trigger and payload. Those over a second late and those
 that are not the first attempt are marked. On a terminal the lines fit its width. Elsewhere they are

@@ -12,8 +12,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/ports"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -52,7 +51,7 @@ func (c *container) start() *exec.Cmd {
 // server that the tests run against.
 func entryPoint(t *testing.T) (path string) {
 	t.Helper()
-	program := os.Getenv(redisserver.BinaryEnv)
+	program := os.Getenv(devserver.BinaryEnv)
 	if program == "" {
 		program = "redis-server"
 	}
@@ -76,11 +75,11 @@ func entryPoint(t *testing.T) (path string) {
 func TestComposeRedis(t *testing.T) {
 	path := entryPoint(t)
 	for _, name := range []string{"redis", "redis-1"} {
-		port, err := ports.Free()
+		port, err := devserver.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		bus, err := ports.Free()
+		bus, err := devserver.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +93,7 @@ func TestComposeRedis(t *testing.T) {
 			replace: strings.NewReplacer("/etc/timerd/redis.conf", conf, "--dir /data", fmt.Sprintf("--dir %s --port %d --cluster-port %d", dir, port, bus), "0.0.0.0", "127.0.0.1"),
 		}
 		c.start()
-		client := redis.NewClient(&redis.Options{Addr: ports.Address(port), DialerRetries: 1, MaxRetries: -1})
+		client := redis.NewClient(&redis.Options{Addr: devserver.Address(port), DialerRetries: 1, MaxRetries: -1})
 		want := map[string]string{"appendonly": "yes", "maxmemory-policy": "noeviction", "protected-mode": "no", "dir": dir, "cluster-enabled": "no"}
 		if name != "redis" {
 			want["cluster-enabled"] = "yes"
@@ -118,11 +117,11 @@ func TestComposeRedis(t *testing.T) {
 // ok yet, it is found to be one.
 func TestComposeMakesTheClusterOnce(t *testing.T) {
 	cluster := load(t, "cluster")
-	var nodes []*redisserver.Server
+	var nodes []*devserver.Redis
 	var places []string
 	for i := range 6 {
-		node, err := redisserver.Start(t.Context(), redisserver.Binary(os.Getenv(redisserver.BinaryEnv)),
-			redisserver.Directive("cluster-enabled", "yes"), redisserver.Directive("protected-mode", "no"))
+		node, err := devserver.StartRedis(t.Context(), devserver.Binary(os.Getenv(devserver.BinaryEnv)),
+			devserver.Directive("cluster-enabled", "yes"), devserver.Directive("protected-mode", "no"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,15 +20,22 @@ import (
 // attributes, anchors, networks and volumes that are not declared, dependencies on what is no service.
 func load(t *testing.T, profiles ...string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{"../../docker-compose.yml"}, cli.WithName("timerd"), cli.WithProfiles(profiles))
-	if err != nil {
-		t.Fatal(err)
-	}
-	project, err := options.LoadProject(t.Context())
+	project, err := loadFile(t, composeFile, nil, profiles...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return project
+}
+
+const composeFile = "../../docker-compose.yml"
+
+func loadFile(t *testing.T, path string, env []string, profiles ...string) (*types.Project, error) {
+	t.Helper()
+	options, err := cli.NewProjectOptions([]string{path}, cli.WithName("timerd"), cli.WithProfiles(profiles), cli.WithEnv(env))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return options.LoadProject(t.Context())
 }
 
 // Without a profile there are three services; the cluster's profile adds its own.
@@ -108,7 +116,7 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 // A stop takes up to 10 s, and `up --wait` waits for what has a health check.
 func TestComposeStopsAndWaits(t *testing.T) {
 	for name, service := range load(t, "cluster").Services {
-		if service.Build != nil {
+		if strings.HasPrefix(name, "timerd") {
 			if got := service.StopGracePeriod; got == nil || *got != types.Duration(15*time.Second) {
 				t.Errorf("%s: stop_grace_period is %v, want 15s", name, got)
 			}
@@ -116,6 +124,63 @@ func TestComposeStopsAndWaits(t *testing.T) {
 		if check := service.HealthCheck; name != "redis-cluster" && (check == nil || len(check.Test) == 0) {
 			t.Errorf("%s has no health check", name)
 		}
+	}
+}
+
+// One image is built for the three timerds of the cluster, with a version, and no registry is asked for it.
+func TestComposeBuildsOneImage(t *testing.T) {
+	cluster := load(t, "cluster")
+	for name, policy := range map[string]string{"timerd": "", "timerd-1": types.PullPolicyBuild, "timerd-2": types.PullPolicyNever, "timerd-3": types.PullPolicyNever} {
+		service := cluster.Services[name]
+		if service.PullPolicy != policy || (service.Image == "timerd-cluster") != (name != "timerd") {
+			t.Errorf("%s has the image %q, pulled %q", name, service.Image, service.PullPolicy)
+		}
+		if builds := name == "timerd" || name == "timerd-1"; builds != (service.Build != nil) {
+			t.Errorf("%s is built: %t", name, !builds)
+		} else if _, ok := buildArgs(service)["VERSION"]; builds && !ok {
+			t.Errorf("%s is built without a VERSION", name)
+		}
+	}
+	if ignored := read(t, "../../.dockerignore"); strings.Contains("\n"+ignored, "\n.git\n") {
+		t.Error(".dockerignore leaves out .git, which says the version")
+	}
+}
+
+// A server of NATS is healthy once it knows a leader, and a shard that is away stops no other.
+func TestComposeClusterComesUp(t *testing.T) {
+	for name, service := range load(t, "cluster").Services {
+		test := healthTest(service)
+		if strings.HasPrefix(name, "nats") && !strings.HasSuffix(test, " http://127.0.0.1:8222/healthz") {
+			t.Errorf("%s is healthy by %q, want plain /healthz", name, test)
+		}
+		if regexp.MustCompile(`^redis-\d`).MatchString(name) && !strings.Contains(strings.Join(service.Command, " "), "--cluster-require-full-coverage no") {
+			t.Errorf("%s: %q", name, service.Command)
+		}
+	}
+}
+
+// The console's lines work once the comment signs are gone, and not without a password.
+func TestComposeConsole(t *testing.T) {
+	text := regexp.MustCompile(`(?m)^      # (TIMERD_|- )`).ReplaceAllString(read(t, composeFile), "      $1")
+	path := filepath.Join(t.TempDir(), "docker-compose.yml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadFile(t, path, nil); err == nil || !strings.Contains(err.Error(), "CONSOLE_PASSWORD") {
+		t.Errorf("without a password: %v", err)
+	}
+	project, err := loadFile(t, path, []string{"CONSOLE_PASSWORD=s3cr3t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	timerd := project.Services["timerd"]
+	for name, want := range map[string]string{"TIMERD_CONSOLE_ADDR": "0.0.0.0:8081", "TIMERD_CONSOLE_PASSWORD": "s3cr3t", "TIMERD_CONSOLE_ACTIONS": "on"} {
+		if got := timerd.Environment[name]; got == nil || *got != want {
+			t.Errorf("%s is %v, want %q", name, got, want)
+		}
+	}
+	if len(timerd.Ports) != 2 || timerd.Ports[1].Target != 8081 || timerd.Ports[1].HostIP != "127.0.0.1" {
+		t.Errorf("ports: %+v", timerd.Ports)
 	}
 }
 
@@ -175,4 +240,18 @@ func TestComposeHeader(t *testing.T) {
 			}
 		}
 	}
+}
+
+func buildArgs(s types.ServiceConfig) types.MappingWithEquals {
+	if s.Build == nil {
+		return nil
+	}
+	return s.Build.Args
+}
+
+func healthTest(s types.ServiceConfig) string {
+	if s.HealthCheck == nil {
+		return ""
+	}
+	return strings.Join(s.HealthCheck.Test, " ")
 }

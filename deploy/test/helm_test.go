@@ -232,6 +232,74 @@ func checkDeployment(t *testing.T, d *apps.Deployment, maps []*core.ConfigMap) {
 	}
 }
 
+// The commands of deploy/README.md do what the chart takes, with the Secret that they make.
+func TestHelmAsTheReadmeHasIt(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "../README.md"), "## Kubernetes\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	commands := strings.ReplaceAll(section, "\\\n", " ")
+	installs := regexp.MustCompile(`(?m)^helm (install|upgrade) timerd deploy/helm/timerd --namespace timers (.*)$`).FindAllStringSubmatch(commands, -1)
+	secret := regexp.MustCompile(`secret generic (\S+) --from-literal=url=`).FindStringSubmatch(commands)
+	if len(installs) != 2 || secret == nil {
+		t.Fatalf("%d commands, the Secret %q", len(installs), secret)
+	}
+	var args []string
+	for _, install := range installs { // the second one is told to go on with the values of the first
+		args = append(args, strings.Fields(strings.ReplaceAll(strings.ReplaceAll(install[2], "'", ""), "--reuse-values", ""))...)
+	}
+	out, errs, err := helm(t, append([]string{"template", "timerd", chart, "--namespace", "timers"}, args...)...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+	container := all[*apps.Deployment](objects(t, out))[0].Spec.Template.Spec.Containers[0]
+	if container.Image != "registry.example.com/timerd:mine" {
+		t.Errorf("the image is %s", container.Image)
+	}
+	found := map[string]string{}
+	for _, v := range container.Env {
+		found[v.Name] = v.Value
+		if v.ValueFrom != nil {
+			found[v.Name] = v.ValueFrom.SecretKeyRef.Name
+		}
+	}
+	if found["TIMERD_STREAM_REPLICAS"] != "3" || found["TIMERD_NAMESPACES"] != "shop" || found["TIMERD_REDIS_URL"] != secret[1] {
+		t.Errorf("variables: %v", found)
+	}
+}
+
+// A node can be drained while no pod is ready, by every Kubernetes that knows how.
+func TestHelmLetsNodesBeDrained(t *testing.T) {
+	for version, want := range map[string]bool{"1.25.0": false, "1.26.9": false, "1.27.0": true, "1.34.1": true} {
+		out, errs, err := helm(t, "template", "rel", chart, "--values", "testdata/helm/full.values.yaml", "--kube-version", version)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		for _, b := range all[*policy.PodDisruptionBudget](objects(t, out)) {
+			if got := b.Spec.UnhealthyPodEvictionPolicy; (got != nil && *got == policy.AlwaysAllow) != want {
+				t.Errorf("Kubernetes %s: %s evicts the unhealthy %v", version, b.Name, got)
+			}
+		}
+	}
+}
+
+// Go keeps below the limit on a container's memory, however that is written.
+func TestHelmTellsGoItsMemory(t *testing.T) {
+	for limit, want := range map[string]string{"512Mi": "483183820", "1Gi": "966367641", "0.5Gi": "483183820", "1000000000": "900000000", "700M": "630000000", "null": ""} {
+		out, errs, err := helm(t, "template", "rel", chart, "--values", "testdata/helm/least.values.yaml", "--set", "resources.limits.memory="+limit)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		got := ""
+		for _, v := range all[*apps.Deployment](objects(t, out))[0].Spec.Template.Spec.Containers[0].Env {
+			if v.Name == "GOMEMLIMIT" {
+				got = v.Value
+			}
+		}
+		if got != want {
+			t.Errorf("limits.memory %s: GOMEMLIMIT %q, want %q", limit, got, want)
+		}
+	}
+}
+
 // The rules of the chart are those of the file.
 func TestHelmHasTheRules(t *testing.T) {
 	var file monitoring.PrometheusRuleSpec
@@ -264,18 +332,22 @@ func TestHelmHasTheRules(t *testing.T) {
 func TestHelmRefuses(t *testing.T) {
 	least := []string{"template", "rel", chart, "--values", "testdata/helm/least.values.yaml"}
 	for set, want := range map[string]string{
-		"replica=2":                               "additional properties 'replica' not allowed",
-		"redis.urll=x":                            "'urll' not allowed",
-		"settings.TIMERD_RETRIES=x":               "'TIMERD_RETRIES' not allowed",
-		"settings.TIMERD_LEASE=10":                "want string",
-		"namespaces=null":                         "namespaces is needed",
-		"namespaces[0]=a:b:c:d":                   "does not match pattern",
-		"redis.url=redis://me:secret@redis:6379":  "does not match pattern",
-		"redis.url=":                              "redis.url is needed, or redis.urlSecret.name",
-		"nats.url=embedded":                       "does not match pattern",
-		"nats.urlSecret.name=x":                   "nats.url and nats.urlSecret.name are both set",
-		"redis.tls.ca=ca.crt":                     "redis.tls.secret is needed",
-		"console.enabled=true":                    "console.passwordSecret.name is needed",
+		"replica=2":                              "additional properties 'replica' not allowed",
+		"redis.urll=x":                           "'urll' not allowed",
+		"settings.TIMERD_RETRIES=x":              "'TIMERD_RETRIES' not allowed",
+		"settings.TIMERD_LEASE=10":               "want string",
+		"namespaces=null":                        "namespaces is needed",
+		"namespaces[0]=a:b:c:d":                  "does not match pattern",
+		"redis.url=redis://me:secret@redis:6379": "does not match pattern",
+		"redis.url=":                             "redis.url is needed, or redis.urlSecret.name",
+		"nats.url=embedded":                      "does not match pattern",
+		"nats.urlSecret.name=x":                  "nats.url and nats.urlSecret.name are both set",
+		"redis.tls.ca=ca.crt":                    "redis.tls.secret is needed",
+		"console.enabled=true":                   "console.passwordSecret.name is needed",
+		"resources.limits.memory=much":           "resources.limits.memory: much: want a number of bytes",
+		"prometheusRule.enabled=true,prometheusRule.without[0]=TimerdInstancesMissing":                                           "there is no alert TimerdInstancesMissing: it is one of Timerd",
+		"console.enabled=true,console.passwordSecret.name=x,console.ingress.enabled=true,console.ingress.hosts[0]=a.example.com": "console.ingress.tlsSecret is needed",
+		"deliver.files[0].key=x":                  "'key' not allowed",
 		"console.password=secret":                 "'password' not allowed",
 		"deliver.enabled=true":                    "deliver.config.endpoints is needed",
 		"deliver.secrets[0].value=whsec_secret":   "'value' not allowed",

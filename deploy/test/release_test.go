@@ -9,6 +9,53 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// Actions are pinned by commit and get no token by the checkout, the tag is on main, and what is released says where it comes from.
+func TestWorkflowsTrustNobody(t *testing.T) {
+	type step struct {
+		Uses, Run string
+		With      map[string]any
+	}
+	var proven []string
+	for _, name := range []string{"ci.yml", "release.yml"} {
+		text := read(t, "../../.github/workflows/"+name)
+		var file struct {
+			Jobs map[string]struct {
+				Needs string
+				Steps []step
+			}
+		}
+		if err := yaml.Unmarshal([]byte(text), &file); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for job, j := range file.Jobs {
+			for _, s := range j.Steps {
+				if s.Uses != "" && !regexp.MustCompile(`^[a-z/-]+@[0-9a-f]{40}$`).MatchString(s.Uses) {
+					t.Errorf("%s: %s is not pinned by a commit", name, s.Uses)
+				}
+				if strings.HasPrefix(s.Uses, "actions/checkout@") && s.With["persist-credentials"] != false {
+					t.Errorf("%s: the checkout of %s leaves its token behind", name, job)
+				}
+				if strings.HasPrefix(s.Uses, "actions/attest-build-provenance@") {
+					proven = append(proven, job)
+				}
+			}
+			if first := j.Needs == ""; name == "release.yml" && first != strings.Contains(j.Steps[min(1, len(j.Steps)-1)].Run, "merge-base --is-ancestor") {
+				t.Errorf("%s: %s begins without a look whether the tag is on main: %t", name, job, first)
+			}
+		}
+		if strings.Contains(text, "qemu") {
+			t.Errorf("%s emulates a machine", name)
+		}
+	}
+	slices.Sort(proven)
+	if !slices.Equal(proven, []string{"binaries", "chart", "image"}) {
+		t.Errorf("provenance of %v", proven)
+	}
+	if file := read(t, "../Dockerfile"); !strings.Contains(file, "FROM --platform=$BUILDPLATFORM golang") || !strings.Contains(file, "GOARCH=$TARGETARCH") {
+		t.Error("the Dockerfile does not cross-compile")
+	}
+}
+
 // The release is made by the goreleaser whose check CI runs, for the systems that are promised, and says its version.
 func TestRelease(t *testing.T) {
 	var file struct {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // namespace is that of the timers: pay:order:callback:<order>.
@@ -59,7 +59,7 @@ func endpoints(timeout time.Duration) string {
 
 // deliverer is a running timerd deliver.
 type deliverer struct {
-	process *child.Process
+	process *devserver.Process
 	dir     string
 }
 
@@ -77,7 +77,7 @@ func startDeliverer(binary, natsURL, file string, stderr *os.File) (*deliverer, 
 	cmd := exec.Command(binary, "deliver", "--config", name) //nolint:noctx // stop ends it
 	cmd.Env = append(os.Environ(), "TIMERD_NATS_URL="+natsURL, "TIMERD_HTTP_ADDR=off", "TIMERD_LOG_LEVEL=error", "WEBHOOK_SECRET="+merchantSecret)
 	cmd.Stderr = stderr
-	if d.process, err = child.Start(cmd); err != nil {
+	if d.process, err = devserver.StartProcess(cmd); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w; `make build` makes bin/timerd", binary, err), os.RemoveAll(dir))
 	}
 	return d, nil

@@ -16,7 +16,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	exampleenv "github.com/timerd-io/timerd/examples/internal/testenv"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -98,7 +98,7 @@ func TestNodeReceiver(t *testing.T) {
 	if err != nil {
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}
-	port, err := ports.Free()
+	port, err := devserver.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestNodeReceiver(t *testing.T) {
 		t.Fatal(err)
 	}
 	said.Wait(t, patience, "listening")
-	deliverTo(t, "http://"+ports.Address(port))
+	deliverTo(t, "http://"+devserver.Address(port))
 	if err := node.Wait(); err != nil || !strings.Contains(said.String(), "verified: pay:order:callback:4711, attempt 1") {
 		t.Errorf("%v\n%s", err, said.String())
 	}

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -37,8 +36,6 @@ const (
 	confirmWithin = 4 * time.Second
 	// leastTry is how long a try to bring the list to the servers has at least.
 	leastTry = time.Second
-	// liveFor is after what silence a timerd does not count as live.
-	liveFor = 5 * time.Second
 	// pollEvery is how often it is looked again at what has not happened yet.
 	pollEvery = 100 * time.Millisecond
 	// copyTimeout bounds one try to bring the list to the servers.
@@ -83,8 +80,8 @@ type Held struct {
 	// Resumed is how the namespace was being resumed, which has ended: what was not released yet is held by the new hold, whose
 	// length a shift counts; nil if it was not.
 	Resumed *schedule.Resume
-	// Missing names the timerds and servers that may still claim timers of the namespace. The hold stands; each timerd goes on
-	// to bring it to those servers.
+	// Missing names the servers from which timers of the namespace may still be claimed. The hold stands; each timerd goes on
+	// to bring it to them.
 	Missing []string
 	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it; it is not asked while
 	// something is missing.
@@ -116,7 +113,7 @@ func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Durati
 			h.Until = l.Now.Add(lasts)
 		}
 		out.Hold = h
-		return s.schedule.PutHold(ctx, l, h)
+		return l.Put(ctx, h)
 	})
 	if err != nil {
 		return out, err
@@ -124,7 +121,7 @@ func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Durati
 	within, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for {
-		out.Missing = append(s.copy(within, list), s.whoCannot(within, list)...)
+		out.Missing = s.copy(within, list)
 		list = s.bringForward(within, list, &out)
 		if len(out.Missing) == 0 || time.Until(deadline) < leastTry || !sleep(ctx, pollEvery) {
 			break
@@ -148,7 +145,7 @@ func (s *Holds) bringForward(ctx context.Context, list *schedule.HoldList, out *
 		return next
 	}
 	if err == nil {
-		err = s.schedule.Renew(ctx, list)
+		err = list.Renew(ctx)
 	}
 	if err != nil {
 		out.Missing = append(out.Missing, err.Error())
@@ -185,20 +182,6 @@ func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []st
 	return append(missing, copyTo(ctx, nodes, list, copyTimeout, func(*schedule.Node, error) {})...)
 }
 
-// whoCannot names the living timerds that know no holds.
-func (s *Holds) whoCannot(ctx context.Context, list *schedule.HoldList) (missing []string) {
-	members, err := query.Members(ctx, s.schedule)
-	if err != nil {
-		return []string{fmt.Sprintf("timerds of which it is not known who they are: %v", err)}
-	}
-	for _, m := range members {
-		if m.Alive && !m.Holds && list.Now.Time().Sub(m.Seen) < liveFor {
-			missing = append(missing, fmt.Sprintf("timerd %s, whose version %s knows no holds", m.Instance, m.Version))
-		}
-	}
-	return missing
-}
-
 // Unreplicated names the servers of which no replica has what was written to them by now.
 func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	nodes, err := s.Nodes(ctx)
@@ -207,7 +190,7 @@ func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	}
 	var mu sync.Mutex
 	err = schedule.AskNodes(ctx, nodes, 2*replicaWait, func(ctx context.Context, node *schedule.Node) error {
-		ok, err := node.Replicated(ctx, replicaWait)
+		ok, err := replicated(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil && !ok {
@@ -220,6 +203,21 @@ func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	}
 	slices.Sort(without)
 	return without
+}
+
+// replicated tells whether a replica of a node's server has everything that was written to it before. It waits replicaWait at most.
+func replicated(ctx context.Context, node *schedule.Node) (bool, error) {
+	conn := node.Server().Conn()
+	defer func() { _ = conn.Close() }() // back to the pool
+	// The server waits for what it had written when the connection's last command was run.
+	if err := conn.Ping(ctx).Err(); err != nil {
+		return false, fmt.Errorf("ask %s for its replicas: %w", node.Server().Options().Addr, err)
+	}
+	replicas, err := conn.Wait(ctx, 1, replicaWait).Result()
+	if err != nil {
+		return false, fmt.Errorf("wait for a replica of %s: %w", node.Server().Options().Addr, err)
+	}
+	return replicas > 0, nil
 }
 
 // sleep waits, and tells whether ctx goes on.

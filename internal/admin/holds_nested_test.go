@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/admin"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -31,7 +31,7 @@ type world struct {
 	fired    map[string]string // what became of the timers that were claimed: fired, dead
 }
 
-func newWorld(t *testing.T, opts ...redisserver.Option) *world {
+func newWorld(t *testing.T, opts ...devserver.RedisOption) *world {
 	t.Helper()
 	rdb := testenv.Redis(t, opts...).Client()
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
@@ -219,7 +219,7 @@ func TestNestedResumesAtOnce(t *testing.T) {
 		}
 		h := *list.Find(w.namespace(namespace))
 		h.Resume = &schedule.Resume{Kind: kind, At: list.Now}
-		if err := w.schedule.PutHold(t.Context(), list, h); err != nil {
+		if err := list.Put(t.Context(), h); err != nil {
 			t.Fatal(err)
 		}
 	}

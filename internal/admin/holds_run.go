@@ -41,7 +41,7 @@ func (s *Holds) Run(ctx context.Context) {
 			}
 			if list.Outdated() {
 				s.Logger.Warn("the list of holds is older than what timers are claimed by, as after a failover that lost it: what it says holds", "holds", len(list.Holds))
-				if err := s.schedule.Renew(ctx, list); err == nil {
+				if err := list.Renew(ctx); err == nil {
 					copied = time.Time{}
 				}
 			}

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -87,9 +88,33 @@ func (r *releaser) leave(ctx context.Context) {
 	r.taken = false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := r.schedule.LeaveResumes(ctx, r.Instance); err != nil {
+	rdb, name := r.schedule.Client(), keys.Single.Resuming()
+	if holder, err := rdb.Get(ctx, name).Result(); err != nil || holder != r.Instance {
+		return // it runs out by itself
+	}
+	if err := rdb.Del(ctx, name).Err(); err != nil {
 		r.Logger.Debug("others wait until this one's turn runs out", "err", err)
 	}
+}
+
+// turnFor is for how long one carries resumes on who does not say so again.
+const turnFor = 3 * time.Second
+
+// take tells whether this caller, and nobody else, is to carry resumes on for the next seconds. It is a matter of work, not of
+// correctness: two who do so at once release nothing twice.
+func (r *releaser) take(ctx context.Context) (taken bool, err error) {
+	rdb, name := r.schedule.Client(), keys.Single.Resuming()
+	taken, err = rdb.SetNX(ctx, name, r.Instance, turnFor).Result()
+	if err == nil && !taken {
+		var holder string
+		if holder, err = rdb.Get(ctx, name).Result(); err == nil && holder == r.Instance {
+			taken, err = rdb.SetXX(ctx, name, r.Instance, turnFor).Result()
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("carry resumes on: %w", err)
+	}
+	return taken, nil
 }
 
 // errOthers says that somebody else carries the resumes on.
@@ -98,7 +123,7 @@ var errOthers = errors.New("another one releases them")
 // advance has a round of all resumes, and ends holds whose time is over.
 func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumeProgress, error) {
 	var err error
-	if r.taken, err = r.schedule.TakeResumes(ctx, r.Instance); err != nil {
+	if r.taken, err = r.take(ctx); err != nil {
 		return ResumeProgress{Released: r.sum}, err
 	}
 	if !r.taken {
@@ -106,7 +131,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 	}
 	for _, h := range expired(l) {
 		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now, By: "its time was over"}
-		return ResumeProgress{Released: r.sum}, r.schedule.PutHold(ctx, l, h)
+		return ResumeProgress{Released: r.sum}, l.Put(ctx, h)
 	}
 	all := ResumeProgress{}
 	for _, h := range l.Holds {
@@ -129,7 +154,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 		}
 		if done {
 			delete(r.passes, h.Namespace)
-			if err := r.schedule.RemoveHold(ctx, l, h.Namespace); err != nil {
+			if err := l.Remove(ctx, h.Namespace); err != nil {
 				return ResumeProgress{Released: r.sum}, err
 			}
 			if missing := r.bring(ctx, l); len(missing) > 0 {
@@ -237,12 +262,12 @@ func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *sch
 	for time.Now().Before(until) && ctx.Err() == nil {
 		if h.Resume.Kind == schedule.ResumeRate && p.times.Left == 0 {
 			count := min(max(int(h.Resume.Rate*drawFor.Seconds()), 1), schedule.MaxRelease)
-			if p.times, err = r.schedule.DrawTimes(ctx, h, count, ahead); err != nil || p.times.Left == 0 {
+			if p.times, err = l.Draw(ctx, h, count, ahead); err != nil || p.times.Left == 0 {
 				return false, err
 			}
 		}
 		within, cancel := context.WithTimeout(ctx, lookTimeout)
-		done, err := r.schedule.ReleaseHeld(within, l, h, part, p.at[part], &p.times)
+		done, err := l.Release(within, h, part, p.at[part], &p.times)
 		cancel()
 		if err != nil {
 			return false, err

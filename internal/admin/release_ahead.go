@@ -19,7 +19,7 @@ func (r *releaser) setBack(ctx context.Context, l *schedule.HoldList, h schedule
 			return false, err
 		}
 		for _, node := range nodes {
-			n, err := node.HoldAgain(ctx, l, &h, ahead)
+			n, err := l.Redraw(ctx, node, &h, ahead)
 			if err != nil {
 				return false, err
 			}
@@ -35,5 +35,5 @@ func (r *releaser) setBack(ctx context.Context, l *schedule.HoldList, h schedule
 	resume := *h.Resume
 	resume.At = l.Now
 	h.Resume = &resume
-	return true, r.schedule.PutHold(ctx, l, h)
+	return true, l.Put(ctx, h)
 }

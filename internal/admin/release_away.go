@@ -39,7 +39,7 @@ func copyTo(ctx context.Context, nodes []*schedule.Node, list *schedule.HoldList
 	as := *list
 	err := schedule.AskNodes(ctx, nodes, within, func(ctx context.Context, node *schedule.Node) error {
 		own := as
-		moving, err := node.CopyHolds(ctx, &own)
+		moving, err := own.CopyTo(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
 		list.Learn(&own)

@@ -11,11 +11,10 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/internal/policy"
-	"github.com/timerd-io/timerd/internal/timeparse"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 )
 
 // repetitionFields returns the names of the fields that an entry may have.
@@ -27,7 +26,7 @@ func repetitionFields() []string {
 type Repetition struct {
 	Line    int // where the entry begins
 	Key     string
-	Spec    repeat.Spec
+	Spec    cron.Spec
 	Payload []byte    // never nil
 	From    time.Time // the zero Time: not said
 	Until   time.Time // likewise
@@ -145,17 +144,17 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 		}
 		e.Key = text
 	case "every":
-		if e.every, err = timeparse.ParseDuration(text); err == nil {
-			e.Spec, err = repeat.Every(e.every)
+		if e.every, err = ParseDuration(text); err == nil {
+			e.Spec, err = cron.Every(e.every)
 		} else {
 			err = fmt.Errorf("%.40q: %w", text, err)
 		}
 	case "cron":
 		e.cron = text
-		_, err = repeat.Cron(text, "")
+		_, err = cron.At(text, "")
 	case "tz":
 		e.zone = text
-		_, err = repeat.Cron("@daily", text)
+		_, err = cron.At("@daily", text)
 	case "from":
 		e.From, err = parseInstant(text)
 	case "until":
@@ -165,7 +164,7 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 			err = fmt.Errorf("%.40q: want a number from 1 to %d, or no times for no end", text, math.MaxInt32)
 		}
 	case "catchup":
-		e.CatchUp, err = parseSpan(text, "0, for nothing,", repeat.MaxInterval)
+		e.CatchUp, err = parseSpan(text, "0, for nothing,", cron.MaxInterval)
 	case "late":
 		e.Late.Given = true
 		e.Late.Most, err = parseSpan(text, "0, for no limit,", policy.Longest)
@@ -191,7 +190,7 @@ func (e *repetitionEntry) check() {
 		e.file.faults.Add(e.lines["tz"], "tz: goes with cron")
 	case e.wrong:
 	case has("cron"):
-		e.Spec, _ = repeat.Cron(e.cron, e.zone) // both were tried
+		e.Spec, _ = cron.At(e.cron, e.zone) // both were tried
 		e.by = client.Cron(e.cron, e.zone)
 	default:
 		e.by = client.Every(e.every)
@@ -209,7 +208,7 @@ const lastInstant = 253402300799999
 
 // parseInstant reads a time for from or until. A duration would be another time whenever the file is applied.
 func parseInstant(text string) (time.Time, error) {
-	m, err := timeparse.Parse(text)
+	m, err := ParseMoment(text)
 	at, ok := m.Instant()
 	if err != nil || !ok || at.UnixMilli() < 0 || at.UnixMilli() > lastInstant {
 		return time.Time{}, fmt.Errorf("%.40q: want an instant such as 2026-11-20T09:00:00Z, or \"@unix-ms\"", text)
@@ -219,7 +218,7 @@ func parseInstant(text string) (time.Time, error) {
 
 // parseSpan reads a duration of whole milliseconds, from least on.
 func parseSpan(text, least string, most time.Duration) (time.Duration, error) {
-	d, err := timeparse.ParseDuration(text)
+	d, err := ParseDuration(text)
 	if err != nil || d < 0 || d > most || d%time.Millisecond != 0 {
 		return 0, fmt.Errorf("%.40q: want a duration of whole milliseconds from %s to 10 years, such as 90s, 1h30m or 30d", text, least)
 	}

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -161,7 +161,7 @@ func (w *Repetition) Change(has query.KeyState, now time.Time) (Change, error) {
 	if was != nil && w.From.IsZero() && was.Text == w.Spec.String() && !was.From.After(now) {
 		c.grid = was.From
 	}
-	if w.From.Sub(now) > repeat.MaxInterval {
+	if w.From.Sub(now) > cron.MaxInterval {
 		return c, errors.New("from: is over 10 years ahead")
 	}
 	next, over, err := w.next(c.grid, now)
@@ -191,7 +191,7 @@ func (w *Repetition) Change(has query.KeyState, now time.Time) (Change, error) {
 // next returns the first occurrence after a time, or that there is none until its end. Without a from of its own it counts from
 // the grid that it had, or else from now on.
 func (w *Repetition) next(grid, now time.Time) (next time.Time, over bool, err error) {
-	r := repeat.Repetition{Spec: w.Spec, From: w.From}
+	r := cron.Repetition{Spec: w.Spec, From: w.From}
 	if w.From.IsZero() {
 		r.From = grid
 	}

@@ -40,18 +40,12 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 		if was.Resume != nil && was.Resume.Kind == how.Kind && was.Resume.Rate == how.Rate {
 			return nil // the times that were drawn stay
 		}
-		if how.Kind == schedule.ResumeDead { // others would publish the events
-			if missing := s.whoCannot(ctx, l); len(missing) > 0 {
-				return fmt.Errorf("resume %s: no dead letters come of it beside %s: update that first, or resume in another way",
-					n, strings.Join(missing, ", "))
-			}
-		}
 		h := *was
 		h.Resume = &schedule.Resume{Kind: how.Kind, Rate: how.Rate, At: l.Now, By: cmp.Or(how.By, whoami())}
 		if was.Resume != nil {
 			h.Resume.At = was.Resume.At
 		}
-		return s.schedule.PutHold(ctx, l, h)
+		return l.Put(ctx, h)
 	})
 	if err != nil {
 		return err

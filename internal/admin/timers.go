@@ -8,6 +8,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -213,6 +214,28 @@ func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress
 		return done, fmt.Errorf("move timers: %w", err)
 	}
 	return done, nil
+}
+
+// MoveKey is Move for what is pending of a key, a retry beside it too. What else there is of the key is counted, and left alone.
+func (t *Timers) MoveKey(ctx context.Context, key keys.Key, to time.Time) (Moved, error) {
+	found, err := query.Inspect(ctx, t.schedule, key, 0)
+	if err != nil {
+		return Moved{}, fmt.Errorf("look for the timer: %w", err)
+	}
+	var done Moved
+	if some := found.Pending(); len(some) > 0 {
+		done, err = t.Move(ctx, Selection{Chosen: some}, to, func(Moved) {})
+	}
+	for _, timer := range found.Timers {
+		switch timer.State {
+		case query.StateHeld:
+			done.Held++
+		case query.StateOwed, query.StateFiring:
+			done.TooLate++
+		case query.StatePending: // is among those
+		}
+	}
+	return done, err
 }
 
 // CancelKey cancels the timers of a key that are due until a time: one that was set since and is due later stays. The zero Time means

@@ -354,11 +354,14 @@ func TestUnknownVariables(t *testing.T) {
 		"PATH=/bin", "TIMERDX=1", "TIMERD_NAMESPACES=*", "TIMERD_TEST_ANYTHING=1",
 		"TIMERD_SERVICE_HOST=10.0.0.1", "TIMERD_SERVICE_PORT=8080", "TIMERD_SERVICE_PORT_HTTP=8080", "TIMERD_PORT=tcp://10.0.0.1:8080",
 		"TIMERD_PORT_8080_TCP=tcp://10.0.0.1:8080", "TIMERD_PORT_8080_TCP_ADDR=10.0.0.1", "TIMERD_REDIS_SERVICE_HOST=10.0.0.2",
-		"TIMERD_NAMESPACE=*", "TIMERD_REDISURL=redis://:pw@x", "TIMERD_HTTP_PORT=80", "TIMERD_XYZZY=",
+		"TIMERD_REDIS=x", "TIMERD_PASSWORD=x", "TIMERD_NATS_CREDENTIALS=x", "TIMERD_NAMESPACE=*", "TIMERD_REDISURL=redis://:pw@x", "TIMERD_HTTP_PORT=80", "TIMERD_XYZZY=",
 	})
 	want := []string{
 		"TIMERD_HTTP_PORT is unknown and has no effect; did you mean TIMERD_HTTP_ADDR?",
 		"TIMERD_NAMESPACE is unknown and has no effect; did you mean TIMERD_NAMESPACES?",
+		"TIMERD_NATS_CREDENTIALS is unknown and has no effect; did you mean TIMERD_NATS_CREDS?",
+		"TIMERD_PASSWORD is unknown and has no effect; did you mean TIMERD_CONSOLE_PASSWORD?",
+		"TIMERD_REDIS is unknown and has no effect; did you mean TIMERD_REDIS_URL?",
 		"TIMERD_REDISURL is unknown and has no effect; did you mean TIMERD_REDIS_URL?",
 		"TIMERD_XYZZY is unknown and has no effect",
 	}

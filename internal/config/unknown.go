@@ -20,12 +20,12 @@ func unknownVariables(environ []string) []string {
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		if !strings.HasPrefix(name, prefix+"_") || strings.HasPrefix(name, testPrefix) ||
-			slices.Contains(known, name) || isServiceLink(name, value) {
+			slices.Contains(known, strings.TrimPrefix(name, prefix+"_")) || isServiceLink(name, value) {
 			continue
 		}
 		warning := name + " is unknown and has no effect"
-		if near := nearest(name, known); near != "" {
-			warning += fmt.Sprintf("; did you mean %s?", near)
+		if near := Nearest(strings.TrimPrefix(name, prefix+"_"), known); near != "" {
+			warning += fmt.Sprintf("; did you mean %s_%s?", prefix, near)
 		}
 		warnings = append(warnings, warning)
 	}
@@ -33,12 +33,17 @@ func unknownVariables(environ []string) []string {
 	return warnings
 }
 
+// knownVariables returns the names without timerd's prefix, in the order in which they are declared.
 func knownVariables() []string {
 	var b strings.Builder
 	if err := envconfig.Usagef(prefix, &environment{}, &b, "{{range .}}{{usage_key .}} {{end}}"); err != nil {
 		return nil // cannot happen: the template is constant
 	}
-	return strings.Fields(b.String())
+	names := strings.Fields(b.String())
+	for i, name := range names {
+		names[i] = strings.TrimPrefix(name, prefix+"_")
+	}
+	return names
 }
 
 // isServiceLink tells whether a variable is an address that Kubernetes puts into the environment of every pod, for a
@@ -49,10 +54,14 @@ func isServiceLink(name, value string) bool {
 		strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
 }
 
-// nearest returns the known name that the fewest edits make of name, or "" if fewer than half of it would stay.
-func nearest(name string, known []string) string {
-	best, bestEdits := "", max(2, (len(name)-len(prefix))/2)+1
+// Nearest returns the known name that was probably meant by name, or "" if none is like it: the first with all its words, which _ or -
+// divide; else the one that the fewest edits make of it, if half of it stays.
+func Nearest(name string, known []string) string {
+	best, bestEdits := "", max(2, len(name)/2)+1
 	for _, candidate := range known {
+		if words := wordsOf(candidate); !slices.ContainsFunc(wordsOf(name), func(w string) bool { return !slices.Contains(words, w) }) {
+			return candidate
+		}
 		n := edits(name, candidate)
 		likelier := n == bestEdits && best != "" && len(best) != len(name) && len(candidate) == len(name) // letters that changed places
 		if n < bestEdits || likelier {
@@ -60,6 +69,10 @@ func nearest(name string, known []string) string {
 		}
 	}
 	return best
+}
+
+func wordsOf(name string) []string {
+	return strings.FieldsFunc(name, func(r rune) bool { return r == '_' || r == '-' })
 }
 
 // edits is the Levenshtein distance.

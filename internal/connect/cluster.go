@@ -68,12 +68,21 @@ func (h *slotsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
+// readable returns the answer to a PING, or nil where it says that a server refuses writes, which PING counts among: it can be
+// read, and tells what is wrong.
+func readable(err error) error {
+	if redis.HasErrorPrefix(err, "MISCONF ") {
+		return nil
+	}
+	return err
+}
+
 // answers returns nil once Redis answers: of a cluster, once one of its masters does. Else it returns what says most of why
 // none does.
 func answers(ctx context.Context, rdb redis.UniversalClient) error {
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if !ok {
-		return rdb.Ping(ctx).Err()
+		return readable(rdb.Ping(ctx).Err())
 	}
 	var mu sync.Mutex
 	var masters []*redis.Client
@@ -89,7 +98,7 @@ func answers(ctx context.Context, rdb redis.UniversalClient) error {
 	said := make(chan error, len(masters)) // so that a silent one is waited for by nobody
 	for _, master := range masters {
 		go func() {
-			if err := master.Ping(ctx).Err(); err != nil {
+			if err := readable(master.Ping(ctx).Err()); err != nil {
 				said <- fmt.Errorf("%s: %w", master.Options().Addr, err)
 			} else {
 				said <- nil

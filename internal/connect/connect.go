@@ -51,10 +51,21 @@ func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.Universa
 
 // All calls use, which asks every server of Redis, until it works, with the patience of a first connection. Missing rights are an error at once, and so is one that final returns true for.
 func (c Connector) All(ctx context.Context, conf config.Redis, final func(error) bool, use func(context.Context) error) error {
+	return c.use(ctx, "Redis at "+conf.Shown, func(err error) bool { return RedisRefused(err) || final(err) }, use)
+}
+
+// Streams calls use until it works, with the patience of a first connection, as long as its error is that JetStream is not up yet:
+// it answers the first questions while its streams still elect their leaders. Any other error is returned at once.
+func (c Connector) Streams(ctx context.Context, conf config.NATS, use func(context.Context) error) error {
+	return c.use(ctx, "JetStream at "+conf.Shown, func(err error) bool { return err != nil && !streams.NotUp(err) }, use)
+}
+
+// use calls use until it works, the patience is over, or it returns an error for which final is true.
+func (c Connector) use(ctx context.Context, server string, final func(error) bool, use func(context.Context) error) error {
 	var last error // that ends it
-	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(within context.Context) error {
+	err := c.persist(ctx, server, final, func(within context.Context) error {
 		err := use(within)
-		if RedisRefused(err) || final(err) {
+		if final(err) {
 			last, err = err, nil
 		}
 		return err
@@ -125,6 +136,8 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return fmt.Errorf("%s refuses the connection: %w", server, err)
 		case fixable: // trying again is of no use
 			return diag.Wrap(server, err)
+		case c.Patience == 0 && diag.Refusal(err) != nil:
+			return diag.Wrap(server, diag.Refusal(err))
 		case c.Patience == 0:
 			return fmt.Errorf("%s does not answer: %w", server, err)
 		case left <= 0:

@@ -13,7 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -110,7 +110,7 @@ func TestConnectGivesUp(t *testing.T) {
 
 func TestConnectEndsAtOnceWhenRefused(t *testing.T) {
 	testenv.NoLeaks(t)
-	acl := testenv.Redis(t, redisserver.ACL("user default on >other ~* &* +@all\nuser app on >"+secret+" ~* &* +@all -ping\n"))
+	acl := testenv.Redis(t, devserver.ACL("user default on >other ~* &* +@all\nuser app on >"+secret+" ~* &* +@all -ping\n"))
 	open := testenv.Redis(t)
 	var logs testenv.Output
 	c := connector(&logs, time.Minute)
@@ -169,6 +169,38 @@ func TestConnectNeedsJetStream(t *testing.T) {
 		}
 		if logs.String() != "" {
 			t.Errorf("%s: tried again:\n%s", url, &logs)
+		}
+	}
+}
+
+// A server of a cluster that is not up yet takes connections, and answers nothing of JetStream: that is waited for, and nothing else.
+func TestConnectWaitsForALeader(t *testing.T) {
+	testenv.NoLeaks(t)
+	ns := testenv.NATS(t, func(o *server.Options) {
+		o.ServerName = "one-of-three"
+		o.Cluster = server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: server.RANDOM_PORT}
+		o.Routes = server.RoutesFromStr("nats://127.0.0.1:1,nats://127.0.0.1:2") // which nobody has
+	})
+	js := ns.JetStream()
+	conf := natsAt(t, ns.URL())
+	for want, c := range map[string]struct {
+		err error
+		few bool // tries
+	}{"did not answer for": {}, "of another installation": {errors.New("of another installation"), true}} {
+		var logs testenv.Output
+		tries := 0
+		err := connector(&logs, 2*time.Second).Streams(t.Context(), conf, func(ctx context.Context) error {
+			tries++
+			if c.err != nil {
+				return c.err
+			}
+			within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			_, err := js.Stream(within, "TIMERS")
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), want) || (tries == 1) != c.few {
+			t.Errorf("%d tries, %v; want %q\n%s", tries, err, want, &logs)
 		}
 	}
 }

@@ -1,9 +1,15 @@
 package connect
 
-import "github.com/timerd-io/timerd/internal/config"
+import (
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
+)
 
 // RedisFix returns what to do about an error of Redis that does not say so itself.
 func RedisFix(err error) string {
+	if refusal := diag.Refusal(err); refusal != nil {
+		return refusal.Fix()
+	}
 	if RedisRefused(err) {
 		return "correct the user, the password or the database in TIMERD_REDIS_URL"
 	}

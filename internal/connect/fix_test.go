@@ -8,8 +8,8 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
-	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -18,7 +18,7 @@ func TestFixes(t *testing.T) {
 	testenv.NoLeaks(t)
 	var logs testenv.Output
 	c := connector(&logs, 0)
-	acl := testenv.Redis(t, redisserver.ACL("user default on >"+secret+" ~* &* +@all\n"))
+	acl := testenv.Redis(t, devserver.ACL("user default on >"+secret+" ~* &* +@all\n"))
 	authority := testenv.NewAuthority(t)
 	secure, opts := authority.RedisTLS(authority.Issue("redis", "127.0.0.1"))
 	testenv.Redis(t, opts...)

@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -11,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/rawconn"
+	"github.com/timerd-io/timerd/internal/embedded"
 )
 
 // How a lost connection is noticed and made again. /readyz promises 503 within 5 s of a failure and 200
@@ -44,7 +45,7 @@ func NATSOptions() []nats.Option {
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(netTimeout),
-		nats.SetCustomDialer(rawconn.Dialer{Dialer: net.Dialer{Timeout: netTimeout}}),
+		nats.SetCustomDialer(socketDialer{net.Dialer{Timeout: netTimeout}}),
 		// Credentials that are refused for a while, as during their rotation, must
 		// not end timerd: the file is read again at each try.
 		nats.IgnoreAuthErrorAbort(),
@@ -53,6 +54,14 @@ func NATSOptions() []nats.Option {
 		nats.ReconnectBufSize(-1),
 		nats.NoCallbacksAfterClientClose(),
 	}
+}
+
+// Embedded starts the embedded NATS server that the settings name, to which JetStream then connects with
+// [nats.InProcessServer]. maxPayload is that of a timer, in bytes. The caller stops the server.
+func (c Connector) Embedded(ctx context.Context, conf config.NATS, maxPayload int) (*embedded.Server, error) {
+	return embedded.Start(ctx, embedded.Options{
+		Dir: conf.DataDir, User: conf.User, Password: conf.Password, Address: conf.ListenAddr(), Named: conf.Listen != "", MaxPayload: maxPayload,
+	}, c.Logger)
 }
 
 // credentials returns the options with which to log in.

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/rawconn"
 )
 
 // poolSize is how many connections there are at most unless the URL says otherwise:
@@ -55,7 +54,7 @@ func dialRedis(timeout time.Duration, secure *tls.Config) func(ctx context.Conte
 		if err != nil {
 			return nil, err
 		}
-		return rawconn.Wrap(c), nil
+		return wrapSocket(c), nil
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
-	"github.com/timerd-io/timerd/internal/redisserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -60,8 +60,8 @@ func TestConnectRedisClusterTLS(t *testing.T) {
 	cert, key := authority.Issue("redis", "127.0.0.1")
 	ownCert, ownKey := authority.Issue("timerd")
 	addr, opts := authority.RedisTLS(cert, key)
-	opts = append(opts, redisserver.Directive("tls-cluster", "yes")) // so that the nodes name their ports for TLS
-	cluster, err := redisserver.StartCluster(t.Context(), redisserver.ClusterConfig{Masters: 1, NodeTimeout: 5 * time.Second, Options: opts})
+	opts = append(opts, devserver.Directive("tls-cluster", "yes")) // so that the nodes name their ports for TLS
+	cluster, err := devserver.StartCluster(t.Context(), devserver.ClusterConfig{Masters: 1, NodeTimeout: 5 * time.Second, Options: opts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,17 +78,17 @@ func TestConnectRedisSentinelTLS(t *testing.T) {
 	authority := testenv.NewAuthority(t)
 	cert, key := authority.Issue("redis", "127.0.0.1")
 	ownCert, ownKey := authority.Issue("timerd")
-	server := func() (addr string, opts []redisserver.Option) {
+	server := func() (addr string, opts []devserver.RedisOption) {
 		addr, opts = authority.RedisTLS(cert, key)
-		return addr, append(opts, redisserver.Directive("tls-replication", "yes"))
+		return addr, append(opts, devserver.Directive("tls-replication", "yes"))
 	}
 	master, opts := server()
 	testenv.Redis(t, opts...)
 	host, port, _ := strings.Cut(master, ":")
 	_, opts = server()
-	testenv.Redis(t, append(opts, redisserver.Directive("replicaof", host, port))...)
+	testenv.Redis(t, append(opts, devserver.Directive("replicaof", host, port))...)
 	addr, opts := server()
-	sentinel, err := redisserver.StartSentinel(t.Context(), master, 5*time.Second, opts...)
+	sentinel, err := devserver.StartSentinel(t.Context(), master, 5*time.Second, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,6 +53,9 @@ func (f *Findings) Fail(check, fix, format string, args ...any) {
 	*f = append(*f, Finding{Fail, check, fmt.Sprintf(format, args...), fix})
 }
 
+// Add adds one.
+func (f *Findings) Add(one Finding) { *f = append(*f, one) }
+
 // Failed tells whether one of them fails.
 func (f Findings) Failed() bool {
 	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == Fail })
@@ -100,14 +103,33 @@ func Of(check string, err error, otherwise string) Finding {
 	return Finding{Fail, check, err.Error(), otherwise}
 }
 
-// The names of the checks that several of them make.
+// The names of the checks of an installation's state.
 const (
 	CheckRedis      = "redis"
+	CheckRights     = "redis rights"
 	CheckCluster    = "redis cluster"
 	CheckNATS       = "nats"
 	CheckStreams    = "streams"
-	CheckWebhooks   = "webhooks"
-	CheckTimerds    = "timerds"
+	CheckLosses     = "lost data"
 	CheckUnattended = "unattended"
+	CheckTimerds    = "timerds"
+	CheckHolds      = "holds"
+	CheckAudits     = "audits"
+	CheckOwed       = "owed"
 	CheckAside      = "set aside"
+	CheckWebhooks   = "webhooks"
+	CheckLetters    = "dead letters"
 )
+
+// Checks returns them.
+func Checks() []string {
+	return []string{
+		CheckRedis, CheckRights, CheckCluster, CheckNATS, CheckStreams, CheckLosses, CheckUnattended, CheckTimerds, CheckHolds, CheckAudits,
+		CheckOwed, CheckAside, CheckWebhooks, CheckLetters,
+	}
+}
+
+// Has tells whether one of them is of a check and of a level.
+func (f Findings) Has(level Level, checks ...string) bool {
+	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == level && slices.Contains(checks, one.Check) })
+}

@@ -1,3 +1,5 @@
+// Package doctor looks at the servers that timerd needs and says what is wrong with them, each with its fix. It changes
+// nothing: what it writes to Redis to learn its rights is a probe key of its own, which it deletes.
 package doctor
 
 import (
@@ -15,7 +17,6 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
-	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -30,12 +31,13 @@ const nodeTimeout = 20 * time.Second
 func CheckAll(ctx context.Context) (_ diag.Findings, valid bool) {
 	findings, broken, c := checkConfig()
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
+	from := status.Sources{Streams: c.Streams()}
 	var rdb redis.UniversalClient
 	if broken&config.SectionRedis == 0 {
 		if rdb = openRedis(ctx, conn, c, &findings); rdb != nil {
 			defer func() { _ = rdb.Close() }() // nothing is pending on it
-			findings = append(findings, checkEachRedis(ctx, rdb, c)...)
-			checkTimerds(ctx, rdb, &findings)
+			from.Schedule = schedule.New(rdb, c.Service.MaxPayload)
+			findings = append(findings, checkEachRedis(ctx, from.Schedule, c)...)
 		}
 	}
 	if broken&config.SectionNATS == 0 {
@@ -43,13 +45,47 @@ func CheckAll(ctx context.Context) (_ diag.Findings, valid bool) {
 			defer js.Conn().Close()
 			d := NewNATS(js, c.Streams(), c.Service.MaxPayload)
 			d.FreeDisk = free
-			findings = append(findings, d.Check(ctx)...)
-			if rdb != nil {
-				findings = append(findings, d.CheckInstallation(ctx, rdb)...)
+			found := d.Check(ctx)
+			findings = append(findings, found...)
+			if !found.Has(diag.Fail, checkJetStream) { // else JetStream tells nothing
+				from.JetStream = js
 			}
 		}
 	}
-	return findings, broken == 0
+	state := State(ctx, from)
+	if from.JetStream != nil && rdb != nil && !state.Has(diag.Fail, diag.CheckRedis) {
+		findings = append(findings, NewNATS(from.JetStream, c.Streams(), c.Service.MaxPayload).CheckInstallation(ctx, rdb)...)
+	}
+	return append(findings, state...), broken == 0
+}
+
+// State returns what is wrong as timerd status tells it, and what of that is as it should be.
+func State(ctx context.Context, from status.Sources) diag.Findings {
+	report := from.Gather(ctx)
+	all := report.Problems
+	fine := func(check, format string, args ...any) {
+		if !all.Has(diag.Fail, check) && !all.Has(diag.Warn, check) {
+			all.OK(check, format, args...)
+		}
+	}
+	if r := report.Redis; r != nil {
+		if len(r.Timerds) > 0 {
+			fine(diag.CheckTimerds, "%d alive, of version %s, with the same settings", len(r.Timerds), r.Timerds[0].Version)
+		}
+		fine(diag.CheckAside, "no timers")
+	}
+	if n := report.NATS; n != nil {
+		names := from.Streams.Names
+		fine(diag.CheckStreams, "%s, %s and %s fit; duplicate window at least %v", names.FiredStream(), names.RetryStream(), names.DeadStream(), from.Streams.MinDuplicates)
+		if slices.ContainsFunc(n.Streams, func(s status.Stream) bool { return s.Name == names.DeliveryStream() }) {
+			waiting, working := uint64(0), 0
+			for _, c := range n.Webhooks {
+				waiting, working = waiting+c.Waiting, working+c.Working
+			}
+			fine(diag.CheckWebhooks, "%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", names.DeliveryStream(), len(n.Webhooks), waiting, working)
+		}
+	}
+	return all
 }
 
 // checkConfig reads the configuration section by section, so that a fault in
@@ -101,11 +137,9 @@ func openRedis(ctx context.Context, conn connect.Connector, c config.Config, r *
 }
 
 // checkEachRedis checks the servers of Redis, all at once: one that is silent takes no time from the others.
-func checkEachRedis(ctx context.Context, rdb redis.UniversalClient, c config.Config) (r diag.Findings) {
-	nodes, err := schedule.New(rdb, c.Service.MaxPayload).Nodes(ctx)
-	if len(nodes) == 0 {
-		r.Fail(diag.CheckRedis, "let CLUSTER NODES show what is wrong with the cluster", "%v", err)
-	}
+// One that refuses what is asked is left to [State], which says why: what it would say here comes of that.
+func checkEachRedis(ctx context.Context, s *schedule.Schedule, c config.Config) (r diag.Findings) {
+	nodes, _ := s.Nodes(ctx) // State tells as well
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	found := make([]diag.Findings, len(nodes))
@@ -113,9 +147,12 @@ func checkEachRedis(ctx context.Context, rdb redis.UniversalClient, c config.Con
 	for i, node := range nodes {
 		d := NewRedis(node)
 		d.DB, d.Namespaces = c.Redis.DB(), c.Service.Namespaces
-		d.Names = c.Streams().Names
 		d.MaxPayload, d.Events = c.Service.MaxPayload, c.Service.KeyspaceEvents
-		checking.Go(func() { found[i] = d.Check(ctx) })
+		checking.Go(func() {
+			if diag.Refusal(node.Check(ctx)) == nil {
+				found[i] = d.Check(ctx)
+			}
+		})
 	}
 	checking.Wait()
 	for i, node := range nodes {
@@ -127,25 +164,6 @@ func checkEachRedis(ctx context.Context, rdb redis.UniversalClient, c config.Con
 		}
 	}
 	return r
-}
-
-// checkTimerds tells who serves the schedule, and whether they agree. That nobody does is no fault: Redis is checked before
-// the first start too.
-func checkTimerds(ctx context.Context, rdb redis.UniversalClient, r *diag.Findings) {
-	members, err := query.Members(ctx, schedule.New(rdb, schedule.DefaultMaxPayload))
-	if err != nil {
-		return // the rights, or the cluster's state, say why
-	}
-	found := status.CheckMembers(members)
-	for i := range found {
-		if f := &found[i]; f.Check == diag.CheckUnattended {
-			f.Level, f.Fix = diag.OK, ""
-		}
-	}
-	if versions := status.Versions(members); len(found) == 0 {
-		found.OK(diag.CheckTimerds, "%d alive, of version %s, with the same settings", len(versions[0].Instances), versions[0].Value)
-	}
-	*r = append(*r, found...)
 }
 
 // openNATS connects to NATS. It returns nil if it cannot. free is how many bytes the disk of its streams has left, if that is

@@ -10,10 +10,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
-	"github.com/timerd-io/timerd/internal/embedded"
-	"github.com/timerd-io/timerd/internal/ports"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -36,11 +36,11 @@ func TestEmbedded(t *testing.T) {
 	aboutNATS := func(findings []diag.Finding) bool {
 		return slices.ContainsFunc(findings, func(f diag.Finding) bool { return f.Check == "jetstream" || f.Check == "nats version" })
 	}
-	port, err := ports.Free()
+	port, err := devserver.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	free := ports.Address(port)
+	free := devserver.Address(port)
 
 	findings := check(free)
 	wants(t, findings, "data directory", diag.OK, dir+" is not there yet", "free")
@@ -63,7 +63,7 @@ func TestEmbedded(t *testing.T) {
 		return c.NATS
 	}
 	check(free) // for its variables
-	server, err := embedded.Start(t.Context(), conf(), 1, logs.Logger())
+	server, err := connect.Connector{Logger: logs.Logger()}.Embedded(t.Context(), conf(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func openStreams(ctx context.Context, conn connect.Connector, c config.Config) (
 	target, options := c.NATS.FromOutside(), []nats.Option(nil)
 	end := func() error { return nil }
 	if c.NATS.Embedded {
-		server, err := embedded.Start(ctx, c.NATS, 0, conn.Logger)
+		server, err := conn.Embedded(ctx, c.NATS, 0)
 		switch {
 		case err == nil:
 			target, options, end = c.NATS, []nats.Option{nats.InProcessServer(server)}, server.Stop

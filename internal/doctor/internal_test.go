@@ -22,7 +22,7 @@ func TestVersion(t *testing.T) {
 		{"", diag.Fail, "lacks functions"},
 	} {
 		var r diag.Findings
-		proceed := new(Redis).version(parseInfo(test.reply), &r)
+		proceed := new(Redis).version(diag.ParseInfo(test.reply), &r)
 		if len(r) != 1 || r[0].Level != test.level || !strings.Contains(r[0].Text, test.text) || proceed != (test.level == diag.OK) {
 			t.Errorf("%q: %+v, %t", test.reply, r, proceed)
 		}
@@ -32,12 +32,12 @@ func TestVersion(t *testing.T) {
 func TestPersistenceFailing(t *testing.T) {
 	t.Parallel()
 	var r diag.Findings
-	new(Redis).persistence(info{"aof_enabled": "1", "aof_last_write_status": "err", "rdb_last_bgsave_status": "ok"}, nil, &r)
+	new(Redis).persistence(diag.Info{"aof_enabled": "1", "aof_last_write_status": "err", "rdb_last_bgsave_status": "ok"}, nil, &r)
 	if r[0].Level != diag.Fail || !strings.Contains(r[0].Text, "AOF: err") {
 		t.Errorf("%+v", r)
 	}
 	r = nil
-	new(Redis).persistence(info{"aof_enabled": "0"}, nil, &r)
+	new(Redis).persistence(diag.Info{"aof_enabled": "0"}, nil, &r)
 	if r[0].Level != diag.Warn || !strings.Contains(r[0].Text, "CONFIG GET does not show") {
 		t.Errorf("%+v", r)
 	}
@@ -59,7 +59,7 @@ func TestEviction(t *testing.T) {
 		{"allkeys-lru", "1", diag.Fail, "evicts the schedule itself"},
 	} {
 		var r diag.Findings
-		new(Redis).eviction(info{"maxmemory": "1000", "maxmemory_policy": test.policy, "used_memory": test.used}, &r)
+		new(Redis).eviction(diag.Info{"maxmemory": "1000", "maxmemory_policy": test.policy, "used_memory": test.used}, &r)
 		if len(r) != 1 || r[0].Level != test.level || !strings.Contains(r[0].Text, test.text) {
 			t.Errorf("%s with %s: %+v", test.policy, test.used, r)
 		}

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/diag"
-	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
@@ -51,9 +49,7 @@ func (d *NATS) Check(ctx context.Context) diag.Findings {
 		return r
 	}
 	d.limits(&r)
-	if d.streams(ctx, &r) {
-		d.webhooks(ctx, &r)
-	}
+	d.replicas(ctx, &r)
 	for _, stream := range []string{d.want.FiredStream(), d.want.DeliveryStream()} {
 		d.growth(ctx, stream, account, &r)
 	}
@@ -107,71 +103,18 @@ func (d *NATS) limits(r *diag.Findings) {
 	r.OK(checkLimits, "max_payload is %d bytes", most)
 }
 
-// streams checks the streams that timerd needs. It returns false if NATS does not tell of them.
-func (d *NATS) streams(ctx context.Context, r *diag.Findings) bool {
-	faults, missing, err := streams.Check(ctx, d.js, d.want)
-	if err != nil {
-		r.Fail(diag.CheckStreams, "let the user call $JS.API.STREAM.INFO.*", "%v", err)
-		return false
-	}
-	for _, f := range faults {
-		*r = append(*r, f.Finding(diag.CheckStreams))
-	}
-	remarked := d.states(ctx, r)
-	switch {
-	case len(missing) > 0:
-		r.OK(diag.CheckStreams, "%s not there yet: timerd makes them at its start", strings.Join(missing, ", "))
-	case len(faults) == 0 && !remarked:
-		r.OK(diag.CheckStreams, "%s, %s and %s fit; duplicate window at least %v", d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.MinDuplicates)
-	}
-	return true
-}
-
-// states tells whether one of the streams takes no more, or is on one server of a cluster alone.
-func (d *NATS) states(ctx context.Context, r *diag.Findings) (some bool) {
-	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream()} {
+// replicas tells which streams are on one server of a cluster alone.
+func (d *NATS) replicas(ctx context.Context, r *diag.Findings) {
+	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.DeliveryStream()} {
 		stream, err := d.js.Stream(ctx, name)
 		if err != nil {
-			continue // it is missing, or what is above says why
+			continue // it is missing, or State says why
 		}
-		some = checkState(diag.CheckStreams, stream.CachedInfo(), r) || some
+		if info := stream.CachedInfo(); info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
+			r.Warn(diag.CheckStreams, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
+				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
+		}
 	}
-	return some
-}
-
-// checkState tells whether a stream takes no more, or is on one server of a cluster alone.
-func checkState(check string, info *jetstream.StreamInfo, r *diag.Findings) (some bool) {
-	name := info.Config.Name
-	if fault, ok := errors.AsType[*streams.Fault](streams.Fullness(info, 0)); ok {
-		*r = append(*r, fault.Finding(check))
-		some = true
-	}
-	if info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
-		r.Warn(check, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
-			"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
-		some = true
-	}
-	return some
-}
-
-// webhooks checks the log of deliveries and what waits to be delivered. It says nothing where webhooks are not used.
-func (d *NATS) webhooks(ctx context.Context, r *diag.Findings) {
-	w, err := status.GatherWebhooks(ctx, d.js, d.want)
-	if err != nil {
-		r.Warn(diag.CheckWebhooks, status.WebhookRights(d.want.Names), "%v", err)
-	}
-	if w == nil {
-		return
-	}
-	*r = append(*r, w.Problems...)
-	if checkState(diag.CheckWebhooks, w.Log, r) || len(w.Problems) > 0 {
-		return
-	}
-	waiting, working := uint64(0), 0
-	for _, c := range w.Consumers {
-		waiting, working = waiting+c.Waiting, working+c.Working
-	}
-	r.OK(diag.CheckWebhooks, "%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", w.Log.Config.Name, len(w.Consumers), waiting, working)
 }
 
 // clock compares the clock of NATS, which only tells it together with a stream.

@@ -21,7 +21,6 @@ const (
 	checkPersistence = "persistence"
 	checkEviction    = "eviction"
 	checkFreeing     = "lazy freeing"
-	checkRights      = "redis rights"
 	checkLibrary     = "function library"
 	checkApps        = "apps"
 	checkRedisClock  = "redis clock"
@@ -40,7 +39,6 @@ type Redis struct {
 	Namespaces keys.Namespaces // whose keys timerd must be allowed to touch; none if unknown
 	MaxPayload int             // of the function library, in bytes
 	Events     bool            // whether timerd is to use keyspace events
-	Names      keys.Names      // of the subjects
 }
 
 // NewRedis returns a Redis that checks the server of a node.
@@ -60,27 +58,26 @@ func (d *Redis) Check(ctx context.Context) diag.Findings {
 		d.rights(ctx, &r)
 		return r
 	}
-	server := parseInfo(reply)
+	server := diag.ParseInfo(reply)
 	if !d.version(server, &r) {
 		return r
 	}
 	d.role(server, &r)
-	d.cluster(ctx, server, &r)
 	settings := d.settings(ctx)
+	d.cluster(ctx, server, settings, &r)
 	d.events(ctx, settings, &r)
 	d.persistence(server, settings, &r)
 	d.eviction(server, &r)
 	d.freeing(settings, &r)
 	d.rights(ctx, &r)
 	d.library(ctx, &r)
-	d.aside(ctx, &r)
 	d.apps(ctx, &r)
 	d.clock(ctx, &r)
 	return r
 }
 
 // version tells whether the server is one to go on with.
-func (d *Redis) version(server info, r *diag.Findings) bool {
+func (d *Redis) version(server diag.Info, r *diag.Findings) bool {
 	version := server["redis_version"]
 	name := "Redis " + version
 	if v := server["valkey_version"]; v != "" {
@@ -95,7 +92,7 @@ func (d *Redis) version(server info, r *diag.Findings) bool {
 	return true
 }
 
-func (d *Redis) role(server info, r *diag.Findings) {
+func (d *Redis) role(server diag.Info, r *diag.Findings) {
 	switch {
 	case server["role"] != "master":
 		r.Fail(checkRole, "let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel",
@@ -108,7 +105,7 @@ func (d *Redis) role(server info, r *diag.Findings) {
 }
 
 // cluster tells whether the server is organised as it is configured here, and whether its cluster works.
-func (d *Redis) cluster(ctx context.Context, server info, r *diag.Findings) {
+func (d *Redis) cluster(ctx context.Context, server diag.Info, settings map[string]string, r *diag.Findings) {
 	switch enabled := server["cluster_enabled"] == "1"; {
 	case enabled && !d.inCluster():
 		r.Fail(diag.CheckCluster, "set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
@@ -120,7 +117,7 @@ func (d *Redis) cluster(ctx context.Context, server info, r *diag.Findings) {
 		return
 	}
 	reply, err := d.rdb.ClusterInfo(ctx).Result()
-	state := parseInfo(reply)
+	state := diag.ParseInfo(reply)
 	switch {
 	case err != nil:
 		r.Fail(diag.CheckCluster, "grant CLUSTER INFO: ACL SETUSER <user> +cluster|info", "CLUSTER INFO: %v", err)
@@ -130,6 +127,10 @@ func (d *Redis) cluster(ctx context.Context, server info, r *diag.Findings) {
 	default:
 		r.OK(diag.CheckCluster, "%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
 		d.openSlots(ctx, r)
+	}
+	if settings["cluster-require-full-coverage"] == "yes" {
+		r.Warn(diag.CheckCluster, `CONFIG SET cluster-require-full-coverage no, and "cluster-require-full-coverage no" in redis.conf`,
+			"cluster-require-full-coverage is yes: one master that is away with its replicas stops all timers, and not its own alone")
 	}
 }
 
@@ -150,7 +151,7 @@ func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 // settings returns those settings that CONFIG GET shows; none where it is not allowed.
 func (d *Redis) settings(ctx context.Context) map[string]string {
 	settings := map[string]string{}
-	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire"} {
+	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire", "cluster-require-full-coverage"} {
 		got, err := d.rdb.ConfigGet(ctx, name).Result()
 		if value, ok := got[name]; err == nil && ok {
 			settings[name] = value
@@ -159,7 +160,7 @@ func (d *Redis) settings(ctx context.Context) map[string]string {
 	return settings
 }
 
-func (d *Redis) persistence(server info, settings map[string]string, r *diag.Findings) {
+func (d *Redis) persistence(server diag.Info, settings map[string]string, r *diag.Findings) {
 	const appendOnly = `CONFIG SET appendonly yes, and "appendonly yes" in redis.conf`
 	save, knowsSave := settings["save"]
 	switch {
@@ -187,8 +188,8 @@ func (d *Redis) persistence(server info, settings map[string]string, r *diag.Fin
 	}
 }
 
-func (d *Redis) eviction(server info, r *diag.Findings) {
-	policy, limit, used := server["maxmemory_policy"], server.number("maxmemory"), server.number("used_memory")
+func (d *Redis) eviction(server diag.Info, r *diag.Findings) {
+	policy, limit, used := server["maxmemory_policy"], server.Number("maxmemory"), server.Number("used_memory")
 	const fix = `CONFIG SET maxmemory-policy noeviction, and "maxmemory-policy noeviction" in redis.conf`
 	const moreMemory = "raise maxmemory; plan 0.5 kB for each timer with a payload of 200 bytes"
 	switch {

@@ -119,14 +119,14 @@ func (d *Redis) rights(ctx context.Context, r *diag.Findings) {
 	user := d.user(ctx)
 	if len(grants) > 0 {
 		lacking := strings.Join(grants, " ")
-		r.Fail(checkRights, "ACL SETUSER "+user+" "+lacking+"; deploy/users.acl has them all", "user %s lacks %s", user, lacking)
+		r.Fail(diag.CheckRights, "ACL SETUSER "+user+" "+lacking+"; deploy/users.acl has them all", "user %s lacks %s", user, lacking)
 		return
 	}
 	where := "on its index"
 	if len(d.Namespaces) > 0 {
 		where += " and in " + d.Namespaces.String()
 	}
-	r.OK(checkRights, "user %s may do all that timerd does %s", user, where)
+	r.OK(diag.CheckRights, "user %s may do all that timerd does %s", user, where)
 }
 
 // grant returns what ACL SETUSER must grant, after a refusal.

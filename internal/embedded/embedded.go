@@ -1,4 +1,5 @@
-// Package embedded runs the NATS server of TIMERD_NATS_URL=embedded, which keeps its streams in TIMERD_DATA_DIR.
+// Package embedded runs nats-server: that of TIMERD_NATS_URL=embedded, which keeps its streams in TIMERD_DATA_DIR, and any
+// other one within this process, or as all that this process does. It is the only code that does.
 package embedded
 
 import (
@@ -15,9 +16,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-
-	"github.com/timerd-io/timerd/internal/config"
-	"github.com/timerd-io/timerd/internal/natsserver"
 )
 
 const (
@@ -41,63 +39,74 @@ type Server struct {
 	lock *os.File
 }
 
-// Start starts a server with its streams in conf.DataDir, which no other process may use meanwhile. An address that the
-// configuration names must be free. The default address may be taken: then a warning is logged, and only this process
-// reaches the server. maxPayload is that of a timer, in bytes.
-func Start(ctx context.Context, conf config.NATS, maxPayload int, log *slog.Logger) (*Server, error) {
-	lock, err := lockDir(conf.DataDir)
+// Options say how a server runs.
+type Options struct {
+	// Dir keeps the streams. No other process may use it meanwhile.
+	Dir string
+	// User and Password are what clients have to give, if there is a user.
+	User, Password string
+	// Address is the host:port to listen on. If it is taken, a Named one is an error; else a warning is logged, and only this
+	// process reaches the server.
+	Address string
+	Named   bool
+	// MaxPayload is that of a timer, in bytes.
+	MaxPayload int
+}
+
+// Start starts a server. The caller stops it.
+func Start(ctx context.Context, opts Options, log *slog.Logger) (*Server, error) {
+	lock, err := lockDir(opts.Dir)
 	if err != nil {
 		return nil, err
 	}
-	ns, err := start(ctx, conf, maxPayload, log)
+	ns, err := start(ctx, opts, log)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	if err := leaveName(lock, ns.ID()); err != nil {
-		natsserver.Stop(ns)
+		Shutdown(ns)
 		return nil, errors.Join(err, lock.Close())
 	}
 	return &Server{ns, lock}, nil
 }
 
-func start(ctx context.Context, conf config.NATS, maxPayload int, log *slog.Logger) (*server.Server, error) {
+func start(ctx context.Context, opts Options, log *slog.Logger) (*server.Server, error) {
 	o := &server.Options{
 		ServerName:             "timerd",
 		DontListen:             true,
 		NoSigs:                 true,
 		JetStream:              true,
-		StoreDir:               conf.DataDir,
+		StoreDir:               opts.Dir,
 		SyncInterval:           syncInterval,
 		DisableJetStreamBanner: true,
 		// Room for the payload in base64 and the rest of the event.
-		MaxPayload: int32(min(max(server.MAX_PAYLOAD_SIZE, 2*maxPayload), maxPayloadBound)),
+		MaxPayload: int32(min(max(server.MAX_PAYLOAD_SIZE, 2*opts.MaxPayload), maxPayloadBound)),
 	}
-	if conf.User != "" {
-		o.CustomClientAuthentication = login{conf.User, conf.Password}
+	if opts.User != "" {
+		o.CustomClientAuthentication = login{opts.User, opts.Password}
 	}
-	if err := listen(o, conf, log); err != nil {
+	if err := listen(o, opts, log); err != nil {
 		return nil, err
 	}
-	ns, err := natsserver.Start(ctx, o, func(level slog.Level, text string) {
+	ns, err := Run(ctx, o, func(level slog.Level, text string) {
 		log.Log(context.Background(), level, text, "source", "nats-server") //nolint:sloglint // the server's own text
 	}, log.Enabled(ctx, slog.LevelDebug), readyTimeout)
 	if err != nil {
-		return nil, fmt.Errorf("embedded NATS server in %s: %w", conf.DataDir, err)
+		return nil, fmt.Errorf("embedded NATS server in %s: %w", opts.Dir, err)
 	}
 	return ns, nil
 }
 
 // listen has the server listen on an address, if it is free.
-func listen(o *server.Options, conf config.NATS, log *slog.Logger) error {
-	address := conf.ListenAddr()
-	l, err := net.Listen("tcp", address)
-	if err != nil && conf.Listen == "" {
+func listen(o *server.Options, opts Options, log *slog.Logger) error {
+	l, err := net.Listen("tcp", opts.Address)
+	if err != nil && !opts.Named {
 		log.Warn("the embedded NATS server does not listen, so no consumer can connect to it; "+
-			"name a free address with TIMERD_NATS_URL=embedded://host:port", "address", address, "err", err)
+			"name a free address with TIMERD_NATS_URL=embedded://host:port", "address", opts.Address, "err", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("embedded NATS server: TIMERD_NATS_URL: listen on %s: %w", address, err)
+		return fmt.Errorf("embedded NATS server: TIMERD_NATS_URL: listen on %s: %w", opts.Address, err)
 	}
 	bound, ok := l.Addr().(*net.TCPAddr)
 	if err := l.Close(); err != nil || !ok {
@@ -124,7 +133,7 @@ func same(a, b string) int {
 
 // Stop shuts the server down and returns once its files are closed.
 func (s *Server) Stop() error {
-	natsserver.Stop(s.Server)
+	Shutdown(s.Server)
 	return s.lock.Close()
 }
 

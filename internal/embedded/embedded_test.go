@@ -37,7 +37,7 @@ func TestEmbeddedNATSKeepsItsStreams(t *testing.T) {
 
 	start := func() (*embedded.Server, jetstream.JetStream, func()) {
 		t.Helper()
-		ns, err := embedded.Start(t.Context(), conf, maxPayload, log)
+		ns, err := connect.Connector{Logger: log}.Embedded(t.Context(), conf, maxPayload)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestEmbeddedNATSKeepsItsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	outside.Close()
-	if _, err := embedded.Start(t.Context(), conf, maxPayload, log); err == nil || !strings.Contains(err.Error(), "another timerd uses it") {
+	if _, err := (connect.Connector{Logger: log}).Embedded(t.Context(), conf, maxPayload); err == nil || !strings.Contains(err.Error(), "another timerd uses it") {
 		t.Errorf("a second server on the same files: %v", err)
 	}
 	stop()
@@ -91,7 +91,7 @@ func TestEmbeddedNATSAddress(t *testing.T) {
 	}
 	defer taken.Close()
 	var logs testenv.Output
-	if _, err := embedded.Start(t.Context(), natsAt(t, fmt.Sprintf("embedded://%s", taken.Addr())), 1, logs.Logger()); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := (connect.Connector{Logger: logs.Logger()}).Embedded(t.Context(), natsAt(t, fmt.Sprintf("embedded://%s", taken.Addr())), 1); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("a taken address: %v", err)
 	}
 
@@ -99,7 +99,7 @@ func TestEmbeddedNATSAddress(t *testing.T) {
 	if l, err := net.Listen("tcp", natsAt(t, "embedded").ListenAddr()); err == nil {
 		defer l.Close()
 	}
-	ns, err := embedded.Start(t.Context(), natsAt(t, "embedded"), 1, logs.Logger())
+	ns, err := connect.Connector{Logger: logs.Logger()}.Embedded(t.Context(), natsAt(t, "embedded"), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestEmbeddedNATSAddress(t *testing.T) {
 func TestEmbeddedNATSTellsWhyItFails(t *testing.T) {
 	conf := natsAt(t, "embedded://127.0.0.1:0")
 	conf.DataDir = "/dev/null/data"
-	if _, err := embedded.Start(t.Context(), conf, 1, (&testenv.Output{}).Logger()); err == nil || !strings.Contains(err.Error(), "TIMERD_DATA_DIR") {
+	if _, err := (connect.Connector{Logger: (&testenv.Output{}).Logger()}).Embedded(t.Context(), conf, 1); err == nil || !strings.Contains(err.Error(), "TIMERD_DATA_DIR") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -126,7 +126,7 @@ func TestEmbeddedNATSAsksForThePassword(t *testing.T) {
 	const password = "$2a$11$s3cr3t"
 	conf := natsAt(t, "embedded://timerd:$2a$11$s3cr3t@0.0.0.0:0")
 	var logs testenv.Output
-	ns, err := embedded.Start(ctx, conf, 1, logs.Logger())
+	ns, err := connect.Connector{Logger: logs.Logger()}.Embedded(ctx, conf, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

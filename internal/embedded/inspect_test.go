@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -33,7 +34,7 @@ func TestInspect(t *testing.T) {
 	}
 	var logs testenv.Output
 	for range 2 {
-		server, err := embedded.Start(t.Context(), conf, 1, logs.Logger())
+		server, err := connect.Connector{Logger: logs.Logger()}.Embedded(t.Context(), conf, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +90,7 @@ func TestInspectDoesNotDisturb(t *testing.T) {
 	}()
 	var logs testenv.Output
 	for range 3 {
-		server, err := embedded.Start(t.Context(), conf, 1, logs.Logger())
+		server, err := connect.Connector{Logger: logs.Logger()}.Embedded(t.Context(), conf, 1)
 		if err != nil {
 			t.Errorf("beside a look at the directory: %v", err)
 			break

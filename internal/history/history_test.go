@@ -325,6 +325,10 @@ func TestTail(t *testing.T) {
 		if sample = tail.Sample(t.Context()); sample.Seq != total {
 			return fmt.Errorf("at %d", sample.Seq)
 		}
+		if n := len(sample.Records); n < 20 { // NATS was too slow for more
+			tail = history.NewTail(history.New(s.js, names))
+			return fmt.Errorf("%d records", n)
+		}
 		return nil
 	}, "a new sample")
 	if n := len(sample.Records); n != 20 || sample.Records[0].Seq != total || sample.Records[0].Event.ID == "" || sample.Records[0].Event.Data != nil {

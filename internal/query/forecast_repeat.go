@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/repeat"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -63,7 +63,7 @@ func addRepetitions(ctx context.Context, s *schedule.Schedule, f *Forecast, n ke
 	}
 	for _, state := range states {
 		if r := state.Repetition; r != nil {
-			e.add(upcomingOf(r.Text, repeat.Repetition{From: r.From, Until: r.Until, Times: r.Times}, r.Occurrence))
+			e.add(upcomingOf(r.Text, cron.Repetition{From: r.From, Until: r.Until, Times: r.Times}, r.Occurrence))
 		}
 	}
 	return nil
@@ -78,7 +78,7 @@ type upcoming struct {
 }
 
 // upcomingOf returns what follows an occurrence.
-func upcomingOf(text string, rule repeat.Repetition, occurrence int64) upcoming {
+func upcomingOf(text string, rule cron.Repetition, occurrence int64) upcoming {
 	u := upcoming{text: text, from: rule.From.UnixMilli(), left: -1}
 	if !rule.Until.IsZero() {
 		u.until = rule.Until.UnixMilli()
@@ -122,7 +122,7 @@ func readUpcoming(ctx context.Context, s *schedule.Schedule, names []string) ([]
 // expansion adds occurrences to a forecast. Many timers repeat by the same: what these add is computed once.
 type expansion struct {
 	forecast *Forecast
-	specs    repeat.Specs
+	specs    cron.Specs
 	known    map[upcoming][]int64 // by minute
 }
 
@@ -146,8 +146,8 @@ func (e *expansion) add(u upcoming) {
 }
 
 // count returns how many occurrences follow in each minute, up to the last one that has any.
-func (e *expansion) count(u upcoming, spec repeat.Spec) (counts []int64) {
-	r := repeat.Repetition{Spec: spec, From: time.UnixMilli(u.from)}
+func (e *expansion) count(u upcoming, spec cron.Spec) (counts []int64) {
+	r := cron.Repetition{Spec: spec, From: time.UnixMilli(u.from)}
 	if u.until > 0 {
 		r.Until = time.UnixMilli(u.until)
 	}

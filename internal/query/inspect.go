@@ -30,6 +30,16 @@ type Inspection struct {
 	Unsure    bool      // so many timers are firing that not all of these were looked at
 }
 
+// Pending returns the timers of the key that can be moved.
+func (i *Inspection) Pending() (some []schedule.Which) {
+	for _, t := range i.Timers {
+		if t.State == StatePending {
+			some = append(some, t.Which())
+		}
+	}
+	return some
+}
+
 // Inspected is one timer of a key.
 type Inspected struct {
 	Timer

@@ -18,7 +18,7 @@ import (
 type Repetition struct {
 	Text       string    // as its events say it: "every 5m0s"
 	Occurrence int64     // the number of the one that is pending, or under way
-	From       time.Time // as of [repeat.Repetition]
+	From       time.Time // as of [cron.Repetition]
 	Until      time.Time // the last moment at which one may be due; the zero Time: no end
 	Times      int64     // how many fire in all; 0: no end
 	CatchUp    time.Duration

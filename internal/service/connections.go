@@ -54,7 +54,7 @@ func open(ctx context.Context, c config.Config, log *slog.Logger) (*connections,
 func (s *connections) openNATS(ctx context.Context, conn connect.Connector, c config.Config) (err error) {
 	var options []nats.Option
 	if c.NATS.Embedded {
-		if s.embedded, err = embedded.Start(ctx, c.NATS, c.Service.MaxPayload, conn.Logger); err != nil {
+		if s.embedded, err = conn.Embedded(ctx, c.NATS, c.Service.MaxPayload); err != nil {
 			return err
 		}
 		options = append(options, nats.InProcessServer(s.embedded))

@@ -12,13 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/console"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/console"
 	"github.com/timerd-io/timerd/internal/history"
-	"github.com/timerd-io/timerd/internal/livestats"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -30,8 +28,6 @@ const (
 	consoleConnections = 4
 	consoleDial        = time.Second
 	consolePatience    = 3 * time.Second
-	// statusWithin bounds what every page waits for.
-	statusWithin = 2 * time.Second
 )
 
 // listenConsole listens on the console's address. It returns nil for none.
@@ -49,7 +45,7 @@ func listenConsole(ctx context.Context, addr string) (net.Listener, error) {
 // consolePart is the console with its connections.
 type consolePart struct {
 	console *console.Console
-	pulse   *livestats.Pulse
+	pulse   *history.Live
 	rdb     redis.UniversalClient
 	js      jetstream.JetStream
 }
@@ -66,7 +62,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 	}
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
 	sched := schedule.New(p.rdb, c.Service.MaxPayload)
-	p.pulse = livestats.New(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
+	p.pulse = history.NewLive(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
 	caller := admin.NewHolds(sched)
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
@@ -78,7 +74,9 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 		}
 	}
 	p.console, err = console.New(c.Console, console.Sources{
-		Status:   func(ctx context.Context) *status.Report { return statusOf(ctx, sched, js, conf, &webhooks) },
+		Status: func(ctx context.Context) *status.Report {
+			return report(ctx, status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: &webhooks})
+		},
 		Index:    sched,
 		Holds:    caller.List,
 		History:  past,
@@ -92,19 +90,6 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 		return nil, errors.Join(err, p.rdb.Close())
 	}
 	return p, nil
-}
-
-// statusOf asks for what every page shows, without waiting for a server that is known to be away.
-func statusOf(ctx context.Context, sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, webhooks *status.RecentWebhooks) *status.Report {
-	ctx, cancel := context.WithTimeout(ctx, statusWithin)
-	defer cancel()
-	from := status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: webhooks}
-	if !js.Conn().IsConnected() {
-		from.JetStream, from.NoNATS = nil, diag.Finding{
-			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",
-		}
-	}
-	return from.Gather(ctx)
 }
 
 // run answers on l until ctx ends, and closes the console's connections.

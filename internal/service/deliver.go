@@ -16,11 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/timerd-io/timerd/deliver"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
@@ -68,7 +68,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	observeDeliveries(registry, d)
 
 	ready := &readiness{log: s.Logger}
-	ready.add("jetstream", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
+	ready.add(readyJetStream, func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
 	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
 	observeReadiness(registry, ready)

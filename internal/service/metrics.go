@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/status"
@@ -181,6 +182,8 @@ func (m *metrics) startAtZero() {
 	m.setAside.WithLabelValues(string(query.AsideRights))
 	m.setAside.WithLabelValues(string(query.AsideRefused))
 	m.setAside.WithLabelValues(reasonRetry)
+	m.without.WithLabelValues(event.StatusMissing)
+	m.without.WithLabelValues(event.StatusTooLarge)
 	m.late.WithLabelValues(string(notify.LateDead))
 	m.late.WithLabelValues(string(notify.LateDrop))
 	m.setAsideTimers(schedule.AsideCounts{})
@@ -203,9 +206,9 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 		m.counts.fired(counts.name, lateness)
 		switch f.Status {
 		case schedule.PayloadMissing:
-			m.without.WithLabelValues("missing").Inc()
+			m.without.WithLabelValues(event.StatusMissing).Inc()
 		case schedule.PayloadTooLarge:
-			m.without.WithLabelValues("toolarge").Inc()
+			m.without.WithLabelValues(event.StatusTooLarge).Inc()
 		}
 		if duplicate {
 			m.duplicates.Inc()

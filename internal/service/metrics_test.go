@@ -2,10 +2,13 @@ package service
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -56,5 +59,42 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 	}
 	if len(found) != 51 || !found["app0"] || !found["app49"] || found["app50"] || !found[keys.Other] {
 		t.Errorf("%d series: %v", len(found), found)
+	}
+}
+
+// The tests of the alerts begin as a fresh process does: a counter that it shows with 0 or more, one that it does not show without a value.
+func TestRulesAreTestedFromTheBeginning(t *testing.T) {
+	t.Parallel()
+	fresh := map[string]bool{}
+	ofServe, ofDeliver := prometheus.NewRegistry(), prometheus.NewRegistry()
+	newMetrics(ofServe, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
+	observeDeliveries(ofDeliver, deliver.New(nil, &deliver.Config{}))
+	for _, registry := range []*prometheus.Registry{ofServe, ofDeliver} {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := f.GetName()
+				for _, label := range m.GetLabel() {
+					name += fmt.Sprintf(",%s=%q", label.GetName(), label.GetValue())
+				}
+				fresh[name] = true
+			}
+		}
+	}
+	tests, err := os.ReadFile("../../deploy/prometheus/timerd.rules_test.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := regexp.MustCompile(`series: '(timerd_[a-z_]+_total)\{job="[a-z]+",instance="[a-z]"([^}]*)\}', values: '(.)`).FindAllStringSubmatch(string(tests), -1)
+	if len(all) < 20 {
+		t.Errorf("%d counters", len(all))
+	}
+	for _, series := range all {
+		if absent := series[3] == "_"; absent == fresh[series[1]+series[2]] {
+			t.Errorf("%s%s: a fresh process shows it: %t, and the test begins with %s", series[1], series[2], !absent, series[3])
+		}
 	}
 }

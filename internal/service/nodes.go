@@ -14,6 +14,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
 	"github.com/timerd-io/timerd/reconciler"
@@ -49,6 +50,7 @@ type servedNode struct {
 	stop   func()             // ends it and waits for that
 
 	counts     schedule.DueScan // what the last sweep counted; guarded by nodes.mu
+	scanned    bool             // there was one; guarded by nodes.mu
 	incomplete bool             // events that adoption needs stay away; guarded by nodes.mu
 }
 
@@ -66,7 +68,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	rec.Lease = s.config.Lease
 	rec.Self, rec.Counts = s.self, s.metrics.counts.say
 	rec.OnAudit = s.metrics.audited
-	rec.OnScanned = func(found schedule.DueScan) { s.update(func() { n.counts = found }) }
+	rec.OnScanned = func(found schedule.DueScan) { s.update(func() { n.counts, n.scanned = found, true }) }
 	rec.OnClaimed = func(claimed schedule.ClaimResult) {
 		s.metrics.rescheduled.Add(float64(claimed.Rescheduled))
 		s.metrics.cancelled.Add(float64(claimed.Cancelled))
@@ -224,7 +226,13 @@ func (s *nodes) check(ctx context.Context) error {
 	if len(served) == 0 && problem == nil {
 		return errors.New("the servers of the schedule are not known yet")
 	}
-	return errors.Join(problem, each(served, func(node *schedule.Node, _ *servedNode) error { return node.Check(ctx) }))
+	return errors.Join(problem, each(served, func(node *schedule.Node, _ *servedNode) error {
+		err := node.Check(ctx)
+		if refusal := diag.Refusal(err); refusal != nil {
+			return refusal
+		}
+		return err
+	}))
 }
 
 // setAside finds how many timers are set aside.
@@ -243,6 +251,24 @@ func (s *nodes) setAside() (found diag.Findings) {
 		found.Warn(diag.CheckAside, "", "%s; timerd doctor names one of each and what to do", strings.Join(said, ", "))
 	}
 	return found
+}
+
+// counted returns how many timers each server has by its last sweep.
+func (s *nodes) counted() (all []streams.Counted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for node, n := range s.served {
+		partitions := node.Master().Partitions
+		if len(partitions) == 0 {
+			continue
+		}
+		one := streams.Counted{Server: node.Name(), Key: slices.Min(partitions).Counted(), Timers: -1}
+		if n.scanned {
+			one.Timers = n.counts.Pending + n.counts.Firing + n.counts.Held
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // claims tells whether timers are claimed from every server as they become due.

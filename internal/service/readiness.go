@@ -26,6 +26,12 @@ const (
 	startGrace = 5 * time.Second
 )
 
+// The names of checks that others wait for.
+const (
+	readyRedis     = "redis"
+	readyJetStream = "jetstream"
+)
+
 // errUnchecked is a check's result until it has run.
 var errUnchecked = errors.New("not checked yet")
 
@@ -34,15 +40,16 @@ var errUnchecked = errors.New("not checked yet")
 type readiness struct {
 	log    *slog.Logger
 	checks []*check
-	// aside finds what waits though all checks pass; nil for nothing.
-	aside func() diag.Findings
+	// besides finds what is wrong though all checks pass; nil for nothing.
+	besides func() diag.Findings
 
 	mu sync.Mutex // guards what the checks said
 }
 
 // check asks whether one part of timerd works.
 type check struct {
-	name string
+	name  string
+	after []string // checks without which this one cannot pass
 	// ask returns nil, or what is wrong in words for an operator, and ends when its context does.
 	ask func(context.Context) error
 
@@ -52,10 +59,10 @@ type check struct {
 	logged bool      // err was logged
 }
 
-// add adds a check. Call it before run.
-func (r *readiness) add(name string, ask func(context.Context) error) {
+// add adds a check, after others without which it cannot pass: while they fail, they are the cause. Call it before run.
+func (r *readiness) add(name string, ask func(context.Context) error, after ...string) {
 	now := time.Now()
-	r.checks = append(r.checks, &check{name: name, ask: ask, err: errUnchecked, at: now, grace: now.Add(startGrace)})
+	r.checks = append(r.checks, &check{name: name, after: after, ask: ask, err: errUnchecked, at: now, grace: now.Add(startGrace)})
 }
 
 // run runs the checks until ctx ends. It logs each failure and each recovery
@@ -109,7 +116,7 @@ func (r *readiness) passes(name string) bool {
 	return !slices.ContainsFunc(r.state(), func(f diag.Finding) bool { return f.Check == name && f.Level == diag.Fail })
 }
 
-// state returns what each check said last, in the order they were added, and then what waits though they pass.
+// state returns what each check said last, in the order they were added, and then, as warnings, what else is wrong.
 func (r *readiness) state() (all diag.Findings) {
 	r.mu.Lock()
 	for _, c := range r.checks {
@@ -117,15 +124,31 @@ func (r *readiness) state() (all diag.Findings) {
 		if age := time.Since(c.at); age > checkStale {
 			err = fmt.Errorf("the check has not answered for %v", age.Round(time.Second))
 		}
-		if err == nil {
+		cause := slices.IndexFunc(c.after, func(name string) bool { return all.Has(diag.Fail, name) })
+		switch {
+		case err == nil:
 			all.OK(c.name, "ok")
-		} else {
-			all = append(all, diag.Of(c.name, err, ""))
+		case cause >= 0:
+			all.Fail(c.name, "", "it waits for %s", c.after[cause])
+		default:
+			all.Add(diag.Of(c.name, err, ""))
 		}
 	}
 	r.mu.Unlock()
-	if r.aside != nil {
-		all = append(all, r.aside()...)
+	if r.besides != nil {
+		for _, f := range r.besides() {
+			if f.Level = diag.Warn; !all.Has(diag.Fail, toldBy(f.Check)) {
+				all.Add(f)
+			}
+		}
 	}
 	return all
+}
+
+// toldBy returns the check of /readyz that fails by what a check of the installation's state finds, where it keeps this timerd from firing.
+func toldBy(check string) string {
+	if check == diag.CheckStreams {
+		return readyJetStream
+	}
+	return ""
 }

@@ -103,7 +103,12 @@ func (s Service) RunOn(ctx context.Context, l Listeners) error {
 func (s Service) wire(ctx context.Context, conns *connections, l Listeners, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
 	self := s.self(began)
-	member, err := streams.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
+	var member *streams.Member
+	conn := connect.Connector{Logger: log, Patience: max(startPatience-time.Since(began), time.Millisecond)}
+	err := conn.Streams(ctx, c.NATS, func(context.Context) (err error) {
+		member, err = streams.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -150,15 +155,16 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	retries.Wake = all.wake
 	m.observeRetries(retries)
 
-	ready := &readiness{log: log, aside: all.setAside}
-	ready.add("redis", all.check)
-	ready.add("claims", all.claims)
-	ready.add("installation", func(context.Context) error { return member.Healthy() })
-	ready.add("jetstream", func(context.Context) error { return publisher.Healthy() })
-	ready.add("retry consumer", func(context.Context) error { return retries.Healthy() })
+	wrong := newProblems(sched, conns.js, conf, all.setAside, registry)
+	ready := &readiness{log: log, besides: wrong.besides}
+	ready.add(readyRedis, all.check)
+	ready.add("claims", all.claims, readyRedis)
+	ready.add(readyJetStream, func(context.Context) error { return publisher.Healthy() })
+	ready.add("installation", func(context.Context) error { return member.Healthy() }, readyRedis, readyJetStream)
+	ready.add("retry consumer", func(context.Context) error { return retries.Healthy() }, readyRedis, readyJetStream)
 	if c.Service.KeyspaceEvents {
 		m.setComplete(true)
-		ready.add("keyspace events", all.hears)
+		ready.add("keyspace events", all.hears, readyRedis)
 	}
 	observeReadiness(registry, ready)
 
@@ -188,6 +194,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
 			{"survey", withoutError(surveys.run)},
+			{"problems", withoutError(wrong.run)},
+			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},
 		},
 		{{"connections", conns.run}},
 	}, nil

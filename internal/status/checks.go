@@ -17,21 +17,8 @@ const (
 	auditTooOld = 30 * time.Minute
 )
 
-// The names of checks that only this package makes.
-const (
-	checkAudits = "audits"
-	checkHolds  = "holds"
-	checkOwed   = "owed"
-)
-
-// CheckLetters finds that there are dead letters: for who counts them in another place.
-const CheckLetters = "dead letters"
-
-// CheckMembers judges who serves the schedule, and whether they agree.
-func CheckMembers(members []query.Member) (p diag.Findings) {
-	if text := Unattended(members); text != "" {
-		p.Fail(diag.CheckUnattended, "start timerd; if Redis has just come back, the timerds need some seconds to notice", "%s", text)
-	}
+// checkMembers judges who serves the schedule, and whether they agree.
+func checkMembers(members []query.Member, p *diag.Findings) {
 	for _, d := range Differences(members) {
 		p.Warn(diag.CheckTimerds, "give all timerds of this Redis the same "+d.Setting+", and start those anew that had another", "%s", d)
 	}
@@ -43,28 +30,32 @@ func CheckMembers(members []query.Member) (p diag.Findings) {
 		p.Warn(diag.CheckTimerds, "end the update: put the same version everywhere",
 			"timerds of different versions serve this Redis, as in a rolling update: %s", strings.Join(who, "; "))
 	}
-	return p
 }
 
-// checkIgnorant tells of living timerds that claim what is held. hold names them; but one that was stopped then may be back.
-func checkIgnorant(members []query.Member, p *diag.Findings) {
-	for _, m := range members {
-		if m.Alive && !m.Holds {
-			p.Fail(checkHolds, "stop it, or put this version there", "%s, of %s, knows no holds and claims timers that are held", clean(m.Instance), versionOf(m))
-		}
-	}
-}
-
-// checkOwedTimers judges how long timers have been owed, after everything else that may be why.
-func checkOwedTimers(r *Redis, p *diag.Findings) {
-	if r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
+// checkAttended tells that nobody serves the schedule. Before the first timer and the first timerd that is no failure.
+func checkAttended(members []query.Member, r *Redis, p *diag.Findings) {
+	text := Unattended(members)
+	if text == "" {
 		return
 	}
-	fix := "look at /readyz of each timerd, which says what does not work, and at its log"
-	if p.Failed() {
-		fix = "mend what is said above; none is lost, and if they stay owed, look at /readyz of each timerd"
+	if r.Owed > 0 {
+		text += "; " + count(r.Owed, "timer is", "timers are") + " owed"
 	}
-	p.Fail(checkOwed, fix, "%s owed; the oldest, %s, was due at %s", count(r.Owed, "timer is", "timers are"), r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
+	f := diag.Finding{Level: diag.Fail, Check: diag.CheckUnattended, Text: text, Fix: "start timerd; if Redis has just come back, the timerds need some seconds to notice"}
+	if r.Held != nil && r.Pending+r.Owed+r.Firing+*r.Held == 0 && len(members) == 0 {
+		f.Level = diag.Warn
+	}
+	*p = append(*p, f)
+}
+
+// checkOwedTimers judges how long timers have been owed, where nothing else says why.
+func checkOwedTimers(r *Redis, p *diag.Findings) {
+	why := p.Has(diag.Fail, diag.CheckRedis, diag.CheckCluster, diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended)
+	if why || r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
+		return
+	}
+	p.Fail(diag.CheckOwed, "look at /readyz of each timerd, which says what does not work, and at its log",
+		"%s owed; the oldest, %s, was due at %s", count(r.Owed, "timer is", "timers are"), r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
 }
 
 // count writes how many there are of something.
@@ -81,15 +72,8 @@ func checkNode(n *Node, at time.Time, attended bool, p *diag.Findings) {
 		p.Warn(diag.CheckCluster, "let the move of the slots end", "%s: %s moving: the timers there wait, and are in no number here",
 			n.Address, count(int64(n.Moving), "slot is", "slots are"))
 	}
-	for _, a := range n.SetAside {
-		what := "because timerd may not read their keys"
-		if a.Reason == query.AsideRefused {
-			what = "because NATS refuses their subjects"
-		}
-		p.Warn(diag.CheckAside, "timerd doctor says what is missing", "%s set aside %s, such as %s", count(a.Timers, "timer is", "timers are"), what, a.Key)
-	}
 	if n.LastAudit != nil && attended && at.Sub(n.LastAudit.At) > auditTooOld {
-		p.Warn(checkAudits, "look for \"audit failed\" in the timerds' logs", "%s: no audit has come to its end since %s",
+		p.Warn(diag.CheckAudits, "look for \"audit failed\" in the timerds' logs", "%s: no audit has come to its end since %s",
 			n.Address, n.LastAudit.At.Format(timeLayout))
 	}
 }
@@ -99,21 +83,27 @@ func unanswered(err error, p *diag.Findings) {
 	p.Fail(diag.CheckStreams, "look at the NATS server, and let the user call $JS.API.STREAM.INFO.*", "cannot tell the state of the streams: %v", err)
 }
 
-// checkStream judges the state of a stream. which says what it is for.
-func checkStream(s *Stream, which keys.Names, p *diag.Findings) {
-	switch {
-	case !s.Full:
-	case s.Name == which.FiredStream():
-		p.Fail(diag.CheckStreams, "raise its limits with nats stream edit "+s.Name+", or purge events that every consumer has: nats stream purge "+s.Name,
-			"%s is full and takes no more: timers wait in Redis", s.Name)
-	case s.Name == which.DeadStream():
-		p.Fail(diag.CheckStreams, "raise its limits with nats stream edit "+s.Name+", or timerd dead ls, then timerd dead replay or timerd dead purge",
-			"%s is full and takes no more: retry requests that become dead letters wait", s.Name)
-	case s.Name == which.DeliveryStream():
-		p.Fail(diag.CheckStreams, "raise its limits with nats stream edit "+s.Name+", or let it drop the oldest: --discard=old",
-			"%s is full and takes no more: deliveries wait for it, and are not logged", s.Name)
-	default:
-		p.Fail(diag.CheckStreams, "raise its limits with nats stream edit "+s.Name, "%s is full and takes no more: consumers cannot ask for retries", s.Name)
+// checkStream judges the state of a stream. which says what it is for, and floor up to where all its consumers have
+// acknowledged it.
+func checkStream(s *Stream, which keys.Names, floor uint64, p *diag.Findings) {
+	if s.full != nil {
+		f := s.full.Finding(diag.CheckStreams)
+		switch s.Name {
+		case which.FiredStream():
+			f.Text += ": timers wait in Redis"
+			if floor > 0 {
+				f.Fix += fmt.Sprintf("; or, without what each consumer that there is has acknowledged: nats stream purge %s --seq=%d --force", s.Name, floor+1)
+			}
+		case which.DeadStream():
+			f.Text += ": retry requests that become dead letters wait"
+			f.Fix += "; or timerd dead ls, then timerd dead replay"
+		case which.DeliveryStream():
+			f.Text += ": deliveries wait for it, and are not logged"
+			f.Fix += "; or let it drop the oldest: nats stream edit " + s.Name + " --discard=old --force"
+		default:
+			f.Text += ": consumers cannot ask for retries"
+		}
+		*p = append(*p, f)
 	}
 	switch {
 	case s.Leaderless:

@@ -3,6 +3,8 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -33,22 +35,48 @@ type Stream struct {
 	Replicas    int    `json:"replicas"`
 	Current     int    `json:"current"`              // how many of these are up to date
 	Leaderless  bool   `json:"leaderless,omitempty"` // no server of its cluster leads it
+
+	full *streams.Fault // why it takes no more
 }
+
+// allStreams is how many there are at least.
+const allStreams = 3
 
 // gatherNATS returns nil if nothing can be told.
 func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	if s.JetStream == nil {
-		p.Fail(diag.CheckNATS, s.NoNATS.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", s.NoNATS.Text)
+		if s.NoNATS.Text != "" {
+			p.Fail(diag.CheckNATS, s.NoNATS.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", s.NoNATS.Text)
+		}
 		return nil
 	}
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
+	losses, lossesRead := []streams.Loss(nil), make(chan error, 1)
+	go func() {
+		var err error
+		losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams)
+		lossesRead <- err
+	}()
+	defer func() {
+		err := <-lossesRead
+		for _, loss := range losses {
+			p.Add(loss.Finding())
+		}
+		if err != nil && !p.Failed() {
+			p.Warn(diag.CheckLosses, fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", s.Streams.StateStream()), "cannot tell whether data was lost: %v", err)
+		}
+	}()
 	faults, missing, err := streams.Check(ctx, s.JetStream, s.Streams)
 	if err != nil {
 		unanswered(err, p)
 	}
 	unknown := err != nil
 	for _, name := range missing {
-		p.Fail(diag.CheckStreams, "start timerd, which makes it", "there is no stream %s", name)
+		f := diag.Finding{Level: diag.Fail, Check: diag.CheckStreams, Text: "there is no stream " + name, Fix: "start timerd, which makes it"}
+		if len(missing) == allStreams { // as before the first start
+			f.Level = diag.Warn
+		}
+		p.Add(f)
 	}
 	for _, f := range faults {
 		*p = append(*p, f.Finding(diag.CheckStreams))
@@ -67,12 +95,12 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
-		checkStream(&state, s.Streams.Names, p)
+		checkStream(&state, s.Streams.Names, acknowledged(ctx, stream, &state), p)
 		n.Streams = append(n.Streams, state)
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
 			if state.Messages > 0 {
-				p.Warn(CheckLetters, "timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
+				p.Warn(diag.CheckLetters, "timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
 			}
 		}
 	}
@@ -92,7 +120,7 @@ func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *diag.Findings) 
 		return
 	}
 	state := newStream(w.Log.Config.Name, w.Log)
-	checkStream(&state, s.Streams.Names, p)
+	checkStream(&state, s.Streams.Names, 0, p)
 	*p = append(*p, w.Problems...)
 	n.Streams, n.Webhooks = append(n.Streams, state), w.Consumers
 }
@@ -102,8 +130,9 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 	c, state := info.Config, info.State
 	s := Stream{
 		Name: name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
-		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Full: streams.Fullness(info, 0) != nil, Replicas: max(c.Replicas, 1), Current: 1,
+		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Replicas: max(c.Replicas, 1), Current: 1,
 	}
+	s.full, s.Full = errors.AsType[*streams.Fault](streams.Fullness(info, 0))
 	if info.Cluster != nil && s.Replicas > 1 {
 		s.Leaderless = info.Cluster.Leader == ""
 		for _, peer := range info.Cluster.Replicas {
@@ -113,4 +142,21 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 		}
 	}
 	return s
+}
+
+// acknowledged returns up to which message all consumers of a stream that is full have acknowledged it; 0 if there is none
+// to be dropped, or that is not known.
+func acknowledged(ctx context.Context, stream jetstream.Stream, s *Stream) uint64 {
+	if s.full == nil {
+		return 0
+	}
+	list := stream.ListConsumers(ctx)
+	floor, some := uint64(math.MaxUint64), false
+	for info := range list.Info() {
+		floor, some = min(floor, info.AckFloor.Stream), true
+	}
+	if list.Err() != nil || !some || floor < stream.CachedInfo().State.FirstSeq {
+		return 0
+	}
+	return floor
 }

@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -107,44 +108,47 @@ type Gaps struct {
 // gatherRedis returns nil if nothing can be told.
 func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	if s.Schedule == nil {
-		p.Fail(diag.CheckRedis, s.NoRedis.Fix, "nothing can be told of the timers and timerds: %s", s.NoRedis.Text)
+		if s.NoRedis.Text != "" {
+			p.Fail(diag.CheckRedis, s.NoRedis.Fix, "nothing can be told of the timers and timerds: %s", s.NoRedis.Text)
+		}
 		return nil
 	}
 	for _, master := range s.Masters {
 		p.Fail(diag.CheckRedis, "bring that server back: its timers wait there, and none is lost", "%v; what it has is in no number here", master)
 	}
-	members, err := query.Members(ctx, s.Schedule)
-	if err != nil {
-		p.Fail(diag.CheckTimerds, "bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", err)
-	} else {
-		*p = append(*p, CheckMembers(members)...)
-	}
-	r := &Redis{Timerds: living(members), Nodes: []Node{}, Held: new(int64)}
-	r.readHolds(ctx, s.Schedule, members, p)
 	nodes, err := s.Schedule.Nodes(ctx)
 	if err != nil {
 		p.Fail(diag.CheckCluster, "let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
 	}
-	reports, err := query.Audits(ctx, s.Schedule)
-	if err != nil {
-		p.Fail(checkAudits, "let the user read timerd:*", "cannot tell what the audits have found: %v", err)
-	}
+	r := &Redis{Nodes: make([]Node, len(nodes)), Held: new(int64)}
 	overviews := make([]query.Overview, len(nodes))
-	r.Nodes = make([]Node, len(nodes))
 	found := make([]diag.Findings, len(nodes))
 	var wg sync.WaitGroup
 	for i, node := range nodes {
-		wg.Go(func() { overviews[i], r.Nodes[i] = gatherNode(ctx, node, &found[i]) })
+		wg.Go(func() { overviews[i], r.Nodes[i] = s.gatherNode(ctx, node, &found[i]) })
 	}
+	var others diag.Findings
+	members, reports := r.readAll(ctx, s.Schedule, &others)
 	wg.Wait()
 	for i, node := range nodes {
 		r.add(overviews[i])
 		r.Nodes[i].take(node.Name(), reports, members)
+		*p = append(*p, found[i]...)
 	}
 	r.count(nodes, reports)
-	for i := range found {
-		*p = append(*p, found[i]...)
-		checkNode(&r.Nodes[i], r.At, len(r.Timerds) > 0, p)
+	if len(nodes) > 0 && r.At.IsZero() && p.Failed() {
+		return nil // no server tells anything
+	}
+	for i := range r.Nodes {
+		checkNode(&r.Nodes[i], r.At, len(r.Timerds) > 0, &others)
+	}
+	checkAttended(members, r, &others)
+	// A server that refuses writes or is away is why heartbeats, audits and all else stay away.
+	cause := p.Failed()
+	for _, f := range others {
+		if !cause || f.Level == diag.Warn && f.Check != diag.CheckAudits {
+			*p = append(*p, f)
+		}
 	}
 	for _, master := range s.Masters {
 		r.Nodes = append(r.Nodes, Node{Address: master.Addr, Error: master.Err.Error()})
@@ -152,11 +156,28 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	return r
 }
 
+// readAll reads what is about all timers.
+func (r *Redis) readAll(ctx context.Context, s *schedule.Schedule, p *diag.Findings) ([]query.Member, []schedule.AuditReport) {
+	members, err := query.Members(ctx, s)
+	if err != nil {
+		p.Fail(diag.CheckTimerds, "bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", err)
+	} else {
+		checkMembers(members, p)
+	}
+	r.Timerds = living(members)
+	r.readHolds(ctx, s, p)
+	reports, err := query.Audits(ctx, s)
+	if err != nil {
+		p.Fail(diag.CheckAudits, "let the user read timerd:*", "cannot tell what the audits have found: %v", err)
+	}
+	return members, reports
+}
+
 // readHolds reads what is held.
-func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []query.Member, p *diag.Findings) {
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *diag.Findings) {
 	list, err := s.Holds(ctx)
 	if err != nil {
-		p.Fail(checkHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
+		p.Fail(diag.CheckHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
 		return
 	}
 	for _, h := range list.Holds {
@@ -166,9 +187,6 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, members []q
 			hold.Until = &until
 		}
 		r.Holds = append(r.Holds, hold)
-	}
-	if len(list.Holds) > 0 {
-		checkIgnorant(members, p)
 	}
 }
 
@@ -187,25 +205,79 @@ func living(members []query.Member) []Timerd {
 }
 
 // gatherNode asks one server.
-func gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node) {
+func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node) {
 	n := Node{Address: node.Server().Options().Addr}
+	if err := node.Check(ctx); err != nil {
+		p.Add(ofServer(ctx, node, err))
+	}
+	if s.Brief {
+		return query.Overview{At: node.Now().Time()}, n
+	}
 	seen, err := query.CountTimers(ctx, node)
 	if err == nil {
-		var aside []query.Aside
-		aside, err = query.SetAside(ctx, node)
-		for _, a := range aside {
-			n.SetAside = append(n.SetAside, Aside{a.Reason, a.Count, keys.EncodeText(a.Key.String())})
-		}
+		n.SetAside, err = s.gatherAside(ctx, node, p)
 	}
 	if err != nil {
 		n.Error = err.Error()
-		p.Fail(diag.CheckRedis, "bring that server back, or let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
+		if !p.Failed() {
+			p.Fail(diag.CheckRedis, "let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
+		}
 	}
 	n.Pending, n.Owed, n.Firing, n.Moving = seen.Pending, seen.Owed, seen.Firing, seen.Moving
 	if err == nil && seen.Unseen == 0 {
 		n.Held = &seen.Held
 	}
 	return seen, n
+}
+
+// ofServer returns what is wrong with a server of Redis, by the error with which it answered, or did not.
+func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding {
+	addr := node.Server().Options().Addr
+	refusal := diag.Refusal(err)
+	switch {
+	case schedule.IsClusterDown(err):
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " + schedule.ErrClusterDown.Error(), Fix: "let CLUSTER NODES show which master is away, and bring it back"}
+	case strings.Contains(err.Error(), "NOPERM "):
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckRights, Text: addr + ": " + err.Error(), Fix: "let the user run what deploy/users.acl grants; timerd doctor says what is missing"}
+	case refusal == nil:
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckRedis, Text: addr + ": " + err.Error(), Fix: "bring that server back: its timers wait there, and none is lost"}
+	}
+	f := diag.Of(diag.CheckRedis, diag.Wrap("Redis at "+addr, refusal), "")
+	said, err := node.Server().Info(ctx, "memory", "replication").Result()
+	if err != nil {
+		return f
+	}
+	info := diag.ParseInfo(said)
+	switch {
+	case info["role"] == "slave":
+		f.Fix = "let TIMERD_REDIS_URL name the master, " + info["master_host"] + ":" + info["master_port"] + "; or, if this one is to be the master: redis-cli REPLICAOF NO ONE"
+	case refusal.Word == diag.OutOfMemory:
+		f.Fix = fmt.Sprintf("raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d", max(info.Number("used_memory"), info.Number("maxmemory"))/2*3)
+	}
+	return f
+}
+
+// gatherAside tells of timers that wait because of their keys or subjects.
+func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.Findings) (found []Aside, err error) {
+	all, err := query.SetAside(ctx, node)
+	for _, a := range all {
+		key, many := keys.EncodeText(a.Key.String()), count(a.Count, "timer waits", "timers wait")
+		found = append(found, Aside{a.Reason, a.Count, key})
+		if a.Reason == query.AsideRefused {
+			p.Warn(diag.CheckAside, "let timerd's NATS user publish to "+s.Streams.Subject(a.Key, keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the same for "+
+				s.Streams.Subject(a.Key, keys.Dead)+" and "+s.Streams.DeadStream()+"; or cancel the timers before they are due",
+				"%s because NATS refuses their subjects, such as that of %s", many, keys.Abbreviate(key))
+			continue
+		}
+		user, err := node.Server().Do(ctx, "ACL", "WHOAMI").Text()
+		if err != nil {
+			user = "<user>"
+		}
+		app := keys.Namespace{App: a.Key.App}
+		p.Warn(diag.CheckAside, "ACL SETUSER "+user+" ~"+app.Glob()+"; or cancel them, as the user who set them",
+			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
+	}
+	return found, err
 }
 
 // add adds what a node has to the sums.

@@ -36,12 +36,15 @@ func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
 	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
 		return nil
 	}
-	fix := "purge it, raise its limits, or let it discard old messages"
+	raise := func(limit string, to int64) string {
+		return fmt.Sprintf("nats stream edit %s --%s=%d --force, which raises its limit and loses nothing", c.Name, limit, to)
+	}
 	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
-		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: fix}
+		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: raise("max-msgs", 2*c.MaxMsgs)}
 	}
 	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
-		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Remedy: fix}
+		more := 2*c.MaxBytes + int64(payloadBytes) + fullSlack
+		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Remedy: raise("max-bytes", more)}
 	}
 	return nil
 }

@@ -4,13 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 // The oldest NATS server that timerd works with. 2.10 brought metadata of streams, by which installations keep off each
 // other's streams, and the creation of a consumer that fails if there is one, by which one of them alone marks them.
 const minServerMajor, minServerMinor = 2, 10
+
+// NotUp tells whether an error is that JetStream does not answer, has no leader, or knows too few servers of its cluster: that may
+// pass by itself.
+func NotUp(err error) bool {
+	refused, is := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) ||
+		is && (refused.Code == http.StatusServiceUnavailable || refused.ErrorCode == codeNoPeers)
+}
 
 // CheckVersion returns a Fault if a NATS server of that version is too old. One that cannot be read is not.
 func CheckVersion(version string) error {

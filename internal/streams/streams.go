@@ -27,8 +27,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/deadletter"
 	"github.com/timerd-io/timerd/internal/diag"
-	"github.com/timerd-io/timerd/internal/letter"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -45,6 +45,7 @@ const (
 
 	codeSubjectsOverlap jetstream.ErrorCode = 10065
 	codeNoReplicas      jetstream.ErrorCode = 10074
+	codeNoPeers         jetstream.ErrorCode = 10005
 )
 
 // Config says what the streams of timerd are called and how they are made. The zero value is the default.
@@ -194,7 +195,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
 // Bury publishes an event as a dead letter and waits until it is stored. It tries once, and makes the stream if there is none: then
 // the next try may work.
 func Bury(ctx context.Context, js jetstream.JetStream, s Config, e event.Event) error {
-	err := letter.PublishDead(ctx, js, s.SubjectPrefix(), e, jetstream.WithExpectStream(s.DeadStream()), jetstream.WithRetryAttempts(0))
+	err := deadletter.Publish(ctx, js, s.SubjectPrefix(), e, jetstream.WithExpectStream(s.DeadStream()), jetstream.WithRetryAttempts(0))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		err = errors.Join(err, Ensure(ctx, js, s))
 	}

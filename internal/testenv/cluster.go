@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // clusterNodeTimeout is after what silence the nodes of a cluster take one for failed.
@@ -18,16 +18,16 @@ type RedisCluster struct {
 	Nodes []*RedisServer // the first ones began as masters, with the slots divided evenly between them
 
 	t       testing.TB
-	cluster *redisserver.Cluster
+	cluster *devserver.Cluster
 }
 
 // Cluster starts a Redis Cluster with masters and, for each, a replica where replicas is set. It returns once the
 // cluster works, which takes over 2 s, and stops it when t ends.
-func Cluster(t testing.TB, masters int, replicas bool, opts ...redisserver.Option) *RedisCluster {
+func Cluster(t testing.TB, masters int, replicas bool, opts ...devserver.RedisOption) *RedisCluster {
 	t.Helper()
-	cluster, err := redisserver.StartCluster(t.Context(), redisserver.ClusterConfig{
+	cluster, err := devserver.StartCluster(t.Context(), devserver.ClusterConfig{
 		Masters: masters, Replicas: replicas, NodeTimeout: clusterNodeTimeout,
-		Options: append([]redisserver.Option{redisBinary()}, opts...),
+		Options: append([]devserver.RedisOption{redisBinary()}, opts...),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func Cluster(t testing.TB, masters int, replicas bool, opts ...redisserver.Optio
 	t.Cleanup(func() { closeRedis(t, cluster.Nodes...) })
 	c := &RedisCluster{t: t, cluster: cluster}
 	for _, node := range cluster.Nodes {
-		c.Nodes = append(c.Nodes, &RedisServer{Server: node, t: t})
+		c.Nodes = append(c.Nodes, &RedisServer{Redis: node, t: t})
 	}
 	return c
 }
@@ -73,7 +73,7 @@ func (c *RedisCluster) Master(slot int) *RedisServer {
 	owner, err := c.cluster.Owner(c.t.Context(), slot)
 	c.fatal(err)
 	for _, node := range c.Nodes {
-		if node.Server == owner {
+		if node.Redis == owner {
 			return node
 		}
 	}
@@ -83,19 +83,19 @@ func (c *RedisCluster) Master(slot int) *RedisServer {
 // Failover has a replica take over from its master in good order, and waits until it has.
 func (c *RedisCluster) Failover(replica *RedisServer) {
 	c.t.Helper()
-	c.fatal(c.cluster.Failover(c.t.Context(), replica.Server))
+	c.fatal(c.cluster.Failover(c.t.Context(), replica.Redis))
 }
 
 // OpenSlot begins to move a slot from one master to another.
 func (c *RedisCluster) OpenSlot(slot int, from, to *RedisServer) {
 	c.t.Helper()
-	c.fatal(c.cluster.OpenSlot(c.t.Context(), slot, from.Server, to.Server))
+	c.fatal(c.cluster.OpenSlot(c.t.Context(), slot, from.Redis, to.Redis))
 }
 
 // MoveKeys moves up to n keys of an open slot, and returns how many it moved.
 func (c *RedisCluster) MoveKeys(slot, n int, from, to *RedisServer) int {
 	c.t.Helper()
-	moved, err := c.cluster.MoveKeys(c.t.Context(), slot, n, from.Server, to.Server)
+	moved, err := c.cluster.MoveKeys(c.t.Context(), slot, n, from.Redis, to.Redis)
 	c.fatal(err)
 	return moved
 }
@@ -103,7 +103,7 @@ func (c *RedisCluster) MoveKeys(slot, n int, from, to *RedisServer) int {
 // CloseSlot moves the rest of an open slot and ends the move.
 func (c *RedisCluster) CloseSlot(slot int, from, to *RedisServer) {
 	c.t.Helper()
-	c.fatal(c.cluster.CloseSlot(c.t.Context(), slot, from.Server, to.Server))
+	c.fatal(c.cluster.CloseSlot(c.t.Context(), slot, from.Redis, to.Redis))
 }
 
 func (c *RedisCluster) fatal(err error) {

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // leakPatience is how long goroutines get to end: a Redis client whose dials failed notices only a second later that it
@@ -38,7 +38,7 @@ func Main(m *testing.M, except ...string) {
 	for _, function := range except {
 		ignored = append(ignored, goleak.IgnoreAnyFunction(function))
 	}
-	if err := poll.Until(context.Background(), leakPatience, func() error { return goleak.Find(ignored...) }); err != nil {
+	if err := devserver.Until(context.Background(), leakPatience, func() error { return goleak.Find(ignored...) }); err != nil {
 		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 		code = max(code, 1)
 	}

@@ -14,9 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/timerd-io/timerd/internal/natsserver"
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/embedded"
 )
 
 // NATSServer is an in-process nats-server with JetStream on files in a directory of its own.
@@ -58,7 +57,7 @@ func NATS(t testing.TB, opts ...NATSOption) *NATSServer {
 			t.Logf("end of the log of the NATS server at %s:\n%s", s.Addr(), s.Log())
 		}
 	})
-	err := ports.StartOnFree(func(port int) error {
+	err := devserver.OnFreePort(func(port int) error {
 		s.port = port
 		return s.start()
 	})
@@ -69,7 +68,7 @@ func NATS(t testing.TB, opts ...NATSOption) *NATSServer {
 }
 
 // Addr returns host:port. It stays the same over restarts.
-func (s *NATSServer) Addr() string { return ports.Address(s.port) }
+func (s *NATSServer) Addr() string { return devserver.Address(s.port) }
 
 // URL returns the server's URL.
 func (s *NATSServer) URL() string { return "nats://" + s.Addr() }
@@ -133,7 +132,7 @@ func (s *NATSServer) Stop() {
 	if s.server == nil {
 		s.t.Fatalf("testenv: the NATS server at %s is stopped already", s.Addr())
 	}
-	natsserver.Stop(s.server)
+	embedded.Shutdown(s.server)
 	s.server = nil
 }
 
@@ -143,7 +142,7 @@ func (s *NATSServer) Start() {
 	Eventually(s.t, startTimeout, func() error {
 		err := s.start()
 		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
-			err = poll.Permanent(err)
+			err = devserver.Permanent(err)
 		}
 		return err
 	}, "the start of a NATS server")
@@ -164,7 +163,7 @@ func (s *NATSServer) start() error {
 	opts := s.opts.Clone()
 	opts.Port = s.port
 	var err error
-	s.server, err = natsserver.Start(context.WithoutCancel(s.t.Context()), opts, s.tell, false, startTimeout)
+	s.server, err = embedded.Run(context.WithoutCancel(s.t.Context()), opts, s.tell, false, startTimeout)
 	if err != nil {
 		return fmt.Errorf("testenv: starting a NATS server on %s: %w\n%s", s.Addr(), err, s.Log())
 	}

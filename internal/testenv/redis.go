@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // RedisServer is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf,
@@ -19,27 +19,27 @@ import (
 // Methods that start, stop or signal the process are for the test's goroutine; Addr, URL, Dir and
 // Log may be called from any.
 type RedisServer struct {
-	*redisserver.Server
+	*devserver.Redis
 	t testing.TB
 }
 
 // Redis starts a server, waits until it answers, and stops it when t ends. When t has failed, the
 // end of the server's log is added to t's output.
-func Redis(t testing.TB, opts ...redisserver.Option) *RedisServer {
+func Redis(t testing.TB, opts ...devserver.RedisOption) *RedisServer {
 	t.Helper()
-	server, err := redisserver.Start(t.Context(), append([]redisserver.Option{redisBinary()}, opts...)...)
+	server, err := devserver.StartRedis(t.Context(), append([]devserver.RedisOption{redisBinary()}, opts...)...)
 	if err != nil {
-		t.Fatalf("testenv: %v; `make deps` installs a redis-server, %s names another one", err, redisserver.BinaryEnv)
+		t.Fatalf("testenv: %v; `make deps` installs a redis-server, %s names another one", err, devserver.BinaryEnv)
 	}
 	t.Cleanup(func() { closeRedis(t, server) })
-	return &RedisServer{Server: server, t: t}
+	return &RedisServer{Redis: server, t: t}
 }
 
 // redisBinary picks the server program that the tests are to run against.
-func redisBinary() redisserver.Option { return redisserver.Binary(os.Getenv(redisserver.BinaryEnv)) }
+func redisBinary() devserver.RedisOption { return devserver.Binary(os.Getenv(devserver.BinaryEnv)) }
 
 // closeRedis ends servers at the end of a test. The logs are shown if it has failed.
-func closeRedis(t testing.TB, servers ...*redisserver.Server) {
+func closeRedis(t testing.TB, servers ...*devserver.Redis) {
 	t.Helper()
 	for _, s := range servers {
 		if t.Failed() {
@@ -68,22 +68,22 @@ func (s *RedisServer) Client(configure ...func(*redis.Options)) *redis.Client {
 	return c
 }
 
-// Kill is [redisserver.Server.Kill]; an error ends the test, as in the methods below.
+// Kill is [devserver.Redis.Kill]; an error ends the test, as in the methods below.
 func (s *RedisServer) Kill() {
 	s.t.Helper()
-	s.fatal(s.Server.Kill())
+	s.fatal(s.Redis.Kill())
 }
 
-// Stop is [redisserver.Server.Stop].
+// Stop is [devserver.Redis.Stop].
 func (s *RedisServer) Stop() {
 	s.t.Helper()
-	s.fatal(s.Server.Stop())
+	s.fatal(s.Redis.Stop())
 }
 
-// Start is [redisserver.Server.Start].
+// Start is [devserver.Redis.Start].
 func (s *RedisServer) Start() {
 	s.t.Helper()
-	s.fatal(s.Server.Start(context.WithoutCancel(s.t.Context()))) // a cleanup may call it
+	s.fatal(s.Redis.Start(context.WithoutCancel(s.t.Context()))) // a cleanup may call it
 }
 
 // Restart is Stop and Start.
@@ -96,13 +96,13 @@ func (s *RedisServer) Restart() {
 // Pause freezes the process with SIGSTOP: connections stay open and nothing answers.
 func (s *RedisServer) Pause() {
 	s.t.Helper()
-	s.fatal(s.Server.Pause())
+	s.fatal(s.Redis.Pause())
 }
 
 // Resume lets a paused process go on.
 func (s *RedisServer) Resume() {
 	s.t.Helper()
-	s.fatal(s.Server.Resume())
+	s.fatal(s.Redis.Resume())
 }
 
 // Version returns the server's own version: "7.0.15", or Valkey's "8.1.1".
@@ -142,7 +142,7 @@ func (s *RedisServer) fatal(err error) {
 // half a second without an answer. It returns timerd's URL for the master.
 func Sentinel(t testing.TB, master *RedisServer) string {
 	t.Helper()
-	s, err := redisserver.StartSentinel(t.Context(), master.Addr(), 500*time.Millisecond, redisBinary())
+	s, err := devserver.StartSentinel(t.Context(), master.Addr(), 500*time.Millisecond, redisBinary())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -55,7 +55,7 @@ func TestRedisKillKeepsWhatWasAcknowledged(t *testing.T) {
 
 func TestRedisRunsWithTheShippedSettings(t *testing.T) {
 	t.Parallel()
-	s := testenv.Redis(t, redisserver.Directive("hz", "50"), redisserver.Directive("save", "900 1"))
+	s := testenv.Redis(t, devserver.Directive("hz", "50"), devserver.Directive("save", "900 1"))
 	got, err := s.Client().ConfigGet(t.Context(), "*").Result()
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestRedisRunsWithTheShippedSettings(t *testing.T) {
 func TestRedisACL(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	s := testenv.Redis(t, redisserver.ACL("user default off\nuser app on >p:w/d ~* +@all\n"))
+	s := testenv.Redis(t, devserver.ACL("user default off\nuser app on >p:w/d ~* +@all\n"))
 	if err := s.Client().Ping(ctx).Err(); err == nil {
 		t.Error("PING without a password was accepted")
 	}

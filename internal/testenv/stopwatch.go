@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -75,10 +75,10 @@ func (s Stopwatch) stalls(limit time.Duration) time.Duration {
 
 // Promptly is Eventually for what has to hold within limit, but for the time in which the machine is stalled, as a
 // [Stopwatch] measures it.
-func Promptly[C poll.Condition](t testing.TB, limit time.Duration, cond C, msg string) {
+func Promptly[C devserver.Condition](t testing.TB, limit time.Duration, cond C, msg string) {
 	t.Helper()
 	watch := StartStopwatch()
-	if err := poll.Until(context.WithoutCancel(t.Context()), limit+longestStall, cond); err != nil {
+	if err := devserver.Until(context.WithoutCancel(t.Context()), limit+longestStall, cond); err != nil {
 		t.Fatalf("%s: not within %v: %v", msg, limit, err)
 	}
 	watch.AtMost(t, limit, msg)

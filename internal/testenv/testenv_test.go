@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -101,9 +101,9 @@ func TestCollectorFailures(t *testing.T) {
 }
 
 func TestMissingServerIsAFailure(t *testing.T) {
-	t.Setenv(redisserver.BinaryEnv, "/nonexistent/redis-server")
+	t.Setenv(devserver.BinaryEnv, "/nonexistent/redis-server")
 	failure := verdictOf(t, func(tb testing.TB) { testenv.Redis(tb) })
-	if !strings.Contains(failure, redisserver.BinaryEnv) {
-		t.Errorf("failure %q does not name %s", failure, redisserver.BinaryEnv)
+	if !strings.Contains(failure, devserver.BinaryEnv) {
+		t.Errorf("failure %q does not name %s", failure, devserver.BinaryEnv)
 	}
 }

@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/ports"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // Authority signs certificates for tests.
@@ -117,17 +116,17 @@ func (a *Authority) write(name, kind string, der []byte) string {
 
 // RedisTLS returns the address on which a server is to speak TLS and the options for that: with the certificate of those
 // files, and only with clients that have one of the authority. The tests go on to talk to it on its other port.
-func (a *Authority) RedisTLS(cert, key string) (addr string, opts []redisserver.Option) {
+func (a *Authority) RedisTLS(cert, key string) (addr string, opts []devserver.RedisOption) {
 	a.t.Helper()
-	port, err := ports.Free()
+	port, err := devserver.FreePort()
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return ports.Address(port), []redisserver.Option{
-		redisserver.Directive("tls-port", strconv.Itoa(port)),
-		redisserver.Directive("tls-cert-file", cert),
-		redisserver.Directive("tls-key-file", key),
-		redisserver.Directive("tls-ca-cert-file", a.File),
-		redisserver.Directive("tls-auth-clients", "yes"),
+	return devserver.Address(port), []devserver.RedisOption{
+		devserver.Directive("tls-port", strconv.Itoa(port)),
+		devserver.Directive("tls-cert-file", cert),
+		devserver.Directive("tls-key-file", key),
+		devserver.Directive("tls-ca-cert-file", a.File),
+		devserver.Directive("tls-auth-clients", "yes"),
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/child"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -37,7 +37,7 @@ func (s *System) LaunchCommand(args []string, settings ...string) *Daemon {
 	cmd := s.Process(args, append([]string{"TIMERD_HTTP_ADDR=" + addr}, settings...)...)
 	p := &Daemon{T: s.T, Cmd: cmd, Log: &testenv.Output{}, Addr: addr}
 	p.Cmd.Stdout, p.Cmd.Stderr = p.Log, p.Log
-	process, err := child.Start(cmd) // so that it ends with this program, however that ends
+	process, err := devserver.StartProcess(cmd) // so that it ends with this program, however that ends
 	if err != nil {
 		s.T.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -37,7 +37,7 @@ type System struct {
 }
 
 // New starts the servers of a system, which end with t.
-func New(t testing.TB, opts ...redisserver.Option) *System {
+func New(t testing.TB, opts ...devserver.RedisOption) *System {
 	t.Helper()
 	s := &System{T: t, Redis: testenv.Redis(t, opts...), NATS: testenv.NATS(t)}
 	s.RDB, s.JS = s.Redis.Client(), s.NATS.JetStream()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const workerAsynq = "asynq"
@@ -37,7 +37,7 @@ func asynqSpecs() []Spec {
 }
 
 func (a *asynqSystem) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
-	rdb, err := r.Redis(ctx, redisserver.Directive("notify-keyspace-events", ""))
+	rdb, err := r.Redis(ctx, devserver.Directive("notify-keyspace-events", ""))
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // RoleProducer is the role of a process that only sets timers.
@@ -21,14 +21,14 @@ const RoleProducer = "producer"
 
 // bullmq is BullMQ, a job queue for Node.js on Redis. One Node.js process sets jobs, another works on them.
 type bullmq struct {
-	settings []redisserver.Option
+	settings []devserver.RedisOption
 
 	to   io.Writer      // what is to be set, a line for each timer, and an empty one
 	said *bufio.Scanner // an answer to each empty line
 }
 
 func bullmqSpecs() []Spec {
-	spec := func(name, title, settings string, fast bool, conf ...redisserver.Option) Spec {
+	spec := func(name, title, settings string, fast bool, conf ...devserver.RedisOption) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 3_000, Missing: bullmqMissing,
 			Variant: !fast,
@@ -36,9 +36,9 @@ func bullmqSpecs() []Spec {
 		}
 	}
 	return []Spec{
-		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", false, redisserver.Directive("notify-keyspace-events", "")),
+		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", false, devserver.Directive("notify-keyspace-events", "")),
 		spec("bullmq-hz100", "BullMQ, Redis hz 100", "as bullmq; a blocked client's time runs out at Redis's ticks", true,
-			redisserver.Directive("notify-keyspace-events", ""), redisserver.Directive("hz", "100")),
+			devserver.Directive("notify-keyspace-events", ""), devserver.Directive("hz", "100")),
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -17,21 +17,21 @@ const workerEvents = "events"
 // events is what most tutorials begin with: SET key payload PX, and a subscription to Redis's expired events. The
 // event names the key; the payload is gone by then.
 type events struct {
-	settings []redisserver.Option
+	settings []devserver.RedisOption
 	rdb      *redis.Client
 }
 
 func eventsSpecs() []Spec {
-	spec := func(name, title, settings string, conf ...redisserver.Option) Spec {
+	spec := func(name, title, settings string, conf ...devserver.RedisOption) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 40_000, Missing: available,
 			New: func(s Spec) System { return &events{settings: s.Redis} },
 		}
 	}
 	return []Spec{
-		spec("events", "Redis `expired` events, hz 10", "hz 10, active-expire-effort 1 (Redis's defaults); no payload reaches the subscriber", redisserver.Directive("notify-keyspace-events", "Ex")),
+		spec("events", "Redis `expired` events, hz 10", "hz 10, active-expire-effort 1 (Redis's defaults); no payload reaches the subscriber", devserver.Directive("notify-keyspace-events", "Ex")),
 		spec("events-hz100", "Redis `expired` events, hz 100", "hz 100, active-expire-effort 10; no payload reaches the subscriber",
-			redisserver.Directive("notify-keyspace-events", "Ex"), redisserver.Directive("hz", "100"), redisserver.Directive("active-expire-effort", "10")),
+			devserver.Directive("notify-keyspace-events", "Ex"), devserver.Directive("hz", "100"), devserver.Directive("active-expire-effort", "10")),
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // System is something that delivers timers.
@@ -29,11 +29,11 @@ type System interface {
 
 // Spec is a System in one configuration.
 type Spec struct {
-	Name     string               // as on the command line
-	Title    string               // as in tables
-	Settings string               // what it was given, other than defaults
-	Redis    []redisserver.Option // settings of its Redis besides deploy/redis.conf; none where it has no Redis
-	OnRedis  bool                 // foreign keys can be in its way
+	Name     string                  // as on the command line
+	Title    string                  // as in tables
+	Settings string                  // what it was given, other than defaults
+	Redis    []devserver.RedisOption // settings of its Redis besides deploy/redis.conf; none where it has no Redis
+	OnRedis  bool                    // foreign keys can be in its way
 	// Preload says that it can hold timers that are due much later without these delaying the others by design.
 	Preload bool
 	// Variant says that it differs from another in what a crowd of other timers or keys does not touch.

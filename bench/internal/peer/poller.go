@@ -9,7 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const workerPoller = "poller"
@@ -53,7 +53,7 @@ func pollerSpecs() []Spec {
 
 func (p *poller) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
 	var err error
-	if p.rdb, err = r.Redis(ctx, redisserver.Directive("notify-keyspace-events", "")); err != nil {
+	if p.rdb, err = r.Redis(ctx, devserver.Directive("notify-keyspace-events", "")); err != nil {
 		return err
 	}
 	return startWorker(ctx, r, rig.RoleWorker, fired, workerPoller, p.rdb.Options().Addr, p.interval.String())

@@ -14,7 +14,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const workerRabbit = "rabbitmq"
@@ -62,12 +62,12 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 	}
 	free := [2]int{}
 	for i := range free {
-		if free[i], err = ports.Free(); err != nil {
+		if free[i], err = devserver.FreePort(); err != nil {
 			return err
 		}
 	}
 	conf := filepath.Join(dir, "rabbitmq.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "listeners.tcp.default = %s\n", ports.Address(free[0])), 0o600); err != nil {
+	if err := os.WriteFile(conf, fmt.Appendf(nil, "listeners.tcp.default = %s\n", devserver.Address(free[0])), 0o600); err != nil {
 		return err
 	}
 	plugins := filepath.Join(dir, "enabled_plugins")
@@ -76,7 +76,7 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 	}
 	// The node's name has to be its own, as one may run already; it registers with epmd, started beforehand lest it stay
 	// behind as nobody's child.
-	epmd, err := ports.Free()
+	epmd, err := devserver.FreePort()
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 	if _, err := r.Start("rabbitmq", cmd); err != nil {
 		return err
 	}
-	url := "amqp://guest:guest@" + ports.Address(free[0]) + "/"
+	url := "amqp://guest:guest@" + devserver.Address(free[0]) + "/"
 	var connection *amqp.Connection
 	if err := rig.Until(ctx, time.Minute, func(context.Context) (err error) {
 		connection, err = amqp.Dial(url)

@@ -21,7 +21,7 @@ import (
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/rig"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const workerRiver = "river"
@@ -111,7 +111,7 @@ func startPostgres(ctx context.Context, r *rig.Rig) (string, error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	port, err := ports.Free()
+	port, err := devserver.FreePort()
 	if err != nil {
 		return "", err
 	}
@@ -122,9 +122,9 @@ func startPostgres(ctx context.Context, r *rig.Rig) (string, error) {
 	if _, err := r.Start("postgresql", server); err != nil {
 		return "", err
 	}
-	url := fmt.Sprintf("postgres://bench@%s/postgres?pool_max_conns=40", ports.Address(port))
+	url := fmt.Sprintf("postgres://bench@%s/postgres?pool_max_conns=40", devserver.Address(port))
 	return url, rig.Until(ctx, time.Minute, func(ctx context.Context) error {
-		connection, err := pgx.Connect(ctx, fmt.Sprintf("postgres://bench@%s/postgres", ports.Address(port)))
+		connection, err := pgx.Connect(ctx, fmt.Sprintf("postgres://bench@%s/postgres", devserver.Address(port)))
 		if err != nil {
 			return errors.Join(err, r.Died())
 		}

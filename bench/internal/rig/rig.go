@@ -16,9 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -88,7 +86,7 @@ func (r *Rig) Defer(f func() error) {
 
 // Start starts a process that Close ends. Processes of one role are counted together. What it says on stderr, and on
 // stdout unless that is taken, goes to a log file whose end is in Died's error.
-func (r *Rig) Start(role string, cmd *exec.Cmd) (*child.Process, error) {
+func (r *Rig) Start(role string, cmd *exec.Cmd) (*devserver.Process, error) {
 	log, err := os.CreateTemp(r.Dir, role+"-*.log")
 	if err != nil {
 		return nil, err
@@ -98,7 +96,7 @@ func (r *Rig) Start(role string, cmd *exec.Cmd) (*child.Process, error) {
 	if cmd.Stdout == nil {
 		cmd.Stdout = log
 	}
-	p, err := child.Start(cmd)
+	p, err := devserver.StartProcess(cmd)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", role, err)
 	}
@@ -113,7 +111,7 @@ func (r *Rig) Stop(role string) error {
 	defer r.mu.Unlock()
 	var errs []error
 	r.processes = slices.DeleteFunc(r.processes, func(p process) bool {
-		started, ok := p.Process.(*child.Process)
+		started, ok := p.Process.(*devserver.Process)
 		if ok = ok && p.role == role; ok {
 			errs = append(errs, started.Stop(stopGrace))
 		}
@@ -154,10 +152,10 @@ func (r *Rig) Close() error {
 
 // listening starts a server on a free port and waits until ready returns nil. start gets the port. A server that ends
 // at its start is started again on another port, for another process may have taken the first one.
-func (r *Rig) listening(ctx context.Context, start func(port int) (*child.Process, error), ready func(ctx context.Context, port int) error) (int, error) {
+func (r *Rig) listening(ctx context.Context, start func(port int) (*devserver.Process, error), ready func(ctx context.Context, port int) error) (int, error) {
 	var ended error
 	for range portTries {
-		port, err := ports.Free()
+		port, err := devserver.FreePort()
 		if err != nil {
 			return 0, err
 		}
@@ -168,7 +166,7 @@ func (r *Rig) listening(ctx context.Context, start func(port int) (*child.Proces
 		err = Until(ctx, startTimeout, func(ctx context.Context) error {
 			select {
 			case <-p.Done():
-				return poll.Permanent(fmt.Errorf("%w: exit code %d", errEnded, p.ExitCode()))
+				return devserver.Permanent(fmt.Errorf("%w: exit code %d", errEnded, p.ExitCode()))
 			default:
 				return ready(ctx, port)
 			}
@@ -185,7 +183,7 @@ func (r *Rig) listening(ctx context.Context, start func(port int) (*child.Proces
 // errEnded says that a server ended before it was ready.
 var errEnded = errors.New("the server ended at its start")
 
-func (r *Rig) forget(p *child.Process) {
+func (r *Rig) forget(p *devserver.Process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.processes = slices.DeleteFunc(r.processes, func(q process) bool { return q.Process == p })
@@ -196,7 +194,7 @@ func (r *Rig) forget(p *child.Process) {
 func Until(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return poll.Until(ctx, timeout, func() error { return f(ctx) })
+	return devserver.Until(ctx, timeout, func() error { return f(ctx) })
 }
 
 func tail(file string) string {

@@ -14,9 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/ports"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // Roles of processes that several systems have.
@@ -29,8 +27,8 @@ const (
 )
 
 // Redis starts a redis-server with deploy/redis.conf and further options, and returns a client that Close closes.
-func (r *Rig) Redis(ctx context.Context, opts ...redisserver.Option) (*redis.Client, error) {
-	server, err := redisserver.Start(ctx, append([]redisserver.Option{redisserver.Directory(r.Dir)}, opts...)...)
+func (r *Rig) Redis(ctx context.Context, opts ...devserver.RedisOption) (*redis.Client, error) {
+	server, err := devserver.StartRedis(ctx, append([]devserver.RedisOption{devserver.Directory(r.Dir)}, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w; `make deps` installs one", err)
 	}
@@ -48,19 +46,19 @@ func (r *Rig) Redis(ctx context.Context, opts ...redisserver.Option) (*redis.Cli
 // NATS starts a nats-server with JetStream on files, and returns a connection that Close closes. jetstream are
 // further settings of its block in the configuration.
 func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error) {
-	port, err := r.listening(ctx, func(port int) (*child.Process, error) {
+	port, err := r.listening(ctx, func(port int) (*devserver.Process, error) {
 		dir, err := r.Subdir("nats")
 		if err != nil {
 			return nil, err
 		}
 		conf := filepath.Join(dir, "nats.conf")
-		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream {\n store_dir: %q\n %s\n}\n", ports.Address(port), dir, strings.Join(jetstream, "\n "))
+		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream {\n store_dir: %q\n %s\n}\n", devserver.Address(port), dir, strings.Join(jetstream, "\n "))
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 		return r.Start(RoleNATS, exec.CommandContext(context.WithoutCancel(ctx), r.Self, "nats-server", "-c", conf))
 	}, func(_ context.Context, port int) error {
-		nc, err := nats.Connect("nats://" + ports.Address(port))
+		nc, err := nats.Connect("nats://" + devserver.Address(port))
 		if err == nil {
 			nc.Close()
 		}
@@ -69,7 +67,7 @@ func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error)
 	if err != nil {
 		return nil, fmt.Errorf("nats-server: %w", err)
 	}
-	nc, err := nats.Connect("nats://"+ports.Address(port), nats.MaxReconnects(-1))
+	nc, err := nats.Connect("nats://"+devserver.Address(port), nats.MaxReconnects(-1))
 	if err != nil {
 		return nil, err
 	}
@@ -81,15 +79,15 @@ func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error)
 // are further variables, as NAME=value.
 func (r *Rig) Timerds(ctx context.Context, n int, rdb *redis.Client, nc *nats.Conn, env ...string) (addrs []string, err error) {
 	for range n {
-		port, err := r.listening(ctx, func(port int) (*child.Process, error) {
+		port, err := r.listening(ctx, func(port int) (*devserver.Process, error) {
 			cmd := exec.CommandContext(context.WithoutCancel(ctx), r.Timerd)
 			cmd.Env = append([]string{
 				"PATH=" + os.Getenv("PATH"), "TIMERD_REDIS_URL=redis://" + rdb.Options().Addr + "/0", "TIMERD_NATS_URL=" + nc.ConnectedUrl(),
-				"TIMERD_NAMESPACES=bench", "TIMERD_HTTP_ADDR=" + ports.Address(port),
+				"TIMERD_NAMESPACES=bench", "TIMERD_HTTP_ADDR=" + devserver.Address(port),
 			}, env...)
 			return r.Start(RoleTimerd, cmd)
 		}, func(ctx context.Context, port int) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+ports.Address(port)+"/readyz", http.NoBody)
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+devserver.Address(port)+"/readyz", http.NoBody)
 			if err != nil {
 				return err
 			}
@@ -105,7 +103,7 @@ func (r *Rig) Timerds(ctx context.Context, n int, rdb *redis.Client, nc *nats.Co
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w; `make build` makes bin/timerd", r.Timerd, err)
 		}
-		addrs = append(addrs, ports.Address(port))
+		addrs = append(addrs, devserver.Address(port))
 	}
 	return addrs, nil
 }

@@ -1,5 +1,5 @@
 import {
-  AckPolicy, type ConsumerConfig, type ConsumerInfo, type ConsumerUpdateConfig, JetStreamApiCodes, JetStreamApiError,
+  AckPolicy, type ConsumerConfig, type ConsumerInfo, type ConsumerUpdateConfig, DeliverPolicy, JetStreamApiCodes, JetStreamApiError,
   type JetStreamManager, jetstream, jetstreamManager,
 } from "@nats-io/jetstream";
 import type { NatsConnection } from "@nats-io/nats-core";
@@ -19,8 +19,8 @@ const nanos = 1_000_000;
  * Hands the events of a namespace to handler until `options.signal` is aborted. A namespace is app[:module[:type]], where
  * * and what is left out stand for any.
  *
- * If the durable consumer does not exist in JetStream it is made, and begins with the oldest event of the stream.
- * Otherwise it goes on where that was left, with the ack wait and the limit that are given now. It recovers from losses
+ * If the durable consumer does not exist in JetStream it is made, and begins where `options.start` says, by default with the
+ * oldest event of the stream. Otherwise it goes on where that was left, with the ack wait and the limit that are given now. It recovers from losses
  * and restarts of NATS by itself, if the connection reconnects for ever (`maxReconnectAttempts: -1`). An event that is
  * not one of timerd's goes to the dead letters, with a line in the log.
  *
@@ -61,6 +61,7 @@ async function bind(jsm: JetStreamManager, s: Settings, namespace: string, filte
     durable_name: s.durable,
     description: `timerd client, ${namespace}`,
     filter_subject: filter,
+    ...beginning(s.start),
     ack_policy: AckPolicy.Explicit,
     ack_wait: Math.round(s.ackWait * nanos),
     max_deliver: -1,
@@ -86,6 +87,13 @@ async function bind(jsm: JetStreamManager, s: Settings, namespace: string, filte
     ack_wait: want.ack_wait, max_deliver: want.max_deliver, max_ack_pending: want.max_ack_pending, backoff: undefined,
   };
   await jsm.consumers.update(s.stream, s.durable, change);
+}
+
+/** Says where a new durable consumer begins. */
+function beginning(start: Settings["start"]): Partial<ConsumerConfig> {
+  if (start === "all") return { deliver_policy: DeliverPolicy.All };
+  if (start === "now") return { deliver_policy: DeliverPolicy.New };
+  return { deliver_policy: DeliverPolicy.StartTime, opt_start_time: start.toISOString() };
 }
 
 /** Returns the durable consumer, or null if there is none. */

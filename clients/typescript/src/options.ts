@@ -37,6 +37,12 @@ export interface ConsumeOptions {
    * the namespace, the same as the Go client's, such as `timerd~shop~order` for shop:order.
    */
   durable?: string;
+  /**
+   * Where a durable consumer begins that is made now: with the oldest event of the stream, which may be a week old, with
+   * what fires from now on, or with the first event stored at a time or later. One that exists goes on where it was.
+   * Default: `all`.
+   */
+  start?: "all" | "now" | Date;
   /** How many handlers run at a time. No event is fetched before there is a handler free for it. Default: 16. */
   concurrency?: number;
   /**
@@ -71,6 +77,7 @@ export function settingsOf(options: ConsumeOptions, namespace: Namespace): Setti
     stream: options.stream ?? "TIMERS",
     prefix: options.prefix ?? "timers",
     durable: options.durable ?? durableOf(namespace),
+    start: options.start ?? "all",
     concurrency,
     ackWait: options.ackWait ?? 30_000,
     maxAckPending: options.maxAckPending ?? Math.max(1000, concurrency),
@@ -85,6 +92,8 @@ export function faultsOf(s: Settings): string[] {
   const name = /^[^\s.*>/\\]+$/; // as JetStream has it
   if (!name.test(s.stream)) faults.push(`stream is ${JSON.stringify(s.stream)}, which is no name of a stream`);
   if (!name.test(s.durable)) faults.push(`durable is ${JSON.stringify(s.durable)}, which is no name of a consumer`);
+  const starts = s.start instanceof Date ? !Number.isNaN(s.start.getTime()) : s.start === "all" || s.start === "now";
+  if (!starts) faults.push(`start is ${String(s.start)}, want "all", "now" or a valid Date`);
   if (!Number.isInteger(s.concurrency) || s.concurrency < 1) faults.push(`concurrency is ${s.concurrency}, want at least 1`);
   if (!(s.ackWait >= minAckWait && s.ackWait < 2 ** 31)) faults.push(`ackWait is ${s.ackWait}, want at least ${minAckWait} ms`);
   if (!Number.isInteger(s.maxAckPending) || s.maxAckPending < -1 || s.maxAckPending === 0) {

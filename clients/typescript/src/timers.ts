@@ -11,7 +11,7 @@ export type Key = string | Uint8Array;
  */
 export type Payload = unknown;
 
-/** When a timer is due: after so many milliseconds, or at a time, both by the clock of the Redis server. */
+/** When a timer is due: after so many milliseconds, or at a time, at once if that has passed; by the clock of the Redis server. */
 export type When = { after: number; at?: never } | { at: Date; after?: never };
 
 /** Options of every call that sets. Durations are in milliseconds, rounded up to whole ones. */

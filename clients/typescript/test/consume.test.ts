@@ -115,6 +115,32 @@ test("what a handler throws or returns decides", async () => {
   assert.equal(consumption.log.lines.length, Object.values(cases).filter(([, want]) => want).length);
 });
 
+test("a new durable consumer begins where it is told, one that exists where it was", async () => {
+  const bench = await Bench.make("beginnings");
+  await bench.publish("1");
+  const between = new Date((await jsm.streams.info(bench.stream)).state.last_ts);
+  between.setMilliseconds(between.getMilliseconds() + 1);
+  await eventually("another millisecond", async () => Date.now() > between.getTime());
+  await bench.publish("2");
+  const seen: string[] = [];
+  const run = async (durable: string, start: ConsumeOptions["start"], next: string) => {
+    const consumption = bench.consume((event) => { seen.push(`${durable} ${event.timerId}`); }, { durable, start, concurrency: 1 });
+    const info = () => jsm.consumers.info(bench.stream, durable).catch(() => null);
+    await eventually(`${durable} asks`, async () => ((await info())?.num_waiting ?? 0) > 0);
+    await bench.publish(next);
+    const { last_seq } = (await jsm.streams.info(bench.stream)).state;
+    await eventually("acknowledgements", async () => (await info())?.ack_floor.stream_seq === last_seq);
+    await consumption.stop();
+  };
+  await run("all", "all", "3");
+  await run("at", between, "4");
+  await run("now", "now", "5");
+  await run("now", undefined, "6");
+  assert.deepEqual(seen, ["all 1", "all 2", "all 3", "at 2", "at 3", "at 4", "now 5", "now 6"]);
+  const refused = consume(nc, "a:b:c", () => {}, { start: new Date(NaN) });
+  await assert.rejects(refused, (error) => error instanceof InvalidError && error.message.includes("start is Invalid Date"));
+});
+
 test("it fetches no more events than handlers are free", async () => {
   const bench = await Bench.make("greedy");
   for (let i = 1; i <= 5; i++) await bench.publish(`${i}`);

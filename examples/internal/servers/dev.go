@@ -12,8 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -32,7 +31,7 @@ type dev struct {
 	redisURL, natsURL string
 
 	httpAddr string
-	process  *child.Process
+	process  *devserver.Process
 	said     bytes.Buffer // to be read once the process has ended
 }
 
@@ -53,21 +52,21 @@ func tryDev(ctx context.Context, binary, retry string) (*dev, error) {
 	var free [3]int
 	for i := range free {
 		var err error
-		if free[i], err = ports.Free(); err != nil {
+		if free[i], err = devserver.FreePort(); err != nil {
 			return nil, err
 		}
 	}
 	d := &dev{
-		redisURL: "redis://" + ports.Address(free[0]) + "/0",
-		natsURL:  "nats://" + ports.Address(free[1]),
-		httpAddr: ports.Address(free[2]),
+		redisURL: "redis://" + devserver.Address(free[0]) + "/0",
+		natsURL:  "nats://" + devserver.Address(free[1]),
+		httpAddr: devserver.Address(free[2]),
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), binary, "dev", "--no-samples", // stop ends it
 		"--redis-port", strconv.Itoa(free[0]), "--nats-port", strconv.Itoa(free[1]), "--http-addr", d.httpAddr)
 	cmd.Env = append(withoutTimerd(os.Environ()), "TIMERD_RETRY="+retry)
 	cmd.Stderr = &d.said
 	var err error
-	if d.process, err = child.Start(cmd); err != nil {
+	if d.process, err = devserver.StartProcess(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w; `make build` makes bin/timerd", binary, err)
 	}
 	if err := d.await(ctx); err != nil {

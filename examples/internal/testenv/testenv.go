@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/timerd-io/timerd/examples/internal/servers"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // Servers builds timerd and starts `timerd dev` with a TIMERD_RETRY. Everything ends
@@ -33,7 +33,7 @@ func Servers(t testing.TB, retry string) *servers.Servers {
 func Timerd(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	if server := os.Getenv(redisserver.BinaryEnv); server != "" {
+	if server := os.Getenv(devserver.BinaryEnv); server != "" {
 		path, err := exec.LookPath(server)
 		if err == nil {
 			path, err = filepath.Abs(path)
@@ -42,7 +42,7 @@ func Timerd(t testing.TB) string {
 			err = os.Symlink(path, filepath.Join(dir, "redis-server"))
 		}
 		if err != nil {
-			t.Fatalf("%s: %v", redisserver.BinaryEnv, err)
+			t.Fatalf("%s: %v", devserver.BinaryEnv, err)
 		}
 		t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	}

@@ -1,5 +1,5 @@
 -- include: clock
--- The grammar of cron expressions, and its faults, as repeat/fields.go has them. What an
+-- The grammar of cron expressions, and its faults, as internal/cron/fields.go has them. What an
 -- expression means in a zone is computed there: Redis knows no zones.
 
 local MAX_EXPRESSION, MAX_ZONE = 256, 64

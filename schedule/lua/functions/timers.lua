@@ -90,10 +90,15 @@ local function make_way(key, exists)
   return true, scores[2] or was and was <= now
 end
 
+-- present returns when an instant that has passed is due: now; or in the next ms, if another timer of
+-- the key may have the id of a firing that is due now.
+local function present(key) return (pending(key) == now or age(key) == 0) and now + 1 or now end
+
 --[[ timer_set KEY  PAYLOAD (PX ms | EX s | PXAT unix-ms | EXAT unix-s) [NX | XX] [ATTEMPT n]
 [LATE ms, then optionally DROP] [TRACE traceparent]
 Sets a timer: writes the trigger key and the index in one step. A timer of the same
-key that was due already is owed and fires too; one that was pending is replaced.
+key that was due already is owed and fires too; one that was pending is replaced. An
+instant that has passed is due at once.
 Returns the due time in unix ms, or nil if NX found a timer or a key, or XX found
 none. An error changes nothing.
 If its reply is lost: to call it again replaces the timer by one that is due later, or
@@ -139,14 +144,18 @@ local function timer_set(keys, args)
       when = parse_integer(args[i + 1])
       if not when then return fault(option .. ' wants an integer') end
       if option == 'EX' or option == 'EXAT' then when = when * 1000 end
-      due = (option == 'PX' or option == 'EX') and now + when or when
+      due = when
+      if option == 'PX' or option == 'EX' then
+        if when <= 0 then return fault('the delay must be greater than 0') end
+        due = now + when
+      end
       i = i + 2
     else
       return fault('unknown option: want PX, EX, PXAT, EXAT, NX, XX, ATTEMPT, LATE or TRACE; DROP comes after LATE ms')
     end
   end
   if not due then return fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
-  if due <= now then return fault('the delay must be greater than 0') end
+  if due <= now then due = present(key) end
   if due - now > MAX_DELAY then return fault('the delay is over 10 years') end
 
   local go_on, contested = make_way(key, exists)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
@@ -43,7 +43,7 @@ func (s *clusterSystem) namesOnly(p *system.Daemon, victim *testenv.RedisServer,
 // A master that is silent takes no time from the questions to the others.
 func TestClusterReadyNamesTheSilentMaster(t *testing.T) {
 	t.Parallel()
-	s := newClusterSystem(t, false, redisserver.Directive("cluster-require-full-coverage", "no"))
+	s := newClusterSystem(t, false, devserver.Directive("cluster-require-full-coverage", "no"))
 	p := s.Start()
 	victim := s.cluster.Nodes[1]
 	victim.Pause()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -26,7 +26,7 @@ type clusterSystem struct {
 	client  *redis.ClusterClient
 }
 
-func newClusterSystem(t testing.TB, replicas bool, opts ...redisserver.Option) *clusterSystem {
+func newClusterSystem(t testing.TB, replicas bool, opts ...devserver.RedisOption) *clusterSystem {
 	t.Helper()
 	s := &clusterSystem{System: &system.System{T: t, NATS: testenv.NATS(t)}, cluster: testenv.Cluster(t, 3, replicas, opts...)}
 	s.client, s.JS = s.cluster.Client(), s.NATS.JetStream()
@@ -60,7 +60,7 @@ func (s *clusterSystem) tell() {
 
 // patient has the nodes of a cluster take one for failed only after a long silence. Otherwise a machine that stands still for
 // a second has a replica take over from a master that lives, which loses what the master had acknowledged since.
-func patient() redisserver.Option { return redisserver.Directive("cluster-node-timeout", "20000") }
+func patient() devserver.RedisOption { return devserver.Directive("cluster-node-timeout", "20000") }
 
 // try repeats a command that a cluster refuses while a slot is moving or a master
 // missing, as a client has to.
@@ -331,7 +331,7 @@ func TestClusterCommands(t *testing.T) {
 			t.Errorf("want %q in\n%s", want, out)
 		}
 	}
-	if strings.Contains(out, "fail  ") {
+	if !strings.Contains(out, "cluster-require-full-coverage is yes") || strings.Contains(out, "fail  ") {
 		t.Errorf("the doctor finds\n%s", out)
 	}
 	p.Stop()

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
@@ -15,7 +15,7 @@ func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	host, port, _ := strings.Cut(s.Redis.Addr(), ":")
-	replica := testenv.Redis(t, redisserver.Directive("replicaof", host, port))
+	replica := testenv.Redis(t, devserver.Directive("replicaof", host, port))
 	s.Env["TIMERD_REDIS_MODE"] = "sentinel"
 	s.Env["TIMERD_REDIS_URL"] = testenv.Sentinel(t, s.Redis)
 	p := s.Start()

@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
 )
 
 // partial has the other masters of a cluster serve their slots while one is away.
-func partial() redisserver.Option {
-	return redisserver.Directive("cluster-require-full-coverage", "no")
+func partial() devserver.RedisOption {
+	return devserver.Directive("cluster-require-full-coverage", "no")
 }
 
 // owner returns the node that a slot was given to at the start of a cluster. It asks nobody.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/schedule"
 	"github.com/timerd-io/timerd/test/system"
@@ -65,7 +65,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 
 func TestRedisKilledAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	s := system.New(t, redisserver.Directive("appendfsync", "always"))
+	s := system.New(t, devserver.Directive("appendfsync", "always"))
 	p := s.Start()
 	c := s.Collect()
 	const spread = 4 * time.Second

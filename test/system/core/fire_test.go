@@ -8,14 +8,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
 
 func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
 	t.Parallel()
-	s := system.New(t, redisserver.ACL(system.LeastPrivileged(t)))
+	s := system.New(t, devserver.ACL(system.LeastPrivileged(t)))
 	s.Env["TIMERD_REDIS_URL"] = s.Redis.UserURL("timerd", "secret", 0)
 	p := s.Start()
 	c := s.Collect()

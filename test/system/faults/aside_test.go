@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
@@ -19,7 +19,7 @@ func TestSetAsideIsShown(t *testing.T) {
 	t.Parallel()
 	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good:* ~refused:* ~timerd:* ", 1)
 	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.refused.>"}}}
-	s := system.New(t, redisserver.ACL(acl))
+	s := system.New(t, devserver.ACL(acl))
 	s.NATS = testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
 		o.NoAuthUser = "admin"
@@ -42,7 +42,7 @@ func TestSetAsideIsShown(t *testing.T) {
 
 	_, out, _ := s.Run("", "doctor")
 	for _, line := range []string{
-		"warn  set aside         1 timers wait because timerd may not read their keys, such as secret:b:c:1\n                        fix: ACL SETUSER timerd ~secret:*:*:*;",
+		"warn  set aside         1 timer waits because timerd may not read their keys, such as secret:b:c:1\n                        fix: ACL SETUSER timerd ~secret:*:*:*;",
 		"warn  set aside         20 timers wait because NATS refuses their subjects, such as that of refused:b:c:",
 		"fix: let timerd's NATS user publish to timers.fired.refused.b.c,",
 	} {
@@ -53,8 +53,8 @@ func TestSetAsideIsShown(t *testing.T) {
 	_, out, _ = s.Run("", "status")
 	out = strings.Join(strings.Fields(out), " ")
 	for _, text := range []string{
-		"warn 1 timer is set aside because timerd may not read their keys, such as secret:b:c:1 fix: timerd doctor says what is missing",
-		"warn 20 timers are set aside because NATS refuses their subjects, such as refused:b:c:",
+		"warn 1 timer waits because timerd may not read their keys, such as secret:b:c:1 fix: ACL SETUSER timerd ~secret:*:*:*;",
+		"warn 20 timers wait because NATS refuses their subjects, such as that of refused:b:c:",
 	} {
 		if !strings.Contains(out, text) {
 			t.Errorf("status does not say %q:\n%s", text, out)

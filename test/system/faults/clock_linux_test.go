@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
@@ -17,20 +17,20 @@ import (
 // somebody has cut their TTLs.
 func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 	t.Parallel()
-	for name, runOut := range map[string]func(s *system.System, clock *redisserver.Clock, names []string){
-		"clock ahead at the start": func(s *system.System, clock *redisserver.Clock, names []string) {
+	for name, runOut := range map[string]func(s *system.System, clock *devserver.Clock, names []string){
+		"clock ahead at the start": func(s *system.System, clock *devserver.Clock, names []string) {
 			s.Redis.Stop()
 			ahead(s, clock, time.Minute)
 			s.Redis.Start()
 			gone(s, names)
 			ahead(s, clock, 0)
 		},
-		"clock ahead for a while": func(s *system.System, clock *redisserver.Clock, names []string) {
+		"clock ahead for a while": func(s *system.System, clock *devserver.Clock, names []string) {
 			ahead(s, clock, time.Minute)
 			gone(s, names)
 			ahead(s, clock, 0)
 		},
-		"TTL cut": func(s *system.System, _ *redisserver.Clock, names []string) {
+		"TTL cut": func(s *system.System, _ *devserver.Clock, names []string) {
 			for _, name := range names {
 				s.Do("PEXPIRE", name, 1)
 			}
@@ -39,11 +39,11 @@ func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+			clock, err := devserver.NewClock(t.Context(), t.TempDir())
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := system.New(t, redisserver.WithClock(clock))
+			s := system.New(t, devserver.WithClock(clock))
 			p := s.Start()
 			c := s.Collect()
 			const delay = 15_000
@@ -65,11 +65,11 @@ func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 // order. The rest is skipped, and counted.
 func TestRepetitionsMissedForADay(t *testing.T) {
 	t.Parallel()
-	clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+	clock, err := devserver.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := system.New(t, redisserver.WithClock(clock))
+	s := system.New(t, devserver.WithClock(clock))
 	p := s.Start()
 	p.Stop()
 	c := s.Collect()
@@ -127,7 +127,7 @@ func TestRepetitionsMissedForADay(t *testing.T) {
 }
 
 // ahead sets a clock ahead of the machine's.
-func ahead(s *system.System, clock *redisserver.Clock, by time.Duration) {
+func ahead(s *system.System, clock *devserver.Clock, by time.Duration) {
 	s.T.Helper()
 	if err := clock.Set(by); err != nil {
 		s.T.Fatal(err)
@@ -137,11 +137,11 @@ func ahead(s *system.System, clock *redisserver.Clock, by time.Duration) {
 // Redis's clock is an hour ahead for two seconds. What repeats goes on once it is back, and nothing fires twice.
 func TestRepetitionsGoOnAfterAClockWasAhead(t *testing.T) {
 	t.Parallel()
-	clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+	clock, err := devserver.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := system.New(t, redisserver.WithClock(clock))
+	s := system.New(t, devserver.WithClock(clock))
 	p := s.Start()
 	c := s.Collect()
 	s.Repeats("shop:repeat:each:second", "p", 1000)

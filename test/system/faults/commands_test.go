@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
 
 func TestEvictedTimersFire(t *testing.T) {
 	t.Parallel()
-	s := system.New(t, redisserver.Directive("maxmemory-policy", "volatile-ttl"))
+	s := system.New(t, devserver.Directive("maxmemory-policy", "volatile-ttl"))
 	s.Start()
 	c := s.Collect()
 	const n = 50

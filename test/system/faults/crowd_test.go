@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
@@ -36,7 +36,7 @@ func TestKeysBeyondTimerdsRights(t *testing.T) {
 	t.Parallel()
 	const bad, good = 1000, 200
 	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good:* ~timerd:* ", 1)
-	s := system.New(t, redisserver.ACL(acl))
+	s := system.New(t, devserver.ACL(acl))
 	s.Env["TIMERD_REDIS_URL"] = s.Redis.UserURL("timerd", "secret", 0)
 	s.Env["TIMERD_RETRY"] = "*=100ms"
 	p := s.Start()
@@ -109,7 +109,7 @@ func TestThreeKindsOfBadnessAtOnce(t *testing.T) {
 	t.Parallel()
 	const bad, good = 1000, 300
 	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good*:* ~refused:* ~used:* ~timerd:* ", 1)
-	s := system.New(t, redisserver.ACL(acl))
+	s := system.New(t, devserver.ACL(acl))
 	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.refused.>"}}}
 	s.NATS = testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}

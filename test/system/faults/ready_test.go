@@ -4,14 +4,14 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/test/system"
 )
 
 // Redis answers, but no claim works, or no hint is taken in: /readyz says so, and is 200 again once they work.
 func TestNotReadyWhileClaimsOrHintsFail(t *testing.T) {
 	t.Parallel()
-	s := system.New(t, redisserver.ACL(system.LeastPrivileged(t)))
+	s := system.New(t, devserver.ACL(system.LeastPrivileged(t)))
 	s.Env["TIMERD_REDIS_URL"] = s.Redis.UserURL("timerd", "secret", 0)
 	p := s.Start()
 	c := s.Collect()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/test/system"
 )
 
@@ -50,7 +50,7 @@ func TestRetryAskedForAHundredTimes(t *testing.T) {
 
 func TestRetriesGoOnThroughRestarts(t *testing.T) {
 	t.Parallel()
-	s := system.New(t, redisserver.Directive("appendfsync", "always"))
+	s := system.New(t, devserver.Directive("appendfsync", "always"))
 	s.Env["TIMERD_RETRY"] = "*=700ms,700ms,700ms,700ms"
 	p := s.Start()
 	c := s.Collect()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
@@ -16,8 +16,8 @@ func TestServeRefusesAtOnce(t *testing.T) {
 	t.Parallel()
 	const atOnce = 15 * time.Second // servers that are away are tried for 30 s
 	s := system.New(t)
-	acl := testenv.Redis(t, redisserver.ACL("user default on >"+system.Secret+" ~* &* +@all\n"))
-	cluster := testenv.Redis(t, redisserver.Directive("cluster-enabled", "yes"))
+	acl := testenv.Redis(t, devserver.ACL("user default on >"+system.Secret+" ~* &* +@all\n"))
+	cluster := testenv.Redis(t, devserver.Directive("cluster-enabled", "yes"))
 	authority := testenv.NewAuthority(t)
 	secure, opts := authority.RedisTLS(authority.Issue("redis", "127.0.0.1"))
 	testenv.Redis(t, opts...)

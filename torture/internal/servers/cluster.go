@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const clusterMasters = 3
@@ -19,12 +19,12 @@ const ClusterNodeTimeout = 3 * time.Second
 // ClusterRedis is a cluster of three masters with a replica each.
 type ClusterRedis struct {
 	group
-	cluster *redisserver.Cluster
+	cluster *devserver.Cluster
 	client  *redis.ClusterClient
 }
 
 func newCluster(ctx context.Context) (*ClusterRedis, error) {
-	cluster, err := redisserver.StartCluster(ctx, redisserver.ClusterConfig{
+	cluster, err := devserver.StartCluster(ctx, devserver.ClusterConfig{
 		Masters: clusterMasters, Replicas: true, NodeTimeout: ClusterNodeTimeout, Options: durable(),
 	})
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *ClusterRedis) Masters(ctx context.Context) ([]*redis.Client, error) {
 }
 
 // threeMasters returns the masters, and an error if there are not as many as there should be.
-func (c *ClusterRedis) threeMasters(ctx context.Context) ([]*redisserver.Server, error) {
+func (c *ClusterRedis) threeMasters(ctx context.Context) ([]*devserver.Redis, error) {
 	masters := c.cluster.Masters(ctx)
 	if len(masters) != clusterMasters {
 		return nil, fmt.Errorf("servers: the cluster has %d masters, want %d", len(masters), clusterMasters)

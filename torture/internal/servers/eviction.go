@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/poll"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // The ballast are keys with a long TTL that leave something to evict after the timers, so that Redis refuses no write.
@@ -68,7 +68,7 @@ func (s *System) EndEviction(ctx context.Context) error {
 
 // onNode does something to the master that has a key, whoever that becomes meanwhile.
 func (s *System) onNode(ctx context.Context, key string, do func(*redis.Client) error) error {
-	return poll.Until(ctx, startTimeout, func() error {
+	return devserver.Until(ctx, startTimeout, func() error {
 		c, err := s.Redis.Node(ctx, key)
 		if err == nil {
 			err = do(c)

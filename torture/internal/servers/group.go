@@ -10,27 +10,26 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // operation bounds one command.
 const operation = 5 * time.Second
 
 // durable returns what all servers have: what is acknowledged is on the disk. The program is the one
-// that redisserver.BinaryEnv names.
-func durable() []redisserver.Option {
-	return []redisserver.Option{
-		redisserver.Binary(os.Getenv(redisserver.BinaryEnv)),
-		redisserver.Directive("appendfsync", "always"),
-		redisserver.Directive("repl-diskless-sync-delay", "0"),
-		redisserver.Directive("user", append([]string{timerdUser, "on", ">" + timerdUser}, allRights()...)...),
+// that devserver.BinaryEnv names.
+func durable() []devserver.RedisOption {
+	return []devserver.RedisOption{
+		devserver.Binary(os.Getenv(devserver.BinaryEnv)),
+		devserver.Directive("appendfsync", "always"),
+		devserver.Directive("repl-diskless-sync-delay", "0"),
+		devserver.Directive("user", append([]string{timerdUser, "on", ">" + timerdUser}, allRights()...)...),
 	}
 }
 
 // newClient returns a client that tries each operation once, so that what is known of it is known of
 // one attempt.
-func newClient(server *redisserver.Server) *redis.Client {
+func newClient(server *devserver.Redis) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: server.Addr(), MaxRetries: -1, ReadTimeout: operation, WriteTimeout: operation, DialerRetries: 1,
 	})
@@ -38,12 +37,12 @@ func newClient(server *redisserver.Server) *redis.Client {
 
 // group is several servers whose roles change.
 type group struct {
-	servers []*redisserver.Server
+	servers []*devserver.Redis
 	clients []*redis.Client // of each server
 }
 
 // add takes servers that run into the group, which closes them.
-func (g *group) add(servers ...*redisserver.Server) {
+func (g *group) add(servers ...*devserver.Redis) {
 	for _, s := range servers {
 		g.servers = append(g.servers, s)
 		g.clients = append(g.clients, newClient(s))
@@ -51,13 +50,13 @@ func (g *group) add(servers ...*redisserver.Server) {
 }
 
 // client returns the client of a server of the group.
-func (g *group) client(server *redisserver.Server) *redis.Client {
+func (g *group) client(server *devserver.Redis) *redis.Client {
 	return g.clients[slices.Index(g.servers, server)]
 }
 
 // at returns which server has an address.
 func (g *group) at(addr string) (int, error) {
-	i := slices.IndexFunc(g.servers, func(s *redisserver.Server) bool { return s.Addr() == addr })
+	i := slices.IndexFunc(g.servers, func(s *devserver.Redis) bool { return s.Addr() == addr })
 	if i < 0 {
 		return 0, fmt.Errorf("servers: nobody is at %q", addr)
 	}
@@ -80,7 +79,7 @@ func (g *group) MasterNames(ctx context.Context) string { return fmt.Sprint(g.ma
 
 // awaitMaster waits until one server is the master and all others are its replicas, in step with it.
 func (g *group) awaitMaster(ctx context.Context) error {
-	err := poll.Until(ctx, startTimeout, func() error {
+	err := devserver.Until(ctx, startTimeout, func() error {
 		masters := g.masters(ctx)
 		if len(masters) != 1 {
 			return fmt.Errorf("%d masters", len(masters))

@@ -13,10 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/natsserver"
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -29,7 +27,7 @@ const natsVariable = "TIMERD_TORTURE_NATS"
 type NATS struct {
 	dir     string
 	port    int
-	process atomic.Pointer[child.Process]
+	process atomic.Pointer[devserver.Process]
 }
 
 // denied is what NATS refuses timerd where it is told to.
@@ -55,7 +53,7 @@ authorization {
 // newNATS starts a server that keeps its streams in dir and its configuration and log beside it.
 func newNATS(ctx context.Context, dir string) (*NATS, error) {
 	n := &NATS{dir: dir}
-	err := ports.StartOnFree(func(port int) error {
+	err := devserver.OnFreePort(func(port int) error {
 		n.port = port
 		return errors.Join(n.configure(""), n.Start(ctx))
 	})
@@ -85,7 +83,7 @@ func (n *NATS) reload(ctx context.Context, deny string) error {
 	if err := errors.Join(n.configure(deny), n.process.Load().Signal(syscall.SIGHUP)); err != nil {
 		return err
 	}
-	return poll.Until(ctx, startTimeout, func() error {
+	return devserver.Until(ctx, startTimeout, func() error {
 		if n.reloads() == before {
 			return fmt.Errorf("servers: nats-server has not reloaded its configuration, see %s", n.logFile())
 		}
@@ -103,7 +101,7 @@ func (n *NATS) configFile() string { return n.dir + ".conf" }
 func (n *NATS) logFile() string    { return n.dir + ".log" }
 
 // Addr returns host:port. It stays the same over restarts.
-func (n *NATS) Addr() string { return ports.Address(n.port) }
+func (n *NATS) Addr() string { return devserver.Address(n.port) }
 
 // URL returns the server's URL.
 func (n *NATS) URL() string { return "nats://" + n.Addr() }
@@ -120,15 +118,15 @@ func (n *NATS) Start(ctx context.Context) error {
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
 	cmd.Env = append(os.Environ(), natsVariable+"="+n.configFile())
-	p, err := child.Start(cmd)
+	p, err := devserver.StartProcess(cmd)
 	if err != nil {
 		return fmt.Errorf("servers: nats-server: %w", err)
 	}
 	n.process.Store(p)
-	return poll.Until(ctx, startTimeout, func() error {
+	return devserver.Until(ctx, startTimeout, func() error {
 		select {
 		case <-p.Done():
-			return poll.Permanent(n.endedAtStart(p))
+			return devserver.Permanent(n.endedAtStart(p))
 		default:
 		}
 		var d net.Dialer
@@ -140,7 +138,7 @@ func (n *NATS) Start(ctx context.Context) error {
 	})
 }
 
-func (n *NATS) endedAtStart(p *child.Process) error {
+func (n *NATS) endedAtStart(p *devserver.Process) error {
 	err := fmt.Errorf("servers: nats-server on %s ended with exit code %d, see %s", n.Addr(), p.ExitCode(), n.logFile())
 	if log, _ := os.ReadFile(n.logFile()); strings.Contains(string(log), "address already in use") { // without a log the code has to do
 		err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
@@ -154,7 +152,7 @@ func (n *NATS) Kill() error { return kill(n.process.Load()) }
 // Close is Kill.
 func (n *NATS) Close() error { return n.Kill() }
 
-func kill(p *child.Process) error {
+func kill(p *devserver.Process) error {
 	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -171,5 +169,5 @@ func BeNATS() (was bool, err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	return true, natsserver.Serve(ctx, []string{"-c", configFile})
+	return true, embedded.Serve(ctx, []string{"-c", configFile})
 }

@@ -12,13 +12,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
 // single returns a system of one Redis and nothing else.
-func single(t *testing.T, clock *redisserver.Clock) (*System, *SingleRedis) {
+func single(t *testing.T, clock *devserver.Clock) (*System, *SingleRedis) {
 	t.Helper()
 	r, err := newSingle(t.Context(), clock)
 	if err != nil {
@@ -33,7 +32,7 @@ func single(t *testing.T, clock *redisserver.Clock) (*System, *SingleRedis) {
 }
 
 func TestRestartAhead(t *testing.T) {
-	clock, err := redisserver.NewClock(t.Context(), t.TempDir())
+	clock, err := devserver.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +104,7 @@ func TestEviction(t *testing.T) {
 	if err := s.Evict(ctx); err != nil {
 		t.Fatal(err)
 	}
-	err := poll.Until(ctx, 30*time.Second, func() error {
+	err := devserver.Until(ctx, 30*time.Second, func() error {
 		left, err := r.client.Keys(ctx, "a:b:c:*").Result()
 		if err == nil && len(left) > 50 {
 			err = fmt.Errorf("%d keys of timers are left", len(left))

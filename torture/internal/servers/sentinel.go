@@ -10,8 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // sentinelDownAfter is after what silence the sentinel takes the master for dead.
@@ -20,7 +19,7 @@ const sentinelDownAfter = 2 * time.Second
 // SentinelRedis is a master and a replica that a sentinel watches.
 type SentinelRedis struct {
 	group
-	sentinel *redisserver.Sentinel
+	sentinel *devserver.Sentinel
 	master   atomic.Int32 // which server was last known to be the master
 }
 
@@ -33,7 +32,7 @@ func newSentinel(ctx context.Context) (*SentinelRedis, error) {
 }
 
 func (s *SentinelRedis) start(ctx context.Context) error {
-	master, err := redisserver.Start(ctx, durable()...)
+	master, err := devserver.StartRedis(ctx, durable()...)
 	if err != nil {
 		return err
 	}
@@ -42,7 +41,7 @@ func (s *SentinelRedis) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	replica, err := redisserver.Start(ctx, append(durable(), redisserver.Directive("replicaof", host, port))...)
+	replica, err := devserver.StartRedis(ctx, append(durable(), devserver.Directive("replicaof", host, port))...)
 	if err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func (s *SentinelRedis) start(ctx context.Context) error {
 	if err := s.awaitMaster(ctx); err != nil {
 		return err
 	}
-	s.sentinel, err = redisserver.StartSentinel(ctx, master.Addr(), sentinelDownAfter, durable()[:1]...)
+	s.sentinel, err = devserver.StartSentinel(ctx, master.Addr(), sentinelDownAfter, durable()[:1]...)
 	return err
 }
 
@@ -119,7 +118,7 @@ func (s *SentinelRedis) Failover(ctx context.Context) error {
 
 // awaitPromotion waits until another server than the old master is the master.
 func (s *SentinelRedis) awaitPromotion(ctx context.Context, old int) error {
-	return poll.Until(ctx, startTimeout, func() error {
+	return devserver.Until(ctx, startTimeout, func() error {
 		i, err := s.current(ctx)
 		if err == nil && (i == old || !slices.Contains(s.masters(ctx), i)) {
 			err = errors.New("servers: nobody is promoted")

@@ -7,8 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -46,7 +45,7 @@ func (c *ClusterRedis) Slow(ctx context.Context, n int) (slots []history.Slots, 
 }
 
 // inTurns stops a server and lets it go on until end is closed. Then it is at work, unless there is an error.
-func inTurns(s *redisserver.Server, end <-chan struct{}) error {
+func inTurns(s *devserver.Redis, end <-chan struct{}) error {
 	for {
 		if err := s.Pause(); err != nil {
 			return err
@@ -70,13 +69,13 @@ func (c *ClusterRedis) Freeze(ctx context.Context, n int) (mend func() error, er
 		return nil, err
 	}
 	return func() error {
-		promoted := poll.Until(ctx, startTimeout, func() error { return c.withoutMaster(ctx, victim) })
+		promoted := devserver.Until(ctx, startTimeout, func() error { return c.withoutMaster(ctx, victim) })
 		return errors.Join(promoted, victim.Resume(), c.awaitWhole(ctx))
 	}, victim.Pause()
 }
 
 // withoutMaster returns an error unless there are as many masters as there should be without a server, which is not asked.
-func (c *ClusterRedis) withoutMaster(ctx context.Context, silent *redisserver.Server) error {
+func (c *ClusterRedis) withoutMaster(ctx context.Context, silent *devserver.Redis) error {
 	masters := 0
 	for _, s := range c.servers {
 		if s != silent && s.Role(ctx) == "master" {
@@ -90,7 +89,7 @@ func (c *ClusterRedis) withoutMaster(ctx context.Context, silent *redisserver.Se
 }
 
 // victim returns the master that n picks, and its slots.
-func (c *ClusterRedis) victim(ctx context.Context, n int) (*redisserver.Server, []history.Slots, error) {
+func (c *ClusterRedis) victim(ctx context.Context, n int) (*devserver.Redis, []history.Slots, error) {
 	masters, err := c.threeMasters(ctx)
 	if err != nil {
 		return nil, nil, err

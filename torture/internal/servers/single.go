@@ -10,20 +10,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/redisserver"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // SingleRedis is one server.
 type SingleRedis struct {
-	server *redisserver.Server
+	server *devserver.Redis
 	client *redis.Client
-	clock  *redisserver.Clock // for when it is ahead
+	clock  *devserver.Clock // for when it is ahead
 }
 
-func newSingle(ctx context.Context, clock *redisserver.Clock) (*SingleRedis, error) {
-	server, err := redisserver.Start(ctx, durable()...)
+func newSingle(ctx context.Context, clock *devserver.Clock) (*SingleRedis, error) {
+	server, err := devserver.StartRedis(ctx, durable()...)
 	if err != nil {
 		return nil, err
 	}
@@ -74,10 +72,10 @@ func (s *SingleRedis) RestartAhead(ctx context.Context, by time.Duration) (err e
 		return err
 	}
 	socket := redis.NewClient(&redis.Options{Network: "unix", Addr: filepath.Join(s.server.Dir(), socketName)})
-	err = poll.Until(ctx, startTimeout, func() error {
+	err = devserver.Until(ctx, startTimeout, func() error {
 		now, err := socket.Time(ctx).Result()
 		if err == nil && time.Until(now) < by/2 {
-			err = poll.Permanent(fmt.Errorf("servers: the clock of Redis is ahead by %v, want %v", time.Until(now), by))
+			err = devserver.Permanent(fmt.Errorf("servers: the clock of Redis is ahead by %v, want %v", time.Until(now), by))
 		}
 		return err
 	})
@@ -90,10 +88,10 @@ func (s *SingleRedis) RestartAhead(ctx context.Context, by time.Duration) (err e
 // socketName is where a server listens whose clock is ahead.
 const socketName = "ahead.sock"
 
-func (s *SingleRedis) startAhead() (*child.Process, error) {
+func (s *SingleRedis) startAhead() (*devserver.Process, error) {
 	cmd := exec.CommandContext(context.Background(), s.server.Program(), "redis.conf", "--port", "0", "--unixsocket", socketName)
 	cmd.Dir, cmd.Env = s.server.Dir(), append(cmd.Environ(), s.clock.Environment()...)
-	return child.Start(cmd)
+	return devserver.StartProcess(cmd)
 }
 
 // Close ends the server.

@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/redisserver"
-	"github.com/timerd-io/timerd/internal/tcpproxy"
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 // startTimeout bounds how long a server, or an agreement among several, may take on a busy
@@ -55,10 +54,10 @@ func (s Shape) Replicated() bool { return s == Sentinel || s == Cluster }
 // Config says what to start.
 type Config struct {
 	Shape  Shape
-	Timerd string             // the program
-	Dir    string             // for logs and files
-	Clock  *redisserver.Clock // for a Redis whose clock is ahead; nil if there is none
-	Env    map[string]string  // of the timerds, on top of where the servers are
+	Timerd string            // the program
+	Dir    string            // for logs and files
+	Clock  *devserver.Clock  // for a Redis whose clock is ahead; nil if there is none
+	Env    map[string]string // of the timerds, on top of where the servers are
 }
 
 // System is everything that runs.
@@ -69,7 +68,7 @@ type System struct {
 	Timerds []*Timerd
 	// ToRedis and ToNATS are the proxies of each timerd. ToRedis is empty where the
 	// servers themselves tell timerd where they are.
-	ToRedis, ToNATS []*tcpproxy.Proxy
+	ToRedis, ToNATS []*devserver.Proxy
 	// Deliverers are the timerd deliver. There are none before StartDeliverers.
 	Deliverers []*Deliverer
 
@@ -107,14 +106,14 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	maps.Copy(direct, c.Env)
 	s.program, s.environment = c.Timerd, environment(direct)
 	for i := range c.Shape.Timerds() {
-		toNATS, err := tcpproxy.New(s.NATS.Addr(), report)
+		toNATS, err := devserver.NewProxy(s.NATS.Addr(), report)
 		if err != nil {
 			return err
 		}
 		s.ToNATS = append(s.ToNATS, toNATS)
 		env := map[string]string{"TIMERD_NATS_URL": timerdURL(toNATS.Addr()), "TIMERD_REDIS_MODE": s.Redis.Mode()}
 		if addr := s.Redis.Addr(); addr != "" {
-			toRedis, err := tcpproxy.New(addr, report)
+			toRedis, err := devserver.NewProxy(addr, report)
 			if err != nil {
 				return err
 			}

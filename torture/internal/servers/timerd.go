@@ -17,9 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/child"
-	"github.com/timerd-io/timerd/internal/poll"
-	"github.com/timerd-io/timerd/internal/ports"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/torture/internal/clockstep"
 )
 
@@ -41,16 +39,16 @@ type Timerd struct {
 	env     []string
 	addr    string // of its HTTP server
 	http    http.Client
-	process atomic.Pointer[child.Process]
+	process atomic.Pointer[devserver.Process]
 }
 
 func newTimerd(binary, logFile string, env map[string]string) (*Timerd, error) {
-	port, err := ports.Free()
+	port, err := devserver.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	t := &Timerd{
-		binary: binary, logFile: logFile, clock: logFile + ".clock", addr: ports.Address(port),
+		binary: binary, logFile: logFile, clock: logFile + ".clock", addr: devserver.Address(port),
 		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	t.env = append(environment(env), "TIMERD_HTTP_ADDR="+t.addr, clockstep.Variable+"="+t.clock)
@@ -77,7 +75,7 @@ func (t *Timerd) Start() error {
 	}
 	cmd := exec.CommandContext(context.Background(), t.binary, t.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = t.env, log, log
-	p, err := child.Start(cmd)
+	p, err := devserver.StartProcess(cmd)
 	if err = errors.Join(err, log.Close()); err != nil {
 		return fmt.Errorf("servers: start %s: %w; `make build` makes bin/timerd", t.binary, err)
 	}
@@ -122,7 +120,7 @@ func (t *Timerd) StepClock(step time.Duration) error {
 	if err := t.process.Load().Signal(syscall.SIGUSR2); err != nil {
 		return err
 	}
-	err := poll.Until(context.Background(), stepTimeout, func() bool {
+	err := devserver.Until(context.Background(), stepTimeout, func() bool {
 		_, err := os.Stat(t.clock)
 		return errors.Is(err, fs.ErrNotExist)
 	})

@@ -82,6 +82,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/*
+Nine tenths of a container's limit on memory, for Go's garbage collector; takes its resources. Without a limit there is none.
+*/}}
+{{- define "timerd.memory" -}}
+{{- with dig "limits" "memory" "" . | toString }}
+{{- $units := dict "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 }}
+{{- $unit := regexFind "[a-zA-Z]*$" . }}
+{{- if not (and (hasKey $units $unit) (regexMatch "^[0-9.]+[a-zA-Z]*$" .)) }}{{ fail (printf "resources.limits.memory: %s: want a number of bytes, or one with k, M, G, Ki, Mi or Gi" .) }}{{ end -}}
+- {name: GOMEMLIMIT, value: {{ mulf (trimSuffix $unit .) (get $units $unit) 0.9 | int64 | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* What says that a Secret has changed, where helm may look: so that its pods start anew. Takes (list . "name" …). */}}
+{{- define "timerd.secrets" -}}
+{{- $namespace := (index . 0).Release.Namespace }}
+{{- $data := list }}
+{{- range rest . | compact | uniq | sortAlpha }}
+{{- with lookup "v1" "Secret" $namespace . }}{{ $data = append $data .data }}{{ end }}
+{{- end }}
+{{- with $data -}}
+checksum/secrets: {{ toJson . | sha256sum }}
+{{- end }}
+{{- end }}
+
+{{/* Lets nodes be drained while pods are unready, as all are when Redis is away. */}}
+{{- define "timerd.eviction" -}}
+{{- if semverCompare ">=1.27.0-0" .Capabilities.KubeVersion.Version }}
+unhealthyPodEvictionPolicy: AlwaysAllow
+{{- end }}
+{{- end }}
+
 {{/* What all pods have in common; takes (list . "component"). */}}
 {{- define "timerd.pod" -}}
 {{- $component := index . 1 -}}

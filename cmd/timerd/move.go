@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func newFire() *cobra.Command {
+	return &cobra.Command{
+		Use:        "fire KEY",
+		SuggestFor: []string{"trigger"},
+		Short:      "Have a timer fire now",
+		Long: `Have what is pending of a key fire now, a retry too. Its due time becomes now, so its event has a
+new id. Of a timer that repeats, the next occurrence stays as planned. Without a pending timer the
+exit code is 1.
+
+` + keyHelp,
+		Example: "  timerd fire shop:order:timeout:42",
+		Args:    arguments(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return moveKey(cmd, args[0], admin.Moment{})
+		},
+	}
+}
+
+func newMove() *cobra.Command {
+	return &cobra.Command{
+		Use:        "move KEY DELAY",
+		SuggestFor: []string{"reschedule", "delay", "postpone"},
+		Short:      "Have a timer be due at another time",
+		Long: `Have what is pending of a key be due at another time, a retry too, as it is: with its payload,
+attempt and limit on lateness. Of a timer that repeats, the next occurrence stays as planned.
+Without a pending timer the exit code is 1.
+
+` + keyHelp + `
+DELAY is a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms.`,
+		Example: `  timerd move shop:order:timeout:42 2h
+  timerd move shop:report:daily:1 2027-01-01T00:00:00Z`,
+		Args: arguments(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			to, err := admin.ParseMoment(args[1])
+			if err != nil {
+				return usagef(cmd, "DELAY %w", err)
+			}
+			return moveKey(cmd, args[0], to)
+		},
+	}
+}
+
+// moveKey moves the pending timers of a key; the zero Moment is now.
+func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
+	if err := checkKey(cmd, arg); err != nil {
+		return err
+	}
+	key, err := keys.Parse(arg)
+	if err != nil {
+		return err // cannot happen: it is checked
+	}
+	return withKey(cmd, arg, func(ctx context.Context, rdb redis.UniversalClient) error {
+		now, err := clockOf(ctx, rdb)
+		if err != nil {
+			return err
+		}
+		at := to.From(now)
+		done, err := admin.NewTimers(schedule.New(rdb, schedule.DefaultMaxPayload)).MoveKey(ctx, key, at)
+		if err != nil {
+			return err
+		}
+		name := keys.EncodeText(arg)
+		if err := whyNotMoved(done, name); err != nil {
+			return err
+		}
+		warnIfUnattended(ctx, cmd, rdb)
+		text := "fires now"
+		if at.After(now) {
+			text = "is due at " + at.UTC().Format(timeLayout) + " (" + showWait(at.Sub(now)).text + ")"
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", name, text)
+		return err
+	})
+}
+
+// whyNotMoved says why no timer was moved; nil if one was.
+func whyNotMoved(m admin.Moved, name string) error {
+	switch {
+	case m.Moved > 0:
+		return nil
+	case m.Held > 0:
+		return fmt.Errorf("%s is held: timerd resume releases it", name)
+	case m.TooLate > 0:
+		return fmt.Errorf("%s is due already: it is too late", name)
+	case m.Denied > 0:
+		return fmt.Errorf("the Redis user may not write %s: grant its keys, as in deploy/users.acl", name)
+	case m.Changed > 0:
+		return errors.New("somebody has changed the timer at the same time: see timerd get, and call again")
+	}
+	return fmt.Errorf("%s is not pending, held, owed or firing", name)
+}

@@ -1,0 +1,85 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Moment is a point in time: an instant, or so long from now.
+type Moment struct {
+	at time.Time // the zero Time: it is in from now
+	in time.Duration
+}
+
+// ParseMoment reads what an operator writes in a terminal or in a form: a duration with days, an instant, or @unix-ms.
+func ParseMoment(s string) (Moment, error) {
+	if ms, ok := strings.CutPrefix(s, "@"); ok {
+		n, err := strconv.ParseInt(ms, 10, 64)
+		if err != nil {
+			return Moment{}, fmt.Errorf("%q: want milliseconds since 1970 after the @", s)
+		}
+		return Moment{at: time.UnixMilli(n)}, nil
+	}
+	if d, err := ParseDuration(s); err == nil {
+		return Moment{in: d}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		return Moment{at: t}, nil
+	}
+	return Moment{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
+}
+
+// Instant returns the instant; ok is false if the moment is so long from now.
+func (m Moment) Instant() (at time.Time, ok bool) { return m.at, !m.at.IsZero() }
+
+// In returns how long from now it is; 0 for an instant.
+func (m Moment) In() time.Duration { return m.in }
+
+// From returns the instant, where a duration begins now.
+func (m Moment) From(now time.Time) time.Time {
+	if m.at.IsZero() {
+		return now.Add(m.in)
+	}
+	return m.at
+}
+
+// ErrDuration says what a duration looks like.
+var ErrDuration = errors.New("want a duration such as 90s, 1h30m or 30d")
+
+// ParseDuration reads a duration as Go writes it, with days of 24 hours before it: 90s, 1h30m, 30d, 1d12h. Spaces between the
+// parts are ignored. Its error is ErrDuration.
+func ParseDuration(s string) (time.Duration, error) {
+	text := strings.ReplaceAll(s, " ", "")
+	rest, negative := strings.CutPrefix(text, "-")
+	whole, rest, hasDays := strings.Cut(rest, "d")
+	if !hasDays {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			err = ErrDuration
+		}
+		return d, err
+	}
+	if strings.Trim(whole, "0123456789.") != "" || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+") {
+		return 0, ErrDuration
+	}
+	hours, err := time.ParseDuration(whole + "h") // has the right syntax, and 24th part
+	if err != nil || hours > math.MaxInt64/24 {
+		return 0, ErrDuration
+	}
+	d := 24 * hours
+	if rest != "" {
+		more, err := time.ParseDuration(rest)
+		if err != nil || more > math.MaxInt64-d {
+			return 0, ErrDuration
+		}
+		d += more
+	}
+	if negative {
+		d = -d
+	}
+	return d, nil
+}

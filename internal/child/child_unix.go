@@ -1,8 +1,0 @@
-//go:build unix && !linux
-
-package child
-
-import "syscall"
-
-// attributes has no counterpart to Pdeathsig: where this program is killed, the process stays behind.
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

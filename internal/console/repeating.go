@@ -1,0 +1,201 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/cron"
+	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// nextShown is how many of the next occurrences are shown.
+	nextShown = 5
+	// repeatingRows is how many rows a page has: each costs Redis a call.
+	repeatingRows = 50
+	// repeatingLooked is how many keys a page looks at, about, in steps of a ms of Redis, and how many it puts in order at most.
+	repeatingLooked = 20_000
+)
+
+// Repeating is the page of timers that repeat.
+type Repeating struct {
+	At    time.Time       `json:"at"`
+	Query string          `json:"query"`
+	Rows  []RepeatingView `json:"timers"` // in the order of their keys, of those that were looked at
+	Found int             `json:"found"`  // how many of those that were looked at are meant
+	// Looked is how many were looked at. Where there are more, the pages of these come first, and then the others.
+	Looked int    `json:"looked"`
+	Cut    bool   `json:"cut"`  // there are more than were looked at
+	Begins bool   `json:"-"`    // it is the first page
+	Next   string `json:"next"` // what after= takes for the next page; empty at the end
+}
+
+// RepeatingView is a timer that repeats.
+type RepeatingView struct {
+	Key        string      `json:"key"`
+	Ref        string      `json:"ref"`
+	Repeat     string      `json:"repeat"`     // every 5m0s; cron 0 9 * * 1-5 Europe/Berlin
+	Occurrence int64       `json:"occurrence"` // of the one that is pending or under way
+	Next       []time.Time `json:"next"`       // the next five
+	Until      *time.Time  `json:"until"`
+	Times      int64       `json:"times,omitempty"` // how many fire in all; 0: no end
+	Payload    Payload     `json:"payload"`
+	IsHeld     bool        `json:"held"`
+	Unknown    bool        `json:"unknown,omitempty"` // so many of its timers are owed or firing that the rest cannot be told now
+
+	Name keyText `json:"-"`
+}
+
+// repeatingPage reads what repeats.
+type repeatingPage struct{ *shared }
+
+// repeating reads the timers that repeat.
+func (pg *repeatingPage) repeating(r *http.Request) (*page, error) {
+	text := typed(r.URL.Query(), "q")
+	v := &Repeating{At: pg.now(r.Context()), Query: text, Rows: []RepeatingView{}}
+	n, err := parseNamespaceQuery(text)
+	if err != nil {
+		return nil, err
+	}
+	from, err := parseRepeatingPlace(r.URL.Query().Get("after"))
+	if err != nil {
+		return nil, badRequest("after= is no place in the list: "+err.Error(), "Begin at the first page.")
+	}
+	v.Begins = from == repeatingPlace{}
+	p := &page{Template: "repeating", Title: "Repeating", Nav: "/repeating", View: v}
+	if err := pg.readRepeating(r.Context(), v, n, from); err != nil {
+		p.Trouble = asFault(err)
+	}
+	return p, nil
+}
+
+// parseNamespaceQuery reads a namespace; an empty text is any.
+func parseNamespaceQuery(text string) (keys.Namespace, error) {
+	if text == "" {
+		return keys.Namespace{}, nil
+	}
+	n, err := keys.ParseNamespace(strings.TrimSuffix(text, ":"))
+	if err != nil {
+		return n, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as shop:order.")
+	}
+	return n, nil
+}
+
+// repeatingPlace is where a page begins: among the keys that are looked at from some place of the index on, behind one of them.
+type repeatingPlace struct {
+	scan  query.RepeatingPlace
+	after string
+}
+
+// String returns the place as after= takes it: the key; with what stands before it where that is not the first of the index.
+func (p repeatingPlace) String() string {
+	if p.scan == (query.RepeatingPlace{}) {
+		return encodeRef(p.after)
+	}
+	return fmt.Sprintf("@%s.%d@%s", p.scan.Partition, p.scan.Cursor, encodeRef(p.after))
+}
+
+// parseRepeatingPlace reads what String returns; an empty text is the beginning.
+func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
+	rest, ok := strings.CutPrefix(text, "@")
+	if place, ref, found := strings.Cut(rest, "@"); ok && found {
+		partition, cursor, _ := strings.Cut(place, ".")
+		if p.scan.Cursor, err = strconv.ParseUint(cursor, 10, 64); err != nil || partition == "" {
+			return p, fmt.Errorf("%s: want what next= has said", event.ClipText(text))
+		}
+		p.scan.Partition, text = keys.Partition(partition), ref
+	}
+	if text == "" {
+		return p, nil
+	}
+	key, err := decodeRef(text)
+	if err != nil {
+		return p, err
+	}
+	p.after = key.String()
+	return p, nil
+}
+
+func (pg *repeatingPage) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, from repeatingPlace) error {
+	found, next, looked, err := query.RepeatingFrom(ctx, pg.sources.Index, n, from.scan, repeatingLooked)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(found))
+	for i, key := range found {
+		names[i] = key.String()
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	v.Found, v.Looked, v.Cut = len(names), looked, next != (query.RepeatingPlace{})
+	first, exact := slices.BinarySearch(names, from.after)
+	if exact {
+		first++
+	}
+	names = names[first:]
+	switch {
+	case len(names) > repeatingRows:
+		names = names[:repeatingRows]
+		v.Next = repeatingPlace{from.scan, names[len(names)-1]}.String()
+	case v.Cut:
+		v.Next = repeatingPlace{scan: next}.String()
+	}
+	states, err := query.Repetitions(ctx, pg.sources.Index, names)
+	if err != nil {
+		return err
+	}
+	held := pg.state.get(ctx)
+	for i, state := range states {
+		key, err := keys.Parse(names[i])
+		if err != nil || state.Repetition == nil && state.Err == nil {
+			continue // it has ended meanwhile
+		}
+		row := newRepeatingView(key, state.Repetition, v.At)
+		row.IsHeld = held.HeldBy(key) != nil
+		v.Rows = append(v.Rows, row)
+	}
+	return nil
+}
+
+// newRepeatingView shows what a key repeats by; nil: that is not known.
+func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) RepeatingView {
+	name := key.String()
+	v := RepeatingView{Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key), Next: []time.Time{}}
+	if r == nil {
+		v.Unknown, v.Payload = true, newPayload(nil, event.StatusMissing, previewBytes)
+		return v
+	}
+	v.Repeat, v.Occurrence, v.Times, v.Next = r.Text, r.Occurrence, r.Times, nextOccurrences(r, now)
+	v.Payload = newPayload(r.Payload, event.StatusMissing, previewBytes)
+	if !r.Until.IsZero() {
+		until := r.Until.UTC()
+		v.Until = &until
+	}
+	return v
+}
+
+// nextOccurrences returns when a timer is due next, as far as what it repeats by is known here.
+func nextOccurrences(r *query.Repetition, now time.Time) []time.Time {
+	next := []time.Time{}
+	spec, err := cron.Parse(r.Text)
+	if err != nil {
+		return next
+	}
+	most := int64(nextShown)
+	if r.Times > 0 {
+		most = min(most, r.Times-r.Occurrence+1)
+	}
+	rule := cron.Repetition{Spec: spec, From: r.From, Until: r.Until, Times: r.Times}
+	at, ok := rule.Next(now)
+	for ; ok && int64(len(next)) < most; at, ok = rule.Next(at) {
+		next = append(next, at.UTC())
+	}
+	return next
+}

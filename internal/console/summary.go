@@ -1,0 +1,159 @@
+package console
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// summary is what every page knows of the installation.
+type summary struct {
+	At     time.Time // by Redis's clock; by this machine's where Redis is away
+	Report *status.Report
+}
+
+// shared is what the pages read from, and what all of them know: read once, however many ask.
+type shared struct {
+	sources Sources
+	state   *cache[*summary]
+	due     *cache[*forecast]
+}
+
+func newShared(sources Sources) *shared {
+	s := &shared{sources: sources}
+	s.state = newCache(stateAge, s.readSummary)
+	s.due = newCache(forecastAge, s.readForecast)
+	return s
+}
+
+// readSummary asks Redis and NATS.
+func (s *shared) readSummary(ctx context.Context) *summary {
+	report := s.sources.Status(ctx)
+	sum := &summary{At: time.Now().UTC(), Report: report}
+	if sum.Redis() {
+		sum.At = report.Redis.At.UTC()
+	}
+	return sum
+}
+
+// now returns the time by Redis's clock, as it was known a moment ago.
+func (s *shared) now(ctx context.Context) time.Time {
+	if state := s.state.get(ctx); state != nil {
+		return state.At
+	}
+	return time.Now().UTC()
+}
+
+// Redis tells whether any server of the schedule answers.
+func (s *summary) Redis() bool {
+	return s != nil && s.Report.Redis != nil && !s.Report.Redis.At.IsZero()
+}
+
+// NATS tells whether the streams can be asked.
+func (s *summary) NATS() bool {
+	if s == nil || s.Report.NATS == nil {
+		return false
+	}
+	for _, stream := range s.Report.NATS.Streams {
+		if stream.Error == "" {
+			return true
+		}
+	}
+	return len(s.Report.NATS.Streams) == 0
+}
+
+// Timerds returns how many are alive.
+func (s *summary) Timerds() int {
+	if !s.Redis() {
+		return 0
+	}
+	return len(s.Report.Redis.Timerds)
+}
+
+// DeadLetters returns how many there are, or 0 where that is not known.
+func (s *summary) DeadLetters() int64 {
+	if !s.NATS() || s.Report.NATS.DeadLetters == nil {
+		return 0
+	}
+	return int64(*s.Report.NATS.DeadLetters)
+}
+
+// Holds returns what is held.
+func (s *summary) Holds() []status.Hold {
+	if !s.Redis() {
+		return nil
+	}
+	return s.Report.Redis.Holds
+}
+
+// HeldBy returns the hold that covers a key, or nil.
+func (s *summary) HeldBy(key keys.Key) *status.Hold {
+	for _, h := range s.Holds() {
+		if n, err := keys.ParseNamespace(h.Namespace); err == nil && n.Match(key) {
+			return &h
+		}
+	}
+	return nil
+}
+
+// notice is a sentence that stands above a page: what is wrong, and what to do.
+type notice struct {
+	Tone string // bad, warn or held
+	What string // said first
+	Text string
+	Fix  string
+	Link string // where to act, if there is a page for it
+	Verb string
+}
+
+// noticesOf returns what is wrong: on the overview all of it, elsewhere what keeps timers from firing.
+func noticesOf(s *summary, all bool) []notice {
+	if s == nil {
+		return []notice{{Tone: "bad", What: "Neither Redis nor NATS has answered yet.", Fix: "Reload the page."}}
+	}
+	var out []notice
+	for _, p := range s.Report.Problems {
+		switch {
+		case p.Level == diag.Fail:
+			out = append(out, notice{Tone: "bad", Text: p.Text, Fix: p.Fix})
+		case all && p.Check != diag.CheckLetters: // these have a number of their own
+			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
+		}
+	}
+	out = gather(out, "Redis does not answer.", !s.Redis())
+	if all {
+		for _, h := range s.Holds() {
+			out = append(out, holdNotice(h))
+		}
+	}
+	return out
+}
+
+// gather makes one of the notices that have the same cause: the first has the words.
+func gather(all []notice, what string, is bool) []notice {
+	if !is || len(all) == 0 {
+		return all
+	}
+	first := all[0]
+	first.What = what
+	rest := slices.DeleteFunc(all, func(n notice) bool { return n.Tone == "bad" && strings.Contains(n.Text, "cannot tell") })
+	return append([]notice{first}, rest...)
+}
+
+func holdNotice(h status.Hold) notice {
+	n := notice{Tone: "held", What: h.Namespace + " is held", Link: "/holds", Verb: "Holds"}
+	if h.Resuming {
+		n.What = h.Namespace + " is being resumed"
+	}
+	n.Text = " since " + Moment{h.Since, h.Since}.Clock() + " UTC by " + h.By
+	if h.Reason != "" {
+		n.Text += ": “" + h.Reason + "”"
+	}
+	n.Text += "."
+	return n
+}

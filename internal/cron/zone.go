@@ -1,0 +1,95 @@
+package cron
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// zone is a zone of the IANA database. Its methods take instants in unix seconds, and local times as in calendar.go.
+type zone struct{ *time.Location }
+
+// maxOffset is more than any clock on earth ever was ahead of or behind UTC.
+const maxOffset = 24 * 60 * 60
+
+// always is later than any time that there is, and -always earlier.
+const always = 1 << 62
+
+// loadZone returns a zone by its name; none is UTC.
+func loadZone(name string) (zone, error) {
+	if name == "" {
+		name = "UTC"
+	}
+	if len(name) > maxZone {
+		return zone{}, fmt.Errorf("zone of %d bytes: want at most %d", len(name), maxZone)
+	}
+	// Other names are those of the machine's own files and settings: Local, localtime, posix/…, right/….
+	wellFormed := !isField(name) && name[0] >= 'A' && name[0] <= 'Z' && name != "Local" &&
+		!strings.ContainsFunc(name, func(r rune) bool {
+			return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("_+-/", r)
+		})
+	if wellFormed {
+		if location, err := time.LoadLocation(name); err == nil {
+			return zone{location}, nil
+		}
+	}
+	return zone{}, fmt.Errorf("zone %q is not in the time zone database: want a name such as Europe/Berlin or UTC", name)
+}
+
+// isField tells of the name of a zone that it is a field of an expression, of weekdays or months. Where the two stand beside each
+// other, as in an event, it would be taken for one.
+func isField(name string) bool {
+	_, notDays := parseWeekdays(name)
+	_, notMonths := monthField().list(name)
+	return notDays == nil || notMonths == nil
+}
+
+// span is a time during which a zone's clock is not changed.
+type span struct {
+	start, end int64 // from and until when
+	offset     int64 // how far the clock is ahead of UTC
+}
+
+// span returns the one that an instant is in. Spans may be cut where nothing changes.
+func (z zone) span(at int64) span {
+	t := time.Unix(at, 0).In(z.Location)
+	_, offset := t.Zone()
+	s := span{-always, always, int64(offset)}
+	start, end := t.ZoneBounds()
+	if !start.IsZero() {
+		s.start = start.Unix()
+	}
+	if !end.IsZero() {
+		s.end = end.Unix()
+	}
+	if s.end <= at {
+		// Where the span ends with the year, Go gives each year 365 days: this is the last day of a leap year.
+		day, _ := split(at)
+		s.end = (day + 1) * secondsPerDay
+	}
+	return s
+}
+
+// front returns the latest time that the clock has shown up to an instant.
+func (z zone) front(at int64) int64 {
+	s := z.span(at)
+	front := at + s.offset
+	for start := s.start; start > at-2*maxOffset; start = s.start {
+		s = z.span(start - 1)
+		front = max(front, start-1+s.offset)
+	}
+	return front
+}
+
+// reach returns the first instant at which the clock shows a time or a later one.
+func (z zone) reach(local int64) int64 {
+	at := local - maxOffset
+	for {
+		s := z.span(at)
+		at = max(at, local-s.offset)
+		if at < s.end {
+			return at
+		}
+		at = s.end
+	}
+}

@@ -1,0 +1,116 @@
+// Package deadletter publishes dead letters, and other messages about an event, in the largest form that gets through.
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// PublishLargest publishes the first of ever smaller forms of a message that is not too large, and waits until it is stored.
+func PublishLargest(ctx context.Context, js jetstream.JetStream, forms iter.Seq[event.Message], opts ...jetstream.PublishOpt) (ack *jetstream.PubAck, err error) {
+	for m := range forms {
+		ack, err = js.PublishMsg(ctx, &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, opts...)
+		if err != nil {
+			err = fmt.Errorf("publish to %s: %w", m.Subject, err)
+		}
+		if !IsTooLarge(err) {
+			break
+		}
+	}
+	return ack, err
+}
+
+// freshIDs is how many ids a dead letter tries beside its own before it goes without one.
+const freshIDs = 3
+
+// Publish publishes e, whose DeadReason is set, as a dead letter and waits until it is stored: once, however often it
+// is called within the stream's duplicate window. prefix is what subjects begin with.
+//
+// What JetStream takes for a duplicate is compared with the letter that is stored, since anybody who may publish a dead
+// letter of his own may give it the id of this one. If that is another letter, or gone, this one is published under an
+// id that its content makes. Where that cannot be read either, for want of a right, it counts as this one. An error may also say
+// that the stored letter could not be read this time: it is to be called again.
+func Publish(ctx context.Context, js jetstream.JetStream, prefix string, e event.Event, opts ...jetstream.PublishOpt) error {
+	forms := event.DeadLetter(prefix, e)
+	e.Type = event.TypeDead
+	for n := range freshIDs + 1 {
+		ack, err := PublishLargest(ctx, js, under(forms, e, n), opts...)
+		if err != nil || !ack.Duplicate {
+			return err
+		}
+		same, err := isStored(ctx, js, ack, e.Key.Subject(prefix, keys.Dead), e)
+		switch {
+		case isSlow(js.Conn(), err):
+			return fmt.Errorf("read the dead letter that has the id of this one: %w", err)
+		case same, err != nil && n > 0:
+			return ctx.Err()
+		}
+	}
+	_, err := PublishLargest(ctx, js, under(forms, e, freshIDs+1), opts...)
+	return err
+}
+
+// under yields the forms of a dead letter with its own id for n = 0, a fresh one up to freshIDs, and none beyond.
+func under(forms iter.Seq[event.Message], e event.Event, n int) iter.Seq[event.Message] {
+	return func(yield func(event.Message) bool) {
+		for m := range forms {
+			switch {
+			case n > freshIDs:
+				delete(m.Header, event.MsgIDHeader)
+			case n > 0:
+				m.Header[event.MsgIDHeader] = []string{event.FreshLetterID(e, n)}
+			}
+			if !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// isStored tells whether the message that ack names is a letter for e on that subject. The error says that it cannot be
+// read; one that is gone is not e's.
+func isStored(ctx context.Context, js jetstream.JetStream, ack *jetstream.PubAck, subject string, e event.Event) (bool, error) {
+	if deadline, ok := ctx.Deadline(); ok { // time is left for what follows
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
+		defer cancel()
+	}
+	stream, err := js.Stream(ctx, ack.Stream)
+	if err != nil {
+		return false, err
+	}
+	m, err := stream.GetMsg(ctx, ack.Sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	stored, err := event.Parse(m.Data)
+	return err == nil && m.Subject == subject && event.SameLetter(stored, e), nil
+}
+
+// isSlow tells whether an error says that JetStream has not answered in time. To whom lacks the right to ask it does not answer either,
+// and the connection says so.
+func isSlow(nc *nats.Conn, err error) bool {
+	slow := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+	return slow && !errors.Is(nc.LastError(), nats.ErrPermissionViolation)
+}
+
+// codeMessageTooLong is JetStream's error code for a message over the stream's own limit.
+const codeMessageTooLong jetstream.ErrorCode = 10054
+
+// IsTooLarge tells whether a message was refused for its size, by NATS or by the stream.
+func IsTooLarge(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || ok && refused.ErrorCode == codeMessageTooLong
+}

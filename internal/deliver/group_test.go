@@ -1,0 +1,259 @@
+package deliver_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/deliver"
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// entries returns a file with an entry for each match, in this order, of receivers that tell them apart by the path.
+func entries(url string, matches ...string) string {
+	text := "endpoints:\n"
+	for _, match := range matches {
+		text += fmt.Sprintf("- {match: '%s', url: '%s/%s', %s}\n", match, url, strings.ReplaceAll(match, "*", "x"), local)
+	}
+	return text
+}
+
+// numbered publishes an event for each number, of a timer with that id and the name that a number has.
+func (r *rig) numbered(from, to int, name func(i int) string) {
+	r.t.Helper()
+	for i := from; i < to; i++ {
+		r.publish(fired(fmt.Sprintf("%s:%d", name(i), i), []byte("{}")))
+	}
+}
+
+func always(name string) func(int) string { return func(int) string { return name } }
+
+// healthy waits until a process takes events.
+func healthy(t testing.TB, d *deliver.Deliverer) {
+	t.Helper()
+	testenv.Eventually(t, patience, d.Healthy, "a process that takes events")
+}
+
+// outdated waits until a process says that its group goes by another file.
+func outdated(t testing.TB, d *deliver.Deliverer) {
+	t.Helper()
+	testenv.Eventually(t, patience, func() error {
+		if err := d.Healthy(); err == nil || !strings.Contains(err.Error(), "goes by another file") {
+			return errors.New("it says: " + fmt.Sprint(err))
+		}
+		return nil
+	}, "a process that takes no events")
+}
+
+// once checks that receivers got each of n timers once, and no other.
+func once(t testing.TB, n int, all ...*receiver) {
+	t.Helper()
+	calls := map[string]int{}
+	for _, v := range all {
+		for _, q := range v.requests() {
+			calls[q.header.Get("Webhook-Id")]++
+		}
+	}
+	again := 0
+	for _, times := range calls {
+		again += times - 1
+	}
+	if len(calls) != n || again > 0 {
+		t.Errorf("%d of %d delivered, and %d again", len(calls), n, again)
+	}
+}
+
+// overlapping are names of timers that the entries pay:order and pay:*:callback match, both or one of them.
+func overlapping(i int) string {
+	return []string{"pay:order:callback", "pay:order:notice", "pay:card:callback"}[i%3]
+}
+
+// Entries that overlap are swapped again and again under load: each event is delivered, and once.
+func TestSwappedEntriesLoseNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	one, other := []string{"pay:order", "pay:*:callback"}, []string{"pay:*:callback", "pay:order"}
+	d, _ := r.deliver(parse(t, entries(v.URL, one...)))
+	healthy(t, d)
+	const all = 400
+	for i := range all {
+		r.numbered(i, i+1, overlapping)
+		if i%40 == 20 {
+			one, other = other, one
+			d.Reload(parse(t, entries(v.URL, one...)))
+		}
+	}
+	r.records(all)
+	r.settled("timerd-deliver")
+	once(t, all, v)
+	if paths := map[string]bool{}; len(v.requests()) > 0 {
+		for _, q := range v.requests() {
+			paths[q.path] = true
+		}
+		if len(paths) != 2 {
+			t.Errorf("called %v, want both entries", paths)
+		}
+	}
+}
+
+// A rolling update: processes with the old file and with the new one run side by side, and the entries overlap. What fires
+// is delivered once, by those with the new file as soon as there are such; the old one takes no more events, and says so.
+func TestOldAndNewFileSideBySide(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	old, fresh := receive(t, nil), receive(t, nil)
+	file := entries(old.URL, "pay:order", "pay:*:callback", "shop")
+	first, stopFirst := r.deliver(parse(t, file))
+	second, stopSecond := r.deliver(parse(t, file))
+	healthy(t, first)
+	healthy(t, second)
+	const all = 400
+	next := parse(t, entries(fresh.URL, "pay:*:callback", "pay:order", "bank"))
+	var others []*deliver.Deliverer
+	for i := range all {
+		r.numbered(i, i+1, overlapping)
+		switch i {
+		case all / 4:
+			d, _ := r.deliver(next)
+			others = append(others, d)
+		case all / 2:
+			healthy(t, others[0])
+			stopFirst()
+			d, _ := r.deliver(next)
+			others = append(others, d)
+		}
+	}
+	outdated(t, second)
+	r.numbered(all, all+10, always("bank:order:callback"))
+	r.numbered(all+10, all+20, always("shop:order:callback")) // which the new file does not match
+	r.records(all + 10)
+	stopSecond()
+	for _, d := range others {
+		healthy(t, d)
+	}
+	r.settled("timerd-deliver")
+	once(t, all+10, old, fresh)
+	if len(old.requests()) == 0 || len(fresh.requests()) < 10 {
+		t.Errorf("%d calls by the old file, %d by the new one", len(old.requests()), len(fresh.requests()))
+	}
+}
+
+// An entry that is made wider, narrower and wider again brings back nothing: neither what was delivered, nor what fired
+// while it did not match, also after NATS has started anew and has forgotten how far it had looked.
+func TestWiderEntriesBringNothingBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	d, stop := r.deliver(parse(t, entries(v.URL, "pay:order:callback")))
+	healthy(t, d)
+	r.numbered(0, 50, always("pay:order:callback"))
+	r.numbered(50, 100, always("pay:order:notice")) // nobody's
+	r.records(50)
+	n := 50
+	for round, matches := range [][]string{{"pay:order"}, {"pay:order:callback", "shop"}, {"pay"}, {"pay:order:callback"}, {"pay:*:callback", "pay:order"}} {
+		if round == 1 {
+			r.nats.Restart()
+		}
+		if round == 2 {
+			stop() // the file is changed while nothing runs, and events wait
+			r.numbered(1000, 1010, always("pay:order:callback"))
+			r.numbered(1010, 1020, always("pay:card:notice")) // nobody's yet
+			n += 10
+			d, _ = r.deliver(parse(t, entries(v.URL, matches...)))
+		} else {
+			d.Reload(parse(t, entries(v.URL, matches...)))
+		}
+		settled := func() error {
+			if err := d.Healthy(); err != nil {
+				return err
+			}
+			if said := r.out.String(); strings.Count(said, "events are taken by this file") < round+2 {
+				return errors.New("the file does not count yet")
+			}
+			return nil
+		}
+		testenv.Eventually(t, patience, settled, "the new file")
+		r.numbered(100*round+100, 100*round+105, always("pay:order:callback"))
+		n += 5
+		r.records(n)
+	}
+	r.settled("timerd-deliver")
+	once(t, n, v)
+}
+
+// A process that is started with an old file never takes over, whoever else runs. What only the new file matches waits for
+// a process that has it.
+func TestRestartWithTheOldFile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	old, fresh := parse(t, entries(v.URL, "pay")), parse(t, entries(v.URL, "pay", "shop"))
+	_, stop := r.deliver(fresh)
+	r.numbered(0, 5, always("shop:order:callback"))
+	r.records(5)
+	stop()
+	d, stopOld := r.deliver(old)
+	outdated(t, d)
+	r.numbered(5, 10, always("shop:order:callback"))
+	r.numbered(10, 15, always("pay:order:callback"))
+	err := d.Healthy().Error()
+	for _, want := range []string{"group deliver goes by another file", fresh.File.String(), old.File.String(), "touch it and send SIGHUP"} {
+		if !strings.Contains(err, want) {
+			t.Errorf("it says %s, without %q", err, want)
+		}
+	}
+	stopOld()
+	d, _ = r.deliver(fresh)
+	healthy(t, d)
+	r.records(15)
+	r.settled("timerd-deliver")
+	once(t, 15, v)
+
+	// The greater version counts, whatever the times say; and a file that is read again because it changed is the newest.
+	newer := parse(t, "version: 3\n"+entries(v.URL, "pay"))
+	newer.File.Changed = old.File.Changed.Add(-time.Hour)
+	byVersion, _ := r.deliver(newer)
+	healthy(t, byVersion)
+	outdated(t, d)
+	older := parse(t, "version: 2\n"+entries(v.URL, "pay", "bank"))
+	d.Reload(older)
+	outdated(t, d)
+	restored := parse(t, "version: 3\n"+entries(v.URL, "bank"))
+	restored.File.Changed = time.Unix(1_000_000_000, 0) // as mv keeps it
+	byVersion.Reload(restored)
+	testenv.Eventually(t, patience, func() error {
+		if !strings.Contains(r.out.String(), "file="+restored.File.String()) {
+			return errors.New("not yet")
+		}
+		return byVersion.Healthy()
+	}, "a file that was restored")
+}
+
+// A new group begins where the file says, and groups have nothing to do with each other.
+func TestGroupsBeginWhereTheySay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.numbered(0, 10, always("pay:order:callback"))
+	between := time.Now()
+	r.numbered(10, 20, always("pay:order:callback"))
+	receivers := map[string]*receiver{}
+	want := map[string]int{"all": 30, "now": 10, between.Format(time.RFC3339Nano): 20}
+	for start := range want {
+		receivers[start] = receive(t, nil)
+		d, _ := r.deliver(parse(t, fmt.Sprintf("group: g%d\nstart: %s\n%s", len(receivers), start, entries(receivers[start].URL, "pay"))))
+		healthy(t, d)
+	}
+	r.numbered(20, 30, always("pay:order:callback"))
+	for start, n := range want {
+		receivers[start].wait(t, n)
+	}
+	for n := 1; n <= len(want); n++ {
+		r.settled(fmt.Sprintf("timerd-deliver~g%d", n))
+	}
+	for start, n := range want {
+		once(t, n, receivers[start])
+	}
+}

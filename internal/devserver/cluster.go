@@ -1,0 +1,294 @@
+package devserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// clusterSlots is how many slots a cluster has.
+	clusterSlots = 16384
+	// manualFailoverTimeout is after how long Redis gives up a CLUSTER FAILOVER.
+	manualFailoverTimeout = 5 * time.Second
+)
+
+// Cluster is a Redis Cluster. Its methods may be called from any goroutine, those that change something from one at a
+// time.
+type Cluster struct {
+	Nodes []*Redis // the first ones began as masters, then come their replicas in the same order
+
+	ids      map[*Redis]string
+	replicas bool
+}
+
+// ClusterConfig says what cluster to start.
+type ClusterConfig struct {
+	Masters  int
+	Replicas bool // a replica for each master
+	// NodeTimeout is after what silence the nodes take one for failed.
+	NodeTimeout time.Duration
+	// Options are those of each node.
+	Options []RedisOption
+}
+
+// StartCluster starts a cluster, with the slots divided evenly between the masters, and returns once it works. Redis
+// takes 2 s for that: a master accepts no command earlier after its start. The caller closes the cluster; after an
+// error nothing is left behind.
+func StartCluster(ctx context.Context, config ClusterConfig) (*Cluster, error) {
+	c := &Cluster{ids: make(map[*Redis]string), replicas: config.Replicas}
+	if err := c.start(ctx, config); err != nil {
+		return nil, fmt.Errorf("devserver: starting a cluster: %w", errors.Join(err, c.Close()))
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
+	n := config.Masters
+	if config.Replicas {
+		n *= 2
+	}
+	opts := append([]RedisOption{
+		func(s *Redis) { s.clustered = true },
+		Directive("cluster-node-timeout", strconv.FormatInt(config.NodeTimeout.Milliseconds(), 10)),
+		// A replica is promoted however old its data is: the tests stop masters for long.
+		Directive("cluster-replica-validity-factor", "0"),
+		Directive("repl-diskless-sync-delay", "0"),
+	}, config.Options...)
+	nodes := make([]*Redis, n)
+	var group errgroup.Group
+	for i := range nodes {
+		group.Go(func() (err error) {
+			nodes[i], err = StartRedis(ctx, opts...)
+			return err
+		})
+	}
+	err := group.Wait()
+	c.Nodes = slices.DeleteFunc(nodes, func(s *Redis) bool { return s == nil })
+	if err != nil {
+		return err
+	}
+	for i, node := range c.Nodes {
+		if c.ids[node], err = node.admin.Do(ctx, "CLUSTER", "MYID").Text(); err != nil {
+			return err
+		}
+		if i < config.Masters {
+			first, last := i*clusterSlots/config.Masters, (i+1)*clusterSlots/config.Masters-1
+			if err := do(ctx, node, "CLUSTER", "ADDSLOTSRANGE", first, last); err != nil {
+				return err
+			}
+		}
+		if err := do(ctx, node, "CLUSTER", "SET-CONFIG-EPOCH", i+1); err != nil {
+			return err
+		}
+	}
+	if err := Until(ctx, agreementTimeout, func() error { return c.introduce(ctx) }); err != nil {
+		return err
+	}
+	for i, replica := range c.Nodes[config.Masters:] {
+		// The replica must have heard that its master is one.
+		if err := Until(ctx, agreementTimeout, func() error {
+			return do(ctx, replica, "CLUSTER", "REPLICATE", c.ids[c.Nodes[i]])
+		}); err != nil {
+			return err
+		}
+	}
+	return c.AwaitOK(ctx)
+}
+
+// introduce has each node meet all others, and returns an error until each knows all. It is called again and again: on
+// a busy machine a handshake may take so long that the nodes forget each other.
+func (c *Cluster) introduce(ctx context.Context) (incomplete error) {
+	for _, node := range c.Nodes {
+		nodes, err := node.admin.ClusterNodes(ctx).Result()
+		if err != nil {
+			return err
+		}
+		known := strings.Count(nodes, "\n") - strings.Count(nodes, "handshake")
+		if known == len(c.Nodes) {
+			continue
+		}
+		incomplete = fmt.Errorf("%s knows %d nodes of %d", node.Addr(), known, len(c.Nodes))
+		for _, other := range c.Nodes {
+			if err := do(ctx, node, "CLUSTER", "MEET", "127.0.0.1", other.port, other.bus); err != nil {
+				return err
+			}
+		}
+	}
+	return incomplete
+}
+
+// AwaitOK waits until every running node finds that the cluster works, all agree on who has which slots, and every
+// running replica follows its master. If all nodes run, it also waits until each master has a replica, in a cluster
+// with replicas, and no node takes another one for failed.
+func (c *Cluster) AwaitOK(ctx context.Context) error {
+	err := Until(ctx, agreementTimeout, func() error {
+		running := c.running()
+		agreed := ""
+		for _, node := range running {
+			nodes, err := node.admin.ClusterNodes(ctx).Result()
+			if err != nil {
+				return err
+			}
+			owners := slotOwners(nodes)
+			if agreed == "" {
+				agreed = owners
+			}
+			if owners != agreed {
+				return fmt.Errorf("%s finds that the slots are at %s, another node at %s", node.Addr(), owners, agreed)
+			}
+			if len(running) == len(c.Nodes) && (strings.Contains(nodes, "fail") || strings.Contains(nodes, "handshake")) {
+				return fmt.Errorf("%s: %s", node.Addr(), nodes)
+			}
+			if err := c.nodeOK(ctx, node, len(running) == len(c.Nodes)); err != nil {
+				return fmt.Errorf("%s: %w", node.Addr(), err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("devserver: the cluster does not work: %w", err)
+	}
+	return nil
+}
+
+// nodeOK returns an error unless a node finds that the cluster works, and the node's replication does.
+func (c *Cluster) nodeOK(ctx context.Context, node *Redis, allRun bool) error {
+	state, err := node.admin.ClusterInfo(ctx).Result()
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(state, "cluster_state:ok") || !strings.Contains(state, fmt.Sprintf("cluster_known_nodes:%d\r", len(c.Nodes))) {
+		return errors.New(state)
+	}
+	replication, err := node.admin.Info(ctx, "replication").Result()
+	if err != nil {
+		return err
+	}
+	if strings.Contains(replication, "master_link_status:down") ||
+		allRun && c.replicas && strings.Contains(replication, "role:master") && !strings.Contains(replication, "connected_slaves:1\r") {
+		return errors.New(replication)
+	}
+	return nil
+}
+
+// slotOwners tells who has which slots according to a CLUSTER NODES.
+func slotOwners(nodes string) string {
+	var all []string
+	for line := range strings.Lines(nodes) {
+		if fields := strings.Fields(line); len(fields) > 8 {
+			all = append(all, fields[0]+" has "+strings.Join(fields[8:], " "))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "; ")
+}
+
+// URL returns the cluster's go-redis URL.
+func (c *Cluster) URL() string {
+	var others []string
+	for _, node := range c.Nodes[1:] {
+		others = append(others, "addr="+node.Addr())
+	}
+	return "redis://" + c.Nodes[0].Addr() + "?" + strings.Join(others, "&")
+}
+
+// Masters returns the running nodes that say that they are masters, Replicas those that say that they are replicas.
+func (c *Cluster) Masters(ctx context.Context) []*Redis { return c.withRole(ctx, "master") }
+
+// Replicas is explained with Masters.
+func (c *Cluster) Replicas(ctx context.Context) []*Redis { return c.withRole(ctx, "slave") }
+
+func (c *Cluster) withRole(ctx context.Context, role string) []*Redis {
+	return slices.DeleteFunc(c.running(), func(s *Redis) bool { return s.Role(ctx) != role })
+}
+
+// running returns a new slice of the nodes that are not stopped.
+func (c *Cluster) running() []*Redis {
+	return slices.DeleteFunc(slices.Clone(c.Nodes), func(s *Redis) bool { return s.Pid() == 0 })
+}
+
+// Owner returns the running node that has a slot.
+func (c *Cluster) Owner(ctx context.Context, slot int) (*Redis, error) {
+	for _, node := range c.running() {
+		shards, err := node.admin.ClusterShards(ctx).Result()
+		if err != nil {
+			return nil, err
+		}
+		for _, shard := range shards {
+			has := slices.ContainsFunc(shard.Slots, func(r redis.SlotRange) bool { return r.Start <= int64(slot) && int64(slot) <= r.End })
+			if has && slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool { return n.ID == c.ids[node] && n.Role == "master" }) {
+				return node, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("devserver: no running node has slot %d", slot)
+}
+
+// Slots returns the slots that a master has, by what it says itself. None at all is an error.
+func (c *Cluster) Slots(ctx context.Context, master *Redis) ([]redis.SlotRange, error) {
+	shards, err := master.admin.ClusterShards(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("devserver: the slots of %s: %w", master.Addr(), err)
+	}
+	for _, shard := range shards {
+		is := func(n redis.Node) bool { return n.ID == c.ids[master] && n.Role == "master" }
+		if slices.ContainsFunc(shard.Nodes, is) && len(shard.Slots) > 0 {
+			return shard.Slots, nil
+		}
+	}
+	return nil, fmt.Errorf("devserver: %s has no slots", master.Addr())
+}
+
+// Failover has a replica take over from its master, which is at work, and waits until it has and all nodes agree.
+func (c *Cluster) Failover(ctx context.Context, replica *Redis) error {
+	err := Until(ctx, agreementTimeout, func() error {
+		// A master refuses it: "You should send CLUSTER FAILOVER to a replica".
+		if err := replica.admin.ClusterFailover(ctx).Err(); err != nil && !strings.Contains(err.Error(), "to a replica") {
+			return err
+		}
+		return Until(ctx, manualFailoverTimeout, func() error {
+			if role := replica.Role(ctx); role != "master" {
+				return fmt.Errorf("its role is %q", role)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("devserver: the replica at %s has not taken over: %w", replica.Addr(), err)
+	}
+	return c.AwaitOK(ctx)
+}
+
+// AwaitMasters waits until n running nodes are masters.
+func (c *Cluster) AwaitMasters(ctx context.Context, n int) error {
+	return Until(ctx, agreementTimeout, func() error {
+		if masters := c.Masters(ctx); len(masters) != n {
+			return fmt.Errorf("devserver: the cluster has %d masters, want %d", len(masters), n)
+		}
+		return nil
+	})
+}
+
+// Close ends the nodes.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, node := range c.Nodes {
+		errs = append(errs, node.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func do(ctx context.Context, node *Redis, args ...any) error {
+	if err := node.admin.Do(ctx, args...).Err(); err != nil {
+		return fmt.Errorf("devserver: %v on %s: %w", args, node.Addr(), err)
+	}
+	return nil
+}

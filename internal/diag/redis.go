@@ -1,0 +1,80 @@
+package diag
+
+import (
+	"strconv"
+	"strings"
+)
+
+// OutOfMemory is the [Refused.Word] of a Redis that has no more memory.
+const OutOfMemory = "OOM command not allowed"
+
+// Info is a reply of Redis to INFO, by field.
+type Info map[string]string
+
+// ParseInfo reads a reply to INFO.
+func ParseInfo(reply string) Info {
+	fields := Info{}
+	for line := range strings.Lines(reply) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// Number returns a field as a number, 0 if it is none.
+func (i Info) Number(name string) int64 {
+	n, _ := strconv.ParseInt(i[name], 10, 64)
+	return n
+}
+
+// Refused is why Redis refuses what was asked.
+type Refused struct {
+	Fault
+	Word string // of the server's, by which it was told
+}
+
+// refusal is a way in which a server of Redis refuses commands.
+type refusal struct {
+	word string // in what the server says
+	what string
+	fix  string
+}
+
+// refusals returns all that are a cause by themselves, whatever fails by them. The first word that the server says decides.
+func refusals() []refusal {
+	const credentials = "correct the user, the password or the database in TIMERD_REDIS_URL"
+	return []refusal{
+		{"MISCONF", "it cannot write to its disk and refuses every write",
+			"make room on the disk of its directory, which redis-cli CONFIG GET dir names, and let it save: redis-cli BGSAVE"},
+		{OutOfMemory, "it is out of memory and refuses every write that takes some",
+			"raise maxmemory: redis-cli CONFIG SET maxmemory 0 takes the limit away"},
+		{"READONLY", "it is a replica and takes no writes",
+			"let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel; or, if this one is to be the master: redis-cli REPLICAOF NO ONE"},
+		{"LOADING", "it is loading its data", "wait until it has; redis-cli INFO persistence shows how far it is"},
+		{"MASTERDOWN", "it is a replica, and its master is away", "bring the master back; or, if this one is to be the master: redis-cli REPLICAOF NO ONE"},
+		{"WRONGPASS", "it refuses the user or the password", credentials},
+		{"NOAUTH", "it wants a user and a password", credentials},
+		{"DENIED", "it is in protected mode and refuses clients of other hosts", "give it a password, or let it bind an address of a network that is protected"},
+		{"max number of clients", "it has as many clients as it may and refuses others", "raise maxclients: redis-cli CONFIG SET maxclients 20000"},
+	}
+}
+
+// Refusal returns why Redis refuses what was asked, by the words of the server in an error; nil if it does not, or only that
+// one command.
+func Refusal(err error) *Refused {
+	if err == nil {
+		return nil
+	}
+	said := err.Error()
+	var found *Refused
+	first := len(said)
+	for _, r := range refusals() {
+		if at := strings.Index(said, r.word); at >= 0 && at < first {
+			first = at
+			sentence, _, _ := strings.Cut(said[at:], ". ")
+			found = &Refused{Fault{What: r.what + ": " + strings.TrimSuffix(sentence, "."), Remedy: r.fix, Err: err}, r.word}
+		}
+	}
+	return found
+}

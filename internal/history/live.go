@@ -1,0 +1,297 @@
+package history
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// pointSpan is the time that one point stands for, and points how many there are: 15 minutes.
+	pointSpan = 10 * time.Second
+	points    = 90
+	// quick is the pause between two samples while somebody looks, slow any other time: one a point.
+	quick = time.Second
+	slow  = pointSpan
+	// attention is for how long after a View samples are taken quickly.
+	attention = 10 * time.Second
+	// rateSpan is over how long what is fired per second is measured, at most: heartbeats come once a second, or less often.
+	rateSpan = 10 * time.Second
+	// clockSlack is how much earlier than the last sample a new timerd may say that it was started: clocks differ.
+	clockSlack = 5 * time.Second
+	// mostTimerds is of how many timerds it is remembered what they had counted.
+	mostTimerds = 2000
+	// sampleTimeout bounds one sample.
+	sampleTimeout = 3 * time.Second
+)
+
+// LivePoint is what happened in some seconds of the past.
+type LivePoint struct {
+	At       time.Time // when they began
+	Fired    int64
+	Lateness schedule.Lateness
+}
+
+// LiveNamespace is what happened in a namespace.
+type LiveNamespace struct {
+	Name           string // as configured, or keys.Other for all others
+	FiredPerSecond float64
+	Lateness       schedule.Lateness // of the last 15 minutes
+}
+
+// LiveStats are what is known. Times are those of the local clock.
+type LiveStats struct {
+	Since          time.Time   // since when it has looked: what was before is not known
+	At             time.Time   // of the last sample; the zero Time before the first one
+	Err            error       // why the last try brought none; nil if it did
+	FiredPerSecond float64     // in the last seconds
+	Points         []LivePoint // of the last 15 minutes at most, the oldest first; the last one is not over yet
+	Lateness       schedule.Lateness
+	Namespaces     []LiveNamespace // those with events in the last 15 minutes, the one with most of them first
+
+	// What was counted in the last 15 minutes.
+	Gaps, Retries, DeadLetters int64
+
+	Timerds int // living ones
+}
+
+// interval is what was counted between two samples.
+type interval struct {
+	from, to time.Time
+	counts   schedule.Counts
+}
+
+// Live tells how an installation is doing just now, by what its timerds count and say with their heartbeats: it takes
+// samples of what they have fired, how late that was, and what went wrong. Its methods may be called concurrently.
+type Live struct {
+	members func(context.Context) ([]query.Member, error)
+
+	mu      sync.Mutex
+	looked  chan struct{} // somebody has
+	wanted  time.Time     // when somebody looked last
+	since   time.Time
+	at      time.Time
+	err     error
+	last    map[string]schedule.Counts // what each timerd had counted at the last sample with it
+	recent  []interval                 // of the last rateSpan
+	past    []past                     // of the last 15 minutes
+	timerds int
+}
+
+// past is a LivePoint by namespaces.
+type past struct {
+	at     time.Time
+	counts schedule.Counts
+}
+
+// NewLive returns a Live that asks for the timerds by members, as [query.Members] has them.
+func NewLive(members func(context.Context) ([]query.Member, error)) *Live {
+	return &Live{members: members, looked: make(chan struct{}, 1), last: map[string]schedule.Counts{}}
+}
+
+// Run takes samples until ctx ends: one a second while somebody looks, else one every 10 seconds.
+func (p *Live) Run(ctx context.Context) {
+	p.mu.Lock()
+	p.since = time.Now()
+	p.mu.Unlock()
+	for {
+		p.sample(ctx)
+		p.mu.Lock()
+		pause := slow
+		if !p.wanted.IsZero() && time.Since(p.wanted) < attention {
+			pause = quick
+		}
+		p.mu.Unlock()
+		pausing, cancel := context.WithTimeout(ctx, pause)
+		select {
+		case <-pausing.Done():
+		case <-p.looked: // after a while: the first look brings a sample at once
+		}
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// sample asks once.
+func (p *Live) sample(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	members, err := p.members(asking)
+	if ctx.Err() != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err = err; err == nil {
+		p.take(members, time.Now())
+	}
+}
+
+// take takes in what the timerds say at a time.
+func (p *Live) take(members []query.Member, now time.Time) {
+	var sum schedule.Counts
+	p.timerds = 0
+	for _, m := range members {
+		if m.Alive {
+			p.timerds++
+		}
+		if m.Counts == nil {
+			continue
+		}
+		before, known := p.last[m.Instance]
+		// One that came since the last sample has counted all of it since then.
+		if known || !p.at.IsZero() && m.Since.After(p.at.Add(-clockSlack)) {
+			add(&sum, *m.Counts, before)
+		}
+		if known || len(p.last) < mostTimerds {
+			p.last[m.Instance] = *m.Counts
+		}
+	}
+	p.forget(members)
+	if !p.at.IsZero() {
+		p.recent = append(p.recent, interval{p.at, now, sum})
+		p.recent = slices.DeleteFunc(p.recent, func(i interval) bool { return now.Sub(i.to) >= rateSpan })
+		p.addToPast(sum, now)
+	}
+	p.at = now
+}
+
+// forget forgets what those had counted that are gone, once there are many: they may come back, if they were cut off.
+func (p *Live) forget(members []query.Member) {
+	if len(p.last) < mostTimerds/2 {
+		return
+	}
+	here := map[string]bool{}
+	for _, m := range members {
+		here[m.Instance] = true
+	}
+	for instance := range p.last {
+		if !here[instance] {
+			delete(p.last, instance)
+		}
+	}
+}
+
+// add adds to sum what a timerd has counted since it had counted before. Counters that have begun anew count from 0.
+func add(sum *schedule.Counts, now, before schedule.Counts) {
+	sum.Gaps += since(now.Gaps, before.Gaps)
+	sum.Retries += since(now.Retries, before.Retries)
+	sum.DeadLetters += since(now.DeadLetters, before.DeadLetters)
+	for name, lateness := range now.Lateness {
+		l := lateness
+		if was := before.Lateness[name]; isAfter(l, was) {
+			l.Merge(was, -1)
+		}
+		merge(sum, name, l)
+	}
+}
+
+// since returns by how much a counter has grown.
+func since(now, before int64) int64 {
+	if now < before {
+		return now
+	}
+	return now - before
+}
+
+// isAfter tells whether a histogram can be what has become of another one.
+func isAfter(now, before schedule.Lateness) bool {
+	for i := range now {
+		if now[i] < before[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// merge adds events of a namespace to counts.
+func merge(c *schedule.Counts, name string, l schedule.Lateness) {
+	if l.Count() == 0 {
+		return
+	}
+	if c.Lateness == nil {
+		c.Lateness = map[string]schedule.Lateness{}
+	}
+	all := c.Lateness[name]
+	all.Merge(l, 1)
+	c.Lateness[name] = all
+}
+
+// addToPast adds what was counted until now.
+func (p *Live) addToPast(sum schedule.Counts, now time.Time) {
+	begin := p.since.Add(now.Sub(p.since).Truncate(pointSpan))
+	if begin.Equal(now) && begin.After(p.since) { // it is the end of the one before
+		begin = begin.Add(-pointSpan)
+	}
+	if n := len(p.past); n == 0 || p.past[n-1].at.Before(begin) {
+		p.past = append(p.past, past{at: begin})
+	}
+	p.past = slices.DeleteFunc(p.past, func(o past) bool { return now.Sub(o.at) > points*pointSpan })
+	add(&p.past[len(p.past)-1].counts, sum, schedule.Counts{})
+}
+
+// View returns what is known by now. While it is called again and again, samples are taken each second.
+func (p *Live) View() LiveStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.wanted) >= attention {
+		select {
+		case p.looked <- struct{}{}:
+		default:
+		}
+	}
+	p.wanted = time.Now()
+	v := LiveStats{Since: p.since, At: p.at, Err: p.err, Timerds: p.timerds}
+	all := map[string]*LiveNamespace{}
+	for _, o := range p.past {
+		point := LivePoint{At: o.at}
+		for name, l := range o.counts.Lateness {
+			if all[name] == nil {
+				all[name] = &LiveNamespace{Name: name}
+			}
+			all[name].Lateness.Merge(l, 1)
+			point.Lateness.Merge(l, 1)
+		}
+		point.Fired = point.Lateness.Count()
+		v.Lateness.Merge(point.Lateness, 1)
+		v.Points = append(v.Points, point)
+		v.Gaps += o.counts.Gaps
+		v.Retries += o.counts.Retries
+		v.DeadLetters += o.counts.DeadLetters
+	}
+	p.addRates(&v, all)
+	for _, n := range all {
+		v.Namespaces = append(v.Namespaces, *n)
+	}
+	slices.SortFunc(v.Namespaces, func(a, b LiveNamespace) int {
+		return cmp.Or(cmp.Compare(b.Lateness.Count(), a.Lateness.Count()), cmp.Compare(a.Name, b.Name))
+	})
+	return v
+}
+
+// addRates adds what was fired per second in the last seconds.
+func (p *Live) addRates(v *LiveStats, all map[string]*LiveNamespace) {
+	if len(p.recent) == 0 {
+		return
+	}
+	span := p.recent[len(p.recent)-1].to.Sub(p.recent[0].from).Seconds()
+	if span <= 0 {
+		return
+	}
+	for _, i := range p.recent {
+		for name, l := range i.counts.Lateness {
+			perSecond := float64(l.Count()) / span
+			v.FiredPerSecond += perSecond
+			if all[name] != nil {
+				all[name].FiredPerSecond += perSecond
+			}
+		}
+	}
+}

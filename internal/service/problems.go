@@ -1,0 +1,102 @@
+package service
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// problemsInterval is how often it is asked what is wrong. With reportTimeout it is told within 5 s.
+	problemsInterval = 2 * time.Second
+	// reportTimeout bounds the question, and so what every page of the console waits for.
+	reportTimeout = 2 * time.Second
+)
+
+// report asks what timerd status tells, without waiting for a server that is known to be away.
+func report(ctx context.Context, from status.Sources) *status.Report {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	if !from.JetStream.Conn().IsConnected() {
+		from.JetStream, from.NoNATS = nil, diag.Finding{
+			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",
+		}
+	}
+	return from.Gather(ctx)
+}
+
+// problems knows what is wrong with the installation, as timerd status tells it, for /readyz and the metrics.
+type problems struct {
+	from  status.Sources
+	aside func() diag.Findings
+	gauge *prometheus.GaugeVec
+
+	mu    sync.Mutex
+	found diag.Findings
+}
+
+// newProblems returns problems. aside finds timers that are set aside, which it does not count itself.
+func newProblems(sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, aside func() diag.Findings, registry *prometheus.Registry) *problems {
+	gauge := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry)).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "problem", Help: "1 while timerd status finds something by this check, else 0.",
+	}, []string{"check"})
+	p := &problems{
+		from:  status.Sources{Schedule: sched, JetStream: js, Streams: conf, Brief: true, Webhooks: new(status.RecentWebhooks)},
+		aside: aside, gauge: gauge,
+	}
+	p.note(nil)
+	return p
+}
+
+// run asks again and again until ctx ends.
+func (p *problems) run(ctx context.Context) {
+	for {
+		found := report(ctx, p.from).Problems
+		if ctx.Err() != nil {
+			return
+		}
+		p.note(found)
+		if !backoff.Sleep(ctx, problemsInterval) {
+			return
+		}
+	}
+}
+
+// note takes what is wrong.
+func (p *problems) note(found diag.Findings) {
+	found = append(found, p.aside()...)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.found = found
+	for _, check := range diag.Checks() {
+		wrong := 0.0
+		if found.Has(diag.Fail, check) || found.Has(diag.Warn, check) {
+			wrong = 1
+		}
+		p.gauge.WithLabelValues(check).Set(wrong)
+	}
+}
+
+// besides returns what the checks of /readyz do not tell.
+func (p *problems) besides() diag.Findings {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(p.found), func(f diag.Finding) bool {
+		switch f.Check {
+		case diag.CheckRedis, diag.CheckRights, diag.CheckCluster, diag.CheckNATS, diag.CheckUnattended, diag.CheckAudits, diag.CheckOwed, diag.CheckLetters:
+			return true
+		}
+		return false
+	})
+}

@@ -1,0 +1,296 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// countInterval is how often the timers are counted for the case that they get lost.
+	countInterval = 2 * time.Second
+	// lostCounts is how many counts Redis may have lost without a word: a crash, or a failover, costs the last second or two.
+	lostCounts = 2
+	// sameLoss is within which time several timerds notice one loss.
+	sameLoss = 10 * time.Second
+	// lossesTimeout bounds the question for losses. A request that is not allowed is never answered.
+	lossesTimeout = 2 * time.Second
+)
+
+// Loss is data that a server had and has no more. It is told until an operator acknowledges it.
+type Loss struct {
+	Stream  string    `json:"stream,omitempty"` // that was deleted, or is an older one; "": a server of Redis was flushed, or is an older one
+	Server  string    `json:"server,omitempty"` // of Redis; "" where there is one
+	At      time.Time `json:"at"`               // when it was noticed
+	Counted time.Time `json:"counted"`          // when it was counted last before
+	Had     int64     `json:"had"`              // timers, or events, by that count
+}
+
+// Finding returns what is told of it.
+func (l Loss) Finding() diag.Finding {
+	f := diag.Finding{Level: diag.Fail, Check: diag.CheckLosses}
+	at, counted := l.At.UTC().Format(time.RFC3339), l.Counted.UTC().Format(time.RFC3339)
+	const acknowledge = "timerd status --acknowledge, once "
+	if l.Stream != "" {
+		f.Text = fmt.Sprintf("the stream %s was deleted, or is an older one, as was noticed at %s; it had %d events at the last count, at %s, which consumers may not all have got", l.Stream, at, l.Had, counted)
+		f.Fix = acknowledge + "what consumers have not got is made up for: your own records have it"
+		return f
+	}
+	server := "Redis"
+	if l.Server != "" {
+		server += " at " + l.Server
+	}
+	f.Text = fmt.Sprintf("%s has lost its data, flushed or replaced by an older copy, as was noticed at %s; it had %d timers at the last count, at %s", server, at, l.Had, counted)
+	f.Fix = acknowledge + "what is missing is set again: docs/operations.md#after-a-disaster"
+	return f
+}
+
+// Count is what is known of a server of Redis, there and in NATS: if one of them has lost it, the other tells.
+type count struct {
+	N      int64     `json:"n"` // of the count, from 1 on
+	At     time.Time `json:"at"`
+	Timers int64     `json:"timers"` // whatever their state
+	// The stream of firings at that time.
+	Created time.Time `json:"created,omitzero"`
+	Last    uint64    `json:"last"`
+	Events  uint64    `json:"events"`
+}
+
+// Counted is a server of Redis whose timers were counted.
+type Counted struct {
+	Server string // "" where there is one
+	Key    string // where it keeps the count: it has the key's slot
+	Timers int64  // negative as long as that is not known
+}
+
+// Losses notices data that was lost: for each server of Redis a number that grows is kept there and in NATS, with how many
+// timers there were. If Redis comes with no number or with an older one, it was flushed, or has been given an older copy; if it has a
+// newer one than NATS, or another stream of firings than before, NATS has lost something.
+type Losses struct {
+	site    site
+	streams Config
+	servers func() []Counted
+	log     *slog.Logger
+	known   map[string]count // by key; for run's goroutine
+	untold  []Loss           // that NATS does not know of yet
+}
+
+// NewLosses returns Losses of the servers that servers returns.
+func NewLosses(rdb redis.UniversalClient, js jetstream.JetStream, streams Config, servers func() []Counted, log *slog.Logger) *Losses {
+	return &Losses{site: site{rdb, js, streams.Names}, streams: streams, servers: servers, log: log, known: map[string]count{}}
+}
+
+// Run looks again and again until ctx ends.
+func (l *Losses) Run(ctx context.Context) {
+	pace := backoff.Backoff{Policy: backoff.Policy{First: countInterval, Longest: time.Minute}, Logger: l.log}
+	for {
+		within, cancel := context.WithTimeout(ctx, 2*callTimeout)
+		err := l.look(within)
+		cancel()
+		pause := countInterval
+		switch {
+		case err != nil && l.site.js.Conn().IsConnected():
+			pause = pace.Fail("the timers are not counted for the case that they get lost; the NATS user needs the right to publish to "+
+				l.site.names.SubjectAll(keys.State), err)
+		default:
+			pace.Succeed()
+		}
+		if !backoff.Sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+// look counts once. What is away is looked at the next time. The error says why NATS does not keep it.
+func (l *Losses) look(ctx context.Context) error {
+	if !l.site.js.Conn().IsConnected() {
+		return nil // what is noticed has to be told
+	}
+	stored := map[string]count{}
+	state := l.streams.state()
+	if _, err := read(ctx, l.site.js, state, countsSubject(l.site.names), &stored); errors.Is(err, jetstream.ErrStreamNotFound) {
+		if _, err = l.site.js.CreateStream(ctx, state); err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	fired, err := streamInfo(ctx, l.site.js, l.streams.FiredStream())
+	if err != nil {
+		return nil // it is missing, or NATS does not answer: others tell
+	}
+	news := false
+	for _, server := range l.servers() {
+		before := newer(l.known[server.Key], stored[server.Key])
+		next, err := l.lookAt(ctx, server, before, fired)
+		if err != nil {
+			l.log.Debug("cannot count the timers", "redis", server.Server, "err", err)
+			continue
+		}
+		news = news || next.N != stored[server.Key].N
+		l.known[server.Key], stored[server.Key] = next, next
+	}
+	if err := l.tell(ctx); err != nil || !news {
+		return err
+	}
+	text, err := json.Marshal(stored)
+	if err == nil {
+		_, err = l.site.js.Publish(ctx, countsSubject(l.site.names), text)
+	}
+	return err
+}
+
+// lookAt compares what a server knows of itself with what was known before, and counts unless another timerd does.
+func (l *Losses) lookAt(ctx context.Context, server Counted, before count, fired *jetstream.StreamInfo) (count, error) {
+	var is count
+	text, err := l.site.rdb.Get(ctx, server.Key).Result()
+	there := err == nil && json.Unmarshal([]byte(text), &is) == nil
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return before, err
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	if lost := is.N < before.N-lostCounts; lost || !there {
+		if before.Timers > 0 {
+			l.untold = append(l.untold, Loss{Server: server.Server, At: now, Counted: before.At, Had: before.Timers})
+		}
+	} else if is.N > l.known[server.Key].N && l.known[server.Key].N > 0 {
+		return is, nil // another timerd has counted
+	}
+	before = newer(before, is)
+	if created := fired.Created.UTC(); before.Events > 0 && (!created.Equal(before.Created) || fired.State.LastSeq < before.Last) {
+		l.untold = append(l.untold, Loss{Stream: fired.Config.Name, At: now, Counted: before.At, Had: int64(before.Events)})
+	}
+	next := count{N: before.N + 1, At: now, Timers: server.Timers, Created: fired.Created.UTC(), Last: fired.State.LastSeq, Events: fired.State.Msgs}
+	if server.Timers < 0 {
+		next.Timers = before.Timers
+	}
+	encoded, err := json.Marshal(next)
+	if err != nil {
+		return before, err // cannot happen: they are numbers
+	}
+	mode := "XX" // if it was flushed just now, the next look is to see that
+	if !there {
+		mode = "NX"
+	}
+	if err = l.site.rdb.SetArgs(ctx, server.Key, encoded, redis.SetArgs{Mode: mode}).Err(); err != nil {
+		return before, err
+	}
+	return next, nil
+}
+
+// newer returns the newer of two counts.
+func newer(a, b count) count {
+	if b.N > a.N {
+		return b
+	}
+	return a
+}
+
+// tell keeps in NATS what was noticed.
+func (l *Losses) tell(ctx context.Context) error {
+	if len(l.untold) == 0 {
+		return nil
+	}
+	err := changeLosses(ctx, l.site.js, l.streams, func(told []Loss) []Loss {
+		for _, loss := range l.untold {
+			isSame := func(o Loss) bool {
+				return o.Stream == loss.Stream && o.Server == loss.Server && loss.At.Sub(o.At).Abs() < sameLoss
+			}
+			if !slices.ContainsFunc(told, isSame) {
+				told = append(told, loss)
+				l.log.Error("data was lost", "err", loss.Finding().Text)
+			}
+		}
+		return told
+	})
+	if err == nil {
+		l.untold = nil
+	}
+	return err
+}
+
+// ReadLosses returns the losses that nobody has acknowledged, the oldest first.
+func ReadLosses(ctx context.Context, js jetstream.JetStream, s Config) (told []Loss, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
+	defer cancel()
+	_, err = read(ctx, js, s.state(), lossesSubject(s.Names), &told)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	return told, err
+}
+
+// AcknowledgeLosses has nobody told of the losses any more that are known by now, and returns them.
+func AcknowledgeLosses(ctx context.Context, js jetstream.JetStream, s Config) (were []Loss, err error) {
+	err = changeLosses(ctx, js, s, func(told []Loss) []Loss {
+		were = told
+		return nil
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		err = nil
+	}
+	return were, err
+}
+
+// changeLosses changes the list of losses, again if somebody else does at the same time.
+func changeLosses(ctx context.Context, js jetstream.JetStream, s Config, change func([]Loss) []Loss) error {
+	for {
+		var told []Loss
+		at, err := read(ctx, js, s.state(), lossesSubject(s.Names), &told)
+		if err != nil {
+			return err
+		}
+		was := len(told)
+		if told = change(told); len(told) == was {
+			return nil
+		}
+		text, err := json.Marshal(told)
+		if err == nil {
+			_, err = js.Publish(ctx, lossesSubject(s.Names), text, jetstream.WithExpectLastSequencePerSubject(at))
+		}
+		refused, ok := errors.AsType[*jetstream.APIError](err)
+		if !ok || refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence && refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequenceConstant {
+			return err
+		}
+	}
+}
+
+// read reads the last message of a subject, and returns its sequence; 0 if there is none.
+func read(ctx context.Context, js jetstream.JetStream, of jetstream.StreamConfig, subject string, into any) (uint64, error) {
+	stream, err := js.Stream(ctx, of.Name)
+	if err != nil {
+		return 0, err
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, subject)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return m.Sequence, json.Unmarshal(m.Data, into)
+}
+
+// state returns the stream of what is known of the data, as it is made where missing.
+func (s Config) state() jetstream.StreamConfig {
+	c := s.configs()[0]
+	c.Name, c.Subjects = s.StateStream(), []string{s.SubjectAll(keys.State)}
+	c.Description = "timerd: what was counted, and what was lost"
+	c.MaxAge, c.MaxBytes, c.MaxMsgsPerSubject = 0, 0, 1
+	c.AllowDirect = false // so that reading it takes no right of its own
+	return c
+}
+
+func countsSubject(n keys.Names) string { return n.SubjectPrefix() + "." + keys.State + ".counts" }
+func lossesSubject(n keys.Names) string { return n.SubjectPrefix() + "." + keys.State + ".losses" }

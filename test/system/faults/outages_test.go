@@ -1,0 +1,305 @@
+package faults_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/test/system"
+)
+
+// toldWithin is how long an outage may take to be told of on a busy machine; a quiet one takes some 5 s.
+const toldWithin = time.Minute
+
+// outage is a row of the table of outages: what all that tell what is wrong are to say while it lasts, and nothing else.
+type outage struct {
+	name  string
+	bring func(*scene)
+	level diag.Level
+	check string
+	text  string // a regular expression that what is told matches
+	// ready is the check of /readyz that fails for it; "" where timerd goes on firing, which has a line with check then.
+	ready string
+	// fix is a regular expression that matches the commands in what is to be done, which the test runs; "" where the test ends the
+	// outage in another way.
+	fix string
+	end func(*scene) // nil: the fix is all
+}
+
+// scene is where an outage happens: a system that is asked in every way what is wrong.
+type scene struct {
+	*system.System
+	p       *system.Daemon // nil: there is none that can be asked
+	console string
+}
+
+// newScene starts a system of one timerd with a console.
+func newScene(t *testing.T, opts ...devserver.RedisOption) *scene {
+	t.Helper()
+	x := &scene{System: system.New(t, opts...)}
+	x.Env["TIMERD_REDIS_URL"] += "?max_retries=1"
+	x.start()
+	return x
+}
+
+// start starts the timerd.
+func (x *scene) start() {
+	x.T.Helper()
+	x.console = testenv.FreeAddr(x.T)
+	x.p = x.Start("TIMERD_CONSOLE_ADDR=" + x.console)
+}
+
+// told is what one of those that are asked says: what is wrong.
+type told map[string][]diag.Finding
+
+// ask asks all.
+func (x *scene) ask() (told, error) {
+	x.T.Helper()
+	all := told{}
+	_, out, errs := x.Run("", "status", "--json")
+	var report struct{ Problems []diag.Finding }
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		return nil, fmt.Errorf("status: %w\n%s%s", err, out, errs)
+	}
+	all["status"] = report.Problems
+	all["doctor"] = nil
+	_, out, _ = x.Run("", "doctor", "--json")
+	for line := range strings.Lines(out) {
+		var f diag.Finding
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			return nil, fmt.Errorf("doctor: %w\n%s", err, out)
+		}
+		if f.Level != diag.OK {
+			all["doctor"] = append(all["doctor"], f)
+		}
+	}
+	if x.p == nil {
+		return all, nil
+	}
+	answer, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + x.console + "/api/v1/overview")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &report)
+	}
+	all["console"] = report.Problems
+	return all, err
+}
+
+// notOK returns the lines of /readyz that say something is wrong, without those that wait for another, and the checks of
+// timerd_problem that are 1.
+func (x *scene) notOK() (status int, lines []string, metrics []string, err error) {
+	status, body, err := x.p.Get("/readyz")
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	for line := range strings.Lines(body) {
+		if line = strings.TrimSpace(line); !strings.HasSuffix(line, ": ok") && !strings.Contains(line, ": failed: it waits for ") {
+			lines = append(lines, line)
+		}
+	}
+	_, body, err = x.p.Get("/metrics")
+	for _, found := range regexp.MustCompile(`(?m)^timerd_problem\{check="(.*)"\} 1$`).FindAllStringSubmatch(body, -1) {
+		metrics = append(metrics, found[1])
+	}
+	return status, lines, metrics, err
+}
+
+// quiet waits until nobody says that anything is wrong, and returns for how long.
+func (x *scene) quiet() time.Duration {
+	x.T.Helper()
+	began := time.Now()
+	testenv.Eventually(x.T, system.Patience, func() error {
+		all, err := x.ask()
+		if err != nil {
+			return err
+		}
+		for who, found := range all {
+			if len(found) > 0 {
+				return fmt.Errorf("%s says %+v", who, found)
+			}
+		}
+		if x.p == nil {
+			return nil
+		}
+		status, lines, metrics, err := x.notOK()
+		if err == nil && (status != http.StatusOK || len(lines)+len(metrics) > 0) {
+			err = fmt.Errorf("/readyz %d: %q; metrics %q", status, lines, metrics)
+		}
+		return err
+	}, "nobody to say that anything is wrong")
+	return time.Since(began)
+}
+
+// tells waits until all say what a row wants and nothing else. It returns what is to be done, and how long it took.
+func (x *scene) tells(row outage) (fix string, took time.Duration) {
+	x.T.Helper()
+	began := time.Now()
+	cause := regexp.MustCompile(row.text)
+	testenv.Eventually(x.T, toldWithin, func() error {
+		all, err := x.ask()
+		if err != nil {
+			return err
+		}
+		for who, found := range all {
+			if len(found) != 1 || found[0].Check != row.check || found[0].Level != row.level || !cause.MatchString(found[0].Text) || found[0].Fix == "" {
+				return fmt.Errorf("%s says %+v", who, found)
+			}
+			fix = found[0].Fix
+		}
+		if x.p == nil {
+			return nil
+		}
+		status, lines, metrics, err := x.notOK()
+		if err != nil {
+			return err
+		}
+		wantStatus, wantLine := http.StatusOK, row.check+": "
+		if row.ready != "" {
+			wantStatus, wantLine = http.StatusServiceUnavailable, row.ready+": failed: "
+		}
+		if status != wantStatus || len(lines) != 1 || !strings.HasPrefix(lines[0], wantLine) || !cause.MatchString(lines[0]) {
+			return fmt.Errorf("/readyz %d: %q", status, lines)
+		}
+		if !slices.Equal(metrics, []string{row.check}) {
+			return fmt.Errorf("metrics: %q", metrics)
+		}
+		return nil
+	}, "all to tell of it alone")
+	if code, _, _ := x.Run("", "status"); (code == 1) != (row.level == diag.Fail) {
+		x.T.Errorf("status: exit code %d", code)
+	}
+	return fix, time.Since(began)
+}
+
+// play plays rows, one after the other.
+func (x *scene) play(rows ...outage) {
+	x.T.Helper()
+	x.quiet()
+	for _, row := range rows {
+		x.T.Logf("%s", row.name)
+		row.bring(x)
+		fix, told := x.tells(row)
+		x.T.Logf("%s: told after %v; fix: %s", row.name, told.Round(100*time.Millisecond), fix)
+		if row.fix != "" {
+			commands := regexp.MustCompile(row.fix).FindAllString(fix, -1)
+			if len(commands) == 0 {
+				x.T.Fatalf("%s: no %q in the fix: %s", row.name, row.fix, fix)
+			}
+			for _, command := range commands {
+				x.do(command)
+			}
+		}
+		if row.end != nil {
+			row.end(x)
+		}
+		x.T.Logf("%s: quiet after %v", row.name, x.quiet().Round(100*time.Millisecond))
+	}
+}
+
+// do runs a command of a fix.
+func (x *scene) do(line string) {
+	x.T.Helper()
+	words := strings.Fields(line)
+	switch words[0] {
+	case "timerd":
+		x.OK(words[1:]...)
+	case "redis-cli":
+		_, port, _ := strings.Cut(x.Redis.Addr(), ":")
+		if out, err := exec.Command("redis-cli", append([]string{"-p", port}, words[1:]...)...).CombinedOutput(); err != nil {
+			x.T.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	case "nats":
+		if err := x.nats(words[1:]); err != nil {
+			x.T.Fatalf("%s: %v", line, err)
+		}
+	default:
+		x.T.Fatalf("who runs %s?", line)
+	}
+}
+
+// nats does what the nats command would do.
+func (x *scene) nats(words []string) error {
+	if len(words) < 4 || words[0] != "stream" {
+		return errors.New("not known to this test")
+	}
+	stream, err := x.JS.Stream(x.T.Context(), words[2])
+	if err != nil {
+		return err
+	}
+	name, value, _ := strings.Cut(strings.TrimPrefix(words[3], "--"), "=")
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return err
+	}
+	config := stream.CachedInfo().Config
+	switch words[1] + " " + name {
+	case "edit max-msgs":
+		config.MaxMsgs = n
+	case "edit max-bytes":
+		config.MaxBytes = n
+	default:
+		return errors.New("not known to this test")
+	}
+	_, err = x.JS.UpdateStream(x.T.Context(), config)
+	return err
+}
+
+// set sets n timers that are due in an hour, and waits until they are counted.
+func (x *scene) set(n int64) {
+	x.T.Helper()
+	for i := range n {
+		x.Do("FCALL", "timer_set", 1, fmt.Sprint("shop:order:timeout:", i), "p", "EX", 3600)
+	}
+	x.counted(func(c count) bool { return c.Timers == n })
+}
+
+// count is what a timerd has counted last.
+type count struct{ N, Timers, Events int64 }
+
+// counted waits until a count is as it is to be, and returns it.
+func (x *scene) counted(want func(count) bool) (last count) {
+	x.T.Helper()
+	testenv.Eventually(x.T, system.Patience, func() error {
+		stream, err := x.JS.Stream(x.T.Context(), "TIMERS_STATE")
+		if err != nil {
+			return err
+		}
+		m, err := stream.GetLastMsgForSubject(x.T.Context(), "timers.state.counts")
+		if err != nil {
+			return err
+		}
+		var counts map[string]count
+		if err = json.Unmarshal(m.Data, &counts); err != nil {
+			return err
+		}
+		if last = counts[keys.Single.Counted()]; !want(last) {
+			err = fmt.Errorf("counted: %s", m.Data)
+		}
+		return err
+	}, "the timers to be counted")
+	return last
+}
+
+// later waits for n more counts.
+func (x *scene) later(n int64) {
+	x.T.Helper()
+	was := x.counted(func(count) bool { return true }).N
+	x.counted(func(c count) bool { return c.N >= was+n })
+}
