@@ -38,6 +38,8 @@ const (
 	rates    = "rates"
 	millions = "millions"
 	shapes   = "shapes"
+
+	durability = "durability"
 )
 
 func profileNamed(name string) (profile, error) {
@@ -96,7 +98,7 @@ func workloads() []string {
 
 // furtherWorkloads returns the names of those that are no shapes.
 func furtherWorkloads() []string {
-	return []string{setting, storms, retries, idle, longest, rates, millions, shapes}
+	return []string{setting, storms, retries, idle, longest, rates, millions, shapes, durability}
 }
 
 // restrict leaves out what was not asked for. No workloads and no numbers mean all.
@@ -198,6 +200,8 @@ func other(name string, specs []peer.Spec, round int) []step {
 		return one((*load.Bench).Rates)
 	case shapes:
 		return one((*load.Bench).Installations)
+	case durability:
+		return one((*load.Bench).Durability)
 	case millions:
 		if round > 1 {
 			return nil // it takes as long as much of a round

@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -48,6 +49,8 @@ type Timerd struct {
 	Plain bool
 	// SyncAlways has NATS sync each message to disk before it is acknowledged, as deploy/nats.conf does.
 	SyncAlways bool
+	// RedisAlways has Redis sync each write to disk before it answers, rather than every second as deploy/redis.conf has it.
+	RedisAlways bool
 	// Processors is the GOMAXPROCS of the timerds, 0 for timerd's own choice: one, on a Redis that is no cluster.
 	Processors int
 	// Retries has a consumer fail each event until its last attempt.
@@ -70,7 +73,7 @@ func timerdSpecs() []Spec {
 	spec := func(name, title, settings string, t Timerd) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 15_000, Missing: available,
-			Variant: t.Instances > 1 || t.SyncAlways || t.Processors > 0 || t.Masters > 0 || t.Replicas > 0,
+			Variant: t.Instances > 1 || t.SyncAlways || t.RedisAlways || t.Processors > 0 || t.Masters > 0 || t.Replicas > 0,
 			New:     func(Spec) System { t := t; return &t },
 		}
 	}
@@ -79,6 +82,9 @@ func timerdSpecs() []Spec {
 		spec("timerd-plain", "timerd, plain SET", "defaults; deploy/redis.conf; set by SET … PXAT in pipelines, adopted by timerd", Timerd{Instances: 1, Plain: true}),
 		spec("timerd-x3", "timerd, three of them", "as timerd, three processes", Timerd{Instances: 3}),
 		spec("timerd-procs2", "timerd, two processors", "as timerd, with GOMAXPROCS=2", Timerd{Instances: 1, Processors: 2}),
+		spec("timerd-always", "timerd, Redis sync always", "as timerd; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true}),
+		spec("timerd-always-sync", "timerd, Redis and NATS sync always", "as timerd-sync; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, SyncAlways: true}),
+		spec("timerd-always-r3", "timerd, Redis sync always, NATS with three replicas", "as timerd-r3; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, Replicas: 3}),
 		spec("timerd-cluster", "timerd, cluster of three masters", "as timerd, Redis Cluster of three masters without replicas", Timerd{Instances: 1, Masters: 3}),
 		spec("timerd-cluster-x3", "three timerds, cluster of three masters", "as timerd-cluster, three processes", Timerd{Instances: 3, Masters: 3}),
 		spec("timerd-r3", "timerd, NATS with three replicas", "as timerd, three nats-servers and TIMERD_STREAM_REPLICAS=3", Timerd{Instances: 1, Replicas: 3}),
@@ -93,7 +99,11 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 		t.env = append(t.env, "TIMERD_REDIS_MODE=cluster")
 		t.Redis, err = r.RedisCluster(ctx, t.Masters)
 	} else {
-		t.Redis, err = r.Redis(ctx)
+		var opts []devserver.RedisOption
+		if t.RedisAlways {
+			opts = append(opts, devserver.Directive("appendfsync", "always"))
+		}
+		t.Redis, err = r.Redis(ctx, opts...)
 	}
 	if err != nil {
 		return err

@@ -10,16 +10,16 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 )
 
-// installed are the systems that were measured as installations.
-func (d data) installed() []result.System {
+// installed are the systems that a workload was measured on that names them itself.
+func (d data) installed(workload string) []result.System {
 	systems := slices.Clone(d.Systems)
 	for _, m := range d.Measurements {
 		known := slices.ContainsFunc(systems, func(s result.System) bool { return s.Name == m.System })
-		if strings.HasPrefix(m.Workload, load.InstallationRate) && !known {
+		if m.Workload == workload && !known {
 			systems = append(systems, result.System{Name: m.System, Title: m.System})
 		}
 	}
-	return slices.DeleteFunc(systems, func(s result.System) bool { return len(d.cell(s.Name, load.InstallationRate, 0, 0)) == 0 })
+	return slices.DeleteFunc(systems, func(s result.System) bool { return len(d.cell(s.Name, workload, 0, 0)) == 0 })
 }
 
 func (d data) installations(b *strings.Builder) {
@@ -34,7 +34,7 @@ func (d data) installations(b *strings.Builder) {
 		return func(m *result.Measurement) float64 { return 100 * m.Usage[role].CPU / m.Values[load.ValueSeconds] }
 	}
 	pending := 0
-	for _, s := range d.installed() {
+	for _, s := range d.installed(load.InstallationRate) {
 		rate, spike := d.cell(s.Name, load.InstallationRate, 0, 0), d.cell(s.Name, load.InstallationSpike, 0, 0)
 		pending = d.mostPending(s.Name, load.InstallationIdle)
 		waiting := d.cell(s.Name, load.InstallationIdle, pending, 0)
@@ -59,7 +59,7 @@ func (d data) installationsLateness() Plot {
 		Title: "Lateness at the consumer, by installation",
 		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least}, Y: Axis{Label: "share of all timers received, %"},
 	}}
-	for _, s := range d.installed() {
+	for _, s := range d.installed(load.InstallationRate) {
 		if m := d.cell(s.Name, load.InstallationRate, 0, 0).middle(); m != nil {
 			p.Series = append(p.Series, Series{Name: s.Title, XY: shares(m.Firings)})
 		}

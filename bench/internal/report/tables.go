@@ -31,6 +31,7 @@ func Tables(w io.Writer, run *result.Run) error {
 	d.rates(&b)
 	d.millions(&b)
 	d.installations(&b)
+	d.durability(&b)
 	d.idle(&b)
 	d.memory(&b)
 	d.settings(&b)
