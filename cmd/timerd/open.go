@@ -148,3 +148,18 @@ func instantOf(ctx context.Context, m admin.Moment, rdb redis.UniversalClient) (
 func clockOf(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
 	return schedule.New(rdb, schedule.DefaultMaxPayload).Clock(ctx)
 }
+
+// withHolds calls f with the holds of the schedule.
+func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error) error {
+	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+		return explainMode(f(ctx, admin.NewHolds(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
+	})
+}
+
+// explainMode says what to set where Redis is organised in another way than timerd is told.
+func explainMode(err error) error {
+	if errors.Is(err, schedule.ErrClusterNode) {
+		return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)
+	}
+	return err
+}
