@@ -63,7 +63,7 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held admin.Held, rdb redi
 	for _, server := range held.Unreplicated {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the hold, so it is as durable as this server: %s\n", server)
 	}
-	warnIfUnattended(ctx, cmd, rdb)
+	warnIfUnattended(ctx, cmd, rdb, held.Hold.Namespace)
 	if len(held.Missing) > 0 {
 		for _, who := range held.Missing {
 			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: timers of %s may still be claimed by: %s\n", held.Hold.Namespace, who)

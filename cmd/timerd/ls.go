@@ -135,7 +135,7 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 		return exitCode(exitFailed)
 	}
 	err = errors.Join(err, printErr)
-	warnIfUnattended(ctx, l.cmd, rdb)
+	warnIfUnattended(ctx, l.cmd, rdb, namespace)
 	if err == nil {
 		l.sayWhatIsLeft(more)
 	}
