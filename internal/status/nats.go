@@ -153,7 +153,8 @@ func acknowledged(ctx context.Context, stream jetstream.Stream, s *Stream) uint6
 	list := stream.ListConsumers(ctx)
 	floor, some := uint64(math.MaxUint64), false
 	for info := range list.Info() {
-		floor, some = min(floor, info.AckFloor.Stream), true
+		floor = min(floor, info.AckFloor.Stream)
+		some = some || info.Config.Durable != "" && info.Config.AckPolicy != jetstream.AckNonePolicy
 	}
 	if list.Err() != nil || !some || floor < stream.CachedInfo().State.FirstSeq {
 		return 0
