@@ -252,16 +252,26 @@ func withoutError(run func(context.Context)) func(context.Context) error {
 // self returns what a timerd that began at a time says of itself. No other process has its instance id, which tells an
 // operator which one this is.
 func (s Service) self(began time.Time) schedule.Self {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "timerd"
-	}
+	host := hostname()
 	return schedule.Self{
-		Instance: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]),
+		Instance: newInstance(host),
 		Version:  s.Version,
 		Host:     host,
 		PID:      os.Getpid(),
 		Since:    began.UTC().Truncate(time.Millisecond),
 		Settings: s.Config.Shared(),
 	}
+}
+
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "timerd"
+	}
+	return host
+}
+
+// newInstance returns an id that no other process has.
+func newInstance(host string) string {
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
 }
