@@ -37,6 +37,9 @@ const (
 	longest  = "longest"
 	rates    = "rates"
 	millions = "millions"
+	shapes   = "shapes"
+
+	durability = "durability"
 )
 
 func profileNamed(name string) (profile, error) {
@@ -50,6 +53,7 @@ func profileNamed(name string) (profile, error) {
 				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000, Crowd: 5_000,
 				Millions: 20_000_000, Spread: spread10k, Spike: spike20k,
 				Rates: []int{100, 300, 1_000, 3_000, 10_000, 20_000}, Rated: 10 * time.Second,
+				Rate: 3_000, AtOnce: 60_000, Waiting: 100_000,
 			},
 			shapes: []load.Shape{
 				spread10k, {Name: "spread-100k", Timers: 100_000, Spread: window},
@@ -61,15 +65,16 @@ func profileNamed(name string) (profile, error) {
 			others:  furtherWorkloads(),
 		}, nil
 	case "quick":
-		shapes := []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}}
+		few := []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}}
 		return profile{
 			name: name, systems: []string{"timerd", "timerd-plain", "events-hz100", "zset-1s"}, rounds: 1, grace: 4 * time.Second,
 			scale: load.Scale{
 				Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000, Crowd: 500,
-				Millions: 20_000, Spread: shapes[0], Spike: shapes[1],
+				Millions: 20_000, Spread: few[0], Spike: few[1],
 				Rates: []int{100, 1_000}, Rated: time.Second,
+				Rate: 300, AtOnce: 2_000, Waiting: 5_000,
 			},
-			shapes: shapes, crowded: shapes,
+			shapes: few, crowded: few,
 			others: []string{setting},
 		}, nil
 	}
@@ -93,7 +98,7 @@ func workloads() []string {
 
 // furtherWorkloads returns the names of those that are no shapes.
 func furtherWorkloads() []string {
-	return []string{setting, storms, retries, idle, longest, rates, millions}
+	return []string{setting, storms, retries, idle, longest, rates, millions, shapes, durability}
 }
 
 // restrict leaves out what was not asked for. No workloads and no numbers mean all.
@@ -133,14 +138,14 @@ type step struct {
 // steps returns all steps, a round of all systems after the other, so that a disturbance hits no system alone.
 func (p *profile) steps(specs []peer.Spec) []step {
 	var all []step
-	deliver := func(s peer.Spec, shapes []load.Shape, pending, foreign, round int) {
-		if len(shapes) == 0 {
+	deliver := func(s peer.Spec, loads []load.Shape, pending, foreign, round int) {
+		if len(loads) == 0 {
 			return
 		}
 		all = append(all, step{
 			name: fmt.Sprintf("%s, %d pending, %d foreign keys, round %d", s.Name, pending, foreign, round),
 			run: func(ctx context.Context, b *load.Bench, save func(result.Measurement) error) error {
-				return b.Deliver(ctx, s, shapes, pending, foreign, round, save)
+				return b.Deliver(ctx, s, loads, pending, foreign, round, save)
 			},
 		})
 	}
@@ -193,6 +198,10 @@ func other(name string, specs []peer.Spec, round int) []step {
 		return one((*load.Bench).Longest)
 	case rates:
 		return one((*load.Bench).Rates)
+	case shapes:
+		return one((*load.Bench).Installations)
+	case durability:
+		return one((*load.Bench).Durability)
 	case millions:
 		if round > 1 {
 			return nil // it takes as long as much of a round

@@ -27,6 +27,9 @@ func newRunCommand() *cobra.Command {
 		rounds   int
 		grace    time.Duration
 		millions int
+		rate     int
+		atOnce   int
+		waiting  int
 		out      string
 		timerd   string
 		tables   bool
@@ -45,6 +48,14 @@ func newRunCommand() *cobra.Command {
 			}
 			if millions > 0 {
 				p.scale.Millions = millions
+			}
+			for _, given := range []struct {
+				n  int
+				of *int
+			}{{rate, &p.scale.Rate}, {atOnce, &p.scale.AtOnce}, {waiting, &p.scale.Waiting}} {
+				if given.n > 0 {
+					*given.of = given.n
+				}
 			}
 			if grace > 0 {
 				p.grace = grace
@@ -70,6 +81,9 @@ func newRunCommand() *cobra.Command {
 	f.IntSliceVar(&pending, "pending", nil, "only with these numbers of other pending timers, such as 0,5000000 (default 0, 100 k, 1 M; quick 0)")
 	f.IntSliceVar(&foreign, "foreign", nil, "only with these numbers of foreign keys in Redis (default 0, 1 M; quick 0)")
 	f.IntVar(&millions, "millions", 0, "how many timers the workload millions has pending (default 20 M, quick 20 k)")
+	f.IntVar(&rate, "rate", 0, "firings per second in the workload shapes (default 3000, quick 300)")
+	f.IntVar(&atOnce, "at-once", 0, "timers due at one instant in it (default 60 k, quick 2 k)")
+	f.IntVar(&waiting, "waiting", 0, "timers pending in it while it is idle (default 100 k, quick 5 k)")
 	f.IntVar(&rounds, "rounds", 0, "how often each is measured (default 3, quick 1)")
 	f.DurationVar(&grace, "grace", 0, "how long after the last due time a firing counts as undelivered (default 40s, quick 5s)")
 	f.StringVar(&out, "out", "results.json", "the file of the results, written after each measurement")

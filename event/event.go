@@ -148,31 +148,15 @@ func (e Event) AppendJSON(dst []byte) []byte {
 		dst = append(dst, `","occurrence":`...)
 		dst = strconv.AppendInt(dst, e.Occurrence, 10)
 	}
-	if e.Origin != "" {
-		dst = append(dst, `,"origin":"`...)
-		dst = appendEscaped(dst, e.Origin)
-		dst = append(dst, '"')
-	}
-	if e.OriginAt != "" {
-		dst = append(dst, `,"originat":"`...)
-		dst = appendEscaped(dst, e.OriginAt)
-		dst = append(dst, '"')
-	}
+	dst = appendString(dst, `,"origin":"`, e.Origin)
+	dst = appendString(dst, `,"originat":"`, e.OriginAt)
 	if !e.Replayed.IsZero() {
 		dst = append(dst, `,"replayedat":"`...)
 		dst = e.Replayed.UTC().AppendFormat(dst, timeLayout)
 		dst = append(dst, '"')
 	}
-	if e.TraceParent != "" {
-		dst = append(dst, `,"traceparent":"`...)
-		dst = appendEscaped(dst, e.TraceParent)
-		dst = append(dst, '"')
-	}
-	if e.TraceState != "" {
-		dst = append(dst, `,"tracestate":"`...)
-		dst = appendEscaped(dst, e.TraceState)
-		dst = append(dst, '"')
-	}
+	dst = appendString(dst, `,"traceparent":"`, e.TraceParent)
+	dst = appendString(dst, `,"tracestate":"`, e.TraceState)
 	dst = appendText(dst, `,"trigger":"`, e.Trigger)
 	dst = appendText(dst, `,"datastatus":"`, e.Status)
 	dst = appendText(dst, `,"deadreason":"`, e.DeadReason)

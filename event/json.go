@@ -317,6 +317,14 @@ func appendAttribute(dst []byte, s string) []byte {
 	return appendEscaped(dst, keys.EncodeText(s))
 }
 
+// appendString appends a member with a string as its value, unless that is empty. member is `,"name":"`.
+func appendString(dst []byte, member, s string) []byte {
+	if s == "" {
+		return dst
+	}
+	return append(appendEscaped(append(dst, member...), s), '"')
+}
+
 // appendText appends a member whose value is text for people; nothing if s is empty. member is what stands before the
 // text, from the comma to the opening quote. What a CloudEvents attribute cannot hold becomes a space or U+FFFD.
 func appendText(dst []byte, member, s string) []byte {

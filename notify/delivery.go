@@ -30,10 +30,11 @@ type delivery struct {
 	lane        *lanes.Lane // of the subject
 	token       uint64      // names the delivery in reply subjects
 
-	failingLook bool      // it is looked for, on a subject that was failing then
-	looking     bool      // neither published nor given up until it is known whether the stream has the event
-	sent        bool      // published, its outcome unknown
+	failingLook bool // it is looked for, on a subject that was failing then
+	state       state
 	sentAt      time.Time // when it was published last
+	ahead       int       // how many others were with the server then, each by itself; alone if that says nothing
+	batch       *batch    // that it was published in first, nil if by itself
 	next        time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
 	tries       int
 	failure     Failure   // of the last try that failed
@@ -41,6 +42,16 @@ type delivery struct {
 	published   time.Time // the event's time, on the Redis server's clock
 	after       sequence  // the highest that was acknowledged before it was sent first
 }
+
+// state is what a delivery waits for.
+type state int
+
+const (
+	waiting state = iota // for its time to be published
+	looking              // until it is known whether the stream has the event
+	queued               // for whoever publishes it, alone or with others
+	sent                 // for its outcome
+)
 
 // sequence is that of a message in the stream. Those before and after a breach do not compare: age counts the breaches.
 type sequence struct {
@@ -56,7 +67,7 @@ func (d *delivery) expiring() bool {
 // markSent notes that d is about to be published: highest is what was acknowledged before, wait how long to wait for its own
 // acknowledgement.
 func (d *delivery) markSent(highest sequence, wait time.Duration) {
-	d.sent = true
+	d.state = sent
 	if d.tries == 0 {
 		d.after = highest
 	}
@@ -64,6 +75,9 @@ func (d *delivery) markSent(highest sequence, wait time.Duration) {
 	d.sentAt = time.Now()
 	d.next = d.sentAt.Add(min(wait, d.firing.Remaining()))
 }
+
+// together tells whether d waits for the outcome of its batch, rather than of an event by itself.
+func (d *delivery) together() bool { return d.state == sent && d.batch != nil && d.tries == 1 }
 
 // event returns d's event, or that of its dead letter but for what makes it one. contentType says how payloads travel.
 func (d *delivery) event(contentType string, withhold bool) event.Event {

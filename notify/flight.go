@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -32,79 +33,146 @@ type flight struct {
 	stream   *streamRecord
 	subjects *lanes.Window
 	sender   *sender
+	group    *group
 	kick     chan struct{} // wakes who calls inspect
+
+	lastToken atomic.Uint64
 
 	mu         sync.Mutex
 	deliveries map[uint64]*delivery // by token
-	lastToken  uint64
 }
 
-// add takes in a delivery that has entered its lane. One that is to be published counts as sent, because the caller is about
-// to, unless its lease runs out: then inspect gives it back.
+// newToken returns a name in reply subjects.
+func (f *flight) newToken() uint64 { return f.lastToken.Add(1) }
+
+// add takes in a delivery that has entered its lane. One that is to be published the caller hands to publish, unless its lease runs
+// out: then inspect gives it back.
 func (f *flight) add(d *delivery, what fate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.deliveries) == 0 {
 		signal(f.kick)
 	}
-	f.lastToken++
-	d.token = f.lastToken
+	d.token = f.newToken()
 	f.deliveries[d.token] = d
 	switch {
 	case what == seek:
-		d.looking = true
+		d.state = looking
 		d.next = time.Now().Add(min(seekTime, d.firing.Remaining()/2))
 	case d.expiring():
 		d.next = time.Now()
 	default:
-		d.markSent(f.stream.highest(), f.AckWait)
+		d.state = queued
 	}
 }
 
-// publish publishes deliveries that are marked as sent. It passes over those whose lease runs out, and all of them while
-// the connection is down.
+// publish publishes deliveries that are queued, or has them gathered to be published together.
 func (f *flight) publish(deliveries []*delivery) {
 	for _, d := range deliveries {
-		withhold, ok := f.begin(d)
-		if !ok {
-			continue
+		if !f.group.gather(d) {
+			f.publishAlone(d)
 		}
-		err := f.sender.send(d, withhold)
-		if err == nil {
-			continue
+	}
+}
+
+// publishAlone publishes a delivery that is queued. It passes over one whose lease runs out, and over all while the connection is
+// down.
+func (f *flight) publishAlone(d *delivery) {
+	f.mu.Lock()
+	withhold, ok := d.withhold, f.begin(d, nil)
+	f.mu.Unlock()
+	if !ok {
+		return
+	}
+	err := f.sender.send(d, withhold)
+	if err == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case d.state != sent || f.deliveries[d.token] != d: // it has failed, or was acknowledged, already
+	case errors.Is(err, errExpiring):
+		f.takeBack(d)
+	case errors.Is(err, nats.ErrMaxPayload):
+		f.fail(d, FailureTooLarge, false)
+	default:
+		f.fail(d, FailureDisconnected, false)
+	}
+}
+
+// publishBatch publishes deliveries that are queued as one batch, those that are to be sent now.
+func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
+	f.mu.Lock()
+	for _, d := range deliveries {
+		if f.begin(d, b) {
+			b.members = append(b.members, d)
 		}
+	}
+	b.left = len(b.members)
+	f.mu.Unlock()
+	if b.left == 0 {
+		f.group.drop(b)
+		return
+	}
+	if err := f.sender.sendBatch(b); err != nil {
 		f.mu.Lock()
-		switch {
-		case !d.sent || f.deliveries[d.token] != d: // it has failed, or was acknowledged, already
-		case errors.Is(err, errExpiring):
-			d.sent, d.next = false, time.Now()
-		case errors.Is(err, nats.ErrMaxPayload):
-			f.fail(d, FailureTooLarge, false)
-		default:
-			f.fail(d, FailureDisconnected, false)
-		}
+		f.takeApart(b, true)
 		f.mu.Unlock()
 	}
 }
 
-// begin returns ok if d is to be sent now, and whether to withhold its payload.
-func (f *flight) begin(d *delivery) (withhold, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !d.sent || f.deliveries[d.token] != d {
-		return false, false
+// takeApart has those of a batch published alone that are still waiting for its outcome. stored says that the stream may have
+// them. f.mu is held.
+func (f *flight) takeApart(b *batch, stored bool) {
+	for _, d := range b.members {
+		if d.together() && f.deliveries[d.token] == d {
+			d.firing.MayBeStored = d.firing.MayBeStored || stored
+			f.takeBack(d)
+		}
 	}
-	if !f.health.now().connected {
+	f.group.over(b)
+	signal(f.kick)
+}
+
+// takeBack has a delivery that counts as sent published again at once, unless its lease runs out. f.mu is held.
+func (f *flight) takeBack(d *delivery) {
+	f.unsend(d, waiting)
+	d.next = time.Now()
+}
+
+// unsend notes that a delivery no longer waits for its outcome. f.mu is held.
+func (f *flight) unsend(d *delivery, now state) {
+	if d.state == sent && !d.together() {
+		f.group.left()
+	}
+	d.state = now
+}
+
+// begin marks a delivery as sent, in a batch if there is one, and tells whether it is to be sent now. f.mu is held.
+func (f *flight) begin(d *delivery, b *batch) bool {
+	switch {
+	case d.state != queued || f.deliveries[d.token] != d:
+		return false
+	case !f.health.now().connected:
 		f.fail(d, FailureDisconnected, false)
-		return false, false
+		return false
+	case b == nil:
+		d.ahead = f.group.sent()
+	default:
+		d.batch = b
 	}
+	d.markSent(f.stream.highest(), f.AckWait)
 	d.published = d.firing.Now()
-	return d.withhold, true
+	return true
 }
 
 // fail notes that a try to publish d has failed. denied says that it is known to be because of the subject. f.mu is held.
 func (f *flight) fail(d *delivery, class Failure, denied bool) {
-	d.sent = false
+	if d.together() {
+		f.group.over(d.batch)
+	}
+	f.unsend(d, waiting)
 	d.failure = class
 	d.next = time.Now()
 	if class == FailureDisconnected || class == FailureTimeout || class == FailureUnavailable {
@@ -126,6 +194,7 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 			d.next = d.next.Add(pause)
 		}
 	case FailureTooLarge:
+		f.group.tooLarge(len(d.firing.Payload))
 		attrs := []any{"key", d.firing.Key.String(), "due_at", d.firing.Due.Time(), "bytes", len(d.firing.Payload)}
 		if d.withhold {
 			d.next = d.next.Add(pause)
@@ -146,10 +215,11 @@ func (f *flight) disconnected() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, d := range f.deliveries {
-		if d.sent {
+		if d.state == sent {
 			f.fail(d, FailureDisconnected, false)
 		}
 	}
+	f.group.forget()
 }
 
 // deny notes that the NATS user may not publish on a subject. The server says so once for each message, by itself: to
@@ -161,8 +231,11 @@ func (f *flight) deny(subject string) {
 		return
 	}
 	for _, d := range f.deliveries {
-		if d.subject != subject || !d.sent {
+		if d.subject != subject || d.state != sent {
 			continue
+		}
+		if d.together() { // which is not whole then
+			f.takeApart(d.batch, true)
 		}
 		f.fail(d, FailureRefused, true)
 		d.firing.MayBeStored = true // the error may be about a later message
@@ -189,17 +262,20 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	if a.ok {
 		f.health.noteAck() // even if it comes too late for its firing: the stream works
 	}
+	if b := f.group.find(n); b != nil {
+		f.receiveBatch(b, a)
+		return
+	}
 	f.mu.Lock()
 	d := f.deliveries[n]
 	switch {
 	case d == nil:
 	case a.ok:
-		if !a.duplicate && f.stream.note(d.after, a.seq) {
-			signal(f.health.alarm)
+		if d.state == sent && d.tries == 1 {
+			f.group.acknowledged(d.ahead, time.Since(d.sentAt))
 		}
-		f.remove(d, lanes.Works)
-		f.window.settle(d)
-	case d.sent:
+		f.stored(d, a)
+	case d.state == sent:
 		f.fail(d, a.class, false)
 		f.health.refused(a, len(d.firing.Payload))
 	}
@@ -207,6 +283,44 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	if d != nil && a.ok {
 		f.OnFired(&d.firing, d.published.Sub(d.firing.Due.Time()), a.duplicate)
 	}
+}
+
+// receiveBatch takes the answer to a batch. What the server refuses because of one event is published again, each event alone.
+func (f *flight) receiveBatch(b *batch, a answer) {
+	var fired []*delivery
+	f.mu.Lock()
+	if a.ok {
+		f.group.committed(b)
+	}
+	first := a.seq - uint64(len(b.members)) + 1
+	for i, d := range b.members {
+		switch {
+		case f.deliveries[d.token] != d: // it was given back
+		case a.ok:
+			fired = append(fired, d)
+			f.stored(d, answer{seq: first + uint64(i)})
+		case d.together() && !a.ofBatch():
+			f.fail(d, a.class, false)
+			f.health.refused(a, len(d.firing.Payload))
+		}
+	}
+	if !a.ok && a.ofBatch() {
+		f.group.refused(a)
+		f.takeApart(b, false)
+	}
+	f.mu.Unlock()
+	for _, d := range fired {
+		f.OnFired(&d.firing, d.published.Sub(d.firing.Due.Time()), false)
+	}
+}
+
+// stored notes that the stream has stored the event of d, as its answer says. f.mu is held.
+func (f *flight) stored(d *delivery, a answer) {
+	if !a.duplicate && f.stream.note(d.after, a.seq) {
+		signal(f.health.alarm)
+	}
+	f.remove(d, lanes.Works)
+	f.window.settle(d)
 }
 
 // found notes whether the stream has the event of a delivery that was looked for, and since when. What it has is settled; the
@@ -217,7 +331,7 @@ func (f *flight) found(d *delivery, stored bool, at time.Time) {
 	if f.deliveries[d.token] != d {
 		return
 	}
-	d.looking, d.next = false, time.Now()
+	d.state, d.next = waiting, time.Now()
 	switch {
 	case stored:
 		f.remove(d, lanes.Nothing)
@@ -230,20 +344,26 @@ func (f *flight) found(d *delivery, stored bool, at time.Time) {
 
 // release has the firing of a delivery given back. f.mu is held.
 func (f *flight) release(d *delivery) {
-	d.firing.MayBeStored = d.firing.MayBeStored || d.sent
+	d.firing.MayBeStored = d.firing.MayBeStored || d.state == sent
 	f.remove(d, lanes.Nothing)
 	f.window.giveBack(d)
 }
 
 // remove takes a delivery out. f.mu is held.
 func (f *flight) remove(d *delivery, says lanes.Says) {
+	f.unsend(d, waiting)
+	if b := d.batch; b != nil {
+		if b.left--; b.left == 0 {
+			f.group.drop(b)
+		}
+	}
 	f.subjects.Leave(d.lane, len(d.firing.Payload), says)
 	if delete(f.deliveries, d.token); len(f.deliveries) == 0 && f.gate.isStopped() {
 		signal(f.kick)
 	}
 }
 
-// inspect looks through the deliveries. It returns those to publish now, marked as sent, and whether there are none at
+// inspect looks through the deliveries. It returns those to publish now, as queued, and whether there are none at
 // all. It gives back those that cannot be published in time.
 func (f *flight) inspect() (again []*delivery, idle bool) {
 	now, good, stopping := time.Now(), f.health.now().good(), f.gate.isStopped()
@@ -251,7 +371,7 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 	var failure Failure
 	f.mu.Lock()
 	for _, d := range f.deliveries {
-		if d.sent {
+		if d.state == sent {
 			if now.Before(d.next) {
 				continue
 			}
@@ -259,7 +379,7 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 			f.fail(d, FailureTimeout, false)
 		}
 		switch {
-		case !d.sent && d.failure != "" && good && f.subjects.State(d.subject).Failing:
+		case d.state == waiting && (d.tries > 0 || d.failure != "") && good && f.subjects.State(d.subject).Failing:
 			d.firing.Pause, d.firing.Refused = parked(&d.firing, lanes.Failing), true
 			f.release(d)
 			f.OnSetAside(&d.firing)
@@ -267,9 +387,9 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 			f.release(d)
 			late++
 			failure = d.failure
-		case d.looking:
+		case d.state != waiting:
 		case good && !now.Before(d.next):
-			d.markSent(f.stream.highest(), f.AckWait)
+			d.state = queued
 			again = append(again, d)
 		}
 	}

@@ -28,6 +28,9 @@ func fly(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *
 		t.Fatalf("%s does not get in", ref)
 	}
 	p.flight.add(d, publish)
+	p.flight.mu.Lock()
+	defer p.flight.mu.Unlock()
+	p.flight.begin(d, nil)
 	return d
 }
 
@@ -69,7 +72,7 @@ func TestDeniedSubjectFails(t *testing.T) {
 	denied, other := fly(t, p, "denied", "s", time.Minute), fly(t, p, "other", "o", time.Minute)
 	f.deny("nobody's")
 	f.deny("s")
-	if denied.sent || !denied.firing.MayBeStored || !f.subjects.State(denied.subject).Failing || !other.sent {
+	if denied.state == sent || !denied.firing.MayBeStored || !f.subjects.State(denied.subject).Failing || other.state != sent {
 		t.Errorf("denied: %+v, other: %+v", denied, other)
 	}
 	if err := f.health.problem(); err == nil {
@@ -85,18 +88,18 @@ func TestInspectPublishesAgainOrGivesBack(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
 	all := []*delivery{fly(t, p, "1", "s", time.Hour), fly(t, p, "2", "s", time.Hour), fly(t, p, "3", "s", time.Nanosecond)}
-	if all[2].sent {
+	if all[2].state != waiting {
 		t.Error("it counts as sent though its lease has run out")
 	}
 	f.disconnected()
 	for _, d := range all[:2] {
-		if d.sent || !d.firing.MayBeStored || d.failure != FailureDisconnected || !d.next.After(time.Now().Add(-time.Minute)) {
+		if d.state == sent || !d.firing.MayBeStored || d.failure != FailureDisconnected || !d.next.After(time.Now().Add(-time.Minute)) {
 			t.Errorf("after the connection has gone: %+v", d)
 		}
 		d.next = time.Now()
 	}
 	again, idle := f.inspect()
-	if !slices.Equal(again, all[:2]) || idle || !all[0].sent || all[0].tries != 2 || p.settler.waiting != 1 {
+	if !slices.Equal(again, all[:2]) || idle || all[0].state != queued || all[0].tries != 1 || p.settler.waiting != 1 {
 		t.Errorf("%d are published again, %d given back, %+v", len(again), p.settler.waiting, all[0])
 	}
 	p.gate.stop()

@@ -22,10 +22,11 @@ const (
 // prober looks at the stream from time to time, and soon after it refused an event.
 type prober struct {
 	*Options
-	js     jetstream.JetStream
-	health *health
-	stream *streamRecord
-	again  func() // called when the stream takes events again
+	js      jetstream.JetStream
+	health  *health
+	stream  *streamRecord
+	batches func(bool) // told whether the stream takes atomic batches
+	again   func()     // called when the stream takes events again
 }
 
 // run probes until ctx ends.
@@ -70,6 +71,7 @@ func (p *prober) examine(ctx context.Context) error {
 	if info == nil {
 		return err
 	}
+	p.batches(info.Config.AllowAtomicPublish)
 	if b := p.stream.compare(info.Config.Duplicates, info.Created, info.State.LastSeq, acknowledged); b != nil {
 		lost := b.acknowledged - b.seq + 1
 		p.Logger.Error("NATS has lost events that it had acknowledged: their timers do not fire again", "count", lost,

@@ -32,6 +32,8 @@ const tick = 50 * time.Millisecond
 //	   │ sender, answers        │            │
 //	   └── window.settle, window.giveBack ───┴── settler, one queue a server
 //
+// The sender publishes an event by itself, or the group several together, where that is quicker.
+//
 // health says whether NATS takes events; the prober and the answers tell it. NewPublisher sets the Options; change them before
 // Run only. The methods may be called concurrently.
 type Publisher struct {
@@ -66,11 +68,12 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 		Options: o, gate: p.gate, window: p.window, health: p.health, stream: p.stream, sender: newSender(o, nc), kick: p.kick,
 		subjects: newSubjects(), deliveries: map[uint64]*delivery{},
 	}
+	p.flight.group = newGroup(p.flight)
 	p.seeker = &seeker{Options: o, js: js, flight: p.flight, wake: make(chan struct{}, 1)}
 	p.letters = &letters{
 		Options: o, js: js, gate: p.gate, window: p.window, health: p.health, subjects: newSubjects(), wake: make(chan struct{}, 1), kick: p.kick,
 	}
-	p.prober = &prober{Options: o, js: js, health: p.health, stream: p.stream, again: func() {
+	p.prober = &prober{Options: o, js: js, health: p.health, stream: p.stream, batches: p.flight.group.allow, again: func() {
 		signal(p.kick)
 		p.gate.announce()
 	}}
@@ -266,6 +269,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { p.prober.run(probing) })
 	workers.Go(func() { p.seeker.run(probing) })
+	workers.Go(func() { p.flight.group.run(probing) })
 	workers.Go(func() { p.settler.run(work) })
 	var burials sync.WaitGroup
 	burials.Go(func() { p.letters.run(probing) })

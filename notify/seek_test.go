@@ -25,9 +25,12 @@ func forgetIDs(t *testing.T, js jetstream.JetStream) {
 		t.Fatal(err)
 	}
 	config := stream.CachedInfo().Config
-	config.Duplicates = 100 * time.Millisecond
-	if _, err := js.UpdateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
+	// Twice, because the server forgets by the window of before if it looks through the ids before it has changed it.
+	for _, window := range []time.Duration{101 * time.Millisecond, 100 * time.Millisecond} {
+		config.Duplicates = window
+		if _, err := js.UpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// Ids are forgotten in the order in which they came.
 	testenv.Eventually(t, patience, func() error {

@@ -37,8 +37,12 @@ type answer struct {
 	duplicate bool
 	seq       uint64 // of the message in the stream
 	class     Failure
+	code      jetstream.ErrorCode // 0 if it is none of JetStream's
 	err       error
 }
+
+// ofBatch tells whether an answer to a batch is about the batch, or one event in it, so that its events may do better alone.
+func (a answer) ofBatch() bool { return a.class == FailureRefused || a.class == FailureTooLarge }
 
 // readAnswer reads what came to a reply subject. It returns false if that is no answer of JetStream's about a message that
 // was published to the stream: whoever sees the subject may have JetStream answer there what was asked of other streams.
@@ -63,7 +67,7 @@ func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	case ack.Error == nil:
 		return answer{ok: true, duplicate: ack.Duplicate, seq: ack.Seq}, true
 	}
-	a := answer{class: FailureRefused, err: ack.Error}
+	a := answer{class: FailureRefused, code: ack.Error.ErrorCode, err: ack.Error}
 	switch {
 	case deadletter.IsTooLarge(ack.Error):
 		a.class = FailureTooLarge
@@ -98,7 +102,14 @@ func plainAck(data []byte, stream string) (seq uint64, ok bool) {
 	return seq, true
 }
 
-// sender writes events to NATS, one at a time, in a buffer that serves all of them. Its method may be called concurrently.
+// Headers of a message in an atomic batch: the batch's name, the message's place in it from 1 on, and that it is the last.
+const (
+	batchIDHeader       = "Nats-Batch-Id"
+	batchSequenceHeader = "Nats-Batch-Sequence"
+	batchCommitHeader   = "Nats-Batch-Commit"
+)
+
+// sender writes events to NATS, one at a time, in a buffer that serves all of them. Its methods may be called concurrently.
 type sender struct {
 	*Options
 	nc    *nats.Conn
@@ -114,10 +125,8 @@ func newSender(o *Options, nc *nats.Conn) *sender {
 	return &sender{Options: o, nc: nc, header: nats.Header{event.MsgIDHeader: {""}, event.ContentTypeHeader: {event.ContentType}}}
 }
 
-// send publishes d's event, unless its lease runs out. The error is errExpiring then, and otherwise the client library's.
-func (s *sender) send(d *delivery, withhold bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// message returns d's event as a message without a reply subject, valid until the next one. s.mu is held.
+func (s *sender) message(d *delivery, withhold bool) *nats.Msg {
 	e := d.event(s.ContentType, withhold)
 	s.buf = e.AppendJSON(s.buf[:0])
 	s.header[event.MsgIDHeader][0] = d.id
@@ -125,13 +134,55 @@ func (s *sender) send(d *delivery, withhold bool) error {
 		e.SetTraceHeaders(s.header)
 		s.traced = e.TraceParent != ""
 	}
+	return &nats.Msg{Subject: d.subject, Header: s.header, Data: s.buf}
+}
+
+// reply returns the subject of the answer to what a token names.
+func (s *sender) reply(token uint64) string { return s.inbox + strconv.FormatUint(token, 36) }
+
+// send publishes d's event, unless its lease runs out. The error is errExpiring then, and otherwise the client library's.
+func (s *sender) send(d *delivery, withhold bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.message(d, withhold)
 	if d.expiring() {
 		return errExpiring
 	}
-	return s.nc.PublishMsg(&nats.Msg{
-		Subject: d.subject,
-		Reply:   s.inbox + strconv.FormatUint(d.token, 36),
-		Header:  s.header,
-		Data:    s.buf,
-	})
+	m.Reply = s.reply(d.token)
+	return s.nc.PublishMsg(m)
+}
+
+// sendBatch publishes the events of a batch as one. After an error none of them is stored, unless the connection ended with the
+// last one: the server drops a batch that is not whole. The error is errExpiring if the lease of one runs out before that.
+func (s *sender) sendBatch(b *batch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		for _, name := range []string{batchIDHeader, batchSequenceHeader, batchCommitHeader} {
+			delete(s.header, name)
+		}
+	}()
+	place := []string{""}
+	s.header[batchIDHeader], s.header[batchSequenceHeader] = []string{s.batchID(b)}, place
+	for i, d := range b.members {
+		m := s.message(d, false)
+		place[0] = strconv.Itoa(i + 1)
+		if i == len(b.members)-1 {
+			if slices.ContainsFunc(b.members, (*delivery).expiring) {
+				return errExpiring
+			}
+			m.Header[batchCommitHeader], m.Reply = []string{"1"}, s.reply(b.token)
+		}
+		if err := s.nc.PublishMsg(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batchID names a batch among those of all publishers: by its reply subject, of which the server takes no more than the end.
+func (s *sender) batchID(b *batch) string {
+	const most = 64
+	id := s.reply(b.token)
+	return id[max(len(id)-most, 0):]
 }

@@ -111,8 +111,8 @@ func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (
 	return f, nil
 }
 
-// again returns when an occurrence is due by a clock that is back, and the jump that it then has; or AtOnce, if it stays where it is.
-func (s *Schedule) again(a armedAhead, now Millis) (Millis, jump) {
+// backDue returns when an occurrence is due by a clock that is back, and the jump that it then has; or AtOnce, if it stays where it is.
+func (s *Schedule) backDue(a armedAhead, now Millis) (Millis, jump) {
 	o, r := a.occurrence, a.occurrence.repetition
 	moved := a.due < r.nominal || a.due >= r.nominal.Add(cron.MinInterval) // by less it was moved from an id that is taken
 	if moved || o.jump.first <= now || o.jump.end > 0 || Millis(r.from) > now {
@@ -137,7 +137,7 @@ func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []arm
 	dues := make([]Millis, len(found))
 	for i, a := range found {
 		var j jump
-		dues[i], j = s.again(a, now)
+		dues[i], j = s.backDue(a, now)
 		args = append(args, a.key, a.serial, int64(a.due), int64(dues[i]), fmt.Sprintf(";%s=%d,%d,%d", optionJump, j.from, j.first, j.end))
 	}
 	if len(args) == 0 {

@@ -207,11 +207,3 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 	}
 	return fmt.Errorf("of %s %s; call it again for the others: %w", countTimers(b.found.Timers), reached, err)
 }
-
-// countTimers says how many timers there are.
-func countTimers(n int64) string {
-	if n == 1 {
-		return "1 timer"
-	}
-	return fmt.Sprintf("%d timers", n)
-}

@@ -89,14 +89,6 @@ func letterCells(l admin.Letter, most int) []cell {
 	return row
 }
 
-// printLetterJSON prints the event of a letter in one line, or what there is instead of one.
-func printLetterJSON(w io.Writer, l admin.Letter) error {
-	if l.Fault != "" {
-		return writeJSON(w, letterView{l.MsgID, l.Seq, l.Stored.UTC().Format(timeLayout), l.Subject, l.Fault, l.Data})
-	}
-	return printEventJSON(w, l.Data)
-}
-
 // letterView is a letter that is no event, as --json shows it.
 type letterView struct {
 	ID         string `json:"id,omitempty"`
@@ -105,4 +97,12 @@ type letterView struct {
 	Subject    string `json:"natssubject"`
 	Fault      string `json:"fault"`
 	DataBase64 []byte `json:"data_base64"`
+}
+
+// printLetterJSON prints the event of a letter in one line, or what there is instead of one.
+func printLetterJSON(w io.Writer, l admin.Letter) error {
+	if l.Fault != "" {
+		return writeJSON(w, letterView{l.MsgID, l.Seq, l.Stored.UTC().Format(timeLayout), l.Subject, l.Fault, l.Data})
+	}
+	return printEventJSON(w, l.Data)
 }

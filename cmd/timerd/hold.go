@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -12,21 +11,6 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/schedule"
 )
-
-// withHolds calls f with the holds of the schedule.
-func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error) error {
-	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		return explainMode(f(ctx, admin.NewHolds(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
-	})
-}
-
-// explainMode says what to set where Redis is organised in another way than timerd is told.
-func explainMode(err error) error {
-	if errors.Is(err, schedule.ErrClusterNode) {
-		return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)
-	}
-	return err
-}
 
 func newHold() *cobra.Command {
 	var asked schedule.Hold
@@ -79,7 +63,7 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held admin.Held, rdb redi
 	for _, server := range held.Unreplicated {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the hold, so it is as durable as this server: %s\n", server)
 	}
-	warnIfUnattended(ctx, cmd, rdb)
+	warnIfUnattended(ctx, cmd, rdb, held.Hold.Namespace)
 	if len(held.Missing) > 0 {
 		for _, who := range held.Missing {
 			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: timers of %s may still be claimed by: %s\n", held.Hold.Namespace, who)

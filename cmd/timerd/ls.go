@@ -121,7 +121,7 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 			return false // nothing else follows
 		}
 		if time.Since(told) > pause {
-			l.tell("so far")
+			l.showProgress("so far")
 			printErr = l.table.flush()
 			told, pause = time.Now(), 2*pause
 		}
@@ -131,11 +131,11 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 		printErr = l.table.flush() // else it would fail again with the same error
 	}
 	if ctx.Err() != nil && printErr == nil {
-		l.tell("and was interrupted")
+		l.showProgress("and was interrupted")
 		return exitCode(exitFailed)
 	}
 	err = errors.Join(err, printErr)
-	warnIfUnattended(ctx, l.cmd, rdb)
+	warnIfUnattended(ctx, l.cmd, rdb, namespace)
 	if err == nil {
 		l.sayWhatIsLeft(more)
 	}
@@ -162,8 +162,8 @@ func (l *listing) sayWhatIsLeft(more bool) {
 	}
 }
 
-// tell says how far the listing is.
-func (l *listing) tell(how string) {
+// showProgress says how far the listing is.
+func (l *listing) showProgress(how string) {
 	fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers %s", l.page.Looked, l.page.Total, how)
 	if l.page.Looked > 0 {
 		fmt.Fprintf(l.cmd.ErrOrStderr(), ", those that are due until %s", l.page.Until.UTC().Format(timeLayout))

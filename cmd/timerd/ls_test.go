@@ -169,6 +169,32 @@ func claimed(t *testing.T, server *testenv.RedisServer) (said []string) {
 	return said
 }
 
+// A namespace that nobody serves is probably misspelt.
+func TestOfANamespaceThatNobodyServes(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t)
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0)})
+	nodes, err := schedule.New(server.Client(), 1000).Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, instance := range []string{"a", "b"} {
+		self := schedule.Self{Instance: instance, Settings: map[string]string{"TIMERD_NAMESPACES": "pay,shop:order"}}
+		if _, _, err := nodes[0].Heartbeat(t.Context(), self, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for args, warned := range map[string]bool{
+		"ls": false, "ls shop": false, "ls shop:*:timeout": false, "ls shop:oder": true, "hold pay:x": false, "hold pya": true,
+	} {
+		code, _, errs := timerd(t, "", strings.Fields(args)...)
+		_, name, _ := strings.Cut(args, " ")
+		if code != 0 || strings.Contains(errs, "warning: no timerd serves "+name+", they serve pay,shop:order: ") != warned {
+			t.Errorf("timerd %s: exit code %d\n%s", args, code, errs)
+		}
+	}
+}
+
 // A retry beside a newer timer of its key is listed too, and told apart.
 func TestLsOfARetryBeside(t *testing.T) {
 	testenv.NoLeaks(t)

@@ -20,18 +20,9 @@ import (
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
-	"github.com/timerd-io/timerd/keys"
-)
-
-// Exit codes.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2 // bad usage or configuration
 )
 
 func main() {
@@ -88,72 +79,5 @@ func complain(stderr io.Writer, err error) {
 		fmt.Fprintf(stderr, "timerd: %v\nTry: %s --help\n", err, usage.command)
 	default:
 		fmt.Fprintf(stderr, "timerd: %v\n", err)
-	}
-}
-
-// errReaderGone says that nobody reads the standard output any more.
-var errReaderGone = errors.New("nobody reads the standard output")
-
-// pipe is the standard output; it tells a closed pipe there from one elsewhere.
-type pipe struct{ io.Writer }
-
-func (p pipe) Write(b []byte) (int, error) {
-	n, err := p.Writer.Write(b)
-	if errors.Is(err, syscall.EPIPE) {
-		err = errReaderGone
-	}
-	return n, err
-}
-
-// exitCode ends a command that has said itself what is wrong.
-type exitCode int
-
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
-
-// usageError is a command line that makes no sense.
-type usageError struct {
-	command string // whose help to read
-	err     error
-}
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-// usagef returns a *usageError.
-func usagef(cmd *cobra.Command, format string, args ...any) error {
-	return &usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
-}
-
-const keyHelp = `KEY is app:module:type:id, as it is in Redis.`
-
-// checkKey returns a *usageError for a KEY that is none of a timer.
-func checkKey(cmd *cobra.Command, key string) error {
-	if _, err := keys.Parse(key); err != nil {
-		return usagef(cmd, "KEY %q: %w", keys.Abbreviate(key), err)
-	}
-	return nil
-}
-
-const namespaceHelp = `NAMESPACE is app[:module[:type]], with * for any part and for what is left out.`
-
-// namespaceArg reads the argument NAMESPACE; left out, it is every timer.
-func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
-	if len(args) == 0 {
-		return keys.Namespace{}, nil
-	}
-	n, err := keys.ParseNamespace(args[0])
-	if err != nil {
-		return n, &usageError{cmd.CommandPath(), err}
-	}
-	return n, nil
-}
-
-// arguments makes what an argument check finds a *usageError.
-func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &usageError{cmd.CommandPath(), err}
-		}
-		return nil
 	}
 }

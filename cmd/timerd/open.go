@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -106,17 +107,23 @@ func withKey(cmd *cobra.Command, key string, f func(context.Context, redis.Unive
 	})
 }
 
-// warnIfUnattended says on standard error if no timerd is alive that serves the schedule. Where that cannot be told, it is
-// silent: the command itself has worked.
-func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient) {
+// warnIfUnattended says on standard error if no timerd is alive that serves the schedule, or none that serves one of some namespaces.
+// Where that cannot be told, it is silent: the command itself has worked.
+func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, namespaces ...keys.Namespace) {
 	within, cancel := context.WithTimeout(ctx, membersWithin)
 	defer cancel()
 	members, err := query.Members(within, schedule.New(rdb, schedule.DefaultMaxPayload))
 	if err != nil {
 		return
 	}
-	if text := status.Unattended(members); text != "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", text)
+	said := []string{status.Unattended(members)}
+	for _, n := range namespaces {
+		said = append(said, status.Unserved(members, n))
+	}
+	for _, text := range said {
+		if text != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", text)
+		}
 	}
 }
 
@@ -147,4 +154,19 @@ func instantOf(ctx context.Context, m admin.Moment, rdb redis.UniversalClient) (
 // clockOf returns what the clock of Redis shows: in a cluster that of the first master that answers.
 func clockOf(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
 	return schedule.New(rdb, schedule.DefaultMaxPayload).Clock(ctx)
+}
+
+// withHolds calls f with the holds of the schedule.
+func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error) error {
+	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
+		return explainMode(f(ctx, admin.NewHolds(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
+	})
+}
+
+// explainMode says what to set where Redis is organised in another way than timerd is told.
+func explainMode(err error) error {
+	if errors.Is(err, schedule.ErrClusterNode) {
+		return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)
+	}
+	return err
 }

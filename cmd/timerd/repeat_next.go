@@ -119,9 +119,6 @@ func parseRepetition(text, zone string) (cron.Spec, error) {
 	return cron.Every(interval)
 }
 
-// occurrenceLayout is how the time of an occurrence is shown in its zone.
-const occurrenceLayout = "Mon 2006-01-02 15:04:05 -07:00"
-
 // occurrenceList prints occurrences.
 type occurrenceList struct {
 	cmd    *cobra.Command

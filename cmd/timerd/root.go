@@ -1,14 +1,7 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"strings"
-
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
-	"github.com/timerd-io/timerd/internal/config"
 )
 
 func newRoot() *cobra.Command {
@@ -42,28 +35,4 @@ terminal. It is configured by the environment: timerd help config names every va
 	root.AddCommand(newServe(), newDev(), newSet(), newGet(), newCancel(), newFire(), newMove(), newLs(), newForecast(), newRepeat(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
 		newDeliver(), newDeliveries(), newHealth(), newVersion(), newCompletion(), newConfigTopic())
 	return root
-}
-
-// flagError makes what is wrong with a flag a *usageError, with the flag that was probably meant.
-func flagError(cmd *cobra.Command, err error) error {
-	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
-		var known []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-		if near := config.Nearest(unknown.GetSpecifiedName(), known); near != "" {
-			err = fmt.Errorf("%w; did you mean --%s?", err, near)
-		}
-	}
-	return &usageError{cmd.CommandPath(), err}
-}
-
-// noSuchCommand is the argument check of a command that only holds others, or that takes no arguments besides.
-func noSuchCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	near := ""
-	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
-		near = "; did you mean " + strings.Join(names, " or ") + "?"
-	}
-	return usagef(cmd, "unknown command %q%s", args[0], near)
 }

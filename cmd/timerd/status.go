@@ -351,14 +351,6 @@ func (p *statusPrinter) webhooks(all []status.WebhookConsumer) {
 	_ = t.flush()
 }
 
-// showKnown returns a number, or a question mark for one that is not known.
-func showKnown(n *int64) string {
-	if n == nil {
-		return "?"
-	}
-	return fmt.Sprint(*n)
-}
-
 // orDash returns a text, or a dash for none.
 func orDash(text string) string {
 	if text == "" {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
+	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -98,4 +101,34 @@ func openStdin(cmd *cobra.Command) io.ReadCloser {
 	}()
 	context.AfterFunc(cmd.Context(), func() { _ = in.CloseWithError(errInterrupted) })
 	return out
+}
+
+// errReaderGone says that nobody reads the standard output any more.
+var errReaderGone = errors.New("nobody reads the standard output")
+
+// pipe is the standard output; it tells a closed pipe there from one elsewhere.
+type pipe struct{ io.Writer }
+
+func (p pipe) Write(b []byte) (int, error) {
+	n, err := p.Writer.Write(b)
+	if errors.Is(err, syscall.EPIPE) {
+		err = errReaderGone
+	}
+	return n, err
+}
+
+// confirm asks a question on standard error and returns nil for a yes on standard input.
+func confirm(cmd *cobra.Command, question string) error {
+	fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s [y/N] ", question)
+	in := openStdin(cmd)
+	defer func() { _ = in.Close() }() // never fails
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	switch answer = strings.ToLower(strings.TrimSpace(answer)); {
+	case err != nil && !errors.Is(err, errInterrupted) && answer == "":
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return errors.New("nothing was done: there is no answer on standard input; give --yes to go on without one")
+	case errors.Is(err, errInterrupted), answer != "y" && answer != "yes":
+		return errors.New("nothing was done")
+	}
+	return nil
 }

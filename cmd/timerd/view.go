@@ -159,3 +159,22 @@ func attemptCell(attempt, of int) cell {
 	}
 	return cell{text: showAttempt(attempt, of)}
 }
+
+// countTimers says how many timers there are.
+func countTimers(n int64) string {
+	if n == 1 {
+		return "1 timer"
+	}
+	return fmt.Sprintf("%d timers", n)
+}
+
+// showKnown returns a number, or a question mark for one that is not known.
+func showKnown(n *int64) string {
+	if n == nil {
+		return "?"
+	}
+	return fmt.Sprint(*n)
+}
+
+// occurrenceLayout is how the time of an occurrence is shown in its zone.
+const occurrenceLayout = "Mon 2006-01-02 15:04:05 -07:00"

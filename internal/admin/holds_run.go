@@ -27,7 +27,7 @@ func (s *Holds) Run(ctx context.Context) {
 		}
 		failing = false
 		s.OnList(list)
-		s.tell(known, list)
+		s.logChanges(known, list)
 		changed := known == nil || known.Generation != list.Generation
 		every := copyEvery
 		if list.Generation == 0 { // copies may be left of a list that was lost as a whole
@@ -71,8 +71,8 @@ const copyEvery = 10 * time.Second
 // failover of one of several servers may have lost their release, or the list but not its copies.
 const lostEvery = time.Minute
 
-// tell logs what has changed in the list of holds.
-func (s *Holds) tell(before, now *schedule.HoldList) {
+// logChanges logs what has changed in the list of holds.
+func (s *Holds) logChanges(before, now *schedule.HoldList) {
 	if before == nil {
 		before = &schedule.HoldList{}
 	}

@@ -3,27 +3,7 @@ package console
 import (
 	"net/http"
 	"net/url"
-	"slices"
-
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/timerd-io/timerd/internal/admin"
-	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
-
-// mostSelected is how many timers or letters one by one may be selected.
-const mostSelected = 1000
-
-// Actions is what a console changes things with: what the command line uses too. A console that only looks has none.
-type Actions struct {
-	Schedule *schedule.Schedule
-	Timers   *admin.Timers
-	Holds    *admin.Holds
-	Firings  *admin.Firings
-	Streams  jetstream.JetStream
-	Names    keys.Names
-}
 
 // actionPages take what is asked for, count what it would touch, and do it once it is confirmed.
 type actionPages struct {
@@ -49,17 +29,6 @@ func (a *actionPages) newWork(form url.Values, r *http.Request) (work, error) {
 	default:
 		return nil, badRequest("There is no action “"+clip(do, 50)+"”.", "Actions are cancel, fire, move, resend, replay, purge, hold and resume.")
 	}
-}
-
-var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected", Detail: "The action was asked for without a timer or a letter.",
-	Fix: "Go back and select some, or all that match."}
-
-// readForm reads a form that is not too large.
-func readForm(r *http.Request) (url.Values, error) {
-	if err := r.ParseForm(); err != nil {
-		return nil, &fault{Status: http.StatusRequestEntityTooLarge, Title: "The form cannot be read", Detail: err.Error(), Fix: "Select fewer at a time, or all that match."}
-	}
-	return r.PostForm, nil
 }
 
 // action makes a job of what a form asks for.
@@ -104,14 +73,6 @@ func pageOf(v *JobView) *page {
 		p.Reload = 2
 	}
 	return p
-}
-
-// actionName returns an action as the heading of its page.
-func actionName(do string) string {
-	return map[string]string{
-		"cancel": "Cancel", "fire": "Fire now", "move": "Set to another time", "replay": "Replay", "purge": "Purge", "hold": "Hold", "resume": "Resume",
-		"resend": "Send again",
-	}[do]
 }
 
 // confirmJob does what a job has asked for.
@@ -170,17 +131,39 @@ type JobList struct {
 	Jobs []*JobView `json:"jobs"`
 }
 
-// refuse is a fault in what somebody filled in.
-func refuse(detail, fix string) error {
-	return &fault{Status: http.StatusUnprocessableEntity, Title: "Not yet", Detail: detail, Fix: fix}
+// liveJob keeps the page of a job fresh until there is another one to be shown.
+func (a *actionPages) liveJob(w http.ResponseWriter, r *http.Request) {
+	j, err := a.jobs.find(r.PathValue("id"))
+	if err != nil {
+		a.render.failPlain(w, r, asFault(err))
+		return
+	}
+	a.streams.send(w, r, func() ([]byte, bool) {
+		v := j.view()
+		return a.render.renderParts("job", map[string]part{"job": {"progress", v}}), !v.Under()
+	})
 }
 
-// sample returns the first of many texts.
-func sample(all []string) []string {
-	const most = 10
-	some := slices.Clone(all[:min(len(all), most)])
-	if n := len(all) - most; n > 0 {
-		some = append(some, "and "+counted(int64(n), "other", "others"))
+// apiAction makes a job of what a program asks for.
+func (a *actionPages) apiAction(w http.ResponseWriter, r *http.Request) {
+	j, err := a.beginJob(r)
+	if err != nil {
+		writeProblem(w, asFault(err))
+		return
 	}
-	return some
+	w.Header().Set("Location", apiPath+"/jobs/"+j.id)
+	writeJSON(w, http.StatusCreated, "application/json", j.view())
+}
+
+// apiConfirm does what a job has asked for, or stops it.
+func (a *actionPages) apiConfirm(w http.ResponseWriter, r *http.Request) {
+	j, err := a.jobs.find(r.PathValue("id"))
+	if err == nil {
+		err = a.goOn(r, j)
+	}
+	if err != nil {
+		writeProblem(w, asFault(err))
+		return
+	}
+	writeJSON(w, http.StatusOK, "application/json", j.view())
 }

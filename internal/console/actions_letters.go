@@ -51,24 +51,6 @@ func newLettersWork(actions *Actions, do string, form url.Values) (work, error) 
 	return w, nil
 }
 
-// selectedSeqs reads which messages of a stream were selected.
-func selectedSeqs(form url.Values) (seqs []uint64, err error) {
-	for _, text := range form["seq"] {
-		seq, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || seq == 0 {
-			return nil, badRequest("“"+clip(text, 50)+"” is no number of a message.", "Take what the list gives as seq.")
-		}
-		seqs = append(seqs, seq)
-	}
-	switch {
-	case len(seqs) == 0:
-		return nil, errNothingSelected
-	case len(seqs) > mostSelected:
-		return nil, refuse("That is too many for one selection.", "Select at most 1,000, or all that match.")
-	}
-	return seqs, nil
-}
-
 func (w *lettersWork) do() string               { return w.name }
 func (w *lettersWork) back() string             { return w.from }
 func (w *lettersWork) title() string            { return actionName(w.name) + ": " + w.what }

@@ -220,8 +220,3 @@ func (w *timersWork) moveTallies(m admin.Moved) []Tally {
 		{"not allowed: timerd may not write the key", m.Denied},
 	})
 }
-
-// someTallies leaves out what did not happen, but for the first.
-func someTallies(all []Tally) []Tally {
-	return slices.DeleteFunc(all, func(t Tally) bool { return t.N == 0 && t.Name != all[0].Name })
-}

@@ -205,3 +205,19 @@ func polylines(points []PointView, place func(int, PointView) string) []string {
 	flush()
 	return lines
 }
+
+// MinuteView is how many timers become due within a minute.
+type MinuteView struct {
+	Begin time.Time `json:"begin"`
+	Due   int64     `json:"due"`
+}
+
+// PointView is how late firings were in a stretch of time.
+type PointView struct {
+	At    time.Time `json:"at"`
+	Fired int64     `json:"fired"`
+	P50   *float64  `json:"p50"` // ms; null where nothing fired
+	P99   *float64  `json:"p99"`
+
+	p50, p99 time.Duration
+}

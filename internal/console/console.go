@@ -74,15 +74,25 @@ func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
 	}
+	err := ServeUntil(ctx, server, limitConnections(l, maxConnections), c.close)
+	if err != nil {
+		err = fmt.Errorf("console on %s: %w", l.Addr(), err)
+	}
+	return err
+}
+
+// ServeUntil has a server answer on l until ctx ends, and then gives the requests under way a second to finish. It calls stop
+// when the server is about to end, and closes l.
+func ServeUntil(ctx context.Context, server *http.Server, l net.Listener, stop func()) error {
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(limitConnections(l, maxConnections)) }()
+	go func() { served <- server.Serve(l) }()
 	select {
 	case err := <-served:
-		c.close()
-		return fmt.Errorf("console on %s: %w", l.Addr(), err)
+		stop()
+		return err
 	case <-ctx.Done():
 	}
-	c.close()
+	stop()
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	err := server.Shutdown(within)

@@ -47,29 +47,6 @@ func (l LetterView) Reason() string {
 	return l.DeadReason
 }
 
-// letterFilter is what a list of dead letters is asked for.
-type letterFilter struct{ Query, Text string }
-
-func letterFilterOf(values url.Values) letterFilter {
-	return letterFilter{typed(values, "q"), typed(values, "text")}
-}
-
-func (f letterFilter) selection() (admin.LetterSelection, error) {
-	n, err := parseNamespaceQuery(f.Query)
-	return admin.LetterSelection{Namespace: n, Text: f.Text}, err
-}
-
-func (f letterFilter) encode() string {
-	values := url.Values{}
-	if f.Query != "" {
-		values.Set("q", f.Query)
-	}
-	if f.Text != "" {
-		values.Set("text", f.Text)
-	}
-	return values.Encode()
-}
-
 // letterPages read dead letters: a list of them, and one in full.
 type letterPages struct{ *shared }
 

@@ -84,47 +84,7 @@ func (v DeliveryView) Took() string {
 	return grouped(v.DurationMS) + " ms"
 }
 
-// DeliveryRow is a row of deliveries: one, or several in a row that were held back from one host, by the latest of them.
-type DeliveryRow struct {
-	DeliveryView
-	Times int
-	First time.Time // when the first of several began
-}
-
-// Rows returns the deliveries as rows.
-func (v *EventsView) Rows() []DeliveryRow {
-	var rows []DeliveryRow
-	for _, d := range v.Deliveries {
-		if n := len(rows) - 1; n >= 0 && rows[n].sameWait(d) {
-			rows[n].Times++
-			rows[n].First = d.At
-			continue
-		}
-		rows = append(rows, DeliveryRow{d, 1, d.At})
-	}
-	return rows
-}
-
 // sameWait tells whether two deliveries were held back as one.
 func (v DeliveryView) sameWait(of DeliveryView) bool {
 	return v.Result == string(event.ResultPostponed) && of.Result == v.Result && of.Host == v.Host && of.Origin == v.Origin && of.Attempt == v.Attempt && of.Key == v.Key
-}
-
-// link says of each delivery where its event is, which was stored before it: among these, further back, or gone.
-func (v *EventsView) link() {
-	at := map[string]uint64{}
-	for _, e := range v.Events {
-		if e.Kind == keys.Fired && e.Fault == "" {
-			at[e.Key+" "+e.ID] = e.Seq // of several the first
-		}
-	}
-	whole := false
-	for _, s := range v.Streams {
-		whole = whole || s.kind == keys.Fired && s.Beginning
-	}
-	for i := range v.Deliveries {
-		d := &v.Deliveries[i]
-		d.Event = at[d.Key+" "+d.ID]
-		d.Gone = d.Event == 0 && d.Fault == "" && whole
-	}
 }

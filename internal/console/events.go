@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -94,74 +93,6 @@ func (v EventView) IsDead() bool { return v.Kind == keys.Dead }
 
 // FiringView is a firing as the overview shows it.
 type FiringView = EventView
-
-// EventsView is a stretch of the streams' past.
-type EventsView struct {
-	Events     []EventView    `json:"events"`     // newest first
-	Deliveries []DeliveryView `json:"deliveries"` // newest first
-	Since      *time.Time     `json:"since"`      // everything that was stored since then was looked at; null: everything there is
-	Next       string         `json:"next"`       // what from= takes to look further back; empty: there is nothing further back
-	Looked     int64          `json:"looked"`     // messages in this step
-	Streams    []ReachView    `json:"streams"`    // how far it looked in each
-	Away       string         `json:"away,omitempty"`
-}
-
-// newEventsView returns a view of nothing.
-func newEventsView() EventsView {
-	return EventsView{Events: []EventView{}, Deliveries: []DeliveryView{}, Streams: []ReachView{}}
-}
-
-// ReachView is how far back a stream was looked at.
-type ReachView struct {
-	Stream    string     `json:"stream"`
-	Seq       uint64     `json:"seq"` // all messages from this one on
-	Since     *time.Time `json:"since"`
-	Beginning bool       `json:"beginning"` // that is all it has
-	Missing   bool       `json:"missing,omitempty"`
-	Away      string     `json:"away,omitempty"` // why it was not looked at
-
-	kind string
-}
-
-// readEvents looks for events and deliveries. An error is part of the view: the rest of the page can be told without.
-func (s *shared) readEvents(r *http.Request, q history.Query, place string, limit int) EventsView {
-	v := newEventsView()
-	found, err := s.sources.History.Search(r.Context(), q, place, limit)
-	if err != nil {
-		v.Away = err.Error() // of what was found before it, the rest is good
-	}
-	for _, record := range found.Records {
-		if record.Kind == keys.Delivery {
-			v.Deliveries = append(v.Deliveries, newDeliveryView(record))
-		} else {
-			v.Events = append(v.Events, newEventView(record, previewBytes))
-		}
-	}
-	v.Next, v.Looked, v.Since = found.Place, int64(found.Looked), timeOrNil(found.Since)
-	for _, s := range found.Streams {
-		v.Streams = append(v.Streams, ReachView{s.Stream, s.Seq, timeOrNil(s.Since), s.Beginning, s.Missing, s.Away, s.Kind})
-	}
-	v.link()
-	return v
-}
-
-// NoLog returns why the log of webhooks cannot be read; empty if it can, or is not there.
-func (v *EventsView) NoLog() string {
-	for _, s := range v.Streams {
-		if s.Away != "" {
-			return s.Away
-		}
-	}
-	return ""
-}
-
-func timeOrNil(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
-}
 
 // Position names where in its stream a message is.
 func (v EventView) Position() string { return v.Stream + " " + grouped(int64(v.Seq)) }

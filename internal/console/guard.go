@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -234,4 +235,12 @@ func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.release()
 	return err
+}
+
+// readForm reads a form that is not too large.
+func readForm(r *http.Request) (url.Values, error) {
+	if err := r.ParseForm(); err != nil {
+		return nil, &fault{Status: http.StatusRequestEntityTooLarge, Title: "The form cannot be read", Detail: err.Error(), Fix: "Select fewer at a time, or all that match."}
+	}
+	return r.PostForm, nil
 }

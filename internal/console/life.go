@@ -161,3 +161,6 @@ func (pg *timerPage) attemptsAhead(key keys.Key, attempt int) []LifeView {
 	}
 	return life
 }
+
+// timerPage reads all that is known of a key.
+type timerPage struct{ *shared }

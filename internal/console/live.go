@@ -19,24 +19,6 @@ const (
 	streamWrite = 5 * time.Second
 )
 
-// live keeps the overview fresh. The parts are rendered by the templates that made the page, once a second for all who look.
-func (pg *overviewPage) live(w http.ResponseWriter, r *http.Request) {
-	pg.streams.send(w, r, func() (data []byte, last bool) { return pg.parts.get(r.Context()), false })
-}
-
-// liveJob keeps the page of a job fresh until there is another one to be shown.
-func (a *actionPages) liveJob(w http.ResponseWriter, r *http.Request) {
-	j, err := a.jobs.find(r.PathValue("id"))
-	if err != nil {
-		a.render.failPlain(w, r, asFault(err))
-		return
-	}
-	a.streams.send(w, r, func() ([]byte, bool) {
-		v := j.view()
-		return a.render.renderParts("job", map[string]part{"job": {"progress", v}}), !v.Under()
-	})
-}
-
 // part is a part of a page: a template and what it shows.
 type part struct {
 	template string

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"html/template"
 	"io/fs"
@@ -178,40 +177,6 @@ func (rd *renderer) writePage(w http.ResponseWriter, r *http.Request, p *page) {
 	_, _ = b.WriteTo(w) // whoever asked is gone
 }
 
-// fault is what went wrong, and what to do.
-type fault struct {
-	Status int    `json:"status"`
-	Title  string `json:"title"`
-	Detail string `json:"detail"`
-	Fix    string `json:"fix,omitempty"`
-}
-
-func (f *fault) Error() string { return f.Title + ": " + f.Detail }
-
-// asFault returns what to say of an error.
-func asFault(err error) *fault {
-	if f, ok := errors.AsType[*fault](err); ok {
-		return f
-	}
-	return &fault{
-		Status: http.StatusServiceUnavailable, Title: "Not to be told now", Detail: err.Error(),
-		Fix: "Try again. If it stays so, timerd doctor and timerd status say what is wrong.",
-	}
-}
-
-// badRequest is a fault of whoever asks.
-func badRequest(detail, fix string) *fault {
-	return &fault{Status: http.StatusBadRequest, Title: "Not understood", Detail: detail, Fix: fix}
-}
-
-// clip shortens a text that somebody else chose.
-func clip(s string, most int) string {
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
-
 // isAPI tells whether a program asks.
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, apiPath+"/") }
 
@@ -243,3 +208,6 @@ func (rd *renderer) failPlain(w http.ResponseWriter, r *http.Request, f *fault) 
 func writeProblem(w http.ResponseWriter, f *fault) {
 	writeJSON(w, f.Status, "application/problem+json", f)
 }
+
+// apiPath begins the addresses of the JSON API.
+const apiPath = "/api/v1"

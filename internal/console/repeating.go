@@ -76,18 +76,6 @@ func (pg *repeatingPage) repeating(r *http.Request) (*page, error) {
 	return p, nil
 }
 
-// parseNamespaceQuery reads a namespace; an empty text is any.
-func parseNamespaceQuery(text string) (keys.Namespace, error) {
-	if text == "" {
-		return keys.Namespace{}, nil
-	}
-	n, err := keys.ParseNamespace(strings.TrimSuffix(text, ":"))
-	if err != nil {
-		return n, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as shop:order.")
-	}
-	return n, nil
-}
-
 // repeatingPlace is where a page begins: among the keys that are looked at from some place of the index on, behind one of them.
 type repeatingPlace struct {
 	scan  query.RepeatingPlace

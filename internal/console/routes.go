@@ -1,13 +1,11 @@
 package console
 
 import (
+	_ "embed" // of the OpenAPI document
 	"net/http"
 
 	"github.com/timerd-io/timerd/internal/config"
 )
-
-// apiPath begins the addresses of the JSON API.
-const apiPath = "/api/v1"
 
 // router gives each page its addresses, for people and for programs, behind the guards.
 type router struct {
@@ -65,4 +63,13 @@ func (rt *router) actions(a *actionPages) {
 	rt.inTurn("POST /jobs/{id}", a.confirmJob)
 	rt.inTurn("POST "+apiPath+"/jobs", a.apiAction)
 	rt.inTurn("POST "+apiPath+"/jobs/{id}", a.apiConfirm)
+}
+
+//go:embed openapi.json
+var openAPIDocument []byte
+
+// openAPI answers with the description of the JSON API.
+func openAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/vnd.oai.openapi+json;version=3.1")
+	_, _ = w.Write(openAPIDocument) // whoever asked is gone
 }

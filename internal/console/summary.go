@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -156,4 +157,18 @@ func holdNotice(h status.Hold) notice {
 	}
 	n.Text += "."
 	return n
+}
+
+// forecastMinutes is how far ahead the overview looks.
+const forecastMinutes = 60
+
+// forecast is what becomes due, as it was read last.
+type forecast struct {
+	query.Forecast
+	err error
+}
+
+func (s *shared) readForecast(ctx context.Context) *forecast {
+	f, err := query.ForecastAll(ctx, s.sources.Index, forecastMinutes)
+	return &forecast{f, err}
 }

@@ -217,3 +217,23 @@ func (p Payload) Preview() []Piece {
 	}
 	return pieces(text, false)
 }
+
+// parseNamespaceQuery reads a namespace; an empty text is any.
+func parseNamespaceQuery(text string) (keys.Namespace, error) {
+	if text == "" {
+		return keys.Namespace{}, nil
+	}
+	n, err := keys.ParseNamespace(strings.TrimSuffix(text, ":"))
+	if err != nil {
+		return n, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as shop:order.")
+	}
+	return n, nil
+}
+
+// clip shortens a text that somebody else chose.
+func clip(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

@@ -125,3 +125,21 @@ func perSecond(rate float64) string {
 	}
 	return grouped(int64(math.Round(rate)))
 }
+
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func attemptText(n, of int) string {
+	switch {
+	case n == 0:
+		return ""
+	case of < n:
+		return strconv.Itoa(n)
+	}
+	return strconv.Itoa(n) + "/" + strconv.Itoa(of)
+}

@@ -15,6 +15,13 @@ const maxOffset = 24 * 60 * 60
 // always is later than any time that there is, and -always earlier.
 const always = 1 << 62
 
+// CheckZone returns an error if timerd knows no zone of a name, as far as this machine and the database that Go brings along can tell; none
+// is UTC.
+func CheckZone(name string) error {
+	_, err := loadZone(name)
+	return err
+}
+
 // loadZone returns a zone by its name; none is UTC.
 func loadZone(name string) (zone, error) {
 	if name == "" {

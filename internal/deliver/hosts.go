@@ -119,7 +119,7 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 			fmt.Sprintf("%s %s, and %d calls are slow", name, why, p.slowCalls())}
 	}
 	if every > 0 {
-		x.free = later(x.free, now).Add(every)
+		x.free = latest(x.free, now).Add(every)
 	}
 	x.calls++
 	c := &call{hosts: h, name: name, host: x, seat: seat, probe: x.circuit.begin(), sound: e.Timeout / slowShare, began: now}
@@ -165,7 +165,7 @@ func (x *host) turn(now time.Time, every, least, most time.Duration) time.Durati
 	return wait
 }
 
-func later(a, b time.Time) time.Time {
+func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
@@ -210,13 +210,13 @@ func (c *call) end(failed, nothing bool) (open bool) {
 	x.took = (7*x.took + took) / 8
 	before := x.circuit.open()
 	if x.circuit.end(now, failed, c.probe) {
-		h.tell(c.name, before, x.circuit)
+		h.noteChange(c.name, before, x.circuit)
 	}
 	return before
 }
 
-// tell reports that a circuit has changed.
-func (h *hosts) tell(name string, before bool, now circuit) {
+// noteChange reports that a circuit has changed.
+func (h *hosts) noteChange(name string, before bool, now circuit) {
 	switch {
 	case now.open() && !before:
 		h.openCount++
@@ -253,7 +253,7 @@ func (x *host) idle(now time.Time, after time.Duration) bool {
 	if x.circuit.open() {
 		after = openIdle
 	}
-	return x.calls == 0 && now.Sub(later(x.used, x.slot)) >= after
+	return x.calls == 0 && now.Sub(latest(x.used, x.slot)) >= after
 }
 
 // forget forgets hosts that were idle for long. Call it every minute or so.

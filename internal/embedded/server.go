@@ -97,13 +97,13 @@ type logger struct {
 func (l *logger) Fatalf(format string, args ...any) {
 	l.fatal.CompareAndSwap(nil, &fatalError{fmt.Sprintf(format, args...)})
 }
-func (l *logger) Errorf(format string, args ...any)  { l.tell(slog.LevelError, format, args) }
-func (l *logger) Warnf(format string, args ...any)   { l.tell(slog.LevelWarn, format, args) }
-func (l *logger) Noticef(format string, args ...any) { l.tell(slog.LevelDebug, format, args) }
-func (l *logger) Debugf(format string, args ...any)  { l.tell(slog.LevelDebug, format, args) }
-func (l *logger) Tracef(format string, args ...any)  { l.tell(slog.LevelDebug, format, args) }
+func (l *logger) Errorf(format string, args ...any)  { l.pass(slog.LevelError, format, args) }
+func (l *logger) Warnf(format string, args ...any)   { l.pass(slog.LevelWarn, format, args) }
+func (l *logger) Noticef(format string, args ...any) { l.pass(slog.LevelDebug, format, args) }
+func (l *logger) Debugf(format string, args ...any)  { l.pass(slog.LevelDebug, format, args) }
+func (l *logger) Tracef(format string, args ...any)  { l.pass(slog.LevelDebug, format, args) }
 
-func (l *logger) tell(level slog.Level, format string, args []any) {
+func (l *logger) pass(level slog.Level, format string, args []any) {
 	l.log(level, strings.TrimSpace(fmt.Sprintf(format, args...)))
 }
 

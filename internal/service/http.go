@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,11 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/timerd-io/timerd/internal/console"
 	"github.com/timerd-io/timerd/internal/diag"
 )
-
-// httpGrace is how long requests under way may take when the server stops.
-const httpGrace = time.Second
 
 // newHTTPHandler returns /healthz, /readyz and /metrics.
 //
@@ -77,7 +74,7 @@ func httpAddr(l net.Listener) string {
 }
 
 // serveHTTP answers on l until ctx ends, and then gives the requests under way
-// httpGrace to finish. It closes l. Without an l it waits for the end of ctx.
+// a second to finish. It closes l. Without an l it waits for the end of ctx.
 func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
 	if l == nil {
 		<-ctx.Done()
@@ -92,21 +89,9 @@ func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler, log *s
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("HTTP server on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpGrace)
-	defer cancel()
-	err := server.Shutdown(within)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close()
-	}
-	if stopped := <-served; !errors.Is(stopped, http.ErrServerClosed) {
-		err = errors.Join(err, stopped)
+	err := console.ServeUntil(ctx, server, l, func() {})
+	if err != nil {
+		err = fmt.Errorf("HTTP server on %s: %w", l.Addr(), err)
 	}
 	return err
 }

@@ -24,8 +24,7 @@ func NotUp(err error) bool {
 
 // CheckVersion returns a Fault if a NATS server of that version is too old. One that cannot be read is not.
 func CheckVersion(version string) error {
-	var major, minor int
-	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 || major > minServerMajor || major == minServerMajor && minor >= minServerMinor {
+	if major, minor, ok := parseVersion(version); !ok || atLeast(major, minor, minServerMajor, minServerMinor) {
 		return nil
 	}
 	return &Fault{
@@ -51,4 +50,20 @@ func CheckAccount(ctx context.Context, js jetstream.JetStream) (*jetstream.Accou
 		}
 	}
 	return account, err
+}
+
+// takesBatches tells whether the connected server has atomic batches, as nats-server has from 2.12 on.
+func takesBatches(js jetstream.JetStream) bool {
+	const major, minor = 2, 12
+	hasMajor, hasMinor, ok := parseVersion(js.Conn().ConnectedServerVersion())
+	return ok && atLeast(hasMajor, hasMinor, major, minor)
+}
+
+func parseVersion(version string) (major, minor int, ok bool) {
+	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return major, minor, err == nil
+}
+
+func atLeast(major, minor, wantMajor, wantMinor int) bool {
+	return major > wantMajor || major == wantMajor && minor >= wantMinor
 }

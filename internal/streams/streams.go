@@ -82,6 +82,7 @@ func (s Config) configs() []jetstream.StreamConfig {
 	fired, retry, dead := common, common, common
 	fired.Name, fired.Subjects = s.FiredStream(), []string{s.SubjectAll(keys.Fired)}
 	fired.Description = "timerd: firings of timers"
+	fired.AllowAtomicPublish = true // a server that is too old for it passes over it
 	fired.MaxAge, fired.MaxBytes = max(cmp.Or(s.MaxAge, firedMaxAge), 0), s.MaxBytes
 	retry.Name, retry.Subjects = s.RetryStream(), []string{s.SubjectAll(keys.Retry)}
 	retry.Description = "timerd: requests to fire again"
@@ -94,6 +95,7 @@ func (s Config) configs() []jetstream.StreamConfig {
 // delivery returns the stream of what came of calls of HTTP endpoints, as it is made where missing.
 func (s Config) delivery() jetstream.StreamConfig {
 	c := s.configs()[0]
+	c.AllowAtomicPublish = false
 	c.Name, c.Subjects = s.DeliveryStream(), []string{s.SubjectAll(keys.Delivery)}
 	c.Description = "timerd: deliveries to HTTP endpoints"
 	return c
@@ -213,6 +215,12 @@ func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fau
 			return nil, nil, fmt.Errorf("stream %s: %w", want.Name, err)
 		default:
 			faults = append(faults, s.faults(want, info.Config)...)
+			if is := info.Config; want.AllowAtomicPublish && !is.AllowAtomicPublish && is.Storage == jetstream.FileStorage && takesBatches(js) {
+				faults = append(faults, &Fault{
+					Stream: want.Name, Warning: true, Remedy: "nats stream edit " + want.Name + " --allow-batch",
+					What: "it takes no batches, so where NATS syncs each message to disk firings may wait for it",
+				})
+			}
 		}
 	}
 	return faults, missing, nil

@@ -309,6 +309,27 @@ func TestStreamsThatKeepTooLittleAreWarnedOf(t *testing.T) {
 	}
 }
 
+// A stream that somebody made without batches works; the warning has the command that allows them.
+func TestStreamsWithoutBatchesAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	js := testenv.NATS(t).JetStream()
+	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}
+	if _, err := js.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	faults, _, err := streams.Check(t.Context(), js, streams.Config{})
+	if err != nil || len(faults) != 1 || !faults[0].Warning || faults[0].Fix() != "nats stream edit TIMERS --allow-batch" {
+		t.Errorf("%v, %v", faults, err)
+	}
+	config.AllowAtomicPublish = true
+	if _, err := js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if faults, _, err := streams.Check(t.Context(), js, streams.Config{}); err != nil || len(faults) != 0 {
+		t.Errorf("where they are allowed: %v, %v", faults, err)
+	}
+}
+
 func TestTooSmallMaxPayloadIsRefused(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = 4096 }).JetStream()

@@ -36,6 +36,9 @@ type Scale struct {
 	Spike    Shape         // likewise, due at one instant
 	Rates    []int         // firings per second, for each of which the cores are counted
 	Rated    time.Duration // how long timers are due at each of these rates
+	Rate     int           // firings per second of an installation
+	AtOnce   int           // timers of it that are due at one instant
+	Waiting  int           // timers of it that are pending while it is idle
 	Crowd    int           // timers or retries of each kind that a hostile tenant has, at least where they are small
 }
 

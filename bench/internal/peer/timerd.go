@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -48,16 +49,22 @@ type Timerd struct {
 	Plain bool
 	// SyncAlways has NATS sync each message to disk before it is acknowledged, as deploy/nats.conf does.
 	SyncAlways bool
+	// RedisAlways has Redis sync each write to disk before it answers, rather than every second as deploy/redis.conf has it.
+	RedisAlways bool
 	// Processors is the GOMAXPROCS of the timerds, 0 for timerd's own choice: one, on a Redis that is no cluster.
 	Processors int
 	// Retries has a consumer fail each event until its last attempt.
 	Retries bool
+	// Masters is how many masters a Redis Cluster has, 0 for a Redis that is none.
+	Masters int
+	// Replicas is how many NATS servers keep the streams together, 0 for one.
+	Replicas int
 	// Unconsumed has no consumer, so that anything may fire.
 	Unconsumed bool
 
-	Redis *redis.Client // after Start
-	NATS  *nats.Conn    // after Start
-	Addrs []string      // after Start: the HTTP addresses of the timerds
+	Redis redis.UniversalClient // after Start
+	NATS  *nats.Conn            // after Start
+	Addrs []string              // after Start: the HTTP addresses of the timerds
 
 	env []string
 }
@@ -66,7 +73,7 @@ func timerdSpecs() []Spec {
 	spec := func(name, title, settings string, t Timerd) Spec {
 		return Spec{
 			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 15_000, Missing: available,
-			Variant: t.Instances > 1 || t.SyncAlways || t.Processors > 0,
+			Variant: t.Instances > 1 || t.SyncAlways || t.RedisAlways || t.Processors > 0 || t.Masters > 0 || t.Replicas > 0,
 			New:     func(Spec) System { t := t; return &t },
 		}
 	}
@@ -75,6 +82,12 @@ func timerdSpecs() []Spec {
 		spec("timerd-plain", "timerd, plain SET", "defaults; deploy/redis.conf; set by SET … PXAT in pipelines, adopted by timerd", Timerd{Instances: 1, Plain: true}),
 		spec("timerd-x3", "timerd, three of them", "as timerd, three processes", Timerd{Instances: 3}),
 		spec("timerd-procs2", "timerd, two processors", "as timerd, with GOMAXPROCS=2", Timerd{Instances: 1, Processors: 2}),
+		spec("timerd-always", "timerd, Redis sync always", "as timerd; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true}),
+		spec("timerd-always-sync", "timerd, Redis and NATS sync always", "as timerd-sync; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, SyncAlways: true}),
+		spec("timerd-always-r3", "timerd, Redis sync always, NATS with three replicas", "as timerd-r3; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, Replicas: 3}),
+		spec("timerd-cluster", "timerd, cluster of three masters", "as timerd, Redis Cluster of three masters without replicas", Timerd{Instances: 1, Masters: 3}),
+		spec("timerd-cluster-x3", "three timerds, cluster of three masters", "as timerd-cluster, three processes", Timerd{Instances: 3, Masters: 3}),
+		spec("timerd-r3", "timerd, NATS with three replicas", "as timerd, three nats-servers and TIMERD_STREAM_REPLICAS=3", Timerd{Instances: 1, Replicas: 3}),
 		spec("timerd-sync", "timerd, NATS sync always", "as timerd; NATS with sync_interval: always, as in deploy/nats.conf", Timerd{Instances: 1, SyncAlways: true}),
 	}
 }
@@ -82,14 +95,30 @@ func timerdSpecs() []Spec {
 // Start implements System.
 func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
 	var err error
-	if t.Redis, err = r.Redis(ctx); err != nil {
+	if t.Masters > 0 {
+		t.env = append(t.env, "TIMERD_REDIS_MODE=cluster")
+		t.Redis, err = r.RedisCluster(ctx, t.Masters)
+	} else {
+		var opts []devserver.RedisOption
+		if t.RedisAlways {
+			opts = append(opts, devserver.Directive("appendfsync", "always"))
+		}
+		t.Redis, err = r.Redis(ctx, opts...)
+	}
+	if err != nil {
 		return err
 	}
 	var store []string
 	if t.SyncAlways {
 		store = []string{"sync_interval: always"}
 	}
-	nc, err := r.NATS(ctx, store...)
+	var nc *nats.Conn
+	if t.Replicas > 1 {
+		t.env = append(t.env, "TIMERD_STREAM_REPLICAS="+strconv.Itoa(t.Replicas))
+		nc, err = r.NATSCluster(ctx, t.Replicas)
+	} else {
+		nc, err = r.NATS(ctx, store...)
+	}
 	if err != nil {
 		return err
 	}
@@ -100,7 +129,7 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	if t.Processors > 0 {
 		t.env = append(t.env, "GOMAXPROCS="+strconv.Itoa(t.Processors))
 	}
-	if t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, nc, t.env...); err != nil {
+	if t.Addrs, err = r.Timerds(ctx, t.Instances, nc, t.env...); err != nil {
 		return err
 	}
 	if t.Unconsumed {
@@ -119,7 +148,7 @@ func (t *Timerd) Restart(ctx context.Context, r *rig.Rig) (ready time.Duration, 
 		return 0, err
 	}
 	began := time.Now()
-	t.Addrs, err = r.Timerds(ctx, t.Instances, t.Redis, t.NATS, t.env...)
+	t.Addrs, err = r.Timerds(ctx, t.Instances, t.NATS, t.env...)
 	return time.Since(began), err
 }
 
@@ -179,8 +208,14 @@ func (t *Timerd) Counts(ctx context.Context) (pending, firing int64, err error) 
 	if err != nil {
 		return 0, 0, err
 	}
-	found, err := nodes[0].ScanDue(ctx, 0, 0)
-	return found.Pending, found.Firing, err
+	for _, node := range nodes {
+		found, err := node.ScanDue(ctx, 0, 0)
+		if err != nil {
+			return 0, 0, err
+		}
+		pending, firing = pending+found.Pending, firing+found.Firing
+	}
+	return pending, firing, nil
 }
 
 // AwaitAdopted waits until the schedule has n pending timers, and returns how long that took.
@@ -197,7 +232,7 @@ func (t *Timerd) AwaitAdopted(ctx context.Context, n int64, timeout time.Duratio
 }
 
 // SetPlain sets timers by plain SETs in pipelines.
-func SetPlain(ctx context.Context, rdb *redis.Client, timers []firing.Timer) error {
+func SetPlain(ctx context.Context, rdb redis.UniversalClient, timers []firing.Timer) error {
 	return inParallel(ctx, timers, 2, func(ctx context.Context, part []firing.Timer) error {
 		_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, timer := range part {

@@ -38,7 +38,7 @@ func Plots(run *result.Run) []Plot {
 	for _, n := range d.ofMillions() {
 		plots = append(plots, n.lateness())
 	}
-	plots = append(plots, d.cores(), d.cpu())
+	plots = append(plots, d.installationsLateness(), d.cores(), d.cpu())
 	var drawn []Plot
 	for _, p := range plots {
 		for i := range p.Series {

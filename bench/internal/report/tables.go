@@ -30,6 +30,8 @@ func Tables(w io.Writer, run *result.Run) error {
 	d.longest(&b)
 	d.rates(&b)
 	d.millions(&b)
+	d.installations(&b)
+	d.durability(&b)
 	d.idle(&b)
 	d.memory(&b)
 	d.settings(&b)

@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
@@ -43,16 +46,80 @@ func (r *Rig) Redis(ctx context.Context, opts ...devserver.RedisOption) (*redis.
 	return rdb, nil
 }
 
+// RedisCluster starts a cluster of masters with deploy/redis.conf, and returns a client that Close closes. RedisClient is one of its
+// first master.
+func (r *Rig) RedisCluster(ctx context.Context, masters int) (*redis.ClusterClient, error) {
+	cluster, err := devserver.StartCluster(ctx, devserver.ClusterConfig{
+		Masters: masters, NodeTimeout: clusterNodeTimeout, Options: []devserver.RedisOption{devserver.Directory(r.Dir)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w; `make deps` installs a redis-server", err)
+	}
+	r.Defer(cluster.Close)
+	var addrs []string
+	for _, server := range cluster.Nodes {
+		r.watch(RoleRedis, server, server.Log)
+		addrs = append(addrs, server.Addr())
+	}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: addrs, PoolSize: 64, ReadTimeout: startTimeout,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	r.RedisClient = redis.NewClient(&redis.Options{Addr: addrs[0]})
+	r.Defer(func() error { return errors.Join(rdb.Close(), r.RedisClient.Close()) })
+	return rdb, nil
+}
+
+// clusterNodeTimeout is after what silence a master counts as failed: a busy machine is no failure.
+const clusterNodeTimeout = 15 * time.Second
+
 // NATS starts a nats-server with JetStream on files, and returns a connection that Close closes. jetstream are
 // further settings of its block in the configuration.
 func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error) {
+	return r.startNATS(ctx, "", jetstream...)
+}
+
+// NATSCluster starts several nats-servers that keep streams together, and returns a connection to one of them, as NATS does.
+func (r *Rig) NATSCluster(ctx context.Context, servers int) (*nats.Conn, error) {
+	var routes []string
+	var own []int
+	for range servers {
+		port, err := devserver.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		own = append(own, port)
+		routes = append(routes, strconv.Quote("nats://"+devserver.Address(port)))
+	}
+	var first *nats.Conn
+	for i, port := range own {
+		cluster := fmt.Sprintf("server_name: bench%d\ncluster {\n name: bench\n listen: %q\n routes: [%s]\n}\n", i, devserver.Address(port), strings.Join(routes, ", "))
+		nc, err := r.startNATS(ctx, cluster)
+		if err != nil {
+			return nil, err
+		}
+		if first == nil {
+			first = nc
+		}
+	}
+	return first, Until(ctx, startTimeout, func(ctx context.Context) error { // until they have a leader
+		js, err := jetstream.New(first)
+		if err == nil {
+			_, err = js.AccountInfo(ctx)
+		}
+		return err
+	})
+}
+
+// startNATS starts a nats-server with further settings, and of its block of JetStream.
+func (r *Rig) startNATS(ctx context.Context, settings string, jetstream ...string) (*nats.Conn, error) {
 	port, err := r.listening(ctx, func(port int) (*devserver.Process, error) {
 		dir, err := r.Subdir("nats")
 		if err != nil {
 			return nil, err
 		}
 		conf := filepath.Join(dir, "nats.conf")
-		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream {\n store_dir: %q\n %s\n}\n", devserver.Address(port), dir, strings.Join(jetstream, "\n "))
+		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\n%sjetstream {\n store_dir: %q\n %s\n}\n", devserver.Address(port), settings, dir, strings.Join(jetstream, "\n "))
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
@@ -75,14 +142,14 @@ func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error)
 	return nc, nil
 }
 
-// Timerds starts timerds on a Redis and a NATS, waits until each is ready, and returns their HTTP addresses. env
+// Timerds starts timerds on the Redis that was started last and a NATS, waits until each is ready, and returns their HTTP addresses. env
 // are further variables, as NAME=value.
-func (r *Rig) Timerds(ctx context.Context, n int, rdb *redis.Client, nc *nats.Conn, env ...string) (addrs []string, err error) {
+func (r *Rig) Timerds(ctx context.Context, n int, nc *nats.Conn, env ...string) (addrs []string, err error) {
 	for range n {
 		port, err := r.listening(ctx, func(port int) (*devserver.Process, error) {
 			cmd := exec.CommandContext(context.WithoutCancel(ctx), r.Timerd)
 			cmd.Env = append([]string{
-				"PATH=" + os.Getenv("PATH"), "TIMERD_REDIS_URL=redis://" + rdb.Options().Addr + "/0", "TIMERD_NATS_URL=" + nc.ConnectedUrl(),
+				"PATH=" + os.Getenv("PATH"), "TIMERD_REDIS_URL=redis://" + r.RedisClient.Options().Addr + "/0", "TIMERD_NATS_URL=" + nc.ConnectedUrl(),
 				"TIMERD_NAMESPACES=bench", "TIMERD_HTTP_ADDR=" + devserver.Address(port),
 			}, env...)
 			return r.Start(RoleTimerd, cmd)

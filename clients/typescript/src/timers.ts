@@ -195,8 +195,16 @@ class Arguments {
     if ((by.every === undefined) === (by.cron === undefined)) throw this.#invalid("give either every or cron");
     this.duration("EVERY", "every", by.every);
     if (by.cron !== undefined) this.push("CRON", by.cron);
-    if (by.tz !== undefined) this.push("TZ", by.tz);
-    return this;
+    return by.tz === undefined ? this : this.zone(by.tz);
+  }
+
+  zone(name: string): this {
+    try { // an empty one is UTC
+      if (name !== "") new Intl.DateTimeFormat("en", { timeZone: name });
+    } catch (error) {
+      throw this.#invalid(`there is no time zone ${JSON.stringify(name)}`, error);
+    }
+    return this.push("TZ", name);
   }
 
   common(options: CommonOptions): this {

@@ -2,7 +2,7 @@
 -- A retry whose key was set again waits beside the newer timer, in due under the name
 -- :due.attempt:key. The sorted set beside has these names too, by key, all of score 0:
 -- <length of key>:<key>:<due.attempt>. So the retries of one key are found as a range.
--- With an s before due.attempt it is a timer that was set aside (see aside.lua).
+-- With an s before due.attempt it is a timer that was set aside (see parked.lua).
 
 -- At most so many retries of one key wait beside newer timers: timer_cancel takes a few
 -- milliseconds for them if their payloads are of the largest size.

@@ -12,7 +12,7 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:owed        ZSET  names of the firings that nobody has claimed, see owed.lua
   timerd:{t}:repeat      ZSET  key whose timer repeats -> the serial of its repetition; below 0:
                                 it is to be planned
-  timerd:{t}:aside       ZSET  member that is set aside -> due, see aside.lua
+  timerd:{t}:aside       ZSET  member that is set aside -> due, see parked.lua
   timerd:{t}:refused     ZSET  ref that NATS refused and that is not settled yet -> due
   timerd:{t}:database    string, the number of the database that this is in
   timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below
@@ -32,7 +32,7 @@ A member is one of
   :?:key             a contested timer (see contest)
   :d:key             a contested timer that was dismissed (see dismiss)
   :due.attempt:key   a retry that waits beside a newer timer of its key
-  :sdue.attempt:key  a timer that was set aside (see aside.lua)
+  :sdue.attempt:key  a timer that was set aside (see parked.lua)
 No timer key begins with a colon. A ref is due:attempt:key; with the attempt 0 it is a
 repetition that is to be planned, see plan_ref.
 

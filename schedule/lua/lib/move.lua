@@ -24,7 +24,7 @@ local function fires_again(record) return string.find(string.match(record, '^[^:
 
 -- id_tombstone returns the tombstone that keeps others from getting the id of a firing: retries
 -- and timers that are shifted. It returns nil if none can get it: most retries have attempts above
--- 1, and the others go by free_due (again.lua). Long records are not searched: of some that takes Redis 15 ns a byte.
+-- 1, and the others go by free_due (free_due.lua). Long records are not searched: of some that takes Redis 15 ns a byte.
 local MOST_SEARCHED = 1024
 local function id_tombstone(key, due, attempt, record)
   if (attempt == '' and #record <= MOST_SEARCHED and not may_state_attempt(record) or attempt == '1' and not fires_again(record))

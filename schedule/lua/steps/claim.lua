@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: limits scores clock index hold common move tell owed score budget fire beside again payload contest aside
+-- include: limits scores clock index hold common move publish_claimed owed score budget fire beside free_due payload contest parked
 --[[ claim claims firings for a lease, in this order: what is owed, what was claimed by
 somebody whose lease ran out, and what is due. What is held it moves to where no claim
 looks, but for what may have been published. It also removes old tombstones.
@@ -111,7 +111,7 @@ local function select_run_out(members, dues, hold)
     if spent > BUDGET then break end
     local member, due = members[i], tonumber(dues[i])
     local at = expiry(member)
-    if not at and set_aside(member, due) then
+    if not at and park(member, due) then
       out[7], out[8] = out[7] + 1, member
     elseif at and differs(at, due) then
       local ref = contest(member, due, since, hold and '0' or lease_end)
@@ -151,11 +151,11 @@ local function move(members, dues, hold)
   end
 end
 
--- claim_aside looks again at a timer that was set aside. If its key can be read now and
+-- claim_parked looks again at a timer that was set aside. If its key can be read now and
 -- lives on, there are two cases: its TTL was changed before it ran out, or it was set
 -- again since. In the ms in which a key runs out it may be that of a newer timer that
 -- has been claimed, and says nothing.
-local function claim_aside(member, key, due)
+local function claim_parked(member, key, due)
   local at = expiry(key)
   if not at or at >= 0 and at <= now then return redis.call('ZADD', due_key, next_look(due), member) end
   local record = redis.call('HGET', data_key, member) or 'm:'
@@ -194,7 +194,7 @@ local function claim_special(member, due, name, key)
   was = tonumber(was or due)
   if aside == 's' then
     spent = spent + redis.call('HSTRLEN', data_key, member)
-    claim_aside(member, key, was)
+    claim_parked(member, key, was)
   else
     local record = redis.call('HGET', data_key, member) or 'm:'
     forget_beside(member, key)
@@ -317,7 +317,7 @@ out[9] = looked
 for first = 1, #free_taken, GROUP do
   unlist_owed(prefix, { unpack(free_taken, first, math.min(first + GROUP - 1, #free_taken)) })
 end
-if #told > 0 then tell_claimed(told, contested_until) end
+if #told > 0 then publish_claimed(told, contested_until) end
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])

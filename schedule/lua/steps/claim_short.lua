@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: clock index hold move tell
+-- include: clock index hold move publish_claimed
 --[[ claim_short is claim's short way: it claims what is due where all of it is as usual. It
 does what claim would do; where anything else is to be done it changes nothing.
 KEYS    1  the partition's prefix
@@ -76,7 +76,7 @@ local refs = fire_all(members, dues, records, lease_end, nil, take_out)
 if not refs then return nil end
 if #delete > 0 then redis.pcall('DEL', unpack(delete)) end
 
-tell_claimed(members, contested_until)
+publish_claimed(members, contested_until)
 local out = { t[1], t[2], next_due }
 for i = 1, n do out[2 + 2 * i], out[3 + 2 * i] = refs[i], records[i] end
 return out

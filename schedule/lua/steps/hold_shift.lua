@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: scores clock index common owed score budget again announce later hold_find
+-- include: scores clock index common owed score budget free_due announce rearm hold_find
 --[[ hold_shift sets held timers of a namespace again, each as much later as it was held for,
 where no other hold covers them: with their trigger keys, or beside newer timers of these.
 KEYS    1  the partition's prefix
@@ -23,7 +23,7 @@ local refs, score, skip, last, kept = find_held(ARGV[2], ARGV[3], ARGV[4], tonum
 local function shift(ref)
   local was, attempt, key = string.match(ref, '^(%d+):(%d*):(.*)$')
   local due, record = tonumber(was) + by, renewed(redis.call('HGET', firingdata_key, ref) or 'm:')
-  local at = due > now and set_later(key, due, attempt, record)
+  local at = due > now and rearm(key, due, attempt, record)
   if not at then
     at = due > now and due or 0
     redis.call('ZADD', firing_key, score_at(at, FREED), fire_retry(key, due, record, 0))

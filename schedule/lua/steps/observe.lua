@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: limits clock index common move owed budget fire payload contest aside
+-- include: limits clock index common move owed budget fire payload contest parked
 --[[ observe takes in what keyspace events hint at, in their order.
 KEYS    1  the partition's prefix
 ARGV    1  from when on the caller has heard every event, in ms
@@ -124,7 +124,7 @@ local kinds = {
       -- due time had changed without our knowledge.
       due, record = take_contested(key)
       if not due then due, record = take_contested(key, ':d:') end
-      if not due then due, record = take_aside(key) end
+      if not due then due, record = take_parked(key) end
       if due then
         fire(key, due, add_flag(record, 'x'), 0)
       elseif was and at == -2 then
@@ -151,7 +151,7 @@ local function observe_one(kind, key, sizes)
   local was, lower = pending(key), string.lower(kind)
   local known = kind ~= lower or kind == 'x' and now - heard > OLD
   if not known or was or redis.call('HEXISTS', data_key, ':?:' .. key) == 1
-    or lower == 'x' and now - heard < REMEMBER and not age(key) and not age(':c:' .. key) and first_aside(key) then
+    or lower == 'x' and now - heard < REMEMBER and not age(key) and not age(':c:' .. key) and first_parked(key) then
     kinds[lower](key, was, expiry(key), known)
   end
 end

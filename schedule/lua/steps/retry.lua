@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: clock index common again announce later
+-- include: clock index common free_due announce rearm
 --[[ retry sets a timer again, after a failed attempt or because it was postponed or is replayed:
 once per event id, however often it is called. If the key was set again, both timers are kept: the
 retry waits beside the newer one. If the retry is due already, it is owed. As attempt 1 it may be due
@@ -30,7 +30,7 @@ if due <= now then
   due = tonumber(string.match(fire_retry(key, due, record, 0), '^%d+'))
   note_size(record)
 else
-  due, member = set_later(key, due, ARGV[4], record)
+  due, member = rearm(key, due, ARGV[4], record)
   if not due then return -2 end
 end
 redis.call('ZADD', retried_key, now, ARGV[1])

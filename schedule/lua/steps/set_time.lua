@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: limits scores clock index common move owed score firings fire beside payload announce states later
+-- include: limits scores clock index common move owed score firings fire beside payload announce states rearm
 --[[ set_time has one pending timer be due at another time, as it was found: with its payload,
 attempt, options and repetition. One with a trigger key keeps it, with another TTL; one that is to
 be due now is owed, and its trigger key goes. Nothing is done to a timer that was changed since.

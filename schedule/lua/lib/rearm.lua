@@ -8,12 +8,12 @@ local function renewed(record)
   return attempt .. string.gsub(marks, '[euxh]', '') .. options .. string.sub(record, n)
 end
 
--- set_later sets a timer that waited for something else until then, for a time that lies
+-- rearm sets a timer that waited for something else until then, for a time that lies
 -- ahead: with its trigger key, or beside the newer timer of its key. It returns when it is due
 -- and its member of due, or nil if too many wait beside that timer already. Between two
 -- occurrences of a repetition the key is kept for the next one. The user's key comes first: if
 -- timerd may not write it, the timer waits without one.
-local function set_later(key, due, attempt, record)
+local function rearm(key, due, attempt, record)
   local was = pending(key)
   if was == due then due = due + 1 end
   local serial = not was and redis.call('ZSCORE', prefix .. 'repeat', key)

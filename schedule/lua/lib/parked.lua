@@ -12,9 +12,9 @@ local function next_look(due)
   return now + math.min(math.max(math.floor((now - due) / PAUSE_PART), SHORTEST_PAUSE), LONGEST_PAUSE)
 end
 
--- set_aside sets a pending timer aside. It returns false, and has done nothing, if there
+-- park sets a pending timer aside. It returns false, and has done nothing, if there
 -- are too many of this key.
-local function set_aside(key, due)
+local function park(key, due)
   local record = redis.call('HGET', data_key, key) or 'm:'
   spent = spent + #record
   if not add_beside(key, due, attempt_of(record), record, 's', next_look(due)) then return false end
@@ -34,17 +34,17 @@ local function set_again(key, due, record)
   return false
 end
 
--- first_aside returns the member of due of the first timer of a key that is set aside, or nil.
-local function first_aside(key)
+-- first_parked returns the member of due of the first timer of a key that is set aside, or nil.
+local function first_parked(key)
   local first = key_prefix(key)
   local name = redis.call('ZRANGE', prefix .. 'beside', '[' .. first .. 's', '(' .. first .. 't', 'BYLEX', 'LIMIT', 0, 1)[1]
   return name and beside_member(name, key)
 end
 
--- take_aside takes the first timer of a key that is set aside out of the schedule. It
+-- take_parked takes the first timer of a key that is set aside out of the schedule. It
 -- returns when it was due and its record, or nil.
-local function take_aside(key)
-  local member = first_aside(key)
+local function take_parked(key)
+  local member = first_parked(key)
   if not member then return nil end
   local record = redis.call('HGET', data_key, member) or 'm:'
   forget_beside(member, key)

@@ -1,0 +1,81 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/timerd-io/timerd/bench/internal/peer"
+	"github.com/timerd-io/timerd/bench/internal/result"
+	"github.com/timerd-io/timerd/bench/internal/rig"
+)
+
+// The workloads of Installations, by the beginnings of their names.
+const (
+	InstallationIdle  = "shapes: idle"
+	InstallationRate  = "shapes: rate"
+	InstallationSpike = "shapes: spike"
+)
+
+// Installations measures one installation of timerd after the other: servers and timerds that are one or several. Each has timers
+// due at a steady rate and then at one instant, is watched with pending timers, and tells how fast timers were set.
+func (b *Bench) Installations(ctx context.Context, round int, save func(result.Measurement) error) error {
+	for _, name := range []string{"timerd", "timerd-x3", "timerd-cluster", "timerd-cluster-x3", "timerd-r3"} {
+		if err := b.installation(ctx, name, round, save); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (b *Bench) installation(ctx context.Context, name string, round int, save func(result.Measurement) error) (err error) {
+	spec, err := peer.Named(name)
+	if err != nil {
+		return err
+	}
+	x, err := b.start(ctx, spec, spec.New(spec))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.Close()) }()
+	if err := b.fire(ctx, x, InstallationRate, InstallationSpike, b.Scale.AtOnce, round, save); err != nil {
+		return err
+	}
+	if err := x.preload(ctx, b.Scale.Waiting); err != nil {
+		return err
+	}
+	if err := sleepUntil(ctx, time.Now().Add(settled)); err != nil {
+		return err
+	}
+	m := x.measurement(InstallationIdle, round)
+	if m.Values, m.Usage, err = b.watch(ctx, x); err != nil {
+		return err
+	}
+	percent := func(role string) float64 { return 100 * m.Usage[role].CPU / m.Values[ValueSeconds] }
+	b.logf("%s: idle with %d pending: Redis uses %.1f %% of a core, timerd %.1f %%, in all", name, m.Pending, percent(rig.RoleRedis), percent(rig.RoleTimerd))
+	return save(m)
+}
+
+// fire has timers of an installation due at a steady rate, and then so many at one instant.
+func (b *Bench) fire(ctx context.Context, x *running, rate, spike string, atOnce, round int, save func(result.Measurement) error) error {
+	for _, shape := range []Shape{
+		{Name: rate, Timers: int(float64(b.Scale.Rate) * b.Scale.Rated.Seconds()), Spread: b.Scale.Rated},
+		{Name: spike, Timers: atOnce},
+	} {
+		m := x.measurement(shape.Name, round)
+		if err := b.deliver(ctx, x, shape, nil, &m); err != nil {
+			return err
+		}
+		b.logf("%s: %s of %d: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; µs a firing: Redis %.0f, timerd %.0f, NATS %.0f; set at %.0f/s",
+			x.spec.Name, shape.Name, shape.Timers, m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Drained,
+			m.CPUPerFiring(rig.RoleRedis), m.CPUPerFiring(rig.RoleTimerd), m.CPUPerFiring(rig.RoleNATS), m.Firings.ArmRate)
+		if err := save(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settled is how long what has fired is settled and counted before an installation counts as idle.
+const settled = 5 * time.Second

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/config"
+)
+
+// selection is which letters a command is for.
+type selection struct {
+	admin.LetterSelection
+	namespace []string // the argument, or nothing
+	seq       uint64   // the flag; 0 if it is not given
+}
+
+// withDeadLetters calls f with the selected letters, of which there must be one if an
+// id or a number is given, and with the sections of the configuration.
+func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section, f func(*admin.Letters, config.Config, *slog.Logger) error) error {
+	given := len(chosen.namespace)
+	for _, flag := range []bool{chosen.ID != "", chosen.seq > 0} {
+		if flag {
+			given++
+		}
+	}
+	if given > 1 {
+		return usagef(cmd, "NAMESPACE, --id and --seq exclude each other")
+	}
+	if chosen.seq > 0 {
+		chosen.Seqs = []uint64{chosen.seq}
+	}
+	var err error
+	if chosen.Namespace, err = namespaceArg(cmd, chosen.namespace); err != nil {
+		return err
+	}
+	return withJetStream(cmd, sections, func(js jetstream.JetStream, c config.Config, log *slog.Logger) error {
+		all, err := admin.SelectLetters(cmd.Context(), js, c.NATS.Streams.Names, chosen.LetterSelection)
+		if err != nil {
+			return err
+		}
+		return f(all, c, log)
+	})
+}
+
+const selectionHelp = `
+
+The dead letters of NAMESPACE, or only those with --id or --seq, or else all. How many there are is
+told, and asked whether to go on, unless there are none or --yes is given. Without an answer nothing
+happens and the exit code is 1.
+
+` + namespaceHelp
+
+// selectionFlags adds the flags that say which letters a command is for.
+func selectionFlags(cmd *cobra.Command, s *selection, yes *bool) {
+	cmd.Flags().StringVar(&s.ID, "id", "", "only letters with this id, of any namespace; timerd dead ls shows it")
+	cmd.Flags().Uint64Var(&s.seq, "seq", 0, "only the letter with this number in its stream, of any namespace")
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
+}
+
+// countLetters says how many dead letters there are.
+func countLetters(n int) string {
+	if n == 1 {
+		return "1 dead letter"
+	}
+	return fmt.Sprintf("%d dead letters", n)
+}

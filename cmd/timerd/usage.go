@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2 // bad usage or configuration
+)
+
+// exitCode ends a command that has said itself what is wrong.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// usageError is a command line that makes no sense.
+type usageError struct {
+	command string // whose help to read
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+// usagef returns a *usageError.
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}
+
+const keyHelp = `KEY is app:module:type:id, as it is in Redis.`
+
+// checkKey returns a *usageError for a KEY that is none of a timer.
+func checkKey(cmd *cobra.Command, key string) error {
+	if _, err := keys.Parse(key); err != nil {
+		return usagef(cmd, "KEY %q: %w", keys.Abbreviate(key), err)
+	}
+	return nil
+}
+
+const namespaceHelp = `NAMESPACE is app[:module[:type]], with * for any part and for what is left out.`
+
+// namespaceArg reads the argument NAMESPACE; left out, it is every timer.
+func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
+	if len(args) == 0 {
+		return keys.Namespace{}, nil
+	}
+	n, err := keys.ParseNamespace(args[0])
+	if err != nil {
+		return n, &usageError{cmd.CommandPath(), err}
+	}
+	return n, nil
+}
+
+// arguments makes what an argument check finds a *usageError.
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
+		return nil
+	}
+}
+
+// noSuchCommand is the argument check of a command that only holds others, or that takes no arguments besides.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	near := ""
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		near = "; did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return usagef(cmd, "unknown command %q%s", args[0], near)
+}
+
+// flagError makes what is wrong with a flag a *usageError, with the flag that was probably meant.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		if near := config.Nearest(unknown.GetSpecifiedName(), known); near != "" {
+			err = fmt.Errorf("%w; did you mean --%s?", err, near)
+		}
+	}
+	return &usageError{cmd.CommandPath(), err}
+}

@@ -1,0 +1,32 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+)
+
+// fault is what went wrong, and what to do.
+type fault struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+	Fix    string `json:"fix,omitempty"`
+}
+
+func (f *fault) Error() string { return f.Title + ": " + f.Detail }
+
+// asFault returns what to say of an error.
+func asFault(err error) *fault {
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f
+	}
+	return &fault{
+		Status: http.StatusServiceUnavailable, Title: "Not to be told now", Detail: err.Error(),
+		Fix: "Try again. If it stays so, timerd doctor and timerd status say what is wrong.",
+	}
+}
+
+// badRequest is a fault of whoever asks.
+func badRequest(detail, fix string) *fault {
+	return &fault{Status: http.StatusBadRequest, Title: "Not understood", Detail: detail, Fix: fix}
+}

@@ -1,0 +1,83 @@
+package console
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// letterFilter is what a list of dead letters is asked for.
+type letterFilter struct{ Query, Text string }
+
+func letterFilterOf(values url.Values) letterFilter {
+	return letterFilter{typed(values, "q"), typed(values, "text")}
+}
+
+func (f letterFilter) selection() (admin.LetterSelection, error) {
+	n, err := parseNamespaceQuery(f.Query)
+	return admin.LetterSelection{Namespace: n, Text: f.Text}, err
+}
+
+func (f letterFilter) encode() string {
+	values := url.Values{}
+	if f.Query != "" {
+		values.Set("q", f.Query)
+	}
+	if f.Text != "" {
+		values.Set("text", f.Text)
+	}
+	return values.Encode()
+}
+
+// filter is what a list of timers is asked for, in the words of its form.
+type filter struct{ Query, State, Due string }
+
+func filterOf(values url.Values) filter {
+	return filter{typed(values, "q"), values.Get("state"), values.Get("due")}
+}
+
+// encode returns the filter as the query of an address.
+func (f filter) encode() string {
+	values := url.Values{}
+	for name, value := range map[string]string{"q": f.Query, "state": f.State, "due": f.Due} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return values.Encode()
+}
+
+// query returns which timers the filter means, at a time.
+func (f filter) query(now time.Time) (query.Query, error) {
+	text := f.Query
+	if decoded, err := keys.DecodeText(text); err == nil && strings.Count(text, ":") >= 3 {
+		text = decoded // a key as it is shown; a namespace is decoded by itself
+	}
+	q, err := query.ParseQuery(text)
+	if err != nil {
+		return q, badRequest(err.Error(), "Give a namespace such as shop:order, or the beginning of a key such as shop:order:timeout:42.")
+	}
+	states := []query.State{query.StatePending, query.StateOwed, query.StateFiring, query.StateHeld}
+	if f.State != "" {
+		if !slices.Contains(states, query.State(f.State)) {
+			return q, badRequest("There is no state “"+clip(f.State, 50)+"”.", "Timers are pending, owed, firing or held.")
+		}
+		q.States = []query.State{query.State(f.State)}
+	}
+	switch f.Due {
+	case "":
+	case "overdue":
+		q.Before = now
+	case "1m", "1h", "24h":
+		d, _ := time.ParseDuration(f.Due) // one of these
+		q.From, q.Before = now, now.Add(d)
+	default:
+		return q, badRequest("There is no “due="+clip(f.Due, 50)+"”.", "Take overdue, 1m, 1h or 24h.")
+	}
+	return q, nil
+}

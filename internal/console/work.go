@@ -1,0 +1,76 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// mostSelected is how many timers or letters one by one may be selected.
+const mostSelected = 1000
+
+// Actions is what a console changes things with: what the command line uses too. A console that only looks has none.
+type Actions struct {
+	Schedule *schedule.Schedule
+	Timers   *admin.Timers
+	Holds    *admin.Holds
+	Firings  *admin.Firings
+	Streams  jetstream.JetStream
+	Names    keys.Names
+}
+
+var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected", Detail: "The action was asked for without a timer or a letter.",
+	Fix: "Go back and select some, or all that match."}
+
+// actionName returns an action as the heading of its page.
+func actionName(do string) string {
+	return map[string]string{
+		"cancel": "Cancel", "fire": "Fire now", "move": "Set to another time", "replay": "Replay", "purge": "Purge", "hold": "Hold", "resume": "Resume",
+		"resend": "Send again",
+	}[do]
+}
+
+// refuse is a fault in what somebody filled in.
+func refuse(detail, fix string) error {
+	return &fault{Status: http.StatusUnprocessableEntity, Title: "Not yet", Detail: detail, Fix: fix}
+}
+
+// sample returns the first of many texts.
+func sample(all []string) []string {
+	const most = 10
+	some := slices.Clone(all[:min(len(all), most)])
+	if n := len(all) - most; n > 0 {
+		some = append(some, "and "+counted(int64(n), "other", "others"))
+	}
+	return some
+}
+
+// someTallies leaves out what did not happen, but for the first.
+func someTallies(all []Tally) []Tally {
+	return slices.DeleteFunc(all, func(t Tally) bool { return t.N == 0 && t.Name != all[0].Name })
+}
+
+// selectedSeqs reads which messages of a stream were selected.
+func selectedSeqs(form url.Values) (seqs []uint64, err error) {
+	for _, text := range form["seq"] {
+		seq, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || seq == 0 {
+			return nil, badRequest("“"+clip(text, 50)+"” is no number of a message.", "Take what the list gives as seq.")
+		}
+		seqs = append(seqs, seq)
+	}
+	switch {
+	case len(seqs) == 0:
+		return nil, errNothingSelected
+	case len(seqs) > mostSelected:
+		return nil, refuse("That is too many for one selection.", "Select at most 1,000, or all that match.")
+	}
+	return seqs, nil
+}

@@ -1,0 +1,273 @@
+package notify
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// batchEvents and batchBytes bound a batch: JetStream takes 1,000 messages by default, and larger ones than these are no
+	// quicker by the event. A batch is what a neighbour's fault delays.
+	batchEvents = 500
+	batchBytes  = 1 << 20
+	// batchPayload is the largest payload of an event in a batch: larger ones may be refused for their size.
+	batchPayload = 32 << 10
+	// batchRest is how long there are no batches after the server had too many.
+	batchRest = time.Second
+	// maxFlying is how many batches are with the server at most: one while the next gathers, and another if that is a full one, so that
+	// the server has something to do while it is written.
+	maxFlying = 2
+)
+
+// Error codes of JetStream about batches.
+const (
+	codeBatchDisabled jetstream.ErrorCode = 10174
+	codeBatchTooLarge jetstream.ErrorCode = 10199
+	codeBatchTooMany  jetstream.ErrorCode = 10210
+)
+
+// noSample says of a delivery's ahead that its acknowledgement does not tell what those ahead of it took.
+const noSample = -1
+
+// group commits events together where the stream takes long to store each, as it does when it syncs them to disk one by one: while
+// some are with the server the next gather, and are published as one of JetStream's atomic batches, which is synced once. What
+// comes alone is published alone, and so is everything where that is quicker, which the acknowledgements tell.
+//
+// A batch is all or nothing. So only those gather that nothing speaks against: their subject is trusted, they are of ordinary size,
+// and this is their first try, so that the stream has not got them. If the server refuses a batch nevertheless, its events are
+// published alone.
+//
+// Its methods may be called concurrently, with flight.mu held too; it calls the flight without its own lock.
+type group struct {
+	flight *flight
+	wake   chan struct{} // wakes run
+
+	mu       sync.Mutex
+	allowed  bool              // by the stream
+	rest     time.Time         // until then there are no batches
+	most     int               // events in a batch
+	largest  int               // payload of an event in a batch
+	out      int               // events with the server, each by itself
+	flying   int               // batches with the server
+	batches  map[uint64]*batch // by token: those that may still be answered
+	gathered []*delivery
+	pace     pace
+}
+
+// batch is events that are published as one. flight.mu guards the second group of fields, group.mu the third.
+type batch struct {
+	token uint64 // names it in reply subjects
+	began time.Time
+
+	members []*delivery // in their order in the batch
+	left    int         // of them in flight
+
+	over bool // it counts as with the server no longer, though it may still be answered
+}
+
+func newGroup(f *flight) *group {
+	return &group{flight: f, wake: make(chan struct{}, 1), most: batchEvents, largest: batchPayload, batches: map[uint64]*batch{}}
+}
+
+// allow takes whether the stream takes batches.
+func (g *group) allow(allowed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.allowed = allowed
+}
+
+// gather tells whether a queued delivery is published with others, which it then waits for.
+func (g *group) gather(d *delivery) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.allowed || len(g.gathered) == 0 && !g.busy() || !g.fits(d) {
+		return false
+	}
+	g.gathered = append(g.gathered, d)
+	return true
+}
+
+// busy tells whether those that gather had better wait for more; g.mu is held.
+func (g *group) busy() bool {
+	if g.flying > 0 {
+		return g.flying == maxFlying || len(g.gathered) < g.most
+	}
+	return g.pace.room(g.out) <= 0
+}
+
+// fits tells whether nothing that is known of a delivery by itself speaks against a batch; g.mu is held.
+func (g *group) fits(d *delivery) bool {
+	return d.tries == 0 && !d.firing.MayBeStored && !d.withhold && len(d.firing.Payload) <= g.largest
+}
+
+// sent counts an event that is published by itself, and returns how many others are with the server, for its acknowledged.
+func (g *group) sent() (ahead int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.out++
+	if g.flying > 0 {
+		return noSample
+	}
+	return g.out - 1
+}
+
+// acknowledged takes how long the acknowledgement took of an event that was published by itself, with so many ahead of it.
+func (g *group) acknowledged(ahead int, d time.Duration) {
+	if ahead == noSample {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pace.one(ahead, ahead == 0 && g.out == 1, d, time.Now())
+}
+
+// left counts out an event that was published by itself.
+func (g *group) left() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.out--
+	g.goOn()
+}
+
+// goOn wakes run if those that gathered need not wait any longer; g.mu is held.
+func (g *group) goOn() {
+	if len(g.gathered) > 0 && !g.busy() {
+		signal(g.wake)
+	}
+}
+
+// find returns the batch of a token, or nil if there is none that may be answered.
+func (g *group) find(token uint64) *batch {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.batches[token]
+}
+
+// drop forgets a batch that nobody waits for any longer.
+func (g *group) drop(b *batch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.batches, b.token)
+	g.end(b)
+}
+
+// committed notes that a batch was stored.
+func (g *group) committed(b *batch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !b.over {
+		g.pace.batch(len(b.members), time.Since(b.began))
+	}
+	g.end(b)
+}
+
+// refused takes why the server has refused a batch.
+func (g *group) refused(a answer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch a.code {
+	case codeBatchDisabled:
+		g.allowed = false
+	case codeBatchTooLarge:
+		g.most = max(g.most/2, 2)
+	case codeBatchTooMany:
+		g.rest = time.Now().Add(batchRest)
+	}
+}
+
+// tooLarge takes the size of a payload that makes an event too large for the stream.
+func (g *group) tooLarge(bytes int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.largest = min(g.largest, bytes-1)
+}
+
+// over notes that a batch is no longer with the server, as far as is known. To say so twice does nothing.
+func (g *group) over(b *batch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.end(b)
+}
+
+// end is over; g.mu is held.
+func (g *group) end(b *batch) {
+	if !b.over {
+		b.over = true
+		g.flying--
+		g.goOn()
+	}
+}
+
+// forget forgets what was learned of a server that is not connected any more.
+func (g *group) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pace = pace{}
+	for _, b := range g.batches {
+		g.end(b)
+	}
+}
+
+// run publishes those that gather, until ctx ends.
+func (g *group) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.wake:
+			alone, b, together := g.take()
+			for _, d := range alone {
+				g.flight.publishAlone(d)
+			}
+			if b != nil {
+				g.flight.publishBatch(b, together)
+			}
+		}
+	}
+}
+
+// take takes out of those that have gathered what is published now, each alone and together. An event alone is one on a subject
+// that is not trusted yet, too.
+func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.busy() {
+		return nil, nil, nil
+	}
+	now, room, bytes := time.Now(), max(g.pace.room(g.out), 1), 0
+	wait := g.gathered[:0]
+	for i, d := range g.gathered {
+		switch {
+		case len(together) == g.most || bytes >= batchBytes:
+			wait = append(wait, g.gathered[i:]...)
+		case g.flight.subjects.Trusts(d.lane) && (g.pace.each > 0 || len(together) < room):
+			bytes += len(d.firing.Payload)
+			together = append(together, d)
+			continue
+		case len(alone) < room:
+			alone = append(alone, d)
+			continue
+		default:
+			wait = append(wait, d)
+			continue
+		}
+		break
+	}
+	clear(g.gathered[len(wait):])
+	g.gathered = wait
+	first := len(together)
+	if g.allowed && now.After(g.rest) {
+		first = g.pace.alone(len(together), now)
+	}
+	alone, together = append(alone, together[:first]...), together[first:]
+	if len(together) > 0 {
+		b = &batch{token: g.flight.newToken(), began: now}
+		g.batches[b.token] = b
+		g.flying++
+	}
+	g.goOn()
+	return alone, b, together
+}

@@ -1,0 +1,98 @@
+package notify
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// fewestAhead is how many events must have been ahead of one for its acknowledgement to tell what each of them took. A server
+	// may answer only once it has stored all that it has, so few would be taken for slow.
+	fewestAhead = 16
+	// paceBatches is of how many batches the quickest is remembered: a disk that stalls once says nothing of the next batch.
+	paceBatches = 16
+	// firstOut is how many events may be with the server, each by itself, before it is known what one takes.
+	firstOut = 128
+	// firstBatch and firstShare are taken for what a batch takes, and each event in a large one, until batches tell: so on a disk
+	// of 2026 with 0.2 ms for a sync.
+	firstBatch = 3 * time.Millisecond
+	firstShare = 40 * time.Microsecond
+	// gain is how many times as quick a batch has to be to be worth it.
+	gain = 2
+	// stale is after how long a few events are published alone, to see what that takes by now, and sample is how many.
+	stale  = 10 * time.Second
+	sample = 2 * fewestAhead
+)
+
+// pace reckons what events take to be stored one by one, and together. It reads acknowledgements alone: one that took longer
+// than that of a lone event did waited for those ahead of it, so a server far away is not taken for a slow one. The zero value
+// knows nothing.
+type pace struct {
+	lone    time.Duration // the acknowledgement of an event that the server had nothing beside
+	each    time.Duration // what one event takes that is not the first; 0 before that is known
+	at      time.Time     // when each was measured last
+	batches []took        // the last ones
+}
+
+type took struct{ all, share time.Duration }
+
+// one takes the time of an acknowledgement, of an event that so many were ahead of. lone says that the server had no other
+// meanwhile.
+func (p *pace) one(ahead int, lone bool, d time.Duration, now time.Time) {
+	if lone {
+		if p.lone == 0 || d < p.lone {
+			p.lone = d
+		}
+		p.lone += (d - p.lone) / 8
+	}
+	if ahead < fewestAhead {
+		return
+	}
+	each := max((d-p.lone)/time.Duration(ahead), 1)
+	if p.each == 0 {
+		p.each = each
+	}
+	p.each += (each - p.each) / 8
+	p.at = now
+}
+
+// batch takes the time of a batch of n events.
+func (p *pace) batch(n int, d time.Duration) {
+	if len(p.batches) == paceBatches {
+		p.batches = slices.Delete(p.batches, 0, 1)
+	}
+	p.batches = append(p.batches, took{d, d / time.Duration(n)})
+}
+
+// reckon returns what a batch of n events takes.
+func (p *pace) reckon(n int) time.Duration {
+	least := took{firstBatch, firstShare}
+	for i, b := range p.batches {
+		if i == 0 {
+			least = b
+			continue
+		}
+		least = took{min(least.all, b.all), min(least.share, b.share)}
+	}
+	return max(least.all, least.share*time.Duration(n))
+}
+
+// room returns how many more events to publish one by one while so many are with the server: as many as take as long as a batch
+// would, and at least one. Others had better wait for each other.
+func (p *pace) room(out int) int {
+	if p.each == 0 {
+		return firstOut - out
+	}
+	return max(int(p.reckon(out)/p.each), 1) - out
+}
+
+// alone returns how many of n events to publish one by one. The others are a batch.
+func (p *pace) alone(n int, now time.Time) int {
+	switch {
+	case time.Duration(n)*p.each <= gain*p.reckon(n):
+		return n
+	case now.Sub(p.at) > stale:
+		return min(n, sample)
+	}
+	return 0
+}
