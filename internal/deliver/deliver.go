@@ -40,6 +40,8 @@ type Deliverer struct {
 	EnsureLog func(context.Context) error
 	// OnDelivery is told of each delivery; took is 0 where nobody was called. Default: nobody is told.
 	OnDelivery func(r event.Delivery, took time.Duration)
+	// OnCircuit is told of each host whose circuit opens, for how long, or closes: for 0. Default: nobody is told.
+	OnCircuit func(host string, length time.Duration)
 	// OnUnlogged is told of each delivery that could not be logged. Default: nobody is told.
 	OnUnlogged func()
 	// Logger gets a line for each circuit that opens or closes, each dead letter, and lasting trouble.
@@ -63,6 +65,7 @@ func New(js jetstream.JetStream, config *Config) *Deliverer {
 		Proxy:      http.ProxyFromEnvironment,
 		EnsureLog:  func(context.Context) error { return nil },
 		OnDelivery: func(event.Delivery, time.Duration) {},
+		OnCircuit:  func(string, time.Duration) {},
 		OnUnlogged: func() {},
 		Logger:     slog.Default(),
 		js:         js,
@@ -79,6 +82,7 @@ func New(js jetstream.JetStream, config *Config) *Deliverer {
 func (d *Deliverer) OpenCircuits() int { return d.hosts.openCircuits() }
 
 func (d *Deliverer) circuitChanged(host string, length time.Duration) {
+	d.OnCircuit(host, length)
 	if length > 0 {
 		d.Logger.Warn("host fails, its deliveries are held back", "host", host, "for", length)
 	} else {

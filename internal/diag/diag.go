@@ -118,6 +118,8 @@ const (
 	CheckOwed       = "owed"
 	CheckAside      = "set aside"
 	CheckWebhooks   = "webhooks"
+	CheckHosts      = "webhook hosts"
+	CheckConsumers  = "consumers"
 	CheckLetters    = "dead letters"
 )
 
@@ -125,7 +127,7 @@ const (
 func Checks() []string {
 	return []string{
 		CheckRedis, CheckRights, CheckCluster, CheckNATS, CheckStreams, CheckLosses, CheckUnattended, CheckTimerds, CheckHolds, CheckAudits,
-		CheckOwed, CheckAside, CheckWebhooks, CheckLetters,
+		CheckOwed, CheckAside, CheckWebhooks, CheckHosts, CheckConsumers, CheckLetters,
 	}
 }
 

@@ -64,6 +64,10 @@ func (s Delivery) Run(ctx context.Context) error {
 	d.Calls = s.Calls
 	d.Logger = s.Logger
 	d.EnsureLog = func(ctx context.Context) error { return streams.EnsureDelivery(ctx, js, s.Config.Streams()) }
+	failing := &circuits{
+		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), log: s.Logger, changed: make(chan struct{}, 1), since: map[string]time.Time{},
+	}
+	d.OnCircuit = failing.note
 	registry := prometheus.NewRegistry()
 	observeDeliveries(registry, d)
 
@@ -79,6 +83,7 @@ func (s Delivery) Run(ctx context.Context) error {
 		step{
 			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), s.Logger) }},
 			{"readiness checks", withoutError(ready.run)},
+			{"circuits", withoutError(failing.run)},
 		},
 		step{{"connections", conns.run}},
 	)

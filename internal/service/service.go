@@ -11,12 +11,15 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
@@ -205,8 +208,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 // by an older list. If none answers, they are tried for as long as any server is at the start of a timerd, which began at a time.
 func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.Time) (replaced int, err error) {
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
-	tooOld := func(err error) bool { return errors.Is(err, schedule.ErrRedisTooOld) }
-	err = conn.All(ctx, s.Config.Redis, tooOld, func(ctx context.Context) error {
+	unfit := func(err error) bool { return errors.Is(err, schedule.ErrRedisTooOld) || lacksFunctions(err) }
+	err = conn.All(ctx, s.Config.Redis, unfit, func(ctx context.Context) error {
 		was, err := sched.Load(ctx)
 		replaced = max(replaced, was)
 		if away, some := errors.AsType[*schedule.AwayError](err); some && !connect.RedisRefused(err) {
@@ -217,6 +220,9 @@ func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.
 		}
 		return err
 	})
+	if lacksFunctions(err) {
+		err = &diag.Fault{What: "Redis at " + s.Config.Redis.Shown + " has no functions", Remedy: "use Redis 7.0 or later, or Valkey, and do not rename FUNCTION", Err: err}
+	}
 	if err == nil {
 		within, cancel := context.WithTimeout(ctx, holdsTimeout)
 		defer cancel()
@@ -225,6 +231,11 @@ func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.
 		}
 	}
 	return replaced, err
+}
+
+// lacksFunctions tells of an error that the server knows no functions: Dragonfly and KeyDB have none.
+func lacksFunctions(err error) bool {
+	return redis.HasErrorPrefix(err, "unknown command") && strings.Contains(strings.ToUpper(err.Error()), "FUNCTION")
 }
 
 // holdsTimeout bounds how long the start waits for the list of holds.
@@ -241,16 +252,26 @@ func withoutError(run func(context.Context)) func(context.Context) error {
 // self returns what a timerd that began at a time says of itself. No other process has its instance id, which tells an
 // operator which one this is.
 func (s Service) self(began time.Time) schedule.Self {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "timerd"
-	}
+	host := hostname()
 	return schedule.Self{
-		Instance: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]),
+		Instance: newInstance(host),
 		Version:  s.Version,
 		Host:     host,
 		PID:      os.Getpid(),
 		Since:    began.UTC().Truncate(time.Millisecond),
 		Settings: s.Config.Shared(),
 	}
+}
+
+func hostname() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "timerd"
+	}
+	return host
+}
+
+// newInstance returns an id that no other process has.
+func newInstance(host string) string {
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
 }

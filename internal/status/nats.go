@@ -51,14 +51,19 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		return nil
 	}
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
-	losses, lossesRead := []streams.Loss(nil), make(chan error, 1)
+	var losses []streams.Loss
+	var failing []streams.Circuit
+	read := make(chan error, 1)
 	go func() {
 		var err error
-		losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams)
-		lossesRead <- err
+		if losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams); err == nil {
+			failing, err = streams.ReadCircuits(ctx, s.JetStream, s.Streams)
+		}
+		read <- err
 	}()
 	defer func() {
-		err := <-lossesRead
+		err := <-read
+		checkCircuits(failing, p)
 		for _, loss := range losses {
 			p.Add(loss.Finding())
 		}
@@ -119,9 +124,12 @@ func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *diag.Findings) 
 	if w == nil {
 		return
 	}
+	*p = append(*p, w.Problems...)
+	if w.Log == nil {
+		return
+	}
 	state := newStream(w.Log.Config.Name, w.Log)
 	checkStream(&state, s.Streams.Names, 0, p)
-	*p = append(*p, w.Problems...)
 	n.Streams, n.Webhooks = append(n.Streams, state), w.Consumers
 }
 
@@ -153,7 +161,8 @@ func acknowledged(ctx context.Context, stream jetstream.Stream, s *Stream) uint6
 	list := stream.ListConsumers(ctx)
 	floor, some := uint64(math.MaxUint64), false
 	for info := range list.Info() {
-		floor, some = min(floor, info.AckFloor.Stream), true
+		floor = min(floor, info.AckFloor.Stream)
+		some = some || info.Config.Durable != "" && info.Config.AckPolicy != jetstream.AckNonePolicy
 	}
 	if list.Err() != nil || !some || floor < stream.CachedInfo().State.FirstSeq {
 		return 0

@@ -136,15 +136,23 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 		*p = append(*p, found[i]...)
 	}
 	r.count(nodes, reports)
+	if len(members) == 0 && len(nodes) == 1 && !p.Failed() && !others.Failed() {
+		if db, instance, ok := query.Elsewhere(ctx, nodes[0]); ok {
+			p.Fail(diag.CheckRedis, fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
+				"TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", nodes[0].Server().Options().DB, db, clean(instance))
+		}
+	}
 	if len(nodes) > 0 && r.At.IsZero() && p.Failed() {
 		return nil // no server tells anything
 	}
 	for i := range r.Nodes {
 		checkNode(&r.Nodes[i], r.At, len(r.Timerds) > 0, &others)
 	}
-	checkAttended(members, r, &others)
 	// A server that refuses writes or is away is why heartbeats, audits and all else stay away.
 	cause := p.Failed()
+	if !cause && !others.Has(diag.Fail, diag.CheckTimerds) {
+		checkAttended(members, r, &others)
+	}
 	for _, f := range others {
 		if !cause || f.Level == diag.Warn && f.Check != diag.CheckAudits {
 			*p = append(*p, f)

@@ -23,6 +23,9 @@ const (
 	// waitsTooLong is for how long an event waits for a call, or no process takes one, before that is a problem: where there is
 	// room for more calls it takes milliseconds.
 	waitsTooLong = time.Minute
+	// idleTooLong is for how long events wait for a consumer of somebody else's program, and nobody asks for them, before that is
+	// a problem: the program may start again.
+	idleTooLong = 30 * time.Second
 	// asksSoon is how long a process that has just started, or lost its connection, takes to ask for events.
 	asksSoon = 10 * time.Second
 	// agesAsked is for how many filters it is asked since when events wait, those of the consumers with the most first.
@@ -55,12 +58,13 @@ type WebhookConsumer struct {
 	asking  bool // a process asks for events
 }
 
-// GatherWebhooks tells of webhooks. It returns nil where they are not used: there is no log of deliveries.
+// GatherWebhooks tells of webhooks, and of what waits for other consumers. There is no log of deliveries where webhooks are not
+// used.
 func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Config) (*Webhooks, error) {
 	ctx, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
 	log, faults, err := streams.CheckDelivery(ctx, js, conf)
-	if log == nil || err != nil {
+	if err != nil {
 		return nil, err
 	}
 	w := &Webhooks{Log: log}
@@ -76,11 +80,21 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", conf.FiredStream(), err)
 	}
-	if w.Consumers, err = webhookConsumers(ctx, fired); err != nil {
+	all, err := durableConsumers(ctx, fired)
+	if err != nil {
 		return nil, fmt.Errorf("consumers of stream %s: %w", conf.FiredStream(), err)
 	}
-	askAges(ctx, js, fired.CachedInfo(), w.Consumers)
+	askAges(ctx, js, fired.CachedInfo(), all)
+	var others []WebhookConsumer
+	for _, c := range all {
+		if isOfDeliver(c.Name) && log != nil {
+			w.Consumers = append(w.Consumers, c)
+		} else if !isOfDeliver(c.Name) {
+			others = append(others, c)
+		}
+	}
 	checkConsumers(w.Consumers, fired.CachedInfo().Config, &p)
+	checkIdle(others, fired.CachedInfo().Config, &p)
 	w.Problems = p
 	return w, nil
 }
@@ -90,11 +104,11 @@ func WebhookRights(names keys.Names) string {
 	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.%s and $JS.API.CONSUMER.LIST.%s", names.DeliveryStream(), names.FiredStream())
 }
 
-// webhookConsumers returns the consumers of timerd deliver in the order of their names.
-func webhookConsumers(ctx context.Context, fired jetstream.Stream) (all []WebhookConsumer, err error) {
+// durableConsumers returns the consumers that wait for a process to ask, in the order of their names.
+func durableConsumers(ctx context.Context, fired jetstream.Stream) (all []WebhookConsumer, err error) {
 	list := fired.ListConsumers(ctx)
 	for info := range list.Info() {
-		if !isOfDeliver(info.Name) {
+		if info.Config.Durable == "" || info.Config.DeliverSubject != "" {
 			continue
 		}
 		c := WebhookConsumer{
@@ -104,6 +118,9 @@ func webhookConsumers(ctx context.Context, fired jetstream.Stream) (all []Webhoo
 		}
 		if one := info.Config.FilterSubject; one != "" {
 			c.filters = []string{one}
+		}
+		if len(c.filters) == 0 {
+			c.filters = fired.CachedInfo().Config.Subjects
 		}
 		if info.Delivered.Last != nil {
 			c.Last = *info.Delivered.Last
@@ -182,10 +199,7 @@ func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *d
 			behind.add(c, c.Waiting)
 		}
 	}
-	dropped := ""
-	if of.MaxAge > 0 {
-		dropped = fmt.Sprintf("; %s drops them %s after they fired", of.Name, of.MaxAge)
-	}
+	dropped := dropped(of)
 	if len(paused.names) > 0 {
 		p.Warn(diag.CheckWebhooks, fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
 	}
@@ -197,6 +211,46 @@ func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *d
 		p.Warn(diag.CheckWebhooks, "look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency",
 			"%s: %s, since there is no place for more calls%s", names(behind.names), behind.events(), dropped)
 	}
+}
+
+// checkIdle tells of consumers of other programs for which events wait, and that nobody asks.
+func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.Findings) {
+	var idle backlog
+	for i := range consumers {
+		c := &consumers[i]
+		if !c.asking && !c.paused && c.Waiting > 0 && c.waits() > idleTooLong && c.At.Sub(c.Last) > idleTooLong {
+			idle.add(c, c.Waiting)
+		}
+	}
+	if len(idle.names) > 0 {
+		p.Warn(diag.CheckConsumers, fmt.Sprintf("start the program that consumes by it; or, if nobody needs it any more: nats consumer rm %s %s --force", of.Name, clean(idle.names[0])),
+			"%s: %s, and no program asks for them%s", names(idle.names), idle.events(), dropped(of))
+	}
+}
+
+// checkCircuits tells of hosts that are not called because they fail.
+func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
+	if len(failing) == 0 {
+		return
+	}
+	var hosts []string
+	oldest := failing[0].Since
+	for _, c := range failing {
+		hosts = append(hosts, c.Host)
+		if c.Since.Before(oldest) {
+			oldest = c.Since
+		}
+	}
+	p.Warn(diag.CheckHosts, "timerd deliveries --failed --since 10m says what they answer; one call after the other finds out when they work again, and nothing is lost until expire",
+		"%s: not called by timerd deliver, because calls fail, since %s; deliveries to them wait as timers", names(hosts), oldest.UTC().Format(time.RFC3339))
+}
+
+// dropped says when a stream drops what nobody has asked for.
+func dropped(of jetstream.StreamConfig) string {
+	if of.MaxAge <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s drops them %s after they fired", of.Name, of.MaxAge)
 }
 
 // backlog is what waits at consumers with the same problem.

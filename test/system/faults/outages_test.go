@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -35,8 +37,9 @@ type outage struct {
 	ready string
 	// fix is a regular expression that matches the commands in what is to be done, which the test runs; "" where the test ends the
 	// outage in another way.
-	fix string
-	end func(*scene) // nil: the fix is all
+	fix    string
+	before func(*scene) // what only an operator can do, before the commands; nil for nothing
+	end    func(*scene) // after them; nil: the fix is all
 }
 
 // scene is where an outage happens: a system that is asked in every way what is wrong.
@@ -152,7 +155,14 @@ func (x *scene) tells(row outage) (fix string, took time.Duration) {
 	x.T.Helper()
 	began := time.Now()
 	cause := regexp.MustCompile(row.text)
-	testenv.Eventually(x.T, toldWithin, func() error {
+	last := ""
+	testenv.Eventually(x.T, toldWithin, func() (wrong error) {
+		defer func() {
+			if wrong != nil && wrong.Error() != last {
+				last = wrong.Error()
+				x.T.Logf("after %v: %v", time.Since(began).Round(100*time.Millisecond), wrong)
+			}
+		}()
 		all, err := x.ask()
 		if err != nil {
 			return err
@@ -202,6 +212,9 @@ func (x *scene) play(rows ...outage) {
 			if len(commands) == 0 {
 				x.T.Fatalf("%s: no %q in the fix: %s", row.name, row.fix, fix)
 			}
+			if row.before != nil {
+				row.before(x)
+			}
 			for _, command := range commands {
 				x.do(command)
 			}
@@ -250,6 +263,8 @@ func (x *scene) nats(words []string) error {
 	}
 	config := stream.CachedInfo().Config
 	switch words[1] + " " + name {
+	case "purge seq":
+		return stream.Purge(x.T.Context(), jetstream.WithPurgeSequence(uint64(n)))
 	case "edit max-msgs":
 		config.MaxMsgs = n
 	case "edit max-bytes":

@@ -1,0 +1,77 @@
+package faults_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/test/system"
+)
+
+// Whoever should take events and does not is told of: a merchant that fails, a timerd deliver that is away, a program.
+func TestOutagesOfConsumers(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	var broken atomic.Bool
+	merchant := system.NewMerchant(t, func(w http.ResponseWriter, _ *http.Request) {
+		if broken.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	file := system.Webhooks(t, "pay:order:callback "+merchant.URL)
+	deliver := x.Deliverer(file)
+	n := 0
+	fire := func(namespace string, many int) {
+		for range many {
+			n++
+			x.Do("FCALL", "timer_set", 1, fmt.Sprint(namespace, ":", n), "p", "PX", 20)
+		}
+	}
+	reader, err := x.JS.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{
+		Durable: "shop-reader", FilterSubject: "timers.fired.shop.>", AckPolicy: jetstream.AckExplicitPolicy,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.play(outage{
+		name: "a webhook's host fails", level: diag.Warn, check: diag.CheckHosts,
+		text: `127\.0\.0\.1:\d+: not called by timerd deliver, because calls fail, since `,
+		bring: func(*scene) {
+			broken.Store(true)
+			fire("pay:order:callback", 40)
+		},
+		before: func(*scene) { broken.Store(false) },
+		fix:    `timerd deliveries --failed --since 10m`,
+	}, outage{
+		name: "timerd deliver is away", level: diag.Warn, check: diag.CheckWebhooks,
+		text: `timerd-deliver: 3 events wait, the oldest for .*, and no timerd deliver asks for them`,
+		bring: func(*scene) {
+			deliver.Stop()
+			fire("pay:order:callback", 3)
+		},
+		end: func(*scene) { deliver = x.Deliverer(file) },
+	}, outage{
+		name: "a program that is away", level: diag.Warn, check: diag.CheckConsumers,
+		text:  `shop-reader: 5 events wait, the oldest for .*, and no program asks for them; TIMERS drops them 168h0m0s after they fired`,
+		bring: func(*scene) { fire("shop:order:timeout", 5) },
+		end: func(*scene) {
+			for range 5 {
+				m, err := reader.Next(jetstream.FetchMaxWait(system.Patience))
+				if err == nil {
+					err = m.Ack()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+	})
+	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 43 }, "what waited to be delivered")
+	deliver.Stop()
+	x.p.Stop()
+}

@@ -1,0 +1,192 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/test/system"
+)
+
+// What Redis says of itself is the cause, whatever fails by it.
+func TestOutagesOfRedis(t *testing.T) {
+	t.Parallel()
+	x := newScene(t, devserver.Directive("enable-protected-configs", "yes"), devserver.Directive("rdbcompression", "no"),
+		devserver.Directive("key-load-delay", "25000"), devserver.Directive("loading-process-events-interval-bytes", "1024")) // µs, for each key of a snapshot
+	loaded := make(chan error, 1)
+	p, url := x.p, x.Env["TIMERD_REDIS_URL"]
+	dir := x.Redis.Dir()
+	// elsewhere has the commands ask by another URL than the timerd.
+	elsewhere := func(u string) func(*scene) {
+		return func(x *scene) { x.p, x.Env["TIMERD_REDIS_URL"] = nil, u }
+	}
+	back := func(x *scene) { x.p, x.Env["TIMERD_REDIS_URL"] = p, url }
+	x.Do("ACL", "SETUSER", "timerd", "on", ">secret", "~*", "&*", "+@all")
+
+	x.play(outage{
+		name: "out of memory", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text:  `it is out of memory and refuses every write that takes some: OOM command not allowed`,
+		bring: func(x *scene) { x.Do("CONFIG", "SET", "maxmemory", "1mb") },
+		fix:   `redis-cli CONFIG SET maxmemory \d+`,
+		end: func(x *scene) {
+			x.quiet()
+			x.Do("CONFIG", "SET", "maxmemory", 0) // for the rows below
+		},
+	}, outage{
+		name: "a replica", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text: `it is a replica and takes no writes: READONLY `,
+		bring: func(x *scene) {
+			host, port, _ := strings.Cut(testenv.FreeAddr(t), ":")
+			x.Do("REPLICAOF", host, port)
+		},
+		fix: `redis-cli REPLICAOF NO ONE`,
+	}, outage{
+		name: "a full disk", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text: `it cannot write to its disk and refuses every write: MISCONF `,
+		bring: func(x *scene) {
+			x.Do("CONFIG", "SET", "dir", "/proc") // which takes no files
+			x.Do("CONFIG", "SET", "save", "3600 1000000")
+			x.Do("BGSAVE")
+		},
+		before: func(x *scene) { x.Do("CONFIG", "SET", "dir", dir) }, // the room
+		fix:    `redis-cli BGSAVE`,
+		end:    func(x *scene) { x.Do("CONFIG", "SET", "save", "") },
+	}, outage{
+		name: "loading", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text: `it is loading its data: LOADING `,
+		bring: func(x *scene) {
+			for i := range 600 {
+				x.Do("SET", fmt.Sprint("filler-", i), strings.Repeat("x", 2<<10))
+			}
+			x.Do("BGREWRITEAOF") // they are in a snapshot then, of which the loading can be slowed down
+			testenv.Eventually(t, system.Patience, func() bool {
+				info, err := x.RDB.Info(t.Context(), "persistence").Result()
+				return err == nil && strings.Contains(info, "aof_rewrite_in_progress:0") && strings.Contains(info, "aof_rewrite_scheduled:0")
+			}, "the append-only file to be rewritten")
+			x.Redis.Stop()
+			go func() { loaded <- x.Redis.Redis.Start(context.WithoutCancel(t.Context())) }()
+		},
+		end: func(*scene) {
+			if err := <-loaded; err != nil {
+				t.Error(err)
+			}
+		},
+	}, outage{
+		name: "a wrong password", level: diag.Fail, check: diag.CheckRedis,
+		text:  `WRONGPASS `,
+		bring: elsewhere(x.Redis.UserURL("timerd", "wrong", 0)),
+		end:   back,
+	}, outage{
+		name: "a wrong database", level: diag.Fail, check: diag.CheckRedis,
+		text:  `TIMERD_REDIS_URL names database 3, where no timerd is; database 0 of this Redis is served by `,
+		bring: elsewhere(x.Redis.URL(3)),
+		end:   back,
+	})
+	x.p.Stop()
+}
+
+// The stream that takes no more is named, and what is shown loses nothing that is unread.
+func TestOutagesOfStreams(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	c := x.Collect()
+	fire := func(n int) {
+		x.Do("FCALL", "timer_set", 1, fmt.Sprint("shop:order:timeout:", n), "p", "PX", 20)
+	}
+	limit := func(messages, bytes int64) {
+		t.Helper()
+		stream, err := x.JS.Stream(t.Context(), "TIMERS")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := stream.CachedInfo().Config
+		config.MaxMsgs, config.MaxBytes, config.Discard = messages, bytes, jetstream.DiscardNew
+		if _, err := x.JS.UpdateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := outage{level: diag.Fail, check: diag.CheckStreams, ready: "jetstream"}
+	messages, bytes, read := full, full, full
+	messages.name, messages.text = "a stream that is full of messages", `TIMERS: it is full: 2 messages of at most 2`
+	messages.bring = func(*scene) {
+		limit(2, -1)
+		fire(1)
+		fire(2)
+		fire(3)
+	}
+	messages.fix = `nats stream edit TIMERS --max-msgs=\d+ --force`
+	bytes.name, bytes.text = "a stream that is full of bytes", `TIMERS: it is full: \d+ bytes of at most 1500`
+	bytes.bring = func(*scene) { limit(-1, 1500) }
+	bytes.fix = `nats stream edit TIMERS --max-bytes=\d+ --force`
+	read.name, read.text = "a stream that is full of what was read", `TIMERS: it is full: 3 messages of at most 3`
+	read.bring = func(*scene) {
+		ctx := t.Context()
+		consumer, err := x.JS.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: "reader", AckPolicy: jetstream.AckExplicitPolicy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			m, err := consumer.Next(jetstream.FetchMaxWait(system.Patience))
+			if err == nil {
+				err = m.DoubleAck(ctx)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		limit(3, -1)
+	}
+	read.fix = `nats stream purge TIMERS --seq=3 --force`
+	read.end = func(*scene) {
+		fire(4)
+		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p", "shop:order:timeout:4=p")
+		stream, err := x.JS.Stream(t.Context(), "TIMERS")
+		if err != nil || stream.CachedInfo().State.FirstSeq != 3 {
+			t.Errorf("what is unread is gone: %+v, %v", stream.CachedInfo().State, err)
+		}
+	}
+	away := outage{
+		name: "NATS is away", level: diag.Fail, check: diag.CheckNATS, ready: "jetstream", text: `NATS |JetStream `,
+		bring: func(*scene) { x.NATS.Stop() }, end: func(*scene) { x.NATS.Start() },
+	}
+	x.play(messages, bytes, read, away)
+	x.p.Stop()
+}
+
+// Where nobody is left to fire, all say so; doctor too.
+func TestOutagesOfTimerds(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	x.play(outage{
+		name: "no timerd is alive", level: diag.Fail, check: diag.CheckUnattended,
+		text: `no timerd is alive: nothing fires until one runs; the last one, .*, was seen at .*; 1 timer is owed`,
+		bring: func(*scene) {
+			x.p.Kill()
+			x.p = nil
+			x.Do("FCALL", "timer_set", 1, "shop:order:timeout:1", "p", "PX", 20)
+		},
+		end: func(*scene) { x.start() },
+	})
+	x.p.Stop()
+
+	// What serve cannot work with ends it at once.
+	for _, c := range []struct{ setting, text string }{
+		{"TIMERD_REDIS_URL=" + testenv.Redis(t, devserver.Directive("rename-command", "FUNCTION", "")).URL(0), "has no functions; to fix it: use Redis 7.0 or later, or Valkey"},
+		{"TIMERD_NATS_URL=" + testenv.NATS(t, func(o *server.Options) { o.JetStream = false }).URL(), "runs without JetStream; to fix it: add a jetstream block"},
+	} {
+		watch := testenv.StartStopwatch()
+		p := x.Launch(c.setting)
+		if code := p.Ends(); code != 1 || !strings.Contains(p.Log.String(), c.text) {
+			t.Errorf("exit code %d, want %q:\n%s", code, c.text, p.Log)
+		}
+		watch.AtMost(t, 25*time.Second, "the end of what cannot work") // it would try for 30 s
+	}
+}
