@@ -6,14 +6,22 @@ import (
 	"github.com/timerd-io/timerd/internal/lanes"
 )
 
-// TakeForSlow has the Publisher take its stream for one that takes a second to store an event by itself, as long as it stays
-// connected: all that can be is published in batches then.
+// TakeForSlow has the Publisher publish all that gathers in batches, as long as it stays connected.
 func (p *Publisher) TakeForSlow() {
 	g := p.flight.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.pace = pace{each: time.Second, at: time.Now().Add(time.Hour)}
+	g.pace = slow{}
 }
+
+// slow takes the stream for so slow that all but one wait for each other.
+type slow struct{}
+
+func (slow) one(int, bool, time.Duration, time.Time) {}
+func (slow) batch(int, time.Duration)                {}
+func (slow) room(out int) int                        { return 1 - out }
+
+func (slow) split(n, _ int, _ time.Time) (alone, together int) { return 0, n }
 
 // TakesBatches tells whether the stream is known to take batches.
 func (p *Publisher) TakesBatches() bool {

@@ -54,7 +54,15 @@ type group struct {
 	flying   int               // batches with the server
 	batches  map[uint64]*batch // by token: those that may still be answered
 	gathered []*delivery
-	pace     pace
+	pace     pacer
+}
+
+// pacer reckons which way is quicker; see pace.
+type pacer interface {
+	one(ahead int, lone bool, d time.Duration, now time.Time)
+	batch(n int, d time.Duration)
+	room(out int) int
+	split(n, room int, now time.Time) (alone, together int)
 }
 
 // batch is events that are published as one. flight.mu guards the second group of fields, group.mu the third.
@@ -69,7 +77,7 @@ type batch struct {
 }
 
 func newGroup(f *flight) *group {
-	return &group{flight: f, wake: make(chan struct{}, 1), most: batchEvents, largest: batchPayload, batches: map[uint64]*batch{}}
+	return &group{flight: f, wake: make(chan struct{}, 1), most: batchEvents, largest: batchPayload, batches: map[uint64]*batch{}, pace: &pace{}}
 }
 
 // allow takes whether the stream takes batches.
@@ -206,7 +214,7 @@ func (g *group) end(b *batch) {
 func (g *group) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.pace, g.most, g.largest = pace{}, batchEvents, batchPayload
+	g.pace, g.most, g.largest = &pace{}, batchEvents, batchPayload
 	for _, b := range g.batches {
 		g.end(b)
 	}
@@ -239,31 +247,28 @@ func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
 		return nil, nil, nil
 	}
 	now, room, bytes := time.Now(), max(g.pace.room(g.out), 1), 0
-	wait := g.gathered[:0]
+	var trusted, wait []*delivery
 	for i, d := range g.gathered {
-		switch {
-		case len(together) == g.most || bytes >= batchBytes:
+		if len(trusted) == g.most || bytes >= batchBytes {
 			wait = append(wait, g.gathered[i:]...)
-		case g.flight.subjects.Trusts(d.lane) && (g.pace.each > 0 || len(together) < room):
+			break
+		}
+		switch {
+		case g.flight.subjects.Trusts(d.lane):
 			bytes += len(d.firing.Payload)
-			together = append(together, d)
-			continue
+			trusted = append(trusted, d)
 		case len(alone) < room:
 			alone = append(alone, d)
-			continue
 		default:
 			wait = append(wait, d)
-			continue
 		}
-		break
 	}
-	clear(g.gathered[len(wait):])
-	g.gathered = wait
-	first := len(together)
+	one, many := len(trusted), 0
 	if g.allowed && now.After(g.rest) {
-		first = g.pace.alone(len(together), now)
+		one, many = g.pace.split(len(trusted), room, now)
 	}
-	alone, together = append(alone, together[:first]...), together[first:]
+	alone, together = append(alone, trusted[:one]...), trusted[one:one+many]
+	g.gathered = append(trusted[one+many:], wait...)
 	if len(together) > 0 {
 		b = &batch{token: g.flight.newToken(), began: now}
 		g.batches[b.token] = b

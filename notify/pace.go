@@ -19,9 +19,10 @@ const (
 	firstShare = 40 * time.Microsecond
 	// gain is how many times as quick a batch has to be to be worth it.
 	gain = 2
-	// stale is after how long a few events are published alone, to see what that takes by now, and sample is how many.
-	stale  = 10 * time.Second
+	// sample is how many events tell what each takes: so many may always be with the server. stale is after how long they are
+	// published alone, to see what that takes by now.
 	sample = 2 * fewestAhead
+	stale  = 10 * time.Second
 )
 
 // pace reckons what events take to be stored one by one, and together. It reads acknowledgements alone: one that took longer
@@ -78,21 +79,24 @@ func (p *pace) reckon(n int) time.Duration {
 }
 
 // room returns how many more events to publish one by one while so many are with the server: as many as take as long as a batch
-// would, and at least one. Others had better wait for each other.
+// would, or a few. Others had better wait for each other.
 func (p *pace) room(out int) int {
 	if p.each == 0 {
 		return firstOut - out
 	}
-	return max(int(p.reckon(out)/p.each), 1) - out
+	return max(int(p.reckon(out)/p.each), sample) - out
 }
 
-// alone returns how many of n events to publish one by one. The others are a batch.
-func (p *pace) alone(n int, now time.Time) int {
+// split returns how many of n events to publish one by one, and how many of the others together, now that there is room for so
+// many. What is left waits.
+func (p *pace) split(n, room int, now time.Time) (alone, together int) {
 	switch {
+	case p.each == 0:
+		return min(n, room), 0
 	case time.Duration(n)*p.each <= gain*p.reckon(n):
-		return n
+		return n, 0
 	case now.Sub(p.at) > stale:
-		return min(n, sample)
+		alone = min(n, sample)
 	}
-	return 0
+	return alone, n - alone
 }

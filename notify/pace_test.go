@@ -15,6 +15,8 @@ func measured(p pace, n, out int, each, far time.Duration, now time.Time) pace {
 	return p
 }
 
+func first(alone, _ int) int { return alone }
+
 func TestPace(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -24,7 +26,7 @@ func TestPace(t *testing.T) {
 		n    int
 		want int // of n, how many alone
 	}{
-		"nothing is known":             {pace{}, 500, 500},
+		"nothing is known":             {pace{}, 500, 100},
 		"unsynced":                     {measured(lone(8*time.Microsecond, 0), 500, 100, 8*time.Microsecond, 0, now), 500, 500},
 		"unsynced and far away":        {measured(lone(8*time.Microsecond, 5*time.Millisecond), 500, 100, 8*time.Microsecond, 5*time.Millisecond, now), 500, 500},
 		"synced":                       {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond, 0, now), 500, 0},
@@ -33,7 +35,7 @@ func TestPace(t *testing.T) {
 		"synced, never a lone one":     {measured(pace{}, 500, 100, 200*time.Microsecond, time.Millisecond, now), 500, 0},
 		"synced, measured a while ago": {measured(pace{}, 500, 100, 200*time.Microsecond, 0, now.Add(-time.Minute)), 500, sample},
 	} {
-		if got := c.p.alone(c.n, now); got != c.want {
+		if got := first(c.p.split(c.n, 100, now)); got != c.want {
 			t.Errorf("%s: %d of %d are published alone, want %d (%+v)", name, got, c.n, c.want, c.p)
 		}
 	}
@@ -45,34 +47,34 @@ func TestPaceLearnsFromBatches(t *testing.T) {
 	now := time.Now()
 	p := measured(pace{}, 500, 100, 200*time.Microsecond, 0, now)
 	p.batch(500, time.Second)
-	if got := p.alone(500, now); got != 500 {
+	if got := first(p.split(500, 100, now)); got != 500 {
 		t.Errorf("after a batch that took a second %d of 500 are published alone", got)
 	}
 	p.batch(500, 10*time.Millisecond)
-	if got := p.alone(500, now); got != 0 {
+	if got := first(p.split(500, 100, now)); got != 0 {
 		t.Errorf("after a quick batch %d of 500 are published alone", got)
 	}
 	for range paceBatches {
 		p.batch(500, time.Second)
 	}
-	if got := p.alone(500, now); got != 500 {
+	if got := first(p.split(500, 100, now)); got != 500 {
 		t.Errorf("after many slow batches %d of 500 are published alone", got)
 	}
 }
 
-// Others wait for each other once as many are with the server as take as long as a batch; one is always sent.
+// Others wait for each other once as many are with the server as take as long as a batch; a few are always sent.
 func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 	t.Parallel()
 	p := measured(pace{}, 500, 100, 200*time.Microsecond, 0, time.Now())
-	if got := p.room(0); got < 10 || got > 100 {
-		t.Errorf("%d may be sent alone, want some 20", got)
+	if got := p.room(0); got < sample || got > 100 {
+		t.Errorf("%d may be sent alone, want some %d", got, sample)
 	}
 	if got := p.room(100); got > 0 {
 		t.Errorf("%d more may be sent while 100 are with the server", got)
 	}
 	slow := pace{each: time.Hour}
-	if slow.room(0) != 1 || slow.room(1) != 0 {
-		t.Errorf("with a server that takes an hour there is room for %d, and then %d", slow.room(0), slow.room(1))
+	if slow.room(0) != sample || slow.room(sample) != 0 { // of which it can be learned that it no longer does
+		t.Errorf("with a server that takes an hour there is room for %d, and then %d", slow.room(0), slow.room(sample))
 	}
 	if (&pace{}).room(0) != firstOut {
 		t.Error("before anything is known")

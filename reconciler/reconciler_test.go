@@ -315,7 +315,7 @@ func TestAuditsReplaceMissingEvents(t *testing.T) {
 	r, _ := f.start("a")
 	r.Coverage.SetComplete(false)
 	for i := range 3 {
-		f.rdb.Set(t.Context(), fmt.Sprintf("a:b:c:%d", i), "p", 3*time.Second)
+		f.rdb.Set(t.Context(), fmt.Sprintf("a:b:c:%d", i), "p", 8*time.Second) // an audit may be that late
 	}
 	f.publisher.awaits("a:b:c:0 deadline", "a:b:c:1 deadline", "a:b:c:2 deadline")
 }
