@@ -53,7 +53,7 @@ func ExampleTimers_Set() {
 		{"first", client.After(time.Hour), []client.SetOption{client.NX()}},
 		{"second", client.After(time.Minute), []client.SetOption{client.NX()}},
 		{"third", client.At(time.Now().Add(24 * time.Hour)), nil},
-		{"too late", client.At(time.Now().Add(-time.Hour)), nil},
+		{"due at once", client.At(time.Now().Add(-time.Hour)), nil},
 	} {
 		_, err := timers.Set(ctx, "shop:order:timeout:42", []byte(set.payload), set.when, set.options...)
 		fmt.Printf("%s: not set %t, invalid %t\n", set.payload, errors.Is(err, client.ErrNotSet), errors.Is(err, client.ErrInvalid))
@@ -64,8 +64,8 @@ func ExampleTimers_Set() {
 	// first: not set false, invalid false
 	// second: not set true, invalid false
 	// third: not set false, invalid false
-	// too late: not set false, invalid true
-	// pending: true third <nil>
+	// due at once: not set false, invalid false
+	// pending: true due at once <nil>
 }
 
 // The outcome says for certain whether the timer will fire.

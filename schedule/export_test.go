@@ -15,3 +15,6 @@ func (n *Node) ClaimShort(ctx context.Context, r ClaimRequest, lease time.Durati
 	results, unusual := n.claimShort(ctx, []ClaimRequest{r}, lease)
 	return results[0], len(unusual) == 0
 }
+
+// HearSince says since when every event was heard, as StartHearing does of now.
+func (n *Node) HearSince(since Millis) { n.hearSince(since) }

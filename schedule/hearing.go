@@ -21,15 +21,15 @@ func (n *Node) StartHearing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.HearSince(now)
+	n.hearSince(now)
 	return nil
 }
 
 // StopHearing says that events may be missed from now on.
-func (n *Node) StopHearing() { n.HearSince(NoEvents) }
+func (n *Node) StopHearing() { n.hearSince(NoEvents) }
 
-// HearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
-func (n *Node) HearSince(since Millis) {
+// hearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
+func (n *Node) hearSince(since Millis) {
 	n.evidence.ask()
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -82,7 +82,7 @@ TIMERD_RETRY and the other variables that concern neither server have their effe
 	cmd.Flags().IntVar(&flags.natsPort, "nats-port", 0, "port of NATS; 0: a free one")
 	cmd.Flags().StringVar(&flags.httpAddr, "http-addr", "127.0.0.1:0", "address of /healthz, /readyz and /metrics; port 0: a free one")
 	cmd.Flags().StringVar(&flags.consoleAddr, "console-addr", "127.0.0.1:0", "address of the console, the web page; port 0: a free one; off: none")
-	cmd.Flags().BoolVar(&flags.noSamples, "no-samples", false, "set no timers to begin with")
+	cmd.Flags().BoolVar(&flags.noSamples, "no-samples", false, "set no timers: neither samples nor the demo")
 	return cmd
 }
 
@@ -280,7 +280,7 @@ func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) err
 	if err := errors.Join(plain, explicit, hash); err != nil {
 		return fmt.Errorf("set the samples: %w", err)
 	}
-	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds. Those of the app demo, which keep the console lively, are not printed.\n")
+	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds. Those of the app demo, which keep the console lively, are not printed;\n--no-samples leaves out both.\n")
 	return err
 }
 

@@ -45,8 +45,8 @@ timerds that are alive; how many timers are pending, owed (due, and claimed by n
 (claimed, and not acknowledged by NATS); and the streams. Where Redis or NATS does not answer, the
 rest is shown.
 
-Data that was lost, by a Redis that was flushed or is an older copy, or by a stream that was deleted,
-is told until somebody acknowledges it with --acknowledge. That changes nothing else.
+Lost data (Redis was flushed or is an older copy, or a stream was deleted) is told until somebody
+acknowledges it with --acknowledge. That changes nothing else.
 
 The exit code is 1 if a line says fail: timers do not fire or were lost, or part of the state cannot
 be told.`,

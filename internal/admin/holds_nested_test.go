@@ -42,7 +42,9 @@ func newWorld(t *testing.T, opts ...devserver.RedisOption) *world {
 	if err != nil || len(nodes) != 1 {
 		t.Fatalf("%d nodes, %v", len(nodes), err)
 	}
-	nodes[0].HearSince(0)
+	if err := nodes[0].StartHearing(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	return &world{t: t, rdb: rdb, schedule: s, node: nodes[0], fired: map[string]string{}}
 }
 

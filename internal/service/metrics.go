@@ -169,32 +169,26 @@ func (m *metrics) firingsOf(k keys.Key) firings {
 // does not see the first increment of a counter that was not there.
 func (m *metrics) startAtZero() {
 	for _, f := range m.firings {
-		for _, trigger := range []schedule.Trigger{schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim} {
-			f.fired.WithLabelValues(string(trigger))
-		}
+		zero(f.fired, schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim)
 	}
-	for _, class := range []notify.Failure{
-		notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
-		notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge,
-	} {
-		m.failures.WithLabelValues(string(class))
-	}
-	m.setAside.WithLabelValues(string(query.AsideRights))
-	m.setAside.WithLabelValues(string(query.AsideRefused))
-	m.setAside.WithLabelValues(reasonRetry)
-	m.without.WithLabelValues(event.StatusMissing)
-	m.without.WithLabelValues(event.StatusTooLarge)
-	m.late.WithLabelValues(string(notify.LateDead))
-	m.late.WithLabelValues(string(notify.LateDrop))
+	zero(m.failures, notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
+		notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge)
+	zero(m.setAside, query.AsideRights, query.AsideRefused, reasonRetry)
+	zero(m.without, event.StatusMissing, event.StatusTooLarge)
+	zero(m.late, notify.LateDead, notify.LateDrop)
 	m.setAsideTimers(schedule.AsideCounts{})
-	for _, class := range []retry.DeadClass{retry.DeadExhausted, retry.DeadMalformed} {
-		m.dead.WithLabelValues(string(class))
-	}
+	zero(m.dead, retry.DeadExhausted, retry.DeadMalformed)
 	for _, h := range horizons() {
 		m.due.WithLabelValues(h.name)
 	}
-	m.calls.WithLabelValues(callSet)
-	m.calls.WithLabelValues(callCancel)
+	zero(m.calls, callSet, callCancel)
+}
+
+// zero has a counter show for each of the values of its label.
+func zero[V ~string](c *prometheus.CounterVec, values ...V) {
+	for _, v := range values {
+		c.WithLabelValues(string(v))
+	}
 }
 
 // observePublisher feeds what the publisher does into the metrics.

@@ -89,6 +89,7 @@ func (s *NATSServer) Conn(opts ...nats.Option) *nats.Conn {
 	s.t.Helper()
 	opts = append([]nats.Option{
 		nats.MaxReconnects(-1),
+		nats.Timeout(startTimeout), // a busy machine takes longer than the library's 2 s
 		nats.ReconnectWait(20 * time.Millisecond),
 		nats.ReconnectJitter(0, 0),
 	}, opts...)
