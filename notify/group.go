@@ -87,6 +87,7 @@ func (g *group) gather(d *delivery) bool {
 		return false
 	}
 	g.gathered = append(g.gathered, d)
+	g.goOn() // these may be enough for another batch
 	return true
 }
 
@@ -205,7 +206,7 @@ func (g *group) end(b *batch) {
 func (g *group) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.pace = pace{}
+	g.pace, g.most, g.largest = pace{}, batchEvents, batchPayload
 	for _, b := range g.batches {
 		g.end(b)
 	}

@@ -154,7 +154,7 @@ func (f *firer) report(result *schedule.ClaimResult) {
 	for _, err := range result.Corrupt {
 		f.log.Error("removed from the schedule what is no timer", "err", err)
 	}
-	if len(result.Firings) > 0 || result.Rescheduled > 0 || result.Cancelled > 0 || result.SetAside > 0 {
+	if len(result.Firings) > 0 || result.Rescheduled > 0 || result.Cancelled > 0 || result.Parked > 0 {
 		f.onClaimed(*result)
 	}
 }

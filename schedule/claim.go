@@ -30,8 +30,8 @@ type ClaimResult struct {
 	Untidy      bool      // more tombstones are to be removed: claim again when idle
 	Rescheduled int       // timers that were due but whose key had got a later TTL
 	Cancelled   int       // timers that were due but whose key had lost its TTL
-	SetAside    int       // due timers that wait, without stopping others, because the key cannot be read
-	SetAsideKey string    // the key of one of them
+	Parked      int       // due timers that wait, without stopping others, because the key cannot be read
+	ParkedKey   string    // the key of one of them
 	Corrupt     []error   // entries that are no timers; they were removed
 	Err         error     // why the claim failed; then the rest is empty
 }
@@ -226,7 +226,7 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 	c.Next = Millis(reply.Int(2))
 	if form == fullForm() {
 		c.Untidy = reply.Int(3) == 1
-		c.Rescheduled, c.Cancelled, c.SetAside, c.SetAsideKey = int(reply.Int(4)), int(reply.Int(5)), int(reply.Int(6)), reply.Text(7)
+		c.Rescheduled, c.Cancelled, c.Parked, c.ParkedKey = int(reply.Int(4)), int(reply.Int(5)), int(reply.Int(6)), reply.Text(7)
 		n.lookFrom(p, reply.Text(8))
 	}
 	var corrupt []Firing

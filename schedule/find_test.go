@@ -44,7 +44,7 @@ func walk(t testing.TB, s *schedule.Schedule, q query.Query, most query.Most) (t
 const urlSafe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 func say(timer query.Timer) string {
-	return fmt.Sprint(timer.Key, " ", timer.Due.UnixMilli(), " ", timer.State, " ", timer.Beside, " ", timer.Aside, " ", timer.Attempt)
+	return fmt.Sprint(timer.Key, " ", timer.Due.UnixMilli(), " ", timer.State, " ", timer.Beside, " ", timer.Parked, " ", timer.Attempt)
 }
 
 // listed returns those timers of a list that a query means.

@@ -37,8 +37,8 @@ func (x *index) shows(name string, want ...string) query.Inspection {
 				said += " " + flag
 			}
 		}
-		if i.Aside != "" {
-			said += " aside: " + string(i.Aside)
+		if i.Parked != "" {
+			said += " aside: " + string(i.Parked)
 		}
 		if i.Repeat != "" {
 			said += fmt.Sprintf(" %s %d", i.Repeat, i.Occurrence)

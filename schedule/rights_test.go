@@ -40,8 +40,8 @@ func (x *index) grant() {
 func (x *index) setAside(n int) []schedule.Firing {
 	x.t.Helper()
 	c := x.claimFor(lease)
-	if c.SetAside != n || n > 0 && keys.Abbreviate(c.SetAsideKey)[:5] != "app2:" {
-		x.t.Fatalf("set aside %d, %q; want %d", c.SetAside, c.SetAsideKey, n)
+	if c.Parked != n || n > 0 && keys.Abbreviate(c.ParkedKey)[:5] != "app2:" {
+		x.t.Fatalf("set aside %d, %q; want %d", c.Parked, c.ParkedKey, n)
 	}
 	return c.Firings
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// AsideCounts is how many timers are set aside: because timerd may not read the key, and because NATS does not take the subject.
-type AsideCounts struct{ Rights, Refused int64 }
+// ParkedCounts is how many timers are set aside: because timerd may not read the key, and because NATS does not take the subject.
+type ParkedCounts struct{ Rights, Refused int64 }
 
 // Add adds other to c.
-func (c *AsideCounts) Add(other AsideCounts) {
+func (c *ParkedCounts) Add(other ParkedCounts) {
 	c.Rights += other.Rights
 	c.Refused += other.Refused
 }
@@ -23,7 +23,7 @@ func (c *AsideCounts) Add(other AsideCounts) {
 type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
 	Held            int64            // timers that are due and held
-	Aside           AsideCounts      // those of them that are set aside
+	Parked          ParkedCounts     // those of them that are set aside
 	Heads           []Head           // the partitions with something to claim within the time that was asked for
 	Moving          []keys.Partition // those that are not there as a whole, and hold still
 
@@ -59,7 +59,7 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 		found.at = Millis(reply.Int(0))
 		found.Pending += reply.Int(1)
 		found.Firing += reply.Int(2)
-		found.Aside.Add(AsideCounts{Rights: reply.Int(3), Refused: reply.Int(4)})
+		found.Parked.Add(ParkedCounts{Rights: reply.Int(3), Refused: reply.Int(4)})
 		found.Held += reply.Int(5)
 		for i := 6; i < len(reply); i += 2 {
 			p, due := keys.Partition(reply.Text(i)), Millis(reply.Int(i+1))

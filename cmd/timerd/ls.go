@@ -181,14 +181,14 @@ func (l *listing) print(ctx context.Context, timers []query.Timer) error {
 			view.Attempt = event.Attempt(p.Payload)
 		}
 		view.Repeat, view.Occurrence = p.Repeat, p.Occurrence
-		view.State, view.Beside, view.SetAside = string(p.State), p.Beside, string(p.Aside)
+		view.State, view.Beside, view.SetAside = string(p.State), p.Beside, string(p.Parked)
 		status := dataStatus(p.Status)
 		var err error
 		if l.asJSON {
 			err = writeJSON(l.cmd.OutOrStdout(), view.withPayload(p.Payload, status))
 		} else {
 			wait := showWait(p.Due.Sub(l.now))
-			if p.Aside != "" {
+			if p.Parked != "" {
 				wait = cell{"set aside: " + view.SetAside, toneBad}
 			}
 			if reason, ok := reasons[p.Key]; ok {

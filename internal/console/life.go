@@ -113,8 +113,8 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 			line.Note = "a timerd has claimed it until " + Moment{*t.Until, now}.Clock()
 		}
 	}
-	if t.Aside != "" {
-		line.Note = "set aside: " + asideText(t.Aside)
+	if t.Parked != "" {
+		line.Note = "set aside: " + parkedText(t.Parked)
 	}
 	if t.Unheard {
 		line.Note = "no timerd has heard of the key yet; if that stays so, TIMERD_NAMESPACES has not its namespace"
@@ -125,8 +125,8 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 	return line
 }
 
-func asideText(reason string) string {
-	if reason == string(query.AsideRefused) {
+func parkedText(reason string) string {
+	if reason == string(query.ParkedRefused) {
 		return "NATS refuses its subject; timerd doctor says what to do"
 	}
 	return "timerd may not read its key; timerd doctor says what to do"

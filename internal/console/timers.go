@@ -50,7 +50,7 @@ type TimerView struct {
 	Attempt    int       `json:"attempt,omitempty"` // 0: it is not told, as only the beginning of a large payload was read
 	Of         int       `json:"maxattempts,omitempty"`
 	Beside     bool      `json:"beside,omitempty"` // a retry that waits beside a newer timer of its key
-	Aside      string    `json:"setaside,omitempty"`
+	Parked     string    `json:"setaside,omitempty"`
 	Repeat     string    `json:"repeat,omitempty"`
 	Occurrence int64     `json:"occurrence,omitempty"`
 	LateMS     int64     `json:"late,omitempty"` // its own limit
@@ -65,7 +65,7 @@ func (s *shared) newTimerView(t query.Timer, most int) TimerView {
 	name := t.Key.String()
 	v := TimerView{
 		Key: keys.EncodeText(name), Ref: encodeRef(name), Due: t.Due.UTC(), State: string(t.State), Attempt: t.Attempt, Beside: t.Beside,
-		Aside: string(t.Aside), Repeat: t.Repeat, Occurrence: t.Occurrence, Which: encodeWhich(t.Which()), Name: newKeyText(t.Key),
+		Parked: string(t.Parked), Repeat: t.Repeat, Occurrence: t.Occurrence, Which: encodeWhich(t.Which()), Name: newKeyText(t.Key),
 		Of: s.sources.Policies.For(t.Key).MaxAttempts(),
 	}
 	if t.Late.Given {

@@ -117,7 +117,7 @@ func inspected(row schedule.Reply, now schedule.Millis, holds *schedule.HoldList
 	case strings.HasPrefix(name, ":s"):
 		due, _, _ := strings.Cut(name[2:], ".")
 		ms, _ := strconv.ParseInt(due, 10, 64)
-		e.kind, e.due = kindAside, schedule.Millis(ms)
+		e.kind, e.due = kindParked, schedule.Millis(ms)
 		i.Until = timeOf(int64(score))
 	}
 	if i.Timer, ok = e.timer(now); !ok {
@@ -131,7 +131,7 @@ func inspected(row schedule.Reply, now schedule.Millis, holds *schedule.HoldList
 			i.Until = timeOf(int64(score))
 		}
 		if row.Int(5) == 1 {
-			i.Aside = AsideRefused
+			i.Parked = ParkedRefused
 		}
 	} else if i.State == StateOwed && holds.Covers(i.Key, e.due) {
 		i.State = StateHeld

@@ -37,8 +37,8 @@ type Timer struct {
 	Size    int    // how many bytes the payload has
 	Late    policy.Limit
 	State   State
-	Beside  bool        // a retry that waits beside a newer timer of its key
-	Aside   AsideReason // empty unless it is due and set aside
+	Beside  bool         // a retry that waits beside a newer timer of its key
+	Parked  ParkedReason // empty unless it is due and set aside
 
 	Repeat     string // what it repeats by, as its events say it; empty for a timer that does not
 	Occurrence int64  // from 1 on; 0 for a timer that does not repeat
@@ -98,8 +98,8 @@ func (e entry) timer(now schedule.Millis) (timer Timer, ok bool) {
 			timer.State = StateHeld
 		}
 		return timer, err == nil
-	case e.kind == kindAside:
-		name, timer.Aside = asideKey(e.name), AsideRights
+	case e.kind == kindParked:
+		name, timer.Parked = parkedKey(e.name), ParkedRights
 	case strings.HasPrefix(e.name, ":"):
 		kind, key, _ := strings.Cut(e.name[1:], ":")
 		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and in that list
@@ -169,7 +169,7 @@ func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, er
 		timers[i] = f.Timer
 		timers[i].State = stateOf(w.holds, f.at.name, f.Key, f.at.due, schedule.Score(replies[i].claims.Val()[0]))
 		if replies[i].refused.Val()[0] > 0 {
-			timers[i].Aside = AsideRefused
+			timers[i].Parked = ParkedRefused
 		}
 	}
 	return timers, nil

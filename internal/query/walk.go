@@ -37,7 +37,7 @@ type kind int
 
 const (
 	kindDue kind = iota
-	kindAside
+	kindParked
 	kindHeld
 	kindFiring
 )

@@ -251,14 +251,14 @@ func (c *Consumer) try(work context.Context, through []passage, do func(context.
 	if !c.held() {
 		c.OnSetAside()
 		if news != "" {
-			c.tellSetAside(news, err)
+			c.logParked(news, err)
 		}
 	}
 	return failing
 }
 
-// tellSetAside logs that requests of a lane wait, once a minute for all lanes.
-func (c *Consumer) tellSetAside(name string, err error) {
+// logParked logs that requests of a lane wait, once a minute for all lanes.
+func (c *Consumer) logParked(name string, err error) {
 	c.mu.Lock()
 	now := time.Now()
 	quiet := now.Sub(c.told) < tellEvery

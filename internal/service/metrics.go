@@ -173,10 +173,10 @@ func (m *metrics) startAtZero() {
 	}
 	zero(m.failures, notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
 		notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge)
-	zero(m.setAside, query.AsideRights, query.AsideRefused, reasonRetry)
+	zero(m.setAside, query.ParkedRights, query.ParkedRefused, reasonRetry)
 	zero(m.without, event.StatusMissing, event.StatusTooLarge)
 	zero(m.late, notify.LateDead, notify.LateDrop)
-	m.setAsideTimers(schedule.AsideCounts{})
+	m.setAsideTimers(schedule.ParkedCounts{})
 	zero(m.dead, retry.DeadExhausted, retry.DeadMalformed)
 	for _, h := range horizons() {
 		m.due.WithLabelValues(h.name)
@@ -218,7 +218,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 			m.counts.add(func(c *schedule.Counts) { c.DeadLetters++ })
 		}
 	}
-	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(query.AsideRefused)).Inc() }
+	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(query.ParkedRefused)).Inc() }
 }
 
 // observeSchedule feeds what the schedule tells into the metrics.
@@ -256,9 +256,9 @@ func (m *metrics) audited(reason string, seen schedule.Observed, took time.Durat
 }
 
 // setAsideTimers notes how many timers are set aside.
-func (m *metrics) setAsideTimers(n schedule.AsideCounts) {
-	m.aside.WithLabelValues(string(query.AsideRights)).Set(float64(n.Rights))
-	m.aside.WithLabelValues(string(query.AsideRefused)).Set(float64(n.Refused))
+func (m *metrics) setAsideTimers(n schedule.ParkedCounts) {
+	m.aside.WithLabelValues(string(query.ParkedRights)).Set(float64(n.Rights))
+	m.aside.WithLabelValues(string(query.ParkedRefused)).Set(float64(n.Refused))
 }
 
 // members notes who serves the schedule, and on which of some settings they do not agree.

@@ -39,8 +39,8 @@ type nodes struct {
 
 	mu      sync.Mutex
 	served  map[*schedule.Node]*servedNode
-	aside   schedule.AsideCounts // on all of them
-	problem error                // why the nodes are not known, or not all as they are
+	aside   schedule.ParkedCounts // on all of them
+	problem error                 // why the nodes are not known, or not all as they are
 }
 
 // servedNode is what serves one node.
@@ -62,7 +62,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.self.Instance)
 	n := &servedNode{rec: rec}
-	aside := newSetAside(s.metrics.setAside.WithLabelValues(string(query.AsideRights)), log)
+	aside := newParked(s.metrics.setAside.WithLabelValues(string(query.ParkedRights)), log)
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
@@ -72,7 +72,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	rec.OnClaimed = func(claimed schedule.ClaimResult) {
 		s.metrics.rescheduled.Add(float64(claimed.Rescheduled))
 		s.metrics.cancelled.Add(float64(claimed.Cancelled))
-		aside.note(claimed.SetAside, claimed.SetAsideKey)
+		aside.note(claimed.Parked, claimed.ParkedKey)
 	}
 	rec.OnReplanned = func(n int) { s.metrics.replanned.Add(float64(n)) }
 	rec.Coverage.OnGap = func(reason string) {
@@ -108,13 +108,13 @@ func (s *nodes) update(change func()) {
 	defer s.mu.Unlock()
 	change()
 	var pending, firing, held int64
-	s.aside = schedule.AsideCounts{}
+	s.aside = schedule.ParkedCounts{}
 	complete := true
 	for _, n := range s.served {
 		pending += n.counts.Pending
 		firing += n.counts.Firing
 		held += n.counts.Held
-		s.aside.Add(n.counts.Aside)
+		s.aside.Add(n.counts.Parked)
 		complete = complete && !n.incomplete
 	}
 	s.metrics.pending.Set(float64(pending))

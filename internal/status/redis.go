@@ -85,9 +85,9 @@ type Node struct {
 
 // Aside is the timers that wait for one reason without stopping others.
 type Aside struct {
-	Reason query.AsideReason `json:"reason"`
-	Timers int64             `json:"timers"`
-	Key    string            `json:"key"` // of one of them
+	Reason query.ParkedReason `json:"reason"`
+	Timers int64              `json:"timers"`
+	Key    string             `json:"key"` // of one of them
 }
 
 // Audit is the last audit of a node.
@@ -279,11 +279,11 @@ func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding 
 
 // gatherAside tells of timers that wait because of their keys or subjects.
 func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.Findings) (found []Aside, err error) {
-	all, err := query.SetAside(ctx, node)
+	all, err := query.ParkedOn(ctx, node)
 	for _, a := range all {
 		key, many := keys.EncodeText(a.Key.String()), count(a.Count, "timer waits", "timers wait")
 		found = append(found, Aside{a.Reason, a.Count, key})
-		if a.Reason == query.AsideRefused {
+		if a.Reason == query.ParkedRefused {
 			p.Warn(diag.CheckAside, "let timerd's NATS user publish to "+s.Streams.Subject(a.Key, keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the same for "+
 				s.Streams.Subject(a.Key, keys.Dead)+" and "+s.Streams.DeadStream()+"; or cancel the timers before they are due",
 				"%s because NATS refuses their subjects, such as that of %s", many, keys.Abbreviate(key))

@@ -23,8 +23,8 @@ const (
 	maxTold = 1000
 )
 
-// setAside counts and logs the timers whose keys timerd may not read. Its methods may be called concurrently.
-type setAside struct {
+// parked counts and logs the timers whose keys timerd may not read. Its methods may be called concurrently.
+type parked struct {
 	total prometheus.Counter
 	log   *slog.Logger
 
@@ -32,12 +32,12 @@ type setAside struct {
 	told map[string]time.Time // app -> when it was logged last
 }
 
-func newSetAside(total prometheus.Counter, log *slog.Logger) *setAside {
-	return &setAside{total: total, log: log, told: map[string]time.Time{}}
+func newParked(total prometheus.Counter, log *slog.Logger) *parked {
+	return &parked{total: total, log: log, told: map[string]time.Time{}}
 }
 
 // note takes in that n timers, or events of their keys, are set aside. key is of one of them.
-func (s *setAside) note(n int, key string) {
+func (s *parked) note(n int, key string) {
 	if n == 0 {
 		return
 	}
@@ -53,5 +53,5 @@ func (s *setAside) note(n int, key string) {
 	}
 	s.told[app] = time.Now()
 	s.log.Warn("timers of this app are set aside: timerd may not read their keys; grant it the keys of the app, as deploy/users.acl does",
-		"key", keys.Abbreviate(key), "reason", string(query.AsideRights))
+		"key", keys.Abbreviate(key), "reason", string(query.ParkedRights))
 }

@@ -13,7 +13,7 @@ import (
 // aside returns what is set aside as "reason count app", and what is listed as "key reason payload".
 func (x *index) aside() (counts, listed []string) {
 	x.t.Helper()
-	all, err := query.SetAside(x.t.Context(), x.Node)
+	all, err := query.ParkedOn(x.t.Context(), x.Node)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func (x *index) aside() (counts, listed []string) {
 		counts = append(counts, fmt.Sprintf("%s %d %s", a.Reason, a.Count, a.Key.App))
 	}
 	if err := list(x.t, x.Schedule, keys.Namespace{}, func(p query.Timer) bool {
-		listed = append(listed, fmt.Sprintf("%s %s %s", p.Key, p.Aside, p.Payload))
+		listed = append(listed, fmt.Sprintf("%s %s %s", p.Key, p.Parked, p.Payload))
 		return true
 	}); err != nil {
 		x.t.Fatal(err)
@@ -29,7 +29,7 @@ func (x *index) aside() (counts, listed []string) {
 	return counts, listed
 }
 
-func (x *index) asideIs(counts, listed string) {
+func (x *index) parkedIs(counts, listed string) {
 	x.t.Helper()
 	c, l := x.aside()
 	if fmt.Sprint(c) != counts || fmt.Sprint(l) != listed {
@@ -47,7 +47,7 @@ func TestSetAsideIsCountedAndListed(t *testing.T) {
 	for i := range 3 {
 		x.do("FCALL", "timer_set", 1, fmt.Sprintf("app2:b:c:%d", i), i, "PXAT", due+1+int64(i))
 	}
-	x.asideIs("[]", "[app1:b:c:refused  r app2:b:c:0  0 app2:b:c:1  1 app2:b:c:2  2 app1:b:c:later  l]")
+	x.parkedIs("[]", "[app1:b:c:refused  r app2:b:c:0  0 app2:b:c:1  1 app2:b:c:2  2 app1:b:c:later  l]")
 	x.awaitClock(due + 3)
 	firings := x.setAside(3)
 	if len(firings) != 1 {
@@ -59,20 +59,20 @@ func TestSetAsideIsCountedAndListed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	x.asideIs("[rights 3 app2 refused 1 app1]",
+	x.parkedIs("[rights 3 app2 refused 1 app1]",
 		"[app1:b:c:refused refused r app2:b:c:0 rights 0 app2:b:c:1 rights 1 app2:b:c:2 rights 2 app1:b:c:later  l]")
-	if found, err := x.ScanDue(t.Context(), 0, lease); err != nil || found.Aside != (schedule.AsideCounts{Rights: 3, Refused: 1}) {
+	if found, err := x.ScanDue(t.Context(), 0, lease); err != nil || found.Parked != (schedule.ParkedCounts{Rights: 3, Refused: 1}) {
 		t.Errorf("scan: %+v, %v", found, err)
 	}
 	x.do("FCALL", "timer_cancel", 1, "app2:b:c:0")
 	x.observe(expired("app2:b:c:1"))
-	x.asideIs("[rights 1 app2 refused 1 app1]", "[app1:b:c:refused refused r app2:b:c:1  1 app2:b:c:2 rights 2 app1:b:c:later  l]")
+	x.parkedIs("[rights 1 app2 refused 1 app1]", "[app1:b:c:refused refused r app2:b:c:1  1 app2:b:c:2 rights 2 app1:b:c:later  l]")
 	x.grant()
 	x.setAside(0)
 	if err := x.Settle(t.Context(), firings); err != nil {
 		t.Fatal(err)
 	}
-	x.asideIs("[]", "[app2:b:c:1  1 app2:b:c:2  2 app1:b:c:later  l]") // two are firing
+	x.parkedIs("[]", "[app2:b:c:1  1 app2:b:c:2  2 app1:b:c:later  l]") // two are firing
 	for _, index := range []string{keys.Single.Aside(), keys.Single.Refused()} {
 		if x.do("EXISTS", index) != int64(0) {
 			t.Errorf("%s is left", index)

@@ -1,0 +1,85 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// ParkedReason says why a timer is set aside: it is due and waits without stopping others.
+type ParkedReason string
+
+// The reasons.
+const (
+	ParkedRights  ParkedReason = "rights"  // timerd may not read the key
+	ParkedRefused ParkedReason = "refused" // NATS does not take the subject
+)
+
+// Parked is the timers that are set aside for one reason.
+type Parked struct {
+	Reason ParkedReason
+	Count  int64
+	Key    keys.Key // of the one of a partition that was due first
+}
+
+// ParkedOn returns what is set aside on the node. It costs a scan for due timers, and a call for an example if there is any.
+func ParkedOn(ctx context.Context, n *schedule.Node) ([]Parked, error) {
+	found, err := n.ScanDue(ctx, schedule.Forever, schedule.Forever)
+	if err != nil {
+		return nil, err
+	}
+	var all []Parked
+	for _, c := range []struct {
+		reason ParkedReason
+		count  int64
+		index  func(keys.Partition) string
+	}{
+		{ParkedRights, found.Parked.Rights, keys.Partition.Aside},
+		{ParkedRefused, found.Parked.Refused, keys.Partition.Refused},
+	} {
+		if c.count == 0 {
+			continue
+		}
+		a := Parked{Reason: c.reason, Count: c.count}
+		if a.Key, err = firstParked(ctx, n, found.Heads, c.index); err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// firstParked returns a key that is in the index of what is set aside of one of the partitions; none if it is gone by now.
+func firstParked(ctx context.Context, n *schedule.Node, heads []schedule.Head, index func(keys.Partition) string) (keys.Key, error) {
+	replies := make([]*redis.StringSliceCmd, len(heads))
+	_, err := n.Server().Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, h := range heads {
+			replies[i] = pipe.ZRange(ctx, index(h.Partition), 0, 0)
+		}
+		return nil
+	})
+	for _, reply := range replies {
+		for _, member := range reply.Val() {
+			if key, err := keys.Parse(parkedKey(member)); err == nil {
+				return key, nil
+			}
+		}
+	}
+	if err != nil && !schedule.IsMoving(err) {
+		return keys.Key{}, fmt.Errorf("schedule: read what is set aside: %w", err)
+	}
+	return keys.Key{}, nil
+}
+
+// parkedKey returns the timer's key of an entry that is set aside: a member of due, :sdue.attempt:key, or a ref,
+// due:attempt:key.
+func parkedKey(member string) string {
+	_, rest, _ := strings.Cut(member, ":")
+	_, key, _ := strings.Cut(rest, ":")
+	return key
+}
