@@ -100,7 +100,7 @@ func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 		v.Holds = append(v.Holds, redis.Holds...)
 		v.addForecast(pg.due.get(ctx))
 	} else {
-		v.DueAway = "Redis does not answer."
+		v.DueAway = "Redis cannot be read now."
 	}
 	if state.NATS() {
 		v.DeadLetters = state.Report.NATS.DeadLetters
@@ -174,6 +174,9 @@ const mostNamespaces = 12
 // addPulse adds what the timerds say with their heartbeats: how much fires, and how late.
 func (pg *overviewPage) addPulse(v *Overview, state *summary) {
 	v.Lateness, v.Namespaces, v.Firings = []PointView{}, []NamespaceView{}, []FiringView{}
+	if !state.Redis() {
+		return // what was counted last is not what is so now
+	}
 	p := pg.sources.Pulse()
 	if !p.At.IsZero() {
 		v.FiredPerSec, v.GapsLately = &p.FiredPerSecond, &p.Gaps

@@ -2,8 +2,6 @@ package console
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/diag"
@@ -126,24 +124,12 @@ func noticesOf(s *summary, all bool) []notice {
 			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
 		}
 	}
-	out = gather(out, "Redis does not answer.", !s.Redis())
 	if all {
 		for _, h := range s.Holds() {
 			out = append(out, holdNotice(h))
 		}
 	}
 	return out
-}
-
-// gather makes one of the notices that have the same cause: the first has the words.
-func gather(all []notice, what string, is bool) []notice {
-	if !is || len(all) == 0 {
-		return all
-	}
-	first := all[0]
-	first.What = what
-	rest := slices.DeleteFunc(all, func(n notice) bool { return n.Tone == "bad" && strings.Contains(n.Text, "cannot tell") })
-	return append([]notice{first}, rest...)
 }
 
 func holdNotice(h status.Hold) notice {

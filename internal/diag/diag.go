@@ -113,6 +113,7 @@ const (
 	CheckLosses     = "lost data"
 	CheckUnattended = "unattended"
 	CheckTimerds    = "timerds"
+	CheckClock      = "redis clock"
 	CheckHolds      = "holds"
 	CheckAudits     = "audits"
 	CheckOwed       = "owed"
@@ -126,7 +127,7 @@ const (
 // Checks returns them.
 func Checks() []string {
 	return []string{
-		CheckRedis, CheckRights, CheckCluster, CheckNATS, CheckStreams, CheckLosses, CheckUnattended, CheckTimerds, CheckHolds, CheckAudits,
+		CheckRedis, CheckRights, CheckCluster, CheckNATS, CheckStreams, CheckLosses, CheckUnattended, CheckTimerds, CheckClock, CheckHolds, CheckAudits,
 		CheckOwed, CheckAside, CheckWebhooks, CheckHosts, CheckConsumers, CheckLetters,
 	}
 }

@@ -73,6 +73,7 @@ func State(ctx context.Context, from status.Sources) diag.Findings {
 			fine(diag.CheckTimerds, "%d alive, of version %s, with the same settings", len(r.Timerds), r.Timerds[0].Version)
 		}
 		fine(diag.CheckAside, "no timers")
+		fine(diag.CheckClock, "that of Redis agrees with the one here")
 	}
 	if n := report.NATS; n != nil {
 		names := from.Streams.Names

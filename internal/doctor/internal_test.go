@@ -75,7 +75,7 @@ func TestSkew(t *testing.T) {
 		-1100 * time.Millisecond: diag.Warn, 1200 * time.Millisecond: diag.Warn, time.Hour: diag.Warn,
 	} {
 		var r diag.Findings
-		skew(checkRedisClock, "Redis", before, after, before.Add(off), &r)
+		r.Skew(diag.CheckClock, "Redis", before, after, before.Add(off))
 		if len(r) != 1 || r[0].Level != level {
 			t.Errorf("%v off: %+v", off, r)
 		}

@@ -125,5 +125,5 @@ func (d *NATS) clock(ctx context.Context, r *diag.Findings) {
 	if err != nil || stream.CachedInfo().TimeStamp.IsZero() {
 		return
 	}
-	skew(checkNATSClock, "NATS", before, after, stream.CachedInfo().TimeStamp, r)
+	r.Skew(checkNATSClock, "NATS", before, after, stream.CachedInfo().TimeStamp)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,12 +22,8 @@ const (
 	checkFreeing     = "lazy freeing"
 	checkLibrary     = "function library"
 	checkApps        = "apps"
-	checkRedisClock  = "redis clock"
 	checkNATSClock   = "nats clock"
 )
-
-// maxSkew is how far apart clocks may be without a warning.
-const maxSkew = time.Second
 
 // Redis looks at a Redis server. Set its fields before Check.
 type Redis struct {
@@ -72,7 +67,6 @@ func (d *Redis) Check(ctx context.Context) diag.Findings {
 	d.rights(ctx, &r)
 	d.library(ctx, &r)
 	d.apps(ctx, &r)
-	d.clock(ctx, &r)
 	return r
 }
 
@@ -236,32 +230,4 @@ func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	default:
 		r.OK(checkLibrary, "loaded, of this version; payloads up to %d bytes", d.MaxPayload)
 	}
-}
-
-func (d *Redis) clock(ctx context.Context, r *diag.Findings) {
-	before := time.Now()
-	at, err := d.rdb.Time(ctx).Result()
-	after := time.Now()
-	if err != nil {
-		r.Fail(checkRedisClock, "grant TIME: ACL SETUSER <user> +time", "TIME: %v", err)
-		return
-	}
-	skew(checkRedisClock, "Redis", before, after, at, r)
-}
-
-// skew judges the clock of a server that was read between two local instants.
-func skew(check, server string, before, after, at time.Time, r *diag.Findings) {
-	var off time.Duration
-	switch {
-	case at.Before(before):
-		off = at.Sub(before)
-	case at.After(after):
-		off = at.Sub(after)
-	}
-	if off.Abs() > maxSkew {
-		r.Warn(check, "let NTP or chrony set both clocks",
-			"that of %s is off by %v from the one here: due times follow the clock of Redis, delays of retries that of NATS too", server, off.Round(time.Millisecond))
-		return
-	}
-	r.OK(check, "that of %s agrees with the one here", server)
 }

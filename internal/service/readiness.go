@@ -98,6 +98,9 @@ func (r *readiness) note(c *check, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
+	if now.Sub(c.at) > checkStale { // this process was stopped: what it finds first comes of that
+		c.grace = now.Add(startGrace)
+	}
 	switch {
 	case err != nil && !c.logged && now.After(c.grace):
 		r.log.Warn("not ready", "check", c.name, "err", err)

@@ -197,6 +197,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
 			{"survey", withoutError(surveys.run)},
+			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, log) })},
 			{"problems", withoutError(wrong.run)},
 			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},
 		},

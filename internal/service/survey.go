@@ -45,10 +45,11 @@ type survey struct {
 
 	calls query.Calls // the sum over all nodes when it was read last
 
-	serves    bool   // this timerd was among those alive
-	different string // what was last said of settings
-	versions  string // which there were
-	mixed     bool   // these are several
+	serves    bool                    // this timerd was among those alive
+	living    map[string]query.Member // those that were alive, by instance id
+	different string                  // what was last said of settings
+	versions  string                  // which there were
+	mixed     bool                    // these are several
 }
 
 // run makes surveys until ctx ends: one soon after another at first, until this timerd serves the schedule.
@@ -89,6 +90,7 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 	}
 	s.metrics.members(s.self.Settings, members)
 	s.serves = slices.ContainsFunc(members, func(m query.Member) bool { return m.Alive && m.Instance == s.self.Instance })
+	s.tellGone(members)
 	var different []string
 	for _, d := range status.Differences(members) {
 		different = append(different, d.String())
@@ -115,6 +117,37 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 	}
 	s.versions, s.mixed = strings.Join(versions, ", "), len(versions) > 1
 	return nil
+}
+
+// tellGone logs which of the other timerds is gone, and who has its place.
+func (s *survey) tellGone(members []query.Member) {
+	first, living := "", map[string]query.Member{}
+	for _, m := range members {
+		if m.Alive {
+			living[m.Instance] = m
+			if m.Rank == 0 {
+				first = m.Instance
+			}
+		}
+	}
+	for instance, was := range s.living {
+		if _, alive := living[instance]; !alive && instance != s.self.Instance {
+			s.log.Warn("a timerd is gone: it has ended, died, or stands still. The first in rank claims what becomes due, and what that one had claimed once its lease is over",
+				"instance", instance, "seen", was.Seen.UTC().Format(time.RFC3339Nano), "first", first)
+		}
+	}
+	s.living = living
+}
+
+// watchStops logs that this process was stopped for a while, or its machine was, until ctx ends: then others had its place, and what
+// it logs next comes of that.
+func watchStops(ctx context.Context, log *slog.Logger) {
+	const interval, long = 500 * time.Millisecond, 3 * time.Second
+	for at := time.Now(); backoff.Sleep(ctx, interval); at = time.Now() {
+		if stood := time.Since(at); stood > long {
+			log.Warn("this timerd was stopped, and goes on now: the others may have taken over what it had claimed", "for", stood.Round(100*time.Millisecond))
+		}
+	}
 }
 
 // countCalls counts the calls of the function library since the last time which no message told of. What was there when

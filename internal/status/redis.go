@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -218,6 +219,7 @@ func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Fi
 	if err := node.Check(ctx); err != nil {
 		p.Add(ofServer(ctx, node, err))
 	}
+	checkClock(ctx, node, p)
 	if s.Brief {
 		return query.Overview{At: node.Now().Time()}, n
 	}
@@ -236,6 +238,16 @@ func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Fi
 		n.Held = &seen.Held
 	}
 	return seen, n
+}
+
+// checkClock compares the clock of a server with the one here.
+func checkClock(ctx context.Context, node *schedule.Node, p *diag.Findings) {
+	before := time.Now()
+	at, err := node.Server().Time(ctx).Result()
+	var found diag.Findings
+	if found.Skew(diag.CheckClock, cmp.Or(node.Name(), "Redis"), before, time.Now(), at); err == nil && found.Has(diag.Warn, diag.CheckClock) {
+		*p = append(*p, found...)
+	}
 }
 
 // ofServer returns what is wrong with a server of Redis, by the error with which it answered, or did not.

@@ -9,9 +9,27 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
+
+// A clock of Redis that was stepped is told.
+func TestOutagesOfTheClock(t *testing.T) {
+	t.Parallel()
+	clock, err := devserver.NewClock(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newScene(t, devserver.WithClock(clock))
+	x.play(outage{
+		name: "the clock of Redis was stepped", level: diag.Warn, check: diag.CheckClock,
+		text:  `that of Redis is off by (59|1m0)`,
+		bring: func(*scene) { ahead(x.System, clock, time.Minute) },
+		end:   func(*scene) { ahead(x.System, clock, 0) },
+	})
+	x.p.Stop()
+}
 
 // Keys run out before their time while no timerd listens: Redis's clock is ahead for some seconds, at its start or later, or
 // somebody has cut their TTLs.

@@ -25,13 +25,33 @@ func TestOutagesOfConsumers(t *testing.T) {
 	})
 	file := system.Webhooks(t, "pay:order:callback "+merchant.URL)
 	deliver := x.Deliverer(file)
-	n := 0
-	fire := func(namespace string, many int) {
-		for range many {
-			n++
-			x.Do("FCALL", "timer_set", 1, fmt.Sprint(namespace, ":", n), "p", "PX", 20)
-		}
-	}
+	x.play(outage{
+		name: "a webhook's host fails", level: diag.Warn, check: diag.CheckHosts,
+		text: `127\.0\.0\.1:\d+: not called by timerd deliver, because calls fail, since `,
+		bring: func(*scene) {
+			broken.Store(true)
+			x.fire("pay:order:callback", 40)
+		},
+		before: func(*scene) { broken.Store(false) },
+		fix:    `timerd deliveries --failed --since 10m`,
+	}, outage{
+		name: "timerd deliver is away", level: diag.Warn, check: diag.CheckWebhooks,
+		text: `timerd-deliver: \d+ events wait, the oldest for .*, and no timerd deliver asks for them`,
+		bring: func(*scene) {
+			deliver.Stop()
+			x.fire("pay:order:callback", 3)
+		},
+		end: func(*scene) { deliver = x.Deliverer(file) },
+	})
+	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 43 }, "what waited to be delivered")
+	deliver.Stop()
+	x.p.Stop()
+}
+
+// A consumer for which events wait and that no program asks is told of, whoever made it.
+func TestOutagesOfPrograms(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
 	reader, err := x.JS.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{
 		Durable: "shop-reader", FilterSubject: "timers.fired.shop.>", AckPolicy: jetstream.AckExplicitPolicy,
 	})
@@ -39,26 +59,9 @@ func TestOutagesOfConsumers(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.play(outage{
-		name: "a webhook's host fails", level: diag.Warn, check: diag.CheckHosts,
-		text: `127\.0\.0\.1:\d+: not called by timerd deliver, because calls fail, since `,
-		bring: func(*scene) {
-			broken.Store(true)
-			fire("pay:order:callback", 40)
-		},
-		before: func(*scene) { broken.Store(false) },
-		fix:    `timerd deliveries --failed --since 10m`,
-	}, outage{
-		name: "timerd deliver is away", level: diag.Warn, check: diag.CheckWebhooks,
-		text: `timerd-deliver: 3 events wait, the oldest for .*, and no timerd deliver asks for them`,
-		bring: func(*scene) {
-			deliver.Stop()
-			fire("pay:order:callback", 3)
-		},
-		end: func(*scene) { deliver = x.Deliverer(file) },
-	}, outage{
 		name: "a program that is away", level: diag.Warn, check: diag.CheckConsumers,
 		text:  `shop-reader: 5 events wait, the oldest for .*, and no program asks for them; TIMERS drops them 168h0m0s after they fired`,
-		bring: func(*scene) { fire("shop:order:timeout", 5) },
+		bring: func(*scene) { x.fire("shop:order:timeout", 5) },
 		end: func(*scene) {
 			for range 5 {
 				m, err := reader.Next(jetstream.FetchMaxWait(system.Patience))
@@ -71,7 +74,14 @@ func TestOutagesOfConsumers(t *testing.T) {
 			}
 		},
 	})
-	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 43 }, "what waited to be delivered")
-	deliver.Stop()
 	x.p.Stop()
+}
+
+// fire sets timers of a namespace that are due at once.
+func (x *scene) fire(namespace string, many int) {
+	x.T.Helper()
+	for range many {
+		x.fired++
+		x.Do("FCALL", "timer_set", 1, fmt.Sprint(namespace, ":", x.fired), "p", "PX", 20)
+	}
 }

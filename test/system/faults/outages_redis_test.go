@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,6 +80,11 @@ func TestOutagesOfRedis(t *testing.T) {
 				t.Error(err)
 			}
 		},
+	}, outage{
+		name: "Redis is away", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text:  x.Redis.Addr() + `.*(refused|EOF|reset)`,
+		bring: func(x *scene) { x.Redis.Stop() },
+		end:   func(x *scene) { x.Redis.Start() },
 	}, outage{
 		name: "a wrong password", level: diag.Fail, check: diag.CheckRedis,
 		text:  `WRONGPASS `,
@@ -176,6 +182,20 @@ func TestOutagesOfTimerds(t *testing.T) {
 		end: func(*scene) { x.start() },
 	})
 	x.p.Stop()
+
+	// One that stands still is missed by the other, and says so itself when it goes on.
+	a, b := x.Start("TIMERD_SWEEP_INTERVAL=500ms"), x.Start("TIMERD_SWEEP_INTERVAL=500ms")
+	a.Measures(true, `timerd_instances_alive\{.*\} 2`)
+	b.Signal(syscall.SIGSTOP)
+	a.Log.Wait(t, system.Patience, "a timerd is gone: it has ended, died, or stands still. The first in rank claims")
+	b.Signal(syscall.SIGCONT)
+	b.Log.Wait(t, system.Patience, "this timerd was stopped, and goes on now")
+	b.AwaitReady(true)
+	if strings.Contains(b.Log.String(), "not ready") {
+		t.Errorf("something else is blamed:\n%s", b.Log)
+	}
+	a.Stop()
+	b.Stop()
 
 	// What serve cannot work with ends it at once.
 	for _, c := range []struct{ setting, text string }{
