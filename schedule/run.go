@@ -21,6 +21,9 @@ type Reply []any
 
 // ReadReply returns the reply of a script that has some elements at its head, and then rows of so many each: none, if that is 0.
 func ReadReply(cmd *redis.Cmd, head, row int) (Reply, error) {
+	if cmd.Err() == nil && cmd.Val() == nil {
+		return nil, errors.New("no reply: the server, or the connection to it, was lost before")
+	}
 	reply, err := cmd.Slice()
 	if err == nil && (len(reply) < head || row == 0 && len(reply) > head || row > 0 && (len(reply)-head)%row != 0) {
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))

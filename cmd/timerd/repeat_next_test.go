@@ -71,7 +71,7 @@ func TestRepeatNextTellsFaults(t *testing.T) {
 		"@daily -n 0":                          "--count=0: want a number from 1 to 10000",
 		"@daily -n 10001":                      "want a number from 1 to 10000",
 		"0 9 * * 1":                            "got 5 arguments; put quotes around it",
-		"":                                     "accepts 1 arg(s)",
+		"":                                     "want EXPR, got nothing",
 	} {
 		code, out, errs := timerd(t, "", append([]string{"repeat", "next"}, quoted(args)...)...)
 		if code != 2 || out != "" || !strings.Contains(errs, want) {

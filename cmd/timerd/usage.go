@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -63,13 +64,21 @@ func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
 	return n, nil
 }
 
-// arguments makes what an argument check finds a *usageError.
+// arguments makes what an argument check finds a *usageError that says what is wanted.
 func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &usageError{cmd.CommandPath(), err}
+		if check(cmd, args) == nil {
+			return nil
 		}
-		return nil
+		_, want, _ := strings.Cut(cmd.Use, " ")
+		got := fmt.Sprintf("%d arguments", len(args))
+		switch len(args) {
+		case 0:
+			got = "nothing"
+		case 1:
+			got = fmt.Sprintf("%q", args[0])
+		}
+		return usagef(cmd, "want %s, got %s", cmp.Or(want, "no arguments"), got)
 	}
 }
 
@@ -93,6 +102,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		if near := config.Nearest(unknown.GetSpecifiedName(), known); near != "" {
 			err = fmt.Errorf("%w; did you mean --%s?", err, near)
 		}
+	}
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok && bad.GetFlag().Value.Type() == "int" {
+		err = fmt.Errorf("--%s=%s: want a whole number", bad.GetFlag().Name, bad.GetValue())
 	}
 	return &usageError{cmd.CommandPath(), err}
 }

@@ -100,7 +100,7 @@ func Of(check string, err error, otherwise string) Finding {
 	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
 		return Finding{Fail, check, m.Problem(), m.Fix()}
 	}
-	return Finding{Fail, check, err.Error(), otherwise}
+	return Finding{Fail, check, Plain(err).Error(), otherwise}
 }
 
 // The names of the checks of an installation's state.

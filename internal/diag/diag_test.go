@@ -6,8 +6,19 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/timerd-io/timerd/internal/diag"
 )
+
+// What the NATS client says of a buffer of no bytes means that there is no connection.
+func TestPlain(t *testing.T) {
+	t.Parallel()
+	said := diag.Of("jetstream", fmt.Errorf("stream TIMERS: %w", nats.ErrReconnectBufExceeded), "").Text
+	if other := errors.New("other"); said != "NATS is disconnected" || !errors.Is(diag.Plain(other), other) {
+		t.Errorf("it says %q", said)
+	}
+}
 
 // What to do is told apart from what is wrong, and told once, however often an error was wrapped.
 func TestOf(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/lanes"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -279,7 +280,7 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 			"to fix it: nats consumer ls %s, then nats consumer rm %s with what is not timerd's, or with %q",
 			stream, Durable, err, stream, stream, Durable)
 	}
-	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, plainly(err))
+	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, diag.Plain(err))
 }
 
 // fetch hands requests to handle and returns how many. Each one takes a slot, which handle must free. fetch returns

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -29,21 +28,10 @@ type fault struct {
 	worked time.Time // when the last call that worked began
 }
 
-// errDisconnected stands for what the NATS client says where there is no connection: that its buffer, of no bytes, is full.
-var errDisconnected = errors.New("NATS is disconnected")
-
-// plainly returns errDisconnected for what it stands for, and otherwise the error.
-func plainly(err error) error {
-	if errors.Is(err, nats.ErrReconnectBufExceeded) {
-		return errDisconnected
-	}
-	return err
-}
-
 // note keeps whether a part works, by a call that began at the given time, and logs each change. A failure tells
 // nothing if a later call has worked.
 func (c *Consumer) note(part part, began time.Time, err error) {
-	err = plainly(err)
+	err = diag.Plain(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	fault := &c.faults[part]

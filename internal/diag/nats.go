@@ -1,0 +1,18 @@
+package diag
+
+import (
+	"errors"
+
+	"github.com/nats-io/nats.go"
+)
+
+// errDisconnected stands for what the NATS client says where there is no connection: that its buffer, of no bytes, is full.
+var errDisconnected = errors.New("NATS is disconnected")
+
+// Plain returns the error that an operator understands: NATS is disconnected, where that is it, and otherwise the error itself.
+func Plain(err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return errDisconnected
+	}
+	return err
+}
