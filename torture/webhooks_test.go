@@ -40,7 +40,7 @@ func TestBrokenDeliver(t *testing.T) {
 func breakDeliver(t *testing.T, from, to string) string {
 	t.Helper()
 	dir := t.TempDir()
-	name, err := filepath.Abs(filepath.Join("..", "deliver", "deliver.go"))
+	name, err := filepath.Abs(filepath.Join("..", "internal", "deliver", "deliver.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
