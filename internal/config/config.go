@@ -103,6 +103,7 @@ const (
 	SectionRetry           // TIMERD_RETRY alone
 	SectionService         // what only a running timerd needs, with SectionRetry
 	SectionDeliver         // what only timerd deliver needs
+	SectionConsole         // what only timerd console needs, with SectionRetry
 )
 
 // Read reads and judges some sections of the environment. Its error is an [*Error].
@@ -163,7 +164,18 @@ func read(sections Section, override func(*environment)) (Config, error) {
 		c.Service = parseService(env, &f)
 		c.Console = parseConsole(env, &f)
 	}
-	if sections&(SectionRetry|SectionService) != 0 {
+	if sections&SectionConsole != 0 {
+		if _, chosen := os.LookupEnv(prefix + "_CONSOLE_ADDR"); !chosen {
+			env.Console.Addr = defaultConsoleAddr
+		}
+		c.Console = parseConsole(env, &f)
+		if c.Console.Addr == "" && env.Console.Addr != "" {
+			f.add("CONSOLE_ADDR", env.Console.Addr, "host:port, such as "+defaultConsoleAddr)
+		}
+		c.Service.Late = parseLate(env, &f)
+		c.Service.MaxPayload = parseMaxPayload(env.MaxPayload, &f)
+	}
+	if sections&(SectionRetry|SectionService|SectionConsole) != 0 {
 		c.Service.Retry = parseRetry(env, &f)
 	}
 	if sections&SectionDeliver != 0 {
@@ -182,6 +194,9 @@ func read(sections Section, override func(*environment)) (Config, error) {
 // defaultDeliverAddr is where timerd deliver answers unless TIMERD_HTTP_ADDR says otherwise: beside a timerd on the same
 // machine.
 const defaultDeliverAddr = "127.0.0.1:8081"
+
+// defaultConsoleAddr is where timerd console is unless TIMERD_CONSOLE_ADDR says otherwise.
+const defaultConsoleAddr = "127.0.0.1:8090"
 
 // Variable returns an environment variable that a file names, which tells whether it is set.
 func Variable(name string) (string, bool) { return os.LookupEnv(name) }

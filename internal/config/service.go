@@ -56,10 +56,16 @@ func parseService(env *environment, f *faults) Service {
 		f.addAll("NAMESPACES", err)
 	}
 	c.Namespaces = namespaces
-	if c.Late, err = policy.ParseLimits(env.Late); err != nil {
+	c.Late = parseLate(env, f)
+	return c
+}
+
+func parseLate(env *environment, f *faults) policy.Rules[policy.Limit] {
+	limits, err := policy.ParseLimits(env.Late)
+	if err != nil {
 		f.addAll("LATE", err)
 	}
-	return c
+	return limits
 }
 
 func parseSwitch(name, value string, f *faults) bool {

@@ -50,16 +50,17 @@ type consolePart struct {
 	js      jetstream.JetStream
 }
 
-// newConsole connects a console to the servers that the service is connected to.
-func newConsole(ctx context.Context, c config.Config, conns *connections, conf streams.Config, log *slog.Logger) (*consolePart, error) {
+// consoleJetStream connects a console to the NATS that the service is connected to.
+func consoleJetStream(ctx context.Context, c config.NATS, conns *connections, log *slog.Logger) (jetstream.JetStream, error) {
 	var inProcess []nats.Option
 	if conns.embedded != nil {
 		inProcess = append(inProcess, nats.InProcessServer(conns.embedded))
 	}
-	js, err := connect.Connector{Logger: log, Patience: startPatience}.JetStream(ctx, c.NATS, inProcess...)
-	if err != nil {
-		return nil, err
-	}
+	return connect.Connector{Logger: log, Patience: startPatience}.JetStream(ctx, c, inProcess...)
+}
+
+// newConsole returns a console with a connection to Redis of its own. It closes js when it ends, or if it cannot begin.
+func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, log *slog.Logger) (*consolePart, error) {
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
 	sched := schedule.New(p.rdb, c.Service.MaxPayload)
 	p.pulse = history.NewLive(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
@@ -73,6 +74,7 @@ func newConsole(ctx context.Context, c config.Config, conns *connections, conf s
 			Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js, Names: conf.Names,
 		}
 	}
+	var err error
 	p.console, err = console.New(c.Console, console.Sources{
 		Status: func(ctx context.Context) *status.Report {
 			return report(ctx, status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: &webhooks})

@@ -180,7 +180,11 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 		{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
 	}
 	if l.Console != nil {
-		pages, err := newConsole(ctx, c, conns, conf, log)
+		js, err := consoleJetStream(ctx, c.NATS, conns, log)
+		if err != nil {
+			return nil, err
+		}
+		pages, err := newConsole(c, js, conf, log)
 		if err != nil {
 			return nil, err
 		}

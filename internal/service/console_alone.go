@@ -1,0 +1,47 @@
+package service
+
+import (
+	"context"
+	"log/slog"
+	"net"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
+)
+
+// ConsoleAlone is the console without a timerd, so that it is there when no timerd is.
+type ConsoleAlone struct {
+	Config config.Config // with SectionConsole
+	Logger *slog.Logger
+}
+
+// Run answers until ctx ends. Servers that are away are none of its errors: its pages tell.
+func (a ConsoleAlone) Run(ctx context.Context) error {
+	l, err := listenConsole(ctx, a.Config.Console.Addr)
+	if err != nil {
+		return err
+	}
+	return a.runOn(ctx, l)
+}
+
+func (a ConsoleAlone) runOn(ctx context.Context, l net.Listener) error {
+	defer func() { _ = l.Close() }() // its server has, once it runs
+	nc, err := connect.Connector{Logger: a.Logger}.NATS(ctx, a.Config.NATS.FromOutside(), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		return err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	pages, err := newConsole(a.Config, js, a.Config.Streams(), a.Logger)
+	if err != nil {
+		return err
+	}
+	a.Logger.Info("the console is running", "console", consoleAddr(l), "redis", a.Config.Redis.Shown, "nats", a.Config.NATS.Shown)
+	return pages.run(ctx, l)
+}
