@@ -210,6 +210,12 @@ func TestWhatHappenedToOrder42(t *testing.T) {
 			t.Errorf("%s found another timer", query)
 		}
 	}
+	for i := range 60 { // more than a page has
+		w.set(fmt.Sprint("shop:order:timeout:D-42-", i), "waits")
+	}
+	if text := w.page("/search?q=42"); strings.Contains(text, "everything that the streams have.") || !strings.Contains(text, "Go on looking among those that wait") {
+		t.Errorf("it has looked at everything, and goes on looking:\n%s", text)
+	}
 	has(t, w.page("/timers/shop:order:timeout:A-42-x"), "Fired, attempt 1 of 4, 7 ms late", "TIMERS 1")
 	if a := w.get("/search?q=shop:order:timeout:42"); a.StatusCode != http.StatusSeeOther || a.Header.Get("Location") != "/timers/shop:order:timeout:42" {
 		t.Errorf("%s to %s", a.Status, a.Header.Get("Location"))
