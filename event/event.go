@@ -161,20 +161,20 @@ func (e Event) AppendJSON(dst []byte) []byte {
 	dst = appendText(dst, `,"datastatus":"`, e.Status)
 	dst = appendText(dst, `,"deadreason":"`, e.DeadReason)
 	dst = appendText(dst, `,"lasterror":"`, e.LastError)
+	return append(appendData(dst, kind, e.Data), '}')
+}
+
+// appendData appends the payload as it travels under a content type; "" is none.
+func appendData(dst []byte, kind string, data []byte) []byte {
 	switch kind {
 	case DataJSON:
-		dst = append(dst, `,"data":`...)
-		dst = append(dst, e.Data...)
+		return append(append(dst, `,"data":`...), data...)
 	case DataText:
-		dst = append(dst, `,"data":"`...)
-		dst = appendEscaped(dst, e.Data)
-		dst = append(dst, '"')
+		return append(appendEscaped(append(dst, `,"data":"`...), data), '"')
 	case DataBinary:
-		dst = append(dst, `,"data_base64":"`...)
-		dst = base64.StdEncoding.AppendEncode(dst, e.Data)
-		dst = append(dst, '"')
+		return append(base64.StdEncoding.AppendEncode(append(dst, `,"data_base64":"`...), data), '"')
 	}
-	return append(dst, '}')
+	return dst
 }
 
 // travelsAs returns the content type under which data travel if they are asked to travel under that of an event.

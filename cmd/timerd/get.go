@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 
 	"github.com/redis/go-redis/v9"
@@ -54,22 +55,7 @@ Without one, the exit code is 1.
 				case asJSON:
 					err = writeJSON(out, view.withPayload(timer.Payload, event.StatusMissing))
 				default:
-					status := event.StatusMissing
-					if timer.Payload == nil {
-						status = whyMissing(ctx, rdb, args[0])[0]
-					}
-					limit := ""
-					if timer.Late > 0 {
-						limit = fmt.Sprintf("late     %s at most\n", showDuration(timer.Late))
-					}
-					if timer.Repeat != "" {
-						limit += fmt.Sprintf("repeat   %s, occurrence %d\n", timer.Repeat, timer.Occurrence)
-					}
-					if timer.TraceParent != "" {
-						limit += fmt.Sprintf("trace    %s\n", timer.TraceParent)
-					}
-					_, err = fmt.Fprintf(out, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
-						view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, limit, showPayload(timer.Payload, status, math.MaxInt))
+					err = showTimer(ctx, out, rdb, args[0], view, timer)
 				}
 				return err
 			})
@@ -78,4 +64,25 @@ Without one, the exit code is 1.
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the payload alone, byte for byte")
 	return cmd
+}
+
+// showTimer prints a timer for people to read.
+func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key string, view timerView, timer client.Timer) error {
+	status := event.StatusMissing
+	if timer.Payload == nil {
+		status = whyMissing(ctx, rdb, key)[0]
+	}
+	more := ""
+	if timer.Late > 0 {
+		more = fmt.Sprintf("late     %s at most\n", showDuration(timer.Late))
+	}
+	if timer.Repeat != "" {
+		more += fmt.Sprintf("repeat   %s, occurrence %d\n", timer.Repeat, timer.Occurrence)
+	}
+	if timer.TraceParent != "" {
+		more += fmt.Sprintf("trace    %s\n", timer.TraceParent)
+	}
+	_, err := fmt.Fprintf(w, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
+		view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, more, showPayload(timer.Payload, status, math.MaxInt))
+	return err
 }
