@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -268,7 +269,7 @@ func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
 		one, many = g.pace.split(len(trusted), room, now)
 	}
 	alone, together = append(alone, trusted[:one]...), trusted[one:one+many]
-	g.gathered = append(trusted[one+many:], wait...)
+	g.gathered = slices.Concat(trusted[one+many:], wait)
 	if len(together) > 0 {
 		b = &batch{token: g.flight.newToken(), began: now}
 		g.batches[b.token] = b

@@ -126,9 +126,9 @@ func (l *Losses) look(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	fired, err := streamInfo(ctx, l.site.js, l.streams.FiredStream())
-	if err != nil {
-		return nil // it is missing, or NATS does not answer: others tell
+	fired, missing := streamInfo(ctx, l.site.js, l.streams.FiredStream())
+	if missing != nil {
+		return nil // or NATS does not answer: others tell
 	}
 	news := false
 	for _, server := range l.servers() {
@@ -183,7 +183,7 @@ func (l *Losses) lookAt(ctx context.Context, server Counted, before count, fired
 	if !there {
 		mode = "NX"
 	}
-	if err = l.site.rdb.SetArgs(ctx, server.Key, encoded, redis.SetArgs{Mode: mode}).Err(); err != nil {
+	if err := l.site.rdb.SetArgs(ctx, server.Key, encoded, redis.SetArgs{Mode: mode}).Err(); err != nil {
 		return before, err
 	}
 	return next, nil

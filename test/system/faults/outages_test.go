@@ -310,13 +310,13 @@ func (x *scene) counted(want func(count) bool) (last count) {
 			return err
 		}
 		var counts map[string]count
-		if err = json.Unmarshal(m.Data, &counts); err != nil {
+		if err := json.Unmarshal(m.Data, &counts); err != nil {
 			return err
 		}
 		if last = counts[keys.Single.Counted()]; !want(last) {
-			err = fmt.Errorf("counted: %s", m.Data)
+			return fmt.Errorf("counted: %s", m.Data)
 		}
-		return err
+		return nil
 	}, "the timers to be counted")
 	return last
 }
