@@ -126,9 +126,9 @@ func (l *Losses) look(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	fired, missing := streamInfo(ctx, l.site.js, l.streams.FiredStream())
-	if missing != nil {
-		return nil // or NATS does not answer: others tell
+	fired := l.fired(ctx)
+	if fired == nil {
+		return nil
 	}
 	news := false
 	for _, server := range l.servers() {
@@ -149,6 +149,16 @@ func (l *Losses) look(ctx context.Context) error {
 		_, err = l.site.js.Publish(ctx, countsSubject(l.site.names), text)
 	}
 	return err
+}
+
+// fired returns the stream of firings, or nil if it is missing or NATS does not answer, which others tell.
+func (l *Losses) fired(ctx context.Context) *jetstream.StreamInfo {
+	info, err := streamInfo(ctx, l.site.js, l.streams.FiredStream())
+	if err != nil {
+		l.log.Debug("cannot count the timers", "source", l.streams.FiredStream(), "err", err)
+		return nil
+	}
+	return info
 }
 
 // lookAt compares what a server knows of itself with what was known before, and counts unless another timerd does.
