@@ -238,7 +238,7 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 	}{
 		{"dev --redis-port 65536", "--redis-port=65536: want a port", exitUsage},
 		{"dev --http-addr 80", "--http-addr=80: want host:port", exitUsage},
-		{"dev now", "unknown command", exitUsage},
+		{"dev now", "want no arguments, got \"now\"", exitUsage},
 		{"dev", "TIMERD_RETRY", exitUsage},
 	} {
 		if code, _, errs := timerd(t, "", strings.Fields(test.args)...); code != test.code || !strings.Contains(errs, test.want) {

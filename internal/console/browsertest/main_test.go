@@ -41,7 +41,7 @@ func prepared(m *testing.M) (code int, err error) {
 	defer func() { err = errors.Join(err, browser.stop()) }()
 	timerd := filepath.Join(dir, "timerd")
 	build := exec.Command("go", "build", "-race", "-o", timerd, "./cmd/timerd")
-	build.Dir = filepath.Join("..", "..")
+	build.Dir = filepath.Join("..", "..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build timerd: %w\n%s", err, out)
 	}
