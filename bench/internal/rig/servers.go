@@ -104,9 +104,12 @@ func (r *Rig) NATSCluster(ctx context.Context, servers int) (*nats.Conn, error) 
 	}
 	return first, Until(ctx, startTimeout, func(ctx context.Context) error { // until they have a leader
 		js, err := jetstream.New(first)
-		if err == nil {
-			_, err = js.AccountInfo(ctx)
+		if err != nil {
+			return err
 		}
+		ctx, cancel := context.WithTimeout(ctx, time.Second) // servers without a leader do not answer
+		defer cancel()
+		_, err = js.AccountInfo(ctx)
 		return err
 	})
 }
