@@ -78,7 +78,19 @@ func (p *prober) examine(ctx context.Context) error {
 			"err", fmt.Errorf("stream %s goes on at sequence %d, though %d was acknowledged", info.Config.Name, b.seq, b.acknowledged))
 		p.OnLost(lost)
 	}
+	if err == nil && p.health.now().fault != nil {
+		return p.examineAccount(asking)
+	}
 	return err
+}
+
+// examineAccount returns what keeps the account from storing an event, where the stream itself has room.
+func (p *prober) examineAccount(ctx context.Context) error {
+	account, err := streams.CheckAccount(ctx, p.js)
+	if err != nil {
+		return fmt.Errorf("JetStream does not answer about the account: %w", err)
+	}
+	return streams.AccountFullness(account, p.health.now().faultBytes)
 }
 
 // remake makes the streams again.

@@ -47,7 +47,7 @@ func CheckAll(ctx context.Context) (_ diag.Findings, valid bool) {
 			d.FreeDisk = free
 			found := d.Check(ctx)
 			findings = append(findings, found...)
-			if !found.Has(diag.Fail, checkJetStream) { // else JetStream tells nothing
+			if !found.Has(diag.Fail, diag.CheckNATS, checkJetStream) { // else JetStream tells nothing
 				from.JetStream = js
 			}
 		}

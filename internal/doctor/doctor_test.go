@@ -461,7 +461,7 @@ func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 func TestNATSWithoutJetStream(t *testing.T) {
 	t.Parallel()
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
-	wants(t, checkNATS(t, off.JetStream(), maxPayload), "jetstream", diag.Fail, "without JetStream", "jetstream block")
+	wants(t, checkNATS(t, off.JetStream(), maxPayload), diag.CheckNATS, diag.Fail, "without JetStream", "jetstream block")
 
 	denied := testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "app", Password: "pw", Permissions: &server.Permissions{
@@ -469,7 +469,7 @@ func TestNATSWithoutJetStream(t *testing.T) {
 		}}}
 	})
 	js := denied.JetStream(nats.UserInfo("app", "pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	wants(t, checkNATS(t, js, maxPayload), "jetstream", diag.Fail, "it does not answer", "$JS.API.>")
+	wants(t, checkNATS(t, js, maxPayload), diag.CheckNATS, diag.Fail, "JetStream does not answer", "$JS.API.>")
 }
 
 // Nothing is said of webhooks before there is a log of deliveries.

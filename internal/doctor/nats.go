@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
@@ -66,18 +67,17 @@ func (d *NATS) version(r *diag.Findings) {
 	r.OK(checkNATSVersion, "nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
 }
 
-// account tells whether JetStream can be used, and returns nil if not.
+// account tells whether JetStream can be used, and returns nil if not, or if its store is full.
 func (d *NATS) account(ctx context.Context, r *diag.Findings) *jetstream.AccountInfo {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	account, err := streams.CheckAccount(ctx, d.js)
-	if fault, ok := errors.AsType[*streams.Fault](err); ok {
-		*r = append(*r, fault.Finding(checkJetStream))
+	if err != nil {
+		r.Add(status.NoJetStream(err))
 		return nil
 	}
-	if err != nil {
-		r.Fail(checkJetStream, "let the user publish to $JS.API.> and subscribe to _INBOX.>", "it does not answer: %v", err)
-		return nil
+	if streams.AccountFullness(account, 0) != nil {
+		return nil // State says so
 	}
 	used, most := account.Store, account.Limits.MaxStore
 	switch {

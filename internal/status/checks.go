@@ -1,12 +1,14 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -76,6 +78,20 @@ func checkNode(n *Node, at time.Time, attended bool, p *diag.Findings) {
 		p.Warn(diag.CheckAudits, "look for \"audit failed\" in the timerds' logs", "%s: no audit has come to its end since %s",
 			n.Address, n.LastAudit.At.Format(timeLayout))
 	}
+}
+
+// NoJetStream returns what is wrong where JetStream does not say what the account uses of it.
+func NoJetStream(err error) diag.Finding {
+	if fault, ok := errors.AsType[*streams.Fault](err); ok {
+		return fault.Finding(diag.CheckNATS)
+	}
+	return diag.Of(diag.CheckNATS, fmt.Errorf("JetStream does not answer: %w", err),
+		"look at the log of the NATS server, which ends JetStream when its disk is full and needs a leader in a cluster; let the user call $JS.API.>")
+}
+
+// unreached says that NATS is not reached, or has no JetStream.
+func unreached(why diag.Finding, p *diag.Findings) {
+	p.Fail(diag.CheckNATS, why.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", why.Text)
 }
 
 // unanswered says that JetStream does not answer.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -46,10 +47,11 @@ const allStreams = 3
 func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	if s.JetStream == nil {
 		if s.NoNATS.Text != "" {
-			p.Fail(diag.CheckNATS, s.NoNATS.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", s.NoNATS.Text)
+			unreached(s.NoNATS, p)
 		}
 		return nil
 	}
+	account := askAccount(ctx, s.JetStream)
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
 	var losses []streams.Loss
 	var failing []streams.Circuit
@@ -72,8 +74,14 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		}
 	}()
 	faults, missing, err := streams.Check(ctx, s.JetStream, s.Streams)
-	if err != nil {
+	switch said := account.within(err == nil); {
+	case said.err != nil && (err != nil || !streams.NotUp(said.err)):
+		unreached(NoJetStream(said.err), p)
+		return nil
+	case err != nil:
 		unanswered(err, p)
+	case said.full != nil:
+		p.Fail(diag.CheckStreams, said.full.Remedy, "%s: timers wait in Redis", said.full.What)
 	}
 	unknown := err != nil
 	for _, name := range missing {
@@ -113,6 +121,44 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		s.gatherWebhooks(ctx, n, p)
 	}
 	return n
+}
+
+// accountWait is how long the answer about the account is awaited once the streams have answered: a user without the right to ask gets
+// none.
+const accountWait = 250 * time.Millisecond
+
+// asked is a question about the account that is under way.
+type asked chan accountAnswer
+
+type accountAnswer struct {
+	full *streams.Fault // why the account stores no more
+	err  error
+}
+
+func askAccount(ctx context.Context, js jetstream.JetStream) asked {
+	answer := make(asked, 1)
+	go func() {
+		account, err := streams.CheckAccount(ctx, js)
+		a := accountAnswer{err: err}
+		if err == nil {
+			a.full, _ = errors.AsType[*streams.Fault](streams.AccountFullness(account, 0))
+		}
+		answer <- a
+	}()
+	return answer
+}
+
+// within returns the answer, or none if it takes long and is not needed.
+func (a asked) within(optional bool) accountAnswer {
+	if !optional {
+		return <-a
+	}
+	select {
+	case answer := <-a:
+		return answer
+	case <-time.After(accountWait):
+		return accountAnswer{}
+	}
 }
 
 // gatherWebhooks adds what there is of webhooks.

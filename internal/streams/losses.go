@@ -101,8 +101,11 @@ func (l *Losses) Run(ctx context.Context) {
 		pause := countInterval
 		switch {
 		case err != nil && l.site.js.Conn().IsConnected():
-			pause = pace.Fail("the timers are not counted for the case that they get lost; the NATS user needs the right to publish to "+
-				l.site.names.SubjectAll(keys.State), err)
+			failed := "the timers are not counted for the case that they get lost"
+			if _, answered := errors.AsType[*jetstream.APIError](err); !answered {
+				failed += "; the NATS user needs the right to publish to " + l.site.names.SubjectAll(keys.State)
+			}
+			pause = pace.Fail(failed, err)
 		default:
 			pace.Succeed()
 		}

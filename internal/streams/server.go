@@ -52,6 +52,18 @@ func CheckAccount(ctx context.Context, js jetstream.JetStream) (*jetstream.Accou
 	return account, err
 }
 
+// AccountFullness returns a Fault if an account has no room left in its file storage for a message with a payload of so many bytes.
+func AccountFullness(account *jetstream.AccountInfo, payloadBytes int) error {
+	used, most := account.Store, account.Limits.MaxStore
+	if most <= 0 || used+uint64(payloadBytes)+fullSlack <= uint64(most) {
+		return nil
+	}
+	return &Fault{
+		What:   fmt.Sprintf("the account is full: its streams take %d of at most %d bytes", used, most),
+		Remedy: "give the account more file storage: max_file, or jetstream: {max_file} of the account",
+	}
+}
+
 // takesBatches tells whether the connected server has atomic batches, as nats-server has from 2.12 on.
 func takesBatches(js jetstream.JetStream) bool {
 	const major, minor = 2, 12

@@ -117,13 +117,32 @@ func (s *NATSServer) LimitAccount(name string, bytes int64) {
 	s.t.Helper()
 	account, err := s.server.LookupAccount(name)
 	if err == nil {
-		limits := server.JetStreamAccountLimits{
-			MaxMemory: -1, MaxStore: bytes, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1,
-		}
-		err = account.EnableJetStream(map[string]server.JetStreamAccountLimits{"": limits}, nil)
+		err = account.EnableJetStream(map[string]server.JetStreamAccountLimits{"": accountLimits(bytes)}, nil)
 	}
 	if err != nil {
 		s.t.Fatalf("testenv: JetStream for account %s: %v", name, err)
+	}
+}
+
+// LimitStore bounds the file storage of the account of clients without one, in bytes; -1 for none. It is gone when the server stops.
+func (s *NATSServer) LimitStore(bytes int64) {
+	s.t.Helper()
+	if err := s.server.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": accountLimits(bytes)}); err != nil {
+		s.t.Fatalf("testenv: %v", err)
+	}
+}
+
+// DisableJetStream ends JetStream while the server goes on, as the server does itself when its disk is full.
+func (s *NATSServer) DisableJetStream() {
+	s.t.Helper()
+	if err := s.server.DisableJetStream(); err != nil {
+		s.t.Fatalf("testenv: %v", err)
+	}
+}
+
+func accountLimits(bytes int64) server.JetStreamAccountLimits {
+	return server.JetStreamAccountLimits{
+		MaxMemory: -1, MaxStore: bytes, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1,
 	}
 }
 

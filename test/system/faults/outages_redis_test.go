@@ -158,12 +158,33 @@ func TestOutagesOfStreams(t *testing.T) {
 		if err != nil || stream.CachedInfo().State.FirstSeq != 3 {
 			t.Errorf("what is unread is gone: %+v, %v", stream.CachedInfo().State, err)
 		}
+		if err := x.JS.DeleteConsumer(t.Context(), "TIMERS", "reader"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	away := outage{
 		name: "NATS is away", level: diag.Fail, check: diag.CheckNATS, ready: "jetstream", text: `NATS |JetStream `,
 		bring: func(*scene) { x.NATS.Stop() }, end: func(*scene) { x.NATS.Start() },
 	}
-	x.play(messages, bytes, read, away)
+	account, off := full, away
+	account.name, account.text = "an account that is full", `the account is full: its streams take \d+ of at most \d+ bytes`
+	account.bring = func(*scene) {
+		limit(-1, -1)
+		info, err := x.JS.AccountInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.NATS.LimitStore(int64(info.Store))
+		fire(5)
+	}
+	account.end = func(*scene) {
+		x.NATS.LimitStore(-1)
+		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p", "shop:order:timeout:4=p", "shop:order:timeout:5=p")
+	}
+	off.name, off.text = "JetStream has ended, as on a full disk", `it runs without JetStream|JetStream `
+	off.bring = func(*scene) { x.NATS.DisableJetStream() }
+	off.end = func(*scene) { x.NATS.Restart() }
+	x.play(messages, bytes, read, account, away, off)
 	x.p.Stop()
 }
 
