@@ -87,10 +87,10 @@ example-settlement: ## a nightly settlement and a statement at the month's end i
 	go build -trimpath -o bin/example-settlement ./examples/settlement
 	bin/example-settlement -timerd bin/timerd $(ARGS)
 
-bench: bench-build ## timerd and its peers measured, in hours; fills docs/benchmarks.md (ARGS: see bin/bench run --help)
+bench: bench-build ## timerd and its peers measured, in hours; fills docs/inside/benchmarks.md (ARGS: see bin/bench run --help)
 	@bench/deps.sh rabbitmq postgresql bullmq
 	@status=0; bin/bench run --out .cache/bench/results.json $(ARGS) || status=$$?; \
-	  bin/bench report .cache/bench/results.json --md docs/benchmarks.md && exit $$status
+	  bin/bench report .cache/bench/results.json --md docs/inside/benchmarks.md && exit $$status
 
 bench-quick: bench-build ## timerd against keyspace events and a poller, in under a minute, for a change under way
 	@bin/bench run --profile quick --tables --out .cache/bench/quick.json $(ARGS)
@@ -144,7 +144,7 @@ model: ## check the model of the schedule exhaustively, see docs/model (ARGS: co
 	  { echo "model: install spin by hand" >&2; exit 1; }
 	@docs/model/run.sh $(ARGS)
 
-torture: ## timerd under random faults, and a verdict, see docs/torture.md (SEED, MINUTES, SHAPE; ARGS: more arguments)
+torture: ## timerd under random faults, and a verdict, see docs/inside/torture.md (SEED, MINUTES, SHAPE; ARGS: more arguments)
 	@scripts/deps.sh go redis
 	go build -trimpath -o bin/torture ./torture
 	bin/torture run $(if $(SEED),-seed $(SEED)) -minutes $(MINUTES) -shape $(SHAPE) $(ARGS)

@@ -13,6 +13,9 @@ import (
 // readmeLimit is what somebody reads who decides whether to read on.
 const readmeLimit = 10_000 // bytes
 
+// architectureLimit is what somebody reads before a first change. The rest is in docs/inside.
+const architectureLimit = 12_000 // bytes
+
 // files returns the texts of the module's files whose names end as given, by their
 // paths from its root.
 func files(t *testing.T, suffixes ...string) map[string]string {
@@ -46,6 +49,13 @@ func TestReadmeIsShort(t *testing.T) {
 	t.Parallel()
 	if size := len(files(t, "README.md")["README.md"]); size == 0 || size > readmeLimit {
 		t.Errorf("README.md has %d bytes, want at most %d: details belong into docs/reference.md", size, readmeLimit)
+	}
+}
+
+func TestArchitectureIsShort(t *testing.T) {
+	t.Parallel()
+	if size := len(files(t, "architecture.md")["docs/architecture.md"]); size == 0 || size > architectureLimit {
+		t.Errorf("docs/architecture.md has %d bytes, want at most %d: a subject belongs into docs/inside", size, architectureLimit)
 	}
 }
 

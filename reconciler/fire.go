@@ -17,7 +17,7 @@ import (
 const (
 	// coalesceFor is how long after the answer to a claim the next one is made while timers
 	// are due all the time, so that each brings several: the more, the more are due. It is what keeps the median lateness at
-	// 3,333 timers a second under 1.2 ms. docs/architecture.md has what a longer one saves.
+	// 3,333 timers a second under 1.2 ms. docs/inside/schedule.md has what a longer one saves.
 	coalesceFor = time.Millisecond
 	// preciseFor is how long before a claim Go's timers give way to the precise one: they are up to a millisecond late
 	// in a process that has nothing else to do. BenchmarkSleepUntilClaim compares the two.

@@ -1,4 +1,4 @@
-// Torture runs timerd under random faults and judges what came of it. docs/torture.md says how.
+// Torture runs timerd under random faults and judges what came of it. docs/inside/torture.md says how.
 //
 //	torture run -seed 1 -minutes 2 -shape several
 //	torture judge FILE

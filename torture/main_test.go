@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run()) //nolint:forbidigo // as the testing package has it
 }
 
-// Three timerds under a minute of faults, the same ones each time. docs/torture.md says how to run
+// Three timerds under a minute of faults, the same ones each time. docs/inside/torture.md says how to run
 // others, and for longer.
 func TestTorture(t *testing.T) {
 	testenv.NoLeaks(t)

@@ -83,9 +83,9 @@ func TestFaultsOfOneMaster(t *testing.T) {
 	}
 }
 
-// docs/torture.md has a row for each kind, and says where faults of one master come.
+// docs/inside/torture.md has a row for each kind, and says where faults of one master come.
 func TestKindsAreDocumented(t *testing.T) {
-	b, err := os.ReadFile("../../../docs/torture.md")
+	b, err := os.ReadFile("../../../docs/inside/torture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,9 +100,9 @@ func TestKindsAreDocumented(t *testing.T) {
 		})
 		switch {
 		case i < 0:
-			t.Errorf("docs/torture.md has no row for %q", name)
+			t.Errorf("docs/inside/torture.md has no row for %q", name)
 		case slices.Contains([]string{MasterSilent, MasterSlow, MasterFrozen}, name) && !strings.HasSuffix(rows[i], "| cluster |"):
-			t.Errorf("docs/torture.md: %q comes in a cluster alone: %s", name, rows[i])
+			t.Errorf("docs/inside/torture.md: %q comes in a cluster alone: %s", name, rows[i])
 		}
 	}
 }
