@@ -11,7 +11,7 @@ import (
 )
 
 // readmeLimit is what somebody reads who decides whether to read on.
-const readmeLimit = 10_000 // bytes
+const readmeLimit = 8_000 // bytes
 
 // files returns the texts of the module's files whose names end as given, by their
 // paths from its root.
