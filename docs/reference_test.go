@@ -152,3 +152,24 @@ func literal(expression ast.Expr) string {
 	}
 	return ""
 }
+
+// TestRunbookNamesEveryCheck compares the runbook with the checks of `timerd status` and `timerd doctor`.
+func TestRunbookNamesEveryCheck(t *testing.T) {
+	t.Parallel()
+	runbook := files(t, "runbook.md")["docs/runbook.md"]
+	found := 0
+	for name, text := range files(t, ".go") {
+		if !strings.HasPrefix(name, "internal/diag/") && !strings.HasPrefix(name, "internal/doctor/") {
+			continue
+		}
+		for _, check := range regexp.MustCompile(`\b[cC]heck[A-Z]\w* += "([a-z ]+)"`).FindAllStringSubmatch(text, -1) {
+			found++
+			if !regexp.MustCompile("(?m)^\\|[^|]*`" + check[1] + "`[^|]*\\|").MatchString(runbook) {
+				t.Errorf("docs/runbook.md has no row for the check %q of %s", check[1], name)
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d checks found: this test has to be told where they are now", found)
+	}
+}

@@ -27,7 +27,6 @@ func block(t *testing.T, language string, s *servers.Servers) string {
 		t.Fatalf("README.md has %d blocks of %s, want 1", len(blocks), language)
 	}
 	return strings.NewReplacer(
-		"redis-cli ", redisCLI(t)+" -u "+s.RedisURL+" ",
 		"127.0.0.1:6379", s.Redis.Options().Addr,
 		"127.0.0.1:4222", strings.TrimPrefix(s.NATSURL, "nats://"),
 	).Replace(blocks[0][1])
@@ -65,23 +64,6 @@ func prints(t *testing.T, cmd *exec.Cmd, want string) {
 
 func TestReadme(t *testing.T) {
 	s := exampleenv.Servers(t, "*=10s,20s")
-
-	t.Run("shell", func(t *testing.T) {
-		bin := filepath.Join(t.TempDir(), "bin")
-		if err := os.Mkdir(bin, 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(exampleenv.Timerd(t), filepath.Join(bin, "timerd")); err != nil {
-			t.Fatal(err)
-		}
-		cmd := command(t, filepath.Dir(bin), "sh", "-euc", block(t, "sh", s))
-		cmd.Env = append(os.Environ(), "TIMERD_REDIS_URL="+s.RedisURL, "TIMERD_NATS_URL="+s.NATSURL)
-		got := strings.Join(output(t, cmd), "\n")
-		want := regexp.MustCompile(`^<time>\nOK\ncancelled\n(.*\n)?<time> +\+\S+(?: late)?  shop:order:timeout:40  1/3  \w+  \{"total":99\}`)
-		if !want.MatchString(got) {
-			t.Errorf("it printed\n%s\n\nwant a match of %s", got, want)
-		}
-	})
 
 	t.Run("Go", func(t *testing.T) {
 		dir := t.TempDir()

@@ -41,36 +41,6 @@ func deliverTo(t *testing.T, url string) {
 	}
 }
 
-// The receiver that docs/webhooks.md begins with takes a webhook and shows it.
-func TestReceiverOfTheDocument(t *testing.T) {
-	text, err := os.ReadFile("../../docs/webhooks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, program, _ := strings.Cut(string(text), "\npython3 -c '\n")
-	program, _, found := strings.Cut(program, "' &\n")
-	addr := testenv.FreeAddr(t)
-	_, port, _ := strings.Cut(addr, ":")
-	program = strings.Replace(program, "9000", port, 1)
-	if !found || !strings.Contains(string(text), "http://127.0.0.1:9000/paid") {
-		t.Fatal("docs/webhooks.md has no receiver on the port that it calls")
-	}
-	cmd := exec.CommandContext(t.Context(), "python3", "-c", program)
-	var said testenv.Output
-	cmd.Stdout = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}()
-	deliverTo(t, "http://"+addr+"/paid")
-	testenv.Eventually(t, patience, func() bool {
-		return strings.Contains(said.String(), "/paid {") && strings.Contains(said.String(), "4711")
-	}, "the webhook")
-}
-
 // A shell verifies webhooks with openssl, and refuses others.
 func TestShellReceiver(t *testing.T) {
 	verify := func(body []byte, headers ...string) string {

@@ -52,7 +52,7 @@ func (l Loss) Finding() diag.Finding {
 		server += " at " + l.Server
 	}
 	f.Text = fmt.Sprintf("%s has lost its data, flushed or replaced by an older copy, as was noticed at %s; it had %d timers at the last count, at %s", server, at, l.Had, counted)
-	f.Fix = acknowledge + "what is missing is set again: docs/operations.md#after-a-disaster"
+	f.Fix = acknowledge + "what is missing is set again: docs/runbook.md#data-was-lost"
 	return f
 }
 

@@ -20,6 +20,7 @@ type Servers struct {
 
 	RedisURL string
 	NATSURL  string
+	HTTPAddr string // of /readyz and /metrics; "" for servers of somebody else
 
 	dev *dev // nil for servers of somebody else
 }
@@ -47,7 +48,7 @@ func Open(ctx context.Context, choice Choice) (*Servers, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.dev, s.RedisURL, s.NATSURL = d, d.redisURL, d.natsURL
+		s.dev, s.RedisURL, s.NATSURL, s.HTTPAddr = d, d.redisURL, d.natsURL, d.httpAddr
 	}
 	if err := s.connect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())

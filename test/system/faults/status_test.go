@@ -18,7 +18,7 @@ import (
 
 const unattended = "no timerd is alive: nothing fires until one runs"
 
-// The outage of docs/operations.md, minute by minute: what the commands say while NATS, Redis or timerd is away, and that
+// The outage of docs/runbook.md, minute by minute: what the commands say while NATS, Redis or timerd is away, and that
 // they say nothing any more when it is back.
 func TestStatusInOutages(t *testing.T) {
 	t.Parallel()
