@@ -1,4 +1,4 @@
-// Runs the cases of clients/conformance/cases.json, which docs/clients.md explains.
+// Runs the cases of clients/conformance/cases.json, which README.md there explains.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
