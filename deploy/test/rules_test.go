@@ -100,19 +100,15 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Each alert has a row in runbook.md with the same expression, and its link leads there.
+// Each alert has a row in runbook.md, and its link leads there.
 func TestRulesAreDocumented(t *testing.T) {
-	row := regexp.MustCompile("(?m)^\\| <a id=\"([a-z]+)\"></a>(\\w+): `([^`]+)`")
+	row := regexp.MustCompile(`(?m)^\| <a id="([a-z]+)"></a>(\w+) \|`)
 	all := alerts(t)
 	documented := map[string]bool{}
 	for _, found := range row.FindAllStringSubmatch(read(t, "../../docs/runbook.md"), -1) {
-		anchor, name, expression := found[1], found[2], found[3]
+		anchor, name := found[1], found[2]
 		documented[name] = true
-		rule := all[name]
-		if got := rule.Expr.String(); got != expression {
-			t.Errorf("%s: runbook.md has %s, the rule %s", name, expression, got)
-		}
-		if got := rule.Annotations["runbook_url"]; got != "https://github.com/timerd-io/timerd/blob/main/docs/runbook.md#"+anchor {
+		if got := all[name].Annotations["runbook_url"]; got != "https://github.com/timerd-io/timerd/blob/main/docs/runbook.md#"+anchor {
 			t.Errorf("%s: the link is %s, the anchor %s", name, got, anchor)
 		}
 	}
