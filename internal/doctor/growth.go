@@ -56,8 +56,8 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	case size <= room:
 		r.OK(checkGrowth, "%s: %s", rate, showBytes(size))
 	default:
-		r.Warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0f, which drops the oldest; or give JetStream a larger disk",
-			name, shownAge(room*filling/aDay), room*filling/copies),
+		r.Warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0fKB, which drops the oldest; or give JetStream a larger disk",
+			name, shownAge(room*filling/aDay), math.Floor(room*filling/copies/1024)),
 			"%s: %s a day, and there is room for %s: a full store holds up every timer", rate, showBytes(aDay), showBytes(room))
 	}
 }

@@ -36,15 +36,16 @@ func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
 	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
 		return nil
 	}
-	raise := func(limit string, to int64) string {
-		return fmt.Sprintf("nats stream edit %s --%s=%d --force, which raises its limit and loses nothing", c.Name, limit, to)
+	raise := func(limit string, to int64, unit string) string {
+		return fmt.Sprintf("nats stream edit %s --%s=%d%s --force, which raises its limit and loses nothing", c.Name, limit, to, unit)
 	}
 	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
-		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: raise("max-msgs", 2*c.MaxMsgs)}
+		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: raise("max-msgs", 2*c.MaxMsgs, "")}
 	}
 	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
+		// In KB: the nats command takes no number of bytes beyond 2^31.
 		more := 2*c.MaxBytes + int64(payloadBytes) + fullSlack
-		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Remedy: raise("max-bytes", more)}
+		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Remedy: raise("max-bytes", more/1024+1, "KB")}
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func TestOutagesOfStreams(t *testing.T) {
 	messages.fix = `nats stream edit TIMERS --max-msgs=\d+ --force`
 	bytes.name, bytes.text = "a stream that is full of bytes", `TIMERS: it is full: \d+ bytes of at most 1500`
 	bytes.bring = func(*scene) { limit(-1, 1500) }
-	bytes.fix = `nats stream edit TIMERS --max-bytes=\d+ --force`
+	bytes.fix = `nats stream edit TIMERS --max-bytes=\d+KB --force`
 	read.name, read.text = "a stream that is full of what was read", `TIMERS: it is full: 3 messages of at most 3`
 	read.bring = func(*scene) {
 		ctx := t.Context()

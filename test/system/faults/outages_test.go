@@ -266,9 +266,13 @@ func (x *scene) nats(words []string) error {
 		return err
 	}
 	name, value, _ := strings.Cut(strings.TrimPrefix(words[3], "--"), "=")
+	value, kilobytes := strings.CutSuffix(value, "KB")
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil {
 		return err
+	}
+	if kilobytes {
+		n *= 1024
 	}
 	config := stream.CachedInfo().Config
 	switch words[1] + " " + name {
