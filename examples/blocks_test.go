@@ -79,10 +79,14 @@ func steps(text string) (all []step) {
 	return all
 }
 
-// plain replaces times and durations in a text by a sign, and white space by one space.
+// plain replaces times, durations and what made timers fire in a text by a sign, and white space by one space. It leaves out what redis-cli
+// adds on a terminal.
 func plain(text string) string {
+	text = regexp.MustCompile(`(?m)^( *\d+\) )?(\(integer\) )?`).ReplaceAllString(text, "")
+	text = strings.ReplaceAll(regexp.MustCompile(`(?m)^"(.*)"$`).ReplaceAllString(text, "$1"), `\"`, `"`)
+	text = regexp.MustCompile(`\b(deadline|expired|sweep|reclaim)\b`).ReplaceAllString(text, "<trigger>")
 	text = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z|@?\b\d{13}\b`).ReplaceAllString(text, "<time>")
-	text = regexp.MustCompile(`[+-]?\b\d+(\.\d+)?(ns|µs|ms|s|m|h|d)\b( \d+(ms|s|m|h)\b)*`).ReplaceAllString(text, "<duration>")
+	text = regexp.MustCompile(`[+-]?\b\d+(\.\d+)?(ns|µs|ms|s|m|h|d)\b( \d+(ms|s|m|h)\b)*( late)?`).ReplaceAllString(text, "<duration>")
 	return strings.Join(strings.Fields(text), " ")
 }
 
@@ -176,7 +180,7 @@ func TestBlocks(t *testing.T) {
 	}
 	for _, page := range pages() {
 		t.Run(filepath.Base(page.path), func(t *testing.T) {
-			s, err := servers.Open(t.Context(), servers.Choice{Timerd: binary, Retry: "*=1h,1h"})
+			s, err := servers.Open(t.Context(), servers.Choice{Timerd: binary, Retry: "*=exp(1h,2,12h,12)"})
 			if err != nil {
 				t.Fatal(err)
 			}
