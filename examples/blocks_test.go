@@ -55,7 +55,7 @@ func notRun() map[string]struct{ why, args string } {
 }
 
 // looks matches commands that change nothing, so that they may be asked again until what was set off before has come about.
-var looks = regexp.MustCompile(`^(timerd (ls|get|status|doctor|holds|forecast|dead (ls|show)|deliveries|watch)|curl|redis-cli (INFO|GET|TTL|CONFIG GET|DBSIZE|EXISTS))\b`)
+var looks = regexp.MustCompile(`^(timerd (ls|get|status|doctor|health|holds|forecast|dead (ls|show)|deliveries|watch)|redis-cli (INFO|GET|TTL|CONFIG GET|DBSIZE|EXISTS))\b`)
 
 // steps splits a page's blocks into commands, each with what it is to print, or without.
 type step struct{ command, want string }
