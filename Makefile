@@ -21,7 +21,7 @@ GORELEASER_VERSION := v2.15.4
 LINT := $(CURDIR)/bin/golangci-lint run --allow-serial-runners
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-all test-server quick lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check tracing-test api-test console-test screenshots client-typescript client-test-typescript deps clean
+.PHONY: help run build test test-all test-server quick lint vuln fuzz example-webhooks example-order-timeout example-settlement model torture bench bench-quick bench-build bench-test deploy-test release-check dist tracing-test api-test console-test screenshots client-typescript client-test-typescript deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -117,6 +117,10 @@ release-check: ## what goreleaser says of .goreleaser.yaml
 	@scripts/tool.sh github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
 	bin/goreleaser check
 
+dist: ## archives for Linux and macOS with checksums, in dist/ (VERSION: what they say; TARGETS: linux/amd64 and so on)
+	@scripts/deps.sh go
+	@scripts/dist.sh dist "$(or $(VERSION),$(shell git describe --tags --always --dirty))" $(or $(TARGETS),linux/amd64 linux/arm64 darwin/amd64 darwin/arm64)
+
 tracing-test: ## vet and test the example with OpenTelemetry, a module of its own
 	@scripts/deps.sh redis
 	cd examples/tracing && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 10m ./...
@@ -154,4 +158,4 @@ deps: ## what all tests need, and what `make test` does not: Chromium, promtool,
 
 clean: ## remove what was built
 	@if [ -d .cache ]; then chmod -R u+w .cache; fi
-	rm -rf bin .cache bench/bullmq/node_modules internal/console/browsertest/node_modules $(addprefix clients/typescript/,node_modules dist build)
+	rm -rf bin dist .cache bench/bullmq/node_modules internal/console/browsertest/node_modules $(addprefix clients/typescript/,node_modules dist build)

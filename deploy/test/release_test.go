@@ -1,7 +1,17 @@
 package deploytest
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +63,71 @@ func TestWorkflowsTrustNobody(t *testing.T) {
 	}
 	if file := read(t, "../Dockerfile"); !strings.Contains(file, "FROM --platform=$BUILDPLATFORM golang") || !strings.Contains(file, "GOARCH=$TARGETARCH") {
 		t.Error("the Dockerfile does not cross-compile")
+	}
+}
+
+// scripts/dist.sh makes the archive of a system other than this one as the release would: the same flags, names and files.
+func TestDist(t *testing.T) {
+	var release struct {
+		Builds []struct {
+			Main, Binary   string
+			Env            []string
+			Flags, Ldflags []string
+		}
+		Archives []struct {
+			NameTemplate string `json:"name_template"`
+			Files        []string
+		}
+		Checksum struct {
+			NameTemplate string `json:"name_template"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../../.goreleaser.yaml")), &release); err != nil {
+		t.Fatal(err)
+	}
+	build, archive := release.Builds[0], release.Archives[0]
+	script := read(t, "../../scripts/dist.sh")
+	ldflags := strings.ReplaceAll(strings.Join(build.Ldflags, " "), "{{ .Tag }}", "$version")
+	for _, want := range slices.Concat([]string{`-ldflags "` + ldflags + `"`, build.Main}, build.Flags, build.Env) {
+		if !strings.Contains(script, want) {
+			t.Errorf("scripts/dist.sh has no %s", want)
+		}
+	}
+
+	system, architecture := "darwin", "arm64"
+	if runtime.GOOS == system {
+		system = "linux"
+	}
+	dir := t.TempDir()
+	make := exec.Command("../../scripts/dist.sh", dir, "v1.2.3", system+"/"+architecture)
+	if out, err := make.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	name := strings.NewReplacer("{{ .Tag }}", "v1.2.3", "{{ .Os }}", system, "{{ .Arch }}", architecture).Replace(archive.NameTemplate) + ".tar.gz"
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sums := read(t, filepath.Join(dir, release.Checksum.NameTemplate)); sums != fmt.Sprintf("%x  %s\n", sha256.Sum256(text), name) {
+		t.Errorf("checksums:\n%s", sums)
+	}
+	unzipped, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var has []string
+	for files := tar.NewReader(unzipped); ; {
+		header, err := files.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		has = append(has, header.Name)
+	}
+	if want := append([]string{build.Binary}, archive.Files...); !slices.Equal(has, want) {
+		t.Errorf("the archive has %v, want %v", has, want)
 	}
 }
 
