@@ -65,6 +65,20 @@ func ParseWake(message string) (w Wake, ok bool) {
 	return w, err == nil
 }
 
+// ClaimedChannel is the sharded channel on which the timerds that hear a master of a cluster are told what was claimed there: that of
+// the first of its partitions. In a single Redis it is WakeChannel.
+func ClaimedChannel(p Partition) string {
+	if p == Single {
+		return WakeChannel
+	}
+	return claimedPrefix + "{" + string(p) + "}"
+}
+
+const claimedPrefix = "timerd:claimed:"
+
+// IsClaimedChannel tells whether a channel is that of any partition.
+func IsClaimedChannel(channel []byte) bool { return bytes.HasPrefix(channel, []byte(claimedPrefix)) }
+
 // ParseClaimed reads what follows ClaimedMessage: keys, each with its length before it. It ends at what is none. The keys are
 // parts of the message.
 func ParseClaimed(message []byte) iter.Seq[[]byte] {
@@ -146,6 +160,9 @@ func (p Partition) Known() string { return p.key("known") }
 
 // Members names the sorted set of timerds at work, scored by their last sign of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }
+
+// Hearing is the sorted set of the timerds that hear the events of a server.
+func (p Partition) Hearing() string { return p.key("hearing") }
 
 // About names the hash of what those timerds say of themselves, by instance id.
 func (p Partition) About() string { return p.key("about") }

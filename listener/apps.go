@@ -24,6 +24,7 @@ const (
 type Directory interface {
 	Apps(ctx context.Context) ([]string, error)
 	AnyPartition() keys.Partition // whose keys the server takes
+	ClaimedChannel() string       // on which is told what was claimed, of a master of a cluster another one at times
 }
 
 // apps is what a session knows of the apps outside the namespaces for which timers were set. It follows the keys of those

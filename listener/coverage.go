@@ -19,4 +19,5 @@ type reported struct {
 	beyond     bool   // what SetBeyond was last called with; of apps
 	incomplete bool   // what SetComplete was last called with, negated; of the canary
 	missing    string // what was last logged as missing; of the canary
+	untold     bool   // it was logged that claims cannot be heard of; of the session
 }

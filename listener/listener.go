@@ -53,6 +53,10 @@ type Listener struct {
 	// OnRefused is called for a key in one of the namespaces that is too long.
 	OnRefused func(key string, err error)
 
+	// Lag returns for how long events may wait unread, so that many are read at a time. It is called often, and is to be some
+	// milliseconds at most. Default: 0.
+	Lag func() time.Duration
+
 	hints    *buffer
 	health   *health
 	reported reported
@@ -71,6 +75,7 @@ func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces key
 		OnSet:          func() {},
 		OnRefused:      func(string, error) {},
 		Busy:           func() bool { return false },
+		Lag:            func() time.Duration { return 0 },
 		hints:          newBuffer(),
 		health:         newHealth(),
 	}
@@ -111,8 +116,8 @@ func (l *Listener) Run(ctx context.Context) {
 // follow follows the events by one subscription until something ends it. It returns why.
 func (l *Listener) follow(ctx context.Context) error {
 	s := session{
-		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, hints: l.hints, coverage: l.coverage, log: l.Logger,
-		onWake: l.OnWake, onSet: l.OnSet, onRefused: l.OnRefused,
+		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints, coverage: l.coverage, reported: &l.reported, log: l.Logger,
+		onWake: l.OnWake, onSet: l.OnSet, onRefused: l.OnRefused, lag: l.Lag,
 		canary: &canary{
 			rdb: l.rdb, evidence: l.node, hints: l.hints, health: l.health, coverage: l.coverage, reported: &l.reported,
 			interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"time"
 )
 
 const (
@@ -16,12 +17,14 @@ const (
 
 // pushConn is a Redis connection that hands the messages of its subscriptions to receive as they come in, without a copy, and
 // passes everything else on to its reader: the client that has made it. receive returns an error to end the connection. What it
-// gets is valid until it returns. BenchmarkMessages has what it saves.
+// gets is valid until caughtUp is called. BenchmarkMessages has what it saves.
 type pushConn struct {
 	net.Conn
 	receive func(channel, payload []byte) error
 	// caughtUp is called whenever all that was read has been handed over, before more is read.
 	caughtUp func()
+	// lag returns how long to wait before more is read: what comes meanwhile is read at once, which costs less.
+	lag func() time.Duration
 
 	buf  []byte
 	r, w int // what was read and not handed over is buf[r:w]
@@ -72,6 +75,9 @@ func (c *pushConn) Read(p []byte) (int, error) {
 // fill reads more behind what there is.
 func (c *pushConn) fill() error {
 	c.caughtUp()
+	if lag := c.lag(); lag > 0 {
+		time.Sleep(lag)
+	}
 	left := c.buf[c.r:c.w]
 	size := len(c.buf)
 	switch {
@@ -99,7 +105,7 @@ func parseFrame(b []byte) (size int, channel, payload []byte, err error) {
 	if len(b) > 1 && (b[0] == '*' || b[0] == '>') && (b[1] == '3' || b[1] == '4') {
 		rest, complete := afterLine(b)
 		var kind []byte
-		if kind, rest, complete = bulk(rest, complete); complete && (string(kind) == "message" || string(kind) == "pmessage") {
+		if kind, rest, complete = bulk(rest, complete); complete && (string(kind) == "message" || string(kind) == "pmessage" || string(kind) == "smessage") {
 			if string(kind) == "pmessage" {
 				_, rest, complete = bulk(rest, complete)
 			}

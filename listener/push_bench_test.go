@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -31,7 +32,7 @@ func BenchmarkMessages(b *testing.B) {
 				dial := options.Dialer
 				options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 					c, err := dial(ctx, network, address)
-					return &pushConn{Conn: c, caughtUp: func() {}, receive: func([]byte, []byte) error { one(); return nil }}, err
+					return &pushConn{lag: func() time.Duration { return 0 }, Conn: c, caughtUp: func() {}, receive: func([]byte, []byte) error { one(); return nil }}, err
 				}
 			}
 			client := redis.NewClient(&options)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 // stream is a connection that reads from r.
@@ -70,7 +71,7 @@ func TestPushConn(t *testing.T) {
 	} {
 		var got []string
 		behind := 0
-		c := &pushConn{Conn: stream{r: reader}, receive: func(channel, payload []byte) error {
+		c := &pushConn{lag: func() time.Duration { return 0 }, Conn: stream{r: reader}, receive: func(channel, payload []byte) error {
 			got = append(got, fmt.Sprintf("%s=%s", channel, payload))
 			behind++
 			return nil
@@ -94,7 +95,7 @@ func TestPushConnEnds(t *testing.T) {
 	t.Parallel()
 	enough := errors.New("enough")
 	read := func(text string) error {
-		c := &pushConn{
+		c := &pushConn{lag: func() time.Duration { return 0 },
 			Conn: stream{r: strings.NewReader(text)}, caughtUp: func() {},
 			receive: func(_, _ []byte) error { return enough },
 		}

@@ -18,6 +18,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// mostCompared is with how many unsaid keys one that was claimed is compared.
+const mostCompared = 64
+
 // subscribeTimeout is how long a subscription may take to be confirmed.
 const subscribeTimeout = 5 * time.Second
 
@@ -27,20 +30,27 @@ type session struct {
 	db         int
 	namespaces keys.Namespaces
 	evidence   Evidence
+	directory  Directory
 	hints      *buffer
 	coverage   Coverage
+	reported   *reported
 	canary     *canary
 	apps       *apps
 	log        *slog.Logger
 	onWake     func(p keys.Partition, due schedule.Millis)
 	onSet      func()
 	onRefused  func(key string, err error)
+	lag        func() time.Duration
 
-	sub      *redis.PubSub
-	change   change // of the last message
+	sub    *redis.PubSub
+	change change // of the last message
+	// unsaid are keys that ran out, the last events that were read: a claim that explains them comes right behind as a rule, and then
+	// nothing is kept of them. They are part of what was read, until more is.
+	unsaid   [][]byte
 	keyspace string // what the channels of keys begin with
 	expired  string // the channel of expired events
 	claimed  []byte // what a message about a claim begins with
+	told     string // the sharded channel of such messages in a cluster; empty if there is none, or if the user has no right to it
 }
 
 // change says that one message or several in a row were about one key that was set or changed. The zero value stands for
@@ -93,16 +103,20 @@ func (s *session) run(parent context.Context) error {
 	defer end(nil) // before the wait
 	wg.Go(func() { end(s.canary.run(ctx, flagsErr)) })
 	wg.Go(func() { end(s.refreshApps(ctx)) })
+	wg.Go(func() { end(s.followClaims(ctx)) })
 	s.coverage.Gap("subscribed")
 	for {
 		message, err := s.sub.Receive(ctx)
 		switch m := message.(type) {
 		case nil:
+			if _, moved := redis.IsMovedError(err); moved { // the channel of the claims: the next look finds the new one
+				continue
+			}
 			if !redis.IsPermissionError(err) || ctx.Err() != nil || !s.apps.refuse(err) {
 				return cause(ctx, err)
 			}
 		case *redis.Subscription:
-			if !s.apps.confirm(m) {
+			if !ofClaims(m) && !s.apps.confirm(m) {
 				return errors.New("the client has reconnected behind our back")
 			}
 		}
@@ -119,13 +133,20 @@ func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redi
 		if err != nil {
 			return nil, err
 		}
-		return &pushConn{Conn: c, caughtUp: s.hints.caughtUp, receive: func(channel, payload []byte) error {
-			err := s.receive(ctx, channel, payload)
+		noted := func(err error) error {
 			if err != nil {
 				end(err)
 			}
 			return err
-		}}, nil
+		}
+		return &pushConn{
+			Conn: c, lag: s.lag,
+			receive: func(channel, payload []byte) error { return noted(s.receive(ctx, channel, payload)) },
+			caughtUp: func() {
+				_ = noted(s.say())
+				s.hints.caughtUp()
+			},
+		}, nil
 	}
 	return redis.NewClient(&options)
 }
@@ -165,8 +186,59 @@ func (s *session) subscribe(ctx context.Context) error {
 			confirmed++
 		}
 	}
+	return s.subscribeClaims(ctx)
+}
+
+// subscribeClaims subscribes to the channel of the claims of a cluster's master. Without it timerd asks what events are about that
+// claims explain, which costs more and loses nothing.
+func (s *session) subscribeClaims(ctx context.Context) error {
+	channel := s.directory.ClaimedChannel()
+	if channel == keys.WakeChannel {
+		return nil
+	}
+	if err := s.sub.SSubscribe(ctx, channel); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	_, err := s.sub.Receive(ctx)
+	var refused redis.Error
+	switch _, moved := redis.IsMovedError(err); {
+	case err == nil || moved:
+		s.told = channel
+	case !errors.As(err, &refused):
+		return fmt.Errorf("subscribe: %w", cause(ctx, err))
+	case !s.reported.untold:
+		s.reported.untold = true
+		s.log.Warn("cannot hear of what was claimed, so more is asked of Redis; allow the user SSUBSCRIBE, SUNSUBSCRIBE and SPUBLISH", "err", err)
+	}
 	return nil
 }
+
+// followClaims changes to another channel of the claims when the cluster's slots have moved, until ctx ends.
+func (s *session) followClaims(ctx context.Context) error {
+	tick := time.NewTicker(s.canary.interval)
+	defer tick.Stop()
+	for s.told != "" {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		channel := s.directory.ClaimedChannel()
+		if channel == s.told {
+			continue
+		}
+		// What is told on the old one meanwhile is asked about.
+		if err := errors.Join(s.sub.SUnsubscribe(ctx, s.told), s.sub.SSubscribe(ctx, channel)); err != nil {
+			return fmt.Errorf("subscribe: %w", err)
+		}
+		s.told = channel
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// ofClaims tells of a confirmation that it is about the channel of the claims.
+func ofClaims(m *redis.Subscription) bool { return m.Kind == "ssubscribe" || m.Kind == "sunsubscribe" }
 
 // refreshApps looks again for the apps that are known after each audit, until ctx ends.
 func (s *session) refreshApps(ctx context.Context) error {
@@ -194,28 +266,68 @@ func cause(ctx context.Context, err error) error {
 func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	last := s.change
 	s.change = change{}
-	if len(channel) > len(s.keyspace) && string(channel[:len(s.keyspace)]) == s.keyspace {
+	keyspace := len(channel) > len(s.keyspace) && string(channel[:len(s.keyspace)]) == s.keyspace
+	switch {
+	case keyspace && string(payload) == expired:
+		return nil // it comes on a channel of its own
+	case string(channel) == s.expired && !slices.Contains(s.canary.keys, string(payload)):
+		s.unsaid = append(s.unsaid, payload)
+		return nil
+	case string(channel) == keys.WakeChannel || keys.IsClaimedChannel(channel):
+		if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
+			s.explain(claimed)
+			return nil
+		}
+	}
+	if err := s.say(); err != nil { // in their order
+		return err
+	}
+	switch {
+	case keyspace:
 		kind := kindOf(payload)
 		if kind == 0 {
 			return nil
 		}
 		return s.hint(string(channel[len(s.keyspace):]), payload, kind, last)
-	}
-	switch string(channel) {
-	case s.expired:
+	case string(channel) == s.expired:
 		return s.hint(string(payload), []byte(expired), schedule.Expired, last)
-	case keys.WakeChannel:
+	case string(channel) == keys.WakeChannel:
 		return s.receiveWake(ctx, payload, last)
 	}
 	return nil
 }
 
-// receiveWake takes a message of the function library or of a claim. last is what came before it.
-func (s *session) receiveWake(ctx context.Context, payload []byte, last change) error {
-	if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
-		s.hints.explain(claimed)
-		return nil
+// explain drops what was heard of keys whose timers have been claimed since.
+func (s *session) explain(claimed []byte) {
+	if len(s.unsaid) > 0 {
+		// They come in the order in which they are claimed. What is not found is said, and asked about.
+		at := 0
+		for key := range keys.ParseClaimed(claimed) {
+			for i := range min(len(s.unsaid), mostCompared) {
+				if j := (at + i) % len(s.unsaid); bytes.Equal(s.unsaid[j], key) {
+					s.unsaid[j], at = nil, j+1
+					break
+				}
+			}
+		}
+		s.unsaid = slices.DeleteFunc(s.unsaid, func(key []byte) bool { return key == nil })
 	}
+	s.hints.explain(claimed)
+}
+
+// say takes in the keys that ran out and that no claim has explained.
+func (s *session) say() error {
+	for _, key := range s.unsaid {
+		if err := s.hint(string(key), []byte(expired), schedule.Expired, change{}); err != nil {
+			return err
+		}
+	}
+	s.unsaid = s.unsaid[:0]
+	return nil
+}
+
+// receiveWake takes a message of the function library. last is what came before it.
+func (s *session) receiveWake(ctx context.Context, payload []byte, last change) error {
 	text := string(payload)
 	if app, ok := strings.CutPrefix(text, keys.AppMessage); ok {
 		return s.apps.announce(ctx, app)

@@ -9,8 +9,11 @@ import (
 )
 
 const (
-	// standbyStep is how much later each rank wakes than the one before it.
-	standbyStep = 5 * time.Millisecond
+	// standbyStep is how much later each rank wakes than the one before it, and claims only what has been due for about as long: it looks
+	// 40 times a second at most where the one before it does all.
+	standbyStep = 25 * time.Millisecond
+	// early is by how much less a standby waits: the clock of the server is not known better.
+	early = 2 * time.Millisecond
 	// claimBatch is how many partitions one round trip claims from: what they bring
 	// may exceed the publisher's window, which takes the rest as it gets room.
 	claimBatch = 32
@@ -36,7 +39,12 @@ type agenda struct {
 
 	mu       sync.Mutex
 	queue    wakeQueue
-	rank, of int // among the timerds
+	place    int // of the server among those of the cluster
+	rank, of int // among the timerds, for this server
+	// passive says that two timerds before this one hear, so that this one does not: it claims only what it finds unclaimed in two
+	// sweeps in a row.
+	passive bool
+	swept   map[keys.Partition]schedule.Millis // what the last sweep found to be due, while passive
 }
 
 func newAgenda(server Server) *agenda {
@@ -49,32 +57,91 @@ func (a *agenda) wake(p keys.Partition, due schedule.Millis) {
 		return
 	}
 	a.mu.Lock()
-	earlier := a.learn(p, due)
+	earlier := !a.passive && a.learn(p, due)
 	a.mu.Unlock()
 	if earlier {
 		signal(a.woken)
 	}
 }
 
-// found notes what a scan for due timers has found.
-func (a *agenda) found(heads []schedule.Head) {
+// found notes what a scan for due timers has found. patient says that the next one comes within a lease.
+func (a *agenda) found(heads []schedule.Head, patient bool) {
 	a.mu.Lock()
+	if a.passive && patient {
+		heads = a.unclaimed(heads)
+	}
 	for _, h := range heads {
 		if h.Due != schedule.AtOnce && a.server.Until(h.Due) > 0 {
 			a.learn(h.Partition, h.Due)
 		} else {
-			a.queue.plan(h.Partition, schedule.Millis(a.standby(h.Partition)))
+			a.queue.plan(h.Partition, schedule.AtOnce)
 		}
 	}
 	a.mu.Unlock()
 	signal(a.woken)
 }
 
-// setRank notes which of the living timerds this one is.
-func (a *agenda) setRank(rank, of int) {
+// unclaimed returns those of what a sweep has found that it has found before, and keeps what is due now. a.mu is held.
+func (a *agenda) unclaimed(heads []schedule.Head) (again []schedule.Head) {
+	before := a.swept
+	a.swept = map[keys.Partition]schedule.Millis{}
+	for _, h := range heads {
+		if h.Due != schedule.AtOnce && a.server.Until(h.Due) > 0 {
+			continue
+		}
+		a.swept[h.Partition] = h.Due
+		if due, ok := before[h.Partition]; ok && due == h.Due {
+			again = append(again, h)
+		}
+	}
+	return again
+}
+
+// setPlace notes which of the servers of a cluster this one is. Each has another timerd as its first.
+func (a *agenda) setPlace(place int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rank, a.of = rank, max(of, 1)
+	a.place = place
+}
+
+// setStanding notes which of the living timerds this one is, and returns how many of those before it hear.
+func (a *agenda) setStanding(s schedule.Standing) (hearing int) {
+	a.mu.Lock()
+	place := a.place
+	a.mu.Unlock()
+	of := max(s.Of, 1)
+	rank := (s.Rank + place) % of
+	for _, other := range s.Hearing {
+		if (other+place)%of < rank {
+			hearing++
+		}
+	}
+	a.setRank(rank, of, hearing >= enoughHear)
+	return hearing
+}
+
+// setRank notes which of the living timerds this one is for this server, and whether it is passive.
+func (a *agenda) setRank(rank, of int, passive bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.rank, a.of, a.passive = rank, of, passive
+	if !passive {
+		a.swept = nil
+	}
+}
+
+// isPassive tells whether this timerd leaves the server to two others.
+func (a *agenda) isPassive() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.passive
+}
+
+// isFirst tells whether this timerd is the first of all to claim from the server.
+func (a *agenda) isFirst() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.rank == 0
 }
 
 // learn notes a due time. It returns whether the next claim of all has become earlier. a.mu is held.
@@ -84,19 +151,16 @@ func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	}
 	at := due
 	if due > schedule.AtOnce {
-		at = at.Add(time.Duration(a.standby(p)) * standbyStep)
+		at = at.Add(a.delay())
 	}
 	return a.queue.plan(p, at)
 }
 
-// standby returns how many other timerds are to claim from a partition before this
-// one. Each is first for its share of the partitions. a.mu is held.
-func (a *agenda) standby(p keys.Partition) int {
-	if p == keys.Single {
-		return a.rank
-	}
-	return (a.rank + p.Slot()) % a.of
-}
+// delay returns how much later this timerd wakes than the first. a.mu is held.
+func (a *agenda) delay() time.Duration { return time.Duration(a.rank) * standbyStep }
+
+// patience returns for how long what is due is left to those before this timerd. a.mu is held.
+func (a *agenda) patience() time.Duration { return max(a.delay()-early, 0) }
 
 // wait returns how long it is until the next claim.
 func (a *agenda) wait() time.Duration {
@@ -122,7 +186,7 @@ func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 	for len(requests) < claimBatch && a.until() <= 0 {
 		p, known := a.queue.take()
 		if a.server.Owns(p) {
-			requests = append(requests, schedule.ClaimRequest{Partition: p, Known: known, Expected: expected})
+			requests = append(requests, schedule.ClaimRequest{Partition: p, Known: known, Expected: expected, Patience: a.patience()})
 		}
 	}
 	return requests
@@ -131,10 +195,10 @@ func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 // claimed notes the result of a claim, and returns whether there was more to claim.
 func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 	now := schedule.MillisOf(result.At)
-	more = result.Untidy || result.Next != schedule.Nothing && result.Next <= now
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if result.Next != schedule.Nothing {
+	more = result.Untidy || result.Next != schedule.Nothing && result.Next.Add(a.patience()) <= now
+	if result.Next != schedule.Nothing && (!a.passive || len(result.Firings) > 0) {
 		a.learn(result.Partition, result.Next)
 	}
 	if more {

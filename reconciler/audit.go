@@ -28,6 +28,7 @@ const (
 
 // Auditor compares the keys with the index.
 type Auditor interface {
+	ScanDue(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error)
 	BeginAudit(ctx context.Context) (*schedule.Audit, error)
 	ScanKeys(ctx context.Context, glob string, yield func(names []string) error) error
 	Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error)
@@ -37,7 +38,6 @@ type Auditor interface {
 // auditor audits at start, after every gap, and regularly.
 type auditor struct {
 	server          Server
-	scanner         Scanner
 	node            Auditor
 	agenda          *agenda
 	coverage        *Coverage
@@ -64,6 +64,16 @@ func (a *auditor) run(ctx context.Context) {
 	}
 	var complete time.Time // when the last audit of everything began
 	for {
+		if a.agenda.isPassive() && (reason == "start" || reason == reasonRegular || reason == reasonUnfollowed) {
+			// Those that hear do it; a subscription asks for one.
+			select {
+			case <-ctx.Done():
+				return
+			case reason = <-a.coverage.asked:
+			case <-time.After(unfollowedInterval):
+			}
+			continue
+		}
 		began := time.Now()
 		a.auditing.Store(true)
 		seen, err := a.auditOnce(ctx, reason != reasonUnfollowed)
@@ -154,7 +164,7 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 		return seen, moving // the first subscription asks for another audit
 	}
 	audit.CountBy(a.namespaces.Counted())
-	found, err := a.scanner.ScanDue(ctx, forever, a.lease)
+	found, err := a.node.ScanDue(ctx, forever, a.lease)
 	if err != nil {
 		return fault(err)
 	}

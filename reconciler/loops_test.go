@@ -96,7 +96,7 @@ type claims struct {
 	scan schedule.DueScan
 }
 
-func (c *claims) ScanDue(_ context.Context, within, _ time.Duration) (schedule.DueScan, error) {
+func (c *claims) Sweep(_ context.Context, within, _ time.Duration) (schedule.DueScan, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.note(fmt.Sprintf("scan %s", within))
@@ -144,9 +144,9 @@ func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 		f.agenda.wake(keys.Single, b.in(2*time.Second))
 		b.saw(t, 3*time.Second, `7s claim`)
 		b.saw(t, 5*time.Second, `9s claim`)
-		f.agenda.setRank(2, 3)
+		f.agenda.setRank(2, 3, false)
 		f.agenda.wake(keys.Single, b.in(time.Second))
-		b.saw(t, 2*time.Second, `14.01s claim`)
+		b.saw(t, 2*time.Second, `14.05s claim`)
 		f.agenda.wake(keys.Single, schedule.AtOnce)
 		b.saw(t, time.Second, `15s claim`)
 	})
@@ -216,7 +216,7 @@ func TestSweeps(t *testing.T) {
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		c, k, takenOver := &claims{bench: b}, &keeper{bench: b}, make(chan struct{}, 1)
 		s := sweeper{
-			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver, interval: time.Second,
+			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver, interval: time.Second, lease: time.Minute,
 			log: b.logger(), onScanned: func(schedule.DueScan) {}, onReplanned: func(int) {},
 		}
 		defer start(s.run)()
@@ -245,17 +245,77 @@ func TestSweeps(t *testing.T) {
 	})
 }
 
+// Two timerds hear a server, and others go on for a while once two before them do. What does not hear claims what is left over in two
+// sweeps. Where no heartbeat works, each does what the first does.
+func TestHearing(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		hears := true
+		m := &members{bench: b, standing: schedule.Standing{Rank: 2, Of: 3, Hearing: []int{1, 2}}}
+		h := beater{
+			members: m, agenda: newAgenda(b), interval: time.Second, log: b.logger(), counts: func() *schedule.Counts { return nil },
+			hears: func() bool { return hears },
+			onHear: func(hear bool) {
+				if hears != hear {
+					b.change(func() { b.note(fmt.Sprint("hear: ", hear)) })
+				}
+				hears = hear
+			},
+		}
+		beats := func(want ...string) {
+			t.Helper()
+			time.Sleep(6 * time.Second)
+			synctest.Wait()
+			got := slices.DeleteFunc(b.happened(), func(s string) bool { return strings.Contains(s, "beat") })
+			if !slices.Equal(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		defer start(h.run)()
+		beats() // of those before it, one hears
+		if h.agenda.isPassive() {
+			t.Error("passive while one other hears")
+		}
+		b.change(func() { m.standing.Hearing = []int{0, 1, 2} })
+		beats("10s hear: false")
+		at := b.in(-time.Millisecond)
+		left := []schedule.Head{{Partition: keys.Single, Due: at}}
+		h.agenda.wake(keys.Single, at)
+		h.agenda.found(left, true)
+		if wait := h.agenda.wait(); wait <= 0 {
+			t.Error("a passive one claims what has just become due")
+		}
+		h.agenda.found(left, true)
+		if wait := h.agenda.wait(); wait > 0 {
+			t.Error("a passive one leaves what nobody has claimed")
+		}
+		b.change(func() { m.standing = schedule.Standing{Rank: 1, Of: 2, Hearing: []int{0}} })
+		beats("13s hear: true")
+		b.change(func() { m.standing = schedule.Standing{Rank: 2, Of: 3, Hearing: []int{0, 1}} })
+		h.agenda.setPlace(1) // of the next master this one is the first
+		beats()
+		h.agenda.setPlace(0)
+		beats("28s hear: false")
+		b.change(func() { m.err = errors.New("away") })
+		beats("34s hear: true")
+		if h.agenda.isPassive() || !h.agenda.isFirst() {
+			t.Error("nobody answers, and this one leaves the work to others")
+		}
+	})
+}
+
 // members is a Membership.
 type members struct {
 	*bench
-	err error
+	standing schedule.Standing
+	err      error
 }
 
-func (m *members) Heartbeat(_ context.Context, self schedule.Self, ttl time.Duration) (rank, of int, err error) {
+func (m *members) Heartbeat(_ context.Context, self schedule.Self, ttl time.Duration) (schedule.Standing, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.note(fmt.Sprintf("beat of %s for %s", self.Instance, ttl))
-	return 1, 2, m.err
+	return m.standing, m.err
 }
 
 func (m *members) Deregister(_ context.Context, instance string) error {
@@ -268,10 +328,10 @@ func (m *members) Deregister(_ context.Context, instance string) error {
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
-		m := &members{bench: b, err: errors.New("away")}
+		m := &members{bench: b, err: errors.New("away"), standing: schedule.Standing{Rank: 1, Of: 2}}
 		h := beater{
 			members: m, agenda: newAgenda(b), interval: time.Second, self: schedule.Self{Instance: "a"}, instance: "a", log: b.logger(),
-			counts: func() *schedule.Counts { return nil },
+			counts: func() *schedule.Counts { return nil }, hears: func() bool { return true }, onHear: func(bool) {},
 		}
 		stop := start(h.run)
 		b.saw(t, 2500*time.Millisecond, "0s beat of a for 4s", "1s beat of a for 4s", "2s beat of a for 4s")
@@ -293,6 +353,10 @@ type keysAlone struct {
 	*bench
 	takes time.Duration
 	err   error
+}
+
+func (k *keysAlone) ScanDue(context.Context, time.Duration, time.Duration) (schedule.DueScan, error) {
+	return schedule.DueScan{}, nil
 }
 
 func (*keysAlone) BeginAudit(context.Context) (*schedule.Audit, error)     { return nil, nil }
@@ -321,7 +385,7 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		k, cover := &keysAlone{bench: b}, newCoverage(b.Now)
 		cover.OnGap = func(reason string) { b.change(func() { b.note("gap: " + reason) }) }
 		a := auditor{
-			server: b, scanner: &claims{bench: b}, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
 			namespaces: keys.Namespaces{{App: "a"}}, instance: "a", interval: time.Second, log: b.logger(),
 			onAudit: func(reason string, seen schedule.Observed, took time.Duration) {
 				b.change(func() { b.note(fmt.Sprintf("%s (%d) in %s", reason, seen.Adopted, took)) })
@@ -375,7 +439,7 @@ func TestAuditsAreTriedAgain(t *testing.T) {
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		k, cover := &keysAlone{bench: b, err: errors.New("away")}, newCoverage(b.Now)
 		a := auditor{
-			server: b, scanner: &claims{bench: b}, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
 			interval: time.Second, log: b.logger(), onAudit: func(reason string, _ schedule.Observed, _ time.Duration) {
 				b.change(func() { b.notes = append(b.notes, reason) })
 			},

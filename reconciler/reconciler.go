@@ -40,6 +40,11 @@ type Reconciler struct {
 	// nothing.
 	Counts func() *schedule.Counts
 
+	// Hears tells whether all keyspace events of the node are heard. It is called often. Default: they are.
+	Hears func() bool
+	// OnHear is called with whether they are to be heard: after each heartbeat, and once if none works. By default it does nothing.
+	OnHear func(hear bool)
+
 	// OnAudit is called after each complete audit.
 	OnAudit func(reason string, seen schedule.Observed, took time.Duration)
 	// OnScanned is called after each sweep with what it counted.
@@ -72,6 +77,8 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 		Lease:         10 * time.Second,
 		Self:          schedule.Self{Instance: instance},
 		Counts:        func() *schedule.Counts { return nil },
+		Hears:         func() bool { return true },
+		OnHear:        func(bool) {},
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
 		OnScanned:     func(schedule.DueScan) {},
 		OnClaimed:     func(schedule.ClaimResult) {},
@@ -88,6 +95,13 @@ func (r *Reconciler) Busy() bool { return r.claiming.Load() && !r.auditing.Load(
 // Wake says that a timer of a partition is due at a time; schedule.AtOnce says that something is owed, and
 // schedule.Nothing has no effect. Nor has a partition of another node. It never blocks.
 func (r *Reconciler) Wake(p keys.Partition, due schedule.Millis) { r.agenda.wake(p, due) }
+
+// SetPlace says which of the masters of a cluster the node is, by their names: where there are several timerds, each master has another
+// one as its first.
+func (r *Reconciler) SetPlace(place int) { r.agenda.setPlace(place) }
+
+// IsFirst tells whether this timerd is the first of all to claim from the node.
+func (r *Reconciler) IsFirst() bool { return r.agenda.isFirst() }
 
 // TookOver says that partitions have come from another server: they are looked at as soon as possible. It never blocks.
 func (r *Reconciler) TookOver() {
@@ -116,9 +130,10 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 	beat := beater{
 		members: r.node, agenda: r.agenda, interval: r.SweepInterval, self: r.Self, counts: r.Counts, instance: r.instance, log: r.Logger,
+		hears: r.Hears, onHear: r.OnHear,
 	}
 	audit := auditor{
-		server: r.node, scanner: r.node, node: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,
+		server: r.node, node: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,
 		namespaces: r.namespaces, instance: r.instance, interval: r.SweepInterval, lease: r.Lease, log: r.Logger, onAudit: r.OnAudit,
 	}
 	var wg sync.WaitGroup

@@ -20,7 +20,7 @@ const (
 
 // Scanner finds what is due.
 type Scanner interface {
-	ScanDue(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error)
+	Sweep(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error)
 }
 
 // Keeper keeps in place what the schedule needs beside its timers.
@@ -32,7 +32,7 @@ type Keeper interface {
 
 // Membership says who serves the schedule.
 type Membership interface {
-	Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (rank, of int, err error)
+	Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (schedule.Standing, error)
 	Deregister(ctx context.Context, instance string) error
 }
 
@@ -68,6 +68,7 @@ type sweeper struct {
 	onScanned       func(schedule.DueScan)
 	onReplanned     func(n int)
 
+	skipped   bool      // the last sweep looked for nothing
 	moving    bool      // what was last said about slots that are moving
 	replanned time.Time // when it last looked for what a clock ahead of time has armed
 }
@@ -81,12 +82,15 @@ func (s *sweeper) run(ctx context.Context) {
 
 // scanDue finds what is due before the sweep after the next, so that it is claimed on time.
 func (s *sweeper) scanDue(ctx context.Context) error {
-	found, err := s.scanner.ScanDue(ctx, 2*s.interval+horizon, s.lease)
+	if s.skips() {
+		return nil
+	}
+	found, err := s.scanner.Sweep(ctx, 2*s.interval+horizon, s.lease)
 	s.health.noteScan(err)
 	if err != nil {
 		return err
 	}
-	s.agenda.found(found.Heads)
+	s.agenda.found(found.Heads, s.interval <= s.lease)
 	s.onScanned(found)
 	switch moving := len(found.Moving) > 0; {
 	case moving && !s.moving:
@@ -98,6 +102,13 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 		s.moving = false
 	}
 	return nil
+}
+
+// skips tells whether this sweep looks for nothing: each second one of a timerd that is not the first, as far as that finds what a dead
+// one has claimed within the lease and a sweep all the same.
+func (s *sweeper) skips() bool {
+	s.skipped = !s.skipped && missedHeartbeats*s.interval <= s.lease && !s.agenda.isFirst()
+	return s.skipped
 }
 
 func (s *sweeper) ensureLibrary(ctx context.Context) error {
@@ -140,17 +151,48 @@ type beater struct {
 	counts   func() *schedule.Counts
 	instance string
 	log      *slog.Logger
+	hears    func() bool
+	onHear   func(hear bool)
+
+	failed    int // heartbeats since the last that worked
+	confirmed int // heartbeats in a row that said that two others hear
+}
+
+// enoughHear is how many timerds hear a server: the first in rank and one other.
+const enoughHear = 2
+
+// take takes in the answer to a heartbeat. This timerd hears unless two of those before it say for a while that they do: so whoever is to
+// stop stops after the others have begun. Where no heartbeat works, each one does what the first does.
+func (b *beater) take(standing schedule.Standing, err error) {
+	if err != nil {
+		if b.failed++; b.failed == missedHeartbeats {
+			b.agenda.setRank(0, 1, false)
+			b.onHear(true)
+		}
+		return
+	}
+	b.failed = 0
+	others := b.agenda.setStanding(standing)
+	switch {
+	case others < enoughHear:
+		b.confirmed = 0
+		b.onHear(true)
+	case !b.hears():
+		b.onHear(false)
+	default:
+		if b.confirmed++; b.confirmed >= missedHeartbeats {
+			b.onHear(false)
+		}
+	}
 }
 
 // run sends heartbeats until ctx ends, and then deregisters.
 func (b *beater) run(ctx context.Context) {
 	every(ctx, b.interval, nil, b.log, "heartbeat failed; trying again with the next sweep", func(ctx context.Context) error {
 		self := b.self
-		self.Counts = b.counts()
-		rank, of, err := b.members.Heartbeat(ctx, self, missedHeartbeats*b.interval)
-		if err == nil {
-			b.agenda.setRank(rank, of)
-		}
+		self.Counts, self.Hears = b.counts(), b.hears()
+		standing, err := b.members.Heartbeat(ctx, self, missedHeartbeats*b.interval)
+		b.take(standing, err)
 		return err
 	})
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -19,6 +19,9 @@ type ClaimRequest struct {
 	// Expected is how many firings there may be, about: to look for more costs Redis a little. 0: MaxClaim. What is left the
 	// next claim has.
 	Expected int
+	// Patience is for how long what is due is left to others: a claim by which the usual is claimed takes nothing that is due for a
+	// shorter time.
+	Patience time.Duration
 }
 
 // ClaimResult is the outcome of a claim.
@@ -45,7 +48,7 @@ type ClaimResult struct {
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	n.readHoldsAgain(ctx)
 	var results []ClaimResult
-	if n.detour.taken() {
+	if !n.schedule.cluster && n.detour.taken() {
 		results = n.claimInFull(ctx, requests, lease)
 	} else {
 		var unusual []int
@@ -90,18 +93,70 @@ func (n *Node) readHoldsAgain(ctx context.Context) {
 	_, _ = n.schedule.Holds(ctx) // see above
 }
 
-// claimShort claims by the short way. It returns the indices of the requests for which that does not do, where nothing was
-// moved.
-func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, unusual []int) {
-	calls := make([]Call, len(requests))
-	for i, r := range requests {
-		expected := MaxClaim
-		if r.Expected > 0 {
-			expected = min(r.Expected, MaxClaim)
+// claimShort claims by the short way, from many partitions with each call. It returns the indices of the requests for which that does
+// not do, where nothing was moved.
+func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, declined []int) {
+	results = make([]ClaimResult, len(requests))
+	for first := 0; first < len(requests); {
+		some := requests[first:min(first+maxPartitions, len(requests))]
+		sent := time.Now()
+		reply, at, err := n.runShort(ctx, some, lease)
+		for i, request := range some {
+			result := &results[first+i]
+			*result = ClaimResult{Partition: request.Partition, Err: err, At: at}
+			if err != nil {
+				continue
+			}
+			if i == len(reply) {
+				some = some[:i] // no more was looked at
+				break
+			}
+			switch part := reply.List(i); {
+			case len(part) == 0:
+				n.detour.take(detourLength)
+				declined = append(declined, first+i)
+			case len(part) == 1 && request.Known == Never: // nothing is due: there may be something to tidy up
+				declined = append(declined, first+i)
+			default:
+				result.Next = Millis(part.Int(0))
+				n.readFirings(ctx, result, request, lease, sent, part[1:], shortForm())
+			}
 		}
-		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), expected, MaxClaimBytes, n.schedule.holding.Load()}}
+		first += len(some)
 	}
-	return n.runClaims(ctx, n.schedule.step("claim_short"), shortForm(), requests, calls, lease)
+	return results, declined
+}
+
+// runShort runs the short way for the first ones of some requests. It returns what each of them brought: of one at least.
+func (n *Node) runShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (parts Reply, at time.Time, err error) {
+	most, patience := MaxClaim, requests[0].Patience
+	if e := requests[0].Expected; e > 0 {
+		most = min(e, MaxClaim)
+	}
+	args := []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, n.schedule.holding.Load(), most, patience.Milliseconds(), n.ClaimedChannel()}
+	for _, r := range requests {
+		args = append(args, r.Partition.Prefix())
+	}
+	sent := time.Now()
+	const head = 2
+	reply, err := ReadReply(n.schedule.step("claim_short").Run(ctx, n.server, nil, args...), head+1, 1)
+	received := time.Now()
+	if err == nil {
+		at, err = redisTime(reply.Text(0), reply.Text(1))
+	}
+	if err != nil {
+		return nil, at, n.claimFailed(err)
+	}
+	n.ReadClock(at, sent, received)
+	return reply[head:], at, nil
+}
+
+// claimFailed notes and wraps the error of a claim.
+func (n *Node) claimFailed(err error) error {
+	if _, answered := errors.AsType[redis.Error](err); !answered {
+		n.cutOff.Store(true)
+	}
+	return fmt.Errorf("schedule: claim: %w", err)
 }
 
 // claimInFull claims by the script that can do everything. Where a partition's copy of the list of holds is older than what this
@@ -127,13 +182,21 @@ func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease t
 func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]Call, len(requests))
 	for i, r := range requests {
-		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition)}}
+		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition), n.ClaimedChannel()}}
 	}
-	results, _ := n.runClaims(ctx, n.schedule.step("claim"), fullForm(), requests, calls, lease)
-	for _, result := range results {
+	sent := time.Now()
+	replies := n.schedule.Run(ctx, n.schedule.step("claim"), calls)
+	received := time.Now()
+	results := make([]ClaimResult, len(requests))
+	for i, r := range requests {
+		result, err := n.readClaim(ctx, r, lease, sent, received, replies[i])
+		if err != nil {
+			result = ClaimResult{Partition: r.Partition, Err: n.claimFailed(err)}
+		}
 		if result.Untidy {
 			n.detour.take(1)
 		}
+		results[i] = result
 	}
 	return results
 }
@@ -167,82 +230,54 @@ func (n *Node) catchUp(ctx context.Context, said int64) error {
 	return err
 }
 
-// errNothingDue is the short way's answer where nothing is due. There may be something to tidy up.
-var errNothingDue = errors.New("nothing is due")
-
 // claimForm is the form of a script's reply: how many elements are before the firings, and how many each of these has.
 type claimForm struct{ before, each int }
 
 func fullForm() claimForm  { return claimForm{9, 3} }
-func shortForm() claimForm { return claimForm{3, 2} }
+func shortForm() claimForm { return claimForm{1, 2} }
 
-// runClaims runs a script that claims. It returns the indices of the calls that were declined.
-func (n *Node) runClaims(ctx context.Context, script *redis.Script, form claimForm, requests []ClaimRequest, calls []Call, lease time.Duration) (results []ClaimResult, declined []int) {
-	sent := time.Now()
-	replies := n.schedule.Run(ctx, script, calls)
-	received := time.Now()
-	results = make([]ClaimResult, 0, len(requests))
-	for i, r := range requests {
-		result, err := n.readClaim(ctx, r, lease, sent, form, replies[i])
-		switch {
-		case errors.Is(err, redis.Nil):
-			n.detour.take(detourLength)
-			declined = append(declined, i)
-		case errors.Is(err, errNothingDue):
-			declined = append(declined, i)
-		case err != nil:
-			if _, answered := errors.AsType[redis.Error](err); !answered {
-				n.cutOff.Store(true)
-			}
-			result = ClaimResult{Err: fmt.Errorf("schedule: claim: %w", err)}
-		default:
-			n.ReadClock(result.At, sent, received)
-			took := max(n.clock.latest(result.At, received).Sub(sent), 0)
-			for j := range result.Firings {
-				result.Firings[j].Took = took
-			}
-		}
-		result.Partition = r.Partition
-		results = append(results, result)
-	}
-	return results, declined
-}
-
-// readClaim reads the reply to a claim and removes what is corrupt.
-func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent time.Time, form claimForm, cmd *redis.Cmd) (ClaimResult, error) {
+// readClaim reads the reply to a claim in full.
+func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent, received time.Time, cmd *redis.Cmd) (ClaimResult, error) {
+	form := fullForm()
 	reply, err := ReadReply(cmd, form.before, form.each)
-	switch {
-	case cmd.Err() == nil && len(reply) == 0:
-		return ClaimResult{}, errNothingDue
-	case err != nil:
+	if err != nil {
 		return ClaimResult{}, err
 	}
-	p := request.Partition
 	at, err := redisTime(reply.Text(0), reply.Text(1))
 	if err != nil {
 		return ClaimResult{}, err
 	}
-	c := ClaimResult{At: at, Firings: make([]Firing, 0, (len(reply)-form.before)/form.each)}
-	c.Next = Millis(reply.Int(2))
-	if form == fullForm() {
-		c.Untidy = reply.Int(3) == 1
-		c.Rescheduled, c.Cancelled, c.Parked, c.ParkedKey = int(reply.Int(4)), int(reply.Int(5)), int(reply.Int(6)), reply.Text(7)
-		n.lookFrom(p, reply.Text(8))
+	n.ReadClock(at, sent, received)
+	c := ClaimResult{
+		Partition: request.Partition, At: at, Next: Millis(reply.Int(2)), Untidy: reply.Int(3) == 1,
+		Rescheduled: int(reply.Int(4)), Cancelled: int(reply.Int(5)), Parked: int(reply.Int(6)), ParkedKey: reply.Text(7),
 	}
+	n.lookFrom(request.Partition, reply.Text(8))
+	n.readFirings(ctx, &c, request, lease, sent, reply[form.before:], form)
+	return c, nil
+}
+
+// readFirings reads the firings that a claim has brought, and removes what is corrupt.
+func (n *Node) readFirings(ctx context.Context, c *ClaimResult, request ClaimRequest, lease time.Duration, sent time.Time, rows Reply, form claimForm) {
+	if len(rows) == 0 {
+		return
+	}
+	took := max(n.clock.latest(c.At, time.Now()).Sub(sent), 0)
+	c.Firings = make([]Firing, 0, len(rows)/form.each)
 	var corrupt []Firing
-	for i := form.before; i < len(reply); i += form.each {
-		ref, how := reply.Text(i), "d"
+	for i := 0; i+form.each <= len(rows); i += form.each {
+		ref, how := rows.Text(i), "d"
 		if form == fullForm() {
-			how = reply.Text(i + 2)
+			how = rows.Text(i + 2)
 		}
-		f, err := newFiring(ref, reply.Text(i+1))
+		f, err := newFiring(ref, rows.Text(i+1))
 		if err != nil {
 			// It must not hold up the others.
 			c.Corrupt = append(c.Corrupt, err)
-			corrupt = append(corrupt, Firing{Ref: ref, Partition: p})
+			corrupt = append(corrupt, Firing{Ref: ref, Partition: request.Partition})
 			continue
 		}
-		f.Partition, f.ClaimedAt, f.Received, f.Lease = p, at, sent, lease
+		f.Partition, f.ClaimedAt, f.Received, f.Took, f.Lease = request.Partition, c.At, sent, took, lease
 		f.MayBeStored, f.freed = how == "r" || how == "p", how == "f"
 		switch {
 		case how == "r":
@@ -257,7 +292,6 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 	if err := n.schedule.Settle(ctx, corrupt); err != nil {
 		c.Corrupt = append(c.Corrupt, err)
 	}
-	return c, nil
 }
 
 // redisTime reads the two elements of a TIME reply.

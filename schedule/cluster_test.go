@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -444,5 +445,115 @@ func TestClusterForgetsScripts(t *testing.T) {
 	}
 	if err := x.TrimRetried(ctx, time.Hour); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is due in many slots of a master is claimed, settled and observed by few calls, and what the claims say explains all of it.
+func TestClusterFewCalls(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	all := nodes(t, x.Schedule)
+	n := all[0]
+	sub := n.Server().SSubscribe(ctx, n.ClaimedChannel())
+	defer sub.Close()
+	if _, err := sub.Receive(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var hints []schedule.Hint
+	want := map[string]bool{}
+	for i := 0; len(want) < 64; i++ {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		if n.Owns(x.Partition(key)) {
+			want[key] = true
+			hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
+			if err := x.rdb.Set(ctx, key, i, 100*time.Millisecond).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	calls := func() (calls int) {
+		t.Helper()
+		info, err := n.Server().Info(ctx, "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(info, "cmdstat_evalsha:")
+		_, _ = fmt.Sscanf(rest, "calls=%d", &calls)
+		return calls
+	}
+	before := calls()
+	if _, err := n.Observe(ctx, hints, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if made := calls() - before; made > 3 { // one more, where the server does not know the script yet
+		t.Errorf("%d calls to observe 64 keys", made)
+	}
+	var fired []schedule.Firing
+	testenv.Eventually(t, time.Minute, func() error {
+		var requests []schedule.ClaimRequest
+		for key := range want {
+			requests = append(requests, schedule.ClaimRequest{Partition: x.Partition(key), Known: schedule.MillisOf(time.Now())})
+		}
+		before = calls()
+		for _, c := range n.Claim(ctx, requests, lease) {
+			if c.Err != nil {
+				return c.Err
+			}
+			fired = append(fired, c.Firings...)
+		}
+		if len(fired) < len(want) {
+			return fmt.Errorf("%d of %d claimed", len(fired), len(want))
+		}
+		return nil
+	}, "all to be claimed")
+	if made := calls() - before; made > 4 {
+		t.Errorf("%d calls to claim from 64 partitions", made)
+	}
+	before = calls()
+	if err := x.Settle(ctx, fired); err != nil {
+		t.Fatal(err)
+	}
+	if made := calls() - before; made > 2 {
+		t.Errorf("%d calls to settle in 64 partitions", made)
+	}
+	for len(want) > 0 {
+		message, err := sub.ReceiveMessage(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key := range keys.ParseClaimed([]byte(strings.TrimPrefix(message.Payload, keys.ClaimedMessage(0)))) {
+			delete(want, string(key))
+		}
+	}
+}
+
+// A sweep finds what is due and what a lease has ended for in every slot, and counts what there is in all of them.
+func TestClusterSweeps(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	x.set("a:b:c:due", "p", 500*time.Millisecond)
+	x.set("a:b:c:later", "p", time.Hour)
+	n := nodeOf(t, x.Schedule, x.Partition("a:b:c:due"))
+	if _, err := n.Sweep(ctx, time.Second, time.Minute); err != nil { // the first one looks at all in full
+		t.Fatal(err)
+	}
+	has := func(within time.Duration) bool {
+		found, err := n.Sweep(ctx, within, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(found.Heads, func(h schedule.Head) bool { return h.Partition == x.Partition("a:b:c:due") })
+	}
+	if !has(time.Minute) {
+		t.Error("a sweep does not find what is due within a minute")
+	}
+	testenv.Eventually(t, time.Minute, func() bool {
+		firings, err := claimFrom(ctx, n, x.Partition("a:b:c:due"), time.Hour)
+		return err == nil && len(firings) == 1
+	}, "it to be claimed")
+	if has(time.Minute) || !has(2*time.Hour) {
+		t.Error("a sweep does not find when a lease ends")
 	}
 }

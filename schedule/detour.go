@@ -4,9 +4,9 @@ import (
 	"sync"
 )
 
-// detourLength is how many claims take the full way after one had to: what is unusual lasts. fullEach is after how many claims
+// detourLength is how many claims take the full way after one had to: what is unusual lasts. fullAfter is after how many claims
 // by the short way one takes the full way, which removes old tombstones.
-const detourLength, fullEach = 8, 32
+const detourLength, fullAfter = 8, 32
 
 // detour says which claims take the full way without trying the short one. It is safe for concurrent use.
 type detour struct {
@@ -28,7 +28,7 @@ func (d *detour) taken() bool {
 	defer d.mu.Unlock()
 	if d.left == 0 {
 		d.run++
-		if d.run < fullEach {
+		if d.run < fullAfter {
 			return false
 		}
 		d.left = 1

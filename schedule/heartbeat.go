@@ -26,6 +26,14 @@ type Self struct {
 	Settings map[string]string `json:"settings,omitempty"`
 	// Counts is what it has counted since its start. A heartbeat without leaves the last ones.
 	Counts *Counts `json:"-"`
+	// Hears says that it hears all keyspace events of the node by now.
+	Hears bool `json:"-"`
+}
+
+// Standing is the place of a timerd among those alive, in the order of their ids, the same for all.
+type Standing struct {
+	Rank, Of int
+	Hearing  []int // the ranks of those that hear the node
 }
 
 // Fingerprint returns a short hash of the settings, the same for the same ones, or an empty text if there are none.
@@ -37,26 +45,32 @@ func (s Self) Fingerprint() string {
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
-// Heartbeat notes that a timerd is alive, with what it says of itself, and returns its rank among those whose last heartbeat
-// is not older than ttl, and how many they are. The order is by instance id, the same for all.
-func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (rank, of int, err error) {
+// Heartbeat notes that a timerd is alive, with what it says of itself, and returns its place among those whose last heartbeat
+// is not older than ttl.
+func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(self)
 	if err != nil {
-		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
+		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 	}
 	var counts []byte
 	if self.Counts != nil {
 		if counts, err = json.Marshal(self.Counts); err != nil {
-			return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
+			return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 		}
 	}
-	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts()}
-	alive, err := n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, self.Instance, ttl.Milliseconds(), said, counts).StringSlice()
+	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Hearing()}
+	args := []any{self.Instance, ttl.Milliseconds(), said, counts, n.name, self.Hears}
+	reply, err := ReadReply(n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, args...), 2, 0)
 	if err != nil {
-		return 0, 0, fmt.Errorf("schedule: heartbeat: %w", err)
+		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 	}
-	return max(slices.Index(alive, self.Instance), 0), len(alive), nil
+	alive, hearing := reply.List(0), reply.List(1)
+	standing := Standing{Rank: max(slices.Index(alive, any(self.Instance)), 0), Of: len(alive)}
+	for _, id := range hearing {
+		standing.Hearing = append(standing.Hearing, slices.Index(alive, id))
+	}
+	return standing, nil
 }
 
 // Deregister takes a timerd that stops out of the ranks, so that the others need not wait for its silence to tell. What it
@@ -66,6 +80,7 @@ func (n *Node) Deregister(ctx context.Context, instance string) error {
 		pipe.ZRem(ctx, keys.Single.Members(), instance)
 		pipe.HDel(ctx, keys.Single.About(), instance)
 		pipe.HDel(ctx, keys.Single.Counts(), instance)
+		pipe.ZRem(ctx, keys.Single.Hearing(), n.name+" "+instance)
 		return nil
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // beat sends a heartbeat of a timerd.
 func (x *index) beat(self schedule.Self) {
 	x.t.Helper()
-	if _, _, err := x.Heartbeat(x.t.Context(), self, time.Minute); err != nil {
+	if _, err := x.Heartbeat(x.t.Context(), self, time.Minute); err != nil {
 		x.t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -62,7 +63,11 @@ func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func
 func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition, dated bool) error {
 	n.mu.Lock()
 	before := n.since
+	same := !n.undated && slices.Equal(n.partitions, partitions)
 	n.mu.Unlock()
+	if same { // as nearly always
+		return nil
+	}
 	since := make(map[keys.Partition]Millis, len(partitions))
 	came, undated := 0, 0
 	for _, p := range partitions {
@@ -88,6 +93,7 @@ func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition, d
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.partitions, n.since = partitions, since
+	n.undated = undated > 0 && (!dated || err != nil)
 	n.evidence.keep(slotsOf(partitions))
 	n.came += came
 	return err
@@ -133,6 +139,17 @@ func (n *Node) Owns(p keys.Partition) bool {
 	defer n.mu.Unlock()
 	_, ok := n.since[p]
 	return ok
+}
+
+// ClaimedChannel returns the channel on which is told what was claimed from the node's partitions: the same for all timerds that
+// know the same of the cluster.
+func (n *Node) ClaimedChannel() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.partitions) == 0 {
+		return keys.ClaimedChannel(keys.Single)
+	}
+	return keys.ClaimedChannel(n.partitions[0])
 }
 
 // AnyPartition returns a partition on the node, as a rule another one each time: the server takes no keys of one whose slot

@@ -2,11 +2,10 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/keys"
 )
@@ -34,7 +33,7 @@ type Hint struct {
 	Held time.Duration
 	// MayWait has an expired event left alone if its timer is due in the schedule and its key is gone: the claim will come. The
 	// caller keeps it until then, and gives it again before anything newer of its key, or within a second or two, as one that
-	// happened when it was left alone. It has no effect in a cluster, where nobody hears of the claim.
+	// happened when it was left alone.
 	MayWait bool
 }
 
@@ -42,9 +41,9 @@ type Hint struct {
 const codeMayWait = "w"
 
 // code returns the kind as the script reads it.
-func (h Hint) code(p keys.Partition) string {
+func (h Hint) code() string {
 	code := string(h.Kind)
-	if h.MayWait && h.Kind == Expired && p == keys.Single {
+	if h.MayWait && h.Kind == Expired {
 		code = codeMayWait
 	}
 	if h.Known {
@@ -103,7 +102,8 @@ func (e *MovingError) Error() string {
 // Unwrap returns what the server said.
 func (e *MovingError) Unwrap() error { return e.Err }
 
-// Observe takes hints in, those of a partition in their order, up to MaxHints in one atomic step. It is safe to repeat after
+// Observe takes hints in, those of a partition in their order, up to MaxHints in one call. What concerns one partition is one atomic
+// step. It is safe to repeat after
 // an error. The keys must be timer keys. heard is the local instant at which the first of the hints happened at the earliest;
 // the zero time if that is unknown. An expired event that is so old that others may have fired and forgotten its timer proves
 // nothing about one that the schedule does not know. A *MovingError has the hints that are to be taken in later.
@@ -112,16 +112,11 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 	var late MovingError
 	groups := s.group(hints)
 	for len(groups) > 0 {
-		calls := make([]Call, len(groups))
-		for i, g := range groups {
-			calls[i] = Call{g.partition, g.args(n.partitionHeardSince(g.partition), earliest)}
-		}
 		var left []hintGroup
-		replies, elsewhere := n.runObserve(ctx, calls)
-		for i, cmd := range replies {
+		outcomes, elsewhere := n.observeGroups(ctx, groups, earliest)
+		for i, outcome := range outcomes {
 			g := groups[i]
-			reply, failed := readObserved(cmd)
-			switch {
+			switch failed := outcome.err; {
 			case IsMoving(failed), failed != nil && elsewhere[i]:
 				late.Hints, late.Err = append(late.Hints, g.hints...), failed
 				continue
@@ -129,18 +124,21 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 				err = fmt.Errorf("schedule: observe %d keys: %w", len(g.hints), failed)
 				continue
 			}
-			seen.Add(reply.Observed)
-			head := Head{g.partition, reply.due}
-			if reply.Owed > 0 {
-				head.Due = AtOnce
-			}
-			for _, at := range reply.left {
+			for _, at := range outcome.left {
 				h := g.hints[at]
 				h.MayWait = false
 				seen.Left = append(seen.Left, h)
 			}
-			if g.hints = g.hints[reply.taken:]; len(g.hints) > 0 {
+			if g.hints = g.hints[outcome.taken:]; len(g.hints) > 0 {
 				left = append(left, g)
+			}
+			if !outcome.looked {
+				continue
+			}
+			seen.Add(outcome.Observed)
+			head := Head{g.partition, outcome.due}
+			if outcome.Owed > 0 {
+				head.Due = AtOnce
 			}
 			seen.Heads = append(seen.Heads, head)
 		}
@@ -155,48 +153,115 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 // elsewhereTimeout bounds how long hints of a node wait for the server to which their slots have moved.
 const elsewhereTimeout = time.Second
 
-// runObserve takes hints in. It tells which of the calls were for another server, to which their slots have moved: one that is silent
-// delays none of the node's own for long.
-func (n *Node) runObserve(ctx context.Context, calls []Call) (replies []*redis.Cmd, elsewhere []bool) {
-	s, script := n.schedule, n.schedule.step("observe")
-	elsewhere = make([]bool, len(calls))
-	var own, others []Call
-	for i, c := range calls {
-		if elsewhere[i] = s.cluster && s.ServerOf(c.Partition) != n.name; elsewhere[i] {
-			others = append(others, c)
+// observeGroups takes hints in, those of the node with as few calls as possible. It tells which of the groups were for another server,
+// to which their slots have moved: one that is silent delays none of the node's own for long.
+func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest Millis) (outcomes []observed, elsewhere []bool) {
+	s := n.schedule
+	outcomes, elsewhere = make([]observed, len(groups)), make([]bool, len(groups))
+	var own, others, refused []int
+	for i, g := range groups {
+		if elsewhere[i] = s.cluster && s.ServerOf(g.partition) != n.name; elsewhere[i] {
+			others = append(others, i)
 		} else {
-			own = append(own, c)
+			own = append(own, i)
 		}
 	}
-	if len(others) == 0 { // as nearly always
-		return s.Run(ctx, script, own), elsewhere
+	if s.cluster {
+		refused = n.observeTogether(ctx, groups, own, earliest, outcomes)
+	} else {
+		refused = own
 	}
-	within, cancel := context.WithTimeout(ctx, elsewhereTimeout)
-	defer cancel()
-	ofOthers, ofOwn := s.Run(within, script, others), s.Run(ctx, script, own)
-	for _, other := range elsewhere {
-		from := &ofOwn
-		if other {
-			from = &ofOthers
-		}
-		replies = append(replies, (*from)[0])
-		*from = (*from)[1:]
+	if len(refused) > 0 {
+		n.observeEach(ctx, groups, refused, earliest, outcomes)
 	}
-	return replies, elsewhere
+	if len(others) > 0 {
+		within, cancel := context.WithTimeout(ctx, elsewhereTimeout)
+		defer cancel()
+		n.observeEach(within, groups, others, earliest, outcomes)
+	}
+	return outcomes, elsewhere
 }
 
-// observed is the reply to one call.
+// observeTogether takes in the hints of some of the groups on the node's server, as many with each call as it may take. It returns those
+// that the server refused, as their slots are moving.
+func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []int, earliest Millis, outcomes []observed) (refused []int) {
+	for len(some) > 0 {
+		args := []any{int64(earliest), nil}
+		var held time.Duration
+		given, hints := 0, 0
+		for _, i := range some {
+			g := groups[i]
+			if given == maxPartitions || given > 0 && hints+len(g.hints) > MaxHints {
+				break
+			}
+			args, held = n.appendGroup(args, g, held)
+			given, hints = given+1, hints+len(g.hints)
+		}
+		args[1] = min(held, maxHeld).Milliseconds()
+		parts, err := ReadReply(n.schedule.step("observe").Run(ctx, n.server, nil, args...), 0, 1)
+		if err == nil && len(parts) == 0 {
+			err = errors.New("unexpected reply without a part")
+		}
+		for at, i := range some[:given] {
+			switch {
+			case err != nil:
+				outcomes[i] = observed{err: err}
+			case at >= len(parts): // no more was looked at
+			case len(parts.List(at)) == 0:
+				refused = append(refused, i)
+			default:
+				outcomes[i] = readObserved(parts.List(at))
+			}
+		}
+		some = some[given:]
+	}
+	return refused
+}
+
+// observeEach takes in the hints of some of the groups, those of each with a call of its own, which the server that has the partition
+// refuses before it begins while the slot is moving.
+func (n *Node) observeEach(ctx context.Context, groups []hintGroup, some []int, earliest Millis, outcomes []observed) {
+	calls := make([]Call, len(some))
+	for at, i := range some {
+		args, held := n.appendGroup([]any{int64(earliest), nil}, groups[i], 0)
+		args[1] = min(held, maxHeld).Milliseconds()
+		calls[at] = Call{groups[i].partition, args}
+	}
+	for at, reply := range n.schedule.Run(ctx, n.schedule.step("observe"), calls) {
+		parts, err := ReadReply(reply, 1, 0)
+		if err == nil {
+			outcomes[some[at]] = readObserved(parts.List(0))
+		} else {
+			outcomes[some[at]] = observed{err: err}
+		}
+	}
+}
+
+// appendGroup appends the arguments of the script for the first hints of a group. held is the longest that hints had to wait.
+func (n *Node) appendGroup(args []any, g hintGroup, held time.Duration) ([]any, time.Duration) {
+	hints := g.hints[:min(len(g.hints), MaxHints)]
+	args = append(args, g.partition.Prefix(), int64(n.partitionHeardSince(g.partition)), len(hints))
+	for _, h := range hints {
+		args = append(args, h.code(), h.Key)
+		held = max(held, h.Held)
+	}
+	return args, held
+}
+
+// observed is what became of the hints of a group.
 type observed struct {
 	Observed
-	due   Millis // the first of the partition
-	taken int    // hints
-	left  []int  // the indices of those that were left alone
+	looked bool   // at any of them
+	due    Millis // the first of the partition
+	taken  int    // hints
+	left   []int  // the indices of those that were left alone
+	err    error
 }
 
-func readObserved(cmd *redis.Cmd) (observed, error) {
-	reply, err := ReadReply(cmd, 9, 0)
-	if err != nil {
-		return observed{}, err
+func readObserved(reply Reply) observed {
+	const elements = 9
+	if len(reply) != elements {
+		return observed{err: fmt.Errorf("unexpected reply of %d elements", len(reply))}
 	}
 	places := reply.List(8)
 	left := make([]int, len(places))
@@ -208,8 +273,8 @@ func readObserved(cmd *redis.Cmd) (observed, error) {
 			Owed: int(reply.Int(1)), Adopted: int(reply.Int(2)), Rescheduled: int(reply.Int(3)), Cancelled: int(reply.Int(4)),
 			Denied: int(reply.Int(6)), DeniedKey: reply.Text(7),
 		},
-		due: Millis(reply.Int(0)), taken: int(reply.Int(5)), left: left,
-	}, nil
+		looked: true, due: Millis(reply.Int(0)), taken: int(reply.Int(5)), left: left,
+	}
 }
 
 // hintGroup is hints of one partition.
@@ -233,17 +298,4 @@ func (s *Schedule) group(hints []Hint) []hintGroup {
 		groups[n].hints = append(groups[n].hints, h)
 	}
 	return groups
-}
-
-// args returns the arguments of the script for the first of the hints.
-func (g hintGroup) args(since, heard Millis) []any {
-	n := min(len(g.hints), MaxHints)
-	args := append(make([]any, 0, 2*n+3), int64(since), int64(heard), nil)
-	var held time.Duration
-	for _, h := range g.hints[:n] {
-		args = append(args, h.code(g.partition), h.Key)
-		held = max(held, h.Held)
-	}
-	args[2] = min(held, maxHeld).Milliseconds()
-	return args
 }

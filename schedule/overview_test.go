@@ -234,7 +234,7 @@ func TestCallsAndCountsInCluster(t *testing.T) {
 		t.Errorf("%+v, %d pending", calls, pending)
 	}
 	node := nodes(t, x.Schedule)[0]
-	if _, _, err := node.Heartbeat(t.Context(), schedule.Self{Instance: "a", Version: "v1"}, time.Minute); err != nil {
+	if _, err := node.Heartbeat(t.Context(), schedule.Self{Instance: "a", Version: "v1"}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	members, err := query.Members(t.Context(), x.Schedule)

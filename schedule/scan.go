@@ -3,6 +3,8 @@ package schedule
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -61,18 +63,91 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 		found.Firing += reply.Int(2)
 		found.Parked.Add(ParkedCounts{Rights: reply.Int(3), Refused: reply.Int(4)})
 		found.Held += reply.Int(5)
-		for i := 6; i < len(reply); i += 2 {
-			p, due := keys.Partition(reply.Text(i)), Millis(reply.Int(i+1))
-			if due < 0 {
-				found.Moving = append(found.Moving, p)
-			} else {
-				found.Heads = append(found.Heads, Head{p, due})
-			}
-		}
+		found.addHeads(reply[6:])
 		return nil
 	})
 	if err != nil {
 		return found, fmt.Errorf("schedule: scan for due timers: %w", err)
 	}
 	return found, nil
+}
+
+// fullEach is in how many sweeps each partition of a cluster is looked at in full once, where otherwise only what is due is.
+const fullEach = 30
+
+// Sweep is ScanDue for the regular look. In a cluster it looks for what is due in all partitions, and counts and looks for what is to be
+// removed in some of them: in all once in so many calls. The counts are of when each was looked at. It is for one goroutine.
+func (n *Node) Sweep(ctx context.Context, within, lease time.Duration) (DueScan, error) {
+	if !n.schedule.cluster {
+		return n.ScanDue(ctx, within, lease)
+	}
+	m := n.Master()
+	r := &n.round
+	first := len(r.partitions) != len(m.Partitions) || len(m.Partitions) > 0 && &r.partitions[0] != &m.Partitions[0]
+	if first {
+		*r = round{partitions: m.Partitions, counted: make([]DueScan, (len(m.Partitions)+Chunk-1)/Chunk)}
+		for part := range slices.Chunk(m.Partitions, Chunk) {
+			var tags strings.Builder
+			for _, p := range part {
+				tags.WriteString(string(p))
+			}
+			r.tags = append(r.tags, tags.String())
+		}
+	}
+	r.sweeps++
+	var found DueScan
+	for i := range r.counted {
+		part := m
+		part.Partitions = m.Partitions[i*Chunk : min((i+1)*Chunk, len(m.Partitions))]
+		var seen DueScan
+		var err error
+		if first || (r.sweeps+i)%fullEach == 0 {
+			seen, err = n.schedule.ScanMaster(ctx, part, within, lease)
+			r.counted[i] = DueScan{Pending: seen.Pending, Firing: seen.Firing, Held: seen.Held, Parked: seen.Parked}
+		} else {
+			seen, err = n.scanHeads(ctx, r.tags[i], within)
+		}
+		if err != nil {
+			r.partitions = nil // all anew
+			return found, err
+		}
+		n.evidence.witness(seen.at, time.Now())
+		found.Heads, found.Moving = append(found.Heads, seen.Heads...), append(found.Moving, seen.Moving...)
+	}
+	for _, c := range r.counted {
+		found.Pending, found.Firing, found.Held = found.Pending+c.Pending, found.Firing+c.Firing, found.Held+c.Held
+		found.Parked.Add(c.Parked)
+	}
+	return found, nil
+}
+
+// round is how far the sweeps of a node of a cluster have come.
+type round struct {
+	partitions []keys.Partition
+	counted    []DueScan // of each chunk of them, the counts alone
+	tags       []string  // of each chunk, the hash tags one after the other
+	sweeps     int
+}
+
+// scanHeads looks for what is due, and nothing else.
+func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration) (found DueScan, err error) {
+	reply, err := ReadReply(n.schedule.step("scan_heads").Run(ctx, n.server, nil, within.Milliseconds(), tags), 1, 2)
+	if err != nil {
+		return found, fmt.Errorf("schedule: scan for due timers: %w", err)
+	}
+	found.at = Millis(reply.Int(0))
+	found.addHeads(reply[1:])
+	return found, nil
+}
+
+// addHeads takes in pairs of a partition and when something is to be claimed there, negative if it is not there as a whole.
+func (d *DueScan) addHeads(pairs Reply) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		p, due := keys.Partition(pairs.Text(i)), Millis(pairs.Int(i+1))
+		if due < 0 {
+			d.Moving = append(d.Moving, p)
+		} else {
+			d.Heads = append(d.Heads, Head{p, due})
+		}
+	}
 }

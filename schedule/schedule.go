@@ -24,8 +24,10 @@ const DefaultMaxPayload = 256 << 10
 // Bounds of one script call, so that none holds Redis for much longer than a
 // millisecond: at 5 to 8 µs a timer, and 2 or 3 ms for payloads of the largest size.
 const (
-	MaxHints      = 128     // hints that one observe call takes in
-	MaxClaim      = 128     // firings that one claim call returns
+	MaxHints = 128 // hints that one observe call takes in
+	MaxClaim = 128 // firings that one claim call returns
+	// maxPartitions is in how many partitions of a cluster one call claims or takes in hints: each takes 15 to 30 µs.
+	maxPartitions = 32
 	MaxClaimBytes = 3 << 18 // payload bytes that one claim call returns, about
 )
 
@@ -69,12 +71,14 @@ type Node struct {
 	detour   detour
 	cutOff   atomic.Bool // a claim has had no answer since the list of holds was read
 
+	round      round                  // of Sweep; its own
 	replanFrom map[keys.Partition]int // how many Replan passes over; its own
 
 	mu         sync.Mutex
 	partitions []keys.Partition
 	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown
 	looked     map[keys.Partition]string // see lookedUpTo
+	undated    bool                      // some of since are NoEvents
 	came       int                       // partitions that came since TakeNew was called last
 	heardSince Millis
 	named      time.Time // when the database was named last

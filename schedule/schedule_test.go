@@ -364,9 +364,9 @@ func TestRanks(t *testing.T) {
 	ctx := context.Background()
 	heartbeat := func(id string, rank, of int) {
 		t.Helper()
-		gotRank, gotOf, err := x.Heartbeat(ctx, schedule.Self{Instance: id}, time.Minute)
-		if err != nil || gotRank != rank || gotOf != of {
-			t.Fatalf("%s: rank %d of %d (%v), want %d of %d", id, gotRank, gotOf, err, rank, of)
+		got, err := x.Heartbeat(ctx, schedule.Self{Instance: id, Hears: id != "b"}, time.Minute)
+		if err != nil || got.Rank != rank || got.Of != of || slices.Contains(got.Hearing, rank) != (id != "b") {
+			t.Fatalf("%s: %+v (%v), want rank %d of %d", id, got, err, rank, of)
 		}
 	}
 	heartbeat("b", 0, 1)

@@ -42,11 +42,12 @@ type scripts struct {
 // newScripts returns the library and the scripts. maxPayload is in bytes, and db the number of the database, of which only the
 // claims know: the library is that of all databases.
 func newScripts(maxPayload int, cluster bool, db int) *scripts {
-	partition, within, claimed := "partition_single", int64(math.MaxInt64), keys.ClaimedMessage(db)
+	partition, within, tell := "partition_single", int64(math.MaxInt64), "PUBLISH"
 	if cluster {
-		partition, within, claimed = "partition_cluster", wakeWithin.Milliseconds(), ""
+		partition, within, tell = "partition_cluster", wakeWithin.Milliseconds(), "SPUBLISH"
 	}
-	p := parts{files: lua, in: []string{"lua/lib", "lua/functions"}, given: constants(maxPayload, within, claimed)}
+	p := parts{files: lua, in: []string{"lua/lib", "lua/functions"}, given: constants(maxPayload, within)}
+	p.given["claimed"] = fmt.Sprintf("local CLAIMED, TELL, CLUSTER = '%s', '%s', %t\n", keys.ClaimedMessage(db), tell, cluster)
 	text, err := p.read(partition)
 	if err != nil {
 		panic(err) // it is not embedded: every test of this package finds it
@@ -90,17 +91,17 @@ func (p parts) load(files fs.FS, path string) string {
 //	         LIMIT: says so in the list of functions
 //	scores   HELD, HELD_TEXT: what is added to the due time of a held timer for its score in firing
 //	         FREED, PAUSED, PERHAPS: the fractions of scores (lib/score.lua)
-//	claimed  CLAIMED: what begins the message that timers were claimed, or an empty text in a cluster
+//	claimed  CLAIMED, TELL: what begins the message that timers were claimed, and the command that sends it
+//	         CLUSTER: whether this is one
 //	tags     TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS: how a slot's hash tag is computed, as in keys/slot.go
-func constants(maxPayload int, wakeWithin int64, claimed string) map[string]string {
+func constants(maxPayload int, wakeWithin int64) map[string]string {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
 	bits := strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits()), " ", ","), "[]")
 	return map[string]string{
-		"names":   fmt.Sprintf("local PREFIX, SUFFIX, SINGLE = '%s', '%s', '%s'\n", prefix, suffix, keys.Single),
-		"wake":    fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin),
-		"limits":  fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload)),
-		"scores":  fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore, partFreed, partPaused, partPerhaps),
-		"claimed": fmt.Sprintf("local CLAIMED = '%s'\n", claimed),
+		"names":  fmt.Sprintf("local PREFIX, SUFFIX, SINGLE = '%s', '%s', '%s'\n", prefix, suffix, keys.Single),
+		"wake":   fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin),
+		"limits": fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload)),
+		"scores": fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore, partFreed, partPaused, partPerhaps),
 		"tags": fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
 			keys.TagLetters, keys.TagFirst, keys.TagBase, bits),
 	}

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 // Settle forgets firings that NATS has acknowledged, whoever holds their claim by now, and arms in the same step what follows those
@@ -17,7 +20,11 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 	if slices.ContainsFunc(firings, isRepeating) {
 		single, repeating = split(firings)
 	}
-	failed := s.onEach(ctx, s.step("settle"), single, batch{perCall, math.MaxInt}, func(i int) []any { return []any{single[i].Ref} }, isDone)
+	var failed PartError
+	if s.cluster {
+		single, failed = s.settleTogether(ctx, single)
+	}
+	failed.add(s.onEach(ctx, s.step("settle"), single, batch{perCall, math.MaxInt}, func(i int) []any { return []any{single[i].Ref} }, isDone))
 	if len(repeating) > 0 {
 		failed.add(s.settleRepeating(ctx, repeating))
 	}
@@ -25,6 +32,68 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 		return fmt.Errorf("schedule: settle %d firings: %w", len(firings), err)
 	}
 	return nil
+}
+
+// settleTogether settles firings of a cluster, those of many partitions with each call. It returns those that a server refused, as
+// their slots are moving, and nothing has happened to them.
+func (s *Schedule) settleTogether(ctx context.Context, firings []Firing) (refused []Firing, failed PartError) {
+	var mu sync.Mutex
+	var settling sync.WaitGroup
+	for server, own := range s.byServer(ctx, firings) {
+		settling.Go(func() {
+			for some := range slices.Chunk(own, perCall) {
+				left, err := s.settleOn(ctx, server, some)
+				mu.Lock()
+				refused = append(refused, left...)
+				if err != nil {
+					failed.add(PartError{some, err})
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	settling.Wait()
+	return refused, failed
+}
+
+// byServer sorts firings by the server that has their partitions, as far as is known; those of which nothing is known are of no server.
+func (s *Schedule) byServer(ctx context.Context, firings []Firing) map[*redis.Client][]Firing {
+	all := map[*redis.Client][]Firing{}
+	for _, f := range firings {
+		server, err := s.topology.server(ctx, f.Partition)
+		if err != nil {
+			server = nil
+		}
+		all[server] = append(all[server], f)
+	}
+	return all
+}
+
+// settleOn settles firings on a server in one call, and returns those that it refused.
+func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, firings []Firing) (refused []Firing, err error) {
+	if server == nil {
+		return firings, nil
+	}
+	var partitions []keys.Partition
+	parts := map[keys.Partition][]Firing{}
+	for _, f := range firings {
+		if parts[f.Partition] == nil {
+			partitions = append(partitions, f.Partition)
+		}
+		parts[f.Partition] = append(parts[f.Partition], f)
+	}
+	args := make([]any, 0, 2*len(partitions)+len(firings))
+	for _, p := range partitions {
+		args = append(args, p.Prefix(), len(parts[p]))
+		for _, f := range parts[p] {
+			args = append(args, f.Ref)
+		}
+	}
+	away, err := s.step("settle").Run(ctx, server, nil, args...).Int64Slice()
+	for _, place := range away {
+		refused = append(refused, parts[partitions[place-1]]...)
+	}
+	return refused, err
 }
 
 // Release gives claims back, so that anybody may claim them: at once, or after the pause of each. Whoever does learns which of

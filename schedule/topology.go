@@ -44,7 +44,7 @@ func newTopology(rdb redis.UniversalClient) topology {
 	case *redis.Client:
 		return single{rdb}
 	case *redis.ClusterClient:
-		return cluster{rdb}
+		return newCluster(rdb)
 	}
 	panic(fmt.Sprintf("schedule: a client of type %T; want *redis.Client or *redis.ClusterClient", rdb))
 }
@@ -73,12 +73,23 @@ func (s single) reload(context.Context) {}
 func (s single) check(context.Context, *redis.Client) error { return nil }
 
 // cluster is the topology of a Redis Cluster: a partition for each slot.
-type cluster struct{ rdb *redis.ClusterClient }
+type cluster struct {
+	rdb        *redis.ClusterClient
+	partitions []keys.Partition // by slot
+}
+
+func newCluster(rdb *redis.ClusterClient) cluster {
+	c := cluster{rdb, make([]keys.Partition, keys.Slots)}
+	for slot := range c.partitions {
+		c.partitions[slot] = keys.SlotPartition(slot)
+	}
+	return c
+}
 
 func (c cluster) partition(key string) keys.Partition { return keys.PartitionOf(key) }
 
 func (c cluster) server(ctx context.Context, p keys.Partition) (*redis.Client, error) {
-	return c.rdb.MasterForKey(ctx, p.Due())
+	return c.rdb.MasterForKey(ctx, string(p)) // which hashes to its slot
 }
 
 func (c cluster) masters(ctx context.Context) ([]Master, error) {
@@ -98,8 +109,7 @@ func (c cluster) masters(ctx context.Context) ([]Master, error) {
 	for i, m := range masters {
 		at[m.Server] = i
 	}
-	for slot := range keys.Slots {
-		p := keys.SlotPartition(slot)
+	for slot, p := range c.partitions {
 		server, err := c.server(ctx, p)
 		if err != nil {
 			return nil, fmt.Errorf("ask for the master of slot %d: %w", slot, err)

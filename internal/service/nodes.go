@@ -45,9 +45,9 @@ type nodes struct {
 
 // servedNode is what serves one node.
 type servedNode struct {
-	rec    *reconciler.Reconciler
-	events *listener.Listener // nil if there is none
-	stop   func()             // ends it and waits for that
+	rec  *reconciler.Reconciler
+	hear *hearing // nil without keyspace events
+	stop func()   // ends it and waits for that
 
 	counts     schedule.DueScan // what the last sweep counted; guarded by nodes.mu
 	scanned    bool             // there was one; guarded by nodes.mu
@@ -83,10 +83,17 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	if !s.config.KeyspaceEvents {
 		node.StopHearing() // or rather, it never begins
 		rec.Coverage.SetComplete(false)
+		rec.Hears = func() bool { return false }
 		return n
 	}
+	n.hear = &hearing{newListener: func() *listener.Listener { return s.newListener(node, rec, aside, log) }}
+	rec.Hears, rec.OnHear = n.hear.hears, n.hear.set
+	return n
+}
+
+// newListener returns a listener to a node.
+func (s *nodes) newListener(node *schedule.Node, rec *reconciler.Reconciler, aside *parked, log *slog.Logger) *listener.Listener {
 	events := listener.New(node.Server(), node, rec.Coverage, s.db, s.config.Namespaces, s.self.Instance)
-	n.events = events
 	events.Logger = log
 	events.OnObserved = func(seen schedule.Observed) {
 		s.metrics.observed(seen)
@@ -95,11 +102,17 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	events.OnWake = rec.Wake
 	events.OnSet = s.metrics.calls.WithLabelValues(callSet).Inc
 	events.Busy = rec.Busy
+	events.Lag = func() time.Duration {
+		if rec.IsFirst() {
+			return 0
+		}
+		return standbyLag
+	}
 	events.OnRefused = func(key string, err error) {
 		s.metrics.refused.Inc()
 		log.Warn("not a timer", "key", keys.Abbreviate(key), "err", err)
 	}
-	return n
+	return events
 }
 
 // update changes what is known of the nodes and shows it.
@@ -134,8 +147,8 @@ func (s *nodes) start(ctx context.Context, node *schedule.Node, n *servedNode) {
 	}
 	s.update(func() { s.served[node] = n })
 	wg.Go(func() { n.rec.Run(ctx) })
-	if n.events != nil {
-		wg.Go(func() { n.events.Run(ctx) })
+	if n.hear != nil {
+		wg.Go(func() { n.hear.run(ctx) })
 	}
 }
 
@@ -179,16 +192,20 @@ func (s *nodes) follow(ctx context.Context) error {
 		return err
 	}
 	gone := s.list()
-	for _, node := range found {
+	for place, node := range found {
 		n, ok := gone[node]
 		delete(gone, node)
 		came := node.TakeNew()
+		if !ok {
+			n = s.newServed(node)
+		}
+		n.rec.SetPlace(place)
 		switch {
 		case !ok:
 			if node.Name() != "" {
 				s.log.Info("serving a master of the cluster", "redis", node.Name(), "slots", came)
 			}
-			s.start(ctx, node, s.newServed(node))
+			s.start(ctx, node, n)
 		case came > 0:
 			s.log.Info("slots have come from another master", "redis", node.Name(), "slots", came)
 			n.rec.TookOver()
@@ -282,7 +299,7 @@ func (s *nodes) hears(context.Context) error {
 	if len(served) == 0 {
 		return errors.New("not subscribed yet")
 	}
-	return each(served, func(_ *schedule.Node, n *servedNode) error { return n.events.Healthy() })
+	return each(served, func(_ *schedule.Node, n *servedNode) error { return n.hear.healthy() })
 }
 
 // each asks about every server at the same time and returns what is wrong, in the order of the servers, named where there

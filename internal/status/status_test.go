@@ -133,7 +133,7 @@ func newInstallation(t *testing.T, opts ...testenv.NATSOption) *installation {
 func (x *installation) beat(instance string, settings map[string]string) {
 	x.t.Helper()
 	self := schedule.Self{Instance: instance, Version: "v1", Host: "host", PID: 7, Since: time.Now(), Settings: settings}
-	if _, _, err := x.sched.Node.Heartbeat(x.t.Context(), self, time.Hour); err != nil {
+	if _, err := x.sched.Node.Heartbeat(x.t.Context(), self, time.Hour); err != nil {
 		x.t.Fatal(err)
 	}
 }

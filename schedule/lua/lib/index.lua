@@ -77,8 +77,8 @@ key of that name ever exists. In a cluster Redis therefore refuses the script be
 it begins while the slot of the partition moves to another server: the old server
 answers ASK because the key is missing, the new one MOVED. Nobody may send ASKING
 before such a script: the new server would then run it on half a partition. Clients do
-send ASKING before a function, and scan_due names no key; these ask with EXISTS for the
-prefix and a second key. While one of several keys is missing, both servers refuse that
+send ASKING before a function, and a script for many partitions names no key; these ask with
+EXISTS for the prefix and a second key of each partition. While one of several keys is missing, both servers refuse that
 in any case.
 ]]
 
@@ -89,13 +89,19 @@ local due_key, data_key, firing_key, firingdata_key, fired_key
 -- known how large each is.
 local LARGE = 16384
 
+-- name_index names the index of a partition.
+local function name_index(partition_prefix)
+  prefix = partition_prefix
+  due_key, data_key = prefix .. 'due', prefix .. 'data'
+  firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
+  fired_key = prefix .. 'fired'
+end
+
 -- open reads the clock and names the index of a partition. It returns TIME's reply.
 local function open(partition_prefix)
   local t
   now, t = read_clock()
-  now_text, prefix = int(now), partition_prefix
-  due_key, data_key = prefix .. 'due', prefix .. 'data'
-  firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
-  fired_key = prefix .. 'fired'
+  now_text = int(now)
+  name_index(partition_prefix)
   return t
 end

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=allow-oom,allow-cross-slot-keys
 -- include: limits scores clock index hold common move publish_claimed owed score budget fire beside free_due payload contest parked
 --[[ claim claims firings for a lease, in this order: what is owed, what was claimed by
 somebody whose lease ran out, and what is due. What is held it moves to where no claim
@@ -11,6 +11,7 @@ ARGV    1  lease in ms
         5  the generation of the list of holds that the caller knows, 0 if nothing is held
         6  up to where the caller's last claim looked for what is free, as that has
            returned it, or an empty string
+        7  the channel on which the timerds are told what was claimed
 Returns {seconds, microseconds, next, trimmed, rescheduled, cancelled, set aside, the
 key of one of those or an empty string, argument 6 for the next claim, then for each
 firing its ref, its record and how it was: "o" owed, "f" the same, but freed by a resume or
@@ -317,7 +318,8 @@ out[9] = looked
 for first = 1, #free_taken, GROUP do
   unlist_owed(prefix, { unpack(free_taken, first, math.min(first + GROUP - 1, #free_taken)) })
 end
-if #told > 0 then publish_claimed(told, contested_until) end
+note_claimed(told, contested_until)
+publish_claimed(ARGV[7])
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])

@@ -6,11 +6,15 @@ KEYS    1  the set of timerds at work: the keys themselves and not their partiti
            prefix, because the call may follow them with ASKING while their slot moves
         2  the hash of what they say of themselves
         3  the hash of what they have counted
+        4  the set of those that hear a server's events, "server id"
 ARGV    1  the timerd's instance id
         2  after how many ms of silence one is dead
         3  what it says of itself, always the same
         4  what it has counted, or an empty string to leave that
-Returns the ids of those alive, sorted.
+        5  the server that this is about, empty for a single Redis
+        6  1 if the timerd hears all events of that server now
+Returns {the ids of those alive, sorted; of these, those that hear that server}. One that was killed
+counts as hearing until it counts as dead.
 If its reply is lost: again it notes a later sign of life. ]]
 
 -- Of how many timerds it is kept what they say. If there is more, somebody else has written
@@ -41,4 +45,17 @@ if changes > 0 then
   forget_dead(KEYS[3])
 end
 table.sort(alive)
-return alive
+
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', int(now - tonumber(ARGV[2])))
+if ARGV[6] == '1' then
+  redis.call('ZADD', KEYS[4], now, ARGV[5] .. ' ' .. ARGV[1])
+else
+  redis.call('ZREM', KEYS[4], ARGV[5] .. ' ' .. ARGV[1])
+end
+local names, hearing = {}, {}
+for i = 1, #alive do names[i] = ARGV[5] .. ' ' .. alive[i] end
+local said = redis.call('ZMSCORE', KEYS[4], unpack(names))
+for i = 1, #alive do
+  if said[i] then hearing[#hearing + 1] = alive[i] end
+end
+return { alive, hearing }

@@ -1,11 +1,11 @@
-#!lua flags=allow-oom
+#!lua flags=allow-oom,allow-cross-slot-keys
 -- include: limits clock index common move owed budget fire payload contest parked
 --[[ observe takes in what keyspace events hint at, in their order.
-KEYS    1  the partition's prefix
-ARGV    1  from when on the caller has heard every event, in ms
-        2  when the first of these events happened at the earliest, in ms
-        3  for how long of that time nothing could happen to their timers, in ms
-        then pairs of a kind and a timer's key:
+KEYS    1  the partition's prefix; or none, for many partitions of one server
+ARGV    1  when the first of these events happened at the earliest, in ms
+        2  for how long of that time nothing could happen to their timers, in ms
+        then for each partition its prefix, from when on the caller has heard every event of it,
+        in ms, how many hints, and for each of these a kind and a timer's key:
         t  touched: the key may live; if it does not, another event says why
         a  audited: the same without an event
         g  gone: deleted, renamed or moved away
@@ -14,9 +14,11 @@ ARGV    1  from when on the caller has heard every event, in ms
         w  the same, but left alone if its timer is due and its key is certainly gone: the
            caller waits for the claim, and gives it as x before anything newer of its key
         In upper case they are for timers that the index knows already.
-Returns {first due time or -1, owed, adopted, rescheduled, cancelled, pairs, denied, the
-key of one of those or an empty string, the places of pairs that were left alone}; the four after the first count timers. pairs is
-how many hints were taken in: fewer than given if their payloads are large. The caller
+Returns for each partition, as far as payloads are not too large, {first due time or -1, owed,
+adopted, rescheduled, cancelled, hints, denied, the key of one of those or an empty string, the
+places of hints that were left alone}, or an empty array if it is not here as a whole, because its
+slot is moving; the four after the first count timers. hints is
+how many were taken in: fewer than given if their payloads are large. The caller
 gives the rest again. denied is how many hints said nothing because timerd may not read
 the key; that it ran out counts all the same.
 If its reply is lost: the same hints may be given again. An expired event is then
@@ -30,10 +32,13 @@ confirmed a contested timer makes it owed the second time. ]]
 -- is one: then it may be about an earlier timer of the key.
 local FRESH, OLD = 4000, 3000
 
-local since, heard, held = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local heard, held = tonumber(ARGV[1]), tonumber(ARGV[2])
 FRESH, OLD = FRESH + held, OLD + held
-open(KEYS[1])
-local owed, adopted, rescheduled, cancelled, denied, denied_key = 0, 0, 0, 0, 0, ''
+now = read_clock()
+now_text = int(now)
+
+-- Of the partition that it is at: from when on the caller has heard every event, and the counts.
+local since, owed, adopted, rescheduled, cancelled, denied, denied_key
 
 local function count(outcome)
   if outcome == 1 then adopted = adopted + 1
@@ -215,11 +220,11 @@ local function observe_group(given_kinds, names)
 end
 
 -- leave_alone returns the places of the hints that may wait: their timers are due, and
--- their keys are gone.
-local function leave_alone()
+-- their keys are gone. The hints are n pairs behind a place of ARGV.
+local function leave_alone(behind, n)
   local names, places, left = {}, {}, {}
-  for i = 4, #ARGV, 2 do
-    if string.lower(ARGV[i]) == 'w' then names[#names + 1], places[#places + 1] = ARGV[i + 1], (i - 2) / 2 end
+  for i = 1, n do
+    if string.lower(ARGV[behind + 2 * i - 1]) == 'w' then names[#names + 1], places[#places + 1] = ARGV[behind + 2 * i], i end
   end
   if #names == 0 then return left end
   local was, gone = redis.call('ZMSCORE', due_key, unpack(names)), redis.pcall('EXISTS', unpack(names)) == 0
@@ -229,23 +234,42 @@ local function leave_alone()
   return left
 end
 
-local left, leaving = leave_alone(), 1
-local given, taken = 0, 0
-while taken == given and 4 + 2 * taken <= #ARGV and spent <= BUDGET do
-  local given_kinds, names, places, seen = {}, {}, {}, {}
-  repeat
-    given = given + 1
-    local kind, key = ARGV[2 + 2 * given], ARGV[3 + 2 * given]
-    if left[leaving] == given then
-      leaving = leaving + 1
-    else
-      given_kinds[#names + 1] = kind == 'w' and 'x' or kind == 'W' and 'X' or kind
-      names[#names + 1], places[#places + 1] = key, given
-      seen[key] = true
-    end
-  until #names == GROUP or 4 + 2 * given > #ARGV or seen[ARGV[5 + 2 * given]]
-  local n = #names > 0 and observe_group(given_kinds, names) or 0
-  taken = n == #names and given or places[n + 1] - 1
+-- observe_in takes in the hints of a partition, n pairs behind a place of ARGV. It returns its
+-- part of the reply.
+local function observe_in(partition_prefix, behind, n)
+  name_index(partition_prefix)
+  owed, adopted, rescheduled, cancelled, denied, denied_key = 0, 0, 0, 0, 0, ''
+  local here = redis.pcall('EXISTS', due_key, prefix)
+  if type(here) ~= 'number' then return KEYS[1] and here or {} end
+  local left, leaving = leave_alone(behind, n), 1
+  local given, taken = 0, 0
+  while taken == given and given < n and spent <= BUDGET do
+    local given_kinds, names, places, seen = {}, {}, {}, {}
+    repeat
+      given = given + 1
+      local kind, key = ARGV[behind + 2 * given - 1], ARGV[behind + 2 * given]
+      if left[leaving] == given then
+        leaving = leaving + 1
+      else
+        given_kinds[#names + 1] = kind == 'w' and 'x' or kind == 'W' and 'X' or kind
+        names[#names + 1], places[#places + 1] = key, given
+        seen[key] = true
+      end
+    until #names == GROUP or given == n or seen[ARGV[behind + 2 * given + 2]]
+    local done = #names > 0 and observe_group(given_kinds, names) or 0
+    taken = done == #names and given or places[done + 1] - 1
+  end
+  while left[#left] and left[#left] > taken do left[#left] = nil end
+  return { head(), owed, adopted, rescheduled, cancelled, taken, denied, denied_key, left }
 end
-while left[#left] and left[#left] > taken do left[#left] = nil end
-return { head(), owed, adopted, rescheduled, cancelled, taken, denied, denied_key, left }
+
+local reply, i = {}, 3
+while i < #ARGV and spent <= BUDGET do
+  local n = tonumber(ARGV[i + 2])
+  since = tonumber(ARGV[i + 1])
+  local part = observe_in(ARGV[i], i + 2, n)
+  if part.err then return part end
+  reply[#reply + 1] = part
+  i = i + 3 + 2 * n
+end
+return reply

@@ -1,14 +1,31 @@
-#!lua flags=allow-oom
+#!lua flags=allow-oom,allow-cross-slot-keys
 -- include: owed
 --[[ settle forgets firings.
-KEYS    1  the partition's prefix
-ARGV    their refs
-Returns how many of them there were.
+KEYS    1  the partition's prefix; or none, for many partitions of one server
+ARGV    their refs; or for each partition its prefix, how many refs, and these
+Returns the places of the partitions that are not here as a whole, because their slots are
+moving: their firings stay.
 If its reply is lost: again it changes nothing. If it never ran: the firings are claimed
 and published again once their leases end. ]]
-redis.call('ZREM', KEYS[1] .. 'firing', unpack(ARGV))
-if redis.call('EXISTS', KEYS[1] .. 'refused', KEYS[1] .. 'owed') > 0 then
-  redis.call('ZREM', KEYS[1] .. 'refused', unpack(ARGV))
-  unlist_owed(KEYS[1], ARGV)
+
+-- settle_in forgets the firings of a partition. It returns what Redis says if that is not here.
+local function settle_in(prefix, refs)
+  local listed = redis.pcall('EXISTS', prefix, prefix .. 'refused', prefix .. 'owed')
+  if type(listed) ~= 'number' then return listed end
+  redis.call('ZREM', prefix .. 'firing', unpack(refs))
+  if listed > 0 then
+    redis.call('ZREM', prefix .. 'refused', unpack(refs))
+    unlist_owed(prefix, refs)
+  end
+  redis.call('HDEL', prefix .. 'firingdata', unpack(refs))
 end
-return redis.call('HDEL', KEYS[1] .. 'firingdata', unpack(ARGV))
+
+if KEYS[1] then return settle_in(KEYS[1], ARGV) or {} end
+local away, place, i = {}, 0, 1
+while i < #ARGV do
+  local last = i + 1 + tonumber(ARGV[i + 1])
+  place = place + 1
+  if settle_in(ARGV[i], { unpack(ARGV, i + 2, last) }) then away[#away + 1] = place end
+  i = last + 1
+end
+return away

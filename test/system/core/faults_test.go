@@ -3,6 +3,7 @@ package core_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 	"github.com/timerd-io/timerd/test/system"
 )
@@ -167,6 +169,50 @@ func TestSeveralTimerds(t *testing.T) {
 	for _, p := range []*system.Daemon{second, third, fourth} {
 		p.Stop()
 	}
+}
+
+// Of three timerds two hear the events. If both are killed, the third fires what is due, and then hears, which counts as a gap.
+func TestTwoOfThreeHear(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Env["TIMERD_SWEEP_INTERVAL"] = "200ms"
+	all := []*system.Daemon{s.Start(), s.Start(), s.Start()}
+	c := s.Collect()
+	hearing := func(p *system.Daemon) bool {
+		ids := s.Do("ZRANGE", keys.Single.Hearing(), 0, -1).([]any)
+		return slices.ContainsFunc(ids, func(id any) bool { return strings.Contains(id.(string), fmt.Sprintf("-%d-", p.Cmd.Process.Pid)) })
+	}
+	split := func() (hear, others []*system.Daemon) {
+		for _, p := range all {
+			if hearing(p) {
+				hear = append(hear, p)
+			} else {
+				others = append(others, p)
+			}
+		}
+		return hear, others
+	}
+	testenv.Eventually(t, system.Patience, func() error {
+		if hear, _ := split(); len(hear) != 2 {
+			return fmt.Errorf("%d hear, want 2", len(hear))
+		}
+		return nil
+	}, "two of them to hear")
+	hear, others := split()
+	s.Do("SET", "a:b:c:plain", "p", "PX", 3000)
+	s.Adopted("a:b:c:plain")
+	s.Do("FCALL", "timer_set", 1, "a:b:c:set", "s", "PX", 2000)
+	for _, p := range hear {
+		p.Kill()
+	}
+	s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s")
+	third := others[0]
+	testenv.Eventually(t, system.Patience, func() bool { return hearing(third) }, "the third one to hear")
+	third.Measures(true, `timerd_gaps_total\{reason="subscribed"\} [1-9].*`)
+	s.Do("SET", "a:b:c:later", "q", "PX", 500)
+	s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s", "a:b:c:later=q")
+	s.Settled()
+	third.Stop()
 }
 
 // Timers that ran out while no timerd was there fire at its next start.

@@ -1,0 +1,30 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: names tags clock
+--[[ scan_heads looks for due timers in many partitions of one server of a cluster, as scan_due
+does, but for the counts and what is to be removed. To ask how many there are takes half of what
+it takes to ask for the first. It writes nothing.
+ARGV    1  up to when, in ms from now, what is due counts
+        2  the hash tags of the partitions, one after the other
+Returns {this server's clock in unix ms, then for each partition with something to claim its hash
+tag and when: a due time or the end of a lease in ms, 0 for at once, or -1 if the partition is
+not here}. ]]
+local now, tags = read_clock(), ARGV[2]
+local horizon, out, n = int(now + tonumber(ARGV[1])), { now }, 1
+local DUE, FIRING = SUFFIX .. 'due', SUFFIX .. 'firing'
+
+-- first returns the lowest score of a sorted set, or an infinite one if nothing counts, or -1.
+local function first(key, many)
+  if type(many) ~= 'number' then return -1 end
+  return many > 0 and tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
+end
+
+for i = 1, #tags, TAG_LETTERS do
+  local begin = PREFIX .. string.sub(tags, i, i + TAG_LETTERS - 1)
+  local due, firing = begin .. DUE, begin .. FIRING
+  local waiting, leased = redis.pcall('ZCOUNT', due, '-inf', horizon), redis.pcall('ZCOUNT', firing, '-inf', horizon)
+  if waiting ~= 0 or leased ~= 0 then
+    out[n + 1], out[n + 2] = string.sub(tags, i, i + TAG_LETTERS - 1), math.min(first(due, waiting), first(firing, leased))
+    n = n + 2
+  end
+end
+return out
