@@ -528,6 +528,58 @@ func TestClusterFewCalls(t *testing.T) {
 	}
 }
 
+// A partition whose index somebody has overwritten holds up none of those that are claimed and settled by the same calls.
+func TestClusterBrokenPartition(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	n := nodes(t, x.Schedule)[0]
+	var partitions []keys.Partition
+	for i := 0; len(partitions) < 3; i++ {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		if p := x.Partition(key); n.Owns(p) && !slices.Contains(partitions, p) {
+			partitions = append(partitions, p)
+			x.set(key, "p", 100*time.Millisecond)
+		}
+	}
+	broken := partitions[1]
+	var requests []schedule.ClaimRequest
+	for _, p := range partitions {
+		requests = append(requests, schedule.ClaimRequest{Partition: p, Known: schedule.MillisOf(time.Now())})
+	}
+	overwrite := func(name string) {
+		t.Helper()
+		if err := errors.Join(x.rdb.Del(ctx, name).Err(), x.rdb.Set(ctx, name, "mine", 0).Err()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overwrite(broken.Fired())
+	var fired []schedule.Firing
+	testenv.Eventually(t, time.Minute, func() error {
+		for _, c := range n.Claim(ctx, requests, lease) {
+			if c.Err != nil && c.Partition != broken {
+				return c.Err
+			}
+			fired = append(fired, c.Firings...)
+		}
+		if len(fired) < 2 {
+			return fmt.Errorf("%d of 2 claimed", len(fired))
+		}
+		return nil
+	}, "the others to be claimed")
+	overwrite(broken.Firing())
+	err := x.Settle(ctx, append([]schedule.Firing{{Ref: "1/a:b:c:none", Partition: broken}}, fired...))
+	var failed *schedule.PartError
+	if !errors.As(err, &failed) || slices.ContainsFunc(failed.Left, func(f schedule.Firing) bool { return f.Partition != broken }) {
+		t.Errorf("settled: %v", err)
+	}
+	for _, p := range partitions {
+		if left, err := x.rdb.ZCard(ctx, p.Firing()).Result(); p != broken && (err != nil || left > 0) {
+			t.Errorf("%d firings are left in %s: %v", left, p, err)
+		}
+	}
+}
+
 // A sweep finds what is due and what a lease has ended for in every slot, and counts what there is in all of them.
 func TestClusterSweeps(t *testing.T) {
 	t.Parallel()

@@ -3,8 +3,8 @@
 --[[ settle forgets firings.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
 ARGV    their refs; or for each partition its prefix, how many refs, and these
-Returns the places of the partitions that are not here as a whole, because their slots are
-moving: their firings stay.
+Returns, for many partitions, the places of those that refuse it: they are not here as a whole,
+because their slots are moving, or a key of theirs is of another type. Their firings stay.
 If its reply is lost: again it changes nothing. If it never ran: the firings are claimed
 and published again once their leases end. ]]
 
@@ -25,7 +25,8 @@ local away, place, i = {}, 0, 1
 while i < #ARGV do
   local last = i + 1 + tonumber(ARGV[i + 1])
   place = place + 1
-  if settle_in(ARGV[i], { unpack(ARGV, i + 2, last) }) then away[#away + 1] = place end
+  local fine, refusal = pcall(settle_in, ARGV[i], { unpack(ARGV, i + 2, last) })
+  if not fine or refusal then away[#away + 1] = place end
   i = last + 1
 end
 return away
