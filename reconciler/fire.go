@@ -19,6 +19,9 @@ const (
 	// are due all the time, so that each brings several: the more, the more are due. It is what keeps the median lateness at
 	// 3,333 timers a second under 1.2 ms. docs/inside/schedule.md has what a longer one saves.
 	coalesceFor = time.Millisecond
+	// coalesceSlots is the same for a master of a cluster, where each due timer has a slot of its own as a rule: what a call costs besides
+	// is shared by those of several slots. It adds as much to the lateness.
+	coalesceSlots = 4 * time.Millisecond
 	// preciseFor is how long before a claim Go's timers give way to the precise one: they are up to a millisecond late
 	// in a process that has nothing else to do. BenchmarkSleepUntilClaim compares the two.
 	preciseFor = 1200 * time.Microsecond
@@ -63,9 +66,13 @@ func (f *firer) run(ctx context.Context) {
 	deadline := time.NewTimer(longestSleep)
 	defer deadline.Stop()
 	retry := newBackoff(f.log)
+	coalesce := coalesceFor
+	if f.name != "" {
+		coalesce = coalesceSlots
+	}
 	for ctx.Err() == nil {
 		// Until something is due and, under load, until the coalescing delay has passed.
-		if wait := max(f.agenda.wait(), coalesceFor-time.Since(f.claimedAt)); wait > preciseFor {
+		if wait := max(f.agenda.wait(), coalesce-time.Since(f.claimedAt)); wait > preciseFor {
 			deadline.Reset(wait - preciseFor)
 			select {
 			case <-ctx.Done():
