@@ -55,10 +55,11 @@ func generalRights() []right {
 	}
 }
 
-// clusterRights are those that a cluster needs besides.
-func clusterRights() []right {
+// clusterRights are those that a cluster needs besides. Claims are told on a channel of the server.
+func clusterRights(claimed string) []right {
 	return []right{
 		{command: "cluster|slots"}, {command: "cluster|info"}, {command: "cluster|keyslot", args: []any{"k"}}, {command: "asking"},
+		{command: "spublish", args: []any{claimed, ""}},
 	}
 }
 
@@ -92,7 +93,7 @@ func nonce() string { return strings.ToLower(rand.Text()) }
 func (d *Redis) rights(ctx context.Context, r *diag.Findings) {
 	tried := slices.Concat(generalRights(), indexRights(d.node.AnyPartition().Prefix()+"doctor-"+nonce()))
 	if d.inCluster() {
-		tried = append(tried, clusterRights()...)
+		tried = append(tried, clusterRights(d.node.ClaimedChannel())...)
 	}
 	for _, n := range d.Namespaces {
 		tried = append(tried, timerRights(probeIn(n), n.Glob())...)
