@@ -111,7 +111,10 @@ func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease ti
 				some = some[:i] // no more was looked at
 				break
 			}
+			failed, _ := reply[i].(error)
 			switch part := reply.List(i); {
+			case failed != nil:
+				result.Err = n.claimFailed(failed)
 			case len(part) == 0:
 				n.detour.take(detourLength)
 				declined = append(declined, first+i)

@@ -16,8 +16,8 @@ each firing its ref and its record}, all as claim does, or an empty array where 
 called: if something is owed or a lease is over, if more is to be done for a member than to claim
 it, if a key cannot be read or has another TTL, if another firing has the ref, if a record is
 large, if one of the timers is held, if the list of holds is older than the caller's, if the
-partition is not here as a whole, because its slot is moving, or if a key of its index is of another
-type. In a cluster next leaves out when leases end, which the scans for due timers find: else each
+partition is not here as a whole, because its slot is moving; or the error that ended the claim from a
+partition. In a cluster next leaves out when leases end, which the scans for due timers find: else each
 firing would be looked for once more.
 If its reply is lost: as for claim. ]]
 
@@ -112,7 +112,8 @@ for i = 8, #ARGV do
   if limit == 0 then break end
   -- A partition that is broken, as somebody has written there, is none of the others' business.
   local fine, part = pcall(claim_from, ARGV[i])
-  reply[i - 5] = fine and part or {}
+  if not fine and type(part) ~= 'table' then part = { err = part } end
+  reply[i - 5] = part or {}
 end
 publish_claimed(ARGV[7])
 return reply
