@@ -25,11 +25,11 @@ const (
 	DefaultStopTimeout   = 10 * time.Second
 )
 
-// Event is one firing, as a handler gets it. Its Data are the payload, byte for byte; where there is none, Data is nil
-// and Status says why.
+// Event is one firing, as a handler gets it. Data is the payload, byte for byte. If there is none, Data is nil and
+// Status says why.
 type Event = event.Event
 
-// Handler works on one event. It is called from many goroutines at once. What it returns decides what becomes of the
+// Handler handles one event. It is called from many goroutines at once. Its return value decides what happens to the
 // event:
 //
 //   - nil: the work is done, and the event is acknowledged.
@@ -47,9 +47,9 @@ type Handler func(ctx context.Context, e Event) error
 // Consumer hands events of a JetStream stream to a handler. Set its fields before the first Consume, and not after.
 //
 // Its NATS user must be allowed to publish to $JS.API.CONSUMER.*.<stream>.>, $JS.API.CONSUMER.MSG.NEXT.<stream>.>,
-// $JS.ACK.<stream>.>, <prefix>.retry.> and <prefix>.dead.>, and to subscribe to _INBOX.>. With those to
-// $JS.API.STREAM.INFO.<stream>_DEAD and $JS.API.DIRECT.GET.<stream>_DEAD too, no dead letter is stored twice because its
-// answer was lost; they let it read the dead letters of all apps.
+// $JS.ACK.<stream>.>, <prefix>.retry.> and <prefix>.dead.>, and to subscribe to _INBOX.>. Two more rights, to publish
+// to $JS.API.STREAM.INFO.<stream>_DEAD and $JS.API.DIRECT.GET.<stream>_DEAD, keep a dead letter from being stored twice
+// when an acknowledgement is lost; with them it can read the dead letters of all apps.
 type Consumer struct {
 	// Stream is the stream of timerd's events, TIMERD_STREAM. Default: DefaultStream.
 	Stream string
@@ -59,8 +59,8 @@ type Consumer struct {
 	// name, in any number of processes, share the events; each one with a name of its own sees all of them. Default: a
 	// name made of the namespace, such as timerd~shop~order for shop:order.
 	Durable string
-	// Start says with which event a durable consumer begins that Consume makes; one that exists goes on where it was.
-	// Default: the oldest of the stream, which may be a week old.
+	// Start is the first event for a durable consumer that Consume creates; an existing one goes on where it was.
+	// Default: the oldest event of the stream, which may be a week old.
 	Start Start
 	// Concurrency is how many handlers run at a time, in this process. No event is fetched before there is a handler
 	// free for it. Default: DefaultConcurrency.
@@ -71,8 +71,8 @@ type Consumer struct {
 	// MaxAckPending is how many events may be with handlers in all the processes that share Durable; -1 is unlimited.
 	// Default: DefaultMaxAckPending, or Concurrency if that is greater.
 	MaxAckPending int
-	// StopTimeout is how long running handlers get to finish after Consume's context has ended, until their own ends
-	// too; negative is none. Default: DefaultStopTimeout.
+	// StopTimeout is how long running handlers may go on after Consume's context has ended; then their own contexts end
+	// too. Negative is no time at all. Default: DefaultStopTimeout.
 	StopTimeout time.Duration
 	// Propagator, if not nil, puts the trace in which a timer was set into the handler's context.
 	Propagator Propagator
@@ -95,16 +95,16 @@ func StartNow() Start { return Start{policy: jetstream.DeliverNewPolicy} }
 // StartAt begins with the first event that JetStream stored at t or later, by its own clock.
 func StartAt(t time.Time) Start { return Start{jetstream.DeliverByStartTimePolicy, &t} }
 
-// NewConsumer returns a Consumer on the caller's connection to NATS, which the caller goes on to own. The connection
-// should reconnect for ever: nats.MaxReconnects(-1).
+// NewConsumer returns a Consumer on the caller's connection to NATS. The caller still owns the connection, which should
+// reconnect for ever: nats.MaxReconnects(-1).
 func NewConsumer(js jetstream.JetStream) *Consumer { return &Consumer{js: js} }
 
-// Consume hands the events of a namespace to handler until ctx ends. A namespace is app[:module[:type]], where * and
-// what is left out stand for any.
+// Consume hands the events of a namespace to handler until ctx ends. A namespace is app[:module[:type]]; * or a part
+// left out stands for any.
 //
-// If the durable consumer does not exist in JetStream, Consume makes it and begins where c.Start says, by default with the
-// oldest event of the stream. Otherwise it goes on where that was left, and sets its AckWait and MaxAckPending to those of c. It recovers from
-// losses and restarts of NATS by itself.
+// If the durable consumer does not exist in JetStream, Consume creates it and begins where c.Start says, by default
+// with the oldest event of the stream. An existing one goes on where it was, with AckWait and MaxAckPending set to
+// those of c. Consume recovers from lost connections and restarts of NATS by itself.
 //
 // When ctx ends, no handler is called any more, and running ones get StopTimeout to finish. Consume then returns nil,
 // or an error if handlers ran on even after that: their events are delivered again after AckWait. Consume also returns
@@ -130,8 +130,8 @@ func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handle
 	return nil
 }
 
-// ConsumeDurable is Consume for the durable consumer c.Durable as it is, whatever events of timerd its filter subjects
-// let through. The consumer must exist, pull, and want explicit acknowledgements; its AckWait counts, and not that of c.
+// ConsumeDurable is Consume for the existing durable consumer c.Durable, whatever its filter subjects are. It must be a
+// pull consumer with explicit acknowledgements. Its own AckWait applies, not that of c.
 func (c *Consumer) ConsumeDurable(ctx context.Context, handler Handler) error {
 	err := errors.New("Consumer.Durable is not set")
 	if c.Durable != "" {

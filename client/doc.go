@@ -1,5 +1,5 @@
-// Package client is the Go API of timerd: it sets, cancels and reads timers in Redis, and consumes their events from NATS
-// JetStream. What operators' programs need is in client/admin.
+// Package client is the Go API of timerd: it sets, cancels and reads timers in Redis, and consumes their events from
+// NATS JetStream. Package client/admin is for operators' programs.
 //
 //	// The producer needs Redis only.
 //	timers := client.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"}))
@@ -23,12 +23,12 @@
 //
 // # Guarantees
 //
-// A timer that Set acknowledged is scheduled, whether or not a timerd is running, and fires never before its due time
-// by the Redis server's clock.
+// A timer that Set acknowledged is scheduled, whether or not a timerd is running. It never fires before its due time by
+// the Redis server's clock.
 //
 // A handler sees every event at least once. It sees one again when the process dies before the event is acknowledged,
-// when the connection to NATS is lost for longer than Consumer.AckWait, and in rare cases of timerd's own (its
-// guarantees name them). Event.ID is the same each time and of no other firing, so a handler that must not repeat its
-// effect stores the id together with it. A repeated delivery is not a new attempt: only an error that the handler
-// returns costs one.
+// when the connection to NATS is lost for longer than Consumer.AckWait, and in a few rare cases that docs/guarantees.md
+// lists. Event.ID is the same each time, and no other firing has it. So a handler that must not repeat its effect
+// stores the id together with it. A repeated delivery is not a new attempt: only an error that the handler returns
+// costs one.
 package client

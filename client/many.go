@@ -13,7 +13,7 @@ import (
 // waits in memory for its reply.
 const manyBatch = 512
 
-// Setting is one timer for SetMany; the fields are as the arguments of Set.
+// Setting is one timer for SetMany. Its fields are the arguments of Set.
 type Setting struct {
 	Key     string
 	Payload []byte
@@ -21,15 +21,15 @@ type Setting struct {
 	Options []SetOption
 }
 
-// SetResult is what came of one Setting, as Set returns it.
+// SetResult is the result for one Setting, as Set returns it.
 type SetResult struct {
 	Due time.Time
 	Err error
 }
 
-// SetMany sets many timers in few round trips, in their order. It is not atomic: each one is set or not by itself, as
-// its result tells; results has one for each setting, always. The error says how many failed and wraps the first
-// failure; ErrNotSet is no failure.
+// SetMany sets many timers in few round trips, in their order. It is not atomic: each timer has its own result, and
+// results always has one for each setting. The error says how many failed and wraps the first failure. ErrNotSet is not
+// a failure.
 func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []SetResult, err error) {
 	results = make([]SetResult, len(settings))
 	trace := t.trace(ctx)
@@ -56,30 +56,31 @@ func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []Set
 	return results, err
 }
 
-// CancelResult is what came of one key, as Cancel returns it.
+// CancelResult is the result for one key, as Cancel returns it.
 type CancelResult struct {
 	Outcome Outcome // empty if Err is not nil
 	Err     error
 }
 
-// CancelMany cancels many timers in few round trips, in the order of their keys. It is not atomic: each one is cancelled
-// or not by itself, as its result tells; results has one for each key, always. The error says for how many it is not
-// known what they came to, and wraps the first failure; an outcome that is not Cancelled is no failure.
+// CancelMany cancels many timers in few round trips, in the order of their keys. It is not atomic: each timer has its
+// own result, and results always has one for each key. The error says for how many keys the outcome is unknown, and
+// wraps the first failure. An outcome other than Cancelled is not a failure.
 func (t *Timers) CancelMany(ctx context.Context, keys []string) (results []CancelResult, err error) {
 	return t.cancelMany(ctx, len(keys), func(i int) cancellation { return cancellation{key: keys[i]} })
 }
 
-// Due is a timer for CancelDue: a key, and when its timer is due, as Set returns it and Get and timerd ls show it.
+// Due names a timer for CancelDue: its key and its due time, as Set, Get and timerd ls give it.
 type Due struct {
 	Key string
 	Due time.Time
-	// Alone leaves what was due earlier too, so that of several timers of the key just this one is cancelled.
+	// Alone cancels just this one of several timers of the key; those due earlier stay too.
 	Alone bool
 }
 
-// CancelDue is CancelMany for timers that were found before: of each key it cancels what is due at the time or earlier. A
-// timer of the key that was set or moved to a later time meanwhile stays, and the outcome is Unknown where there is no
-// other. It wraps ErrInvalid if the function library in Redis is of a version before it, or before Due.Alone.
+// CancelDue is CancelMany for timers that were listed before: it cancels the timers of each key that are due at the
+// given time or earlier. A timer that was set or moved to a later time since then stays; the outcome is Unknown if the
+// key has no other. The error wraps ErrInvalid if the function library in Redis is too old to know CancelDue or
+// Due.Alone.
 func (t *Timers) CancelDue(ctx context.Context, timers []Due) (results []CancelResult, err error) {
 	return t.cancelMany(ctx, len(timers), func(i int) cancellation {
 		args := []any{"UNTIL", timers[i].Due.UnixMilli()}

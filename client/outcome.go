@@ -16,20 +16,20 @@ func RetryAfter(d time.Duration, err error) error {
 }
 
 // RetryNoSooner returns an error by which a handler asks for its event again after d, or after the delay of timerd's
-// retry policy where that is longer: for the Retry-After of an HTTP answer, with which a host may ask for patience and
-// cannot use up the attempts in an instant. A negative d is 0. err, which may be nil, says why.
+// retry policy if that is longer. It is meant for the Retry-After of an HTTP answer: a host can ask for a longer delay,
+// but cannot use up the attempts at once with a short one. A negative d is 0. err, which may be nil, says why.
 func RetryNoSooner(d time.Duration, err error) error {
 	return &retryAfterError{delay: max(d, 0), least: true, err: err}
 }
 
-// Postpone returns an error by which a handler puts its event off without trying: it comes again after d, as the same attempt. So
-// it may be put off as often as need be; Event.First says since when it is. A negative d is 0. err, which may be nil, says why. The
-// limit of client.Late counts from the new due time.
+// Postpone returns an error by which a handler postpones its event: it comes again after d, as the same attempt. An
+// event may be postponed any number of times; Event.First returns when it was first due. A negative d is 0. err, which
+// may be nil, says why. The limit of client.Late counts from the new due time.
 func Postpone(d time.Duration, err error) error { return &postponeError{delay: max(d, 0), err: err} }
 
-// GiveBack returns an error by which a handler hands its event back to JetStream, as if it had never got it: it comes again
-// at once, to this process or another one that shares the durable consumer, and no attempt is used up. err, which may be
-// nil, says why.
+// GiveBack returns an error by which a handler hands its event back to JetStream, as if it had never received it. The
+// event comes again at once, to this process or another one that shares the durable consumer. No attempt is used up.
+// err, which may be nil, says why.
 func GiveBack(err error) error { return &giveBackError{err: err} }
 
 // Dead returns an error by which a handler gives up on its event for good: it goes to the dead letters at once. err,

@@ -29,7 +29,8 @@ type place struct {
 // placeKey is under which a handler's context has the place of its event.
 type placeKey struct{}
 
-// Sequence returns the place of a handler's event in its stream, by the handler's context. It is 0 for any other context.
+// Sequence returns the stream sequence number of a handler's event. ctx is the handler's context; for any other one
+// Sequence returns 0.
 func Sequence(ctx context.Context) uint64 {
 	p, _ := ctx.Value(placeKey{}).(place)
 	return p.seq

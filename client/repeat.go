@@ -17,15 +17,16 @@ type Repetition struct {
 	zone string
 }
 
-// Every makes a timer due again and again, always so long after the time before, however late its events are. The interval is
-// rounded up to whole milliseconds, and is from 100 ms to 10 years. It counts from the call, or from what From says.
+// Every makes a timer due at a fixed interval. Each due time counts from the one before, however late its events are.
+// The interval is from 100 ms to 10 years, rounded up to whole milliseconds. It counts from the call, or from the time
+// of From.
 func Every(interval time.Duration) Repetition {
 	return Repetition{args: []any{"EVERY", roundedUp(interval)}}
 }
 
-// Cron makes a timer due whenever the clock of a zone shows what a cron expression says: five fields, or six with the second
-// first. The zone is one of the IANA database, such as Europe/Berlin; none is UTC. Package repeat says what the fields
-// mean, and what happens where the clock is changed.
+// Cron makes a timer due at the times that match a cron expression in a time zone. The expression has five fields, or
+// six with the second first. The zone is one of the IANA database, such as Europe/Berlin; an empty one is UTC.
+// docs/repeating.md explains the fields, and what happens when the clock changes.
 func Cron(expression, zone string) Repetition {
 	r := Repetition{args: []any{"CRON", expression}, zone: zone}
 	if zone != "" {
@@ -34,7 +35,7 @@ func Cron(expression, zone string) Repetition {
 	return r
 }
 
-// From is for Repeat alone: nothing is due before t, and the interval of Every counts from there.
+// From is for Repeat alone: no occurrence is due before t, and the interval of Every counts from t.
 func From(t time.Time) SetOption { return SetOption{[]any{"FROM", t.UnixMilli()}} }
 
 // Until is for Repeat alone: t is the last moment at which the timer may be due.
@@ -43,17 +44,18 @@ func Until(t time.Time) SetOption { return SetOption{[]any{"UNTIL", t.UnixMilli(
 // Times is for Repeat alone: the timer fires n times in all.
 func Times(n int) SetOption { return SetOption{[]any{"TIMES", n}} }
 
-// CatchUp is for Repeat alone: of what was missed while no timerd could publish, that of the last d fires in order. Without it
-// what was missed is skipped, but for the one that was pending.
+// CatchUp is for Repeat alone. Occurrences that were missed within the last d, while no timerd could publish, then fire
+// in order. Without it only the one that was pending fires, and the others are skipped.
 func CatchUp(d time.Duration) SetOption { return SetOption{[]any{"CATCHUP", roundedUp(d)}} }
 
-// Repeat sets a timer that repeats, and returns when it is due first: the zero Time for Cron, since a timerd finds it, within
-// milliseconds where one runs. Each occurrence fires as any timer, and its settlement arms the next one. It replaces what is
-// pending of the key, as Set does, a repetition too; Set makes it a single timer again, and Cancel ends it. The options are NX,
-// XX, Late, DropLate, From, Until, Times and CatchUp.
+// Repeat sets a timer that repeats, and returns when it is first due. For Cron it returns the zero Time: a timerd
+// computes the first due time, within milliseconds if one is running. Each occurrence fires like any timer, and the
+// next one is set when that is settled. Repeat replaces the pending timer of the key, as Set does, even one that
+// repeats. Set makes it a single timer again, and Cancel ends it. The options are NX, XX, Late, DropLate, From, Until,
+// Times and CatchUp.
 //
-// Repeat returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary. A zone that neither this machine nor Go's own database knows is
-// invalid; one that no timerd knows becomes a dead letter of the timer.
+// Repeat returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary. A zone that neither this machine nor Go's own
+// database knows is invalid. If timerd does not know the zone, the timer becomes a dead letter.
 func (t *Timers) Repeat(ctx context.Context, key string, payload []byte, by Repetition, opts ...SetOption) (first time.Time, err error) {
 	if len(by.args) == 0 {
 		return time.Time{}, fmt.Errorf("client: repeat %q: %w: no repetition given, use Every or Cron", key, ErrInvalid)

@@ -12,8 +12,8 @@ import (
 var (
 	// ErrNotSet says that NX found a timer or a key, or that XX found none, so nothing was set.
 	ErrNotSet = errors.New("not set: NX found the timer, or XX did not")
-	// ErrInvalid says that the call was refused for what it asked, by timerd's function library or by this package: not a
-	// timer key or a namespace, a delay of 0 or less or over 10 years, a payload over the limit, a bad option. Nothing was
+	// ErrInvalid says that timerd's function library or this package refused the arguments of the call: not a timer key
+	// or a namespace, a delay of 0 or less or over 10 years, a payload over the limit, a bad option. Nothing was
 	// changed, and repeating the call does not help. The text names what was wrong.
 	ErrInvalid = errors.New("refused")
 	// ErrNoLibrary says that this Redis does not have timerd's function library. timerd loads it at its start; after
@@ -21,44 +21,44 @@ var (
 	ErrNoLibrary = errors.New("timerd's function library is not in this Redis: start timerd on it once, or see what `timerd doctor` says")
 )
 
-// Outcome is what a cancellation found.
+// Outcome is the result of a cancellation.
 type Outcome string
 
 const (
-	// Cancelled means that there were timers of the key, pending, held or owed, and that they will not fire. An earlier one that
-	// was firing already may still do so.
+	// Cancelled means that the key had timers that were pending, held or owed, and that they will not fire. An earlier
+	// one that was already firing may still fire.
 	Cancelled Outcome = "cancelled"
-	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds, or it is, or may be, a dead
-	// letter in place of its event.
+	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds, or has, or may
+	// have, become a dead letter instead.
 	Fired Outcome = "fired"
-	// Unknown means that there is no such timer: it was never set, is cancelled already, or has fired longer ago.
+	// Unknown means that there is no such timer: it was never set, was cancelled before, or fired more than 30 seconds
+	// ago.
 	Unknown Outcome = "unknown"
 )
 
-// State says how far a timer has come.
+// State is the state of a timer.
 type State string
 
 const (
-	// Pending means that the timer is to become due.
+	// Pending means that the timer is not due yet.
 	Pending State = "pending"
 	// Held means that it is due, and that its namespace is held (client/admin). It can still be cancelled.
 	Held State = "held"
-	// Owed means that it is due, and that nobody has claimed it to publish its event. It can still be cancelled.
+	// Owed means that it is due, and that no timerd has claimed it yet. It can still be cancelled.
 	Owed State = "owed"
-	// Firing means that a timerd has claimed it, or has given it back and may have published it: its event is being
-	// published, or it is not known yet whether it was.
+	// Firing means that a timerd has claimed it, or has given it back but may have published its event.
 	Firing State = "firing"
 )
 
-// Timer is a timer that is not settled: its event is not known to be in NATS.
+// Timer is a timer that is not settled: timerd has not recorded yet that its event is in NATS.
 type Timer struct {
-	State   State     // of one that is Firing, nothing else is certain
+	State   State     // if it is Firing, the other fields are not certain
 	Due     time.Time // by the Redis server's clock, in UTC, to the millisecond
-	Attempt int       // that it will fire as; 1 unless it is a retry or was set so
-	Payload []byte    // nil if it has none that fires with it
-	// Late is how long after its due time it may be claimed and still fire, by a limit of its own; 0 if it has none.
+	Attempt int       // the attempt it will fire as; 1 unless it is a retry or was set with another
+	Payload []byte    // nil if it will fire without one
+	// Late is the timer's own limit on how long after its due time it may be claimed and still fire; 0 if it has none.
 	Late time.Duration
-	// Repeat is what the timer repeats by, as its events say it: "every 5m0s". Occurrence counts from 1 on. They are empty and 0
+	// Repeat is the timer's repetition, as in its events: "every 5m0s". Occurrence counts from 1. They are empty and 0
 	// for a timer that does not repeat.
 	Repeat     string
 	Occurrence int64
@@ -72,8 +72,8 @@ type When struct {
 	ms     int64
 }
 
-// After makes a timer due once d has passed on the Redis server's clock, beginning with its receipt of the call. d is
-// rounded up to whole milliseconds, and must be positive and at most 10 years.
+// After makes a timer due d after the Redis server has received the call, by the server's clock. d is rounded up to
+// whole milliseconds. It must be positive and at most 10 years.
 func After(d time.Duration) When {
 	return When{option: "PX", ms: roundedUp(d)}
 }
@@ -87,8 +87,8 @@ func roundedUp(d time.Duration) int64 {
 	return ms
 }
 
-// At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds; at once if t has passed. t
-// must be at most 10 years ahead. At of the zero Time is the zero When.
+// At makes a timer due when the Redis server's clock shows t, rounded up to whole milliseconds. If t has passed, it is
+// due at once. t must be at most 10 years ahead. At of the zero Time is the zero When, which is invalid.
 func At(t time.Time) When {
 	if t.IsZero() {
 		return When{}
@@ -96,18 +96,19 @@ func At(t time.Time) When {
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
-// SetOption changes how a timer is set: NX, XX, Attempt, Late or DropLate. Repeat takes other ones.
+// SetOption changes how a timer is set: NX, XX, Attempt, Late or DropLate for Set. Timers.Repeat lists its own.
 type SetOption struct{ args []any }
 
-// NX sets the timer only if neither it nor a Redis key of its name exists. Set returns ErrNotSet otherwise. go-redis
-// repeats a call whose reply was lost: the repetition then finds what the first one set.
+// NX sets the timer only if neither it nor a Redis key of its name exists. Otherwise Set returns ErrNotSet. It may also
+// do so after a success: go-redis repeats a call whose reply was lost, and the second call finds the timer that the
+// first one set.
 func NX() SetOption { return SetOption{[]any{"NX"}} }
 
 // XX sets the timer only if it, or a Redis key of its name, exists. Set returns ErrNotSet otherwise.
 func XX() SetOption { return SetOption{[]any{"XX"}} }
 
-// Attempt makes the timer fire as attempt n, from 1 on, and wins over an attempt in the payload. Retries count on from
-// there.
+// Attempt makes the timer fire as attempt n, which is at least 1. It overrides an attempt in the payload. Retries count
+// on from there.
 func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
 
 // Late keeps the timer from firing too late to be useful: one that is claimed more than d after its due time becomes a dead
@@ -115,7 +116,8 @@ func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
 // is no limit, whatever timerd's TIMERD_LATE says.
 func Late(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d)}} }
 
-// DropLate is Late, but a timer that is claimed too late is forgotten, unless its event may have been published before.
+// DropLate is Late, but a timer that is claimed too late is dropped without a dead letter, unless its event may have
+// been published before.
 func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d), "DROP"}} }
 
 // Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
@@ -124,8 +126,8 @@ func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", rounde
 // A key is app:module:type:id, four non-empty parts of any bytes, of which only the id may hold colons. Any such key is
 // accepted, whatever namespaces timerd is configured for.
 //
-// Its methods may be called concurrently. An error that wraps none of this package's errors is one of the connection or
-// the server: the call may have taken effect or not, and calling again is safe.
+// Its methods may be called concurrently. An error that wraps none of this package's errors comes from the connection
+// or the server: the call may or may not have taken effect, and calling again is safe.
 type Timers struct {
 	// Propagator, if not nil, finds the trace in which Set and SetMany are called. Set it before the first call.
 	Propagator Propagator
@@ -136,9 +138,9 @@ type Timers struct {
 // New returns Timers on rdb: a client for one server, Sentinel or Cluster, on the database that timerd watches. The
 // caller still owns rdb and closes it.
 //
-// While a Redis Cluster moves the slot of a key to another server, calls for the key change nothing and are refused
-// (redis.IsTryAgainError). A *redis.ClusterClient tries again as often as its MaxRedirects says, and gives up after
-// about a tenth of a second by default.
+// While a Redis Cluster moves the slot of a key to another server, Redis refuses calls for the key
+// (redis.IsTryAgainError), and nothing changes. A *redis.ClusterClient tries again as often as its MaxRedirects says.
+// By default it gives up after about a tenth of a second.
 func New(rdb redis.UniversalClient) *Timers { return &Timers{rdb: rdb} }
 
 // Set sets a timer and returns when it is due. Setting a pending timer again replaces its due time, payload and
@@ -182,8 +184,9 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// Cancel cancels all timers of a key that are pending, held or owed, deletes the Redis key, and says what it found. Once it has
-// returned Cancelled they do not fire. Called again, it returns Unknown; so it may after a lost reply that go-redis asked for again.
+// Cancel cancels all timers of a key that are pending, held or owed, deletes the Redis key, and says what it found.
+// Once it has returned Cancelled they do not fire. A second call returns Unknown. So may the first one: go-redis
+// repeats a call whose reply was lost.
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
@@ -223,8 +226,9 @@ func (t *Timers) cancelOutcome(ctx context.Context, c cancellation, reply *redis
 	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", c.key, text)
 }
 
-// Get returns a timer that is not settled, and whether there is one. It changes nothing. Of several timers of a key it returns
-// the pending one, or a retry that is left beside it, else one that is held, else one that is owed, else one that is firing.
+// Get returns a timer that is not settled, and whether there is one. It changes nothing. If a key has several timers,
+// it returns the first of these: the pending one, a pending retry, one that is held, one that is owed, one that is
+// firing.
 //
 // Get returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {

@@ -6,11 +6,12 @@ import (
 	"github.com/timerd-io/timerd/event"
 )
 
-// Propagator carries traces from those who set timers to those who handle their events. It is two functions, so that this package
-// needs no tracing SDK. With OpenTelemetry both are one line each: those of propagation.TraceContext, with
-// propagation.MapCarrier(carrier). Its methods may be called concurrently.
+// Propagator carries a trace from the code that sets a timer to the handler of its event. It is an interface of two
+// methods, so that this package needs no tracing SDK. With OpenTelemetry each is one line: call the method of
+// propagation.TraceContext with propagation.MapCarrier(carrier). Its methods may be called concurrently.
 //
-// A timer may fire days after it was set. So let the handler's span have a link to the one that set it, and a trace of its own.
+// A timer may fire days after it was set. So give the handler's span a trace of its own, with a link to the span that
+// set the timer.
 type Propagator interface {
 	// Inject puts the trace in ctx into carrier, as W3C Trace Context writes it: traceparent, and perhaps tracestate. A timer takes
 	// the traceparent.

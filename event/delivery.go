@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Result is what came of a delivery.
+// Result is the result of a delivery.
 type Result string
 
 // The results.
@@ -21,15 +21,16 @@ const (
 	ResultPostponed Result = "postponed" // it is tried again later, and no attempt was used up
 )
 
-// WebhookID returns the webhook-id of an event's deliveries: the same over all attempts, and of no other timer. It is the id of
-// the timer's first event with each dot written %2E, since Standard Webhooks joins id, time and content by dots.
+// WebhookID returns the webhook-id of an event's deliveries: the same for all attempts, and different from that of any
+// other timer. It is the id of the timer's first event with each dot written %2E, since Standard Webhooks joins id,
+// time and content by dots.
 func WebhookID(e Event) string { return strings.ReplaceAll(MessageID(e.FirstID()), ".", "%2E") }
 
 // Results returns all of them.
 func Results() []Result { return []Result{ResultDelivered, ResultRetry, ResultDead, ResultPostponed} }
 
-// Delivery is what the log of webhooks has about one of them: a JSON object. There is one for each time that a delivery
-// was tried or held back, and a second one with the same ID and Attempt where a call is repeated.
+// Delivery is an entry in the log of webhooks: a JSON object. There is one for each time that a delivery was tried or
+// postponed, and a second one with the same ID and Attempt if a call is repeated.
 type Delivery struct {
 	ID      string `json:"id"`      // of the event
 	Origin  string `json:"origin"`  // of the timer's first event; WebhookID makes the webhook-id of it
@@ -41,7 +42,7 @@ type Delivery struct {
 	// Duration is how long the call took, in milliseconds; 0 if there was none.
 	Duration int64     `json:"duration_ms"`
 	Time     time.Time `json:"time"`            // when it began
-	Error    string    `json:"error,omitempty"` // what went wrong, and the first of the answer; at most about 1 KiB
+	Error    string    `json:"error,omitempty"` // what went wrong, and the beginning of the answer; at most about 1 KiB
 }
 
 // ParseDelivery reads a message of the log. Time is in UTC.

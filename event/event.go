@@ -63,17 +63,17 @@ type Event struct {
 	Attempt     int       // 1 for the first firing, at most math.MaxInt32
 	MaxAttempts int       // 0 if unknown
 	Trigger     string    // what made the timer fire; "" if unknown
-	// Origin is the id of the timer's first event: of a retry, a postponed event, a replay and a dead letter. It is "" on the
-	// first event itself; FirstID has the id for all of them. OriginAt is when that was due, in unix ms, a dot and its
-	// attempt, where the id is a hash and does not show them. SetOrigin sets both.
+	// Origin is the id of the timer's first event, on a retry, a postponed event, a replay and a dead letter. It is ""
+	// on the first event itself; FirstID returns the id in all cases. OriginAt is that event's due time in unix ms, a
+	// dot and its attempt, if the id is a hash and does not show them. SetOrigin sets both.
 	Origin, OriginAt string
-	// Replayed is when somebody had the timer fire anew, as a dead letter does; its retries and postponements keep it. It
-	// is the zero time where nobody did.
+	// Replayed is when the timer was replayed, as a dead letter is; its retries and postponements keep it. It is the
+	// zero time if it was not.
 	Replayed time.Time
-	// Late is the timer's own limit on how late it may fire, which its retries inherit; not that of its namespace.
+	// Late is the timer's own limit on how late it may fire, not that of its namespace. Its retries inherit it.
 	Late policy.Limit
-	// Repeat says by what a timer repeats, and Occurrence which of its firings this is, from 1 on; they are empty and 0 for a timer
-	// that does not. The retries of an occurrence have them too.
+	// Repeat is the timer's repetition, and Occurrence the number of this firing, from 1. They are empty and 0 for a
+	// timer that does not repeat. The retries of an occurrence have them too.
 	Repeat     string
 	Occurrence int64
 
@@ -83,9 +83,9 @@ type Event struct {
 	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
 	// empty payload.
 	Data []byte
-	// ContentType is the datacontenttype of a parsed event, "" if it has no data. It tells AppendJSON how Data is to
-	// travel: with DataText all UTF-8 is a JSON string, JSON too, and with DataBinary everything is base64. With any
-	// other value Data itself decides, see DataContentType. So an event that was parsed is written in the same form.
+	// ContentType is the datacontenttype of a parsed event, "" if it has no data. It tells AppendJSON how to encode
+	// Data: with DataText any UTF-8, JSON too, becomes a JSON string; with DataBinary everything is base64; with any
+	// other value DataContentType decides. So a parsed event is written in the form it was read.
 	ContentType string
 	// Status says why there is no payload: "", StatusMissing or StatusTooLarge.
 	Status string
@@ -188,9 +188,9 @@ func travelsAs(asked string, data []byte) string {
 	return DataContentType(data)
 }
 
-// Attempt returns the attempt that a payload counts by itself: the whole number from 1 to math.MaxInt32 that a JSON
-// object has under "attempt", in lower case and not in a nested object; the last one if there are several. It returns 1
-// for any other payload.
+// Attempt returns the attempt that a payload states: a whole number from 1 to math.MaxInt32 that a JSON object has
+// under "attempt", in lower case and not in a nested object; the last one if there are several. It returns 1 for any
+// other payload.
 func Attempt(payload []byte) int {
 	if !mayHold(payload, `"attempt"`) || DataContentType(payload) != DataJSON {
 		return 1

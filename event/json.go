@@ -17,8 +17,8 @@ const maxDepth = 9999
 
 const lowerHex = "0123456789abcdef"
 
-// DataContentType returns the content type under which a payload travels unless another is asked for: DataJSON, DataText
-// or DataBinary. A payload that is not UTF-8 is DataBinary, even if it is JSON otherwise; an empty one is DataText.
+// DataContentType returns the default content type of a payload: DataJSON, DataText or DataBinary. A payload that is
+// not UTF-8 is DataBinary, even if it is JSON otherwise; an empty one is DataText.
 func DataContentType(payload []byte) string {
 	switch {
 	case !utf8.Valid(payload):

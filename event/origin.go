@@ -11,11 +11,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// FirstID returns the id of the first event of e's timer: Origin, or ID where e is the first. It is the same for all attempts of
-// a timer, and for no other timer.
+// FirstID returns the id of the first event of e's timer: Origin, or ID if e is the first. It is the same for all
+// attempts of a timer, and no other timer has it.
 func (e Event) FirstID() string { return cmp.Or(e.Origin, e.ID) }
 
-// First returns when the first event of e's timer was due, and its attempt: those of e where it is the first.
+// First returns the due time and attempt of the first event of e's timer: those of e if it is the first.
 func (e Event) First() (due time.Time, attempt int) {
 	if ms, attempt, ok := e.origin(); ok {
 		return time.UnixMilli(ms).UTC(), attempt
@@ -23,7 +23,7 @@ func (e Event) First() (due time.Time, attempt int) {
 	return e.Due, e.Attempt
 }
 
-// Begun returns since when the event's work has been asked for: since the timer's replay, or since its first event was due.
+// Begun returns when the work of the event was first due: at the timer's replay, or when its first event was due.
 func (e Event) Begun() time.Time {
 	if !e.Replayed.IsZero() {
 		return e.Replayed
@@ -32,8 +32,8 @@ func (e Event) Begun() time.Time {
 	return due
 }
 
-// SetOrigin sets Origin to the id of the firing of e's timer that was due at a time and had an attempt, and OriginAt where that
-// needs it. e.Key must be set.
+// SetOrigin sets Origin to the id of the firing of e's timer with the given due time and attempt, and OriginAt if that
+// id is a hash. e.Key must be set.
 func (e *Event) SetOrigin(due time.Time, attempt int) {
 	e.Origin, e.OriginAt = keys.EventID(e.Key.String(), due.UnixMilli(), attempt), ""
 	if isHash(e.Origin) {

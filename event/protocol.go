@@ -15,15 +15,15 @@ import (
 
 // What DeadReason says.
 const (
-	// ReasonExhausted is the whole reason where timerd gave up: the policy allows no further attempt.
+	// ReasonExhausted is the whole reason if timerd gave up: the policy allows no further attempt.
 	ReasonExhausted = "attempts used up"
-	// ReasonGivenUp is the whole reason where the consumer gave up.
+	// ReasonGivenUp is the whole reason if the consumer gave up.
 	ReasonGivenUp = "given up by the consumer"
-	// ReasonHeld is the whole reason where a hold ended so (timerd resume --dead).
+	// ReasonHeld is the whole reason if a hold ended in dead letters (timerd resume --dead).
 	ReasonHeld = "held"
 	// ReasonRepeat begins the reason of a repetition that cannot begin.
 	ReasonRepeat = "repeat: "
-	// ReasonMalformed begins the reason of a message that holds no event. Its letter is that of a stand-in.
+	// ReasonMalformed begins the reason of a message that holds no event. The dead letter is made of its StandIn.
 	ReasonMalformed = "malformed: "
 	// ReasonLate begins the reason of a timer that was claimed too late to fire.
 	ReasonLate = "late: "
@@ -50,9 +50,9 @@ func ParseFired(b []byte) (Event, error) {
 	return Event{}, fmt.Errorf("event: type %q, want %q", e.Type, TypeFired)
 }
 
-// MessageID returns the Nats-Msg-Id of a message that carries the event with the given id. JetStream drops a second one
-// with the same Nats-Msg-Id, so everybody who may publish the same letter must use it. It is the id itself where a
-// header can hold that, as it can every id that timerd makes, and a hash of it elsewhere.
+// MessageID returns the Nats-Msg-Id of a message that carries the event with the given id. JetStream drops a second
+// message with the same Nats-Msg-Id, so all publishers of the same letter must use it. It is the id itself if a header
+// can hold that, as it can any id that timerd makes, and otherwise a hash of it.
 func MessageID(id string) string {
 	unfit := func(r rune) bool { return r <= ' ' || r > '~' }
 	if len(id) > keys.MaxEventIDBytes || strings.ContainsFunc(id, unfit) {
@@ -61,8 +61,8 @@ func MessageID(id string) string {
 	return id
 }
 
-// RefusedID returns the id of the dead letter of a retry request that cannot be carried out though its event is fine:
-// the same one if the same is asked for again.
+// RefusedID returns the id of the dead letter of a retry request that cannot be carried out though its event is fine.
+// The same request always has the same id.
 func RefusedID(request Stored) string {
 	sum := sha256.New()
 	parts := slices.Concat(request.Values(DelayHeader), request.Values(LeastDelayHeader), request.Values(PostponeHeader),
@@ -73,9 +73,9 @@ func RefusedID(request Stored) string {
 	return fmt.Sprintf("sha256:%x", sum.Sum(nil))
 }
 
-// FreshLetterID returns the n-th Nats-Msg-Id in place of MessageID for the dead letter that e is, for where a letter of
-// somebody else took that one. It is the same for the same firing, whyever it is a dead letter, and known only to those
-// who know the whole event.
+// FreshLetterID returns the n-th Nats-Msg-Id for the dead letter e, to be used if somebody else's letter already has
+// that of MessageID. It is the same for the same firing, whatever the reason, and cannot be guessed without the whole
+// event.
 func FreshLetterID(e Event, n int) string {
 	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger, e.ContentType, e.Origin, e.OriginAt = "", "", 0, "", "", "", ""
 	e.TraceParent, e.TraceState, e.Replayed = "", "", time.Time{}
@@ -83,8 +83,8 @@ func FreshLetterID(e Event, n int) string {
 	return fmt.Sprintf("sha256:%x", sum)
 }
 
-// SameLetter tells whether two events are dead letters of the same firing. They may differ in why they are there, and
-// in how much of a payload is left that was too large.
+// SameLetter reports whether two events are dead letters of the same firing. They may differ in their reason, and in
+// how much is left of a payload that was too large.
 func SameLetter(a, b Event) bool {
 	if a.Type != b.Type || a.Key != b.Key || !a.Due.Equal(b.Due) || a.Attempt != b.Attempt {
 		return false
@@ -95,7 +95,7 @@ func SameLetter(a, b Event) bool {
 }
 
 // RetryID returns the id by which the schedule remembers that an event's retry was set. It is the event's id if timerd
-// made that for the event's timer. Any other id may be that of another timer too, so the timer is added.
+// made that for the event's timer. Another timer may have any other id too, so the timer is added to it.
 func RetryID(e Event) string {
 	own := keys.EventID(e.Key.String(), e.Due.UnixMilli(), e.Attempt)
 	if e.ID == own {
@@ -107,8 +107,8 @@ func RetryID(e Event) string {
 // ReplayID returns the id by which the schedule remembers that a dead letter was replayed.
 func ReplayID(e Event) string { return RetryID(e) + ".replay" }
 
-// LateReason returns the reason of a timer that was claimed so long after its due time, though a limit allows less.
-// published says that an earlier try may have published its event.
+// LateReason returns the reason of a timer that was claimed later than its limit allows: by after its due time, with a
+// limit of most. published says that an earlier try may have published its event.
 func LateReason(by, most time.Duration, published bool) string {
 	reason := fmt.Sprintf("%s%v after its due time, at most %v", ReasonLate, by, most)
 	if published {
@@ -117,22 +117,22 @@ func LateReason(by, most time.Duration, published bool) string {
 	return reason
 }
 
-// Again is what a consumer asks for that could not do its work.
+// Again is the retry that a consumer asks for after a failure.
 type Again struct {
 	Error string         // what went wrong, as ErrorText writes it
-	Delay *time.Duration // in place of the policy's; nil for that
-	// Least has the retry wait at least so long, and longer where the policy says so; nil for no such bound. It cannot go
-	// with a Delay.
+	Delay *time.Duration // in place of the policy's delay; nil for the policy's
+	// Least is the least delay: the policy's delay counts if it is longer. nil is no bound. It cannot be combined with
+	// Delay.
 	Least *time.Duration
 	// Postpone keeps the attempt: it is not used up. It needs a Delay.
 	Postpone bool
 }
 
-// RetryRequest yields the message that asks timerd to fire a timer again: first whole, then without what is not needed,
-// for where the whole one is too large. e is the event and raw the message that brought it.
+// RetryRequest yields the message that asks timerd to fire a timer again: first whole, then, in case that is too large,
+// without the parts that are not needed. e is the event and raw the message that carried it.
 //
-// The message has no Nats-Msg-Id: somebody else could use it first, for a request of his own, and JetStream would drop
-// this one. timerd tells repetitions by the event's id.
+// The message has no Nats-Msg-Id: another publisher could use the same one first, and JetStream would drop this
+// message. timerd recognises repeated requests by the event's id.
 func RetryRequest(prefix string, e Event, raw []byte, again Again) iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		message := func(header map[string][]string) Message {
@@ -153,13 +153,13 @@ func RetryRequest(prefix string, e Event, raw []byte, again Again) iter.Seq[Mess
 	}
 }
 
-// DeadLetter yields the message that makes e a dead letter, in ever smaller forms, for NATS and the stream let only so
-// much through: whole; with a short LastError; without LastError and Content-Type, which is as large as the firing was;
-// and without the payload, with StatusTooLarge. A timer's payload is never cut. That of a stand-in, which is a message
-// of unknown content, is cut to a half again and again, and DeadReason says so.
+// DeadLetter yields the message that makes e a dead letter, in smaller and smaller forms, because NATS and the stream
+// limit the size: whole; with a short LastError; without LastError and Content-Type, which is as large as the firing
+// was; and without the payload, with StatusTooLarge. A timer's payload is never cut. The payload of a stand-in is a
+// message of unknown content: it is halved repeatedly, and DeadReason says so.
 //
-// e.DeadReason must be set. The id becomes that of the message, and Origin is set where e is the first event of its timer. That of a
-// stand-in has none.
+// e.DeadReason must be set. The message and its event have the id MessageID(e.ID). Origin is set if e is the first
+// event of its timer, but not for a stand-in.
 func DeadLetter(prefix string, e Event) iter.Seq[Message] {
 	isFirst := e.Origin == ""
 	if !strings.HasPrefix(e.DeadReason, ReasonMalformed) {
@@ -232,9 +232,10 @@ func (s Stored) Values(name string) []string {
 	return all
 }
 
-// StandIn returns an event for a message that holds none, to make a dead letter of. It is the first firing of a timer
-// that the message's subject names and whose id is the message's place in the stream, due when it was stored; its
-// payload is the message. kind is that of the subject. Each message has a stand-in of its own, and always the same one.
+// StandIn returns an event for a message that holds none, to make a dead letter of it. The event is the first firing of
+// a timer whose app, module and type are those of the message's subject, and whose id is the message's place in the
+// stream. It was due when the message was stored, and its payload is the message. kind is that of the subject. Each
+// message has its own stand-in, always the same.
 func (s Stored) StandIn(prefix, kind string) Event {
 	key, due := s.standInKey(prefix, kind), s.Time.Truncate(time.Millisecond)
 	return Event{
@@ -274,7 +275,7 @@ const maxTextBytes = 1280
 // ClipText shortens a text that says what is wrong to 1,280 bytes.
 func ClipText(s string) string { return shorten(s, maxTextBytes) }
 
-// ErrorText brings an error's text into the form of a header: one line of valid UTF-8 of at most 1,280 bytes.
+// ErrorText makes an error's text fit for a header: one line of valid UTF-8 of at most 1,280 bytes.
 func ErrorText(s string) string {
 	return ClipText(strings.TrimSpace(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -2,9 +2,9 @@ package event
 
 import "strings"
 
-// Trace returns the trace in which a timer was set, as Event has it: parent is what was set with the timer, or "", and payload its
-// payload, which may be a JSON object with the strings traceparent and tracestate. parent wins. The payload's tracestate belongs to
-// the payload's traceparent, or else to parent. What is malformed is left out.
+// Trace returns the trace in which a timer was set, as Event has it. parent is the traceparent that was set with the
+// timer, or "". payload may be a JSON object with the strings traceparent and tracestate. parent wins. The payload's
+// tracestate belongs to the payload's traceparent, or to parent if there is none. Malformed values are left out.
 func Trace(parent string, payload []byte) (traceParent, traceState string) {
 	found, state := payloadTrace(payload)
 	switch {
@@ -96,7 +96,7 @@ func (e *Event) dropBadTrace() {
 	}
 }
 
-// SetTraceHeaders sets the headers of a message that carries e to e's trace, and removes those of another.
+// SetTraceHeaders sets the trace headers of a message that carries e, and removes those of another trace.
 func (e *Event) SetTraceHeaders(header map[string][]string) {
 	for name, value := range map[string]string{TraceParentHeader: e.TraceParent, TraceStateHeader: e.TraceState} {
 		if value == "" {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// MaxEventIDBytes is the length up to which an event id is written out; a longer one is replaced by its hash.
+// MaxEventIDBytes is the maximum length of an event id; a longer one is replaced by its hash.
 const MaxEventIDBytes = 512
 
 // EventID returns the id of the firing of key that was due at the given unix milliseconds: key@due.attempt. Bytes of

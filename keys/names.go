@@ -2,20 +2,20 @@ package keys
 
 import "cmp"
 
-// What an installation's streams and subjects are called unless it says otherwise.
+// Default names of an installation's streams and subjects.
 const (
 	DefaultPrefix = "timers"
 	DefaultStream = "TIMERS"
 )
 
-// InstallationMetadata names the metadata of a stream that have the identity of the installation that it belongs to.
+// InstallationMetadata is the metadata key of a stream that holds the identity of its installation.
 const InstallationMetadata = "timerd-installation"
 
 // DeliverDurable begins the names of the durable consumers by which timerd deliver gets its events, one for each group; see
 // [DeliverConsumer].
 const DeliverDurable = "timerd-deliver"
 
-// DeliverGroup is the group of processes of timerd deliver whose file names none.
+// DeliverGroup is the group of timerd deliver processes whose file names no group.
 const DeliverGroup = "deliver"
 
 // DeliverConsumer returns the name of the durable consumer of a group of processes of timerd deliver.
@@ -26,7 +26,7 @@ func DeliverConsumer(group string) string {
 	return DeliverDurable + "~" + EncodeToken(group)
 }
 
-// Names says what the streams and subjects of an installation are called. The zero value is the default.
+// Names has the names of an installation's streams and subjects. The zero value is the default.
 type Names struct {
 	// Prefix is the first part of every subject, DefaultPrefix if empty. It may hold dots, no wildcards.
 	Prefix string
@@ -46,10 +46,10 @@ func (n Names) RetryStream() string { return n.FiredStream() + "_RETRY" }
 // DeadStream returns the name of the stream of the dead letters: <stream>_DEAD.
 func (n Names) DeadStream() string { return n.FiredStream() + "_DEAD" }
 
-// DeliveryStream returns the name of the stream of what came of calls of HTTP endpoints: <stream>_DELIVERY.
+// DeliveryStream returns the name of the stream of results of calls of HTTP endpoints: <stream>_DELIVERY.
 func (n Names) DeliveryStream() string { return n.FiredStream() + "_DELIVERY" }
 
-// StateStream returns the name of the stream of what an installation knows of itself: <stream>_STATE.
+// StateStream returns the name of the stream of what an installation stores about itself: <stream>_STATE.
 func (n Names) StateStream() string { return n.FiredStream() + "_STATE" }
 
 // Subject returns the subject of k's events of the given kind.
@@ -58,8 +58,7 @@ func (n Names) Subject(k Key, kind string) string { return k.Subject(n.SubjectPr
 // SubjectAll returns the wildcard subject of every event of the given kind.
 func (n Names) SubjectAll(kind string) string { return SubjectAll(n.SubjectPrefix(), kind) }
 
-// InstallationSubject returns the subject on which the living timerds of an installation answer. It is outside the
-// subjects of the streams.
+// InstallationSubject returns the subject on which the running timerds of an installation answer. No stream takes it.
 func (n Names) InstallationSubject(id string) string {
 	return n.SubjectPrefix() + ".installation." + EncodeToken(id)
 }

@@ -15,8 +15,8 @@ type Namespace struct {
 	App, Module, Type string
 }
 
-// ParseNamespace reads app[:module[:type]], where * and what is left out stand for any. A comma, a semicolon, a star or
-// any other byte that the place of use gives a meaning to can be written %XX.
+// ParseNamespace reads app[:module[:type]]; * or a part left out stands for any. A byte with a special meaning, such as
+// a comma, a semicolon or a star, can be written %XX.
 func ParseNamespace(s string) (Namespace, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) > 3 {
@@ -84,7 +84,7 @@ func (n Namespace) Covers(m Namespace) bool {
 	return n.Match(Key{App: m.App, Module: m.Module, Type: m.Type})
 }
 
-// Overlap returns what is both in n and in m, and false where nothing is.
+// Overlap returns the namespace of the keys that are both in n and in m. ok is false if there are none.
 func (n Namespace) Overlap(m Namespace) (both Namespace, ok bool) {
 	parts := func(n *Namespace) [3]*string { return [3]*string{&n.App, &n.Module, &n.Type} }
 	both = n
@@ -197,8 +197,8 @@ func ParseNamespaces(s string) (Namespaces, error) {
 	return set, nil
 }
 
-// Apart returns namespaces that cover those of the set and of which no two overlap: ones that do are replaced by the
-// narrowest that covers both. It is the same whatever their order.
+// Apart returns namespaces that cover those of the set and do not overlap: two that overlap are replaced by the
+// narrowest that covers both. The order of the set does not matter.
 func (ns Namespaces) Apart() Namespaces {
 	apart := slices.Clone(ns)
 	slices.SortFunc(apart, func(a, b Namespace) int {
@@ -221,7 +221,7 @@ func (ns Namespaces) Match(k Key) bool {
 	return ns.Find(k) >= 0
 }
 
-// Other stands for the timers of all other namespaces where timers are counted by some.
+// Other stands for the timers of all other namespaces where timers are counted by namespace.
 const Other = "other"
 
 // maxCounted is by how many namespaces timers are counted: a metric has a series for each.

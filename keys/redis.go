@@ -9,44 +9,45 @@ import (
 
 // Redis names that hold no partition.
 const (
-	// WakeChannel is what the function library publishes to, so that a timer set through it needs no keyspace events to
-	// be on time: the tag of a partition and the due time in unix ms of a timer that was set there (see ParseWake),
-	// AppMessage and the app of the first one set for an app, or ClaimedMessage and keys. In a cluster a timer is
-	// announced if it became the first of its partition. Elsewhere each is, with its database and its key behind, so that no
-	// timerd asks about the events of its being set. All databases of a server share the channel.
+	// WakeChannel is the channel that the function library publishes to, so that a timer set through it is on time
+	// without keyspace events. A message is one of three: the tag of a partition and the due time in unix ms of a timer
+	// set there (see ParseWake); AppMessage and an app, for the first timer of the app; ClaimedMessage and keys. In a
+	// cluster a timer is announced only if it became the first of its partition. Elsewhere every timer is announced,
+	// followed by its database and key, so that no timerd looks up the events that setting it causes. All databases of
+	// a server share the channel.
 	WakeChannel = "timerd:wake"
 	// AppMessage precedes the app in a message on WakeChannel.
 	AppMessage = "app "
 	// CanaryPrefix begins the keys by which a timerd checks that keyspace events still reach it. They have three parts,
 	// so no namespace takes them for timers.
 	CanaryPrefix = "timerd:canary:"
-	// Installation is the key of the identity of the installation that a Redis belongs to. Like the canaries' it has three
-	// parts. In a cluster it is in one slot, as any key.
+	// Installation is the key that holds the identity of the installation of a Redis. It has three parts, as canaries
+	// have. In a cluster it is in one slot, like any key.
 	Installation = "timerd:installation:id"
 )
 
-// InstallationProbe returns the key that a timerd sets for a moment, so that others of its installation can tell
-// whether they serve the same Redis. nonce holds no colon.
+// InstallationProbe returns the key that a timerd sets for a moment, so that the others of its installation can tell
+// whether they serve the same Redis. nonce must hold no colon.
 func InstallationProbe(nonce string) string { return "timerd:installation-probe:" + nonce }
 
-// CanaryKey returns the nth of the keys whose events tell the timerd of the given instance id that its subscription to
-// the server of a partition works.
+// CanaryKey returns the nth canary of a timerd, by its instance id, on the server of a partition: a key whose events
+// show that the timerd's subscription works.
 func CanaryKey(p Partition, instance string, n int) string {
 	return CanaryPrefix + "{" + string(p) + "}" + instance + "-" + strconv.Itoa(n)
 }
 
-// MarkKey returns the key of what the timerds that served the server of the given run id know of it.
+// MarkKey returns the key of the mark that timerds leave on the server with the given run id.
 func MarkKey(run string) string { return "timerd:mark:" + run }
 
-// ClaimedMessage precedes the keys whose timers were claimed in a database in a message on WakeChannel, so that no timerd
-// asks about what it heard of these keys before (see ParseClaimed).
+// ClaimedMessage precedes, in a message on WakeChannel, the keys whose timers were claimed in a database. The timerds
+// then need not look up older events of these keys (see ParseClaimed).
 func ClaimedMessage(db int) string { return "claimed " + strconv.Itoa(db) + " " }
 
-// Wake is what a message on WakeChannel announces.
+// Wake is a due time that a message on WakeChannel announces.
 type Wake struct {
 	Partition Partition
 	Due       int64 // in unix ms
-	// Key is that of the timer that was set, and DB the database that it is in. It is empty where the message does not say.
+	// Key is the key of the timer that was set, and DB its database. Key is empty if the message does not have it.
 	Key string
 	DB  int
 }
@@ -79,8 +80,8 @@ const claimedPrefix = "timerd:claimed:"
 // IsClaimedChannel tells whether a channel is that of any partition.
 func IsClaimedChannel(channel []byte) bool { return bytes.HasPrefix(channel, []byte(claimedPrefix)) }
 
-// ParseClaimed reads what follows ClaimedMessage: keys, each with its length before it. It ends at what is none. The keys are
-// parts of the message.
+// ParseClaimed reads what follows ClaimedMessage: keys, each with its length before it. It ends at the first malformed
+// one. The keys share the message's memory.
 func ParseClaimed(message []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(message) > 0 {
@@ -94,16 +95,15 @@ func ParseClaimed(message []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Partition is the hash tag that the index keys of one part of the schedule share, so that a script sees them together.
-// Its keys have three parts, so that no namespace takes them for timers.
+// Partition is the hash tag that the index keys of one part of the schedule share, so that one script can use all of
+// them. These keys have three parts, so they are never timer keys.
 type Partition string
 
-// Single is the partition of a Redis that is not a cluster; in a cluster it holds what is about all timers.
+// Single is the only partition of a Redis that is not a cluster. In a cluster it holds the data about all timers.
 const Single Partition = "t"
 
-// Prefix returns what the names of the partition's index keys begin with. No key has it as its name: a cluster refuses
-// a script that names it while the partition's slot is moving from one server to another, when neither has the whole
-// partition.
+// Prefix returns the common prefix of the partition's index keys. No key has it as its whole name. So a cluster refuses
+// a script that names it as a key while the partition's slot is moving, when neither server has the whole partition.
 func (p Partition) Prefix() string { return "timerd:{" + string(p) + "}:" }
 
 func (p Partition) key(name string) string { return p.Prefix() + name }
@@ -111,7 +111,7 @@ func (p Partition) key(name string) string { return p.Prefix() + name }
 // Due names the sorted set of pending timers, scored by due time in unix ms.
 func (p Partition) Due() string { return p.key("due") }
 
-// Database names the number of the database that the partition is in.
+// Database names the key with the number of the database that the partition is in.
 func (p Partition) Database() string { return p.key("database") }
 
 // Data names the hash of the pending timers' attempts, flags and payloads.
@@ -120,30 +120,30 @@ func (p Partition) Data() string { return p.key("data") }
 // Firing names the sorted set of firings that are owed or claimed, scored by the end of their lease in unix ms.
 func (p Partition) Firing() string { return p.key("firing") }
 
-// FiringData names the hash of those firings' flags and payloads.
+// FiringData names the hash of the flags and payloads of the firings in Firing.
 func (p Partition) FiringData() string { return p.key("firingdata") }
 
-// Fired names the sorted set of tombstones: what lately fired, was lately cancelled after its time, or was lately
-// retried, scored by when.
+// Fired names the sorted set of tombstones: timers that were lately fired, cancelled after their due time, or retried,
+// scored by when.
 func (p Partition) Fired() string { return p.key("fired") }
 
 // Retried names the sorted set of the ids of events whose retry was set, scored by when.
 func (p Partition) Retried() string { return p.key("retried") }
 
-// Aside names the sorted set of the pending timers that are set aside because their keys cannot be read, scored by due
+// Aside names the sorted set of the pending timers that are parked because their keys cannot be read, scored by due
 // time in unix ms.
 func (p Partition) Aside() string { return p.key("aside") }
 
-// Counted names what is known of how many timers the server of the partition has, for the case that it loses them.
+// Counted names the record of how many timers the partition's server has, by which a loss of data is noticed.
 func (p Partition) Counted() string { return p.key("counted") }
 
 // Refused names the sorted set of the firings that NATS refused, scored by due time in unix ms.
 func (p Partition) Refused() string { return p.key("refused") }
 
-// Owed names the sorted set of the firings that nobody has claimed, by key.
+// Owed names the sorted set of the firings that no timerd has claimed, by key.
 func (p Partition) Owed() string { return p.key("owed") }
 
-// Beside names the sorted set of the pending timers that wait beside newer ones, by key.
+// Beside names the sorted set of the pending timers whose key has a newer timer, by key.
 func (p Partition) Beside() string { return p.key("beside") }
 
 // Repeat names the sorted set of the keys whose timers repeat, scored by the serial of each repetition.
@@ -152,7 +152,7 @@ func (p Partition) Repeat() string { return p.key("repeat") }
 // Holds names the hash of the holds, by namespace.
 func (p Partition) Holds() string { return p.key("holds") }
 
-// Resuming names who carries resumes of holds on at the moment.
+// Resuming names the key of the timerd that is carrying out resumes of holds at the moment.
 func (p Partition) Resuming() string { return p.key("resuming") }
 
 // Known names the sorted set of the apps that timers were set for through the function library or by a retry.
@@ -164,13 +164,13 @@ func (p Partition) Members() string { return p.key("members") }
 // Hearing is the sorted set of the timerds that hear the events of a server.
 func (p Partition) Hearing() string { return p.key("hearing") }
 
-// About names the hash of what those timerds say of themselves, by instance id.
+// About names the hash of what the timerds say about themselves, by instance id.
 func (p Partition) About() string { return p.key("about") }
 
-// Counts names the hash of what those timerds have counted since their starts, by instance id.
+// Counts names the hash of what the timerds have counted since their starts, by instance id.
 func (p Partition) Counts() string { return p.key("counts") }
 
-// Audits names the hash of what the timerds' last audits of each node found.
+// Audits names the hash of the timerds' last audit reports of each node.
 func (p Partition) Audits() string { return p.key("audits") }
 
 // Calls names the sorted set of the function library's functions, scored by how many of their calls were counted.
@@ -186,7 +186,7 @@ func KeyspacePrefix(db int) string { return "__keyspace@" + strconv.Itoa(db) + "
 // Namespace.Glob does.
 func KeyspacePattern(db int, n Namespace) string { return KeyspacePrefix(db) + n.Glob() }
 
-// KeyspaceKey returns the key whose event came on a keyspace channel of the database, and whether the channel is one.
+// KeyspaceKey returns the key that a keyspace channel of the database is about, and false for any other channel.
 func KeyspaceKey(db int, channel string) (string, bool) {
 	return strings.CutPrefix(channel, KeyspacePrefix(db))
 }

@@ -5,8 +5,8 @@ import "strings"
 // Slots is how many hash slots a Redis Cluster has.
 const Slots = 16384
 
-// Slot returns the hash slot of a Redis key: CRC16 of what stands between its first { and the } after it, or of all of
-// it where there is nothing.
+// Slot returns the hash slot of a Redis key: the CRC16 of the text between its first { and the next }, or of the whole
+// key if there is no such text.
 func Slot(key string) int {
 	if _, after, ok := strings.Cut(key, "{"); ok {
 		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {
@@ -24,16 +24,17 @@ func Slot(key string) int {
 	return int(crc % Slots)
 }
 
-// Each slot has a tag of its own that hashes to it: TagLetters letters from TagFirst on, eight of them, which differ in
-// their three lowest bits alone. CRC16 is linear, so the bits of a tag are those of TagBase, with those of TagBits
-// exclusive-ored for each bit of the slot, lowest first. A script computes them just so, without a table of all tags.
+// Each slot has a tag of its own that hashes to it. A tag has TagLetters letters, each one of the eight from TagFirst
+// on, which differ only in their three lowest bits. CRC16 is linear. So the bits of a tag are those of TagBase,
+// exclusive-ored with those of TagBits for each bit set in the slot, lowest first. Scripts compute tags in the same
+// way, without a table.
 const (
 	TagLetters = 6
 	TagFirst   = 'h'
 	TagBase    = 0x2cb
 )
 
-// TagBits returns what each bit of a slot, lowest first, changes in its tag.
+// TagBits returns the bits that each bit of a slot, lowest first, flips in its tag.
 func TagBits() [14]int {
 	return [...]int{
 		0x612d, 0x2c79, 0x6c6e, 0x65a8, 0x0b0a, 0x050b, 0x6953,
@@ -41,7 +42,7 @@ func TagBits() [14]int {
 	}
 }
 
-// SlotPartition returns the partition of the timers in a slot of a Redis Cluster. No other slot has it.
+// SlotPartition returns the partition of the timers in a slot of a Redis Cluster. Each slot has its own.
 func SlotPartition(slot int) Partition {
 	bits := TagBase
 	for i, change := range TagBits() {

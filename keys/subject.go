@@ -11,8 +11,8 @@ const (
 	Retry = "retry" // requests to fire again, published by consumers
 	Dead  = "dead"  // dead letters
 
-	Delivery = "delivery" // what came of calls of HTTP endpoints
-	// State is what an installation knows of itself: its subjects are those of no timer.
+	Delivery = "delivery" // results of calls of HTTP endpoints
+	// State is what an installation stores about itself. Its subjects belong to no timer.
 	State = "state"
 )
 

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// MaxFollowed is how many apps outside the namespaces are followed. Each takes a pattern, which Redis compares with
-	// every event of everybody: some 50 ns each time.
+	// MaxFollowed is how many apps outside the namespaces are followed. Each needs a pattern, which Redis compares with
+	// every event of every client, at some 50 ns each.
 	MaxFollowed = 16
 	// maxKnown is how many apps are remembered. Any more count as schedule.OtherApps.
 	maxKnown = 20_000
 )
 
-// Directory says what the schedule has on the server.
+// Directory tells what parts of the schedule are on the server.
 type Directory interface {
 	Apps(ctx context.Context) ([]string, error)
-	AnyPartition() keys.Partition // whose keys the server takes
+	AnyPartition() keys.Partition // one whose keys the server takes
 	ClaimedChannel() string       // on which is told what was claimed, of a master of a cluster another one at times
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Evidence is what the schedule knows of what can have been heard, and when.
+// Evidence records since when events are heard, and the server's clock.
 type Evidence interface {
 	StartHearing(ctx context.Context) error
 	StopHearing()

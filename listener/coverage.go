@@ -2,15 +2,15 @@ package listener
 
 // Coverage is told how far the events can be relied on. Its methods never block.
 type Coverage interface {
-	// Gap is called, once events flow again, after any time in which some may have been missed.
+	// Gap is called after each time in which events may have been missed, once they flow again.
 	Gap(reason string)
-	// SetComplete is called with false when the events that adoption needs stay away although others come, and with true when
-	// they are back.
+	// SetComplete is called with false when the events that adoption needs do not arrive although others do, and with
+	// true when they arrive again.
 	SetComplete(complete bool)
-	// SetBeyond is called with true when there are apps outside the namespaces whose keys are not followed, so that only
-	// audits find changes of them, and with false when there are none any more.
+	// SetBeyond is called with true when there are apps outside the namespaces whose keys are not followed, so that
+	// only audits find changes of these keys, and with false when there are no such apps any more.
 	SetBeyond(beyond bool)
-	// Audited receives when some of the apps may have been forgotten.
+	// Audited receives after an audit, which may have forgotten some apps.
 	Audited() <-chan struct{}
 }
 

@@ -15,7 +15,7 @@ const NotifyFlags = "KEg$hxe"
 // parameter is the name of the server's setting.
 const parameter = "notify-keyspace-events"
 
-// MissingFlags returns which of NotifyFlags a value of notify-keyspace-events leaves out.
+// MissingFlags returns the flags of NotifyFlags that a value of notify-keyspace-events lacks.
 func MissingFlags(value string) string {
 	if strings.Contains(value, "A") {
 		value += "g$hxe"

@@ -1,7 +1,7 @@
 // Package listener follows the keyspace events of one Redis server and hands what they hint at to the schedule.
 //
-// Redis sends these events to whoever listens at the moment, and never again. So the listener's second duty is to
-// notice when it may have missed some: it reports every such gap, and somebody else answers it with an audit.
+// Redis sends these events once, to the clients that are subscribed at that moment. So the listener's second duty is to
+// notice when it may have missed some: it reports every such gap, and the reconciler answers it with an audit.
 package listener
 
 import (
@@ -35,20 +35,21 @@ type Listener struct {
 
 	// Logger gets what happens to the subscription. Default: slog.Default().
 	Logger *slog.Logger
-	// CanaryInterval is how often a canary is sent; CanaryTimeout is for how long
-	// one may stay away before events count as lost. Defaults: 1s and 3s.
+	// CanaryInterval is how often a canary is sent. If its event does not arrive
+	// within CanaryTimeout, events count as lost. Defaults: 1s and 3s.
 	CanaryInterval, CanaryTimeout time.Duration
 
-	// OnWake is called with the time at which the first timer of a partition is due, or schedule.AtOnce or Nothing: after
-	// hints of it were taken in, and when a client has set that timer, of which in a cluster all servers tell.
+	// OnWake is called with the time at which the first timer of a partition is due, or schedule.AtOnce or Nothing. It
+	// is called after hints of the partition were taken in, and when a client has set its first timer, which in a
+	// cluster every server announces.
 	OnWake func(p keys.Partition, due schedule.Millis)
-	// Busy tells whether timers are being fired as fast as possible: then expired events have time, because most are of
-	// timers that will have fired shortly. It is called often. Default: they are not.
+	// Busy reports whether timers are being fired as fast as possible. Expired events may then wait; most of their
+	// timers are about to fire. It is called often. Default: it returns false.
 	Busy func() bool
 
 	// OnObserved is called after each batch of hints was taken in.
 	OnObserved func(schedule.Observed)
-	// OnSet is called for each timer that the function library tells to have set. In a cluster, it does not tell.
+	// OnSet is called for each timer that the function library announces to have set. In a cluster it announces none by key.
 	OnSet func()
 	// OnRefused is called for a key in one of the namespaces that is too long.
 	OnRefused func(key string, err error)
@@ -62,8 +63,8 @@ type Listener struct {
 	reported reported
 }
 
-// New returns a listener to the events of a database of the server that rdb
-// talks to. instance tells this process from all others that use the server.
+// New returns a listener to the events of a database on the server of rdb. No other process that uses the server may
+// have the same instance id.
 func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces keys.Namespaces, instance string) *Listener {
 	return &Listener{
 		rdb: rdb, node: node, coverage: coverage, db: db, namespaces: namespaces, instance: instance,
@@ -81,11 +82,11 @@ func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces key
 	}
 }
 
-// Healthy returns nil while events flow and Redis takes in what they hint at, and otherwise what is wrong. That it does
-// not take them in counts after some seconds.
+// Healthy returns nil while events arrive and Redis takes in what they hint at, and otherwise what is wrong. A failure
+// to take them in counts after some seconds.
 func (l *Listener) Healthy() error { return l.health.err() }
 
-// Run follows the events until ctx ends. Whatever fails is tried again.
+// Run follows the events until ctx ends. It tries again after any failure.
 func (l *Listener) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -18,7 +18,7 @@ const (
 	defaultDrainTimeout = 5 * time.Second
 )
 
-// Failure classes why a try to publish a firing failed.
+// Failure is the class of an error when publishing a firing.
 type Failure string
 
 // The classes of failure. After all but FailureTooLarge the firing is published again as it is, while its lease lasts.
@@ -32,41 +32,41 @@ const (
 	FailureTooLarge     Failure = "toolarge"     // the firing is published again without its payload
 )
 
-// LateAction is what became of a firing that was claimed too late.
+// LateAction is what was done with a firing that was claimed too late.
 type LateAction string
 
 // The actions.
 const (
-	LateDead LateAction = "dead" // it is a dead letter
-	LateDrop LateAction = "drop" // it is forgotten
+	LateDead LateAction = "dead" // it became a dead letter
+	LateDrop LateAction = "drop" // it was dropped
 )
 
-// Options are what a Publisher can be told. NewPublisher sets them.
+// Options are the settings of a Publisher. NewPublisher sets the defaults.
 type Options struct {
 	Streams streams.Config
-	// MaxAttempts says how often a timer fires at most, for its events to tell: 1.
+	// MaxAttempts returns how often a timer fires at most, which its events state. Default: 1.
 	MaxAttempts func(keys.Key) int
-	// PayloadAttempt says whether the attempt counts that a payload states, if it is no more than MaxAttempts: true.
+	// PayloadAttempt says whether an attempt in a payload counts, if it is at most MaxAttempts. Default: true.
 	PayloadAttempt bool
-	// Late has the limits of timers that have none of their own: none.
+	// Late has the limits of timers that have none of their own. Default: no limits.
 	Late policy.Rules[policy.Limit]
-	// ContentType says how payloads travel, see event.Event: by what they are.
+	// ContentType says how payloads are encoded, see event.Event. Default: by their content.
 	ContentType string
 
-	// Window is how many firings may be on their way at once: from Publish until they are acknowledged, and of each server of the
-	// schedule until they are settled or given back: 4,096.
+	// Window is how many firings may be in flight at once, from Publish until they are acknowledged. It also limits,
+	// for each server of the schedule, those from Publish until they are settled or given back. Default: 4,096.
 	Window int
-	// WindowBytes is how many bytes of payload those that are not acknowledged may have: 64 MiB. One firing is taken
-	// however large it is.
+	// WindowBytes is how many bytes of payload the firings in flight may have. A single firing is taken whatever its
+	// size. Default: 64 MiB.
 	WindowBytes int
-	// AckWait is how long to wait for an acknowledgement before publishing again: 5 s. The end of the lease cuts it
-	// short.
+	// AckWait is how long to wait for an acknowledgement before publishing again, at most until the lease ends.
+	// Default: 5 s.
 	AckWait time.Duration
-	// DrainTimeout bounds how long Run goes on after its context has ended: 5 s.
+	// DrainTimeout limits how long Run goes on after its context has ended. Default: 5 s.
 	DrainTimeout time.Duration
 	Logger       *slog.Logger // slog.Default()
-	// Permit is asked whenever the stream is looked at. An error keeps events back until it returns nil. It must return
-	// quickly. By default it returns nil.
+	// Permit is called whenever the stream is checked. If it returns an error, no event is published until it returns
+	// nil. It must return quickly. Default: it returns nil.
 	Permit func() error
 
 	// The On functions are for metrics; by default they do nothing. They may run concurrently, must return quickly, and
@@ -80,11 +80,13 @@ type Options struct {
 	// OnSettled and OnReleased are called with how many firings were settled, and how many were given back because they
 	// could not be published.
 	OnSettled, OnReleased func(n int)
-	// OnSetAside is called for each firing that is given back for a while because NATS does not take its subject.
+	// OnSetAside is called for each firing that is parked because NATS does not take its subject.
 	OnSetAside func(f *schedule.Firing)
-	// OnLate is called for each firing that was claimed too late: when its dead letter is stored, or when it is forgotten.
+	// OnLate is called for each firing that was claimed too late: when its dead letter is stored, or when it is
+	// dropped.
 	OnLate func(f *schedule.Firing, action LateAction)
-	// OnLost is called with how many events NATS has lost, at least, that it had acknowledged to this Publisher.
+	// OnLost is called with the least number of events that NATS has lost after it had acknowledged them to this
+	// Publisher.
 	OnLost func(n uint64)
 }
 

@@ -20,9 +20,9 @@ import (
 const tick = 50 * time.Millisecond
 
 // Publisher publishes claimed firings to JetStream and settles them once they are acknowledged. A firing that fails is
-// published again under the same id while its lease lasts, and then given back. A firing whose lease has run out is not
-// published, so that a timerd that was stopped for a while does no harm. One that was claimed too late for its limit becomes a
-// dead letter, or is forgotten.
+// published again under the same id while its lease lasts, and then given back. A firing whose lease has ended is not
+// published, so a timerd that was paused for a while does no harm. A firing that was claimed too late for its limit
+// becomes a dead letter, or is dropped.
 //
 // A firing passes these stages, each of which knows those below it alone:
 //
@@ -54,9 +54,9 @@ type Publisher struct {
 	admission sync.Mutex // held while firings are taken in, so that none is when Run ends
 }
 
-// NewPublisher returns a Publisher on a connection that keeps nothing back to publish after a reconnect, because leases
-// may have run out by then. js is JetStream on the same connection: it serves to watch the streams, and to make them
-// again if they vanish.
+// NewPublisher returns a Publisher. nc must not buffer messages for after a reconnect, because leases may have ended by
+// then. js is JetStream on the same connection. It is used to watch the streams, and to create them again if they
+// vanish.
 func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	p := &Publisher{Options: defaultOptions(), nc: nc, kick: make(chan struct{}, 1), stream: &streamRecord{}}
 	o := &p.Options
@@ -83,7 +83,7 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 // newSubjects returns a window whose lanes are subjects: while none is trusted they may fill it.
 func newSubjects() *lanes.Window { return lanes.New(lanes.Shares{Unknown: 2, Each: 1, Alone: true}) }
 
-// InFlight returns how many firings the Publisher has: of each server at most Window.
+// InFlight returns how many firings the Publisher has: at most Window for each server.
 func (p *Publisher) InFlight() int { return p.window.inFlight() }
 
 // Wait returns nil once firings of a server, by its name, can be published: NATS is connected, the stream takes messages as far as
@@ -96,8 +96,8 @@ func (p *Publisher) Wait(ctx context.Context, server string) error {
 	return ctx.Err()
 }
 
-// Healthy returns nil while events can be published as far as is known, and otherwise what does not work. It answers
-// from memory and may be called at any time.
+// Healthy returns nil while events can be published as far as is known, and otherwise an error that names the problem.
+// It answers from memory and may be called at any time.
 func (p *Publisher) Healthy() error {
 	switch opened, stopped, _ := p.gate.state(); {
 	case stopped:
@@ -108,9 +108,9 @@ func (p *Publisher) Healthy() error {
 	return p.health.problem()
 }
 
-// Publish takes over claimed firings and returns once all of them are in the window: published, or to be published as
-// soon as possible. It takes them over even if it returns an error. When ctx has ended and there is no room for all, or
-// Run is ending, it gives the rest back to the schedule and the error says so.
+// Publish takes over claimed firings and returns once all of them are in the window: published, or about to be. It
+// takes them over even if it returns an error. If ctx has ended and there is no room for all, or if Run is ending, it
+// gives the rest back to the schedule, and the error says so.
 func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) error {
 	for len(firings) > 0 {
 		next := &firings[0]
@@ -231,9 +231,9 @@ func (p *Publisher) enter(d *delivery, what fate) (answer lanes.Answer) {
 	return lanes.In
 }
 
-// Run publishes until ctx ends. Then it takes no more firings, waits for the acknowledgements of those on their way,
-// settles them and gives the rest back, for at most DrainTimeout in all. It returns an error only if it could not
-// begin. Call it once.
+// Run publishes until ctx ends. Then it takes no more firings, waits for the acknowledgements of those in flight,
+// settles them and gives the rest back, all within DrainTimeout. It returns an error only if it could not begin. Call
+// it once.
 func (p *Publisher) Run(ctx context.Context) error {
 	status := p.nc.StatusChanged()
 	defer p.nc.RemoveStatusListener(status)

@@ -30,10 +30,11 @@ const (
 	longestRest = time.Hour
 )
 
-// Settler takes the outcome of firings. A schedule.Schedule is one. The firings come without their payloads, and those
-// of one call may be of several partitions, of one server as far as is known.
+// Settler records the outcome of firings. A schedule.Schedule is one. The firings come without their payloads. Those of
+// one call may be of several partitions, but as far as is known of one server.
 type Settler interface {
-	// ServerOf returns which server has a partition, as far as is known: an empty text where there is only one. It asks nobody.
+	// ServerOf returns the name of the server that has a partition, as far as is known, or an empty text if there is
+	// only one server. It answers from memory.
 	ServerOf(p keys.Partition) string
 	// Settle forgets firings that NATS has acknowledged. It must be safe to repeat.
 	Settle(ctx context.Context, firings []schedule.Firing) error

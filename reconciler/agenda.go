@@ -23,7 +23,7 @@ const (
 	longestSleep = time.Hour
 )
 
-// Server is one server of the schedule: which it is, and what time it has.
+// Server is one server of the schedule: its name, its partitions and its clock.
 type Server interface {
 	Name() string
 	Owns(p keys.Partition) bool

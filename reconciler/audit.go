@@ -26,7 +26,7 @@ const (
 	maxDrift = time.Second
 )
 
-// Auditor compares the keys with the index.
+// Auditor compares the trigger keys with the index.
 type Auditor interface {
 	ScanDue(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error)
 	BeginAudit(ctx context.Context) (*schedule.Audit, error)

@@ -23,8 +23,8 @@ const (
 	reasonTakenOver = "slots moved"
 )
 
-// Coverage is how far the events of a node can be relied on. The listener keeps it up to date, and audits make up for the
-// rest. Its methods may be called concurrently, and never block. Set its fields before the first call.
+// Coverage records how far the events of a node can be relied on. The listener keeps it up to date, and audits cover
+// the rest. Its methods may be called concurrently, and never block. Set its fields before the first call.
 type Coverage struct {
 	// OnGap is called by Gap, and OnComplete by SetComplete.
 	OnGap      func(reason string)
@@ -49,8 +49,8 @@ func newCoverage(now func() schedule.Millis) *Coverage {
 	}
 }
 
-// Gap asks for an audit, because events may have been missed. Gaps that come while an audit is waiting to begin are answered
-// by it.
+// Gap asks for an audit, because events may have been missed. An audit that is waiting to begin answers further gaps
+// too.
 func (c *Coverage) Gap(reason string) {
 	c.OnGap(reason)
 	c.note(reason)
@@ -73,7 +73,7 @@ func (c *Coverage) ask(reason string) {
 	}
 }
 
-// SetComplete says whether the events that adoption needs flow. While they do not, an audit follows every sweep.
+// SetComplete says whether the events that adoption needs arrive. While they do not, an audit follows every sweep.
 func (c *Coverage) SetComplete(complete bool) {
 	c.OnComplete(complete)
 	c.mu.Lock()
@@ -84,8 +84,8 @@ func (c *Coverage) SetComplete(complete bool) {
 	}
 }
 
-// SetBeyond says whether there are timers whose keys are not followed, though events flow. While there are, the timers
-// are audited every minute, or as often as a tenth of the time allows.
+// SetBeyond says whether there are timers whose keys are not followed, though events arrive. While there are, audits
+// run every minute, or less often so that they take at most a tenth of the time.
 func (c *Coverage) SetBeyond(beyond bool) {
 	c.mu.Lock()
 	c.beyond = beyond
@@ -95,7 +95,7 @@ func (c *Coverage) SetBeyond(beyond bool) {
 	}
 }
 
-// Audited receives after audits: apps may have been forgotten. It is for one receiver.
+// Audited receives after audits, which may have forgotten apps. It is for one receiver.
 func (c *Coverage) Audited() <-chan struct{} { return c.audited }
 
 // untilAudit returns how long to wait for the next audit after one that took some time, and its reason. since is how long

@@ -37,10 +37,10 @@ type Claimer interface {
 
 // Publisher takes claimed firings over.
 type Publisher interface {
-	// Wait returns when firings of a node, by its name, can be published, or an error when ctx ends. Nothing is claimed before it
-	// returns.
+	// Wait returns nil once firings of a node, by its name, can be published, or an error when ctx ends. Nothing is
+	// claimed before it returns.
 	Wait(ctx context.Context, node string) error
-	// Publish takes firings over: once ctx has ended, as many as there is room for, and gives the others back.
+	// Publish takes firings over. Once ctx has ended it takes as many as there is room for, and gives the others back.
 	Publish(ctx context.Context, firings []schedule.Firing) error
 }
 

@@ -1,5 +1,5 @@
-// Package reconciler makes timers fire on time. It sleeps until the first one is due, claims what is due in batches and
-// hands it on for publishing. What any lost event or crash left behind, its regular sweeps and audits recover.
+// Package reconciler makes timers fire on time. It sleeps until the first one is due, claims due timers in batches and
+// hands them on for publishing. Its regular sweeps and audits recover what a lost event or a crash has left behind.
 package reconciler
 
 import (
@@ -25,19 +25,19 @@ type Node interface {
 
 // Reconciler serves one node of the schedule. Set its fields before Run.
 type Reconciler struct {
-	// Coverage is told how far the events of the node can be relied on. It is made by [New].
+	// Coverage records how far the events of the node can be relied on. [New] creates it.
 	Coverage *Coverage
 
-	// Logger gets what is out of the ordinary. Default: slog.Default().
+	// Logger gets a line for everything unusual. Default: slog.Default().
 	Logger *slog.Logger
-	// SweepInterval bounds the lateness when every event is lost. Default: 1s.
+	// SweepInterval is the time between sweeps. It limits the lateness if every event is lost. Default: 1s.
 	SweepInterval time.Duration
 	// Lease is how long a claim outlives this process. Default: 10s.
 	Lease time.Duration
-	// Self is what it says of itself with its heartbeats. Default: the instance id alone.
+	// Self is what its heartbeats say about it. Default: the instance id alone.
 	Self schedule.Self
-	// Counts returns what it has counted since its start, for its heartbeats, or nil to say nothing this time. By default it says
-	// nothing.
+	// Counts returns what it has counted since its start, for its heartbeats, or nil to leave that out this time.
+	// Default: nil each time.
 	Counts func() *schedule.Counts
 
 	// Hears tells whether all keyspace events of the node are heard. It is called often. Default: they are.
@@ -66,8 +66,8 @@ type Reconciler struct {
 	takenOver chan struct{} // partitions have come from another server
 }
 
-// New returns a reconciler for the timers on a node; those of the namespaces it adopts. instance tells this process
-// from all others that serve the same schedule.
+// New returns a reconciler for the timers on a node. It adopts keys of the namespaces. No other process that serves the
+// same schedule may have the same instance id.
 func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *Reconciler {
 	return &Reconciler{
 		node: node, publisher: p, namespaces: namespaces, instance: instance,
@@ -89,11 +89,11 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 	}
 }
 
-// Busy tells whether more is due than has been claimed so far, and nothing else is being done than claiming it.
+// Busy reports whether more is due than has been claimed so far, and the reconciler does nothing but claim it.
 func (r *Reconciler) Busy() bool { return r.claiming.Load() && !r.auditing.Load() }
 
-// Wake says that a timer of a partition is due at a time; schedule.AtOnce says that something is owed, and
-// schedule.Nothing has no effect. Nor has a partition of another node. It never blocks.
+// Wake says that a timer of a partition is due at a time, or with schedule.AtOnce that something is owed.
+// schedule.Nothing and a partition of another node have no effect. It never blocks.
 func (r *Reconciler) Wake(p keys.Partition, due schedule.Millis) { r.agenda.wake(p, due) }
 
 // SetPlace says which of the masters of a cluster the node is, by their names: where there are several timerds, each master has another
@@ -103,7 +103,7 @@ func (r *Reconciler) SetPlace(place int) { r.agenda.setPlace(place) }
 // IsFirst tells whether this timerd is the first of all to claim from the node.
 func (r *Reconciler) IsFirst() bool { return r.agenda.isFirst() }
 
-// TookOver says that partitions have come from another server: they are looked at as soon as possible. It never blocks.
+// TookOver says that partitions have come from another server, to be looked at as soon as possible. It never blocks.
 func (r *Reconciler) TookOver() {
 	signal(r.takenOver)
 	r.Coverage.ask(reasonTakenOver)

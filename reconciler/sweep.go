@@ -18,19 +18,19 @@ const (
 	replanEvery = 10 * time.Second
 )
 
-// Scanner finds what is due.
+// Scanner finds due timers.
 type Scanner interface {
 	Sweep(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error)
 }
 
-// Keeper keeps in place what the schedule needs beside its timers.
+// Keeper maintains what the schedule needs beside its timers: the function library and the planned occurrences.
 type Keeper interface {
 	EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error)
 	IsBehind() bool
 	Replan(ctx context.Context) (planned int, err error)
 }
 
-// Membership says who serves the schedule.
+// Membership tells which timerds serve the schedule.
 type Membership interface {
 	Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (schedule.Standing, error)
 	Deregister(ctx context.Context, instance string) error

@@ -16,9 +16,8 @@ const appsChunk = 16
 // OtherApps stands for all apps beyond those that a partition knows by name.
 const OtherApps = ""
 
-// Apps returns the apps that timers with keys on the node were set for through the function library or by a retry, those
-// that have been known for longest first. Apps that have no timers any more are forgotten after some audits. OtherApps may
-// be among them.
+// Apps returns the apps for which timers with keys on the node were set through the function library or by a retry,
+// those known longest first. An app without timers is forgotten after some audits. OtherApps may be among them.
 func (n *Node) Apps(ctx context.Context) ([]string, error) {
 	since := map[string]int64{}
 	err := n.Master().RunOver(ctx, n.schedule.step("apps"), appsChunk, nil, func(cmd *redis.Cmd) error {

@@ -16,8 +16,8 @@ const scanCount = 1000
 // countPage is how many firings one step of counting looks at, about: none holds Redis for longer than a page of an audit.
 const countPage = 256
 
-// ScanKeys calls yield for the keys of the node's server that match a glob pattern, some at a time, until it returns an error.
-// Keys that are set or deleted meanwhile may be left out or come twice.
+// ScanKeys calls yield with batches of the keys of the node's server that match a glob pattern, until yield returns an
+// error. Keys that are set or deleted meanwhile may be missing or come twice.
 func (n *Node) ScanKeys(ctx context.Context, glob string, yield func(names []string) error) error {
 	for cursor := uint64(0); ; {
 		names, next, err := n.server.Scan(ctx, cursor, glob, scanCount).Result()
@@ -41,8 +41,8 @@ type Audit struct {
 	tally *tally
 }
 
-// BeginAudit begins a round. What happens to keys from now on is left to the next one. It returns nil as long as nobody has
-// said whether the node's events are heard: then it is too early to judge keys that are gone.
+// BeginAudit begins a round. Changes of keys from now on are left to the next one. It returns nil while it is not known
+// yet whether the node's events are heard: then it is too early to judge keys that are gone.
 func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
 	if !n.evidence.wasAsked() {
 		return nil, nil
@@ -54,9 +54,9 @@ func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
 	return &Audit{n, began, slotsOf(n.Master().Partitions), newTally(nil)}, nil
 }
 
-// Page compares about count pending timers of a partition with their keys, from cursor on; 0 begins, and a returned 0
-// ends. A whole round looks at every timer that is pending throughout at least once. A timer whose key is gone is cancelled
-// if that proves that the key was deleted, and is kept otherwise.
+// Page compares about count pending timers of a partition with their keys, from cursor on. 0 begins a round, and a
+// returned 0 ends it. A complete round looks at least once at every timer that is pending all the time. A timer whose
+// key is gone is cancelled if that proves that the key was deleted; otherwise it is kept.
 func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count int) (next uint64, seen Observed, err error) {
 	n, after := a.node, ""
 	for range count { // each call gets further, unless somebody goes on changing these keys
@@ -82,7 +82,8 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	return 0, seen, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read", p.Due())
 }
 
-// CountBy has the round count the timers of some namespaces, and all others together. Call it before the first page.
+// CountBy makes the round count the timers of each of some namespaces, and all others together. Call it before the
+// first page.
 func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespaces) }
 
 // CountFirings counts the firings of a partition.
@@ -102,9 +103,9 @@ func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 // Counted returns what the round has counted: the namespaces in their order, and the rest at the end.
 func (a *Audit) Counted() []NamespaceCount { return a.tally.counts }
 
-// DoubtApps ends the round through a partition, which began at a time or later and met the timers of some apps. Of
-// the known apps without timers it doubts those that it finds for the first time, and forgets those that were doubted before.
-// An app is known again as soon as a timer of it is set.
+// DoubtApps ends the round through a partition, which began at began or later and found timers of the apps in met. A
+// known app without timers is marked as doubtful the first time, and forgotten the second time. An app is known again
+// as soon as a timer of it is set.
 func (a *Audit) DoubtApps(ctx context.Context, p keys.Partition, began Millis, met []string) error {
 	args := []any{int64(began)}
 	for _, app := range met {
@@ -125,5 +126,5 @@ func (a *Audit) ForgetApps(ctx context.Context) error {
 	return nil
 }
 
-// Complete ends a round that has looked at every partition: the absences up to its beginning are accounted for.
+// Complete ends a round that has looked at every partition. Keys that were gone when it began are then accounted for.
 func (a *Audit) Complete() { a.node.evidence.know(a.began.text, a.slots, a.began.silent) }

@@ -21,7 +21,7 @@ type NamespaceCount struct {
 	Held      int64  `json:"held"`      // due and held
 }
 
-// AuditReport is what a timerd leaves in Redis of its last audit of a node.
+// AuditReport is a timerd's report in Redis about its last audit of a node.
 type AuditReport struct {
 	Node     string        `json:"-"`    // its name; empty for a single Redis
 	Instance string        `json:"-"`    // whose audit it was

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Away is a master of a cluster that does not answer, or does not as it should, and why.
+// Away is a master of a cluster that does not answer, or answers with an error, and that error.
 type Away struct {
 	Addr string
 	Err  error
@@ -24,7 +24,7 @@ func (a Away) Error() string { return fmt.Sprintf("%s does not answer: %v", a.Ad
 // Unwrap returns why it does not answer.
 func (a Away) Unwrap() error { return a.Err }
 
-// AwayError says which servers could not be asked. What was to be done was done on all others.
+// AwayError says which servers could not be asked. The call took effect on all others.
 type AwayError struct{ Masters []Away }
 
 func (e *AwayError) Error() string {

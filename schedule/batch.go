@@ -9,9 +9,9 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// PartError says that a step failed for some of the firings that it was about.
+// PartError says that a step failed for some of its firings.
 type PartError struct {
-	Left []Firing // those that it failed for
+	Left []Firing // those for which it failed
 	Err  error    // why it failed for one of them
 }
 

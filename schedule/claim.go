@@ -15,9 +15,9 @@ import (
 // ClaimRequest is a partition to claim from.
 type ClaimRequest struct {
 	Partition keys.Partition
-	Known     Millis // the first due time that the caller knew of: what was due before fires by TriggerSweep
-	// Expected is how many firings there may be, about: to look for more costs Redis a little. 0: MaxClaim. What is left the
-	// next claim has.
+	Known     Millis // the first due time that the caller knew of: timers due before it fire by TriggerSweep
+	// Expected is about how many firings there are: looking for more costs Redis a little. 0 means MaxClaim. The next
+	// claim takes the rest.
 	Expected int
 	// Patience is for how long what is due is left to others: a claim by which the usual is claimed takes nothing that is due for a
 	// shorter time.
@@ -29,22 +29,22 @@ type ClaimResult struct {
 	Partition   keys.Partition
 	Firings     []Firing
 	At          time.Time // the Redis server's clock at the claim
-	Next        Millis    // from when on there is something to claim; AtOnce, or Nothing that is known
+	Next        Millis    // when there is something to claim next; AtOnce, or Nothing if nothing is known
 	Untidy      bool      // more tombstones are to be removed: claim again when idle
 	Rescheduled int       // timers that were due but whose key had got a later TTL
 	Cancelled   int       // timers that were due but whose key had lost its TTL
 	Parked      int       // due timers that wait, without stopping others, because the key cannot be read
 	ParkedKey   string    // the key of one of them
-	Corrupt     []error   // entries that are no timers; they were removed
+	Corrupt     []error   // entries that were not timers; they were removed
 	Err         error     // why the claim failed; then the rest is empty
 }
 
-// Claim takes firings under a lease, up to MaxClaim from each of several partitions: what is owed, what somebody claimed whose
-// lease ran out, and what is due. The results are in the order of the requests; an error for one says nothing about the
-// others. Firings that a crashed or failed caller does not settle can be claimed again when the lease is over; so can those of
-// a claim whose reply was lost.
+// Claim takes firings under a lease, up to MaxClaim from each of several partitions: those that are owed, those whose
+// lease has ended, and those that are due. The results are in the order of the requests; an error for one says nothing
+// about the others. Firings that a caller does not settle, because it crashed, failed or never got the reply, can be
+// claimed again when the lease is over.
 //
-// Repetitions that are to be planned are planned by the way, and are not among the firings but for those with a Fault.
+// Claim also plans new cron timers; only those it cannot plan are returned, with Fault set.
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	n.readHoldsAgain(ctx)
 	var results []ClaimResult

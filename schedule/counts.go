@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Counts is what a timerd has counted since its start, as its heartbeats say it.
+// Counts is what a timerd has counted since its start, as its heartbeats state it.
 type Counts struct {
-	// Lateness is how late the events of each namespace were: of those that are counted, and of keys.Other. Those without events
+	// Lateness is how late the events were, for each counted namespace and for keys.Other. Namespaces without events
 	// may be missing.
 	Lateness    map[string]Lateness `json:"n,omitempty"`
 	Gaps        int64               `json:"g,omitempty"` // times in which keyspace events may have been missed
@@ -30,8 +30,8 @@ func (c *Counts) Clone() *Counts {
 // one before, the last but one's being 8 minutes; the last one has all that is later.
 const latenessBuckets = 40
 
-// Lateness is a histogram: how many events were how late, in buckets that are the same for all timerds. Its text in JSON is
-// the first bucket with something in it, and then the buckets from there to the last such one.
+// Lateness is a histogram of how late events were, with the same buckets in all timerds. In JSON it is the number of
+// the first bucket that is not empty, then the counts from that bucket to the last one that is not empty.
 type Lateness [latenessBuckets]int64
 
 // latenessEnd returns up to which lateness a bucket has events, in ms.

@@ -13,7 +13,7 @@ import (
 // Trigger says what made a timer fire.
 type Trigger string
 
-// The triggers, as they stand in the event.
+// The triggers, as events have them.
 const (
 	TriggerDeadline Trigger = "deadline" // the reconciler woke up for it
 	TriggerExpired  Trigger = "expired"  // Redis's event came first
@@ -21,8 +21,8 @@ const (
 	TriggerReclaim  Trigger = "reclaim"  // claimed before by someone whose lease ran out
 )
 
-// Firing is a claimed timer: one event to publish. Whoever claimed it holds it
-// until its lease runs out, and then anybody may claim it again.
+// Firing is a claimed timer: one event to publish. The timerd that claimed it has it until its lease ends. Then any
+// timerd may claim it again.
 type Firing struct {
 	Ref     string // names the firing in the index
 	Key     keys.Key
@@ -33,9 +33,9 @@ type Firing struct {
 	Trigger Trigger
 	Late    policy.Limit // its own
 	Origin  Origin       // the timer's first firing; zero where it is this one
-	// Replayed is when somebody had it fire anew; 0 where nobody did.
+	// Replayed is when it was replayed; 0 if it was not.
 	Replayed Millis
-	// TraceParent and TraceState are those that were set with it; the payload may have others.
+	// TraceParent and TraceState are those set with the timer; the payload may have others.
 	TraceParent, TraceState string
 	// Occurrence is nil for a timer that does not repeat.
 	Occurrence *Occurrence
@@ -56,20 +56,20 @@ type Firing struct {
 	// Fault says why a repetition cannot begin, and becomes a dead letter instead of an event; it is empty for a firing.
 	Fault string
 
-	// Unfired is for whoever settles it: no event of it was published, but a dead letter, or nothing.
+	// Unfired is set by the caller that settles the firing: no event of it was published, only a dead letter or nothing.
 	Unfired bool
 
-	// Bytes is how large the payload was, for whoever keeps the firing without it.
+	// Bytes is the size of the payload, for callers that keep the firing without it.
 	Bytes int
 
-	// Pause is for whoever gives the firing back: for how long nobody is to claim it again.
+	// Pause is set by the caller that gives the firing back: for how long it must not be claimed again.
 	Pause time.Duration
-	// Refused is for the same: that NATS does not take its subject.
+	// Refused is set by the same caller: NATS does not take its subject.
 	Refused bool
 }
 
-// Now estimates the time on the Redis server's clock. It is never later than what that
-// shows and never precedes ClaimedAt, and a step of the local clock does not move it.
+// Now estimates the time on the Redis server's clock. It is never later than that clock and never before ClaimedAt, and
+// a step of the local clock does not affect it.
 func (f *Firing) Now() time.Time {
 	return f.ClaimedAt.Add(max(time.Since(f.Received)-f.Took, 0))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// StartHearing says that every keyspace event of the server is heard from now on, until StopHearing. Call it once the
-// subscription is confirmed and its messages are about to be read.
+// StartHearing records that every keyspace event of the server is heard from now on, until StopHearing. Call it once
+// the subscription is confirmed and its messages are about to be read.
 func (n *Node) StartHearing(ctx context.Context) error {
 	if err := n.recall(ctx); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (n *Node) StartHearing(ctx context.Context) error {
 	return nil
 }
 
-// StopHearing says that events may be missed from now on.
+// StopHearing records that events may be missed from now on.
 func (n *Node) StopHearing() { n.hearSince(NoEvents) }
 
 // hearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
@@ -64,9 +64,9 @@ type mark struct {
 	Slots [][2]int `json:"slots"`
 }
 
-// Mark leaves a mark in Redis: what a timerd that starts when none has run for a while compares with, to know whether anything
-// ran out meanwhile. Call it after a canary was sent, whose key runs out soon, with what the server said of itself just
-// before: INFO's sections server and stats. While an audit is still to come nothing is left. An older mark does no harm.
+// Mark leaves a mark in Redis. A timerd that starts after a time without any compares the server with it, to know
+// whether keys ran out meanwhile. Call it after sending a canary, whose key runs out soon, with the sections server and
+// stats of INFO from just before. It leaves no mark while an audit is outstanding. An older mark does no harm.
 func (n *Node) Mark(ctx context.Context, info, canary string) error {
 	losses, audited, _ := n.evidence.known()
 	run := infoField(info, "run_id")

@@ -13,18 +13,19 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Self is what a timerd says of itself with its heartbeats. But for Counts it does not change while the timerd runs.
+// Self is what a timerd says about itself with its heartbeats. Except for Counts it does not change while the timerd
+// runs.
 type Self struct {
 	Instance string    `json:"-"` // the id that no other process has
 	Version  string    `json:"version,omitempty"`
 	Host     string    `json:"host,omitempty"`
 	PID      int       `json:"pid,omitempty"`
 	Since    time.Time `json:"since,omitzero"` // when it was started, by the clock of its host
-	// Silence is after how many ms without a heartbeat it is dead.
+	// Silence is after how many ms without a heartbeat it counts as dead.
 	Silence int64 `json:"silence,omitempty"`
-	// Settings are those that all timerds of a schedule are to have in common, by the name of the variable.
+	// Settings are those that all timerds of a schedule must have in common, by the name of the variable.
 	Settings map[string]string `json:"settings,omitempty"`
-	// Counts is what it has counted since its start. A heartbeat without leaves the last ones.
+	// Counts is what it has counted since its start. A heartbeat without it keeps the previous ones.
 	Counts *Counts `json:"-"`
 	// Hears says that it hears all keyspace events of the node by now.
 	Hears bool `json:"-"`
@@ -36,7 +37,7 @@ type Standing struct {
 	Hearing  []int // the ranks of those that hear the node
 }
 
-// Fingerprint returns a short hash of the settings, the same for the same ones, or an empty text if there are none.
+// Fingerprint returns a short hash of the settings, or an empty text if there are none.
 func (s Self) Fingerprint() string {
 	if len(s.Settings) == 0 {
 		return ""
@@ -73,8 +74,8 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 	return standing, nil
 }
 
-// Deregister takes a timerd that stops out of the ranks, so that the others need not wait for its silence to tell. What it
-// said of itself may stay until another one starts or dies.
+// Deregister removes a timerd that stops from the ranks, so that the others need not wait until its heartbeats count as
+// missing. What it said about itself may stay until another timerd starts or dies.
 func (n *Node) Deregister(ctx context.Context, instance string) error {
 	_, err := n.schedule.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		pipe.ZRem(ctx, keys.Single.Members(), instance)

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// How many holds there may be at once, and how many bytes their copy may have: each claim reads it, which takes up to 40 µs.
+// Limits on the number of holds, and on the bytes of their copy, which each claim reads in up to 40 µs.
 const (
 	MaxHolds      = 32
 	maxHoldsBytes = 4096
@@ -26,23 +26,23 @@ const (
 var ErrTooManyHolds = fmt.Errorf("there is no room for another hold: there may be %d, with %d bytes in all: resume one, or hold a namespace that covers several, such as the app",
 	MaxHolds, maxHoldsBytes)
 
-// ResumeKind says what becomes of held timers when their hold ends.
+// ResumeKind says what happens to held timers when their hold ends.
 type ResumeKind string
 
 // The kinds of resumes.
 const (
-	ResumeNow   ResumeKind = "now"   // they fire at once, in the order of their dues
-	ResumeRate  ResumeKind = "rate"  // they fire spaced
+	ResumeNow   ResumeKind = "now"   // they fire at once, by due time
+	ResumeRate  ResumeKind = "rate"  // they fire at a limited rate
 	ResumeShift ResumeKind = "shift" // their dues move by the length of the hold
 	ResumeDead  ResumeKind = "dead"  // they become dead letters
 )
 
-// Hold keeps the timers of a namespace from being claimed, or once did: while it is being resumed, those that are held
-// still wait for their release. Times are those of the Redis server's clock, in ms.
+// Hold keeps the timers of a namespace from being claimed. While it is being resumed, only the timers that are already
+// held wait for their release. Times are those of the Redis server's clock, in ms.
 type Hold struct {
 	Namespace keys.Namespace `json:"-"`
 	Since     Millis         `json:"since"`
-	Until     Millis         `json:"until,omitempty"` // when it ends by itself; 0: not
+	Until     Millis         `json:"until,omitempty"` // when it ends by itself; 0 if it does not
 	Reason    string         `json:"reason,omitempty"`
 	By        string         `json:"by,omitempty"`
 	Resume    *Resume        `json:"resume,omitempty"` // nil until it is resumed
@@ -54,11 +54,11 @@ type Hold struct {
 type Resume struct {
 	Kind ResumeKind `json:"kind"`
 	Rate float64    `json:"rate,omitempty"` // of ResumeRate, timers a second
-	At   Millis     `json:"at"`             // since when. What is due later is not held.
+	At   Millis     `json:"at"`             // since when; timers due later are not held
 	By   string     `json:"by,omitempty"`
 }
 
-// Lasts tells whether nothing of the namespace is claimed at a time.
+// Lasts reports whether the hold is in force at a time: whether no timer of the namespace is claimed.
 func (h *Hold) Lasts(at Millis) bool { return h.Resume == nil && (h.Until == 0 || at < h.Until) }
 
 // holds tells whether a timer of the namespace with a due time is held at a time.
@@ -66,8 +66,8 @@ func (h *Hold) holds(due, at Millis) bool {
 	return h.Lasts(at) || h.Resume != nil && h.Resume.Kind != ResumeNow && due <= h.Resume.At
 }
 
-// HoldList is all holds at a time, as [Schedule.Holds] has read them, and every step on them. A method that changes the list
-// brings this reading up to date.
+// HoldList is all holds, as [Schedule.Holds] has read them. Its methods are the steps on holds; one that changes the
+// list updates this copy too.
 type HoldList struct {
 	schedule *Schedule
 
@@ -77,7 +77,7 @@ type HoldList struct {
 	newest     int64 // the newest generation that a copy of the list has
 }
 
-// Find returns the hold of a namespace, or nil if there is none of just this one.
+// Find returns the hold on exactly this namespace, or nil if there is none.
 func (l *HoldList) Find(n keys.Namespace) *Hold {
 	if i := slices.IndexFunc(l.Holds, func(h Hold) bool { return h.Namespace == n }); i >= 0 {
 		return &l.Holds[i]
@@ -85,10 +85,10 @@ func (l *HoldList) Find(n keys.Namespace) *Hold {
 	return nil
 }
 
-// Covers tells whether a timer with a due time is held.
+// Covers reports whether a timer with the given due time is held.
 func (l *HoldList) Covers(k keys.Key, due Millis) bool { return l.Over(k, due) != nil }
 
-// Over returns a hold that holds a timer with a due time, or nil.
+// Over returns a hold that covers a timer with the given due time, or nil.
 func (l *HoldList) Over(k keys.Key, due Millis) *Hold {
 	if i := slices.IndexFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) }); i >= 0 {
 		return &l.Holds[i]
@@ -143,7 +143,7 @@ const generationField = ":generation:"
 // nextField begins the name of the field that has when the next timer of a resume at a rate may fire.
 const nextField = ":next:"
 
-// Holds reads the list of holds. From then on claims of this schedule are refused by a server whose copy of it is older.
+// Holds reads the list of holds. From then on a server with an older copy refuses claims of this Schedule.
 func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	var now *redis.TimeCmd
 	var fields *redis.MapStringStringCmd
@@ -177,8 +177,8 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	return l, nil
 }
 
-// KnownHolds returns the list of holds, or an empty one if the master that has it is passed over: then a timer that is held counts as
-// owed until a claim has looked at it.
+// KnownHolds returns the list of holds, or an empty one if PassOver has excluded the master that has it. A held timer
+// then counts as owed until a claim has looked at it.
 func (s *Schedule) KnownHolds(ctx context.Context) (*HoldList, error) {
 	list, err := s.Holds(ctx)
 	_, away := errors.AsType[Away](err)
@@ -189,12 +189,12 @@ func (s *Schedule) KnownHolds(ctx context.Context) (*HoldList, error) {
 	return &HoldList{schedule: s, Now: MillisOf(now)}, err
 }
 
-// ErrHoldsChanged says that somebody else has changed the list of holds since it was read.
+// ErrHoldsChanged says that the list of holds was changed by somebody else after it was read.
 var ErrHoldsChanged = errors.New("somebody else has changed the holds meanwhile")
 
-// Put puts a hold into the list, in place of one of the same namespace. In a cluster it holds in all
-// partitions once CopyTo has said so. An error may wrap ErrHoldsChanged, or ErrTooManyHolds for one that is not in the list;
-// after any other one it may have happened or not.
+// Put puts a hold into the list, in place of one of the same namespace. In a cluster it is in force in all partitions
+// once CopyTo has succeeded. An error may wrap ErrHoldsChanged, or for a new hold ErrTooManyHolds; after any other
+// error the list may or may not have changed.
 func (l *HoldList) Put(ctx context.Context, h Hold) error {
 	said, err := json.Marshal(h)
 	if err != nil {
@@ -208,7 +208,7 @@ func (l *HoldList) Put(ctx context.Context, h Hold) error {
 	return l.write(ctx, holds, h.Namespace.String(), string(said))
 }
 
-// Remove takes a hold out of the list, as Put puts one in.
+// Remove takes a hold out of the list, with the errors of Put.
 func (l *HoldList) Remove(ctx context.Context, n keys.Namespace) error {
 	rest := slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == n })
 	return l.write(ctx, rest, n.String(), "")
@@ -232,9 +232,9 @@ func (l *HoldList) write(ctx context.Context, holds []Hold, fields ...any) error
 	return nil
 }
 
-// CopyTo brings the copies of the list in the partitions of a node up to date. It returns those partitions whose slots
-// are moving: their copies are as they were, and their timers wait. Where a copy is newer, the list was lost in a failover:
-// the next change of the list exceeds that, and Outdated tells.
+// CopyTo updates the copies of the list in the partitions of a node. It returns the partitions whose slots are moving:
+// their copies are unchanged, and their timers wait. If a copy is newer, the list was lost in a failover. Outdated then
+// reports it, and the next change of the list makes it newer than that copy.
 func (l *HoldList) CopyTo(ctx context.Context, n *Node) (moving []keys.Partition, err error) {
 	args := []any{l.Generation, l.text()}
 	err = n.Master().RunOver(ctx, l.schedule.step("hold_copy"), Chunk, args, func(cmd *redis.Cmd) error {
@@ -254,10 +254,11 @@ func (l *HoldList) CopyTo(ctx context.Context, n *Node) (moving []keys.Partition
 	return moving, nil
 }
 
-// Outdated tells whether a copy of the list is newer than the list, which was lost in a failover then. Renew mends that.
+// Outdated reports whether a copy of the list is newer than the list, which was then lost in a failover. Renew repairs
+// that.
 func (l *HoldList) Outdated() bool { return l.newest > l.Generation }
 
-// Learn takes over how new the copies are that were found with another reading of the same list.
+// Learn takes over what another reading of the same list has found about how new the copies are.
 func (l *HoldList) Learn(other *HoldList) { l.newest = max(l.newest, other.newest) }
 
 // Renew makes a list newer than all of its copies.
@@ -269,12 +270,12 @@ func (l *HoldList) Renew(ctx context.Context) error {
 type HeldPart struct {
 	Partition keys.Partition
 	Held      int64 // of any namespace
-	Unseen    bool  // others of the namespace are due that no claim has looked at yet
-	Moving    bool  // its slot is moving, so nothing is known
+	Unseen    bool  // others of the namespace are due, and no claim has looked at them yet
+	Moving    bool  // its slot is moving, so nothing is known about it
 }
 
-// LookHeld returns the partitions of the node that have held timers, or timers of a namespace that were due until a time which
-// no claim has looked at yet. With the time 0 it looks for held ones alone.
+// LookHeld returns the partitions of the node that have held timers, or that have timers of a namespace that were due
+// up to cutoff and that no claim has looked at yet. With cutoff 0 it looks for held timers only.
 func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) ([]HeldPart, error) {
 	var parts []HeldPart
 	args := []any{int64(cutoff), of.App, of.Module, of.Type}

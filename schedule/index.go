@@ -16,8 +16,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Index is the Redis that a schedule is in: which server has which partition, and the scripts that run there. What only reads
-// the schedule goes through it. Its methods may be called concurrently.
+// Index is the Redis that a schedule is in: which server has which partition, and the scripts that run there. Code that
+// only reads the schedule uses it. Its methods may be called concurrently.
 type Index struct {
 	rdb      redis.UniversalClient
 	topology topology
@@ -45,11 +45,11 @@ func (ix *Index) Partition(key string) keys.Partition { return ix.topology.parti
 // Client returns the client of the whole Redis.
 func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
 
-// Masters asks for the servers that have partitions, with these.
+// Masters asks Redis for the servers that have partitions, and returns each with its partitions.
 func (ix *Index) Masters(ctx context.Context) ([]Master, error) { return ix.topology.masters(ctx) }
 
-// Pipelined runs commands on the server that has a partition, as far as is known. It follows no redirection, but learns from one
-// where to go the next time.
+// Pipelined runs commands on the server that has a partition, as far as is known. It does not follow a redirection, but
+// remembers it for the next call.
 func (ix *Index) Pipelined(ctx context.Context, p keys.Partition, fill func(redis.Pipeliner) error) error {
 	server, err := ix.topology.server(ctx, p)
 	if err != nil {
@@ -63,8 +63,8 @@ func (ix *Index) Pipelined(ctx context.Context, p keys.Partition, fill func(redi
 	return err
 }
 
-// ServerOf returns the name of the server that has a partition, as far as is known, as that node's Name says it: an empty text
-// for a single Redis, and for a partition of which nothing is known. It asks nobody once a cluster has answered.
+// ServerOf returns the Name of the node that has a partition, as far as is known. It is empty for a single Redis, and
+// if nothing is known about the partition. It answers from memory once a cluster has answered.
 func (ix *Index) ServerOf(p keys.Partition) string {
 	if !ix.cluster {
 		return ""
@@ -76,11 +76,12 @@ func (ix *Index) ServerOf(p keys.Partition) string {
 	return server.Options().Addr
 }
 
-// ErrClusterNode says that a schedule that is to be in a single Redis is in a node of a Redis Cluster, so that most of it is
-// out of reach.
+// ErrClusterNode says that a client for a single Redis talks to a node of a Redis Cluster, so that most of the schedule
+// is out of reach.
 var ErrClusterNode = errors.New("this Redis is part of a Redis Cluster")
 
-// CheckMode returns an error that wraps ErrClusterNode where that is so. That a cluster client has no cluster, it says itself.
+// CheckMode returns an error that wraps ErrClusterNode if a client for a single Redis talks to a node of a cluster. A
+// cluster client itself reports that there is no cluster.
 func (ix *Index) CheckMode(ctx context.Context) error {
 	if ix.cluster {
 		return nil
@@ -95,10 +96,10 @@ func (ix *Index) CheckMode(ctx context.Context) error {
 	return nil
 }
 
-// PassOver asks all masters of a cluster at once, waits for a time at most, and returns those that do not answer. From then on
-// the schedule is without them: what it lists, counts and changes is that of the others, and what concerns one timer of theirs is
-// an error at once, which wraps an Away. It is for a command, which asks once; call it before anything else. If none answers, it
-// returns an error.
+// PassOver asks all masters of a cluster at once, waits at most the given time, and returns those that do not answer.
+// From then on the schedule lists, counts and changes only timers of the others, and a call for a single timer of
+// theirs fails at once with an error that wraps an Away. It is for commands, which run once; call it before anything
+// else. If no master answers, it returns an error.
 func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, error) {
 	masters, err := ix.topology.masters(ctx)
 	if err != nil {
@@ -119,7 +120,7 @@ func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, er
 	return away.Masters, nil
 }
 
-// Clock returns what the clock of a server shows: of the first master that answers.
+// Clock returns the time on the clock of the first master that answers.
 func (ix *Index) Clock(ctx context.Context) (time.Time, error) {
 	masters, err := ix.topology.masters(ctx)
 	if err != nil {
@@ -153,8 +154,8 @@ func (ix *Index) blame(p keys.Partition, err error) error {
 	return err
 }
 
-// Script returns a script of a package that only reads, by the name of its file in the folder lua. It
-// may include the parts of this package; of one name there is one script in the program.
+// Script returns a script of a package that only reads, by the name of its file in the folder lua. The script may
+// include the parts of this package. Names of scripts are unique in the program.
 func (ix *Index) Script(files fs.FS, name string) *redis.Script {
 	s := ix.scripts.Load()
 	return s.get(&s.read, files, "lua/", name)
@@ -163,8 +164,9 @@ func (ix *Index) Script(files fs.FS, name string) *redis.Script {
 // step returns one of this package's scripts.
 func (ix *Index) step(name string) *redis.Script { return ix.scripts.Load().step(name) }
 
-// Run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks each
-// server once, all of them at the same time. It does not follow redirections, but learns from them where to go the next time.
+// Run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks
+// each server once, all of them at the same time. It does not follow redirections, but remembers them for the next
+// call.
 func (ix *Index) Run(ctx context.Context, script *redis.Script, calls []Call) []*redis.Cmd {
 	replies := make([]*redis.Cmd, len(calls))
 	indices := map[*redis.Client][]int{}

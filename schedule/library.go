@@ -28,10 +28,10 @@ const (
 const loadTimeout = 2 * time.Second
 
 // Load checks the version of every server and puts this program's function library in place, with its payload limit,
-// replacing another one. It returns the limit in bytes that was in force until then if that was another, and otherwise 0.
-// Its error wraps ErrRedisTooOld for a server that lacks functions. An *AwayError has masters of a cluster that could not be asked,
-// while others could: EnsureLibrary does the same for those once they answer. After an error the masters are looked up anew, for the
-// next call.
+// replacing another one. It returns the previous limit in bytes if that was different, and otherwise 0. Its error wraps
+// ErrRedisTooOld for a server that lacks functions. An *AwayError has the masters of a cluster that could not be asked,
+// while others could; EnsureLibrary loads the library there once they answer. After an error the next call looks the
+// masters up again.
 func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 	defer func() {
 		if err != nil {
@@ -94,9 +94,10 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 	return was, nil
 }
 
-// EnsureLibrary loads the function library if it is missing, as after FUNCTION FLUSH, and tells whether it did. Another
-// version stays: it belongs to a timerd that started later. But where Load could not ask the server, it does what Load does. If that has changed the payload limit, the schedule takes it
-// over, and limit is that in bytes; otherwise it is 0.
+// EnsureLibrary loads the function library if it is missing, as after FUNCTION FLUSH, and returns whether it did. It
+// keeps another version, which belongs to a timerd that started later. But if Load could not ask the server, it does
+// what Load does. If the payload limit has changed, the schedule takes over the new one, and limit is that in bytes;
+// otherwise it is 0.
 func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error) {
 	n.mu.Lock()
 	named, unloaded := n.named, n.unloaded

@@ -8,13 +8,13 @@ import (
 // Millis is a time on the Redis server's clock in unix milliseconds: the unit in which the index keeps times.
 type Millis int64
 
-// Times that stand for something else. AtOnce comes before every other time and Never after; where a time may be
-// Nothing, it is to be looked at first.
+// Times with a special meaning. AtOnce is before every other time and Never after. Nothing has no place in this order:
+// check for it first.
 const (
 	AtOnce   Millis = 0             // it is due already
 	Nothing  Millis = -1            // there is nothing to do
 	Never    Millis = math.MaxInt64 // no such time is known
-	NoEvents        = Never         // since when events are heard by one who hears none
+	NoEvents        = Never         // in place of the time since when events are heard, if none are
 )
 
 // MillisOf returns the millisecond that t is in.

@@ -10,50 +10,52 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Which names one timer as it was found, among all of its key.
+// Which names one timer, as it was found, among all timers of its key.
 type Which struct {
 	Key     keys.Key
 	Due     time.Time
-	Attempt int  // of one that waits beside another
-	Beside  bool // it waits beside another, with a name of its own in the index
+	Attempt int  // of a timer that waits beside another
+	Beside  bool // it waits beside another, with its own name in the index
 }
 
-// Move asks for a timer to be due at another time.
+// Move asks for another due time of a timer.
 type Move struct {
 	Which
-	To time.Time // a time that is over, as the zero Time, stands for now
+	To time.Time // a time that has passed, such as the zero Time, means now
 }
 
-// MoveOutcome is what came of a Move.
+// MoveOutcome is the outcome of a Move.
 type MoveOutcome string
 
-// What may come of a move. After all but the first nothing was changed.
+// The outcomes of a move. Only MoveDone changes anything.
 const (
 	MoveDone    MoveOutcome = "moved"
 	MoveTooLate MoveOutcome = "toolate" // it is owed or firing, or has fired
 	MoveHeld    MoveOutcome = "held"    // it is due and held: it fires when its namespace is resumed
-	MoveChanged MoveOutcome = "changed" // it is not there as it was found: set anew, cancelled or moved since, or not in the index
+	MoveChanged MoveOutcome = "changed" // it is not as it was found: set again, cancelled or moved since, or not in the index
 	MoveDenied  MoveOutcome = "denied"  // timerd may not write the trigger key
 )
 
-// MoveResult is what came of one Move.
+// MoveResult is the result of one Move.
 type MoveResult struct {
 	Outcome MoveOutcome // empty if Err is not nil
-	Due     time.Time   // of MoveDone: a little later than was asked for if another timer of the key has that time
-	Err     error       // it is not known what came of it, or the time is over 10 years ahead; [IsMoving] may tell why
+	Due     time.Time   // of MoveDone: a little later than asked for if another timer of the key has that time
+	Err     error       // the outcome is unknown, or the time is over 10 years ahead; see [IsMoving] for one cause
 }
 
 // moveBatch is how many timers are moved in one round trip. Redis runs what comes in one at a stretch, and payloads of the largest size
 // take it half a ms each.
 const moveBatch = 8
 
-// Move has pending timers be due at other times, each in one step of its own, as it was found: nothing is done to one that was
-// changed since. A timer keeps its payload, attempt, limit on lateness and repetition, and its trigger key gets another TTL. One that
-// is to be due now is owed then, and its trigger key is deleted, so nothing overwrites it. It gets an id that no other firing of
-// the key has. Of a timer that repeats it moves this occurrence alone, as EXPIRE does: the next one has the time that it would have had.
+// Move changes the due times of pending timers, each in an atomic step. A timer that has changed since it was found is
+// left alone. A timer keeps its payload, attempt, limit on lateness and repetition, and its trigger key gets a new TTL.
+// A timer moved to now becomes owed, and its trigger key is deleted, so nothing overwrites it. The timer gets an id
+// that no other firing of the key has. If it repeats, only this occurrence moves, as with EXPIRE: the next one keeps
+// its time.
 //
-// There is one result for each move, always. The error says of how many it is not known what came of them, and wraps the first
-// failure. After a lost reply it can be called again: a timer that was moved to a time that lies ahead counts as moved again.
+// There is always one result for each move. The error says for how many the outcome is unknown, and wraps the first
+// failure. After a lost reply Move can be called again: a timer that was already moved to a future time counts as
+// moved.
 func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error) {
 	results := make([]MoveResult, 0, len(moves))
 	failed := 0

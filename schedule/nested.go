@@ -28,7 +28,7 @@ func isNarrower(a, b keys.Namespace) bool {
 	return a.String() < b.String()
 }
 
-// Keeping returns the other holds that may keep timers of one.
+// Keeping returns the other holds that may keep timers of h from firing.
 func (l *HoldList) Keeping(h *Hold) (others []Hold) {
 	for _, o := range l.Holds {
 		if o.Namespace != h.Namespace && o.Lasts(l.Now) && overlap(o.Namespace, h.Namespace) {
@@ -38,7 +38,7 @@ func (l *HoldList) Keeping(h *Hold) (others []Hold) {
 	return others
 }
 
-// Nested tells whether other holds, that last or are being resumed, may be of timers of one.
+// Nested reports whether other holds, in force or being resumed, may cover timers of h.
 func (l *HoldList) Nested(h *Hold) bool { return len(l.Keeping(h)) > 0 || len(l.rivals(h)) > 0 }
 
 // rivals returns the other resumes that may be of timers of one, as the scripts take them (lua/lib/hold_find.lua).

@@ -15,13 +15,13 @@ import (
 // clockTimeout bounds how long a server is asked for its clock.
 const clockTimeout = time.Second
 
-// Nodes asks for the servers of the schedule and returns the node of each, the same one each time, with the partitions that
-// it has by now. An *AwayError beside nodes has those whose clocks could not be read: events of the partitions that have just
-// come do not count as heard there until Nodes is called again. All servers are asked at once, in bounded time, so that one that
-// is silent takes no time from the others.
+// Nodes asks Redis for the servers of the schedule and returns the node of each, with its current partitions; a server
+// always has the same node. An *AwayError together with nodes has the servers whose clocks could not be read: events of
+// their new partitions do not count as heard until Nodes is called again. All servers are asked at once, with a time
+// limit, so a silent one does not delay the others.
 func (s *Schedule) Nodes(ctx context.Context) ([]*Node, error) { return s.findNodes(ctx, true) }
 
-// UndatedNodes is Nodes for callers that hear no events: it reads no clocks, so a server that is silent takes no time.
+// UndatedNodes is Nodes for callers that hear no events. It reads no clocks, so a silent server causes no delay.
 func (s *Schedule) UndatedNodes(ctx context.Context) ([]*Node, error) { return s.findNodes(ctx, false) }
 
 func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
@@ -52,8 +52,8 @@ func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
 	return nodes, err
 }
 
-// AskNodes does something on all nodes at the same time, on each within a time of its own. It returns an *AwayError with those on
-// which that failed, in their order, or nil.
+// AskNodes calls ask for all nodes at the same time, each call with its own time limit. It returns nil, or an
+// *AwayError with the nodes on which that failed, in their order.
 func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func(context.Context, *Node) error) error {
 	return askAll(ctx, nodes, within, ask)
 }
@@ -99,7 +99,7 @@ func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition, d
 	return err
 }
 
-// TakeNew returns how many partitions have come to the node since it was called last.
+// TakeNew returns how many partitions have come to the node since the last call.
 func (n *Node) TakeNew() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,7 +108,7 @@ func (n *Node) TakeNew() int {
 	return came
 }
 
-// Name returns what tells the node apart from the others of a cluster, host:port. It is empty for a single Redis.
+// Name returns the node's name in a cluster, host:port. It is empty for a single Redis.
 func (n *Node) Name() string { return n.name }
 
 // Index returns the Redis that the node is part of.
@@ -152,8 +152,8 @@ func (n *Node) ClaimedChannel() string {
 	return keys.ClaimedChannel(n.partitions[0])
 }
 
-// AnyPartition returns a partition on the node, as a rule another one each time: the server takes no keys of one whose slot
-// is moving. While the node has none, it returns one that may be elsewhere.
+// AnyPartition returns a partition on the node, usually a different one each time, because the server takes no keys of
+// one whose slot is moving. If the node has none, it returns one that may be elsewhere.
 func (n *Node) AnyPartition() keys.Partition {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -191,5 +191,5 @@ func (n *Node) ReadClock(server, sent, received time.Time) {
 // the clock.
 func (n *Node) Until(at Millis) time.Duration { return n.clock.until(at) }
 
-// Now returns what the server's clock shows by the last reading of it, or AtOnce before any.
+// Now returns the time on the server's clock, estimated from its last reading, or AtOnce before the first one.
 func (n *Node) Now() Millis { return n.clock.now() }

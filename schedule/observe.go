@@ -13,11 +13,11 @@ import (
 // HintKind says what a keyspace event hints at.
 type HintKind byte
 
-// The kinds of hint. Only Expired is evidence; the others have the key's state read again.
+// The kinds of hint. Only Expired is evidence; for the others the key's state is read again.
 const (
 	Touched HintKind = 't' // the key was set or changed
 	Audited HintKind = 'a' // an audit came across the key; there was no event
-	Gone    HintKind = 'g' // the key was deleted, renamed or moved away
+	Gone    HintKind = 'g' // the key was deleted, renamed or moved
 	Evicted HintKind = 'v' // Redis evicted the key
 	Expired HintKind = 'x' // the key's TTL ran out
 )
@@ -28,8 +28,8 @@ type Hint struct {
 	Key  string
 	// Known restricts the hint to a timer that the schedule has already, because the key is in none of the namespaces.
 	Known bool
-	// Held is for how long the hint had to wait because its slot was moving from
-	// one server of a cluster to another, so that nothing could happen to its timer.
+	// Held is how long the hint had to wait because its slot was moving from one server of a cluster to another.
+	// Meanwhile nothing could happen to its timer.
 	Held time.Duration
 	// MayWait has an expired event left alone if its timer is due in the schedule and its key is gone: the claim will come. The
 	// caller keeps it until then, and gives it again before anything newer of its key, or within a second or two, as one that
@@ -58,21 +58,21 @@ type Head struct {
 	Due       Millis // or AtOnce, or Nothing
 }
 
-// Observed is what a step of taking in hints or auditing did.
+// Observed is the result of taking in hints or of a step of an audit.
 type Observed struct {
 	Heads       []Head   // the first due time of each partition that the hints were about
 	Owed        int      // timers that are to fire at once
 	Adopted     int      // timers new to the schedule
 	Rescheduled int      // timers whose due time changed
 	Cancelled   int      // timers that were deleted or lost their TTL
-	Kept        int      // timers whose key is gone, and nobody knows why: they will fire
-	Denied      int      // hints that said nothing because the key cannot be read
+	Kept        int      // timers whose key is gone for an unknown reason: they will fire
+	Denied      int      // hints without effect because the key cannot be read
 	DeniedKey   string   // the key of one of them
 	Left        []Hint   // expired events that were left alone, to be given again
-	Apps        []string // known apps of timers that were audited, perhaps several times; see Node.Apps
+	Apps        []string // known apps of audited timers, perhaps with duplicates; see Node.Apps
 }
 
-// Add adds the counts of other to o, and takes over the key. It leaves out Heads, Left and Apps.
+// Add adds the counts of other to o, and takes over DeniedKey. It leaves out Heads, Left and Apps.
 func (o *Observed) Add(other Observed) {
 	o.Owed += other.Owed
 	o.Adopted += other.Adopted

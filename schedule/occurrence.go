@@ -8,10 +8,9 @@ import (
 	"github.com/timerd-io/timerd/internal/cron"
 )
 
-// Occurrence is what the firing of a timer that repeats has beside that of any other, or a retry of such a firing. It does
-// not change.
+// Occurrence is the additional data of a firing of a timer that repeats, and of its retries. It does not change.
 type Occurrence struct {
-	Repeat string // the repetition, as its events say it: "every 5m0s"
+	Repeat string // the repetition, as in its events: "every 5m0s"
 	Number int64  // from 1 on
 
 	// repetition is nil for a retry: nothing follows it.
@@ -22,7 +21,7 @@ type Occurrence struct {
 	toPlan bool
 }
 
-// Repeats tells whether another occurrence may follow when the firing is settled.
+// Repeats reports whether another occurrence may follow when the firing is settled.
 func (o *Occurrence) Repeats() bool { return o != nil && o.repetition != nil }
 
 // repetition is what the record of an occurrence says of what follows. Times are in unix ms.
@@ -33,8 +32,7 @@ type repetition struct {
 	catchUp            int64  // in ms
 }
 
-// Rule returns by what an occurrence repeats, but for its specification, which is to be read from Repeat. It may be asked only
-// where Repeats says so, and so may Nominal.
+// Rule returns the repetition without its specification, which is in Repeat. Call it only if Repeats returns true.
 func (o *Occurrence) Rule() cron.Repetition {
 	r := o.repetition
 	rule := cron.Repetition{From: Millis(r.from).Time(), Times: r.times, CatchUp: time.Duration(r.catchUp) * time.Millisecond}
@@ -44,7 +42,7 @@ func (o *Occurrence) Rule() cron.Repetition {
 	return rule
 }
 
-// Nominal returns when the occurrence was due by its repetition.
+// Nominal returns the occurrence's due time by its repetition. Call it only if Repeats returns true.
 func (o *Occurrence) Nominal() Millis { return o.repetition.nominal }
 
 // Options of an occurrence's record: R has the serial of its repetition and the numbers of repetition, in their order, and N the

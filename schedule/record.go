@@ -37,7 +37,7 @@ type Record struct {
 	replayed Millis // 0 where it is no replay, nor follows one
 }
 
-// ParseRecord reads a record. ok is false for what is none.
+// ParseRecord parses a record. ok is false if text is not one.
 func ParseRecord(text string) (r Record, ok bool) {
 	header, payload, ok := strings.Cut(text, ":")
 	if !ok {
@@ -68,8 +68,8 @@ func ParseRecord(text string) (r Record, ok bool) {
 	return r, true
 }
 
-// Origin is the first firing of a timer, of which another is a retry, a postponement or a replay. The zero Origin is that of a first
-// firing.
+// Origin names the first firing of a timer, on its retries, postponements and replays. A first firing has the zero
+// Origin.
 type Origin struct {
 	Due     Millis
 	Attempt int
@@ -160,7 +160,8 @@ func options(l policy.Limit) string {
 // planAttempt is the attempt in the ref of a repetition that is to be planned, and in no other.
 const planAttempt = "0"
 
-// ParseRef reads the name of a firing in the index: when it is due, the attempt of its record or an empty text, and its key.
+// ParseRef parses the name of a firing in the index. It returns the due time, the attempt of its record or an empty
+// text, and the key.
 func ParseRef(ref string) (due Millis, attempt string, key keys.Key, err error) {
 	first, rest, _ := strings.Cut(ref, ":")
 	attempt, name, ok := strings.Cut(rest, ":")
@@ -175,7 +176,7 @@ func ParseRef(ref string) (due Millis, attempt string, key keys.Key, err error) 
 	return Millis(ms), attempt, key, err
 }
 
-// IsPlanRef tells of a ref that it is that of a repetition that is to be planned.
+// IsPlanRef reports whether a ref names a repetition that has yet to be planned.
 func IsPlanRef(ref string) bool {
 	_, rest, _ := strings.Cut(ref, ":")
 	return strings.HasPrefix(rest, planAttempt+":")

@@ -10,8 +10,8 @@ import (
 // redrawPage is how many firings of a partition one call looks at: some 0.2 ms.
 const redrawPage = 256
 
-// DrawnAhead tells whether times of a resume at a rate were drawn by a clock that was ahead, and is back: when the list was read they
-// were further off than any time is that is drawn so far ahead, several at once for a while.
+// DrawnAhead reports whether times of a resume at a rate were drawn while the clock was ahead: when the list was read,
+// they were further off than is possible for draws at most ahead in advance, each of which covers at most atOnce.
 func (l *HoldList) DrawnAhead(h *Hold, ahead, atOnce time.Duration) bool {
 	return h.Resume != nil && h.Resume.Kind == ResumeRate && h.next > float64(l.Now.Add(farthest(h, ahead, atOnce)))
 }
@@ -22,7 +22,8 @@ func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
 	return ahead + max(atOnce, interval) + aheadBy
 }
 
-// Redraw holds timers of a node again that have got such times, so that they get others. It returns how many.
+// Redraw puts timers of a node that got times too far ahead on hold again, so that they get new ones. It returns how
+// many. See DrawnAhead.
 func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Duration) (held int, err error) {
 	ns := h.Namespace
 	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {

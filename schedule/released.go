@@ -12,22 +12,23 @@ import (
 // MaxRelease is how many held timers one step of a resume releases at most.
 const MaxRelease = 256
 
-// MaxShift is how many one step sets again at most: that takes several times as long as to release them.
+// MaxShift is how many held timers one step of a resume sets again at most, which takes several times as long as
+// releasing them.
 const MaxShift = 64
 
-// HeldAt is a place among the held timers of a partition, in the order of their dues. The zero HeldAt is the beginning.
+// HeldAt is a position in the held timers of a partition, by due time. The zero HeldAt is the beginning.
 type HeldAt struct {
 	score int64
 	skip  int64
 }
 
-// Released is what a step of a resume did.
+// Released is the result of a step of a resume.
 type Released struct {
 	Count int    // timers that are not held any more
-	Timed int    // those of them that got a time
+	Timed int    // those of them that got a time of the draw
 	Next  HeldAt // where to go on
-	Last  bool   // no more come after these
-	Kept  int    // timers that were passed over because another hold lasts
+	Last  bool   // there are no more after these
+	Kept  int    // timers that were skipped because another hold is in force
 	Stale bool   // nothing was done: the partition's list of holds is not the caller's
 }
 
@@ -56,17 +57,17 @@ func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from 
 	return out, nil
 }
 
-// Draw is some times at which timers may fire, the same interval apart.
+// Draw is a series of times, at equal intervals, at which timers may fire.
 type Draw struct {
 	first, interval float64 // in ms
 	Left            int     // how many are not used yet
 }
 
-// Last returns the last time that was used, when some were.
+// Last returns the last time that was used; at least one must have been.
 func (d Draw) Last() Millis { return Millis(d.first - d.interval) }
 
-// Draw draws the next times of a resume at a rate, of which nobody gets one again: none if they are further ahead than
-// given.
+// Draw reserves the next times of a resume at a rate; no other caller gets them. It returns none if they are further
+// ahead than ahead.
 func (l *HoldList) Draw(ctx context.Context, h *Hold, count int, ahead time.Duration) (Draw, error) {
 	s := l.schedule
 	now, err := s.heldClock(ctx)
@@ -103,9 +104,9 @@ func (s *Schedule) heldClock(ctx context.Context) (Millis, error) {
 	return MillisOf(now), nil
 }
 
-// Release has one step of a resume on a partition: it releases some of the held timers from a place on that the hold covers
-// and no other one, in the order of their dues and in the way that the hold's resume says. Those that get times of a draw use
-// these up. Nothing is done where the partition's copy of the list is not this one.
+// Release does one step of a resume on a partition: from a position on, it releases some of the held timers that this
+// hold alone covers, by due time and in the way of the hold's resume. Timers that get times of a draw use these up.
+// Nothing is done if the partition's copy of the list is not this one.
 func (l *HoldList) Release(ctx context.Context, h *Hold, p keys.Partition, from HeldAt, times *Draw) (Released, error) {
 	most := MaxRelease
 	switch h.Resume.Kind {

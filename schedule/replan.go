@@ -22,11 +22,11 @@ const (
 	mostReplanned = 4096
 )
 
-// IsBehind tells whether the server's clock shows less than it may have shown before: whether it was ahead and is back.
+// IsBehind reports whether the server's clock was set back: whether it shows less than it may have shown before.
 func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(aheadBy) }
 
-// Replan plans those occurrences of the node again that a settlement has armed by a clock that was ahead. It returns how many that
-// were. What lies ahead by FROM, by EXPIRE, or because it was moved or shifted, stays. It is for one goroutine at a time.
+// Replan plans again the occurrences of the node that were planned while the clock was ahead, and returns how many.
+// Occurrences that lie ahead because of FROM, EXPIRE, a move or a shift stay. It is for one goroutine at a time.
 func (n *Node) Replan(ctx context.Context) (planned int, err error) {
 	var tags []string
 	args := []any{aheadBy.Milliseconds()}

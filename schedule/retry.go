@@ -14,24 +14,24 @@ import (
 
 // Retry asks for a timer to be set again after a failed attempt, or because it was postponed or is replayed.
 type Retry struct {
-	EventID string // of the firing that is followed
+	EventID string // of the firing before it
 	Key     keys.Key
 	Due     Millis
-	Attempt int // that it will fire as
+	Attempt int // the one it will fire as
 	Payload []byte
 	Status  Status
 	Late    policy.Limit // its own, counted from Due
 	Origin  Origin       // the timer's first firing
-	// Replayed is when somebody had it fire anew that was done, as a dead letter is; 0 where nobody did.
+	// Replayed is when the timer was replayed, as a dead letter is; 0 if it was not.
 	Replayed Millis
-	// TraceParent and TraceState are those of the event, where the payload does not say them: "" for none.
+	// TraceParent and TraceState are those of the event that the payload does not have; "" for none.
 	TraceParent, TraceState string
 	// Repeat and Occurrence are those of the event, for its own: empty and 0 for a timer that does not repeat.
 	Repeat     string
 	Occurrence int64
 }
 
-// ErrTooManyRetries says that as many retries as there may be wait beside the newer timer of a key.
+// ErrTooManyRetries says that the limit of retries that wait beside a key's newer timer is reached.
 var ErrTooManyRetries = errors.New("too many retries wait beside a newer timer of this key")
 
 // tooManyRetries is what the script returns then.
@@ -39,8 +39,9 @@ const tooManyRetries = -2
 
 // Retry sets a timer again, once per event id however often it is called, until TrimRetried forgets the id. It returns
 // when the timer is due, or ok false where the event's retry was set before. If the key was set again, the retry waits
-// beside the newer timer and both fire; where too many wait there, the error is ErrTooManyRetries. A due time that has
-// passed makes it fire at once. Its event shares the id of no other: where it would, the due time moves by some ms. After any other error it may have been set or not; calling again is safe.
+// beside the newer timer and both fire; if too many wait there, the error is ErrTooManyRetries. A retry whose due time
+// has passed fires at once. Its event has an id of its own: if another event has that id, the due time moves by some
+// ms. After any other error it may or may not have been set; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
 	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() + replayedOption(r.Replayed) +
 		traceOptions(r.TraceParent, r.TraceState) + occurrenceOption(r.Repeat, r.Occurrence)
@@ -61,9 +62,9 @@ const trimRetried = 1000
 // trimTimeout bounds how long one server is waited for.
 const trimTimeout = 2 * time.Second
 
-// TrimRetried forgets ids of events whose retry was set longer than age ago, by the clock of the server that has them. It must not be
-// called while requests that were delivered before are still unacknowledged, or their retries would be set again. All servers are asked
-// at once; an *AwayError has those on which it failed.
+// TrimRetried forgets the ids of events whose retry was set longer than age ago, by the clock of their server. Do not
+// call it while earlier requests are still unacknowledged, or their retries are set again. All servers are asked at
+// once; an *AwayError has those on which it failed.
 func (s *Schedule) TrimRetried(ctx context.Context, age time.Duration) error {
 	masters, err := s.topology.masters(ctx)
 	if err != nil {

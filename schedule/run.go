@@ -16,10 +16,11 @@ type Call struct {
 	Args      []any
 }
 
-// Reply is what a script returned. An element of another type than is asked for counts as 0 or as empty.
+// Reply is what a script returned. An element of the wrong type reads as 0 or as empty.
 type Reply []any
 
-// ReadReply returns the reply of a script that has some elements at its head, and then rows of so many each: none, if that is 0.
+// ReadReply returns the reply of a script that returns head elements, and then rows of row elements each; no rows if
+// row is 0.
 func ReadReply(cmd *redis.Cmd, head, row int) (Reply, error) {
 	if cmd.Err() == nil && cmd.Val() == nil {
 		return nil, errors.New("no reply: the server, or the connection to it, was lost before")
@@ -83,16 +84,16 @@ func pipeline(ctx context.Context, server *redis.Client, script *redis.Script, c
 	return unknown
 }
 
-// IsMoving tells whether a step failed because its slot is not, or not as a whole, on the server of a cluster that was
-// asked. It changed nothing, and works again once the move is over.
+// IsMoving reports whether a step failed because its slot is not, or not completely, on the cluster server that was
+// asked. The step changed nothing, and works again once the move is over.
 func IsMoving(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	_, ask := redis.IsAskError(err)
 	return moved || ask || redis.IsTryAgainError(err)
 }
 
-// IsRefused tells whether a step failed by an answer of the server that another step need not get: one that does not say
-// that the server cannot serve now.
+// IsRefused reports whether the server answered a step with an error that concerns this step only, and not with one
+// that says that the server cannot serve now.
 func IsRefused(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply) && !redis.IsLoadingError(err) && !redis.IsReadOnlyError(err) && !redis.IsMasterDownError(err) &&

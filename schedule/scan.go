@@ -12,7 +12,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// ParkedCounts is how many timers are set aside: because timerd may not read the key, and because NATS does not take the subject.
+// ParkedCounts is how many timers are parked: because timerd may not read the key, and because NATS does not take the
+// subject.
 type ParkedCounts struct{ Rights, Refused int64 }
 
 // Add adds other to c.
@@ -25,15 +26,15 @@ func (c *ParkedCounts) Add(other ParkedCounts) {
 type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
 	Held            int64            // timers that are due and held
-	Parked          ParkedCounts     // those of them that are set aside
+	Parked          ParkedCounts     // those of them that are parked
 	Heads           []Head           // the partitions with something to claim within the time that was asked for
-	Moving          []keys.Partition // those that are not there as a whole, and hold still
+	Moving          []keys.Partition // the partitions whose slots are moving: nothing in them changes meanwhile
 
 	at Millis // when the server looked
 }
 
-// ScanDue looks through all partitions of the node for those in which something is to be claimed now or within the time.
-// Tombstones that are older than a minute and the lease count too: a claim removes them.
+// ScanDue looks through all partitions of the node for those with something to claim now or within a time. Tombstones
+// older than a minute and the lease count too: a claim removes them.
 func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueScan, error) {
 	found, err := n.schedule.ScanMaster(ctx, n.Master(), within, lease)
 	if err == nil && found.at > 0 {
@@ -42,7 +43,7 @@ func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueSca
 	return found, err
 }
 
-// Forever is longer than any timer waits. A scan that looks so far tells of partitions with nothing but held timers too.
+// Forever is longer than any timer waits. A scan that looks so far ahead also reports partitions with only held timers.
 const Forever = 100 * 365 * 24 * time.Hour
 
 // ScanMaster is [Node.ScanDue] for a master.

@@ -2,8 +2,8 @@
 // in lua/; this package loads and calls them.
 //
 // A timer is pending, then owed or claimed, then settled. Each step is one script or transaction, so a process that
-// dies before, in or after one leaves the timer in a state that any other timerd goes on from. All times are those of
-// the Redis server's clock.
+// dies at any point leaves the timer in a state from which any other timerd can go on. All times are by the Redis
+// server's clock.
 package schedule
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// DefaultMaxPayload is the payload limit in bytes where none is configured.
+// DefaultMaxPayload is the default payload limit in bytes.
 const DefaultMaxPayload = 256 << 10
 
-// Bounds of one script call, so that none holds Redis for much longer than a
-// millisecond: at 5 to 8 µs a timer, and 2 or 3 ms for payloads of the largest size.
+// Limits of one script call, so that none blocks Redis for much longer than a millisecond: a timer takes 5 to 8 µs, and
+// payloads of the largest size 2 or 3 ms.
 const (
 	MaxHints = 128 // hints that one observe call takes in
 	MaxClaim = 128 // firings that one claim call returns
@@ -31,16 +31,17 @@ const (
 	MaxClaimBytes = 3 << 18 // payload bytes that one claim call returns, about
 )
 
-// ErrRedisTooOld says that the server lacks what the schedule stands on.
+// ErrRedisTooOld says that the server lacks features that the schedule needs.
 var ErrRedisTooOld = errors.New("timerd needs Redis 7.0 or later, or Valkey")
 
-// Schedule calls the steps on the index. Its methods may be called concurrently.
+// Schedule runs the steps on the index. Its methods may be called concurrently.
 type Schedule struct {
-	// OnSkipped is called with how many occurrences of a timer that repeats were missed and never fire, when the firing of one
-	// is settled or the first one found. It may be called concurrently. Set it before use; by default it does nothing.
+	// OnSkipped is called with how many occurrences of a timer that repeats were missed and will never fire, when one
+	// is settled or the first one is planned. It may be called concurrently. Set it before use. Default: it does
+	// nothing.
 	OnSkipped func(f *Firing, n int64)
-	// OnArmed is called with when a timer is due, when this Schedule has armed the next occurrence of one that repeats, AtOnce if a
-	// timerd is to find that out, or has moved one. Set it as OnSkipped.
+	// OnArmed is called with a timer's due time when this Schedule has set the next occurrence of a timer that repeats,
+	// or has moved a timer. The time is AtOnce if a timerd has yet to compute it. Set it as OnSkipped.
 	OnArmed func(key keys.Key, due Millis)
 
 	*Index
@@ -52,16 +53,17 @@ type Schedule struct {
 	nodes  map[*redis.Client]*Node // as returned last
 }
 
-// New returns the schedule in the Redis that rdb talks to: a *redis.Client, or for a Redis Cluster a *redis.ClusterClient that
-// does not retry by itself. In a cluster each timer's part of the schedule is in the timer's own slot. Payloads of more than
-// maxPayload bytes are not kept: their timers fire without data. That limit holds until EnsureLibrary finds another.
+// New returns the schedule in the Redis that rdb talks to: a *redis.Client, or for a Redis Cluster a
+// *redis.ClusterClient that does not retry by itself. In a cluster each timer's index entry is in the slot of its key.
+// Payloads of more than maxPayload bytes are not kept: their timers fire without data. That limit applies until
+// EnsureLibrary finds another.
 func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 	return &Schedule{Index: newIndex(rdb, maxPayload), OnSkipped: func(*Firing, int64) {}, OnArmed: func(keys.Key, Millis) {}}
 }
 
-// Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster those of a
-// master's slots. It knows the server's clock and since when every keyspace event of its partitions was heard. Its methods
-// may be called concurrently.
+// Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster the
+// partitions of a master's slots. It knows the server's clock, and since when all keyspace events of its partitions are
+// heard. Its methods may be called concurrently.
 type Node struct {
 	schedule *Schedule
 	server   *redis.Client

@@ -4,7 +4,8 @@ import (
 	"math"
 )
 
-// Score is the score of a firing in the index: the end of its claim, or what else lua/lib/score.lua has it say.
+// Score is the score of a firing in the index: the end of its claim, or a value with another meaning; see
+// lua/lib/score.lua.
 type Score float64
 
 // heldScore is what is added to the due time of a held timer for its score: more than any lease, and so that the sum is exact.
@@ -17,17 +18,17 @@ const (
 	partPerhaps = 0.75 // it was given back, and may have been published
 )
 
-// Held returns when a timer that is held was due; ok is false for one that is not.
+// Held returns when a held timer was due. ok is false if it is not held.
 func (s Score) Held() (due Millis, ok bool) { return Millis(s) - heldScore, s >= Score(heldScore) }
 
 func (s Score) fraction() float64 { return float64(s) - math.Trunc(float64(s)) }
 
-// IsFree tells whether nobody has the firing and nobody can have published it, as is_free in score.lua has it. What is held is
-// free.
+// IsFree reports whether no timerd has claimed the firing and none can have published it, as is_free in score.lua does.
+// A held firing is free.
 func (s Score) IsFree() bool {
 	f := s.fraction()
 	return s == 0 || s >= Score(heldScore) || f == partFreed || f == partPaused
 }
 
-// MayBePublished tells whether the firing was given back by somebody who may have published it.
+// MayBePublished reports whether the firing was given back by a timerd that may have published it.
 func (s Score) MayBePublished() bool { return s.fraction() == partPerhaps }

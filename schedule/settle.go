@@ -12,9 +12,9 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Settle forgets firings that NATS has acknowledged, whoever holds their claim by now, and arms in the same step what follows those
-// of timers that repeat. It is safe to repeat; after an
-// error it may have happened or not. An error that concerns only some of them is a *PartError.
+// Settle forgets firings that NATS has acknowledged, even if another timerd has claimed them since. For timers that
+// repeat, the same step sets the next occurrence. It is safe to repeat; after an error it may or may not have happened.
+// An error for only some of the firings is a *PartError.
 func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 	single, repeating := firings, []Firing(nil)
 	if slices.ContainsFunc(firings, isRepeating) {
@@ -96,9 +96,9 @@ func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, firings [
 	return refused, err
 }
 
-// Release gives claims back, so that anybody may claim them: at once, or after the pause of each. Whoever does learns which of
-// them may be stored. Those that NATS refused are listed as set aside until they are settled. Claims that somebody else has
-// taken meanwhile stay theirs. It is safe to repeat. Errors are as those of Settle.
+// Release gives claims back, so that any timerd may claim them, at once or after the Pause of each. The next claim
+// learns which of them may be stored. Those that NATS refused are listed as parked until they are settled. Claims that
+// another timerd has taken meanwhile are left alone. It is safe to repeat. Its errors are as those of Settle.
 func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
 	failed := s.onEach(ctx, s.step("release"), firings, batch{perCall, math.MaxInt}, func(i int) []any {
 		f := &firings[i]

@@ -16,7 +16,7 @@ import (
 
 // Master is a server that takes writes, and the partitions that it has.
 type Master struct {
-	Name       string // tells it apart from other masters; "" where there is only one
+	Name       string // distinguishes it from other masters; "" if there is only one
 	Server     *redis.Client
 	Partitions []keys.Partition
 }
@@ -49,10 +49,10 @@ func newTopology(rdb redis.UniversalClient) topology {
 	panic(fmt.Sprintf("schedule: a client of type %T; want *redis.Client or *redis.ClusterClient", rdb))
 }
 
-// ErrClusterDown says that a master answers, and that the cluster takes no commands: some slots have no master.
+// ErrClusterDown says that a master answers, but the cluster takes no commands: some slots have no master.
 var ErrClusterDown = errors.New("the cluster is down: there are slots without a master")
 
-// IsClusterDown tells whether an error says no more than that: of [Node.Check], or of a command that was refused for it.
+// IsClusterDown reports whether an error, of [Node.Check] or of a command, says only that the cluster is down.
 func IsClusterDown(err error) bool {
 	return errors.Is(err, ErrClusterDown) || redis.IsClusterDownError(err)
 }
@@ -131,12 +131,12 @@ func (c cluster) check(ctx context.Context, server *redis.Client) error {
 	return err
 }
 
-// Chunk is how many partitions one call looks at, so that none holds Redis for much longer than a millisecond: at 1 µs for
-// one that is empty, 4 for another.
+// Chunk is how many partitions one call looks at, so that none blocks Redis for much longer than a millisecond: an
+// empty one takes 1 µs, any other 4.
 const Chunk = 256
 
-// RunOver runs a script on all partitions of the master, so many in one call, with arguments and then their hash tags, and
-// has each reply read, until something fails.
+// RunOver runs a script on all partitions of the master, size of them in one call, with args and then their hash tags.
+// It calls read for each reply, and ends at the first error.
 func (m Master) RunOver(ctx context.Context, script *redis.Script, size int, args []any, read func(*redis.Cmd) error) error {
 	return m.eachChunk(size, func(hashTags []any) error {
 		return read(script.Run(ctx, m.Server, nil, slices.Concat(args, hashTags)...))

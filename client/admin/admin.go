@@ -1,6 +1,6 @@
-// Package admin is the Go API for operators' programs: it holds and resumes namespaces of timers, cancels those of a namespace, and
-// moves or fires single ones, as the commands of timerd do. It runs timerd's own scripts on all of the schedule, with the rights of timerd's user in Redis
-// (deploy/users.acl), and not those of a producer.
+// Package admin is the Go API for operators' programs: it holds and resumes namespaces of timers, cancels those of a
+// namespace, and moves or fires single ones, as the commands of timerd do. It runs timerd's own scripts on the whole
+// schedule. So it needs the rights of timerd's user in Redis (deploy/users.acl); those of a producer are not enough.
 package admin
 
 import (
@@ -21,25 +21,26 @@ import (
 )
 
 var (
-	// ErrUnconfirmed says that the namespace is held, but that timers of it may still be claimed from servers that have not got
-	// the hold. The text names them. The timerds go on to bring the hold to the servers;
-	// calling Hold again tells whether it is complete.
+	// ErrUnconfirmed says that the namespace is held, but that its timers may still be claimed on servers without the
+	// hold. The text names them. The timerds keep copying the hold to these servers; call Hold again to see whether it
+	// is complete.
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
-	// ErrNotHeld says that there is no hold of just the namespace: there was none, or all of its timers have been released.
+	// ErrNotHeld says that there is no hold on exactly this namespace: there was none, or all of its timers have been
+	// released.
 	ErrNotHeld = admin.ErrNotHeld
-	// ErrAway says that masters of a cluster do not answer, so that Resume has not released what they have. The timerds do that once
-	// they answer.
+	// ErrAway says that masters of a cluster do not answer, so Resume has not released their timers. The timerds do
+	// that once they answer.
 	ErrAway = admin.ErrAway
-	// ErrHeldAnew says that somebody has held the namespace anew while Resume released its timers: those that were not released by
-	// then stay held.
+	// ErrHeldAnew says that the namespace was held again while Resume released its timers. Those not released by then
+	// stay held.
 	ErrHeldAnew = admin.ErrHeldAnew
 	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
 
-// Operator does what operators do to the timers of a Redis. Its methods may be called concurrently. An error that wraps none of this
-// package's errors, nor one of package client, is one of the connection or the server: the call may have taken effect or not, and
-// calling again is safe.
+// Operator runs operators' actions on the timers of a Redis. Its methods may be called concurrently. An error that
+// wraps none of the errors of this package and of package client comes from the connection or the server: the call may
+// or may not have taken effect, and calling again is safe.
 type Operator struct{ rdb redis.UniversalClient }
 
 // New returns an Operator on rdb: a *redis.Client, of Sentinel too, or a *redis.ClusterClient, on the database that timerd watches.
@@ -51,27 +52,27 @@ type HoldOption struct {
 	apply func(h *schedule.Hold, lasts *time.Duration)
 }
 
-// Reason says why a namespace is held: for others to read, in the list of holds and in the logs of the timerds.
-// It has at most 1,024 bytes.
+// Reason says why a namespace is held. The list of holds and the logs of the timerds show it. It has at most 1,024
+// bytes.
 func Reason(text string) HoldOption {
 	return HoldOption{func(h *schedule.Hold, _ *time.Duration) { h.Reason = text }}
 }
 
-// For ends a hold by itself after d, as Resume does with ResumeNow. d is cut to whole milliseconds and must be a second or
-// more; 0 is no end.
+// For makes a hold end by itself after d, as with ResumeNow. d is cut to whole milliseconds and must be at least a
+// second; 0 is no end.
 func For(d time.Duration) HoldOption {
 	return HoldOption{func(_ *schedule.Hold, lasts *time.Duration) { *lasts = d }}
 }
 
-// HoldResult is what came of Hold. Times are by the Redis server's clock, in UTC, to the millisecond.
+// HoldResult is the result of Hold. Times are by the Redis server's clock, in UTC, to the millisecond.
 type HoldResult struct {
 	Since time.Time
 	Until time.Time // when the hold ends by itself; the zero Time if it does not
-	// Already says that the namespace was held before, since Since. It is also so if go-redis repeated a call whose reply was
-	// lost.
+	// Already says that the namespace was held before, from Since on. It is also true if go-redis repeated a call whose
+	// reply was lost.
 	Already bool
-	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it: all of them where there
-	// are no replicas. It has an error's text for one that could not be asked.
+	// Unreplicated names the servers without a replica that has the hold: a failover may lose it. For a server that
+	// could not be asked it has the error's text.
 	Unreplicated []string
 }
 
@@ -83,34 +84,34 @@ type Hold struct {
 	Until     time.Time // when it ends by itself; the zero Time if it does not
 	Reason    string
 	By        string // who held it, user@host
-	Held      int64  // timers that are due and wait, one under several holds counts for each; -1 if too many to be counted
+	Held      int64  // due timers that wait; a timer under several holds counts for each; -1 if too many to count
 
 	Resume       Resume    // how its timers are being released; the zero Resume while it lasts
 	ResumedSince time.Time // the zero Time while it lasts
-	ResumedBy    string    // who resumed it, user@host, or that its time was over
+	ResumedBy    string    // who resumed it, user@host, or a text that its time was over
 }
 
-// Resume says what becomes of held timers when they are released: ResumeNow, ResumeRate, ResumeShift or ResumeDead. The zero
-// Resume is invalid.
+// Resume says how held timers are released: ResumeNow, ResumeRate, ResumeShift or ResumeDead. The zero Resume is
+// invalid.
 type Resume struct {
 	kind schedule.ResumeKind
 	rate float64
 }
 
-// ResumeNow lets held timers fire at once, in the order of their due times. They keep their due times and ids, so they
-// count as late from there, also for the limit of Late.
+// ResumeNow makes held timers fire at once, by due time. They keep their due times and ids, so their lateness, and the
+// limit of Late, count from these due times.
 func ResumeNow() Resume { return Resume{kind: schedule.ResumeNow} }
 
-// ResumeRate is ResumeNow, but the timers fire one after the other, so many a second: from 1.0/60 to 1,000,000.
+// ResumeRate is ResumeNow, but with only so many timers a second: from 1.0/60 to 1,000,000.
 func ResumeRate(perSecond float64) Resume {
 	return Resume{kind: schedule.ResumeRate, rate: perSecond}
 }
 
-// ResumeShift moves the due time of each held timer by the length of the hold, to the millisecond. It is pending again, with
-// a new id; beside the newer timer, where its key was set again.
+// ResumeShift moves the due time of each held timer by the length of the hold, to the millisecond. The timer is pending
+// again, with a new id. If its key was set again, both timers are kept.
 func ResumeShift() Resume { return Resume{kind: schedule.ResumeShift} }
 
-// ResumeDead makes dead letters of the held timers, with the deadreason "held".
+// ResumeDead turns the held timers into dead letters, with the deadreason "held".
 func ResumeDead() Resume { return Resume{kind: schedule.ResumeDead} }
 
 // String returns now, rate 200/s, shift or dead; it is empty for the zero Resume.
@@ -131,17 +132,18 @@ func (r Resume) check() error {
 	return nil
 }
 
-// Hold keeps the timers of a namespace from firing until Resume, as timerd hold does: for the provider that is down. Timers
-// that become due meanwhile wait as Held, and can be cancelled. A namespace is app[:module[:type]], where * and what is left
-// out stand for any. Holds may overlap: a timer is free when none covers it.
+// Hold keeps the timers of a namespace from firing until Resume, as timerd hold does: for example while a provider is
+// down. Timers that become due meanwhile wait as Held, and can be cancelled. A namespace is app[:module[:type]]; * or a
+// part left out stands for any. Holds may overlap: a timer is free when none covers it.
 //
-// Once Hold has returned without an error, no timerd claims a timer of the namespace any more. What was claimed before may
-// still be published. Hold waits 5 s at most until that is certain; a server that does not answer may take longer, unless
-// rdb's options have ContextTimeoutEnabled. A namespace that is held already stays so, since the same time, with the reason
-// and the end that are given now. One that is being resumed is held anew.
+// Once Hold has returned without an error, no timerd claims a timer of the namespace any more. Timers claimed before
+// may still be published. Hold waits up to 5 s until that is certain. A server that does not answer may take longer,
+// unless rdb's options have ContextTimeoutEnabled. A namespace that is already held keeps its Since, and gets the
+// reason and the end given now. One that is being resumed is held again.
 //
-// Hold returns errors that wrap client.ErrInvalid, ErrTooManyHolds or ErrUnconfirmed; the last one beside a full result. After an
-// error that wraps none of them, of the connection or of ctx, the namespace may be held or not, and calling again is safe.
+// Hold returns errors that wrap client.ErrInvalid, ErrTooManyHolds or ErrUnconfirmed; with ErrUnconfirmed the result is
+// complete. After any other error, of the connection or of ctx, the namespace may or may not be held, and calling again
+// is safe.
 func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOption) (HoldResult, error) {
 	fail := func(err error) (HoldResult, error) { return HoldResult{}, failed("hold "+namespace, err) }
 	n, err := parseNamespace(namespace)
@@ -178,19 +180,20 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 	return result, err
 }
 
-// Resume releases the timers of a namespace that is held, in one of four ways, as timerd resume does. What becomes due from
-// now on is free. Timers that another hold covers stay held; they are released in this way when that ends, and Resume does not
-// wait for them. Of several resumes of a timer the one with the narrowest namespace decides.
+// Resume releases the timers of a held namespace, in one of four ways, as timerd resume does. Timers that become due
+// from now on are free. Timers that another hold covers stay held; they are released in this way when that hold ends,
+// and Resume does not wait for them. If several resumes cover a timer, the one with the narrowest namespace decides.
 //
-// Resume returns when all timers are released. At a rate, that takes the number of timers divided by it. With all but
-// ResumeNow it also waits until a timerd has looked at what was due before, which none does while NATS is away. Once the
-// resume has begun, an error of the connection does not end it. If ctx ends, or the process does, the timerds finish it.
-// Calling again goes on with it, or changes how the rest is released.
+// Resume returns when all timers are released. With ResumeRate that takes the number of timers divided by the rate.
+// Except with ResumeNow, it also waits until a timerd has looked at the timers that were due before, which no timerd
+// does while NATS is away. Once the resume has begun, a connection error does not end it. If ctx or the process ends,
+// the timerds finish it. Calling again goes on with it, or changes how the rest is released.
 //
-// A timer that is released has not fired yet: the timerds publish its event, or its dead letter, from then on.
+// A released timer has not fired yet: the timerds then publish its event or its dead letter.
 //
-// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; the last also when the timerds have finished it meanwhile.
-// When ctx has ended, the error says whether the resume has begun, and what it waited for. After any other error it may have begun; calling again is safe.
+// Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; ErrNotHeld also if the timerds
+// have finished the resume meanwhile. If ctx has ended, the error says whether the resume has begun, and what it waited
+// for. After any other error it may have begun; calling again is safe.
 func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
 	n, err := parseNamespace(namespace)
@@ -220,9 +223,9 @@ func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) err
 	return fail(err)
 }
 
-// Holds returns the holds, those included that are being resumed, in the order of their namespaces. To count the timers it
-// reads the names of all that are due and wait. It returns errors that wrap client.ErrInvalid where rdb is of no use for holds, as a
-// client for one node of a cluster.
+// Holds returns the holds by namespace, including those being resumed. To count the timers it reads the names of all
+// that are due and wait. It returns errors that wrap client.ErrInvalid if rdb cannot serve for holds, such as a client
+// for one node of a cluster.
 func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
 	h, err := o.holds()
 	if err != nil {
@@ -249,19 +252,21 @@ func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
 	return list, nil
 }
 
-// MoveResult is what came of Fire and Move: how many timers of the key there were of each kind. All is 0 if there was none.
+// MoveResult is the result of Fire and Move: how many timers of the key there were of each kind. All are 0 if there was
+// none.
 type MoveResult struct {
 	Moved   int64
 	TooLate int64 // owed or firing, or fired lately
 	Held    int64 // due and held: Resume releases them
-	Changed int64 // set anew, cancelled or moved by somebody else at the same time
+	Changed int64 // set again, cancelled or moved by somebody else at the same time
 	Denied  int64 // the Redis user may not write the key
 }
 
-// Fire has what is pending of a key fire now, as timerd fire does, a retry beside it too. The due time becomes now, so the event
-// has a new id. Of a timer that repeats, the next occurrence stays as it was planned.
+// Fire makes the pending timers of a key fire now, retries too, as timerd fire does. The due time becomes now, so the
+// event has a new id. If the timer repeats, the next occurrence stays as planned.
 //
-// Fire returns errors that wrap client.ErrInvalid. After any other error it is not known what came of the timer, and calling again is safe.
+// Fire returns errors that wrap client.ErrInvalid. After any other error the timer may or may not have been moved, and
+// calling again is safe.
 func (o *Operator) Fire(ctx context.Context, key string) (MoveResult, error) {
 	return o.move(ctx, "fire "+key, key, time.Time{})
 }
@@ -291,22 +296,22 @@ func (o *Operator) move(ctx context.Context, call, key string, to time.Time) (Mo
 	return MoveResult{done.Moved, done.TooLate, done.Held, done.Changed, done.Denied}, err
 }
 
-// CancelResult is what came of CancelAll.
+// CancelResult is the result of CancelAll.
 type CancelResult struct {
 	Cancelled int64
 	TooLate   int64     // firing, or fired lately
-	Gone      int64     // not there any more when their turn came: somebody else has cancelled them, or set them to a later time
-	Until     time.Time // the due time that it has come to; the zero Time: none was tried
-	Cut       bool      // so many are owed or firing that not all of these were looked at: call again once some have fired
+	Gone      int64     // counted, but then cancelled or set to a later time by somebody else
+	Until     time.Time // the last due time that was tried; the zero Time if none was
+	Cut       bool      // too many are owed or firing to look at all of them: call again once some have fired
 }
 
-// CancelAll cancels the timers of a namespace, as timerd cancel --all does: all of them, or those that are due before a time by the
-// Redis server's clock; the zero Time is no bound. It counts them first. Timers that are set after that stay if they are due later
-// than the last one that was counted; others may be cancelled too. It is not atomic: it goes through them in the order of their due
-// times, in steps that are short for Redis and for others who use it.
+// CancelAll cancels the timers of a namespace, as timerd cancel --all does: all of them, or those that are due before a
+// time by the Redis server's clock; the zero Time is no bound. It counts them first. A timer that is set after the
+// count stays if it is due later than the last one counted; otherwise it may be cancelled too. CancelAll is not atomic:
+// it goes through the timers by due time, in steps that block Redis only briefly.
 //
-// CancelAll returns errors that wrap client.ErrInvalid. If ctx ends, or after any other error, what it returns beside it is true, and
-// calling again goes on with what is left.
+// CancelAll returns errors that wrap client.ErrInvalid. If ctx ends, or after any other error, the result is still
+// correct for what was done, and calling again goes on with the rest.
 func (o *Operator) CancelAll(ctx context.Context, namespace string, before time.Time) (CancelResult, error) {
 	call := "cancel all of " + namespace
 	n, err := parseNamespace(namespace)
