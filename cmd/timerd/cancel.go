@@ -26,23 +26,23 @@ func newCancel() *cobra.Command {
 		Use:        "cancel {KEY | --all NAMESPACE}",
 		SuggestFor: []string{"delete", "del", "rm", "remove"},
 		Short:      "Cancel a timer, or those of a namespace",
-		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. What
-was found is printed:
+		Long: `Cancel all timers of a key that are pending, held or owed, retries too, and delete the key. The
+command prints the result:
 
   cancelled  there were such timers, and they will not fire; an earlier one that is firing may
-  fired      it is too late: the timer has lately fired, or is firing, or its event may be in NATS;
-             or it is a dead letter instead, or becomes one
+  fired      it is too late: the timer is firing or has lately fired, or its event may be in NATS;
+             or it is a dead letter, or becomes one
   unknown    there is no such timer
 
-The exit code is 0 only for the first.
+The exit code is 0 only for cancelled.
 
-With --all, cancel those of a namespace: all of them, or those that are due before a time, which is
-a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. How many there are is
-told, and asked whether to go on, unless there are none or --yes is given. What came of them is
-printed in the end; on a terminal also how far it is. It can be interrupted, and called again.
+With --all, cancel the timers of a namespace: all of them, or those due before a time. The time is a
+duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. The command prints how
+many there are, and asks whether to go on, unless there are none or --yes is given. In the end it
+prints the result; on a terminal also the progress. It can be interrupted, and called again.
 
-Timers that are set after they were counted stay if they are due later than the last one that was
-counted. Others may be cancelled too.
+A timer that is set after the count stays if it is due later than the last one counted. Otherwise it
+may be cancelled too.
 
 ` + keyHelp + `
 ` + namespaceHelp,
@@ -61,7 +61,7 @@ counted. Others may be cancelled too.
 		},
 	}
 	cmd.Flags().BoolVar(&flags.all, "all", false, "cancel the timers of a namespace")
-	cmd.Flags().StringVar(&flags.dueBefore, "due-before", "", "with --all: only those that are due before a `TIME`")
+	cmd.Flags().StringVar(&flags.dueBefore, "due-before", "", "with --all: only those due before a `TIME`")
 	cmd.Flags().BoolVarP(&flags.yes, "yes", "y", false, "with --all: do not ask")
 	return cmd
 }

@@ -27,8 +27,8 @@ func newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion " + strings.Join(names, "|"),
 		Short: "Print the completion script of a shell",
-		Long: `Print the script by which a shell completes the commands and flags of timerd. Have the shell read it
-each time it starts. The examples are for this session.`,
+		Long: `Print the script with which a shell completes the commands and flags of timerd. Let the shell read
+it at each start. The examples are for the current session.`,
 		Example: `  source <(timerd completion bash)    # needs the package bash-completion
   source <(timerd completion zsh)     # after: autoload -U compinit; compinit
   timerd completion fish | source

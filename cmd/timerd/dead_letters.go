@@ -48,9 +48,9 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Secti
 
 const selectionHelp = `
 
-The dead letters of NAMESPACE, or only those with --id or --seq, or else all. How many there are is
-told, and asked whether to go on, unless there are none or --yes is given. Without an answer nothing
-happens and the exit code is 1.
+It applies to the dead letters of NAMESPACE, or to those with --id or --seq, or to all. The command
+prints how many there are, and asks whether to go on, unless there are none or --yes is given.
+Without an answer nothing happens and the exit code is 1.
 
 ` + namespaceHelp
 

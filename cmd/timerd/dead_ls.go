@@ -20,7 +20,7 @@ func newDeadLs() *cobra.Command {
 		Use:   "ls [NAMESPACE]",
 		Short: "List dead letters, oldest first",
 		Long: `List dead letters, oldest first, and how many there are. On a terminal the lines fit its width;
-timerd dead show has all of a letter.
+timerd dead show prints a whole letter.
 
 ` + namespaceHelp,
 		Example: `  timerd dead ls

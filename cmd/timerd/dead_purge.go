@@ -36,7 +36,7 @@ func newDeadPurge() *cobra.Command {
 		},
 	}
 	selectionFlags(cmd, &chosen, &yes)
-	cmd.Flags().Var(&olderThan, "older-than", "only letters that were stored so long ago, such as 12h or 30d")
+	cmd.Flags().Var(&olderThan, "older-than", "only letters stored at least this long ago, such as 12h or 30d")
 	return cmd
 }
 

@@ -19,11 +19,11 @@ func newDeadReplay() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "replay [NAMESPACE | --id ID | --seq N]",
-		Short: "Let the timers of dead letters fire again",
-		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and take the letter out of
+		Short: "Fire the timers of dead letters again",
+		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and remove the letter from
 its stream. A timer of the same key that was set meanwhile stays, and both fire. An interrupted
-replay can be repeated: each timer is set once. Letters without a timer in them are left where they
-are, each with a line that says why; the exit code is then 1.` + selectionHelp,
+replay can be repeated: each timer is set once. Letters that hold no timer stay in the stream, each
+with a line that says why; the exit code is then 1.` + selectionHelp,
 		Example: `  timerd dead replay shop:order
   timerd dead replay --id shop:order:timeout:42@1763629200000.16 --yes`,
 		Args: arguments(cobra.MaximumNArgs(1)),

@@ -19,8 +19,8 @@ func newDeadShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show SEQ",
 		Short: "Show a dead letter in full",
-		Long: `Show a dead letter in full: the event that it was, and why it is dead. SEQ is its number in the
-stream, as timerd dead ls shows it.`,
+		Long: `Show a dead letter in full: its event, and the reason. SEQ is its number in the stream, as timerd
+dead ls shows it.`,
 		Example: `  timerd dead show 17
   timerd dead show 17 --json`,
 		Args: arguments(cobra.ExactArgs(1)),

@@ -25,25 +25,25 @@ func newDeliver() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deliver --config FILE",
 		Short: "Call HTTP endpoints with firings: webhooks",
-		Long: `Call HTTP endpoints with firings until SIGTERM or SIGINT: webhooks, signed as Standard Webhooks
-says. A call that fails is tried again as a timer, by the policy of TIMERD_RETRY, and ends as a
-dead letter. Any number of processes share the work.
+		Long: `Call HTTP endpoints with firings until SIGTERM or SIGINT: webhooks, signed as in Standard Webhooks.
+A failed call is tried again by the policy of TIMERD_RETRY, and becomes a dead letter after the last
+attempt. Any number of processes share the work.
 
-The file is YAML: a list endpoints:, and perhaps
+The file is YAML. It has a list endpoints:, and optionally
 
-  group          the processes that share the work (deliver)
-  start          with which events a new group begins: all, now, or a time in RFC 3339 (all)
+  group          the name of the group of processes that share the work (deliver)
+  start          the first events for a new group: all, now, or a time in RFC 3339 (all)
   version        a number, greater in each newer file; without one the time of the file decides
 
 An endpoint has
 
-  match          app[:module[:type]]: the timers; of several entries the first that matches
-  url            where to, or {data.NAME} for a URL that is in each payload
-  secrets        a list of env:NAME or file:PATH, each holding whsec_ and 24 to 64 bytes in
-                 base64; several while one is replaced
+  match          app[:module[:type]]: its timers; the first endpoint that matches gets the event
+  url            the URL to call, or {data.NAME} for a URL in each payload
+  secrets        a list of env:NAME or file:PATH, each with whsec_ and 24 to 64 bytes in base64;
+                 several while one is replaced
   timeout        of a call (15s)
   concurrency    calls at a time, for each host and process (64)
-  rate           calls a time, for each host and process, such as 100/s; no limit by default
+  rate           calls over time, for each host and process, such as 100/s; no limit by default
   headers        further headers; a value may be env:NAME or file:PATH, if url or hosts says
                  who gets it
   body           event, the CloudEvent, or data, the payload alone (event)
@@ -52,14 +52,15 @@ An endpoint has
   ports          which ports a URL may have: a list, or any (any; for URLs that are in payloads
                  [80, 443])
   allow_private  private and other special addresses that may be called: [10.0.0.0/8] (none)
-  deny           addresses that may not be called, even so: [10.0.0.1] (none)
-  ca             a file of authorities for certificates, in PEM, in place of the system's
-  expire         for how long deliveries are put off, from their first event or their replay on
+  deny           addresses that may never be called, whatever the other fields say: [10.0.0.1]
+                 (none)
+  ca             a PEM file of certificate authorities, in place of the system's
+  expire         for how long a delivery is postponed, from its first event or its replay on
                  (72h)
 
-All processes of a group go by one file, the newest: one with an older file takes no events, and
-is not ready, until it has the same. SIGHUP has the file read again. A file with faults is told in
-the log and changes nothing. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which proxies to use.`,
+All processes of a group use the newest file: one with an older file takes no events, and is not
+ready, until it has the same. After SIGHUP the file is read again. If the new file has faults, they
+are logged and nothing changes. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which proxies to use.`,
 		Example: `  timerd deliver --config /etc/timerd/webhooks.yaml --check
   timerd deliver --config /etc/timerd/webhooks.yaml`,
 		Args: arguments(cobra.NoArgs),
@@ -92,7 +93,7 @@ the log and changes nothing. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which prox
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the file of endpoints")
-	cmd.Flags().BoolVar(&check, "check", false, "read the file, tell every fault, and call nobody")
+	cmd.Flags().BoolVar(&check, "check", false, "read the file, print every fault, and make no calls")
 	cmd.Flags().IntVar(&calls, "calls", calls, "calls at a time, of all endpoints")
 	return cmd
 }

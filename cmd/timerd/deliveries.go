@@ -23,9 +23,9 @@ func newDeliveries() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deliveries [NAMESPACE]",
 		Short: "Show the log of webhook deliveries",
-		Long: `Show what timerd deliver did: a line for each time that a delivery was tried or held back, oldest
-first. Its result is delivered, retry, dead or postponed; a status of 0 is no answer. On a terminal
-the lines fit its width.
+		Long: `Show the log of timerd deliver: a line for each time that a delivery was tried or postponed, oldest
+first. The result is delivered, retry, dead or postponed; a status of 0 means no answer. On a
+terminal the lines fit its width.
 
 ` + namespaceHelp,
 		Example: `  timerd deliveries --since 1h
@@ -48,9 +48,9 @@ the lines fit its width.
 		},
 	}
 	cmd.Flags().BoolVar(&d.failed, "failed", false, "only what was not delivered")
-	cmd.Flags().BoolVar(&d.follow, "follow", false, "go on with what comes, until interrupted")
+	cmd.Flags().BoolVar(&d.follow, "follow", false, "go on with new deliveries, until interrupted")
 	cmd.Flags().BoolVar(&d.asJSON, "json", false, "print the records themselves, each in a line of JSON")
-	cmd.Flags().Var(&since, "since", "begin so long ago, such as 1h or 7d, instead of with the oldest")
+	cmd.Flags().Var(&since, "since", "begin this long ago, such as 1h or 7d, instead of with the oldest")
 	return cmd
 }
 

@@ -54,11 +54,11 @@ func newDev() *cobra.Command {
 		Short: "Try timerd with a Redis and a NATS of its own",
 		Long: `Run timerd with a private redis-server and a NATS server within the process, on free ports of
 127.0.0.1, for every key of four parts, and with the console, its web page. It sets a few timers,
-says how to set more, and prints each firing, but for those of the app demo, which keep the console
-lively. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH, or
+prints how to set more, and prints each firing, except those of the app demo, which only fill the
+console. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH, or
 --redis-server.
 
-TIMERD_RETRY and the other variables that concern neither server have their effect.`,
+It reads TIMERD_RETRY and all other variables that are not about the two servers.`,
 		Example: `  timerd dev
   timerd dev --redis-port 6379 --nats-port 4222`,
 		Args: arguments(cobra.NoArgs),

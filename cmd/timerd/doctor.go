@@ -21,8 +21,9 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "doctor",
 		SuggestFor: []string{"check"},
-		Short:      "Check the servers and say what to mend",
-		Long: `Check the configuration, Redis and NATS, and say what to mend. Each line is, the worst ones last:
+		Short:      "Check the servers and print what to fix",
+		Long: `Check the configuration, Redis and NATS, and print what to fix. Each line has a result; the worst
+ones come last:
 
   ok    as it should be
   warn  timerd works, but keeps less than it could
@@ -33,8 +34,8 @@ itself.
 
 With --key, nothing is checked: it prints when that timer would fire again under TIMERD_RETRY.
 
-With --adopt-streams, nothing is checked either: the streams become those of this Redis, for when
-they are another installation's that is gone, as after Redis was replaced. It refuses while a timerd
+With --adopt-streams, nothing is checked either: the streams become those of this Redis. Use it if
+they belong to an installation that is gone, as after Redis was replaced. It refuses while a timerd
 of that installation runs. The retry requests that wait in the streams are then carried out here.`,
 		Example: `  timerd doctor
   timerd doctor --json
@@ -77,7 +78,7 @@ of that installation runs. The retry requests that wait in the streams are then 
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each finding, or for each attempt")
-	cmd.Flags().BoolVar(&adopt, "adopt-streams", false, "make the streams of an installation that is gone those of this one")
+	cmd.Flags().BoolVar(&adopt, "adopt-streams", false, "take over the streams of an installation that is gone")
 	cmd.Flags().StringVar(&key, "key", "", "print the retry schedule of a timer: app:module:type:id")
 	return cmd
 }

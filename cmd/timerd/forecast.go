@@ -27,13 +27,13 @@ func newForecast() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forecast [NAMESPACE]",
 		Short: "Show how many timers become due in each of the next minutes",
-		Long: `Show how many timers become due in the present minute, from now on, and in those that follow it, by
-the clock of Redis and in UTC. One that repeats counts for each of its occurrences. What is due
-already, held or not, is told beside that.
+		Long: `Show how many timers become due in the rest of this minute, and in each of the next ones, by the
+clock of Redis and in UTC. A timer that repeats counts once for each occurrence. Timers that are
+already due, held or not, are shown separately.
 
-Redis counts the timers of all namespaces by itself. It cannot look for a namespace, so that a
-forecast for one looks at the names of all timers that are due before its end, a million at most
-unless --limit says otherwise. It says how far it has come; Ctrl-C ends it.
+Redis itself counts the timers of all namespaces. It cannot search by namespace: a forecast for a
+namespace reads the names of all timers that are due before its end, at most a million unless
+--limit says otherwise. It prints its progress; Ctrl-C ends it.
 
 ` + namespaceHelp,
 		Example: `  timerd forecast
@@ -55,7 +55,7 @@ unless --limit says otherwise. It says how far it has come; Ctrl-C ends it.
 			return withSchedule(cmd, f.run)
 		},
 	}
-	cmd.Flags().IntVar(&f.minutes, "minutes", 60, "for how many minutes")
+	cmd.Flags().IntVar(&f.minutes, "minutes", 60, "how many minutes to show")
 	cmd.Flags().Int64Var(&f.limit, "limit", 1_000_000, "how many timers to look at for a NAMESPACE; 0 for all")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print a line of JSON for each minute")
 	return cmd

@@ -19,10 +19,10 @@ func newGet() *cobra.Command {
 		Use:        "get KEY",
 		SuggestFor: []string{"show"},
 		Short:      "Show a timer that waits or is firing",
-		Long: `Show a timer, and its state: pending, it is to become due; held, it is due, and its namespace is
-held; owed, it is due, and nobody has claimed it; firing, it is claimed, and NATS has not
-acknowledged its event. Of several timers of a key the first of these is shown; timerd ls shows all.
-Without one, the exit code is 1.
+		Long: `Show a timer and its state: pending, not due yet; held, due, and its namespace is held; owed, due,
+and not claimed yet; firing, claimed, and NATS has not acknowledged its event. If a key has several
+timers, the one with the first of these states is shown; timerd ls shows all. The exit code is 1 if
+there is no timer.
 
 ` + keyHelp,
 		Example: `  timerd get shop:order:timeout:42

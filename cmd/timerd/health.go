@@ -22,9 +22,9 @@ func newHealth() *cobra.Command {
 	return &cobra.Command{
 		Use:   "health [HOST:PORT]",
 		Short: "Ask a running timerd whether it is ready",
-		Long: `Ask a running timerd whether it is ready, for containers without a shell: the exit code is 0 where
-/readyz answers 200 within 5 seconds. Otherwise it is 1, and what does not work is printed. The
-address is that of TIMERD_HTTP_ADDR unless one is given.`,
+		Long: `Ask a running timerd whether it is ready, for containers without a shell. The exit code is 0 if
+/readyz answers 200 within 5 seconds. Otherwise it is 1, and the command prints what does not work.
+The default address is that of TIMERD_HTTP_ADDR.`,
 		Example: `  timerd health
   timerd health 127.0.0.1:8080`,
 		Args: arguments(cobra.MaximumNArgs(1)),

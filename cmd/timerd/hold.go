@@ -18,16 +18,16 @@ func newHold() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "hold NAMESPACE",
 		SuggestFor: []string{"pause"},
-		Short:      "Hold the timers of a namespace back",
-		Long: `Hold the timers of a namespace back: for the provider that is down, the deploy that went wrong. When
-the command has returned 0, no timerd claims a timer of it any more. What was claimed before may
-still be published. Timers that become due wait in Redis, where they can be cancelled, and
+		Short:      "Put the timers of a namespace on hold",
+		Long: `Put the timers of a namespace on hold, for example while a provider is down or after a bad deploy.
+Once the command has returned 0, no timerd claims a timer of the namespace any more. Timers claimed
+before may still be published. Timers that become due wait in Redis, where they can be cancelled;
 timerd resume releases them.
 
-The exit code is 1 if it is not certain after 5 s that nobody claims any more: what is missing is
-named, and the hold stands. That no replica of Redis has the hold yet is said too; a failover may
-then lose it. A namespace that is held already stays so; reason and end are those given last. One
-that is being resumed is held anew, since now: a shift then counts from this hold.
+The exit code is 1 if it is not certain after 5 s that no timerd claims any more: the command names
+what is missing, and the hold stays. It also warns if no replica of Redis has the hold yet: a
+failover may then lose it. A namespace that is already held stays held, with the reason and end
+given last. One that is being resumed is held again from now on: a shift then counts from this hold.
 
 ` + namespaceHelp,
 		Example: `  timerd hold pay --reason "provider is down" --for 2h
@@ -53,7 +53,7 @@ that is being resumed is held anew, since now: a shift then counts from this hol
 			})
 		},
 	}
-	cmd.Flags().StringVar(&asked.Reason, "reason", "", "why, for others to read")
+	cmd.Flags().StringVar(&asked.Reason, "reason", "", "why it is held; others see it")
 	cmd.Flags().StringVar(&until, "for", "", "end the hold by itself after a `DURATION`, as timerd resume does")
 	return cmd
 }

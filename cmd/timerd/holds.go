@@ -17,9 +17,9 @@ func newHolds() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "holds",
 		Short: "List the namespaces that are held",
-		Long: `List the namespaces that are held, or whose timers are still being released, with who held them,
-when and why, and how many timers wait that are due; a question mark stands for so many that it is
-not known. A timer under several holds counts for each.`,
+		Long: `List the namespaces that are held, or whose timers are still being released: who held them, when and
+why, and how many due timers wait. A question mark means too many to count. A timer under several
+holds counts for each.`,
 		Example: `  timerd holds
   timerd holds --json`,
 		Args: arguments(cobra.NoArgs),

@@ -23,19 +23,19 @@ func newLs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
 		Short: "List the timers that wait or are firing",
-		Long: `List timers in the order of their due times, until NATS has acknowledged their events. STATE is
+		Long: `List timers by due time. A timer is listed until NATS has acknowledged its event. STATE is
 
-  pending  it is to become due
-  held     it is due, and its namespace is held
-  owed     it is due, and nobody has claimed it; it can still be cancelled
-  firing   it is claimed: its event is being published, or nobody knows yet whether it was
+  pending  not due yet
+  held     due, and its namespace is held
+  owed     due, and not claimed yet; it can still be cancelled
+  firing   claimed: its event is being published, or it is not known yet whether it was
 
 A retry that waits beside a newer timer of its key is marked as beside. Timers that are due and set
-aside have the reason: rights, timerd may not read the key; refused, NATS does not take the subject.
+aside show the reason: rights, timerd may not read the key; refused, NATS does not take the subject.
 
-On a terminal the lines fit its width. Elsewhere they are complete. Redis cannot look for a
-namespace, so that a listing looks at all timers that are due before those it wants. After a second
-it tells how far it is; Ctrl-C ends it.
+On a terminal the lines fit its width. Elsewhere they are complete. Redis cannot search by
+namespace: a listing reads all timers that are due before those it wants. After a second it prints
+its progress; Ctrl-C ends it.
 
 ` + namespaceHelp,
 		Example: `  timerd ls
@@ -64,7 +64,7 @@ it tells how far it is; Ctrl-C ends it.
 		},
 	}
 	cmd.Flags().IntVar(&l.limit, "limit", 100, "how many to list; 0 for all")
-	cmd.Flags().StringSliceVar(&l.states, "state", nil, "list only timers in a `STATE`, or in several: owed,firing")
+	cmd.Flags().StringSliceVar(&l.states, "state", nil, "list only timers in a `STATE`, or in several, such as owed,firing")
 	cmd.Flags().BoolVar(&l.repeating, "repeating", false, "list only timers that repeat, and their retries")
 	cmd.Flags().BoolVar(&l.asJSON, "json", false, "print a line of JSON for each")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp)) // fails only where there is no such flag

@@ -17,10 +17,10 @@ func newFire() *cobra.Command {
 	return &cobra.Command{
 		Use:        "fire KEY",
 		SuggestFor: []string{"trigger"},
-		Short:      "Have a timer fire now",
-		Long: `Have what is pending of a key fire now, a retry too. Its due time becomes now, so its event has a
-new id. Of a timer that repeats, the next occurrence stays as planned. Without a pending timer the
-exit code is 1.
+		Short:      "Fire a timer now",
+		Long: `Fire the pending timer of a key now, and a pending retry too. Its due time becomes now, so its event
+has a new id. If the timer repeats, the next occurrence stays as planned. The exit code is 1 if
+there is no pending timer.
 
 ` + keyHelp,
 		Example: "  timerd fire shop:order:timeout:42",
@@ -35,10 +35,10 @@ func newMove() *cobra.Command {
 	return &cobra.Command{
 		Use:        "move KEY DELAY",
 		SuggestFor: []string{"reschedule", "delay", "postpone"},
-		Short:      "Have a timer be due at another time",
-		Long: `Have what is pending of a key be due at another time, a retry too, as it is: with its payload,
-attempt and limit on lateness. Of a timer that repeats, the next occurrence stays as planned.
-Without a pending timer the exit code is 1.
+		Short:      "Move a timer to another due time",
+		Long: `Move the pending timer of a key to another due time, and a pending retry too. Payload, attempt and
+limit on lateness stay. If the timer repeats, the next occurrence stays as planned. The exit code is
+1 if there is no pending timer.
 
 ` + keyHelp + `
 DELAY is a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms.`,

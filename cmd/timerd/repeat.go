@@ -31,18 +31,18 @@ func newRepeat() *cobra.Command {
 	var f repeatFlags
 	cmd := &cobra.Command{
 		Use:   "repeat KEY {--every INTERVAL | --cron EXPR} [PAYLOAD]",
-		Short: "Set a timer that repeats, or try when it would be due",
-		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces
-what is pending of the key.
+		Short: "Set a timer that repeats, or show when it would be due",
+		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces the
+pending timer of the key.
 
 ` + keyHelp + `
-An interval keeps its grid: it counts from now, or from --from. A cron expression is explained by
-timerd repeat next --help, which sets nothing. A running timerd finds its first time within
-milliseconds, otherwise the next one to start.
-PAYLOAD is what each event brings; - reads it from standard input.
+An interval counts from now, or from --from, and does not drift. timerd repeat next --help explains
+cron expressions, and timerd repeat next tries one. A running timerd computes the first due time
+within milliseconds; if none runs, the next one to start does.
+PAYLOAD is the payload of each event; - reads it from standard input.
 
-What was missed while nothing ran is skipped, but for the occurrence that was pending, and for what
---catch-up says.`,
+Occurrences missed while no timerd ran are skipped, except the one that was pending, and those that
+--catch-up includes.`,
 		Example: `  timerd repeat shop:stock:count:1 --every 5m
   timerd repeat shop:report:daily:1 --cron '0 9 * * 1-5' --tz Europe/Berlin '{"to":"sales"}'
   timerd repeat next '0 9 * * 1-5' --tz Europe/Berlin`,
@@ -54,12 +54,12 @@ What was missed while nothing ran is skipped, but for the occurrence that was pe
 	cmd.Flags().StringVar(&f.zone, "tz", "", "the `ZONE` of a cron expression, such as Europe/Berlin; default: UTC")
 	cmd.Flags().StringVar(&f.from, "from", "", "begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
 	cmd.Flags().StringVar(&f.until, "until", "", "end at `T`, the last moment at which it may be due")
-	cmd.Flags().IntVar(&f.times, "times", 0, "how often it fires in all; 0: without end")
-	cmd.Flags().Var(&f.catchUp, "catch-up", "make up for what was missed in the last `DURATION`; default: nothing")
+	cmd.Flags().IntVar(&f.times, "times", 0, "how often it fires in all; 0: no limit")
+	cmd.Flags().Var(&f.catchUp, "catch-up", "also fire what was missed in the last `DURATION`; default: nothing")
 	cmd.Flags().BoolVar(&f.set.nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&f.set.xx, "xx", false, "only if there is such a timer")
 	cmd.Flags().StringVar(&f.set.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
-	cmd.Flags().BoolVar(&f.set.dropLate, "drop-late", false, "with --late: be forgotten instead of becoming a dead letter")
+	cmd.Flags().BoolVar(&f.set.dropLate, "drop-late", false, "with --late: drop it, without a dead letter")
 	cmd.Flags().BoolVar(&f.set.asJSON, "json", false, "print a line of JSON for each of the next occurrences")
 	cmd.AddCommand(newRepeatNext(), newRepeatApply())
 	return cmd

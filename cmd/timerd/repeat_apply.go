@@ -22,25 +22,25 @@ func newRepeatApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE [--prune NAMESPACE] [--dry-run]",
 		Short: "Make timers repeat as a file says",
-		Long: `Make timers repeat as a file says, and only change what is not so yet. What changes is printed
-first: + is added, ~ is changed, - is removed. --dry-run ends there. Where the file has faults, each
-is told with its line, and nothing is changed.
+		Long: `Make timers repeat as a file says. Only differences are changed. The command first prints the
+changes: + is added, ~ is changed, - is removed. --dry-run ends there. If the file has faults, each
+is printed with its line, and nothing is changed.
 
   repeat:
     - key: shop:report:daily:1       # needed
       cron: '0 9 * * 1-5'            # or every: 5m
       tz: Europe/Berlin              # of cron; UTC by default
-      payload: {to: sales}           # a text as it is, all else as JSON
+      payload: {to: sales}           # a text as it is, anything else as JSON
       from: 2026-12-01T00:00:00Z     # nothing is due before
       until: 2027-11-30T00:00:00Z    # the last moment at which it may be due
       times: 100                     # how often it fires in all
-      catchup: 1d                    # make up for what was missed in the last day
+      catchup: 1d                    # also fire what was missed in the last day
       late: 1h                       # how late it may fire
-      drop_late: true                # be forgotten then
+      drop_late: true                # later: drop it, without a dead letter
 
-A repetition that is changed counts from 1 again, and its interval keeps its grid if it stays the
-same. What others have set is left alone, unless --prune NAMESPACE is given: then what repeats there
-and is not in the file is cancelled, with its retries.
+A changed repetition counts from 1 again; an unchanged interval keeps its due times. Timers that are
+not in the file are left alone, unless --prune NAMESPACE is given: then those that repeat in the
+namespace are cancelled, with their retries.
 
 ` + namespaceHelp,
 		Example: `  timerd repeat apply -f repeats.yaml --dry-run
@@ -57,7 +57,7 @@ and is not in the file is cancelled, with its retries.
 		},
 	}
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "the `FILE`; - reads standard input")
-	cmd.Flags().StringVar(&a.prune, "prune", "", "cancel what repeats in a `NAMESPACE` and is not in the file")
+	cmd.Flags().StringVar(&a.prune, "prune", "", "cancel timers that repeat in a `NAMESPACE` and are not in the file")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "only show what would change")
 	return cmd
 }

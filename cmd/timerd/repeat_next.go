@@ -26,7 +26,7 @@ func newRepeatNext() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "next EXPR",
 		Short: "Show when an expression is due, without setting anything",
-		Long: `Show when an expression is due next. Nothing is set, and no server is asked. EXPR is one argument:
+		Long: `Show when an expression is due next. No timer is set, and no server is asked. EXPR is one argument:
 a cron expression, or "every" and a duration.
 
   minute        0-59          five fields; with six the first is the second, 0-59
@@ -35,11 +35,11 @@ a cron expression, or "every" and a duration.
   month         1-12          or JAN-DEC
   day of week   0-7           or SUN-SAT; 0 and 7 are Sunday; 5#2 is the second Friday
 
-A field is * or a list of numbers, ranges 1-5 and steps */15, 10-40/10. Where both days are
-restricted, either is enough. @hourly, @daily, @weekly, @monthly and @yearly stand for expressions.
+A field is * or a list of numbers, ranges 1-5 and steps */15, 10-40/10. If both days are restricted,
+one that matches is enough. @hourly, @daily, @weekly, @monthly and @yearly stand for expressions.
 
 A local time that the clock skips is due at the moment of the jump, and one that it shows twice is
-due the first time. Where the hour is * or */n, the repetition simply goes on.`,
+due the first time. If the hour is * or */n, the repetition simply goes on.`,
 		Example: `  timerd repeat next '0 9 * * 1-5' --tz Europe/Berlin
   timerd repeat next '30 2 * * *' --tz America/New_York --from 2026-03-07T00:00:00Z -n 3
   timerd repeat next 'every 90s'`,

@@ -22,21 +22,21 @@ func newResume() *cobra.Command {
 		Use:        "resume NAMESPACE",
 		SuggestFor: []string{"continue", "unpause", "release"},
 		Short:      "Release the timers of a namespace that is held",
-		Long: `Release the timers of a namespace that is held, unless another hold covers them. What becomes due
-from now on is free. Those that are held
+		Long: `Release the timers of a namespace that is held, unless another hold covers them. Timers that become
+due from now on are free. Held timers
 
-  fire at once, in the order of their due times      without a flag
-  fire one after the other, so many a second         --rate 200/s
-  are due later, by as long as the hold has lasted   --shift
+  fire at once, by due time                          without a flag
+  fire at a limited rate                             --rate 200/s
+  are due later, by the length of the hold           --shift
   become dead letters, with the reason "held"        --dead
 
-At once and at a rate they keep their due times, so that they count as late. The command returns
-when all are released. Ctrl-C ends it, and the timerds finish what it has begun. The exit code is 1
-if somebody holds the namespace anew before that.
+At once and at a rate they keep their due times, so they count as late. The command returns when all
+are released. Ctrl-C ends it, and the timerds finish the resume. The exit code is 1 if the namespace
+is held again before that.
 
-What another hold covers too stays held until that ends; the command says how many timers these are,
-and of which holds. Then the resume applies to them as it was asked for: of several resumes of a
-timer the one with the narrowest namespace decides.
+Timers that another hold covers stay held until that ends; the command prints how many they are, and
+the holds. This resume then applies to them. If several resumes cover a timer, the one with the
+narrowest namespace decides.
 
 ` + namespaceHelp,
 		Example: `  timerd resume pay --rate 200/s
@@ -63,9 +63,9 @@ timer the one with the narrowest namespace decides.
 			})
 		},
 	}
-	cmd.Flags().StringVar(&rate, "rate", "", "so many timers a second, minute or hour: a `RATE` such as 200/s, 90/m")
+	cmd.Flags().StringVar(&rate, "rate", "", "release at a `RATE`, a second, minute or hour, such as 200/s or 90/m")
 	cmd.Flags().BoolVar(&shift, "shift", false, "move the due times by the length of the hold")
-	cmd.Flags().BoolVar(&dead, "dead", false, "make dead letters of the timers")
+	cmd.Flags().BoolVar(&dead, "dead", false, "turn the timers into dead letters")
 	cmd.MarkFlagsMutuallyExclusive("rate", "shift", "dead")
 	return cmd
 }

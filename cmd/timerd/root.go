@@ -9,7 +9,7 @@ func newRoot() *cobra.Command {
 		Use:   "timerd",
 		Short: "Timers in Redis, fired as NATS events",
 		Long: `timerd fires Redis keys app:module:type:id with a TTL as NATS JetStream events, on time and at
-least once. timerd serve runs the service, and so does timerd alone where its output is no
+least once. timerd serve runs the service; so does timerd without a command, if its output is not a
 terminal. It is configured by the environment: timerd help config names every variable.`,
 		Example: `  timerd dev
   TIMERD_NAMESPACES=shop TIMERD_REDIS_URL=redis://127.0.0.1:6379/0 timerd serve

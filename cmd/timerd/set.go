@@ -20,23 +20,23 @@ func newSet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set {KEY DELAY [PAYLOAD] | --from FILE}",
 		Short: "Set a timer, or many",
-		Long: `Set a timer, or set it anew.
+		Long: `Set a timer, or replace a pending one.
 
 ` + keyHelp + `
 DELAY is a duration (90s, 1h30m, 250ms, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. One
-with spaces needs quotes ('40d 51m'): the next argument is the payload. An instant that has passed
-fires at once.
-PAYLOAD is what the event brings; - reads it from standard input.
+with spaces needs quotes ('40d 51m'): the next argument is the payload. If the instant has passed,
+the timer fires at once.
+PAYLOAD is the payload of the event; - reads it from standard input.
 
 With --from, set the timers of a file, or of standard input if it is -. Each line is a JSON object:
 
   key             app:module:type:id
-  payload         a string is the payload; of another value its JSON is; none is an empty payload
-  payload_base64  the payload, instead
-  px              in so many milliseconds
-  at              the time instead, in milliseconds since 1970
+  payload         a string is used as it is, another value as JSON; left out, it is empty
+  payload_base64  the payload in base64, instead
+  px              the delay in milliseconds
+  at              the due time instead, in milliseconds since 1970
   attempt         as --attempt
-  nx              true: as --nx; a timer that is there already is no failure
+  nx              true: as --nx; a timer that exists already is not a failure
   late            as --late, in milliseconds
   drop_late       true: as --drop-late
 
@@ -64,11 +64,11 @@ Bad lines are reported with their numbers and the others are set; the exit code 
 	})
 	cmd.Flags().BoolVar(&flags.nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&flags.xx, "xx", false, "only if there is such a timer")
-	cmd.Flags().IntVar(&flags.attempt, "attempt", 0, "the attempt that it fires as; default: what the payload says, or 1")
+	cmd.Flags().IntVar(&flags.attempt, "attempt", 0, "the attempt it fires as; default: the one in the payload, or 1")
 	cmd.Flags().StringVar(&flags.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
-	cmd.Flags().BoolVar(&flags.dropLate, "drop-late", false, "with --late: be forgotten instead of becoming a dead letter")
-	cmd.Flags().BoolVar(&flags.asJSON, "json", false, "print JSON, with --from a line for each timer that is set")
-	cmd.Flags().StringVar(&flags.from, "from", "", "set the timers of a `FILE`; -: of standard input")
+	cmd.Flags().BoolVar(&flags.dropLate, "drop-late", false, "with --late: drop it, without a dead letter")
+	cmd.Flags().BoolVar(&flags.asJSON, "json", false, "print JSON; with --from, a line for each timer that is set")
+	cmd.Flags().StringVar(&flags.from, "from", "", "set the timers of a `FILE`; - reads standard input")
 	files := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveDefault
 	}

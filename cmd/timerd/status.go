@@ -40,16 +40,15 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show who serves the timers, what waits, and what is wrong",
-		Long: `Show the state of the installation. What is wrong comes first, with what to do. Then come the
-timerds that are alive; how many timers are pending, owed (due, and claimed by nobody) and firing
-(claimed, and not acknowledged by NATS); and the streams. Where Redis or NATS does not answer, the
-rest is shown.
+		Long: `Show the state of the installation. Problems come first, each with what to do. Then come the timerds
+that are alive; how many timers are pending, owed (due, and not claimed yet) and firing (claimed,
+and not acknowledged by NATS); and the streams. If Redis or NATS does not answer, the rest is shown.
 
-Lost data (Redis was flushed or is an older copy, or a stream was deleted) is told until somebody
-acknowledges it with --acknowledge. That changes nothing else.
+Lost data (Redis was flushed or is an older copy, or a stream was deleted) is reported until it is
+acknowledged with --acknowledge. That changes nothing else.
 
 The exit code is 1 if a line says fail: timers do not fire or were lost, or part of the state cannot
-be told.`,
+be determined.`,
 		Example: `  timerd status
   timerd status --json
   timerd status --acknowledge`,
@@ -74,7 +73,7 @@ be told.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&acknowledge, "acknowledge", false, "say no more of data that was lost so far")
+	cmd.Flags().BoolVar(&acknowledge, "acknowledge", false, "stop reporting data that was lost so far")
 	return cmd
 }
 

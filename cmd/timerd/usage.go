@@ -50,7 +50,7 @@ func checkKey(cmd *cobra.Command, key string) error {
 	return nil
 }
 
-const namespaceHelp = `NAMESPACE is app[:module[:type]], with * for any part and for what is left out.`
+const namespaceHelp = `NAMESPACE is app[:module[:type]]; * or a part left out stands for any.`
 
 // namespaceArg reads the argument NAMESPACE; left out, it is every timer.
 func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {

@@ -27,9 +27,9 @@ func newWatch() *cobra.Command {
 		Use:        "watch [NAMESPACE]",
 		SuggestFor: []string{"follow", "tail"},
 		Short:      "Follow firings live",
-		Long: `Follow firings as they happen, until interrupted. Each line tells when a timer was due, how late
-its event was published, its key, attempt, trigger and payload. Those over a second late and those
-that are not the first attempt are marked. On a terminal the lines fit its width. Elsewhere they are
+		Long: `Follow firings as they happen, until interrupted. Each line shows when a timer was due, how late its
+event was published, its key, attempt, trigger and payload. Firings over a second late and those
+after the first attempt are marked. On a terminal the lines fit its width. Elsewhere they are
 complete.
 
 ` + namespaceHelp,
@@ -65,8 +65,8 @@ complete.
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the events themselves, each in a line")
-	cmd.Flags().IntVar(&count, "count", 0, "end after so many firings; 0: never")
-	cmd.Flags().Var(&since, "since", "begin so long ago, such as 1h or 7d, instead of now")
+	cmd.Flags().IntVar(&count, "count", 0, "end after this many firings; 0: never")
+	cmd.Flags().Var(&since, "since", "begin this long ago, such as 1h or 7d, instead of now")
 	return cmd
 }
 
