@@ -46,8 +46,8 @@ func (s Self) Fingerprint() string {
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
-// Heartbeat notes that a timerd is alive, with what it says of itself, and returns its place among those whose last heartbeat
-// is not older than ttl.
+// Heartbeat records that a timerd is alive, with what it says about itself, and returns its place among those whose
+// last heartbeat is not older than ttl.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(self)

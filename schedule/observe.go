@@ -31,9 +31,9 @@ type Hint struct {
 	// Held is how long the hint had to wait because its slot was moving from one server of a cluster to another.
 	// Meanwhile nothing could happen to its timer.
 	Held time.Duration
-	// MayWait has an expired event left alone if its timer is due in the schedule and its key is gone: the claim will come. The
-	// caller keeps it until then, and gives it again before anything newer of its key, or within a second or two, as one that
-	// happened when it was left alone.
+	// MayWait allows Observe to leave an expired event for later, if its timer is due in the schedule and its key is
+	// gone, because a claim is about to come. The caller keeps the event until the claim. It gives it again before any
+	// newer hint of its key, or within a second or two, as one that happened when it was left.
 	MayWait bool
 }
 
@@ -102,11 +102,11 @@ func (e *MovingError) Error() string {
 // Unwrap returns what the server said.
 func (e *MovingError) Unwrap() error { return e.Err }
 
-// Observe takes hints in, those of a partition in their order, up to MaxHints in one call. What concerns one partition is one atomic
-// step. It is safe to repeat after
-// an error. The keys must be timer keys. heard is the local instant at which the first of the hints happened at the earliest;
-// the zero time if that is unknown. An expired event that is so old that others may have fired and forgotten its timer proves
-// nothing about one that the schedule does not know. A *MovingError has the hints that are to be taken in later.
+// Observe takes hints in, those of a partition in order, up to MaxHints in one call. The hints of one partition are one
+// atomic step. It is safe to repeat after an error. The keys must be timer keys. heard is a lower bound on when the
+// first of the hints happened, as a local instant, or the zero time if that is unknown. An expired event proves nothing
+// about a timer that the schedule does not know, if it is so old that another timerd may have fired and forgotten that
+// timer. A *MovingError has the hints that must be given again later.
 func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen Observed, err error) {
 	s, earliest := n.schedule, n.clock.earliest(heard)
 	var late MovingError
