@@ -103,7 +103,7 @@ func (c *canary) receive(key, event string) error {
 		c.heard = waiting[i].at
 	}
 	if i > 0 {
-		return fmt.Errorf("keyspace events were lost: %d canaries stayed away, but one sent after them came back", i)
+		return fmt.Errorf("keyspace events were lost: %d canaries did not arrive, but a later one did", i)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case schedule.IsMoving(err) || redis.IsReadOnlyError(err):
-			return fmt.Errorf("the server has not, or no longer, the slot of the canary: %w", err)
+			return fmt.Errorf("the server does not have the slot of the canary: %w", err)
 		case errors.As(err, &refused): // out of memory, for one
 			c.health.setFlow(fmt.Errorf("canary refused: %w", err))
 		case err != nil:
@@ -158,7 +158,7 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 			}
 		}
 		if len(overdue) == len(canaryEvents()) {
-			return errors.Join(fmt.Errorf("no canary came back for %s", c.timeout), flagsErr)
+			return errors.Join(fmt.Errorf("no canary arrived for %s", c.timeout), flagsErr)
 		}
 		if c.complete() {
 			c.reported.missing = ""
@@ -305,7 +305,7 @@ func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 		c.coverage.SetComplete(false)
 	}
 	if err := enableFlags(ctx, c.rdb); err != nil {
-		c.log.Warn("some keyspace events stay away", "missing", missing, "adoption_by_audit", c.reported.incomplete, "err", err)
+		c.log.Warn("some keyspace events do not arrive", "missing", missing, "adoption_by_audit", c.reported.incomplete, "err", err)
 		return err
 	}
 	return &flagsLostError{missing}

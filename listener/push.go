@@ -32,7 +32,7 @@ type pushConn struct {
 	drop int // how many are for nobody
 }
 
-var errNotRESP = errors.New("listener: the server has sent what is no RESP")
+var errNotRESP = errors.New("listener: the server sent something that is not RESP")
 
 // Read implements net.Conn for one reader at a time.
 func (c *pushConn) Read(p []byte) (int, error) {

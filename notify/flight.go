@@ -187,7 +187,7 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 		}
 		// It is the subject too if events on others were acknowledged meanwhile, and none on this one.
 		if (denied || f.health.now().acked.After(since)) && f.subjects.Fail(d.lane, since) {
-			f.Logger.Warn("NATS does not take the events on this subject, for want of a right to publish there perhaps: its timers wait, and one at a time is tried",
+			f.Logger.Warn("NATS does not take the events on this subject, perhaps because the right to publish there is missing: its timers wait, and one at a time is tried again",
 				"subject", d.subject, "err", class)
 		}
 		if class == FailureRefused {

@@ -153,7 +153,7 @@ func (l *letters) end(ctx context.Context, one deadLetter, err error) {
 	default:
 		l.setAside(d, lanes.Failing)
 		if l.subjects.Leave(d.lane, bytes, lanes.Fails) {
-			l.Logger.Warn("the dead letters on this subject are not stored: its timers that are too late wait, and one at a time is tried",
+			l.Logger.Warn("the dead letters on this subject are not stored: timers that are too late wait, and one at a time is tried again",
 				"subject", d.subject, "err", err)
 		}
 	}
@@ -166,7 +166,7 @@ func (l *letters) report(d *delivery, reason string) {
 	f := &d.firing
 	switch {
 	case f.Fault != "":
-		l.Logger.Warn("a timer cannot repeat, and is a dead letter", "key", f.Key.String(), "err", f.Fault)
+		l.Logger.Warn("a timer cannot repeat, and became a dead letter", "key", f.Key.String(), "err", f.Fault)
 	case f.Held:
 		l.Logger.Debug("a timer that was held is a dead letter", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt)
 	default:

@@ -74,7 +74,7 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held admin.Held, rdb redi
 	what := "held"
 	switch {
 	case held.Resumed != nil:
-		what = "held anew, since " + held.Hold.Since.Time().Format(timeLayout) + "; the resume has ended, and a shift counts from this hold"
+		what = "held again, since " + held.Hold.Since.Time().Format(timeLayout) + "; the resume has ended, and a shift counts from this hold"
 	case held.Was:
 		what = "held as before, since " + held.Hold.Since.Time().Format(timeLayout)
 	}

@@ -100,7 +100,7 @@ func whyNotMoved(m admin.Moved, name string) error {
 	case m.Denied > 0:
 		return fmt.Errorf("the Redis user may not write %s: grant its keys, as in deploy/users.acl", name)
 	case m.Changed > 0:
-		return errors.New("somebody has changed the timer at the same time: see timerd get, and call again")
+		return errors.New("the timer was changed at the same time: see timerd get, and try again")
 	}
 	return fmt.Errorf("%s is not pending, held, owed or firing", name)
 }

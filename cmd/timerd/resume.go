@@ -87,7 +87,7 @@ func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Name
 		fmt.Fprintln(cmd.ErrOrStderr(), line)
 	})
 	if ctx.Err() != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: interrupted; the timerds release what is left of %s\n", n)
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: interrupted; the timerds release the rest of %s\n", n)
 		return exitCode(exitFailed)
 	}
 	if err != nil {

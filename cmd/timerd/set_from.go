@@ -174,7 +174,7 @@ type setLine struct {
 // parseSetLine reads a line of timerd set --from. The attempt is 0 if the line has none.
 func parseSetLine(line []byte) (s client.Setting, attempt int, err error) {
 	if !utf8.Valid(line) {
-		return s, 0, errors.New("it is not UTF-8: bytes that are no text go into payload_base64")
+		return s, 0, errors.New("it is not UTF-8: use payload_base64 for binary data")
 	}
 	var l setLine
 	decoder := json.NewDecoder(bytes.NewReader(line))

@@ -84,7 +84,7 @@ func (d *Deliverer) OpenCircuits() int { return d.hosts.openCircuits() }
 func (d *Deliverer) circuitChanged(host string, length time.Duration) {
 	d.OnCircuit(host, length)
 	if length > 0 {
-		d.Logger.Warn("host fails, its deliveries are held back", "host", host, "for", length)
+		d.Logger.Warn("host fails, its deliveries are postponed", "host", host, "for", length)
 	} else {
 		d.Logger.Info("host answers again, its deliveries go on", "host", host)
 	}
@@ -193,7 +193,7 @@ func postpone(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
 		if !ev.Replayed.IsZero() {
 			since = "its replay"
 		}
-		return outcome{result: event.ResultDead, text: fmt.Sprintf("put off until %v after %s, at most %v: %s",
+		return outcome{result: event.ResultDead, text: fmt.Sprintf("postponed until %v after %s, at most %v: %s",
 			age.Round(time.Second), since, e.Expire, h.why)}
 	}
 	wait := h.wait

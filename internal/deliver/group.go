@@ -196,7 +196,7 @@ func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.Consum
 		return c, err
 	}
 	if len(text) > maxRuling {
-		return c, fmt.Errorf("the file has %d entries, more than JetStream can keep of a consumer: write wider ones, or take some into a file of another group",
+		return c, fmt.Errorf("the file has %d entries, more than JetStream can keep of a consumer: use wider ones, or move some to a file of another group",
 			len(g.config.Endpoints))
 	}
 	c.Description = "timerd deliver, group " + g.config.Group

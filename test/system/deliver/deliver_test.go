@@ -140,7 +140,7 @@ func TestDeliverToADeadHost(t *testing.T) {
 		}
 	}
 	set(0, all, m.URL)
-	p.Log.Wait(t, system.Patience, "host fails, its deliveries are held back")
+	p.Log.Wait(t, system.Patience, "host fails, its deliveries are postponed")
 	set(all, 2*all, m.URL)
 	set(2*all, 3*all, living.URL)
 	testenv.Eventually(t, system.Patience, func() error {

@@ -31,7 +31,7 @@ func TestHoldAnewDuringAResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	s.Says(0, "hold shop", "shop held anew, since ", "a shift counts from this hold")
+	s.Says(0, "hold shop", "shop held again, since ", "a shift counts from this hold")
 	anew := s.HeldNow()[0]
 	if !anew.Since.After(first) || anew.Resume != nil {
 		t.Errorf("%+v, want a hold since after %s", anew, first)
