@@ -180,7 +180,7 @@ func TestOfANamespaceThatNobodyServes(t *testing.T) {
 	}
 	for _, instance := range []string{"a", "b"} {
 		self := schedule.Self{Instance: instance, Settings: map[string]string{"TIMERD_NAMESPACES": "pay,shop:order"}}
-		if _, _, err := nodes[0].Heartbeat(t.Context(), self, time.Hour); err != nil {
+		if _, err := nodes[0].Heartbeat(t.Context(), self, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
