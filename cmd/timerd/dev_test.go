@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -105,8 +104,6 @@ func TestDev(t *testing.T) {
 		t.Errorf("watch as it is told: %d %s%s", code, out, errs)
 	}
 
-	asTheReadmeHasIt(t)
-
 	cancel()
 	if code := <-ended; code != exitOK || errs.String() != "" {
 		t.Errorf("exit code %d\n%s", code, &errs)
@@ -115,35 +112,6 @@ func TestDev(t *testing.T) {
 	left, err := os.ReadDir(temp)
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-// asTheReadmeHasIt runs the commands of README.md that look at what waits, and compares what they say but for times.
-func asTheReadmeHasIt(t *testing.T) {
-	t.Helper()
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, session, _ := strings.Cut(string(text), "\n## See what waits\n")
-	_, session, _ = strings.Cut(session, "```\n$ ")
-	session, _, _ = strings.Cut(session, "```")
-	times := regexp.MustCompile(`20\d\d-[-0-9T:.]+Z|(30m|29m \d+s) *`)
-	for step := range strings.SplitSeq(session, "\n$ ") {
-		command, want, _ := strings.Cut(step, "\n")
-		command, first := strings.CutSuffix(command, " | head -1")
-		args := strings.Fields(strings.ReplaceAll(strings.TrimPrefix(command, "bin/timerd "), "'", ""))
-		want = times.ReplaceAllString(strings.TrimSpace(want), "")
-		testenv.Eventually(t, patience, func() error {
-			code, out, errs := timerd(t, "", args...)
-			if first {
-				out, _, _ = strings.Cut(out, "\n")
-			}
-			if got := times.ReplaceAllString(strings.TrimSpace(out), ""); code != exitOK || strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
-				return fmt.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, errs, want)
-			}
-			return nil
-		}, command)
 	}
 }
 
