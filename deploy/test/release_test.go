@@ -99,8 +99,8 @@ func TestDist(t *testing.T) {
 		system = "linux"
 	}
 	dir := t.TempDir()
-	make := exec.Command("../../scripts/dist.sh", dir, "v1.2.3", system+"/"+architecture)
-	if out, err := make.CombinedOutput(); err != nil {
+	dist := exec.Command("../../scripts/dist.sh", dir, "v1.2.3", system+"/"+architecture)
+	if out, err := dist.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	name := strings.NewReplacer("{{ .Tag }}", "v1.2.3", "{{ .Os }}", system, "{{ .Arch }}", architecture).Replace(archive.NameTemplate) + ".tar.gz"
