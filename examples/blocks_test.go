@@ -57,9 +57,10 @@ func notRun() map[string]struct{ why, args string } {
 // looks matches commands that change nothing, so that they may be asked again until what was set off before has come about.
 var looks = regexp.MustCompile(`^(timerd (ls|get|status|doctor|health|holds|forecast|dead (ls|show)|deliveries|watch)|redis-cli (INFO|GET|TTL|CONFIG GET|DBSIZE|EXISTS))\b`)
 
-// steps splits a page's blocks into commands, each with what it is to print, or without.
+// step is a command of a page, with what it is to print; "" for anything.
 type step struct{ command, want string }
 
+// steps splits a page's blocks into commands.
 func steps(text string) (all []step) {
 	for _, found := range regexp.MustCompile("(?ms)^ *```(sh|console)\n(.*?\n) *```$").FindAllStringSubmatch(text, -1) {
 		if found[1] == "sh" {

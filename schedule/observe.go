@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -183,7 +185,7 @@ func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest M
 }
 
 // observeTogether takes in the hints of some of the groups on the node's server, as many with each call as it may take. It returns those
-// that the server refused, as their slots are moving.
+// that the server refused: as their slots are moving, or together with one whose keys somebody has overwritten.
 func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []int, earliest Millis, outcomes []observed) (refused []int) {
 	for len(some) > 0 {
 		args := []any{int64(earliest), nil}
@@ -202,8 +204,11 @@ func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []i
 		if err == nil && len(parts) == 0 {
 			err = errors.New("unexpected reply without a part")
 		}
+		_, answered := errors.AsType[redis.Error](err)
 		for at, i := range some[:given] {
 			switch {
+			case answered: // one of them is broken, and fails alone when each has a call of its own
+				refused = append(refused, i)
 			case err != nil:
 				outcomes[i] = observed{err: err}
 			case at >= len(parts): // no more was looked at

@@ -45,7 +45,7 @@ func newIndexWithClock(t *testing.T) (*index, *devserver.Clock) {
 	t.Helper()
 	clock, err := devserver.NewClock(t.Context(), t.TempDir())
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	return newIndex(t, devserver.WithClock(clock)), clock
 }

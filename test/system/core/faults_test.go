@@ -199,7 +199,7 @@ func TestTwoOfThreeHear(t *testing.T) {
 		return nil
 	}, "two of them to hear")
 	hear, others := split()
-	s.Do("SET", "a:b:c:plain", "p", "PX", 3000)
+	s.Do("SET", "a:b:c:plain", "p", "PX", 8000)
 	s.Adopted("a:b:c:plain")
 	s.Do("FCALL", "timer_set", 1, "a:b:c:set", "s", "PX", 2000)
 	for _, p := range hear {
@@ -209,7 +209,7 @@ func TestTwoOfThreeHear(t *testing.T) {
 	third := others[0]
 	testenv.Eventually(t, system.Patience, func() bool { return hearing(third) }, "the third one to hear")
 	third.Measures(true, `timerd_gaps_total\{reason="subscribed"\} [1-9].*`)
-	s.Do("SET", "a:b:c:later", "q", "PX", 500)
+	s.Do("SET", "a:b:c:later", "q", "PX", 6000)
 	s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s", "a:b:c:later=q")
 	s.Settled()
 	third.Stop()
