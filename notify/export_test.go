@@ -18,7 +18,7 @@ func (p *Publisher) TakeForSlow() {
 type slow struct{}
 
 func (slow) one(int, bool, time.Duration, time.Time) {}
-func (slow) batch(int, time.Duration)                {}
+func (slow) batch(int, time.Duration, time.Time)     {}
 func (slow) room(out int) int                        { return 1 - out }
 
 func (slow) split(n, _ int, _ time.Time) (alone, together int) { return 0, n }

@@ -61,7 +61,7 @@ type group struct {
 // pacer reckons which way is quicker; see pace.
 type pacer interface {
 	one(ahead int, lone bool, d time.Duration, now time.Time)
-	batch(n int, d time.Duration)
+	batch(n int, d time.Duration, now time.Time)
 	room(out int) int
 	split(n, room int, now time.Time) (alone, together int)
 }
@@ -168,8 +168,8 @@ func (g *group) drop(b *batch) {
 func (g *group) committed(b *batch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !b.over {
-		g.pace.batch(len(b.members), time.Since(b.began))
+	if now := time.Now(); !b.over {
+		g.pace.batch(len(b.members), now.Sub(b.began), now)
 	}
 	g.end(b)
 }

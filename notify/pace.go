@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -9,8 +10,12 @@ const (
 	// fewestAhead is how many events must have been ahead of one for its acknowledgement to tell what each of them took. A server
 	// may answer only once it has stored all that it has, so few would be taken for slow.
 	fewestAhead = 16
-	// paceBatches is of how many batches the quickest is remembered: a disk that stalls once says nothing of the next batch.
+	// paceBatches is of how many batches the quickest is remembered, and paceFor for how long: a disk that stalls says nothing of later
+	// batches. Where there are none for so long, one is tried.
 	paceBatches = 16
+	paceFor     = 2 * time.Second
+	// manyEvents is how many events a batch must have had to tell what each takes: of few, most is what the batch takes itself.
+	manyEvents = 100
 	// firstOut is how many events may be with the server, each by itself, before it is known what one takes.
 	firstOut = 128
 	// firstBatch and firstShare are taken for what a batch takes, and each event in a large one, until batches tell: so on a disk
@@ -35,7 +40,12 @@ type pace struct {
 	batches []took        // the last ones
 }
 
-type took struct{ all, share time.Duration }
+// took is what a batch took.
+type took struct {
+	events int
+	d      time.Duration
+	at     time.Time
+}
 
 // one takes the time of an acknowledgement, of an event that so many were ahead of. lone says that the server had no other
 // meanwhile.
@@ -58,24 +68,25 @@ func (p *pace) one(ahead int, lone bool, d time.Duration, now time.Time) {
 }
 
 // batch takes the time of a batch of n events.
-func (p *pace) batch(n int, d time.Duration) {
+func (p *pace) batch(n int, d time.Duration, now time.Time) {
 	if len(p.batches) == paceBatches {
 		p.batches = slices.Delete(p.batches, 0, 1)
 	}
-	p.batches = append(p.batches, took{d, d / time.Duration(n)})
+	p.batches = append(p.batches, took{n, d, now})
 }
 
 // reckon returns what a batch of n events takes.
 func (p *pace) reckon(n int) time.Duration {
-	least := took{firstBatch, firstShare}
-	for i, b := range p.batches {
-		if i == 0 {
-			least = b
-			continue
+	var all, share time.Duration
+	for _, b := range p.batches {
+		if all == 0 || b.d < all {
+			all = b.d
 		}
-		least = took{min(least.all, b.all), min(least.share, b.share)}
+		if each := b.d / time.Duration(b.events); b.events >= manyEvents && (share == 0 || each < share) {
+			share = each
+		}
 	}
-	return max(least.all, least.share*time.Duration(n))
+	return max(cmp.Or(all, firstBatch), cmp.Or(share, firstShare)*time.Duration(n))
 }
 
 // room returns how many more events to publish one by one while so many are with the server: as many as take as long as a batch
@@ -90,6 +101,7 @@ func (p *pace) room(out int) int {
 // split returns how many of n events to publish one by one, and how many of the others together, now that there is room for so
 // many. What is left waits.
 func (p *pace) split(n, room int, now time.Time) (alone, together int) {
+	p.batches = slices.DeleteFunc(p.batches, func(b took) bool { return now.Sub(b.at) > paceFor })
 	switch {
 	case p.each == 0:
 		return min(n, room), 0

@@ -41,24 +41,43 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// Where batches turn out to be no quicker there are none; one that stalled says nothing, once others did not.
+// Where batches turn out to be no quicker there are none for a while; one that stalled says nothing, once others did not.
 func TestPaceLearnsFromBatches(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := measured(pace{}, 500, 100, 200*time.Microsecond, 0, now)
-	p.batch(500, time.Second)
+	p.batch(500, time.Second, now)
 	if got := first(p.split(500, 100, now)); got != 500 {
 		t.Errorf("after a batch that took a second %d of 500 are published alone", got)
 	}
-	p.batch(500, 10*time.Millisecond)
+	p.batch(500, 10*time.Millisecond, now)
 	if got := first(p.split(500, 100, now)); got != 0 {
 		t.Errorf("after a quick batch %d of 500 are published alone", got)
 	}
 	for range paceBatches {
-		p.batch(500, time.Second)
+		p.batch(500, time.Second, now)
 	}
 	if got := first(p.split(500, 100, now)); got != 500 {
 		t.Errorf("after many slow batches %d of 500 are published alone", got)
+	}
+	if got := first(p.split(500, 100, now.Add(paceFor+time.Second))); got != 0 {
+		t.Errorf("without a batch for a while %d of 500 are published alone", got)
+	}
+}
+
+// Small batches, or a disk that stalled during them, do not speak against large ones.
+func TestPaceOfSmallBatches(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := measured(pace{}, 500, 100, 200*time.Microsecond, 0, now)
+	for range paceBatches {
+		p.batch(30, 9*time.Millisecond, now)
+	}
+	if got := first(p.split(30, 100, now)); got != 30 {
+		t.Errorf("after small batches that were no quicker %d of 30 are published alone", got)
+	}
+	if got := first(p.split(500, 100, now)); got != 0 {
+		t.Errorf("after small batches %d of 500 are published alone", got)
 	}
 }
 
