@@ -168,7 +168,7 @@ func TestClusterBrokenPartition(t *testing.T) {
 	}
 }
 
-// A sweep finds what is due and what a lease has ended for in every slot, and counts what there is in all of them.
+// A sweep finds what is due in every slot, and when leases end in time for the next sweep that looks for them.
 func TestClusterSweeps(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -179,21 +179,23 @@ func TestClusterSweeps(t *testing.T) {
 	if _, err := n.Sweep(ctx, time.Second, time.Minute); err != nil { // the first one looks at all in full
 		t.Fatal(err)
 	}
-	has := func(within time.Duration) bool {
-		found, err := n.Sweep(ctx, within, time.Minute)
+	has := func(within, lease time.Duration) bool {
+		found, err := n.Sweep(ctx, within, lease)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return slices.ContainsFunc(found.Heads, func(h schedule.Head) bool { return h.Partition == x.Partition("a:b:c:due") })
 	}
-	if !has(time.Minute) {
+	if !has(time.Minute, time.Hour) {
 		t.Error("a sweep does not find what is due within a minute")
 	}
 	testenv.Eventually(t, time.Minute, func() bool {
 		firings, err := claimFrom(ctx, n, x.Partition("a:b:c:due"), time.Hour)
 		return err == nil && len(firings) == 1
 	}, "it to be claimed")
-	if has(time.Minute) || !has(2*time.Hour) {
+	if has(time.Minute, time.Millisecond) || !has(2*time.Hour, time.Millisecond) {
 		t.Error("a sweep does not find when a lease ends")
 	}
+	testenv.Eventually(t, time.Minute, func() bool { return has(time.Second, time.Hour) },
+		"a sweep that looks a second ahead to find when a lease of an hour ends")
 }

@@ -73,11 +73,18 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 	return found, nil
 }
 
-// fullEach is in how many sweeps each partition of a cluster is looked at in full once, where otherwise only what is due is.
-const fullEach = 30
+const (
+	// fullEach is in how many sweeps each partition of a cluster is looked at in full once, where otherwise only what is due is.
+	fullEach = 30
+	// sweepChunk is how many partitions of a cluster one call of a sweep asks for: that takes Redis two or three ms.
+	sweepChunk = 2 * Chunk
+	// claimedEach is after what time at most a sweep looks for leases that end, and for what is owed, in a partition of a cluster again.
+	claimedEach = 5 * time.Second
+)
 
-// Sweep is ScanDue for the regular look. In a cluster it looks for what is due in all partitions, and counts and looks for what is to be
-// removed in some of them: in all once in so many calls. The counts are of when each was looked at. It is for one goroutine.
+// Sweep is ScanDue for the regular look. In a cluster it looks for what is due in all partitions at each call, for leases that end twice in
+// a lease or more often, and counts and looks for what is to be removed once in so many calls. The counts are of when each was
+// looked at. It is for one goroutine.
 func (n *Node) Sweep(ctx context.Context, within, lease time.Duration) (DueScan, error) {
 	if !n.schedule.cluster {
 		return n.ScanDue(ctx, within, lease)
@@ -86,27 +93,34 @@ func (n *Node) Sweep(ctx context.Context, within, lease time.Duration) (DueScan,
 	r := &n.round
 	first := len(r.partitions) != len(m.Partitions) || len(m.Partitions) > 0 && &r.partitions[0] != &m.Partitions[0]
 	if first {
-		*r = round{partitions: m.Partitions, counted: make([]DueScan, (len(m.Partitions)+Chunk-1)/Chunk)}
-		for part := range slices.Chunk(m.Partitions, Chunk) {
+		*r = round{partitions: m.Partitions, counted: make([]DueScan, (len(m.Partitions)+sweepChunk-1)/sweepChunk)}
+		for part := range slices.Chunk(m.Partitions, sweepChunk) {
 			var tags strings.Builder
 			for _, p := range part {
 				tags.WriteString(string(p))
 			}
-			r.tags = append(r.tags, tags.String())
+			// Each next time it is another part of them.
+			since := claimedEach * time.Duration(len(r.tags)) / time.Duration(len(r.counted))
+			r.tags, r.claimed = append(r.tags, tags.String()), append(r.claimed, time.Now().Add(-since))
 		}
 	}
 	r.sweeps++
 	var found DueScan
 	for i := range r.counted {
 		part := m
-		part.Partitions = m.Partitions[i*Chunk : min((i+1)*Chunk, len(m.Partitions))]
+		part.Partitions = m.Partitions[i*sweepChunk : min((i+1)*sweepChunk, len(m.Partitions))]
 		var seen DueScan
 		var err error
 		if first || (r.sweeps+i)%fullEach == 0 {
-			seen, err = n.schedule.ScanMaster(ctx, part, within, lease)
+			// As far ahead as leases reach: which others have claimed was not told here.
+			seen, err = n.schedule.ScanMaster(ctx, part, within+lease, lease)
 			r.counted[i] = DueScan{Pending: seen.Pending, Firing: seen.Firing, Held: seen.Held, Parked: seen.Parked}
 		} else {
-			seen, err = n.scanHeads(ctx, r.tags[i], within)
+			claimedWithin := time.Duration(-1)
+			if now := time.Now(); now.Sub(r.claimed[i]) >= min(lease/2, claimedEach) {
+				claimedWithin, r.claimed[i] = within+lease, now
+			}
+			seen, err = n.scanHeads(ctx, r.tags[i], within, claimedWithin)
 		}
 		if err != nil {
 			r.partitions = nil // all anew
@@ -125,14 +139,19 @@ func (n *Node) Sweep(ctx context.Context, within, lease time.Duration) (DueScan,
 // round is how far the sweeps of a node of a cluster have come.
 type round struct {
 	partitions []keys.Partition
-	counted    []DueScan // of each chunk of them, the counts alone
-	tags       []string  // of each chunk, the hash tags one after the other
+	counted    []DueScan   // of each chunk of them, the counts alone
+	tags       []string    // of each chunk, the hash tags one after the other
+	claimed    []time.Time // of each chunk, when it was asked for what is claimed or owed
 	sweeps     int
 }
 
-// scanHeads looks for what is due, and nothing else.
-func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration) (found DueScan, err error) {
-	reply, err := ReadReply(n.schedule.step("scan_heads").Run(ctx, n.server, nil, within.Milliseconds(), tags), 1, 2)
+// scanHeads looks for what is due within a time, and for leases that end within another unless that is negative.
+func (n *Node) scanHeads(ctx context.Context, tags string, within, claimedWithin time.Duration) (found DueScan, err error) {
+	args := []any{tags, within.Milliseconds()}
+	if claimedWithin >= 0 {
+		args = append(args, claimedWithin.Milliseconds())
+	}
+	reply, err := ReadReply(n.schedule.step("scan_heads").Run(ctx, n.server, nil, args...), 1, 2)
 	if err != nil {
 		return found, fmt.Errorf("schedule: scan for due timers: %w", err)
 	}

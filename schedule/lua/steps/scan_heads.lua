@@ -3,13 +3,15 @@
 --[[ scan_heads looks for due timers in many partitions of one server of a cluster, as scan_due
 does, but for the counts and what is to be removed. To ask how many there are takes half of what
 it takes to ask for the first. It writes nothing.
-ARGV    1  up to when, in ms from now, what is due counts
-        2  the hash tags of the partitions, one after the other
+ARGV    1  the hash tags of the partitions, one after the other
+        2  up to when, in ms from now, what is due counts
+        3  up to when, in ms from now, the end of a lease counts; without it none is looked for
 Returns {this server's clock in unix ms, then for each partition with something to claim its hash
 tag and when: a due time or the end of a lease in ms, 0 for at once, or -1 if the partition is
 not here}. ]]
-local now, tags = read_clock(), ARGV[2]
-local horizon, out, n = int(now + tonumber(ARGV[1])), { now }, 1
+local now, tags = read_clock(), ARGV[1]
+local horizon, lease_horizon = int(now + tonumber(ARGV[2])), ARGV[3] and int(now + tonumber(ARGV[3]))
+local out, n = { now }, 1
 local DUE, FIRING = SUFFIX .. 'due', SUFFIX .. 'firing'
 
 -- first returns the lowest score of a sorted set, or an infinite one if nothing counts, or -1.
@@ -21,7 +23,8 @@ end
 for i = 1, #tags, TAG_LETTERS do
   local begin = PREFIX .. string.sub(tags, i, i + TAG_LETTERS - 1)
   local due, firing = begin .. DUE, begin .. FIRING
-  local waiting, leased = redis.pcall('ZCOUNT', due, '-inf', horizon), redis.pcall('ZCOUNT', firing, '-inf', horizon)
+  local waiting = redis.pcall('ZCOUNT', due, '-inf', horizon)
+  local leased = lease_horizon and redis.pcall('ZCOUNT', firing, '-inf', lease_horizon) or 0
   if waiting ~= 0 or leased ~= 0 then
     out[n + 1], out[n + 2] = string.sub(tags, i, i + TAG_LETTERS - 1), math.min(first(due, waiting), first(firing, leased))
     n = n + 2
