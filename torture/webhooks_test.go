@@ -20,7 +20,7 @@ import (
 func TestBrokenDeliver(t *testing.T) {
 	program := breakDeliver(t, "d.log(ctx, ev.Key, r)", "if ev.Attempt != 2 {\n\td.log(ctx, ev.Key, r)\n}")
 	r, _, err := run(t.Context(), config{
-		seed: 1, shape: servers.Standalone, length: 10 * time.Second, timerd: program, rate: 40, maxDelay: 2 * time.Second,
+		seed: 1, shape: servers.Standalone, length: 20 * time.Second, timerd: program, rate: 80, maxDelay: 2 * time.Second,
 		without: nemesis.Kinds(), dir: t.TempDir(), log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
