@@ -104,7 +104,7 @@ type member struct {
 
 	config  *Config // what is to be gone by; nil before the first
 	group   *group
-	fresh   bool           // the file was seen to change while this process ran
+	went    string         // the Sum of the file by which events were taken last
 	unsure  bool           // the group was changed, and perhaps by another process in the same moment
 	now     *worker        // nil while no events are taken
 	running sync.WaitGroup // workers, also those that only finish
@@ -113,11 +113,8 @@ type member struct {
 // reload goes over to a configuration, and returns when to look next.
 func (m *member) reload(ctx context.Context, config *Config) time.Duration {
 	lanes := m.d.lanes(config)
-	if m.config != nil {
-		m.fresh = m.fresh || m.config.File.Sum != config.File.Sum
-		if m.config.Group != config.Group || m.d.lanes(m.config) != lanes {
-			m.leave()
-		}
+	if m.config != nil && (m.config.Group != config.Group || m.d.lanes(m.config) != lanes) {
+		m.leave()
 	}
 	m.config, m.group = config, newGroup(m.d.js, m.d.Names, config, lanes.all())
 	return m.look(ctx)
@@ -130,7 +127,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 	}
 	asking, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	covers, wrote, err := m.group.join(asking, m.fresh)
+	covers, wrote, err := m.group.join(asking, m.went)
 	outdated, isOutdated := errors.AsType[*outdatedError](err)
 	switch {
 	case ctx.Err() != nil:
@@ -147,7 +144,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 		}
 		return lookEvery
 	}
-	m.fresh = false
+	m.went = m.config.File.Sum
 	m.take(ctx, covers)
 	if wrote {
 		m.unsure = true

@@ -21,6 +21,8 @@ const (
 	maxRuling = 120 << 10
 	// ackWait is how soon an event whose process died goes to another one.
 	ackWait = 30 * time.Second
+	// maxLeft is how many of the files that a group has left it remembers.
+	maxLeft = 100
 	// JetStream bounds how many requests for events may wait at a consumer: each free lane of each process may have one.
 	minMaxWaiting = 512
 	waitingShare  = 16 // processes
@@ -36,6 +38,20 @@ type ruling struct {
 	Changed time.Time `json:"changed"`
 	By      string    `json:"by,omitempty"` // the host of the process that had it first
 	Covers  coverage  `json:"covers"`
+	// Left are the short sums of the files that the group has left, the last one first. None of them is newer again by its
+	// time, which is only that of a copy.
+	Left []string `json:"left,omitempty"`
+}
+
+// replaced returns the files that the group has left once it goes by the next one. Of those with another version none
+// could be taken for newer.
+func (r *ruling) replaced(next File) []string {
+	if next.Version != r.Version {
+		return nil
+	}
+	left := slices.DeleteFunc(slices.Clone(r.Left), func(short string) bool { return short == next.String() })
+	left = slices.Insert(left, 0, r.file().String())
+	return left[:min(len(left), maxLeft)]
 }
 
 func (r *ruling) file() File { return File{r.Sum, r.Version, r.Changed} }
@@ -45,14 +61,21 @@ type outdatedError struct {
 	group string
 	mine  File
 	rules ruling
+	left  bool // the group went by this process's file before
 }
 
 func (e *outdatedError) Error() string {
 	why := fmt.Sprintf("changed at %s", e.rules.Changed.UTC().Format(time.RFC3339))
-	fix := "touch it"
-	if e.rules.Version > 0 || e.mine.Version > 0 {
+	versions := e.rules.Version > 0 || e.mine.Version > 0
+	if versions {
 		why = fmt.Sprintf("version %d, %s", e.rules.Version, why)
+	}
+	fix := "touch it"
+	if versions || e.left {
 		fix = fmt.Sprintf("give it a version: over %d", e.rules.Version)
+	}
+	if e.left {
+		why += ", in place of this process's"
 	}
 	return fmt.Sprintf("group %s goes by another file, with SHA-256 %s (%s, set by %s), and this process, with %s, takes no events: "+
 		"bring its file up to date and send SIGHUP; or, for this file to count, %s and send SIGHUP", e.group, e.rules.file(), why, e.rules.By, e.mine, fix)
@@ -62,7 +85,8 @@ func (e *outdatedError) Error() string {
 // whose filter covers what the entries of the file match, and the entry is found when the event is called.
 //
 // All go by one file, the newest. A process with another one takes no events, for what it does not know it could
-// neither call nor drop. JetStream has no compare-and-swap for consumers. Where two processes write at once, the newer
+// neither call nor drop. A file that the group has left is not newer for having been copied since: only a process that
+// went by the group's file until it was replaced on its disk takes the group back to it. JetStream has no compare-and-swap for consumers. Where two processes write at once, the newer
 // file is written again by the process that has it and finds the other one.
 type group struct {
 	js     jetstream.JetStream
@@ -82,12 +106,13 @@ func newGroup(js jetstream.JetStream, names keys.Names, config *Config, lanes in
 
 func (g *group) durable() string { return keys.DeliverConsumer(g.config.Group) }
 
-// join has the group go by this process's file if that is the newest, and returns what it covers. fresh says that the
-// file was just seen to have changed, whatever its time says. wrote tells whether the group was made or changed: another
-// process that does so at the same time may not have seen that, so ask again before relying on it.
+// join has the group go by this process's file if that is the newest, and returns what it covers. went is the Sum of the
+// file by which this process took events last, "" if it has taken none: if the group still goes by that, this process's
+// file has replaced it and is the newest, whatever its time says. wrote tells whether the group was made or changed:
+// another process that does so at the same time may not have seen that, so ask again before relying on it.
 //
 // The error is an outdatedError where the group goes by another file.
-func (g *group) join(ctx context.Context, fresh bool) (covers coverage, wrote bool, err error) {
+func (g *group) join(ctx context.Context, went string) (covers coverage, wrote bool, err error) {
 	info, rules, err := g.read(ctx)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return g.create(ctx)
@@ -97,27 +122,23 @@ func (g *group) join(ctx context.Context, fresh bool) (covers coverage, wrote bo
 	}
 	mine := g.config.File
 	now := info.TimeStamp
-	if fresh && now.After(mine.Changed) {
+	if rules.Sum == mine.Sum {
+		return rules.Covers, false, nil
+	}
+	fresh := rules.Sum == went
+	if fresh || mine.Changed.After(now) { // a clock that is ahead may not keep others from changing it later
 		mine.Changed = now
 	}
-	if mine.Changed.After(now) {
-		mine.Changed = now // a clock that is ahead may not keep others from changing it later
+	left := slices.Contains(rules.Left, mine.String())
+	if left && !fresh || !mine.newerThan(rules.file()) {
+		return nil, false, &outdatedError{g.config.Group, mine, *rules, left}
 	}
-	same := rules.Sum == mine.Sum
-	switch {
-	case same && !mine.newerThan(rules.file()):
-		return rules.Covers, false, nil
-	case !same && !mine.newerThan(rules.file()):
-		return nil, false, &outdatedError{g.config.Group, mine, *rules}
+	last, err := g.lastSeq(ctx)
+	if err != nil {
+		return nil, false, err
 	}
-	next := ruling{Sum: mine.Sum, Version: mine.Version, Changed: mine.Changed, By: g.host, Covers: rules.Covers}
-	if !same {
-		last, err := g.lastSeq(ctx)
-		if err != nil {
-			return nil, false, err
-		}
-		next.Covers = rules.Covers.settled(info.AckFloor.Stream).next(g.config.Matches(), last+1)
-	}
+	next := ruling{Sum: mine.Sum, Version: mine.Version, Changed: mine.Changed, By: g.host, Left: rules.replaced(mine)}
+	next.Covers = rules.Covers.settled(info.AckFloor.Stream).next(g.config.Matches(), last+1)
 	have, err := g.settings(info.Config, next)
 	if err != nil {
 		return nil, false, err
@@ -125,7 +146,7 @@ func (g *group) join(ctx context.Context, fresh bool) (covers coverage, wrote bo
 	if _, err := g.js.UpdateConsumer(ctx, g.names.FiredStream(), have); err != nil {
 		return nil, false, g.explain(err)
 	}
-	return next.Covers, !same, nil
+	return next.Covers, true, nil
 }
 
 // rules tells whether the group goes by this process's file now.
@@ -181,7 +202,7 @@ func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	}
 	_, err = g.js.CreateConsumer(ctx, g.names.FiredStream(), config)
 	if errors.Is(err, jetstream.ErrConsumerExists) {
-		return g.join(ctx, false)
+		return g.join(ctx, "")
 	}
 	if err != nil {
 		return nil, false, g.explain(err)

@@ -232,6 +232,69 @@ func TestRestartWithTheOldFile(t *testing.T) {
 	}, "a file that was restored")
 }
 
+// A copy of a file that the group has left has a later time than the file that counts. It takes over neither in a container
+// that starts, nor in a process that was behind and gets it by SIGHUP. In one that goes by the group's file it does: it was
+// put there on purpose.
+func TestCopyOfAnOldFile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := receive(t, nil)
+	copied := func(text string) *deliver.Config {
+		config := parse(t, text)
+		config.File.Changed = time.Now().Add(time.Second) // the server's time counts at most
+		return config
+	}
+	files := []string{entries(v.URL, "pay"), entries(v.URL, "pay", "shop"), entries(v.URL, "pay", "shop", "bank")}
+	first, stopFirst := r.deliver(copied(files[0]))
+	behind, _ := r.deliver(copied(files[0]))
+	healthy(t, first)
+	healthy(t, behind)
+	for _, file := range files[1:] {
+		first.Reload(copied(file))
+		taken := "file=" + copied(file).File.String()
+		testenv.Eventually(t, patience, func() error {
+			if !strings.Contains(r.out.String(), taken) {
+				return errors.New("not yet")
+			}
+			return first.Healthy()
+		}, "the group to go by the next file")
+	}
+	outdated(t, behind)
+	r.numbered(0, 5, always("bank:order:callback"))
+	r.records(5)
+	stopFirst()
+	r.numbered(5, 10, always("bank:order:callback"))
+
+	for _, file := range files[:2] {
+		started, stop := r.deliver(copied(file))
+		outdated(t, started)
+		if err, want := started.Healthy().Error(), "give it a version: over 0 and send SIGHUP"; !strings.Contains(err, want) {
+			t.Errorf("it says %s, without %q", err, want)
+		}
+		stop()
+	}
+	behind.Reload(copied(files[1]))
+	told := copied(files[1]).File.String()
+	testenv.Eventually(t, patience, func() error {
+		if err := behind.Healthy(); err == nil || !strings.Contains(err.Error(), told) {
+			return errors.New("it says: " + fmt.Sprint(err))
+		}
+		return nil
+	}, "a process that was behind, with a file that is still old")
+
+	last, _ := r.deliver(copied(files[2]))
+	healthy(t, last)
+	r.records(10)
+	last.Reload(copied(files[0]))
+	behind.Reload(copied(files[0]))
+	healthy(t, behind)
+	healthy(t, last)
+	r.numbered(10, 15, always("pay:order:callback"))
+	r.records(15)
+	r.settled("timerd-deliver")
+	once(t, 15, v)
+}
+
 // A new group begins where the file says, and groups have nothing to do with each other.
 func TestGroupsBeginWhereTheySay(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 	now := time.Now()
 	old := newGroup(js, keys.Names{}, configOf(t, "old", now.Add(-time.Minute), "pay"), 1)
 	fresh := newGroup(js, keys.Names{}, configOf(t, "new", now, "pay", "shop"), 1)
-	covers, wrote, err := old.join(t.Context(), false)
+	covers, wrote, err := old.join(t.Context(), "")
 	if err != nil || !wrote {
 		t.Fatal(wrote, err)
 	}
@@ -49,7 +49,7 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 		t.Errorf("while the group goes by the old file: %v, %v; want it dropped", e, err)
 	}
 
-	if covers, wrote, err = fresh.join(t.Context(), false); err != nil || !wrote || !covers.covers(shop.Key, 1) {
+	if covers, wrote, err = fresh.join(t.Context(), ""); err != nil || !wrote || !covers.covers(shop.Key, 1) {
 		t.Fatal(covers, wrote, err)
 	}
 	found := make(chan error, 1)
@@ -69,7 +69,7 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 	if err := <-found; !errors.Is(err, errOthers) {
 		t.Errorf("once the group goes by the new file: %v, want it given back", err)
 	}
-	if _, _, err := old.join(t.Context(), false); err == nil || !strings.Contains(err.Error(), "goes by another file") {
+	if _, _, err := old.join(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "goes by another file") {
 		t.Errorf("the old file joins: %v", err)
 	}
 

@@ -136,7 +136,8 @@ func (r *Receiver) Fixed() string { return r.hosts[fixed].proxy.Addr() }
 
 // Endpoints returns a file of endpoints of timerd deliver, for which it has to have the variables of Environment: the n-th of
 // several, which call the same receiver for each timer, by entries that are other ones, wider and narrower, overlap, and
-// stand in another order.
+// stand in another order. No two are the same bytes, since a group goes back to a file only in a process that goes by its
+// present one.
 func (r *Receiver) Endpoints(n int) string {
 	files := [][]string{
 		{"*"},
@@ -145,7 +146,7 @@ func (r *Receiver) Endpoints(n int) string {
 		{"*:call", "brief", "*"},
 	}
 	var text strings.Builder
-	text.WriteString("endpoints:\n")
+	fmt.Fprintf(&text, "# file %d\nendpoints:\n", n)
 	entry := func(match, url string) {
 		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  hosts: [127.0.0.1]\n  ports: any\n  headers: {%s: env:TORTURE_DELIVERER}\n",
 			history.HookApp, match, url, timeout, deliverer)
