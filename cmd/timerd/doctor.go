@@ -53,7 +53,7 @@ of that installation runs. The retry requests that wait in the streams are then 
 			if adopt {
 				return doctor.AdoptStreams(ctx, cmd.OutOrStdout())
 			}
-			findings, valid := doctor.CheckAll(ctx)
+			findings, away, valid := doctor.CheckAll(ctx)
 			if asJSON {
 				for _, f := range findings {
 					if err := writeJSON(cmd.OutOrStdout(), f); err != nil {
@@ -62,6 +62,9 @@ of that installation runs. The retry requests that wait in the streams are then 
 				}
 			} else if err := printFindings(cmd.OutOrStdout(), findings); err != nil {
 				return err
+			}
+			for _, master := range away {
+				fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v\n", master)
 			}
 			for _, f := range findings {
 				if f.Check == diag.CheckUnattended {

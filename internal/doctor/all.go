@@ -23,12 +23,17 @@ import (
 
 const checkConfiguration = "configuration"
 
-// nodeTimeout bounds the checks of one server of Redis, so that one that is silent leaves time for NATS.
-const nodeTimeout = 20 * time.Second
+const (
+	// presentWithin bounds how long masters of a cluster that do not answer are waited for.
+	presentWithin = 1500 * time.Millisecond
+	// nodeTimeout bounds the checks of one server of Redis, so that one that falls silent leaves time for NATS.
+	nodeTimeout = 20 * time.Second
+)
 
 // CheckAll reads the configuration and makes every check that its valid sections allow. valid tells
-// whether all of them are. ctx bounds all checks together.
-func CheckAll(ctx context.Context) (_ diag.Findings, valid bool) {
+// whether all of them are. away is the masters of a cluster that do not answer; the others are checked without them.
+// ctx bounds all checks together.
+func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid bool) {
 	findings, broken, c := checkConfig()
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
 	from := status.Sources{Streams: c.Streams()}
@@ -37,6 +42,10 @@ func CheckAll(ctx context.Context) (_ diag.Findings, valid bool) {
 		if rdb = openRedis(ctx, conn, c, &findings); rdb != nil {
 			defer func() { _ = rdb.Close() }() // nothing is pending on it
 			from.Schedule = schedule.New(rdb, c.Service.MaxPayload)
+			var err error
+			if from.Masters, err = from.Schedule.PassOver(ctx, presentWithin); err != nil {
+				findings = append(findings, diag.Of(diag.CheckRedis, err, connect.RedisFix(err)))
+			}
 			findings = append(findings, checkEachRedis(ctx, from.Schedule, c)...)
 		}
 	}
@@ -56,7 +65,7 @@ func CheckAll(ctx context.Context) (_ diag.Findings, valid bool) {
 	if from.JetStream != nil && rdb != nil && !state.Has(diag.Fail, diag.CheckRedis) {
 		findings = append(findings, NewNATS(from.JetStream, c.Streams(), c.Service.MaxPayload).CheckInstallation(ctx, rdb)...)
 	}
-	return append(findings, state...), broken == 0
+	return append(findings, state...), from.Masters, broken == 0
 }
 
 // State returns what is wrong as timerd status tells it, and what of that is as it should be.

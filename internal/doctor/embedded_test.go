@@ -27,7 +27,7 @@ func TestEmbedded(t *testing.T) {
 		testenv.SetVariables(t, map[string]string{
 			"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NAMESPACES": "*", "TIMERD_NATS_URL": "embedded://" + address, "TIMERD_DATA_DIR": dir,
 		})
-		findings, valid := doctor.CheckAll(t.Context())
+		findings, _, valid := doctor.CheckAll(t.Context())
 		if !valid {
 			t.Fatalf("the configuration is not valid:\n%s", describe(findings))
 		}
