@@ -101,40 +101,6 @@ func (f *flight) publishAlone(d *delivery) {
 	}
 }
 
-// publishBatch publishes deliveries that are queued as one batch, those that are to be sent now.
-func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
-	f.mu.Lock()
-	for _, d := range deliveries {
-		if f.begin(d, b) {
-			b.members = append(b.members, d)
-		}
-	}
-	b.left = len(b.members)
-	f.mu.Unlock()
-	if b.left == 0 {
-		f.group.drop(b)
-		return
-	}
-	if err := f.sender.sendBatch(b); err != nil {
-		f.mu.Lock()
-		f.takeApart(b, true)
-		f.mu.Unlock()
-	}
-}
-
-// takeApart has those of a batch published alone that are still waiting for its outcome. stored says that the stream may have
-// them. f.mu is held.
-func (f *flight) takeApart(b *batch, stored bool) {
-	for _, d := range b.members {
-		if d.together() && f.deliveries[d.token] == d {
-			d.firing.MayBeStored = d.firing.MayBeStored || stored
-			f.takeBack(d)
-		}
-	}
-	f.group.over(b)
-	signal(f.kick)
-}
-
 // takeBack has a delivery that counts as sent published again at once, unless its lease runs out. f.mu is held.
 func (f *flight) takeBack(d *delivery) {
 	f.unsend(d, waiting)
@@ -157,6 +123,8 @@ func (f *flight) begin(d *delivery, b *batch) bool {
 	case !f.health.now().connected:
 		f.fail(d, FailureDisconnected, false)
 		return false
+	case b != nil && d.expiring(): // it would spoil the batch; inspect gives it back
+		return false
 	case b == nil:
 		d.ahead = f.group.sent()
 	default:
@@ -169,7 +137,8 @@ func (f *flight) begin(d *delivery, b *batch) bool {
 
 // fail notes that a try to publish d has failed. denied says that it is known to be because of the subject. f.mu is held.
 func (f *flight) fail(d *delivery, class Failure, denied bool) {
-	if d.together() {
+	together := d.together()
+	if together {
 		f.group.over(d.batch)
 	}
 	f.unsend(d, waiting)
@@ -185,8 +154,8 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 		if denied {
 			since = time.Time{}
 		}
-		// It is the subject too if events on others were acknowledged meanwhile, and none on this one.
-		if (denied || f.health.now().acked.After(since)) && f.subjects.Fail(d.lane, since) {
+		// It is the subject too if events on others were acknowledged meanwhile, and none on this one. A batch without an answer blames none.
+		if (denied || !together && f.health.now().acked.After(since)) && f.subjects.Fail(d.lane, since) {
 			f.Logger.Warn("NATS does not take the events on this subject, perhaps because the right to publish there is missing: its timers wait, and one at a time is tried again",
 				"subject", d.subject, "err", class)
 		}
@@ -285,35 +254,6 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	}
 }
 
-// receiveBatch takes the answer to a batch. What the server refuses because of one event is published again, each event alone.
-func (f *flight) receiveBatch(b *batch, a answer) {
-	var fired []*delivery
-	f.mu.Lock()
-	if a.ok {
-		f.group.committed(b)
-	}
-	first := a.seq - uint64(len(b.members)) + 1
-	for i, d := range b.members {
-		switch {
-		case f.deliveries[d.token] != d: // it was given back
-		case a.ok:
-			fired = append(fired, d)
-			f.stored(d, answer{seq: first + uint64(i)})
-		case d.together() && !a.ofBatch():
-			f.fail(d, a.class, false)
-			f.health.refused(a, len(d.firing.Payload))
-		}
-	}
-	if !a.ok && a.ofBatch() {
-		f.group.refused(a)
-		f.takeApart(b, false)
-	}
-	f.mu.Unlock()
-	for _, d := range fired {
-		f.OnFired(&d.firing, d.published.Sub(d.firing.Due.Time()), false)
-	}
-}
-
 // stored notes that the stream has stored the event of d, as its answer says. f.mu is held.
 func (f *flight) stored(d *delivery, a answer) {
 	if !a.duplicate && f.stream.note(d.after, a.seq) {
@@ -369,6 +309,7 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 	now, good, stopping := time.Now(), f.health.now().good(), f.gate.isStopped()
 	late := 0
 	var failure Failure
+	f.group.hurry(now)
 	f.mu.Lock()
 	for _, d := range f.deliveries {
 		if d.state == sent {

@@ -23,6 +23,12 @@ func newTestFlight(t *testing.T) (*Publisher, *flight) {
 // fly takes a firing in, as if it had been published.
 func fly(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *delivery {
 	t.Helper()
+	return flyIn(t, p, nil, ref, subject, lease)
+}
+
+// flyIn is fly for a firing of a batch.
+func flyIn(t *testing.T, p *Publisher, b *batch, ref, subject string, lease time.Duration) *delivery {
+	t.Helper()
 	d := &delivery{subject: subject, server: "a", firing: schedule.Firing{Partition: "a1", Ref: ref, Lease: lease, Received: time.Now(), ClaimedAt: time.Now()}}
 	if !p.window.take(d.server, 0) || p.enter(d, publish) != lanes.In {
 		t.Fatalf("%s does not get in", ref)
@@ -30,7 +36,7 @@ func fly(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *
 	p.flight.add(d, publish)
 	p.flight.mu.Lock()
 	defer p.flight.mu.Unlock()
-	p.flight.begin(d, nil)
+	p.flight.begin(d, b)
 	return d
 }
 
@@ -61,6 +67,63 @@ func TestSubjectIsBlamedForItself(t *testing.T) {
 			if got := f.subjects.State(d.subject).Failing; got != c.want {
 				t.Errorf("%s, %s: failing %t, want %t", name, class, got, c.want)
 			}
+		}
+	}
+}
+
+// A batch without an answer, or with one that is lost, is no subject's fault, and delays others for a moment only.
+func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
+	t.Parallel()
+	p, f := newTestFlight(t)
+	g := f.group
+	g.allow(true)
+	g.pace = slow{}
+	now := time.Now()
+	b := &batch{token: f.newToken(), began: now}
+	d := flyIn(t, p, b, "in it", "s", time.Hour)
+	b.members, b.left = []*delivery{d}, 1
+	g.batches[b.token], g.flying = b, 1
+	waits := &delivery{subject: "o"}
+	if !g.gather(waits) {
+		t.Fatal("it does not wait for the batch")
+	}
+	g.hurry(now.Add(batchPatience / 2))
+	if len(g.wake) != 0 {
+		t.Error("it waits no longer than half of the patience")
+	}
+	g.hurry(now.Add(2 * batchPatience))
+	if len(g.wake) != 1 || g.flying != 0 {
+		t.Errorf("it waits on; %d batches with the server", g.flying)
+	}
+	d.next = now
+	f.health.noteAck()
+	f.inspect()
+	if again, _ := f.inspect(); !slices.Equal(again, []*delivery{d}) || !d.firing.MayBeStored || f.subjects.State("s").Failing {
+		t.Errorf("%d are published again; %+v, %+v", len(again), d, f.subjects.State("s"))
+	}
+}
+
+// Events that gathered for a batch go when there can be none.
+func TestWhatGatheredGoesWithoutBatches(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*group){
+		"switched off":      func(g *group) { g.allow(false) },
+		"refused":           func(g *group) { g.refused(answer{code: codeBatchDisabled}); g.left() },
+		"one is incomplete": func(g *group) { g.refused(answer{code: codeBatchIncomplete}); g.left() },
+	} {
+		_, f := newTestFlight(t)
+		g := f.group
+		g.allow(true)
+		g.pace = slow{}
+		for range 3 { // at once, so that the server is busy with events by themselves
+			g.sent()
+		}
+		if !g.gather(&delivery{}) || g.busy() == false {
+			t.Fatalf("%s: it does not wait", name)
+		}
+		end(g)
+		if len(g.wake) != 1 || g.gather(&delivery{}) {
+			t.Errorf("%s: it waits on", name)
 		}
 	}
 }

@@ -16,8 +16,13 @@ const (
 	batchBytes  = 1 << 20
 	// batchPayload is the largest payload of an event in a batch: larger ones may be refused for their size.
 	batchPayload = 32 << 10
-	// batchRest is how long there are no batches after the server had too many.
+	// leastBatch is the fewest events to which refusals bring a batch down.
+	leastBatch = 2
+	// batchRest is how long there are no batches after one that the server could not take.
 	batchRest = time.Second
+	// batchPatience is how long those that gather wait for a batch at most. The server says nothing to one whose leader it has just ceased
+	// to be.
+	batchPatience = time.Second
 	// maxFlying is how many batches are with the server at most: one while the next gathers, and another if that is a full one, so that
 	// the server has something to do while it is written.
 	maxFlying = 2
@@ -25,9 +30,12 @@ const (
 
 // Error codes of JetStream about batches.
 const (
-	codeBatchDisabled jetstream.ErrorCode = 10174
-	codeBatchTooLarge jetstream.ErrorCode = 10199
-	codeBatchTooMany  jetstream.ErrorCode = 10210
+	codeIDInProcess     jetstream.ErrorCode = 10158
+	codeBatchDisabled   jetstream.ErrorCode = 10174
+	codeBatchIncomplete jetstream.ErrorCode = 10176 // one of its messages did not come, was refused, or began one batch too many
+	codeBatchTooLarge   jetstream.ErrorCode = 10199
+	codeBatchDuplicate  jetstream.ErrorCode = 10201
+	codeBatchTooMany    jetstream.ErrorCode = 10210 // the answer to the first message, so to a batch of one
 )
 
 // noSample says of a delivery's ahead that its acknowledgement does not tell what those ahead of it took.
@@ -66,17 +74,6 @@ type pacer interface {
 	split(n, room int, now time.Time) (alone, together int)
 }
 
-// batch is events that are published as one. flight.mu guards the second group of fields, group.mu the third.
-type batch struct {
-	token uint64 // names it in reply subjects
-	began time.Time
-
-	members []*delivery // in their order in the batch
-	left    int         // of them in flight
-
-	over bool // it counts as with the server no longer, though it may still be answered
-}
-
 func newGroup(f *flight) *group {
 	return &group{flight: f, wake: make(chan struct{}, 1), most: batchEvents, largest: batchPayload, batches: map[uint64]*batch{}, pace: &pace{}}
 }
@@ -86,13 +83,17 @@ func (g *group) allow(allowed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.allowed = allowed
+	g.goOn()
 }
+
+// batching tells whether there may be a batch now; g.mu is held.
+func (g *group) batching() bool { return g.allowed && (g.rest.IsZero() || time.Now().After(g.rest)) }
 
 // gather tells whether a queued delivery is published with others, which it then waits for.
 func (g *group) gather(d *delivery) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.allowed || len(g.gathered) == 0 && !g.busy() || !g.fits(d) {
+	if !g.batching() || len(g.gathered) == 0 && !g.busy() || !g.fits(d) {
 		return false
 	}
 	g.gathered = append(g.gathered, d)
@@ -102,8 +103,11 @@ func (g *group) gather(d *delivery) bool {
 
 // busy tells whether those that gather had better wait for more; g.mu is held.
 func (g *group) busy() bool {
-	if g.flying > 0 {
-		return g.flying == maxFlying || len(g.gathered) < g.most
+	switch {
+	case !g.batching():
+		return false
+	case g.flying > 0:
+		return g.flying >= maxFlying || len(g.gathered) < g.most
 	}
 	return g.pace.room(g.out) <= 0
 }
@@ -174,17 +178,32 @@ func (g *group) committed(b *batch) {
 	g.end(b)
 }
 
-// refused takes why the server has refused a batch.
-func (g *group) refused(a answer) {
+// refused takes why the server has refused a batch, and tells whether one of its events may be stored.
+func (g *group) refused(a answer) (stored bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch a.code {
-	case codeBatchDisabled:
+	switch {
+	case a.code == codeBatchDisabled:
 		g.allowed = false
-	case codeBatchTooLarge:
-		g.most = max(g.most/2, 2)
-	case codeBatchTooMany:
+	case a.code == codeBatchTooLarge && g.most > leastBatch:
+		g.most = max(g.most/2, leastBatch)
+	case a.code == codeBatchTooLarge || a.code == codeBatchIncomplete || a.code == codeBatchTooMany:
 		g.rest = time.Now().Add(batchRest)
+	}
+	return a.code == codeBatchDuplicate || a.code == codeIDInProcess
+}
+
+// hurry has those that gather wait no longer for batches that take too long.
+func (g *group) hurry(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.flying == 0 {
+		return
+	}
+	for _, b := range g.batches {
+		if now.Sub(b.began) > batchPatience {
+			g.end(b)
+		}
 	}
 }
 
@@ -265,7 +284,7 @@ func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
 		}
 	}
 	one, many := len(trusted), 0
-	if g.allowed && now.After(g.rest) {
+	if g.batching() {
 		one, many = g.pace.split(len(trusted), room, now)
 	}
 	alone, together = append(alone, trusted[:one]...), trusted[one:one+many]

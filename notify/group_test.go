@@ -18,7 +18,7 @@ import (
 
 // gathering starts a publisher that publishes batches, once it knows that the stream takes them, and has published one firing,
 // which it returns.
-func gathering(t *testing.T, nats *testenv.NATSServer, url string, configure func(*notify.Publisher)) (*running, schedule.Firing) {
+func gathering(t *testing.T, nats natsServer, url string, configure func(*notify.Publisher)) (*running, schedule.Firing) {
 	t.Helper()
 	r := start(t, nats, url, nil, func(p *notify.Publisher) {
 		p.TakeForSlow()

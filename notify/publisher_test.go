@@ -41,8 +41,13 @@ type running struct {
 	ended   chan struct{} // closed when Run has returned
 }
 
+// natsServer is a NATS server of a test.
+type natsServer interface {
+	JetStream(opts ...nats.Option) jetstream.JetStream
+}
+
 // start makes the streams and runs a publisher that connects to url. configure may change it first.
-func start(t *testing.T, server *testenv.NATSServer, url string, settler notify.Settler, configure func(*notify.Publisher)) *running {
+func start(t *testing.T, server natsServer, url string, settler notify.Settler, configure func(*notify.Publisher)) *running {
 	t.Helper()
 	r := &running{js: server.JetStream(), settler: &settlerRecorder{}, hooks: &hookCounter{}, ended: make(chan struct{})}
 	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)

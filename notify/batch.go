@@ -1,0 +1,76 @@
+package notify
+
+import "time"
+
+// batch is events that are published as one. flight.mu guards the second group of fields, group.mu the third.
+type batch struct {
+	token uint64 // names it in reply subjects
+	began time.Time
+
+	members []*delivery // in their order in the batch
+	left    int         // of them in flight
+
+	over bool // it counts as with the server no longer, though it may still be answered
+}
+
+// publishBatch publishes deliveries that are queued as one batch, those that are to be sent now.
+func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
+	f.mu.Lock()
+	for _, d := range deliveries {
+		if f.begin(d, b) {
+			b.members = append(b.members, d)
+		}
+	}
+	b.left = len(b.members)
+	f.mu.Unlock()
+	if b.left == 0 {
+		f.group.drop(b)
+		return
+	}
+	if err := f.sender.sendBatch(b); err != nil {
+		f.mu.Lock()
+		f.takeApart(b, true)
+		f.mu.Unlock()
+	}
+}
+
+// receiveBatch takes the answer to a batch. What the server refuses because of one event is published again, each event alone.
+func (f *flight) receiveBatch(b *batch, a answer) {
+	var fired []*delivery
+	f.mu.Lock()
+	if a.ok {
+		f.group.committed(b)
+	}
+	first := a.seq - uint64(len(b.members)) + 1
+	for i, d := range b.members {
+		switch {
+		case f.deliveries[d.token] != d: // it was given back
+		case a.ok:
+			fired = append(fired, d)
+			f.stored(d, answer{seq: first + uint64(i)})
+		case d.together() && !a.ofBatch():
+			f.fail(d, a.class, false)
+			f.health.refused(a, len(d.firing.Payload))
+		}
+	}
+	if !a.ok && a.ofBatch() {
+		f.takeApart(b, f.group.refused(a))
+	}
+	f.mu.Unlock()
+	for _, d := range fired {
+		f.OnFired(&d.firing, d.published.Sub(d.firing.Due.Time()), false)
+	}
+}
+
+// takeApart has those of a batch published alone that are still waiting for its outcome. stored says that the stream may have
+// them. f.mu is held.
+func (f *flight) takeApart(b *batch, stored bool) {
+	for _, d := range b.members {
+		if d.together() && f.deliveries[d.token] == d {
+			d.firing.MayBeStored = d.firing.MayBeStored || stored
+			f.takeBack(d)
+		}
+	}
+	f.group.over(b)
+	signal(f.kick)
+}

@@ -1,0 +1,261 @@
+package notify_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// A batch that does not fit a stream's limit is refused as a whole. As many of its events as fit are stored then, and the others once
+// there is room.
+func TestFullStreamAmongBatches(t *testing.T) {
+	t.Parallel()
+	nats := testenv.NATS(t)
+	config := jetstream.StreamConfig{
+		Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 301, AllowAtomicPublish: true,
+	}
+	if _, err := nats.JetStream().CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	r, first := gathering(t, nats, nats.URL(), nil)
+	all := append(firings(0, 500, "x"), first)
+	r.publish(t, all[:500]...)
+	r.healthy(t, patience, "it is full: 301 messages of at most 301")
+	r.settler.expect(t, 301, 0)
+	config.MaxMsgs = 1000
+	if _, err := r.js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	r.settler.expect(t, 501, 0)
+	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
+	if failed := r.hooks.counts().failed; failed[notify.FailureFull] != len(failed) && len(failed) != 1 {
+		t.Errorf("failures: %v", failed)
+	}
+}
+
+// A server that takes small batches gets such, one that takes none gets events by themselves, and none is lost with a batch that it
+// has given up.
+func TestLimitsOfBatches(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		limits  server.JSLimitOpts
+		batches bool
+	}{
+		"100 messages": {server.JSLimitOpts{MaxBatchSize: 100}, true},
+		"1 message":    {server.JSLimitOpts{MaxBatchSize: 1}, false},
+		"no time":      {server.JSLimitOpts{MaxBatchTimeout: time.Nanosecond}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nats := testenv.NATS(t, func(o *server.Options) { o.JetStreamLimits = c.limits })
+			r, first := gathering(t, nats, nats.URL(), nil)
+			all := firings(0, 2000, "x")
+			for part := range slices.Chunk(all, 500) {
+				r.publish(t, part...)
+			}
+			r.settler.expect(t, 2001, 0)
+			checkStream(t, testenv.Collect(t, r.js, "TIMERS"), append(all, first))
+			if n, _ := batched(t, r.js, 2001); n > 0 != c.batches {
+				t.Errorf("%d messages are of a batch", n)
+			}
+			if failed := r.hooks.counts().failed; len(failed) > 0 {
+				t.Errorf("failures: %v", failed)
+			}
+		})
+	}
+}
+
+// Where others have all the batches that the server takes at once, events go by themselves, and in batches again after that.
+func TestTooManyBatches(t *testing.T) {
+	t.Parallel()
+	nats := testenv.NATS(t, func(o *server.Options) { o.JetStreamLimits = server.JSLimitOpts{MaxBatchInflightPerStream: 1} })
+	r, first := gathering(t, nats, nats.URL(), nil)
+	other := nats.Conn()
+	send := func(seq int, header natsgo.Header) {
+		t.Helper()
+		m := natsgo.NewMsg(fmt.Sprintf("timers.fired.a.b.c%d", seq))
+		m.Header = header
+		header.Set("Nats-Batch-Id", "other")
+		header.Set("Nats-Batch-Sequence", fmt.Sprint(seq))
+		if answer, err := other.RequestMsg(m, patience); err != nil || strings.Contains(string(answer.Data), "error") {
+			t.Fatalf("%v, %v", answer, err)
+		}
+	}
+	send(1, natsgo.Header{})
+	all := firings(0, 1000, "x")
+	r.publish(t, all...)
+	r.settler.expect(t, 1001, 0)
+	collector := testenv.Collect(t, r.js, "TIMERS", "timers.fired.app1.>")
+	checkStream(t, collector, append(all, first))
+	if n, _ := batched(t, r.js, 1001); n != 0 {
+		t.Errorf("%d messages are of a batch", n)
+	}
+	send(2, natsgo.Header{"Nats-Batch-Commit": {"1"}})
+	stored := 1001
+	testenv.Eventually(t, patience, func() bool {
+		r.publish(t, firings(stored, 100, "x")...)
+		stored += 100
+		for _, m := range collector.Wait(stored, patience)[1001:] {
+			if m.Header.Get("Nats-Batch-Id") != "" {
+				return true
+			}
+		}
+		return false
+	}, "batches again")
+}
+
+// unsettled returns those of some firings that are not settled, as who claims them after the death of the first claimer.
+func (r *running) unsettled(all []schedule.Firing) (left []schedule.Firing) {
+	r.settler.mu.Lock()
+	defer r.settler.mu.Unlock()
+	for _, f := range all {
+		if r.settler.settled[f.Ref] == 0 {
+			f.MayBeStored, f.Trigger = true, schedule.TriggerReclaim
+			left = append(left, f)
+		}
+	}
+	return left
+}
+
+// What a timerd leaves that dies among batches, whole ones, halves and such without an answer, another one publishes: each is stored once.
+func TestPublisherDiesAmongBatches(t *testing.T) {
+	t.Parallel()
+	nats := testenv.NATS(t)
+	var collector *testenv.Collector
+	n := 0 // events so far
+	for round := range 4 {
+		proxy := testenv.NewProxy(t, nats.Addr())
+		r := start(t, nats, "nats://"+proxy.Addr(), nil, func(p *notify.Publisher) {
+			p.DrainTimeout = 10 * time.Millisecond
+			p.TakeForSlow()
+		})
+		testenv.Eventually(t, patience, r.TakesBatches, "the stream to be known")
+		if collector == nil {
+			collector = testenv.Collect(t, r.js, "TIMERS")
+		}
+		all := firings(round*1000, 600, strings.Repeat("x", 1000))
+		r.publish(t, all[:100]...)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = r.Publish(t.Context(), all[100:]) // it may end before
+		}()
+		if round%2 == 0 {
+			collector.WaitFunc(patience, func(seen []testenv.Message) error {
+				if len(seen) < n+1+10*round {
+					return fmt.Errorf("%d", len(seen))
+				}
+				return nil
+			})
+		}
+		proxy.Cut()
+		r.cancel()
+		<-done
+		r.stop(t)
+		next, _ := gathering(t, nats, nats.URL(), nil)
+		left := r.unsettled(all)
+		next.publish(t, left...)
+		next.settler.expect(t, len(left)+1, 0)
+		next.stop(t)
+		n += len(all) + 1
+	}
+	if dup := collector.DuplicateIDs(); len(dup) > 0 {
+		t.Errorf("stored twice: %v", dup)
+	}
+	collector.Stays(n, 0)
+}
+
+// A nats-server that is killed among batches, which syncs each message, has lost and doubled nothing once it is back.
+func TestNATSIsKilledAmongBatches(t *testing.T) {
+	t.Parallel()
+	killAmongBatches(t, startNATS(t, 1), 3, func(int) int { return 0 })
+}
+
+// The same in a cluster, where the leader of the stream is killed, or another server.
+func TestClusterIsKilledAmongBatches(t *testing.T) {
+	t.Parallel()
+	nats := startNATS(t, 3)
+	killAmongBatches(t, nats, 6, func(round int) int {
+		if round%2 == 1 {
+			return round % 3
+		}
+		var leader int
+		testenv.Eventually(t, patience, func() error {
+			stream, err := nats.JetStream().Stream(t.Context(), "TIMERS")
+			if err == nil {
+				_, err = fmt.Sscanf(stream.CachedInfo().Cluster.Leader, "s%d", &leader)
+			}
+			return err
+		}, "a leader of the stream")
+		return leader
+	})
+}
+
+// killAmongBatches kills a server in each round, the one that which names, while firings are published.
+func killAmongBatches(t *testing.T, nats *natsProcesses, rounds int, which func(round int) int) {
+	t.Helper()
+	r, first := gathering(t, nats, nats.url(), func(p *notify.Publisher) {
+		p.AckWait = 2 * time.Second
+		p.Streams.Replicas = len(nats.addrs)
+	})
+	collector := testenv.Collect(t, nats.JetStream(), "TIMERS")
+	all := []schedule.Firing{first}
+	for round := range rounds {
+		r.TakeForSlow() // again, since the connection may be another one
+		part := firings(round*2000, 2000, "x")
+		all = append(all, part...)
+		server := which(round)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for some := range slices.Chunk(part, 100) {
+				r.publish(t, some...)
+			}
+		}()
+		collector.WaitFunc(patience, func(seen []testenv.Message) error {
+			if len(seen) < len(all)-1900 {
+				return fmt.Errorf("%d", len(seen))
+			}
+			return nil
+		})
+		nats.kill(server)
+		nats.start(server)
+		<-done
+	}
+	r.settler.expect(t, len(all), 0)
+	checkStream(t, collector, all)
+	if n, in := batched(t, nats.JetStream(), len(all)); n < len(all)/4 {
+		t.Errorf("%d messages in %d batches of %d", n, in, len(all))
+	}
+}
+
+// Streams that copy the stream of firings have all that came in batches, once.
+func TestBatchesAreMirrored(t *testing.T) {
+	t.Parallel()
+	nats := testenv.NATS(t)
+	r, first := gathering(t, nats, nats.URL(), nil)
+	for _, config := range []jetstream.StreamConfig{
+		{Name: "MIRROR", Mirror: &jetstream.StreamSource{Name: "TIMERS"}},
+		{Name: "COPY", Sources: []*jetstream.StreamSource{{Name: "TIMERS"}}, AllowAtomicPublish: true},
+	} {
+		if _, err := r.js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := append(firings(0, 1000, "x"), first)
+	r.publish(t, all[:1000]...)
+	r.settler.expect(t, 1001, 0)
+	for _, name := range []string{"TIMERS", "MIRROR", "COPY"} {
+		checkStream(t, testenv.Collect(t, r.js, name), all)
+	}
+}
