@@ -31,7 +31,7 @@ func layers() [][]string {
 		{"event", "internal/devserver"},
 		// The schedule.
 		{"schedule", "internal/deadletter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
-		{"internal/query", "internal/streams"},
+		{"internal/query", "internal/rights", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"internal/deliver", "internal/admin", "internal/config", "internal/status"},
@@ -49,6 +49,7 @@ func talkToRedis() map[string]string {
 	return map[string]string{
 		"schedule":                   "every step on the index",
 		"internal/query":             "what is read of the index",
+		"internal/rights":            "tries each command that others run",
 		"client":                     "the function library's calls",
 		"client/admin":               "takes a client of a user's",
 		"client/internal/timerdtest": "servers of tests",

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -188,14 +186,16 @@ func TestRedisRights(t *testing.T) {
 
 	for _, test := range []struct{ take, want string }{
 		{"-zrangebyscore", "ACL SETUSER timerd +zrangebyscore;"},
-		{"-config|get", "+config|get"},
+		{"-config|get -ping", "'+config|get' +ping"},
+		{"-exec", "+exec"},
+		{"-multi", "+multi"},
 		{"-object|idletime", "+object|idletime"},
-		{"-function|load -evalsha", "+evalsha +function|load;"},
+		{"-function|load -evalsha", "+evalsha '+function|load';"},
 		{"-psubscribe", "+psubscribe"},
-		{"resetkeys ~timerd:*", "~*:*:*:*;"},
+		{"resetkeys ~timerd:*", "'~*:*:*:*';"},
 		{"resetkeys ~app:*", "~timerd:*"},
-		{"resetchannels &timerd:wake &__keyspace@0__:*:*:*:*", "&__keyevent@0__:expired &__keyspace@0__:timerd:canary:*;"},
-		{"resetchannels &__keyevent@0__:expired &__keyspace@0__:*", "&__keyspace@0__:*:*:*:* &timerd:wake;"},
+		{"resetchannels &timerd:wake &__keyspace@0__:*:*:*:*", "'&__keyevent@0__:expired' '&__keyspace@0__:timerd:canary:*';"},
+		{"resetchannels &__keyevent@0__:expired &__keyspace@0__:*", "'&__keyspace@0__:*:*:*:*' '&timerd:wake';"},
 	} {
 		const allowAll = "resetkeys ~* resetchannels &* +@all "
 		change := []any{"ACL", "SETUSER", "timerd"}
@@ -216,7 +216,7 @@ func TestRedisEventsWithoutConfigGet(t *testing.T) {
 	app := s.Client(func(o *redis.Options) { o.Username, o.Password = "app", "any" })
 	findings := checkRedis(t, app)
 	wants(t, findings, "keyspace events", diag.OK, "set, expire and expired arrive")
-	wants(t, findings, "redis rights", diag.Fail, "+config|get")
+	wants(t, findings, "redis rights", diag.Warn, "+config|get")
 	if err := s.Client().ConfigSet(t.Context(), "notify-keyspace-events", "Kgx").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -249,34 +249,6 @@ func TestRedisEventsWithoutConfigSet(t *testing.T) {
 		wants(t, checkRedis(t, app), "keyspace events", want.level, want.text)
 		if after := s.Client().ConfigGet(t.Context(), "notify-keyspace-events").Val()["notify-keyspace-events"]; len(after) != len(flags) {
 			t.Errorf("the flags %q became %q", flags, after)
-		}
-	}
-}
-
-// Every command in the schedule's scripts has to be among the rights that are tried.
-func TestRightsKnowTheScripts(t *testing.T) {
-	t.Parallel()
-	steps, err := filepath.Glob("../../schedule/lua/*/*.lua")
-	reads, err2 := filepath.Glob("../../internal/query/lua/*.lua")
-	files := slices.Concat(steps, reads)
-	if err := errors.Join(err, err2); err != nil || len(steps) == 0 || len(reads) == 0 {
-		t.Fatal(files, err)
-	}
-	var lua []byte
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lua = append(lua, text...)
-	}
-	rights, err := os.ReadFile("rights.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, call := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(string(lua), -1) {
-		if command := strings.ToLower(call[1]); !regexp.MustCompile(`"` + command + `["|]`).Match(rights) {
-			t.Errorf("the right to %s is not tried", command)
 		}
 	}
 }

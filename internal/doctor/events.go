@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -75,7 +76,7 @@ func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
 func (d *Redis) missingEvents(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
-	probe := keys.CanaryKey(d.node.AnyPartition(), "doctor-"+nonce(), 0)
+	probe := keys.CanaryKey(d.node.AnyPartition(), "doctor-"+strings.ToLower(rand.Text()), 0)
 	channels := []string{keys.KeyspacePrefix(d.DB) + probe, keys.ExpiredChannel(d.DB)}
 	sub := d.rdb.Subscribe(ctx, channels...)
 	defer func() { _ = sub.Close() }()

@@ -218,6 +218,7 @@ func (d *Redis) freeing(settings map[string]string, r *diag.Findings) {
 func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	state, limit, err := d.node.Library(ctx)
 	switch {
+	case redis.IsPermissionError(err): // rights tells
 	case err != nil:
 		r.Fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)
 	case state == schedule.LibraryMissing:

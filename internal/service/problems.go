@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -88,13 +89,31 @@ func (p *problems) note(found diag.Findings) {
 	}
 }
 
+// lacks returns which rights timerd lacks in Redis; nil if it has all that it fires by.
+func (p *problems) lacks() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []error
+	for _, f := range p.found {
+		if f.Check == diag.CheckRights && f.Level == diag.Fail {
+			all = append(all, &diag.Fault{What: f.Text, Remedy: f.Fix})
+		}
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return errors.Join(all...)
+}
+
 // besides returns what the checks of /readyz do not tell.
 func (p *problems) besides() diag.Findings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(p.found), func(f diag.Finding) bool {
 		switch f.Check {
-		case diag.CheckRedis, diag.CheckRights, diag.CheckCluster, diag.CheckNATS, diag.CheckUnattended, diag.CheckAudits, diag.CheckOwed, diag.CheckLetters:
+		case diag.CheckRights:
+			return f.Level == diag.Fail // see lacks
+		case diag.CheckRedis, diag.CheckCluster, diag.CheckNATS, diag.CheckUnattended, diag.CheckAudits, diag.CheckOwed, diag.CheckLetters:
 			return true
 		}
 		return false

@@ -160,7 +160,13 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 
 	wrong := newProblems(sched, conns.js, conf, all.setAside, registry)
 	ready := &readiness{log: log, besides: wrong.besides}
-	ready.add(readyRedis, all.check)
+	ready.add(readyRedis, func(ctx context.Context) error {
+		err := all.check(ctx)
+		if lacks := wrong.lacks(); lacks != nil && (err == nil || redis.IsPermissionError(err)) {
+			return lacks
+		}
+		return err
+	})
 	ready.add("claims", all.claims, readyRedis)
 	ready.add(readyJetStream, func(context.Context) error { return publisher.Healthy() })
 	ready.add("installation", func(context.Context) error { return member.Healthy() }, readyRedis, readyJetStream)

@@ -52,7 +52,7 @@ func checkAttended(members []query.Member, r *Redis, p *diag.Findings) {
 
 // checkOwedTimers judges how long timers have been owed, where nothing else says why.
 func checkOwedTimers(r *Redis, p *diag.Findings) {
-	why := p.Has(diag.Fail, diag.CheckRedis, diag.CheckCluster, diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended)
+	why := p.Has(diag.Fail, diag.CheckRedis, diag.CheckRights, diag.CheckCluster, diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended)
 	if why || r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
 		return
 	}

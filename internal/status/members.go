@@ -136,3 +136,9 @@ func Unattended(members []query.Member) string {
 	}
 	return text
 }
+
+// hears tells whether a timerd that is alive hears keyspace events, or none is.
+func hears(members []query.Member) bool {
+	off := func(m query.Member) bool { return m.Alive && m.Settings["TIMERD_KEYSPACE_EVENTS"] == "off" }
+	return !slices.ContainsFunc(members, off)
+}

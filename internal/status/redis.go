@@ -11,6 +11,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -123,10 +124,11 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	}
 	r := &Redis{Nodes: make([]Node, len(nodes)), Held: new(int64)}
 	overviews := make([]query.Overview, len(nodes))
+	lacking := make([]*rights.Lacking, len(nodes))
 	found := make([]diag.Findings, len(nodes))
 	var wg sync.WaitGroup
 	for i, node := range nodes {
-		wg.Go(func() { overviews[i], r.Nodes[i] = s.gatherNode(ctx, node, &found[i]) })
+		wg.Go(func() { overviews[i], r.Nodes[i], lacking[i] = s.gatherNode(ctx, node, &found[i]) })
 	}
 	var others diag.Findings
 	members, reports := r.readAll(ctx, s.Schedule, &others)
@@ -134,6 +136,12 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	for i, node := range nodes {
 		r.add(overviews[i])
 		r.Nodes[i].take(node.Name(), reports, members)
+		if f := lacking[i].Finding(hears(members)); f != nil {
+			if node.Name() != "" {
+				f.Text = node.Name() + ": " + f.Text
+			}
+			p.Add(*f)
+		}
 		*p = append(*p, found[i]...)
 	}
 	r.count(nodes, reports)
@@ -214,14 +222,21 @@ func living(members []query.Member) []Timerd {
 }
 
 // gatherNode asks one server.
-func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node) {
+func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node, *rights.Lacking) {
 	n := Node{Address: node.Server().Options().Addr}
-	if err := node.Check(ctx); err != nil {
+	err := node.Check(ctx)
+	lacking := &rights.Lacking{}
+	if err == nil || rights.Refused(err) {
+		if l, unknown := (rights.Needs{Events: true}).Lacking(ctx, node); unknown == nil {
+			lacking = l
+		}
+	}
+	if err != nil && len(lacking.Commands) == 0 {
 		p.Add(ofServer(ctx, node, err))
 	}
 	checkClock(ctx, node, p)
 	if s.Brief {
-		return query.Overview{At: node.Now().Time()}, n
+		return query.Overview{At: node.Now().Time()}, n, lacking
 	}
 	seen, err := query.CountTimers(ctx, node)
 	if err == nil {
@@ -229,7 +244,7 @@ func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Fi
 	}
 	if err != nil {
 		n.Error = err.Error()
-		if !p.Failed() {
+		if !p.Failed() && len(lacking.Commands) == 0 {
 			p.Fail(diag.CheckRedis, "let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
 		}
 	}
@@ -237,7 +252,7 @@ func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Fi
 	if err == nil && seen.Unseen == 0 {
 		n.Held = &seen.Held
 	}
-	return seen, n
+	return seen, n, lacking
 }
 
 // checkClock compares the clock of a server with the one here.
@@ -257,8 +272,6 @@ func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding 
 	switch {
 	case schedule.IsClusterDown(err):
 		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " + schedule.ErrClusterDown.Error(), Fix: "let CLUSTER NODES show which master is away, and bring it back"}
-	case strings.Contains(err.Error(), "NOPERM "):
-		return diag.Finding{Level: diag.Fail, Check: diag.CheckRights, Text: addr + ": " + err.Error(), Fix: "let the user run what deploy/users.acl grants; timerd doctor says what is missing"}
 	case refusal == nil:
 		return diag.Finding{Level: diag.Fail, Check: diag.CheckRedis, Text: addr + ": " + err.Error(), Fix: "bring that server back: its timers wait there, and none is lost"}
 	}
@@ -294,7 +307,7 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.F
 			user = "<user>"
 		}
 		app := keys.Namespace{App: a.Key.App}
-		p.Warn(diag.CheckAside, "ACL SETUSER "+user+" ~"+app.Glob()+"; or cancel them, as the user who set them",
+		p.Warn(diag.CheckAside, "redis-cli ACL SETUSER "+user+" '~"+app.Glob()+"'; or cancel them, as the user who set them",
 			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
 	}
 	return found, err

@@ -262,3 +262,21 @@ func TestOneServerIsAway(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A user without a right is told of by the report, and nothing that comes of it.
+func TestReportOfLackingRights(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	client := x.sched.Node.Server()
+	take := func(right string) {
+		t.Helper()
+		if err := client.Do(t.Context(), "ACL", "SETUSER", "default", "+@all", right).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take("-zadd")
+	expect(t, x.report(), "fail user default lacks +zadd")
+	take("-config|get")
+	x.beat("a", nil)
+	expect(t, x.report(), "warn user default lacks +config|get")
+}

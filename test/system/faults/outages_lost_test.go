@@ -72,5 +72,16 @@ func TestOutagesThatLoseData(t *testing.T) {
 	t.Logf("%s: fix: %s", deleted.name, fix)
 	x.do(acknowledge)
 	x.quiet()
+
+	// So does the acknowledgement, also where Redis is flushed again, or NATS is: neither has it alone.
+	x.p.Stop()
+	x.Redis.Restart()
+	x.NATS.Restart()
+	x.start()
+	x.later(2)
+	x.quiet()
+	x.Do("FLUSHDB")
+	x.later(2)
+	x.quiet()
 	x.p.Stop()
 }

@@ -4,13 +4,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
+	"maps"
 	"net/http"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,10 +56,16 @@ type scene struct {
 // newScene starts a system of one timerd with a console.
 func newScene(t *testing.T, opts ...devserver.RedisOption) *scene {
 	t.Helper()
-	x := &scene{System: system.New(t, opts...)}
+	x := newSystemScene(t, opts...)
 	x.Env["TIMERD_REDIS_URL"] += "?max_retries=1"
 	x.start()
 	return x
+}
+
+// newSystemScene is newScene without the timerd.
+func newSystemScene(t *testing.T, opts ...devserver.RedisOption) *scene {
+	t.Helper()
+	return &scene{System: system.New(t, opts...)}
 }
 
 // start starts the timerd.
@@ -69,68 +78,116 @@ func (x *scene) start() {
 // told is what one of those that are asked says: what is wrong.
 type told map[string][]diag.Finding
 
-// ask asks all.
-func (x *scene) ask() (told, error) {
+// ask asks all at once.
+func (x *scene) ask() (all told, r ready, err error) {
 	x.T.Helper()
-	all := told{}
+	ways := []func() (told, error){x.askStatus, x.askDoctor}
+	if x.p != nil {
+		ways = append(ways, x.askConsole, func() (_ told, err error) { r, err = x.askReady(); return nil, err })
+	}
+	found, errs := make([]told, len(ways)), make([]error, len(ways))
+	var asking sync.WaitGroup
+	for i, way := range ways {
+		asking.Go(func() { found[i], errs[i] = way() })
+	}
+	asking.Wait()
+	all = told{}
+	for _, one := range found {
+		maps.Copy(all, one)
+	}
+	return all, r, errors.Join(errs...)
+}
+
+func (x *scene) askStatus() (told, error) {
 	_, out, errs := x.Run("", "status", "--json")
 	var report struct{ Problems []diag.Finding }
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		return nil, fmt.Errorf("status: %w\n%s%s", err, out, errs)
 	}
-	all["status"] = report.Problems
-	all["doctor"] = nil
-	_, out, _ = x.Run("", "doctor", "--json")
+	return told{"status": report.Problems}, nil
+}
+
+func (x *scene) askDoctor() (told, error) {
+	_, out, _ := x.Run("", "doctor", "--json")
+	var wrong []diag.Finding
 	for line := range strings.Lines(out) {
 		var f diag.Finding
 		if err := json.Unmarshal([]byte(line), &f); err != nil {
 			return nil, fmt.Errorf("doctor: %w\n%s", err, out)
 		}
 		if f.Level != diag.OK {
-			all["doctor"] = append(all["doctor"], f)
+			wrong = append(wrong, f)
 		}
 	}
-	if x.p == nil {
-		return all, nil
-	}
-	answer, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + x.console + "/api/v1/overview")
+	return told{"doctor": wrong}, nil
+}
+
+// askConsole asks for the JSON of the console, whose page is to say the same.
+func (x *scene) askConsole() (told, error) {
+	text, err := x.get("/api/v1/overview")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
 	var overview struct {
 		Problems                []diag.Finding
 		Redis                   bool
 		Pending, FiredPerSecond *float64
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &overview)
+	if err := json.Unmarshal(text, &overview); err != nil {
+		return nil, fmt.Errorf("console: %w\n%s", err, text)
 	}
 	if !overview.Redis && (overview.Pending != nil || overview.FiredPerSecond != nil) {
 		x.T.Errorf("the console has numbers without Redis: %s", text)
 	}
-	all["console"] = overview.Problems
-	return all, err
+	page, err := x.get("/")
+	if err != nil {
+		return nil, err
+	}
+	shown := html.UnescapeString(string(page))
+	same := strings.Count(shown, `<div class="wrong `) == len(overview.Problems) && strings.Contains(shown, "by Redis's clock") == overview.Redis
+	for _, f := range overview.Problems {
+		text, _, _ := strings.Cut(f.Text, ", the oldest ") // which grows older
+		same = same && strings.Contains(shown, text)
+	}
+	if !same {
+		return nil, fmt.Errorf("the console's page does not say what its JSON does: %s", text)
+	}
+	return told{"console": overview.Problems}, nil
 }
 
-// notOK returns the lines of /readyz that say something is wrong, without those that wait for another, and the checks of
-// timerd_problem that are 1.
-func (x *scene) notOK() (status int, lines []string, metrics []string, err error) {
+// get gets something of the console.
+func (x *scene) get(path string) ([]byte, error) {
+	answer, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + x.console + path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	return io.ReadAll(answer.Body)
+}
+
+// ready is what /readyz and the metrics say.
+type ready struct {
+	status  int
+	lines   []string // that say something is wrong, without those that wait for another
+	metrics []string // the checks of timerd_problem that are 1
+}
+
+func (x *scene) askReady() (r ready, err error) {
 	status, body, err := x.p.Get("/readyz")
 	if err != nil {
-		return 0, nil, nil, err
+		return ready{}, err
 	}
+	r.status = status
 	for line := range strings.Lines(body) {
 		if line = strings.TrimSpace(line); !strings.HasSuffix(line, ": ok") && !strings.Contains(line, ": failed: it waits for ") {
-			lines = append(lines, line)
+			r.lines = append(r.lines, line)
 		}
 	}
 	_, body, err = x.p.Get("/metrics")
 	for _, found := range regexp.MustCompile(`(?m)^timerd_problem\{check="(.*)"\} 1$`).FindAllStringSubmatch(body, -1) {
-		metrics = append(metrics, found[1])
+		r.metrics = append(r.metrics, found[1])
 	}
-	return status, lines, metrics, err
+	return r, err
 }
 
 // quiet waits until nobody says that anything is wrong, and returns for how long.
@@ -138,7 +195,7 @@ func (x *scene) quiet() time.Duration {
 	x.T.Helper()
 	began := time.Now()
 	testenv.Eventually(x.T, system.Patience, func() error {
-		all, err := x.ask()
+		all, r, err := x.ask()
 		if err != nil {
 			return err
 		}
@@ -147,14 +204,10 @@ func (x *scene) quiet() time.Duration {
 				return fmt.Errorf("%s says %+v", who, found)
 			}
 		}
-		if x.p == nil {
-			return nil
+		if x.p != nil && (r.status != http.StatusOK || len(r.lines)+len(r.metrics) > 0) {
+			return fmt.Errorf("/readyz %d: %q; metrics %q", r.status, r.lines, r.metrics)
 		}
-		status, lines, metrics, err := x.notOK()
-		if err == nil && (status != http.StatusOK || len(lines)+len(metrics) > 0) {
-			err = fmt.Errorf("/readyz %d: %q; metrics %q", status, lines, metrics)
-		}
-		return err
+		return nil
 	}, "nobody to say that anything is wrong")
 	return time.Since(began)
 }
@@ -172,7 +225,7 @@ func (x *scene) tells(row outage) (fix string, took time.Duration) {
 				x.T.Logf("after %v: %v", time.Since(began).Round(100*time.Millisecond), wrong)
 			}
 		}()
-		all, err := x.ask()
+		all, r, err := x.ask()
 		if err != nil {
 			return err
 		}
@@ -185,19 +238,15 @@ func (x *scene) tells(row outage) (fix string, took time.Duration) {
 		if x.p == nil {
 			return nil
 		}
-		status, lines, metrics, err := x.notOK()
-		if err != nil {
-			return err
-		}
 		wantStatus, wantLine := http.StatusOK, row.check+": "
 		if row.ready != "" {
 			wantStatus, wantLine = http.StatusServiceUnavailable, row.ready+": failed: "
 		}
-		if status != wantStatus || len(lines) != 1 || !strings.HasPrefix(lines[0], wantLine) || !cause.MatchString(lines[0]) {
-			return fmt.Errorf("/readyz %d: %q", status, lines)
+		if r.status != wantStatus || len(r.lines) != 1 || !strings.HasPrefix(r.lines[0], wantLine) || !cause.MatchString(r.lines[0]) {
+			return fmt.Errorf("/readyz %d: %q", r.status, r.lines)
 		}
-		if !slices.Equal(metrics, []string{row.check}) {
-			return fmt.Errorf("metrics: %q", metrics)
+		if !slices.Equal(r.metrics, []string{row.check}) {
+			return fmt.Errorf("metrics: %q", r.metrics)
 		}
 		return nil
 	}, "all to tell of it alone")
@@ -238,7 +287,7 @@ func (x *scene) play(rows ...outage) {
 // do runs a command of a fix.
 func (x *scene) do(line string) {
 	x.T.Helper()
-	words := strings.Fields(line)
+	words := strings.Fields(strings.ReplaceAll(line, "'", ""))
 	switch words[0] {
 	case "timerd":
 		x.OK(words[1:]...)

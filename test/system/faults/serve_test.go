@@ -21,6 +21,7 @@ func TestServeRefusesAtOnce(t *testing.T) {
 	authority := testenv.NewAuthority(t)
 	secure, opts := authority.RedisTLS(authority.Issue("redis", "127.0.0.1"))
 	testenv.Redis(t, opts...)
+	unable := testenv.Redis(t, devserver.Directive("rename-command", "FUNCTION", ""))
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
 	for _, test := range []struct {
 		setting, want string
@@ -37,6 +38,7 @@ func TestServeRefusesAtOnce(t *testing.T) {
 		{"TIMERD_NATS_URL=" + off.URL(), "it runs without JetStream; to fix it: add a jetstream block", 1},
 		{"TIMERD_NATS_URL=" + testenv.OldNATS(t, s.NATS, "2.9.25"), "nats-server 2.9.25 is too old; to fix it: upgrade", 1},
 		{"TIMERD_STREAM_REPLICAS=3", "cannot be made with 3 replicas", 1},
+		{"TIMERD_REDIS_URL=" + unable.URL(0), "has no functions; to fix it: use Redis 7.0 or later, or Valkey", 1},
 		{"TIMERD_HTTP_ADDR=" + s.NATS.Addr(), "TIMERD_HTTP_ADDR", 1},
 		{"TIMERD_CONSOLE_ADDR=" + s.NATS.Addr(), "TIMERD_CONSOLE_ADDR", 1},
 		{"TIMERD_CONSOLE_ADDR=:8081", "TIMERD_CONSOLE_PASSWORD", 2},
