@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -20,7 +19,7 @@ type selection struct {
 
 // withDeadLetters calls f with the selected letters, of which there must be one if an
 // id or a number is given, and with the sections of the configuration.
-func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section, f func(*admin.Letters, config.Config, *slog.Logger) error) error {
+func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section, f func(*admin.Letters, config.Config) error) error {
 	given := len(chosen.namespace)
 	for _, flag := range []bool{chosen.ID != "", chosen.seq > 0} {
 		if flag {
@@ -37,12 +36,12 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Secti
 	if chosen.Namespace, err = namespaceArg(cmd, chosen.namespace); err != nil {
 		return err
 	}
-	return withJetStream(cmd, sections, func(js jetstream.JetStream, c config.Config, log *slog.Logger) error {
+	return withJetStream(cmd, sections, func(js jetstream.JetStream, c config.Config) error {
 		all, err := admin.SelectLetters(cmd.Context(), js, c.NATS.Streams.Names, chosen.LetterSelection)
 		if err != nil {
 			return err
 		}
-		return f(all, c, log)
+		return f(all, c)
 	})
 }
 

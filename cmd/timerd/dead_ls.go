@@ -1,10 +1,9 @@
 package main
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"io"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +29,7 @@ timerd dead show prints a whole letter.
 			if limit < 0 {
 				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
 			}
-			return withDeadLetters(cmd, selection{namespace: args}, config.SectionNATS, func(all *admin.Letters, _ config.Config, _ *slog.Logger) error {
+			return withDeadLetters(cmd, selection{namespace: args}, config.SectionNATS, func(all *admin.Letters, _ config.Config) error {
 				return listDead(cmd, all, limit, asJSON)
 			})
 		},
@@ -61,9 +60,10 @@ func listDead(cmd *cobra.Command, all *admin.Letters, limit int, asJSON bool) er
 		if asJSON {
 			return true, printLetterJSON(cmd.OutOrStdout(), l)
 		}
-		return true, table.add(letterCells(l, table.screen.most())...)
+		addLetter(table, l)
+		return true, table.err
 	})
-	err = errors.Join(err, table.flush())
+	err = cmp.Or(err, table.flush())
 	switch {
 	case more:
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", rows)
@@ -73,20 +73,15 @@ func listDead(cmd *cobra.Command, all *admin.Letters, limit int, asJSON bool) er
 	return err
 }
 
-// letterCells returns the row of a letter.
-func letterCells(l admin.Letter, most int) []cell {
-	seq, at := fmt.Sprint(l.Seq), l.Stored.UTC().Format(timeLayout)
-	key, attempt := l.Subject, ""
+// addLetter adds the row of a letter.
+func addLetter(t *table, l admin.Letter) {
+	key, attempt, most := l.Subject, "", t.screen.most()
 	reason, last := "not an event: "+showText(l.Fault, most), ""
 	if l.Fault == "" {
 		key, attempt = keys.EncodeText(l.Event.Key.String()), showAttempt(l.Event.Attempt, l.Event.MaxAttempts)
 		reason, last = showText(l.Event.DeadReason, most), showText(l.Event.LastError, most)
 	}
-	row := make([]cell, 0, 7)
-	for _, text := range []string{seq, at, key, attempt, reason, last, showText(l.ID(), most)} {
-		row = append(row, cell{text: text})
-	}
-	return row
+	t.row(l.Seq, l.Stored.UTC().Format(timeLayout), key, attempt, reason, last, showText(l.ID(), most))
 }
 
 // letterView is a letter that is no event, as --json shows it.

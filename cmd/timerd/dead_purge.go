@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,7 +29,7 @@ func newDeadPurge() *cobra.Command {
 			if olderThan > 0 {
 				chosen.Before = time.Now().Add(-time.Duration(olderThan))
 			}
-			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *admin.Letters, _ config.Config, _ *slog.Logger) error {
+			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *admin.Letters, _ config.Config) error {
 				return purge(cmd, all, yes)
 			})
 		},

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -29,8 +28,8 @@ with a line that says why; the exit code is then 1.` + selectionHelp,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			chosen.namespace = args
-			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis, func(all *admin.Letters, c config.Config, log *slog.Logger) error {
-				rdb, err := openRedis(cmd, c, log)
+			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis, func(all *admin.Letters, c config.Config) error {
+				rdb, err := openRedis(cmd, c)
 				if err != nil {
 					return err
 				}

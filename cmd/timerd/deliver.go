@@ -155,9 +155,7 @@ func checkEndpoints(cmd *cobra.Command, load func() (*deliver.Config, error)) er
 		if !e.Signs() {
 			signed = "no"
 		}
-		if err := table.add(cell{text: e.Match.String()}, cell{text: e.To()}, cell{text: string(e.Body)}, cell{text: signed}); err != nil {
-			return err
-		}
+		table.row(e.Match, e.To(), e.Body, signed)
 	}
 	return table.flush()
 }

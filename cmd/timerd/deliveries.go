@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -41,7 +39,7 @@ terminal the lines fit its width.
 				return usagef(cmd, "--since cannot be negative")
 			}
 			d.since = time.Duration(since)
-			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config, _ *slog.Logger) error {
+			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
 				d.stream, d.subject = c.NATS.Streams.DeliveryStream(), namespace.Subject(c.NATS.Streams.SubjectPrefix(), keys.Delivery)
 				return d.show(cmd, js)
 			})
@@ -148,7 +146,6 @@ func (d deliveries) add(cmd *cobra.Command, t *table, data []byte) error {
 	if r.Result == event.ResultDead {
 		result.tone = toneBad
 	}
-	return t.add(cell{text: r.Time.UTC().Format(timeLayout)}, cell{text: showText(r.Subject, most)}, cell{text: strconv.Itoa(r.Attempt)},
-		cell{text: showText(r.Host, most)}, cell{text: strconv.Itoa(r.Status)}, cell{text: fmt.Sprintf("%dms", r.Duration)},
-		result, cell{text: showText(r.Error, most)})
+	t.row(r.Time.UTC().Format(timeLayout), showText(r.Subject, most), r.Attempt, showText(r.Host, most), r.Status, fmt.Sprintf("%dms", r.Duration), result, showText(r.Error, most))
+	return t.err
 }

@@ -54,13 +54,11 @@ of that installation runs. The retry requests that wait in the streams are then 
 				return doctor.AdoptStreams(ctx, cmd.OutOrStdout())
 			}
 			findings, away, valid := doctor.CheckAll(ctx)
+			show := printFindings
 			if asJSON {
-				for _, f := range findings {
-					if err := writeJSON(cmd.OutOrStdout(), f); err != nil {
-						return err
-					}
-				}
-			} else if err := printFindings(cmd.OutOrStdout(), findings); err != nil {
+				show = writeLines[diag.Findings]
+			}
+			if err := show(cmd.OutOrStdout(), findings); err != nil {
 				return err
 			}
 			for _, master := range away {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,12 +40,7 @@ func explainKey(cmd *cobra.Command, name string, asJSON bool) error {
 		attempts = append(attempts, attemptView{i + 2, delay.Seconds(), longest.Seconds(), total.Seconds()})
 	}
 	if asJSON {
-		for _, a := range attempts {
-			if err := writeJSON(cmd.OutOrStdout(), a); err != nil {
-				return err
-			}
-		}
-		return nil
+		return writeLines(cmd.OutOrStdout(), attempts)
 	}
 	return printAttempts(cmd.OutOrStdout(), key, policies, attempts)
 }
@@ -69,9 +63,7 @@ func printAttempts(w io.Writer, key keys.Key, policies policy.Rules[policy.Retry
 				after += " to " + seconds(a.AtMost)
 			}
 		}
-		if err := table.add(cell{text: strconv.Itoa(a.Attempt)}, cell{text: after}, cell{text: seconds(a.Total)}); err != nil {
-			return err
-		}
+		table.row(a.Attempt, after, seconds(a.Total))
 	}
 	if err := table.flush(); err != nil {
 		return err

@@ -115,6 +115,12 @@ func (f *forecast) sayWhatIsMissing(seen query.Forecast) {
 	}
 }
 
+// minuteView is a minute as --json shows it.
+type minuteView struct {
+	Minute string `json:"minute"`
+	Due    int64  `json:"due"`
+}
+
 // print prints the minutes that are known.
 func (f *forecast) print(seen query.Forecast) error {
 	known := seen.Minutes[:seen.Known]
@@ -124,16 +130,11 @@ func (f *forecast) print(seen query.Forecast) error {
 	}
 	out := f.cmd.OutOrStdout()
 	if f.asJSON {
-		for _, m := range known {
-			line := struct {
-				Minute string `json:"minute"`
-				Due    int64  `json:"due"`
-			}{m.Begin.Format(time.RFC3339), m.Due}
-			if err := writeJSON(out, line); err != nil {
-				return err
-			}
+		lines := make([]minuteView, len(known))
+		for i, m := range known {
+			lines[i] = minuteView{m.Begin.Format(time.RFC3339), m.Due}
 		}
-		return nil
+		return writeLines(out, lines)
 	}
 	t := tableFor(out, true, column{title: "MINUTE"}, column{title: "DUE", right: true}, column{least: 1})
 	room := barWidth
@@ -141,9 +142,7 @@ func (f *forecast) print(seen query.Forecast) error {
 		room = t.screen.width - len(minuteLayout) - max(len("DUE"), len(strconv.FormatInt(most, 10))) - 2*len(gap)
 	}
 	for _, m := range known {
-		if err := t.add(cell{text: m.Begin.Format(minuteLayout)}, cell{text: strconv.FormatInt(m.Due, 10)}, cell{text: bar(m.Due, most, room)}); err != nil {
-			return err
-		}
+		t.row(m.Begin.Format(minuteLayout), m.Due, bar(m.Due, most, room))
 	}
 	if err := t.flush(); err != nil {
 		return err

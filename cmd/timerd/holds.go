@@ -44,15 +44,7 @@ holds counts for each.`,
 
 func printHolds(w io.Writer, views []admin.HoldView, asJSON bool) error {
 	if asJSON {
-		for _, v := range views {
-			if err := writeJSON(w, v); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(views) == 0 {
-		return nil
+		return writeLines(w, views)
 	}
 	t := tableFor(w, true, column{title: "NAMESPACE", middle: true, least: 10}, column{title: "SINCE"}, column{title: "UNTIL"}, column{title: "HELD"},
 		column{title: "BY", spare: 2}, column{title: "REASON", least: 8, spare: 1})
@@ -64,11 +56,7 @@ func printHolds(w io.Writer, views []admin.HoldView, asJSON bool) error {
 		if v.Resume != nil {
 			until = "being resumed: " + string(v.Resume.Kind)
 		}
-		err := t.add(cell{text: v.Namespace}, cell{text: v.Since.Format(timeLayout)}, cell{text: until}, cell{text: showKnown(v.Held)},
-			cell{text: v.By}, cell{text: v.Reason})
-		if err != nil {
-			return err
-		}
+		t.row(v.Namespace, v.Since.Format(timeLayout), until, showKnown(v.Held), v.By, v.Reason)
 	}
 	return t.flush()
 }

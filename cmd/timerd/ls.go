@@ -203,7 +203,8 @@ func (l *listing) print(ctx context.Context, timers []query.Timer) error {
 			if l.repeating {
 				cells = slices.Insert(cells, len(cells)-1, cell{text: view.Repeat})
 			}
-			err = l.table.add(cells...)
+			l.table.add(cells...)
+			err = l.table.err
 		}
 		if err != nil {
 			return err

@@ -42,17 +42,17 @@ func announce(cmd *cobra.Command, c config.Config) *slog.Logger {
 }
 
 // openRedis connects a client command to Redis. Unlike the service it does not wait for a server that is away.
-func openRedis(cmd *cobra.Command, c config.Config, log *slog.Logger) (redis.UniversalClient, error) {
-	return connect.Connector{Logger: log}.Redis(cmd.Context(), c.Redis)
+func openRedis(cmd *cobra.Command, c config.Config) (redis.UniversalClient, error) {
+	return connect.Connector{Logger: c.Log.NewLogger(cmd.ErrOrStderr())}.Redis(cmd.Context(), c.Redis)
 }
 
 // withRedis calls f with a connection to Redis. What the function library refuses becomes a *usageError.
 func withRedis(cmd *cobra.Command, f func(context.Context, redis.UniversalClient) error) error {
-	c, log, err := commandConfig(cmd, config.SectionRedis)
+	c, _, err := commandConfig(cmd, config.SectionRedis)
 	if err != nil {
 		return err
 	}
-	rdb, err := openRedis(cmd, c, log)
+	rdb, err := openRedis(cmd, c)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.Univers
 
 // withJetStream reads the sections of the configuration, connects a client command to NATS and calls f; to an embedded
 // server it connects where that listens.
-func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream.JetStream, config.Config, *slog.Logger) error) error {
+func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream.JetStream, config.Config) error) error {
 	c, log, err := commandConfig(cmd, sections)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream
 		return err
 	}
 	defer js.Conn().Close()
-	return f(js, c, log)
+	return f(js, c)
 }
 
 // instantOf returns the instant of a moment, by the clock of Redis.

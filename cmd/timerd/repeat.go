@@ -56,10 +56,7 @@ Occurrences missed while no timerd ran are skipped, except the one that was pend
 	cmd.Flags().StringVar(&f.until, "until", "", "end at `T`, the last moment at which it may be due")
 	cmd.Flags().IntVar(&f.times, "times", 0, "how often it fires in all; 0: no limit")
 	cmd.Flags().Var(&f.catchUp, "catch-up", "also fire what was missed in the last `DURATION`; default: nothing")
-	cmd.Flags().BoolVar(&f.set.nx, "nx", false, "only if there is no such timer yet")
-	cmd.Flags().BoolVar(&f.set.xx, "xx", false, "only if there is such a timer")
-	cmd.Flags().StringVar(&f.set.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
-	cmd.Flags().BoolVar(&f.set.dropLate, "drop-late", false, "with --late: drop it, without a dead letter")
+	f.set.addConditions(cmd)
 	cmd.Flags().BoolVar(&f.set.asJSON, "json", false, "print a line of JSON for each of the next occurrences")
 	cmd.AddCommand(newRepeatNext(), newRepeatApply())
 	return cmd
@@ -73,9 +70,6 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 	spec, err := f.spec(cmd)
 	if err != nil {
 		return err
-	}
-	if f.set.nx && f.set.xx {
-		return usagef(cmd, "--nx and --xx exclude each other")
 	}
 	if f.times < 0 || f.times > math.MaxInt32 {
 		return usagef(cmd, "--times=%d: want a number from 1 to %d, or 0", f.times, math.MaxInt32)
@@ -92,14 +86,9 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	payload := []byte{}
-	switch {
-	case len(args) == 2 && args[1] == "-":
-		if payload, err = readPayload(cmd); err != nil {
-			return err
-		}
-	case len(args) == 2:
-		payload = []byte(args[1])
+	payload, err := payloadArg(cmd, args[1:])
+	if err != nil {
+		return err
 	}
 	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
 		now, err := clockOf(ctx, rdb)
@@ -126,7 +115,12 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 		if !first.IsZero() {
 			r.From = first
 		}
-		return f.show(cmd, &r, now)
+		most := shownOccurrences
+		if f.times > 0 {
+			most = min(most, f.times)
+		}
+		_, err = printOccurrences(cmd, &r, now, now, most, f.set.asJSON)
+		return err
 	})
 }
 
@@ -159,13 +153,7 @@ func (f *repeatFlags) repetition() client.Repetition {
 
 // conditions returns the options that are no times.
 func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error) {
-	var options []client.SetOption
-	if f.set.nx {
-		options = append(options, client.NX())
-	}
-	if f.set.xx {
-		options = append(options, client.XX())
-	}
+	options, err := f.set.conditions(cmd)
 	if f.times > 0 {
 		options = append(options, client.Times(f.times))
 	}
@@ -174,10 +162,6 @@ func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error)
 	}
 	if f.catchUp > 0 {
 		options = append(options, client.CatchUp(time.Duration(f.catchUp)))
-	}
-	option, err := lateOption(cmd, f.set)
-	if option != nil {
-		options = append(options, *option)
 	}
 	return options, err
 }
@@ -192,22 +176,4 @@ func momentFlag(cmd *cobra.Command, name, value string) (*admin.Moment, error) {
 		return nil, usagef(cmd, "--%s %w", name, err)
 	}
 	return &m, nil
-}
-
-// show prints the next occurrences.
-func (f *repeatFlags) show(cmd *cobra.Command, r *cron.Repetition, now time.Time) error {
-	list := occurrenceList{cmd: cmd, zone: r.Spec.Location(), now: now, asJSON: f.set.asJSON}
-	list.begin()
-	most := int64(shownOccurrences)
-	if r.Times > 0 {
-		most = min(most, r.Times)
-	}
-	next, ok := r.Next(now)
-	for n := int64(0); ok && n < most; n++ {
-		if err := list.add(next); err != nil {
-			return err
-		}
-		next, ok = r.Next(next)
-	}
-	return list.table.flush()
 }

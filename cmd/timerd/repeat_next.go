@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,37 +70,23 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 		return usagef(cmd, "%w", err)
 	}
 	now := time.Now()
-	r, after := cron.Repetition{Spec: spec, From: now}, now
-	if o.from != "" {
-		m, err := admin.ParseMoment(o.from)
-		if err != nil {
-			return usagef(cmd, "--from %w", err)
-		}
-		r.From = m.From(now)
-		after = r.From.Add(-time.Millisecond)
-	}
-	next, ok := r.Next(after)
-	if !ok {
-		return usagef(cmd, "EXPR %q: no such time in the eight years after %s", expression, after.UTC().Format(timeLayout))
-	}
-	list := occurrenceList{cmd: cmd, zone: spec.Location(), asJSON: o.asJSON}
-	if o.from == "" {
-		list.now = now
-	}
-	list.begin()
-	for n := 0; ok && n < o.n; n++ {
-		if err := list.add(next); err != nil {
-			return err
-		}
-		next, ok = r.Next(next)
-	}
-	if err := list.table.flush(); err != nil {
+	from, err := momentFlag(cmd, "from", o.from)
+	if err != nil {
 		return err
 	}
-	if !ok {
+	r, after, shown := cron.Repetition{Spec: spec, From: now}, now, now
+	if from != nil {
+		r.From = from.From(now)
+		after, shown = r.From.Add(-time.Millisecond), time.Time{}
+	}
+	if _, ok := r.Next(after); !ok {
+		return usagef(cmd, "EXPR %q: no such time in the eight years after %s", expression, after.UTC().Format(timeLayout))
+	}
+	ended, err := printOccurrences(cmd, &r, after, shown, o.n, o.asJSON)
+	if err == nil && ended {
 		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: then there is no such time in eight years")
 	}
-	return nil
+	return err
 }
 
 // parseRepetition reads EXPR: a cron expression, or what --every and --cron of the other commands take as one text.
@@ -119,16 +107,6 @@ func parseRepetition(text, zone string) (cron.Spec, error) {
 	return cron.Every(interval)
 }
 
-// occurrenceList prints occurrences.
-type occurrenceList struct {
-	cmd    *cobra.Command
-	zone   *time.Location
-	now    time.Time // the zero Time where the list does not begin now
-	asJSON bool
-
-	table *table
-}
-
 // occurrenceView is an occurrence as --json shows it.
 type occurrenceView struct {
 	Due   int64  `json:"due"` // unix ms
@@ -136,23 +114,26 @@ type occurrenceView struct {
 	Local string `json:"local"` // what the clock of the zone shows
 }
 
-func (l *occurrenceList) begin() {
-	columns := []column{{title: "DUE"}}
-	if !l.now.IsZero() {
-		columns = append(columns, column{title: "IN"})
+// printOccurrences prints when a repetition is due after a time: so many of them, and how long that is from now on, unless now is the
+// zero Time. ended tells that there are no more.
+func printOccurrences(cmd *cobra.Command, r *cron.Repetition, after, now time.Time, most int, asJSON bool) (ended bool, err error) {
+	columns := []column{{title: "DUE"}, {title: "IN"}, {title: "LOCAL"}}
+	if now.IsZero() {
+		columns = slices.Delete(columns, 1, 2)
 	}
-	l.table = tableFor(l.cmd.OutOrStdout(), true, append(columns, column{title: "LOCAL"})...)
-}
-
-func (l *occurrenceList) add(due time.Time) error {
-	local := due.In(l.zone)
-	dueAt := due.UTC().Format(timeLayout)
-	if l.asJSON {
-		return writeJSON(l.cmd.OutOrStdout(), occurrenceView{due.UnixMilli(), dueAt, local.Format(timeLayout)})
+	table := tableFor(cmd.OutOrStdout(), true, columns...)
+	next, ok := r.Next(after)
+	for n := 0; ok && n < most && err == nil; n++ {
+		local, dueAt := next.In(r.Spec.Location()), next.UTC().Format(timeLayout)
+		switch {
+		case asJSON:
+			err = writeJSON(cmd.OutOrStdout(), occurrenceView{next.UnixMilli(), dueAt, local.Format(timeLayout)})
+		case now.IsZero():
+			table.row(dueAt, local.Format(occurrenceLayout))
+		default:
+			table.row(dueAt, showWait(next.Sub(now)), local.Format(occurrenceLayout))
+		}
+		next, ok = r.Next(next)
 	}
-	cells := []cell{{text: dueAt}}
-	if !l.now.IsZero() {
-		cells = append(cells, showWait(due.Sub(l.now)))
-	}
-	return l.table.add(append(cells, cell{text: local.Format(occurrenceLayout)})...)
+	return !ok, cmp.Or(err, table.flush())
 }

@@ -62,11 +62,8 @@ Bad lines are reported with their numbers and the others are set; the exit code 
 		}
 		return flagError(cmd, err)
 	})
-	cmd.Flags().BoolVar(&flags.nx, "nx", false, "only if there is no such timer yet")
-	cmd.Flags().BoolVar(&flags.xx, "xx", false, "only if there is such a timer")
+	flags.addConditions(cmd)
 	cmd.Flags().IntVar(&flags.attempt, "attempt", 0, "the attempt it fires as; default: the one in the payload, or 1")
-	cmd.Flags().StringVar(&flags.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
-	cmd.Flags().BoolVar(&flags.dropLate, "drop-late", false, "with --late: drop it, without a dead letter")
 	cmd.Flags().BoolVar(&flags.asJSON, "json", false, "print JSON; with --from, a line for each timer that is set")
 	cmd.Flags().StringVar(&flags.from, "from", "", "set the timers of a `FILE`; - reads standard input")
 	files := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -93,9 +90,6 @@ func setArgs(cmd *cobra.Command, args []string, flags setFlags) error {
 
 // setOne sets the timer of the arguments.
 func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
-	if flags.nx && flags.xx {
-		return usagef(cmd, "--nx and --xx exclude each other")
-	}
 	if err := checkKey(cmd, args[0]); err != nil {
 		return err
 	}
@@ -103,12 +97,9 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 	if err != nil {
 		return usagef(cmd, "DELAY %w", err)
 	}
-	var options []client.SetOption
-	if flags.nx {
-		options = append(options, client.NX())
-	}
-	if flags.xx {
-		options = append(options, client.XX())
+	options, err := flags.conditions(cmd)
+	if err != nil {
+		return err
 	}
 	if cmd.Flags().Changed("attempt") {
 		if flags.attempt < 1 || flags.attempt > math.MaxInt32 {
@@ -116,19 +107,9 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 		}
 		options = append(options, client.Attempt(flags.attempt))
 	}
-	if option, err := lateOption(cmd, flags); err != nil {
+	payload, err := payloadArg(cmd, args[2:])
+	if err != nil {
 		return err
-	} else if option != nil {
-		options = append(options, *option)
-	}
-	payload := []byte{}
-	switch {
-	case len(args) == 3 && args[2] == "-":
-		if payload, err = readPayload(cmd); err != nil {
-			return err
-		}
-	case len(args) == 3:
-		payload = []byte(args[2])
 	}
 	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
 		due, err := client.New(rdb).Set(ctx, args[0], payload, when, options...)

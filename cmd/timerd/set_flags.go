@@ -29,23 +29,50 @@ func (f setFlags) whyNot() string {
 	return "there is no such timer and no such key, and --xx was given"
 }
 
-// lateOption reads --late and --drop-late. It returns nil if there are none.
-func lateOption(cmd *cobra.Command, flags setFlags) (*client.SetOption, error) {
+// addConditions adds the flags that set and repeat have in common.
+func (f *setFlags) addConditions(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.nx, "nx", false, "only if there is no such timer yet")
+	cmd.Flags().BoolVar(&f.xx, "xx", false, "only if there is such a timer")
+	cmd.Flags().StringVar(&f.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
+	cmd.Flags().BoolVar(&f.dropLate, "drop-late", false, "with --late: drop it, without a dead letter")
+}
+
+// conditions reads them.
+func (f *setFlags) conditions(cmd *cobra.Command) (options []client.SetOption, err error) {
+	switch {
+	case f.nx && f.xx:
+		return nil, usagef(cmd, "--nx and --xx exclude each other")
+	case f.nx:
+		options = append(options, client.NX())
+	case f.xx:
+		options = append(options, client.XX())
+	}
 	if !cmd.Flags().Changed("late") {
-		if flags.dropLate {
+		if f.dropLate {
 			return nil, usagef(cmd, "--drop-late goes with --late")
 		}
-		return nil, nil //nolint:nilnil // none is no error
+		return options, nil
 	}
-	most, err := admin.ParseDuration(flags.late)
+	most, err := admin.ParseDuration(f.late)
 	if err != nil || most < 0 || most > policy.Longest {
-		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", flags.late)
+		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", f.late)
 	}
-	option := client.Late(most)
-	if flags.dropLate {
-		option = client.DropLate(most)
+	limit := client.Late
+	if f.dropLate {
+		limit = client.DropLate
 	}
-	return &option, nil
+	return append(options, limit(most)), nil
+}
+
+// payloadArg returns the argument PAYLOAD, if there is one, or what - stands for.
+func payloadArg(cmd *cobra.Command, args []string) ([]byte, error) {
+	switch {
+	case len(args) == 0:
+		return []byte{}, nil
+	case args[0] == "-":
+		return readPayload(cmd)
+	}
+	return []byte(args[0]), nil
 }
 
 // readPayload reads the payload from standard input.

@@ -79,7 +79,7 @@ be determined.`,
 
 // acknowledgeLosses has nobody told any more of the data that was lost so far, and prints what that was.
 func acknowledgeLosses(cmd *cobra.Command) error {
-	return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config, _ *slog.Logger) error {
+	return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
 		were, err := streams.AcknowledgeLosses(cmd.Context(), js, c.Streams())
 		if err != nil {
 			return fmt.Errorf("stream %s: %w", c.Streams().StateStream(), err)
@@ -192,22 +192,10 @@ func (p *statusPrinter) text(column int, text string) {
 }
 
 // table begins a table below a title. It is indented by an empty column.
-func (p *statusPrinter) table(title string, columns ...column) statusTable {
+func (p *statusPrinter) table(title string, columns ...column) *table {
 	p.WriteByte('\n')
 	p.text(0, title)
-	return statusTable{newTable(p, p.screen, true, append([]column{{}}, columns...)...)}
-}
-
-// statusTable is a table of texts.
-type statusTable struct{ *table }
-
-// row adds a row. A strings.Builder takes everything.
-func (t statusTable) row(texts ...any) {
-	cells := make([]cell, 1, 1+len(texts))
-	for _, text := range texts {
-		cells = append(cells, cell{text: fmt.Sprint(text)})
-	}
-	_ = t.add(cells...)
+	return newTable(p, p.screen, true, append([]column{{}}, columns...)...)
 }
 
 func (p *statusPrinter) timerds(r *status.Redis) {
@@ -217,7 +205,7 @@ func (p *statusPrinter) timerds(r *status.Redis) {
 	t := p.table("timerds", column{title: "RANK"}, column{title: "INSTANCE", middle: true, least: 20}, column{title: "SINCE", spare: 2},
 		column{title: "CONFIG", spare: 1}, column{title: "VERSION", least: 8})
 	for _, d := range r.Timerds {
-		t.row(d.Rank, d.Instance, showMinute(d.Since), orDash(d.Config), d.Version)
+		t.row("", d.Rank, d.Instance, showMinute(d.Since), orDash(d.Config), d.Version)
 	}
 	_ = t.flush()
 }
@@ -240,7 +228,7 @@ func (p *statusPrinter) timers(r *status.Redis) {
 	t := p.table("by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago",
 		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"}, column{title: "OWED"}, column{title: "FIRING"})
 	for _, n := range r.Namespaces {
-		t.row(n.Namespace, n.Pending, n.Held, n.Owed, n.Firing)
+		t.row("", n.Namespace, n.Pending, n.Held, n.Owed, n.Firing)
 	}
 	_ = t.flush()
 }
@@ -260,7 +248,7 @@ func (p *statusPrinter) holds(r *status.Redis) {
 		if h.Resuming {
 			until = "being released"
 		}
-		t.row(h.Namespace, showMinute(h.Since), until, orDash(h.By), orDash(h.Reason))
+		t.row("", h.Namespace, showMinute(h.Since), until, orDash(h.By), orDash(h.Reason))
 	}
 	_ = t.flush()
 }
@@ -277,7 +265,7 @@ func (p *statusPrinter) nodes(r *status.Redis) {
 		if a := n.LastAudit; a != nil {
 			ago, took, reason = showAbout(r.At.Sub(a.At))+" ago", showAbout(a.Took), a.Reason
 		}
-		t.row(n.Address, pending, held, owed, firing, ago, took, reason)
+		t.row("", n.Address, pending, held, owed, firing, ago, took, reason)
 	}
 	_ = t.flush()
 }
@@ -290,7 +278,7 @@ func (p *statusPrinter) gaps(r *status.Redis) {
 	for _, n := range r.Nodes {
 		for _, g := range n.Gaps {
 			none = false
-			t.row(n.Address, g.Count, showAbout(r.At.Sub(g.At))+" ago", g.Last, g.Instance)
+			t.row("", n.Address, g.Count, showAbout(r.At.Sub(g.At))+" ago", g.Last, g.Instance)
 		}
 	}
 	_ = t.flush()
@@ -304,7 +292,7 @@ func (p *statusPrinter) streams(n *status.NATS) {
 		column{title: "KEPT FOR", spare: 1}, column{title: "AT MOST", spare: 2}, column{title: "REPLICAS"})
 	for _, s := range n.Streams {
 		if s.Error != "" {
-			t.row(s.Name, "?", "?", "?", "?", "?")
+			t.row("", s.Name, "?", "?", "?", "?", "?")
 			continue
 		}
 		kept, most := "ever", "no limit"
@@ -317,7 +305,7 @@ func (p *statusPrinter) streams(n *status.NATS) {
 		case s.MaxMessages > 0:
 			most = fmt.Sprintf("%d messages", s.MaxMessages)
 		}
-		t.row(s.Name, s.Messages, showBytes(s.Bytes), kept, most, fmt.Sprintf("%d of %d", s.Current, s.Replicas))
+		t.row("", s.Name, s.Messages, showBytes(s.Bytes), kept, most, fmt.Sprintf("%d of %d", s.Current, s.Replicas))
 	}
 	_ = t.flush()
 }
@@ -345,7 +333,7 @@ func (p *statusPrinter) webhooks(all []status.WebhookConsumer) {
 		if !c.Last.IsZero() {
 			last = showAbout(c.At.Sub(c.Last)) + " ago"
 		}
-		t.row(c.Name, c.Waiting, c.Working, oldest, last)
+		t.row("", c.Name, c.Waiting, c.Working, oldest, last)
 	}
 	_ = t.flush()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -36,6 +37,7 @@ type table struct {
 	shown  []int // the columns that are not left out; nil before the first row is printed
 	widths []int // of each column: of its widest text until now
 	rows   [][]cell
+	err    error // why the table cannot be written
 }
 
 // tableFor returns a table for where a command writes to.
@@ -48,19 +50,31 @@ func newTable(w io.Writer, s screen, titled bool, columns ...column) *table {
 	return &table{w: w, screen: s, columns: columns, titled: titled, widths: make([]int, len(columns))}
 }
 
-// add adds a row, with a cell for each column. It is printed with those before it once they are a page.
-func (t *table) add(cells ...cell) error {
-	t.rows = append(t.rows, cells)
-	if len(t.rows) < tablePage {
-		return nil
+// row adds a row, with a text, a number or a cell for each column.
+func (t *table) row(texts ...any) {
+	cells := make([]cell, len(texts))
+	for i, text := range texts {
+		if c, ok := text.(cell); ok {
+			cells[i] = c
+		} else {
+			cells[i].text = fmt.Sprint(text)
+		}
 	}
-	return t.flush()
+	t.add(cells...)
 }
 
-// flush prints the rows that were added. Columns get wider from page to page, never narrower.
+// add adds a row, with a cell for each column. It is printed with those before it once they are a page; if that fails, flush says so.
+func (t *table) add(cells ...cell) {
+	if t.rows = append(t.rows, cells); len(t.rows) >= tablePage {
+		_ = t.flush() // the last one says so again
+	}
+}
+
+// flush prints the rows that were added. Columns get wider from page to page, never narrower. Once it has failed, it fails again.
 func (t *table) flush() error {
-	if len(t.rows) == 0 {
-		return nil
+	if len(t.rows) == 0 || t.err != nil {
+		t.rows = t.rows[:0]
+		return t.err
 	}
 	first := t.shown == nil
 	if first && t.titled {
@@ -85,8 +99,8 @@ func (t *table) flush() error {
 		t.print(&b, row, widths)
 	}
 	t.rows = t.rows[:0]
-	_, err := io.WriteString(t.w, b.String())
-	return err
+	_, t.err = io.WriteString(t.w, b.String())
+	return t.err
 }
 
 // gap separates columns.

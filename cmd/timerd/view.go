@@ -67,6 +67,16 @@ func writeJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
+// writeLines writes each of some values in a line of JSON.
+func writeLines[L ~[]V, V any](w io.Writer, values L) error {
+	for _, v := range values {
+		if err := writeJSON(w, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // showPayload returns a payload in one line that is safe for a terminal, cut to about so many bytes.
 func showPayload(payload []byte, status string, most int) string {
 	if payload == nil {

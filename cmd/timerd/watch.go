@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -45,7 +43,7 @@ complete.
 			if count < 0 || since < 0 {
 				return usagef(cmd, "--count and --since cannot be negative")
 			}
-			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config, _ *slog.Logger) error {
+			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
 				show := newFirings(cmd.OutOrStdout()).show
 				if asJSON {
 					show = func(data []byte) error { return printEventJSON(cmd.OutOrStdout(), data) }
@@ -151,9 +149,8 @@ func (f firings) show(data []byte) error {
 		_, err = fmt.Fprintf(f.table.w, "not an event: %v: %s\n", err, showPayload(data, "", most))
 		return err
 	}
-	err = f.table.add(cell{text: e.Due.UTC().Format(timeLayout)}, lateCell(e), cell{text: keys.EncodeText(e.Key.String())},
-		attemptCell(e.Attempt, e.MaxAttempts), cell{text: e.Trigger}, cell{text: showPayload(e.Data, e.Status, most)})
-	return errors.Join(err, f.table.flush())
+	f.table.row(e.Due.UTC().Format(timeLayout), lateCell(e), keys.EncodeText(e.Key.String()), attemptCell(e.Attempt, e.MaxAttempts), e.Trigger, showPayload(e.Data, e.Status, most))
+	return f.table.flush()
 }
 
 // lateCell returns how late an event was published, with a mark if that is much.
