@@ -13,10 +13,8 @@ import (
 type Counts struct {
 	// Lateness is how late the events were, for each counted namespace and for keys.Other. Namespaces without events
 	// may be missing.
-	Lateness    map[string]Lateness `json:"n,omitempty"`
-	Gaps        int64               `json:"g,omitempty"` // times in which keyspace events may have been missed
-	Retries     int64               `json:"r,omitempty"` // timers set again for a consumer
-	DeadLetters int64               `json:"d,omitempty"` // retry requests and firings that became dead letters
+	Lateness map[string]Lateness `json:"n,omitempty"`
+	Gaps     int64               `json:"g,omitempty"` // times in which keyspace events may have been missed
 }
 
 // Clone returns a copy that shares nothing with c.

@@ -20,7 +20,7 @@ func TestHeartbeatsCarryCounts(t *testing.T) {
 	var l schedule.Lateness
 	l.Add(time.Millisecond)
 	l.Add(20 * time.Millisecond)
-	counts := &schedule.Counts{Lateness: map[string]schedule.Lateness{"shop:order": l}, Gaps: 1, Retries: 2, DeadLetters: 3}
+	counts := &schedule.Counts{Lateness: map[string]schedule.Lateness{"shop:order": l}, Gaps: 1}
 	x.beat(schedule.Self{Instance: "a", Counts: counts})
 	x.beat(schedule.Self{Instance: "b", Counts: &schedule.Counts{}})
 	x.beat(schedule.Self{Instance: "c"}) // as an earlier version
@@ -29,7 +29,7 @@ func TestHeartbeatsCarryCounts(t *testing.T) {
 	x.age("d", 0)
 	_, all := x.members()
 	got := all["a"].Counts
-	if got == nil || !maps.Equal(got.Lateness, counts.Lateness) || got.Gaps != 1 || got.Retries != 2 || got.DeadLetters != 3 {
+	if got == nil || !maps.Equal(got.Lateness, counts.Lateness) || got.Gaps != 1 {
 		t.Errorf("a says %+v, want %+v", got, counts)
 	}
 	if b := all["b"].Counts; b == nil || len(b.Lateness) != 0 || all["c"].Counts != nil || all["d"].Counts != nil {

@@ -46,18 +46,12 @@ type LiveNamespace struct {
 
 // LiveStats are what is known. Times are those of the local clock.
 type LiveStats struct {
-	Since          time.Time   // since when it has looked: what was before is not known
 	At             time.Time   // of the last sample; the zero Time before the first one
-	Err            error       // why the last try brought none; nil if it did
 	FiredPerSecond float64     // in the last seconds
 	Points         []LivePoint // of the last 15 minutes at most, the oldest first; the last one is not over yet
 	Lateness       schedule.Lateness
 	Namespaces     []LiveNamespace // those with events in the last 15 minutes, the one with most of them first
-
-	// What was counted in the last 15 minutes.
-	Gaps, Retries, DeadLetters int64
-
-	Timerds int // living ones
+	Gaps           int64           // in the last 15 minutes
 }
 
 // interval is what was counted between two samples.
@@ -71,16 +65,14 @@ type interval struct {
 type Live struct {
 	members func(context.Context) ([]query.Member, error)
 
-	mu      sync.Mutex
-	looked  chan struct{} // somebody has
-	wanted  time.Time     // when somebody looked last
-	since   time.Time
-	at      time.Time
-	err     error
-	last    map[string]schedule.Counts // what each timerd had counted at the last sample with it
-	recent  []interval                 // of the last rateSpan
-	past    []past                     // of the last 15 minutes
-	timerds int
+	mu     sync.Mutex
+	looked chan struct{} // somebody has
+	wanted time.Time     // when somebody looked last
+	since  time.Time
+	at     time.Time
+	last   map[string]schedule.Counts // what each timerd had counted at the last sample with it
+	recent []interval                 // of the last rateSpan
+	past   []past                     // of the last 15 minutes
 }
 
 // past is a LivePoint by namespaces.
@@ -129,7 +121,7 @@ func (p *Live) sample(ctx context.Context) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err = err; err == nil {
+	if err == nil {
 		p.take(members, time.Now())
 	}
 }
@@ -137,11 +129,7 @@ func (p *Live) sample(ctx context.Context) {
 // take takes in what the timerds say at a time.
 func (p *Live) take(members []query.Member, now time.Time) {
 	var sum schedule.Counts
-	p.timerds = 0
 	for _, m := range members {
-		if m.Alive {
-			p.timerds++
-		}
 		if m.Counts == nil {
 			continue
 		}
@@ -182,8 +170,6 @@ func (p *Live) forget(members []query.Member) {
 // add adds to sum what a timerd has counted since it had counted before. Counters that have begun anew count from 0.
 func add(sum *schedule.Counts, now, before schedule.Counts) {
 	sum.Gaps += since(now.Gaps, before.Gaps)
-	sum.Retries += since(now.Retries, before.Retries)
-	sum.DeadLetters += since(now.DeadLetters, before.DeadLetters)
 	for name, lateness := range now.Lateness {
 		l := lateness
 		if was := before.Lateness[name]; isAfter(l, was) {
@@ -248,7 +234,7 @@ func (p *Live) View() LiveStats {
 		}
 	}
 	p.wanted = time.Now()
-	v := LiveStats{Since: p.since, At: p.at, Err: p.err, Timerds: p.timerds}
+	v := LiveStats{At: p.at}
 	all := map[string]*LiveNamespace{}
 	for _, o := range p.past {
 		point := LivePoint{At: o.at}
@@ -263,8 +249,6 @@ func (p *Live) View() LiveStats {
 		v.Lateness.Merge(point.Lateness, 1)
 		v.Points = append(v.Points, point)
 		v.Gaps += o.counts.Gaps
-		v.Retries += o.counts.Retries
-		v.DeadLetters += o.counts.DeadLetters
 	}
 	p.addRates(&v, all)
 	for _, n := range all {

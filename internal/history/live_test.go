@@ -102,7 +102,7 @@ func TestRates(t *testing.T) {
 			synctest.Wait()
 		}
 		v := p.View()
-		if !v.Since.Equal(began) || v.At.Sub(began) < 59*time.Second || v.Timerds != 2 || v.Err != nil {
+		if v.At.Sub(began) < 59*time.Second {
 			t.Errorf("%+v", v)
 		}
 		if math.Abs(v.FiredPerSecond-100) > 1 || v.Lateness.Count() < 5900 || v.Gaps < 59 {
@@ -168,9 +168,8 @@ func TestRestarts(t *testing.T) {
 		f.change(func() {
 			f.members = append(f.members, query.Member{Self: schedule.Self{Instance: "counts were lost"}, Alive: true})
 		})
-		total()
-		if v := p.View(); v.Timerds != 4 {
-			t.Errorf("%d timerds", v.Timerds)
+		if n := total(); n != 19 {
+			t.Errorf("%d, want none of one whose counts were lost", n)
 		}
 	})
 }
@@ -226,7 +225,7 @@ func TestAsksWhileSomebodyLooks(t *testing.T) {
 	})
 }
 
-// An error is told, and what is known stays.
+// What is known stays when the timerds cannot be asked.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,14 +238,14 @@ func TestErrors(t *testing.T) {
 		f.change(func() { f.err = errors.New("away") })
 		time.Sleep(slow)
 		synctest.Wait()
-		if v := p.View(); v.Err == nil || v.Lateness.Count() != 10 || time.Since(v.At) < slow {
+		if v := p.View(); v.Lateness.Count() != 10 || time.Since(v.At) < slow {
 			t.Errorf("%+v", v)
 		}
 		f.change(func() { f.err = nil })
 		f.fire(one, "shop", 10, time.Millisecond)
 		time.Sleep(slow)
 		synctest.Wait()
-		if v := p.View(); v.Err != nil || v.Lateness.Count() != 20 {
+		if v := p.View(); v.Lateness.Count() != 20 {
 			t.Errorf("%+v", v)
 		}
 	})

@@ -169,7 +169,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 	if info.NumPending == 0 {
 		return nil
 	}
-	p := pull{js: js, stream: stream, api: "CONSUMER.MSG.NEXT." + stream + "." + info.Name, inbox: js.Conn().NewInbox(), last: from}
+	p := pull{js: js, api: "CONSUMER.MSG.NEXT." + stream + "." + info.Name, inbox: js.Conn().NewInbox(), last: from}
 	if p.sub, err = js.Conn().SubscribeSync(p.inbox); err != nil {
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
@@ -182,13 +182,12 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 
 // pull reads the messages of a consumer in batches.
 type pull struct {
-	js     jetstream.JetStream
-	stream string
-	api    string // by which messages are asked for
-	sub    *nats.Subscription
-	inbox  string
-	count  uint64 // messages that came
-	last   uint64 // the number of the last one
+	js    jetstream.JetStream
+	api   string // by which messages are asked for
+	sub   *nats.Subscription
+	inbox string
+	count uint64 // messages that came
+	last  uint64 // the number of the last one
 }
 
 var (

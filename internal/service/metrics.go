@@ -212,12 +212,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
 	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
 	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
-	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) {
-		m.late.WithLabelValues(string(action)).Inc()
-		if action == notify.LateDead {
-			m.counts.add(func(c *schedule.Counts) { c.DeadLetters++ })
-		}
-	}
+	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { m.late.WithLabelValues(string(action)).Inc() }
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(query.ParkedRefused)).Inc() }
 }
 
@@ -228,16 +223,10 @@ func (m *metrics) observeSchedule(s *schedule.Schedule) {
 
 // observeRetries feeds what the retry consumer does into the metrics.
 func (m *metrics) observeRetries(c *retry.Consumer) {
-	c.OnRetried = func() {
-		m.retries.Inc()
-		m.counts.add(func(c *schedule.Counts) { c.Retries++ })
-	}
+	c.OnRetried = m.retries.Inc
 	c.OnPostponed = m.postponed.Inc
 	c.OnIgnored = m.repeated.Inc
-	c.OnBuried = func(class retry.DeadClass) {
-		m.dead.WithLabelValues(string(class)).Inc()
-		m.counts.add(func(c *schedule.Counts) { c.DeadLetters++ })
-	}
+	c.OnBuried = func(class retry.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() }
 	c.OnSetAside = m.setAside.WithLabelValues(reasonRetry).Inc
 }
 
