@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -28,19 +27,9 @@ const (
 	consoleConnections = 4
 	consoleDial        = time.Second
 	consolePatience    = 3 * time.Second
-)
 
-// listenConsole listens on the console's address. It returns nil for none.
-func listenConsole(ctx context.Context, addr string) (net.Listener, error) {
-	if addr == "" {
-		return nil, nil
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("TIMERD_CONSOLE_ADDR: %w; choose another address, or off", err)
-	}
-	return l, nil
-}
+	consoleURL = "http://%s/" // of its address, for the log
+)
 
 // consolePart is the console with its connections.
 type consolePart struct {
@@ -110,12 +99,4 @@ func (p *consolePart) run(ctx context.Context, l net.Listener) error {
 		err = closeErr
 	}
 	return err
-}
-
-// consoleAddr returns where the console is, for the log.
-func consoleAddr(l net.Listener) string {
-	if l == nil {
-		return "off"
-	}
-	return "http://" + l.Addr().String() + "/"
 }

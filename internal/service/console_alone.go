@@ -20,7 +20,7 @@ type ConsoleAlone struct {
 
 // Run answers until ctx ends. Servers that are away are none of its errors: its pages tell.
 func (a ConsoleAlone) Run(ctx context.Context) error {
-	l, err := listenConsole(ctx, a.Config.Console.Addr)
+	l, err := listen(ctx, "TIMERD_CONSOLE_ADDR", a.Config.Console.Addr)
 	if err != nil {
 		return err
 	}
@@ -42,6 +42,6 @@ func (a ConsoleAlone) runOn(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	a.Logger.Info("the console is running", "console", consoleAddr(l), "redis", a.Config.Redis.Shown, "nats", a.Config.NATS.Shown)
+	a.Logger.Info("the console is running", "console", shownAddr(consoleURL, l), "redis", a.Config.Redis.Shown, "nats", a.Config.NATS.Shown)
 	return pages.run(ctx, l)
 }

@@ -44,7 +44,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := listenHTTP(ctx, s.Config.Service.HTTPAddr)
+	l, err := listen(ctx, "TIMERD_HTTP_ADDR", s.Config.Service.HTTPAddr)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 // logStart logs how it runs.
 func (s Delivery) logStart(l net.Listener, endpoints *deliver.Config, began time.Time) {
 	s.Logger.Info("timerd deliver is running", "version", s.Version, "nats", s.Config.NATS.Shown, "endpoints", len(endpoints.Endpoints),
-		"group", endpoints.Group, "file", endpoints.File.String(), "http", httpAddr(l), "after", time.Since(began).Round(time.Millisecond))
+		"group", endpoints.Group, "file", endpoints.File.String(), "http", shownAddr("%s", l), "after", time.Since(began).Round(time.Millisecond))
 	for _, scheme := range []string{"http", "https"} {
 		if proxy := proxyOf(scheme, http.ProxyFromEnvironment); proxy != "" {
 			s.Logger.Info("calls go through a proxy, which looks names up and has to refuse private addresses", "scheme", scheme, "proxy", proxy)

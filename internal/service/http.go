@@ -53,24 +53,24 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text)) // whoever asked is gone
 }
 
-// listenHTTP listens on an address. It returns nil for none.
-func listenHTTP(ctx context.Context, addr string) (net.Listener, error) {
+// listen listens on the address of a variable. It returns nil for none.
+func listen(ctx context.Context, variable, addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("TIMERD_HTTP_ADDR: %w; choose another address, or off", err)
+		return nil, fmt.Errorf("%s: %w; choose another address, or off", variable, err)
 	}
 	return l, nil
 }
 
-// httpAddr returns where l listens, for the log.
-func httpAddr(l net.Listener) string {
+// shownAddr writes where a listener listens, for the log: off for none.
+func shownAddr(format string, l net.Listener) string {
 	if l == nil {
 		return "off"
 	}
-	return l.Addr().String()
+	return fmt.Sprintf(format, l.Addr())
 }
 
 // serveHTTP answers on l until ctx ends, and then gives the requests under way

@@ -44,10 +44,10 @@ type Listeners struct {
 func Listen(ctx context.Context, c config.Config) (Listeners, error) {
 	var l Listeners
 	var err error
-	if l.HTTP, err = listenHTTP(ctx, c.Service.HTTPAddr); err != nil {
+	if l.HTTP, err = listen(ctx, "TIMERD_HTTP_ADDR", c.Service.HTTPAddr); err != nil {
 		return l, err
 	}
-	if l.Console, err = listenConsole(ctx, c.Console.Addr); err != nil {
+	if l.Console, err = listen(ctx, "TIMERD_CONSOLE_ADDR", c.Console.Addr); err != nil {
 		l.Close()
 	}
 	return l, err
@@ -198,7 +198,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}
 
 	log.Info("timerd is running", "version", s.Version, "instance", self.Instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
-		"namespaces", c.Service.Namespaces.String(), "http", httpAddr(l.HTTP), "console", consoleAddr(l.Console), "after", time.Since(began).Round(time.Millisecond))
+		"namespaces", c.Service.Namespaces.String(), "http", shownAddr("%s", l.HTTP), "console", shownAddr(consoleURL, l.Console), "after", time.Since(began).Round(time.Millisecond))
 	return []step{
 		first,
 		{{"publisher", publisher.Run}},
