@@ -12,83 +12,64 @@ import (
 // retry policy. A negative d is 0. err, which may be nil, says why. The number of attempts is still limited by the
 // policy.
 func RetryAfter(d time.Duration, err error) error {
-	return &retryAfterError{delay: max(d, 0), err: err}
+	d = max(d, 0)
+	return &retryAfterError{reason: reason{err, fmt.Sprintf("try again after %v", d)}, delay: d}
 }
 
 // RetryNoSooner returns an error by which a handler asks for its event again after d, or after the delay of timerd's
 // retry policy if that is longer. It is meant for the Retry-After of an HTTP answer: a host can ask for a longer delay,
 // but cannot use up the attempts at once with a short one. A negative d is 0. err, which may be nil, says why.
 func RetryNoSooner(d time.Duration, err error) error {
-	return &retryAfterError{delay: max(d, 0), least: true, err: err}
+	d = max(d, 0)
+	return &retryAfterError{reason: reason{err, fmt.Sprintf("try again after %v at least", d)}, delay: d, least: true}
 }
 
 // Postpone returns an error by which a handler postpones its event: it comes again after d, as the same attempt. An
 // event may be postponed any number of times; Event.First returns when it was first due. A negative d is 0. err, which
 // may be nil, says why. The limit of client.Late counts from the new due time.
-func Postpone(d time.Duration, err error) error { return &postponeError{delay: max(d, 0), err: err} }
+func Postpone(d time.Duration, err error) error {
+	d = max(d, 0)
+	return &postponeError{reason{err, fmt.Sprintf("postponed by %v", d)}, d}
+}
 
 // GiveBack returns an error by which a handler hands its event back to JetStream, as if it had never received it. The
 // event comes again at once, to this process or another one that shares the durable consumer. No attempt is used up.
 // err, which may be nil, says why.
-func GiveBack(err error) error { return &giveBackError{err: err} }
+func GiveBack(err error) error { return &giveBackError{reason{err, "given back"}} }
 
 // Dead returns an error by which a handler gives up on its event for good: it goes to the dead letters at once. err,
 // which may be nil, says why and is kept there.
-func Dead(err error) error { return &deadError{err: err} }
+func Dead(err error) error { return &deadError{reason{err, "given up"}} }
+
+// reason is why a handler wants something else for its event than a retry.
+type reason struct {
+	err     error  // nil: it gave none
+	without string // what is said then
+}
+
+func (r *reason) Error() string {
+	if r.err == nil {
+		return r.without
+	}
+	return r.err.Error()
+}
+
+func (r *reason) Unwrap() error { return r.err }
 
 type retryAfterError struct {
+	reason
 	delay time.Duration
 	least bool // the policy's delay counts where it is longer
-	err   error
 }
-
-func (e *retryAfterError) Error() string {
-	if e.err == nil && e.least {
-		return fmt.Sprintf("try again after %v at least", e.delay)
-	}
-	if e.err == nil {
-		return fmt.Sprintf("try again after %v", e.delay)
-	}
-	return e.err.Error()
-}
-
-func (e *retryAfterError) Unwrap() error { return e.err }
 
 type postponeError struct {
+	reason
 	delay time.Duration
-	err   error
 }
 
-func (e *postponeError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("postponed by %v", e.delay)
-	}
-	return e.err.Error()
-}
+type giveBackError struct{ reason }
 
-func (e *postponeError) Unwrap() error { return e.err }
-
-type giveBackError struct{ err error }
-
-func (e *giveBackError) Error() string {
-	if e.err == nil {
-		return "given back"
-	}
-	return e.err.Error()
-}
-
-func (e *giveBackError) Unwrap() error { return e.err }
-
-type deadError struct{ err error }
-
-func (e *deadError) Error() string {
-	if e.err == nil {
-		return "given up"
-	}
-	return e.err.Error()
-}
-
-func (e *deadError) Unwrap() error { return e.err }
+type deadError struct{ reason }
 
 // verdict is what is to be done with an event after its handler.
 type verdict int
