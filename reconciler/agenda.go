@@ -37,10 +37,10 @@ type agenda struct {
 	server Server
 	woken  chan struct{} // the next claim may be earlier than it was
 
-	mu       sync.Mutex
-	queue    wakeQueue
-	place    int // of the server among those of the cluster
-	rank, of int // among the timerds, for this server
+	mu    sync.Mutex
+	queue wakeQueue
+	place int // of the server among those of the cluster
+	rank  int // among the timerds, for this server
 	// passive says that two timerds before this one hear, so that this one does not: it claims only what it finds unclaimed in two
 	// sweeps in a row.
 	passive bool
@@ -48,7 +48,7 @@ type agenda struct {
 }
 
 func newAgenda(server Server) *agenda {
-	return &agenda{server: server, woken: make(chan struct{}, 1), queue: newWakeQueue(), of: 1}
+	return &agenda{server: server, woken: make(chan struct{}, 1), queue: newWakeQueue()}
 }
 
 // wake notes that a timer of a partition is due at a time, AtOnce or Nothing.
@@ -116,15 +116,15 @@ func (a *agenda) setStanding(s schedule.Standing) (hearing int) {
 			hearing++
 		}
 	}
-	a.setRank(rank, of, hearing >= enoughHear)
+	a.setRank(rank, hearing >= enoughHear)
 	return hearing
 }
 
 // setRank notes which of the living timerds this one is for this server, and whether it is passive.
-func (a *agenda) setRank(rank, of int, passive bool) {
+func (a *agenda) setRank(rank int, passive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.rank, a.of, a.passive = rank, of, passive
+	a.rank, a.passive = rank, passive
 	if !passive {
 		a.swept = nil
 	}

@@ -144,7 +144,7 @@ func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 		f.agenda.wake(keys.Single, b.in(2*time.Second))
 		b.saw(t, 3*time.Second, `7s claim`)
 		b.saw(t, 5*time.Second, `9s claim`)
-		f.agenda.setRank(2, 3, false)
+		f.agenda.setRank(2, false)
 		f.agenda.wake(keys.Single, b.in(time.Second))
 		b.saw(t, 2*time.Second, `14.05s claim`)
 		f.agenda.wake(keys.Single, schedule.AtOnce)
@@ -337,8 +337,8 @@ func TestHeartbeats(t *testing.T) {
 		b.saw(t, 2500*time.Millisecond, "0s beat of a for 4s", "1s beat of a for 4s", "2s beat of a for 4s")
 		b.change(func() { m.err = nil })
 		b.saw(t, time.Second, "3s beat of a for 4s")
-		if h.agenda.rank != 1 || h.agenda.of != 2 {
-			t.Errorf("rank %d of %d, want 1 of 2", h.agenda.rank, h.agenda.of)
+		if h.agenda.rank != 1 {
+			t.Errorf("rank %d, want 1", h.agenda.rank)
 		}
 		stop()
 		b.saw(t, 0, "3.5s farewell of a")

@@ -166,7 +166,7 @@ const enoughHear = 2
 func (b *beater) take(standing schedule.Standing, err error) {
 	if err != nil {
 		if b.failed++; b.failed == missedHeartbeats {
-			b.agenda.setRank(0, 1, false)
+			b.agenda.setRank(0, false)
 			b.onHear(true)
 		}
 		return

@@ -8,8 +8,8 @@ import (
 // maxClockAge is the age from which on any newer reading of a clock is better.
 const maxClockAge = 10 * time.Second
 
-// aheadBy is by how much a clock was ahead at least: less, as between a master and the replica that takes over, is no matter.
-const aheadBy = time.Second
+// AheadBy is by how much a clock was ahead at least: less, as between a master and the replica that takes over, is no matter.
+const AheadBy = time.Second
 
 // clock relates a Redis server's clock to the local monotonic one. It may be used concurrently.
 type clock struct {

@@ -19,7 +19,7 @@ func (l *HoldList) DrawnAhead(h *Hold, ahead, atOnce time.Duration) bool {
 // farthest is how far off the next time to be drawn is at most by a clock that is right.
 func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
 	interval := time.Duration(float64(time.Second) / h.Resume.Rate)
-	return ahead + max(atOnce, interval) + aheadBy
+	return ahead + max(atOnce, interval) + AheadBy
 }
 
 // Redraw puts timers of a node that got times too far ahead on hold again, so that they get new ones. It returns how
@@ -28,7 +28,7 @@ func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Dura
 	ns := h.Namespace
 	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {
 		for skip := 0; ; {
-			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At), (ahead + aheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
+			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At), (ahead + AheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
 			reply, err := l.schedule.step("hold_redraw").Run(ctx, n.server, nil, args...).Int64Slice()
 			switch {
 			case err != nil:

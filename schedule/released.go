@@ -75,7 +75,7 @@ func (l *HoldList) Draw(ctx context.Context, h *Hold, count int, ahead time.Dura
 		return Draw{}, err
 	}
 	interval := 1000 / h.Resume.Rate
-	tooFar := now.Add(ahead + aheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
+	tooFar := now.Add(ahead + AheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
 	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
 	text, err := s.Run(ctx, s.step("hold_draw"), []Call{{keys.Single, args}})[0].Text()
 	if err == nil && text == "" {

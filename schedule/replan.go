@@ -23,13 +23,13 @@ const (
 )
 
 // IsBehind reports whether the server's clock was set back: whether it shows less than it may have shown before.
-func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(aheadBy) }
+func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(AheadBy) }
 
 // Replan plans again the occurrences of the node that were planned while the clock was ahead, and returns how many.
 // Occurrences that lie ahead because of FROM, EXPIRE, a move or a shift stay. It is for one goroutine at a time.
 func (n *Node) Replan(ctx context.Context) (planned int, err error) {
 	var tags []string
-	args := []any{aheadBy.Milliseconds()}
+	args := []any{AheadBy.Milliseconds()}
 	err = n.Master().RunOver(ctx, n.schedule.step("ahead"), Chunk, args, func(cmd *redis.Cmd) error {
 		found, err := cmd.StringSlice()
 		tags = append(tags, found...)
@@ -96,7 +96,7 @@ type armedAhead struct {
 }
 
 func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
-	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"), []Call{{p, []any{aheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
+	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"), []Call{{p, []any{AheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
 	if err != nil {
 		return f, err
 	}

@@ -293,7 +293,7 @@ func (o *Operator) move(ctx context.Context, call, key string, to time.Time) (Mo
 	if err != nil {
 		err = failed(call, err)
 	}
-	return MoveResult{done.Moved, done.TooLate, done.Held, done.Changed, done.Denied}, err
+	return MoveResult(done), err
 }
 
 // CancelResult is the result of CancelAll.

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -123,7 +124,7 @@ func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Durati
 	for {
 		out.Missing = s.copy(within, list)
 		list = s.bringForward(within, list, &out)
-		if len(out.Missing) == 0 || time.Until(deadline) < leastTry || !sleep(ctx, pollEvery) {
+		if len(out.Missing) == 0 || time.Until(deadline) < leastTry || !backoff.Sleep(ctx, pollEvery) {
 			break
 		}
 	}
@@ -218,16 +219,6 @@ func replicated(ctx context.Context, node *schedule.Node) (bool, error) {
 		return false, fmt.Errorf("wait for a replica of %s: %w", node.Server().Options().Addr, err)
 	}
 	return replicas > 0, nil
-}
-
-// sleep waits, and tells whether ctx goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return ctx.Err() == nil
-	}
 }
 
 // whoami returns user@host, for others to read.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -15,7 +16,7 @@ func (s *Holds) Run(ctx context.Context) {
 	var known *schedule.HoldList
 	var copied, sought time.Time
 	failing := false
-	for pause := time.Duration(0); sleep(ctx, pause); {
+	for pause := time.Duration(0); backoff.Sleep(ctx, pause); {
 		pause = time.Second
 		list, err := s.schedule.Holds(ctx)
 		if err != nil {

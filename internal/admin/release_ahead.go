@@ -2,13 +2,9 @@ package admin
 
 import (
 	"context"
-	"time"
 
 	"github.com/timerd-io/timerd/schedule"
 )
-
-// aheadBy is by how much a clock was ahead at least, for a resume to be noted anew.
-const aheadBy = time.Second
 
 // setBack undoes what a resume has from a clock that was ahead and is back: times at a rate that lie as far ahead are drawn again, and
 // what becomes due until then is free. It tells whether it has written the list.
@@ -29,7 +25,7 @@ func (r *releaser) setBack(ctx context.Context, l *schedule.HoldList, h schedule
 		}
 		delete(r.passes, h.Namespace)
 	}
-	if h.Resume.At <= l.Now.Add(aheadBy) {
+	if h.Resume.At <= l.Now.Add(schedule.AheadBy) {
 		return false, nil
 	}
 	resume := *h.Resume

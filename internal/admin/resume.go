@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -87,7 +88,7 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 				return releaser.stuckError(n)
 			}
 		}
-		if !sleep(ctx, pollEvery) {
+		if !backoff.Sleep(ctx, pollEvery) {
 			return ctx.Err()
 		}
 		if next, err := s.schedule.Holds(ctx); err == nil {

@@ -168,12 +168,10 @@ func (t *Timers) cancelDue(ctx context.Context, timers []client.Due) ([]client.C
 // Moved is what came of the timers of a selection that were to be moved.
 type Moved struct {
 	Moved   int64
-	TooLate int64     // owed or firing, or fired lately
-	Held    int64     // due and held: they fire when they are resumed
-	Changed int64     // set anew, cancelled or moved by somebody else before it was their turn
-	Denied  int64     // timerd may not write their keys
-	Until   time.Time // the due time that it has come to; the zero Time: none was tried
-	Cut     bool      // so many are owed or firing that not all of these were looked at
+	TooLate int64 // owed or firing, or fired lately
+	Held    int64 // due and held: they fire when they are resumed
+	Changed int64 // set anew, cancelled or moved by somebody else before it was their turn
+	Denied  int64 // timerd may not write their keys
 }
 
 // Move has the timers of a selection be due at a time, or now if that is over, as [schedule.Schedule.Move] does: those that are pending,
@@ -182,7 +180,7 @@ type Moved struct {
 func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress func(Moved)) (Moved, error) {
 	var done Moved
 	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as due times are whole ms
-	cut, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
+	_, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
 		var moves []schedule.Move
 		for _, timer := range some {
 			if len(sel.Chosen) > 0 || !timer.Due.Equal(to) {
@@ -205,12 +203,11 @@ func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress
 			}
 		}
 		if err == nil {
-			done.Until = some[len(some)-1].Due
 			progress(done)
 		}
 		return err
 	})
-	if done.Cut = cut; err != nil {
+	if err != nil {
 		return done, fmt.Errorf("move timers: %w", err)
 	}
 	return done, nil

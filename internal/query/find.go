@@ -36,7 +36,6 @@ type Found struct {
 	Until  time.Time // the due time that it has come to; the zero Time if there was nothing to look at
 	Now    time.Time // by the servers' clocks, the latest of them: what is due after that is pending
 	Cut    bool      // there may be more that are owed or firing than were looked at
-	Moving int       // partitions that are left out, because their slots are moving
 }
 
 // Find looks for the timers of a query after a place, in the order of their due times, in bounded time however many there are: it
@@ -52,7 +51,7 @@ func Find(ctx context.Context, s *schedule.Schedule, q Query, from Place, most M
 	if err != nil {
 		return Found{}, fmt.Errorf("schedule: find timers: %w", err)
 	}
-	result := Found{Looked: w.looked, Total: w.total, Now: w.now.Time(), Cut: w.cut, Moving: w.moving}
+	result := Found{Looked: w.looked, Total: w.total, Now: w.now.Time(), Cut: w.cut}
 	var all []candidate
 	last := from
 	for enough := false; !enough && !w.done; {

@@ -75,7 +75,6 @@ type walk struct {
 	now    schedule.Millis // by the servers' clocks when it began, the latest of them
 	looked int64           // entries up to the place, from the first due time of interest on
 	total  int64           // entries when it began
-	moving int             // partitions that are left out, because their slots are moving
 	cut    bool            // there may be more firings
 }
 
@@ -239,7 +238,6 @@ func scoreOf(m schedule.Millis) string {
 // count takes in how many entries a server has.
 func (w *walk) count(reply schedule.Reply) {
 	w.now = max(w.now, schedule.Millis(reply.Int(0)))
-	w.moving += int(reply.Int(1))
 	w.looked += reply.Int(2)
 	w.total += reply.Int(3)
 }
