@@ -158,7 +158,7 @@ func (b *bulkCancel) count(ctx context.Context) error {
 
 // ask asks whether to go on. It needs a terminal: an answer that was written before the number was known is none.
 func (b *bulkCancel) ask() error {
-	what := fmt.Sprintf("%s of %s, the last one due at %s", countTimers(b.found.Timers), b.selection.Namespace, b.found.Last.Format(timeLayout))
+	what := fmt.Sprintf("%s of %s, the last one due at %s", counted(b.found.Timers, "timer"), b.selection.Namespace, b.found.Last.Format(timeLayout))
 	if b.found.Cut {
 		what = "at least " + what
 	}
@@ -201,9 +201,9 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted: of %s %s; call it again for the others", countTimers(b.found.Timers), reached)
+		return fmt.Errorf("interrupted: of %s %s; call it again for the others", counted(b.found.Timers, "timer"), reached)
 	case errors.Is(err, client.ErrInvalid): // not the user's fault
 		return fmt.Errorf("the function library in this Redis is of another version: start a timerd of this version on it: %s", err.Error())
 	}
-	return fmt.Errorf("of %s %s; call it again for the others: %w", countTimers(b.found.Timers), reached, err)
+	return fmt.Errorf("of %s %s; call it again for the others: %w", counted(b.found.Timers, "timer"), reached, err)
 }

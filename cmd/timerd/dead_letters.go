@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
@@ -58,12 +56,4 @@ func selectionFlags(cmd *cobra.Command, s *selection, yes *bool) {
 	cmd.Flags().StringVar(&s.ID, "id", "", "only letters with this id, of any namespace; timerd dead ls shows it")
 	cmd.Flags().Uint64Var(&s.seq, "seq", 0, "only the letter with this number in its stream, of any namespace")
 	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask")
-}
-
-// countLetters says how many dead letters there are.
-func countLetters(n int) string {
-	if n == 1 {
-		return "1 dead letter"
-	}
-	return fmt.Sprintf("%d dead letters", n)
 }

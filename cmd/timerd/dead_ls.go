@@ -68,7 +68,7 @@ func listDead(cmd *cobra.Command, all *admin.Letters, limit int, asJSON bool) er
 	case more:
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", rows)
 	case !asJSON && err == nil:
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", countLetters(rows))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", counted(int64(rows), "dead letter"))
 	}
 	return err
 }

@@ -57,7 +57,7 @@ func replay(cmd *cobra.Command, all *admin.Letters, rdb redis.UniversalClient, y
 		return err
 	}
 	if n := len(found.Replayable); n > 0 && !yes {
-		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?", countLetters(n))); err != nil {
+		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?", counted(int64(n), "dead letter"))); err != nil {
 			return err
 		}
 	}

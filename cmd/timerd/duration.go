@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/timerd-io/timerd/internal/admin"
 )
 
@@ -65,3 +67,15 @@ func (f *durationFlag) String() string {
 
 // Type is what the help text has for a value.
 func (f *durationFlag) Type() string { return "duration" }
+
+// momentFlag reads a flag that is a point in time, or returns nil if it is not given.
+func momentFlag(cmd *cobra.Command, name, value string) (*admin.Moment, error) {
+	if value == "" {
+		return nil, nil //nolint:nilnil // none is no error
+	}
+	m, err := admin.ParseMoment(value)
+	if err != nil {
+		return nil, usagef(cmd, "--%s %w", name, err)
+	}
+	return &m, nil
+}

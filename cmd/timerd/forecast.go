@@ -147,7 +147,7 @@ func (f *forecast) print(seen query.Forecast) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s, and %d due already\n", countTimers(sum), seen.Owed)
+	_, err := fmt.Fprintf(out, "%s, and %d due already\n", counted(sum, "timer"), seen.Owed)
 	return err
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/cron"
 )
 
@@ -164,16 +163,4 @@ func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error)
 		options = append(options, client.CatchUp(time.Duration(f.catchUp)))
 	}
 	return options, err
-}
-
-// momentFlag reads a flag that is a point in time, or returns nil if it is not given.
-func momentFlag(cmd *cobra.Command, name, value string) (*admin.Moment, error) {
-	if value == "" {
-		return nil, nil //nolint:nilnil // none is no error
-	}
-	m, err := admin.ParseMoment(value)
-	if err != nil {
-		return nil, usagef(cmd, "--%s %w", name, err)
-	}
-	return &m, nil
 }

@@ -67,9 +67,10 @@ func fieldTexts(c *admin.Change, field string) (was, is string) {
 	case "until":
 		return showInstant(before.Until), showInstant(after.Until)
 	case "times":
-		return showTimes(before.Times), showTimes(after.Times)
+		show := func(n int64) string { return strconv.FormatInt(n, 10) }
+		return unlessZero(before.Times, show), unlessZero(after.Times, show)
 	case "catchup":
-		return showSpan(before.CatchUp), showSpan(after.CatchUp)
+		return unlessZero(before.CatchUp, showDuration), unlessZero(after.CatchUp, showDuration)
 	}
 	return showLimit(before.Late), showLimit(after.Late)
 }
@@ -108,18 +109,13 @@ func showInstant(t time.Time) string {
 	return t.UTC().Format(timeLayout)
 }
 
-func showTimes(n int64) string {
-	if n == 0 {
+// unlessZero shows a value, and nothing for the zero one.
+func unlessZero[V comparable](v V, show func(V) string) string {
+	var zero V
+	if v == zero {
 		return ""
 	}
-	return strconv.FormatInt(n, 10)
-}
-
-func showSpan(d time.Duration) string {
-	if d == 0 {
-		return ""
-	}
-	return showDuration(d)
+	return show(v)
 }
 
 func showLimit(l policy.Limit) string {

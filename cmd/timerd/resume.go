@@ -112,5 +112,5 @@ func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
 	becomes := map[schedule.ResumeKind]string{
 		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted", schedule.ResumeDead: "become dead letters",
 	}
-	return fmt.Sprintf("; %s stay held by %s, and %s when they come free", countTimers(p.Kept), strings.Join(by, ", "), becomes[kind])
+	return fmt.Sprintf("; %s stay held by %s, and %s when they come free", counted(p.Kept, "timer"), strings.Join(by, ", "), becomes[kind])
 }

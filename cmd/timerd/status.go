@@ -205,7 +205,7 @@ func (p *statusPrinter) timerds(r *status.Redis) {
 	t := p.table("timerds", column{title: "RANK"}, column{title: "INSTANCE", middle: true, least: 20}, column{title: "SINCE", spare: 2},
 		column{title: "CONFIG", spare: 1}, column{title: "VERSION", least: 8})
 	for _, d := range r.Timerds {
-		t.row("", d.Rank, d.Instance, showMinute(d.Since), orDash(d.Config), d.Version)
+		t.row("", d.Rank, d.Instance, showMinute(d.Since), cmp.Or(d.Config, "-"), d.Version)
 	}
 	_ = t.flush()
 }
@@ -248,7 +248,7 @@ func (p *statusPrinter) holds(r *status.Redis) {
 		if h.Resuming {
 			until = "being released"
 		}
-		t.row("", h.Namespace, showMinute(h.Since), until, orDash(h.By), orDash(h.Reason))
+		t.row("", h.Namespace, showMinute(h.Since), until, cmp.Or(h.By, "-"), cmp.Or(h.Reason, "-"))
 	}
 	_ = t.flush()
 }
@@ -336,14 +336,6 @@ func (p *statusPrinter) webhooks(all []status.WebhookConsumer) {
 		t.row("", c.Name, c.Waiting, c.Working, oldest, last)
 	}
 	_ = t.flush()
-}
-
-// orDash returns a text, or a dash for none.
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 // showMinute returns a time to the minute, or a dash for none.

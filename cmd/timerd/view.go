@@ -170,12 +170,12 @@ func attemptCell(attempt, of int) cell {
 	return cell{text: showAttempt(attempt, of)}
 }
 
-// countTimers says how many timers there are.
-func countTimers(n int64) string {
+// counted says how many there are of something.
+func counted(n int64, one string) string {
 	if n == 1 {
-		return "1 timer"
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d timers", n)
+	return fmt.Sprintf("%d %ss", n, one)
 }
 
 // showKnown returns a number, or a question mark for one that is not known.

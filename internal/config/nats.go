@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -183,9 +182,11 @@ func parseStreams(env *environment, f *faults) streams.Config {
 			Prefix: parseSubjectPrefix(env.SubjectPrefix, f),
 			Stream: parseStream(env.Stream, f),
 		},
-		MaxAge:   parseStreamMaxAge(env.StreamMaxAge, f),
-		MaxBytes: parseStreamMaxBytes(env.StreamMaxBytes, f),
-		Replicas: parseStreamReplicas(env.StreamReplicas, f),
+		MaxAge: parseStreamMaxAge(env.StreamMaxAge, f),
+		MaxBytes: parseNumber("STREAM_MAX_BYTES", env.StreamMaxBytes, func(n int64) bool { return n == 0 || n >= minStreamSize },
+			fmt.Sprintf("a number of bytes from %d on, such as 20000000000, or 0 for no limit", minStreamSize), f),
+		Replicas: int(parseNumber("STREAM_REPLICAS", env.StreamReplicas, func(n int64) bool { return n >= 1 && n <= maxStreamReplicas },
+			fmt.Sprintf("a number from 1 to %d", maxStreamReplicas), f)),
 	}
 }
 
@@ -220,20 +221,4 @@ func parseStreamMaxAge(value string, f *faults) time.Duration {
 		f.add("STREAM_MAX_AGE", value, fmt.Sprintf("a duration from %v to 10 years, such as 168h, or 0 for ever", minStreamAge))
 	}
 	return d
-}
-
-func parseStreamMaxBytes(value string, f *faults) int64 {
-	n, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || n < 0 || n > 0 && n < minStreamSize {
-		f.add("STREAM_MAX_BYTES", value, fmt.Sprintf("a number of bytes from %d on, such as 20000000000, or 0 for no limit", minStreamSize))
-	}
-	return n
-}
-
-func parseStreamReplicas(value string, f *faults) int {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > maxStreamReplicas {
-		f.add("STREAM_REPLICAS", value, fmt.Sprintf("a number from 1 to %d", maxStreamReplicas))
-	}
-	return n
 }

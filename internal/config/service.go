@@ -106,9 +106,14 @@ func parseDuration(name, value string, low, high time.Duration, example string, 
 }
 
 func parseMaxPayload(value string, f *faults) int {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > maxPayloadBound {
-		f.add("MAX_PAYLOAD", value, fmt.Sprintf("a number of bytes from 1 to %d, such as 262144", maxPayloadBound))
+	fits := func(n int64) bool { return n >= 1 && n <= maxPayloadBound }
+	return int(parseNumber("MAX_PAYLOAD", value, fits, fmt.Sprintf("a number of bytes from 1 to %d, such as 262144", maxPayloadBound), f))
+}
+
+func parseNumber(name, value string, fits func(int64) bool, want string, f *faults) int64 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || !fits(n) {
+		f.add(name, value, want)
 	}
 	return n
 }
