@@ -2,10 +2,12 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -82,21 +84,59 @@ func askAll[S interface{ client() *redis.Client }](ctx context.Context, servers 
 	return &away
 }
 
-// without is a topology without some masters.
-type without struct {
+// passing is a topology without the masters that are passed over.
+type passing struct {
 	topology
-	away *AwayError
+	over atomic.Pointer[AwayError] // nil: none
 }
 
-func (w without) masters(ctx context.Context) ([]Master, error) {
-	all, err := w.topology.masters(ctx)
-	return slices.DeleteFunc(all, func(m Master) bool { return w.away.of(m.Server) != nil }), err
+func (t *passing) masters(ctx context.Context) ([]Master, error) {
+	all, err := t.topology.masters(ctx)
+	over := t.over.Load()
+	return slices.DeleteFunc(all, func(m Master) bool { return over.of(m.Server) != nil }), err
 }
 
-func (w without) server(ctx context.Context, p keys.Partition) (*redis.Client, error) {
-	server, err := w.topology.server(ctx, p)
+func (t *passing) server(ctx context.Context, p keys.Partition) (*redis.Client, error) {
+	server, err := t.topology.server(ctx, p)
 	if err == nil {
-		err = w.away.of(server)
+		err = t.over.Load().of(server)
 	}
 	return server, err
+}
+
+// PassOver asks all masters of a cluster at once, waits at most the given time, and returns those that do not answer.
+// Until it is called again the schedule lists, counts and changes only timers of the others, and a call for a single
+// timer of theirs fails at once with an error that wraps an Away. Commands call it once, before anything else. If no
+// master answers, none is passed over and it returns an error.
+func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, error) {
+	t, ok := ix.topology.(*passing)
+	if !ok {
+		return nil, nil
+	}
+	masters, err := t.topology.masters(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %w", err)
+	}
+	err = askAll(ctx, masters, within, func(ctx context.Context, m Master) error {
+		err := m.Server.Ping(ctx).Err()
+		if redis.HasErrorPrefix(err, "MISCONF ") { // it refuses writes, which PING counts among, and can be read
+			return nil
+		}
+		return err
+	})
+	away, _ := errors.AsType[*AwayError](err)
+	if away != nil && len(away.Masters) == len(masters) {
+		t.over.Store(nil)
+		return nil, fmt.Errorf("schedule: no master answers: %w", err)
+	}
+	t.over.Store(away)
+	return ix.PassedOver(), nil
+}
+
+// PassedOver returns the masters that PassOver has found away when it was called last.
+func (ix *Index) PassedOver() []Away {
+	if t, ok := ix.topology.(*passing); ok && t.over.Load() != nil {
+		return t.over.Load().Masters
+	}
+	return nil
 }

@@ -182,7 +182,7 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 func (s *Schedule) KnownHolds(ctx context.Context) (*HoldList, error) {
 	list, err := s.Holds(ctx)
 	_, away := errors.AsType[Away](err)
-	if _, passes := s.topology.(without); !passes || !away {
+	if len(s.PassedOver()) == 0 || !away {
 		return list, err
 	}
 	now, err := s.Clock(ctx)

@@ -96,30 +96,6 @@ func (ix *Index) CheckMode(ctx context.Context) error {
 	return nil
 }
 
-// PassOver asks all masters of a cluster at once, waits at most the given time, and returns those that do not answer.
-// From then on the schedule lists, counts and changes only timers of the others, and a call for a single timer of
-// theirs fails at once with an error that wraps an Away. It is for commands, which run once; call it before anything
-// else. If no master answers, it returns an error.
-func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, error) {
-	masters, err := ix.topology.masters(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("schedule: %w", err)
-	}
-	if !ix.cluster {
-		return nil, nil
-	}
-	err = askAll(ctx, masters, within, func(ctx context.Context, m Master) error { return m.Server.Ping(ctx).Err() })
-	if err == nil {
-		return nil, nil
-	}
-	away, _ := errors.AsType[*AwayError](err)
-	if len(away.Masters) == len(masters) {
-		return nil, fmt.Errorf("schedule: no master answers: %w", err)
-	}
-	ix.topology = without{ix.topology, away}
-	return away.Masters, nil
-}
-
 // Clock returns the time on the clock of the first master that answers.
 func (ix *Index) Clock(ctx context.Context) (time.Time, error) {
 	masters, err := ix.topology.masters(ctx)

@@ -44,7 +44,7 @@ func newTopology(rdb redis.UniversalClient) topology {
 	case *redis.Client:
 		return single{rdb}
 	case *redis.ClusterClient:
-		return newCluster(rdb)
+		return &passing{topology: newCluster(rdb)}
 	}
 	panic(fmt.Sprintf("schedule: a client of type %T; want *redis.Client or *redis.ClusterClient", rdb))
 }

@@ -11,13 +11,15 @@ import (
 type Holds struct {
 	At    time.Time        `json:"at"`
 	Holds []admin.HoldView `json:"holds"` // in the order of their namespaces
+	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	Missing []string `json:"missing,omitempty"`
 }
 
 // holdsPage reads what is held.
 type holdsPage struct{ *shared }
 
 func (pg *holdsPage) holds(r *http.Request) (*page, error) {
-	v := &Holds{At: pg.now(r.Context()), Holds: []admin.HoldView{}}
+	v := &Holds{At: pg.now(r.Context()), Holds: []admin.HoldView{}, Missing: pg.missing()}
 	p := &page{Template: "holds", Title: "Holds", Nav: "/holds", View: v}
 	views, err := pg.sources.Holds(r.Context())
 	if err != nil {

@@ -35,6 +35,8 @@ type Repeating struct {
 	Cut    bool   `json:"cut"`  // there are more than were looked at
 	Begins bool   `json:"-"`    // it is the first page
 	Next   string `json:"next"` // what after= takes for the next page; empty at the end
+	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	Missing []string `json:"missing,omitempty"`
 }
 
 // RepeatingView is a timer that repeats.
@@ -59,7 +61,7 @@ type repeatingPage struct{ *shared }
 // repeating reads the timers that repeat.
 func (pg *repeatingPage) repeating(r *http.Request) (*page, error) {
 	text := typed(r.URL.Query(), "q")
-	v := &Repeating{At: pg.now(r.Context()), Query: text, Rows: []RepeatingView{}}
+	v := &Repeating{At: pg.now(r.Context()), Query: text, Rows: []RepeatingView{}, Missing: pg.missing()}
 	n, err := parseNamespaceQuery(text)
 	if err != nil {
 		return nil, err

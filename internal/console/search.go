@@ -32,6 +32,8 @@ type Waiting struct {
 	Next   string      `json:"next"` // what place= takes to go on
 	Done   bool        `json:"done"` // it was looked at before: nothing more is to be found there
 	Away   string      `json:"away,omitempty"`
+	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	Missing []string `json:"missing,omitempty"`
 }
 
 // searchPage looks for timers, those that wait and those in the streams.
@@ -93,7 +95,7 @@ func (pg *searchPage) readSearch(r *http.Request) (*page, error) {
 	values := r.URL.Query()
 	v := &Search{At: pg.now(r.Context()), Query: typed(values, "q")}
 	p := &page{Template: "search", Title: "Search", Nav: "/search", View: v}
-	v.Waiting.Rows, v.Past = []TimerView{}, newEventsView()
+	v.Waiting.Rows, v.Waiting.Missing, v.Past = []TimerView{}, pg.missing(), newEventsView()
 	if v.Query == "" {
 		v.Waiting.Done = true
 		return p, nil

@@ -48,6 +48,14 @@ func (s *shared) now(ctx context.Context) time.Time {
 	return time.Now().UTC()
 }
 
+// missing returns the masters of a cluster that do not answer. Ask for the time before: that looks which do.
+func (s *shared) missing() (addrs []string) {
+	for _, master := range s.sources.Index.PassedOver() {
+		addrs = append(addrs, master.Addr)
+	}
+	return addrs
+}
+
 // Redis tells whether any server of the schedule answers.
 func (s *summary) Redis() bool {
 	return s != nil && s.Report.Redis != nil && !s.Report.Redis.At.IsZero()

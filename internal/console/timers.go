@@ -36,6 +36,8 @@ type Timers struct {
 	Cut    bool        `json:"cut"`    // so many are owed or firing that not all of them were looked at
 	Until  time.Time   `json:"until,omitzero"`
 	Took   string      `json:"-"`
+	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	Missing []string `json:"missing,omitempty"`
 
 	Filter bool `json:"-"` // not all timers are meant
 	First  bool `json:"-"`
@@ -132,7 +134,7 @@ func (pg *timersPage) timers(r *http.Request) (*page, error) {
 		}
 		most.Timers = n
 	}
-	v := &Timers{At: now, Query: f.Query, State: f.State, Due: f.Due, Rows: []TimerView{}, Filter: f != filter{}, First: place.IsZero()}
+	v := &Timers{At: now, Query: f.Query, State: f.State, Due: f.Due, Rows: []TimerView{}, Filter: f != filter{}, First: place.IsZero(), Missing: pg.missing()}
 	p := &page{Template: "timers", Title: "Timers", Nav: "/timers", View: v}
 	began := time.Now()
 	found, err := query.Find(r.Context(), pg.sources.Index, q, place, most)

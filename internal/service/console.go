@@ -27,6 +27,8 @@ const (
 	consoleConnections = 4
 	consoleDial        = time.Second
 	consolePatience    = 3 * time.Second
+	// consolePresent bounds how long masters of a cluster that do not answer are waited for, once a second while pages are asked for.
+	consolePresent = time.Second
 
 	consoleURL = "http://%s/" // of its address, for the log
 )
@@ -51,9 +53,9 @@ func consoleJetStream(ctx context.Context, c config.NATS, conns *connections, lo
 // newConsole returns a console with a connection to Redis of its own. It closes js when it ends, or if it cannot begin.
 func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, log *slog.Logger) (*consolePart, error) {
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
-	sched := schedule.New(p.rdb, c.Service.MaxPayload)
+	sched := schedule.New(p.rdb, c.Service.MaxPayload) // without the masters that do not answer
 	p.pulse = history.NewLive(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
-	caller := admin.NewHolds(sched)
+	caller := admin.NewHolds(schedule.New(p.rdb, c.Service.MaxPayload)) // of all masters: a hold says which has not got it
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
 	past := history.New(js, conf.Names)
@@ -66,10 +68,14 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 	var err error
 	p.console, err = console.New(c.Console, console.Sources{
 		Status: func(ctx context.Context) *status.Report {
-			return report(ctx, status.Sources{Schedule: sched, JetStream: js, Streams: conf, Webhooks: &webhooks})
+			away, err := sched.PassOver(ctx, consolePresent)
+			if err != nil {
+				log.Debug("console: cannot tell which masters answer", "err", err) // each of them is asked, and says why
+			}
+			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, Streams: conf, Webhooks: &webhooks})
 		},
 		Index:    sched,
-		Holds:    caller.List,
+		Holds:    admin.NewHolds(sched).List,
 		History:  past,
 		Tail:     history.NewTail(past),
 		Pulse:    p.pulse.View,

@@ -1,7 +1,9 @@
 package cluster_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -275,6 +277,77 @@ func TestClusterCommandsWithoutAMaster(t *testing.T) {
 			p.Stop()
 		})
 	}
+}
+
+// The console shows what the other masters have, in its pages and as JSON, and names the one that is silent.
+func TestClusterConsoleWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	s := newClusterSystem(t, false, partial())
+	addr := testenv.FreeAddr(t)
+	s.Start("TIMERD_CONSOLE_ADDR=" + addr)
+	victim := s.othersOf(s.owner(keys.Single.Slot()))[0]
+	s.SaysAtLast("hold pay", "pay held")
+	for _, node := range s.cluster.Nodes {
+		client := node.Client()
+		s.setOn(node, 10*time.Minute, s.keysOn(node, "shop", 5)...)
+		for _, key := range s.keysOn(node, "often", 2) {
+			if err := client.FCall(t.Context(), "timer_repeat", []string{key}, "p", "EVERY", 3_600_000).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ask := func(path string) (int, string) {
+		t.Helper()
+		watch := testenv.StartStopwatch()
+		defer watch.AtMost(t, 5*time.Second, path)
+		resp, err := http.Get("http://" + addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	if status, body := ask("/api/v1/timers?q=shop"); status != http.StatusOK || strings.Count(body, `"key"`) != 15 || strings.Contains(body, `"missing"`) {
+		t.Fatalf("while all answer: %d %s", status, body)
+	}
+	victim.Pause()
+	ask("/") // which may still count on it
+	gone := s.keysOn(victim, "shop", 1)[0]
+	for _, page := range []struct {
+		path   string
+		status int
+		rows   int // of JSON
+		word   string
+	}{
+		{"/", http.StatusOK, 0, ""},
+		{"/api/v1/overview", http.StatusOK, 0, `"pending": 14,`},
+		{"/timers?q=shop", http.StatusOK, 0, "shop"},
+		{"/api/v1/timers?q=shop", http.StatusOK, 10, `"missing"`},
+		{"/repeating", http.StatusOK, 0, "often"},
+		{"/api/v1/repeating", http.StatusOK, 4, `"missing"`},
+		{"/holds", http.StatusOK, 0, "pay"},
+		{"/api/v1/holds", http.StatusOK, 0, `"missing"`},
+		{"/api/v1/search?q=shop%20" + gone[len("shop:b:c:"):], http.StatusOK, 0, `"missing"`},
+		{"/timers/" + gone, http.StatusOK, 0, "does not answer"},
+		{"/api/v1/timers/" + gone, http.StatusServiceUnavailable, 0, "does not answer"},
+	} {
+		status, body := ask(page.path)
+		rows := strings.Count(body, `"key"`)
+		if status != page.status || !strings.Contains(body, victim.Addr()) || !strings.Contains(body, page.word) || page.rows > 0 && rows != page.rows {
+			t.Errorf("%s: %d, %d rows; want %d, %d, %s and %s in\n%s", page.path, status, rows, page.status, page.rows, victim.Addr(), page.word, body)
+		}
+	}
+	victim.Resume()
+	testenv.Eventually(t, system.Patience, func() error {
+		if _, body := ask("/api/v1/timers?q=shop"); strings.Count(body, `"key"`) != 15 || strings.Contains(body, `"missing"`) {
+			return errors.New(body)
+		}
+		return nil
+	}, "the timers of all masters")
 }
 
 // Where the missing master has the list of holds, nothing is held or resumed.
