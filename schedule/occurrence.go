@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,8 +17,8 @@ type Occurrence struct {
 
 	// repetition is nil for a retry: nothing follows it.
 	repetition *repetition
-	// jump is the last time that the repetition has left something out.
-	jump jump
+	// fired are the stretches of the repetition's occurrences that have fired, once it has left something out.
+	fired stretches
 	// toPlan says that nothing is due: the repetition's first occurrence is to be found.
 	toPlan bool
 }
@@ -51,8 +53,8 @@ const optionRepetition, optionOccurrence = "R", "N"
 
 // readOption takes in an option of the record of an occurrence.
 func (o *Occurrence) readOption(name, value string) {
-	if name == optionJump {
-		o.jump = readJump(value)
+	if name == optionStretches {
+		o.fired = readStretches(value)
 		return
 	}
 	if name == optionOccurrence {
@@ -76,21 +78,53 @@ func occurrenceOption(text string, number int64) string {
 	return ";" + optionOccurrence + "=" + strconv.FormatInt(number, 10) + "," + text
 }
 
-// jump is where the repetition of a timer has left out more than some seconds: what came after the occurrence at from was at first. It
-// may have been a clock that was ahead. Then what fell due from first on and before end, which is 0 until that is known, has fired
-// before its time, and does not fire again.
-type jump struct{ from, first, end Millis }
-
-// optionJump is the option of a record with a jump.
-const optionJump = "A"
-
-func readJump(value string) (j jump) {
-	for i, text := range strings.SplitN(value, ",", 3) {
-		ms, _ := strconv.ParseInt(text, 10, 64)
-		*[]*Millis{&j.from, &j.first, &j.end}[i] = Millis(ms)
-	}
-	return j
+// stretches are what the repetition of a timer has fired without leaving out more than some seconds, the latest first. A
+// clock that was ahead may have come between two of them. Then what is in an earlier one may have fired before its time,
+// and does not fire again. It does not change.
+type stretches struct {
+	from Millis // the occurrence before the earliest of them
+	all  []stretch
 }
 
-// fired tells whether an occurrence has fired while the clock was ahead.
-func (j jump) fired(at time.Time) bool { return MillisOf(at) >= j.first && MillisOf(at) < j.end }
+// stretch is the times from first on and before end, which is 0 for as long as it goes on.
+type stretch struct{ first, end Millis }
+
+// optionStretches is the option of a record with its stretches: from, and first and end of each.
+const optionStretches = "A"
+
+func readStretches(value string) (s stretches) {
+	var n []Millis
+	for text := range strings.SplitSeq(value, ",") {
+		ms, _ := strconv.ParseInt(text, 10, 64)
+		n = append(n, Millis(ms))
+	}
+	s.from = n[0]
+	for pair := range slices.Chunk(n[1:], 2) {
+		if len(pair) == 2 {
+			s.all = append(s.all, stretch{pair[0], pair[1]})
+		}
+	}
+	return s
+}
+
+// option returns the stretches as they stand in a record.
+func (s stretches) option() string {
+	text := fmt.Sprintf(";%s=%d", optionStretches, s.from)
+	for _, one := range s.all {
+		text += fmt.Sprintf(",%d,%d", one.first, one.end)
+	}
+	return text
+}
+
+// next returns the first occurrence after a time that is in no stretch that has ended; false if there is none.
+func (s stretches) next(r *cron.Repetition, after time.Time) (time.Time, bool) {
+	at, ok := r.Next(after)
+	for ok {
+		i := slices.IndexFunc(s.all, func(one stretch) bool { return MillisOf(at) >= one.first && MillisOf(at) < one.end })
+		if i < 0 {
+			break
+		}
+		at, ok = r.Next(s.all[i].end.Time().Add(-time.Millisecond))
+	}
+	return at, ok
+}

@@ -109,7 +109,7 @@ const optionLate, optionLateDrop, optionOrigin, optionReplayed, optionTraceParen
 func (r *Record) readOption(option string) {
 	name, value, _ := strings.Cut(option, "=")
 	switch name {
-	case optionRepetition, optionOccurrence, optionJump:
+	case optionRepetition, optionOccurrence, optionStretches:
 		if r.Occurrence == nil {
 			r.Occurrence = &Occurrence{}
 		}

@@ -24,8 +24,8 @@ func (s *Schedule) follow(f *Firing) (cron.Step, error) {
 	r := o.Rule()
 	r.Spec = spec
 	step := r.After(o.repetition.nominal.Time(), o.next(f)-1, f.Now())
-	if !step.Due.IsZero() && o.jump.fired(step.Due) {
-		step.Due, _ = r.Next(o.jump.end.Time().Add(-time.Millisecond))
+	if !step.Due.IsZero() {
+		step.Due, _ = o.fired.next(&r, step.Due.Add(-time.Millisecond))
 	}
 	if o.toPlan && step.Due.IsZero() && step.Skipped == 0 {
 		return step, errNoOccurrence
@@ -92,7 +92,7 @@ func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) PartEr
 	args := func(i int) []any {
 		f := &firings[i]
 		dues[i], steps[i] = s.arming(f)
-		return []any{f.Ref, dues[i], f.Occurrence.next(f), f.Occurrence.repetition.serial}
+		return []any{f.Ref, dues[i], f.Occurrence.next(f), f.Occurrence.repetition.serial, steps[i].Skipped}
 	}
 	return s.onEach(ctx, s.step("settle_repeat"), firings, batch{repeatPerCall, repeatBytesPerCall}, args, func(reply *redis.Cmd, members []int) error {
 		done, err := ReadReply(reply, len(members), 0)

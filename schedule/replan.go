@@ -111,24 +111,30 @@ func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (
 	return f, nil
 }
 
-// backDue returns when an occurrence is due by a clock that is back, and the jump that it then has; or AtOnce, if it stays where it is.
-func (s *Schedule) backDue(a armedAhead, now Millis) (Millis, jump) {
+// backDue returns when an occurrence is due by a clock that is back, and what has fired by then; or AtOnce, if it stays where it is.
+func (s *Schedule) backDue(a armedAhead, now Millis) (Millis, stretches) {
 	o, r := a.occurrence, a.occurrence.repetition
 	moved := a.due < r.nominal || a.due >= r.nominal.Add(cron.MinInterval) // by less it was moved from an id that is taken
-	if moved || o.jump.first <= now || o.jump.end > 0 || Millis(r.from) > now {
-		return AtOnce, jump{}
+	if moved || len(o.fired.all) == 0 || o.fired.all[0].first <= now || o.fired.all[0].end > 0 || Millis(r.from) > now {
+		return AtOnce, stretches{}
 	}
 	spec, err := s.specs.Parse(o.Repeat)
 	if err != nil {
-		return AtOnce, jump{}
+		return AtOnce, stretches{}
 	}
 	rule := o.Rule()
 	rule.Spec = spec
-	next, ok := rule.Next(max(now, o.jump.from).Time())
-	if !ok || MillisOf(next) >= r.nominal {
-		return AtOnce, jump{}
+	fired := stretches{o.fired.from, slices.Clone(o.fired.all)}
+	fired.all[0].end = r.nominal
+	if fired.all[0].first == r.nominal {
+		fired.all = fired.all[1:]
 	}
-	return MillisOf(next), jump{o.jump.from, o.jump.first, r.nominal}
+	next, ok := fired.next(&rule, max(now, fired.from).Time())
+	if !ok || MillisOf(next) >= r.nominal {
+		return AtOnce, stretches{}
+	}
+	fired.all = slices.Insert(fired.all, 0, stretch{first: MillisOf(next)})
+	return MillisOf(next), fired
 }
 
 // replanSome plans some occurrences of a partition again.
@@ -136,9 +142,9 @@ func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []arm
 	var args []any
 	dues := make([]Millis, len(found))
 	for i, a := range found {
-		var j jump
-		dues[i], j = s.backDue(a, now)
-		args = append(args, a.key, a.serial, int64(a.due), int64(dues[i]), fmt.Sprintf(";%s=%d,%d,%d", optionJump, j.from, j.first, j.end))
+		var fired stretches
+		dues[i], fired = s.backDue(a, now)
+		args = append(args, a.key, a.serial, int64(a.due), int64(dues[i]), fired.option())
 	}
 	if len(args) == 0 {
 		return 0, nil

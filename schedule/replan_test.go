@@ -100,6 +100,63 @@ func TestOccurrencesArmedByAClockThatWasAhead(t *testing.T) {
 	}
 }
 
+// The clock jumps again: within what it was ahead before, further, or while it is ahead. Once it is back, what repeats goes
+// on with the next of its times each time, and nothing fires twice.
+func TestClockThatWasAheadAgain(t *testing.T) {
+	t.Parallel()
+	const hour = time.Hour
+	for name, jumps := range map[string][][]time.Duration{ // each ends with the clock being right
+		"by less":            {{hour}, {hour / 2}, {hour / 4}},
+		"by more":            {{hour, hour + time.Minute, hour + 2*time.Minute}, {2 * hour, 2*hour + time.Minute}},
+		"ahead of ahead":     {{hour, 2 * hour}, {3 * hour, 5 * hour}},
+		"back by some":       {{2 * hour, hour, hour + time.Minute, hour / 2}, {hour / 2}},
+		"again and again":    {{hour}, {hour}, {hour}, {hour}, {hour}},
+		"by the same minute": {{hour, hour + time.Minute}, {hour, hour + time.Minute}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x, clock := newIndexWithClock(t)
+			first := x.repeats("p", "EVERY", 60_000)
+			fired := map[schedule.Millis]bool{}
+			fire := func() {
+				t.Helper()
+				for _, f := range x.claimFor(lease).Firings {
+					if fired[f.Due] {
+						t.Errorf("%v after the first one fires again", time.Duration(int64(f.Due)-first)*time.Millisecond)
+					}
+					fired[f.Due] = true
+					x.settle(f)
+				}
+			}
+			for n, ahead := range jumps {
+				for _, by := range ahead {
+					x.setAhead(clock, by)
+					if _, err := x.Replan(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					fire()
+				}
+				x.setAhead(clock, 0)
+				x.replans(1)
+				x.replans(0)
+				if index, key := x.pendingAt(); index > first+int64(n+1)*60_000 || key != index {
+					t.Fatalf("after jump %d it is due %v after the first one, by the key %v", n+1,
+						time.Duration(index-first)*time.Millisecond, time.Duration(key-first)*time.Millisecond)
+				}
+			}
+			for by := time.Duration(0); by < 5*hour+10*time.Minute; by += time.Minute { // the time goes by
+				x.setAhead(clock, by)
+				fire()
+			}
+			for at := time.Duration(0); at < 5*hour; at += time.Minute {
+				if due := schedule.Millis(first).Add(at); !fired[due] {
+					t.Errorf("%v after the first one none has fired", at)
+				}
+			}
+		})
+	}
+}
+
 // What has fired by a clock that was ahead does not fire again when its time comes.
 func TestOccurrencesThatFiredAheadFireOnce(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,8 @@ the occurrence was due is not overwritten: with a TTL it is the next occurrence,
 one it ends the repetition.
 KEYS    1  the partition's prefix
 ARGV    for each its ref, when the next occurrence is due, 0 if none follows, -1 if somebody else is
-        to find that out, its number, and the serial of the firing
+        to find that out, its number, the serial of the firing, and how many occurrences are left
+        out before the next one
 Returns for each 1 if it was its repetition's, else 0.
 If its reply is lost: again it arms nothing, as the firings are gone. If it never ran: they
 are claimed and published again once their leases end. ]]
@@ -16,25 +17,33 @@ local t = open(KEYS[1])
 local now_us = tonumber(t[1]) * 1000000 + tonumber(t[2])
 local repeat_key, soonest = prefix .. 'repeat', nil
 
--- A settlement that is so late, in ms, or that comes by a clock that is ahead, leaves something out:
--- between which times the record then says (schedule/replan.go).
-local JUMP = 5000
+-- A settlement that is so late, in ms, or that comes by a clock that is ahead, may leave something out.
+-- The record then has the stretches that have fired (schedule/replan.go): so many at most, and if the
+-- latest has gone on for so long, in ms, no others but those that lie ahead of it.
+local JUMP, STRETCHES, SURE = 5000, 5, 86400000
 
--- jump_of returns the options of a record with the jump from an occurrence to the next one, if that is
--- one. What has fired by a clock that was ahead is not forgotten before its time.
-local function jump_of(options, nominal, due)
-  local ending = tonumber(string.match(options, ';A=%d+,%d+,(%d+)') or 0)
-  if now - tonumber(nominal) <= JUMP or due < ending then return options end
-  return string.gsub(options, ';A=[^;]*', '', 1) .. ';A=' .. nominal .. ',' .. int(due)
+-- leave_out returns the options of a record where a new stretch begins at due, after an occurrence.
+local function leave_out(options, nominal, due)
+  local was = {}
+  for n in string.gmatch(string.match(options, ';A=([^;]*)') or '', '%d+') do was[#was + 1] = tonumber(n) end
+  local is_sure = not was[2] or nominal - was[2] > SURE
+  local all = { int(is_sure and nominal or was[1]), int(due), '0' }
+  for i = 2, #was, 2 do
+    local ending = was[i + 1] == 0 and nominal + 1 or was[i + 1]
+    if #all < 2 * STRETCHES and not (is_sure and ending <= nominal + 1) then
+      all[#all + 1], all[#all + 2] = int(was[i]), int(ending)
+    end
+  end
+  return string.gsub(options, ';A=[^;]*', '', 1) .. ';A=' .. table.concat(all, ',')
 end
 
--- next_record returns the record of the next occurrence.
-local function next_record(record, serial, due, occurrence)
+-- next_record returns the record of the next occurrence, after so many that are left out.
+local function next_record(record, serial, due, occurrence, skipped)
   local marks, options, colon = string.match(record, '^%d*(%a*)([^:]*)()') -- not the payload, which costs 15 ns a byte
   local nominal = string.match(options, ';R=%d+,(%d+)')
   options = string.gsub(options, ';R=%d+,%d+', ';R=' .. int(serial) .. ',' .. int(tonumber(due)), 1)
   options = string.gsub(options, ';N=%d+', ';N=' .. occurrence, 1)
-  if tonumber(due) > tonumber(nominal) then options = jump_of(options, nominal, tonumber(due)) end
+  if skipped > 0 and now - tonumber(nominal) > JUMP then options = leave_out(options, tonumber(nominal), tonumber(due)) end
   return 'p' .. string.gsub(marks, '[^ml]', '') .. options .. string.sub(record, colon)
 end
 
@@ -92,7 +101,7 @@ end
 
 -- go_on arms what follows a firing, or ends its repetition. It returns 1, or 0 if that is not the
 -- firing's any more.
-local function go_on(ref, record, due, occurrence)
+local function go_on(ref, record, due, occurrence, skipped)
   local at, key = string.match(ref, '^(%d+):%d*:(.*)$')
   local serial, nominal = string.match(record, ';R=(%d+),(%d+)')
   local current = key and redis.call('ZSCORE', repeat_key, key)
@@ -100,8 +109,8 @@ local function go_on(ref, record, due, occurrence)
   if at ~= nominal then redis.call('ZADD', fired_key, int(now + REMEMBER), ':i:' .. at .. ':' .. key) end
   serial = math.max(tonumber(serial) + 1, now_us)
   if due < 0 then
-    plan_again(key, serial, next_record(record, serial, nominal, occurrence))
-  elseif due > 0 and arm(key, due, next_record(record, serial, due, occurrence)) then
+    plan_again(key, serial, next_record(record, serial, nominal, occurrence, 0))
+  elseif due > 0 and arm(key, due, next_record(record, serial, due, occurrence, skipped)) then
     redis.call('ZADD', repeat_key, int(serial), key)
     announce_app(key)
   else
@@ -111,14 +120,14 @@ local function go_on(ref, record, due, occurrence)
 end
 
 local refs, done = {}, {}
-for i = 1, #ARGV, 4 do
+for i = 1, #ARGV, 5 do
   local ref = ARGV[i]
   local record = redis.call('HGET', firingdata_key, ref)
   if record and is_another(record, ARGV[i + 3]) then
     done[#done + 1] = 0
   else
     refs[#refs + 1] = ref
-    done[#done + 1] = record and go_on(ref, record, tonumber(ARGV[i + 1]), ARGV[i + 2]) or 0
+    done[#done + 1] = record and go_on(ref, record, tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 4])) or 0
   end
 end
 if #refs == 0 then return done end
