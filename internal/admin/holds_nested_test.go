@@ -150,15 +150,20 @@ func (w *world) carryOn() {
 	w.claim()
 }
 
+// became wants what was set to have become of it, at the latest once what a rate spaced is claimed.
 func (w *world) became(want string) {
 	w.t.Helper()
-	var got []string
-	for _, name := range slices.Sorted(maps.Keys(w.fired)) {
-		got = append(got, name+" "+w.fired[name])
-	}
-	if said := strings.Join(got, ", "); said != want {
-		w.t.Errorf("%s\nwant %s", said, want)
-	}
+	testenv.Eventually(w.t, patience, func() error {
+		w.claim()
+		var got []string
+		for _, name := range slices.Sorted(maps.Keys(w.fired)) {
+			got = append(got, name+" "+w.fired[name])
+		}
+		if said := strings.Join(got, ", "); said != want {
+			return errors.New(said)
+		}
+		return nil
+	}, want)
 }
 
 func (w *world) keeps(p admin.ResumeProgress, timers int64, by string) {
