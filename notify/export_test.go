@@ -14,6 +14,14 @@ func (p *Publisher) TakeForSlow() {
 	g.pace = slow{}
 }
 
+// TakeForKnown has the Publisher publish without waiting for the answer to its first event.
+func (p *Publisher) TakeForKnown() {
+	g := p.flight.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pace = &pace{known: true}
+}
+
 // slow takes the stream for so slow that all but one wait for each other.
 type slow struct{}
 

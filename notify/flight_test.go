@@ -83,8 +83,8 @@ func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	d := flyIn(t, p, b, "in it", "s", time.Hour)
 	b.members, b.left = []*delivery{d}, 1
 	g.batches[b.token], g.flying = b, 1
-	waits := &delivery{subject: "o"}
-	if !g.gather(waits) {
+	g.sent() // without an answer too
+	if !g.gather(&delivery{subject: "o"}) {
 		t.Fatal("it does not wait for the batch")
 	}
 	g.hurry(now.Add(batchPatience / 2))
@@ -92,8 +92,8 @@ func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 		t.Error("it waits no longer than half of the patience")
 	}
 	g.hurry(now.Add(2 * batchPatience))
-	if len(g.wake) != 1 || g.flying != 0 {
-		t.Errorf("it waits on; %d batches with the server", g.flying)
+	if len(g.wake) != 1 || g.flying != 0 || g.busy() {
+		t.Errorf("it waits on; %d batches and %d events with the server", g.flying, g.out)
 	}
 	d.next = now
 	f.health.noteAck()

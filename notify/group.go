@@ -20,8 +20,8 @@ const (
 	leastBatch = 2
 	// batchRest is how long there are no batches after one that the server could not take.
 	batchRest = time.Second
-	// batchPatience is how long those that gather wait for a batch at most. The server says nothing to one whose leader it has just ceased
-	// to be.
+	// batchPatience is how long those that gather wait at most for those before them. The server says nothing to what it gets when it has
+	// just ceased to be the leader.
 	batchPatience = time.Second
 	// maxFlying is how many batches are with the server at most: one while the next gathers, and another if that is a full one, so that
 	// the server has something to do while it is written.
@@ -60,9 +60,11 @@ type group struct {
 	most     int               // events in a batch
 	largest  int               // payload of an event in a batch
 	out      int               // events with the server, each by itself
+	late     int               // of these, how many nobody waits for any longer
 	flying   int               // batches with the server
 	batches  map[uint64]*batch // by token: those that may still be answered
 	gathered []*delivery
+	since    time.Time // when the first of gathered came, or others were published
 	pace     pacer
 }
 
@@ -96,6 +98,9 @@ func (g *group) gather(d *delivery) bool {
 	if !g.batching() || len(g.gathered) == 0 && !g.busy() || !g.fits(d) {
 		return false
 	}
+	if len(g.gathered) == 0 {
+		g.since = time.Now()
+	}
 	g.gathered = append(g.gathered, d)
 	g.goOn() // these may be enough for another batch
 	return true
@@ -109,8 +114,11 @@ func (g *group) busy() bool {
 	case g.flying > 0:
 		return g.flying >= maxFlying || len(g.gathered) < g.most
 	}
-	return g.pace.room(g.out) <= 0
+	return g.room() <= 0
 }
+
+// room returns how many more events to publish one by one now; g.mu is held.
+func (g *group) room() int { return g.pace.room(g.out - g.late) }
 
 // fits tells whether nothing that is known of a delivery by itself speaks against a batch; g.mu is held.
 func (g *group) fits(d *delivery) bool {
@@ -143,6 +151,7 @@ func (g *group) left() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.out--
+	g.late = min(g.late, g.out)
 	g.goOn()
 }
 
@@ -193,17 +202,18 @@ func (g *group) refused(a answer) (stored bool) {
 	return a.code == codeBatchDuplicate || a.code == codeIDInProcess
 }
 
-// hurry has those that gather wait no longer for batches that take too long.
+// hurry has those that gather wait no longer for what takes too long.
 func (g *group) hurry(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.flying == 0 {
-		return
-	}
 	for _, b := range g.batches {
 		if now.Sub(b.began) > batchPatience {
 			g.end(b)
 		}
+	}
+	if len(g.gathered) > 0 && now.Sub(g.since) > batchPatience {
+		g.since, g.late = now, g.out
+		g.goOn()
 	}
 }
 
@@ -266,7 +276,7 @@ func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
 	if g.busy() {
 		return nil, nil, nil
 	}
-	now, room, bytes := time.Now(), max(g.pace.room(g.out), 1), 0
+	now, room, bytes := time.Now(), max(g.room(), 1), 0
 	var trusted, wait []*delivery
 	for i, d := range g.gathered {
 		if len(trusted) == g.most || bytes >= batchBytes {
@@ -288,7 +298,7 @@ func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
 		one, many = g.pace.split(len(trusted), room, now)
 	}
 	alone, together = append(alone, trusted[:one]...), trusted[one:one+many]
-	g.gathered = slices.Concat(trusted[one+many:], wait)
+	g.gathered, g.since = slices.Concat(trusted[one+many:], wait), now
 	if len(together) > 0 {
 		b = &batch{token: g.flight.newToken(), began: now}
 		g.batches[b.token] = b

@@ -16,16 +16,14 @@ const (
 	paceFor     = 2 * time.Second
 	// manyEvents is how many events a batch must have had to tell what each takes: of few, most is what the batch takes itself.
 	manyEvents = 100
-	// firstOut is how many events may be with the server, each by itself, before it is known what one takes.
-	firstOut = 128
 	// firstBatch and firstShare are taken for what a batch takes, and each event in a large one, until batches tell: so on a disk
 	// of 2026 with 0.2 ms for a sync.
 	firstBatch = 3 * time.Millisecond
 	firstShare = 40 * time.Microsecond
 	// gain is how many times as quick a batch has to be to be worth it.
 	gain = 2
-	// sample is how many events tell what each takes: so many may always be with the server. stale is after how long they are
-	// published alone, to see what that takes by now.
+	// sample is how many events tell what each takes: so many may always be with the server, once one was acknowledged. stale is after
+	// how long they are published alone, to see what that takes by now.
 	sample = 2 * fewestAhead
 	stale  = 10 * time.Second
 )
@@ -34,6 +32,7 @@ const (
 // than that of a lone event did waited for those ahead of it, so a server far away is not taken for a slow one. The zero value
 // knows nothing.
 type pace struct {
+	known   bool          // an event was acknowledged
 	lone    time.Duration // the acknowledgement of an event that the server had nothing beside
 	each    time.Duration // what one event takes that is not the first; 0 before that is known
 	at      time.Time     // when each was measured last
@@ -50,6 +49,7 @@ type took struct {
 // one takes the time of an acknowledgement, of an event that so many were ahead of. lone says that the server had no other
 // meanwhile.
 func (p *pace) one(ahead int, lone bool, d time.Duration, now time.Time) {
+	p.known = true
 	if lone {
 		if p.lone == 0 || d < p.lone {
 			p.lone = d
@@ -90,10 +90,13 @@ func (p *pace) reckon(n int) time.Duration {
 }
 
 // room returns how many more events to publish one by one while so many are with the server: as many as take as long as a batch
-// would, or a few. Others had better wait for each other.
+// would, or a few. Others had better wait for each other. The very first one is alone, so that it tells how far away the server is.
 func (p *pace) room(out int) int {
-	if p.each == 0 {
-		return firstOut - out
+	switch {
+	case !p.known:
+		return 1 - out
+	case p.each == 0:
+		return sample - out
 	}
 	return max(int(p.reckon(out)/p.each), sample) - out
 }

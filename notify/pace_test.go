@@ -26,14 +26,15 @@ func TestPace(t *testing.T) {
 		n    int
 		want int // of n, how many alone
 	}{
-		"nothing is known":             {pace{}, 500, 100},
-		"unsynced":                     {measured(lone(8*time.Microsecond, 0), 500, 100, 8*time.Microsecond, 0, now), 500, 500},
-		"unsynced and far away":        {measured(lone(8*time.Microsecond, 5*time.Millisecond), 500, 100, 8*time.Microsecond, 5*time.Millisecond, now), 500, 500},
-		"synced":                       {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond, 0, now), 500, 0},
-		"synced, few":                  {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond, 0, now), 20, 20},
-		"synced, slow disk, few":       {measured(lone(2*time.Millisecond, 0), 500, 100, 2*time.Millisecond, 0, now), 20, 0},
-		"synced, never a lone one":     {measured(pace{}, 500, 100, 200*time.Microsecond, time.Millisecond, now), 500, 0},
-		"synced, measured a while ago": {measured(pace{}, 500, 100, 200*time.Microsecond, 0, now.Add(-time.Minute)), 500, sample},
+		"nothing is known":                   {pace{}, 500, 100},
+		"far away, only the first one alone": {measured(measured(pace{}, 1, 1, 8*time.Microsecond, 50*time.Millisecond, now), sample, sample, 8*time.Microsecond, 50*time.Millisecond, now), 500, 500},
+		"unsynced":                           {measured(lone(8*time.Microsecond, 0), 500, 100, 8*time.Microsecond, 0, now), 500, 500},
+		"unsynced and far away":              {measured(lone(8*time.Microsecond, 5*time.Millisecond), 500, 100, 8*time.Microsecond, 5*time.Millisecond, now), 500, 500},
+		"synced":                             {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond, 0, now), 500, 0},
+		"synced, few":                        {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond, 0, now), 20, 20},
+		"synced, slow disk, few":             {measured(lone(2*time.Millisecond, 0), 500, 100, 2*time.Millisecond, 0, now), 20, 0},
+		"synced, never a lone one":           {measured(pace{}, 500, 100, 200*time.Microsecond, time.Millisecond, now), 500, 0},
+		"synced, measured a while ago":       {measured(pace{}, 500, 100, 200*time.Microsecond, 0, now.Add(-time.Minute)), 500, sample},
 	} {
 		if got := first(c.p.split(c.n, 100, now)); got != c.want {
 			t.Errorf("%s: %d of %d are published alone, want %d (%+v)", name, got, c.n, c.want, c.p)
@@ -91,11 +92,11 @@ func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 	if got := p.room(100); got > 0 {
 		t.Errorf("%d more may be sent while 100 are with the server", got)
 	}
-	slow := pace{each: time.Hour}
+	slow := pace{known: true, each: time.Hour}
 	if slow.room(0) != sample || slow.room(sample) != 0 { // of which it can be learned that it no longer does
 		t.Errorf("with a server that takes an hour there is room for %d, and then %d", slow.room(0), slow.room(sample))
 	}
-	if (&pace{}).room(0) != firstOut {
-		t.Error("before anything is known")
+	if first := (&pace{}); first.room(0) != 1 || first.room(1) != 0 {
+		t.Error("the first one is not alone")
 	}
 }

@@ -85,6 +85,7 @@ func TestGivenBackFiringsAreFoundBeyondTheWindow(t *testing.T) {
 	all := p.Claim(20, 4*time.Second)
 	// The events reach the stream, but no acknowledgement comes back while the lease lasts.
 	proxy.Delay(time.Second)
+	cut.TakeForKnown()
 	cut.publish(t, all...)
 	collector.Wait(20, patience)
 	proxy.Cut()
