@@ -1,10 +1,14 @@
 package main
 
 import (
+	"os"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/bench/internal/firing"
 	"github.com/timerd-io/timerd/bench/internal/peer"
+	"github.com/timerd-io/timerd/bench/internal/rig"
 	"github.com/timerd-io/timerd/internal/embedded"
 )
 
@@ -29,6 +33,15 @@ func newNATSCommand() *cobra.Command {
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if delay, slow := os.LookupEnv(rig.SyncDelayVariable); slow {
+				d, err := time.ParseDuration(delay)
+				if err == nil {
+					err = rig.SlowDisk(d)
+				}
+				if err != nil {
+					return err
+				}
+			}
 			return embedded.Serve(cmd.Context(), args)
 		},
 	}

@@ -201,7 +201,9 @@ func other(name string, specs []peer.Spec, round int) []step {
 	case shapes:
 		return one((*load.Bench).Installations)
 	case durability:
-		return one((*load.Bench).Durability)
+		return one(func(b *load.Bench, ctx context.Context, round int, save func(result.Measurement) error) error {
+			return b.Durability(ctx, specs, round, save)
+		})
 	case millions:
 		if round > 1 {
 			return nil // it takes as long as much of a round

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,21 +34,21 @@ const (
 )
 
 // Durability measures timerd by what its servers have on disk before they answer: Redis every second or always, NATS now and then,
-// always, or on three servers.
-func (b *Bench) Durability(ctx context.Context, round int, save func(result.Measurement) error) error {
-	for _, name := range []string{"timerd", "timerd-sync", "timerd-r3", "timerd-always", "timerd-always-sync", "timerd-always-r3"} {
-		if err := b.durability(ctx, name, round, save); err != nil {
+// always, on a slow disk too, or on three servers. Of these systems it takes those that are among specs.
+func (b *Bench) Durability(ctx context.Context, specs []peer.Spec, round int, save func(result.Measurement) error) error {
+	for _, name := range []string{"timerd", "timerd-sync", "timerd-slow", "timerd-r3", "timerd-always", "timerd-always-sync", "timerd-always-r3"} {
+		i := slices.IndexFunc(specs, func(s peer.Spec) bool { return s.Name == name })
+		if i < 0 {
+			continue
+		}
+		if err := b.durability(ctx, specs[i], round, save); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func (b *Bench) durability(ctx context.Context, name string, round int, save func(result.Measurement) error) (err error) {
-	spec, err := peer.Named(name)
-	if err != nil {
-		return err
-	}
+func (b *Bench) durability(ctx context.Context, spec peer.Spec, round int, save func(result.Measurement) error) (err error) {
 	system := spec.New(spec)
 	x, err := b.start(ctx, spec, system)
 	if err != nil {
@@ -56,14 +57,14 @@ func (b *Bench) durability(ctx context.Context, name string, round int, save fun
 	defer func() { err = errors.Join(err, x.Close()) }()
 	timerd, ok := system.(*peer.Timerd)
 	if !ok {
-		return fmt.Errorf("%s is no timerd", name)
+		return fmt.Errorf("%s is no timerd", spec.Name)
 	}
 	if !timerd.RedisAlways {
 		m := x.measurement(DurabilityPlain, round)
 		if m.Values, m.Usage, err = x.publishPlainly(ctx, timerd.NATS, max(timerd.Replicas, 1)); err != nil {
 			return err
 		}
-		b.logf("%s: a plain publisher gets %.0f messages/s stored, one by one; NATS %.0f µs each", name, m.Values[ValuePublished],
+		b.logf("%s: a plain publisher gets %.0f messages/s stored, one by one; NATS %.0f µs each", spec.Name, m.Values[ValuePublished],
 			m.Usage[rig.RoleNATS].CPU*1e6/m.Values[ValuePublished]/plainTime.Seconds())
 		if err := save(m); err != nil {
 			return err

@@ -49,6 +49,8 @@ type Timerd struct {
 	Plain bool
 	// SyncAlways has NATS sync each message to disk before it is acknowledged, as deploy/nats.conf does.
 	SyncAlways bool
+	// SyncDelay is how much longer a sync of the disk takes NATS.
+	SyncDelay time.Duration
 	// RedisAlways has Redis sync each write to disk before it answers, rather than every second as deploy/redis.conf has it.
 	RedisAlways bool
 	// Processors is the GOMAXPROCS of the timerds, 0 for timerd's own choice: one, on a Redis that is no cluster.
@@ -68,6 +70,9 @@ type Timerd struct {
 
 	env []string
 }
+
+// slowDisk makes a disk that syncs 5,000 times a second one that syncs about 1,000 times.
+const slowDisk = 800 * time.Microsecond
 
 func timerdSpecs() []Spec {
 	spec := func(name, title, settings string, t Timerd) Spec {
@@ -89,6 +94,7 @@ func timerdSpecs() []Spec {
 		spec("timerd-cluster-x3", "three timerds, cluster of three masters", "as timerd-cluster, three processes", Timerd{Instances: 3, Masters: 3}),
 		spec("timerd-r3", "timerd, NATS with three replicas", "as timerd, three nats-servers and TIMERD_STREAM_REPLICAS=3", Timerd{Instances: 1, Replicas: 3}),
 		spec("timerd-sync", "timerd, NATS sync always", "as timerd; NATS with sync_interval: always, as in deploy/nats.conf", Timerd{Instances: 1, SyncAlways: true}),
+		spec("timerd-slow", "timerd, NATS sync always, slow disk", fmt.Sprintf("as timerd-sync; each fsync of NATS takes %v longer", slowDisk), Timerd{Instances: 1, SyncAlways: true, SyncDelay: slowDisk}),
 	}
 }
 
@@ -108,6 +114,7 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	if err != nil {
 		return err
 	}
+	r.SyncDelay = t.SyncDelay
 	var store []string
 	if t.SyncAlways {
 		store = []string{"sync_interval: always"}

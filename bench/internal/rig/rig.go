@@ -34,6 +34,8 @@ type Rig struct {
 	Self string
 	// Timerd is the path of the timerd to measure.
 	Timerd string
+	// SyncDelay is how much longer each sync of the disk takes nats-servers that are started.
+	SyncDelay time.Duration
 	// RedisClient is a client of the redis-server, once one is started.
 	RedisClient *redis.Client
 

@@ -20,6 +20,9 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
+// SyncDelayVariable has this program as a nats-server call [SlowDisk] with the delay that is its value.
+const SyncDelayVariable = "TIMERD_BENCH_SYNC_DELAY"
+
 // Roles of processes that several systems have.
 const (
 	RoleRedis    = "redis"
@@ -126,7 +129,11 @@ func (r *Rig) startNATS(ctx context.Context, settings string, jetstream ...strin
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
-		return r.Start(RoleNATS, exec.CommandContext(context.WithoutCancel(ctx), r.Self, "nats-server", "-c", conf))
+		cmd := exec.CommandContext(context.WithoutCancel(ctx), r.Self, "nats-server", "-c", conf)
+		if r.SyncDelay > 0 {
+			cmd.Env = append(os.Environ(), SyncDelayVariable+"="+r.SyncDelay.String())
+		}
+		return r.Start(RoleNATS, cmd)
 	}, func(_ context.Context, port int) error {
 		nc, err := nats.Connect("nats://" + devserver.Address(port))
 		if err == nil {
