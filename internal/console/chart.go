@@ -135,7 +135,7 @@ func latenessChart(points []PointView, now time.Time) Chart {
 	for _, p := range points {
 		if p.P99 != nil {
 			known++
-			most = max(most, p.p99)
+			most = max(most, time.Duration(*p.P99))
 		}
 	}
 	if known == 0 {
@@ -159,23 +159,23 @@ func latenessChart(points []PointView, now time.Time) Chart {
 		part := float64(points[i].At.Sub(begin)) / float64(latenessWindow)
 		return chartLeft + min(max(part, 0), 1)*(chartRight-chartLeft)
 	}
-	y := func(d time.Duration) float64 {
-		return chartBottom - float64(d)/float64(unit)/top*(chartBottom-chartTop)
+	y := func(d *lateness) float64 {
+		return chartBottom - float64(*d)/float64(unit)/top*(chartBottom-chartTop)
 	}
-	c.P50 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.p50)) })
-	c.P99 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.p99)) })
+	c.P50 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.P50)) })
+	c.P99 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.P99)) })
 	c.Labels = []Label{
 		{at(chartLeft), at(chartBottom + 18), "start", begin.UTC().Format(minuteLayout)},
 		{at(chartRight), at(chartBottom + 18), "end", "now"},
 	}
 	for i, p := range slices.Backward(points) {
 		if p.P99 != nil {
-			above, below := max(y(p.p99)-7, chartTop-4), min(y(p.p50)+14, chartBottom-4)
+			above, below := max(y(p.P99)-7, chartTop-4), min(y(p.P50)+14, chartBottom-4)
 			if below-above > 16 {
 				c.Labels = append(c.Labels, Label{at(x(i)), at(below), "end", "p50"})
 			}
 			c.Most = &Label{at(x(i)), at(above), "end", "p99"}
-			c.Title = fmt.Sprintf("Lateness in the last 15 minutes: lately p50 %s, p99 %s, at most p99 %s", ms(p.p50), ms(p.p99), ms(most))
+			c.Title = fmt.Sprintf("Lateness in the last 15 minutes: lately p50 %s, p99 %s, at most p99 %s", p.P50, p.P99, ms(most))
 			break
 		}
 	}
@@ -216,8 +216,6 @@ type MinuteView struct {
 type PointView struct {
 	At    time.Time `json:"at"`
 	Fired int64     `json:"fired"`
-	P50   *float64  `json:"p50"` // ms; null where nothing fired
-	P99   *float64  `json:"p99"`
-
-	p50, p99 time.Duration
+	P50   *lateness `json:"p50"` // null where nothing fired
+	P99   *lateness `json:"p99"`
 }

@@ -24,8 +24,8 @@ type EventView struct {
 	Key        string     `json:"key,omitempty"`
 	Ref        string     `json:"ref,omitempty"`
 	Due        *time.Time `json:"due,omitempty"`
-	At         time.Time  `json:"at"` // when it was published; when it was stored, where it does not say
-	LateMS     *float64   `json:"late,omitempty"`
+	At         time.Time  `json:"at"`             // when it was published; when it was stored, where it does not say
+	Late       *lateness  `json:"late,omitempty"` // of a firing
 	Attempt    int        `json:"attempt,omitempty"`
 	Of         int        `json:"maxattempts,omitempty"`
 	Trigger    string     `json:"trigger,omitempty"`
@@ -39,9 +39,7 @@ type EventView struct {
 	Fault      string     `json:"fault,omitempty"`    // why it is no event
 	Payload    Payload    `json:"payload"`
 
-	Name    keyText       `json:"-"`
-	late    time.Duration // of a firing
-	isKnown bool
+	Name keyText `json:"-"`
 }
 
 // newEventView shows a record, and so much of its payload.
@@ -66,9 +64,8 @@ func newEventView(r history.Record, most int) EventView {
 	if !e.Time.IsZero() {
 		v.At = e.Time.UTC()
 	}
-	if v.late, v.isKnown = r.Late(); v.isKnown {
-		late := float64(v.late) / float64(time.Millisecond)
-		v.LateMS = &late
+	if late, known := r.Late(); known {
+		v.Late = (*lateness)(&late)
 	}
 	v.Payload = newPayload(e.Data, cmp.Or(e.Status, event.StatusMissing), most)
 	return v
@@ -76,14 +73,14 @@ func newEventView(r history.Record, most int) EventView {
 
 // LateText returns how late a firing was.
 func (v EventView) LateText() string {
-	if !v.isKnown {
+	if v.Late == nil {
 		return ""
 	}
-	return eventLate(v.late)
+	return eventLate(time.Duration(*v.Late))
 }
 
 // IsLate tells whether that is to be marked.
-func (v EventView) IsLate() bool { return v.isKnown && v.late >= lateAfter }
+func (v EventView) IsLate() bool { return v.Late != nil && time.Duration(*v.Late) >= lateAfter }
 
 // AttemptText returns which attempt it was, of how many.
 func (v EventView) AttemptText() string { return attemptText(v.Attempt, v.Of) }

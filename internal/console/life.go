@@ -70,8 +70,8 @@ func pastLine(e EventView) LifeView {
 		line.Text += ", occurrence " + grouped(e.Occurrence)
 	}
 	line.Text += ", attempt " + attemptOf(e.Attempt, e.Of)
-	if e.isKnown {
-		line.Text += ", " + eventLate(e.late) + " late"
+	if e.Late != nil {
+		line.Text += ", " + e.LateText() + " late"
 	}
 	return line
 }

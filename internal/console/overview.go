@@ -27,8 +27,8 @@ type Overview struct {
 	Held        *int64          `json:"held"`
 	DeadLetters *uint64         `json:"deadletters"`
 	GapsLately  *int64          `json:"gaps"` // in the last 15 minutes
-	P50         *float64        `json:"p50"`  // lateness in ms, of the last 15 minutes
-	P99         *float64        `json:"p99"`
+	P50         *lateness       `json:"p50"`  // of the last 15 minutes
+	P99         *lateness       `json:"p99"`
 	Lateness    []PointView     `json:"lateness"`
 	Due         []MinuteView    `json:"due"`
 	Namespaces  []NamespaceView `json:"namespaces"`
@@ -47,14 +47,12 @@ type Overview struct {
 
 // NamespaceView is a namespace's numbers.
 type NamespaceView struct {
-	Name        string   `json:"namespace"`
-	Pending     *int64   `json:"pending"`
-	Held        *int64   `json:"held"`
-	FiredPerSec *float64 `json:"firedpersecond"`
-	P99         *float64 `json:"p99"` // ms
-	IsHeld      bool     `json:"isheld"`
-
-	p99 time.Duration
+	Name        string    `json:"namespace"`
+	Pending     *int64    `json:"pending"`
+	Held        *int64    `json:"held"`
+	FiredPerSec *float64  `json:"firedpersecond"`
+	P99         *lateness `json:"p99"`
+	IsHeld      bool      `json:"isheld"`
 }
 
 // Figure is one of the numbers that come first.
@@ -180,24 +178,12 @@ func (pg *overviewPage) addPulse(v *Overview, state *summary) {
 	p := pg.sources.Pulse()
 	if !p.At.IsZero() {
 		v.FiredPerSec, v.GapsLately = &p.FiredPerSecond, &p.Gaps
-		if p.Lateness.Count() > 0 {
-			v.P50, v.P99 = inMS(p.Lateness.Quantile(0.5)), inMS(p.Lateness.Quantile(0.99))
-		}
+		v.P50, v.P99 = latenessOf(p.Lateness, 0.5), latenessOf(p.Lateness, 0.99)
 	}
 	for _, point := range p.Points {
-		one := PointView{At: point.At.UTC(), Fired: point.Fired}
-		if point.Lateness.Count() > 0 {
-			one.p50, one.p99 = point.Lateness.Quantile(0.5), point.Lateness.Quantile(0.99)
-			one.P50, one.P99 = inMS(one.p50), inMS(one.p99)
-		}
-		v.Lateness = append(v.Lateness, one)
+		v.Lateness = append(v.Lateness, PointView{point.At.UTC(), point.Fired, latenessOf(point.Lateness, 0.5), latenessOf(point.Lateness, 0.99)})
 	}
 	v.Namespaces = namespacesOf(p, state)
-}
-
-func inMS(d time.Duration) *float64 {
-	f := float64(d) / float64(time.Millisecond)
-	return &f
 }
 
 // namespacesOf joins what the last audit has counted with what fires. What is held or fires most comes first.
@@ -211,19 +197,13 @@ func namespacesOf(p history.LiveStats, state *summary) []NamespaceView {
 	}
 	if state.Redis() && hasCounted(state.Report.Redis) {
 		for _, n := range state.Report.Redis.Namespaces {
-			pending, held := n.Pending, n.Held
 			one := row(n.Namespace)
-			one.Pending, one.Held = &pending, &held
+			one.Pending, one.Held = &n.Pending, &n.Held
 		}
 	}
 	for _, n := range p.Namespaces {
 		one := row(n.Name)
-		rate := n.FiredPerSecond
-		one.FiredPerSec = &rate
-		if n.Lateness.Count() > 0 {
-			one.p99 = n.Lateness.Quantile(0.99)
-			one.P99 = inMS(one.p99)
-		}
+		one.FiredPerSec, one.P99 = &n.FiredPerSecond, latenessOf(n.Lateness, 0.99)
 	}
 	all := make([]NamespaceView, 0, len(byName))
 	for _, n := range byName {
@@ -262,14 +242,6 @@ func (n NamespaceView) weight() int64 {
 		return *n.Pending
 	}
 	return 0
-}
-
-// P99Text returns how late the namespace's firings are.
-func (n NamespaceView) P99Text() string {
-	if n.P99 == nil {
-		return "–"
-	}
-	return ms(n.p99)
 }
 
 // addFirings adds the latest firings.

@@ -1,10 +1,13 @@
 package console
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // How times are written: all of them in UTC.
@@ -85,6 +88,25 @@ func ms(d time.Duration) string {
 	}
 	return about(d)
 }
+
+// lateness is how late events were: in JSON in ms, in text with its unit.
+type lateness time.Duration
+
+// latenessOf returns the lateness that a share of events does not exceed, nil without events.
+func latenessOf(of schedule.Lateness, share float64) *lateness {
+	if of.Count() == 0 {
+		return nil
+	}
+	l := lateness(of.Quantile(share))
+	return &l
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (l lateness) MarshalJSON() ([]byte, error) {
+	return json.Marshal(float64(l) / float64(time.Millisecond))
+}
+
+func (l lateness) String() string { return ms(time.Duration(l)) }
 
 // eventLate returns the lateness that an event tells, which has whole milliseconds.
 func eventLate(d time.Duration) string {
