@@ -154,12 +154,6 @@ func TestKeyspaceNames(t *testing.T) {
 	if got := keys.ExpiredChannel(0); got != "__keyevent@0__:expired" {
 		t.Errorf("channel %s", got)
 	}
-	if key, ok := keys.KeyspaceKey(3, "__keyspace@3__:a:b:c:d"); !ok || key != "a:b:c:d" {
-		t.Errorf("key %q, %v", key, ok)
-	}
-	if _, ok := keys.KeyspaceKey(3, "__keyevent@3__:expired"); ok {
-		t.Error("a keyevent channel is no keyspace channel")
-	}
 }
 
 func FuzzRoundTrips(f *testing.F) {

@@ -185,8 +185,3 @@ func KeyspacePrefix(db int) string { return "__keyspace@" + strconv.Itoa(db) + "
 // KeyspacePattern returns the channel pattern of the keyspace events of a namespace. It may match other keys too, as
 // Namespace.Glob does.
 func KeyspacePattern(db int, n Namespace) string { return KeyspacePrefix(db) + n.Glob() }
-
-// KeyspaceKey returns the key that a keyspace channel of the database is about, and false for any other channel.
-func KeyspaceKey(db int, channel string) (string, bool) {
-	return strings.CutPrefix(channel, KeyspacePrefix(db))
-}

@@ -6,12 +6,6 @@ import (
 
 // Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest namespace decides.
 
-// overlap tells whether a timer may be of both namespaces.
-func overlap(a, b keys.Namespace) bool {
-	meet := func(a, b string) bool { return a == "" || b == "" || a == b }
-	return meet(a.App, b.App) && meet(a.Module, b.Module) && meet(a.Type, b.Type)
-}
-
 // isNarrower tells whether a namespace decides before another one: it has more parts, or comes first by its name.
 func isNarrower(a, b keys.Namespace) bool {
 	parts := func(n keys.Namespace) (given int) {
@@ -31,7 +25,7 @@ func isNarrower(a, b keys.Namespace) bool {
 // Keeping returns the other holds that may keep timers of h from firing.
 func (l *HoldList) Keeping(h *Hold) (others []Hold) {
 	for _, o := range l.Holds {
-		if o.Namespace != h.Namespace && o.Lasts(l.Now) && overlap(o.Namespace, h.Namespace) {
+		if _, both := o.Namespace.Overlap(h.Namespace); both && o.Namespace != h.Namespace && o.Lasts(l.Now) {
 			others = append(others, o)
 		}
 	}
@@ -44,7 +38,7 @@ func (l *HoldList) Nested(h *Hold) bool { return len(l.Keeping(h)) > 0 || len(l.
 // rivals returns the other resumes that may be of timers of one, as the scripts take them (lua/lib/hold_find.lua).
 func (l *HoldList) rivals(h *Hold) (args []any) {
 	for _, o := range l.Holds {
-		if o.Namespace != h.Namespace && o.Resume != nil && overlap(o.Namespace, h.Namespace) {
+		if _, both := o.Namespace.Overlap(h.Namespace); both && o.Namespace != h.Namespace && o.Resume != nil {
 			args = append(args, o.Namespace.App, o.Namespace.Module, o.Namespace.Type, int64(o.Resume.At), isNarrower(o.Namespace, h.Namespace))
 		}
 	}

@@ -45,7 +45,6 @@ type LetterSelection struct {
 	Seqs      []uint64       // only the letters with these numbers in their stream, of which one must be there
 	Text      string         // only letters whose reason, last error or fault contains it, in upper or lower case
 	Before    time.Time      // only letters that were stored by then; the zero Time: whenever they were
-	Last      uint64         // only letters up to this number; 0: all that there are when they are selected
 }
 
 // Query returns what finds the letters of a namespace or with a text in pages, newest first.
@@ -73,9 +72,6 @@ func SelectLetters(ctx context.Context, js jetstream.JetStream, names keys.Names
 	state := stream.CachedInfo().State
 	all := &Letters{
 		stream: stream, reader: history.New(js, names), names: names, chosen: chosen, first: state.FirstSeq, last: state.LastSeq,
-	}
-	if chosen.Last > 0 {
-		all.last = min(all.last, chosen.Last)
 	}
 	if chosen.ID == "" && len(chosen.Seqs) == 0 {
 		return all, nil
@@ -142,12 +138,11 @@ func (s *Letters) eachOf(ctx context.Context, f func(history.Record) bool) error
 type LetterCount struct {
 	All        []uint64 // oldest first
 	Replayable []uint64 // those of them that have a timer
-	Last       uint64   // LetterSelection.Last that leaves out what is stored later
 }
 
 // Find looks at all letters. It calls tell for each, with why it cannot be replayed, or "".
 func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) error) (LetterCount, error) {
-	found := LetterCount{Last: s.last}
+	var found LetterCount
 	err := s.Each(ctx, func(l Letter) (bool, error) {
 		found.All = append(found.All, l.Seq)
 		_, why := l.Timer(0)

@@ -15,9 +15,9 @@ import (
 
 // holdWork holds a namespace or resumes it.
 type holdWork struct {
+	request
 	actions *Actions
 	list    func(context.Context) ([]admin.HoldView, error)
-	name    string
 	hold    schedule.Hold // what to hold; its By also of a resume
 	lasts   time.Duration // how long; 0: until it is resumed
 	how     schedule.Resume
@@ -29,7 +29,7 @@ func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who st
 	if err != nil {
 		return nil, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
 	}
-	w := &holdWork{actions: actions, list: s.sources.Holds, name: do, hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
+	w := &holdWork{request: request{do, "/holds"}, actions: actions, list: s.sources.Holds, hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
 	if do == "resume" {
 		return w, nil
 	}
@@ -47,8 +47,6 @@ func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who st
 	return w, nil
 }
 
-func (w *holdWork) do() string    { return w.name }
-func (w *holdWork) back() string  { return "/holds" }
 func (w *holdWork) title() string { return actionName(w.name) + ": " + w.hold.Namespace.String() }
 
 // AsksHow tells whether it is to be chosen how timers are released.

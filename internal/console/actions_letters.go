@@ -11,11 +11,10 @@ import (
 
 // lettersWork replays dead letters or deletes them.
 type lettersWork struct {
+	request
 	actions *Actions
-	name    string
 	sel     admin.LetterSelection
 	what    string
-	from    string
 
 	letters *admin.Letters // once they are counted
 	found   admin.LetterCount
@@ -23,7 +22,7 @@ type lettersWork struct {
 
 func newLettersWork(actions *Actions, do string, form url.Values) (work, error) {
 	f := letterFilterOf(form)
-	w := &lettersWork{actions: actions, name: do, from: "/dead?" + f.encode()}
+	w := &lettersWork{request: request{do, "/dead?" + f.encode()}, actions: actions}
 	if form.Get("all") != "" {
 		sel, err := f.selection()
 		if err != nil {
@@ -51,10 +50,7 @@ func newLettersWork(actions *Actions, do string, form url.Values) (work, error) 
 	return w, nil
 }
 
-func (w *lettersWork) do() string               { return w.name }
-func (w *lettersWork) back() string             { return w.from }
-func (w *lettersWork) title() string            { return actionName(w.name) + ": " + w.what }
-func (w *lettersWork) confirm(url.Values) error { return nil }
+func (w *lettersWork) title() string { return actionName(w.name) + ": " + w.what }
 
 func (w *lettersWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 	letters, err := admin.SelectLetters(ctx, w.actions.Streams, w.actions.Names, w.sel)

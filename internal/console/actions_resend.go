@@ -14,16 +14,16 @@ import (
 
 // resendWork sends firings again.
 type resendWork struct {
+	request
 	actions *Actions
 	key     *keys.Key // of the events, if that was given
 	seqs    []uint64  // in the stream of firings
-	from    string
 
 	ids map[uint64]string // of the events that can be sent, once they are counted
 }
 
 func newResendWork(actions *Actions, form url.Values) (work, error) {
-	w := &resendWork{actions: actions, from: "/timers"}
+	w := &resendWork{request: request{"resend", "/timers"}, actions: actions}
 	var err error
 	if w.seqs, err = selectedSeqs(form); err != nil {
 		return nil, err
@@ -39,10 +39,6 @@ func newResendWork(actions *Actions, form url.Values) (work, error) {
 	return w, nil
 }
 
-func (w *resendWork) do() string               { return "resend" }
-func (w *resendWork) back() string             { return w.from }
-func (w *resendWork) confirm(url.Values) error { return nil }
-
 func (w *resendWork) title() string {
 	what := counted(int64(len(w.seqs)), "selected event", "selected events")
 	if len(w.seqs) == 1 {
@@ -51,7 +47,7 @@ func (w *resendWork) title() string {
 	if w.key != nil {
 		what += " of " + keys.EncodeText(w.key.String())
 	}
-	return actionName("resend") + ": " + what
+	return actionName(w.name) + ": " + what
 }
 
 func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error) {

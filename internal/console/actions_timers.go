@@ -16,11 +16,10 @@ import (
 
 // timersWork cancels timers, has them fire now, or sets them to another time.
 type timersWork struct {
+	request
 	actions *Actions
 	index   *schedule.Schedule
 	now     func(context.Context) time.Time
-	name    string
-	from    string // where they were chosen
 
 	key  *keys.Key        // all timers of a key, to be cancelled
 	list []schedule.Which // those that were selected
@@ -34,7 +33,7 @@ type timersWork struct {
 
 func newTimersWork(actions *Actions, s *shared, do string, form url.Values, r *http.Request) (work, error) {
 	f := filterOf(form)
-	w := &timersWork{actions: actions, index: s.sources.Index, now: s.now, name: do, from: "/timers?" + f.encode()}
+	w := &timersWork{request: request{do, "/timers?" + f.encode()}, actions: actions, index: s.sources.Index, now: s.now}
 	if form.Get("all") != "" {
 		q, err := f.query(s.now(r.Context()))
 		if err != nil {
@@ -102,9 +101,6 @@ func describeFilter(f filter, q query.Query) string {
 	}
 	return what
 }
-
-func (w *timersWork) do() string   { return w.name }
-func (w *timersWork) back() string { return w.from }
 
 func (w *timersWork) title() string {
 	what := w.what

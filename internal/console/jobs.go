@@ -49,6 +49,16 @@ type work interface {
 	run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 }
 
+// request is what was asked for, and where: what every work has.
+type request struct {
+	name string // as in a form
+	from string // the address of the page
+}
+
+func (r *request) do() string               { return r.name }
+func (r *request) back() string             { return r.from }
+func (r *request) confirm(url.Values) error { return nil } // nothing is to be filled in
+
 // Count is what a job would touch.
 type Count struct {
 	Touches  int64    `json:"touches"`

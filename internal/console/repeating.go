@@ -162,12 +162,8 @@ func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) Repeatin
 		v.Unknown, v.Payload = true, newPayload(nil, event.StatusMissing, previewBytes)
 		return v
 	}
-	v.Repeat, v.Occurrence, v.Times, v.Next = r.Text, r.Occurrence, r.Times, nextOccurrences(r, now)
+	v.Repeat, v.Occurrence, v.Times, v.Until, v.Next = r.Text, r.Occurrence, r.Times, timeOrNil(r.Until), nextOccurrences(r, now)
 	v.Payload = newPayload(r.Payload, event.StatusMissing, previewBytes)
-	if !r.Until.IsZero() {
-		until := r.Until.UTC()
-		v.Until = &until
-	}
 	return v
 }
 

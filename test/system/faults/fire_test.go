@@ -83,7 +83,7 @@ func TestAmongForeignKeys(t *testing.T) {
 	foreignEvents := make(chan string, 1)
 	go func() {
 		for m := range sub.Channel() {
-			if key, _ := keys.KeyspaceKey(0, m.Channel); !strings.HasPrefix(key, "a:") {
+			if !strings.HasPrefix(m.Channel, keys.KeyspacePrefix(0)+"a:") {
 				foreignEvents <- m.String()
 				return
 			}
