@@ -263,3 +263,19 @@ func TestApart(t *testing.T) {
 		}
 	})
 }
+
+// A namespace is read from the subjects that consumers of it have.
+func TestParseFilter(t *testing.T) {
+	t.Parallel()
+	for subject, want := range map[string]string{
+		"timers.fired.>": "*", "timers.fired.*.*.*": "*", "timers.fired.shop.>": "shop", "timers.fired.shop.order.*": "shop:order",
+		"timers.fired.shop.*.a%2Eb": "shop:*:a.b",
+		"timers.fired.shop":         "", "timers.fired.shop.order": "", "timers.fired.a.b.c.d": "", "timers.fired.a..c": "", "timers.fired.a.b.%2": "",
+		"timers.dead.shop.>": "", "timers.fired": "", "": "",
+	} {
+		n, ok := keys.ParseFilter(subject, "timers", keys.Fired)
+		if ok != (want != "") || ok && n.String() != want {
+			t.Errorf("%q: %v, %t; want %q", subject, n, ok, want)
+		}
+	}
+}

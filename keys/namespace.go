@@ -143,6 +143,28 @@ func (n Namespace) Subject(prefix, kind string) string {
 	return strings.Join(tokens, ".")
 }
 
+// ParseFilter returns the namespace of the events of a kind that a subject, perhaps with wildcards, matches. It is the inverse of
+// Namespace.Subject, and takes a > at the end too. It tells whether the subject is such a one.
+func ParseFilter(subject, prefix, kind string) (n Namespace, ok bool) {
+	rest, ok := strings.CutPrefix(subject, prefix+"."+kind+".")
+	tokens := strings.Split(rest, ".")
+	parts := [...]*string{&n.App, &n.Module, &n.Type}
+	if !ok || len(tokens) > len(parts) || len(tokens) < len(parts) && tokens[len(tokens)-1] != ">" {
+		return Namespace{}, false
+	}
+	for i, token := range tokens {
+		if token == "*" || token == ">" {
+			continue
+		}
+		part, err := DecodeToken(token)
+		if err != nil || part == "" {
+			return Namespace{}, false
+		}
+		*parts[i] = part
+	}
+	return n, true
+}
+
 // maxDurableName is JetStream's limit, in bytes.
 const maxDurableName = 255
 

@@ -57,6 +57,14 @@ func (s *state) get() error {
 // Healthy returns nil while this process takes events, because its group goes by its file.
 func (d *Deliverer) Healthy() error { return d.state.get() }
 
+// Outdated says why this process takes no events if that is because its group goes by another file; else it is nil.
+func (d *Deliverer) Outdated() *Outdated {
+	d.state.mu.Lock()
+	defer d.state.mu.Unlock()
+	outdated, _ := errors.AsType[*Outdated](d.state.ruling)
+	return outdated
+}
+
 // Reload has Run go on with another configuration, once its group goes by that. Calls under way end by the old one. Of
 // several in a row the last one counts. Call it from one goroutine at a time.
 func (d *Deliverer) Reload(config *Config) {
@@ -128,7 +136,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 	asking, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	covers, wrote, err := m.group.join(asking, m.went)
-	outdated, isOutdated := errors.AsType[*outdatedError](err)
+	outdated, isOutdated := errors.AsType[*Outdated](err)
 	switch {
 	case ctx.Err() != nil:
 		return lookEvery

@@ -56,29 +56,32 @@ func (r *ruling) replaced(next File) []string {
 
 func (r *ruling) file() File { return File{r.Sum, r.Version, r.Changed} }
 
-// outdatedError says that a group goes by another file, which is not older than this process's.
-type outdatedError struct {
-	group string
-	mine  File
-	rules ruling
-	left  bool // the group went by this process's file before
+// Outdated says that a process takes no events: its group goes by another file, which is not older than its own.
+type Outdated struct {
+	Group string
+	Mine  File   // of the process
+	Rules File   // by which the group goes
+	By    string // the host of the process that had it first
+	Left  bool   // the group went by this process's file before
 }
 
-func (e *outdatedError) Error() string {
-	why := fmt.Sprintf("changed at %s", e.rules.Changed.UTC().Format(time.RFC3339))
-	versions := e.rules.Version > 0 || e.mine.Version > 0
-	if versions {
-		why = fmt.Sprintf("version %d, %s", e.rules.Version, why)
+// Touch tells whether the process's file counts once it has a newer time; else it needs a version over that of the other.
+func (o *Outdated) Touch() bool { return !o.Left && o.Rules.Version == 0 && o.Mine.Version == 0 }
+
+func (o *Outdated) Error() string {
+	why := fmt.Sprintf("changed at %s", o.Rules.Changed.UTC().Format(time.RFC3339))
+	if o.Rules.Version > 0 || o.Mine.Version > 0 {
+		why = fmt.Sprintf("version %d, %s", o.Rules.Version, why)
 	}
-	fix := "touch it"
-	if versions || e.left {
-		fix = fmt.Sprintf("give it a version: over %d", e.rules.Version)
-	}
-	if e.left {
+	if o.Left {
 		why += ", in place of this process's"
 	}
+	fix := "touch it"
+	if !o.Touch() {
+		fix = fmt.Sprintf("give it a version: over %d", o.Rules.Version)
+	}
 	return fmt.Sprintf("group %s goes by another file, with SHA-256 %s (%s, set by %s), and this process, with %s, takes no events: "+
-		"bring its file up to date and send SIGHUP; or, for this file to count, %s and send SIGHUP", e.group, e.rules.file(), why, e.rules.By, e.mine, fix)
+		"bring its file up to date and send SIGHUP; or, for this file to count, %s and send SIGHUP", o.Group, o.Rules, why, o.By, o.Mine, fix)
 }
 
 // group is the durable consumer that the processes with a group's file share. An event has one owner: there is one consumer,
@@ -111,7 +114,7 @@ func (g *group) durable() string { return keys.DeliverConsumer(g.config.Group) }
 // file has replaced it and is the newest, whatever its time says. wrote tells whether the group was made or changed:
 // another process that does so at the same time may not have seen that, so ask again before relying on it.
 //
-// The error is an outdatedError where the group goes by another file.
+// The error is an [*Outdated] where the group goes by another file.
 func (g *group) join(ctx context.Context, went string) (covers coverage, wrote bool, err error) {
 	info, rules, err := g.read(ctx)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -131,7 +134,7 @@ func (g *group) join(ctx context.Context, went string) (covers coverage, wrote b
 	}
 	left := slices.Contains(rules.Left, mine.String())
 	if left && !fresh || !mine.newerThan(rules.file()) {
-		return nil, false, &outdatedError{g.config.Group, mine, *rules, left}
+		return nil, false, &Outdated{g.config.Group, mine, rules.file(), rules.By, left}
 	}
 	last, err := g.lastSeq(ctx)
 	if err != nil {

@@ -64,26 +64,26 @@ func (s Delivery) Run(ctx context.Context) error {
 	d.Calls = s.Calls
 	d.Logger = s.Logger
 	d.EnsureLog = func(ctx context.Context) error { return streams.EnsureDelivery(ctx, js, s.Config.Streams()) }
-	failing := &circuits{
-		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), log: s.Logger, changed: make(chan struct{}, 1), since: map[string]time.Time{},
+	hindered := &deliverer{
+		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), outdated: d.Outdated, log: s.Logger, failing: map[string]*streams.Circuit{},
 	}
-	d.OnCircuit = failing.note
+	d.OnCircuit = hindered.noteCircuit
 	registry := prometheus.NewRegistry()
-	observeDeliveries(registry, d)
+	observeDeliveries(registry, d, hindered)
 
 	ready := &readiness{log: s.Logger}
 	ready.add(readyJetStream, func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
 	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
 	observeReadiness(registry, ready)
-	s.logStart(l, endpoints, began)
+	s.logStart(l, endpoints, hindered.instance, began)
 	err = runAll(ctx, s.Logger, stopWithin,
 		step{{"reloads", func(ctx context.Context) error { s.reload(ctx, d, endpoints); return nil }}},
 		step{{"deliveries", d.Run}},
 		step{
 			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), s.Logger) }},
 			{"readiness checks", withoutError(ready.run)},
-			{"circuits", withoutError(failing.run)},
+			{"what hinders", withoutError(hindered.run)},
 		},
 		step{{"connections", conns.run}},
 	)
@@ -108,8 +108,8 @@ func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 }
 
 // logStart logs how it runs.
-func (s Delivery) logStart(l net.Listener, endpoints *deliver.Config, began time.Time) {
-	s.Logger.Info("timerd deliver is running", "version", s.Version, "nats", s.Config.NATS.Shown, "endpoints", len(endpoints.Endpoints),
+func (s Delivery) logStart(l net.Listener, endpoints *deliver.Config, instance string, began time.Time) {
+	s.Logger.Info("timerd deliver is running", "version", s.Version, "instance", instance, "nats", s.Config.NATS.Shown, "endpoints", len(endpoints.Endpoints),
 		"group", endpoints.Group, "file", endpoints.File.String(), "http", shownAddr("%s", l), "after", time.Since(began).Round(time.Millisecond))
 	for _, scheme := range []string{"http", "https"} {
 		if proxy := proxyOf(scheme, http.ProxyFromEnvironment); proxy != "" {
@@ -162,7 +162,7 @@ func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver
 }
 
 // observeDeliveries registers the metrics of deliveries.
-func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer) {
+func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer, hindered *deliverer) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
 	total := registered.NewCounterVec(prometheus.CounterOpts{Name: "deliveries_total", Help: "Deliveries to HTTP endpoints, by what came of them."}, []string{"result"})
@@ -178,6 +178,7 @@ func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer) {
 		func() float64 { return float64(d.OpenCircuits()) })
 	d.OnDelivery = func(r event.Delivery, took time.Duration) {
 		total.WithLabelValues(string(r.Result)).Inc()
+		hindered.noteDelivery(r)
 		if took > 0 {
 			seconds.Observe(took.Seconds())
 		}

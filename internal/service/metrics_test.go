@@ -68,7 +68,7 @@ func TestRulesAreTestedFromTheBeginning(t *testing.T) {
 	fresh := map[string]bool{}
 	ofServe, ofDeliver := prometheus.NewRegistry(), prometheus.NewRegistry()
 	newMetrics(ofServe, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
-	observeDeliveries(ofDeliver, deliver.New(nil, &deliver.Config{}))
+	observeDeliveries(ofDeliver, deliver.New(nil, &deliver.Config{}), &deliverer{})
 	for _, registry := range []*prometheus.Registry{ofServe, ofDeliver} {
 		families, err := registry.Gather()
 		if err != nil {

@@ -54,18 +54,18 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	account := askAccount(ctx, s.JetStream)
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
 	var losses []streams.Loss
-	var failing []streams.Circuit
+	var hindered []streams.Deliverer
 	read := make(chan error, 1)
 	go func() {
 		var err error
 		if losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams); err == nil {
-			failing, err = streams.ReadCircuits(ctx, s.JetStream, s.Streams)
+			hindered, err = streams.ReadDeliverers(ctx, s.JetStream, s.Streams)
 		}
 		read <- err
 	}()
 	defer func() {
 		err := <-read
-		checkCircuits(failing, p)
+		checkDeliverers(hindered, p)
 		for _, loss := range losses {
 			p.Add(loss.Finding())
 		}

@@ -12,7 +12,7 @@ import (
 const (
 	// recentAge is how long what NATS tells of webhooks is taken for the present by who asks again and again, and silentAge how
 	// long it is left alone after it did not answer, as it does not where a right is missing.
-	recentAge = 15 * time.Second
+	recentAge = 3 * time.Second
 	silentAge = time.Minute
 )
 

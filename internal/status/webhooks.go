@@ -53,7 +53,8 @@ type WebhookConsumer struct {
 	At time.Time `json:"at"` // when this was so, by the clock of NATS
 
 	filters []string
-	next    uint64 // the first event that may be waiting has this sequence, or a later one
+	of      []string // the namespaces of its events; none for all
+	next    uint64   // the first event that may be waiting has this sequence, or a later one
 	paused  bool
 	asking  bool // a process asks for events
 }
@@ -80,7 +81,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", conf.FiredStream(), err)
 	}
-	all, err := durableConsumers(ctx, fired)
+	all, err := durableConsumers(ctx, fired, conf.Names)
 	if err != nil {
 		return nil, fmt.Errorf("consumers of stream %s: %w", conf.FiredStream(), err)
 	}
@@ -105,7 +106,7 @@ func WebhookRights(names keys.Names) string {
 }
 
 // durableConsumers returns the consumers that wait for a process to ask, in the order of their names.
-func durableConsumers(ctx context.Context, fired jetstream.Stream) (all []WebhookConsumer, err error) {
+func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Names) (all []WebhookConsumer, err error) {
 	list := fired.ListConsumers(ctx)
 	for info := range list.Info() {
 		if info.Config.Durable == "" || info.Config.DeliverSubject != "" {
@@ -118,6 +119,11 @@ func durableConsumers(ctx context.Context, fired jetstream.Stream) (all []Webhoo
 		}
 		if one := info.Config.FilterSubject; one != "" {
 			c.filters = []string{one}
+		}
+		for _, filter := range c.filters {
+			if n, ok := keys.ParseFilter(filter, names.SubjectPrefix(), keys.Fired); ok && n != (keys.Namespace{}) {
+				c.of = append(c.of, n.String())
+			}
 		}
 		if len(c.filters) == 0 {
 			c.filters = fired.CachedInfo().Config.Subjects
@@ -228,23 +234,6 @@ func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.F
 	}
 }
 
-// checkCircuits tells of hosts that are not called because they fail.
-func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
-	if len(failing) == 0 {
-		return
-	}
-	var hosts []string
-	oldest := failing[0].Since
-	for _, c := range failing {
-		hosts = append(hosts, c.Host)
-		if c.Since.Before(oldest) {
-			oldest = c.Since
-		}
-	}
-	p.Warn(diag.CheckHosts, "timerd deliveries --failed --since 10m says what they answer; one call after the other finds out when they work again, and nothing is lost until expire",
-		"%s: not called by timerd deliver, because calls fail, since %s; deliveries to them wait as timers", names(hosts), oldest.UTC().Format(time.RFC3339))
-}
-
 // dropped says when a stream drops what nobody has asked for.
 func dropped(of jetstream.StreamConfig) string {
 	if of.MaxAge <= 0 {
@@ -256,6 +245,7 @@ func dropped(of jetstream.StreamConfig) string {
 // backlog is what waits at consumers with the same problem.
 type backlog struct {
 	names   []string
+	of      []string // namespaces
 	waiting int64
 	oldest  time.Duration // 0: not known
 }
@@ -263,13 +253,18 @@ type backlog struct {
 // add adds a consumer, of which so many events wait.
 func (w *backlog) add(c *WebhookConsumer, waiting uint64) {
 	w.names = append(w.names, c.Name)
+	w.of = append(w.of, c.of...)
 	w.waiting += int64(waiting)
 	w.oldest = max(w.oldest, c.waits())
 }
 
 // events says how many events wait.
 func (w *backlog) events() string {
-	text := count(w.waiting, "event waits", "events wait")
+	of := ""
+	if len(w.of) > 0 {
+		of = " of " + distinct(w.of)
+	}
+	text := count(w.waiting, "event"+of+" waits", "events"+of+" wait")
 	if w.oldest > 0 {
 		text += fmt.Sprintf(", the oldest for %s", w.oldest.Round(time.Second))
 	}

@@ -80,7 +80,7 @@ func TestWebhooks(t *testing.T) {
 	soon := time.Now().Add(9 * time.Second)
 	testenv.Eventually(t, time.Minute, func() bool { return time.Now().After(soon) }, "nearly enough time")
 	testenv.Eventually(t, time.Minute, func() bool { r = x.report(); return len(r.Problems) > 0 }, "the events to wait for too long")
-	expect(t, r, "warn timerd-deliver~pay: 2 events wait, the oldest for 1")
+	expect(t, r, "warn timerd-deliver~pay: 2 events of none, pay wait, the oldest for 1")
 	if fix := r.Problems[0].Fix; !strings.Contains(fix, "start timerd deliver") || !strings.Contains(fix, "nats consumer rm TIMERS timerd-deliver~pay") {
 		t.Errorf("fix: %s", fix)
 	}

@@ -3,8 +3,11 @@ package faults_test
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -25,9 +28,11 @@ func TestOutagesOfConsumers(t *testing.T) {
 	})
 	file := system.Webhooks(t, "pay:order:callback "+merchant.URL)
 	deliver := x.Deliverer(file)
+	var another string
+	var outdated *system.Daemon
 	x.play(outage{
 		name: "a webhook's host fails", level: diag.Warn, check: diag.CheckHosts,
-		text: `127\.0\.0\.1:\d+: not called by timerd deliver, because calls fail, since `,
+		text: `127\.0\.0\.1:\d+: not called by timerd deliver, because calls fail, since .*; deliveries of pay:order:callback were put off \d+ times?, `,
 		bring: func(*scene) {
 			broken.Store(true)
 			x.fire("pay:order:callback", 40)
@@ -36,13 +41,35 @@ func TestOutagesOfConsumers(t *testing.T) {
 		fix:    `timerd deliveries --failed --since 10m`,
 	}, outage{
 		name: "timerd deliver is away", level: diag.Warn, check: diag.CheckWebhooks,
-		text: `timerd-deliver: \d+ events wait, the oldest for .*, and no timerd deliver asks for them`,
+		text: `timerd-deliver: \d+ events of pay:order:callback wait, the oldest for .*, and no timerd deliver asks for them`,
 		bring: func(*scene) {
 			deliver.Stop()
 			x.fire("pay:order:callback", 3)
 		},
 		end: func(*scene) { deliver = x.Deliverer(file) },
+	}, outage{
+		name: "timerd deliver with another file", level: diag.Warn, check: diag.CheckWebhooks,
+		text: `group deliver of timerd deliver: no events are taken by .*, as the group goes by another file, with SHA-256 [0-9a-f]{12} \(changed at .*, set by `,
+		bring: func(*scene) {
+			another = system.Webhooks(t, "pay:order "+merchant.URL)
+			hourAgo := time.Now().Add(-time.Hour)
+			if err := os.Chtimes(another, hourAgo, hourAgo); err != nil {
+				t.Fatal(err)
+			}
+			outdated = x.LaunchCommand([]string{"deliver", "--config", another}, "WEBHOOK_SECRET="+system.WebhookSecret)
+		},
+		end: func(*scene) { // what is to be done, in Go
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = os.WriteFile(another, text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			outdated.Signal(syscall.SIGHUP)
+		},
 	})
+	outdated.Stop()
 	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 43 }, "what waited to be delivered")
 	deliver.Stop()
 	x.p.Stop()
@@ -60,7 +87,7 @@ func TestOutagesOfPrograms(t *testing.T) {
 	}
 	x.play(outage{
 		name: "a program that is away", level: diag.Warn, check: diag.CheckConsumers,
-		text:  `shop-reader: 5 events wait, the oldest for .*, and no program asks for them; TIMERS drops them 168h0m0s after they fired`,
+		text:  `shop-reader: 5 events of shop wait, the oldest for .*, and no program asks for them; TIMERS drops them 168h0m0s after they fired`,
 		bring: func(*scene) { x.fire("shop:order:timeout", 5) },
 		end: func(*scene) {
 			for range 5 {

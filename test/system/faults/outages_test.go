@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"maps"
 	"net/http"
 	"os/exec"
 	"regexp"
@@ -25,6 +24,9 @@ import (
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
 )
+
+// ofStatus is who says what is to be done.
+const ofStatus = "status"
 
 // toldWithin is how long an outage may take to be told of on a busy machine; a quiet one takes some 5 s.
 const toldWithin = time.Minute
@@ -75,41 +77,61 @@ func (x *scene) start() {
 	x.p = x.Start("TIMERD_CONSOLE_ADDR=" + x.console)
 }
 
-// told is what one of those that are asked says: what is wrong.
-type told map[string][]diag.Finding
-
-// ask asks all at once.
-func (x *scene) ask() (all told, r ready, err error) {
-	x.T.Helper()
-	ways := []func() (told, error){x.askStatus, x.askDoctor}
-	if x.p != nil {
-		ways = append(ways, x.askConsole, func() (_ told, err error) { r, err = x.askReady(); return nil, err })
-	}
-	found, errs := make([]told, len(ways)), make([]error, len(ways))
-	var asking sync.WaitGroup
-	for i, way := range ways {
-		asking.Go(func() { found[i], errs[i] = way() })
-	}
-	asking.Wait()
-	all = told{}
-	for _, one := range found {
-		maps.Copy(all, one)
-	}
-	return all, r, errors.Join(errs...)
+// judgement says what is wrong with what somebody tells.
+type judgement struct {
+	found func(who string, found []diag.Finding) error
+	ready func(ready) error
 }
 
-func (x *scene) askStatus() (told, error) {
+// ask asks all, and returns what is wrong with what they tell. The commands take long: they are asked at the same time, once nothing
+// is wrong with what the others tell.
+func (x *scene) ask(j judgement) error {
+	x.T.Helper()
+	if x.p != nil {
+		r, err := x.askReady()
+		if err == nil {
+			err = j.ready(r)
+		}
+		if err != nil {
+			return err
+		}
+		found, err := x.askConsole()
+		if err == nil {
+			err = j.found("the console", found)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	errs := make([]error, 2)
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		found, err := x.askStatus()
+		if errs[0] = err; err == nil {
+			errs[0] = j.found(ofStatus, found)
+		}
+	})
+	asking.Go(func() {
+		found, err := x.askDoctor()
+		if errs[1] = err; err == nil {
+			errs[1] = j.found("doctor", found)
+		}
+	})
+	asking.Wait()
+	return errors.Join(errs...)
+}
+
+func (x *scene) askStatus() (diag.Findings, error) {
 	_, out, errs := x.Run("", "status", "--json")
-	var report struct{ Problems []diag.Finding }
+	var report struct{ Problems diag.Findings }
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		return nil, fmt.Errorf("status: %w\n%s%s", err, out, errs)
 	}
-	return told{"status": report.Problems}, nil
+	return report.Problems, nil
 }
 
-func (x *scene) askDoctor() (told, error) {
+func (x *scene) askDoctor() (wrong diag.Findings, err error) {
 	_, out, _ := x.Run("", "doctor", "--json")
-	var wrong []diag.Finding
 	for line := range strings.Lines(out) {
 		var f diag.Finding
 		if err := json.Unmarshal([]byte(line), &f); err != nil {
@@ -119,17 +141,17 @@ func (x *scene) askDoctor() (told, error) {
 			wrong = append(wrong, f)
 		}
 	}
-	return told{"doctor": wrong}, nil
+	return wrong, nil
 }
 
 // askConsole asks for the JSON of the console, whose page is to say the same.
-func (x *scene) askConsole() (told, error) {
+func (x *scene) askConsole() (diag.Findings, error) {
 	text, err := x.get("/api/v1/overview")
 	if err != nil {
 		return nil, err
 	}
 	var overview struct {
-		Problems                []diag.Finding
+		Problems                diag.Findings
 		Redis                   bool
 		Pending, FiredPerSecond *float64
 	}
@@ -152,7 +174,7 @@ func (x *scene) askConsole() (told, error) {
 	if !same {
 		return nil, fmt.Errorf("the console's page does not say what its JSON does: %s", text)
 	}
-	return told{"console": overview.Problems}, nil
+	return overview.Problems, nil
 }
 
 // get gets something of the console.
@@ -195,19 +217,20 @@ func (x *scene) quiet() time.Duration {
 	x.T.Helper()
 	began := time.Now()
 	testenv.Eventually(x.T, system.Patience, func() error {
-		all, r, err := x.ask()
-		if err != nil {
-			return err
-		}
-		for who, found := range all {
-			if len(found) > 0 {
-				return fmt.Errorf("%s says %+v", who, found)
-			}
-		}
-		if x.p != nil && (r.status != http.StatusOK || len(r.lines)+len(r.metrics) > 0) {
-			return fmt.Errorf("/readyz %d: %q; metrics %q", r.status, r.lines, r.metrics)
-		}
-		return nil
+		return x.ask(judgement{
+			func(who string, found []diag.Finding) error {
+				if len(found) > 0 {
+					return fmt.Errorf("%s says %+v", who, found)
+				}
+				return nil
+			},
+			func(r ready) error {
+				if r.status != http.StatusOK || len(r.lines)+len(r.metrics) > 0 {
+					return fmt.Errorf("/readyz %d: %q; metrics %q", r.status, r.lines, r.metrics)
+				}
+				return nil
+			},
+		})
 	}, "nobody to say that anything is wrong")
 	return time.Since(began)
 }
@@ -216,44 +239,47 @@ func (x *scene) quiet() time.Duration {
 func (x *scene) tells(row outage) (fix string, took time.Duration) {
 	x.T.Helper()
 	began := time.Now()
-	cause := regexp.MustCompile(row.text)
+	wanted := row.wanted(&fix)
 	last := ""
-	testenv.Eventually(x.T, toldWithin, func() (wrong error) {
-		defer func() {
-			if wrong != nil && wrong.Error() != last {
-				last = wrong.Error()
-				x.T.Logf("after %v: %v", time.Since(began).Round(100*time.Millisecond), wrong)
-			}
-		}()
-		all, r, err := x.ask()
-		if err != nil {
-			return err
+	testenv.Eventually(x.T, toldWithin, func() error {
+		err := x.ask(wanted)
+		if err != nil && err.Error() != last {
+			last = err.Error()
+			x.T.Logf("after %v: %v", time.Since(began).Round(100*time.Millisecond), err)
 		}
-		for who, found := range all {
-			if len(found) != 1 || found[0].Check != row.check || found[0].Level != row.level || !cause.MatchString(found[0].Text) || found[0].Fix == "" {
-				return fmt.Errorf("%s says %+v", who, found)
-			}
-			fix = found[0].Fix
-		}
-		if x.p == nil {
-			return nil
-		}
-		wantStatus, wantLine := http.StatusOK, row.check+": "
-		if row.ready != "" {
-			wantStatus, wantLine = http.StatusServiceUnavailable, row.ready+": failed: "
-		}
-		if r.status != wantStatus || len(r.lines) != 1 || !strings.HasPrefix(r.lines[0], wantLine) || !cause.MatchString(r.lines[0]) {
-			return fmt.Errorf("/readyz %d: %q", r.status, r.lines)
-		}
-		if !slices.Equal(r.metrics, []string{row.check}) {
-			return fmt.Errorf("metrics: %q", r.metrics)
-		}
-		return nil
+		return err
 	}, "all to tell of it alone")
 	if code, _, _ := x.Run("", "status"); (code == 1) != (row.level == diag.Fail) {
 		x.T.Errorf("status: exit code %d", code)
 	}
 	return fix, time.Since(began)
+}
+
+// wanted returns what all are to tell. It notes what is to be done by status.
+func (row outage) wanted(fix *string) judgement {
+	cause := regexp.MustCompile(row.text)
+	status, line := http.StatusOK, row.check+": "
+	if row.ready != "" {
+		status, line = http.StatusServiceUnavailable, row.ready+": failed: "
+	}
+	return judgement{
+		func(who string, found []diag.Finding) error {
+			if len(found) != 1 || found[0].Check != row.check || found[0].Level != row.level || !cause.MatchString(found[0].Text) || found[0].Fix == "" {
+				return fmt.Errorf("%s says %+v", who, found)
+			}
+			if who == ofStatus {
+				*fix = found[0].Fix
+			}
+			return nil
+		},
+		func(r ready) error {
+			if r.status != status || len(r.lines) != 1 || !strings.HasPrefix(r.lines[0], line) || !cause.MatchString(r.lines[0]) ||
+				!slices.Equal(r.metrics, []string{row.check}) {
+				return fmt.Errorf("/readyz %d: %q; metrics %q", r.status, r.lines, r.metrics)
+			}
+			return nil
+		},
+	}
 }
 
 // play plays rows, one after the other.

@@ -1,0 +1,79 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/streams"
+)
+
+// checkDeliverers tells what keeps processes of timerd deliver from delivering.
+func checkDeliverers(all []streams.Deliverer, p *diag.Findings) {
+	outdated := map[string][]streams.Deliverer{}
+	var failing []streams.Circuit
+	for _, d := range all {
+		failing = append(failing, d.Circuits...)
+		if d.Outdated != nil {
+			outdated[d.Outdated.Group] = append(outdated[d.Outdated.Group], d)
+		}
+	}
+	checkCircuits(failing, p)
+	for _, group := range slices.Sorted(maps.Keys(outdated)) {
+		checkOutdated(outdated[group], p)
+	}
+}
+
+// checkOutdated tells of the processes of a group that have another file than that by which it goes.
+func checkOutdated(of []streams.Deliverer, p *diag.Findings) {
+	o := of[0].Outdated
+	var who []string
+	for _, d := range of {
+		who = append(who, d.Instance)
+		if d.Outdated.Changed.After(o.Changed) {
+			o = d.Outdated
+		}
+	}
+	why, count := "changed at "+o.Changed.UTC().Format(time.RFC3339), "touch it"
+	if o.Version > 0 {
+		why = fmt.Sprintf("version %d, %s", o.Version, why)
+	}
+	if !o.Touch {
+		count = fmt.Sprintf("give it a version over %d", o.Version)
+	}
+	p.Warn(diag.CheckWebhooks, "bring its file up to date, and send the process SIGHUP; or, for its file to count, "+count+" and send SIGHUP",
+		"group %s of timerd deliver: no events are taken by %s, as the group goes by another file, with SHA-256 %s (%s, set by %s)",
+		clean(o.Group), names(who), clean(o.File), why, clean(o.By))
+}
+
+// checkCircuits tells of hosts that are not called because they fail.
+func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
+	if len(failing) == 0 {
+		return
+	}
+	var hosts, namespaces []string
+	oldest, postponed := failing[0].Since, int64(0)
+	for _, c := range failing {
+		hosts = append(hosts, c.Host)
+		namespaces = append(namespaces, c.Namespaces...)
+		postponed += c.Postponed
+		if c.Since.Before(oldest) {
+			oldest = c.Since
+		}
+	}
+	text := "deliveries to them wait as timers"
+	if postponed > 0 {
+		text = fmt.Sprintf("deliveries of %s were put off %s, and wait as timers", cmp.Or(distinct(namespaces), "events"), count(postponed, "time", "times"))
+	}
+	p.Warn(diag.CheckHosts, "timerd deliveries --failed --since 10m says what they answer; one call after the other finds out when they work again, and nothing is lost until expire",
+		"%s: not called by timerd deliver, because calls fail, since %s; %s", distinct(hosts), oldest.UTC().Format(time.RFC3339), text)
+}
+
+// distinct lists each of the texts once, in order, some of many.
+func distinct(all []string) string {
+	slices.Sort(all)
+	return names(slices.Compact(all))
+}
