@@ -34,6 +34,9 @@ type Shares struct {
 	Each int
 	// Alone says that lanes of which nothing is known may fill the window as long as none is trusted.
 	Alone bool
+	// Stall is for how long no try in a trusted lane that has its share may end before others are answered as if it failed:
+	// it works, but so slowly that what waits for it should not come again soon. 0: however long.
+	Stall time.Duration
 }
 
 // Window says which tries may begin.
@@ -59,6 +62,7 @@ type Lane struct {
 	load             Load
 	trusted, failing bool
 	worked           time.Time // when a try in it has worked last
+	moved            time.Time // when one has ended last, or has begun in it alone; of trusted lanes with a Stall
 }
 
 // New returns a Window that is empty.
@@ -71,7 +75,7 @@ type Answer int
 const (
 	In      Answer = iota
 	Crowded        // there are too many others
-	Failing        // its lane fails, and is being tried, or too many others are
+	Failing        // its lane fails or stalls, and is being tried, or too many others are
 )
 
 // Enter lets a try begin in the lane of that name, if it may. size is the window's, bytes is how large the try is. Each
@@ -93,6 +97,9 @@ func (w *Window) Enter(name string, size Load, bytes int) (*Lane, Answer) {
 		return nil, Crowded
 	case l.trusted:
 		if !l.load.Fits(size, w.shares.Each) {
+			if w.shares.Stall > 0 && time.Since(l.moved) > w.shares.Stall {
+				return nil, Failing
+			}
 			return nil, Crowded
 		}
 	case l.failing:
@@ -103,6 +110,9 @@ func (w *Window) Enter(name string, size Load, bytes int) (*Lane, Answer) {
 		return nil, Crowded
 	}
 	one := Load{1, bytes}
+	if l.load.Tries == 0 && w.shares.Stall > 0 {
+		l.moved = time.Now()
+	}
 	l.load.add(one)
 	w.all.add(one)
 	if !l.trusted {
@@ -126,6 +136,9 @@ func (w *Window) Leave(l *Lane, bytes int, says Says) (news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one := Load{1, bytes}
+	if w.shares.Stall > 0 {
+		l.moved = time.Now()
+	}
 	l.load.subtract(one)
 	w.all.subtract(one)
 	if !l.trusted {

@@ -3,6 +3,7 @@ package lanes
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -272,5 +273,32 @@ func TestWindowIsFair(t *testing.T) {
 				}
 			},
 		})
+	})
+}
+
+// What waits for a lane that has its share, and in which no try ends, waits as if it failed.
+func TestStalledLane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const stall = 100 * time.Millisecond
+		w := New(Shares{Unknown: 2, Each: 2, Stall: stall})
+		trusted(t, w, "slow")
+		time.Sleep(time.Hour)
+		all := fill(w, "slow")
+		full := func(want Answer) {
+			t.Helper()
+			if _, answer := w.Enter("slow", Load{Tries: window}, 0); answer != want {
+				t.Errorf("answer %v, want %v", answer, want)
+			}
+		}
+		time.Sleep(stall)
+		full(Crowded)
+		time.Sleep(1)
+		full(Failing)
+		w.Leave(all[0], 0, Works)
+		if _, answer := w.Enter("slow", Load{Tries: window}, 0); answer != In {
+			t.Errorf("answer %v", answer)
+		}
+		full(Crowded)
 	})
 }

@@ -51,6 +51,10 @@ const (
 	timerShare  = 2
 	letterShare = 4
 	serverShare = 2
+	// serverStall is after how long without an answer what waits for a server that has its share waits as for one that fails.
+	// Otherwise thousands of requests for a slow server, each given back and delivered again every second, are all that is
+	// fetched.
+	serverStall = 100 * time.Millisecond
 	// longestAway is how long a request that could not be carried out is left alone at most.
 	longestAway = 30 * time.Second
 )
@@ -129,10 +133,10 @@ type Consumer struct {
 	settling settling
 
 	servers *lanes.Window // of requests that set a timer again, by server
-	timers  *lanes.Window // of the same, by part of the schedule
 	dead    *lanes.Window // of requests that become dead letters
 
 	mu     sync.Mutex
+	timers map[string]*lanes.Window // of requests that set a timer again, by part of the schedule; one for each server
 	state  state
 	faults [parts]fault
 	told   time.Time // when it was logged last that requests are set aside
@@ -171,8 +175,8 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier) *Consumer {
 		retrier:  retrier,
 		trims:    make(chan struct{}, 1),
 		settling: newSettling(),
-		servers:  lanes.New(lanes.Shares{Unknown: timerShare, Each: serverShare}),
-		timers:   lanes.New(lanes.Shares{Unknown: timerShare, Each: 1}),
+		servers:  lanes.New(lanes.Shares{Unknown: timerShare, Each: serverShare, Stall: serverStall}),
+		timers:   map[string]*lanes.Window{},
 		dead:     lanes.New(lanes.Shares{Unknown: letterShare, Each: 1}),
 	}
 }

@@ -79,7 +79,7 @@ func (p part) String() string {
 
 // held tells whether nothing can be done for any request, because the only Redis there is does not answer.
 func (c *Consumer) held() bool {
-	return c.timers.State(laneOfTimer(keys.Single)).Failing
+	return c.timersOn("").State(laneOfTimer(keys.Single)).Failing
 }
 
 // isRedisBack tells whether requests may be fetched. While they are held up it asks Redis, by what is to be done now and
@@ -92,7 +92,7 @@ func (c *Consumer) isRedisBack(ctx context.Context) bool {
 	if err := c.trimOnce(ctx); err != nil {
 		return false
 	}
-	c.timers.Restore(laneOfTimer(keys.Single))
+	c.timersOn("").Restore(laneOfTimer(keys.Single))
 	c.note(partRedis, began, nil)
 	c.note(partTrim, began, nil)
 	return true

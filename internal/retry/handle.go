@@ -95,8 +95,9 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	var tooMany error
 	key := d.retry.Key
 	partition := c.retrier.Partition(key.String())
-	through := []passage{{of: c.timers, name: laneOfTimer(partition)}}
-	if server := c.retrier.ServerOf(partition); server != "" {
+	server := c.retrier.ServerOf(partition)
+	through := []passage{{of: c.timersOn(server), name: laneOfTimer(partition)}}
+	if server != "" {
 		through = []passage{{of: c.servers, name: laneOfServer(server)}, through[0]}
 	}
 	result := c.try(work, through, func(ctx context.Context) (verdict, error) {
@@ -172,6 +173,19 @@ func judgeLetter(err error) verdict {
 		v.lane = lanes.Works
 	}
 	return v
+}
+
+// timersOn returns the window of the requests for timers on a server, an empty text where there is only one. Those for a slow
+// server leave the others' room for slots that nothing is known of.
+func (c *Consumer) timersOn(server string) *lanes.Window {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.timers[server]
+	if w == nil {
+		w = lanes.New(lanes.Shares{Unknown: timerShare, Each: 1})
+		c.timers[server] = w
+	}
+	return w
 }
 
 // passage is a lane that a request passes through. What one request meets with, others may not: a slot of a Redis Cluster that
