@@ -11,10 +11,10 @@ import (
 const (
 	// WakeChannel is the channel that the function library publishes to, so that a timer set through it is on time
 	// without keyspace events. A message is one of three: the tag of a partition and the due time in unix ms of a timer
-	// set there (see ParseWake); AppMessage and an app, for the first timer of the app; ClaimedMessage and keys. In a
-	// cluster a timer is announced only if it became the first of its partition. Elsewhere every timer is announced,
-	// followed by its database and key, so that no timerd looks up the events that setting it causes. All databases of
-	// a server share the channel.
+	// set there (see ParseWake); AppMessage and an app, for the first timer of the app; ClaimedMessage and keys. Every
+	// timer is announced, followed by its database and key, so that no timerd looks up the events that setting it causes:
+	// in a cluster on ClaimedChannel, and here only if nobody hears that and it became the first of its partition. All
+	// databases of a server share the channel.
 	WakeChannel = "timerd:wake"
 	// AppMessage precedes the app in a message on WakeChannel.
 	AppMessage = "app "
@@ -66,7 +66,7 @@ func ParseWake(message string) (w Wake, ok bool) {
 	return w, err == nil
 }
 
-// ClaimedChannel is the sharded channel on which the timerds that hear a master of a cluster are told what was claimed there: that of
+// ClaimedChannel is the sharded channel on which the timerds that hear a master of a cluster are told what was set and claimed there: that of
 // the first of its partitions. In a single Redis it is WakeChannel.
 func ClaimedChannel(p Partition) string {
 	if p == Single {

@@ -28,6 +28,7 @@ type recorder struct {
 	mu       sync.Mutex
 	gaps     []string
 	wakes    []schedule.Millis
+	node     *schedule.Node
 	complete []bool
 	refused  []string
 	observed schedule.Observed
@@ -72,11 +73,16 @@ func (n askedNode) StartHearing(ctx context.Context) error {
 // misses something.
 func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure ...func(*listener.Listener)) *recorder {
 	t.Helper()
+	return listenTo(t, schedule.New(rdb, schedule.DefaultMaxPayload), rdb, conn, namespaces, configure...)
+}
+
+// listenTo is listen for the first node of a schedule.
+func listenTo(t testing.TB, s *schedule.Schedule, rdb, conn *redis.Client, namespaces string, configure ...func(*listener.Listener)) *recorder {
+	t.Helper()
 	set, err := keys.ParseNamespaces(namespaces)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := schedule.New(rdb, schedule.DefaultMaxPayload)
 	if _, err := s.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +90,7 @@ func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure 
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{t: t, rdb: rdb, asked: map[string]int{}, audited: make(chan struct{})}
+	r := &recorder{t: t, rdb: rdb, node: nodes[0], asked: map[string]int{}, audited: make(chan struct{})}
 	r.Listener = listener.New(conn, askedNode{nodes[0], r}, r, 0, set, fmt.Sprintf("test%p", r))
 	r.CanaryInterval, r.CanaryTimeout = time.Second, 20*time.Second
 	r.OnWake = func(_ keys.Partition, due schedule.Millis) { r.note(func() { r.wakes = append(r.wakes, due) }) }
@@ -300,6 +306,46 @@ func TestOwnEventsAreNotAskedAbout(t *testing.T) {
 		if asked > most {
 			t.Errorf("listener %d handed over %d hints of %d timers, want none or nearly none", i, asked, n)
 		}
+	}
+}
+
+// Nor about what timer_set does in a cluster, once a sweep has told the library where its timerds hear of that.
+func TestClusterSetsAreNotAskedAbout(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	cluster := testenv.Cluster(t, 1, false)
+	rdb := cluster.Client()
+	node := cluster.Nodes[0].Client()
+	r := listenTo(t, schedule.New(rdb, schedule.DefaultMaxPayload), node, node, "a")
+	r.healthy()
+	set := func(name string) {
+		t.Helper()
+		for i := range n {
+			if err := rdb.FCall(t.Context(), "timer_set", []string{fmt.Sprint("a:b:", name, ":", i)}, "x", "PX", 3600_000+i).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := fmt.Sprint("a:b:last:", name)
+		if err := rdb.Set(t.Context(), last, "x", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("what came after them to be asked about", func() bool { return r.asked[last] > 0 })
+	}
+	asked := func(name string) (asked int) {
+		r.note(func() {
+			for i := range n {
+				asked += r.asked[fmt.Sprint("a:b:", name, ":", i)]
+			}
+		})
+		return asked
+	}
+	set("before")
+	if _, err := r.node.Sweep(t.Context(), schedule.Look{Within: time.Second, Lease: time.Second, Every: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	set("after")
+	if before, after := asked("before"), asked("after"); before < n || after > n/3 {
+		t.Errorf("handed over %d and %d hints of %d timers each, want one of each before, and none or nearly none after", before, after, n)
 	}
 }
 

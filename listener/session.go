@@ -267,13 +267,14 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	last := s.change
 	s.change = change{}
 	keyspace := len(channel) > len(s.keyspace) && string(channel[:len(s.keyspace)]) == s.keyspace
+	isTold := string(channel) == keys.WakeChannel || keys.IsClaimedChannel(channel)
 	switch {
 	case keyspace && string(payload) == expired:
 		return nil // it comes on a channel of its own
 	case string(channel) == s.expired && !slices.Contains(s.canary.keys, string(payload)):
 		s.unsaid = append(s.unsaid, payload)
 		return nil
-	case string(channel) == keys.WakeChannel || keys.IsClaimedChannel(channel):
+	case isTold:
 		if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
 			s.explain(claimed)
 			return nil
@@ -291,7 +292,7 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 		return s.hint(string(channel[len(s.keyspace):]), payload, kind, last)
 	case string(channel) == s.expired:
 		return s.hint(string(payload), []byte(expired), schedule.Expired, last)
-	case string(channel) == keys.WakeChannel:
+	case isTold:
 		return s.receiveWake(ctx, payload, last)
 	}
 	return nil

@@ -44,20 +44,28 @@ type agenda struct {
 	// passive says that two timerds before this one hear, so that this one does not: it claims only what it finds unclaimed in two
 	// sweeps in a row.
 	passive bool
-	swept   map[keys.Partition]schedule.Millis // what the last sweep found to be due, while passive
+	swept   map[keys.Partition]schedule.Millis // what sweeps found to be due, while passive
+	leases  map[keys.Partition]schedule.Millis // when the first lease of a partition ends that claims do not look for by themselves
 }
 
 func newAgenda(server Server) *agenda {
-	return &agenda{server: server, woken: make(chan struct{}, 1), queue: newWakeQueue()}
+	return &agenda{server: server, woken: make(chan struct{}, 1), queue: newWakeQueue(), leases: map[keys.Partition]schedule.Millis{}}
 }
 
 // wake notes that a timer of a partition is due at a time, AtOnce or Nothing.
-func (a *agenda) wake(p keys.Partition, due schedule.Millis) {
+func (a *agenda) wake(p keys.Partition, due schedule.Millis) { a.note(p, due, false) }
+
+// armed is wake for what this timerd has set itself. In a cluster it is noted by a passive one, too: should no message reach the others,
+// it may take them longer than a sweep to find it.
+func (a *agenda) armed(p keys.Partition, due schedule.Millis) { a.note(p, due, a.server.Name() != "") }
+
+// note notes a due time, by a passive timerd only if it is to be.
+func (a *agenda) note(p keys.Partition, due schedule.Millis, always bool) {
 	if due < 0 || !a.server.Owns(p) {
 		return
 	}
 	a.mu.Lock()
-	earlier := !a.passive && a.learn(p, due)
+	earlier := (always || !a.passive) && a.learn(p, due)
 	a.mu.Unlock()
 	if earlier {
 		signal(a.woken)
@@ -65,8 +73,12 @@ func (a *agenda) wake(p keys.Partition, due schedule.Millis) {
 }
 
 // found notes what a scan for due timers has found. patient says that the next one comes within a lease.
-func (a *agenda) found(heads []schedule.Head, patient bool) {
+func (a *agenda) found(scan schedule.DueScan, patient bool) {
+	heads := scan.Heads
 	a.mu.Lock()
+	for _, l := range scan.Leases {
+		a.leases[l.Partition] = l.Due
+	}
 	if a.passive && patient {
 		heads = a.unclaimed(heads)
 	}
@@ -81,16 +93,18 @@ func (a *agenda) found(heads []schedule.Head, patient bool) {
 	signal(a.woken)
 }
 
-// unclaimed returns those of what a sweep has found that it has found before, and keeps what is due now. a.mu is held.
+// unclaimed returns those of what a sweep has found that one has found before, and keeps what is due now. a.mu is held.
 func (a *agenda) unclaimed(heads []schedule.Head) (again []schedule.Head) {
-	before := a.swept
-	a.swept = map[keys.Partition]schedule.Millis{}
+	if a.swept == nil {
+		a.swept = map[keys.Partition]schedule.Millis{}
+	}
 	for _, h := range heads {
 		if h.Due != schedule.AtOnce && a.server.Until(h.Due) > 0 {
 			continue
 		}
+		before, ok := a.swept[h.Partition]
 		a.swept[h.Partition] = h.Due
-		if due, ok := before[h.Partition]; ok && due == h.Due {
+		if ok && before == h.Due {
 			again = append(again, h)
 		}
 	}
@@ -186,7 +200,10 @@ func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 	for len(requests) < claimBatch && a.until() <= 0 {
 		p, known := a.queue.take()
 		if a.server.Owns(p) {
-			requests = append(requests, schedule.ClaimRequest{Partition: p, Known: known, Expected: expected, Patience: a.patience()})
+			ends, leased := a.leases[p]
+			requests = append(requests, schedule.ClaimRequest{
+				Partition: p, Known: known, Expected: expected, Patience: a.patience(), Leases: leased && a.server.Until(ends) <= 0,
+			})
 		}
 	}
 	return requests
@@ -201,10 +218,25 @@ func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 	if result.Next != schedule.Nothing && (!a.passive || len(result.Firings) > 0) {
 		a.learn(result.Partition, result.Next)
 	}
+	a.noteLeases(result, now)
 	if more {
 		a.queue.plan(result.Partition, now)
 	}
 	return more
+}
+
+// noteLeases notes which lease of a partition is to be looked for next, after a claim. a.mu is held.
+func (a *agenda) noteLeases(result *schedule.ClaimResult, now schedule.Millis) {
+	p := result.Partition
+	ends, leased := a.leases[p]
+	switch {
+	case result.Full && result.Next != schedule.Nothing:
+		a.leases[p] = result.Next
+	case leased && ends <= now:
+		delete(a.leases, p)
+	case leased && !a.passive:
+		a.learn(p, ends)
+	}
 }
 
 // putBack puts back a partition that could not be claimed from: for at once, unless it is moving.

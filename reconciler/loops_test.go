@@ -96,10 +96,10 @@ type claims struct {
 	scan schedule.DueScan
 }
 
-func (c *claims) Sweep(_ context.Context, within, _ time.Duration) (schedule.DueScan, error) {
+func (c *claims) Sweep(_ context.Context, l schedule.Look) (schedule.DueScan, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.note(fmt.Sprintf("scan %s", within))
+	c.note(fmt.Sprintf("scan %s", l.Within))
 	scan := c.scan
 	scan.Heads = slices.Clone(c.scan.Heads)
 	return scan, c.err
@@ -281,11 +281,11 @@ func TestHearing(t *testing.T) {
 		at := b.in(-time.Millisecond)
 		left := []schedule.Head{{Partition: keys.Single, Due: at}}
 		h.agenda.wake(keys.Single, at)
-		h.agenda.found(left, true)
+		h.agenda.found(schedule.DueScan{Heads: left}, true)
 		if wait := h.agenda.wait(); wait <= 0 {
 			t.Error("a passive one claims what has just become due")
 		}
-		h.agenda.found(left, true)
+		h.agenda.found(schedule.DueScan{Heads: left}, true)
 		if wait := h.agenda.wait(); wait > 0 {
 			t.Error("a passive one leaves what nobody has claimed")
 		}

@@ -96,6 +96,9 @@ func (r *Reconciler) Busy() bool { return r.claiming.Load() && !r.auditing.Load(
 // schedule.Nothing and a partition of another node have no effect. It never blocks.
 func (r *Reconciler) Wake(p keys.Partition, due schedule.Millis) { r.agenda.wake(p, due) }
 
+// Armed is Wake for what this process has set itself.
+func (r *Reconciler) Armed(p keys.Partition, due schedule.Millis) { r.agenda.armed(p, due) }
+
 // SetPlace says which of the masters of a cluster the node is, by their names: where there are several timerds, each master has another
 // one as its first.
 func (r *Reconciler) SetPlace(place int) { r.agenda.setPlace(place) }

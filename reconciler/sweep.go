@@ -16,11 +16,13 @@ const (
 	// replanEvery is how often to look for occurrences that a clock ahead of time has armed, if this timerd has not seen it
 	// ahead.
 	replanEvery = 10 * time.Second
+	// lookEvery is after what time at most a sweep looks at each partition of a cluster, whatever is known of it.
+	lookEvery = 5 * time.Second
 )
 
 // Scanner finds due timers.
 type Scanner interface {
-	Sweep(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error)
+	Sweep(ctx context.Context, l schedule.Look) (schedule.DueScan, error)
 }
 
 // Keeper maintains what the schedule needs beside its timers: the function library and the planned occurrences.
@@ -69,6 +71,7 @@ type sweeper struct {
 	onReplanned     func(n int)
 
 	skipped   bool      // the last sweep looked for nothing
+	passive   bool      // the last one was that of a passive timerd
 	moving    bool      // what was last said about slots that are moving
 	replanned time.Time // when it last looked for what a clock ahead of time has armed
 }
@@ -85,12 +88,16 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 	if s.skips() {
 		return nil
 	}
-	found, err := s.scanner.Sweep(ctx, 2*s.interval+horizon, s.lease)
+	passive := s.agenda.isPassive()
+	found, err := s.scanner.Sweep(ctx, schedule.Look{
+		Within: 2*s.interval + horizon, Lease: s.lease, Every: s.lookEvery(), All: s.passive && !passive,
+	})
 	s.health.noteScan(err)
 	if err != nil {
 		return err
 	}
-	s.agenda.found(found.Heads, s.interval <= s.lease)
+	s.passive = passive
+	s.agenda.found(found, s.interval <= s.lease)
 	s.onScanned(found)
 	switch moving := len(found.Moving) > 0; {
 	case moving && !s.moving:
@@ -109,6 +116,16 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 func (s *sweeper) skips() bool {
 	s.skipped = !s.skipped && missedHeartbeats*s.interval <= s.lease && !s.agenda.isFirst()
 	return s.skipped
+}
+
+// lookEvery returns after what time at most a sweep looks at each partition: half a lease, so that a claim of a timerd that died is found
+// before its lease ends. The second timerd, which the first leaves nothing but that, looks half as often until it is the first.
+func (s *sweeper) lookEvery() time.Duration {
+	every := min(s.lease/2, lookEvery)
+	if !s.agenda.isFirst() && !s.agenda.isPassive() {
+		every *= 2
+	}
+	return every
 }
 
 func (s *sweeper) ensureLibrary(ctx context.Context) error {

@@ -22,6 +22,8 @@ type ClaimRequest struct {
 	// Patience is for how long what is due is left to others: a claim by which the usual is claimed takes nothing that is due for a
 	// shorter time.
 	Patience time.Duration
+	// Leases says that a lease may be over by now. In a cluster the usual way of a claim does not look for any by itself.
+	Leases bool
 }
 
 // ClaimResult is the outcome of a claim.
@@ -31,6 +33,7 @@ type ClaimResult struct {
 	At          time.Time // the Redis server's clock at the claim
 	Next        Millis    // when there is something to claim next; AtOnce, or Nothing if nothing is known
 	Untidy      bool      // more tombstones are to be removed: claim again when idle
+	Full        bool      // of a cluster: it was not made by the usual way, and Next may be the end of a lease
 	Rescheduled int       // timers that were due but whose key had got a later TTL
 	Cancelled   int       // timers that were due but whose key had lost its TTL
 	Parked      int       // due timers that wait, without stopping others, because the key cannot be read
@@ -138,7 +141,7 @@ func (n *Node) runShort(ctx context.Context, requests []ClaimRequest, lease time
 	}
 	args := []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, n.schedule.holding.Load(), most, patience.Milliseconds(), n.ClaimedChannel()}
 	for _, r := range requests {
-		args = append(args, r.Partition.Prefix())
+		args = append(args, r.Partition.Prefix(), r.Leases)
 	}
 	sent := time.Now()
 	const head = 2
@@ -252,7 +255,7 @@ func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.D
 	}
 	n.ReadClock(at, sent, received)
 	c := ClaimResult{
-		Partition: request.Partition, At: at, Next: Millis(reply.Int(2)), Untidy: reply.Int(3) == 1,
+		Partition: request.Partition, At: at, Full: n.schedule.cluster, Next: Millis(reply.Int(2)), Untidy: reply.Int(3) == 1,
 		Rescheduled: int(reply.Int(4)), Cancelled: int(reply.Int(5)), Parked: int(reply.Int(6)), ParkedKey: reply.Text(7),
 	}
 	n.lookFrom(request.Partition, reply.Text(8))

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -168,34 +171,223 @@ func TestClusterBrokenPartition(t *testing.T) {
 	}
 }
 
+// heads sweeps, and returns when something is due of those partitions that it told of.
+func heads(t *testing.T, n *schedule.Node, l schedule.Look) map[keys.Partition]schedule.Millis {
+	t.Helper()
+	found, err := n.Sweep(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := map[keys.Partition]schedule.Millis{}
+	for _, h := range found.Heads {
+		if first, ok := due[h.Partition]; !ok || h.Due < first {
+			due[h.Partition] = h.Due
+		}
+	}
+	return due
+}
+
+// slowly is a look for which no partition has its turn again.
+func slowly() schedule.Look {
+	return schedule.Look{Within: time.Second, Lease: time.Second, Every: time.Hour}
+}
+
+// A sweep tells what timer_set has set since the last one, without a look at the slots, and looks everywhere where that cannot tell.
+func TestClusterSweepsTellWhatWasSet(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	const key, other = "a:b:c:{x}1", "a:b:c:{x}2"
+	p := x.Partition(key)
+	one, two := nodeOf(t, x.Schedule, p), nodeOf(t, schedule.New(x.rdb, 1000), p)
+	tells := func(what string, is bool) {
+		t.Helper()
+		for i, n := range []*schedule.Node{one, two} {
+			if due, ok := heads(t, n, slowly())[p]; ok != is {
+				t.Errorf("timerd %d, %s: is told of something that is due at %d: %t", i, what, due, ok)
+			}
+		}
+	}
+	tells("at first", false)
+	x.set(key, "p", time.Minute)
+	tells("set", true)
+	tells("once", false)
+	x.set(other, "p", 2*time.Minute)
+	tells("later than what is known", false)
+	x.set(other, "p", 30*time.Second)
+	tells("earlier", true)
+	x.set(other, "p", time.Hour)
+	tells("far off", false)
+
+	// A command moves a timer.
+	due, err := x.rdb.ZScore(ctx, p.Due(), other).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := keys.Parse(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := schedule.Move{Which: schedule.Which{Key: parsed, Due: schedule.Millis(due).Time()}, To: time.Now().Add(time.Minute)}
+	if results, err := x.Move(ctx, []schedule.Move{moved}); err != nil || results[0].Outcome != schedule.MoveDone {
+		t.Fatalf("moved: %+v, %v", results, err)
+	}
+	tells("moved", true)
+
+	// A retry, as a timerd sets it, the library has not heard of; those who look everywhere find it.
+	server := one.Server()
+	retried := schedule.Retry{EventID: "1", Key: parsed, Due: schedule.MillisOf(time.Now().Add(time.Second)), Attempt: 2}
+	if _, _, err := x.Retry(ctx, retried); err != nil {
+		t.Fatal(err)
+	}
+	tells("a retry", false)
+	library, err := server.FunctionDump(ctx).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(server.FunctionFlush(ctx).Err(), server.FunctionRestore(ctx, library).Err()); err != nil {
+		t.Fatal(err)
+	}
+	tells("another library", true)
+	tells("that library again", false)
+	if err := server.FunctionFlush(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	tells("no library", true)
+	tells("still no library", true)
+}
+
+// A master that was a replica for a while looks everywhere: what was set meanwhile its library was not told.
+func TestClusterMasterAgain(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 3, true, devserver.Directive("cluster-node-timeout", "20000"))
+	x := &clusterIndex{Schedule: schedule.New(cluster.Client(), 1000), t: t, cluster: cluster, rdb: cluster.Client()}
+	if _, err := x.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const key = "a:b:c:1"
+	p := x.Partition(key)
+	n := nodeOf(t, x.Schedule, p)
+	x.set("a:b:c:{a:b:c:1}other", "p", time.Hour)
+	heads(t, n, slowly())
+	heads(t, n, slowly())
+	master := cluster.Master(keys.Slot(key))
+	i := slices.Index(cluster.Nodes, master)
+	replica := cluster.Nodes[i+3]
+	cluster.Failover(replica)
+	testenv.Eventually(t, time.Minute, func() error {
+		return cluster.Client().FCall(t.Context(), "timer_set", []string{key}, "p", "PX", 2000).Err()
+	}, "the timer to be set on the replica")
+	cluster.Failover(master)
+	if _, ok := heads(t, n, slowly())[p]; !ok {
+		t.Error("what was set on the replica is not found")
+	}
+}
+
+// Where more is set than is kept, a sweep looks everywhere.
+func TestClusterMoreIsSetThanIsKept(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	const key = "a:b:c:{x}1"
+	p := x.Partition(key)
+	n := nodeOf(t, x.Schedule, p)
+	other := ""
+	for i := 0; other == "" || !n.Owns(x.Partition(other)) || x.Partition(other) == p; i++ {
+		other = fmt.Sprintf("a:b:c:%d", i)
+	}
+	heads(t, n, slowly())
+	x.set(key, "p", 1500*time.Millisecond)
+	for i := range 9 {
+		_, err := x.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for j := range 1000 { // each is due earlier than the one before
+				pipe.FCall(ctx, "timer_set", []string{other}, "p", "PX", 100_000-1000*i-j)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, ok := heads(t, n, slowly())[p]; !ok {
+		t.Error("what was not kept is not found")
+	}
+	if _, ok := heads(t, n, slowly())[p]; ok {
+		t.Error("the next sweep looks everywhere too")
+	}
+}
+
 // A sweep finds what is due in every slot, and when leases end in time for the next sweep that looks for them.
 func TestClusterSweeps(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
 	ctx := t.Context()
+	p := x.Partition("a:b:c:due")
 	x.set("a:b:c:due", "p", 500*time.Millisecond)
 	x.set("a:b:c:later", "p", time.Hour)
-	n := nodeOf(t, x.Schedule, x.Partition("a:b:c:due"))
-	if _, err := n.Sweep(ctx, time.Second, time.Minute); err != nil { // the first one looks at all in full
-		t.Fatal(err)
+	n := nodeOf(t, x.Schedule, p)
+	if _, ok := heads(t, n, slowly())[p]; !ok { // the first one looks at all in full
+		t.Error("the first sweep does not find what is due")
 	}
-	has := func(within, lease time.Duration) bool {
-		found, err := n.Sweep(ctx, within, lease)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return slices.ContainsFunc(found.Heads, func(h schedule.Head) bool { return h.Partition == x.Partition("a:b:c:due") })
+	has := func(l schedule.Look) bool {
+		_, ok := heads(t, n, l)[p]
+		return ok
 	}
-	if !has(time.Minute, time.Hour) {
-		t.Error("a sweep does not find what is due within a minute")
+	if has(slowly()) {
+		t.Error("a sweep asks a slot whose turn it is not")
+	}
+	all := slowly()
+	all.All = true
+	if !has(all) {
+		t.Error("a sweep that asks all slots does not find what is due")
 	}
 	testenv.Eventually(t, time.Minute, func() bool {
-		firings, err := claimFrom(ctx, n, x.Partition("a:b:c:due"), time.Hour)
+		firings, err := claimFrom(ctx, n, p, time.Hour)
 		return err == nil && len(firings) == 1
 	}, "it to be claimed")
-	if has(time.Minute, time.Millisecond) || !has(2*time.Hour, time.Millisecond) {
+	if has(schedule.Look{Within: time.Minute}) || !has(schedule.Look{Within: 2 * time.Hour}) {
 		t.Error("a sweep does not find when a lease ends")
 	}
-	testenv.Eventually(t, time.Minute, func() bool { return has(time.Second, time.Hour) },
+	testenv.Eventually(t, time.Minute, func() bool {
+		return has(schedule.Look{Within: time.Second, Lease: time.Hour, Every: 100 * time.Millisecond})
+	},
 		"a sweep that looks a second ahead to find when a lease of an hour ends")
+}
+
+// A claim from a slot where something is due looks for a lease that is over where it is told so.
+func TestClusterLeaseInABusySlot(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	const dead, due = "a:b:c:{x}dead", "a:b:c:{x}due"
+	p := x.Partition(dead)
+	n := nodeOf(t, x.Schedule, p)
+	claim := func(want string, request schedule.ClaimRequest, lease time.Duration) {
+		t.Helper()
+		var got []string
+		testenv.Eventually(t, time.Minute, func() bool {
+			c := n.Claim(t.Context(), []schedule.ClaimRequest{request}, lease)[0]
+			for _, f := range c.Firings {
+				got = append(got, f.Key.ID)
+			}
+			return c.Err == nil && len(got) > 0
+		}, "something to be claimed")
+		if slices.Sort(got); strings.Join(got, " ") != want {
+			t.Errorf("claimed %q, want %q", got, want)
+		}
+	}
+	usual, looking := schedule.ClaimRequest{Partition: p}, schedule.ClaimRequest{Partition: p, Leases: true}
+	x.set(dead, "p", time.Millisecond)
+	claim("{x}dead", usual, time.Millisecond)
+	x.set(due, "p", time.Millisecond)
+	testenv.Eventually(t, time.Minute, func() bool {
+		at, err := x.rdb.Time(t.Context()).Result()
+		score := x.rdb.ZScore(t.Context(), p.Due(), due).Val()
+		return err == nil && float64(at.UnixMilli()) > score+1
+	}, "it to be due")
+	claim("{x}due", usual, time.Hour)
+	x.set("a:b:c:{x}next", "p", time.Millisecond)
+	testenv.Eventually(t, time.Minute, func() bool {
+		return x.rdb.Exists(t.Context(), "a:b:c:{x}next").Val() == 0
+	}, "the next to be due")
+	claim("{x}dead {x}next", looking, time.Hour)
 }

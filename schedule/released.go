@@ -51,6 +51,9 @@ func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from 
 	if len(reply) == 1 {
 		return Released{Stale: true}, nil
 	}
+	if r.Kind == ResumeShift && reply.Int(0) > 0 {
+		s.noteMoved(ctx, p)
+	}
 	out := Released{Count: int(reply.Int(0)), Timed: int(reply.Int(1)), Last: reply.Int(4) == 1, Kept: int(reply.Int(5))}
 	out.Next.score, _ = strconv.ParseInt(reply.Text(2), 10, 64)
 	out.Next.skip, _ = strconv.ParseInt(reply.Text(3), 10, 64)

@@ -251,7 +251,7 @@ func TestDeniedAndChangedMeanwhile(t *testing.T) {
 // A script that is refused in the middle of its writes, for want of a right to a command, loses no timer.
 func TestRefusedClaimsLoseNothing(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"zadd", "hset", "hmget", "zremrangebyrank", "hdel", "zrem"} {
+	for _, command := range []string{"zadd", "hset", "hsetnx", "hmget", "zremrangebyrank", "hdel", "zrem"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			x := newNarrowIndex(t)
@@ -261,6 +261,11 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 				want = 2
 			}
 			x.do("FCALL", "timer_set", 1, "app1:b:c:1", "p", "PX", 20)
+			if command == "hset" { // a single timer does without it
+				x.do("FCALL", "timer_set", 1, "app1:b:c:2", "p", "PX", 20)
+				x.awaitExpiry("app1:b:c:2")
+				want = 2
+			}
 			x.awaitExpiry("app1:b:c:1")
 			x.do("ACL", "SETUSER", "timerd", "-"+command)
 			request := []schedule.ClaimRequest{{Partition: keys.Single}}

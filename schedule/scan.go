@@ -28,6 +28,7 @@ type DueScan struct {
 	Held            int64            // timers that are due and held
 	Parked          ParkedCounts     // those of them that are parked
 	Heads           []Head           // the partitions with something to claim within the time that was asked for
+	Leases          []Head           // those of them with firings, and when the first of these can be claimed
 	Moving          []keys.Partition // the partitions whose slots are moving: nothing in them changes meanwhile
 
 	at Millis // when the server looked
@@ -55,7 +56,7 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 	}
 	args := []any{horizon, lease.Milliseconds()}
 	err := m.RunOver(ctx, ix.step("scan_due"), Chunk, args, func(cmd *redis.Cmd) error {
-		reply, err := ReadReply(cmd, 6, 2)
+		reply, err := ReadReply(cmd, 6, 3)
 		if err != nil {
 			return err
 		}
@@ -78,60 +79,45 @@ const (
 	fullEach = 30
 	// sweepChunk is how many partitions of a cluster one call of a sweep asks for: that takes Redis two or three ms.
 	sweepChunk = 2 * Chunk
-	// claimedEach is after what time at most a sweep looks for leases that end, and for what is owed, in a partition of a cluster again.
-	claimedEach = 5 * time.Second
 )
 
-// Sweep is ScanDue for the regular look. In a cluster it looks for what is due in all partitions at each call, for leases that end twice in
-// a lease or more often, and counts and looks for what is to be removed once in so many calls. The counts are of when each was
-// looked at. It is for one goroutine.
-func (n *Node) Sweep(ctx context.Context, within, lease time.Duration) (DueScan, error) {
+// Look is what a sweep looks for.
+type Look struct {
+	Within time.Duration // how far ahead what is due counts
+	Lease  time.Duration
+	// Every is after what time at most each partition of a cluster is looked at, whatever is known of it: at most a lease.
+	Every time.Duration
+	All   bool // all partitions are looked at, as nothing is known of them
+}
+
+// Sweep is ScanDue for the regular look. In a cluster it asks what the function library has set since it was asked last, and looks for
+// what is due, and for leases that end, in those partitions whose turn it is: all of them where the library cannot tell. Counts, and what
+// is to be removed, are looked for once in so many calls; the counts are of when each was looked at. It is for one goroutine.
+func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 	if !n.schedule.cluster {
-		return n.ScanDue(ctx, within, lease)
+		found, err := n.ScanDue(ctx, l.Within, l.Lease)
+		found.Leases = nil // claims look for them
+		return found, err
 	}
 	m := n.Master()
 	r := &n.round
 	first := len(r.partitions) != len(m.Partitions) || len(m.Partitions) > 0 && &r.partitions[0] != &m.Partitions[0]
 	if first {
-		*r = round{partitions: m.Partitions, counted: make([]DueScan, (len(m.Partitions)+sweepChunk-1)/sweepChunk)}
-		for part := range slices.Chunk(m.Partitions, sweepChunk) {
-			var tags strings.Builder
-			for _, p := range part {
-				tags.WriteString(string(p))
-			}
-			// Each next time it is another part of them.
-			since := claimedEach * time.Duration(len(r.tags)) / time.Duration(len(r.counted))
-			r.tags, r.claimed = append(r.tags, tags.String()), append(r.claimed, time.Now().Add(-since))
-		}
+		*r = newRound(m.Partitions, l.Every)
 	}
 	r.sweeps++
-	var found DueScan
-	for i := range r.counted {
-		part := m
-		part.Partitions = m.Partitions[i*sweepChunk : min((i+1)*sweepChunk, len(m.Partitions))]
-		var seen DueScan
-		var err error
-		if first || (r.sweeps+i)%fullEach == 0 {
-			// As far ahead as leases reach: which others have claimed was not told here.
-			seen, err = n.schedule.ScanMaster(ctx, part, within+lease, lease)
-			r.counted[i] = DueScan{Pending: seen.Pending, Firing: seen.Firing, Held: seen.Held, Parked: seen.Parked}
-		} else {
-			claimedWithin := time.Duration(-1)
-			if now := time.Now(); now.Sub(r.claimed[i]) >= min(lease/2, claimedEach) {
-				claimedWithin, r.claimed[i] = within+lease, now
-			}
-			seen, err = n.scanHeads(ctx, r.tags[i], within, claimedWithin)
-		}
+	found, told := n.askNoted(ctx) // before it looks: what is set meanwhile is told the next time
+	all := first || l.All || !told
+	for i := range r.chunks {
+		c := &r.chunks[i]
+		seen, err := n.sweepChunk(ctx, c, l, first || (r.sweeps+i)%fullEach == 0, all)
 		if err != nil {
 			r.partitions = nil // all anew
 			return found, err
 		}
-		n.evidence.witness(seen.at, time.Now())
-		found.Heads, found.Moving = append(found.Heads, seen.Heads...), append(found.Moving, seen.Moving...)
-	}
-	for _, c := range r.counted {
-		found.Pending, found.Firing, found.Held = found.Pending+c.Pending, found.Firing+c.Firing, found.Held+c.Held
-		found.Parked.Add(c.Parked)
+		found.Heads, found.Leases, found.Moving = append(found.Heads, seen.Heads...), append(found.Leases, seen.Leases...), append(found.Moving, c.moving...)
+		found.Pending, found.Firing, found.Held = found.Pending+c.counted.Pending, found.Firing+c.counted.Firing, found.Held+c.counted.Held
+		found.Parked.Add(c.counted.Parked)
 	}
 	return found, nil
 }
@@ -139,19 +125,91 @@ func (n *Node) Sweep(ctx context.Context, within, lease time.Duration) (DueScan,
 // round is how far the sweeps of a node of a cluster have come.
 type round struct {
 	partitions []keys.Partition
-	counted    []DueScan   // of each chunk of them, the counts alone
-	tags       []string    // of each chunk, the hash tags one after the other
-	claimed    []time.Time // of each chunk, when it was asked for what is claimed or owed
+	chunks     []roundChunk
 	sweeps     int
+	since      string // what the library said when it was asked last for what it has set, and where that ended
+	noted      int64
 }
 
-// scanHeads looks for what is due within a time, and for leases that end within another unless that is negative.
-func (n *Node) scanHeads(ctx context.Context, tags string, within, claimedWithin time.Duration) (found DueScan, err error) {
-	args := []any{tags, within.Milliseconds()}
-	if claimedWithin >= 0 {
-		args = append(args, claimedWithin.Milliseconds())
+// roundChunk is some of the partitions of a round.
+type roundChunk struct {
+	partitions []keys.Partition
+	tags       string           // their hash tags, one after the other
+	counted    DueScan          // the counts alone
+	looked     time.Time        // when it was asked for all that is to be claimed
+	moving     []keys.Partition // as it was then
+}
+
+// newRound begins a round. The chunks have their turns one after the other within a time.
+func newRound(partitions []keys.Partition, every time.Duration) round {
+	r := round{partitions: partitions}
+	all := (len(partitions) + sweepChunk - 1) / sweepChunk
+	for part := range slices.Chunk(partitions, sweepChunk) {
+		var tags strings.Builder
+		for _, p := range part {
+			tags.WriteString(string(p))
+		}
+		ago := every * time.Duration(len(r.chunks)) / time.Duration(all)
+		r.chunks = append(r.chunks, roundChunk{partitions: part, tags: tags.String(), looked: time.Now().Add(-ago)})
 	}
-	reply, err := ReadReply(n.schedule.step("scan_heads").Run(ctx, n.server, nil, args...), 1, 2)
+	return r
+}
+
+// askNoted asks the function library what it has set since it was asked last, and returns whether it can tell.
+func (n *Node) askNoted(ctx context.Context) (found DueScan, told bool) {
+	r := &n.round
+	reply, err := ReadReply(n.server.FCallRO(ctx, "timer_noted", nil, r.since, r.noted, n.ClaimedChannel()), 3, 2)
+	if err != nil { // it is not loaded, or this timerd may not call it; else what follows fails, too
+		r.since = ""
+		return found, false
+	}
+	r.since, r.noted = reply.Text(0), reply.Int(1)
+	for i := 3; i+1 < len(reply); i += 2 {
+		found.Heads = append(found.Heads, Head{keys.Partition(reply.Text(i)), Millis(reply.Int(i + 1))})
+	}
+	return found, reply.Int(2) == 1
+}
+
+// noteMoved has the function library tell all timerds that something in a partition of a cluster became due at another time. It is for
+// what may be done by a program other than a timerd. Should that fail, they find it as they find what a timerd had set that died.
+func (s *Schedule) noteMoved(ctx context.Context, p keys.Partition) {
+	if !s.cluster {
+		return
+	}
+	if server, err := s.topology.server(ctx, p); err == nil {
+		_ = server.FCallRO(ctx, "timer_moved", []string{p.Prefix()}).Err() // see above
+	}
+}
+
+// sweepChunk looks at some partitions: in full, or if it is their turn, or for what is due alone.
+func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all bool) (seen DueScan, err error) {
+	// As far ahead as leases reach: which others have claimed was not told here, nor what others have set.
+	ahead, now := l.Within+l.Lease, time.Now()
+	switch isTurn := now.Sub(c.looked) >= l.Every; {
+	case full:
+		part := n.Master()
+		part.Partitions = c.partitions
+		seen, err = n.schedule.ScanMaster(ctx, part, ahead, l.Lease)
+		c.counted = DueScan{Pending: seen.Pending, Firing: seen.Firing, Held: seen.Held, Parked: seen.Parked}
+	case isTurn:
+		seen, err = n.scanHeads(ctx, c.tags, ahead, ahead.Milliseconds())
+		c.looked = now
+	case all || len(c.moving) > 0:
+		seen, err = n.scanHeads(ctx, c.tags, ahead)
+	default:
+		return seen, nil
+	}
+	if err == nil {
+		c.moving = seen.Moving
+		n.evidence.witness(seen.at, time.Now())
+	}
+	return seen, err
+}
+
+// scanHeads looks for what is due within a time, and if another one is given for leases that end within that, in ms.
+func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration, leases ...any) (found DueScan, err error) {
+	args := append([]any{tags, within.Milliseconds()}, leases...)
+	reply, err := ReadReply(n.schedule.step("scan_heads").Run(ctx, n.server, nil, args...), 1, 3)
 	if err != nil {
 		return found, fmt.Errorf("schedule: scan for due timers: %w", err)
 	}
@@ -160,14 +218,18 @@ func (n *Node) scanHeads(ctx context.Context, tags string, within, claimedWithin
 	return found, nil
 }
 
-// addHeads takes in pairs of a partition and when something is to be claimed there, negative if it is not there as a whole.
-func (d *DueScan) addHeads(pairs Reply) {
-	for i := 0; i+1 < len(pairs); i += 2 {
-		p, due := keys.Partition(pairs.Text(i)), Millis(pairs.Int(i+1))
+// addHeads takes in of each of some partitions when something is to be claimed there, negative if it is not there as a whole, and when
+// the first lease ends, if any does.
+func (d *DueScan) addHeads(rows Reply) {
+	for i := 0; i+2 < len(rows); i += 3 {
+		p, due := keys.Partition(rows.Text(i)), Millis(rows.Int(i+1))
 		if due < 0 {
 			d.Moving = append(d.Moving, p)
-		} else {
-			d.Heads = append(d.Heads, Head{p, due})
+			continue
+		}
+		d.Heads = append(d.Heads, Head{p, due})
+		if ends := Millis(rows.Int(i + 2)); ends >= 0 {
+			d.Leases = append(d.Leases, Head{p, ends})
 		}
 	}
 }

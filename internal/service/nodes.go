@@ -226,11 +226,11 @@ func (s *nodes) list() map[*schedule.Node]*servedNode {
 	return maps.Clone(s.served)
 }
 
-// wake passes on that a timer is due, to the node that has it.
-func (s *nodes) wake(key keys.Key, due schedule.Millis) {
+// armed passes on that this process has set a timer, to the node that has it.
+func (s *nodes) armed(key keys.Key, due schedule.Millis) {
 	p := s.schedule.Partition(key.String())
 	for _, n := range s.list() {
-		n.rec.Wake(p, due)
+		n.rec.Armed(p, due)
 	}
 }
 

@@ -145,7 +145,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 		db: c.Redis.DB(), self: self, served: map[*schedule.Node]*servedNode{},
 	}
 
-	sched.OnArmed = all.wake
+	sched.OnArmed = all.armed
 	retries := retry.NewConsumer(conns.js, sched)
 	retries.Streams = conf
 	if c.Redis.Mode == config.Cluster { // of which one server may have half
@@ -155,7 +155,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	retries.Policies = c.Service.Retry
 	retries.MaxPayload = sched.MaxPayload
 	retries.Logger = log
-	retries.Wake = all.wake
+	retries.Wake = all.armed
 	m.observeRetries(retries)
 
 	wrong := newProblems(sched, conns.js, conf, all.setAside, registry)

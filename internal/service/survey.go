@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// surveyInterval is how often a survey is made. It takes Redis some microseconds, and in a cluster with few timers some
-	// milliseconds.
+	// surveyInterval is how often a survey is made. It takes Redis some microseconds.
 	surveyInterval = 10 * time.Second
+	// countInterval is how often it counts in the slots of a cluster: what is due soon, and calls. That takes each master some 50 ms.
+	countInterval = time.Minute
 	// firstSurvey is the pause at the start, for as long as this timerd does not serve the schedule yet.
 	firstSurvey = 250 * time.Millisecond
 	// surveyTimeout bounds each question of it.
@@ -43,7 +44,8 @@ type survey struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	calls query.Calls // the sum over all nodes when it was read last
+	calls   query.Calls // the sum over all nodes when it was read last
+	counted time.Time   // when it was
 
 	serves    bool                    // this timerd was among those alive
 	living    map[string]query.Member // those that were alive, by instance id
@@ -56,10 +58,16 @@ type survey struct {
 func (s *survey) run(ctx context.Context) {
 	for began := time.Now(); ; {
 		beginning := time.Since(began) < surveyInterval
-		s.ask(ctx, s.countCalls)
+		counts := beginning || s.calls.Partitions <= 1 || time.Since(s.counted) >= countInterval
+		if counts {
+			s.counted = time.Now()
+			s.ask(ctx, s.countCalls)
+		}
 		if s.calls.Partitions > 0 || !beginning {
 			s.ask(ctx, s.lookAtMembers)
-			s.ask(ctx, s.countDue)
+			if counts {
+				s.ask(ctx, s.countDue)
+			}
 			s.ask(ctx, s.countLetters)
 		}
 		pause := surveyInterval

@@ -133,9 +133,9 @@ local function timer_repeat(keys, args)
   redis.call('ZADD', firing_key, '0', ref)
   list_owed(prefix, { ref })
   redis.call('ZADD', prefix .. 'repeat', int(-serial), key)
-  announce(0)
+  announce_owed()
   count_call('timer_set')
   return 'planned'
 end
 
-redis.register_function { function_name = 'timer_repeat', callback = timer_repeat }
+redis.register_function { function_name = 'timer_repeat', callback = timer_repeat, flags = SET_FLAGS }

@@ -363,6 +363,6 @@ local function timer_get(keys, args)
   return timer
 end
 
-redis.register_function { function_name = 'timer_set', callback = timer_set, description = LIMIT }
+redis.register_function { function_name = 'timer_set', callback = timer_set, description = LIMIT, flags = SET_FLAGS }
 redis.register_function { function_name = 'timer_cancel', callback = timer_cancel, flags = { 'allow-oom' } }
 redis.register_function { function_name = 'timer_get', callback = timer_get, flags = { 'no-writes' } }

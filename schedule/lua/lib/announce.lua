@@ -1,8 +1,9 @@
 -- include: names wake clock index
+-- tag_of returns the hash tag of the partition.
+local function tag_of() return string.sub(prefix, #PREFIX + 1, -#SUFFIX - 1) end
+
 -- announce tells the timerds when there is something to claim: 0 for at once.
-local function announce(due)
-  redis.pcall('PUBLISH', WAKE, string.sub(prefix, #PREFIX + 1, -#SUFFIX - 1) .. ' ' .. int(due))
-end
+local function announce(due) redis.pcall('PUBLISH', WAKE, tag_of() .. ' ' .. int(due)) end
 
 -- announce_first announces a member that has become the first to be due, unless it is
 -- so far off that the timerds find it by themselves.

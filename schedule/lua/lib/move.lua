@@ -69,15 +69,19 @@ local function fire_all(members, dues, records, lease_end, fire_beside, take_out
     firingdata[2 * i - 1], firingdata[2 * i] = ref, record
     add_tombstones(tombstones, members[i], dues[i], attempt, record)
   end
-  local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
-  for i = 1, n do
-    if taken[i] then -- by another firing, which stays as it is
-      if not fire_beside then return nil end
-      refs[i] = fire_beside(members[i], tonumber(dues[i]), records[i], lease_end or '0')
-      firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
+  if n == 1 and not fire_beside then
+    if redis.call('HSETNX', firingdata_key, refs[1], records[1]) == 0 then return nil end
+  else
+    local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
+    for i = 1, n do
+      if taken[i] then -- by another firing, which stays as it is
+        if not fire_beside then return nil end
+        refs[i] = fire_beside(members[i], tonumber(dues[i]), records[i], lease_end or '0')
+        firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
+      end
     end
+    redis.call('HSET', firingdata_key, unpack(firingdata))
   end
-  redis.call('HSET', firingdata_key, unpack(firingdata))
   redis.call('ZADD', fired_key, unpack(tombstones))
   if take_out then take_out(n) else redis.call('ZREM', due_key, unpack(members, 1, n)) end
   redis.call('ZADD', firing_key, unpack(firing))

@@ -1,4 +1,4 @@
--- include: names tags index announce count_call
+-- include: names tags index announce count_call noted
 -- hash_tag returns the hash tag of a slot's partition, as keys.SlotPartition does.
 local function hash_tag(slot)
   local bits, letters = TAG_BASE, {}
@@ -26,9 +26,23 @@ local function open_partition_of(key)
   end
 end
 
--- announce_set announces a timer that has just been set, and counts it: mostly no message
--- tells of it.
-local function announce_set(key, due)
+-- The flags of the functions that announce_set is called by: a channel is in a slot, too.
+local SET_FLAGS = { 'allow-cross-slot-keys' }
+
+-- announce_set announces a timer that has just been set, with its key: the events of that are
+-- explained, but for one that may be contested, which is to learn of them. due_text is due as int
+-- writes it. A timerd that hears the message counts the timer. It goes to this server alone; where
+-- none listens there, PUBLISH, which goes to all of them, tells of what is first to be due.
+local function announce_set(key, due, due_text, contested)
+  note(contested and 0 or due)
+  local heard = not contested and told_on and redis.pcall('SPUBLISH', told_on, tag_of() .. ' ' .. due_text .. ' 0 ' .. key) or 0
+  if type(heard) == 'number' and heard > 0 then return end
   announce_first(key, due)
   count_call('timer_set')
+end
+
+-- announce_owed announces that something is owed.
+local function announce_owed()
+  note(0)
+  announce(0)
 end

@@ -3,6 +3,9 @@
 -- partition.
 local function open_partition_of() open(PREFIX .. SINGLE .. SUFFIX) end
 
+-- The flags of the functions that announce_set is called by.
+local SET_FLAGS = {}
+
 -- announce_set announces a timer that has just been set, with its key and the database: the
 -- events of that are explained. Only a timer that may be contested is to learn of them.
 -- due_text is due as int writes it. A timerd that hears the message counts the timer.
@@ -15,3 +18,6 @@ local function announce_set(key, due, due_text, contested)
   end
   if type(heard) ~= 'number' or heard == 0 then count_call('timer_set') end
 end
+
+-- announce_owed announces that something is owed.
+local function announce_owed() announce(0) end

@@ -7,9 +7,9 @@ ARGV    1  up to when, in ms from now, what is due counts
         then the hash tags of the partitions
 Returns {this server's clock in unix ms, pending timers, firings but for those held, timers
 set aside because their keys cannot be read, and because NATS refuses them, timers that are
-held, then for each partition with something to claim its hash tag and when: a due time or
+held, then for each partition with something to claim its hash tag, when: a due time or
 the end of a lease in ms, 0 for at once, or -1 if the partition is not here as a whole,
-because its slot is moving}. Old tombstones count as something to claim at once: a claim
+because its slot is moving, and when the first lease ends, or -1}. Old tombstones count as something to claim at once: a claim
 removes them. What is held counts as something to claim in the far future. ]]
 local now = read_clock()
 local horizon, old = now + tonumber(ARGV[1]), now - REMEMBER - tonumber(ARGV[2])
@@ -22,7 +22,7 @@ for i = 3, #ARGV do
   local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local due, firing, fired = prefix .. 'due', prefix .. 'firing', prefix .. 'fired'
   local aside, refused = prefix .. 'aside', prefix .. 'refused'
-  local here, at = redis.pcall('EXISTS', due, firing, fired, aside, refused, prefix)
+  local here, at, ends = redis.pcall('EXISTS', due, firing, fired, aside, refused, prefix)
   if type(here) == 'table' then
     at = -1
   elseif here > 0 then
@@ -34,14 +34,14 @@ for i = 3, #ARGV do
     if lease then
       local still = redis.call('ZCOUNT', firing, HELD_TEXT, '+inf')
       firings, held = firings + redis.call('ZCARD', firing) - still, held + still
-      at = math.min(at or lease, lease)
+      at, ends = math.min(at or lease, lease), lease
     end
     if tombstone and tombstone < old then at = 0 end
     if here > pending + (lease and 1 or 0) + (tombstone and 1 or 0) then
       asides, refusals = asides + redis.call('ZCARD', aside), refusals + redis.call('ZCARD', refused)
     end
   end
-  if at and at <= horizon then out[#out + 1], out[#out + 2] = ARGV[i], at end
+  if at and at <= horizon then out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], at, ends or -1 end
 end
 out[2], out[3], out[4], out[5], out[6] = total, firings, asides, refusals, held
 return out

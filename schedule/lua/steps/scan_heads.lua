@@ -7,8 +7,8 @@ ARGV    1  the hash tags of the partitions, one after the other
         2  up to when, in ms from now, what is due counts
         3  up to when, in ms from now, the end of a lease counts; without it none is looked for
 Returns {this server's clock in unix ms, then for each partition with something to claim its hash
-tag and when: a due time or the end of a lease in ms, 0 for at once, or -1 if the partition is
-not here}. ]]
+tag, when: a due time or the end of a lease in ms, 0 for at once, or -1 if the partition is
+not here, and when the first lease ends, or -1}. ]]
 local now, tags = read_clock(), ARGV[1]
 local horizon, lease_horizon = int(now + tonumber(ARGV[2])), ARGV[3] and int(now + tonumber(ARGV[3]))
 local out, n = { now }, 1
@@ -26,8 +26,10 @@ for i = 1, #tags, TAG_LETTERS do
   local waiting = redis.pcall('ZCOUNT', due, '-inf', horizon)
   local leased = lease_horizon and redis.pcall('ZCOUNT', firing, '-inf', lease_horizon) or 0
   if waiting ~= 0 or leased ~= 0 then
-    out[n + 1], out[n + 2] = string.sub(tags, i, i + TAG_LETTERS - 1), math.min(first(due, waiting), first(firing, leased))
-    n = n + 2
+    local ends = first(firing, leased)
+    out[n + 1], out[n + 2] = string.sub(tags, i, i + TAG_LETTERS - 1), math.min(first(due, waiting), ends)
+    out[n + 3] = ends < math.huge and ends or -1
+    n = n + 3
   end
 end
 return out

@@ -1,0 +1,106 @@
+package reconciler
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// master is a server of a cluster, with its clock and every partition.
+type master struct{ *bench }
+
+func (master) Name() string { return "127.0.0.1:1" }
+
+// A lease that a sweep has found is looked for once it is over, whatever else was due in the partition until then, and once only. After
+// a claim in full the next one looks too.
+func TestLeasesOfSweeps(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
+		const p = keys.Partition("hhhhhh")
+		a := newAgenda(master{b})
+		claim := func(after time.Duration, looks bool, result schedule.ClaimResult) {
+			t.Helper()
+			time.Sleep(after)
+			requests := a.takeDue(1)
+			if len(requests) != 1 || requests[0].Leases != looks {
+				t.Fatalf("%s after the start: %+v, want one that looks for leases: %t", time.Since(b.began), requests, looks)
+			}
+			result.Partition, result.At = p, time.Now()
+			a.claimed(&result)
+		}
+		nothing := schedule.ClaimResult{Next: schedule.Nothing}
+		a.found(schedule.DueScan{
+			Heads: []schedule.Head{{Partition: p, Due: b.in(time.Second)}}, Leases: []schedule.Head{{Partition: p, Due: b.in(3 * time.Second)}},
+		}, true)
+		claim(time.Second, false, nothing)
+		claim(2*time.Second, true, schedule.ClaimResult{Full: true, Next: b.in(3 * time.Second)})
+		a.putBack(schedule.ClaimRequest{Partition: p, Known: schedule.Never}, false) // something else is to be done there
+		claim(0, false, nothing)
+		claim(time.Second, true, nothing)
+		if wait := a.wait(); wait != longestSleep {
+			t.Errorf("%s until the next claim, want none", wait)
+		}
+	})
+}
+
+// A passive timerd of a cluster claims what it has set itself unless others do, and what it finds due in two looks, however many sweeps
+// tell of other partitions meanwhile.
+func TestPassiveInACluster(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
+		a := newAgenda(master{b})
+		a.setRank(2, true)
+		a.wake("hhhhhh", b.in(time.Second))
+		if wait := a.wait(); wait != longestSleep {
+			t.Errorf("woken by others: %s until the next claim, want none", wait)
+		}
+		a.armed("hhhhhh", b.in(time.Second))
+		if wait := a.wait(); wait != time.Second+2*standbyStep {
+			t.Errorf("%s until the claim of what it has set itself, want 1.05s", wait)
+		}
+		a.takeDue(1)
+		due := schedule.DueScan{Heads: []schedule.Head{{Partition: "hhhhhi", Due: b.in(-time.Second)}}}
+		a.found(due, true)
+		a.found(schedule.DueScan{}, true)
+		time.Sleep(2 * time.Second)
+		if requests := a.takeDue(1); len(requests) != 1 || requests[0].Partition != "hhhhhh" {
+			t.Errorf("claims from %+v", requests)
+		}
+		a.found(due, true)
+		if requests := a.takeDue(1); len(requests) != 1 || requests[0].Partition != "hhhhhi" {
+			t.Errorf("claims from %+v, want what nobody has claimed", requests)
+		}
+	})
+}
+
+// Partitions have their turns twice in a lease, for the second timerd once in a lease. Who was passive looks everywhere first.
+func TestLooksOfSweeps(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
+		looks := &looker{}
+		s := sweeper{scanner: looks, agenda: newAgenda(master{b}), health: newHealth(), interval: time.Second, lease: 4 * time.Second, onScanned: func(schedule.DueScan) {}}
+		for _, as := range []struct {
+			rank    int
+			passive bool
+			every   time.Duration
+			all     bool
+		}{{0, false, 2 * time.Second, false}, {1, false, 4 * time.Second, false}, {2, true, 2 * time.Second, false}, {1, false, 4 * time.Second, true}, {1, false, 4 * time.Second, false}} {
+			s.agenda.setRank(as.rank, as.passive)
+			s.skipped = true
+			if err := s.scanDue(t.Context()); err != nil || looks.Every != as.every || looks.All != as.all {
+				t.Errorf("%+v: looks for %+v, %v", as, looks.Look, err)
+			}
+		}
+	})
+}
+
+// looker is a Scanner that keeps what it was to look for.
+type looker struct{ schedule.Look }
+
+func (l *looker) Sweep(_ context.Context, look schedule.Look) (schedule.DueScan, error) {
+	l.Look = look
+	return schedule.DueScan{}, nil
+}

@@ -1,0 +1,80 @@
+-- include: wake clock index common announce
+-- What the functions have set in the partitions of this server of a cluster lately, in memory: a
+-- sweep that asks for it need not ask each partition. It lives for as long as the library does in
+-- this process, and begins anew with it, or where it cannot say what is missing.
+
+local note
+
+-- told_on is the channel on which the timerds that hear this server are told what is set, or nil.
+local told_on
+
+do -- a chunk may have 200 local variables
+  -- How many are kept: what a thousand timers a second that are the first of their partitions bring
+  -- in some seconds. It takes half a MB.
+  local MOST_NOTED = 8192
+
+  -- How many bytes the name of a channel has at most.
+  local MOST_CHANNEL = 64
+
+  -- noted_since names when it began, or is nil; noted is how many there were since. The last ones are in
+  -- noted_tags and noted_dues. first_noted has the last one of each partition. noted_at is
+  -- when anything was noted or asked last.
+  local noted_since, noted, noted_at, restarts = nil, 0, 0, 0
+  local noted_tags, noted_dues, first_noted = {}, {}, {}
+
+  -- note_anew forgets what was noted: whoever asks has to look everywhere.
+  local function note_anew()
+    local t = redis.call('TIME')
+    restarts = restarts + 1
+    noted_since, noted, first_noted = t[1] .. t[2] .. '.' .. restarts, 0, {}
+  end
+
+  -- note notes that something in the partition is to be claimed at a time, 0 for at once. Whoever
+  -- knows of something that is due earlier, and not yet, learns of it by the claim of that. What is
+  -- due much later is found in time by those who look everywhere now and then. If the clock went
+  -- back, what is over may be due again.
+  function note(due)
+    if not noted_since or now < noted_at then note_anew() end
+    noted_at = now
+    local tag = tag_of()
+    local first = first_noted[tag]
+    if due > now + WAKE_WITHIN or first and first > now and first <= due then return end
+    noted = noted + 1
+    local at = noted % MOST_NOTED + 1
+    noted_tags[at], noted_dues[at], first_noted[tag] = tag, due, due
+  end
+
+  --[[ timer_noted SINCE NOTED CHANNEL
+  For timerds alone: tells what the functions have set here since it was asked last, and on which
+  channel of this server the timerds are told of what is set from now on. It writes nothing.
+  Returns {since, noted, 1 or 0, then hash tags and due times, 0 for at once}: with the first two it
+  is asked the next time. A 0 says that more may have been set than it knows: by another process or
+  library, on another master, or too much. ]]
+  local function timer_noted(_, args)
+    now = read_clock()
+    if not noted_since or now < noted_at then note_anew() end
+    noted_at, told_on = now, args[3] and #args[3] <= MOST_CHANNEL and args[3]
+    -- A replica that becomes the master has another id, also if it was the master before.
+    local replication = redis.pcall('INFO', 'replication')
+    local id = noted_since .. (type(replication) == 'string' and string.match(replication, 'master_replid:(%x+)') or '')
+    local known = args[1] == id and tonumber(args[2] or nil)
+    if not known or known > noted or noted - known > MOST_NOTED then return { id, noted, 0 } end
+    local out = { id, noted, 1 }
+    for i = known + 1, noted do
+      local at = i % MOST_NOTED + 1
+      out[#out + 1], out[#out + 2] = noted_tags[at], noted_dues[at]
+    end
+    return out
+  end
+
+  --[[ timer_moved PREFIX
+  For timerds and their commands: notes that something in the partition with this prefix became due
+  at another time, otherwise than by the functions. It writes nothing. ]]
+  local function timer_moved(keys)
+    prefix, now = keys[1], read_clock()
+    note(0)
+  end
+
+  redis.register_function { function_name = 'timer_noted', callback = timer_noted, flags = { 'no-writes' } }
+  redis.register_function { function_name = 'timer_moved', callback = timer_moved, flags = { 'no-writes' } }
+end
