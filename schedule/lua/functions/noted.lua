@@ -13,12 +13,16 @@ do -- a chunk may have 200 local variables
   -- in some seconds. It takes half a MB.
   local MOST_NOTED = 8192
 
+  -- By how many ms the clock may go back without more ado: what is due sooner than that may be over by
+  -- then, and is noted again.
+  local BACK = 1000
+
   -- How many bytes the name of a channel has at most.
   local MOST_CHANNEL = 64
 
   -- noted_since names when it began, or is nil; noted is how many there were since. The last ones are in
   -- noted_tags and noted_dues. first_noted has the last one of each partition. noted_at is
-  -- when anything was noted or asked last.
+  -- the latest time at which anything was noted or asked.
   local noted_since, noted, noted_at, restarts = nil, 0, 0, 0
   local noted_tags, noted_dues, first_noted = {}, {}, {}
 
@@ -26,19 +30,18 @@ do -- a chunk may have 200 local variables
   local function note_anew()
     local t = redis.call('TIME')
     restarts = restarts + 1
-    noted_since, noted, first_noted = t[1] .. t[2] .. '.' .. restarts, 0, {}
+    noted_since, noted, noted_at, first_noted = t[1] .. t[2] .. '.' .. restarts, 0, now, {}
   end
 
   -- note notes that something in the partition is to be claimed at a time, 0 for at once. Whoever
   -- knows of something that is due earlier, and not yet, learns of it by the claim of that. What is
-  -- due much later is found in time by those who look everywhere now and then. If the clock went
-  -- back, what is over may be due again.
+  -- due much later is found in time by those who look everywhere now and then.
   function note(due)
-    if not noted_since or now < noted_at then note_anew() end
-    noted_at = now
+    if not noted_since or now < noted_at - BACK then note_anew() end
+    noted_at = math.max(noted_at, now)
     local tag = tag_of()
     local first = first_noted[tag]
-    if due > now + WAKE_WITHIN or first and first > now and first <= due then return end
+    if due > now + WAKE_WITHIN or first and first > now + BACK and first <= due then return end
     noted = noted + 1
     local at = noted % MOST_NOTED + 1
     noted_tags[at], noted_dues[at], first_noted[tag] = tag, due, due
@@ -52,8 +55,8 @@ do -- a chunk may have 200 local variables
   library, on another master, or too much. ]]
   local function timer_noted(_, args)
     now = read_clock()
-    if not noted_since or now < noted_at then note_anew() end
-    noted_at, told_on = now, args[3] and #args[3] <= MOST_CHANNEL and args[3]
+    if not noted_since or now < noted_at - BACK then note_anew() end
+    noted_at, told_on = math.max(noted_at, now), args[3] and #args[3] <= MOST_CHANNEL and args[3]
     -- A replica that becomes the master has another id, also if it was the master before.
     local replication = redis.pcall('INFO', 'replication')
     local id = noted_since .. (type(replication) == 'string' and string.match(replication, 'master_replid:(%x+)') or '')
