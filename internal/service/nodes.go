@@ -32,6 +32,7 @@ type nodes struct {
 	config    config.Service
 	log       *slog.Logger
 	metrics   *metrics
+	taken     *takeovers
 	publisher reconciler.Publisher
 	schedule  *schedule.Schedule
 	db        int
@@ -73,6 +74,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		s.metrics.rescheduled.Add(float64(claimed.Rescheduled))
 		s.metrics.cancelled.Add(float64(claimed.Cancelled))
 		aside.note(claimed.Parked, claimed.ParkedKey)
+		s.taken.note(&claimed)
 	}
 	rec.OnReplanned = func(n int) { s.metrics.replanned.Add(float64(n)) }
 	rec.Coverage.OnGap = func(reason string) {

@@ -140,8 +140,9 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	m.observePublisher(publisher)
 	m.observeSchedule(sched)
 
+	taken := &takeovers{instance: self.Instance, log: log}
 	all := &nodes{
-		config: c.Service, log: log, metrics: m, publisher: publisher, schedule: sched,
+		config: c.Service, log: log, metrics: m, taken: taken, publisher: publisher, schedule: sched,
 		db: c.Redis.DB(), self: self, served: map[*schedule.Node]*servedNode{},
 	}
 
@@ -207,6 +208,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
 			{"survey", withoutError(surveys.run)},
+			{"takeovers", withoutError(taken.run)},
 			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, log) })},
 			{"problems", withoutError(wrong.run)},
 			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},

@@ -81,7 +81,7 @@ func (d *deathbed) Release(ctx context.Context, firings []schedule.Firing) error
 }
 
 // TestDeathAtEachStep kills a timerd between claim and settle, at every step in
-// turn, and has another one go on.
+// turn, and has another one go on, which says what it took over.
 func TestDeathAtEachStep(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"claimed", "published", "acknowledged", "settled"} {
@@ -122,9 +122,12 @@ func TestDeathAtEachStep(t *testing.T) {
 			testenv.Eventually(t, system.Patience, d.isDead, "the death")
 			cancel()
 			wg.Wait()
-			s.Start()
+			next := s.Start()
 			s.Expect(c, want...)
 			s.Settled()
+			if step == "claimed" {
+				next.Log.Wait(t, system.Patience, "took over firings that were claimed before")
+			}
 		})
 	}
 }
