@@ -109,7 +109,7 @@ func TestWhatGatheredGoesWithoutBatches(t *testing.T) {
 	for name, end := range map[string]func(*group){
 		"switched off":      func(g *group) { g.allow(false) },
 		"refused":           func(g *group) { g.refused(answer{code: codeBatchDisabled}); g.left() },
-		"one is incomplete": func(g *group) { g.refused(answer{code: codeBatchIncomplete}); g.left() },
+		"one is incomplete": func(g *group) { g.refused(answer{code: 10176}); g.left() },
 	} {
 		_, f := newTestFlight(t)
 		g := f.group

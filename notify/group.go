@@ -30,12 +30,10 @@ const (
 
 // Error codes of JetStream about batches.
 const (
-	codeIDInProcess     jetstream.ErrorCode = 10158
-	codeBatchDisabled   jetstream.ErrorCode = 10174
-	codeBatchIncomplete jetstream.ErrorCode = 10176 // one of its messages did not come, was refused, or began one batch too many
-	codeBatchTooLarge   jetstream.ErrorCode = 10199
-	codeBatchDuplicate  jetstream.ErrorCode = 10201
-	codeBatchTooMany    jetstream.ErrorCode = 10210 // the answer to the first message, so to a batch of one
+	codeIDInProcess    jetstream.ErrorCode = 10158
+	codeBatchDisabled  jetstream.ErrorCode = 10174
+	codeBatchTooLarge  jetstream.ErrorCode = 10199
+	codeBatchDuplicate jetstream.ErrorCode = 10201
 )
 
 // noSample says of a delivery's ahead that its acknowledgement does not tell what those ahead of it took.
@@ -192,14 +190,16 @@ func (g *group) refused(a answer) (stored bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
+	case a.code == codeBatchDuplicate || a.code == codeIDInProcess:
+		return true
 	case a.code == codeBatchDisabled:
 		g.allowed = false
 	case a.code == codeBatchTooLarge && g.most > leastBatch:
 		g.most = max(g.most/2, leastBatch)
-	case a.code == codeBatchTooLarge || a.code == codeBatchIncomplete || a.code == codeBatchTooMany:
+	default: // it did not arrive whole, say, or the server has too many
 		g.rest = time.Now().Add(batchRest)
 	}
-	return a.code == codeBatchDuplicate || a.code == codeIDInProcess
+	return false
 }
 
 // hurry has those that gather wait no longer for what takes too long.

@@ -71,7 +71,7 @@ func (p *prober) examine(ctx context.Context) error {
 	if info == nil {
 		return err
 	}
-	p.batches(info.Config.AllowAtomicPublish)
+	p.batches(info.Config.AllowAtomicPublish && streams.TakesBatches(p.js))
 	if b := p.stream.compare(info.Config.Duplicates, info.Created, info.State.LastSeq, acknowledged); b != nil {
 		lost := b.acknowledged - b.seq + 1
 		p.Logger.Error("NATS has lost events that it had acknowledged: their timers do not fire again", "count", lost,

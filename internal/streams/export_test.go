@@ -18,3 +18,6 @@ func JoinSoon(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetSt
 func Owners(ctx context.Context, js jetstream.JetStream, streams Config) ([]Owner, error) {
 	return ownersOf(ctx, js, streams.configs()...)
 }
+
+// BatchesAt is TakesBatches for a server of a version.
+func BatchesAt(version string) bool { return batchesAt(version) }

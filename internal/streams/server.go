@@ -64,10 +64,14 @@ func AccountFullness(account *jetstream.AccountInfo, payloadBytes int) error {
 	}
 }
 
-// takesBatches tells whether the connected server has atomic batches, as nats-server has from 2.12 on.
-func takesBatches(js jetstream.JetStream) bool {
-	const major, minor = 2, 12
-	hasMajor, hasMinor, ok := parseVersion(js.Conn().ConnectedServerVersion())
+// TakesBatches tells whether the connected server syncs an atomic batch to disk at once, as nats-server does from 2.15 on. It has batches
+// since 2.12, but syncs each message of one, and 2.12.0 refuses those with a Nats-Msg-Id.
+func TakesBatches(js jetstream.JetStream) bool { return batchesAt(js.Conn().ConnectedServerVersion()) }
+
+// batchesAt is TakesBatches for a server of a version.
+func batchesAt(version string) bool {
+	const major, minor = 2, 15
+	hasMajor, hasMinor, ok := parseVersion(version)
 	return ok && atLeast(hasMajor, hasMinor, major, minor)
 }
 

@@ -25,6 +25,15 @@ func TestCheckVersion(t *testing.T) {
 	}
 }
 
+func TestBatchesAtVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"2.11.9": false, "2.12.0": false, "2.14.9": false, "2.15.0": true, "2.15.2": true, "3.0.0-dev": true, "": false} {
+		if streams.BatchesAt(version) != want {
+			t.Errorf("%q: batches %t, want %t", version, !want, want)
+		}
+	}
+}
+
 func TestCheckAccount(t *testing.T) {
 	t.Parallel()
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })

@@ -215,7 +215,7 @@ func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fau
 			return nil, nil, fmt.Errorf("stream %s: %w", want.Name, err)
 		default:
 			faults = append(faults, s.faults(want, info.Config)...)
-			if is := info.Config; want.AllowAtomicPublish && !is.AllowAtomicPublish && is.Storage == jetstream.FileStorage && takesBatches(js) {
+			if is := info.Config; want.AllowAtomicPublish && !is.AllowAtomicPublish && is.Storage == jetstream.FileStorage && TakesBatches(js) {
 				faults = append(faults, &Fault{
 					Stream: want.Name, Warning: true, Remedy: "nats stream edit " + want.Name + " --allow-batch",
 					What: "it takes no batches, so where NATS syncs each message to disk firings may wait for it",
