@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,7 +92,7 @@ func stutter(node *testenv.RedisServer, stopped, atWork time.Duration) (end func
 }
 
 // A master answers, but slowly, and thousands of retries are asked for there. Those on the others, in slots that had none yet, are
-// carried out meanwhile, and their timers fire on time.
+// carried out before most of them, whatever the machine takes for that, and the others' timers fire on time.
 func TestClusterSlowMasterDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const slow, good = 3000, 50
@@ -115,10 +116,18 @@ func TestClusterSlowMasterDelaysNoOther(t *testing.T) {
 		for _, node := range s.othersOf(victim) {
 			all = append(all, s.keysOn(node, app, good)...)
 		}
-		asked := testenv.StartStopwatch()
+		before := c.Len()
 		s.Ask(all...)
-		c.WaitFunc(system.Patience, fromApp(app, len(all)))
-		asked.AtMost(t, 2500*time.Millisecond, "retries on the others")
+		meanwhile := c.WaitFunc(system.Patience, fromApp(app, len(all)))[before:]
+		n := 0
+		for _, m := range meanwhile {
+			if strings.HasPrefix(m.ID(), "bad:") {
+				n++
+			}
+		}
+		if n > slow/20 {
+			t.Errorf("%d retries of the slow master fired before %d of the others", n, len(all))
+		}
 		s.punctual(c, watch, app+"-timer", 2*good)
 	}
 }
