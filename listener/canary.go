@@ -260,7 +260,7 @@ func (c *canary) leaveMark(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 		if err := c.evidence.Mark(ctx, m.info, m.key); err != nil {
-			c.log.Debug("no mark is left of what ran out", "err", err)
+			c.log.Debug("cannot leave a mark of the expired keys", "err", err)
 		}
 	})
 }

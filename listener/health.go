@@ -43,7 +43,7 @@ func (h *health) err() error {
 		return h.flow
 	}
 	if err := h.takes.Err(unhealthyAfter); err != nil {
-		return fmt.Errorf("taking keyspace events in has been %w", err)
+		return fmt.Errorf("processing keyspace events has been %w", err)
 	}
 	return nil
 }

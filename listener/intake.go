@@ -91,9 +91,9 @@ func (i *intake) observe(ctx, work context.Context, hints []schedule.Hint, heard
 			return len(overtaken) == 0 || i.observe(ctx, work, overtaken, asked)
 		}
 		if ctx.Err() != nil {
-			i.log.Warn("ended with keyspace events not taken in; an audit follows at the next start", "err", err, "waiting", len(hints))
+			i.log.Warn("ended with unprocessed keyspace events; an audit follows at the next start", "err", err, "waiting", len(hints))
 			return false
 		}
-		backoff.Sleep(ctx, retry.Fail("keyspace events wait: Redis does not take them", err, "waiting", len(hints)))
+		backoff.Sleep(ctx, retry.Fail("keyspace events wait: Redis cannot process them", err, "waiting", len(hints)))
 	}
 }

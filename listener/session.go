@@ -117,7 +117,7 @@ func (s *session) run(parent context.Context) error {
 			}
 		case *redis.Subscription:
 			if !ofClaims(m) && !s.apps.confirm(m) {
-				return errors.New("the client has reconnected behind our back")
+				return errors.New("the client has reconnected by itself")
 			}
 		}
 	}
@@ -208,7 +208,7 @@ func (s *session) subscribeClaims(ctx context.Context) error {
 		return fmt.Errorf("subscribe: %w", cause(ctx, err))
 	case !s.reported.untold:
 		s.reported.untold = true
-		s.log.Warn("cannot hear of what was claimed, so more is asked of Redis; allow the user SSUBSCRIBE, SUNSUBSCRIBE and SPUBLISH", "err", err)
+		s.log.Warn("cannot subscribe to messages about claims, which costs Redis more; allow the user SSUBSCRIBE, SUNSUBSCRIBE and SPUBLISH", "err", err)
 	}
 	return nil
 }
@@ -362,7 +362,7 @@ func (s *session) hint(key string, event []byte, kind schedule.HintKind, last ch
 	}
 	noted, fits := s.hints.hear(schedule.Hint{Kind: kind, Key: key, Known: !ours}, s.canary.heardSince())
 	if !fits {
-		return fmt.Errorf("dropped %d keyspace events that Redis was too slow to take in", maxHints)
+		return fmt.Errorf("dropped %d keyspace events, because Redis was too slow to process them", maxHints)
 	}
 	if kind == schedule.Touched {
 		s.change = change{key, noted || last.noted && last.key == key}

@@ -117,7 +117,7 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 		server := p.settler.schedule.ServerOf(next.Partition)
 		if err := p.gate.await(ctx, func() bool { return p.window.hasRoom(server) && !p.awaitsLetters(next) }); err != nil {
 			p.settler.release(context.WithoutCancel(ctx), firings)
-			return fmt.Errorf("%d of the firings not published: %w", len(firings), err)
+			return fmt.Errorf("%d firings not published: %w", len(firings), err)
 		}
 		deliveries, taken := p.admit(firings)
 		p.flight.publish(deliveries)

@@ -78,7 +78,7 @@ func (s *seeker) run(ctx context.Context) {
 				return
 			}
 			if err != nil {
-				s.Logger.Warn("cannot tell whether events are in the stream already, which may store them twice", "subject", subject,
+				s.Logger.Warn("cannot tell whether events are in the stream already; they may be stored twice", "subject", subject,
 					"count", len(deliveries)-len(stored), "err", err)
 			}
 			s.tell(deliveries, stored)

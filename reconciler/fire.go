@@ -159,7 +159,7 @@ func (f *firer) claim(ctx context.Context) (firings []schedule.Firing, more bool
 // report reports what a claim changed.
 func (f *firer) report(result *schedule.ClaimResult) {
 	for _, err := range result.Corrupt {
-		f.log.Error("removed from the schedule what is no timer", "err", err)
+		f.log.Error("removed an entry from the schedule that is no timer", "err", err)
 	}
 	if len(result.Firings) > 0 || result.Rescheduled > 0 || result.Cancelled > 0 || result.Parked > 0 {
 		f.onClaimed(*result)

@@ -178,7 +178,7 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 	if b.found.Timers > 0 {
 		bar := progressOf(b.cmd)
 		done, err = b.timers.Cancel(ctx, b.selection, func(c admin.Cancelled) {
-			bar.show("cancelled %d of %d timers, those that are due until %s", c.Cancelled, b.found.Timers, c.Until.Format(timeLayout))
+			bar.show("cancelled %d of %d timers, up to %s", c.Cancelled, b.found.Timers, c.Until.Format(timeLayout))
 		})
 		bar.clear()
 	}
@@ -190,14 +190,14 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 		return errors.Join(err, printErr)
 	}
 	if done.Cut {
-		fmt.Fprintln(b.cmd.ErrOrStderr(), "timerd: so many timers are owed or firing that not all of these were looked at: try again once some have fired")
+		fmt.Fprintln(b.cmd.ErrOrStderr(), "timerd: too many timers are owed or firing to look at all of them: try again once some have fired")
 	}
 	if err == nil {
 		return nil
 	}
 	reached := "none was reached"
 	if !done.Until.IsZero() {
-		reached = "those that are due until " + done.Until.Format(timeLayout) + " were reached"
+		reached = "those due until " + done.Until.Format(timeLayout) + " were reached"
 	}
 	switch {
 	case ctx.Err() != nil:

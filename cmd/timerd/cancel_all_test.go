@@ -82,7 +82,7 @@ func TestCancelAllIsInterrupted(t *testing.T) {
 	}
 	left := rdb.ZCard(t.Context(), keys.Single.Due()).Val()
 	if code != exitFailed || done == 0 || int64(done)+left != n ||
-		!strings.Contains(errs.String(), "timerd: interrupted: of 20000 timers those that are due until 20") {
+		!strings.Contains(errs.String(), "timerd: interrupted: of 20000 timers those due until 20") {
 		t.Errorf("exit code %d, %d left\n%s%s", code, left, &out, &errs)
 	}
 	slow.Delay(0)

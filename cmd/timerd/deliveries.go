@@ -45,7 +45,7 @@ terminal the lines fit its width.
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&d.failed, "failed", false, "only what was not delivered")
+	cmd.Flags().BoolVar(&d.failed, "failed", false, "only deliveries that did not succeed")
 	cmd.Flags().BoolVar(&d.follow, "follow", false, "go on with new deliveries, until interrupted")
 	cmd.Flags().BoolVar(&d.asJSON, "json", false, "print the records themselves, each in a line of JSON")
 	cmd.Flags().Var(&since, "since", "begin this long ago, such as 1h or 7d, instead of with the oldest")

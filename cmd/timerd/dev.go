@@ -58,7 +58,7 @@ prints how to set more, and prints each firing, except those of the app demo, wh
 console. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH, or
 --redis-server.
 
-It reads TIMERD_RETRY and all other variables that are not about the two servers.`,
+It reads TIMERD_RETRY and all variables except those of the two servers.`,
 		Example: `  timerd dev
   timerd dev --redis-port 6379 --nats-port 4222`,
 		Args: arguments(cobra.NoArgs),

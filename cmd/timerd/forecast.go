@@ -107,11 +107,11 @@ func (f *forecast) sayWhatIsMissing(seen query.Forecast) {
 			seen.Looked, seen.Total, seen.Known, len(seen.Minutes))
 	}
 	if seen.Cut {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: only of %d timers that repeat all occurrences are counted, of others the next one; name a NAMESPACE to count theirs\n",
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: all occurrences are counted of %d timers that repeat, and of the others only the next one; name a NAMESPACE to count theirs\n",
 			seen.Expanded)
 	}
 	if seen.Moving > 0 {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: the timers of %d slots are left out, which are moving\n", seen.Moving)
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: the timers of %d slots are left out, because these are moving\n", seen.Moving)
 	}
 }
 

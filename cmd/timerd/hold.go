@@ -68,7 +68,7 @@ func tellHeld(ctx context.Context, cmd *cobra.Command, held admin.Held, rdb redi
 		for _, who := range held.Missing {
 			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: timers of %s may still be claimed by: %s\n", held.Hold.Namespace, who)
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: the hold stands, and the timerds go on to bring it there; repeat the command to see whether it is complete")
+		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: the hold stands, and the timerds keep trying; repeat the command to see whether it is complete")
 		return exitCode(exitFailed)
 	}
 	what := "held"

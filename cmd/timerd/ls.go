@@ -158,7 +158,7 @@ func (l *listing) sayWhatIsLeft(more bool) {
 		fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: there may be more than these %d; --limit 0 lists all\n", l.found)
 	}
 	if l.page.Cut {
-		fmt.Fprintln(l.cmd.ErrOrStderr(), "timerd: so many timers are owed or firing that not all of these were looked at; timerd status counts them")
+		fmt.Fprintln(l.cmd.ErrOrStderr(), "timerd: too many timers are owed or firing to look at all of them; timerd status counts them")
 	}
 }
 
@@ -166,7 +166,7 @@ func (l *listing) sayWhatIsLeft(more bool) {
 func (l *listing) showProgress(how string) {
 	fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers %s", l.page.Looked, l.page.Total, how)
 	if l.page.Looked > 0 {
-		fmt.Fprintf(l.cmd.ErrOrStderr(), ", those that are due until %s", l.page.Until.UTC().Format(timeLayout))
+		fmt.Fprintf(l.cmd.ErrOrStderr(), ", up to %s", l.page.Until.UTC().Format(timeLayout))
 	}
 	fmt.Fprintf(l.cmd.ErrOrStderr(), "; found %d\n", l.found)
 }

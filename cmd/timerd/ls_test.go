@@ -189,7 +189,7 @@ func TestOfANamespaceThatNobodyServes(t *testing.T) {
 	} {
 		code, _, errs := timerd(t, "", strings.Fields(args)...)
 		_, name, _ := strings.Cut(args, " ")
-		if code != 0 || strings.Contains(errs, "warning: no timerd serves "+name+", they serve pay,shop:order: ") != warned {
+		if code != 0 || strings.Contains(errs, "warning: no timerd serves "+name+"; they serve pay,shop:order: ") != warned {
 			t.Errorf("timerd %s: exit code %d\n%s", args, code, errs)
 		}
 	}
@@ -232,10 +232,10 @@ func TestLsTellsHowFarItIs(t *testing.T) {
 	var out, errs testenv.Output
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"ls", "few", "--limit", "10"}, strings.NewReader(""), &out, &errs) }()
-	errs.Wait(t, patience, " of 20003 timers so far, those that are due until 20")
+	errs.Wait(t, patience, " of 20003 timers so far, up to 20")
 	out.Wait(t, patience, "few:m:t:2")
 	cancel()
-	if code := <-ended; code != exitFailed || !strings.Contains(errs.String(), " and was interrupted, those that are due until 20") || !strings.Contains(errs.String(), "; found 3\n") {
+	if code := <-ended; code != exitFailed || !strings.Contains(errs.String(), " and was interrupted, up to 20") || !strings.Contains(errs.String(), "; found 3\n") {
 		t.Errorf("exit code %d\n%s%s", code, &out, &errs)
 	}
 }

@@ -54,7 +54,7 @@ Occurrences missed while no timerd ran are skipped, except the one that was pend
 	cmd.Flags().StringVar(&f.from, "from", "", "begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
 	cmd.Flags().StringVar(&f.until, "until", "", "end at `T`, the last moment at which it may be due")
 	cmd.Flags().IntVar(&f.times, "times", 0, "how often it fires in all; 0: no limit")
-	cmd.Flags().Var(&f.catchUp, "catch-up", "also fire what was missed in the last `DURATION`; default: nothing")
+	cmd.Flags().Var(&f.catchUp, "catch-up", "also fire occurrences missed in the last `DURATION`; default: none")
 	f.set.addConditions(cmd)
 	cmd.Flags().BoolVar(&f.set.asJSON, "json", false, "print a line of JSON for each of the next occurrences")
 	cmd.AddCommand(newRepeatNext(), newRepeatApply())

@@ -21,8 +21,8 @@ func newRepeatApply() *cobra.Command {
 	var a repeatApply
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE [--prune NAMESPACE] [--dry-run]",
-		Short: "Make timers repeat as a file says",
-		Long: `Make timers repeat as a file says. Only differences are changed. The command first prints the
+		Short: "Set the repetitions of a file",
+		Long: `Set the repetitions of a file. Only differences are changed. The command first prints the
 changes: + is added, ~ is changed, - is removed. --dry-run ends there. If the file has faults, each
 is printed with its line, and nothing is changed.
 
@@ -31,10 +31,10 @@ is printed with its line, and nothing is changed.
       cron: '0 9 * * 1-5'            # or every: 5m
       tz: Europe/Berlin              # of cron; UTC by default
       payload: {to: sales}           # a text as it is, anything else as JSON
-      from: 2026-12-01T00:00:00Z     # nothing is due before
+      from: 2026-12-01T00:00:00Z     # no occurrence is due before
       until: 2027-11-30T00:00:00Z    # the last moment at which it may be due
       times: 100                     # how often it fires in all
-      catchup: 1d                    # also fire what was missed in the last day
+      catchup: 1d                    # also fire occurrences missed in the last day
       late: 1h                       # how late it may fire
       drop_late: true                # later: drop it, without a dead letter
 
@@ -109,7 +109,7 @@ func (a *repeatApply) read() ([]byte, error) {
 		}
 		return text, err
 	}
-	sayReading(a.cmd, "what is to repeat, in YAML,")
+	sayReading(a.cmd, "repetitions, in YAML,")
 	in := openStdin(a.cmd)
 	defer func() { _ = in.Close() }() // never fails
 	text, err := io.ReadAll(in)
@@ -162,7 +162,7 @@ func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted: apply the file again for the rest")
 	case err != nil:
-		return fmt.Errorf("%w\nWhat follows was not changed: apply the file again", err)
+		return fmt.Errorf("%w\nThe rest was not changed: apply the file again", err)
 	case refused > 0:
 		return exitCode(exitFailed)
 	}

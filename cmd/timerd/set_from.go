@@ -93,7 +93,7 @@ func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 	for number := 1; ; number++ {
 		line, err := reader.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
-			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and what follows: %w", number, err))
+			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and the rest: %w", number, err))
 		}
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			l := bulkLine{number: number}
@@ -152,7 +152,7 @@ func (b *fileSetter) flush(ctx context.Context) error {
 		}
 	}
 	if unknown > 0 {
-		failed = fmt.Errorf("%w\nIt and %d more lines, and what follows them, may not be set: set them again", failed, unknown-1)
+		failed = fmt.Errorf("%w\nIt, the next %d lines and the rest may not be set: set them again", failed, unknown-1)
 	}
 	b.lines = b.lines[:0]
 	return failed

@@ -104,7 +104,7 @@ func TestSetFrom(t *testing.T) {
 	if code, _, errs := timerd(t, "", "set", "--from", "/nonexistent"); code != exitFailed || !strings.Contains(errs, "--from: open /nonexistent: ") {
 		t.Errorf("of no file: %d %s", code, errs)
 	}
-	if code, _, errs := timerd(t, "", "set", "--from", t.TempDir()); code != exitFailed || !strings.Contains(errs, "line 1 and what follows: ") {
+	if code, _, errs := timerd(t, "", "set", "--from", t.TempDir()); code != exitFailed || !strings.Contains(errs, "line 1 and the rest: ") {
 		t.Errorf("of a directory: %d %s", code, errs)
 	}
 }
@@ -167,7 +167,7 @@ func TestSetFromInterrupted(t *testing.T) {
 	}
 	testenv.Eventually(t, patience, func() bool { return rdb.Exists(t.Context(), "app:m:t:1").Val() == 1 }, "the first timer to be set")
 	cancel()
-	if code := <-ended; code != exitFailed || !strings.Contains(errs.String(), "line 2 and what follows: interrupted") || out.String() != "1 set, 0 there already, 0 bad\n" {
+	if code := <-ended; code != exitFailed || !strings.Contains(errs.String(), "line 2 and the rest: interrupted") || out.String() != "1 set, 0 there already, 0 bad\n" {
 		t.Errorf("exit code %d\n%s%s", code, &out, &errs)
 	}
 	_ = lines.Close() // ends who reads

@@ -39,7 +39,7 @@ func newStatus() *cobra.Command {
 	var asJSON, acknowledge bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show who serves the timers, what waits, and what is wrong",
+		Short: "Show problems, timerds, timers and streams",
 		Long: `Show the state of the installation. Problems come first, each with what to do. Then come the timerds
 that are alive; how many timers are pending, owed (due, and not claimed yet) and firing (claimed,
 and not acknowledged by NATS); and the streams. If Redis or NATS does not answer, the rest is shown.
@@ -215,7 +215,7 @@ func (p *statusPrinter) timers(r *status.Redis) {
 	fmt.Fprintf(p, "\ntimers  %d pending, %s held, %d owed, %d firing\n", r.Pending, showKnown(r.Held), r.Owed, r.Firing)
 	if r.Held == nil {
 		p.WriteString(label)
-		p.text(len(label), "of those owed some may be held: too many are due that no timerd has looked at yet")
+		p.text(len(label), "some of those owed may be held: no timerd has looked at all of them yet")
 	}
 	if r.Oldest != nil {
 		p.WriteString(label)
@@ -318,7 +318,7 @@ func (p *statusPrinter) webhooks(all []status.WebhookConsumer) {
 	}
 	title := "webhooks"
 	if len(all) > most {
-		title = fmt.Sprintf("webhooks: %d of %d consumers, those with the most that waits", most, len(all))
+		title = fmt.Sprintf("webhooks: %d of %d consumers, those with the most events waiting", most, len(all))
 		all = slices.Clone(all)
 		slices.SortStableFunc(all, func(a, b status.WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
 		all = all[:most]

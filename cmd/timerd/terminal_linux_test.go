@@ -290,7 +290,7 @@ func TestStatusOnATerminal(t *testing.T) {
 	for _, width := range []uint16{60, 80, 200} {
 		code, lines := shows(t, width, "status")
 		bare := fits(t, width, lines)
-		if code != exitFailed || !strings.HasPrefix(lines[0], "\x1b[31mfail  \x1b[0mnothing can be told of the streams") {
+		if code != exitFailed || !strings.HasPrefix(lines[0], "\x1b[31mfail  \x1b[0mthe state of the streams is unknown") {
 			t.Errorf("exit code %d: %q", code, lines[0])
 		}
 		text := strings.Join(bare, "\n")
@@ -378,7 +378,7 @@ func TestCancelAllAtATerminal(t *testing.T) {
 		{question, "n\n", "timerd: nothing was done\r\n", exitFailed, nil},
 		{question, "\x03", "timerd: nothing was done\r\n", exitFailed, nil},
 		{question, "y\n", "1 cancelled, 0 too late\r\n", exitOK, nil}, // of another app, so that those that are wanted stay
-		{" of 20000 timers, those that are due until 20", "\x03", "timerd: interrupted: of 20000 timers those that are due until 20", exitFailed, []string{"--yes"}},
+		{" of 20000 timers, up to 20", "\x03", "timerd: interrupted: of 20000 timers those due until 20", exitFailed, []string{"--yes"}},
 	} {
 		args := append([]string{"cancel", "--all", "shop"}, test.args...)
 		if test.code == exitOK {

@@ -51,7 +51,7 @@ const (
 var ErrNotHeld = errors.New("not held")
 
 // ErrHeldAnew says that somebody has held the namespace anew while it was being resumed: what was not released by then stays held.
-var ErrHeldAnew = errors.New("held anew meanwhile")
+var ErrHeldAnew = errors.New("held again meanwhile")
 
 // Holds holds and resumes namespaces of a schedule. Its methods may be called concurrently.
 type Holds struct {

@@ -21,7 +21,7 @@ func (s *Holds) Run(ctx context.Context) {
 		list, err := s.schedule.Holds(ctx)
 		if err != nil {
 			if !failing && ctx.Err() == nil {
-				s.Logger.Warn("cannot read the holds; timers of the servers that can be reached go on as they were", "err", err)
+				s.Logger.Warn("cannot read the list of holds; servers that can be reached keep their copies", "err", err)
 			}
 			failing = true
 			continue
@@ -41,7 +41,7 @@ func (s *Holds) Run(ctx context.Context) {
 				copied = time.Now().Add(copyAgain - every)
 			}
 			if list.Outdated() {
-				s.Logger.Warn("the list of holds is older than what timers are claimed by, as after a failover that lost it: what it says holds", "holds", len(list.Holds))
+				s.Logger.Warn("the list of holds is older than its copies, as after a failover that lost it: the list is used", "holds", len(list.Holds))
 				if err := list.Renew(ctx); err == nil {
 					copied = time.Time{}
 				}

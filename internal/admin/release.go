@@ -112,7 +112,7 @@ func (r *releaser) take(ctx context.Context) (taken bool, err error) {
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("carry resumes on: %w", err)
+		return false, fmt.Errorf("continue resumes: %w", err)
 	}
 	return taken, nil
 }

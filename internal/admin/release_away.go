@@ -29,7 +29,7 @@ const (
 )
 
 // ErrAway says that masters of a cluster do not answer, so that what they have was not released. The timerds do that once they answer.
-var ErrAway = errors.New("what masters have that do not answer is left, and the timerds release it once these answer")
+var ErrAway = errors.New("the timerds release them once these masters answer")
 
 // copyTo brings a list to nodes, to all at once, each within a time of its own. It returns what has not got it, and calls failed for
 // each server that has not.

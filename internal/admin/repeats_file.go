@@ -58,7 +58,7 @@ func withQuotes(f yamlfile.Fault, text []byte) yamlfile.Fault {
 	if n := f.Line - 1; n >= 0 && n < len(lines) {
 		name, _, _ := strings.Cut(strings.TrimLeft(lines[n], "- "), ":")
 		if slices.Contains([]string{"cron", "from", "until", "tz"}, strings.TrimSpace(name)) {
-			f.Text += "; put quotes around the value: what begins with * or @ needs them"
+			f.Text += "; put quotes around a value that begins with * or @"
 		}
 	}
 	return f

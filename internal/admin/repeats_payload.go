@@ -19,7 +19,7 @@ func payloadOf(n *yaml.Node) ([]byte, error) {
 		case "!!str", "!!timestamp":
 			return []byte(n.Value), nil
 		case "!!null":
-			return nil, errors.New("want a text, '' for an empty one, or what is to be JSON; got nothing")
+			return nil, errors.New("want a text, '' for an empty one, or a value for JSON; got nothing")
 		case "!!binary":
 			payload, err := base64.StdEncoding.DecodeString(n.Value) // which skips line ends
 			if err != nil {

@@ -113,7 +113,7 @@ func (r *Repeats) states(ctx context.Context, names []string) ([]query.KeyState,
 	}
 	for i := range states {
 		if err := states[i].Err; err != nil {
-			return nil, fmt.Errorf("read what %s repeats by: %w", keys.Abbreviate(names[i]), err)
+			return nil, fmt.Errorf("read the repetition of %s: %w", keys.Abbreviate(names[i]), err)
 		}
 	}
 	return states, nil

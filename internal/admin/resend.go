@@ -49,7 +49,7 @@ func (f *Firings) Find(ctx context.Context, seq uint64, of *keys.Key) (r history
 	case err != nil:
 		return r, nil, err
 	case !there:
-		return r, errors.New("it has gone from its stream"), nil
+		return r, errors.New("it is no longer in its stream"), nil
 	case r.Fault == "" && of != nil && r.Key != *of:
 		return r, errors.New("it is of another timer"), nil
 	}

@@ -35,7 +35,7 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
 		was := l.Find(n)
 		if was == nil {
-			return fmt.Errorf("%s is %w; timerd holds lists what is", n, ErrNotHeld)
+			return fmt.Errorf("%s is %w; timerd holds lists the namespaces that are", n, ErrNotHeld)
 		}
 		since = was.Since
 		if was.Resume != nil && was.Resume.Kind == how.Kind && was.Resume.Rate == how.Rate {

@@ -45,25 +45,25 @@ type environment struct {
 	DataDir        string `split_words:"true" desc:"directory of the embedded NATS server's streams"`
 	Namespaces     string `desc:"the keys that are timers: a comma-separated list of app[:module[:type]], * for any"`
 	Retry          string `default:"*=exp(10s,2,1h,12)~10%" desc:"retry policies: namespace=policy; ... where a policy is a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays, or exp(first,factor,max,retries)"`
-	Late           string `desc:"how late timers may fire that do not say so themselves: namespace=duration; ... with drop behind a duration for what is to be forgotten then; 0 for no limit"`
+	Late           string `desc:"limits on lateness of timers without one of their own: namespace=duration; ... and drop after a duration to forget such a timer; 0 for no limit"`
 	SweepInterval  string `split_words:"true" default:"1s" desc:"how often to look for timers whose events were lost"`
 	Lease          string `default:"10s" desc:"how long a claim outlives a dead timerd"`
 	MaxPayload     string `split_words:"true" default:"262144" desc:"bytes of payload that a timer may have"`
 	KeyspaceEvents string `split_words:"true" default:"on" desc:"off: run without Redis's events, by audit and sweep only"`
-	PayloadAttempt string `split_words:"true" default:"on" desc:"off: an attempt in a plain payload counts for nothing"`
-	EventData      string `split_words:"true" default:"auto" desc:"how payloads travel: auto, by what they are; text, as a JSON string; base64"`
-	SubjectPrefix  string `split_words:"true" default:"timers" desc:"what the NATS subjects begin with: one token, or several joined by dots"`
-	Stream         string `default:"TIMERS" desc:"name of the JetStream stream; with _RETRY and _DEAD appended, of the two others"`
-	StreamMaxAge   string `split_words:"true" default:"168h" desc:"how long the stream of firings keeps them, or 0 for ever; of a stream that timerd makes"`
-	StreamMaxBytes string `split_words:"true" default:"0" desc:"how large that stream may become, in bytes, before the oldest firings go, or 0 without limit"`
+	PayloadAttempt string `split_words:"true" default:"on" desc:"off: an attempt in a payload is ignored"`
+	EventData      string `split_words:"true" default:"auto" desc:"the form of payloads in events: auto, by their content; text, as a JSON string; base64"`
+	SubjectPrefix  string `split_words:"true" default:"timers" desc:"the beginning of the NATS subjects: one token, or several joined by dots"`
+	Stream         string `default:"TIMERS" desc:"name of the stream of firings; the names of the others append _RETRY, _DEAD and so on"`
+	StreamMaxAge   string `split_words:"true" default:"168h" desc:"how long the stream of firings keeps them, if timerd makes it; 0 for ever"`
+	StreamMaxBytes string `split_words:"true" default:"0" desc:"size limit of that stream in bytes, if timerd makes it: beyond it the oldest firings are dropped; 0 for no limit"`
 	StreamReplicas string `split_words:"true" default:"1" desc:"how many servers of a NATS cluster keep each stream that timerd makes"`
 	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off; of timerd deliver it is 127.0.0.1:8081 by default"`
 	Console        struct {
 		Addr     string `default:"off" desc:"address of the console, timerd's web page: host:port, or off"`
-		Password string `desc:"what the console asks for beside the user name timerd; may be left out where its address is a loopback one"`
-		Actions  string `default:"off" desc:"on: timers can be changed in the console; off: it looks only"`
-		Hosts    string `desc:"names by which browsers reach the console beside its own address, as behind a proxy: separated by commas"`
-		Proxies  string `desc:"networks of the proxies before the console, separated by commas: what they say by X-Forwarded-For counts"`
+		Password string `desc:"password of the console, for the user timerd; required unless its address is a loopback one"`
+		Actions  string `default:"off" desc:"on: timers can be changed in the console; off: it is read-only"`
+		Hosts    string `desc:"further names by which browsers reach the console, as behind a proxy; separated by commas"`
+		Proxies  string `desc:"networks of the proxies before the console, whose X-Forwarded-For counts; separated by commas"`
 	}
 	LogLevel  string `split_words:"true" default:"info" desc:"debug, info, warn or error"`
 	LogFormat string `split_words:"true" default:"text" desc:"text or json"`

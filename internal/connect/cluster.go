@@ -51,7 +51,7 @@ func (h *slotsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		silent := time.Since(h.silent) < passOver
 		h.mu.Unlock()
 		if silent {
-			err := fmt.Errorf("%s did not say lately which master has which slots", h.addr)
+			err := fmt.Errorf("%s has not answered lately which master has which slots", h.addr)
 			cmd.SetErr(err)
 			return err
 		}

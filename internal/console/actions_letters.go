@@ -73,7 +73,7 @@ func (w *lettersWork) counted() Count {
 	all, replayable := int64(len(w.found.All)), int64(len(w.found.Replayable))
 	c := Count{Noun: "dead letters", Touches: all}
 	if w.name == "purge" {
-		c.Warnings = append(c.Warnings, "What is purged is gone for good.")
+		c.Warnings = append(c.Warnings, "Purged letters cannot be brought back.")
 		return c
 	}
 	c.Touches = replayable

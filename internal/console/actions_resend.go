@@ -32,7 +32,7 @@ func newResendWork(actions *Actions, form url.Values) (work, error) {
 	if ref := form.Get("key"); ref != "" {
 		key, err := decodeRef(ref)
 		if err != nil {
-			return nil, badRequest("key= is no timer's key: "+err.Error(), "Take the key as lists give it as ref.")
+			return nil, badRequest("key= is no timer's key: "+err.Error(), "Take the ref of a list.")
 		}
 		w.key, w.from = &key, "/timers/"+encodeRef(key.String())
 	}
@@ -75,8 +75,8 @@ func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error)
 	if c.Touches > 0 {
 		c.Warnings = append(c.Warnings,
 			"All consumers of the subject get it, not only the webhook: the timer fires once more, at once, with its key and payload, as attempt 1. A newer timer of its key stays, and both fire.",
-			"Under a hold it waits until that is released. An event is sent again once within a day; after that, asked for again, it fires again.",
-			"Its origin stays the same, and so the webhook-id: a receiver that remembers that takes it for a repetition, and may do nothing.")
+			"Under a hold it waits for the resume. Within a day an event is sent again once; after that it can be sent again.",
+			"Its origin stays the same, and so does the webhook-id: a receiver that remembers it may take it for a repetition and do nothing.")
 	}
 	return c, nil
 }

@@ -96,7 +96,7 @@ func TestHoldAndResume(t *testing.T) {
 	has(t, w.page("/"), "pay:refund is held")
 	has(t, w.page("/timers/pay:refund:poll:1"), "is due in")
 	has(t, w.act(url.Values{"do": {"resume"}, "namespace": {"pay:refund"}}, url.Values{"how": {"now"}}, "0 timers", `value="shift"`), "released")
-	has(t, w.page("/holds"), "Nothing is held")
+	has(t, w.page("/holds"), "No namespace is on hold")
 }
 
 func TestBadActions(t *testing.T) {

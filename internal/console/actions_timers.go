@@ -45,7 +45,7 @@ func newTimersWork(actions *Actions, s *shared, do string, form url.Values, r *h
 	if ref := form.Get("key"); ref != "" {
 		key, err := decodeRef(ref)
 		if err != nil {
-			return nil, badRequest("key= is no timer's key: "+err.Error(), "Take the key as lists give it as ref.")
+			return nil, badRequest("key= is no timer's key: "+err.Error(), "Take the ref of a list.")
 		}
 		w.from = "/timers/" + encodeRef(key.String())
 		if do == "cancel" {

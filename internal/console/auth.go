@@ -71,7 +71,7 @@ func (l *login) check(w http.ResponseWriter, r *http.Request) *fault {
 	if !ok {
 		w.Header().Set("Retry-After", "5")
 		return &fault{Status: http.StatusTooManyRequests, Title: "Too many wrong passwords",
-			Detail: "Many wrong passwords came from this address, so only one is looked at each second.", Fix: "Try again in a few seconds."}
+			Detail: "Many wrong passwords came from this address, so it may try one a second.", Fix: "Try again in a few seconds."}
 	}
 	if wait > 0 {
 		timer := time.NewTimer(wait)

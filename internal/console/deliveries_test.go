@@ -209,7 +209,7 @@ func TestSendAgain(t *testing.T) {
 
 	has(t, w.act(url.Values{"do": {"resend"}, "key": {key}, "seq": {"1", "3", "4", "5", "99"}}, nil, "1 event",
 		"Event 3 cannot be sent again: its payload was left out", "Event 4 cannot be sent again: it is of another timer",
-		"Event 5 cannot be sent again: it is not an event", "Event 99 cannot be sent again: it has gone from its stream"), "1 sent again")
+		"Event 5 cannot be sent again: it is not an event", "Event 99 cannot be sent again: it is no longer in its stream"), "1 sent again")
 	has(t, w.page("/timers/"+key), "not possible: <bdi>its payload was left out")
 	if text := w.page("/timers/" + key); strings.Contains(text, `value="3"`) || strings.Contains(text, `value="5"`) {
 		t.Errorf("what cannot be sent has a button:\n%s", text)
@@ -223,7 +223,7 @@ func TestSendAgainWhatIsTooLargeNow(t *testing.T) {
 	for _, size := range []int{schedule.DefaultMaxPayload + 1, schedule.DefaultMaxPayload} {
 		w.fired("pay:order:callback:42", 1, func(e *event.Event) { e.Data = []byte(`"` + strings.Repeat("x", size-2) + `"`) })
 	}
-	has(t, w.act(url.Values{"do": {"resend"}, "seq": {"1", "2"}}, nil, "1 event", "Under a hold it waits", "once within a day",
+	has(t, w.act(url.Values{"do": {"resend"}, "seq": {"1", "2"}}, nil, "1 event", "Under a hold it waits", "Within a day an event is sent again once",
 		"Event 1 cannot be sent again: its payload has 262,145 bytes, and TIMERD_MAX_PAYLOAD is 262,144 now"), "1 sent again")
 }
 

@@ -21,8 +21,8 @@ func asFault(err error) *fault {
 		return f
 	}
 	return &fault{
-		Status: http.StatusServiceUnavailable, Title: "Not to be told now", Detail: err.Error(),
-		Fix: "Try again. If it stays so, timerd doctor and timerd status say what is wrong.",
+		Status: http.StatusServiceUnavailable, Title: "Not available now", Detail: err.Error(),
+		Fix: "Try again. If that does not help, timerd doctor and timerd status name the problem.",
 	}
 }
 

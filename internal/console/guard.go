@@ -72,7 +72,7 @@ func (g *guard) protect(next http.Handler) http.Handler {
 		}
 		if isForeignPart(r) {
 			g.render.failPlain(w, r, &fault{Status: http.StatusForbidden, Title: "Not from another site",
-				Detail: "A page of another site asked for this as a part of itself.", Fix: "Open it in a tab of its own."})
+				Detail: "A page of another site embeds this page.", Fix: "Open it in a tab of its own."})
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -83,7 +83,7 @@ func (g *guard) protect(next http.Handler) http.Handler {
 			}
 		}
 		if !utf8.ValidString(r.URL.RawQuery) { // the redirect of a path that is not clean would repeat it as it is
-			g.render.failPlain(w, r, badRequest("What follows the ? of the address is not UTF-8.", "Percent-encode it: /timers?q=%C3%BC."))
+			g.render.failPlain(w, r, badRequest("The query of the address is not UTF-8.", "Percent-encode it: /timers?q=%C3%BC."))
 			return
 		}
 		cross.Handler(next).ServeHTTP(w, r)

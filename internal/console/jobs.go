@@ -159,8 +159,8 @@ var errTooManyJobs = &fault{Status: http.StatusTooManyRequests, Title: "Too many
 	Detail: "Three actions are under way, which is as many as there may be.", Fix: "Wait until one of them has ended, or stop it."}
 
 var errNoJob = &fault{Status: http.StatusNotFound, Title: "No such action",
-	Detail: "This timerd knows of no such action: it was asked for at another timerd, too long ago, or before a restart.",
-	Fix:    "Look at the timers and ask for it again: what was done is done, what was not is still there."}
+	Detail: "This timerd knows of no such action: it was requested at another timerd, too long ago, or before a restart.",
+	Fix:    "Look at the timers and request it again: the finished part stays done."}
 
 // begin makes a job of work, and has it count.
 func (s *jobs) begin(w work, who string) (*job, error) {
@@ -206,12 +206,12 @@ func (s *jobs) confirm(j *job, form url.Values) error {
 	if j.stage != stageAsks {
 		stage := j.stage
 		j.mu.Unlock()
-		return &fault{Status: http.StatusConflict, Title: "It does not ask any more", Detail: "The action is " + stage + ".", Fix: "Look at its page."}
+		return &fault{Status: http.StatusConflict, Title: "It waits for no confirmation", Detail: "The action is " + stage + ".", Fix: "Look at its page."}
 	}
 	if time.Since(j.created) > askedFor {
 		j.stage, j.ended = stageStopped, time.Now()
 		j.mu.Unlock()
-		return &fault{Status: http.StatusConflict, Title: "Asked too long ago", Detail: "What was counted may be something else by now, so nothing was changed.", Fix: "Ask for the action again."}
+		return &fault{Status: http.StatusConflict, Title: "Requested too long ago", Detail: "The count is out of date, so nothing was changed.", Fix: "Request the action again."}
 	}
 	if err := j.work.confirm(form); err != nil {
 		j.mu.Unlock()

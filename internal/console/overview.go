@@ -114,7 +114,7 @@ func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 func (v *Overview) addForecast(f *forecast) {
 	v.Due = []MinuteView{}
 	if f == nil || f.err != nil {
-		v.DueAway = "It cannot be told now what becomes due."
+		v.DueAway = "The timers that become due cannot be counted now."
 		return
 	}
 	for _, m := range f.Minutes {

@@ -30,7 +30,7 @@ func TestEmptyPagesSayHowToBegin(t *testing.T) {
 	w := newWorld(t)
 	for path, want := range map[string]string{
 		"/": "no timerd is alive", "/timers": "redis-cli SET shop:order:timeout:42", "/repeating": "timerd repeat", "/dead": "No dead letters",
-		"/holds": "Nothing is held", "/search": "part of its id", "/timers/shop:order:timeout:42": "No timer of this key waits",
+		"/holds": "No namespace is on hold", "/search": "part of its id", "/timers/shop:order:timeout:42": "No timer of this key waits",
 	} {
 		has(t, w.page(path), want)
 	}
@@ -105,7 +105,7 @@ func TestRepeatingAmongManyFirings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	inOrder(t, w.page("/repeating"), "/timers/"+crowded, "cannot be told now", "/timers/shop:stock:count:2", "every 1h0m0s")
+	inOrder(t, w.page("/repeating"), "/timers/"+crowded, "not known now", "/timers/shop:stock:count:2", "every 1h0m0s")
 	inOrder(t, w.get("/api/v1/repeating").body, `"key": "`+crowded+`"`, `"unknown": true`, `"repeat": "every 1h0m0s"`)
 }
 
@@ -156,7 +156,7 @@ func TestRepeatingAmongMany(t *testing.T) {
 	if found, pages := look("shop"); !slices.Equal(found, []string{"shop:stock:count:1"}) || pages > 4 {
 		t.Errorf("found %q on %d pages, want one timer", found, pages)
 	}
-	has(t, w.page("/repeating?q=none"), "that were looked at. There are more.", "Go on")
+	has(t, w.page("/repeating?q=none"), "searched. There are more.", "Go on")
 }
 
 // The overview shows the gaps of the last 15 minutes and what is firing.
@@ -205,7 +205,7 @@ func TestWhatHappenedToOrder42(t *testing.T) {
 	w.set("shop:order:timeout:other", "no")
 	for _, query := range []string{"42", "shop:order 42", "shop:*:*:42", "shop:order … 42"} {
 		text := w.page("/search?q=" + url.QueryEscape(query))
-		has(t, text, "/timers/shop:order:timeout:A-42-x", "/timers/shop:order:timeout:B-42", "/timers/shop:order:timeout:C-42", "attempts used up", "7 ms", "everything that the streams have")
+		has(t, text, "/timers/shop:order:timeout:A-42-x", "/timers/shop:order:timeout:B-42", "/timers/shop:order:timeout:C-42", "attempts used up", "7 ms", "All of the streams searched")
 		if strings.Contains(text, "timeout:other") {
 			t.Errorf("%s found another timer", query)
 		}
@@ -213,7 +213,7 @@ func TestWhatHappenedToOrder42(t *testing.T) {
 	for i := range 60 { // more than a page has
 		w.set(fmt.Sprint("shop:order:timeout:D-42-", i), "waits")
 	}
-	if text := w.page("/search?q=42"); strings.Contains(text, "everything that the streams have.") || !strings.Contains(text, "Go on looking among those that wait") {
+	if text := w.page("/search?q=42"); strings.Contains(text, "All of the streams searched.") || !strings.Contains(text, "Search on among waiting timers") {
 		t.Errorf("it has looked at everything, and goes on looking:\n%s", text)
 	}
 	has(t, w.page("/timers/shop:order:timeout:A-42-x"), "Fired, attempt 1 of 4, 7 ms late", "TIMERS 1")
@@ -240,7 +240,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 	has(t, w.act(url.Values{"do": {"replay"}, "seq": {"1"}}, nil, "1 dead letter", "fires at once"), "1 replayed")
 	has(t, w.act(url.Values{"do": {"replay"}, "all": {"1"}}, nil, "2 dead letters", "1 other holds no timer"), "2 replayed")
-	has(t, w.act(url.Values{"do": {"purge"}, "all": {"1"}}, nil, "1 dead letter", "gone for good"), "1 purged")
+	has(t, w.act(url.Values{"do": {"purge"}, "all": {"1"}}, nil, "1 dead letter", "cannot be brought back"), "1 purged")
 	has(t, w.page("/dead"), "No dead letters")
 	has(t, w.log.String(), `msg="console: action"`, "do=purge", "who=anybody@127.0.0.1", "touches=1", `msg="console: action ended"`, "purged=1")
 }
@@ -270,7 +270,7 @@ func TestServersAway(t *testing.T) {
 	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(w.page("/"), "NATS away") }, "the overview to say that NATS is away")
 	allSay(t, w, "NATS away")
 	has(t, w.page("/timers"), "/timers/pay:order:callback:2")
-	has(t, w.page("/timers/pay:order:callback:2"), "Its events cannot be told now", "is due in")
+	has(t, w.page("/timers/pay:order:callback:2"), "Its events cannot be shown now", "is due in")
 	w.nats.Start()
 	testenv.Eventually(t, time.Minute, func() bool { return !strings.Contains(w.page("/"), "NATS away") }, "NATS to be back")
 	w.redis.Kill()

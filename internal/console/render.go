@@ -167,7 +167,7 @@ func (rd *renderer) writePage(w http.ResponseWriter, r *http.Request, p *page) {
 	var b bytes.Buffer
 	if err := rd.pages.byName[p.Template].ExecuteTemplate(&b, "base", f); err != nil {
 		rd.log.Error("console: a page cannot be rendered", "page", p.Template, "err", err)
-		http.Error(w, "The page cannot be shown: an error in timerd, which its log tells.", http.StatusInternalServerError)
+		http.Error(w, "The page cannot be shown because of an error in timerd: see its log.", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -98,7 +98,7 @@ func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
 	if place, ref, found := strings.Cut(rest, "@"); ok && found {
 		partition, cursor, _ := strings.Cut(place, ".")
 		if p.scan.Cursor, err = strconv.ParseUint(cursor, 10, 64); err != nil || partition == "" {
-			return p, fmt.Errorf("%s: want what next= has said", event.ClipText(text))
+			return p, fmt.Errorf("%s: want the next of the page before", event.ClipText(text))
 		}
 		p.scan.Partition, text = keys.Partition(partition), ref
 	}

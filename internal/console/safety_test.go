@@ -359,7 +359,7 @@ func TestLooksOnly(t *testing.T) {
 	w.letter("shop:order:timeout:2", "gone")
 	for _, path := range append(pages(), "/dead/1", "/timers/shop:order:timeout:1") {
 		text := w.page(path)
-		has(t, text, "looks only")
+		has(t, text, "read-only")
 		if strings.Contains(text, `method="post"`) || strings.Contains(text, "/actions") {
 			t.Errorf("%s has a way to act", path)
 		}

@@ -108,7 +108,7 @@ func decodeWhich(text string) (schedule.Which, error) {
 			return schedule.Which{Key: key, Due: time.UnixMilli(due).UTC(), Attempt: attempt, Beside: parts[2] == "1"}, nil
 		}
 	}
-	return schedule.Which{}, badRequest("“"+clip(text, 100)+"” names no timer.", "Take what the list of timers gives as which.")
+	return schedule.Which{}, badRequest("“"+clip(text, 100)+"” names no timer.", "Take the which of the list of timers.")
 }
 
 // timersPage reads lists of timers.

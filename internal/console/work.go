@@ -26,7 +26,7 @@ type Actions struct {
 	Names    keys.Names
 }
 
-var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected", Detail: "The action was asked for without a timer or a letter.",
+var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected", Detail: "The action was requested without a timer or a letter.",
 	Fix: "Go back and select some, or all that match."}
 
 // actionName returns an action as the heading of its page.
@@ -62,7 +62,7 @@ func selectedSeqs(form url.Values) (seqs []uint64, err error) {
 	for _, text := range form["seq"] {
 		seq, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || seq == 0 {
-			return nil, badRequest("“"+clip(text, 50)+"” is no number of a message.", "Take what the list gives as seq.")
+			return nil, badRequest("“"+clip(text, 50)+"” is no number of a message.", "Take the seq of the list.")
 		}
 		seqs = append(seqs, seq)
 	}

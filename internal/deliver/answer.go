@@ -106,7 +106,7 @@ func explain(err error, timeout time.Duration, stopping bool) answer {
 	case stopping:
 		return answer{verdict: cutShort, text: "cut short: timerd deliver stops"}
 	case isRefused(err):
-		return answer{verdict: hopeless, text: "bad URL: its host has no address that may be called: none of a public host, which allow_private allows, that deny does not refuse"}
+		return answer{verdict: hopeless, text: "bad URL: its host has no address that may be called: each is special and not in allow_private, or is in deny"}
 	case isCrowded(err):
 		return answer{verdict: returned, after: crowdedWait, text: "timerd deliver has too many connections: " + err.Error()}
 	case errors.Is(err, context.DeadlineExceeded), ok && timed.Timeout():

@@ -154,7 +154,7 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 		}
 	}
 	if strangers := e.secretHeaders; len(strangers) > 0 && e.URL == "" && len(e.Hosts) == 0 && len(e.From) > 0 {
-		f.faults.Add(lines["headers"], "headers: %s would reach whatever host a payload names: name those that may get it in hosts:", strings.Join(strangers, ", "))
+		f.faults.Add(lines["headers"], "headers: %s would reach any host that a payload names: list the allowed hosts in hosts:", strings.Join(strangers, ", "))
 	}
 	for _, other := range f.config.Endpoints {
 		if lines["match"] > 0 && other.Match.Covers(e.Match) {
@@ -247,7 +247,7 @@ func parseRate(text string) (float64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	per, ok := map[string]float64{"s": 1, "m": 60, "h": 3600}[strings.TrimSpace(unit)]
 	if err != nil || !ok || !(n/per >= minRate && n/per <= maxRate) {
-		return 0, fmt.Errorf("%.40q: want calls a time, such as 100/s, 90/m or 1000/h", text)
+		return 0, fmt.Errorf("%.40q: want a number of calls in a time, such as 100/s, 90/m or 1000/h", text)
 	}
 	return n / per, nil
 }

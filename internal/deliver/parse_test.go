@@ -135,7 +135,7 @@ func TestParseFaults(t *testing.T) {
 		{"endpoints: [{match: a, url: 'https://x:444', ports: [443]}]", []string{"its port is 444, which ports: does not name"}},
 		{"endpoints: [{match: a, url: 'https://x', secrets: [env:LONG, env:BYTES23]}]", []string{"number 1: env:LONG: want whsec_ and 24 to 64 bytes", "number 2: env:BYTES23"}},
 		{"endpoints: [{match: a, url: '{data.a}', headers: {Authorization: env:TOKEN, X: env:A, Y: open}}]", []string{
-			"headers: Authorization, X would reach whatever host a payload names: name those that may get it in hosts:",
+			"headers: Authorization, X would reach any host that a payload names: list the allowed hosts in hosts:",
 		}},
 		{"group: a b\nstart: soon\nversion: -1\nendpoints: [{match: a, url: 'https://x'}]", []string{
 			`line 1: group: "a b": want a name`, `line 2: start: "soon": want all, now, or a time`, `line 3: version: "-1": want a whole number from 1 on`,

@@ -72,7 +72,7 @@ func (w *worker) run() {
 		err := from.ConsumeDurable(w.fetching, func(ctx context.Context, ev event.Event) error { return d.handle(ctx, w, ev) })
 		if w.fetching.Err() != nil {
 			if err != nil {
-				d.Logger.Warn("deliveries were left behind, they are repeated", "consumer", w.durable, "err", err)
+				d.Logger.Warn("some deliveries were not finished; they are repeated", "consumer", w.durable, "err", err)
 			}
 			return
 		}

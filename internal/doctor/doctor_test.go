@@ -150,7 +150,7 @@ func TestRedisMisconfigured(t *testing.T) {
 func TestRedisSynced(t *testing.T) {
 	t.Parallel()
 	s := testenv.Redis(t, devserver.Directive("appendfsync", "no"))
-	wants(t, checkRedis(t, s.Client()), "persistence", diag.Warn, "synced when the operating system likes")
+	wants(t, checkRedis(t, s.Client()), "persistence", diag.Warn, "synced by the operating system")
 	if err := s.Client().ConfigSet(t.Context(), "appendfsync", "always").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -424,7 +424,7 @@ func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 		o.NoAuthUser = "u"
 	}).JetStream()
 	findings := doctor.NewNATS(js, streams.Config{}, maxPayload).CheckInstallation(t.Context(), rdb)
-	wants(t, findings, "installation", diag.Warn, "whose the log of deliveries is", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
+	wants(t, findings, "installation", diag.Warn, "cannot tell which installation the log of deliveries belongs to", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
 	if len(findings) != 1 {
 		t.Errorf("findings %+v", findings)
 	}

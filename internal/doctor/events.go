@@ -64,7 +64,7 @@ func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
 	missing, err := d.missingEvents(ctx)
 	switch {
 	case err != nil:
-		r.Fail(checkEvents, "grant what the redis rights lack", "CONFIG GET is not allowed, and trying fails: %v", err)
+		r.Fail(checkEvents, "grant the rights that the line redis rights names", "CONFIG GET is not allowed, and trying fails: %v", err)
 	case len(missing) > 0: // without CONFIG GET timerd sets none, lest it take others' flags away
 		r.Fail(checkEvents, fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
 	default:

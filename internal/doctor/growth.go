@@ -58,7 +58,7 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	default:
 		r.Warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0fKB, which drops the oldest; or give JetStream a larger disk",
 			name, shownAge(room*filling/aDay), math.Floor(room*filling/copies/1024)),
-			"%s: %s a day, and there is room for %s: a full store holds up every timer", rate, showBytes(aDay), showBytes(room))
+			"%s: %s a day, and there is room for %s: a full store delays every timer", rate, showBytes(aDay), showBytes(room))
 	}
 }
 

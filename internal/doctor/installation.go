@@ -38,7 +38,7 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	}
 	if state.Unknown != nil {
 		r.Warn(checkInstallation, "let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
-			"whose the log of deliveries is, if there is one, is not known: %v", state.Unknown)
+			"cannot tell which installation the log of deliveries belongs to, if there is one: %v", state.Unknown)
 	}
 	id, unmarked := state.Redis, []string(nil)
 	for _, o := range state.Owners {
@@ -63,7 +63,7 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	for _, a := range state.Living[id] {
 		if a.Elsewhere() && state.Redis != "" {
 			r.Fail(checkInstallation, fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis", keys.Installation),
-				"%.100q is of the same installation %.100q and serves another Redis, as if that were a copy of this one", a.Instance, id)
+				"%.100q is of the same installation %.100q and serves another Redis, which may be a copy of this one", a.Instance, id)
 		}
 	}
 	if state.Redis != "" && len(unmarked) > 0 {

@@ -85,7 +85,7 @@ func (d *NATS) account(ctx context.Context, r *diag.Findings) *jetstream.Account
 		r.Fail(checkJetStream, "give the account file storage: max_file", "the account has no file storage")
 	case most > 0 && used > uint64(most)/10*9:
 		r.Warn(checkJetStream, "give the account more file storage, or purge streams that nobody needs",
-			"%d of %d bytes of file storage are used: a full store holds up every timer", used, most)
+			"%d of %d bytes of file storage are used: a full store delays every timer", used, most)
 	default:
 		r.OK(checkJetStream, "enabled; %d streams, %d bytes stored", account.Streams, used)
 	}

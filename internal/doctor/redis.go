@@ -49,7 +49,7 @@ func (d *Redis) Check(ctx context.Context) diag.Findings {
 	var r diag.Findings
 	reply, err := d.rdb.Info(ctx).Result()
 	if err != nil {
-		r.Fail(checkVersion, "let timerd's user run INFO; without it the other checks of Redis are blind", "INFO: %v", err)
+		r.Fail(checkVersion, "let timerd's user run INFO; without it the other checks of Redis cannot work", "INFO: %v", err)
 		d.rights(ctx, &r)
 		return r
 	}
@@ -116,7 +116,7 @@ func (d *Redis) cluster(ctx context.Context, server diag.Info, settings map[stri
 	case err != nil:
 		r.Fail(diag.CheckCluster, "grant CLUSTER INFO: ACL SETUSER <user> +cluster|info", "CLUSTER INFO: %v", err)
 	case state["cluster_state"] != "ok":
-		r.Fail(diag.CheckCluster, "see CLUSTER NODES: mostly a master without a replica is down, or slots belong to nobody",
+		r.Fail(diag.CheckCluster, "see CLUSTER NODES: mostly a master without a replica is down, or slots have no master",
 			"the cluster is down; %s of %d slots are served", state["cluster_slots_ok"], keys.Slots)
 	default:
 		r.OK(diag.CheckCluster, "%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
@@ -124,7 +124,7 @@ func (d *Redis) cluster(ctx context.Context, server diag.Info, settings map[stri
 	}
 	if settings["cluster-require-full-coverage"] == "yes" {
 		r.Warn(diag.CheckCluster, `CONFIG SET cluster-require-full-coverage no, and "cluster-require-full-coverage no" in redis.conf`,
-			"cluster-require-full-coverage is yes: one master that is away with its replicas stops all timers, and not its own alone")
+			"cluster-require-full-coverage is yes: one master that is away with its replicas stops all timers, not only its own")
 	}
 }
 
@@ -136,8 +136,8 @@ func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 	}
 	for line := range strings.Lines(nodes) {
 		if open := strings.Count(line, "["); open > 0 && strings.Contains(line, "myself") {
-			r.Warn(diag.CheckCluster, "let the move end; if nobody carries it on, redis-cli --cluster fix",
-				"%d slots are moving; their timers wait for the end of it", open)
+			r.Warn(diag.CheckCluster, "wait until the move ends; if it hangs: redis-cli --cluster fix",
+				"%d slots are moving; their timers wait until then", open)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (d *Redis) persistence(server diag.Info, settings map[string]string, r *dia
 			server["aof_last_write_status"], server["rdb_last_bgsave_status"])
 	case server["aof_enabled"] == "1" && settings["appendfsync"] == "no":
 		r.Warn(checkPersistence, `CONFIG SET appendfsync everysec, and "appendfsync everysec" in redis.conf`,
-			"append-only file, synced when the operating system likes: a power cut loses some 30 s of timers")
+			"append-only file, synced by the operating system: a power cut loses some 30 s of timers")
 	case server["aof_enabled"] == "1":
 		lost := "a power cut may lose the last second"
 		if settings["appendfsync"] == "always" {
@@ -190,7 +190,7 @@ func (d *Redis) eviction(server diag.Info, r *diag.Findings) {
 	case limit == 0 && policy == "noeviction":
 		r.OK(checkEviction, "noeviction; no maxmemory")
 	case limit == 0:
-		r.Warn(checkEviction, fix, "%s, which begins to count once a maxmemory is set", policy)
+		r.Warn(checkEviction, fix, "%s, which takes effect once a maxmemory is set", policy)
 	case strings.HasPrefix(policy, "allkeys-"):
 		r.Fail(checkEviction, fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
 	case policy != "noeviction":
@@ -222,7 +222,7 @@ func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	case err != nil:
 		r.Fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: ACL SETUSER <user> +function|list +function|load", "%v", err)
 	case state == schedule.LibraryMissing:
-		r.Warn(checkLibrary, "start timerd once: it loads it", "it is not loaded yet, so timer_set and the like are unknown")
+		r.Warn(checkLibrary, "start timerd once, which loads it", "it is not loaded yet, so timer_set and the other functions are unknown")
 	case state == schedule.LibraryDifferent && limit > 0 && limit != d.MaxPayload:
 		r.Warn(checkLibrary, "give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit of all",
 			"its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", limit, d.MaxPayload)

@@ -127,7 +127,7 @@ func get(ctx context.Context, js jetstream.JetStream, stream string, which map[s
 	}
 	switch err := json.Unmarshal(reply.Data, &answer); {
 	case err != nil:
-		return message{}, false, fmt.Errorf("stream %s: NATS answers what is not understood: %w", stream, err)
+		return message{}, false, fmt.Errorf("stream %s: NATS sent an answer that is not understood: %w", stream, err)
 	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
 		return message{}, false, nil
 	case answer.Error != nil:

@@ -24,7 +24,7 @@ func CountDue(ctx context.Context, n *schedule.Node, times []time.Time) (counts 
 	for first := 0; first < len(times)-1; first += mostTimes - 1 {
 		part, missing, err := countDue(ctx, n, times[first:min(first+mostTimes, len(times))])
 		if err != nil {
-			return nil, 0, fmt.Errorf("schedule: count what becomes due: %w", err)
+			return nil, 0, fmt.Errorf("schedule: count the timers that become due: %w", err)
 		}
 		counts, moving = append(counts, part...), max(moving, missing)
 	}

@@ -101,7 +101,7 @@ func readUpcoming(ctx context.Context, s *schedule.Schedule, names []string) ([]
 		err = fmt.Errorf("unexpected reply of %d elements", len(reply))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("schedule: read what repeats: %w", err)
+		return nil, fmt.Errorf("schedule: read repetitions: %w", err)
 	}
 	found := make([]upcoming, 0, len(reply)/2)
 	for pair := range slices.Chunk(reply, 2) {

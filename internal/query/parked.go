@@ -71,7 +71,7 @@ func firstParked(ctx context.Context, n *schedule.Node, heads []schedule.Head, i
 		}
 	}
 	if err != nil && !schedule.IsMoving(err) {
-		return keys.Key{}, fmt.Errorf("schedule: read what is set aside: %w", err)
+		return keys.Key{}, fmt.Errorf("schedule: read the timers that are set aside: %w", err)
 	}
 	return keys.Key{}, nil
 }

@@ -35,7 +35,7 @@ type KeyState struct {
 
 // ErrTooManyFirings says that so many timers are owed or firing that a key's occurrence was not found among them. It is found
 // once some of them are settled.
-var ErrTooManyFirings = errors.New("so many timers are owed or firing that it cannot be told now what this key repeats by: try again")
+var ErrTooManyFirings = errors.New("too many timers are owed or firing to find the repetition of this key now: try again")
 
 // repetitionsChunk is how many keys are asked for in one round trip. Redis runs what comes in one at a stretch, and a key with a
 // crowd of firings, or with payloads of the largest size, takes it 2 to 3 ms.
@@ -53,7 +53,7 @@ func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]K
 		for i, reply := range s.Run(ctx, s.Script(lua, "repetitions"), calls) {
 			state, err := keyState(reply)
 			if err != nil {
-				return nil, fmt.Errorf("schedule: read what %s repeats by: %w", keys.Abbreviate(some[i]), err)
+				return nil, fmt.Errorf("schedule: read the repetition of %s: %w", keys.Abbreviate(some[i]), err)
 			}
 			states = append(states, state)
 		}
@@ -173,7 +173,7 @@ func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, 
 func withTimers(ctx context.Context, s *schedule.Schedule) ([]keys.Partition, error) {
 	masters, err := s.Masters(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("schedule: look for what repeats: %w", err)
+		return nil, fmt.Errorf("schedule: look for repetitions: %w", err)
 	}
 	var partitions []keys.Partition
 	for _, m := range masters {
@@ -182,7 +182,7 @@ func withTimers(ctx context.Context, s *schedule.Schedule) ([]keys.Partition, er
 			err = fmt.Errorf("%d slots of the cluster are moving: try again", len(found.Moving))
 		}
 		if err != nil {
-			return nil, fmt.Errorf("schedule: look for what repeats: %w", err)
+			return nil, fmt.Errorf("schedule: look for repetitions: %w", err)
 		}
 		for _, h := range found.Heads { // what repeats has something there to claim
 			partitions = append(partitions, h.Partition)
@@ -202,7 +202,7 @@ type repeatingKeys struct {
 func readRepeating(ctx context.Context, s *schedule.Schedule, p keys.Partition, cursor uint64, n keys.Namespace) (repeatingKeys, uint64, error) {
 	page, next, err := s.Client().ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
 	if err != nil {
-		return repeatingKeys{}, 0, fmt.Errorf("schedule: look for what repeats: %w", err)
+		return repeatingKeys{}, 0, fmt.Errorf("schedule: look for repetitions: %w", err)
 	}
 	found := repeatingKeys{looked: len(page) / 2}
 	for i := 0; i < len(page); i += 2 { // each name has its score behind it

@@ -280,8 +280,8 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	case err == nil:
 		return consumer, nil
 	case errors.Is(err, jetstream.ErrNotPullConsumer) || errors.As(err, &api) && api.Code == 400:
-		return nil, fmt.Errorf("stream %s: the consumer %q cannot be made or brought in line: %w; "+
-			"to fix it: nats consumer ls %s, then nats consumer rm %s with what is not timerd's, or with %q",
+		return nil, fmt.Errorf("stream %s: the consumer %q cannot be made or updated: %w; "+
+			"to fix it: nats consumer ls %s, then nats consumer rm %s for each consumer that is not timerd's, or for %q",
 			stream, Durable, err, stream, stream, Durable)
 	}
 	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, diag.Plain(err))

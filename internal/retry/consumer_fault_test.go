@@ -34,7 +34,7 @@ func TestConsumerWaitsForRedis(t *testing.T) {
 	if pending, firing := f.schedule.Count(); pending != n || firing != 0 {
 		t.Errorf("%d pending and %d firing, want %d and 0", pending, firing, n)
 	}
-	if began, ended := f.logged("retry consumer is held up"), f.logged("retry consumer goes on"); began != 1 || ended != 1 {
+	if began, ended := f.logged("retry consumer is delayed"), f.logged("retry consumer works again"); began != 1 || ended != 1 {
 		t.Errorf("%d and %d lines in the log, want one each", began, ended)
 	}
 }
@@ -99,11 +99,11 @@ func TestConsumerKnowsWhenRedisIsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testenv.Eventually(t, patience, func() bool { return f.logged("are not forgotten for now") == 1 }, "a failure")
+	testenv.Eventually(t, patience, func() bool { return f.logged("cannot be removed for now") == 1 }, "a failure")
 	f.waitEmpty()
 	c.waitHealth(patience, "")
 	away.Store(false)
-	testenv.Eventually(t, patience, func() bool { return f.logged("are forgotten again") == 1 }, "the end of the failure")
+	testenv.Eventually(t, patience, func() bool { return f.logged("are removed again") == 1 }, "the end of the failure")
 	if f.logged("requests wait") != 0 {
 		t.Error("requests are said to wait")
 	}

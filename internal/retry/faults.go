@@ -52,19 +52,19 @@ func (c *Consumer) note(part part, began time.Time, err error) {
 // tellFault logs that a part does not work. Requests do not wait for old ids to be forgotten.
 func (c *Consumer) tellFault(part part, err error) {
 	if part == partTrim {
-		c.Logger.Warn("ids of old retries are not forgotten for now", "err", err)
+		c.Logger.Warn("ids of old retries cannot be removed for now", "err", err)
 		return
 	}
-	c.Logger.Warn("retry consumer is held up, requests wait", "source", part.String(), "err", err)
+	c.Logger.Warn("retry consumer is delayed, requests wait", "source", part.String(), "err", err)
 }
 
 // tellRecovery logs that a part works again, after how long.
 func (c *Consumer) tellRecovery(part part, after time.Duration) {
 	if part == partTrim {
-		c.Logger.Info("ids of old retries are forgotten again", "after", after)
+		c.Logger.Info("ids of old retries are removed again", "after", after)
 		return
 	}
-	c.Logger.Info("retry consumer goes on", "source", part.String(), "after", after)
+	c.Logger.Info("retry consumer works again", "source", part.String(), "after", after)
 }
 
 // String names what a part does, for the log.
@@ -138,7 +138,7 @@ func (c *Consumer) Healthy() error {
 	case state == stopped:
 		return errors.New("the retry consumer has stopped")
 	case fault == nil && state == starting:
-		return errors.New("the retry consumer has not found its consumer yet")
+		return errors.New("the retry consumer has no consumer in JetStream yet")
 	}
 	return fault
 }

@@ -281,7 +281,7 @@ func (c *Consumer) logParked(name string, err error) {
 	}
 	c.mu.Unlock()
 	if !quiet {
-		c.Logger.Warn("retry requests are set aside: one at a time is tried, and the others are carried out", "source", name, "err", err)
+		c.Logger.Warn("retry requests are set aside: one of them at a time is tried; all others are carried out", "source", name, "err", err)
 	}
 }
 

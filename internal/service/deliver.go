@@ -101,7 +101,7 @@ func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 		if err == nil || final || time.Now().After(until) {
 			return err
 		}
-		if !backoff.Sleep(ctx, pace.Fail("streams are not there, trying again", err)) {
+		if !backoff.Sleep(ctx, pace.Fail("streams are missing, trying again", err)) {
 			return context.Cause(ctx)
 		}
 	}
@@ -135,7 +135,7 @@ func proxyOf(scheme string, proxy func(*http.Request) (*url.URL, error)) string 
 func (s Delivery) warn(endpoints *deliver.Config) {
 	for _, e := range endpoints.Endpoints {
 		if !e.Signs() {
-			s.Logger.Warn("endpoint without secrets: its receiver cannot tell who calls", "match", e.Match.String())
+			s.Logger.Warn("endpoint without secrets: its receiver cannot verify calls", "match", e.Match.String())
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver
 		}
 		next, err := s.Load()
 		if err != nil {
-			s.Logger.Error("the endpoints stay as they are, since their file has faults", "err", err)
+			s.Logger.Error("the endpoints are unchanged, because their file has faults", "err", err)
 			continue
 		}
 		added, removed := now.Differences(next)
@@ -165,7 +165,7 @@ func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver
 func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer, hindered *deliverer) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
-	total := registered.NewCounterVec(prometheus.CounterOpts{Name: "deliveries_total", Help: "Deliveries to HTTP endpoints, by what came of them."}, []string{"result"})
+	total := registered.NewCounterVec(prometheus.CounterOpts{Name: "deliveries_total", Help: "Deliveries to HTTP endpoints, by result."}, []string{"result"})
 	for _, result := range event.Results() {
 		total.WithLabelValues(string(result))
 	}
@@ -174,7 +174,7 @@ func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer, hind
 		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60},
 	})
 	unlogged := registered.NewCounter(prometheus.CounterOpts{Name: "deliveries_unlogged_total", Help: "Deliveries that could not be written to their log."})
-	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "circuit_open", Help: "Hosts whose deliveries this process holds back because they fail."},
+	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "circuit_open", Help: "Hosts with an open circuit in this process."},
 		func() float64 { return float64(d.OpenCircuits()) })
 	d.OnDelivery = func(r event.Delivery, took time.Duration) {
 		total.WithLabelValues(string(r.Result)).Inc()

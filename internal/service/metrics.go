@@ -83,7 +83,7 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 	}
 	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "inflight_firings", Help: "Firings claimed by this process and not yet settled."},
 		func() float64 { return float64(inFlight()) })
-	fired := counters("fired_total", "Events published and acknowledged by JetStream, by namespace and by what made them fire.", "namespace", "trigger")
+	fired := counters("fired_total", "Events published and acknowledged by JetStream, by namespace and trigger.", "namespace", "trigger")
 	lateness := registered.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "lateness_seconds", Help: "How long after its due time an event was published, by namespace.",
 		Buckets: []float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600},
@@ -97,9 +97,9 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		settled:     counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
 		released:    counter("released_total", "Claims given back because the event could not be published in time."),
 		lost:        counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
-		late:        counters("late_total", "Timers that were claimed too late to fire, by what became of them: dead letters, or dropped.", "action"),
+		late:        counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
 		skipped:     counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."),
-		replanned:   counter("occurrences_replanned_total", "Occurrences of repeating timers that a clock that was ahead had armed, and that were planned again."),
+		replanned:   counter("occurrences_replanned_total", "Occurrences of repeating timers that were armed while the clock was ahead, and planned again."),
 		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
@@ -122,7 +122,7 @@ func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFli
 		calls:       counters("library_calls_total", "Calls of the function library, by any client, that set or cancelled a timer: the same on each timerd.", "function"),
 		drift:       gauges("config_drift", "1 for a setting that the living timerds of this schedule do not have in common, else 0.", "setting"),
 		instances:   gauges("instances_alive", "Living timerds of this schedule, by version.", "version"),
-		letters:     gauges("dead_letters", "Messages in the stream of dead letters; no value while NATS does not tell."),
+		letters:     gauges("dead_letters", "Messages in the stream of dead letters; no value while NATS does not answer."),
 	}
 	m.firings = newFirings(m.namespaces, fired, lateness)
 	m.startAtZero()

@@ -50,7 +50,7 @@ type problems struct {
 // newProblems returns problems. aside finds timers that are set aside, which it does not count itself.
 func newProblems(sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, aside func() diag.Findings, registry *prometheus.Registry) *problems {
 	gauge := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry)).NewGaugeVec(prometheus.GaugeOpts{
-		Name: "problem", Help: "1 while timerd status finds something by this check, else 0.",
+		Name: "problem", Help: "1 while timerd status finds a problem by this check, else 0.",
 	}, []string{"check"})
 	p := &problems{
 		from:  status.Sources{Schedule: sched, JetStream: js, Streams: conf, Brief: true, Webhooks: new(status.RecentWebhooks)},

@@ -240,7 +240,7 @@ func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.
 		within, cancel := context.WithTimeout(ctx, holdsTimeout)
 		defer cancel()
 		if _, err := sched.Holds(within); err != nil {
-			s.Logger.Warn("cannot read the holds; what each server knows of them holds there", "err", err)
+			s.Logger.Warn("cannot read the list of holds; each server goes by its own copy", "err", err)
 		}
 	}
 	return replaced, err

@@ -140,7 +140,7 @@ func (s *survey) tellGone(members []query.Member) {
 	}
 	for instance, was := range s.living {
 		if _, alive := living[instance]; !alive && instance != s.self.Instance {
-			s.log.Warn("a timerd is gone: it has ended, died, or stands still. The first in rank claims what becomes due, and what that one had claimed once its lease is over",
+			s.log.Warn("a timerd is gone: it has ended, died, or stalled. The first in rank claims the due timers, and its claims once their leases are over",
 				"instance", instance, "seen", was.Seen.UTC().Format(time.RFC3339Nano), "first", first)
 		}
 	}
@@ -153,7 +153,7 @@ func watchStops(ctx context.Context, log *slog.Logger) {
 	const interval, long = 500 * time.Millisecond, 3 * time.Second
 	for at := time.Now(); backoff.Sleep(ctx, interval); at = time.Now() {
 		if stood := time.Since(at); stood > long {
-			log.Warn("this timerd was stopped, and goes on now: the others may have taken over what it had claimed", "for", stood.Round(100*time.Millisecond))
+			log.Warn("this timerd was stopped, and goes on now: the others may have taken over its claims", "for", stood.Round(100*time.Millisecond))
 		}
 	}
 }

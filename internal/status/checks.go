@@ -22,14 +22,14 @@ const (
 // checkMembers judges who serves the schedule, and whether they agree.
 func checkMembers(members []query.Member, p *diag.Findings) {
 	for _, d := range Differences(members) {
-		p.Warn(diag.CheckTimerds, "give all timerds of this Redis the same "+d.Setting+", and start those anew that had another", "%s", d)
+		p.Warn(diag.CheckTimerds, "give all timerds of this Redis the same "+d.Setting+", and restart those with another value", "%s", d)
 	}
 	if versions := Versions(members); len(versions) > 1 {
 		var who []string
 		for _, v := range versions {
 			who = append(who, v.Value+" on "+names(v.Instances))
 		}
-		p.Warn(diag.CheckTimerds, "end the update: put the same version everywhere",
+		p.Warn(diag.CheckTimerds, "finish the update: run the same version everywhere",
 			"timerds of different versions serve this Redis, as in a rolling update: %s", strings.Join(who, "; "))
 	}
 }
@@ -71,11 +71,11 @@ func count(n int64, one, many string) string {
 // checkNode judges a node.
 func checkNode(n *Node, at time.Time, attended bool, p *diag.Findings) {
 	if n.Moving > 0 {
-		p.Warn(diag.CheckCluster, "let the move of the slots end", "%s: %s moving: the timers there wait, and are in no number here",
+		p.Warn(diag.CheckCluster, "wait until the slots have moved", "%s: %s moving: the timers there wait, and are not counted here",
 			n.Address, count(int64(n.Moving), "slot is", "slots are"))
 	}
 	if n.LastAudit != nil && attended && at.Sub(n.LastAudit.At) > auditTooOld {
-		p.Warn(diag.CheckAudits, "look for \"audit failed\" in the timerds' logs", "%s: no audit has come to its end since %s",
+		p.Warn(diag.CheckAudits, "look for \"audit failed\" in the timerds' logs", "%s: no audit has ended since %s",
 			n.Address, n.LastAudit.At.Format(timeLayout))
 	}
 }
@@ -86,12 +86,12 @@ func NoJetStream(err error) diag.Finding {
 		return fault.Finding(diag.CheckNATS)
 	}
 	return diag.Of(diag.CheckNATS, fmt.Errorf("JetStream does not answer: %w", err),
-		"look at the log of the NATS server, which ends JetStream when its disk is full and needs a leader in a cluster; let the user call $JS.API.>")
+		"look at the log of the NATS server: it ends JetStream when its disk is full, and a cluster needs a leader; let the user call $JS.API.>")
 }
 
 // unreached says that NATS is not reached, or has no JetStream.
 func unreached(why diag.Finding, p *diag.Findings) {
-	p.Fail(diag.CheckNATS, why.Fix, "nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: %s", why.Text)
+	p.Fail(diag.CheckNATS, why.Fix, "the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS either: %s", why.Text)
 }
 
 // unanswered says that JetStream does not answer.
@@ -108,7 +108,7 @@ func checkStream(s *Stream, which keys.Names, floor uint64, p *diag.Findings) {
 		case which.FiredStream():
 			f.Text += ": timers wait in Redis"
 			if floor > 0 {
-				f.Fix += fmt.Sprintf("; or, without what each consumer that there is has acknowledged: nats stream purge %s --seq=%d --force", s.Name, floor+1)
+				f.Fix += fmt.Sprintf("; or, to delete the events that every consumer has acknowledged: nats stream purge %s --seq=%d --force", s.Name, floor+1)
 			}
 		case which.DeadStream():
 			f.Text += ": retry requests that become dead letters wait"

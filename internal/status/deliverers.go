@@ -68,7 +68,7 @@ func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
 	if postponed > 0 {
 		text = fmt.Sprintf("deliveries of %s were put off %s, and wait as timers", cmp.Or(distinct(namespaces), "events"), count(postponed, "time", "times"))
 	}
-	p.Warn(diag.CheckHosts, "timerd deliveries --failed --since 10m says what they answer; one call after the other finds out when they work again, and nothing is lost until expire",
+	p.Warn(diag.CheckHosts, "timerd deliveries --failed --since 10m shows their answers; single calls find out when they work again, and no delivery is lost until expire",
 		"%s: not called by timerd deliver, because calls fail, since %s; %s", distinct(hosts), oldest.UTC().Format(time.RFC3339), text)
 }
 

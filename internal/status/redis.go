@@ -111,16 +111,16 @@ type Gaps struct {
 func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	if s.Schedule == nil {
 		if s.NoRedis.Text != "" {
-			p.Fail(diag.CheckRedis, s.NoRedis.Fix, "nothing can be told of the timers and timerds: %s", s.NoRedis.Text)
+			p.Fail(diag.CheckRedis, s.NoRedis.Fix, "the state of the timers and timerds is unknown: %s", s.NoRedis.Text)
 		}
 		return nil
 	}
 	for _, master := range s.Masters {
-		p.Fail(diag.CheckRedis, "bring that server back: its timers wait there, and none is lost", "%v; what it has is in no number here", master)
+		p.Fail(diag.CheckRedis, "bring that server back: its timers wait there, and none is lost", "%v; its timers are not counted here", master)
 	}
 	nodes, err := s.Schedule.Nodes(ctx)
 	if err != nil {
-		p.Fail(diag.CheckCluster, "let CLUSTER NODES show what is wrong with the cluster", "cannot tell which servers have timers, or not of all: %v", err)
+		p.Fail(diag.CheckCluster, "look at CLUSTER NODES", "cannot tell which servers have timers: %v", err)
 	}
 	r := &Redis{Nodes: make([]Node, len(nodes)), Held: new(int64)}
 	overviews := make([]query.Overview, len(nodes))
@@ -271,7 +271,7 @@ func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding 
 	refusal := diag.Refusal(err)
 	switch {
 	case schedule.IsClusterDown(err):
-		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " + schedule.ErrClusterDown.Error(), Fix: "let CLUSTER NODES show which master is away, and bring it back"}
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " + schedule.ErrClusterDown.Error(), Fix: "look at CLUSTER NODES for the master that is away, and bring it back"}
 	case refusal == nil:
 		return diag.Finding{Level: diag.Fail, Check: diag.CheckRedis, Text: addr + ": " + err.Error(), Fix: "bring that server back: its timers wait there, and none is lost"}
 	}

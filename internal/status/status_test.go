@@ -242,13 +242,13 @@ func TestOneServerIsAway(t *testing.T) {
 	away := diag.Finding{Text: "it does not answer", Fix: "start it"}
 	from := status.Sources{Schedule: x.sched.Schedule, NoNATS: away}
 	r := from.Gather(t.Context())
-	expect(t, r, "fail nothing can be told of the streams, and timers wait in Redis if the timerds do not reach NATS either: it does not answer")
+	expect(t, r, "fail the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS either: it does not answer")
 	if r.NATS != nil || r.Redis == nil || len(r.Redis.Timerds) != 1 {
 		t.Errorf("%+v", r)
 	}
 	from = status.Sources{NoRedis: away, JetStream: x.js}
 	r = from.Gather(t.Context())
-	expect(t, r, "fail nothing can be told of the timers and timerds: it does not answer")
+	expect(t, r, "fail the state of the timers and timerds is unknown: it does not answer")
 	if r.Redis != nil || r.NATS == nil || len(r.NATS.Streams) != 3 {
 		t.Errorf("%+v", r)
 	}

@@ -34,5 +34,5 @@ func Unserved(members []query.Member, n keys.Namespace) string {
 	if len(served) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("no timerd serves %s, they serve %s: keys of it with a TTL are no timers, only what is set with timer_set is", n, strings.Join(served, "; "))
+	return fmt.Sprintf("no timerd serves %s; they serve %s: keys with a TTL there are no timers, unless timer_set sets them", n, strings.Join(served, "; "))
 }

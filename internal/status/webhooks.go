@@ -215,7 +215,7 @@ func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *d
 	}
 	if len(behind.names) > 0 {
 		p.Warn(diag.CheckWebhooks, "look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency",
-			"%s: %s, since there is no place for more calls%s", names(behind.names), behind.events(), dropped)
+			"%s: %s, because there is no place for more calls%s", names(behind.names), behind.events(), dropped)
 	}
 }
 
@@ -229,7 +229,7 @@ func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.F
 		}
 	}
 	if len(idle.names) > 0 {
-		p.Warn(diag.CheckConsumers, fmt.Sprintf("start the program that consumes by it; or, if nobody needs it any more: nats consumer rm %s %s --force", of.Name, clean(idle.names[0])),
+		p.Warn(diag.CheckConsumers, fmt.Sprintf("start its program; or, if nobody needs the consumer any more: nats consumer rm %s %s --force", of.Name, clean(idle.names[0])),
 			"%s: %s, and no program asks for them%s", names(idle.names), idle.events(), dropped(of))
 	}
 }

@@ -27,7 +27,7 @@ func TestWebhooksThatAreBehind(t *testing.T) {
 	never := unknown(0)
 	never.Last = time.Time{}
 	kept := jetstream.StreamConfig{Name: "TIMERS", MaxAge: 168 * time.Hour}
-	const behind, gone = "since there is no place for more calls", "and no timerd deliver asks for them"
+	const behind, gone = "because there is no place for more calls", "and no timerd deliver asks for them"
 	for _, test := range []struct {
 		name      string
 		consumers []WebhookConsumer

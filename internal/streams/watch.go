@@ -167,7 +167,7 @@ func (m *Member) twin(ctx context.Context) (twin error, heard bool, err error) {
 	for _, a := range found {
 		heard = true
 		if isTwin(a) {
-			twin = fmt.Errorf("%.100q is of the same installation %.100q and serves another Redis, as if that were a copy of this one; "+
+			twin = fmt.Errorf("%.100q is of the same installation %.100q and serves another Redis, which may be a copy of this one; "+
 				"to fix it: stop one of the two, or give it streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM, delete %s in its Redis, and restart it",
 				a.Instance, id, keys.Installation)
 		}

@@ -87,7 +87,7 @@ func TestEmptyPages(t *testing.T) {
 	s := newSystem(t)
 	b := openTab(t, s.url, look{width: phone})
 	for path, want := range map[string]string{
-		"/": "redis-cli", "/timers": "redis-cli", "/repeating": "timerd repeat", "/dead": "dead letter", "/holds": "Nothing is held",
+		"/": "redis-cli", "/timers": "redis-cli", "/repeating": "timerd repeat", "/dead": "dead letter", "/holds": "No namespace is on hold",
 		"/timers/shop%3Aorder%3Atimeout%3A42": "shop:order:timeout:42", "/timers/nokey": "Not a timer's key",
 	} {
 		b.open(path)
@@ -109,7 +109,7 @@ func TestLooksOnly(t *testing.T) {
 	b := openTab(t, s.url, look{width: wide})
 	for _, path := range []string{"/", "/timers", "/timers/shop%3Aorder%3Atimeout%3A42", "/repeating", "/dead", "/holds"} {
 		b.open(path)
-		b.sees("header", "looks only")
+		b.sees("header", "read-only")
 		if forms := must[[]string](b, `() => [...document.forms].filter(f => f.method !== "get").map(f => f.outerHTML.slice(0, 200))`); len(forms) > 0 {
 			t.Errorf("%s: has forms that change something: %s", path, forms)
 		}

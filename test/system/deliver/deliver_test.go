@@ -46,7 +46,7 @@ func TestDeliverReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Signal(syscall.SIGHUP)
-	p.Log.Wait(t, system.Patience, "the endpoints stay as they are")
+	p.Log.Wait(t, system.Patience, "the endpoints are unchanged")
 	testenv.Lacks(t, p.Log.String(), "whsec_s3cr3t")
 	set(2)
 	total(before, 2)
@@ -215,7 +215,7 @@ func TestDeliverCheck(t *testing.T) {
 		{[]string{"deliver"}, "", "--config is missing"},
 		{[]string{"deliver", "--config", file, "--calls", "0"}, "", "--calls=0"},
 		{[]string{"deliver", "--config", file, "--check"}, "endpoints: [{url: 'https://x', rate: 5}]", "line 1: match is missing\n"},
-		{[]string{"deliver", "--config", file}, "endpoints: [{url: 'https://x', rate: 5}]", "line 1: rate: \"5\": want calls a time"},
+		{[]string{"deliver", "--config", file}, "endpoints: [{url: 'https://x', rate: 5}]", "line 1: rate: \"5\": want a number of calls in a time"},
 		{[]string{"deliver", "--config", file + ".none", "--check"}, "", "no such file"},
 	} {
 		if test.text != "" {

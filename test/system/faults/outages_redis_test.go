@@ -32,7 +32,7 @@ func TestOutagesOfRedis(t *testing.T) {
 
 	x.play(outage{
 		name: "out of memory", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
-		text:  `it is out of memory and refuses every write that takes some: OOM command not allowed`,
+		text:  `it is out of memory and refuses every write that needs memory: OOM command not allowed`,
 		bring: func(x *scene) { x.Do("CONFIG", "SET", "maxmemory", "1mb") },
 		fix:   `redis-cli CONFIG SET maxmemory \d+`,
 		end: func(x *scene) {
@@ -235,7 +235,7 @@ func TestOutagesOfTimerds(t *testing.T) {
 	a, b := x.Start("TIMERD_SWEEP_INTERVAL=500ms"), x.Start("TIMERD_SWEEP_INTERVAL=500ms")
 	a.Measures(true, `timerd_instances_alive\{.*\} 2`)
 	b.Signal(syscall.SIGSTOP)
-	a.Log.Wait(t, system.Patience, "a timerd is gone: it has ended, died, or stands still. The first in rank claims")
+	a.Log.Wait(t, system.Patience, "a timerd is gone: it has ended, died, or stalled. The first in rank claims")
 	b.Signal(syscall.SIGCONT)
 	b.Log.Wait(t, system.Patience, "this timerd was stopped, and goes on now")
 	b.AwaitReady(true)

@@ -21,7 +21,7 @@ func TestNotReadyWhileClaimsOrHintsFail(t *testing.T) {
 	s.Do("SET", keys.Single.Due(), "not what it was")
 	s.Do("SET", "app1:b:plain:1", "p", "EX", 3600)
 	p.ReadySays(http.StatusServiceUnavailable, "redis: ok", "claims: failed: looking for due timers has been failing for ",
-		"keyspace events: failed: taking keyspace events in has been failing for ")
+		"keyspace events: failed: processing keyspace events has been failing for ")
 	s.Do("DEL", keys.Single.Due())
 	s.Do("RENAME", "elsewhere", keys.Single.Due())
 	p.ReadySays(http.StatusOK, "claims: ok", "keyspace events: ok")

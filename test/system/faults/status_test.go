@@ -31,7 +31,7 @@ func TestStatusInOutages(t *testing.T) {
 	s.NATS.Stop()
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:1", "1", "PX", 100)
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:2", "2", "PX", 3600_000)
-	out := s.StatusSays(1, "fail  nothing can be told of the streams, ", "fix: start nats-server, or correct TIMERD_NATS_URL",
+	out := s.StatusSays(1, "fail  the state of the streams is unknown, ", "fix: start nats-server, or correct TIMERD_NATS_URL",
 		"\ntimers  1 pending, 0 held, 1 owed, 0 firing\n        owed for longest: shop:order:timeout:1, for ")
 	if strings.Count(out, "fail  ") != 1 {
 		t.Errorf("more is wrong than the cause:\n%s", out)
@@ -58,7 +58,7 @@ func TestStatusInOutages(t *testing.T) {
 
 	// Redis is away.
 	s.Redis.Stop()
-	s.StatusSays(1, "fail  nothing can be told of the timers and timerds: Redis at ", "fix: start Redis, or correct TIMERD_REDIS_URL\n", "\n  TIMERS ")
+	s.StatusSays(1, "fail  the state of the timers and timerds is unknown: Redis at ", "fix: start Redis, or correct TIMERD_REDIS_URL\n", "\n  TIMERS ")
 	s.Redis.Start()
 	p.AwaitReady(true)
 	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  1 pending, 0 held, 0 owed, 0 firing\n")
@@ -212,6 +212,6 @@ func TestStatusWhileAServerHangs(t *testing.T) {
 			}
 		}
 	}
-	hang("TIMERD_REDIS_URL", s.Redis.Addr(), "redis://", "fail  nothing can be told of the timers", "fix: start Redis", "\n  TIMERS ")
-	hang("TIMERD_NATS_URL", s.NATS.Addr(), "nats://", "fail  nothing can be told of the streams", "fix: start nats-server", "\n  NODE ")
+	hang("TIMERD_REDIS_URL", s.Redis.Addr(), "redis://", "fail  the state of the timers and timerds is unknown", "fix: start Redis", "\n  TIMERS ")
+	hang("TIMERD_NATS_URL", s.NATS.Addr(), "nats://", "fail  the state of the streams is unknown", "fix: start nats-server", "\n  NODE ")
 }

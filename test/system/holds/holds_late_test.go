@@ -104,7 +104,7 @@ func TestHeldWhileNATSIsAway(t *testing.T) {
 
 	want = append(want, s.SetMany("pay", 1500, 100*time.Millisecond)...)
 	s.After(s.Now() + 700)
-	said := s.Says(1, "status", " ? held, ", "of those owed some may be held")
+	said := s.Says(1, "status", " ? held, ", "some of those owed may be held")
 	if strings.Contains(said, " 0 held") {
 		t.Errorf("status:\n%s", said)
 	}
