@@ -37,7 +37,7 @@ func TestHoldAndResume(t *testing.T) {
 	held = slices.DeleteFunc(held, func(want string) bool { return want == "shop:m:t:7=7" })
 	s.Says(1, "resume shop:m", "shop:m is not held")
 	s.Says(2, "resume shop --rate 3", "want a number of timers and a unit")
-	s.Says(0, "resume shop", "shop resumed")
+	s.Says(0, "resume shop", "shop resumed", "no replica has the resume")
 	for _, e := range s.Expect(c, append(held, others...)...) {
 		if e.Key.App == "shop" && e.Time.Sub(e.Due) < 0 {
 			t.Errorf("%s is early", e.ID)
