@@ -22,10 +22,12 @@ const (
 	firstShare = 40 * time.Microsecond
 	// gain is how many times as quick a batch has to be to be worth it.
 	gain = 2
-	// sample is how many events tell what each takes: so many may always be with the server, once one was acknowledged. stale is after
-	// how long they are published alone, to see what that takes by now.
+	// sample is how many events tell what each takes: so many may always be with the server, once one was acknowledged.
 	sample = 2 * fewestAhead
-	stale  = 10 * time.Second
+	// firstStale is after how long so many are published alone, to see whether that takes long indeed or the machine had stalled. The next
+	// time is after twice as long, and so on up to stale.
+	firstStale = 100 * time.Millisecond
+	stale      = 10 * time.Second
 )
 
 // pace reckons what events take to be stored one by one, and together. It reads acknowledgements alone: one that took longer
@@ -35,7 +37,8 @@ type pace struct {
 	known   bool          // an event was acknowledged
 	lone    time.Duration // the acknowledgement of an event that the server had nothing beside
 	each    time.Duration // what one event takes that is not the first; 0 before that is known
-	at      time.Time     // when each was measured last
+	at      time.Time     // when each was measured last, or was about to be
+	again   time.Duration // after how long it is measured again
 	batches []took        // the last ones
 }
 
@@ -60,7 +63,7 @@ func (p *pace) one(ahead int, lone bool, d time.Duration, now time.Time) {
 		return
 	}
 	each := max((d-p.lone)/time.Duration(ahead), 1)
-	if p.each == 0 {
+	if p.each == 0 || each < p.each { // what took longer waited for something else
 		p.each = each
 	}
 	p.each += (each - p.each) / 8
@@ -108,10 +111,17 @@ func (p *pace) split(n, room int, now time.Time) (alone, together int) {
 	switch {
 	case p.each == 0:
 		return min(n, room), 0
-	case time.Duration(n)*p.each <= gain*p.reckon(n):
+	case !p.together(batchEvents):
+		p.again = firstStale
 		return n, 0
-	case now.Sub(p.at) > stale:
-		alone = min(n, sample)
+	case !p.together(n):
+		return n, 0
+	case now.Sub(p.at) > cmp.Or(p.again, firstStale):
+		p.at, p.again = now, min(2*cmp.Or(p.again, firstStale), stale)
+		return min(n, sample), 0 // no batch beside them
 	}
-	return alone, n - alone
+	return 0, n
 }
+
+// together tells whether n events are quicker as a batch, by so much that it is worth it.
+func (p *pace) together(n int) bool { return time.Duration(n)*p.each > gain*p.reckon(n) }

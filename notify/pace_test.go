@@ -61,8 +61,12 @@ func TestPaceLearnsFromBatches(t *testing.T) {
 	if got := first(p.split(500, 100, now)); got != 500 {
 		t.Errorf("after many slow batches %d of 500 are published alone", got)
 	}
-	if got := first(p.split(500, 100, now.Add(paceFor+time.Second))); got != 0 {
-		t.Errorf("without a batch for a while %d of 500 are published alone", got)
+	later := now.Add(paceFor + time.Second)
+	if got := first(p.split(500, 100, later)); got != sample {
+		t.Errorf("without a batch for a while %d of 500 are published alone, to measure it", got)
+	}
+	if got := first(p.split(500, 100, later)); got != 0 {
+		t.Errorf("after that %d of 500 are published alone", got)
 	}
 }
 
@@ -98,5 +102,36 @@ func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 	}
 	if first := (&pace{}); first.room(0) != 1 || first.room(1) != 0 {
 		t.Error("the first one is not alone")
+	}
+}
+
+// A machine that stalls makes events look slow for a moment only; on a slow disk the measure is repeated ever more seldom.
+func TestPaceMeasuresAgain(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := measured(pace{}, 500, 100, 8*time.Microsecond, 0, now)
+	p = measured(p, 22, 22, time.Millisecond, 0, now) // a stall
+	if alone, together := p.split(500, 100, now); alone != 0 || together != 500 {
+		t.Fatalf("in the stall %d are published alone and %d together", alone, together)
+	}
+	now = now.Add(2 * firstStale)
+	if alone, together := p.split(500, 100, now); alone != sample || together != 0 {
+		t.Errorf("after it %d are published alone and %d together", alone, together)
+	}
+	p = measured(p, sample, sample, 8*time.Microsecond, 0, now)
+	if alone, together := p.split(500, 100, now); alone != 500 || together != 0 {
+		t.Errorf("when that is known %d are published alone and %d together", alone, together)
+	}
+	p = measured(pace{}, sample, sample, time.Millisecond, 0, now)
+	samples := 0
+	for range 1000 { // 10 s
+		now = now.Add(10 * time.Millisecond)
+		if alone, _ := p.split(100, 100, now); alone > 0 {
+			samples++
+			p = measured(p, sample, sample, time.Millisecond, 0, now)
+		}
+	}
+	if samples < 4 || samples > 8 {
+		t.Errorf("on a slow disk it was measured %d times in 10 s", samples)
 	}
 }
