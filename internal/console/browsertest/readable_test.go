@@ -2,7 +2,7 @@ package browsertest
 
 import "strings"
 
-// readable fails the test if the page is wider than its window, has not one heading of the first level, or has what
+// readable fails the test if the page is wider than its window, or on a phone a table than the page, has not one heading of the first level, or has what
 // hardly anybody can see: axe-core finds none of that.
 func (b *tab) readable() {
 	b.t.Helper()
@@ -10,6 +10,12 @@ func (b *tab) readable() {
 		b.t.Errorf("the page is %d px wider than the window, by:\n\t%s", too, strings.Join(must[[]string](b, `() => [...document.body.querySelectorAll("*")]
 			.filter(e => shown(e) && !e.closest(".scroll, nav") && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
 			.slice(0, 8).map(e => e.outerHTML.slice(0, 120))`), "\n\t"))
+	}
+	if b.look.width == phone {
+		for _, table := range must[[]string](b, `() => [...document.querySelectorAll(".scroll")].filter(e => shown(e) && e.scrollWidth > e.clientWidth)
+			.map(e => `+"`${e.scrollWidth} px in ${e.clientWidth}: ${e.innerText.slice(0, 120)}`"+`)`) {
+			b.t.Errorf("a table has to be scrolled sideways: %s", table)
+		}
 	}
 	if headings := must[int](b, `() => document.querySelectorAll("h1").length`); headings != 1 {
 		b.t.Errorf("%d headings of the first level, want 1", headings)
