@@ -3,10 +3,8 @@ package doctor_test
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -293,37 +291,11 @@ func TestNATS(t *testing.T) {
 	wants(t, findings, "streams", diag.Warn, "TIMERS: it is kept in memory")
 }
 
-// natsCluster starts a NATS cluster of three and returns JetStream on it once it works.
-func natsCluster(t *testing.T) jetstream.JetStream {
-	t.Helper()
-	var routes []*url.URL
-	for range 3 {
-		port, err := devserver.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		routes = append(routes, &url.URL{Scheme: "nats", Host: devserver.Address(port)})
-	}
-	var js jetstream.JetStream
-	for i, route := range routes {
-		port, err := strconv.Atoi(route.Port())
-		if err != nil {
-			t.Fatal(err)
-		}
-		js = testenv.NATS(t, func(o *server.Options) {
-			o.ServerName = "testenv-" + strconv.Itoa(i)
-			o.Cluster = server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: port}
-			o.Routes = routes
-		}).JetStream()
-	}
-	testenv.Eventually(t, time.Minute, func() error { return streams.Ensure(t.Context(), js, streams.Config{}) }, "JetStream in the cluster")
-	return js
-}
-
 // A stream that one server of a cluster keeps alone is told of.
 func TestNATSClusterWithOneReplica(t *testing.T) {
 	t.Parallel()
-	js := natsCluster(t)
+	js := testenv.NATSCluster(t)[0].JetStream()
+	testenv.Eventually(t, time.Minute, func() error { return streams.Ensure(t.Context(), js, streams.Config{}) }, "JetStream in the cluster")
 	wants(t, checkNATS(t, js, maxPayload), "streams", diag.Warn, "TIMERS: one server of the NATS cluster three keeps it", "nats stream edit TIMERS --replicas 3")
 	for _, name := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
 		stream, err := js.Stream(t.Context(), name)

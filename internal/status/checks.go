@@ -121,10 +121,24 @@ func checkStream(s *Stream, which keys.Names, floor uint64, p *diag.Findings) {
 		}
 		*p = append(*p, f)
 	}
-	switch {
-	case s.Leaderless:
-		p.Fail(diag.CheckStreams, "bring the NATS servers of its cluster back", "%s has no leader, so it takes nothing", s.Name)
-	case s.Current < s.Replicas:
-		p.Warn(diag.CheckStreams, "bring the NATS servers of its cluster back", "%s: %d of %d replicas are up to date", s.Name, s.Current, s.Replicas)
+}
+
+// checkLeaders judges whether the servers of a cluster of NATS that keep streams are there. It tells whether all streams are led.
+func checkLeaders(all []Stream, p *diag.Findings) bool {
+	var leaderless, behind []string
+	for _, s := range all {
+		switch {
+		case s.Leaderless:
+			leaderless = append(leaderless, s.Name)
+		case s.Current < s.Replicas:
+			behind = append(behind, fmt.Sprintf("%s: %d of %d", s.Name, s.Current, s.Replicas))
+		}
 	}
+	switch {
+	case len(leaderless) > 0:
+		p.Fail(diag.CheckStreams, streams.NoLeaderFix, "%s: no leader, so nothing is taken", strings.Join(leaderless, ", "))
+	case len(behind) > 0:
+		p.Warn(diag.CheckStreams, streams.NoLeaderFix, "replicas that are up to date: %s", strings.Join(behind, "; "))
+	}
+	return len(leaderless) == 0
 }

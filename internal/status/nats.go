@@ -117,7 +117,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			}
 		}
 	}
-	if !unknown {
+	if led := checkLeaders(n.Streams, p); led && !unknown {
 		s.gatherWebhooks(ctx, n, p)
 	}
 	return n
@@ -176,6 +176,7 @@ func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *diag.Findings) 
 	}
 	state := newStream(w.Log.Config.Name, w.Log)
 	checkStream(&state, s.Streams.Names, 0, p)
+	checkLeaders([]Stream{state}, p)
 	n.Streams, n.Webhooks = append(n.Streams, state), w.Consumers
 }
 
@@ -188,7 +189,7 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 	}
 	s.full, s.Full = errors.AsType[*streams.Fault](streams.Fullness(info, 0))
 	if info.Cluster != nil && s.Replicas > 1 {
-		s.Leaderless = info.Cluster.Leader == ""
+		s.Leaderless = streams.Leaderless(info)
 		for _, peer := range info.Cluster.Replicas {
 			if peer.Current && !peer.Offline {
 				s.Current++

@@ -27,7 +27,18 @@ func Fired(ctx context.Context, js jetstream.JetStream, s Config, payloadBytes i
 	if faults := blocking(s.faults(want, info.Config)); len(faults) > 0 {
 		return info, faults[0]
 	}
+	if Leaderless(info) {
+		return info, &Fault{Stream: info.Config.Name, What: "it has no leader, so it takes nothing", Remedy: NoLeaderFix}
+	}
 	return info, Fullness(info, payloadBytes)
+}
+
+// NoLeaderFix is what to do about a stream without a leader.
+const NoLeaderFix = "bring the NATS servers of its cluster back"
+
+// Leaderless tells whether no server of its cluster leads a stream, so that it takes nothing.
+func Leaderless(info *jetstream.StreamInfo) bool {
+	return info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas > 1 && info.Cluster.Leader == ""
 }
 
 // Fullness returns a Fault if a stream is too full for an event with a payload of so many bytes.

@@ -215,6 +215,34 @@ func TestOutagesOfStreams(t *testing.T) {
 	x.p.Stop()
 }
 
+// A cluster of NATS that has no leader is named as such, and one whose server is away as a warning.
+func TestOutagesOfANATSCluster(t *testing.T) {
+	t.Parallel()
+	x := newSystemScene(t)
+	servers := testenv.NATSCluster(t)
+	x.NATS, x.JS = servers[0], servers[0].JetStream()
+	x.Env["TIMERD_REDIS_URL"] += "?max_retries=1"
+	x.Env["TIMERD_NATS_URL"], x.Env["TIMERD_STREAM_REPLICAS"] = x.NATS.URL(), "3"
+	testenv.Eventually(t, system.Patience, func() error { _, err := x.JS.AccountInfo(t.Context()); return err }, "JetStream in the cluster")
+	x.start()
+	x.play(outage{
+		name: "a server of three is away", level: diag.Warn, check: diag.CheckStreams, text: `replicas that are up to date: TIMERS: 2 of 3; TIMERS_RETRY: 2 of 3; `,
+		bring: func(*scene) { servers[2].Stop() },
+		end:   func(*scene) { servers[2].Start() },
+	}, outage{
+		name: "no server leads", level: diag.Fail, check: diag.CheckStreams, ready: "jetstream", text: `TIMERS.*: .*no leader, so `,
+		bring: func(*scene) {
+			servers[1].Stop()
+			servers[2].Stop()
+		},
+		end: func(*scene) {
+			servers[1].Start()
+			servers[2].Start()
+		},
+	})
+	x.p.Stop()
+}
+
 // Where nobody is left to fire, all say so; doctor too.
 func TestOutagesOfTimerds(t *testing.T) {
 	t.Parallel()
