@@ -1,4 +1,4 @@
-// Package diag is how timerd says what is wrong and what to do about it: in doctor, status, the console and /readyz alike.
+// Package diag has the one form in which timerd reports a problem and its fix: in doctor, status, the console and /readyz.
 package diag
 
 import (
@@ -6,25 +6,25 @@ import (
 	"slices"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels.
 const (
 	OK   Level = "ok"
-	Warn Level = "warn" // timerd works, and something is to be looked at, or it keeps less than it could
-	Fail Level = "fail" // timers do not fire, timerd does not start or keep its guarantees, or the state cannot be told
+	Warn Level = "warn" // timerd works, but an operator should look at something, or it keeps less than it could
+	Fail Level = "fail" // timers do not fire, timerd does not start or keep its guarantees, or the state cannot be determined
 )
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	Level Level  `json:"level"`
 	Check string `json:"check"`
-	Text  string `json:"text"`          // what is so
+	Text  string `json:"text"`          // the state, or the problem
 	Fix   string `json:"fix,omitempty"` // what to do, mostly a command or a line of configuration
 }
 
-// String returns what is so, and what to do.
+// String returns the text and the fix.
 func (f Finding) String() string {
 	if f.Fix == "" {
 		return f.Text
@@ -32,39 +32,39 @@ func (f Finding) String() string {
 	return f.Text + toFix + f.Fix
 }
 
-// toFix stands between what is wrong and what to do.
+// toFix separates the problem from the fix in a text.
 const toFix = "; to fix it: "
 
-// Findings are what checks found, in the order in which they did.
+// Findings are the results of checks, in the order of the checks.
 type Findings []Finding
 
-// OK adds that a check found nothing wrong.
+// OK adds a finding without a problem.
 func (f *Findings) OK(check, format string, args ...any) {
 	*f = append(*f, Finding{Level: OK, Check: check, Text: fmt.Sprintf(format, args...)})
 }
 
-// Warn adds what is to be looked at, and what to do.
+// Warn adds a warning with its fix.
 func (f *Findings) Warn(check, fix, format string, args ...any) {
 	*f = append(*f, Finding{Warn, check, fmt.Sprintf(format, args...), fix})
 }
 
-// Fail adds what is wrong, and what to do.
+// Fail adds a failure with its fix.
 func (f *Findings) Fail(check, fix, format string, args ...any) {
 	*f = append(*f, Finding{Fail, check, fmt.Sprintf(format, args...), fix})
 }
 
-// Add adds one.
+// Add adds a finding.
 func (f *Findings) Add(one Finding) { *f = append(*f, one) }
 
-// Failed tells whether one of them fails.
+// Failed reports whether one of the findings is a failure.
 func (f Findings) Failed() bool {
 	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == Fail })
 }
 
-// Fixable is an error that says what to do about it. Its text ends with that.
+// Fixable is an error with a fix, with which its text ends.
 type Fixable interface {
 	error
-	Problem() string // the text without what to do
+	Problem() string // the text without the fix
 	Fix() string
 }
 
@@ -87,7 +87,7 @@ func (f *Fault) Problem() string { return f.What }
 // Fix returns Remedy.
 func (f *Fault) Fix() string { return f.Remedy }
 
-// Wrap says in front of an error what it is about. What to do stays to be told from the rest.
+// Wrap puts a text before an error's problem. The fix of a [Fixable] stays separate.
 func Wrap(what string, err error) error {
 	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
 		return &Fault{what + ": " + m.Problem(), m.Fix(), err}
@@ -95,7 +95,7 @@ func Wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Of returns the failure that an error is. An error that is not [Fixable] as a whole gets the given fix.
+// Of returns the finding for an error, a failure. An error that is not [Fixable] as a whole gets the given fix.
 func Of(check string, err error, otherwise string) Finding {
 	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
 		return Finding{Fail, check, m.Problem(), m.Fix()}
@@ -124,7 +124,7 @@ const (
 	CheckLetters    = "dead letters"
 )
 
-// Checks returns them.
+// Checks returns the names of these checks.
 func Checks() []string {
 	return []string{
 		CheckRedis, CheckRights, CheckCluster, CheckNATS, CheckStreams, CheckLosses, CheckUnattended, CheckTimerds, CheckClock, CheckHolds, CheckAudits,
@@ -132,7 +132,7 @@ func Checks() []string {
 	}
 }
 
-// Has tells whether one of them is of a check and of a level.
+// Has reports whether one of the findings has the level and one of the checks.
 func (f Findings) Has(level Level, checks ...string) bool {
 	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == level && slices.Contains(checks, one.Check) })
 }

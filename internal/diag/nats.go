@@ -9,7 +9,7 @@ import (
 // errDisconnected stands for what the NATS client says where there is no connection: that its buffer, of no bytes, is full.
 var errDisconnected = errors.New("NATS is disconnected")
 
-// Plain returns the error that an operator understands: NATS is disconnected, where that is it, and otherwise the error itself.
+// Plain returns an error that an operator understands: that NATS is disconnected, if that is the cause, and otherwise err itself.
 func Plain(err error) error {
 	if errors.Is(err, nats.ErrReconnectBufExceeded) {
 		return errDisconnected

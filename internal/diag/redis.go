@@ -28,7 +28,7 @@ func (i Info) Number(name string) int64 {
 	return n
 }
 
-// Refused is why Redis refuses what was asked.
+// Refused is the reason for which Redis refuses a command, and the fix.
 type Refused struct {
 	Fault
 	Word string // of the server's, by which it was told
@@ -41,7 +41,7 @@ type refusal struct {
 	fix  string
 }
 
-// refusals returns all that are a cause by themselves, whatever fails by them. The first word that the server says decides.
+// refusals returns the refusals that have a cause of their own, for any command. The first word in the server's text decides.
 func refusals() []refusal {
 	const credentials = "correct the user, the password or the database in TIMERD_REDIS_URL"
 	return []refusal{
@@ -60,7 +60,7 @@ func refusals() []refusal {
 	}
 }
 
-// Refusal returns why Redis refuses what was asked, by the words of the server in an error; nil if it does not, or only that
+// Refusal returns the reason for which Redis refuses commands, by the server's words in an error; nil if it does not, or only that
 // one command.
 func Refusal(err error) *Refused {
 	if err == nil {

@@ -45,7 +45,7 @@ func New(js jetstream.JetStream, names keys.Names) *Reader {
 	}
 }
 
-// Page is what a search has found.
+// Page is the result of a search.
 type Page struct {
 	Records []Record // newest first
 	Place   string   // where to go on; "" if the beginning of every stream was reached that can be read

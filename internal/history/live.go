@@ -30,21 +30,21 @@ const (
 	sampleTimeout = 3 * time.Second
 )
 
-// LivePoint is what happened in some seconds of the past.
+// LivePoint is the firings of a few seconds.
 type LivePoint struct {
 	At       time.Time // when they began
 	Fired    int64
 	Lateness schedule.Lateness
 }
 
-// LiveNamespace is what happened in a namespace.
+// LiveNamespace is the recent past of a namespace.
 type LiveNamespace struct {
 	Name           string // as configured, or keys.Other for all others
 	FiredPerSecond float64
 	Lateness       schedule.Lateness // of the last 15 minutes
 }
 
-// LiveStats are what is known. Times are those of the local clock.
+// LiveStats are the live numbers. Times are those of the local clock.
 type LiveStats struct {
 	At             time.Time   // of the last sample; the zero Time before the first one
 	FiredPerSecond float64     // in the last seconds

@@ -1,6 +1,6 @@
 // Package lanes shares a window, of tries that are under way at once, among lanes of those that fail together: a subject
-// that NATS refuses, a slot of a Redis Cluster that is on the move, a server that does not answer. What fails in one lane
-// holds up nothing in the others.
+// that NATS refuses, a slot of a Redis Cluster that is on the move, a server that does not answer.
+// A failure in one lane delays no other lane.
 package lanes
 
 import (
@@ -15,13 +15,13 @@ const (
 	failingShare = 4
 )
 
-// Load is how much of a window some tries fill.
+// Load is the part of a window that some tries fill.
 type Load struct{ Tries, Bytes int }
 
 func (l *Load) add(m Load)      { l.Tries, l.Bytes = l.Tries+m.Tries, l.Bytes+m.Bytes }
 func (l *Load) subtract(m Load) { l.Tries, l.Bytes = l.Tries-m.Tries, l.Bytes-m.Bytes }
 
-// Fits tells whether l is less than a part of a window: than half of it for part 2. One try fits however large it is.
+// Fits reports whether l is less than a part of a window: half of it for part 2. A single try fits, however large it is.
 func (l Load) Fits(window Load, part int) bool {
 	return l.Tries < max(window.Tries/part, 1) && l.Bytes < max(window.Bytes/part, 1)
 }
@@ -68,18 +68,18 @@ type Lane struct {
 // New returns a Window that is empty.
 func New(shares Shares) *Window { return &Window{shares: shares, known: map[string]*Lane{}} }
 
-// Answer tells whether a try may begin.
+// Answer says whether a try may begin.
 type Answer int
 
 // The answers.
 const (
 	In      Answer = iota
 	Crowded        // there are too many others
-	Failing        // its lane fails or stalls, and is being tried, or too many others are
+	Failing        // its lane fails or stalls, and has a try, or too many failing lanes have one
 )
 
 // Enter lets a try begin in the lane of that name, if it may. size is the window's, bytes is how large the try is. Each
-// Enter that answers In takes a Leave of the lane.
+// Enter that answers In must be followed by a Leave of the lane.
 func (w *Window) Enter(name string, size Load, bytes int) (*Lane, Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,17 +121,17 @@ func (w *Window) Enter(name string, size Load, bytes int) (*Lane, Answer) {
 	return l, In
 }
 
-// Says is what the outcome of a try says of its lane.
+// Says is the meaning of a try's outcome for its lane.
 type Says int
 
-// What it may say.
+// The meanings of an outcome.
 const (
 	Nothing Says = iota
 	Works
 	Fails
 )
 
-// Leave ends a try that has entered. It returns whether it is news that the lane fails.
+// Leave ends a try that has entered. It reports whether the lane has begun to fail with it.
 func (w *Window) Leave(l *Lane, bytes int, says Says) (news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,21 +185,21 @@ func (w *Window) Load() Load {
 	return w.all
 }
 
-// Trusts tells whether the last try in a lane that told anything has worked.
+// Trusts reports whether the last try of the lane with a meaning other than Nothing has worked.
 func (w *Window) Trusts(l *Lane) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return l.trusted
 }
 
-// State is what a Window knows of a lane.
+// State is the state of a lane.
 type State struct {
 	Tries   int  // that are in it
 	Failing bool // the lane fails
 	Alone   bool // no lane at all is trusted
 }
 
-// State returns what is known of the lane of that name.
+// State returns the state of the lane with that name.
 func (w *Window) State(name string) State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -210,7 +210,7 @@ func (w *Window) State(name string) State {
 	return s
 }
 
-// Restore takes it that the lane of that name no longer fails, though no try in it has shown so.
+// Restore ends the failure of the lane with that name, though no try in it has worked.
 func (w *Window) Restore(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
