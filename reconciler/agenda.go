@@ -118,20 +118,19 @@ func (a *agenda) setPlace(place int) {
 	a.place = place
 }
 
-// setStanding notes which of the living timerds this one is, and returns how many of those before it hear.
-func (a *agenda) setStanding(s schedule.Standing) (hearing int) {
+// before returns how many of the living timerds come before one, for this server, and how many of those hear.
+func (a *agenda) before(s schedule.Standing) (rank, hearing int) {
 	a.mu.Lock()
 	place := a.place
 	a.mu.Unlock()
 	of := max(s.Of, 1)
-	rank := (s.Rank + place) % of
+	rank = (s.Rank + place) % of
 	for _, other := range s.Hearing {
 		if (other+place)%of < rank {
 			hearing++
 		}
 	}
-	a.setRank(rank, hearing >= enoughHear)
-	return hearing
+	return rank, hearing
 }
 
 // setRank notes which of the living timerds this one is for this server, and whether it is passive.

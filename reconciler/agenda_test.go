@@ -23,7 +23,7 @@ func TestLeasesOfSweeps(t *testing.T) {
 		a := newAgenda(master{b})
 		claim := func(after time.Duration, looks bool, result schedule.ClaimResult) {
 			t.Helper()
-			time.Sleep(after)
+			b.pass(after)
 			requests := a.takeDue(1)
 			if len(requests) != 1 || requests[0].Leases != looks {
 				t.Fatalf("%s after the start: %+v, want one that looks for leases: %t", time.Since(b.began), requests, looks)
@@ -65,7 +65,7 @@ func TestPassiveInACluster(t *testing.T) {
 		due := schedule.DueScan{Heads: []schedule.Head{{Partition: "hhhhhi", Due: b.in(-time.Second)}}}
 		a.found(due, true)
 		a.found(schedule.DueScan{}, true)
-		time.Sleep(2 * time.Second)
+		b.pass(2 * time.Second)
 		if requests := a.takeDue(1); len(requests) != 1 || requests[0].Partition != "hhhhhh" {
 			t.Errorf("claims from %+v", requests)
 		}

@@ -46,6 +46,9 @@ func loop(t *testing.T, test func(t *testing.T, b *bench, start func(run func(co
 	})
 }
 
+// pass lets some of the bubble's time pass.
+func (*bench) pass(d time.Duration) { time.Sleep(d) }
+
 // change changes what the loops see.
 func (b *bench) change(change func()) {
 	b.mu.Lock()
@@ -300,6 +303,21 @@ func TestHearing(t *testing.T) {
 		beats("34s hear: true")
 		if h.agenda.isPassive() || !h.agenda.isFirst() {
 			t.Error("nobody answers, and this one leaves the work to others")
+		}
+	})
+}
+
+// A timerd that starts hears, though heartbeats of others that have just died say that these do.
+func TestHearsFromTheStart(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
+		said := true
+		h := beater{agenda: newAgenda(b), hears: func() bool { return false }, onHear: func(hear bool) { said = hear }}
+		for beat := 1; beat <= missedHeartbeats; beat++ {
+			h.take(schedule.Standing{Rank: 2, Of: 3, Hearing: []int{0, 1}}, nil)
+			if want := beat < missedHeartbeats; said != want {
+				t.Errorf("after %d heartbeats: hear: %t, want %t", beat, said, want)
+			}
 		}
 	})
 }

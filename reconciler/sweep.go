@@ -178,29 +178,26 @@ type beater struct {
 // enoughHear is how many timerds hear a server: the first in rank and one other.
 const enoughHear = 2
 
-// take takes in the answer to a heartbeat. This timerd hears unless two of those before it say for a while that they do: so whoever is to
-// stop stops after the others have begun. Where no heartbeat works, each one does what the first does.
+// take takes in the answer to a heartbeat. This timerd hears, and is not passive, unless two of those before it say for a while
+// that they hear: so it stops only after the others have begun, and one that starts does not rely on others that have just died.
+// Where no heartbeat works, each one does what the first does.
 func (b *beater) take(standing schedule.Standing, err error) {
 	if err != nil {
 		if b.failed++; b.failed == missedHeartbeats {
+			b.confirmed = 0
 			b.agenda.setRank(0, false)
 			b.onHear(true)
 		}
 		return
 	}
 	b.failed = 0
-	others := b.agenda.setStanding(standing)
-	switch {
-	case others < enoughHear:
+	rank, hearing := b.agenda.before(standing)
+	if b.confirmed++; hearing < enoughHear {
 		b.confirmed = 0
-		b.onHear(true)
-	case !b.hears():
-		b.onHear(false)
-	default:
-		if b.confirmed++; b.confirmed >= missedHeartbeats {
-			b.onHear(false)
-		}
 	}
+	passive := b.confirmed >= missedHeartbeats
+	b.agenda.setRank(rank, passive)
+	b.onHear(!passive)
 }
 
 // run sends heartbeats until ctx ends, and then deregisters.

@@ -9,40 +9,26 @@ import (
 	"github.com/timerd-io/timerd/listener"
 )
 
-const (
-	// standbyLag is for how long the events that a standby hears may wait unread. By then the first one's claims have explained most.
-	standbyLag = 10 * time.Millisecond
-	// hearsWithin is for how long a start waits for the first heartbeat to say whether this timerd is to hear.
-	hearsWithin = 300 * time.Millisecond
-)
+// standbyLag is for how long the events that a standby hears may wait unread. By then the first one's claims have explained most.
+const standbyLag = 10 * time.Millisecond
 
 // hearing listens to a node while it is to be heard. Its methods may be called concurrently.
 type hearing struct {
 	newListener func() *listener.Listener
 
-	mu      sync.Mutex
-	ctx     context.Context // of run; nil before
-	decided bool            // somebody said whether to hear
-	events  *listener.Listener
-	stop    context.CancelFunc // ends events
-	under   sync.WaitGroup     // way
+	mu     sync.Mutex
+	ctx    context.Context // of run; nil before
+	events *listener.Listener
+	stop   context.CancelFunc // ends events
+	under  sync.WaitGroup     // way
 }
 
-// run listens until ctx ends, whenever the node is to be heard: until somebody says that it is not.
+// run listens until ctx ends, from the start on, unless somebody says that the node is not to be heard.
 func (h *hearing) run(ctx context.Context) {
 	h.mu.Lock()
 	h.ctx = ctx
 	h.mu.Unlock()
-	select {
-	case <-ctx.Done():
-	case <-time.After(hearsWithin):
-	}
-	h.mu.Lock()
-	undecided := !h.decided
-	h.mu.Unlock()
-	if undecided {
-		h.set(true)
-	}
+	h.set(true)
 	<-ctx.Done()
 	h.set(false)
 }
@@ -54,7 +40,6 @@ func (h *hearing) set(hear bool) {
 	if h.ctx == nil {
 		return // the next heartbeat says it again
 	}
-	h.decided = true
 	switch {
 	case hear && h.events == nil && h.ctx.Err() == nil:
 		var ctx context.Context
@@ -83,7 +68,7 @@ func (h *hearing) healthy() error {
 	switch {
 	case h.events != nil:
 		return h.events.Healthy()
-	case !h.decided:
+	case h.ctx == nil:
 		return errors.New("not subscribed yet")
 	}
 	return nil
