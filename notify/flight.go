@@ -229,7 +229,8 @@ func (f *flight) receive(token string, m *nats.Msg) {
 		return
 	}
 	if a.ok {
-		f.health.noteAck() // even if it comes too late for its firing: the stream works
+		// Even if it comes too late for its firing, the stream works. Last, as its own subject has to count as one that works by then.
+		defer f.health.noteAck()
 	}
 	if b := f.group.find(n); b != nil {
 		f.receiveBatch(b, a)

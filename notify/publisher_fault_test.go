@@ -399,6 +399,9 @@ func TestStrangersRepliesAreIgnored(t *testing.T) {
 	stranger := nats.Conn()
 	for _, answer := range []string{"ok", "{}", `{"stream":""}`, "", `{"stream":1,"seq":2}`, `null`} {
 		_, err := stranger.Subscribe("timers.fired.>", func(m *natsgo.Msg) {
+			if m.Reply == "" {
+				return // it is of a batch, of which the last message alone asks for an answer
+			}
 			if err := m.Respond([]byte(answer)); err != nil {
 				t.Errorf("responding: %v", err)
 			}
