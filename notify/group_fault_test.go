@@ -185,7 +185,7 @@ func TestNATSIsKilledAmongBatches(t *testing.T) {
 func TestClusterIsKilledAmongBatches(t *testing.T) {
 	t.Parallel()
 	nats := startNATS(t, 3)
-	killAmongBatches(t, nats, 6, func(round int) int {
+	killAmongBatches(t, nats, 4, func(round int) int {
 		if round%2 == 1 {
 			return round % 3
 		}

@@ -60,9 +60,12 @@ func Collect(t testing.TB, js jetstream.JetStream, stream string, subjects ...st
 	return c
 }
 
+// consumeTimeout bounds one try to consume: a cluster without a leader does not answer.
+const consumeTimeout = 5 * time.Second
+
 // consume begins to consume after what was collected so far.
 func (c *Collector) consume() error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), startTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), consumeTimeout)
 	defer cancel()
 	c.mu.Lock()
 	conf := jetstream.OrderedConsumerConfig{
@@ -95,9 +98,7 @@ func (c *Collector) renew() {
 		return
 	}
 	c.stop()
-	if err := c.consume(); err != nil {
-		c.t.Fatalf("testenv: consuming %s again: %v", c.what, err)
-	}
+	Eventually(c.t, startTimeout, c.consume, "testenv: consuming "+c.what+" again")
 }
 
 // Wait waits until the collector has n messages and returns them. Fewer than n at the end of timeout, or more than n at
