@@ -88,6 +88,7 @@ func readStream(ctx context.Context, js jetstream.JetStream, name string, is fun
 func message(msg jetstream.Msg, meta *jetstream.MsgMetadata, stream, class string) history.Message {
 	m := history.Message{
 		Stream: stream, Seq: meta.Sequence.Stream, Stored: meta.Timestamp.UnixMilli(), ID: msg.Headers().Get(event.MsgIDHeader),
+		Batch: msg.Headers().Get("Nats-Batch-Id") != "",
 	}
 	if err := read(&m, msg, class); err != nil {
 		m.Fault = err.Error()

@@ -84,6 +84,7 @@ type Report struct {
 	Strict, Forbidden, Lenient int
 	Judged                     map[history.Kind]int
 	Messages, Unjudged         int // in the streams; of keys of which something may have gone unheard
+	Batched                    int // of the messages, those that were published together with others
 	Ops                        map[history.Kind]map[history.Outcome]int
 	Faults                     map[string]int
 	Unready                    []history.Fault // after which not all timerds became ready
@@ -129,6 +130,9 @@ func Judge(h *history.History) *Report {
 		j.ops[op.Key] = append(j.ops[op.Key], op)
 	}
 	for _, m := range h.Messages {
+		if m.Batch {
+			r.Batched++
+		}
 		if m.Fault != "" {
 			j.fault(Malformed, m.Key, "%s %d: %s", m.Stream, m.Seq, m.Fault)
 			continue

@@ -170,6 +170,7 @@ type Message struct {
 	Seq    uint64 `json:"seq"`
 	Stored int64  `json:"stored"`          // by JetStream
 	ID     string `json:"id"`              // of the message, its Nats-Msg-Id
+	Batch  bool   `json:"batch,omitempty"` // it was published together with others
 	Fault  string `json:"fault,omitempty"` // why it cannot be read as an event; then what follows is empty
 
 	Key     string `json:"key,omitempty"`

@@ -136,6 +136,7 @@ func at(sorted []int64, part float64) string {
 
 func verdict(t io.Writer, r *checker.Report) {
 	fmt.Fprintf(t, "messages\t%d\n", r.Messages)
+	fmt.Fprintf(t, "of these published in batches\t%d\n", r.Batched)
 	fmt.Fprintf(t, "had to fire\t%d\n", r.Strict)
 	fmt.Fprintf(t, "must not fire\t%d\n", r.Forbidden)
 	fmt.Fprintf(t, "free to fire or not\t%d\n", r.Lenient)
