@@ -135,7 +135,7 @@ func (t *timeline) add(op history.Op) {
 	if op.Outcome == history.Failed {
 		return
 	}
-	t.resumed(window{op.Invoked, op.Ended})
+	t.resumed(window{op.Invoked, cmp.Or(op.After, op.Ended)}) // its reply may come long after it was done
 	if op.Kind == history.Retry {
 		t.retry(op)
 		return
