@@ -73,7 +73,7 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.hold("held", 1000, 5005, history.ResumeNow)
 			w.set(0, history.Timer, key, "p", 5000)
 			w.fire(w.set(4990, history.Timer, key, "q", 1000))
-			w.Ops[1].Ended = 5060
+			w.Ops[1].Ended = began + 5060
 		}, ""},
 		{"held by a part of its name", nil, func(w *world) {
 			w.hold("held:b", 1000, 9000, history.ResumeNow)
