@@ -63,7 +63,7 @@ func (p *pace) one(ahead int, lone bool, d time.Duration, now time.Time) {
 		return
 	}
 	each := max((d-p.lone)/time.Duration(ahead), 1)
-	if p.each == 0 || each < p.each { // what took longer waited for something else
+	if p.each == 0 {
 		p.each = each
 	}
 	p.each += (each - p.each) / 8

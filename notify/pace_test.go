@@ -135,3 +135,17 @@ func TestPaceMeasuresAgain(t *testing.T) {
 		t.Errorf("on a slow disk it was measured %d times in 10 s", samples)
 	}
 }
+
+// One quick answer among slow ones does not send a thousand events to a slow disk.
+func TestPaceIsNotMisledByOneQuickAnswer(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := measured(pace{}, 500, 100, 300*time.Microsecond, 0, now)
+	p.one(sample, false, time.Nanosecond, now)
+	if got := p.room(0); got > 2*sample {
+		t.Errorf("%d may be sent alone", got)
+	}
+	if got := first(p.split(500, 100, now)); got != 0 {
+		t.Errorf("%d of 500 are published alone", got)
+	}
+}
