@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -49,7 +50,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, prefix string, e event
 		}
 		same, err := isStored(ctx, js, ack, e.Key.Subject(prefix, keys.Dead), e)
 		switch {
-		case isSlow(js.Conn(), err):
+		case isSlow(js.Conn(), ack.Stream, err):
 			return fmt.Errorf("read the dead letter that has the id of this one: %w", err)
 		case same, err != nil && n > 0:
 			return ctx.Err()
@@ -99,11 +100,14 @@ func isStored(ctx context.Context, js jetstream.JetStream, ack *jetstream.PubAck
 	return err == nil && m.Subject == subject && event.SameLetter(stored, e), nil
 }
 
-// isSlow tells whether an error says that JetStream has not answered in time. To whom lacks the right to ask it does not answer either,
-// and the connection says so.
-func isSlow(nc *nats.Conn, err error) bool {
-	slow := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
-	return slow && !errors.Is(nc.LastError(), nats.ErrPermissionViolation)
+// isSlow tells whether an error says that JetStream has not answered in time about a stream. A user without the right to ask gets no
+// answer either, but the connection's last error names the stream then.
+func isSlow(nc *nats.Conn, stream string, err error) bool {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+		return false
+	}
+	last := nc.LastError()
+	return !errors.Is(last, nats.ErrPermissionViolation) || !strings.Contains(last.Error(), "."+stream)
 }
 
 // codeMessageTooLong is JetStream's error code for a message over the stream's own limit.

@@ -2,6 +2,7 @@ package deadletter_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -24,6 +25,9 @@ func TestStoredOnce(t *testing.T) {
 			{Username: "blind", Password: "p", Permissions: &server.Permissions{
 				Publish: &server.SubjectPermission{Deny: []string{"$JS.API.STREAM.>"}},
 			}},
+			{Username: "narrow", Password: "p", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Deny: []string{"timers.fired.>"}},
+			}},
 		}
 		o.NoAuthUser = "all"
 	})
@@ -44,6 +48,15 @@ func TestStoredOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	narrow := ns.JetStream(nats.UserInfo("narrow", "p")).Conn()
+	if err := errors.Join(narrow.Publish("timers.fired.a.b.c", nil), narrow.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Minute, func() bool { return errors.Is(narrow.LastError(), nats.ErrPermissionViolation) }, "the server to refuse it")
+	slowToo, err := jetstream.NewWithAPIPrefix(narrow, "slow")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := js.Conn().Subscribe("slow.>", func(*nats.Msg) {}); err != nil { // who asks there waits
 		t.Fatal(err)
 	}
@@ -57,6 +70,7 @@ func TestStoredOnce(t *testing.T) {
 		{"the first time", js, true, 1},
 		{"read, and found", js, true, 1},
 		{"there is no answer in time", slow, false, 1},
+		{"nor where something else was refused before", slowToo, false, 1},
 		{"without the right to read", blind, true, 2},
 		{"the same again", blind, true, 2},
 		{"read, and found again", js, true, 2},
