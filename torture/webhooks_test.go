@@ -16,11 +16,11 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
-// A timerd deliver that writes down no second attempts is complained of, and nobody else.
+// A timerd deliver that writes down no first attempts is complained of, and nobody else.
 func TestBrokenDeliver(t *testing.T) {
-	program := breakDeliver(t, "d.log(ctx, ev.Key, r)", "if ev.Attempt != 2 {\n\td.log(ctx, ev.Key, r)\n}")
+	program := breakDeliver(t, "d.log(ctx, ev.Key, r)", "if ev.Attempt != 1 {\n\td.log(ctx, ev.Key, r)\n}")
 	r, _, err := run(t.Context(), config{
-		seed: 1, shape: servers.Standalone, length: 20 * time.Second, timerd: program, rate: 80, maxDelay: 2 * time.Second,
+		seed: 1, shape: servers.Standalone, length: 10 * time.Second, timerd: program, rate: 60, maxDelay: 2 * time.Second,
 		without: nemesis.Kinds(), dir: t.TempDir(), log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
