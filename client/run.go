@@ -161,7 +161,7 @@ func (r *run) await(fetching context.Context, statuses <-chan nats.Status) error
 		case gone.IsZero():
 			gone = time.Now()
 		case time.Since(gone) > goneAfter:
-			return fmt.Errorf("the durable consumer %q was deleted, or its stream %q: %w", r.Durable, r.Stream, err)
+			return fmt.Errorf("the durable consumer %q was deleted, or its stream %q; start the consumer again to make a new one: %w", r.Durable, r.Stream, err)
 		}
 	}
 }

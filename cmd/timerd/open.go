@@ -16,6 +16,7 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/keys"
@@ -43,7 +44,11 @@ func announce(cmd *cobra.Command, c config.Config) *slog.Logger {
 
 // openRedis connects a client command to Redis. Unlike the service it does not wait for a server that is away.
 func openRedis(cmd *cobra.Command, c config.Config) (redis.UniversalClient, error) {
-	return connect.Connector{Logger: c.Log.NewLogger(cmd.ErrOrStderr())}.Redis(cmd.Context(), c.Redis)
+	rdb, err := connect.Connector{Logger: c.Log.NewLogger(cmd.ErrOrStderr())}.Redis(cmd.Context(), c.Redis)
+	if err != nil && cmd.Context().Err() == nil {
+		err = diag.WithFix(err, connect.RedisFix(err))
+	}
+	return rdb, err
 }
 
 // withRedis calls f with a connection to Redis. What the function library refuses becomes a *usageError.
@@ -135,6 +140,9 @@ func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream
 		return err
 	}
 	js, err := connect.Connector{Logger: log}.JetStream(cmd.Context(), c.NATS.FromOutside())
+	if err != nil && cmd.Context().Err() == nil {
+		return diag.WithFix(err, connect.NATSFix(c.NATS, err))
+	}
 	if err != nil {
 		return err
 	}

@@ -95,6 +95,14 @@ func Wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// WithFix returns an error with its own fix, or else the given one.
+func WithFix(err error, otherwise string) error {
+	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
+		return m
+	}
+	return &Fault{err.Error(), otherwise, err}
+}
+
 // Of returns the finding for an error, a failure. An error that is not [Fixable] as a whole gets the given fix.
 func Of(check string, err error, otherwise string) Finding {
 	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
