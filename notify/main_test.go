@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -27,7 +27,8 @@ const natsVariable = "TIMERD_NOTIFY_TEST_NATS"
 func TestMain(m *testing.M) {
 	if file, is := os.LookupEnv(natsVariable); is {
 		if err := embedded.Serve(context.Background(), []string{"-c", file}); err != nil {
-			log.Fatal(err)
+			slog.Error("nats-server ends", "err", err)
+			os.Exit(1) //nolint:forbidigo // it is a program of its own
 		}
 		return
 	}

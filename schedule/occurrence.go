@@ -109,11 +109,12 @@ func readStretches(value string) (s stretches) {
 
 // option returns the stretches as they stand in a record.
 func (s stretches) option() string {
-	text := fmt.Sprintf(";%s=%d", optionStretches, s.from)
+	var text strings.Builder
+	fmt.Fprintf(&text, ";%s=%d", optionStretches, s.from)
 	for _, one := range s.all {
-		text += fmt.Sprintf(",%d,%d", one.first, one.end)
+		fmt.Fprintf(&text, ",%d,%d", one.first, one.end)
 	}
-	return text
+	return text.String()
 }
 
 // next returns the first occurrence after a time that is in no stretch that has ended; false if there is none.

@@ -293,7 +293,7 @@ func TestStalledLane(t *testing.T) {
 		}
 		time.Sleep(stall)
 		full(Crowded)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		full(Failing)
 		w.Leave(all[0], 0, Works)
 		if _, answer := w.Enter("slow", Load{Tries: window}, 0); answer != In {

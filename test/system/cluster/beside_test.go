@@ -47,7 +47,7 @@ func TestClusterSilentListDelaysNoOther(t *testing.T) {
 	s.Start()
 	c := s.Collect()
 	victim := s.owner(keys.Single.Slot())
-	s.SaysAtLast("hold held", "held held")
+	s.SaysAtLast("hold held", "held held") //nolint:dupword // of a namespace of that name
 	for _, node := range s.othersOf(victim) {
 		s.spread(node, "held", 20)
 	}
