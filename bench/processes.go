@@ -33,7 +33,7 @@ func newNATSCommand() *cobra.Command {
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if delay, slow := os.LookupEnv(rig.SyncDelayVariable); slow {
+			if delay, slow := os.LookupEnv(rig.SyncDelayVariable); slow { //nolint:forbidigo // of the process that this program starts
 				d, err := time.ParseDuration(delay)
 				if err == nil {
 					err = rig.SlowDisk(d)

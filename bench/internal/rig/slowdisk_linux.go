@@ -46,7 +46,7 @@ func SlowDisk(delay time.Duration) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("rig: slow disk: %w", err)
 	}
-	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program)))
+	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program))) //nolint:gosec // as the kernel has it
 	if errno != 0 {
 		return fmt.Errorf("rig: slow disk: seccomp: %w", errno)
 	}
@@ -60,7 +60,7 @@ func delayCalls(listener uintptr, delay time.Duration) {
 	pause := unix.NsecToTimespec(delay.Nanoseconds())
 	for {
 		var n notification
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n)))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))) //nolint:gosec // as the kernel has it
 		if errno != 0 {
 			continue // its thread was interrupted
 		}
@@ -69,6 +69,6 @@ func delayCalls(listener uintptr, delay time.Duration) {
 			continue
 		}
 		p := permission{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		_, _, _ = unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&p)))
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&p))) //nolint:gosec // as the kernel has it
 	}
 }
