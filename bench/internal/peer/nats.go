@@ -25,6 +25,9 @@ const (
 	headerDue      = "Due"
 )
 
+// syncAlways is the line of a nats-server's store by which it syncs each message to disk before it acknowledges it.
+const syncAlways = "sync_interval: always"
+
 // publishPatience is how long publishing may stand still, with a full window of messages that are not acknowledged.
 const publishPatience = time.Minute
 
@@ -32,25 +35,31 @@ const publishPatience = time.Minute
 // until it is due.
 type natsSystem struct {
 	schedules bool
+	sync      bool // each message to disk before it is acknowledged
 	js        jetstream.JetStream
 	published uint64
 }
 
 func natsSpecs() []Spec {
-	spec := func(name, title, settings string, schedules bool) Spec {
+	spec := func(name, title, settings string, schedules, sync bool) Spec {
 		return Spec{
-			Name: name, Title: title, Settings: settings, Preload: true, ArmRate: 20_000, Missing: available,
-			New: func(Spec) System { return &natsSystem{schedules: schedules} },
+			Name: name, Title: title, Settings: settings, Preload: true, ArmRate: 20_000, Missing: available, Variant: sync,
+			New: func(Spec) System { return &natsSystem{schedules: schedules, sync: sync} },
 		}
 	}
 	return []Spec{
-		spec("nats-schedule", "NATS `Nats-Schedule`", "file storage; Nats-Schedule: @at …, a subject for each timer", true),
-		spec("nats-nak", "JetStream NakWithDelay", "file storage; MaxAckPending unlimited; no timer can be cancelled", false),
+		spec("nats-schedule", "NATS `Nats-Schedule`", "file storage; Nats-Schedule: @at …, a subject for each timer", true, false),
+		spec("nats-schedule-sync", "NATS `Nats-Schedule`, sync always", "as nats-schedule; sync_interval: always", true, true),
+		spec("nats-nak", "JetStream NakWithDelay", "file storage; MaxAckPending unlimited; no timer can be cancelled", false, false),
 	}
 }
 
 func (s *natsSystem) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error {
-	nc, err := r.NATS(ctx)
+	var store []string
+	if s.sync {
+		store = []string{syncAlways}
+	}
+	nc, err := r.NATS(ctx, store...)
 	if err != nil {
 		return err
 	}

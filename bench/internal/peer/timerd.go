@@ -117,7 +117,7 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	r.SyncDelay = t.SyncDelay
 	var store []string
 	if t.SyncAlways {
-		store = []string{"sync_interval: always"}
+		store = []string{syncAlways}
 	}
 	var nc *nats.Conn
 	if t.Replicas > 1 {
