@@ -391,3 +391,20 @@ func TestClusterLeaseInABusySlot(t *testing.T) {
 	}, "the next to be due")
 	claim("{x}dead {x}next", looking, time.Hour)
 }
+
+// Of the key of timer_moved, which anybody may call, only the partition of its slot is noted.
+func TestClusterMovedByAnybody(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	key := "a:b:c:{x}" + strings.Repeat("y", 1<<20)
+	p := x.Partition(key)
+	n := nodeOf(t, x.Schedule, p)
+	heads(t, n, slowly())
+	if err := x.rdb.FCallRO(t.Context(), "timer_moved", []string{key}).Err(); !errors.Is(err, redis.Nil) { // it returns nothing
+		t.Fatal(err)
+	}
+	found := heads(t, n, slowly())
+	if _, ok := found[p]; !ok || len(found) != 1 {
+		t.Errorf("%d partitions are found, want that of the key's slot alone", len(found))
+	}
+}

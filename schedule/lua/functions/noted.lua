@@ -1,4 +1,4 @@
--- include: wake clock index common announce
+-- include: names wake clock index common announce hash_tag
 -- What the functions have set in the partitions of this server of a cluster lately, in memory: a
 -- sweep that asks for it need not ask each partition. It lives for as long as the library does in
 -- this process, and begins anew with it, or where it cannot say what is missing.
@@ -70,11 +70,12 @@ do -- a chunk may have 200 local variables
     return out
   end
 
-  --[[ timer_moved PREFIX
-  For timerds and their commands: notes that something in the partition with this prefix became due
-  at another time, otherwise than by the functions. It writes nothing. ]]
+  --[[ timer_moved KEY
+  For timerds and their commands: notes that something in the partition of the key's slot became due
+  at another time, otherwise than by the functions. Of the key itself, which anybody may choose, nothing
+  is kept. It writes nothing. ]]
   local function timer_moved(keys)
-    prefix, now = keys[1], read_clock()
+    prefix, now = PREFIX .. hash_tag(redis.call('CLUSTER', 'KEYSLOT', keys[1])) .. SUFFIX, read_clock()
     note(0)
   end
 

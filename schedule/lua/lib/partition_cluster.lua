@@ -1,18 +1,4 @@
--- include: names tags index announce count_call noted
--- hash_tag returns the hash tag of a slot's partition, as keys.SlotPartition does.
-local function hash_tag(slot)
-  local bits, letters = TAG_BASE, {}
-  for i = 1, #TAG_BITS do
-    if slot % 2 == 1 then bits = bit.bxor(bits, TAG_BITS[i]) end
-    slot = math.floor(slot / 2)
-  end
-  for i = 1, TAG_LETTERS do
-    letters[i] = string.char(TAG_FIRST + bits % 8)
-    bits = math.floor(bits / 8)
-  end
-  return table.concat(letters)
-end
-
+-- include: names hash_tag index announce count_call noted
 -- open_partition_of opens the index of a timer, which is in the slot of the timer's
 -- key. While the slot moves from one server to another, each has only some of the keys;
 -- an access to a key that is elsewhere would end the function in the middle of its
