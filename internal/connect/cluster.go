@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,17 +18,21 @@ const (
 	slotsTimeout = time.Second
 	// passOver is for how long a node that did not answer is not asked that again.
 	passOver = 5 * time.Second
+	// resends is how often a command is sent again whose connection the server has closed: as often as go-redis does for a
+	// single server.
+	resends = 3
 )
 
 // newClusterNode returns the client of one node of a cluster.
 func newClusterNode(o *redis.Options) *redis.Client {
 	node := redis.NewClient(o)
-	node.AddHook(&slotsHook{addr: o.Addr})
+	node.AddHook(&nodeHook{addr: o.Addr})
 	return node
 }
 
-// slotsHook bounds the question to a node which master has which slots.
-type slotsHook struct {
+// nodeHook bounds the question to a node which master has which slots, and sends a command again whose connection the node
+// had closed. A pipeline it leaves alone: part of it may have been answered.
+type nodeHook struct {
 	addr string
 
 	mu     sync.Mutex
@@ -34,18 +40,22 @@ type slotsHook struct {
 }
 
 // DialHook implements [redis.Hook].
-func (h *slotsHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessPipelineHook implements [redis.Hook].
-func (h *slotsHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h *nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
 // ProcessHook implements [redis.Hook].
-func (h *slotsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if _, is := cmd.(*redis.ClusterSlotsCmd); !is {
-			return next(ctx, cmd)
+			err := next(ctx, cmd)
+			for i := 0; i < resends && isClosed(err); i++ {
+				err = next(ctx, cmd)
+			}
+			return err
 		}
 		h.mu.Lock()
 		silent := time.Since(h.silent) < passOver
@@ -66,6 +76,11 @@ func (h *slotsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		return err
 	}
+}
+
+// isClosed tells whether the server has closed the connection.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // readable returns the answer to a PING, or nil where it says that a server refuses writes, which PING counts among: it can be

@@ -32,7 +32,7 @@ func NewRedisClient(conf config.Redis) redis.UniversalClient {
 		// go-redis repeats a pipeline as a whole if its first command is refused: a
 		// claim would lose what it had claimed. The schedule tries again by itself.
 		o.MaxRetries = -1
-		o.PoolSize = cmp.Or(o.PoolSize, poolSize)
+		o.Dialer, o.PoolSize = dialRedis(o.DialTimeout, o.TLSConfig), cmp.Or(o.PoolSize, poolSize)
 		// It would ask some node for a table of all commands before the first one, and wait for one that is silent.
 		o.DisableRoutingPolicies = true
 		o.NewClient = newClusterNode
@@ -46,7 +46,7 @@ func NewRedisClient(conf config.Redis) redis.UniversalClient {
 }
 
 // dialRedis returns go-redis's own dialer, with connections that cost less. They are not checked before each command,
-// which would cost more again: where the server has closed one, go-redis repeats the command on another.
+// which would cost more again: where the server has closed one, go-redis repeats the command on another, and [nodeHook] in a cluster.
 func dialRedis(timeout time.Duration, secure *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	dial := redis.NewDialer(&redis.Options{DialTimeout: cmp.Or(timeout, 5*time.Second), TLSConfig: secure})
 	return func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/config"
@@ -44,7 +43,7 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	if conf.TLS() != nil && isTimeout(err) && answersPlainly(ctx, addr) {
 		return mend(err, fixNoTLS)
 	}
-	if !isClosed(err) {
+	if !isClosed(err) && !isForeign(err) {
 		return err
 	}
 	if conf.TLS() != nil {
@@ -60,10 +59,9 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	return err
 }
 
-// isClosed tells whether the server has closed the connection, or answered with what is not Redis's protocol.
-func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		strings.HasPrefix(err.Error(), "redis: can't parse") || strings.HasPrefix(err.Error(), "redis: invalid reply")
+// isForeign tells whether the server has answered with what is not Redis's protocol.
+func isForeign(err error) bool {
+	return strings.HasPrefix(err.Error(), "redis: can't parse") || strings.HasPrefix(err.Error(), "redis: invalid reply")
 }
 
 // isTimeout tells whether the server has not said anything in time.
