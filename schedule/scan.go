@@ -136,7 +136,7 @@ type roundChunk struct {
 	partitions []keys.Partition
 	tags       string           // their hash tags, one after the other
 	counted    DueScan          // the counts alone
-	looked     time.Time        // when it was asked for all that is to be claimed
+	looked     time.Time        // when it was asked for all that is to be claimed, in full or not
 	moving     []keys.Partition // as it was then
 }
 
@@ -191,6 +191,9 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 		part.Partitions = c.partitions
 		seen, err = n.schedule.ScanMaster(ctx, part, ahead, l.Lease)
 		c.counted = DueScan{Pending: seen.Pending, Firing: seen.Firing, Held: seen.Held, Parked: seen.Parked}
+		if !all { // else the chunks would have their turns at once from then on
+			c.looked = now
+		}
 	case isTurn:
 		seen, err = n.scanHeads(ctx, c.tags, ahead, ahead.Milliseconds())
 		c.looked = now

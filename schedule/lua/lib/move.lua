@@ -47,6 +47,23 @@ local function add_tombstones(arguments, key, due, attempt, record)
   if id then arguments[n + 3], arguments[n + 4] = int(now + REMEMBER), id end
 end
 
+-- fire_one is fire_all for one timer, as most claims from a slot of a cluster bring, without fire_beside.
+local function fire_one(member, due, record, lease_end, take_out)
+  local attempt = attempt_of(record)
+  local ref = due .. ':' .. attempt .. ':' .. member
+  if redis.call('HSETNX', firingdata_key, ref, record) == 0 then return nil end
+  local id = id_tombstone(member, due, attempt, record)
+  if id then
+    redis.call('ZADD', fired_key, now_text, member, int(now + REMEMBER), id)
+  else
+    redis.call('ZADD', fired_key, now_text, member)
+  end
+  if take_out then take_out(1) else redis.call('ZREM', due_key, member) end
+  redis.call('ZADD', firing_key, lease_end or int(HELD + due), ref)
+  redis.call('HDEL', data_key, member)
+  return ref
+end
+
 -- How many timers are moved or taken in by one group of commands. More would save
 -- little, and payloads are read before it is known whether there is room for them.
 local GROUP = 32
@@ -60,6 +77,10 @@ local GROUP = 32
 -- is refused there, for want of a right to it, no timer has moved.
 local function fire_all(members, dues, records, lease_end, fire_beside, take_out)
   local refs, firing, firingdata, tombstones, n = {}, {}, {}, {}, #records
+  if n == 1 and not fire_beside then
+    refs[1] = fire_one(members[1], dues[1], records[1], lease_end, take_out)
+    return refs[1] and refs
+  end
   for i = 1, n do
     local record = records[i]
     local attempt = attempt_of(record)
@@ -69,19 +90,15 @@ local function fire_all(members, dues, records, lease_end, fire_beside, take_out
     firingdata[2 * i - 1], firingdata[2 * i] = ref, record
     add_tombstones(tombstones, members[i], dues[i], attempt, record)
   end
-  if n == 1 and not fire_beside then
-    if redis.call('HSETNX', firingdata_key, refs[1], records[1]) == 0 then return nil end
-  else
-    local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
-    for i = 1, n do
-      if taken[i] then -- by another firing, which stays as it is
-        if not fire_beside then return nil end
-        refs[i] = fire_beside(members[i], tonumber(dues[i]), records[i], lease_end or '0')
-        firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
-      end
+  local taken = redis.call('ZMSCORE', firing_key, unpack(refs))
+  for i = 1, n do
+    if taken[i] then -- by another firing, which stays as it is
+      if not fire_beside then return nil end
+      refs[i] = fire_beside(members[i], tonumber(dues[i]), records[i], lease_end or '0')
+      firing[2 * i], firingdata[2 * i - 1] = refs[i], refs[i]
     end
-    redis.call('HSET', firingdata_key, unpack(firingdata))
   end
+  redis.call('HSET', firingdata_key, unpack(firingdata))
   redis.call('ZADD', fired_key, unpack(tombstones))
   if take_out then take_out(n) else redis.call('ZREM', due_key, unpack(members, 1, n)) end
   redis.call('ZADD', firing_key, unpack(firing))
