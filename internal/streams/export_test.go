@@ -14,6 +14,9 @@ func JoinSoon(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetSt
 	return join(ctx, rdb, js, streams, instance, log, limits{time.Second, time.Second, time.Second})
 }
 
+// Look is what Run does again and again.
+func (l *Losses) Look(ctx context.Context) error { return l.look(ctx) }
+
 // Owners returns whose the streams are.
 func Owners(ctx context.Context, js jetstream.JetStream, streams Config) ([]Owner, error) {
 	return ownersOf(ctx, js, streams.configs()...)

@@ -83,7 +83,6 @@ type Losses struct {
 	servers func() []Counted
 	log     *slog.Logger
 	known   map[string]count // by key; for run's goroutine
-	untold  []Loss           // that NATS does not know of yet
 }
 
 // NewLosses returns Losses of the servers that servers returns.
@@ -133,25 +132,21 @@ func (l *Losses) look(ctx context.Context) error {
 	if fired == nil {
 		return nil
 	}
-	news := false
+	var losses []Loss
+	var all []counting
 	for _, server := range l.servers() {
-		before := newer(l.known[server.Key], stored[server.Key])
-		next, err := l.lookAt(ctx, server, before, fired)
+		c, lost, err := l.lookAt(ctx, server, newer(l.known[server.Key], stored[server.Key]), fired)
 		if err != nil {
 			l.log.Debug("cannot count the timers", "redis", server.Server, "err", err)
 			continue
 		}
-		news = news || next.N != stored[server.Key].N
-		l.known[server.Key], stored[server.Key] = next, next
+		all, losses = append(all, c), append(losses, lost...)
 	}
-	if err := l.tell(ctx); err != nil || !news {
+	// A new count hides the loss. So it is kept only once the loss is told: whoever dies in between, the next look notices it again.
+	if err := l.tell(ctx, losses); err != nil {
 		return err
 	}
-	text, err := json.Marshal(stored)
-	if err == nil {
-		_, err = l.site.js.Publish(ctx, countsSubject(l.site.names), text)
-	}
-	return err
+	return l.keep(ctx, all, stored)
 }
 
 // fired returns the stream of firings, or nil if it is missing or NATS does not answer, which others tell.
@@ -164,42 +159,70 @@ func (l *Losses) fired(ctx context.Context) *jetstream.StreamInfo {
 	return info
 }
 
-// lookAt compares what a server knows of itself with what was known before, and counts unless another timerd does.
-func (l *Losses) lookAt(ctx context.Context, server Counted, before count, fired *jetstream.StreamInfo) (count, error) {
+// counting is a count of a server that is to be kept.
+type counting struct {
+	server Counted
+	is     count
+	mode   string // of SET; "" if another timerd has kept it
+}
+
+// lookAt compares what a server knows of itself with what was known before, and counts unless another timerd does. It returns what was
+// lost, and changes nothing.
+func (l *Losses) lookAt(ctx context.Context, server Counted, before count, fired *jetstream.StreamInfo) (c counting, lost []Loss, err error) {
 	var is count
 	text, err := l.site.rdb.Get(ctx, server.Key).Result()
 	there := err == nil && json.Unmarshal([]byte(text), &is) == nil
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return before, err
+		return counting{}, nil, err
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	if lost := is.N < before.N-lostCounts; lost || !there {
+	if older := is.N < before.N-lostCounts; older || !there {
 		if before.Timers > 0 {
-			l.untold = append(l.untold, Loss{Server: server.Server, At: now, Counted: before.At, Had: before.Timers})
+			lost = append(lost, Loss{Server: server.Server, At: now, Counted: before.At, Had: before.Timers})
 		}
 	} else if is.N > l.known[server.Key].N && l.known[server.Key].N > 0 {
-		return is, nil // another timerd has counted
+		return counting{server: server, is: is}, nil, nil // another timerd has counted
 	}
 	before = newer(before, is)
 	if created := fired.Created.UTC(); before.Events > 0 && (!created.Equal(before.Created) || fired.State.LastSeq < before.Last) {
-		l.untold = append(l.untold, Loss{Stream: fired.Config.Name, At: now, Counted: before.At, Had: int64(before.Events)})
+		lost = append(lost, Loss{Stream: fired.Config.Name, At: now, Counted: before.At, Had: int64(before.Events)})
 	}
 	next := count{N: before.N + 1, At: now, Timers: server.Timers, Created: fired.Created.UTC(), Last: fired.State.LastSeq, Events: fired.State.Msgs}
 	if server.Timers < 0 {
 		next.Timers = before.Timers
 	}
-	encoded, err := json.Marshal(next)
-	if err != nil {
-		return before, err // cannot happen: they are numbers
-	}
 	mode := "XX" // if it was flushed just now, the next look is to see that
 	if !there {
 		mode = "NX"
 	}
-	if err := l.site.rdb.SetArgs(ctx, server.Key, encoded, redis.SetArgs{Mode: mode}).Err(); err != nil {
-		return before, err
+	return counting{server, next, mode}, lost, nil
+}
+
+// keep keeps counts in their servers, and then all that are known in NATS, which had those that are stored.
+func (l *Losses) keep(ctx context.Context, all []counting, stored map[string]count) error {
+	news := false
+	for _, c := range all {
+		if c.mode != "" {
+			text, err := json.Marshal(c.is)
+			if err == nil {
+				err = l.site.rdb.SetArgs(ctx, c.server.Key, text, redis.SetArgs{Mode: c.mode}).Err()
+			}
+			if err != nil {
+				l.log.Debug("cannot count the timers", "redis", c.server.Server, "err", err)
+				continue
+			}
+		}
+		news = news || c.is.N != stored[c.server.Key].N
+		l.known[c.server.Key], stored[c.server.Key] = c.is, c.is
 	}
-	return next, nil
+	if !news {
+		return nil
+	}
+	text, err := json.Marshal(stored)
+	if err == nil {
+		_, err = l.site.js.Publish(ctx, countsSubject(l.site.names), text)
+	}
+	return err
 }
 
 // newer returns the newer of two counts.
@@ -210,15 +233,15 @@ func newer(a, b count) count {
 	return a
 }
 
-// tell keeps in NATS what was noticed.
-func (l *Losses) tell(ctx context.Context) error {
-	if len(l.untold) == 0 {
+// tell has NATS keep what was lost.
+func (l *Losses) tell(ctx context.Context, losses []Loss) error {
+	if len(losses) == 0 {
 		return nil
 	}
-	err := changeLosses(ctx, l.site.js, l.streams, func(told []Loss) []Loss {
-		for _, loss := range l.untold {
+	return changeLosses(ctx, l.site.js, l.streams, func(told []Loss) []Loss {
+		for _, loss := range losses {
 			isSame := func(o Loss) bool {
-				return o.Stream == loss.Stream && o.Server == loss.Server && loss.At.Sub(o.At).Abs() < sameLoss
+				return o.Stream == loss.Stream && o.Server == loss.Server && (o.Counted.Equal(loss.Counted) || loss.At.Sub(o.At).Abs() < sameLoss)
 			}
 			if !slices.ContainsFunc(told, isSame) {
 				told = append(told, loss)
@@ -227,10 +250,6 @@ func (l *Losses) tell(ctx context.Context) error {
 		}
 		return told
 	})
-	if err == nil {
-		l.untold = nil
-	}
-	return err
 }
 
 // ReadLosses returns the losses that nobody has acknowledged, the oldest first.
