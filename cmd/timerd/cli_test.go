@@ -80,7 +80,8 @@ func TestUsage(t *testing.T) {
 		{"forecast a:b:c:d", "at most three parts"},
 		{"forecast --minutes 0", "--minutes=0: want 1 to 1440"},
 		{"forecast --limit -1", "--limit=-1"},
-		{"ls a:b:c:d", "at most three parts"},
+		{"ls a:b:c:d", "at most three parts; for one timer: timerd get a:b:c:d"},
+		{"ls a:b:c:", "at most three parts\n"},
 		{"ls --limit -1", "--limit=-1"},
 		{"ls --state owed,done", "--state=done: want one or more of pending, held, owed, firing"},
 		{"watch --count -1", "cannot be negative"},
@@ -166,7 +167,7 @@ func TestSetGetCancelLs(t *testing.T) {
 
 	before := redisNow()
 	out := ok(t, "set", "app:mod:typ:1", "1h", `{"attempt":3, "x":"<ü>"}`)
-	if !strings.HasPrefix(out, "app:mod:typ:1 is due at 20") || !strings.Contains(out, "(1h)") && !strings.Contains(out, "(59m 59s)") {
+	if !strings.HasPrefix(out, "app:mod:typ:1 is due at 20") || !strings.HasSuffix(out, " (1h)\n") {
 		t.Errorf("set: %s", out)
 	}
 	var got timerView
@@ -248,6 +249,21 @@ func TestSetGetCancelLs(t *testing.T) {
 	}
 	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending, held, owed or firing") {
 		t.Errorf("get of a cancelled timer: %d %s%s", code, out, errs)
+	}
+	early := redisNow().Truncate(time.Millisecond)
+	ok(t, "set", "app:mod:typ:past", "2020-01-01T00:00:00Z")
+	if err := json.Unmarshal([]byte(ok(t, "get", "app:mod:typ:past", "--json")), &got); err != nil {
+		t.Fatal(err)
+	}
+	if due := time.UnixMilli(got.Due); got.State != "owed" || due.Before(early) || due.After(redisNow().Add(time.Millisecond)) {
+		t.Errorf("set for an instant that has passed: %+v, want it due now", got)
+	}
+	ok(t, "cancel", "app:mod:typ:past")
+	if err := server.Client().Set(t.Context(), "app:mod:typ:kept", "v", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := timerd(t, "", "get", "app:mod:typ:kept"); code != 1 || !strings.Contains(errs, "app:mod:typ:kept has no TTL, so nothing fires; give it one: redis-cli EXPIRE 'app:mod:typ:kept' 1800, in seconds") {
+		t.Errorf("get of a key without a TTL: %d %s", code, errs)
 	}
 	if out := ok(t, "set", "app:mod:typ:1", "40d 51m"); !strings.Contains(out, "(40d 51m)") {
 		t.Errorf("set with days: %s", out)

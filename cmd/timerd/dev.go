@@ -280,7 +280,7 @@ func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) err
 	if err := errors.Join(plain, explicit, hash); err != nil {
 		return fmt.Errorf("set the samples: %w", err)
 	}
-	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds. Those of the app demo, which keep the console lively, are not printed;\n--no-samples leaves out both.\n")
+	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds. Those of the app demo, which keep the console lively, are not printed; one of them\nbecomes a dead letter on purpose. --no-samples leaves out both.\n")
 	return err
 }
 

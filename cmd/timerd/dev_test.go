@@ -76,6 +76,9 @@ func TestDev(t *testing.T) {
 	fires("dev:sample:plain:1", `{"set":"with SET"}`)
 	fires("dev:sample:explicit:2", `{"set":"with timer_set"}`)
 	fires("dev:sample:hash:3", `{"set":"with HSET and EXPIRE"}`)
+	if !strings.Contains(out.String(), "one of them\nbecomes a dead letter on purpose") {
+		t.Error("it does not tell of the dead letter")
+	}
 	port := devPort(t, out.String())
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
 	if err := rdb.Set(t.Context(), "shop:order:timeout:42", "mine", 100*time.Millisecond).Err(); err != nil {
@@ -136,6 +139,11 @@ func TestDevEndsWithItsRedis(t *testing.T) {
 		said.Write(buf[:n])
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + devPort(t, said.String()), MaxRetries: -1})
+	for _, pattern := range []string{"dev:*", "demo:*"} {
+		if found, err := rdb.Keys(t.Context(), pattern).Result(); err != nil || len(found) > 0 || strings.Contains(said.String(), "samples") {
+			t.Errorf("--no-samples: %q, %v\n%s", found, err, said.String())
+		}
+	}
 	rdb.ShutdownNoSave(t.Context())
 	if err := rdb.Close(); err != nil {
 		t.Error(err)

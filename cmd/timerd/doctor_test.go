@@ -107,7 +107,7 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 	if code != 2 {
 		t.Errorf("exit code %d", code)
 	}
-	for _, want := range []string{"TIMERD_NAMESPACES: is not set", `TIMERD_LOG_LEVEL="loud"`} {
+	for _, want := range []string{"TIMERD_NAMESPACES is not set: it names the keys that are timers\n", "export TIMERD_NAMESPACES='app1:trans:notice,shop', with your own names, or '*' for every four-part key\n", `TIMERD_LOG_LEVEL="loud"`} {
 		if strings.Count(out, want) != 1 {
 			t.Errorf("want %q once:\n%s", want, out)
 		}

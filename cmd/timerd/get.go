@@ -11,6 +11,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/keys"
 )
 
 func newGet() *cobra.Command {
@@ -47,7 +48,7 @@ there is no timer.
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
-					return fmt.Errorf("%s is not pending, held, owed or firing", view.Key)
+					return whyNoTimer(ctx, rdb, args[0])
 				case raw && timer.Payload == nil:
 					return fmt.Errorf("%s has no payload", view.Key)
 				case raw:
@@ -64,6 +65,16 @@ there is no timer.
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the payload alone, byte for byte")
 	return cmd
+}
+
+// whyNoTimer says that a key has no timer, and how it gets one if it is in Redis without a TTL.
+func whyNoTimer(ctx context.Context, rdb redis.UniversalClient, key string) error {
+	name := keys.EncodeText(key)
+	const withoutTTL = -1 // ns
+	if at, err := rdb.PExpireTime(ctx, key).Result(); err == nil && at == withoutTTL {
+		return fmt.Errorf("%[1]s has no TTL, so nothing fires; give it one: redis-cli EXPIRE '%[1]s' 1800, in seconds", name)
+	}
+	return fmt.Errorf("%s is not pending, held, owed or firing", name)
 }
 
 // showTimer prints a timer for people to read.

@@ -46,6 +46,9 @@ its progress; Ctrl-C ends it.
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, err := namespaceArg(cmd, args)
+			if err != nil && checkKey(cmd, args[0]) == nil {
+				return usagef(cmd, "%w; for one timer: timerd get %s", err, keys.EncodeText(args[0]))
+			}
 			if err != nil {
 				return err
 			}

@@ -93,7 +93,7 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 	if err := checkKey(cmd, args[0]); err != nil {
 		return err
 	}
-	when, err := parseWhen(args[1])
+	when, in, err := parseWhen(args[1])
 	if err != nil {
 		return usagef(cmd, "DELAY %w", err)
 	}
@@ -124,22 +124,26 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 		if flags.asJSON {
 			return writeJSON(cmd.OutOrStdout(), view)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is due at %s%s\n", view.Key, view.DueAt, waitFrom(ctx, rdb, due))
+		wait := " (" + showDuration(in) + ")"
+		if in == 0 {
+			wait = waitFrom(ctx, rdb, due)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is due at %s%s\n", view.Key, view.DueAt, wait)
 		return err
 	})
 }
 
-// parseWhen reads a DELAY.
-func parseWhen(s string) (client.When, error) {
+// parseWhen reads a DELAY. in is the delay, 0 for an instant.
+func parseWhen(s string) (when client.When, in time.Duration, err error) {
 	m, err := admin.ParseMoment(s)
 	at, instant := m.Instant()
 	switch {
 	case err != nil:
-		return client.When{}, err
+		return client.When{}, 0, err
 	case instant:
-		return client.At(at), nil
+		return client.At(at), 0, nil
 	case m.In() < time.Millisecond:
-		return client.When{}, fmt.Errorf("%q: want at least 1ms from now", s)
+		return client.When{}, 0, fmt.Errorf("%q: want at least 1ms from now", s)
 	}
-	return client.After(m.In()), nil
+	return client.After(m.In()), m.In(), nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -51,7 +52,10 @@ func parseService(env *environment, f *faults) Service {
 	namespaces, err := keys.ParseNamespaces(env.Namespaces)
 	switch {
 	case env.Namespaces == "":
-		f.addf("NAMESPACES", "is not set: want the keys that are timers, such as app1:trans:notice,shop, or * for every four-part key")
+		f.errs = append(f.errs, &diag.Fault{
+			What:   prefix + "_NAMESPACES is not set: it names the keys that are timers",
+			Remedy: "export " + prefix + "_NAMESPACES='app1:trans:notice,shop', with your own names, or '*' for every four-part key",
+		})
 	case err != nil:
 		f.addAll("NAMESPACES", err)
 	}

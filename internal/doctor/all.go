@@ -112,7 +112,7 @@ func checkConfig() (r diag.Findings, broken config.Section, all config.Config) {
 		if faults, ok := errors.AsType[*config.Error](err); ok {
 			broken |= s
 			for _, fault := range faults.Faults {
-				add(diag.Finding{Level: diag.Fail, Check: checkConfiguration, Text: fault.Error(), Fix: "correct the variable; timerd help config explains each one"})
+				add(diag.Of(checkConfiguration, fault, "set the variable as it says; timerd help config explains each one"))
 			}
 		}
 		for _, warning := range c.Warnings {
