@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // NATS is what NATS tells.
@@ -108,7 +110,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
-		checkStream(&state, s.Streams.Names, acknowledged(ctx, stream, &state), p)
+		checkStream(&state, s.Streams.Names, acknowledged(ctx, stream, s.Streams.Names, &state), p)
 		n.Streams = append(n.Streams, state)
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
@@ -200,8 +202,8 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 }
 
 // acknowledged returns up to which message all consumers of a stream that is full have acknowledged it; 0 if there is none
-// to be dropped, or that is not known.
-func acknowledged(ctx context.Context, stream jetstream.Stream, s *Stream) uint64 {
+// to be dropped, or that is not known. Unless one of them reads every subject, there may be events that nobody has read yet.
+func acknowledged(ctx context.Context, stream jetstream.Stream, which keys.Names, s *Stream) uint64 {
 	if s.full == nil {
 		return 0
 	}
@@ -209,10 +211,19 @@ func acknowledged(ctx context.Context, stream jetstream.Stream, s *Stream) uint6
 	floor, some := uint64(math.MaxUint64), false
 	for info := range list.Info() {
 		floor = min(floor, info.AckFloor.Stream)
-		some = some || info.Config.Durable != "" && info.Config.AckPolicy != jetstream.AckNonePolicy
+		some = some || info.Config.Durable != "" && info.Config.AckPolicy != jetstream.AckNonePolicy && readsAll(info.Config, which)
 	}
 	if list.Err() != nil || !some || floor < stream.CachedInfo().State.FirstSeq {
 		return 0
 	}
 	return floor
+}
+
+// readsAll tells whether a consumer of the stream of firings gets the events of every namespace.
+func readsAll(c jetstream.ConsumerConfig, which keys.Names) bool {
+	isAll := func(filter string) bool {
+		n, ok := keys.ParseFilter(filter, which.SubjectPrefix(), keys.Fired)
+		return ok && n == (keys.Namespace{})
+	}
+	return c.FilterSubject == "" && len(c.FilterSubjects) == 0 || isAll(c.FilterSubject) || slices.ContainsFunc(c.FilterSubjects, isAll)
 }

@@ -234,6 +234,59 @@ func TestWhatIsWrong(t *testing.T) {
 	}, "the timers to be owed for too long")
 }
 
+// What no consumer reads is not said to be acknowledged: somebody may begin with it yet.
+func TestFullStreamKeepsWhatIsUnread(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	x.beat("a", nil)
+	for _, subject := range []string{"timers.fired.pay.b.c", "timers.fired.shop.b.c", "timers.fired.pay.b.c"} {
+		if _, err := x.js.Publish(t.Context(), subject, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := x.js.Stream(t.Context(), "TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	config.MaxMsgs, config.Discard = 3, jetstream.DiscardNew
+	if _, err := x.js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		reader, filter string
+		reads          int
+		purge          string
+	}{
+		{"pay", "timers.fired.pay.*.*", 2, ""},
+		{"all", "timers.fired.*.*.*", 2, "nats stream purge TIMERS --seq=3 --force"},
+		{"everything", "", 1, "nats stream purge TIMERS --seq=2 --force"},
+		{"nothing", "timers.fired.shop.b.c", 0, ""},
+	} {
+		consumer, err := x.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: c.reader, FilterSubject: c.filter, AckPolicy: jetstream.AckExplicitPolicy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range c.reads {
+			m, err := consumer.Next()
+			if err == nil {
+				err = m.DoubleAck(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		problems := x.report().Problems
+		at := slices.IndexFunc(problems, func(p diag.Finding) bool { return strings.HasPrefix(p.Text, "TIMERS: it is full") })
+		if at < 0 {
+			t.Fatalf("%s: %+v", c.reader, problems)
+		}
+		if fix := problems[at].Fix; strings.Contains(fix, "purge") != (c.purge != "") || !strings.Contains(fix, c.purge) {
+			t.Errorf("after %s: %s", c.reader, fix)
+		}
+	}
+}
+
 // Where one of the servers is away, the report has the other.
 func TestOneServerIsAway(t *testing.T) {
 	t.Parallel()
