@@ -36,20 +36,24 @@ func enableFlags(ctx context.Context, rdb *redis.Client) error {
 		return flagsError(NotifyFlags, err)
 	}
 	value := current[parameter]
-	missing := MissingFlags(value)
-	if missing == "" {
+	if MissingFlags(value) == "" {
 		return nil
 	}
-	want := value + missing
+	if err := rdb.ConfigSet(ctx, parameter, AddFlags(value)).Err(); err != nil {
+		return flagsError(value+MissingFlags(value), err)
+	}
+	return nil
+}
+
+// AddFlags returns a value of notify-keyspace-events with the flags of NotifyFlags that it lacks, and those that others may have set.
+func AddFlags(value string) string {
+	want := value + MissingFlags(value)
 	if strings.Contains(value, "A") && !strings.Contains(value, "n") {
 		// Redis 7.0 does not show the flag n beside A. Setting it costs a little;
 		// not setting it might take it from somebody.
 		want += "n"
 	}
-	if err := rdb.ConfigSet(ctx, parameter, want).Err(); err != nil {
-		return flagsError(value+missing, err)
-	}
-	return nil
+	return want
 }
 
 func flagsError(want string, err error) error {

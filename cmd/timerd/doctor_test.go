@@ -49,7 +49,7 @@ func TestDoctor(t *testing.T) {
 	env["TIMERD_LAESE"] = "1s"
 	testenv.SetVariables(t, env)
 	code, out, errs := timerd(t, "", "doctor")
-	if code != 1 || errs != "" || !strings.Contains(out, "fix: CONFIG SET notify-keyspace-events") || !strings.Contains(out, "fix: CONFIG SET maxmemory-policy noeviction") ||
+	if code != 1 || errs != "" || !strings.Contains(out, "fix: redis-cli CONFIG SET notify-keyspace-events") || !strings.Contains(out, "fix: redis-cli CONFIG SET maxmemory-policy noeviction") ||
 		!strings.Contains(out, "did you mean TIMERD_LEASE?") {
 		t.Errorf("without keyspace events, and with eviction: %d\n%s%s", code, out, errs)
 	}

@@ -94,11 +94,14 @@ func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nat
 			return err
 		})
 	}
-	if err != nil {
-		nc.Close()
-		return nil, err
+	if err == nil {
+		return js, nil
 	}
-	return js, nil
+	nc.Close()
+	if ctx.Err() == nil && !NATSRefused(err) { // NATS itself is there
+		err = diag.WithFix(err, streams.SilentFix)
+	}
+	return nil, err
 }
 
 // NATS connects to NATS, with or without JetStream. The caller closes the connection. Refused credentials

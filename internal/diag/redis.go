@@ -48,7 +48,7 @@ func refusals() []refusal {
 		{"MISCONF", "it cannot write to its disk and refuses every write",
 			"make room on the disk of its directory, which redis-cli CONFIG GET dir names, and let it save: redis-cli BGSAVE"},
 		{OutOfMemory, "it is out of memory and refuses every write that needs memory",
-			"raise maxmemory: redis-cli CONFIG SET maxmemory 0 removes the limit"},
+			"raise maxmemory, which redis-cli INFO memory shows, as far as the machine has memory: redis-cli CONFIG SET maxmemory <bytes>, and in redis.conf"},
 		{"READONLY", "it is a replica and takes no writes",
 			"let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel; or, if this one is to be the master: redis-cli REPLICAOF NO ONE"},
 		{"LOADING", "it is loading its data", "wait until it has; redis-cli INFO persistence shows how far it is"},
@@ -56,7 +56,8 @@ func refusals() []refusal {
 		{"WRONGPASS", "it refuses the user or the password", credentials},
 		{"NOAUTH", "it wants a user and a password", credentials},
 		{"DENIED", "it is in protected mode and refuses clients of other hosts", "give it a password, or let it bind an address of a network that is protected"},
-		{"max number of clients", "it has reached maxclients and refuses more clients", "raise maxclients: redis-cli CONFIG SET maxclients 20000"},
+		{"max number of clients", "it has reached maxclients and refuses more clients",
+			"stop a client that is not needed, so that another one gets in, then raise maxclients, here and in redis.conf: redis-cli CONFIG SET maxclients 20000"},
 	}
 }
 

@@ -120,7 +120,9 @@ func TestRedisMisconfigured(t *testing.T) {
 	set("maxmemory-policy", "allkeys-lru")
 	set("lazyfree-lazy-expire", "no")
 	findings := checkRedis(t, rdb)
-	wants(t, findings, "keyspace events", diag.Warn, `is "xE" and lacks Kg$he`, "timerd, which may, switches them on", "CONFIG SET notify-keyspace-events KEg$hxe")
+	wants(t, findings, "keyspace events", diag.Warn, `is "xE" and lacks Kg$he`, "timerd, which may, switches them on", "redis-cli CONFIG SET notify-keyspace-events 'xEKg$he', and notify-keyspace-events \"xEKg$he\" in redis.conf")
+	set("notify-keyspace-events", "KEmxe") // m is somebody else's
+	wants(t, checkRedis(t, rdb), "keyspace events", diag.Warn, "lacks g$h", "m", "g$h', and")
 	wants(t, findings, "persistence", diag.Fail, "a restart loses every timer", "appendonly yes")
 	wants(t, findings, "lazy freeing", diag.Warn, "a large hash that runs out", "CONFIG SET lazyfree-lazy-expire yes")
 	wants(t, findings, "eviction", diag.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")

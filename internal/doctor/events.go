@@ -30,10 +30,11 @@ func (d *Redis) events(ctx context.Context, settings map[string]string, r *diag.
 		r.OK(checkEvents, "not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
 		return
 	}
-	fix := fmt.Sprintf("CONFIG SET notify-keyspace-events %s, and notify-keyspace-events %q %s", listener.NotifyFlags, listener.NotifyFlags, managed)
 	value, known := settings["notify-keyspace-events"]
+	flags := listener.AddFlags(value)
+	fix := fmt.Sprintf("redis-cli CONFIG SET notify-keyspace-events %s, and notify-keyspace-events %q %s", diag.Word(flags), flags, managed)
 	if !known {
-		d.tryEvents(ctx, r, fix)
+		d.tryEvents(ctx, r, fix+", with the flags that others of this Redis need besides")
 		return
 	}
 	missing := listener.MissingFlags(value)

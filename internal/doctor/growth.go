@@ -56,7 +56,7 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	case size <= room:
 		r.OK(checkGrowth, "%s: %s", rate, showBytes(size))
 	default:
-		r.Warn(checkGrowth, fmt.Sprintf("nats stream edit %s --max-age=%s, or --max-bytes=%.0fKB, which drops the oldest; or give JetStream a larger disk",
+		r.Warn(checkGrowth, fmt.Sprintf("give JetStream a larger disk; or, if nobody needs the oldest, which each of these drops, read or not: nats stream edit %s --max-age=%s, or --max-bytes=%.0fKB",
 			name, shownAge(room*filling/aDay), math.Floor(room*filling/copies/1024)),
 			"%s: %s a day, and there is room for %s: a full store delays every timer", rate, showBytes(aDay), showBytes(room))
 	}

@@ -47,10 +47,7 @@ func (l *Lacking) Finding(events bool) *diag.Finding {
 	grants = slices.Compact(grants)
 	quoted := make([]string, len(grants))
 	for i, grant := range grants {
-		quoted[i] = grant
-		if strings.ContainsAny(grant, "~&|*") {
-			quoted[i] = "'" + grant + "'" // for the shell
-		}
+		quoted[i] = diag.Word(grant)
 	}
 	f := &diag.Finding{
 		Level: diag.Fail, Check: diag.CheckRights, Text: "user " + l.User + " lacks " + strings.Join(grants, " "),

@@ -85,8 +85,7 @@ func NoJetStream(err error) diag.Finding {
 	if fault, ok := errors.AsType[*streams.Fault](err); ok {
 		return fault.Finding(diag.CheckNATS)
 	}
-	return diag.Of(diag.CheckNATS, fmt.Errorf("JetStream does not answer: %w", err),
-		"look at the log of the NATS server: it ends JetStream when its disk is full, and a cluster needs a leader; let the user call $JS.API.>")
+	return diag.Of(diag.CheckNATS, fmt.Errorf("JetStream does not answer: %w", err), streams.SilentFix)
 }
 
 // unreached says that NATS is not reached, or has no JetStream.

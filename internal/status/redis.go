@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
@@ -285,9 +287,19 @@ func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding 
 	case info["role"] == "slave":
 		f.Fix = "let TIMERD_REDIS_URL name the master, " + info["master_host"] + ":" + info["master_port"] + "; or, if this one is to be the master: redis-cli REPLICAOF NO ONE"
 	case refusal.Word == diag.OutOfMemory:
-		f.Fix = fmt.Sprintf("raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d", max(info.Number("used_memory"), info.Number("maxmemory"))/2*3)
+		f.Fix = moreMemory(info)
 	}
 	return f
+}
+
+// moreMemory returns what to do about a Redis that is out of memory. With a limit near what its machine has, the kernel would kill it.
+func moreMemory(info diag.Info) string {
+	more, most := max(info.Number("used_memory"), info.Number("maxmemory"))/2*3, info.Number("total_system_memory")/10*8
+	if most > 0 && more > most {
+		return fmt.Sprintf("give the machine of Redis more memory than its %d bytes, then raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d; or delete keys that nobody needs",
+			info.Number("total_system_memory"), more)
+	}
+	return fmt.Sprintf("raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d", more)
 }
 
 // gatherAside tells of timers that wait because of their keys or subjects.
@@ -306,11 +318,25 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.F
 		if err != nil {
 			user = "<user>"
 		}
-		app := keys.Namespace{App: a.Key.App}
-		p.Warn(diag.CheckAside, "redis-cli ACL SETUSER "+user+" '~"+app.Glob()+"'; or cancel them, as the user who set them",
+		p.Warn(diag.CheckAside, "redis-cli ACL SETUSER "+user+" "+diag.Word("~"+printable(keys.Namespace{App: a.Key.App}.Glob()))+"; or cancel them, as the user who set them",
 			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
 	}
 	return found, err
+}
+
+// printable returns a pattern of keys with ? for each byte that cannot be shown.
+func printable(glob string) string {
+	var b strings.Builder
+	for len(glob) > 0 {
+		r, size := utf8.DecodeRuneInString(glob)
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			b.WriteString(strings.Repeat("?", size))
+		} else {
+			b.WriteString(glob[:size])
+		}
+		glob = glob[size:]
+	}
+	return b.String()
 }
 
 // add adds what a node has to the sums.

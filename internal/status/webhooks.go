@@ -229,7 +229,7 @@ func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.F
 		}
 	}
 	if len(idle.names) > 0 {
-		p.Warn(diag.CheckConsumers, fmt.Sprintf("start its program; or, if nobody needs the consumer any more: nats consumer rm %s %s --force", of.Name, clean(idle.names[0])),
+		p.Warn(diag.CheckConsumers, fmt.Sprintf("start its program; or, if nobody needs the consumer any more: nats consumer rm %s %s --force", of.Name, diag.Word(clean(idle.names[0]))),
 			"%s: %s, and no program asks for them%s", names(idle.names), idle.events(), dropped(of))
 	}
 }

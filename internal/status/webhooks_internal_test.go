@@ -61,3 +61,14 @@ func TestWebhooksThatAreBehind(t *testing.T) {
 		}
 	}
 }
+
+// Whoever makes a consumer chooses its name, and an operator pastes the command that removes it.
+func TestIdleConsumersOfStrangeNames(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var p diag.Findings
+	checkIdle([]WebhookConsumer{{Name: "x;reboot", Waiting: 1, Oldest: now.Add(-time.Hour), At: now}}, jetstream.StreamConfig{Name: "TIMERS"}, &p)
+	if len(p) != 1 || !strings.HasSuffix(p[0].Fix, "nats consumer rm TIMERS 'x;reboot' --force") {
+		t.Errorf("%+v", p)
+	}
+}

@@ -14,6 +14,9 @@ import (
 // other's streams, and the creation of a consumer that fails if there is one, by which one of them alone marks them.
 const minServerMajor, minServerMinor = 2, 10
 
+// SilentFix is what to do where NATS is reached and its JetStream does not answer.
+const SilentFix = "look at the log of the NATS server: it ends JetStream when its disk is full, and a cluster needs a leader; let the user call $JS.API.>"
+
 // NotUp tells whether an error is that JetStream does not answer, has no leader, or knows too few servers of its cluster: that may
 // pass by itself.
 func NotUp(err error) bool {

@@ -1,0 +1,31 @@
+package diag_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/timerd-io/timerd/internal/diag"
+)
+
+// The server's own reason decides, and what to do can be done.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ said, text, fix string }{
+		{"ERR max number of clients reached", "it has reached maxclients and refuses more clients: max number of clients reached", "stop a client that is not needed, so that another one gets in, then raise maxclients, "},
+		{"OOM command not allowed when used memory > 'maxmemory'.", "it is out of memory and refuses every write that needs memory: OOM command", "as far as the machine has memory"},
+		{"LOADING Redis is loading the dataset in memory", "it is loading its data: LOADING", "wait until it has"},
+		{"MISCONF Errors writing to the AOF file: No space left on device", "it cannot write to its disk and refuses every write: MISCONF Errors", "make room on the disk"},
+		{"READONLY You can't write: LOADING is no reason", "it is a replica and takes no writes: READONLY", "REPLICAOF NO ONE"},
+	} {
+		refusal := diag.Refusal(errors.New(c.said))
+		if refusal == nil || !strings.HasPrefix(refusal.Problem(), c.text) || !strings.Contains(refusal.Fix(), c.fix) {
+			t.Errorf("%s: %+v", c.said, refusal)
+		}
+	}
+	for _, err := range []error{nil, errors.New("ERR unknown command"), errors.New("NOPERM this user has no permissions")} {
+		if refusal := diag.Refusal(err); refusal != nil {
+			t.Errorf("%v: %+v", err, refusal)
+		}
+	}
+}
