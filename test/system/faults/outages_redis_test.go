@@ -59,6 +59,11 @@ func TestOutagesOfRedis(t *testing.T) {
 		fix:    `redis-cli BGSAVE`,
 		end:    func(x *scene) { x.Do("CONFIG", "SET", "save", "") },
 	}, outage{
+		name: "Redis is away", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text:  x.Redis.Addr() + `.*(refused|EOF|reset)`,
+		bring: func(x *scene) { x.Redis.Stop() },
+		end:   func(x *scene) { x.Redis.Start() },
+	}, outage{
 		name: "loading", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
 		text: `it is loading its data: LOADING `,
 		bring: func(x *scene) {
@@ -73,16 +78,12 @@ func TestOutagesOfRedis(t *testing.T) {
 			x.Redis.Stop()
 			go func() { loaded <- x.Redis.Redis.Start(context.WithoutCancel(t.Context())) }()
 		},
-		end: func(*scene) {
+		end: func(x *scene) {
+			x.Do("CONFIG", "SET", "key-load-delay", 0) // it has been seen
 			if err := <-loaded; err != nil {
 				t.Error(err)
 			}
 		},
-	}, outage{
-		name: "Redis is away", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
-		text:  x.Redis.Addr() + `.*(refused|EOF|reset)`,
-		bring: func(x *scene) { x.Redis.Stop() },
-		end:   func(x *scene) { x.Redis.Start() },
 	}, outage{
 		name: "a wrong password", level: diag.Fail, check: diag.CheckRedis,
 		text:  `WRONGPASS `,
@@ -209,6 +210,7 @@ func TestOutagesOfStreams(t *testing.T) {
 		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p", "shop:order:timeout:4=p", "shop:order:timeout:5=p")
 	}
 	off.name, off.text = "JetStream has ended, as on a full disk", `it runs without JetStream|JetStream `
+	off.advice = "look at the log of the NATS server" // which itself is there
 	off.bring = func(*scene) { x.NATS.DisableJetStream() }
 	off.end = func(*scene) { x.NATS.Restart() }
 	x.play(messages, bytes, read, account, away, off)

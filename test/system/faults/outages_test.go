@@ -43,6 +43,7 @@ type outage struct {
 	// fix is a regular expression that matches the commands in what is to be done, which the test runs; "" where the test ends the
 	// outage in another way.
 	fix    string
+	advice string       // what is to be done has this text, whoever says it
 	before func(*scene) // what only an operator can do, before the commands; nil for nothing
 	end    func(*scene) // after them; nil: the fix is all
 }
@@ -264,7 +265,7 @@ func (row outage) wanted(fix *string) judgement {
 	}
 	return judgement{
 		func(who string, found []diag.Finding) error {
-			if len(found) != 1 || found[0].Check != row.check || found[0].Level != row.level || !cause.MatchString(found[0].Text) || found[0].Fix == "" {
+			if len(found) != 1 || found[0].Check != row.check || found[0].Level != row.level || !cause.MatchString(found[0].Text) || found[0].Fix == "" || !strings.Contains(found[0].Fix, row.advice) {
 				return fmt.Errorf("%s says %+v", who, found)
 			}
 			if who == ofStatus {
