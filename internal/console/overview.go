@@ -104,7 +104,7 @@ func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 		v.DeadLetters = state.Report.NATS.DeadLetters
 	}
 	pg.addPulse(v, state)
-	pg.addFirings(ctx, v)
+	pg.addFirings(ctx, v, state)
 	v.LatenessChart = latenessChart(v.Lateness, v.At)
 	v.Numbers = v.figures()
 	return v
@@ -244,9 +244,13 @@ func (n NamespaceView) weight() int64 {
 	return 0
 }
 
-// addFirings adds the latest firings.
-func (pg *overviewPage) addFirings(ctx context.Context, v *Overview) {
+// addFirings adds the latest firings. Where NATS has just not answered, it is not waited for once more.
+func (pg *overviewPage) addFirings(ctx context.Context, v *Overview, state *summary) {
 	const most = 10
+	if !state.NATS() {
+		v.FiringsAway = "NATS cannot be read now."
+		return
+	}
 	sample := pg.sources.Tail.Sample(ctx)
 	for _, r := range sample.Records[:min(len(sample.Records), most)] {
 		v.Firings = append(v.Firings, newEventView(r, previewBytes))

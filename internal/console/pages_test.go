@@ -269,6 +269,7 @@ func TestServersAway(t *testing.T) {
 	w.nats.Stop()
 	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(w.page("/"), "NATS away") }, "the overview to say that NATS is away")
 	allSay(t, w, "NATS away")
+	has(t, w.page("/"), "NATS cannot be read now.")
 	has(t, w.page("/timers"), "/timers/pay:order:callback:2")
 	has(t, w.page("/timers/pay:order:callback:2"), "Its events cannot be shown now", "is due in")
 	w.nats.Start()
