@@ -1,6 +1,11 @@
 package connect
 
 import (
+	"errors"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/diag"
 )
@@ -18,7 +23,16 @@ func RedisFix(err error) string {
 
 // NATSFix returns what to do about an error of NATS that does not say so itself. The configuration is that of timerd itself.
 func NATSFix(conf config.NATS, err error) string {
+	certificate := certificateFix("TIMERD_NATS", conf.CA != "", err)
 	switch refused := NATSRefused(err); {
+	case certificate != "":
+		return certificate
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		return "the server speaks no TLS: write nats:// in TIMERD_NATS_URL, without TIMERD_NATS_CA, _CERT and _KEY; or give it a certificate"
+	case isAlert(err) && strings.Contains(err.Error(), "certificate") && conf.Cert == "":
+		return "set TIMERD_NATS_CERT and TIMERD_NATS_KEY: the server wants a client certificate"
+	case isAlert(err) && strings.Contains(err.Error(), "certificate"):
+		return "let the server know the authority of the certificate in TIMERD_NATS_CERT, by ca_file in its tls block, or give timerd another certificate"
 	case refused && conf.Embedded:
 		return "correct the user and the password in TIMERD_NATS_URL"
 	case refused:

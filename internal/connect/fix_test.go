@@ -64,3 +64,46 @@ func TestFixes(t *testing.T) {
 		wants(f.Text, f.Fix, want[0], want[1])
 	}
 }
+
+// What TLS with NATS fails by is told, and not that the server is to be started.
+func TestFixesOfNATSCertificates(t *testing.T) {
+	testenv.NoLeaks(t)
+	var logs testenv.Output
+	authority := testenv.NewAuthority(t)
+	secure := func(host string, verify bool) *testenv.NATSServer {
+		cert, key := authority.Issue("nats", host)
+		settings, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: authority.File, Verify: verify})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return testenv.NATS(t, func(o *server.Options) { o.TLS, o.TLSVerify, o.TLSConfig = true, verify, settings })
+	}
+	stranger := testenv.NewAuthority(t)
+	cert, key := stranger.Issue("timerd", "127.0.0.1")
+	signed, verifies := secure("127.0.0.1", false), secure("127.0.0.1", true)
+	for name, c := range map[string]struct {
+		at            *testenv.NATSServer
+		ca, cert, key string
+		fix           string
+	}{
+		"an authority that is not known": {signed, "", "", "", "set TIMERD_NATS_CA to a PEM file"},
+		"another authority":              {signed, stranger.File, "", "", "let the file of TIMERD_NATS_CA hold"},
+		"another host":                   {secure("example.org", false), authority.File, "", "", "or give it a certificate for 127.0.0.1"},
+		"no certificate":                 {verifies, authority.File, "", "", "set TIMERD_NATS_CERT and TIMERD_NATS_KEY"},
+		"a certificate of a stranger":    {verifies, authority.File, cert, key, "let the server know the authority of the certificate in TIMERD_NATS_CERT"},
+		"a server without TLS":           {testenv.NATS(t), authority.File, "", "", "the server speaks no TLS"},
+	} {
+		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": c.at.URL(), "TIMERD_NATS_CA": c.ca, "TIMERD_NATS_CERT": c.cert, "TIMERD_NATS_KEY": c.key})
+		conf, err := config.Read(config.SectionNATS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = connector(&logs, 0).JetStream(t.Context(), conf.NATS)
+		if err == nil {
+			t.Fatalf("%s: no error", name)
+		}
+		if f := diag.Of("nats", err, connect.NATSFix(conf.NATS, err)); !strings.Contains(f.Fix, c.fix) {
+			t.Errorf("%s: %s\n\tfix: %s\nwant %s", name, f.Text, f.Fix, c.fix)
+		}
+	}
+}

@@ -123,20 +123,11 @@ func mend(err error, fix string) error {
 
 // tlsFault returns what an error of TLS stands for, or nil for any other error.
 func tlsFault(conf config.Redis, err error) error {
-	fix := ""
-	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		fix = "set TIMERD_REDIS_CA to a PEM file with the authority that signed the server's certificate"
-		if conf.TLS() != nil && conf.TLS().RootCAs != nil {
-			fix = "let the file of TIMERD_REDIS_CA hold the authority that signed the server's certificate"
-		}
-	} else if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
-		fix = fmt.Sprintf("name the server in TIMERD_REDIS_URL as its certificate does, or give it a certificate for %s", wrong.Host)
-	} else if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
-		fix = "give the server another certificate"
-		if invalid.Reason == x509.Expired {
-			fix = "renew the server's certificate, or the authority's; or set the clock here"
-		}
-	} else if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+	fix := certificateFix("TIMERD_REDIS", conf.TLS() != nil && conf.TLS().RootCAs != nil, err)
+	if fix != "" {
+		return mend(err, fix)
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		fix = fixNoTLS
 	} else if isAlert(err) {
 		fix = alertFix(conf, err.Error())
@@ -145,6 +136,27 @@ func tlsFault(conf config.Redis, err error) error {
 		return nil
 	}
 	return mend(err, fix)
+}
+
+// certificateFix returns what to do about the certificate of a server, or nothing if the error is another one. The variables of the server
+// begin with a prefix; named tells whether that of its authorities is set.
+func certificateFix(prefix string, named bool, err error) string {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok && named {
+		return "let the file of " + prefix + "_CA hold the authority that signed the server's certificate"
+	} else if ok {
+		return "set " + prefix + "_CA to a PEM file with the authority that signed the server's certificate"
+	}
+	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
+		return fmt.Sprintf("name the server in %s_URL as its certificate does, or give it a certificate for %s", prefix, wrong.Host)
+	}
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case !ok:
+		return ""
+	case invalid.Reason == x509.Expired:
+		return "renew the server's certificate, or the authority's; or set the clock here"
+	}
+	return "give the server another certificate"
 }
 
 // alertFix returns what to do about an alert of the server, or nothing if that is not known.
