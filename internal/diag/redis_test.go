@@ -16,6 +16,8 @@ func TestRefusal(t *testing.T) {
 		{"OOM command not allowed when used memory > 'maxmemory'.", "it is out of memory and refuses every write that needs memory: OOM command", "as far as the machine has memory"},
 		{"LOADING Redis is loading the dataset in memory", "it is loading its data: LOADING", "wait until it has"},
 		{"MISCONF Errors writing to the AOF file: No space left on device", "it cannot write to its disk and refuses every write: MISCONF Errors", "make room on the disk"},
+		{"NOREPLICAS Not enough good replicas to write.", "it has too few replicas and refuses every write: NOREPLICAS", "bring its replicas back"},
+		{"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "it runs somebody's script, which takes long, and does nothing else: BUSY Redis is busy running a script", "redis-cli SCRIPT KILL"},
 		{"READONLY You can't write: LOADING is no reason", "it is a replica and takes no writes: READONLY", "REPLICAOF NO ONE"},
 	} {
 		refusal := diag.Refusal(errors.New(c.said))

@@ -87,7 +87,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	}
 	unknown := err != nil
 	for _, name := range missing {
-		f := diag.Finding{Level: diag.Fail, Check: diag.CheckStreams, Text: "there is no stream " + name, Fix: "start timerd, which makes it"}
+		f := diag.Finding{Level: diag.Fail, Check: diag.CheckStreams, Text: "there is no stream " + name, Fix: "start timerd, which makes it; if one runs, its log says why it cannot"}
 		if len(missing) == allStreams { // as before the first start
 			f.Level = diag.Warn
 		}

@@ -20,7 +20,7 @@ func TestOutagesOfRedis(t *testing.T) {
 	t.Parallel()
 	x := newScene(t, devserver.Directive("enable-protected-configs", "yes"), devserver.Directive("rdbcompression", "no"),
 		devserver.Directive("key-load-delay", "25000"), devserver.Directive("loading-process-events-interval-bytes", "1024")) // µs, for each key of a snapshot
-	loaded := make(chan error, 1)
+	loaded, killed := make(chan error, 1), make(chan error, 1)
 	p, url := x.p, x.Env["TIMERD_REDIS_URL"]
 	dir := x.Redis.Dir()
 	// elsewhere has the commands ask by another URL than the timerd.
@@ -47,6 +47,20 @@ func TestOutagesOfRedis(t *testing.T) {
 			x.Do("REPLICAOF", host, port)
 		},
 		fix: `redis-cli REPLICAOF NO ONE`,
+	}, outage{
+		name: "too few replicas", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text:  `it has too few replicas and refuses every write: NOREPLICAS `,
+		bring: func(x *scene) { x.Do("CONFIG", "SET", "min-replicas-to-write", 1) },
+		fix:   `redis-cli CONFIG SET min-replicas-to-write 0`,
+	}, outage{
+		name: "somebody's script", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text: `it runs somebody's script, which takes long, and does nothing else: BUSY `,
+		bring: func(x *scene) {
+			x.Do("CONFIG", "SET", "lua-time-limit", 100) // ms, after which it answers so
+			go func() { killed <- x.RDB.Eval(context.WithoutCancel(t.Context()), "while true do end", nil).Err() }()
+		},
+		fix: `redis-cli SCRIPT KILL`,
+		end: func(*scene) { <-killed },
 	}, outage{
 		name: "a full disk", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
 		text: `it cannot write to its disk and refuses every write: MISCONF `,
