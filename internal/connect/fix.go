@@ -29,9 +29,9 @@ func NATSFix(conf config.NATS, err error) string {
 		return certificate
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		return "the server speaks no TLS: write nats:// in TIMERD_NATS_URL, without TIMERD_NATS_CA, _CERT and _KEY; or give it a certificate"
-	case isAlert(err) && strings.Contains(err.Error(), "certificate") && conf.Cert == "":
+	case wantsCertificate(err) && conf.Cert == "":
 		return "set TIMERD_NATS_CERT and TIMERD_NATS_KEY: the server wants a client certificate"
-	case isAlert(err) && strings.Contains(err.Error(), "certificate"):
+	case wantsCertificate(err):
 		return "let the server know the authority of the certificate in TIMERD_NATS_CERT, by ca_file in its tls block, or give timerd another certificate"
 	case refused && conf.Embedded:
 		return "correct the user and the password in TIMERD_NATS_URL"
@@ -41,4 +41,10 @@ func NATSFix(conf config.NATS, err error) string {
 		return "start timerd, which has the NATS server, or correct TIMERD_NATS_URL"
 	}
 	return "start nats-server, or correct TIMERD_NATS_URL"
+}
+
+// wantsCertificate tells whether a NATS server has refused the client's certificate, or missed one. It does so after the handshake, when the
+// client may be writing already: then the connection is closed, and the client's library says that.
+func wantsCertificate(err error) bool {
+	return isAlert(err) && strings.Contains(err.Error(), "certificate") || errors.Is(err, nats.ErrTLS)
 }
