@@ -55,6 +55,46 @@ func TestReferenceNamesEverything(t *testing.T) {
 	}
 }
 
+// TestReferenceHasDefaultsOfSettings compares the first default in a setting's row with that of the program's help.
+func TestReferenceHasDefaultsOfSettings(t *testing.T) {
+	t.Parallel()
+	_, table, _ := strings.Cut(files(t, "reference.md")["docs/reference.md"], "\n## Configuration\n")
+	told := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`TIMERD_.*?) \\| *(?:`([^`]*)`)?").FindAllStringSubmatch(table, -1) {
+		for _, name := range regexp.MustCompile(`TIMERD_\w+`).FindAllString(row[1], -1) {
+			told[name] = row[2]
+		}
+	}
+	settings := regexp.MustCompile(`(?m)^  (TIMERD_\w+)(?: \(default (.*)\))?$`).FindAllStringSubmatch(help(t, program(t), "config"), -1)
+	if len(settings) == 0 {
+		t.Error("no settings found in the help: this test has to be told where they are now")
+	}
+	for _, setting := range settings {
+		if name, want := setting[1], setting[2]; told[name] != want {
+			t.Errorf("docs/reference.md gives %s the default %q, timerd %q", name, told[name], want)
+		}
+	}
+}
+
+// TestReferenceHasDefaultsOfFlags compares the defaults that a command's row gives, as in `--minutes` (60) or [-n 5], with the command's help.
+func TestReferenceHasDefaultsOfFlags(t *testing.T) {
+	t.Parallel()
+	timerd, found := program(t), 0
+	for _, row := range regexp.MustCompile("(?m)^\\| `timerd ((?:[a-z]+ ?)+).*$").FindAllStringSubmatch(files(t, "reference.md")["docs/reference.md"], -1) {
+		for _, flag := range regexp.MustCompile("(?:`(--[a-z-]+)` \\(|\\[(-[a-z]) )([\\d,]+)[\\])]").FindAllStringSubmatch(row[0], -1) {
+			found++
+			name, told := flag[1]+flag[2], strings.ReplaceAll(flag[3], ",", "")
+			usage := regexp.MustCompile(`(?ms)^ +(?:-\w, )?` + name + `\b.*?\n(?: +-|\z)`).FindString(help(t, timerd, strings.Fields(row[1])...))
+			if !strings.Contains(usage, "(default "+told+")") {
+				t.Errorf("docs/reference.md gives %s of timerd %s the default %s, its help says %q", name, strings.TrimSpace(row[1]), told, usage)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("only %d defaults of flags found in docs/reference.md: this test has to be told how they look now", found)
+	}
+}
+
 // program returns the path of timerd: TIMERD_TEST_PROGRAM, or else one that is built with the race detector, like the tests,
 // so that little has to be compiled for it.
 func program(t *testing.T) string {
