@@ -95,7 +95,11 @@ func (s *summary) add(e event, w io.Writer) {
 		s.said[id] = append(s.said[id], e.Output)
 	case "pass", "fail", "skip":
 		if e.Test == "" {
-			s.packages = append(s.packages, took)
+			if s.cached(e.Package) {
+				s.tests = slices.DeleteFunc(s.tests, func(t timed) bool { return strings.HasPrefix(t.name, id) })
+			} else {
+				s.packages = append(s.packages, took)
+			}
 			s.printPackage(e, w)
 			return
 		}
@@ -107,6 +111,11 @@ func (s *summary) add(e event, w io.Writer) {
 			delete(s.said, id)
 		}
 	}
+}
+
+// cached tells whether a package was not tested: go test repeats what its last run said, with the times of that run.
+func (s *summary) cached(name string) bool {
+	return slices.ContainsFunc(s.said[name+" "], func(text string) bool { return strings.HasSuffix(text, "(cached)\n") })
 }
 
 // printPackage prints what tests of a package that has ended said which did not pass, and what the package said.

@@ -17,12 +17,16 @@ func TestReport(t *testing.T) {
 {"Action":"output","Package":"m/b","Output":"PASS\n"}
 {"Action":"output","Package":"m/b","Output":"ok  \tm/b\t0.100s\n"}
 {"Action":"pass","Package":"m/b","Elapsed":0.1}
+{"Action":"pass","Package":"m/b/cached","Test":"TestSlow","Elapsed":30}
+{"Action":"output","Package":"m/b/cached","Output":"ok  \tm/b/cached\t(cached)\n"}
+{"Action":"pass","Package":"m/b/cached","Elapsed":30}
 not of go test
 `
 	const want = `broken.go:1: undefined: x
     a_test.go:7: why
 FAIL	m/a	61.000s
 ok  	m/b	0.100s
+ok  	m/b/cached	(cached)
 not of go test
 
 slowest tests:
@@ -33,7 +37,7 @@ slowest packages:
     61.0s  m/a  SLOW: over 1m0s
      0.1s  m/b
 
-1 passed, 2 failed, 0 skipped
+2 passed, 2 failed, 0 skipped
 `
 	var out strings.Builder
 	if err := report(strings.NewReader(in), &out); err != nil {
