@@ -46,7 +46,7 @@ test-server: ## what talks to Redis, for another server: TIMERD_TEST_REDIS_SERVE
 	@scripts/deps.sh go redis cc
 	@scripts/test.sh server
 
-quick: ## for a change under way, under a minute: the tests of packages that have changed, without whole systems
+quick: ## for a change under way, about a minute: the tests of packages that have changed, without whole systems
 	@scripts/deps.sh go redis cc
 	@scripts/test.sh quick
 
