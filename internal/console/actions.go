@@ -5,17 +5,17 @@ import (
 	"net/url"
 )
 
-// actionPages take what is asked for, count what it would touch, and do it once it is confirmed.
+// actionPages take a request for an action, count what it would touch, and run it once it is confirmed.
 type actionPages struct {
 	*shared
 	actions *Actions
 	jobs    *jobs
 	render  *renderer
 	streams *streams
-	who     func(*http.Request) string // who asks, for the log
+	who     func(*http.Request) string // the user, for the log
 }
 
-// newWork reads what a form asks for.
+// newWork reads the form of an action.
 func (a *actionPages) newWork(form url.Values, r *http.Request) (work, error) {
 	switch do := form.Get("do"); do {
 	case "cancel", "fire", "move":
@@ -31,7 +31,7 @@ func (a *actionPages) newWork(form url.Values, r *http.Request) (work, error) {
 	}
 }
 
-// action makes a job of what a form asks for.
+// action makes a job of a form.
 func (a *actionPages) action(w http.ResponseWriter, r *http.Request) {
 	j, err := a.beginJob(r)
 	if err != nil {
@@ -75,7 +75,7 @@ func pageOf(v *JobView) *page {
 	return p
 }
 
-// confirmJob does what a job has asked for.
+// confirmJob runs a job that waits for confirmation.
 func (a *actionPages) confirmJob(w http.ResponseWriter, r *http.Request) {
 	j, err := a.jobs.find(r.PathValue("id"))
 	if err != nil {
@@ -98,7 +98,7 @@ func (a *actionPages) confirmJob(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/jobs/"+j.id, http.StatusSeeOther)
 }
 
-// goOn confirms a job or stops it.
+// goOn confirms or stops a job.
 func (a *actionPages) goOn(r *http.Request, j *job) error {
 	form, err := readForm(r)
 	if err != nil {
@@ -144,7 +144,7 @@ func (a *actionPages) liveJob(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// apiAction makes a job of what a program asks for.
+// apiAction makes a job of a program's request.
 func (a *actionPages) apiAction(w http.ResponseWriter, r *http.Request) {
 	j, err := a.beginJob(r)
 	if err != nil {
@@ -155,7 +155,7 @@ func (a *actionPages) apiAction(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusCreated, "application/json", j.view())
 }
 
-// apiConfirm does what a job has asked for, or stops it.
+// apiConfirm confirms or stops a job.
 func (a *actionPages) apiConfirm(w http.ResponseWriter, r *http.Request) {
 	j, err := a.jobs.find(r.PathValue("id"))
 	if err == nil {

@@ -18,7 +18,7 @@ type holdWork struct {
 	request
 	actions *Actions
 	list    func(context.Context) ([]admin.HoldView, error)
-	hold    schedule.Hold // what to hold; its By also of a resume
+	hold    schedule.Hold // the hold; its By also names who resumes
 	lasts   time.Duration // how long; 0: until it is resumed
 	how     schedule.Resume
 }
@@ -49,7 +49,7 @@ func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who st
 
 func (w *holdWork) title() string { return actionName(w.name) + ": " + w.hold.Namespace.String() }
 
-// AsksHow tells whether it is to be chosen how timers are released.
+// AsksHow reports whether the user has to choose how timers are released.
 func (w *holdWork) AsksHow() bool { return w.name == "resume" }
 
 func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
@@ -131,7 +131,7 @@ func (w *holdWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 	return w.resume(ctx, tell)
 }
 
-// resume releases the timers. The timerds do so too: what they have released is told apart.
+// resume releases the timers. The timerds do so too; those that they released are counted separately.
 func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
 	var held, released int64
 	if view, err := w.view(ctx); err == nil && view != nil && view.Held != nil {

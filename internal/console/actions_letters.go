@@ -68,7 +68,7 @@ func (w *lettersWork) count(ctx context.Context, tell func(Count)) (Count, error
 	return w.counted(), err
 }
 
-// counted says what was found.
+// counted returns the count of what was found.
 func (w *lettersWork) counted() Count {
 	all, replayable := int64(len(w.found.All)), int64(len(w.found.Replayable))
 	c := Count{Noun: "dead letters", Touches: all}

@@ -24,10 +24,10 @@ type timersWork struct {
 	key  *keys.Key        // all timers of a key, to be cancelled
 	list []schedule.Which // those that were selected
 	all  *query.Query     // all that match
-	what string           // how that was asked for
+	what string           // the selection in words
 
 	found admin.TimerCount // of all, once they are counted
-	until time.Time        // of a key: when the last of what was counted is due; the zero Time: all of it is meant, whatever it is by then
+	until time.Time        // of a key: when the last timer counted is due; the zero Time: all of its timers at the time of the action
 	to    time.Time        // of move
 }
 
@@ -78,11 +78,11 @@ func newTimersWork(actions *Actions, s *shared, do string, form url.Values, r *h
 	return w, nil
 }
 
-// describeFilter says in words what a filter means.
+// describeFilter describes a filter in words.
 func describeFilter(f filter, q query.Query) string {
 	what := "all timers"
 	switch {
-	case q.Prefix != "": // also of a whole key, which other keys may begin with
+	case q.Prefix != "": // also for a whole key: other keys may begin with it
 		what += " whose keys begin with " + keys.EncodeText(clip(q.Prefix, 200))
 	case q.ID != "":
 		what += " of " + q.Namespace.String() + " whose ids contain " + keys.EncodeText(clip(q.ID, 200))
@@ -115,7 +115,7 @@ func (w *timersWork) title() string {
 	return actionName(w.name) + ": " + what
 }
 
-// AsksTime tells whether a time is to be filled in.
+// AsksTime reports whether the user has to fill in a time.
 func (w *timersWork) AsksTime() bool { return w.name == "move" }
 
 func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error) {

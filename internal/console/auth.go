@@ -20,9 +20,9 @@ import (
 // user is the name that goes with the password.
 const user = "timerd"
 
-// How guessing is slowed: of an address, the first wrong passwords are told at once, then one password is looked at a second,
-// and few wait for that. No address waits for another. A browser that has signed in before has a place of its own, so whoever
-// guesses at the same address, or behind the same proxy, does not keep it out.
+// How guessing is slowed: the first wrong passwords of an address are answered at once. After that one password a second is
+// checked, and few requests may wait for that. No address waits for another. A browser that has signed in before has a place
+// of its own, so somebody who guesses from the same address, or behind the same proxy, does not keep it out.
 const (
 	freeGuesses   = 5
 	guessEvery    = time.Second
@@ -33,7 +33,7 @@ const (
 	cookieBytes   = 16
 	// cookieFor is how long a browser is known; it gets another cookie once half of that is over.
 	cookieFor = 30 * 24 * time.Hour
-	// cookieKey is what the key is for that signs cookies.
+	// cookieKey is the purpose of the key that signs cookies.
 	cookieKey = "timerd console: a browser that has signed in"
 )
 
@@ -42,16 +42,16 @@ type login struct {
 	password config.Password
 	log      *slog.Logger
 	proxies  proxies
-	secret   []byte // signs cookies; the same wherever the password is
+	secret   []byte // signs cookies; the same for the same password
 
 	mu       sync.Mutex
 	guessers map[string]*guesser
 	queued   int
 }
 
-// guesser is where passwords came from lately. Its free guesses come back with time.
+// guesser is a source of recent passwords. It regains its free guesses with time.
 type guesser struct {
-	next   time.Time // when the next one is looked at, if in the future
+	next   time.Time // when the next one is checked, if in the future
 	queued int
 }
 
@@ -60,7 +60,7 @@ func newLogin(settings config.Console, log *slog.Logger) *login {
 	return &login{password: password, log: log, proxies: settings.Proxies, secret: password.Key(cookieKey), guessers: map[string]*guesser{}}
 }
 
-// check returns nil if the request has the password, and otherwise what to answer.
+// check returns nil if the request has the password, and otherwise the answer.
 func (l *login) check(w http.ResponseWriter, r *http.Request) *fault {
 	name, given, ok := r.BasicAuth()
 	if !ok {
@@ -100,8 +100,8 @@ func askForPassword(w http.ResponseWriter, why string) *fault {
 		Fix: "The user is " + user + ", the password that of TIMERD_CONSOLE_PASSWORD. Reload the page to be asked again."}
 }
 
-// turn takes the next place of a source. It returns how long to wait for it; then the caller leaves. It returns false where too
-// many wait already.
+// turn takes the next place of a source. It returns how long to wait for it; after that the caller calls leave. It returns false
+// if too many wait already.
 func (l *login) turn(from string, now time.Time) (wait time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +136,7 @@ func (l *login) leave(from string) {
 	l.queued--
 }
 
-// succeeded gives the place of a right password back.
+// succeeded gives back the place of a right password.
 func (l *login) succeeded(from string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +145,7 @@ func (l *login) succeeded(from string) {
 	}
 }
 
-// makeRoom forgets sources that have all their guesses again; if none has, some that nobody waits for.
+// makeRoom forgets sources that have regained all guesses; if there are none, some for which nobody waits.
 func (l *login) makeRoom(now time.Time) {
 	if len(l.guessers) < maxGuessers {
 		return
@@ -165,8 +165,8 @@ func (l *login) makeRoom(now time.Time) {
 	}
 }
 
-// source returns where a password comes from: a browser that has signed in before, or an address; and whether that browser needs no
-// new cookie. Of IPv6 an address is a network of 64 bits, all of which one machine may have.
+// source returns the origin of a password, a browser that has signed in before or an address, and whether that browser needs no
+// new cookie. An IPv6 address counts as its network of 64 bits, because one machine may have all of it.
 func (l *login) source(r *http.Request, now time.Time) (from string, known bool) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if id, until, ok := l.verify(cookie.Value); ok && now.Before(until) {
@@ -182,7 +182,7 @@ func (l *login) source(r *http.Request, now time.Time) (from string, known bool)
 	return from, false
 }
 
-// remember gives a browser the cookie by which it is known. It is no password: without the right one it is worth nothing.
+// remember gives a browser the cookie by which it is recognised. The cookie does not replace the password.
 func (l *login) remember(w http.ResponseWriter) {
 	said := rand.Text()[:cookieBytes] + "." + strconv.FormatInt(time.Now().Add(cookieFor).Unix(), 10)
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // the console itself speaks no TLS; a proxy may
@@ -197,7 +197,7 @@ func (l *login) sign(said string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// verify returns which browser a cookie is of, and until when that is known.
+// verify returns the browser that a cookie identifies, and when the cookie expires.
 func (l *login) verify(value string) (id string, until time.Time, ok bool) {
 	at := strings.LastIndexByte(value, '.')
 	if at < 0 || !hmac.Equal([]byte(value[at+1:]), []byte(l.sign(value[:at]))) {
@@ -208,7 +208,7 @@ func (l *login) verify(value string) (id string, until time.Time, ok bool) {
 	return id, time.Unix(unix, 0), err == nil && len(id) == cookieBytes
 }
 
-// who returns who sends a request, for the log of actions.
+// who returns the sender of a request, for the log of actions.
 func who(settings config.Console, r *http.Request) string {
 	name := "anybody"
 	if settings.Password.IsSet() {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Charts are drawn here, in the units of their view box: few marks, one label where it matters. The style sheet has the colours.
+// Charts are drawn here, in the units of their view box, with few marks and one label. The style sheet has the colours.
 const (
 	chartLeft   = 44.0
 	chartRight  = 590.0
@@ -23,7 +23,7 @@ type Gridline struct{ Y, TextY, Label string }
 type Bar struct {
 	X, Y, Width, Height string
 	Most                bool
-	Title               string // what it says when it is pointed at
+	Title               string // the tooltip
 }
 
 // Label is a text in a chart.
@@ -31,19 +31,19 @@ type Label struct{ X, Y, Anchor, Text string }
 
 // Chart is what a template draws.
 type Chart struct {
-	Title  string // for who does not see it
+	Title  string // for screen readers
 	Grid   []Gridline
 	Bars   []Bar
-	P50    []string // points of a line, broken where nothing is known
+	P50    []string // points of lines, one for each stretch without gaps
 	P99    []string
 	Labels []Label
-	Most   *Label // the one that matters
+	Most   *Label // of the largest value
 	Empty  string // why there is nothing to draw
 }
 
 func at(v float64) string { return fmt.Sprintf("%.1f", v) }
 
-// niceTop returns the upper end of an axis: at least most, and in few round steps.
+// niceTop returns the upper end of an axis: at least most, and a few round steps.
 func niceTop(most float64) (top, step float64) {
 	if most <= 0 {
 		most = 1
@@ -182,7 +182,7 @@ func latenessChart(points []PointView, now time.Time) Chart {
 	return c
 }
 
-// polylines returns the points of lines that end where nothing is known. A single point is a short line, so that it is seen.
+// polylines returns the points of lines that end where a value is missing. A single point is a short line, so that it is visible.
 func polylines(points []PointView, place func(int, PointView) string) []string {
 	var lines []string
 	var line []string

@@ -3,9 +3,9 @@
 // Each page is made in two steps: a function reads what the page shows into a view, a plain value; a template, or the JSON
 // encoder, renders the view. The pages work without the script, which only keeps numbers fresh.
 //
-// What belongs to users is hostile: keys, payloads, reasons and error texts are shown piece by piece (text.go) and escaped by
-// html/template; there is no way around it, as no view holds markup. Requests pass the guards (guard.go, auth.go) first. Redis is
-// asked in steps of a few milliseconds, by few requests at a time, over connections of the console's own.
+// Users' texts are hostile: keys, payloads, reasons and errors are shown piece by piece (text.go) and escaped by html/template.
+// No view holds markup, so nothing bypasses that. Requests pass the guards (guard.go, auth.go) first. Redis is asked in steps of
+// a few milliseconds, by few requests at a time, over the console's own connections.
 package console
 
 import (
@@ -34,12 +34,12 @@ const (
 // Console serves the pages of one installation. New makes one.
 type Console struct {
 	handler http.Handler
-	jobs    *jobs // nil where nothing can be changed
+	jobs    *jobs // nil without actions
 	streams *streams
 	log     *slog.Logger
 }
 
-// New returns a console that reads from the sources. Without actions, which may be nil, there is no way to change anything.
+// New returns a console that reads from the sources. actions may be nil: then the console changes nothing.
 func New(settings config.Console, sources Sources, actions *Actions, log *slog.Logger) (*Console, error) {
 	files, err := newStaticFiles()
 	if err != nil {
@@ -59,7 +59,7 @@ func New(settings config.Console, sources Sources, actions *Actions, log *slog.L
 	return c, nil
 }
 
-// Handler returns what answers the console's requests, guards included.
+// Handler returns the handler of the console's requests, guards included.
 func (c *Console) Handler() http.Handler { return c.handler }
 
 // Serve answers on l until ctx ends, then ends the streams and jobs, and gives the requests under way a second to finish. It
@@ -81,7 +81,7 @@ func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// ServeUntil has a server answer on l until ctx ends, and then gives the requests under way a second to finish. It calls stop
+// ServeUntil runs a server on l until ctx ends, and then gives the requests under way a second to finish. It calls stop
 // when the server is about to end, and closes l.
 func ServeUntil(ctx context.Context, server *http.Server, l net.Listener, stop func()) error {
 	served := make(chan error, 1)
@@ -105,7 +105,7 @@ func ServeUntil(ctx context.Context, server *http.Server, l net.Listener, stop f
 	return err
 }
 
-// close ends what outlives requests, and waits for the jobs to say what they have done.
+// close ends streams and jobs, and waits until the jobs have reported their results.
 func (c *Console) close() {
 	close(c.streams.closed)
 	if c.jobs != nil {

@@ -21,10 +21,10 @@ type Dead struct {
 	Query string       `json:"query"`
 	Text  string       `json:"text"`
 	Rows  []LetterView `json:"letters"`
-	Next  string       `json:"next"`  // what place= takes to go on; empty at the end
+	Next  string       `json:"next"`  // the place= of the next page; empty at the end
 	Total uint64       `json:"total"` // letters in the stream
-	Full  bool         `json:"full"`  // the page is full; otherwise, with a next, it looked for as long as it may at once
-	Since *time.Time   `json:"since"` // it has looked at those stored since then; null: at all
+	Full  bool         `json:"full"`  // the page is full; if not, and there is a next, the time for one search was over
+	Since *time.Time   `json:"since"` // letters stored since then were searched; null: all
 	First bool         `json:"-"`
 }
 
@@ -39,7 +39,7 @@ func newLetterView(l admin.Letter, most int) LetterView {
 	return LetterView{newEventView(l.Record, most), why}
 }
 
-// Reason returns why it is dead, in a row.
+// Reason returns the reason as a row shows it.
 func (l LetterView) Reason() string {
 	if l.Fault != "" {
 		return "not an event: " + l.Fault
@@ -78,10 +78,10 @@ func (pg *letterPages) dead(r *http.Request) (*page, error) {
 	return p, nil
 }
 
-// Filter tells whether not all letters are meant.
+// Filter reports whether a filter is set.
 func (v *Dead) Filter() bool { return v.Query != "" || v.Text != "" }
 
-// Beginning returns the query of the first page, More that of the next one.
+// Beginning returns the query of the first page.
 func (v *Dead) Beginning() string { return letterFilter{v.Query, v.Text}.encode() }
 
 // More returns the query of the next page.

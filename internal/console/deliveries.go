@@ -9,10 +9,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// hostBytes is how much is shown of a host; a name and a port have no more.
+// hostBytes is how many bytes of a host are shown; a name and a port have no more.
 const hostBytes = 300
 
-// DeliveryView is a record of the log of webhooks: one time that a delivery was tried or held back.
+// DeliveryView is a record of the log of webhooks: one try or postponement of a delivery.
 type DeliveryView struct {
 	Stream     string    `json:"stream"`
 	Seq        uint64    `json:"seq"`
@@ -21,16 +21,16 @@ type DeliveryView struct {
 	Origin     string    `json:"origin,omitempty"`
 	Key        string    `json:"key,omitempty"`
 	Ref        string    `json:"ref,omitempty"`
-	At         time.Time `json:"at"` // when it began; when it was stored, where it does not say
+	At         time.Time `json:"at"` // when it began; when it was stored, if that is not known
 	Attempt    int       `json:"attempt,omitempty"`
 	Host       string    `json:"host,omitempty"`
 	Status     int       `json:"status"` // of HTTP; 0 without an answer
 	Result     string    `json:"result,omitempty"`
 	DurationMS int64     `json:"duration"`
 	Error      string    `json:"error,omitempty"`
-	Fault      string    `json:"fault,omitempty"` // why it is no delivery
-	Event      uint64    `json:"event,omitempty"` // the number of its event in the stream of firings; 0 where that was not found
-	Gone       bool      `json:"gone,omitempty"`  // its event is not in that stream any more
+	Fault      string    `json:"fault,omitempty"` // why it cannot be read as a delivery
+	Event      uint64    `json:"event,omitempty"` // the number of its event in the stream of firings; 0 if not found
+	Gone       bool      `json:"gone,omitempty"`  // its event is no longer in that stream
 
 	Name keyText `json:"-"`
 }
@@ -50,7 +50,7 @@ func newDeliveryView(r history.Record) DeliveryView {
 	return v
 }
 
-// Tone returns the class of the colour of its result.
+// Tone returns the CSS class for its result.
 func (v DeliveryView) Tone() string {
 	switch event.Result(v.Result) {
 	case event.ResultDelivered:
@@ -65,7 +65,7 @@ func (v DeliveryView) Tone() string {
 	return ""
 }
 
-// StatusText returns what the host answered.
+// StatusText returns the host's answer.
 func (v DeliveryView) StatusText() string {
 	switch {
 	case v.Status != 0:
@@ -84,7 +84,7 @@ func (v DeliveryView) Took() string {
 	return grouped(v.DurationMS) + " ms"
 }
 
-// sameWait tells whether two deliveries were held back as one.
+// sameWait reports whether two deliveries were postponed together.
 func (v DeliveryView) sameWait(of DeliveryView) bool {
 	return v.Result == string(event.ResultPostponed) && of.Result == v.Result && of.Host == v.Host && of.Origin == v.Origin && of.Attempt == v.Attempt && of.Key == v.Key
 }

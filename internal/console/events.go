@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// lateAfter is how late a firing is for it to be marked.
+// lateAfter is the lateness from which a firing is marked.
 const lateAfter = 25 * time.Millisecond
 
 // EventView is a message of the streams: a firing or a dead letter.
@@ -24,7 +24,7 @@ type EventView struct {
 	Key        string     `json:"key,omitempty"`
 	Ref        string     `json:"ref,omitempty"`
 	Due        *time.Time `json:"due,omitempty"`
-	At         time.Time  `json:"at"`             // when it was published; when it was stored, where it does not say
+	At         time.Time  `json:"at"`             // when it was published; when it was stored, if that is not known
 	Late       *lateness  `json:"late,omitempty"` // of a firing
 	Attempt    int        `json:"attempt,omitempty"`
 	Of         int        `json:"maxattempts,omitempty"`
@@ -36,13 +36,13 @@ type EventView struct {
 	Origin     string     `json:"origin,omitempty"` // the id of its timer's first event, if that is another
 	Trace      string     `json:"traceparent,omitempty"`
 	NoResend   string     `json:"noresend,omitempty"` // of a firing: why it cannot be sent again
-	Fault      string     `json:"fault,omitempty"`    // why it is no event
+	Fault      string     `json:"fault,omitempty"`    // why it cannot be read as an event
 	Payload    Payload    `json:"payload"`
 
 	Name keyText `json:"-"`
 }
 
-// newEventView shows a record, and so much of its payload.
+// newEventView returns the view of a record, with at most so many bytes of its payload.
 func newEventView(r history.Record, most int) EventView {
 	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: clip(r.ID(), keys.MaxEventIDBytes), At: r.Stored.UTC(), Fault: r.Fault}
 	if r.Kind == keys.Fired {
@@ -79,19 +79,19 @@ func (v EventView) LateText() string {
 	return eventLate(time.Duration(*v.Late))
 }
 
-// IsLate tells whether that is to be marked.
+// IsLate reports whether its lateness is marked.
 func (v EventView) IsLate() bool { return v.Late != nil && time.Duration(*v.Late) >= lateAfter }
 
 // AttemptText returns which attempt it was, of how many.
 func (v EventView) AttemptText() string { return attemptText(v.Attempt, v.Of) }
 
-// IsDead tells a dead letter from a firing.
+// IsDead reports whether it is a dead letter.
 func (v EventView) IsDead() bool { return v.Kind == keys.Dead }
 
 // FiringView is a firing as the overview shows it.
 type FiringView = EventView
 
-// Position names where in its stream a message is.
+// Position names the stream of a message and its number there.
 func (v EventView) Position() string { return v.Stream + " " + grouped(int64(v.Seq)) }
 
 // SeqText returns its number.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// fault is what went wrong, and what to do.
+// fault is an error for the user: what went wrong, and what to do.
 type fault struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`
@@ -15,7 +15,7 @@ type fault struct {
 
 func (f *fault) Error() string { return f.Title + ": " + f.Detail }
 
-// asFault returns what to say of an error.
+// asFault returns the fault that describes an error.
 func asFault(err error) *fault {
 	if f, ok := errors.AsType[*fault](err); ok {
 		return f
@@ -26,7 +26,7 @@ func asFault(err error) *fault {
 	}
 }
 
-// badRequest is a fault of whoever asks.
+// badRequest is a fault of the request.
 func badRequest(detail, fix string) *fault {
 	return &fault{Status: http.StatusBadRequest, Title: "Not understood", Detail: detail, Fix: fix}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// letterFilter is what a list of dead letters is asked for.
+// letterFilter selects dead letters.
 type letterFilter struct{ Query, Text string }
 
 func letterFilterOf(values url.Values) letterFilter {
@@ -34,7 +34,7 @@ func (f letterFilter) encode() string {
 	return values.Encode()
 }
 
-// filter is what a list of timers is asked for, in the words of its form.
+// filter selects timers, in the words of the form.
 type filter struct{ Query, State, Due string }
 
 func filterOf(values url.Values) filter {
@@ -52,7 +52,7 @@ func (f filter) encode() string {
 	return values.Encode()
 }
 
-// query returns which timers the filter means, at a time.
+// query returns the query for the filter at a time.
 func (f filter) query(now time.Time) (query.Query, error) {
 	text := f.Query
 	if decoded, err := keys.DecodeText(text); err == nil && strings.Count(text, ":") >= 3 {

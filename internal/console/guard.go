@@ -19,17 +19,17 @@ import (
 const (
 	// maxBody is how large a form may be: a page's worth of keys of the largest kind.
 	maxBody = 1 << 20
-	// maxRequests is how many requests read at the same time: with a few more than there are connections to Redis.
+	// maxRequests is how many requests read at the same time: a few more than there are connections to Redis.
 	maxRequests = 8
 	// queueFor is how long a request waits for its turn.
 	queueFor = 5 * time.Second
-	// maxWaiting is how many there are at a time: that send a form, wait, read or are being answered.
+	// maxWaiting is how many requests there are at a time: sending a form, waiting, reading or being answered.
 	maxWaiting = 64
-	// pageTimeout bounds what a page reads.
+	// pageTimeout bounds the reading for a page.
 	pageTimeout = 10 * time.Second
 )
 
-// contentPolicy lets a page load its own style, script and icon, talk to nobody else and stand in nobody's frame.
+// contentPolicy lets a page load its own style, script and icon, contact no other site, and appear in no frame.
 const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -90,8 +90,8 @@ func (g *guard) protect(next http.Handler) http.Handler {
 	})
 }
 
-// isForeignPart tells of a request, by what browsers say of it, that a page of another site loads it as a part, such as an image or by
-// a script: it could read nothing of the answer, but make Redis work for it. A link to a page here is none.
+// isForeignPart reports whether a page of another site loads the request as a part, such as an image or by a script, as far as
+// the browser's headers tell. That page cannot read the answer, but would make Redis work. A link to a page here is no part.
 func isForeignPart(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return (site == "cross-site" || site == "same-site") &&
@@ -101,7 +101,7 @@ func isForeignPart(r *http.Request) bool {
 func setHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", contentPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Frame-Options", "DENY") // for what knows no frame-ancestors
+	h.Set("X-Frame-Options", "DENY") // for browsers without frame-ancestors
 	// Not no-referrer: a form would then say Origin: null, which is another site.
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -109,9 +109,8 @@ func setHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// knowsHost tells whether the Host is one of those that the console is reached by: so a page of another site that makes its
-// own name point here (DNS rebinding) gets nothing. The address that the connection came to is one, if TIMERD_CONSOLE_ADDR
-// says all of them.
+// knowsHost reports whether the Host is a name of the console. So a page of another site that makes its own name point here (DNS
+// rebinding) gets nothing. If TIMERD_CONSOLE_ADDR names all addresses, the one that the connection came to counts too.
 func (g *guard) knowsHost(r *http.Request) bool {
 	whole := strings.ToLower(r.Host)
 	name := whole
@@ -136,8 +135,8 @@ func (g *guard) knowsHost(r *http.Request) bool {
 	return err == nil && err2 == nil && at.Addr().Unmap() == asked.Unmap()
 }
 
-// inTurn has a request wait until few others are reading: so that Redis has time for firings, whoever asks for pages. A form that comes
-// slowly, and an answer that is read slowly, take no turn.
+// inTurn makes a request wait until few others are reading, so that Redis has time for firings however many pages are requested. A
+// form that arrives slowly, and an answer that is read slowly, take no turn.
 func (g *guard) inTurn(next http.HandlerFunc) http.HandlerFunc {
 	busy := &fault{Status: http.StatusServiceUnavailable, Title: "Too many requests at once",
 		Detail: "The console answers a few requests at a time, so that timers are not delayed.", Fix: "Try again in a few seconds."}
@@ -178,7 +177,7 @@ func (g *guard) inTurn(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// keptAnswer is an answer that is sent once the turn is over: whoever reads it slowly takes no turn from others.
+// keptAnswer is an answer that is sent once the turn is over, so that a slow reader takes no turn from others.
 type keptAnswer struct {
 	http.ResponseWriter
 	status int
@@ -192,10 +191,10 @@ func (k *keptAnswer) send() {
 	if k.status != 0 {
 		k.ResponseWriter.WriteHeader(k.status)
 	}
-	_, _ = k.body.WriteTo(k.ResponseWriter) // whoever asked is gone
+	_, _ = k.body.WriteTo(k.ResponseWriter) // the client is gone
 }
 
-// limitConnections returns a listener with so many open connections at most.
+// limitConnections returns a listener with at most so many open connections.
 func limitConnections(l net.Listener, most int) net.Listener {
 	return &limitedListener{Listener: l, free: make(chan struct{}, most), done: make(chan struct{})}
 }

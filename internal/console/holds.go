@@ -7,15 +7,15 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 )
 
-// Holds is the page of what is held.
+// Holds is the page of holds.
 type Holds struct {
 	At    time.Time        `json:"at"`
 	Holds []admin.HoldView `json:"holds"` // in the order of their namespaces
-	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	// Missing are the masters of a cluster that do not answer; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// holdsPage reads what is held.
+// holdsPage reads the holds.
 type holdsPage struct{ *shared }
 
 func (pg *holdsPage) holds(r *http.Request) (*page, error) {

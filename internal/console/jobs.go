@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// What is changed is changed by a job: it counts what it would touch, asks, and does it once somebody has confirmed, whether
-// that is one timer or a million. Jobs live in this process. One that is stopped, or ends with the process, has done what its
-// page said last, and can be asked for again.
+// Every change is a job, whether of one timer or of a million: it counts what it would touch, asks, and runs once somebody has
+// confirmed. Jobs live in this process. One that is stopped, or ends with the process, has done what its page showed last, and
+// can be requested again.
 const (
 	mostJobs      = 64               // that are known
 	mostRunning   = 3                // that count or work at the same time
@@ -35,21 +35,21 @@ const (
 
 // work is what a job does.
 type work interface {
-	// do is its name, as in a form.
+	// do returns its name, as in a form.
 	do() string
-	// title says what it does, and to what.
+	// title describes the action and its object.
 	title() string
-	// back is where its timers are.
+	// back returns the address of the page with its timers.
 	back() string
-	// count says what it would touch. It tells how far it is.
+	// count counts what it would touch, and reports its progress.
 	count(ctx context.Context, tell func(Count)) (Count, error)
-	// confirm takes what was filled in; its error is a *fault.
+	// confirm takes the fields of the confirmation; its error is a *fault.
 	confirm(form url.Values) error
-	// run does it, and tells how far it is. What it returns beside an error is true.
+	// run does the work, and reports its progress. Its result also counts beside an error.
 	run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 }
 
-// request is what was asked for, and where: what every work has.
+// request is the part that every work has: its name and its page.
 type request struct {
 	name string // as in a form
 	from string // the address of the page
@@ -57,7 +57,7 @@ type request struct {
 
 func (r *request) do() string               { return r.name }
 func (r *request) back() string             { return r.from }
-func (r *request) confirm(url.Values) error { return nil } // nothing is to be filled in
+func (r *request) confirm(url.Values) error { return nil } // no fields
 
 // Count is what a job would touch.
 type Count struct {
@@ -67,10 +67,10 @@ type Count struct {
 	Looked   int64    `json:"looked,omitempty"`
 	Total    int64    `json:"total,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
-	Some     []string `json:"some,omitempty"` // what it touches, if that is little
+	Some     []string `json:"some,omitempty"` // what it touches, if few
 }
 
-// Tally is how many came to what.
+// Tally counts the timers with one outcome.
 type Tally struct {
 	Name string `json:"name"`
 	N    int64  `json:"n"`
@@ -89,8 +89,8 @@ type job struct {
 	tallies []Tally
 	err     error
 	ended   time.Time
-	stop    context.CancelFunc // ends what is under way
-	done    chan struct{}      // closed when what is under way has ended
+	stop    context.CancelFunc // ends the step under way
+	done    chan struct{}      // closed when the step under way has ended
 }
 
 // JobView is a job as a page shows it.
@@ -127,13 +127,13 @@ func (j *job) view() *JobView {
 	return v
 }
 
-// Under tells whether something is under way.
+// Under reports whether a step is under way.
 func (v *JobView) Under() bool { return v.Stage == stageCounting || v.Stage == stageRuns }
 
-// Asks tells whether it waits to be confirmed.
+// Asks reports whether it waits to be confirmed.
 func (v *JobView) Asks() bool { return v.Stage == stageAsks }
 
-// Did returns how many it has reached, whatever came of them.
+// Did returns how many it has handled, with any outcome.
 func (v *JobView) Did() int64 {
 	var sum int64
 	for _, t := range v.Tallies {
@@ -162,7 +162,7 @@ var errNoJob = &fault{Status: http.StatusNotFound, Title: "No such action",
 	Detail: "This timerd knows of no such action: it was requested at another timerd, too long ago, or before a restart.",
 	Fix:    "Look at the timers and request it again: the finished part stays done."}
 
-// begin makes a job of work, and has it count.
+// begin makes a job of work, and starts its count.
 func (s *jobs) begin(w work, who string) (*job, error) {
 	j := &job{id: rand.Text(), work: w, who: who, created: time.Now(), stage: stageCounting, stop: func() {}}
 	s.mu.Lock()
@@ -200,7 +200,7 @@ func (s *jobs) begin(w work, who string) (*job, error) {
 	return j, nil
 }
 
-// confirm has a job that asks do its work.
+// confirm makes a job that waits for confirmation do its work.
 func (s *jobs) confirm(j *job, form url.Values) error {
 	j.mu.Lock()
 	if j.stage != stageAsks {
@@ -256,7 +256,7 @@ func (s *jobs) confirm(j *job, form url.Values) error {
 	return err
 }
 
-// start runs a part of a job beside the request that asked for it.
+// start runs a step of a job in the background.
 func (s *jobs) start(j *job, part func(context.Context)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,7 +282,7 @@ func (s *jobs) start(j *job, part func(context.Context)) error {
 	return nil
 }
 
-// wait waits a moment for what is under way, so that what is short needs no second look.
+// wait waits a moment for the step under way, so that a short one is over when the page is shown.
 func (j *job) wait(ctx context.Context) {
 	j.mu.Lock()
 	done := j.done
@@ -296,7 +296,7 @@ func (j *job) wait(ctx context.Context) {
 	}
 }
 
-// end stops what is under way, or gives the job up if it asks.
+// end stops the step under way, or gives up a job that waits for confirmation.
 func (j *job) end() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -333,8 +333,8 @@ func (s *jobs) list() []*JobView {
 	return views
 }
 
-// makeRoom forgets jobs that were not confirmed in time, and where there are too many the one that ended, or asks, for the
-// longest.
+// makeRoom forgets jobs that were not confirmed in time and, if there are too many, the one that has been over, or has waited
+// for confirmation, for the longest.
 func (s *jobs) makeRoom() {
 	var oldest *job
 	for id, j := range s.byID {

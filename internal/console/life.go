@@ -10,10 +10,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// aheadShown is how many of the attempts to come a life has, beside the last one.
+// aheadShown is how many future attempts a life shows, beside the last one.
 const aheadShown = 3
 
-// lifeOf tells what became of a timer, as far as the streams have it, what it is now, and what comes. known says that Redis was
+// lifeOf returns a timer's past, as far as the streams have it, its present and its future. known says that Redis was
 // asked.
 func (pg *timerPage) lifeOf(v *TimerPage, known bool) []LifeView {
 	life := []LifeView{}
@@ -44,7 +44,7 @@ func (pg *timerPage) lifeOf(v *TimerPage, known bool) []LifeView {
 	return life
 }
 
-// pastLine tells of an event.
+// pastLine returns the line of an event.
 func pastLine(e EventView) LifeView {
 	at := e.At
 	line := LifeView{Kind: "done", At: &at, Note: e.Position(), Event: &e}
@@ -83,7 +83,7 @@ func attemptOf(n, of int) string {
 	return fmt.Sprintf("%d of %d", n, of)
 }
 
-// presentLine tells what a timer is now.
+// presentLine returns the line of a timer's present state.
 func presentLine(t InspectedView, now time.Time) LifeView {
 	due := t.Due
 	line := LifeView{Kind: "now", At: &due}
@@ -132,7 +132,7 @@ func parkedText(reason string) string {
 	return "timerd may not read its key; timerd doctor says what to do"
 }
 
-// attemptsAhead tells when a timer would be tried again, if each attempt failed at once.
+// attemptsAhead returns lines for the retries of a timer, if each attempt failed at once.
 func (pg *timerPage) attemptsAhead(key keys.Key, attempt int) []LifeView {
 	policy := pg.sources.Policies.For(key)
 	delays := policy.Delays()
@@ -162,5 +162,5 @@ func (pg *timerPage) attemptsAhead(key keys.Key, attempt int) []LifeView {
 	return life
 }
 
-// timerPage reads all that is known of a key.
+// timerPage reads everything about a key.
 type timerPage struct{ *shared }

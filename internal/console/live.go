@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// liveEvery is how often a page is told what is new.
+	// liveEvery is how often a page gets news.
 	liveEvery = time.Second
-	// mostStreams is how many pages are kept fresh at the same time. Others show what was so when they were loaded.
+	// mostStreams is how many pages are kept fresh at the same time. Others stay as they were loaded.
 	mostStreams = 64
 	// streamFor is how long one stream lasts; the browser then opens another, with the password.
 	streamFor = 15 * time.Minute
@@ -19,7 +19,7 @@ const (
 	streamWrite = 5 * time.Second
 )
 
-// part is a part of a page: a template and what it shows.
+// part is a part of a page: a template and its view.
 type part struct {
 	template string
 	view     any
@@ -46,7 +46,7 @@ type streams struct {
 	closed chan struct{} // ends them
 }
 
-// send sends what next returns, each second where it is new, until that is the last, the browser goes or timerd stops.
+// send sends what next returns, each second if it is new, until next is done, the browser leaves or timerd stops.
 func (s *streams) send(w http.ResponseWriter, r *http.Request, next func() (data []byte, last bool)) {
 	select {
 	case s.places <- struct{}{}:
@@ -56,7 +56,7 @@ func (s *streams) send(w http.ResponseWriter, r *http.Request, next func() (data
 		return
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // nothing more is read; the write deadline finds who is gone
+	_ = control.SetReadDeadline(time.Time{}) // nothing more is read; the write deadline finds clients that are gone
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	tick := time.NewTicker(liveEvery)

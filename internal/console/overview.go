@@ -13,13 +13,13 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Overview is the first page: how the installation is, now and in the next hour.
+// Overview is the first page: the state of the installation now, and its next hour.
 type Overview struct {
 	At    time.Time `json:"at"` // by Redis's clock
 	Redis bool      `json:"redis"`
 	NATS  bool      `json:"nats"`
 
-	Pending     *int64          `json:"pending"` // null where it is not known, as the others
+	Pending     *int64          `json:"pending"` // null if not known, as for the others
 	DueSoon     *int64          `json:"duesoon"` // within a minute
 	FiredPerSec *float64        `json:"firedpersecond"`
 	Owed        *int64          `json:"owed"`
@@ -34,7 +34,7 @@ type Overview struct {
 	Namespaces  []NamespaceView `json:"namespaces"`
 	CountedAt   time.Time       `json:"countedat,omitzero"`    // when the last audit counted the namespaces
 	Firings     []FiringView    `json:"firings"`               // the latest
-	FiringsAway string          `json:"firingsaway,omitempty"` // why these cannot be told
+	FiringsAway string          `json:"firingsaway,omitempty"` // why the firings are not known
 	Timerds     []status.Timerd `json:"timerds"`
 	Problems    diag.Findings   `json:"problems"`
 	Holds       []status.Hold   `json:"holds"`
@@ -110,7 +110,7 @@ func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 	return v
 }
 
-// addForecast adds what becomes due.
+// addForecast adds the forecast of due timers.
 func (v *Overview) addForecast(f *forecast) {
 	v.Due = []MinuteView{}
 	if f == nil || f.err != nil {
@@ -122,7 +122,7 @@ func (v *Overview) addForecast(f *forecast) {
 	}
 	v.DueChart = dueChart(v.Due)
 	if len(v.Due) > 1 {
-		// Within a minute from now, that is in what is left of this minute and in a part of the next one.
+		// Within 60 s from now: in the rest of this minute and a part of the next one.
 		left := v.Due[1].Begin.Sub(f.Now)
 		soon := v.Due[0].Due + int64(float64(v.Due[1].Due)*(1-left.Seconds()/60))
 		v.DueSoon = &soon
@@ -169,11 +169,11 @@ func figure(name string, n *int64, tone, link string) Figure {
 // mostNamespaces is how many rows the overview has of namespaces.
 const mostNamespaces = 12
 
-// addPulse adds what the timerds say with their heartbeats: how much fires, and how late.
+// addPulse adds the numbers in the timerds' heartbeats: how much fires, and how late.
 func (pg *overviewPage) addPulse(v *Overview, state *summary) {
 	v.Lateness, v.Namespaces, v.Firings = []PointView{}, []NamespaceView{}, []FiringView{}
 	if !state.Redis() {
-		return // what was counted last is not what is so now
+		return // the last counts are out of date
 	}
 	p := pg.sources.Pulse()
 	if !p.At.IsZero() {
@@ -186,7 +186,7 @@ func (pg *overviewPage) addPulse(v *Overview, state *summary) {
 	v.Namespaces = namespacesOf(p, state)
 }
 
-// namespacesOf joins what the last audit has counted with what fires. What is held or fires most comes first.
+// namespacesOf joins the counts of the last audit with the firings. The namespaces that are held or fire most come first.
 func namespacesOf(p history.LiveStats, state *summary) []NamespaceView {
 	byName := map[string]*NamespaceView{}
 	row := func(name string) *NamespaceView {
@@ -224,7 +224,7 @@ func namespacesOf(p history.LiveStats, state *summary) []NamespaceView {
 	return all[:min(len(all), mostNamespaces)]
 }
 
-// hasCounted tells whether the counts of the last audit say anything: the first one, at the start, may have found nothing yet.
+// hasCounted reports whether the last audit has counts: the first one, at the start, may have found nothing yet.
 func hasCounted(r *status.Redis) bool {
 	var sum int64
 	for _, n := range r.Namespaces {
@@ -233,7 +233,7 @@ func hasCounted(r *status.Redis) bool {
 	return sum > 0 || r.Pending == 0
 }
 
-// weight orders namespaces: the rest comes last.
+// weight orders namespaces; all others, as one, come last.
 func (n NamespaceView) weight() int64 {
 	switch {
 	case n.Name == keys.Other:
@@ -258,7 +258,7 @@ func (pg *overviewPage) addFirings(ctx context.Context, v *Overview, state *summ
 	v.FiringsAway = sample.Away
 }
 
-// readParts renders what is live on the overview.
+// readParts renders the live parts of the overview.
 func (pg *overviewPage) readParts(ctx context.Context) []byte {
 	v := pg.readOverview(ctx)
 	parts := map[string]part{
@@ -271,7 +271,7 @@ func (pg *overviewPage) readParts(ctx context.Context) []byte {
 	return pg.render.renderParts("overview", parts)
 }
 
-// live keeps the overview fresh. The parts are rendered by the templates that made the page, once a second for all who look.
+// live keeps the overview fresh. The page's own templates render the parts, once a second for all viewers.
 func (pg *overviewPage) live(w http.ResponseWriter, r *http.Request) {
 	pg.streams.send(w, r, func() (data []byte, last bool) { return pg.parts.get(r.Context()), false })
 }

@@ -12,36 +12,36 @@ import (
 type EventsView struct {
 	Events     []EventView    `json:"events"`     // newest first
 	Deliveries []DeliveryView `json:"deliveries"` // newest first
-	Since      *time.Time     `json:"since"`      // everything that was stored since then was looked at; null: everything there is
-	Next       string         `json:"next"`       // what from= takes to look further back; empty: there is nothing further back
+	Since      *time.Time     `json:"since"`      // everything stored since then was searched; null: all of the streams
+	Next       string         `json:"next"`       // the from= of an earlier page; empty: there is none
 	Looked     int64          `json:"looked"`     // messages in this step
-	Streams    []ReachView    `json:"streams"`    // how far it looked in each
+	Streams    []ReachView    `json:"streams"`    // how far each was searched
 	Away       string         `json:"away,omitempty"`
 }
 
-// newEventsView returns a view of nothing.
+// newEventsView returns an empty view.
 func newEventsView() EventsView {
 	return EventsView{Events: []EventView{}, Deliveries: []DeliveryView{}, Streams: []ReachView{}}
 }
 
-// ReachView is how far back a stream was looked at.
+// ReachView is how far back a stream was searched.
 type ReachView struct {
 	Stream    string     `json:"stream"`
 	Seq       uint64     `json:"seq"` // all messages from this one on
 	Since     *time.Time `json:"since"`
-	Beginning bool       `json:"beginning"` // that is all it has
+	Beginning bool       `json:"beginning"` // the search reached the stream's beginning
 	Missing   bool       `json:"missing,omitempty"`
-	Away      string     `json:"away,omitempty"` // why it was not looked at
+	Away      string     `json:"away,omitempty"` // why it was not searched
 
 	kind string
 }
 
-// readEvents looks for events and deliveries. An error is part of the view: the rest of the page can be told without.
+// readEvents searches for events and deliveries. An error is part of the view, because the rest of the page works without them.
 func (s *shared) readEvents(r *http.Request, q history.Query, place string, limit int) EventsView {
 	v := newEventsView()
 	found, err := s.sources.History.Search(r.Context(), q, place, limit)
 	if err != nil {
-		v.Away = err.Error() // of what was found before it, the rest is good
+		v.Away = err.Error() // what was found before it is good
 	}
 	for _, record := range found.Records {
 		if record.Kind == keys.Delivery {
@@ -68,7 +68,7 @@ func (v *EventsView) NoLog() string {
 	return ""
 }
 
-// DeliveryRow is a row of deliveries: one, or several in a row that were held back from one host, by the latest of them.
+// DeliveryRow is a row of deliveries: one, or several successive postponements for one host, shown by the latest.
 type DeliveryRow struct {
 	DeliveryView
 	Times int
@@ -89,7 +89,7 @@ func (v *EventsView) Rows() []DeliveryRow {
 	return rows
 }
 
-// link says of each delivery where its event is, which was stored before it: among these, further back, or gone.
+// link notes for each delivery where its event is: among these, further back, or gone. The event was stored before it.
 func (v *EventsView) link() {
 	at := map[string]uint64{}
 	for _, e := range v.Events {

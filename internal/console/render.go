@@ -21,21 +21,21 @@ import (
 //go:embed templates
 var templateFiles embed.FS
 
-// page is what a page shows: the view is rendered by the template, or as it is in JSON.
+// page is a page's content: its view is rendered by the template, or as JSON.
 type page struct {
 	Template string // its name, without .html
 	Title    string
 	Nav      string // the path of the part of the console that it belongs to
 	Status   int    // of the answer; 0: 200
 	View     any
-	Trouble  *fault // why View is empty, where a server is away; nil if it is not
+	Trouble  *fault // why View is empty because a server is away; nil otherwise
 	Reload   int    // s until a browser without the script asks again; 0: never
 }
 
-// pageFunc reads what a page shows. Its error is a *fault, or what a server answered.
+// pageFunc reads a page. Its error is a *fault, or that of a server.
 type pageFunc func(*http.Request) (*page, error)
 
-// frame is a page with what stands around it.
+// frame is a page with its surroundings.
 type frame struct {
 	*page
 	Actions bool
@@ -77,7 +77,7 @@ func newTemplates(files *staticFiles) (*templates, error) {
 	return t, nil
 }
 
-// groupedAny is grouped for any whole number, or what points to one.
+// groupedAny is grouped for any whole number, or a pointer to one.
 func groupedAny(v reflect.Value) string { return grouped(whole(v)) }
 
 // countedAny is counted for any whole number.
@@ -154,14 +154,14 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_, _ = w.Write(append(data, '\n')) // whoever asked is gone
+	_, _ = w.Write(append(data, '\n')) // the client is gone
 }
 
 // writePage writes a page with its frame.
 func (rd *renderer) writePage(w http.ResponseWriter, r *http.Request, p *page) {
 	f := &frame{page: p, Actions: rd.actions, State: rd.state.get(r.Context()), Query: event.ClipText(typed(r.URL.Query(), "q"))}
 	if p.Nav == "/timers" {
-		f.Query = "" // it stands in the page's own field
+		f.Query = "" // the page's own field has it
 	}
 	f.Notices = noticesOf(f.State, p.Nav == "/")
 	var b bytes.Buffer
@@ -174,13 +174,13 @@ func (rd *renderer) writePage(w http.ResponseWriter, r *http.Request, p *page) {
 	if p.Status != 0 {
 		w.WriteHeader(p.Status)
 	}
-	_, _ = b.WriteTo(w) // whoever asked is gone
+	_, _ = b.WriteTo(w) // the client is gone
 }
 
-// isAPI tells whether a program asks.
+// isAPI reports whether the client is a program.
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, apiPath+"/") }
 
-// fail answers with what went wrong.
+// fail answers with an error.
 func (rd *renderer) fail(w http.ResponseWriter, r *http.Request, f *fault) {
 	if isAPI(r) {
 		writeProblem(w, f)
@@ -189,7 +189,7 @@ func (rd *renderer) fail(w http.ResponseWriter, r *http.Request, f *fault) {
 	rd.writePage(w, r, &page{Template: "fault", Title: f.Title, Status: f.Status, View: f})
 }
 
-// failPlain is fail for who may not see anything, or when there is no time for it: it reads nothing.
+// failPlain is fail without reading anything, for clients without the password and for when there is no time.
 func (rd *renderer) failPlain(w http.ResponseWriter, r *http.Request, f *fault) {
 	if isAPI(r) {
 		writeProblem(w, f)

@@ -20,7 +20,7 @@ const (
 	nextShown = 5
 	// repeatingRows is how many rows a page has: each costs Redis a call.
 	repeatingRows = 50
-	// repeatingLooked is how many keys a page looks at, about, in steps of a ms of Redis, and how many it puts in order at most.
+	// repeatingLooked is about how many keys a page reads, in steps of a ms of Redis, and at most how many it sorts.
 	repeatingLooked = 20_000
 )
 
@@ -28,14 +28,14 @@ const (
 type Repeating struct {
 	At    time.Time       `json:"at"`
 	Query string          `json:"query"`
-	Rows  []RepeatingView `json:"timers"` // in the order of their keys, of those that were looked at
-	Found int             `json:"found"`  // how many of those that were looked at are meant
-	// Looked is how many were looked at. Where there are more, the pages of these come first, and then the others.
+	Rows  []RepeatingView `json:"timers"` // by key, of those that were read
+	Found int             `json:"found"`  // how many of those that were read match
+	// Looked is how many were read. If there are more, the pages of these come first, and then the others.
 	Looked int    `json:"looked"`
-	Cut    bool   `json:"cut"`  // there are more than were looked at
+	Cut    bool   `json:"cut"`  // there are more than were read
 	Begins bool   `json:"-"`    // it is the first page
-	Next   string `json:"next"` // what after= takes for the next page; empty at the end
-	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	Next   string `json:"next"` // the after= of the next page; empty at the end
+	// Missing are the masters of a cluster that do not answer; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -44,18 +44,18 @@ type RepeatingView struct {
 	Key        string      `json:"key"`
 	Ref        string      `json:"ref"`
 	Repeat     string      `json:"repeat"`     // every 5m0s; cron 0 9 * * 1-5 Europe/Berlin
-	Occurrence int64       `json:"occurrence"` // of the one that is pending or under way
+	Occurrence int64       `json:"occurrence"` // of the pending or firing one
 	Next       []time.Time `json:"next"`       // the next five
 	Until      *time.Time  `json:"until"`
 	Times      int64       `json:"times,omitempty"` // how many fire in all; 0: no end
 	Payload    Payload     `json:"payload"`
 	IsHeld     bool        `json:"held"`
-	Unknown    bool        `json:"unknown,omitempty"` // so many of its timers are owed or firing that the rest cannot be told now
+	Unknown    bool        `json:"unknown,omitempty"` // too many of its timers are owed or firing to read the rest now
 
 	Name keyText `json:"-"`
 }
 
-// repeatingPage reads what repeats.
+// repeatingPage reads the page.
 type repeatingPage struct{ *shared }
 
 // repeating reads the timers that repeat.
@@ -78,13 +78,13 @@ func (pg *repeatingPage) repeating(r *http.Request) (*page, error) {
 	return p, nil
 }
 
-// repeatingPlace is where a page begins: among the keys that are looked at from some place of the index on, behind one of them.
+// repeatingPlace is where a page begins: after one of the keys that are read from some place of the index on.
 type repeatingPlace struct {
 	scan  query.RepeatingPlace
 	after string
 }
 
-// String returns the place as after= takes it: the key; with what stands before it where that is not the first of the index.
+// String returns the place as after= takes it: the key, after the place of the index unless that is its beginning.
 func (p repeatingPlace) String() string {
 	if p.scan == (query.RepeatingPlace{}) {
 		return encodeRef(p.after)
@@ -145,7 +145,7 @@ func (pg *repeatingPage) readRepeating(ctx context.Context, v *Repeating, n keys
 	for i, state := range states {
 		key, err := keys.Parse(names[i])
 		if err != nil || state.Repetition == nil && state.Err == nil {
-			continue // it has ended meanwhile
+			continue // it has ended since
 		}
 		row := newRepeatingView(key, state.Repetition, v.At)
 		row.IsHeld = held.HeldBy(key) != nil
@@ -154,7 +154,7 @@ func (pg *repeatingPage) readRepeating(ctx context.Context, v *Repeating, n keys
 	return nil
 }
 
-// newRepeatingView shows what a key repeats by; nil: that is not known.
+// newRepeatingView returns the view of a key's repetition, nil if it is not known.
 func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) RepeatingView {
 	name := key.String()
 	v := RepeatingView{Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key), Next: []time.Time{}}
@@ -167,7 +167,7 @@ func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) Repeatin
 	return v
 }
 
-// nextOccurrences returns when a timer is due next, as far as what it repeats by is known here.
+// nextOccurrences returns when a timer is due next, if its rule is understood here.
 func nextOccurrences(r *query.Repetition, now time.Time) []time.Time {
 	next := []time.Time{}
 	spec, err := cron.Parse(r.Text)

@@ -14,7 +14,7 @@ type router struct {
 	render *renderer
 }
 
-// newHandler returns what answers the console's requests, guards included.
+// newHandler returns the handler of the console's requests, guards included.
 func newHandler(settings config.Console, s *shared, render *renderer, files *staticFiles, live *streams, actions *Actions, jobs *jobs) http.Handler {
 	rt := &router{http.NewServeMux(), newGuard(settings, files, render), render}
 	letters, overview, search := &letterPages{s}, newOverviewPage(s, render, live), &searchPage{s, render}
@@ -40,7 +40,7 @@ func newHandler(settings config.Console, s *shared, render *renderer, files *sta
 	return rt.guard.protect(rt.mux)
 }
 
-// page has a page answer people and programs.
+// page routes a page for people and for programs.
 func (rt *router) page(path string, read pageFunc) {
 	rt.inTurn("GET "+path, rt.render.html(read))
 	api := apiPath + path
@@ -54,7 +54,7 @@ func (rt *router) inTurn(pattern string, handle http.HandlerFunc) {
 	rt.mux.HandleFunc(pattern, rt.guard.inTurn(handle))
 }
 
-// actions adds all that changes anything. A console that only looks has none of it.
+// actions adds the routes that change something. A read-only console has none.
 func (rt *router) actions(a *actionPages) {
 	rt.page("/jobs", a.jobsPage)
 	rt.page("/jobs/{id}", a.jobPage)
@@ -71,5 +71,5 @@ var openAPIDocument []byte
 // openAPI answers with the description of the JSON API.
 func openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/vnd.oai.openapi+json;version=3.1")
-	_, _ = w.Write(openAPIDocument) // whoever asked is gone
+	_, _ = w.Write(openAPIDocument) // the client is gone
 }

@@ -11,28 +11,28 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Search is what was found of a timer: among those that wait, and in the streams.
+// Search is the result of a search: among the timers that wait, and in the streams.
 type Search struct {
 	At    time.Time `json:"at"`
 	Query string    `json:"query"`
-	// Meaning says how the query was read.
+	// Meaning says how the query was understood.
 	Namespace string `json:"namespace,omitempty"`
 	ID        string `json:"id,omitempty"`
 
 	Waiting Waiting    `json:"waiting"`
 	Past    EventsView `json:"past"`
-	Next    string     `json:"-"` // the address that goes on with both
+	Next    string     `json:"-"` // the address that continues both
 }
 
-// Waiting is what was found among the timers that wait.
+// Waiting is the result among the timers that wait.
 type Waiting struct {
 	Rows   []TimerView `json:"timers"`
 	Looked int64       `json:"looked"`
 	Total  int64       `json:"total"`
-	Next   string      `json:"next"` // what place= takes to go on
-	Done   bool        `json:"done"` // it was looked at before: nothing more is to be found there
+	Next   string      `json:"next"` // the place= of the next page
+	Done   bool        `json:"done"` // an earlier page has searched all of it
 	Away   string      `json:"away,omitempty"`
-	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	// Missing are the masters of a cluster that do not answer; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -42,7 +42,7 @@ type searchPage struct {
 	render *renderer
 }
 
-// search reads what is known of a timer. A whole key leads to its page.
+// search runs a search. A whole key leads to its page.
 func (pg *searchPage) search(w http.ResponseWriter, r *http.Request) {
 	text := typed(r.URL.Query(), "q")
 	if key, ok := wholeKey(text); ok {
@@ -52,7 +52,7 @@ func (pg *searchPage) search(w http.ResponseWriter, r *http.Request) {
 	pg.render.html(pg.readSearch)(w, r)
 }
 
-// wholeKey returns the key that a text is, as it is or as pages show it.
+// wholeKey returns the key that a text is, byte for byte or as pages show it.
 func wholeKey(text string) (keys.Key, bool) {
 	if decoded, err := keys.DecodeText(text); err == nil {
 		text = decoded
@@ -135,7 +135,7 @@ func (pg *searchPage) searchWaiting(r *http.Request, v *Search, q query.Query, p
 	v.Waiting.Done = found.Next.IsZero()
 }
 
-// more returns the query that goes on where this one ended; empty if both have come to their ends.
+// more returns the query that continues where this one ended; empty if both searches are complete.
 func (v *Search) more(pastDone bool) string {
 	pastDone = pastDone || v.Past.Next == ""
 	if v.Waiting.Done && pastDone {

@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Sources is what a console reads from. Nothing in it changes anything.
+// Sources is where a console reads from. It changes nothing.
 type Sources struct {
 	Status   func(context.Context) *status.Report
 	Index    *schedule.Schedule

@@ -16,8 +16,8 @@ import (
 //go:embed static
 var static embed.FS
 
-// staticFiles are the style, the script and the icon. Their addresses hold a hash of what is in them, so that browsers keep
-// them for as long as they like.
+// staticFiles are the style, the script and the icon. Their addresses hold a hash of their content, so that browsers may keep
+// them for ever.
 type staticFiles struct {
 	paths map[string]string // of each file, by its name
 	files map[string][]byte // by path
@@ -51,7 +51,7 @@ func (s *staticFiles) path(name string) (string, error) {
 	return at, nil
 }
 
-// has tells whether there is a file at an address.
+// has reports whether there is a file at an address.
 func (s *staticFiles) has(at string) bool {
 	_, ok := s.files[at]
 	return ok

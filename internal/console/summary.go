@@ -10,13 +10,13 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// summary is what every page knows of the installation.
+// summary is the part of the installation's state that every page has.
 type summary struct {
-	At     time.Time // by Redis's clock; by this machine's where Redis is away
+	At     time.Time // by Redis's clock; by this machine's if Redis is away
 	Report *status.Report
 }
 
-// shared is what the pages read from, and what all of them know: read once, however many ask.
+// shared has the sources of the pages, and the summary, which is read once for all of them.
 type shared struct {
 	sources Sources
 	state   *cache[*summary]
@@ -40,7 +40,7 @@ func (s *shared) readSummary(ctx context.Context) *summary {
 	return sum
 }
 
-// now returns the time by Redis's clock, as it was known a moment ago.
+// now returns the time by Redis's clock, from the last reading of it.
 func (s *shared) now(ctx context.Context) time.Time {
 	if state := s.state.get(ctx); state != nil {
 		return state.At
@@ -48,7 +48,7 @@ func (s *shared) now(ctx context.Context) time.Time {
 	return time.Now().UTC()
 }
 
-// missing returns the masters of a cluster that do not answer. Ask for the time before: that looks which do.
+// missing returns the masters of a cluster that do not answer. Call now first, which finds them.
 func (s *shared) missing() (addrs []string) {
 	for _, master := range s.sources.Index.PassedOver() {
 		addrs = append(addrs, master.Addr)
@@ -56,12 +56,12 @@ func (s *shared) missing() (addrs []string) {
 	return addrs
 }
 
-// Redis tells whether any server of the schedule answers.
+// Redis reports whether any server of the schedule answers.
 func (s *summary) Redis() bool {
 	return s != nil && s.Report.Redis != nil && !s.Report.Redis.At.IsZero()
 }
 
-// NATS tells whether the streams can be asked.
+// NATS reports whether the streams answer.
 func (s *summary) NATS() bool {
 	if s == nil || s.Report.NATS == nil {
 		return false
@@ -74,7 +74,7 @@ func (s *summary) NATS() bool {
 	return len(s.Report.NATS.Streams) == 0
 }
 
-// Timerds returns how many are alive.
+// Timerds returns how many timerds are alive.
 func (s *summary) Timerds() int {
 	if !s.Redis() {
 		return 0
@@ -82,7 +82,7 @@ func (s *summary) Timerds() int {
 	return len(s.Report.Redis.Timerds)
 }
 
-// DeadLetters returns how many there are, or 0 where that is not known.
+// DeadLetters returns how many there are, or 0 if that is not known.
 func (s *summary) DeadLetters() int64 {
 	if !s.NATS() || s.Report.NATS.DeadLetters == nil {
 		return 0
@@ -90,7 +90,7 @@ func (s *summary) DeadLetters() int64 {
 	return int64(*s.Report.NATS.DeadLetters)
 }
 
-// Holds returns what is held.
+// Holds returns the holds.
 func (s *summary) Holds() []status.Hold {
 	if !s.Redis() {
 		return nil
@@ -108,17 +108,17 @@ func (s *summary) HeldBy(key keys.Key) *status.Hold {
 	return nil
 }
 
-// notice is a sentence that stands above a page: what is wrong, and what to do.
+// notice is a sentence at the top of a page: a problem, and its fix.
 type notice struct {
 	Tone string // bad, warn or held
 	What string // said first
 	Text string
 	Fix  string
-	Link string // where to act, if there is a page for it
+	Link string // the page that helps, if there is one
 	Verb string
 }
 
-// noticesOf returns what is wrong: on the overview all of it, elsewhere what keeps timers from firing.
+// noticesOf returns the problems: on the overview all of them, elsewhere those that keep timers from firing.
 func noticesOf(s *summary, all bool) []notice {
 	if s == nil {
 		return []notice{{Tone: "bad", What: "Neither Redis nor NATS has answered yet.", Fix: "Reload the page."}}
@@ -128,7 +128,7 @@ func noticesOf(s *summary, all bool) []notice {
 		switch {
 		case p.Level == diag.Fail:
 			out = append(out, notice{Tone: "bad", Text: p.Text, Fix: p.Fix})
-		case all && p.Check != diag.CheckLetters: // these have a number of their own
+		case all && p.Check != diag.CheckLetters: // the page shows their number anyway
 			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
 		}
 	}
@@ -156,7 +156,7 @@ func holdNotice(h status.Hold) notice {
 // forecastMinutes is how far ahead the overview looks.
 const forecastMinutes = 60
 
-// forecast is what becomes due, as it was read last.
+// forecast is the last forecast that was read.
 type forecast struct {
 	query.Forecast
 	err error

@@ -14,16 +14,16 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Keys, payloads, reasons and errors are other people's text. It is shown piece by piece, so that what is invisible, or
-// changes the order of what is read, stands there as what it is. The templates escape the pieces, as they escape everything.
+// Keys, payloads, reasons and errors are other people's text. It is shown piece by piece, with a name in place of each character
+// that is invisible or changes the direction of reading. The templates escape the pieces, as they escape everything.
 
-// Piece is a part of a text: as it is, or the name of a character that could not be seen.
+// Piece is a part of a text, or the name of an invisible character.
 type Piece struct {
 	Text string
 	Odd  bool // Text names a character or a byte
 }
 
-// pieces splits a text at what cannot be shown as it is. Lines and tabs stay where they may.
+// pieces splits a text at characters that are shown by name. Line ends and tabs stay where they may.
 func pieces(s string, multiline bool) []Piece {
 	var all []Piece
 	plain := 0
@@ -45,7 +45,7 @@ func pieces(s string, multiline bool) []Piece {
 	return all
 }
 
-// plain returns a text for where there is room for one piece only: a title, a label.
+// plain returns a text as one piece, for a title or a label.
 func plain(s string) string {
 	var b strings.Builder
 	for _, p := range pieces(s, false) {
@@ -54,7 +54,7 @@ func plain(s string) string {
 	return b.String()
 }
 
-// oddName returns what stands for a character that cannot be shown as it is, or an empty text for one that can.
+// oddName returns the name by which a character is shown, or "" for one that is shown as it is.
 func oddName(r rune, raw string, multiline bool) string {
 	switch {
 	case r == utf8.RuneError && len(raw) <= 1:
@@ -77,7 +77,7 @@ func oddName(r rune, raw string, multiline bool) string {
 	return ""
 }
 
-// keyText is a key in pieces: what comes before the last colon of its namespace recedes, its id stands out.
+// keyText is a key in pieces: its namespace is pale, its id stands out.
 type keyText struct {
 	Parts [][]Piece // of the namespace, each to be followed by a colon
 	ID    []Piece
@@ -103,8 +103,8 @@ func decodeRef(ref string) (keys.Key, error) {
 	return keys.Parse(text)
 }
 
-// typed returns what somebody has typed into a field. Bytes that are no text are written as keys show them, since a page could
-// not bring them back.
+// typed returns the content of a field. Bytes that are not UTF-8 are written as keys show them, because a form could not
+// return them.
 func typed(values url.Values, name string) string {
 	text := strings.TrimSpace(values.Get(name))
 	if !utf8.ValidString(text) {
@@ -113,13 +113,13 @@ func typed(values url.Values, name string) string {
 	return text
 }
 
-// How much is shown of a payload: in a row, and on a page of its own. A page has all of what few payloads exceed.
+// How many bytes of a payload are shown in a row, and on its own page. Few payloads exceed the latter.
 const (
 	previewBytes = 120
 	payloadBytes = 64 << 10
 )
 
-// Payload is the payload of a timer, as far as it is shown.
+// Payload is the part of a timer's payload that is shown.
 type Payload struct {
 	Type   string `json:"type,omitempty"`   // its content type; empty without a payload
 	Status string `json:"status,omitempty"` // why there is none: missing or toolarge
@@ -127,10 +127,10 @@ type Payload struct {
 	Cut    bool   `json:"cut,omitempty"`    // Text or Base64 is only its beginning
 	Text   string `json:"text,omitempty"`   // JSON, or other text
 	Base64 string `json:"base64,omitempty"` // other bytes
-	Pretty string `json:"-"`                // Text as it is read best
+	Pretty string `json:"-"`                // Text, indented
 }
 
-// newPayload shows at most so many bytes of a payload; nil is none.
+// newPayload returns at most so many bytes of a payload; nil means that there is none.
 func newPayload(data []byte, status string, most int) Payload {
 	if data == nil {
 		return Payload{Status: status}
@@ -149,7 +149,7 @@ func newPayload(data []byte, status string, most int) Payload {
 	}
 	p.Text = strings.ToValidUTF8(string(some), "")
 	p.Pretty = p.Text
-	// What grows with its depth is shown as it came: brackets alone could make ten thousand times of it.
+	// Deeply nested JSON is shown as it came: indenting mere brackets could multiply its size by ten thousand.
 	if p.Type == event.DataJSON && !p.Cut && most > previewBytes && indentedSize(some) <= 4*payloadBytes {
 		var b bytes.Buffer
 		if json.Indent(&b, some, "", "  ") == nil {
@@ -184,7 +184,7 @@ func indentedSize(data []byte) int {
 	return size
 }
 
-// whole says how large all of the payload is, where only its beginning was read.
+// whole sets the size of the whole payload when only its beginning was read.
 func (p *Payload) whole(size int) {
 	if p.Type != "" && size > p.Size {
 		p.Size, p.Cut = size, true
@@ -218,7 +218,7 @@ func (p Payload) Preview() []Piece {
 	return pieces(text, false)
 }
 
-// parseNamespaceQuery reads a namespace; an empty text is any.
+// parseNamespaceQuery reads a namespace; an empty text means any.
 func parseNamespaceQuery(text string) (keys.Namespace, error) {
 	if text == "" {
 		return keys.Namespace{}, nil
@@ -230,7 +230,7 @@ func parseNamespaceQuery(text string) (keys.Namespace, error) {
 	return n, nil
 }
 
-// clip shortens a text that somebody else chose.
+// clip shortens a user's text.
 func clip(s string, most int) string {
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "…"

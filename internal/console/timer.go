@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// lifeEvents is how many of its last events and deliveries a timer's page shows.
+// lifeEvents is how many of the last events and deliveries a timer's page shows.
 const lifeEvents = 40
 
 // timer reads everything about one key.
@@ -58,7 +58,7 @@ func (pg *timerPage) addInspection(v *TimerPage, found query.Inspection) {
 	}
 }
 
-// addRepetition adds what the key repeats by. Where that cannot be told now, the page is without.
+// addRepetition adds the key's repetition, unless it cannot be read now.
 func (pg *timerPage) addRepetition(r *http.Request, v *TimerPage, key keys.Key) {
 	states, err := query.Repetitions(r.Context(), pg.sources.Index, []string{key.String()})
 	if err != nil || len(states) == 0 || states[0].Repetition == nil {
@@ -77,7 +77,7 @@ func (pg *timerPage) policyOf(key keys.Key) PolicyView {
 	return v
 }
 
-// lateOf says how late timers of a key may fire that have no limit of their own.
+// lateOf describes the limit on lateness for timers of a key without one of their own.
 func (pg *timerPage) lateOf(key keys.Key) string {
 	limit := pg.sources.Late.For(key)
 	return lateText(limit.Most, limit.Drop)

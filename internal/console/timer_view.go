@@ -15,15 +15,15 @@ type TimerPage struct {
 	Ref       string          `json:"ref"`
 	Timers    []InspectedView `json:"timers"` // that wait or are firing: pending first, then held, owed, firing
 	More      bool            `json:"more"`   // there are more than these
-	Unsure    bool            `json:"unsure"` // so many are firing that not all of them were looked at
+	Unsure    bool            `json:"unsure"` // too many are firing to look at all of them
 	Trigger   TriggerView     `json:"trigger"`
-	FiredAt   *time.Time      `json:"firedat"`             // when one of its timers was claimed last, if within about a minute
-	Contested *time.Time      `json:"contested,omitempty"` // when another timer was due that may have run out or been changed
+	FiredAt   *time.Time      `json:"firedat"`             // when one of its timers was last claimed, if within about a minute
+	Contested *time.Time      `json:"contested,omitempty"` // the due time of another timer, which may have run out or been changed
 	Repeats   *RepeatingView  `json:"repeats"`             // null if it does not
 	Policy    PolicyView      `json:"policy"`
 	Late      string          `json:"latelimit"` // how late it may fire, in words
 	Events    EventsView      `json:"events"`
-	Life      []LifeView      `json:"life"` // the same in the order in which it happened, and what is to come
+	Life      []LifeView      `json:"life"` // past and future in order
 
 	Name keyText `json:"-"`
 }
@@ -31,11 +31,11 @@ type TimerPage struct {
 // InspectedView is one timer of the key.
 type InspectedView struct {
 	TimerView
-	Until   *time.Time `json:"until,omitempty"`   // firing: when its claim ends; otherwise: not to be claimed before
+	Until   *time.Time `json:"until,omitempty"`   // firing: when its claim ends; otherwise: no claim before then
 	Hold    string     `json:"hold,omitempty"`    // the namespace whose hold holds it
 	Perhaps bool       `json:"perhaps,omitempty"` // its event may be in NATS already
-	Unheard bool       `json:"unheard,omitempty"` // no timerd has heard of the key yet, or its namespace is not one of theirs
-	Unread  bool       `json:"unread,omitempty"`  // its record was not read: it is large, and there are others
+	Unheard bool       `json:"unheard,omitempty"` // no timerd knows the key yet, or its namespace is not served
+	Unread  bool       `json:"unread,omitempty"`  // its record was not read, because it is large and there are others
 	Origin  string     `json:"origin,omitempty"`  // the id of its first event, if it has fired before
 	Trace   string     `json:"traceparent,omitempty"`
 }
@@ -43,11 +43,11 @@ type InspectedView struct {
 // TriggerView is the state of the Redis key.
 type TriggerView struct {
 	There   bool       `json:"there"`
-	Denied  bool       `json:"denied,omitempty"`  // timerd may not ask
-	Expires *time.Time `json:"expires,omitempty"` // left out: never
+	Denied  bool       `json:"denied,omitempty"`  // timerd lacks the right to read it
+	Expires *time.Time `json:"expires,omitempty"` // absent: never
 }
 
-// PolicyView is how the timer is tried again.
+// PolicyView is the timer's retry policy.
 type PolicyView struct {
 	Text        string   `json:"text"`
 	MaxAttempts int      `json:"maxattempts"`
@@ -58,13 +58,13 @@ type PolicyView struct {
 type LifeView struct {
 	Kind string     `json:"kind"` // done, bad, now or ahead
 	At   *time.Time `json:"at,omitempty"`
-	In   string     `json:"in,omitempty"` // of what is ahead: how long after the line marked now
+	In   string     `json:"in,omitempty"` // of a future line: how long after the line "now"
 	Text string     `json:"text"`
-	Why  string     `json:"why,omitempty"`  // in somebody else's words
+	Why  string     `json:"why,omitempty"`  // a user's or a server's text
 	Note string     `json:"note,omitempty"` // beside it
 	Link string     `json:"-"`
 
-	Event *EventView `json:"-"` // what it tells of, if that is an event
+	Event *EventView `json:"-"` // its event, if it has one
 }
 
 func lateText(most time.Duration, drop bool) string {
@@ -77,7 +77,7 @@ func lateText(most time.Duration, drop bool) string {
 	return about(most) + ", then a dead letter"
 }
 
-// First returns the timer that the page is about above all, or nil if none waits.
+// First returns the page's main timer, or nil if none waits.
 func (v *TimerPage) First() *InspectedView {
 	if len(v.Timers) == 0 {
 		return nil
@@ -93,7 +93,7 @@ func (v *TimerPage) Others() []InspectedView {
 	return v.Timers[1:]
 }
 
-// OwnLate returns the limit that counts for the first timer.
+// OwnLate returns the limit on lateness of the first timer.
 func (v *TimerPage) OwnLate() string {
 	if t := v.First(); t != nil && t.LateMS > 0 {
 		return lateText(time.Duration(t.LateMS)*time.Millisecond, t.LateDrop) + " (its own)"
@@ -110,8 +110,8 @@ func (v *TimerPage) Wider() string {
 	return keys.Namespace{App: key.App, Module: key.Module, Type: key.Type}.String() + " " + keys.EncodeText(key.ID)
 }
 
-// Origin returns the id of the first event of what the page is about above all: of the first timer, or where none waits of the
-// newest event. It is empty where that is not known.
+// Origin returns the id of the first event of the main timer or, if none waits, of the newest event. It is empty if that is
+// not known.
 func (v *TimerPage) Origin() string {
 	if t := v.First(); t != nil {
 		return t.Origin
@@ -120,7 +120,7 @@ func (v *TimerPage) Origin() string {
 	return cmp.Or(e.Origin, e.ID)
 }
 
-// Trace returns the trace of the same; empty where that is not known.
+// Trace returns the trace of the same timer or event; empty if it is not known.
 func (v *TimerPage) Trace() string {
 	if t := v.First(); t != nil {
 		return t.Trace
@@ -128,7 +128,7 @@ func (v *TimerPage) Trace() string {
 	return v.newest().Trace
 }
 
-// newest returns the newest event, without what is none.
+// newest returns the newest message that is an event.
 func (v *TimerPage) newest() EventView {
 	for _, e := range v.Events.Events {
 		if e.Fault == "" {
@@ -138,13 +138,13 @@ func (v *TimerPage) newest() EventView {
 	return EventView{}
 }
 
-// CanMove tells whether the first timer can be set to another time.
+// CanMove reports whether the first timer can be moved to another time.
 func (v *TimerPage) CanMove() bool {
 	t := v.First()
 	return t != nil && t.State == string(query.StatePending)
 }
 
-// CanCancel tells whether there is anything to cancel.
+// CanCancel reports whether there is anything to cancel.
 func (v *TimerPage) CanCancel() bool {
 	for _, t := range v.Timers {
 		if t.State != string(query.StateFiring) {

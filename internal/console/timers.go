@@ -16,9 +16,9 @@ import (
 const (
 	// timerRows is how many timers a page lists.
 	timerRows = 50
-	// mostRows is how many a program may ask for.
+	// mostRows is how many a program may request.
 	mostRows = 200
-	// rowPayload is how much of each payload is read for a row.
+	// rowPayload is how many bytes of each payload are read for a row.
 	rowPayload = 2 * previewBytes
 )
 
@@ -28,28 +28,28 @@ type Timers struct {
 	Query  string      `json:"query"`
 	State  string      `json:"state"`
 	Due    string      `json:"due"`
-	Rows   []TimerView `json:"timers"` // in the order of their due times
-	Next   string      `json:"next"`   // what place= takes to go on; empty at the end
-	Full   bool        `json:"full"`   // the page is full; otherwise, with a next, it looked at as many timers as it may at once
-	Looked int64       `json:"looked"` // timers that were looked at so far, of every namespace
-	Total  int64       `json:"total"`  // timers that there are to be looked at
-	Cut    bool        `json:"cut"`    // so many are owed or firing that not all of them were looked at
+	Rows   []TimerView `json:"timers"` // by due time
+	Next   string      `json:"next"`   // the place= of the next page; empty at the end
+	Full   bool        `json:"full"`   // the page is full; if not, and there is a next, the limit of one search was reached
+	Looked int64       `json:"looked"` // timers searched so far, of every namespace
+	Total  int64       `json:"total"`  // timers to be searched in all
+	Cut    bool        `json:"cut"`    // too many are owed or firing to look at all of them
 	Until  time.Time   `json:"until,omitzero"`
 	Took   string      `json:"-"`
-	// Missing are the masters of a cluster that do not answer: what they have is left out.
+	// Missing are the masters of a cluster that do not answer; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
 
-	Filter bool `json:"-"` // not all timers are meant
+	Filter bool `json:"-"` // a filter is set
 	First  bool `json:"-"`
 }
 
 // TimerView is a timer that waits or is firing.
 type TimerView struct {
-	Key        string    `json:"key"` // bytes that are no text are written %XX
+	Key        string    `json:"key"` // bytes that are not UTF-8 are written %XX
 	Ref        string    `json:"ref"` // the exact bytes, percent-encoded: a segment of a path
 	Due        time.Time `json:"due"`
 	State      string    `json:"state"`
-	Attempt    int       `json:"attempt,omitempty"` // 0: it is not told, as only the beginning of a large payload was read
+	Attempt    int       `json:"attempt,omitempty"` // 0: not known, because only the beginning of a large payload was read
 	Of         int       `json:"maxattempts,omitempty"`
 	Beside     bool      `json:"beside,omitempty"` // a retry that waits beside a newer timer of its key
 	Parked     string    `json:"setaside,omitempty"`
@@ -58,7 +58,7 @@ type TimerView struct {
 	LateMS     int64     `json:"late,omitempty"` // its own limit
 	LateDrop   bool      `json:"latedrop,omitempty"`
 	Payload    Payload   `json:"payload"`
-	Which      string    `json:"which"` // names just this timer for an action: what t= takes
+	Which      string    `json:"which"` // identifies this timer in an action: the value of t=
 
 	Name keyText `json:"-"`
 }
@@ -88,7 +88,7 @@ func (s *shared) newTimerView(t query.Timer, most int) TimerView {
 // AttemptText returns which attempt it is, of how many.
 func (t TimerView) AttemptText() string { return attemptText(t.Attempt, t.Of) }
 
-// encodeWhich writes which timer is meant, so that a form brings it back byte for byte.
+// encodeWhich writes the identity of a timer, so that a form returns it byte for byte.
 func encodeWhich(w schedule.Which) string {
 	beside := "0"
 	if w.Beside {
@@ -160,5 +160,5 @@ func (v *Timers) More() string {
 // Beginning returns the query of the first page.
 func (v *Timers) Beginning() string { return filter{v.Query, v.State, v.Due}.encode() }
 
-// States returns those that a list can be asked for.
+// States returns the states that a list can be filtered by.
 func (v *Timers) States() []string { return []string{"pending", "owed", "firing", "held"} }

@@ -18,13 +18,13 @@ const (
 	jsonLayout   = "2006-01-02T15:04:05.000Z"
 )
 
-// Moment is a time, seen from the server's present.
+// Moment is a time, relative to the server's present.
 type Moment struct {
 	At  time.Time
 	Now time.Time
 }
 
-// Clock returns the time of the day, with the day where it is another one.
+// Clock returns the time of day, with the date if it is not today.
 func (m Moment) Clock() string {
 	at, now := m.At.UTC(), m.Now.UTC()
 	if at.Year() == now.Year() && at.YearDay() == now.YearDay() {
@@ -33,13 +33,13 @@ func (m Moment) Clock() string {
 	return at.Format(dayLayout)
 }
 
-// ISO returns the time as machines read it.
+// ISO returns the time in ISO 8601.
 func (m Moment) ISO() string { return m.At.UTC().Format(jsonLayout) }
 
 // Full returns the time with its day and zone.
 func (m Moment) Full() string { return m.At.UTC().Format(dayLayout) + " UTC" }
 
-// Relative returns how long it is until then, or was.
+// Relative returns the time until then, or since.
 func (m Moment) Relative() string {
 	d := m.At.Sub(m.Now)
 	switch {
@@ -51,7 +51,7 @@ func (m Moment) Relative() string {
 	return about(-d) + " ago"
 }
 
-// about returns a duration in two units at most, as somebody says it.
+// about returns a duration in at most two units.
 func about(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -77,7 +77,7 @@ func twoUnits(n, per int64, large, small string) string {
 	return fmt.Sprintf("%d %s %d %s", n/per, large, n%per, small)
 }
 
-// ms returns a lateness in ms, with a decimal where that says something.
+// ms returns a lateness in ms, with a decimal if it is small.
 func ms(d time.Duration) string {
 	v := float64(d) / float64(time.Millisecond)
 	switch {
@@ -89,7 +89,7 @@ func ms(d time.Duration) string {
 	return about(d)
 }
 
-// lateness is how late events were: in JSON in ms, in text with its unit.
+// lateness is how late events were: in ms in JSON, with its unit in text.
 type lateness time.Duration
 
 // latenessOf returns the lateness that a share of events does not exceed, nil without events.
@@ -108,7 +108,7 @@ func (l lateness) MarshalJSON() ([]byte, error) {
 
 func (l lateness) String() string { return ms(time.Duration(l)) }
 
-// eventLate returns the lateness that an event tells, which has whole milliseconds.
+// eventLate returns the lateness of an event, in whole milliseconds.
 func eventLate(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -119,7 +119,7 @@ func eventLate(d time.Duration) string {
 	return about(d)
 }
 
-// grouped writes a number with its thousands apart.
+// grouped writes a number with its thousands separated.
 func grouped(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	first := 0
@@ -132,7 +132,7 @@ func grouped(n int64) string {
 	return text
 }
 
-// counted writes how many there are of something.
+// counted writes a number with its noun.
 func counted(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -13,10 +13,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// mostSelected is how many timers or letters one by one may be selected.
+// mostSelected is how many timers or letters may be selected one by one.
 const mostSelected = 1000
 
-// Actions is what a console changes things with: what the command line uses too. A console that only looks has none.
+// Actions are the changes that a console can make, by the same code as the command line. A read-only console has none.
 type Actions struct {
 	Schedule *schedule.Schedule
 	Timers   *admin.Timers
@@ -29,7 +29,7 @@ type Actions struct {
 var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected", Detail: "The action was requested without a timer or a letter.",
 	Fix: "Go back and select some, or all that match."}
 
-// actionName returns an action as the heading of its page.
+// actionName returns the heading of an action's page.
 func actionName(do string) string {
 	return map[string]string{
 		"cancel": "Cancel", "fire": "Fire now", "move": "Set to another time", "replay": "Replay", "purge": "Purge", "hold": "Hold", "resume": "Resume",
@@ -37,7 +37,7 @@ func actionName(do string) string {
 	}[do]
 }
 
-// refuse is a fault in what somebody filled in.
+// refuse is a fault in a field that the user filled in.
 func refuse(detail, fix string) error {
 	return &fault{Status: http.StatusUnprocessableEntity, Title: "Not yet", Detail: detail, Fix: fix}
 }
@@ -52,12 +52,12 @@ func sample(all []string) []string {
 	return some
 }
 
-// someTallies leaves out what did not happen, but for the first.
+// someTallies leaves out tallies of 0, except for the first.
 func someTallies(all []Tally) []Tally {
 	return slices.DeleteFunc(all, func(t Tally) bool { return t.N == 0 && t.Name != all[0].Name })
 }
 
-// selectedSeqs reads which messages of a stream were selected.
+// selectedSeqs reads the sequences of the selected messages.
 func selectedSeqs(form url.Values) (seqs []uint64, err error) {
 	for _, text := range form["seq"] {
 		seq, err := strconv.ParseUint(text, 10, 64)
