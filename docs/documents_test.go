@@ -48,14 +48,14 @@ func files(t *testing.T, suffixes ...string) map[string]string {
 func TestReadmeIsShort(t *testing.T) {
 	t.Parallel()
 	if size := len(files(t, "README.md")["README.md"]); size == 0 || size > readmeLimit {
-		t.Errorf("README.md has %d bytes, want at most %d: details belong into docs/reference.md", size, readmeLimit)
+		t.Errorf("README.md has %d bytes, want at most %d: details belong in docs/reference.md", size, readmeLimit)
 	}
 }
 
 func TestArchitectureIsShort(t *testing.T) {
 	t.Parallel()
 	if size := len(files(t, "architecture.md")["docs/architecture.md"]); size == 0 || size > architectureLimit {
-		t.Errorf("docs/architecture.md has %d bytes, want at most %d: a subject belongs into docs/inside", size, architectureLimit)
+		t.Errorf("docs/architecture.md has %d bytes, want at most %d: a subject belongs in docs/inside", size, architectureLimit)
 	}
 }
 

@@ -186,7 +186,7 @@ func TestWhoTalksToRedis(t *testing.T) {
 	for name, imported := range all {
 		talks := slices.ContainsFunc(imported, func(path string) bool { return strings.HasPrefix(path, goRedis) })
 		if _, ok := allowed[name]; talks && !ok {
-			t.Errorf("package %s imports go-redis: what it wants of Redis belongs into schedule.Node; if not, add it to talkToRedis in docs/imports_test.go", name)
+			t.Errorf("package %s imports go-redis: its use of Redis belongs in schedule.Node; if not, add it to talkToRedis in docs/imports_test.go", name)
 		} else if ok && !talks {
 			t.Errorf("package %s does not import go-redis: take it out of talkToRedis in docs/imports_test.go", name)
 		}

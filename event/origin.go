@@ -41,7 +41,7 @@ func (e *Event) SetOrigin(due time.Time, attempt int) {
 	}
 }
 
-// isHash tells of the id of an event that it does not show the firing: an id that does has an @.
+// isHash reports whether an event's id does not show the firing: one that does has an @.
 func isHash(id string) bool { return !strings.Contains(id, "@") }
 
 // origin returns the firing that Origin names. ok is false where that is none of e's timer.

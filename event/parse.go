@@ -192,8 +192,8 @@ func (p *parser) finish(compact bool) {
 	e.dropBadTrace()
 }
 
-// finishOrigin checks that the first event is one of the event's own timer: whoever relies on it, as on the key of a payment, may
-// be somebody else than whoever may publish a retry.
+// finishOrigin checks that the first event belongs to the event's own timer: a consumer may use it as the key of a payment, and
+// must not have to trust the publisher of a retry.
 func (p *parser) finishOrigin() {
 	e := &p.event
 	if e.Origin == "" || e.Key == (keys.Key{}) {
@@ -299,7 +299,7 @@ func (p *parser) time(name string, value []byte) time.Time {
 	return t
 }
 
-// isWritable tells of a time in UTC whether RFC 3339 can say it, as JSON needs it.
+// isWritable reports whether RFC 3339 can express a time in UTC, as JSON needs it.
 func isWritable(t time.Time) bool { return t.Year() >= 0 && t.Year() <= 9999 }
 
 func (p *parser) subject(name string, value []byte) {

@@ -43,7 +43,7 @@ func payloadTrace(payload []byte) (parent, state string) {
 
 const traceParentBytes = 55
 
-// isTraceParent tells of a text that it is a traceparent of W3C Trace Context: version, trace id, parent id and flags. lua/functions/timers.lua
+// isTraceParent reports whether a text is a traceparent of W3C Trace Context: version, trace id, parent id and flags. lua/functions/timers.lua
 // asks the same.
 func isTraceParent(s string) bool {
 	if len(s) != traceParentBytes || s[2] != '-' || s[35] != '-' || s[52] != '-' || s[:2] == "ff" {
@@ -59,7 +59,7 @@ const (
 	maxTraceStateKey     = 256 // bytes; of a value too
 )
 
-// isTraceState tells of a text that it is a tracestate of W3C Trace Context.
+// isTraceState reports whether a text is a tracestate of W3C Trace Context.
 func isTraceState(s string) bool {
 	if s == "" || len(s) > maxTraceStateBytes {
 		return false
@@ -76,7 +76,7 @@ func isTraceState(s string) bool {
 	return true
 }
 
-// isTraceStateMember tells of a text that it is key=value.
+// isTraceStateMember reports whether a text is key=value.
 func isTraceStateMember(s string) bool {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok || key == "" || value == "" || len(key) > maxTraceStateKey || len(value) > maxTraceStateKey {

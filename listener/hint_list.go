@@ -13,7 +13,7 @@ type hintList struct {
 	prev  []int          // of each of hints the index of the one before it of the same key, or -1
 	last  map[string]int // of each key the index of its last hint
 	moot  int            // how many of hints were dropped: these are empty
-	heard time.Time      // when what the first of hints tells of happened at the earliest
+	heard time.Time      // when the change behind the first of hints happened at the earliest
 	since time.Time      // when the first of hints came
 }
 
@@ -29,7 +29,7 @@ func (l *hintList) kind(key string) schedule.HintKind {
 	return 0
 }
 
-// add adds a hint of something that happened at heard or later, perhaps before what the others tell of.
+// add adds a hint of something that happened at heard or later, perhaps before the changes behind the others.
 func (l *hintList) add(h schedule.Hint, heard time.Time) {
 	if len(l.hints) == 0 {
 		l.heard, l.since = heard, time.Now()

@@ -88,7 +88,7 @@ func (s *session) run(parent context.Context) error {
 		return context.Cause(ctx)
 	}
 
-	// Until now messages wait unread: whoever takes their events for heard would wait for them as long.
+	// Until now messages waited unread. From here on, others may rely on their events.
 	if err := s.apps.refresh(ctx); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (s *session) followClaims(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// ofClaims tells of a confirmation that it is about the channel of the claims.
+// ofClaims reports whether a confirmation is about the channel of the claims.
 func ofClaims(m *redis.Subscription) bool { return m.Kind == "ssubscribe" || m.Kind == "sunsubscribe" }
 
 // refreshApps looks again for the apps that are known after each audit, until ctx ends.

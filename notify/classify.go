@@ -21,7 +21,7 @@ const (
 	longestParked = time.Minute
 )
 
-// fate is what becomes of a claimed firing.
+// fate is the outcome of a claimed firing.
 type fate int
 
 const (

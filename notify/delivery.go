@@ -49,7 +49,7 @@ type state int
 const (
 	waiting state = iota // for its time to be published
 	looking              // until it is known whether the stream has the event
-	queued               // for whoever publishes it, alone or with others
+	queued               // to be published, alone or with others
 	sent                 // for its outcome
 )
 

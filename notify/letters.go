@@ -161,7 +161,7 @@ func (l *letters) end(ctx context.Context, one deadLetter, err error) {
 	signal(l.kick)
 }
 
-// report tells of a dead letter that is stored.
+// report logs a dead letter that is stored.
 func (l *letters) report(d *delivery, reason string) {
 	f := &d.firing
 	switch {

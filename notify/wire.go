@@ -45,7 +45,7 @@ type answer struct {
 func (a answer) ofBatch() bool { return a.class == FailureRefused || a.class == FailureTooLarge }
 
 // readAnswer reads what came to a reply subject. It returns false if that is no answer of JetStream's about a message that
-// was published to the stream: whoever sees the subject may have JetStream answer there what was asked of other streams.
+// was published to the stream: a user who sees the subject can make JetStream answer there about other streams.
 func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return answer{class: FailureNoStream, err: jetstream.ErrNoStreamResponse}, true

@@ -63,7 +63,7 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 		results[i].Firings, plans = n.schedule.takePlans(results[i].Firings, plans)
 	}
 	if len(plans) > 0 {
-		_ = n.schedule.settleRepeating(ctx, plans) // else whoever claims them when the lease is over plans them
+		_ = n.schedule.settleRepeating(ctx, plans) // else the timerd that claims them after the lease plans them
 	}
 	return results
 }

@@ -38,7 +38,7 @@ func main() {
 }
 
 // run runs a command and returns its exit code. The environment is the process's own. A command that writes to a closed
-// pipe on standard output ends, which is no failure: whoever read it has enough.
+// pipe on standard output ends, which is no failure: its reader has enough.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)

@@ -73,7 +73,7 @@ const (
 	presentWithin = 2 * time.Second
 	// keyWithin bounds how long it waits for the one that has a key.
 	keyWithin = 3500 * time.Millisecond
-	// membersWithin bounds what it asks by the way.
+	// membersWithin bounds its question which timerds are alive.
 	membersWithin = time.Second
 )
 
@@ -113,7 +113,7 @@ func withKey(cmd *cobra.Command, key string, f func(context.Context, redis.Unive
 }
 
 // warnIfUnattended says on standard error if no timerd is alive that serves the schedule, or none that serves one of some namespaces.
-// Where that cannot be told, it is silent: the command itself has worked.
+// If that is not known, it is silent: the command itself has worked.
 func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, namespaces ...keys.Namespace) {
 	within, cancel := context.WithTimeout(ctx, membersWithin)
 	defer cancel()

@@ -31,7 +31,7 @@ const (
 	statusConnect = 2 * time.Second
 	// statusPresent bounds how long masters of a cluster that do not answer are waited for.
 	statusPresent = 1500 * time.Millisecond
-	// statusTimeout bounds all that is asked, the connections included. What has not been answered by its end cannot be told.
+	// statusTimeout bounds all questions, the connections included. What has not been answered by then is reported as unknown.
 	statusTimeout = 4800 * time.Millisecond
 )
 

@@ -105,7 +105,7 @@ func (r *Repeats) Plan(ctx context.Context, wanted []Repetition, prune *keys.Nam
 	return plan, faults, err
 }
 
-// states returns what the keys repeat by, or an error if that cannot be told of one of them.
+// states returns the keys' repetitions, or an error if one of them is not known.
 func (r *Repeats) states(ctx context.Context, names []string) ([]query.KeyState, error) {
 	states, err := query.Repetitions(ctx, r.schedule, names)
 	if err != nil {

@@ -84,7 +84,7 @@ type Config struct {
 }
 
 // Streams returns the streams to use. Their duplicate window must outlast a
-// claim, with room for whoever takes over from a dead timerd.
+// claim, with room for the timerd that takes over from a dead one.
 func (c Config) Streams() streams.Config {
 	s := c.NATS.Streams
 	s.MinDuplicates = max(minDuplicates, 2*c.Service.Lease)

@@ -42,7 +42,7 @@ func (p Password) Matches(given string) bool {
 // keyRounds makes it slow to guess the password from a key, or from what a key has signed. It takes a start some 20 ms.
 const keyRounds = 100_000
 
-// Key returns a key for a purpose: the same one wherever the password is the same.
+// Key returns a key for a purpose: the same one for the same password.
 func (p Password) Key(purpose string) []byte {
 	key, err := pbkdf2.Key(sha256.New, string(p.sum[:]), []byte(purpose), keyRounds, sha256.Size)
 	if err != nil {

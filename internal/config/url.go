@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// addURL reports a URL that may hold secrets. cause, from whoever parsed it, may
+// addURL reports a URL that may hold secrets. cause, the parser's error, may
 // be nil; it is told without the secrets that it quotes.
 func (f *faults) addURL(name, value, want string, cause error) {
 	shown, ok := showURL(value)
@@ -39,7 +39,7 @@ func showURL(raw string) (string, bool) {
 	rest := *u
 	rest.User = nil
 	if strings.Contains(rest.String(), "@") {
-		return "", false // a password with a slash, or the like, that went astray
+		return "", false // a password with a slash or similar, which was parsed as something else
 	}
 	q := u.Query()
 	for name := range q {

@@ -15,15 +15,15 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// probeTimeout bounds a look at whether a server speaks TLS, and what it has against this client. One that has nothing
-// against it says nothing either, and is waited for that long.
+// probeTimeout bounds the probe whether a server speaks TLS, and why it refuses this client. A server that does not refuse says
+// nothing, so the probe takes that long.
 const probeTimeout = time.Second
 
-// fixNoTLS is what to do where TLS meets a server that has none.
+// fixNoTLS is the fix for TLS with a server that has none.
 const fixNoTLS = "the server speaks no TLS there: write redis:// in TIMERD_REDIS_URL, or name the tls-port"
 
-// explainTLS returns why TLS with a server does not come about, or why there should be some, with what to do, if an error of a
-// first command to Redis stands for that, and otherwise the error. Trying again does not mend it.
+// explainTLS returns the reason and the fix if a first command's error means that TLS with the server fails or is missing, and
+// otherwise the error. A retry does not help.
 //
 // A server that wants another certificate says so only after it has read the client's, when it closes the connection. A
 // command that is written then may fail before that is read, and a server that was not asked for TLS just closes the
@@ -41,7 +41,7 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	}
 	// Redis takes a handshake for the beginning of a line, and waits for its end.
 	if conf.TLS() != nil && isTimeout(err) && answersPlainly(ctx, addr) {
-		return mend(err, fixNoTLS)
+		return withFix(err, fixNoTLS)
 	}
 	if !isClosed(err) && !isForeign(err) {
 		return err
@@ -54,7 +54,7 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	}
 	said := probe(ctx, addr, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // nothing is sent
 	if said == nil || isAlert(said) {
-		return mend(err, "the server speaks TLS there: write rediss:// in TIMERD_REDIS_URL")
+		return withFix(err, "the server speaks TLS there: write rediss:// in TIMERD_REDIS_URL")
 	}
 	return err
 }
@@ -110,14 +110,14 @@ func probe(ctx context.Context, addr string, secure *tls.Config) error {
 	return err
 }
 
-// isAlert tells whether an error is what the other side says by the TLS protocol.
+// isAlert reports whether an error is an alert of the other side by the TLS protocol.
 func isAlert(err error) bool {
 	alert, ok := errors.AsType[*net.OpError](err)
 	return ok && alert.Op == "remote error"
 }
 
-// mend says what to do about an error.
-func mend(err error, fix string) error {
+// withFix adds a fix to an error.
+func withFix(err error, fix string) error {
 	return &diag.Fault{What: err.Error(), Remedy: fix, Err: err}
 }
 
@@ -125,7 +125,7 @@ func mend(err error, fix string) error {
 func tlsFault(conf config.Redis, err error) error {
 	fix := certificateFix("TIMERD_REDIS", conf.TLS() != nil && conf.TLS().RootCAs != nil, err)
 	if fix != "" {
-		return mend(err, fix)
+		return withFix(err, fix)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		fix = fixNoTLS
@@ -135,7 +135,7 @@ func tlsFault(conf config.Redis, err error) error {
 	if fix == "" {
 		return nil
 	}
-	return mend(err, fix)
+	return withFix(err, fix)
 }
 
 // certificateFix returns what to do about the certificate of a server, or nothing if the error is another one. The variables of the server

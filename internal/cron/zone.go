@@ -43,7 +43,7 @@ func loadZone(name string) (zone, error) {
 	return zone{}, fmt.Errorf("zone %q is not in the time zone database: want a name such as Europe/Berlin or UTC", name)
 }
 
-// isField tells of the name of a zone that it is a field of an expression, of weekdays or months. Where the two stand beside each
+// isField reports whether the name of a zone is also a field of an expression, of weekdays or months. Where the two stand beside each
 // other, as in an event, it would be taken for one.
 func isField(name string) bool {
 	_, notDays := parseWeekdays(name)

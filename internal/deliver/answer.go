@@ -71,7 +71,7 @@ func judge(response *http.Response, what string, now time.Time) answer {
 	return a
 }
 
-// statusText returns 404 Not Found and the like. What the host wrote there is its own business.
+// statusText returns the standard text of a status, such as 404 Not Found, not the host's.
 func statusText(status int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status)))
 }
@@ -126,7 +126,7 @@ func isCrowded(err error) bool {
 	})
 }
 
-// isUnreachable tells of an error that could mean that all ports to a host are in use, that the host has an address of
+// isUnreachable reports whether an error could mean that all ports to a host are in use, that the host has an address of
 // IPv6, which this machine has none of: it says so by the same error.
 func isUnreachable(err error) bool {
 	dial, ok := errors.AsType[*net.OpError](err)

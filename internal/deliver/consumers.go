@@ -12,27 +12,27 @@ const (
 	cutAfter = 6 * time.Second
 	// forgetEvery is how often idle hosts are forgotten.
 	forgetEvery = time.Minute
-	// lookEvery is how often a process looks by which file its group goes, and lookTimeout how long that may take.
+	// lookEvery is how often a process checks which file its group uses, and lookTimeout how long that may take.
 	lookEvery   = 2 * time.Second
 	lookTimeout = 5 * time.Second
-	// sureAfter is when a process that has changed the group's file looks again whether another one has done so as well.
+	// sureAfter is when a process that has changed the group's file checks whether another one did so too.
 	sureAfter = time.Second
 )
 
-// errStarting says that a process has not looked yet.
-var errStarting = errors.New("it is not known yet by which file the group goes")
+// errStarting says that a process has not checked yet.
+var errStarting = errors.New("it is not known yet which file the group uses")
 
-// errUnsure says that a process has only just written by which file its group goes.
-var errUnsure = errors.New("the group has only just begun to go by this file")
+// errUnsure says that a process has only just changed its group's file.
+var errUnsure = errors.New("the group has only just begun to use this file")
 
-// state is what Run has to tell others.
+// state is the part of Run's state that others may read.
 type state struct {
 	mu     sync.Mutex
-	ruling error // why it is not known that the group goes by this process's file
+	ruling error // why it is not certain that the group uses this process's file
 	taking error // why no events can be taken
 }
 
-// set notes why the group does not surely go by this process's file, and tells whether that is news.
+// set notes why it is not certain that the group uses this process's file, and reports whether that is news.
 func (s *state) set(err error) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,10 +54,10 @@ func (s *state) get() error {
 	return errors.Join(s.ruling, s.taking)
 }
 
-// Healthy returns nil while this process takes events, because its group goes by its file.
+// Healthy returns nil while this process takes events, because its group uses its file.
 func (d *Deliverer) Healthy() error { return d.state.get() }
 
-// Outdated says why this process takes no events if that is because its group goes by another file; else it is nil.
+// Outdated returns an error if this process takes no events because its group uses another file, else nil.
 func (d *Deliverer) Outdated() *Outdated {
 	d.state.mu.Lock()
 	defer d.state.mu.Unlock()
@@ -65,7 +65,7 @@ func (d *Deliverer) Outdated() *Outdated {
 	return outdated
 }
 
-// Reload has Run go on with another configuration, once its group goes by that. Calls under way end by the old one. Of
+// Reload makes Run continue with another configuration, once its group uses it. Calls under way finish by the old one. Of
 // several in a row the last one counts. Call it from one goroutine at a time.
 func (d *Deliverer) Reload(config *Config) {
 	select {
@@ -75,8 +75,8 @@ func (d *Deliverer) Reload(config *Config) {
 	d.reloads <- config
 }
 
-// Run delivers until ctx ends. Calls that are under way then get some seconds to finish; what is cut short is delivered
-// again, by another process or later.
+// Run delivers until ctx ends. Calls that are under way then get some seconds to finish. Deliveries that are cut short are
+// repeated by another process, or later.
 func (d *Deliverer) Run(ctx context.Context) error {
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
@@ -110,15 +110,15 @@ type member struct {
 	d   *Deliverer
 	cut context.Context // ends when calls are to be cut short
 
-	config  *Config // what is to be gone by; nil before the first
+	config  *Config // the configuration to use; nil before the first
 	group   *group
-	went    string         // the Sum of the file by which events were taken last
-	unsure  bool           // the group was changed, and perhaps by another process in the same moment
+	went    string         // the Sum of the file in use when events were last taken
+	unsure  bool           // the group was changed, perhaps also by another process at the same moment
 	now     *worker        // nil while no events are taken
-	running sync.WaitGroup // workers, also those that only finish
+	running sync.WaitGroup // workers, including those that only finish
 }
 
-// reload goes over to a configuration, and returns when to look next.
+// reload takes over a configuration, and returns when to check next.
 func (m *member) reload(ctx context.Context, config *Config) time.Duration {
 	lanes := m.d.lanes(config)
 	if m.config != nil && (m.config.Group != config.Group || m.d.lanes(m.config) != lanes) {
@@ -128,7 +128,7 @@ func (m *member) reload(ctx context.Context, config *Config) time.Duration {
 	return m.look(ctx)
 }
 
-// look finds out by which file the group goes, and has events taken if it is this process's. It returns when to look next.
+// look checks which file the group uses, and has events taken if it is this process's. It returns when to check next.
 func (m *member) look(ctx context.Context) time.Duration {
 	if m.config == nil {
 		return lookEvery
@@ -146,7 +146,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 			m.d.Logger.Warn("no events are taken", "err", outdated)
 		}
 		return lookEvery
-	case err != nil: // a worker goes on by what is known: it drops nothing without asking
+	case err != nil: // a worker goes on with the file that it knows: it drops nothing without asking
 		if m.d.state.set(err) {
 			m.d.Logger.Warn("deliveries may stand still, trying again", "err", err)
 		}
@@ -156,7 +156,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 	m.take(ctx, covers)
 	if wrote {
 		m.unsure = true
-		if m.d.state.get() != nil { // one that was ready goes on
+		if m.d.state.get() != nil { // a process that was ready goes on
 			m.d.state.set(errUnsure)
 		}
 		return sureAfter
@@ -168,7 +168,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 	return lookEvery
 }
 
-// take has events taken by the configuration.
+// take starts taking events by the configuration.
 func (m *member) take(ctx context.Context, covers coverage) {
 	if m.now == nil {
 		m.now = newWorker(ctx, m.cut, m.d, m.group.durable(), m.d.route(m.group, covers))
@@ -183,7 +183,7 @@ func (m *member) take(ctx context.Context, covers coverage) {
 	}
 }
 
-// leave has no more events taken. Those that were taken are finished.
+// leave stops taking events. Those that were taken are finished.
 func (m *member) leave() {
 	if m.now == nil {
 		return
@@ -194,7 +194,7 @@ func (m *member) leave() {
 	m.now = nil
 }
 
-// lost returns a channel that has a value once the group may go by another file, or its consumer is gone.
+// lost returns a channel that gets a value once the group may use another file, or its consumer is gone.
 func (m *member) lost() <-chan struct{} {
 	if m.now == nil {
 		return nil

@@ -1,6 +1,6 @@
 // Package deliver calls HTTP endpoints with the events of timers: webhooks. It is a consumer like any other. What an
 // endpoint answers decides whether an event is done, is tried again as a timer, or becomes a dead letter. Deliveries to a
-// host that fails are held back as timers, so that it holds up no other.
+// host that fails are postponed as timers, so that it delays no other.
 package deliver
 
 import (

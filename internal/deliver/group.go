@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	// rulingKey names the metadata of a group's consumer that say by which file it goes.
+	// rulingKey names the metadata of a group's consumer that say which file the group uses.
 	rulingKey = "timerd-deliver"
 	// maxRuling bounds them, in bytes. JetStream takes 128 KiB.
 	maxRuling = 120 << 10
-	// ackWait is how soon an event whose process died goes to another one.
+	// ackWait is after what time an event of a process that died goes to another one.
 	ackWait = 30 * time.Second
-	// maxLeft is how many of the files that a group has left it remembers.
+	// maxLeft is how many files that a group no longer uses it remembers.
 	maxLeft = 100
 	// JetStream bounds how many requests for events may wait at a consumer: each free lane of each process may have one.
 	minMaxWaiting = 512
 	waitingShare  = 16 // processes
 )
 
-// errNoRuling says that a consumer is none of a group of timerd deliver.
+// errNoRuling says that a consumer does not belong to a group of timerd deliver.
 var errNoRuling = errors.New("it was not made by timerd deliver: give the file another group:, or remove it")
 
-// ruling says by which file a group goes. The metadata of the group's consumer hold it.
+// ruling says which file a group uses. It is in the metadata of the group's consumer.
 type ruling struct {
 	Sum     string    `json:"file"`
 	Version uint64    `json:"version,omitempty"`
 	Changed time.Time `json:"changed"`
 	By      string    `json:"by,omitempty"` // the host of the process that had it first
 	Covers  coverage  `json:"covers"`
-	// Left are the short sums of the files that the group has left, the last one first. None of them is newer again by its
-	// time, which is only that of a copy.
+	// Left are the short sums of the files that the group no longer uses, the last one first. A later time makes none of
+	// them newer, because that is only the time of a copy.
 	Left []string `json:"left,omitempty"`
 }
 
-// replaced returns the files that the group has left once it goes by the next one. Of those with another version none
-// could be taken for newer.
+// replaced returns the files that the group no longer uses once it uses the next one. It leaves out those with another version,
+// which cannot be taken for newer.
 func (r *ruling) replaced(next File) []string {
 	if next.Version != r.Version {
 		return nil
@@ -56,16 +56,16 @@ func (r *ruling) replaced(next File) []string {
 
 func (r *ruling) file() File { return File{r.Sum, r.Version, r.Changed} }
 
-// Outdated says that a process takes no events: its group goes by another file, which is not older than its own.
+// Outdated says that a process takes no events, because its group uses another file that is not older than its own.
 type Outdated struct {
 	Group string
 	Mine  File   // of the process
-	Rules File   // by which the group goes
+	Rules File   // that the group uses
 	By    string // the host of the process that had it first
-	Left  bool   // the group went by this process's file before
+	Left  bool   // the group used this process's file before
 }
 
-// Touch tells whether the process's file counts once it has a newer time; else it needs a version over that of the other.
+// Touch reports whether a newer time is enough for the process's file to count; otherwise it needs a greater version.
 func (o *Outdated) Touch() bool { return !o.Left && o.Rules.Version == 0 && o.Mine.Version == 0 }
 
 func (o *Outdated) Error() string {
@@ -80,17 +80,17 @@ func (o *Outdated) Error() string {
 	if !o.Touch() {
 		fix = fmt.Sprintf("give it a version: over %d", o.Rules.Version)
 	}
-	return fmt.Sprintf("group %s goes by another file, with SHA-256 %s (%s, set by %s), and this process, with %s, takes no events: "+
+	return fmt.Sprintf("group %s uses another file, with SHA-256 %s (%s, set by %s), and this process, with %s, takes no events: "+
 		"bring its file up to date and send SIGHUP; or, for this file to count, %s and send SIGHUP", o.Group, o.Rules, why, o.By, o.Mine, fix)
 }
 
 // group is the durable consumer that the processes with a group's file share. An event has one owner: there is one consumer,
-// whose filter covers what the entries of the file match, and the entry is found when the event is called.
+// its filter covers what the entries of the file match, and the entry is chosen at the call.
 //
-// All go by one file, the newest. A process with another one takes no events, for what it does not know it could
-// neither call nor drop. A file that the group has left is not newer for having been copied since: only a process that
-// went by the group's file until it was replaced on its disk takes the group back to it. JetStream has no compare-and-swap for consumers. Where two processes write at once, the newer
-// file is written again by the process that has it and finds the other one.
+// All use one file, the newest. A process with another one takes no events, because it could neither call nor drop those that
+// it does not know. A file that the group no longer uses is not newer for having been copied since: only a process that
+// used the group's file until it was replaced on its disk takes the group back to it. JetStream has no compare-and-swap for
+// consumers. If two processes write at once, the one with the newer file finds the other's and writes its own again.
 type group struct {
 	js     jetstream.JetStream
 	names  keys.Names
@@ -109,12 +109,12 @@ func newGroup(js jetstream.JetStream, names keys.Names, config *Config, lanes in
 
 func (g *group) durable() string { return keys.DeliverConsumer(g.config.Group) }
 
-// join has the group go by this process's file if that is the newest, and returns what it covers. went is the Sum of the
-// file by which this process took events last, "" if it has taken none: if the group still goes by that, this process's
-// file has replaced it and is the newest, whatever its time says. wrote tells whether the group was made or changed:
-// another process that does so at the same time may not have seen that, so ask again before relying on it.
+// join makes the group use this process's file if that is the newest, and returns its coverage. went is the Sum of the
+// file by which this process last took events, "" if it has taken none. If the group still uses that one, this process's
+// file has replaced it and is the newest, whatever its time. wrote reports whether the group was made or changed. Another
+// process that does so at the same time may not have seen that, so check again before relying on it.
 //
-// The error is an [*Outdated] where the group goes by another file.
+// The error is an [*Outdated] if the group uses another file.
 func (g *group) join(ctx context.Context, went string) (covers coverage, wrote bool, err error) {
 	info, rules, err := g.read(ctx)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -129,7 +129,7 @@ func (g *group) join(ctx context.Context, went string) (covers coverage, wrote b
 		return rules.Covers, false, nil
 	}
 	fresh := rules.Sum == went
-	if fresh || mine.Changed.After(now) { // a clock that is ahead may not keep others from changing it later
+	if fresh || mine.Changed.After(now) { // a clock that is ahead must not keep others from changing it later
 		mine.Changed = now
 	}
 	left := slices.Contains(rules.Left, mine.String())
@@ -152,13 +152,13 @@ func (g *group) join(ctx context.Context, went string) (covers coverage, wrote b
 	return next.Covers, true, nil
 }
 
-// rules tells whether the group goes by this process's file now.
+// rules reports whether the group uses this process's file now.
 func (g *group) rules(ctx context.Context) (bool, error) {
 	_, rules, err := g.read(ctx)
 	return err == nil && rules.Sum == g.config.File.Sum, err
 }
 
-// read reads by which file the group goes.
+// read returns the file that the group uses.
 func (g *group) read(ctx context.Context) (*jetstream.ConsumerInfo, *ruling, error) {
 	c, err := g.js.Consumer(ctx, g.names.FiredStream(), g.durable())
 	if err != nil {
@@ -180,7 +180,7 @@ func (g *group) read(ctx context.Context) (*jetstream.ConsumerInfo, *ruling, err
 	return info, &r, nil
 }
 
-// create makes the group. Where another process does so in the same moment, the caller has to try again.
+// create makes the group. If another process does so at the same moment, the caller has to try again.
 func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	from, err := g.lastSeq(ctx)
 	if err != nil {
@@ -213,7 +213,7 @@ func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	return covers, true, nil
 }
 
-// settings returns those of the group's consumer, by what they were.
+// settings returns the settings of the group's consumer, based on the present ones.
 func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.ConsumerConfig, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -231,7 +231,7 @@ func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.Consum
 	slices.Sort(c.FilterSubjects)
 	c.Metadata = withKey(c.Metadata, rulingKey, string(text))
 	c.AckWait, c.MaxDeliver, c.BackOff = ackWait, -1, nil
-	c.MaxAckPending = -1 // no event is fetched before there is a place for it, in any process
+	c.MaxAckPending = -1 // no process fetches an event before it has a place for it
 	c.MaxWaiting = max(minMaxWaiting, waitingShare*g.lanes)
 	return c, nil
 }

@@ -36,11 +36,11 @@ func healthy(t testing.TB, d *deliver.Deliverer) {
 	testenv.Eventually(t, patience, d.Healthy, "a process that takes events")
 }
 
-// outdated waits until a process says that its group goes by another file.
+// outdated waits until a process says that its group uses another file.
 func outdated(t testing.TB, d *deliver.Deliverer) {
 	t.Helper()
 	testenv.Eventually(t, patience, func() error {
-		if err := d.Healthy(); err == nil || !strings.Contains(err.Error(), "goes by another file") {
+		if err := d.Healthy(); err == nil || !strings.Contains(err.Error(), "uses another file") {
 			return errors.New("it says: " + fmt.Sprint(err))
 		}
 		return nil
@@ -200,7 +200,7 @@ func TestRestartWithTheOldFile(t *testing.T) {
 	r.numbered(5, 10, always("shop:order:callback"))
 	r.numbered(10, 15, always("pay:order:callback"))
 	err := d.Healthy().Error()
-	for _, want := range []string{"group deliver goes by another file", fresh.File.String(), old.File.String(), "touch it and send SIGHUP"} {
+	for _, want := range []string{"group deliver uses another file", fresh.File.String(), old.File.String(), "touch it and send SIGHUP"} {
 		if !strings.Contains(err, want) {
 			t.Errorf("it says %s, without %q", err, want)
 		}

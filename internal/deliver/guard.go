@@ -67,7 +67,7 @@ type guarded struct {
 }
 
 // DialContext connects to a host. Its error says that addresses are refused only if all of the host's are: of several, the
-// dialer tells of the first one that failed, and another one may be allowed and not answer for a while.
+// dialer returns the error of the first one that failed, and another one may be allowed and not answer for a while.
 func (d guarded) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, refused := d.dialer.DialContext(ctx, network, address)
 	if refused == nil || !isRefused(refused) {

@@ -13,7 +13,7 @@ const (
 	slowAfter = time.Second
 	// rateBurst is how much of a rate may be used at once.
 	rateBurst = 100 * time.Millisecond
-	// leastWait is how long a delivery is held back at least: what a round through Redis is worth.
+	// leastWait is the shortest postponement: a round trip through Redis takes about as long.
 	leastWait = 100 * time.Millisecond
 	// slowShare is the part of a call's timeout for which a delivery waits at least whose host has a slow one, while places
 	// are scarce: an earlier one would find the place taken.
@@ -56,7 +56,7 @@ type host struct {
 	answered time.Time     // when it was last sound
 	took     time.Duration // of a call, about
 	free     time.Time     // when the rate allows a call after which none is saved up
-	slot     time.Time     // when the last one comes back that was held back for its turn
+	slot     time.Time     // when the last delivery comes back that was postponed for its turn
 	used     time.Time
 }
 
@@ -157,7 +157,7 @@ func (h *hosts) openFor(name string, e *Endpoint) *held {
 	return h.find(name, now).waits(name, e, now)
 }
 
-// turn returns how long to wait for the next turn: those who are held back come back one after the other, none sooner than
+// turn returns how long to wait for the next turn: postponed deliveries come back one after the other, none sooner than
 // after least or later than after most.
 func (x *host) turn(now time.Time, every, least, most time.Duration) time.Duration {
 	wait := min(max(x.slot.Add(every).Sub(now), least), max(most, least))

@@ -11,7 +11,7 @@ type routes struct {
 	config  *Config
 	clients map[*Endpoint]*http.Client
 	covers  coverage
-	still   *inquiry // whether the group goes by this configuration
+	still   *inquiry // whether the group uses this configuration
 }
 
 // route makes what calls the endpoints of a group's configuration.
@@ -42,7 +42,7 @@ func (r *routes) close() {
 	}
 }
 
-// rules holds the routes that count, and tells of others.
+// rules holds the routes in use, and announces others.
 type rules struct {
 	mu      sync.Mutex
 	now     *routes

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// File says which file a configuration is. Processes of a group all go by one file, the newest that one of them has.
+// File says which file a configuration is. All processes of a group use one file, the newest that one of them has.
 type File struct {
 	// Sum is the SHA-256 of its bytes, in hex, as sha256sum prints it.
 	Sum string

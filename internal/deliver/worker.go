@@ -44,7 +44,7 @@ type worker struct {
 	cut      context.Context // ends when calls are to be cut short
 	fetching context.Context // ends when no event is to be begun any more
 	stop     context.CancelFunc
-	lost     chan struct{} // has a value where the group may go by another file, or its consumer is gone
+	lost     chan struct{} // has a value where the group may use another file, or its consumer is gone
 }
 
 func newWorker(ctx, cut context.Context, d *Deliverer, durable string, r *routes) *worker {
@@ -94,10 +94,10 @@ func (w *worker) tellLost() {
 }
 
 // errOthers says that an event is for processes with another file.
-var errOthers = errors.New("the group goes by another file")
+var errOthers = errors.New("the group uses another file")
 
 // find returns the endpoint of an event, with its routes; nil if it is nobody's. What this process's file does not match
-// may be another file's by now, which only a process with that can tell, so it is nobody's only if the group goes by this
+// may be another file's by now, which only a process with that can tell, so it is nobody's only if the group uses this
 // process's file even after the event has come. The error gives the event back.
 func (w *worker) find(ctx context.Context, ev event.Event) (*routes, *Endpoint, error) {
 	for {

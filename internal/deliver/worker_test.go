@@ -69,7 +69,7 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 	if err := <-found; !errors.Is(err, errOthers) {
 		t.Errorf("once the group goes by the new file: %v, want it given back", err)
 	}
-	if _, _, err := old.join(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "goes by another file") {
+	if _, _, err := old.join(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "uses another file") {
 		t.Errorf("the old file joins: %v", err)
 	}
 

@@ -36,7 +36,7 @@ const (
 	// wait.
 	stopGrace  = 5 * time.Second
 	endTimeout = time.Minute
-	// answerTimeout bounds one answer of a server, or of whoever else listens on its port.
+	// answerTimeout bounds one answer of a server, or of another program on its port.
 	answerTimeout = 5 * time.Second
 )
 

@@ -66,7 +66,7 @@ func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
 	switch {
 	case err != nil:
 		r.Fail(checkEvents, "grant the rights that the line redis rights names", "CONFIG GET is not allowed, and trying fails: %v", err)
-	case len(missing) > 0: // without CONFIG GET timerd sets none, lest it take others' flags away
+	case len(missing) > 0: // without CONFIG GET timerd sets none, so that it removes no flags of others
 		r.Fail(checkEvents, fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
 	default:
 		r.OK(checkEvents, "set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")

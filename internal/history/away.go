@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// logOpenTime and logLookTime bound how long a search of several streams waits for the log of deliveries, which not all
-	// users may read: NATS does not answer what a user has no right to.
+	// logOpenTime and logLookTime bound how long a search of several streams waits for the log of deliveries: NATS does not
+	// answer a user who has no right to read it.
 	logOpenTime = time.Second
 	logLookTime = 2 * time.Second
-	// logAwayTime is how long a log that did not answer is left alone.
+	// logAwayTime is for how long a log that did not answer is not asked again.
 	logAwayTime = time.Minute
 )
 
-// absence is whether the log of deliveries has answered. Its methods may be called concurrently.
+// absence notes whether the log of deliveries answers. Its methods may be called concurrently.
 type absence struct {
 	openTime, lookTime time.Duration
 
@@ -27,7 +27,7 @@ type absence struct {
 	until time.Time
 }
 
-// reason returns why the log is left alone now; nil if it is not.
+// reason returns why the log is not asked now; nil if it may be.
 func (a *absence) reason() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -37,7 +37,7 @@ func (a *absence) reason() error {
 	return nil
 }
 
-// remember has the log left alone for a while. An error that came at once costs nobody time, and is not remembered.
+// remember keeps the log from being asked for a while. An error that came at once cost no time, and is not remembered.
 func (a *absence) remember(err error) {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
 		return
@@ -47,8 +47,8 @@ func (a *absence) remember(err error) {
 	a.why, a.until = err, time.Now().Add(logAwayTime)
 }
 
-// read has a step of a cursor done. Where the search can do without its stream, that takes so long at most, and a failure is
-// no error: the cursor is away.
+// read runs a step of a cursor. If its stream is optional, the step takes at most the given time, and a failure is no error but
+// marks the cursor as away.
 func (a *absence) read(ctx context.Context, c *cursor, most time.Duration, step func(context.Context) error) error {
 	if !c.optional {
 		return step(ctx)

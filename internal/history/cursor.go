@@ -9,37 +9,37 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// fromEnd is the place behind all messages that there are.
+// fromEnd is the place after the last message.
 const fromEnd = math.MaxUint64
 
-// cursor is how far one stream was looked at, from its newest message back.
+// cursor is how far one stream was searched, from its newest message back.
 type cursor struct {
 	js     jetstream.JetStream
 	stream string
 	match  matcher
-	limit  int // how many records are of use
+	limit  int // how many records are wanted
 
-	optional bool   // the search can do without the stream
+	optional bool   // the search works without the stream
 	missing  bool   // there is no such stream
-	away     error  // why it cannot be looked at, or not further
+	away     error  // why it cannot be searched, or not further
 	place    uint64 // where it begins
 	count    uint64 // its messages
 	first    uint64 // its first message
 	last     uint64
 	average  uint64 // bytes of a message
 
-	next   uint64    // all messages from this number on were looked at
-	since  time.Time // and all that were stored since then
-	found  []Record  // what is looked for among them, oldest first
+	next   uint64    // all messages from this sequence on were searched
+	since  time.Time // as were all that were stored since then
+	found  []Record  // the matches among them, oldest first
 	bytes  int       // of found
 	looked uint64    // messages
 
 	size uint64 // of the next window
 	rare bool   // few messages are in the namespace
-	mark uint64 // one that is, the last known to be from next on; or the stream's last one
+	mark uint64 // the last known message in the namespace, from next on; or the stream's last message
 }
 
-// open finds out where the stream begins and ends, and goes to the place in it.
+// open asks where the stream begins and ends, and goes to the place in it.
 func (c *cursor) open(ctx context.Context) error {
 	stream, err := Open(ctx, c.js, c.stream)
 	if errors.Is(err, ErrNoStream) {
@@ -62,7 +62,7 @@ func (c *cursor) open(ctx context.Context) error {
 	return c.jump(ctx)
 }
 
-// jump goes to the last message of the subject, if there is but one that is looked for: NATS knows where that is.
+// jump goes to the last message of the subject, if only one subject is searched: NATS knows where that is.
 func (c *cursor) jump(ctx context.Context) error {
 	if !c.match.one() || c.done() {
 		return nil
@@ -79,7 +79,7 @@ func (c *cursor) jump(ctx context.Context) error {
 	return nil
 }
 
-// tellSince finds out when the first message was stored that was looked at.
+// tellSince asks when the first message that was searched was stored.
 func (c *cursor) tellSince(ctx context.Context) error {
 	m, ok, err := next(ctx, c.js, c.stream, ">", c.next)
 	if err == nil && ok {
@@ -88,10 +88,10 @@ func (c *cursor) tellSince(ctx context.Context) error {
 	return err
 }
 
-// done tells whether the beginning of the stream was reached.
+// done reports whether the beginning of the stream was reached.
 func (c *cursor) done() bool { return c.missing || c.away != nil || c.next <= c.first }
 
-// look looks at a window of the messages before those that were looked at. If it fails, it can be called again.
+// look searches the next window of earlier messages. If it fails, it can be called again.
 func (c *cursor) look(ctx context.Context) error {
 	w := c.window()
 	began := time.Now()
@@ -107,7 +107,7 @@ func (c *cursor) look(ctx context.Context) error {
 		return err
 	}
 	if took := time.Since(began); !w.picks && took < windowTime/2 && w.read <= maxWindow/2 {
-		c.size *= 2 // of the numbers, most may be of messages that are gone
+		c.size *= 2 // most of these sequences may be of messages that are gone
 	} else if !w.picks && took > windowTime*2 {
 		c.size = max(c.size/2, 1)
 	}
@@ -123,7 +123,7 @@ func (c *cursor) look(ctx context.Context) error {
 	return nil
 }
 
-// window returns what to look at next.
+// window returns the next window to search.
 func (c *cursor) window() *window {
 	w := &window{cursor: c, from: c.first, to: c.next - 1}
 	size, most := c.size, pickBytes/c.average

@@ -17,8 +17,8 @@ func (r *Reader) stream(kind string) string {
 	return r.names.FiredStream()
 }
 
-// Each calls f for what there is of a query among the messages with these numbers, both included, oldest first, until it
-// returns false. The query's Kind says of which stream; it must be set. The error says what to do.
+// Each calls f for the matches of a query among the messages from one sequence to another, both included, oldest first, until f
+// returns false. The query's Kind names the stream and must be set. The error says what to do.
 func (r *Reader) Each(ctx context.Context, q Query, first, last uint64, f func(Record) bool) error {
 	m, stream := newMatcher(q, r.names.SubjectPrefix(), q.Kind), r.stream(q.Kind)
 	return each(ctx, r.js, stream, first, last, func(found message) bool {
@@ -30,7 +30,7 @@ func (r *Reader) Each(ctx context.Context, q Query, first, last uint64, f func(R
 	})
 }
 
-// Get returns the message with a number of the stream of a kind of subject, or false if it is not there.
+// Get returns the message with a sequence in the stream of a kind of subject, or false if it is not there.
 func (r *Reader) Get(ctx context.Context, kind string, seq uint64) (Record, bool, error) {
 	found, ok, err := get(ctx, r.js, r.stream(kind), map[string]any{"seq": seq})
 	if err != nil || !ok {

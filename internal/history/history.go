@@ -1,6 +1,6 @@
-// Package history finds the events of timers, and the deliveries of webhooks, in the streams, newest first: what happened to a
-// timer. A stream has no index of timers, so it is read in windows from its end back, for as long as somebody waits, and goes
-// on where it was.
+// Package history finds the events of timers, and the deliveries of webhooks, in the streams, newest first. A stream has no
+// index of timers, so a search reads it in windows from its end back, for as long as somebody waits, and a later search
+// continues there.
 package history
 
 import (
@@ -15,29 +15,29 @@ import (
 const (
 	// defaultWork is how long a search looks before it returns.
 	defaultWork = time.Second
-	// searches is how many may look at the same time.
+	// searches is how many may run at the same time.
 	searches = 2
 
 	defaultLimit = 50
 	maxLimit     = 200
 )
 
-// Reader searches the streams of an installation. Its methods may be called concurrently; few of them look at a time, and
-// the others wait.
+// Reader searches the streams of an installation. Its methods may be called concurrently; few run at a time, and the others
+// wait.
 type Reader struct {
 	js    jetstream.JetStream
 	names keys.Names
 	slots chan struct{}
 	log   absence // of the stream of deliveries
-	first uint64  // how many messages the first window has
+	first uint64  // messages in the first window
 
-	// Work is how long a search looks before it returns what it has, a second if not set. It takes some 150 ms more, or
+	// Work is how long a search runs before it returns its matches. Default: 1 s. It takes some 150 ms more, or
 	// longer if NATS is slow.
 	Work time.Duration
 }
 
-// New returns a Reader of the streams with these names. What it reads goes through the connection of js, and for that time
-// everything else on it waits: better one of its own.
+// New returns a Reader of the streams with these names. Give it a js with its own connection, because all else on the connection
+// waits while it reads.
 func New(js jetstream.JetStream, names keys.Names) *Reader {
 	return &Reader{
 		js: js, names: names, slots: make(chan struct{}, searches), log: absence{openTime: logOpenTime, lookTime: logLookTime},
@@ -48,24 +48,24 @@ func New(js jetstream.JetStream, names keys.Names) *Reader {
 // Page is the result of a search.
 type Page struct {
 	Records []Record // newest first
-	Place   string   // where to go on; "" if the beginning of every stream was reached that can be read
-	Looked  uint64   // messages that were looked at, or passed over, for this page
-	// Since says that all that was stored since then was looked at, for this page and those before it. It is the zero Time
-	// where the beginning of every stream was reached.
+	Place   string   // where to continue; "" if the beginning of every readable stream was reached
+	Looked  uint64   // messages that were read or passed over for this page
+	// Since is the time since which all messages were searched, for this page and those before it. It is the zero Time
+	// if the beginning of every stream was reached.
 	Since   time.Time
-	Streams []Reach // the same, by stream; without that of the deliveries where there is none
+	Streams []Reach // the same by stream; without the deliveries if they have no stream
 }
 
-// Reach is how far a stream was looked at.
+// Reach is how far a stream was searched.
 type Reach struct {
 	Stream    string
 	Kind      string    // keys.Fired, keys.Dead or keys.Delivery
 	Messages  uint64    // how many the stream has
-	Seq       uint64    // the first message that was; 0 where none was
+	Seq       uint64    // the first message searched; 0 if none was
 	Since     time.Time // when it was stored
 	Beginning bool      // there is none before it
 	Missing   bool      // there is no such stream
-	Away      string    // why it was not looked at, or not further, though it may be there; "" if it was
+	Away      string    // why it was not searched, or not further, though it may be there; "" if it was
 }
 
 // streams returns the streams that are searched. A place names them in this order: a new one comes last.
@@ -81,13 +81,13 @@ func (r *Reader) streams(q Query) []*cursor {
 	return cursors
 }
 
-// Search returns what there is of a query before a place, which an earlier page has named; "" is the end of the streams. It
-// returns at most limit records, 50 if that is 0 and 200 at most, and some MiB of them. It ends after Work; the page may be
-// empty then although there is more.
+// Search returns the matches of a query before a place, which an earlier page has named; "" is the end of the streams. It
+// returns at most limit records, 50 if that is 0 and 200 at most, and some MiB of them. It ends after Work; the page may then be
+// empty although there is more.
 //
-// Its error says what to do; it wraps ErrPlace if there is no such place. Where something was found before it failed, the
-// page is good beside the error, and so is its place. That the stream of deliveries cannot be read, which not all users may, is
-// no error where others are looked at too: it is left alone for a minute if it does not answer, and a later page goes on in it.
+// Its error says what to do; it wraps ErrPlace if there is no such place. If something was found before the failure, the page
+// and its place are valid beside the error. If the query is about several streams, it is no error that the stream of deliveries
+// cannot be read: not all users may. If it does not answer, it is not asked for a minute, and a later page continues in it.
 func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (Page, error) {
 	s := search{cursors: r.streams(q), limit: defaultLimit}
 	if limit > 0 {
@@ -120,7 +120,7 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	}
 	begin := s.page().Place
 	for until := time.Now().Add(r.Work); !s.enough(); {
-		// What was found in one stream may have to wait for a look at another: a search goes on until it has come further.
+		// Matches in one stream may have to wait for another stream, so the search continues until the page has come further.
 		c := s.newest()
 		if err = r.log.read(ctx, c, r.log.lookTime, c.look); err != nil || !time.Now().Before(until) && s.page().Place != begin {
 			break
@@ -129,13 +129,13 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	return s.page(), err
 }
 
-// search looks at several streams in the order of time.
+// search searches several streams in the order of time.
 type search struct {
 	cursors []*cursor
 	limit   int
 }
 
-// newest returns the cursor that has come the least far back, nil if all have come to the beginning.
+// newest returns the cursor that is the least far back, nil if all have reached the beginning.
 func (s *search) newest() *cursor {
 	var newest *cursor
 	for _, c := range s.cursors {
@@ -146,7 +146,7 @@ func (s *search) newest() *cursor {
 	return newest
 }
 
-// enough tells whether a page is full, or cannot be.
+// enough reports whether a page is full, or cannot be.
 func (s *search) enough() bool {
 	newest, bytes := s.newest(), 0
 	for _, c := range s.cursors {
@@ -155,8 +155,8 @@ func (s *search) enough() bool {
 	return newest == nil || bytes >= heldBytes || len(s.ready()) >= s.limit
 }
 
-// ready returns what was found and comes before all that was not looked at yet, newest first. Each stream keeps its order,
-// whatever the clocks of NATS did.
+// ready returns the matches that are newer than everything not yet searched, newest first. Each stream keeps its order, even if
+// the clocks of NATS differ.
 func (s *search) ready() []Record {
 	var all []Record
 	left := make([]int, len(s.cursors))
@@ -181,7 +181,7 @@ func (s *search) ready() []Record {
 	}
 }
 
-// page returns what is ready of what was found. The rest is found again by the next page.
+// page returns the matches that are ready. The next page finds the rest again.
 func (s *search) page() Page {
 	p := Page{Records: s.ready()}
 	bytes := 0

@@ -15,16 +15,16 @@ const (
 	// pointSpan is the time that one point stands for, and points how many there are: 15 minutes.
 	pointSpan = 10 * time.Second
 	points    = 90
-	// quick is the pause between two samples while somebody looks, slow any other time: one a point.
+	// quick is the pause between two samples while somebody looks. Otherwise it is slow, one sample a point.
 	quick = time.Second
 	slow  = pointSpan
-	// attention is for how long after a View samples are taken quickly.
+	// attention is how long samples are taken quickly after a View.
 	attention = 10 * time.Second
-	// rateSpan is over how long what is fired per second is measured, at most: heartbeats come once a second, or less often.
+	// rateSpan is the longest time over which firings per second are measured: heartbeats come once a second, or less often.
 	rateSpan = 10 * time.Second
-	// clockSlack is how much earlier than the last sample a new timerd may say that it was started: clocks differ.
+	// clockSlack is how much earlier than the last sample a new timerd's start may be, because clocks differ.
 	clockSlack = 5 * time.Second
-	// mostTimerds is of how many timerds it is remembered what they had counted.
+	// mostTimerds is how many timerds' counts are remembered.
 	mostTimerds = 2000
 	// sampleTimeout bounds one sample.
 	sampleTimeout = 3 * time.Second
@@ -48,20 +48,20 @@ type LiveNamespace struct {
 type LiveStats struct {
 	At             time.Time   // of the last sample; the zero Time before the first one
 	FiredPerSecond float64     // in the last seconds
-	Points         []LivePoint // of the last 15 minutes at most, the oldest first; the last one is not over yet
+	Points         []LivePoint // of the last 15 minutes at most, oldest first; the last one is not complete
 	Lateness       schedule.Lateness
-	Namespaces     []LiveNamespace // those with events in the last 15 minutes, the one with most of them first
+	Namespaces     []LiveNamespace // those with events in the last 15 minutes, the busiest first
 	Gaps           int64           // in the last 15 minutes
 }
 
-// interval is what was counted between two samples.
+// interval is the counts between two samples.
 type interval struct {
 	from, to time.Time
 	counts   schedule.Counts
 }
 
-// Live tells how an installation is doing just now, by what its timerds count and say with their heartbeats: it takes
-// samples of what they have fired, how late that was, and what went wrong. Its methods may be called concurrently.
+// Live shows the present state of an installation by the counts in its timerds' heartbeats. It takes samples of firings, their
+// lateness, and failures. Its methods may be called concurrently.
 type Live struct {
 	members func(context.Context) ([]query.Member, error)
 
@@ -70,7 +70,7 @@ type Live struct {
 	wanted time.Time     // when somebody looked last
 	since  time.Time
 	at     time.Time
-	last   map[string]schedule.Counts // what each timerd had counted at the last sample with it
+	last   map[string]schedule.Counts // each timerd's counts at its last sample
 	recent []interval                 // of the last rateSpan
 	past   []past                     // of the last 15 minutes
 }
@@ -111,7 +111,7 @@ func (p *Live) Run(ctx context.Context) {
 	}
 }
 
-// sample asks once.
+// sample takes one sample.
 func (p *Live) sample(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
@@ -126,7 +126,7 @@ func (p *Live) sample(ctx context.Context) {
 	}
 }
 
-// take takes in what the timerds say at a time.
+// take takes in the timerds' counts at a time.
 func (p *Live) take(members []query.Member, now time.Time) {
 	var sum schedule.Counts
 	for _, m := range members {
@@ -134,7 +134,7 @@ func (p *Live) take(members []query.Member, now time.Time) {
 			continue
 		}
 		before, known := p.last[m.Instance]
-		// One that came since the last sample has counted all of it since then.
+		// All counts of a timerd that came after the last sample are new.
 		if known || !p.at.IsZero() && m.Since.After(p.at.Add(-clockSlack)) {
 			add(&sum, *m.Counts, before)
 		}
@@ -151,7 +151,7 @@ func (p *Live) take(members []query.Member, now time.Time) {
 	p.at = now
 }
 
-// forget forgets what those had counted that are gone, once there are many: they may come back, if they were cut off.
+// forget forgets the counts of timerds that are gone, once there are many: one that was only cut off may return.
 func (p *Live) forget(members []query.Member) {
 	if len(p.last) < mostTimerds/2 {
 		return
@@ -167,7 +167,7 @@ func (p *Live) forget(members []query.Member) {
 	}
 }
 
-// add adds to sum what a timerd has counted since it had counted before. Counters that have begun anew count from 0.
+// add adds to sum what a timerd has counted since before. A counter that was reset counts from 0.
 func add(sum *schedule.Counts, now, before schedule.Counts) {
 	sum.Gaps += since(now.Gaps, before.Gaps)
 	for name, lateness := range now.Lateness {
@@ -179,7 +179,7 @@ func add(sum *schedule.Counts, now, before schedule.Counts) {
 	}
 }
 
-// since returns by how much a counter has grown.
+// since returns the growth of a counter.
 func since(now, before int64) int64 {
 	if now < before {
 		return now
@@ -187,7 +187,7 @@ func since(now, before int64) int64 {
 	return now - before
 }
 
-// isAfter tells whether a histogram can be what has become of another one.
+// isAfter reports whether a histogram can be a later state of another one.
 func isAfter(now, before schedule.Lateness) bool {
 	for i := range now {
 		if now[i] < before[i] {
@@ -213,7 +213,7 @@ func merge(c *schedule.Counts, name string, l schedule.Lateness) {
 // addToPast adds what was counted until now.
 func (p *Live) addToPast(sum schedule.Counts, now time.Time) {
 	begin := p.since.Add(now.Sub(p.since).Truncate(pointSpan))
-	if begin.Equal(now) && begin.After(p.since) { // it is the end of the one before
+	if begin.Equal(now) && begin.After(p.since) { // it ends the previous one
 		begin = begin.Add(-pointSpan)
 	}
 	if n := len(p.past); n == 0 || p.past[n-1].at.Before(begin) {
@@ -223,7 +223,7 @@ func (p *Live) addToPast(sum schedule.Counts, now time.Time) {
 	add(&p.past[len(p.past)-1].counts, sum, schedule.Counts{})
 }
 
-// View returns what is known by now. While it is called again and again, samples are taken each second.
+// View returns the latest numbers. While it is called regularly, a sample is taken each second.
 func (p *Live) View() LiveStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,7 +260,7 @@ func (p *Live) View() LiveStats {
 	return v
 }
 
-// addRates adds what was fired per second in the last seconds.
+// addRates adds the firings per second of the last seconds.
 func (p *Live) addRates(v *LiveStats, all map[string]*LiveNamespace) {
 	if len(p.recent) == 0 {
 		return

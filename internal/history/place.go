@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// ErrPlace says that a text is not a place that a page has named.
+// ErrPlace says that a text is not the place of any page.
 var ErrPlace = errors.New("not a place in the streams: begin at the newest event again")
 
-// parsePlace reads how far the streams were looked at: the number of the first message, of each, that was. A stream that is
+// parsePlace reads how far the streams were searched: the sequence of the first message that was, for each. A stream that is
 // not in it begins at its end.
 func parsePlace(s string, streams int) ([]uint64, error) {
 	next := make([]uint64, streams)

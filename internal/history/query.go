@@ -7,20 +7,20 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Query says which messages are looked for. The zero value means all.
+// Query selects messages. The zero value selects all.
 type Query struct {
-	// Key is one timer. If it is set, Namespace and Text are not looked at.
+	// Key is one timer. If it is set, Namespace and Text are ignored.
 	Key       keys.Key
 	Namespace keys.Namespace
-	// Text is what the timer's id contains, byte for byte as in the key.
+	// Text is a part of the timer's id, byte for byte as in the key.
 	Text string
-	// Why is what the reason, the last error or the fault contains, in upper or lower case.
+	// Why is a part of the reason, the last error or the fault, in upper or lower case.
 	Why string
-	// Kind is keys.Fired, keys.Dead or keys.Delivery where only one stream is meant; empty, it is all of them.
+	// Kind is keys.Fired, keys.Dead or keys.Delivery for one stream; empty means all of them.
 	Kind string
 }
 
-// namespace returns where the timers are.
+// namespace returns the namespace of the timers.
 func (q Query) namespace() keys.Namespace {
 	if q.Key != (keys.Key{}) {
 		return keys.Namespace{App: q.Key.App, Module: q.Key.Module, Type: q.Key.Type}
@@ -28,15 +28,15 @@ func (q Query) namespace() keys.Namespace {
 	return q.Namespace
 }
 
-// matcher tells quickly what a query is not about.
+// matcher quickly rules out messages that a query does not select.
 type matcher struct {
 	Query
 	prefix string // of every subject
 	kind   string // of the stream's
-	filter string // the subject with wildcards of all that is looked for
+	filter string // the subject, with wildcards, of all matches
 	within keys.Namespace
-	needle []byte // what every message has in it that is looked for; empty: nothing is known
-	text   []byte // what one without an event has in it
+	needle []byte // a part of every match; empty: none is known
+	text   []byte // a part of every match that is not an event
 	why    string // Why in lower case
 }
 
@@ -54,16 +54,16 @@ func newMatcher(q Query, prefix, kind string) matcher {
 	return m
 }
 
-// all tells whether messages of every namespace are looked for.
+// all reports whether messages of every namespace match.
 func (m *matcher) all() bool { return m.within == keys.Namespace{} }
 
-// one tells whether messages of one subject alone are looked for.
+// one reports whether only messages of one subject match.
 func (m *matcher) one() bool {
 	return m.within.App != "" && m.within.Module != "" && m.within.Type != ""
 }
 
-// longestPlain returns the longest part of a text that stands in every JSON string as it is, whoever wrote it: some
-// encoders escape what need not be escaped.
+// longestPlain returns the longest part of a text that every JSON encoder writes unchanged: some escape more than they
+// must.
 func longestPlain(s string) []byte {
 	special := func(r rune) bool {
 		switch {
@@ -81,7 +81,7 @@ func longestPlain(s string) []byte {
 	return []byte(longest)
 }
 
-// may tells whether the content of a message may be what is looked for. It costs little.
+// may reports cheaply whether the content of a message may match.
 func (m *matcher) may(data []byte) bool { return bytes.Contains(data, m.needle) }
 
 // record reads a message.
@@ -90,7 +90,7 @@ func (m *matcher) record(stream string, of message) Record {
 	return newRecord(m.prefix, r, of.header)
 }
 
-// covers tells whether a subject lies in the namespace.
+// covers reports whether a subject is in the namespace.
 func (m *matcher) covers(subject string) bool {
 	switch {
 	case m.one():
@@ -102,7 +102,7 @@ func (m *matcher) covers(subject string) bool {
 	return err == nil && m.within.Match(keys.Key{App: app, Module: module, Type: typ})
 }
 
-// match tells whether a message that may be looked for is. One that is not what it should be counts as what it mentions.
+// match reports whether a message for which may returned true matches. One with a fault matches by the text in it.
 func (m *matcher) match(r Record) bool {
 	var is bool
 	switch {

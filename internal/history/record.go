@@ -10,20 +10,20 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Record is one message of a stream. Anybody may have published it: only where Fault is empty is it an event, or a delivery,
-// of the timer that it names, and even then its texts are a stranger's.
+// Record is one message of a stream. Anybody may have published it: it is an event or a delivery of the timer that it names only
+// if Fault is empty, and even then its texts are not trusted.
 type Record struct {
 	Stream   string
 	Kind     string // of its subject: keys.Fired, keys.Dead or keys.Delivery
 	Seq      uint64 // its number in the stream
 	Stored   time.Time
 	Subject  string
-	MsgID    string // what its Nats-Msg-Id says
+	MsgID    string // its Nats-Msg-Id
 	Data     []byte
 	Key      keys.Key       // of the timer, if Fault is ""
-	Event    event.Event    // what Data says, if Fault is "" and Kind is another than keys.Delivery
-	Delivery event.Delivery // what Data says, if Fault is "" and Kind is keys.Delivery
-	Fault    string         // why Data is not what it should be of a timer of the subject, "" if it is
+	Event    event.Event    // from Data, if Fault is "" and Kind is not keys.Delivery
+	Delivery event.Delivery // from Data, if Fault is "" and Kind is keys.Delivery
+	Fault    string         // why Data is no message about a timer of the subject; "" if it is
 }
 
 // newRecord reads a message of a stream of an installation whose subjects begin with prefix. Of r, Stream, Kind, Seq, Stored,
@@ -47,7 +47,7 @@ func newRecord(prefix string, r Record, header nats.Header) Record {
 	return r
 }
 
-// ID returns the event's id, or that of the message where that is not known.
+// ID returns the event's id, or that of the message if it is not known.
 func (r Record) ID() string {
 	switch {
 	case r.Fault != "":
@@ -58,7 +58,7 @@ func (r Record) ID() string {
 	return r.Event.ID
 }
 
-// Late returns how long after its due time a firing was published, and false where that is not known.
+// Late returns how long after its due time a firing was published, or false if that is not known.
 func (r Record) Late() (time.Duration, bool) {
 	if r.Kind != keys.Fired || r.Fault != "" || r.Event.Time.IsZero() {
 		return 0, false

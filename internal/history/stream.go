@@ -17,13 +17,13 @@ import (
 const (
 	// answerTimeout bounds how long NATS may take to answer one request.
 	answerTimeout = 5 * time.Second
-	// idleConsumer is how long a consumer outlives the process that has not deleted it.
+	// idleConsumer is how long a consumer outlives a process that did not delete it.
 	idleConsumer = 10 * time.Second
-	// bufferBytes and batchMessages are how much of a stream is on its way at a time, if that is not one large message.
+	// bufferBytes and batchMessages bound how much of a stream is under way at a time, except for one large message.
 	bufferBytes   = 2 << 20
 	batchMessages = 1 << 14
-	// firstQuiet is how long nothing comes before it is asked for again, and then twice as long each time; after lastQuiet
-	// it is given up.
+	// firstQuiet is the silence after which messages are requested again. It doubles each time; after lastQuiet the read
+	// fails.
 	firstQuiet = 300 * time.Millisecond
 	lastQuiet  = 2 * time.Second
 )
@@ -45,7 +45,7 @@ func Open(ctx context.Context, js jetstream.JetStream, name string) (jetstream.S
 	return stream, silent(err, js, name, "STREAM.INFO."+name)
 }
 
-// silent returns an error of a request about a stream. NATS does not answer one that the user has no right to.
+// silent returns the error of a request about a stream. NATS does not answer a request that the user may not make.
 func silent(err error, js jetstream.JetStream, stream, request string) error {
 	switch {
 	case err == nil:
@@ -57,7 +57,7 @@ func silent(err error, js jetstream.JetStream, stream, request string) error {
 	return fmt.Errorf("stream %s: %w", stream, err)
 }
 
-// apiPrefix returns what the subjects of JetStream's requests begin with.
+// apiPrefix returns the beginning of the subjects of JetStream's requests.
 func apiPrefix(js jetstream.JetStream) string {
 	o := js.Options()
 	switch {
@@ -69,7 +69,7 @@ func apiPrefix(js jetstream.JetStream) string {
 	return "$JS.API."
 }
 
-// message is one message of a stream, as NATS describes it. What its publisher wrote into it describes nothing.
+// message is one message of a stream, as NATS describes it, not as its publisher does.
 type message struct {
 	subject string
 	seq     uint64
@@ -78,15 +78,15 @@ type message struct {
 	data    []byte
 }
 
-// next returns the first message from a number on whose subject matches a filter, or false if there is none. It does not
-// use direct access: there, headers of the publisher can pass for those in which NATS says which message it is.
+// next returns the first message from a sequence on whose subject matches a filter, or false if there is none. It does not
+// use direct access, where a publisher's headers can pass for those by which NATS identifies the message.
 func next(ctx context.Context, js jetstream.JetStream, stream, filter string, seq uint64) (message, bool, error) {
 	return get(ctx, js, stream, map[string]any{"seq": max(seq, 1), "next_by_subj": filter})
 }
 
-// StoredAt returns when the first message from a number on whose subject matches a filter was stored, if so many of those
-// from there on do. It returns the zero Time if there is none; or if NATS, which stores none meanwhile, might have to pass over
-// more than pickBytes to find it.
+// StoredAt returns when the first message from a sequence on whose subject matches a filter was stored. matching is how many of
+// the messages from there on match. It returns the zero Time if there is none, or if NATS, which stores nothing during the search,
+// might have to pass over more than pickBytes.
 func StoredAt(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, filter string, seq, matching uint64) (time.Time, error) {
 	s := of.State
 	seq = max(seq, s.FirstSeq)
@@ -102,7 +102,7 @@ func last(ctx context.Context, js jetstream.JetStream, stream, subject string) (
 	return get(ctx, js, stream, map[string]any{"last_by_subj": subject})
 }
 
-// get asks for one message.
+// get requests one message.
 func get(ctx context.Context, js jetstream.JetStream, stream string, which map[string]any) (message, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -127,7 +127,7 @@ func get(ctx context.Context, js jetstream.JetStream, stream string, which map[s
 	}
 	switch err := json.Unmarshal(reply.Data, &answer); {
 	case err != nil:
-		return message{}, false, fmt.Errorf("stream %s: NATS sent an answer that is not understood: %w", stream, err)
+		return message{}, false, fmt.Errorf("stream %s: NATS sent an unknown answer: %w", stream, err)
 	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
 		return message{}, false, nil
 	case answer.Error != nil:
@@ -135,13 +135,13 @@ func get(ctx context.Context, js jetstream.JetStream, stream string, which map[s
 	}
 	m := message{subject: answer.Message.Subject, seq: answer.Message.Seq, stored: answer.Message.Time, data: answer.Message.Data}
 	if len(answer.Message.Header) > 0 {
-		m.header, _ = nats.DecodeHeadersMsg(answer.Message.Header) // of a malformed one there is what could be read
+		m.header, _ = nats.DecodeHeadersMsg(answer.Message.Header) // of a malformed header, the part that could be read
 	}
 	return m, true, nil
 }
 
-// each calls f for each message of a stream from one number to another, both included, oldest first, until it returns false.
-// It reads all subjects: with a filter, NATS would count what there is to read, block by block to the end of the stream,
+// each calls f for each message of a stream from one sequence to another, both included, oldest first, until f returns false.
+// It reads all subjects: with a filter, NATS would count the matches, block by block to the end of the stream,
 // and store no event meanwhile. Its error says what to do.
 func each(ctx context.Context, js jetstream.JetStream, stream string, from, to uint64, f func(message) bool) error {
 	if from > to {
@@ -164,7 +164,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = js.DeleteConsumer(ctx, stream, info.Name) // otherwise the server does, when it is idle
+		_ = js.DeleteConsumer(ctx, stream, info.Name) // else the server deletes it once it is idle
 	}()
 	if info.NumPending == 0 {
 		return nil
@@ -173,7 +173,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 	if p.sub, err = js.Conn().SubscribeSync(p.inbox); err != nil {
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
-	defer func() { _ = p.sub.Unsubscribe() }()             // fails where the connection is closed, and then there is nothing to end
+	defer func() { _ = p.sub.Unsubscribe() }()             // fails if the connection is closed, and then there is nothing to end
 	if err := p.sub.SetPendingLimits(-1, -1); err != nil { // bufferBytes is the limit
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
@@ -183,7 +183,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 // pull reads the messages of a consumer in batches.
 type pull struct {
 	js    jetstream.JetStream
-	api   string // by which messages are asked for
+	api   string // the subject of requests for messages
 	sub   *nats.Subscription
 	inbox string
 	count uint64 // messages that came
@@ -191,16 +191,16 @@ type pull struct {
 }
 
 var (
-	// errLost says that messages got lost on their way.
+	// errLost says that messages were lost under way.
 	errLost = errors.New("the connection to NATS was interrupted: try again")
-	// errEnd, errLarge and errQuiet are ends of a batch: nothing more is wanted, or there; the next message has too many
-	// bytes; nothing came.
+	// errEnd, errLarge and errQuiet end a batch: no more messages are wanted, or there; the next message has too many
+	// bytes; no message came.
 	errEnd   = errors.New("that is all")
 	errLarge = errors.New("the next message is too large")
 	errQuiet = fmt.Errorf("no message came: %w", context.DeadlineExceeded)
 )
 
-// read calls f for the messages up to a number until it returns false.
+// read calls f for the messages up to a sequence until f returns false.
 func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error {
 	for most, bytes, quiet := 0, 0, firstQuiet; ; {
 		if most == 0 {
@@ -215,7 +215,7 @@ func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error 
 			return nil
 		case p.count > came && (err == nil || errors.Is(err, errLarge) || errors.Is(err, errQuiet)):
 			most, quiet = 0, firstQuiet
-		case errors.Is(err, errLarge): // perhaps the late end of a batch that was taken for quiet
+		case errors.Is(err, errLarge): // perhaps the late end of a batch that had seemed quiet
 			most, bytes = 1, 0
 		case errors.Is(err, errQuiet) && quiet < lastQuiet:
 			quiet *= 2
@@ -225,8 +225,8 @@ func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error 
 	}
 }
 
-// batch asks for so many messages at most, of so many bytes at most, and calls f for each, with how many there are after it,
-// until it returns false. Where the last one has exactly as many bytes as are left, NATS says nothing of the end of a batch:
+// batch requests at most so many messages, of at most so many bytes, and calls f for each, with how many there are after it,
+// until f returns false. If the last message uses up exactly the bytes that are left, NATS does not report the end of the batch, so
 // it ends after a pause too.
 func (p *pull) batch(ctx context.Context, most, bytes int, quiet time.Duration, f func(m message, left uint64) bool) error {
 	request, err := json.Marshal(map[string]any{"batch": most, "max_bytes": bytes, "no_wait": true})
@@ -248,8 +248,8 @@ func (p *pull) batch(ctx context.Context, most, bytes int, quiet time.Duration, 
 	return nil
 }
 
-// next returns a message of a batch and how many there are after it. What NATS says of a batch has no subject to reply to,
-// as every message of a stream has: the headers of a message may say the same.
+// next returns a message of a batch and how many there are after it. NATS's own reports on a batch are recognised by their lack of
+// a reply subject, which every message of a stream has, because a message may have the same headers.
 func (p *pull) next(ctx context.Context, quiet time.Duration) (message, uint64, error) {
 	m, err := p.sub.NextMsg(quiet)
 	switch {
@@ -265,12 +265,12 @@ func (p *pull) next(ctx context.Context, quiet time.Duration) (message, uint64, 
 		switch {
 		case status == "404":
 			return message{}, 0, errEnd
-		case status == "408": // an earlier batch has not ended, and brings them
+		case status == "408": // an earlier batch has not ended, and brings the messages
 			return p.next(ctx, quiet)
 		case status == "409" && strings.Contains(description, "Exceeds MaxBytes"):
 			return message{}, 0, errLarge
 		}
-		return message{}, 0, fmt.Errorf("NATS has given up reading: %q", event.ClipText(status+" "+description))
+		return message{}, 0, fmt.Errorf("NATS stopped reading: %q", event.ClipText(status+" "+description))
 	}
 	meta, err := m.Metadata()
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// tailPause is how long a sample is good.
+	// tailPause is how long a sample is valid.
 	tailPause = 500 * time.Millisecond
-	// tailTimeout bounds how long it takes to find out that NATS is away.
+	// tailTimeout bounds how long it takes to notice that NATS is away.
 	tailTimeout = 2 * time.Second
-	// tailRecords is how many firings a sample has, and how many messages are read for it at most.
+	// tailRecords is how many firings a sample has, and at most how many messages are read for it.
 	tailRecords = 20
 )
 
-// Tail shows the newest firings to any number of viewers. However many look, and whatever the rate of firings, NATS is asked
-// for a few messages every half second; while nobody looks, for none. Its methods may be called concurrently.
+// Tail shows the newest firings to any number of viewers. It asks NATS for a few messages every half second, however many look
+// and however many fire, and for none while nobody looks. Its methods may be called concurrently.
 type Tail struct {
 	reader *Reader
 
@@ -30,24 +30,24 @@ type Tail struct {
 // NewTail returns a Tail of the firings that r reads.
 func NewTail(r *Reader) *Tail { return &Tail{reader: r} }
 
-// Sample is what a viewer of firings sees.
+// Sample is a view of the newest firings.
 type Sample struct {
-	// Records are the newest messages, newest first: all there are, or some of those since the last sample, evenly spread,
-	// where there are many. They have neither content nor payload.
+	// Records are the newest messages, newest first: all there are or, if there are many since the last sample, some of
+	// these, evenly spread. They have neither content nor payload.
 	Records []Record
 	Seq     uint64    // the number of the stream's last message
 	At      time.Time // when this was read
-	Away    string    // why it cannot be read now, and Records are those of before; "" if it can
+	Away    string    // why the stream cannot be read now, so that Records are older; "" if it can
 }
 
-// Sample returns what is new. It reads it if the last sample is half a second old, and waits 2 s at most.
+// Sample returns the current sample. It reads a new one if the last is half a second old, and waits 2 s at most.
 func (t *Tail) Sample(ctx context.Context) Sample {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.sample.At) < tailPause {
 		return t.sample
 	}
-	// Others wait for the same, so it goes on when this viewer leaves.
+	// Other viewers wait for the same sample, so the read continues when this one leaves.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tailTimeout)
 	defer cancel()
 	fresh, err := t.read(ctx)
@@ -68,7 +68,7 @@ func (t *Tail) read(ctx context.Context) (Sample, error) {
 	state := stream.CachedInfo().State
 	s := Sample{Seq: state.LastSeq}
 	old, seen := t.sample.Records, t.sample.Seq
-	if seen > s.Seq { // the stream was made anew
+	if seen > s.Seq { // the stream was made again
 		old, seen = nil, 0
 	}
 	bytes := 0
@@ -78,7 +78,7 @@ func (t *Tail) read(ctx context.Context) (Sample, error) {
 			return Sample{}, err
 		}
 		if err != nil || bytes > heldBytes {
-			break // large messages of somebody keep nobody from seeing that there are some
+			break // some messages are shown even if others are too large
 		}
 		if ok {
 			bytes += len(r.Data)
@@ -91,7 +91,7 @@ func (t *Tail) read(ctx context.Context) (Sample, error) {
 	return s, nil
 }
 
-// spread returns some of the numbers from first to last, which is one of them: the last ones, or else evenly spread.
+// spread returns some of the sequences from first to last, including last: the last ones, or else evenly spread ones.
 func spread(first, last uint64, end bool) []uint64 {
 	if first > last {
 		return nil

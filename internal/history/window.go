@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// A window has so many messages: enough that making a consumer is little of the work, few enough that they are read
+	// A window has so many messages: enough that making a consumer is a small part of the work, and few enough to be read
 	// while somebody waits.
 	firstWindow = 1 << 12
 	maxWindow   = 1 << 16
 	windowTime  = 150 * time.Millisecond
-	// heavyMessages and heavyBytes are how much is read before a smaller window is read instead.
+	// heavyMessages and heavyBytes are how much is read before the window is made smaller.
 	heavyMessages = 2 * maxWindow
 	heavyBytes    = 32 << 20
-	// heldBytes is how much is kept of what is found.
+	// heldBytes is how many bytes of matches are kept.
 	heldBytes = 4 << 20
 
-	// Where fewer than one message in so many is in the namespace, each of these is asked for alone, so that NATS passes over
-	// the rest. While it looks for one it stores none: it is to pass over so many bytes at most.
+	// If fewer than one message in so many is in the namespace, each of these is requested alone, so that NATS passes over
+	// the rest. NATS stores nothing while it looks for one, so it may pass over at most so many bytes.
 	sparse    = 20
 	pickBytes = 32 << 20
 )
@@ -27,15 +27,15 @@ const (
 var (
 	// errHeavy says that a window has too many bytes.
 	errHeavy = errors.New("a window is too large")
-	// errDense says that there are too many messages to ask for each alone.
+	// errDense says that there are too many messages to request each alone.
 	errDense = errors.New("a window has too many messages of a namespace")
 )
 
-// window is a part of a stream. It is looked at from its oldest message on, since that is how NATS reads.
+// window is a part of a stream. It is read from its oldest message on, because NATS reads in that order.
 type window struct {
 	*cursor
 	from, to uint64 // both included
-	picks    bool   // each message is asked for alone
+	picks    bool   // each message is requested alone
 
 	read      int      // messages
 	readBytes int      // of these
@@ -46,7 +46,7 @@ type window struct {
 	since     time.Time
 }
 
-// look looks at all of the window, or else from a later message on: what is found is then as much as is of use.
+// look searches all of the window, or its end if that already has as many matches as are wanted.
 func (w *window) look(ctx context.Context) error {
 	if w.picks {
 		return w.pick(ctx)
@@ -63,7 +63,7 @@ func (w *window) look(ctx context.Context) error {
 	return errors.Join(err, heavy)
 }
 
-// pick asks for each message of the namespace.
+// pick requests each message of the namespace alone.
 func (w *window) pick(ctx context.Context) error {
 	from, to := w.from, w.to
 	for seq := from; seq <= to; {
@@ -85,12 +85,12 @@ func (w *window) pick(ctx context.Context) error {
 	return nil
 }
 
-// slow tells whether the window could not be read in time although messages came: a smaller one can be.
+// slow reports whether messages came, but not all in time: a smaller window can be read.
 func (w *window) slow(err error) bool {
 	return w.optional && w.read > 0 && w.from < w.to && errors.Is(err, context.DeadlineExceeded)
 }
 
-// consider keeps a message if it is looked for. It returns errHeavy if that was more than a window should have.
+// consider keeps a message if it matches. It returns errHeavy if more was read than a window should have.
 func (w *window) consider(m message) error {
 	w.read++
 	w.readBytes += len(m.data)
@@ -103,7 +103,7 @@ func (w *window) consider(m message) error {
 	return nil
 }
 
-// keep keeps a message of the namespace if it is looked for.
+// keep keeps a message of the namespace if it matches.
 func (w *window) keep(m message) {
 	w.covered++
 	if w.lowest == 0 {

@@ -13,7 +13,7 @@ import (
 // a crowd.
 const fewTimers = 4
 
-// Crowded tells of keys, in their order, whether they have many timers that are owed or held, or that wait beside newer ones. A step on all
+// Crowded reports for each key, in order, whether it has many timers that are owed or held, or that wait beside newer ones. A step on all
 // of a key's timers, such as to cancel them, takes Redis some milliseconds then instead of some microseconds. Redis runs the steps
 // that come in one round trip at a stretch: so those on such keys should come one by one.
 func Crowded(ctx context.Context, s *schedule.Schedule, names []string) ([]bool, error) {

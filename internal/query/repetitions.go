@@ -42,7 +42,7 @@ var ErrTooManyFirings = errors.New("too many timers are owed or firing to find t
 const repetitionsChunk = 4
 
 // Repetitions returns what each of the keys repeats by, in their order, whether its occurrence is pending, held or on its way. Each
-// is read in one step, but not all of them together. That it cannot be told of one of them is said in its KeyState, and is no error.
+// is read in one step, but not all of them together. If one is not known, its KeyState says so; that is no error.
 func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]KeyState, error) {
 	states := make([]KeyState, 0, len(names))
 	for some := range slices.Chunk(names, repetitionsChunk) {

@@ -20,7 +20,7 @@ const (
 	DeadMalformed DeadClass = "malformed" // the request makes no sense
 )
 
-// decision is what becomes of a request: a dead letter, or else a retry.
+// decision is the outcome of a request: a dead letter, or else a retry.
 type decision struct {
 	retry  schedule.Retry
 	letter *deadLetter
@@ -150,7 +150,7 @@ func isPostponed(request event.Stored, own *time.Duration) (bool, error) {
 
 // Replay returns what sets the timer of a dead letter again, due at the given time as attempt 1. However often one
 // letter is replayed, its timer is set once, for as long as retries are remembered: a day at least. It fires however late,
-// and so do its retries: whoever replays it wants that.
+// and so do its retries: that is the purpose of a replay.
 func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 	r := setAgain(e, event.ReplayID(e), due, 1)
 	r.Late = policy.Limit{Given: true}

@@ -82,7 +82,7 @@ func (c *Consumer) held() bool {
 	return c.timersOn("").State(laneOfTimer(keys.Single)).Failing
 }
 
-// isRedisBack tells whether requests may be fetched. While they are held up it asks Redis, by what is to be done now and
+// isRedisBack tells whether requests may be fetched. While fetching waits it asks Redis, by what is to be done now and
 // then anyway: requests that are fetched only to be given back come later.
 func (c *Consumer) isRedisBack(ctx context.Context) bool {
 	if !c.held() {

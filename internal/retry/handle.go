@@ -285,7 +285,7 @@ func (c *Consumer) logParked(name string, err error) {
 	}
 }
 
-// reportBuried tells of a dead letter.
+// reportBuried logs a dead letter and calls OnBuried.
 func (c *Consumer) reportBuried(l *deadLetter) {
 	e := &l.event
 	if l.class == DeadExhausted {

@@ -31,7 +31,7 @@ type Lacking struct {
 // withoutConfig is a right without which timerd works, and cannot look at what Redis is set to.
 const withoutConfig = "+config|get"
 
-// Refused tells of an error that a right lacks.
+// Refused reports whether an error means that a right is missing.
 func Refused(err error) bool { return redis.IsPermissionError(err) }
 
 // Finding returns what is told of it; nil if nothing lacks. events says whether the channels count.
@@ -155,7 +155,7 @@ func probeIn(n keys.Namespace) string {
 
 // Lacking tries every command that timerd runs, on keys and channels like those that it runs them on, and returns what is refused.
 // Redis looks at rights when it puts a command into a transaction. This one is given up, so nothing changes, and no right to look at
-// rights is needed. The error says that what is lacking cannot be told.
+// rights is needed. The error says that the missing rights are not known.
 func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, error) {
 	conn := node.Server().Conn()
 	defer func() { _ = conn.Close() }() // nothing is pending on it

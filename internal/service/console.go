@@ -22,7 +22,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// The console has connections of its own, few and impatient, so that whoever looks at pages takes nothing from firings.
+// The console has connections of its own, few and with short timeouts, so that pages take nothing from firings.
 const (
 	consoleConnections = 4
 	consoleDial        = time.Second

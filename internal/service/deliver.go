@@ -131,7 +131,7 @@ func proxyOf(scheme string, proxy func(*http.Request) (*url.URL, error)) string 
 	return u.Redacted()
 }
 
-// warn tells of what is allowed and seldom wanted.
+// warn warns of settings that are allowed but seldom wanted.
 func (s Delivery) warn(endpoints *deliver.Config) {
 	for _, e := range endpoints.Endpoints {
 		if !e.Signs() {

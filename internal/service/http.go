@@ -50,7 +50,7 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text)) // whoever asked is gone
+	_, _ = w.Write([]byte(text)) // the client is gone
 }
 
 // listen listens on the address of a variable. It returns nil for none.

@@ -52,7 +52,7 @@ type servedNode struct {
 
 	counts     schedule.DueScan // what the last sweep counted; guarded by nodes.mu
 	scanned    bool             // there was one; guarded by nodes.mu
-	incomplete bool             // events that adoption needs stay away; guarded by nodes.mu
+	incomplete bool             // events that adoption needs are missing; guarded by nodes.mu
 }
 
 // newServed returns what is to serve a node.

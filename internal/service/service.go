@@ -240,13 +240,13 @@ func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.
 		within, cancel := context.WithTimeout(ctx, holdsTimeout)
 		defer cancel()
 		if _, err := sched.Holds(within); err != nil {
-			s.Logger.Warn("cannot read the list of holds; each server goes by its own copy", "err", err)
+			s.Logger.Warn("cannot read the list of holds; each server uses its own copy", "err", err)
 		}
 	}
 	return replaced, err
 }
 
-// lacksFunctions tells of an error that the server knows no functions: Dragonfly and KeyDB have none.
+// lacksFunctions reports whether an error means that the server has no functions, like Dragonfly and KeyDB.
 func lacksFunctions(err error) bool {
 	return redis.HasErrorPrefix(err, "unknown command") && strings.Contains(strings.ToUpper(err.Error()), "FUNCTION")
 }

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// owedTooLong is for how long a timer is owed before that is a problem: claiming takes milliseconds.
+	// owedTooLong is how long a timer may be owed before that is a problem: a claim takes milliseconds.
 	owedTooLong = 5 * time.Second
-	// auditTooOld is the age of the last audit that is a problem: there is one every ten minutes.
+	// auditTooOld is the age at which the last audit is a problem: there is one every ten minutes.
 	auditTooOld = 30 * time.Minute
 )
 
@@ -34,7 +34,7 @@ func checkMembers(members []query.Member, p *diag.Findings) {
 	}
 }
 
-// checkAttended tells that nobody serves the schedule. Before the first timer and the first timerd that is no failure.
+// checkAttended reports that no timerd serves the schedule. Before the first timer and the first timerd that is no failure.
 func checkAttended(members []query.Member, r *Redis, p *diag.Findings) {
 	text := Unattended(members)
 	if text == "" {
@@ -50,7 +50,7 @@ func checkAttended(members []query.Member, r *Redis, p *diag.Findings) {
 	*p = append(*p, f)
 }
 
-// checkOwedTimers judges how long timers have been owed, where nothing else says why.
+// checkOwedTimers judges how long timers have been owed, if no other problem explains it.
 func checkOwedTimers(r *Redis, p *diag.Findings) {
 	why := p.Has(diag.Fail, diag.CheckRedis, diag.CheckRights, diag.CheckCluster, diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended)
 	if why || r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
@@ -60,7 +60,7 @@ func checkOwedTimers(r *Redis, p *diag.Findings) {
 		"%s owed; the oldest, %s, was due at %s", count(r.Owed, "timer is", "timers are"), r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
 }
 
-// count writes how many there are of something.
+// count writes a number with its noun.
 func count(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -80,7 +80,7 @@ func checkNode(n *Node, at time.Time, attended bool, p *diag.Findings) {
 	}
 }
 
-// NoJetStream returns what is wrong where JetStream does not say what the account uses of it.
+// NoJetStream returns the problem when JetStream does not report the account's usage.
 func NoJetStream(err error) diag.Finding {
 	if fault, ok := errors.AsType[*streams.Fault](err); ok {
 		return fault.Finding(diag.CheckNATS)
@@ -88,18 +88,18 @@ func NoJetStream(err error) diag.Finding {
 	return diag.Of(diag.CheckNATS, fmt.Errorf("JetStream does not answer: %w", err), streams.SilentFix)
 }
 
-// unreached says that NATS is not reached, or has no JetStream.
+// unreached reports that NATS is away, or has no JetStream.
 func unreached(why diag.Finding, p *diag.Findings) {
 	p.Fail(diag.CheckNATS, why.Fix, "the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS either: %s", why.Text)
 }
 
-// unanswered says that JetStream does not answer.
+// unanswered reports that JetStream does not answer.
 func unanswered(err error, p *diag.Findings) {
 	p.Fail(diag.CheckStreams, "look at the NATS server, and let the user call $JS.API.STREAM.INFO.*", "cannot tell the state of the streams: %v", err)
 }
 
-// checkStream judges the state of a stream. which says what it is for, and floor up to where all its consumers have
-// acknowledged it.
+// checkStream judges the state of a stream. which names its purpose; all its consumers have acknowledged the messages up to
+// floor.
 func checkStream(s *Stream, which keys.Names, floor uint64, p *diag.Findings) {
 	if s.full != nil {
 		f := s.full.Finding(diag.CheckStreams)
@@ -122,7 +122,7 @@ func checkStream(s *Stream, which keys.Names, floor uint64, p *diag.Findings) {
 	}
 }
 
-// checkLeaders judges whether the servers of a cluster of NATS that keep streams are there. It tells whether all streams are led.
+// checkLeaders judges whether the servers of a NATS cluster that keep streams are there. It reports whether all streams have leaders.
 func checkLeaders(all []Stream, p *diag.Findings) bool {
 	var leaderless, behind []string
 	for _, s := range all {

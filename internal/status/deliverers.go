@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
-// checkDeliverers tells what keeps processes of timerd deliver from delivering.
+// checkDeliverers reports what keeps processes of timerd deliver from delivering.
 func checkDeliverers(all []streams.Deliverer, p *diag.Findings) {
 	outdated := map[string][]streams.Deliverer{}
 	var failing []streams.Circuit
@@ -27,7 +27,7 @@ func checkDeliverers(all []streams.Deliverer, p *diag.Findings) {
 	}
 }
 
-// checkOutdated tells of the processes of a group that have another file than that by which it goes.
+// checkOutdated reports processes that have another file than their group.
 func checkOutdated(of []streams.Deliverer, p *diag.Findings) {
 	o := of[0].Outdated
 	var who []string
@@ -45,11 +45,11 @@ func checkOutdated(of []streams.Deliverer, p *diag.Findings) {
 		count = fmt.Sprintf("give it a version over %d", o.Version)
 	}
 	p.Warn(diag.CheckWebhooks, "bring its file up to date, and send the process SIGHUP; or, for its file to count, "+count+" and send SIGHUP",
-		"group %s of timerd deliver: no events are taken by %s, as the group goes by another file, with SHA-256 %s (%s, set by %s)",
+		"group %s of timerd deliver: no events are taken by %s, as the group uses another file, with SHA-256 %s (%s, set by %s)",
 		clean(o.Group), names(who), clean(o.File), why, clean(o.By))
 }
 
-// checkCircuits tells of hosts that are not called because they fail.
+// checkCircuits reports hosts that are not called because they fail.
 func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
 	if len(failing) == 0 {
 		return
@@ -72,7 +72,7 @@ func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
 		"%s: not called by timerd deliver, because calls fail, since %s; %s", distinct(hosts), oldest.UTC().Format(time.RFC3339), text)
 }
 
-// distinct lists each of the texts once, in order, some of many.
+// distinct lists each of the texts once, in order; if there are many, some.
 func distinct(all []string) string {
 	slices.Sort(all)
 	return names(slices.Compact(all))

@@ -26,8 +26,8 @@ func TestDeliverersThatAreHindered(t *testing.T) {
 	}, &p)
 	want := []string{
 		"h:1, h:2: not called by timerd deliver, because calls fail, since 2026-11-24T08:00:00Z; deliveries of pay:order:callback, shop:a:b were put off 7 times, and wait as timers",
-		"group deliver of timerd deliver: no events are taken by d, as the group goes by another file, with SHA-256 cccccccccccc (changed at 2026-11-24T09:00:00Z, set by th%1Bree)",
-		"group pay of timerd deliver: no events are taken by a, c, as the group goes by another file, with SHA-256 bbbbbbbbbbbb (version 7, changed at 2026-11-24T10:00:00Z, set by two)",
+		"group deliver of timerd deliver: no events are taken by d, as the group uses another file, with SHA-256 cccccccccccc (changed at 2026-11-24T09:00:00Z, set by th%1Bree)",
+		"group pay of timerd deliver: no events are taken by a, c, as the group uses another file, with SHA-256 bbbbbbbbbbbb (version 7, changed at 2026-11-24T10:00:00Z, set by two)",
 	}
 	if len(p) != len(want) {
 		t.Fatalf("%+v", p)

@@ -1,5 +1,5 @@
-// Package status tells the state of an installation: who serves the schedule, what waits in it, and what is wrong, as far as
-// Redis and NATS can be asked. It changes nothing.
+// Package status reports the state of an installation: the timerds that serve the schedule, the timers in it, and the problems, as
+// far as Redis and NATS answer. It changes nothing.
 package status
 
 import (
@@ -18,16 +18,16 @@ import (
 // timeLayout is how texts show times: as events do.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// earlier stands for a version that says nothing of itself.
+// earlier stands for a version that does not report itself.
 const earlier = "an earlier version"
 
-// Shared is what some of the living timerds have in common and others have not.
+// Shared is a value that some of the living timerds have.
 type Shared struct {
 	Value     string   `json:"value"`
 	Instances []string `json:"instances"` // in order
 }
 
-// Difference is a setting that the living timerds do not have in common.
+// Difference is a setting that differs among the living timerds.
 type Difference struct {
 	Setting string   `json:"setting"` // the variable
 	Values  []Shared `json:"values"`  // in order
@@ -41,8 +41,8 @@ func (d Difference) String() string {
 	return clean(d.Setting) + " is " + strings.Join(texts, ", ")
 }
 
-// Differences returns the settings that the living timerds are to have in common and have not, in order. A setting that only
-// some of them know, because they are of different versions, is none.
+// Differences returns the settings that the living timerds must share and do not, in order. It leaves out a setting that only
+// some of them know, because their versions differ.
 func Differences(members []query.Member) []Difference {
 	settings := map[string]map[string][]string{}
 	for _, m := range members {
@@ -65,7 +65,7 @@ func Differences(members []query.Member) []Difference {
 	return all
 }
 
-// Versions returns the versions of the living timerds, in order. More than one are side by side in a rolling update.
+// Versions returns the versions of the living timerds, in order. There are several during a rolling update.
 func Versions(members []query.Member) []Shared {
 	versions := map[string][]string{}
 	for _, m := range members {
@@ -84,7 +84,7 @@ func versionOf(m query.Member) string {
 	return clean(m.Version)
 }
 
-// clean returns a text that is safe to show: whoever sets timers can write to where timerds say who they are.
+// clean returns a text that is safe to show: a producer of timers can write where timerds describe themselves.
 func clean(text string) string {
 	const most = 100
 	if len(text) > most {
@@ -105,7 +105,7 @@ func inOrder(values map[string][]string) []Shared {
 	return all
 }
 
-// names lists instances, some of many.
+// names lists instances; if there are many, some.
 func names(instances []string) string {
 	const most = 3
 	var some []string
@@ -137,7 +137,7 @@ func Unattended(members []query.Member) string {
 	return text
 }
 
-// hears tells whether a timerd that is alive hears keyspace events, or none is.
+// hears reports whether a living timerd hears keyspace events, or none is alive.
 func hears(members []query.Member) bool {
 	off := func(m query.Member) bool { return m.Alive && m.Settings["TIMERD_KEYSPACE_EVENTS"] == "off" }
 	return !slices.ContainsFunc(members, off)

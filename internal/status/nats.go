@@ -15,37 +15,37 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// NATS is what NATS tells.
+// NATS is the state of NATS.
 type NATS struct {
 	Server  string   `json:"server"` // its URL, without secrets
 	Streams []Stream `json:"streams"`
-	// DeadLetters is how many messages the stream of dead letters has; nil if that cannot be told.
+	// DeadLetters is how many messages the stream of dead letters has; nil if not known.
 	DeadLetters *uint64 `json:"deadletters"`
-	// Webhooks are the consumers of timerd deliver; none where that is not used, or they cannot be told.
+	// Webhooks are the consumers of timerd deliver; none if it is not used, or they are not known.
 	Webhooks []WebhookConsumer `json:"webhooks,omitempty"`
 }
 
 // Stream is the state of a stream. A limit that is 0 is none.
 type Stream struct {
 	Name        string `json:"name"`
-	Error       string `json:"error,omitempty"` // why its state cannot be told
+	Error       string `json:"error,omitempty"` // why its state is not known
 	Messages    uint64 `json:"messages"`
 	Bytes       uint64 `json:"bytes"`
 	MaxAge      int64  `json:"maxage"` // in s
 	MaxBytes    int64  `json:"maxbytes"`
 	MaxMessages int64  `json:"maxmessages"`
-	Full        bool   `json:"full"` // it takes no more
+	Full        bool   `json:"full"` // it takes no more messages
 	Replicas    int    `json:"replicas"`
 	Current     int    `json:"current"`              // how many of these are up to date
 	Leaderless  bool   `json:"leaderless,omitempty"` // no server of its cluster leads it
 
-	full *streams.Fault // why it takes no more
+	full *streams.Fault // why it takes no more messages
 }
 
-// allStreams is how many there are at least.
+// allStreams is the least number of streams.
 const allStreams = 3
 
-// gatherNATS returns nil if nothing can be told.
+// gatherNATS returns nil if NATS does not answer.
 func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	if s.JetStream == nil {
 		if s.NoNATS.Text != "" {
@@ -125,15 +125,15 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	return n
 }
 
-// accountWait is how long the answer about the account is awaited once the streams have answered: a user without the right to ask gets
+// accountWait is how long to wait for the answer about the account once the streams have answered: a user without the right gets
 // none.
 const accountWait = 250 * time.Millisecond
 
-// asked is a question about the account that is under way.
+// asked is a request about the account that is under way.
 type asked chan accountAnswer
 
 type accountAnswer struct {
-	full *streams.Fault // why the account stores no more
+	full *streams.Fault // why the account stores no more messages
 	err  error
 }
 
@@ -150,7 +150,7 @@ func askAccount(ctx context.Context, js jetstream.JetStream) asked {
 	return answer
 }
 
-// within returns the answer, or none if it takes long and is not needed.
+// within returns the answer, or none if it is not needed and takes long.
 func (a asked) within(optional bool) accountAnswer {
 	if !optional {
 		return <-a
@@ -163,7 +163,7 @@ func (a asked) within(optional bool) accountAnswer {
 	}
 }
 
-// gatherWebhooks adds what there is of webhooks.
+// gatherWebhooks adds the webhooks.
 func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *diag.Findings) {
 	w, err := s.Webhooks.get(func() (*Webhooks, error) { return GatherWebhooks(ctx, s.JetStream, s.Streams) })
 	if err != nil {
@@ -201,8 +201,8 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 	return s
 }
 
-// acknowledged returns up to which message all consumers of a stream that is full have acknowledged it; 0 if there is none
-// to be dropped, or that is not known. Unless one of them reads every subject, there may be events that nobody has read yet.
+// acknowledged returns the last sequence that all consumers of a full stream have acknowledged; 0 if no message can be dropped,
+// or that is not known. Unless one of them reads every subject, there may be events that nobody has read yet.
 func acknowledged(ctx context.Context, stream jetstream.Stream, which keys.Names, s *Stream) uint64 {
 	if s.full == nil {
 		return 0

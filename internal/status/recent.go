@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// recentAge is how long what NATS tells of webhooks is taken for the present by who asks again and again, and silentAge how
-	// long it is left alone after it did not answer, as it does not where a right is missing.
+	// recentAge is how long an answer about webhooks counts as current for callers that ask repeatedly. silentAge is how long
+	// NATS is not asked again after no answer, which is how it treats a missing right.
 	recentAge = 3 * time.Second
 	silentAge = time.Minute
 )
 
-// RecentWebhooks has what GatherWebhooks last returned, for who makes reports again and again of the same streams. The zero
-// value has nothing yet. It may be used at the same time by several: one asks, and the others wait for the answer.
+// RecentWebhooks has the last result of GatherWebhooks, for callers that make repeated reports of the same streams. The zero
+// value is empty. Its methods may be called concurrently: one caller asks, and the others wait for the answer.
 type RecentWebhooks struct {
 	mu    sync.Mutex
 	last  *Webhooks
@@ -25,7 +25,7 @@ type RecentWebhooks struct {
 	until time.Time
 }
 
-// get asks, or returns what was told not long ago. A nil r always asks.
+// get asks, or returns a recent answer. A nil r always asks.
 func (r *RecentWebhooks) get(ask func() (*Webhooks, error)) (*Webhooks, error) {
 	if r == nil {
 		return ask()

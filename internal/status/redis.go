@@ -18,19 +18,19 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Redis is what Redis tells. Times are by its clock.
+// Redis is the state of Redis. Times are by its clock.
 type Redis struct {
 	At      time.Time `json:"at"`
 	Timerds []Timerd  `json:"timerds"` // those alive, by rank
 	Nodes   []Node    `json:"nodes"`
 
-	// The sums over the nodes that could be asked.
+	// The sums over the nodes that answered.
 	Pending int64 `json:"pending"` // due later
-	Owed    int64 `json:"owed"`    // due, and claimed by nobody; if Held is nil, some of them may be held
-	Firing  int64 `json:"firing"`  // claimed and not settled, or perhaps published
-	// Held is how many are due and held. It is nil if that is not known: too many are due that no timerd has looked at yet.
+	Owed    int64 `json:"owed"`    // due and unclaimed; if Held is nil, some of them may be held
+	Firing  int64 `json:"firing"`  // claimed, or perhaps published, and not settled
+	// Held is how many are due and held. It is nil if not known, because no timerd has looked at too many due timers yet.
 	Held   *int64 `json:"held"`
-	Oldest *Timer `json:"oldest"` // of those owed the one that was due first; nil if none is known
+	Oldest *Timer `json:"oldest"` // the owed timer that was due first; nil if none is known
 
 	Holds []Hold `json:"holds"` // in the order of their namespaces
 
@@ -74,19 +74,19 @@ func (t *Timer) age(now time.Time) time.Duration { return now.Sub(t.Due) }
 // Node is a Redis server with timers.
 type Node struct {
 	Address string `json:"address"`
-	Error   string `json:"error,omitempty"` // why it cannot be told how many timers it has
+	Error   string `json:"error,omitempty"` // why its timers are not known
 	Pending int64  `json:"pending"`
 	Owed    int64  `json:"owed"`
 	Firing  int64  `json:"firing"`
-	Held    *int64 `json:"held"`             // nil if that is not known
-	Moving  int    `json:"moving,omitempty"` // slots that are left out
+	Held    *int64 `json:"held"`             // nil if not known
+	Moving  int    `json:"moving,omitempty"` // slots on the move, which are left out
 
 	SetAside  []Aside `json:"setaside,omitempty"`
-	LastAudit *Audit  `json:"lastaudit"` // nil if none has come to its end yet
+	LastAudit *Audit  `json:"lastaudit"` // nil if none has ended yet
 	Gaps      []Gaps  `json:"gaps,omitempty"`
 }
 
-// Aside is the timers that wait for one reason without stopping others.
+// Aside is the timers that are set aside for one reason.
 type Aside struct {
 	Reason query.ParkedReason `json:"reason"`
 	Timers int64              `json:"timers"`
@@ -101,7 +101,7 @@ type Audit struct {
 	Reason   string        `json:"reason"`
 }
 
-// Gaps is how often a living timerd may have missed keyspace events of a node since it was started, which is one itself.
+// Gaps is how often a living timerd may have missed keyspace events of a node since its start, which counts too.
 type Gaps struct {
 	Instance string    `json:"instance"`
 	Count    int       `json:"count"`
@@ -109,7 +109,7 @@ type Gaps struct {
 	At       time.Time `json:"at"`   // when that was noticed
 }
 
-// gatherRedis returns nil if nothing can be told.
+// gatherRedis returns nil if no server answers.
 func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	if s.Schedule == nil {
 		if s.NoRedis.Text != "" {
@@ -154,12 +154,12 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 		}
 	}
 	if len(nodes) > 0 && r.At.IsZero() && p.Failed() {
-		return nil // no server tells anything
+		return nil // no server answers
 	}
 	for i := range r.Nodes {
 		checkNode(&r.Nodes[i], r.At, len(r.Timerds) > 0, &others)
 	}
-	// A server that refuses writes or is away is why heartbeats, audits and all else stay away.
+	// A server that refuses writes or is away explains missing heartbeats, audits and all else.
 	cause := p.Failed()
 	if !cause && !others.Has(diag.Fail, diag.CheckTimerds) {
 		checkAttended(members, r, &others)
@@ -175,7 +175,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	return r
 }
 
-// readAll reads what is about all timers.
+// readAll reads the state that all timers share.
 func (r *Redis) readAll(ctx context.Context, s *schedule.Schedule, p *diag.Findings) ([]query.Member, []schedule.AuditReport) {
 	members, err := query.Members(ctx, s)
 	if err != nil {
@@ -192,7 +192,7 @@ func (r *Redis) readAll(ctx context.Context, s *schedule.Schedule, p *diag.Findi
 	return members, reports
 }
 
-// readHolds reads what is held.
+// readHolds reads the holds.
 func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *diag.Findings) {
 	list, err := s.Holds(ctx)
 	if err != nil {
@@ -257,7 +257,7 @@ func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Fi
 	return seen, n, lacking
 }
 
-// checkClock compares the clock of a server with the one here.
+// checkClock compares a server's clock with this machine's.
 func checkClock(ctx context.Context, node *schedule.Node, p *diag.Findings) {
 	before := time.Now()
 	at, err := node.Server().Time(ctx).Result()
@@ -267,7 +267,7 @@ func checkClock(ctx context.Context, node *schedule.Node, p *diag.Findings) {
 	}
 }
 
-// ofServer returns what is wrong with a server of Redis, by the error with which it answered, or did not.
+// ofServer returns the problem of a Redis server, by the error of its answer or of the connection.
 func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding {
 	addr := node.Server().Options().Addr
 	refusal := diag.Refusal(err)
@@ -357,7 +357,7 @@ func (r *Redis) add(seen query.Overview) {
 	}
 }
 
-// take takes what the reports say of a node: the last audit, whoever made it, and the gaps of those alive.
+// take takes the last audit of a node, by any timerd, and the gaps of the living ones from the reports.
 func (n *Node) take(name string, reports []schedule.AuditReport, members []query.Member) {
 	for _, report := range reports {
 		if report.Node != name {
@@ -374,8 +374,8 @@ func (n *Node) take(name string, reports []schedule.AuditReport, members []query
 	slices.SortFunc(n.Gaps, func(a, b Gaps) int { return strings.Compare(a.Instance, b.Instance) })
 }
 
-// count adds up by namespace what the last audit of each node has counted. A namespace that only some of them count is in
-// the rest of the others.
+// count adds up the counts of each node's last audit by namespace. An audit that does not
+// count a namespace has its timers among the rest.
 func (r *Redis) count(nodes []*schedule.Node, reports []schedule.AuditReport) {
 	at := map[string]int{}
 	for _, node := range nodes {
@@ -406,7 +406,7 @@ func (r *Redis) count(nodes []*schedule.Node, reports []schedule.AuditReport) {
 		}
 	}
 	other := func(c schedule.NamespaceCount) bool { return c.Namespace == keys.Other }
-	if i := slices.IndexFunc(r.Namespaces, other); i >= 0 { // at the end, whoever counted
+	if i := slices.IndexFunc(r.Namespaces, other); i >= 0 { // always at the end
 		rest := r.Namespaces[i]
 		r.Namespaces = append(slices.Delete(r.Namespaces, i, i+1), rest)
 	}

@@ -14,33 +14,33 @@ import (
 
 // Report is the state of an installation.
 type Report struct {
-	Problems diag.Findings `json:"problems"` // the worst first, and no consequences of what is told already
-	Redis    *Redis        `json:"redis"`    // nil if nothing can be told of it
+	Problems diag.Findings `json:"problems"` // the worst first, without consequences of others
+	Redis    *Redis        `json:"redis"`    // nil if no server answers
 	NATS     *NATS         `json:"nats"`     // likewise
 }
 
-// Failed tells whether something is wrong that keeps timers from firing, or part of the state cannot be told.
+// Failed reports whether a problem keeps timers from firing, or part of the state is not known.
 func (r *Report) Failed() bool { return r.Problems.Failed() }
 
-// Sources is what a report is made from.
+// Sources is where a report comes from.
 type Sources struct {
-	// Schedule is nil if Redis cannot be reached; then NoRedis says why, unless somebody else has.
+	// Schedule is nil if Redis cannot be reached; then NoRedis says why, unless the caller reports it.
 	Schedule *schedule.Schedule
 	NoRedis  diag.Finding
-	// Masters are those of a cluster that do not answer, and that Schedule is without.
+	// Masters are the masters of a cluster that do not answer; Schedule is without them.
 	Masters []schedule.Away
 	// JetStream is nil if NATS cannot be reached; then NoNATS says why, likewise.
 	JetStream jetstream.JetStream
 	NoNATS    diag.Finding
-	// Streams says what the streams are called, and with its Installation to whom they should belong.
+	// Streams has the names of the streams, and in its Installation their rightful owner.
 	Streams streams.Config
-	// Brief leaves out what has to be counted: how many timers there are, and which are set aside.
+	// Brief leaves out the counts: how many timers there are, and which are set aside.
 	Brief bool
-	// Webhooks is for who makes many reports: what it has of webhooks is not asked for again too soon. It may be nil.
+	// Webhooks is for callers that make many reports: it keeps a recent answer about webhooks. It may be nil.
 	Webhooks *RecentWebhooks
 }
 
-// Gather asks Redis and NATS at the same time. What cannot be told by the time that ctx ends is a problem in the report.
+// Gather asks Redis and NATS at the same time. A part that is not known when ctx ends is a problem in the report.
 func (s Sources) Gather(ctx context.Context) *Report {
 	r := &Report{Problems: diag.Findings{}}
 	var ofRedis, ofNATS diag.Findings

@@ -10,7 +10,7 @@ import (
 )
 
 // Unserved says that no living timerd serves any of a namespace, as when its name is misspelt. It is empty if one does, if none is
-// alive, and if that cannot be told.
+// alive, and if that is not known.
 func Unserved(members []query.Member, n keys.Namespace) string {
 	var served []string
 	for _, m := range members {
@@ -19,7 +19,7 @@ func Unserved(members []query.Member, n keys.Namespace) string {
 		}
 		text := m.Settings["TIMERD_NAMESPACES"]
 		all, err := keys.ParseNamespaces(text)
-		if err != nil || strings.HasSuffix(text, ")") { // it is that of an earlier version, or abridged
+		if err != nil || strings.HasSuffix(text, ")") { // from an earlier version, or abridged
 			return ""
 		}
 		for _, one := range all {

@@ -18,36 +18,36 @@ import (
 )
 
 const (
-	// webhooksTimeout is how long NATS may take to tell of webhooks, which are not to keep the rest from being told.
+	// webhooksTimeout is how long NATS may take to answer about webhooks, so that the rest is not delayed.
 	webhooksTimeout = 2 * time.Second
-	// waitsTooLong is for how long an event waits for a call, or no process takes one, before that is a problem: where there is
-	// room for more calls it takes milliseconds.
+	// waitsTooLong is how long an event may wait for a call, or for a process to take it, before that is a problem: if there is
+	// room for more calls, it takes milliseconds.
 	waitsTooLong = time.Minute
-	// idleTooLong is for how long events wait for a consumer of somebody else's program, and nobody asks for them, before that is
-	// a problem: the program may start again.
+	// idleTooLong is how long events may wait, unread, for a consumer of another program before that is a problem: the program may
+	// start again.
 	idleTooLong = 30 * time.Second
 	// asksSoon is how long a process that has just started, or lost its connection, takes to ask for events.
 	asksSoon = 10 * time.Second
-	// agesAsked is for how many filters it is asked since when events wait, those of the consumers with the most first.
+	// agesAsked is for how many filters NATS is asked how long events have waited; the consumers with the most events come first.
 	agesAsked = 20
 )
 
-// Webhooks is what NATS tells of timerd deliver.
+// Webhooks is the state of timerd deliver, as NATS has it.
 type Webhooks struct {
 	Log       *jetstream.StreamInfo // the stream of deliveries
 	Consumers []WebhookConsumer     // in the order of their names
-	Problems  diag.Findings         // of both, but for what the state of the log says
+	Problems  diag.Findings         // of both, except those in the state of the log
 }
 
 // WebhookConsumer is one of the durable consumers by which timerd deliver gets its events: one for each group, which all its
 // processes share.
 type WebhookConsumer struct {
 	Name    string `json:"name"`
-	Waiting uint64 `json:"waiting"` // events that no process has got yet
-	Working int    `json:"working"` // events that a process has got, and has not delivered or given back
-	// Oldest is when the first of those that wait was stored. It is left out if none waits, or that is not known.
+	Waiting uint64 `json:"waiting"` // events that no process has fetched yet
+	Working int    `json:"working"` // events that a process has fetched, and not delivered or given back
+	// Oldest is when the first waiting event was stored. It is left out if none waits, or if that is not known.
 	Oldest time.Time `json:"oldest,omitzero"`
-	// Last is when a process last got an event; left out if none ever did.
+	// Last is when a process last fetched an event; left out if none ever did.
 	Last time.Time `json:"last,omitzero"`
 
 	At time.Time `json:"at"` // when this was so, by the clock of NATS
@@ -59,8 +59,8 @@ type WebhookConsumer struct {
 	asking  bool // a process asks for events
 }
 
-// GatherWebhooks tells of webhooks, and of what waits for other consumers. There is no log of deliveries where webhooks are not
-// used.
+// GatherWebhooks reports on webhooks, and on events that wait for other consumers. If webhooks are not used, there is no log of
+// deliveries.
 func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Config) (*Webhooks, error) {
 	ctx, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
@@ -100,7 +100,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 	return w, nil
 }
 
-// WebhookRights says what to do where GatherWebhooks gets no answer.
+// WebhookRights says what to do if GatherWebhooks gets no answer.
 func WebhookRights(names keys.Names) string {
 	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.%s and $JS.API.CONSUMER.LIST.%s", names.DeliveryStream(), names.FiredStream())
 }
@@ -137,16 +137,16 @@ func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Na
 	return all, list.Err()
 }
 
-// isOfDeliver tells of a consumer's name that timerd deliver makes such names. So it has no character that means anything in
-// the commands that name it.
+// isOfDeliver reports whether a consumer's name is one that timerd deliver makes. Such a name has no special character for the
+// commands that contain it.
 func isOfDeliver(name string) bool {
 	rest, ok := strings.CutPrefix(name, keys.DeliverDurable)
 	_, err := keys.DecodeToken(strings.ReplaceAll(rest, "~", ""))
 	return ok && err == nil && (rest == "" || rest[0] == '~')
 }
 
-// askAges asks since when events wait. Where that cannot be told, such as without the right to read the stream, or it would
-// take NATS long, it stays unknown.
+// askAges asks how long events have waited. It stays unknown without the right to read the stream, or if it would take NATS
+// long.
 func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, consumers []WebhookConsumer) {
 	behind := make([]*WebhookConsumer, 0, len(consumers))
 	for i := range consumers {
@@ -172,7 +172,7 @@ func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamIn
 	}
 }
 
-// waits returns for how long the oldest event has waited, 0 if none does or that is not known.
+// waits returns how long the oldest event has waited, 0 if none does or that is not known.
 func (c *WebhookConsumer) waits() time.Duration {
 	if c.Oldest.IsZero() {
 		return 0
@@ -180,19 +180,19 @@ func (c *WebhookConsumer) waits() time.Duration {
 	return c.At.Sub(c.Oldest)
 }
 
-// abandoned tells whether events wait, and no process is there for them.
+// abandoned reports whether events wait and no process takes them.
 func (c *WebhookConsumer) abandoned() bool {
 	switch {
 	case c.asking:
 		return false
-	case c.Working > 0, // perhaps by a process that has no place for more calls; or it died in the middle of them
+	case c.Working > 0, // perhaps by a process without a place for more calls, or one that died during them
 		c.Waiting > 0 && c.Oldest.IsZero(): // perhaps only just, while a process starts again
 		return !c.Last.IsZero() && c.At.Sub(c.Last) > waitsTooLong
 	}
 	return c.Waiting > 0 && c.waits() > asksSoon
 }
 
-// checkConsumers judges the consumers of timerd deliver, of a stream that is made so.
+// checkConsumers judges the consumers of timerd deliver, by the settings of their stream.
 func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var paused, abandoned, behind backlog
 	for i := range consumers {
@@ -219,7 +219,7 @@ func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *d
 	}
 }
 
-// checkIdle tells of consumers of other programs for which events wait, and that nobody asks.
+// checkIdle reports consumers of other programs for which events wait that nobody reads.
 func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var idle backlog
 	for i := range consumers {
@@ -234,7 +234,7 @@ func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.F
 	}
 }
 
-// dropped says when a stream drops what nobody has asked for.
+// dropped says when a stream drops unread events.
 func dropped(of jetstream.StreamConfig) string {
 	if of.MaxAge <= 0 {
 		return ""
@@ -242,7 +242,7 @@ func dropped(of jetstream.StreamConfig) string {
 	return fmt.Sprintf("; %s drops them %s after they fired", of.Name, of.MaxAge)
 }
 
-// backlog is what waits at consumers with the same problem.
+// backlog is the events that wait at consumers with the same problem.
 type backlog struct {
 	names   []string
 	of      []string // namespaces
@@ -250,7 +250,7 @@ type backlog struct {
 	oldest  time.Duration // 0: not known
 }
 
-// add adds a consumer, of which so many events wait.
+// add adds a consumer for which so many events wait.
 func (w *backlog) add(c *WebhookConsumer, waiting uint64) {
 	w.names = append(w.names, c.Name)
 	w.of = append(w.of, c.of...)

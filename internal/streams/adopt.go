@@ -13,7 +13,7 @@ import (
 const (
 	// inspectTime is how long the timerds of an installation may take to answer to Inspect.
 	inspectTime = time.Second
-	// logTime is how long NATS may take to tell of the log of deliveries: it does not answer without a right that timerds can
+	// logTime is how long NATS may take to answer about the log of deliveries: it does not answer without a right that timerds can
 	// do without.
 	logTime = 2 * time.Second
 )

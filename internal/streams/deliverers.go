@@ -24,7 +24,7 @@ const (
 type Deliverer struct {
 	Instance string    `json:"instance"`
 	Circuits []Circuit `json:"circuits,omitempty"`
-	Outdated *Outdated `json:"outdated,omitempty"` // nil: its group goes by its file
+	Outdated *Outdated `json:"outdated,omitempty"` // nil: its group uses its file
 }
 
 // Circuit is a host that a process does not call because it fails.
@@ -35,7 +35,7 @@ type Circuit struct {
 	Postponed  int64     `json:"postponed"`            // how often one was put off since then
 }
 
-// Outdated says that a process takes no events, because its group goes by another file than its own.
+// Outdated says that a process takes no events, because its group uses another file than its own.
 type Outdated struct {
 	Group   string    `json:"group"`
 	File    string    `json:"file"` // by which the group goes: the beginning of its SHA-256

@@ -155,7 +155,7 @@ func (m *Member) settleAs(ctx context.Context, owner string) error {
 }
 
 // isElsewhere tells whether an installation is that of another Redis: whether one of its timerds answers that serves
-// another one, and none that serves this. It returns an error if that cannot be told.
+// another one, and none that serves this. It returns an error if that is not known.
 func (m *Member) isElsewhere(ctx context.Context, id string) (bool, error) {
 	found, err := m.site.ask(ctx, id, m.instance, askTime, Answer.isHere)
 	switch {

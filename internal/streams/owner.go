@@ -19,7 +19,7 @@ type Owner struct {
 }
 
 // ownersOf returns whose the streams are, of those that there are. Several installations on the same streams would drop
-// each other's firings as duplicates wherever key and due time are the same, and take each other's retry requests. So
+// each other's firings as duplicates if key and due time are the same, and take each other's retry requests. So
 // the metadata of each stream have the identity of the one that it belongs to.
 func ownersOf(ctx context.Context, js jetstream.JetStream, streams ...jetstream.StreamConfig) (owners []Owner, err error) {
 	for _, want := range streams {
@@ -44,7 +44,7 @@ const (
 // reserve has the installation of s alone mark streams without a mark, for 10 s at least, and tells whether it may: another
 // one may be at it. It may be repeated.
 //
-// JetStream changes a stream for whoever comes last, but makes a consumer for the first one only. So it is a consumer, of
+// JetStream lets the last one change a stream, but only the first one make a consumer. So it is a consumer, of
 // the stream of fired events, that stands for this. It gets no messages.
 func reserve(ctx context.Context, js jetstream.JetStream, s Config) (bool, error) {
 	_, err := js.CreateConsumer(ctx, s.FiredStream(), jetstream.ConsumerConfig{

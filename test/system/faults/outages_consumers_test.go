@@ -61,7 +61,7 @@ func TestOutagesOfDeliver(t *testing.T) {
 		end: func(*scene) { deliver = x.Deliverer(file) },
 	}, outage{
 		name: "timerd deliver with another file", level: diag.Warn, check: diag.CheckWebhooks,
-		text: `group deliver of timerd deliver: no events are taken by .*, as the group goes by another file, with SHA-256 [0-9a-f]{12} \(changed at .*, set by `,
+		text: `group deliver of timerd deliver: no events are taken by .*, as the group uses another file, with SHA-256 [0-9a-f]{12} \(changed at .*, set by `,
 		bring: func(*scene) {
 			another = system.Webhooks(t, "pay:order "+merchant.URL)
 			hourAgo := time.Now().Add(-time.Hour)
