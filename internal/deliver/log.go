@@ -23,7 +23,24 @@ const (
 	// logAtLast is how long it is tried once timerd deliver stops.
 	logAtLast = 500 * time.Millisecond
 	logTry    = 10 * time.Second // a shorter one would add to the load of a NATS that is slow
+	logPause  = time.Second      // between two tries at most
 )
+
+// patience is for how long a record is tried to be written. It is not safe for concurrent use.
+type patience struct{ whole, left time.Duration }
+
+func newPatience(whole time.Duration) *patience { return &patience{whole: whole, left: whole} }
+
+// failed takes in a try that failed, with the pause before it, and tells whether there is to be another. While NATS is away
+// patience does not run out. Nor does it while the process stands still: a try counts for no longer than one can take.
+func (p *patience) failed(took time.Duration, away bool) (again bool) {
+	if away {
+		p.left = p.whole
+		return true
+	}
+	p.left -= min(took, logTry+logPause)
+	return p.left > 0
+}
 
 // log writes a record and waits until it is stored. The event is not settled before that, so a process that dies leaves
 // a call unlogged only if the event is delivered again.
@@ -40,8 +57,10 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(logAtLast, cancel) })()
-	until := time.Now().Add(time.Duration(d.logPatience.Load()))
+	conn := d.js.Conn()
+	patience, began := newPatience(time.Duration(d.logPatience.Load())), time.Now()
 	for failures := 1; ; failures++ {
+		reconnects := conn.Stats().Reconnects
 		try, end := context.WithTimeout(whole, logTry)
 		_, err := d.js.PublishMsg(try, message)
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
@@ -52,11 +71,10 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 			d.logFails.Store(false)
 			return
 		}
-		connected := d.js.Conn().IsConnected()
-		if !connected {
-			until = time.Now().Add(time.Duration(d.logPatience.Load()))
-		}
-		if time.Now().After(until) || connected && d.logFails.Load() || d.js.Conn().IsClosed() || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: time.Second}.Delay(failures)) {
+		away := !conn.IsConnected() || conn.Stats().Reconnects != reconnects // then the try itself may have been lost
+		again := patience.failed(time.Since(began), away) && (away || !d.logFails.Load()) && !conn.IsClosed()
+		began = time.Now()
+		if !again || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: logPause}.Delay(failures)) {
 			d.logFails.Store(true)
 			d.OnUnlogged()
 			d.Logger.Error("delivery was not logged", "id", r.ID, "result", string(r.Result), "err", err)
