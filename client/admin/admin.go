@@ -218,7 +218,7 @@ func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) err
 	case begun && last.Waits != "":
 		return fail(fmt.Errorf("interrupted while it waited (%s), the timerds go on: %w", last.Waits, err))
 	case begun:
-		return fail(fmt.Errorf("interrupted, the timerds release what is left: %w", err))
+		return fail(fmt.Errorf("interrupted, the timerds release the rest: %w", err))
 	}
 	return fail(err)
 }

@@ -72,7 +72,7 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 	case err != nil:
 		return c, err
 	case view == nil:
-		return c, &fault{Status: 422, Title: "Not held", Detail: w.hold.Namespace.String() + " is not held: it was resumed meanwhile.", Fix: "Look at the holds."}
+		return c, &fault{Status: 422, Title: "Not held", Detail: w.hold.Namespace.String() + " is not held: it has been resumed.", Fix: "Look at the holds."}
 	case view.Held == nil:
 		c.AtLeast = true
 	default:

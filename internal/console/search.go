@@ -110,7 +110,7 @@ func (pg *searchPage) readSearch(r *http.Request) (*page, error) {
 	v.ID = keys.EncodeText(id)
 	place, err := query.ParsePlace(values.Get("place"))
 	if err != nil {
-		return nil, badRequest("place= is no place in the list: "+err.Error(), "Search anew.")
+		return nil, badRequest("place= is no place in the list: "+err.Error(), "Search again.")
 	}
 	if v.Waiting.Done = values.Get("waiting") == "done"; !v.Waiting.Done {
 		pg.searchWaiting(r, v, query.Query{Namespace: n, ID: id}, place)

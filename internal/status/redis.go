@@ -196,7 +196,7 @@ func (r *Redis) readAll(ctx context.Context, s *schedule.Schedule, p *diag.Findi
 func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *diag.Findings) {
 	list, err := s.Holds(ctx)
 	if err != nil {
-		p.Fail(diag.CheckHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "cannot tell what is held: %v", err)
+		p.Fail(diag.CheckHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "the holds cannot be read: %v", err)
 		return
 	}
 	for _, h := range list.Holds {
@@ -285,7 +285,7 @@ func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding 
 	info := diag.ParseInfo(said)
 	switch {
 	case info["role"] == "slave":
-		f.Fix = "let TIMERD_REDIS_URL name the master, " + info["master_host"] + ":" + info["master_port"] + "; or, if this one is to be the master: redis-cli REPLICAOF NO ONE"
+		f.Fix = "let TIMERD_REDIS_URL name the master, " + info["master_host"] + ":" + info["master_port"] + "; or, to make this one the master: redis-cli REPLICAOF NO ONE"
 	case refusal.Word == diag.OutOfMemory:
 		f.Fix = moreMemory(info)
 	}

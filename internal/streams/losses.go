@@ -44,7 +44,7 @@ func (l Loss) Finding() diag.Finding {
 	const acknowledge = "timerd status --acknowledge, once "
 	if l.Stream != "" {
 		f.Text = fmt.Sprintf("the stream %s was deleted, or is an older one, as was noticed at %s; it had %d events at the last count, at %s, which consumers may not all have got", l.Stream, at, l.Had, counted)
-		f.Fix = acknowledge + "what consumers have not got is made up for: your own records have it"
+		f.Fix = acknowledge + "the events that consumers missed are made up for from your own records"
 		return f
 	}
 	server := "Redis"
@@ -52,7 +52,7 @@ func (l Loss) Finding() diag.Finding {
 		server += " at " + l.Server
 	}
 	f.Text = fmt.Sprintf("%s has lost its data, flushed or replaced by an older copy, as was noticed at %s; it had %d timers at the last count, at %s", server, at, l.Had, counted)
-	f.Fix = acknowledge + "what is missing is set again: docs/runbook.md#data-was-lost"
+	f.Fix = acknowledge + "the missing timers are set again: docs/runbook.md#data-was-lost"
 	return f
 }
 
