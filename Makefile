@@ -131,7 +131,7 @@ console-test: ## vet and run the tests of the console in a real browser, a modul
 
 screenshots: ## take docs/console/*.png anew, in a real browser
 	@scripts/deps.sh go redis cc chromium
-	cd internal/console/browsertest && go test -run TestPages -timeout 15m -update ./...
+	cd internal/console/browsertest && go test -run TestPages -timeout 15m ./... -update
 
 client-typescript: ## pack the client for Node.js into bin/, for npm install
 	@scripts/deps.sh node
