@@ -8,19 +8,22 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// Data that was lost is told until somebody acknowledges it, also by a timerd that starts afterwards.
-func TestOutagesThatLoseData(t *testing.T) {
+const acknowledge = `timerd status --acknowledge`
+
+// lost is the row of data that was lost.
+func lost() outage { return outage{level: diag.Fail, check: diag.CheckLosses, fix: acknowledge} }
+
+// Data that Redis has lost is told until somebody acknowledges it.
+func TestOutagesThatLoseTimers(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
-	const acknowledge = `timerd status --acknowledge`
-	lost := outage{level: diag.Fail, check: diag.CheckLosses, fix: acknowledge}
 
 	// A flush without timers is none.
 	x.quiet()
 	x.later(1)
 	x.Do("FLUSHDB")
 	x.later(2)
-	flushed, deleted, older := lost, lost, lost
+	flushed, older := lost(), lost()
 	flushed.name = "FLUSHDB"
 	flushed.text = "Redis has lost its data, flushed or replaced by an older copy, as was noticed at .*; it had 7 timers at the last count, at "
 	flushed.bring = func(x *scene) {
@@ -48,6 +51,15 @@ func TestOutagesThatLoseData(t *testing.T) {
 		}
 		x.Redis.Start()
 	}
+	x.play(flushed, older)
+	x.p.Stop()
+}
+
+// So is a stream that was deleted, also by a timerd that starts afterwards.
+func TestOutagesThatLoseEvents(t *testing.T) {
+	t.Parallel()
+	x := newScene(t)
+	deleted := lost()
 	deleted.name = "stream TIMERS deleted"
 	deleted.text = "the stream TIMERS was deleted, or is an older one, .* it had 1 events at the last count, at .*, which consumers may not all have got"
 	deleted.bring = func(x *scene) {
@@ -57,11 +69,9 @@ func TestOutagesThatLoseData(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	x.play(flushed, older)
 
 	// It stays over restarts of all that know of it.
-	deleted.end = nil
-	deleted.fix = ""
+	x.quiet()
 	deleted.bring(x)
 	x.tells(deleted)
 	x.p.Stop()
