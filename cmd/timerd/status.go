@@ -113,7 +113,7 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 			from.Masters, noRedis = from.Schedule.PassOver(ctx, statusPresent)
 		}
 	})
-	wg.Go(func() { from.JetStream, noNATS = conn.JetStream(ctx, c.NATS.FromOutside()) })
+	wg.Go(func() { from.JetStream, noNATS = openStreams(ctx, conn, c.NATS.FromOutside()) })
 	wg.Wait()
 	if noNATS != nil {
 		from.NoNATS = diag.Of(diag.CheckNATS, noNATS, connect.NATSFix(c.NATS, noNATS))
@@ -138,6 +138,23 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 		}
 	}
 	return from.Gather(ctx), nil
+}
+
+// openStreams connects to NATS, with or without JetStream: the report says what that answers.
+func openStreams(ctx context.Context, conn connect.Connector, conf config.NATS) (jetstream.JetStream, error) {
+	nc, err := conn.NATS(ctx, conf)
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err == nil {
+		err = streams.CheckVersion(nc.ConnectedServerVersion())
+	}
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return js, nil
 }
 
 // statusPrinter prints a report for people. On a terminal its lines fit.

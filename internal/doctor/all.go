@@ -62,7 +62,7 @@ func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid
 		}
 	}
 	state := State(ctx, from)
-	if from.JetStream != nil && rdb != nil && !state.Has(diag.Fail, diag.CheckRedis, diag.CheckRights) {
+	if from.JetStream != nil && rdb != nil && !state.Has(diag.Fail, diag.CheckRedis, diag.CheckRights, diag.CheckNATS) {
 		findings = append(findings, NewNATS(from.JetStream, c.Streams(), c.Service.MaxPayload).CheckInstallation(ctx, rdb)...)
 	}
 	state = slices.DeleteFunc(state, func(f diag.Finding) bool { return f.Check == diag.CheckRights }) // with the namespaces, they are told above

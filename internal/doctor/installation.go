@@ -32,11 +32,14 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	defer cancel()
 	var r diag.Findings
 	state, err := streams.Inspect(ctx, rdb, d.js, d.want)
+	if isAnswered(err) {
+		return r // State says why
+	}
 	if err != nil {
 		r.Fail(checkInstallation, "let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
 		return r
 	}
-	if state.Unknown != nil {
+	if state.Unknown != nil && !isAnswered(state.Unknown) {
 		r.Warn(checkInstallation, "let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
 			"cannot tell which installation the log of deliveries belongs to, if there is one: %v", state.Unknown)
 	}
@@ -78,6 +81,12 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 		r.OK(checkInstallation, "%s, in Redis and the streams%s", id, running(state.Living[id]))
 	}
 	return r
+}
+
+// isAnswered tells of an error that JetStream has answered with it, such as that it has no leader. Without a right there is no answer.
+func isAnswered(err error) bool {
+	_, ok := errors.AsType[*jetstream.APIError](err)
+	return ok
 }
 
 // withoutIdentity reports that only the streams have an identity.

@@ -72,6 +72,9 @@ func (d *NATS) account(ctx context.Context, r *diag.Findings) *jetstream.Account
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	account, err := streams.CheckAccount(ctx, d.js)
+	if streams.NotUp(err) {
+		return nil // State says why: the streams may have no leader
+	}
 	if err != nil {
 		r.Add(status.NoJetStream(err))
 		return nil

@@ -53,7 +53,9 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		}
 		return nil
 	}
-	account := askAccount(ctx, s.JetStream)
+	soon, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	account := askAccount(soon, s.JetStream)
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
 	var losses []streams.Loss
 	var hindered []streams.Deliverer
@@ -75,7 +77,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			p.Warn(diag.CheckLosses, fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", s.Streams.StateStream()), "cannot tell whether data was lost: %v", err)
 		}
 	}()
-	faults, missing, err := streams.Check(ctx, s.JetStream, s.Streams)
+	faults, missing, err := streams.Check(soon, s.JetStream, s.Streams)
 	switch said := account.within(err == nil); {
 	case said.err != nil && (err != nil || !streams.NotUp(said.err)):
 		unreached(NoJetStream(said.err), p)
@@ -97,7 +99,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		*p = append(*p, f.Finding(diag.CheckStreams))
 	}
 	for _, name := range []string{s.Streams.FiredStream(), s.Streams.RetryStream(), s.Streams.DeadStream()} {
-		stream, err := s.JetStream.Stream(ctx, name)
+		stream, err := s.JetStream.Stream(soon, name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			continue // see above
@@ -110,7 +112,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
-		checkStream(&state, s.Streams.Names, acknowledged(ctx, stream, s.Streams.Names, &state), p)
+		checkStream(&state, s.Streams.Names, acknowledged(soon, stream, s.Streams.Names, &state), p)
 		n.Streams = append(n.Streams, state)
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
@@ -124,6 +126,9 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	}
 	return n
 }
+
+// answerWait is how long JetStream may take to tell the state of the streams.
+const answerWait = 2500 * time.Millisecond
 
 // accountWait is how long to wait for the answer about the account once the streams have answered: a user without the right gets
 // none.
