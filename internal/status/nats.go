@@ -87,7 +87,6 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	case said.full != nil:
 		p.Fail(diag.CheckStreams, said.full.Remedy, "%s: timers wait in Redis", said.full.What)
 	}
-	unknown := err != nil
 	for _, name := range missing {
 		f := diag.Finding{Level: diag.Fail, Check: diag.CheckStreams, Text: "there is no stream " + name, Fix: "start timerd, which makes it; if one runs, its log says why it cannot"}
 		if len(missing) == allStreams { // as before the first start
@@ -98,21 +97,30 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	for _, f := range faults {
 		*p = append(*p, f.Finding(diag.CheckStreams))
 	}
+	known := s.gatherStreams(soon, n, err == nil, p)
+	if led := checkLeaders(n.Streams, p); led && known {
+		s.gatherWebhooks(ctx, n, p)
+	}
+	return n
+}
+
+// gatherStreams adds the state of each stream, and returns whether that of all is known. It was not if known is false.
+func (s Sources) gatherStreams(ctx context.Context, n *NATS, known bool, p *diag.Findings) bool {
 	for _, name := range []string{s.Streams.FiredStream(), s.Streams.RetryStream(), s.Streams.DeadStream()} {
-		stream, err := s.JetStream.Stream(soon, name)
+		stream, err := s.JetStream.Stream(ctx, name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			continue // see above
 		case err != nil:
 			n.Streams = append(n.Streams, Stream{Name: name, Error: err.Error()})
-			if !unknown {
+			if known {
 				unanswered(err, p)
 			}
-			unknown = true
+			known = false
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
-		checkStream(&state, s.Streams.Names, acknowledged(soon, stream, s.Streams.Names, &state), p)
+		checkStream(&state, s.Streams.Names, acknowledged(ctx, stream, s.Streams.Names, &state), p)
 		n.Streams = append(n.Streams, state)
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
@@ -121,10 +129,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 			}
 		}
 	}
-	if led := checkLeaders(n.Streams, p); led && !unknown {
-		s.gatherWebhooks(ctx, n, p)
-	}
-	return n
+	return known
 }
 
 // answerWait is how long JetStream may take to tell the state of the streams.

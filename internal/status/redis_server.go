@@ -1,0 +1,98 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// checkClock compares a server's clock with this machine's.
+func checkClock(ctx context.Context, node *schedule.Node, p *diag.Findings) {
+	before := time.Now()
+	at, err := node.Server().Time(ctx).Result()
+	var found diag.Findings
+	if found.Skew(diag.CheckClock, cmp.Or(node.Name(), "Redis"), before, time.Now(), at); err == nil && found.Has(diag.Warn, diag.CheckClock) {
+		*p = append(*p, found...)
+	}
+}
+
+// ofServer returns the problem of a Redis server, by the error of its answer or of the connection.
+func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding {
+	addr := node.Server().Options().Addr
+	refusal := diag.Refusal(err)
+	switch {
+	case schedule.IsClusterDown(err):
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " + schedule.ErrClusterDown.Error(), Fix: "look at CLUSTER NODES for the master that is away, and bring it back"}
+	case refusal == nil:
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckRedis, Text: addr + ": " + err.Error(), Fix: "bring that server back: its timers wait there, and none is lost"}
+	}
+	f := diag.Of(diag.CheckRedis, diag.Wrap("Redis at "+addr, refusal), "")
+	said, err := node.Server().Info(ctx, "memory", "replication").Result()
+	if err != nil {
+		return f
+	}
+	info := diag.ParseInfo(said)
+	switch {
+	case info["role"] == "slave":
+		f.Fix = "let TIMERD_REDIS_URL name the master, " + info["master_host"] + ":" + info["master_port"] + "; or, to make this one the master: redis-cli REPLICAOF NO ONE"
+	case refusal.Word == diag.OutOfMemory:
+		f.Fix = moreMemory(info)
+	}
+	return f
+}
+
+// moreMemory returns what to do about a Redis that is out of memory. With a limit near what its machine has, the kernel would kill it.
+func moreMemory(info diag.Info) string {
+	more, most := max(info.Number("used_memory"), info.Number("maxmemory"))/2*3, info.Number("total_system_memory")/10*8
+	if most > 0 && more > most {
+		return fmt.Sprintf("give the machine of Redis more memory than its %d bytes, then raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d; or delete keys that nobody needs",
+			info.Number("total_system_memory"), more)
+	}
+	return fmt.Sprintf("raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d", more)
+}
+
+// gatherAside tells of timers that wait because of their keys or subjects.
+func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.Findings) (found []Aside, err error) {
+	all, err := query.ParkedOn(ctx, node)
+	for _, a := range all {
+		key, many := keys.EncodeText(a.Key.String()), count(a.Count, "timer waits", "timers wait")
+		found = append(found, Aside{a.Reason, a.Count, key})
+		if a.Reason == query.ParkedRefused {
+			p.Warn(diag.CheckAside, "let timerd's NATS user publish to "+s.Streams.Subject(a.Key, keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the same for "+
+				s.Streams.Subject(a.Key, keys.Dead)+" and "+s.Streams.DeadStream()+"; or cancel the timers before they are due",
+				"%s because NATS refuses their subjects, such as that of %s", many, keys.Abbreviate(key))
+			continue
+		}
+		user, err := node.Server().Do(ctx, "ACL", "WHOAMI").Text()
+		if err != nil {
+			user = "<user>"
+		}
+		p.Warn(diag.CheckAside, "redis-cli ACL SETUSER "+user+" "+diag.Word("~"+printable(keys.Namespace{App: a.Key.App}.Glob()))+"; or cancel them, as the user who set them",
+			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
+	}
+	return found, err
+}
+
+// printable returns a pattern of keys with ? for each byte that cannot be shown.
+func printable(glob string) string {
+	var b strings.Builder
+	for len(glob) > 0 {
+		r, size := utf8.DecodeRuneInString(glob)
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			b.WriteString(strings.Repeat("?", size))
+		} else {
+			b.WriteString(glob[:size])
+		}
+		glob = glob[size:]
+	}
+	return b.String()
+}
