@@ -50,17 +50,23 @@ func open(ctx context.Context, c config.Config, log *slog.Logger) (*connections,
 	return conns, nil
 }
 
-// openNATS connects to NATS, or starts the embedded server and connects to that.
+// openNATS connects to NATS. An embedded server it starts before.
 func (s *connections) openNATS(ctx context.Context, conn connect.Connector, c config.Config) (err error) {
-	var options []nats.Option
 	if c.NATS.Embedded {
 		if s.embedded, err = conn.Embedded(ctx, c.NATS, c.Service.MaxPayload); err != nil {
 			return err
 		}
-		options = append(options, nats.InProcessServer(s.embedded))
 	}
-	s.js, err = conn.JetStream(ctx, c.NATS, options...)
+	s.js, err = s.jetStream(ctx, conn, c.NATS)
 	return err
+}
+
+// jetStream opens a connection to NATS.
+func (s *connections) jetStream(ctx context.Context, conn connect.Connector, c config.NATS) (jetstream.JetStream, error) {
+	if s.embedded != nil {
+		return conn.JetStream(ctx, c, nats.InProcessServer(s.embedded))
+	}
+	return conn.JetStream(ctx, c)
 }
 
 // run keeps the connections open until ctx ends.

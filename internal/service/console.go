@@ -7,7 +7,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
@@ -41,13 +40,13 @@ type consolePart struct {
 	js      jetstream.JetStream
 }
 
-// consoleJetStream connects a console to the NATS that the service is connected to.
-func consoleJetStream(ctx context.Context, c config.NATS, conns *connections, log *slog.Logger) (jetstream.JetStream, error) {
-	var inProcess []nats.Option
-	if conns.embedded != nil {
-		inProcess = append(inProcess, nats.InProcessServer(conns.embedded))
+// consoleBeside returns a console that is connected to the servers of the service.
+func (s Service) consoleBeside(ctx context.Context, conns *connections, conf streams.Config) (*consolePart, error) {
+	js, err := conns.jetStream(ctx, connect.Connector{Logger: s.Logger, Patience: startPatience}, s.Config.NATS)
+	if err != nil {
+		return nil, err
 	}
-	return connect.Connector{Logger: log, Patience: startPatience}.JetStream(ctx, c, inProcess...)
+	return newConsole(s.Config, js, conf, s.Logger)
 }
 
 // newConsole returns a console with a connection to Redis of its own. It closes js when it ends, or if it cannot begin.

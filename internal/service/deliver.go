@@ -12,9 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
@@ -68,20 +65,20 @@ func (s Delivery) Run(ctx context.Context) error {
 		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), outdated: d.Outdated, log: s.Logger, failing: map[string]*streams.Circuit{},
 	}
 	d.OnCircuit = hindered.noteCircuit
-	registry := prometheus.NewRegistry()
-	observeDeliveries(registry, d, hindered)
+	metrics := newRegistry()
+	observeDeliveries(metrics, d, hindered)
 
 	ready := &readiness{log: s.Logger}
 	ready.add(readyJetStream, func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
 	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
-	observeReadiness(registry, ready)
+	observeReadiness(metrics, ready)
 	s.logStart(l, endpoints, hindered.instance, began)
 	err = runAll(ctx, s.Logger, stopWithin,
 		step{{"reloads", func(ctx context.Context) error { s.reload(ctx, d, endpoints); return nil }}},
 		step{{"deliveries", d.Run}},
 		step{
-			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, registry), s.Logger) }},
+			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, metrics), s.Logger) }},
 			{"readiness checks", withoutError(ready.run)},
 			{"what hinders", withoutError(hindered.run)},
 		},
@@ -162,20 +159,12 @@ func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver
 }
 
 // observeDeliveries registers the metrics of deliveries.
-func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer, hindered *deliverer) {
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
-	total := registered.NewCounterVec(prometheus.CounterOpts{Name: "deliveries_total", Help: "Deliveries to HTTP endpoints, by result."}, []string{"result"})
-	for _, result := range event.Results() {
-		total.WithLabelValues(string(result))
-	}
-	seconds := registered.NewHistogram(prometheus.HistogramOpts{
-		Name: "delivery_seconds", Help: "How long calls of HTTP endpoints took.",
-		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60},
-	})
-	unlogged := registered.NewCounter(prometheus.CounterOpts{Name: "deliveries_unlogged_total", Help: "Deliveries that could not be written to their log."})
-	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "circuit_open", Help: "Hosts with an open circuit in this process."},
-		func() float64 { return float64(d.OpenCircuits()) })
+func observeDeliveries(r registry, d *deliver.Deliverer, hindered *deliverer) {
+	total := r.counters("deliveries_total", "Deliveries to HTTP endpoints, by result.", "result")
+	zero(total, event.Results()...)
+	seconds := r.histogram("delivery_seconds", "How long calls of HTTP endpoints took.",
+		[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60})
+	r.asked("circuit_open", "Hosts with an open circuit in this process.", nil, func() float64 { return float64(d.OpenCircuits()) })
 	d.OnDelivery = func(r event.Delivery, took time.Duration) {
 		total.WithLabelValues(string(r.Result)).Inc()
 		hindered.noteDelivery(r)
@@ -183,5 +172,5 @@ func observeDeliveries(registry *prometheus.Registry, d *deliver.Deliverer, hind
 			seconds.Observe(took.Seconds())
 		}
 	}
-	d.OnUnlogged = unlogged.Inc
+	d.OnUnlogged = r.counter("deliveries_unlogged_total", "Deliveries that could not be written to their log.").Inc
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/timerd-io/timerd/internal/console"
@@ -22,7 +21,7 @@ import (
 //   - /readyz is 200 only while every check passes; its lines name each check and
 //     what is wrong. Another line tells of timers that are set aside.
 //   - /metrics is what the registry holds, for Prometheus.
-func newHTTPHandler(ready *readiness, registry *prometheus.Registry) http.Handler {
+func newHTTPHandler(ready *readiness, metrics registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeText(w, http.StatusOK, "ok\n")
@@ -42,7 +41,7 @@ func newHTTPHandler(ready *readiness, registry *prometheus.Registry) http.Handle
 		}
 		writeText(w, status, b.String())
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{Registry: metrics}))
 	return mux
 }
 

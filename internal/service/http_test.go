@@ -31,7 +31,7 @@ func TestHTTP(t *testing.T) {
 		}
 		return nil
 	})
-	registry := prometheus.NewRegistry()
+	registry := newRegistry()
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "timerd_answer"}, func() float64 { return 42 }))
 	observeReadiness(registry, ready)
 

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/query"
@@ -63,95 +61,71 @@ type firings struct {
 }
 
 // newMetrics registers timerd's metrics; some have a series for each of the namespaces. inFlight is asked at each scrape.
-func newMetrics(registry *prometheus.Registry, namespaces keys.Namespaces, inFlight func() int) *metrics {
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
-	counter := func(name, help string) prometheus.Counter {
-		return registered.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return registered.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return registered.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return registered.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	}
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return registered.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-	}
-	registered.NewGaugeFunc(prometheus.GaugeOpts{Name: "inflight_firings", Help: "Firings claimed by this process and not yet settled."},
-		func() float64 { return float64(inFlight()) })
-	fired := counters("fired_total", "Events published and acknowledged by JetStream, by namespace and trigger.", "namespace", "trigger")
-	lateness := registered.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "lateness_seconds", Help: "How long after its due time an event was published, by namespace.",
-		Buckets: []float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600},
-	}, []string{"namespace"})
+func newMetrics(r registry, namespaces keys.Namespaces, inFlight func() int) *metrics {
+	r.asked("inflight_firings", "Firings claimed by this process and not yet settled.", nil, func() float64 { return float64(inFlight()) })
 	m := &metrics{
 		counts:      &counts{},
 		namespaces:  namespaces.Counted(),
-		without:     counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
-		duplicates:  counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
-		failures:    counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
-		settled:     counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
-		released:    counter("released_total", "Claims given back because the event could not be published in time."),
-		lost:        counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
-		late:        counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
-		skipped:     counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."),
-		replanned:   counter("occurrences_replanned_total", "Occurrences of repeating timers that were armed while the clock was ahead, and planned again."),
-		adopted:     counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
-		rescheduled: counter("rescheduled_total", "Pending timers whose due time changed."),
-		cancelled:   counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
-		refused:     counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
-		setAside:    counters("set_aside_total", "Timers, events of their keys, or retry requests, that wait without stopping others, by reason.", "reason"),
-		aside:       gauges("set_aside_timers", "Timers that are set aside at the last sweep, by reason.", "reason"),
-		retries:     counter("retries_total", "Timers set again because a consumer asked for it."),
-		postponed:   counter("postponed_total", "Timers set again as the same attempt because a consumer asked for it."),
-		repeated:    counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
-		dead:        counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
-		gaps:        counters("gaps_total", "Times in which keyspace events may have been missed, by reason; each is followed by an audit.", "reason"),
-		audits:      counters("audits_total", "Audits of all keys and timers, by reason.", "reason"),
-		auditTime:   histogram("audit_seconds", "How long an audit took.", prometheus.ExponentialBuckets(.001, 4, 10)),
-		pending:     gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
-		firing:      gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
-		held:        gauge("held_timers", "Timers that are due and held, at the last sweep."),
-		holds:       gauge("holds", "Namespaces that are held."),
-		due:         gauges("due_timers", "Pending timers that become due within a time, of all namespaces.", "within"),
-		complete:    gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
-		calls:       counters("library_calls_total", "Calls of the function library, by any client, that set or cancelled a timer: the same on each timerd.", "function"),
-		drift:       gauges("config_drift", "1 for a setting that the living timerds of this schedule do not have in common, else 0.", "setting"),
-		instances:   gauges("instances_alive", "Living timerds of this schedule, by version.", "version"),
-		letters:     gauges("dead_letters", "Messages in the stream of dead letters; no value while NATS does not answer."),
+		without:     r.counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
+		duplicates:  r.counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
+		failures:    r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
+		settled:     r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
+		released:    r.counter("released_total", "Claims given back because the event could not be published in time."),
+		lost:        r.counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
+		late:        r.counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
+		skipped:     r.counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."),
+		replanned:   r.counter("occurrences_replanned_total", "Occurrences of repeating timers that were armed while the clock was ahead, and planned again."),
+		adopted:     r.counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
+		rescheduled: r.counter("rescheduled_total", "Pending timers whose due time changed."),
+		cancelled:   r.counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
+		refused:     r.counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
+		setAside:    r.counters("set_aside_total", "Timers, events of their keys, or retry requests, that wait without stopping others, by reason.", "reason"),
+		aside:       r.gauges("set_aside_timers", "Timers that are set aside at the last sweep, by reason.", "reason"),
+		retries:     r.counter("retries_total", "Timers set again because a consumer asked for it."),
+		postponed:   r.counter("postponed_total", "Timers set again as the same attempt because a consumer asked for it."),
+		repeated:    r.counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
+		dead:        r.counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
+		gaps:        r.counters("gaps_total", "Times in which keyspace events may have been missed, by reason; each is followed by an audit.", "reason"),
+		audits:      r.counters("audits_total", "Audits of all keys and timers, by reason.", "reason"),
+		auditTime:   r.histogram("audit_seconds", "How long an audit took.", prometheus.ExponentialBuckets(.001, 4, 10)),
+		pending:     r.gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
+		firing:      r.gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
+		held:        r.gauge("held_timers", "Timers that are due and held, at the last sweep."),
+		holds:       r.gauge("holds", "Namespaces that are held."),
+		due:         r.gauges("due_timers", "Pending timers that become due within a time, of all namespaces.", "within"),
+		complete:    r.gauge("keyspace_events_complete", "1 while the keyspace events that adoption needs arrive, else 0."),
+		calls:       r.counters("library_calls_total", "Calls of the function library, by any client, that set or cancelled a timer: the same on each timerd.", "function"),
+		drift:       r.gauges("config_drift", "1 for a setting that the living timerds of this schedule do not have in common, else 0.", "setting"),
+		instances:   r.gauges("instances_alive", "Living timerds of this schedule, by version.", "version"),
+		letters:     r.gauges("dead_letters", "Messages in the stream of dead letters; no value while NATS does not answer."),
 	}
-	m.firings = newFirings(m.namespaces, fired, lateness)
+	m.firings = newFirings(r, m.namespaces)
 	m.startAtZero()
 	return m
 }
 
 // observeReadiness shows what the checks say, at each scrape. Call it once all are added.
-func observeReadiness(registry *prometheus.Registry, ready *readiness) {
-	registered := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry))
+func observeReadiness(r registry, ready *readiness) {
 	for _, c := range ready.checks {
-		registered.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ready", Help: "1 while the check of /readyz passes, else 0.", ConstLabels: prometheus.Labels{"check": c.name},
-		}, func() float64 {
-			if ready.passes(c.name) {
-				return 1
-			}
-			return 0
-		})
+		r.asked("ready", "1 while the check of /readyz passes, else 0.", prometheus.Labels{"check": c.name}, func() float64 { return oneIf(ready.passes(c.name)) })
 	}
 }
 
-// newFirings returns the counts for each of the namespaces, and for all others.
-func newFirings(namespaces keys.Namespaces, fired *prometheus.CounterVec, lateness *prometheus.HistogramVec) []firings {
+// newFirings registers the counts for each of the namespaces, and for all others.
+func newFirings(r registry, namespaces keys.Namespaces) []firings {
+	fired := r.own.NewCounterVec(prometheus.CounterOpts{
+		Name: "fired_total", Help: "Events published and acknowledged by JetStream, by namespace and trigger.",
+	}, []string{"namespace", "trigger"})
+	lateness := r.own.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "lateness_seconds", Help: "How long after its due time an event was published, by namespace.",
+		Buckets: []float64{.0005, .001, .002, .004, .008, .016, .032, .064, .125, .25, .5, 1, 2, 5, 10, 30, 60, 300, 3600},
+	}, []string{"namespace"})
+	names := []string{}
+	for _, n := range namespaces {
+		names = append(names, n.String())
+	}
 	var all []firings
-	for i := range len(namespaces) + 1 {
-		name := keys.Other
-		if i < len(namespaces) {
-			name = namespaces[i].String()
-		}
+	for _, name := range append(names, keys.Other) {
 		all = append(all, firings{name, lateness.WithLabelValues(name), fired.MustCurryWith(prometheus.Labels{"namespace": name})})
 	}
 	return all
@@ -191,8 +165,8 @@ func zero[V ~string](c *prometheus.CounterVec, values ...V) {
 	}
 }
 
-// observePublisher feeds what the publisher does into the metrics.
-func (m *metrics) observePublisher(p *notify.Publisher) {
+// observe feeds what the parts of the service do into the metrics.
+func (m *metrics) observe(p *notify.Publisher, s *schedule.Schedule, c *retry.Consumer) {
 	p.OnFired = func(f *schedule.Firing, lateness time.Duration, duplicate bool) {
 		counts := m.firingsOf(f.Key)
 		counts.fired.WithLabelValues(string(f.Trigger)).Inc()
@@ -214,15 +188,7 @@ func (m *metrics) observePublisher(p *notify.Publisher) {
 	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
 	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { m.late.WithLabelValues(string(action)).Inc() }
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(query.ParkedRefused)).Inc() }
-}
-
-// observeSchedule feeds what the schedule tells into the metrics.
-func (m *metrics) observeSchedule(s *schedule.Schedule) {
 	s.OnSkipped = func(_ *schedule.Firing, n int64) { m.skipped.Add(float64(n)) }
-}
-
-// observeRetries feeds what the retry consumer does into the metrics.
-func (m *metrics) observeRetries(c *retry.Consumer) {
 	c.OnRetried = m.retries.Inc
 	c.OnPostponed = m.postponed.Inc
 	c.OnIgnored = m.repeated.Inc
@@ -267,9 +233,4 @@ func (m *metrics) members(settings map[string]string, all []query.Member) {
 }
 
 // setComplete notes whether the events that adoption needs arrive.
-func (m *metrics) setComplete(complete bool) {
-	m.complete.Set(0)
-	if complete {
-		m.complete.Set(1)
-	}
-}
+func (m *metrics) setComplete(complete bool) { m.complete.Set(oneIf(complete)) }

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -15,7 +13,7 @@ import (
 // A counter that is not there until it counts hides its first increment.
 func TestMetricsStartAtZero(t *testing.T) {
 	t.Parallel()
-	registry := prometheus.NewRegistry()
+	registry := newRegistry()
 	newMetrics(registry, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
 	families, err := registry.Gather()
 	if err != nil {
@@ -42,7 +40,7 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 	for i := range many {
 		many[i].App = fmt.Sprint("app", i)
 	}
-	registry := prometheus.NewRegistry()
+	registry := newRegistry()
 	newMetrics(registry, many, func() int { return 0 })
 	families, err := registry.Gather()
 	if err != nil {
@@ -66,10 +64,10 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 func TestRulesAreTestedFromTheBeginning(t *testing.T) {
 	t.Parallel()
 	fresh := map[string]bool{}
-	ofServe, ofDeliver := prometheus.NewRegistry(), prometheus.NewRegistry()
+	ofServe, ofDeliver := newRegistry(), newRegistry()
 	newMetrics(ofServe, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
 	observeDeliveries(ofDeliver, deliver.New(nil, &deliver.Config{}), &deliverer{})
-	for _, registry := range []*prometheus.Registry{ofServe, ofDeliver} {
+	for _, registry := range []registry{ofServe, ofDeliver} {
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/diag"
@@ -48,13 +47,10 @@ type problems struct {
 }
 
 // newProblems returns problems. aside finds timers that are set aside, which it does not count itself.
-func newProblems(sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, aside func() diag.Findings, registry *prometheus.Registry) *problems {
-	gauge := promauto.With(prometheus.WrapRegistererWithPrefix("timerd_", registry)).NewGaugeVec(prometheus.GaugeOpts{
-		Name: "problem", Help: "1 while timerd status finds a problem by this check, else 0.",
-	}, []string{"check"})
+func newProblems(sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, aside func() diag.Findings, r registry) *problems {
 	p := &problems{
 		from:  status.Sources{Schedule: sched, JetStream: js, Streams: conf, Brief: true, Webhooks: new(status.RecentWebhooks)},
-		aside: aside, gauge: gauge,
+		aside: aside, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
 	}
 	p.note(nil)
 	return p
@@ -81,11 +77,7 @@ func (p *problems) note(found diag.Findings) {
 	defer p.mu.Unlock()
 	p.found = found
 	for _, check := range diag.Checks() {
-		wrong := 0.0
-		if found.Has(diag.Fail, check) || found.Has(diag.Warn, check) {
-			wrong = 1
-		}
-		p.gauge.WithLabelValues(check).Set(wrong)
+		p.gauge.WithLabelValues(check).Set(oneIf(found.Has(diag.Fail, check) || found.Has(diag.Warn, check)))
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
@@ -106,109 +106,56 @@ func (s Service) RunOn(ctx context.Context, l Listeners) error {
 func (s Service) wire(ctx context.Context, conns *connections, l Listeners, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
 	self := s.self(began)
-	var member *streams.Member
-	conn := connect.Connector{Logger: log, Patience: max(startPatience-time.Since(began), time.Millisecond)}
-	err := conn.Streams(ctx, c.NATS, func(context.Context) (err error) {
-		member, err = streams.Join(ctx, conns.rdb, conns.js, c.Streams(), self.Instance, log)
-		return err
-	})
+	member, err := s.join(ctx, conns, self.Instance, began)
 	if err != nil {
 		return nil, err
 	}
 	conf := c.Streams()
 	conf.Installation = member.ID()
-	sched := schedule.New(conns.rdb, c.Service.MaxPayload)
-	replaced, err := s.load(ctx, sched, began)
+	sched, err := s.load(ctx, conns.rdb, began)
 	if err != nil {
 		return nil, err
 	}
-	if replaced > 0 {
-		log.Warn("TIMERD_MAX_PAYLOAD changes the payload limit, for every timerd of this Redis", "bytes", c.Service.MaxPayload, "before", replaced)
-	}
-
-	publisher := notify.NewPublisher(conns.js.Conn(), conns.js, sched)
-	publisher.Streams = conf
-	publisher.Permit = member.Permit
-	publisher.MaxAttempts = func(k keys.Key) int { return c.Service.Retry.For(k).MaxAttempts() }
-	publisher.Late = c.Service.Late
-	publisher.PayloadAttempt = c.Service.PayloadAttempt
-	publisher.ContentType = c.Service.EventData
-	publisher.Logger = log
-
-	registry := prometheus.NewRegistry()
-	m := newMetrics(registry, c.Service.Namespaces, publisher.InFlight)
-	m.observePublisher(publisher)
-	m.observeSchedule(sched)
-
-	taken := &takeovers{instance: self.Instance, log: log}
+	publisher := s.newPublisher(conns.js, sched, conf, member)
 	all := &nodes{
-		config: c.Service, log: log, metrics: m, taken: taken, publisher: publisher, schedule: sched,
+		config: c.Service, log: log, taken: &takeovers{instance: self.Instance, log: log}, publisher: publisher, schedule: sched,
 		db: c.Redis.DB(), self: self, served: map[*schedule.Node]*servedNode{},
 	}
+	retries := s.newRetries(conns.js, sched, conf, member)
+	sched.OnArmed, retries.Wake = all.armed, all.armed
 
-	sched.OnArmed = all.armed
-	retries := retry.NewConsumer(conns.js, sched)
-	retries.Streams = conf
-	if c.Redis.Mode == config.Cluster { // of which one server may have half
-		retries.Window *= 2
-	}
-	retries.Permit = member.Permit
-	retries.Policies = c.Service.Retry
-	retries.MaxPayload = sched.MaxPayload
-	retries.Logger = log
-	retries.Wake = all.armed
-	m.observeRetries(retries)
-
-	wrong := newProblems(sched, conns.js, conf, all.setAside, registry)
-	ready := &readiness{log: log, besides: wrong.besides}
-	ready.add(readyRedis, func(ctx context.Context) error {
-		err := all.check(ctx)
-		if lacks := wrong.lacks(); lacks != nil && (err == nil || redis.IsPermissionError(err)) {
-			return lacks
-		}
-		return err
-	})
-	ready.add("claims", all.claims, readyRedis)
-	ready.add(readyJetStream, func(context.Context) error { return publisher.Healthy() })
-	ready.add("installation", func(context.Context) error { return member.Healthy() }, readyRedis, readyJetStream)
-	ready.add("retry consumer", func(context.Context) error { return retries.Healthy() }, readyRedis, readyJetStream)
-	if c.Service.KeyspaceEvents {
-		m.setComplete(true)
-		ready.add("keyspace events", all.hears, readyRedis)
-	}
-	observeReadiness(registry, ready)
-
-	surveys := &survey{
-		schedule: sched, nodes: all, js: conns.js, letters: conf.DeadStream(), self: self, metrics: m, log: log,
-	}
+	registered := newRegistry()
+	m := newMetrics(registered, c.Service.Namespaces, publisher.InFlight)
+	m.observe(publisher, sched, retries)
+	all.metrics = m
+	wrong := newProblems(sched, conns.js, conf, all.setAside, registered)
+	ready := s.newReadiness(wrong, all, publisher, member, retries)
+	m.setComplete(c.Service.KeyspaceEvents)
+	observeReadiness(registered, ready)
+	surveys := &survey{schedule: sched, nodes: all, js: conns.js, letters: conf.DeadStream(), self: self, metrics: m, log: log}
 
 	first := step{
 		{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)},
 		{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
 	}
 	if l.Console != nil {
-		js, err := consoleJetStream(ctx, c.NATS, conns, log)
-		if err != nil {
-			return nil, err
-		}
-		pages, err := newConsole(c, js, conf, log)
+		pages, err := s.consoleBeside(ctx, conns, conf)
 		if err != nil {
 			return nil, err
 		}
 		first = append(first, part{"console", func(ctx context.Context) error { return pages.run(ctx, l.Console) }})
 	}
 
-	log.Info("timerd is running", "version", s.Version, "instance", self.Instance, "installation", member.ID(), "redis", c.Redis.Shown, "nats", c.NATS.Shown,
-		"namespaces", c.Service.Namespaces.String(), "http", shownAddr("%s", l.HTTP), "console", shownAddr(consoleURL, l.Console), "after", time.Since(began).Round(time.Millisecond))
+	s.logStart(l, self.Instance, member.ID(), began)
 	return []step{
 		first,
 		{{"publisher", publisher.Run}},
 		{
-			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l.HTTP, newHTTPHandler(ready, registry), log) }},
+			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l.HTTP, newHTTPHandler(ready, registered), log) }},
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
 			{"survey", withoutError(surveys.run)},
-			{"takeovers", withoutError(taken.run)},
+			{"takeovers", withoutError(all.taken.run)},
 			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, log) })},
 			{"problems", withoutError(wrong.run)},
 			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},
@@ -217,12 +164,79 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}, nil
 }
 
-// load puts the function library in place, on the masters of a cluster that answer, and reads what is held, so that nothing is claimed
-// by an older list. If none answers, they are tried for as long as any server is at the start of a timerd, which began at a time.
-func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.Time) (replaced int, err error) {
+// logStart logs how it runs.
+func (s Service) logStart(l Listeners, instance, installation string, began time.Time) {
+	s.Logger.Info("timerd is running", "version", s.Version, "instance", instance, "installation", installation,
+		"redis", s.Config.Redis.Shown, "nats", s.Config.NATS.Shown, "namespaces", s.Config.Service.Namespaces.String(),
+		"http", shownAddr("%s", l.HTTP), "console", shownAddr(consoleURL, l.Console), "after", time.Since(began).Round(time.Millisecond))
+}
+
+// join makes the streams, and takes part in the installation.
+func (s Service) join(ctx context.Context, conns *connections, instance string, began time.Time) (member *streams.Member, err error) {
+	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), time.Millisecond)}
+	err = conn.Streams(ctx, s.Config.NATS, func(context.Context) (err error) {
+		member, err = streams.Join(ctx, conns.rdb, conns.js, s.Config.Streams(), instance, s.Logger)
+		return err
+	})
+	return member, err
+}
+
+// newPublisher returns the publisher by the settings.
+func (s Service) newPublisher(js jetstream.JetStream, sched *schedule.Schedule, conf streams.Config, member *streams.Member) *notify.Publisher {
+	p := notify.NewPublisher(js.Conn(), js, sched)
+	p.Streams = conf
+	p.Permit = member.Permit
+	p.MaxAttempts = func(k keys.Key) int { return s.Config.Service.Retry.For(k).MaxAttempts() }
+	p.Late = s.Config.Service.Late
+	p.PayloadAttempt = s.Config.Service.PayloadAttempt
+	p.ContentType = s.Config.Service.EventData
+	p.Logger = s.Logger
+	return p
+}
+
+// newRetries returns the retry consumer by the settings.
+func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, conf streams.Config, member *streams.Member) *retry.Consumer {
+	c := retry.NewConsumer(js, sched)
+	c.Streams = conf
+	if s.Config.Redis.Mode == config.Cluster { // of which one server may have half
+		c.Window *= 2
+	}
+	c.Permit = member.Permit
+	c.Policies = s.Config.Service.Retry
+	c.MaxPayload = sched.MaxPayload
+	c.Logger = s.Logger
+	return c
+}
+
+// newReadiness returns the checks of /readyz.
+func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Publisher, member *streams.Member, retries *retry.Consumer) *readiness {
+	r := &readiness{log: s.Logger, besides: wrong.besides}
+	r.add(readyRedis, func(ctx context.Context) error {
+		err := all.check(ctx)
+		if lacks := wrong.lacks(); lacks != nil && (err == nil || redis.IsPermissionError(err)) {
+			return lacks
+		}
+		return err
+	})
+	r.add("claims", all.claims, readyRedis)
+	r.add(readyJetStream, func(context.Context) error { return publisher.Healthy() })
+	r.add("installation", func(context.Context) error { return member.Healthy() }, readyRedis, readyJetStream)
+	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, readyRedis, readyJetStream)
+	if s.Config.Service.KeyspaceEvents {
+		r.add("keyspace events", all.hears, readyRedis)
+	}
+	return r
+}
+
+// load returns the schedule with its function library in place, on the masters of a cluster that answer, and reads what is held, so that
+// nothing is claimed by an older list. If none answers, they are tried for as long as any server is at the start of a timerd, which began
+// at a time.
+func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time.Time) (*schedule.Schedule, error) {
+	sched := schedule.New(rdb, s.Config.Service.MaxPayload)
+	replaced := 0 // the payload limit that was there
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
 	unfit := func(err error) bool { return errors.Is(err, schedule.ErrRedisTooOld) || lacksFunctions(err) }
-	err = conn.All(ctx, s.Config.Redis, unfit, func(ctx context.Context) error {
+	err := conn.All(ctx, s.Config.Redis, unfit, func(ctx context.Context) error {
 		was, err := sched.Load(ctx)
 		replaced = max(replaced, was)
 		if away, some := errors.AsType[*schedule.AwayError](err); some && !connect.RedisRefused(err) {
@@ -236,14 +250,18 @@ func (s Service) load(ctx context.Context, sched *schedule.Schedule, began time.
 	if lacksFunctions(err) {
 		err = &diag.Fault{What: "Redis at " + s.Config.Redis.Shown + " has no functions", Remedy: "use Redis 7.0 or later, or Valkey, and do not rename FUNCTION", Err: err}
 	}
-	if err == nil {
-		within, cancel := context.WithTimeout(ctx, holdsTimeout)
-		defer cancel()
-		if _, err := sched.Holds(within); err != nil {
-			s.Logger.Warn("cannot read the list of holds; each server uses its own copy", "err", err)
-		}
+	if err != nil {
+		return nil, err
 	}
-	return replaced, err
+	within, cancel := context.WithTimeout(ctx, holdsTimeout)
+	defer cancel()
+	if _, err := sched.Holds(within); err != nil {
+		s.Logger.Warn("cannot read the list of holds; each server uses its own copy", "err", err)
+	}
+	if replaced > 0 {
+		s.Logger.Warn("TIMERD_MAX_PAYLOAD changes the payload limit, for every timerd of this Redis", "bytes", s.Config.Service.MaxPayload, "before", replaced)
+	}
+	return sched, nil
 }
 
 // lacksFunctions reports whether an error means that the server has no functions, like Dragonfly and KeyDB.
