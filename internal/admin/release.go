@@ -46,6 +46,10 @@ type pass struct {
 	lastTime   schedule.Millis // when the last of those that have got a time is free
 }
 
+func newPass(generation int64, resume schedule.Resume) *pass {
+	return &pass{generation: generation, resume: resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
+}
+
 func (s *Holds) newReleaser() *releaser {
 	return &releaser{servers: servers{s, map[*schedule.Node]time.Time{}}, passes: map[keys.Namespace]*pass{}, stuck: map[keys.Namespace][]string{}}
 }
@@ -177,18 +181,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 
 // round goes on with one resume for a while. It tells whether that is done.
 func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.Hold) (out ResumeProgress, done bool, err error) {
-	p := r.passes[h.Namespace]
-	if p == nil || p.generation != l.Generation {
-		if missing := r.bring(ctx, l); len(missing) > 0 {
-			out.Waits = missing[0]
-		}
-		fresh := &pass{generation: l.Generation, resume: *h.Resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
-		if p != nil && p.resume == *h.Resume {
-			fresh.times, fresh.lastTime = p.times, p.lastTime
-		}
-		p = fresh
-		r.passes[h.Namespace] = p
-	}
+	p := r.passOf(ctx, l, h, &out)
 	delete(r.stuck, h.Namespace)
 	nodes, err := r.Nodes(ctx)
 	if _, some := errors.AsType[*schedule.AwayError](err); err != nil && !some {
@@ -239,22 +232,46 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	if !whole {
 		return out, false, nil
 	}
-	again, kept := p.released > 0 || p.unsure, p.kept
-	*p = pass{generation: p.generation, resume: p.resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}, times: p.times, lastTime: p.lastTime}
-	if again {
-		return out, false, nil
+	return out, r.endPass(l, h, p, away), nil
+}
+
+// passOf returns the pass of a resume: a new one if the list of holds has changed since, of which every server has to know first.
+func (r *releaser) passOf(ctx context.Context, l *schedule.HoldList, h *schedule.Hold, out *ResumeProgress) *pass {
+	was := r.passes[h.Namespace]
+	if was != nil && was.generation == l.Generation {
+		return was
 	}
-	if len(away) > 0 {
-		if l.Now >= p.lastTime {
+	if missing := r.bring(ctx, l); len(missing) > 0 {
+		out.Waits = missing[0]
+	}
+	p := newPass(l.Generation, *h.Resume)
+	if was != nil && was.resume == *h.Resume {
+		p.times, p.lastTime = was.times, was.lastTime
+	}
+	r.passes[h.Namespace] = p
+	return p
+}
+
+// endPass takes that a pass has been through all partitions of the servers that answer, and begins another. It tells whether the
+// resume is done: a whole pass has found nothing to release.
+func (r *releaser) endPass(l *schedule.HoldList, h *schedule.Hold, p *pass, away []string) (done bool) {
+	again, kept := p.released > 0 || p.unsure, p.kept
+	next := newPass(p.generation, p.resume)
+	next.times, next.lastTime = p.times, p.lastTime
+	*p = *next
+	free := l.Now >= p.lastTime
+	switch {
+	case again:
+	case len(away) > 0:
+		if free {
 			r.stuck[h.Namespace] = away
 		}
-		return out, false, nil
-	}
-	if kept > 0 {
+	case kept > 0:
 		p.kept, p.waits = kept, true
-		return out, false, nil
+	default:
+		return free
 	}
-	return out, l.Now >= p.lastTime, nil
+	return false
 }
 
 // releaseFrom releases timers of a partition until a time, or until it has come to the end, as it tells.

@@ -31,23 +31,7 @@ type ResumeProgress struct {
 //
 // Of how, Kind, Rate (MinRate to MaxRate) and By count; without a By it is the user and the host of this process.
 func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resume, tell func(ResumeProgress)) error {
-	var since schedule.Millis
-	list, err := s.change(ctx, func(l *schedule.HoldList) error {
-		was := l.Find(n)
-		if was == nil {
-			return fmt.Errorf("%s is %w; timerd holds lists the namespaces that are", n, ErrNotHeld)
-		}
-		since = was.Since
-		if was.Resume != nil && was.Resume.Kind == how.Kind && was.Resume.Rate == how.Rate {
-			return nil // the times that were drawn stay
-		}
-		h := *was
-		h.Resume = &schedule.Resume{Kind: how.Kind, Rate: how.Rate, At: l.Now, By: cmp.Or(how.By, whoami())}
-		if was.Resume != nil {
-			h.Resume.At = was.Resume.At
-		}
-		return l.Put(ctx, h)
-	})
+	list, since, err := s.beginResume(ctx, n, how)
 	if err != nil {
 		return err
 	}
@@ -95,6 +79,27 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 			list = next
 		}
 	}
+}
+
+// beginResume enters a resume in the list of holds, which it returns with the time since which the namespace is held.
+func (s *Holds) beginResume(ctx context.Context, n keys.Namespace, how schedule.Resume) (list *schedule.HoldList, since schedule.Millis, err error) {
+	list, err = s.change(ctx, func(l *schedule.HoldList) error {
+		was := l.Find(n)
+		if was == nil {
+			return fmt.Errorf("%s is %w; timerd holds lists the namespaces that are", n, ErrNotHeld)
+		}
+		since = was.Since
+		if was.Resume != nil && was.Resume.Kind == how.Kind && was.Resume.Rate == how.Rate {
+			return nil // the times that were drawn stay
+		}
+		h := *was
+		h.Resume = &schedule.Resume{Kind: how.Kind, Rate: how.Rate, At: l.Now, By: cmp.Or(how.By, whoami())}
+		if was.Resume != nil {
+			h.Resume.At = was.Resume.At
+		}
+		return l.Put(ctx, h)
+	})
+	return list, since, err
 }
 
 // heldAnew returns the error of a resume that somebody else has ended.
