@@ -57,35 +57,17 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	defer cancel()
 	account := askAccount(soon, s.JetStream)
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
-	var losses []streams.Loss
-	var hindered []streams.Deliverer
-	read := make(chan error, 1)
-	go func() {
-		var err error
-		if losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams); err == nil {
-			hindered, err = streams.ReadDeliverers(ctx, s.JetStream, s.Streams)
-		}
-		read <- err
-	}()
-	defer func() {
-		err := <-read
-		checkDeliverers(hindered, p)
-		for _, loss := range losses {
-			p.Add(loss.Finding())
-		}
-		if err != nil && !p.Failed() {
-			p.Warn(diag.CheckLosses, fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", s.Streams.StateStream()), "cannot tell whether data was lost: %v", err)
-		}
-	}()
+	state := s.askState(ctx)
+	defer state(p)
 	faults, missing, err := streams.Check(soon, s.JetStream, s.Streams)
-	switch said := account.within(err == nil); {
-	case said.err != nil && (err != nil || !streams.NotUp(said.err)):
-		unreached(NoJetStream(said.err), p)
+	switch a := account.within(err == nil); {
+	case a.err != nil && (err != nil || !streams.NotUp(a.err)):
+		unreached(NoJetStream(a.err), p)
 		return nil
 	case err != nil:
 		unanswered(err, p)
-	case said.full != nil:
-		p.Fail(diag.CheckStreams, said.full.Remedy, "%s: timers wait in Redis", said.full.What)
+	case a.full != nil:
+		p.Fail(diag.CheckStreams, a.full.Remedy, "%s: timers wait in Redis", a.full.What)
 	}
 	for _, name := range missing {
 		f := diag.Finding{Level: diag.Fail, Check: diag.CheckStreams, Text: "there is no stream " + name, Fix: "start timerd, which makes it; if one runs, its log says why it cannot"}
@@ -102,6 +84,30 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 		s.gatherWebhooks(ctx, n, p)
 	}
 	return n
+}
+
+// askState asks for what timerds and processes of timerd deliver have said in NATS. What it returns waits for the answer, and adds it.
+func (s Sources) askState(ctx context.Context) func(*diag.Findings) {
+	var losses []streams.Loss
+	var hindered []streams.Deliverer
+	read := make(chan error, 1)
+	go func() {
+		var err error
+		if losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams); err == nil {
+			hindered, err = streams.ReadDeliverers(ctx, s.JetStream, s.Streams)
+		}
+		read <- err
+	}()
+	return func(p *diag.Findings) {
+		err := <-read
+		checkDeliverers(hindered, p)
+		for _, loss := range losses {
+			p.Add(loss.Finding())
+		}
+		if err != nil && !p.Failed() {
+			p.Warn(diag.CheckLosses, fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", s.Streams.StateStream()), "cannot tell whether data was lost: %v", err)
+		}
+	}
 }
 
 // gatherStreams adds the state of each stream, and returns whether that of all is known. It was not if known is false.

@@ -145,10 +145,7 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	}
 	r.count(nodes, reports)
 	if len(members) == 0 && len(nodes) == 1 && !p.Failed() && !others.Failed() {
-		if db, instance, ok := query.Elsewhere(ctx, nodes[0]); ok {
-			p.Fail(diag.CheckRedis, fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
-				"TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", nodes[0].Server().Options().DB, db, clean(instance))
-		}
+		checkDatabase(ctx, nodes[0], p)
 	}
 	if len(nodes) > 0 && r.At.IsZero() && p.Failed() {
 		return nil // no server answers
@@ -161,15 +158,22 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	if !cause && !others.Has(diag.Fail, diag.CheckTimerds) {
 		checkAttended(members, r, &others)
 	}
-	for _, f := range others {
-		if !cause || f.Level == diag.Warn && f.Check != diag.CheckAudits {
-			*p = append(*p, f)
-		}
+	if cause {
+		others = slices.DeleteFunc(others, func(f diag.Finding) bool { return f.Level != diag.Warn || f.Check == diag.CheckAudits })
 	}
+	*p = append(*p, others...)
 	for _, master := range s.Masters {
 		r.Nodes = append(r.Nodes, Node{Address: master.Addr, Error: master.Err.Error()})
 	}
 	return r
+}
+
+// checkDatabase says if another database of a Redis has the timerds.
+func checkDatabase(ctx context.Context, node *schedule.Node, p *diag.Findings) {
+	if db, instance, ok := query.Elsewhere(ctx, node); ok {
+		p.Fail(diag.CheckRedis, fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
+			"TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", node.Server().Options().DB, db, clean(instance))
+	}
 }
 
 // readAll reads the state that all timers share.
