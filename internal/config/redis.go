@@ -93,47 +93,16 @@ var errReplicas = errors.New("replica_only, read_only, route_by_latency and rout
 
 func parseRedis(env *environment, f *faults) Redis {
 	c := Redis{Mode: Mode(strings.ToLower(env.Redis.Mode))}
-	var parse func(string) error
-	var want string
 	switch c.Mode {
 	case Standalone, Sentinel, Cluster:
 	default:
 		f.add("REDIS_MODE", env.Redis.Mode, "standalone, sentinel or cluster")
 		c.Mode = Standalone // so that what is wrong with the URL is told too
 	}
-	switch c.Mode {
-	case Standalone:
-		want = "redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path?db=0"
-		parse = func(s string) (err error) { c.Standalone, err = redis.ParseURL(s); return err }
-	case Sentinel:
-		want = "redis://sentinel:26379/db?master_name=name, with &addr=sentinel2:26379 for each further sentinel"
-		parse = func(s string) (err error) {
-			c.Sentinel, err = redis.ParseFailoverURL(s)
-			if err == nil && c.Sentinel.MasterName == "" {
-				err = errors.New("master_name is missing")
-			}
-			if err == nil && (c.Sentinel.ReplicaOnly || c.Sentinel.RouteByLatency || c.Sentinel.RouteRandomly) {
-				err = errReplicas
-			}
-			return err
-		}
-	case Cluster:
-		want = "redis://[user:password@]host:port, with ?addr=host2:port&addr=host3:port for further nodes"
-		parse = func(s string) (err error) {
-			c.Cluster, err = redis.ParseClusterURL(s)
-			if u, fault := url.Parse(s); fault == nil && strings.Trim(u.Path, "/0") != "" {
-				err = fmt.Errorf("database %s: a cluster has only 0", strings.Trim(u.Path, "/"))
-			}
-			if err == nil && (c.Cluster.ReadOnly || c.Cluster.RouteByLatency || c.Cluster.RouteRandomly) {
-				err = errReplicas
-			}
-			return err
-		}
-	}
 	files := pemFiles{"REDIS", env.Redis.CA, env.Redis.Cert, env.Redis.Key}
 	roots := files.check(f)
 	shown, ok := showURL(env.Redis.URL)
-	if err := parse(env.Redis.URL); err != nil || !ok {
+	if want, err := c.parseURL(env.Redis.URL); err != nil || !ok {
 		f.addURL("REDIS_URL", env.Redis.URL, want, err)
 		return c
 	}
@@ -153,4 +122,32 @@ func parseRedis(env *environment, f *faults) Redis {
 		secure.GetClientCertificate = files.clientCertificate
 	}
 	return c
+}
+
+// parseURL reads a URL of the mode. want says what is wanted of it.
+func (c *Redis) parseURL(s string) (want string, err error) {
+	switch c.Mode {
+	case Sentinel:
+		want = "redis://sentinel:26379/db?master_name=name, with &addr=sentinel2:26379 for each further sentinel"
+		c.Sentinel, err = redis.ParseFailoverURL(s)
+		if err == nil && c.Sentinel.MasterName == "" {
+			err = errors.New("master_name is missing")
+		}
+		if err == nil && (c.Sentinel.ReplicaOnly || c.Sentinel.RouteByLatency || c.Sentinel.RouteRandomly) {
+			err = errReplicas
+		}
+	case Cluster:
+		want = "redis://[user:password@]host:port, with ?addr=host2:port&addr=host3:port for further nodes"
+		c.Cluster, err = redis.ParseClusterURL(s)
+		if u, fault := url.Parse(s); fault == nil && strings.Trim(u.Path, "/0") != "" {
+			err = fmt.Errorf("database %s: a cluster has only 0", strings.Trim(u.Path, "/"))
+		}
+		if err == nil && (c.Cluster.ReadOnly || c.Cluster.RouteByLatency || c.Cluster.RouteRandomly) {
+			err = errReplicas
+		}
+	default:
+		want = "redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path?db=0"
+		c.Standalone, err = redis.ParseURL(s)
+	}
+	return want, err
 }
