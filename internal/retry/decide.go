@@ -56,18 +56,7 @@ func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, 
 		refused.ID = event.RefusedID(request) // the event's own is for the letter of when its attempts are used up
 		return letterOf(refused, DeadMalformed, event.ReasonRefused+event.ClipText(reason))
 	}
-	own, err := readDelay(request, event.DelayHeader)
-	var least *time.Duration
-	if err == nil {
-		least, err = readDelay(request, event.LeastDelayHeader)
-	}
-	if err == nil && own != nil && least != nil {
-		err = fmt.Errorf("%s and %s are given together: want one of them", event.DelayHeader, event.LeastDelayHeader)
-	}
-	postponed := false
-	if err == nil {
-		postponed, err = isPostponed(request, own)
-	}
+	asked, err := readAsked(request)
 	if err == nil && len(e.Data) > maxPayload {
 		err = fmt.Errorf("the payload has %d bytes, at most %d are allowed", len(e.Data), maxPayload)
 	}
@@ -77,7 +66,7 @@ func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, 
 	rule := policies.For(e.Key)
 	attempt := e.Attempt
 	var delay time.Duration
-	if !postponed {
+	if !asked.postponed {
 		var ok bool
 		if delay, ok = rule.Delay(e.Attempt, e.ID); !ok {
 			e.MaxAttempts = rule.MaxAttempts()
@@ -86,19 +75,19 @@ func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, 
 		attempt++
 	}
 	switch {
-	case own != nil:
-		delay = *own
-	case least != nil:
-		delay = max(delay, *least)
+	case asked.own != nil:
+		delay = *asked.own
+	case asked.least != nil:
+		delay = max(delay, *asked.least)
 	}
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
-	if postponed {
+	if asked.postponed {
 		// It keeps its attempt, so it needs a due time that none of its firings had, whatever the clocks say.
 		due = max(due, min(schedule.MillisOf(e.Due)+1, schedule.MillisOf(request.Time.Add(policy.Longest))))
 	}
 	again := setAgain(e, event.RetryID(e), due, attempt)
 	again.Late = e.Late
-	return decision{retry: again, postponed: postponed, refuse: refuse}
+	return decision{retry: again, postponed: asked.postponed, refuse: refuse}
 }
 
 // parse reads the event of a request and checks that it is a firing of a timer of the request's subject.
@@ -111,6 +100,28 @@ func parse(prefix string, request event.Stored) (event.Event, error) {
 		return event.Event{}, fmt.Errorf("event: of the timer %q, whose retries belong on %s", event.ClipText(e.Key.String()), subject)
 	}
 	return e, nil
+}
+
+// asked is when a request asks for the timer.
+type asked struct {
+	own       *time.Duration // the delay; nil for the policy's
+	least     *time.Duration // below which the policy's may not be
+	postponed bool           // the same attempt again; own is given
+}
+
+// readAsked reads it from the headers.
+func readAsked(request event.Stored) (a asked, err error) {
+	if a.own, err = readDelay(request, event.DelayHeader); err != nil {
+		return a, err
+	}
+	if a.least, err = readDelay(request, event.LeastDelayHeader); err != nil {
+		return a, err
+	}
+	if a.own != nil && a.least != nil {
+		return a, fmt.Errorf("%s and %s are given together: want one of them", event.DelayHeader, event.LeastDelayHeader)
+	}
+	a.postponed, err = isPostponed(request, a.own)
+	return a, err
 }
 
 // readDelay returns the delay that a request gives in a header, nil if it gives none.
