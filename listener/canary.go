@@ -129,24 +129,9 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 	defer tick.Stop()
 	defer c.marks.Wait()
 	for {
-		restarted, err := c.send(ctx)
-		var refused redis.Error
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case schedule.IsMoving(err) || redis.IsReadOnlyError(err):
-			return fmt.Errorf("the server does not have the slot of the canary: %w", err)
-		case errors.As(err, &refused): // out of memory, for one
-			c.health.setFlow(fmt.Errorf("canary refused: %w", err))
-		case err != nil:
-			// It may have been sent or not, and then nobody could count them.
-			return fmt.Errorf("canary not sent: %w", err)
-		case restarted:
-			return errors.New("the server has restarted or changed")
-		case c.flowing():
-			c.health.setFlow(nil)
+		if err := c.release(ctx); err != nil {
+			return err
 		}
-
 		overdue, adopting := c.check()
 		if len(overdue) > 0 {
 			err := c.reportLost(ctx, overdue)
@@ -184,6 +169,28 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 			}
 		}
 	}
+}
+
+// release sends a canary. An error ends the session.
+func (c *canary) release(ctx context.Context) error {
+	restarted, err := c.send(ctx)
+	var refused redis.Error
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case schedule.IsMoving(err) || redis.IsReadOnlyError(err):
+		return fmt.Errorf("the server does not have the slot of the canary: %w", err)
+	case errors.As(err, &refused): // out of memory, for one
+		c.health.setFlow(fmt.Errorf("canary refused: %w", err))
+	case err != nil:
+		// It may have been sent or not, and then nobody could count them.
+		return fmt.Errorf("canary not sent: %w", err)
+	case restarted:
+		return errors.New("the server has restarted or changed")
+	case c.flowing():
+		c.health.setFlow(nil)
+	}
+	return nil
 }
 
 // complete tells whether every event of a canary has come in this session.

@@ -105,6 +105,11 @@ func (s *session) run(parent context.Context) error {
 	wg.Go(func() { end(s.refreshApps(ctx)) })
 	wg.Go(func() { end(s.followClaims(ctx)) })
 	s.coverage.Gap("subscribed")
+	return s.follow(ctx)
+}
+
+// follow reads from the subscription, which hands its messages to the session, until something ends it. It returns why.
+func (s *session) follow(ctx context.Context) error {
 	for {
 		message, err := s.sub.Receive(ctx)
 		switch m := message.(type) {

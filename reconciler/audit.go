@@ -75,10 +75,7 @@ func (a *auditor) run(ctx context.Context) {
 			continue
 		}
 		began := time.Now()
-		a.auditing.Store(true)
-		seen, err := a.auditOnce(ctx, reason != reasonUnfollowed)
-		a.auditing.Store(false)
-		took := time.Since(began)
+		took, err := a.auditFor(ctx, reason)
 		if ctx.Err() != nil {
 			return
 		}
@@ -86,8 +83,6 @@ func (a *auditor) run(ctx context.Context) {
 		var next string
 		if err == nil {
 			retry.Succeed()
-			a.report(reason, seen, took)
-			a.record(ctx, reason, took)
 			if reason != reasonUnfollowed {
 				complete = began
 			}
@@ -113,6 +108,20 @@ func (a *auditor) run(ctx context.Context) {
 		}
 		reason = next
 	}
+}
+
+// auditFor makes one audit and says what it has found.
+func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Duration, err error) {
+	began := time.Now()
+	a.auditing.Store(true)
+	seen, err := a.auditOnce(ctx, reason != reasonUnfollowed)
+	a.auditing.Store(false)
+	took = time.Since(began)
+	if err == nil && ctx.Err() == nil {
+		a.report(reason, seen, took)
+		a.record(ctx, reason, took)
+	}
+	return took, err
 }
 
 // report logs an audit if it found something that events should have reported, and tells the hooks.
