@@ -18,18 +18,8 @@ import (
 	"github.com/timerd-io/timerd/internal/yamlfile"
 )
 
-func newDeliver() *cobra.Command {
-	var file string
-	var check bool
-	calls := deliver.DefaultCalls
-	cmd := &cobra.Command{
-		Use:   "deliver --config FILE",
-		Short: "Call HTTP endpoints with firings: webhooks",
-		Long: `Call HTTP endpoints with firings until SIGTERM or SIGINT: webhooks, signed as in Standard Webhooks.
-A failed call is tried again by the policy of TIMERD_RETRY, and becomes a dead letter after the last
-attempt. Any number of processes share the work.
-
-The file is YAML. It has a list endpoints:, and optionally
+// endpointsHelp is what the file of endpoints says.
+const endpointsHelp = `The file is YAML. It has a list endpoints:, and optionally
 
   group          the name of the group of processes that share the work (deliver)
   start          the first events for a new group: all, now, or a time in RFC 3339 (all)
@@ -57,7 +47,20 @@ An endpoint has
   ca             a PEM file of certificate authorities, in place of the system's
   expire         for how long a delivery is postponed, from its first event or its replay on
                  (72h)
+`
 
+func newDeliver() *cobra.Command {
+	var file string
+	var check bool
+	calls := deliver.DefaultCalls
+	cmd := &cobra.Command{
+		Use:   "deliver --config FILE",
+		Short: "Call HTTP endpoints with firings: webhooks",
+		Long: `Call HTTP endpoints with firings until SIGTERM or SIGINT: webhooks, signed as in Standard Webhooks.
+A failed call is tried again by the policy of TIMERD_RETRY, and becomes a dead letter after the last
+attempt. Any number of processes share the work.
+
+` + endpointsHelp + `
 All processes of a group use the newest file: one with an older file takes no events, and is not
 ready, until it has the same. After SIGHUP the file is read again. If the new file has faults, they
 are logged and nothing changes. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which proxies to use.`,
@@ -75,27 +78,32 @@ are logged and nothing changes. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which p
 			if check {
 				return checkEndpoints(cmd, load)
 			}
-			c, log, err := commandConfig(cmd, config.SectionNATS|config.SectionDeliver)
-			if err != nil {
-				return err
-			}
-			if _, err := load(); err != nil {
-				return refuseEndpoints(cmd, err)
-			}
-			reload := make(chan os.Signal, 1)
-			signal.Notify(reload, syscall.SIGHUP)
-			defer signal.Stop(reload)
-			err = service.Delivery{Config: c, Version: buildText(), Calls: calls, Load: load, Reload: reload, Logger: log}.Run(cmd.Context())
-			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
-				return nil // it was told to stop before it had started
-			}
-			return err
+			return runDelivery(cmd, load, calls)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the file of endpoints")
 	cmd.Flags().BoolVar(&check, "check", false, "read the file, print every fault, and make no calls")
 	cmd.Flags().IntVar(&calls, "calls", calls, "calls at a time, of all endpoints")
 	return cmd
+}
+
+// runDelivery delivers until the command is told to stop.
+func runDelivery(cmd *cobra.Command, load func() (*deliver.Config, error), calls int) error {
+	c, log, err := commandConfig(cmd, config.SectionNATS|config.SectionDeliver)
+	if err != nil {
+		return err
+	}
+	if _, err := load(); err != nil {
+		return refuseEndpoints(cmd, err)
+	}
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+	err = service.Delivery{Config: c, Version: buildText(), Calls: calls, Load: load, Reload: reload, Logger: log}.Run(cmd.Context())
+	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // it was told to stop before it had started
+	}
+	return err
 }
 
 // endpointFaults is what is wrong in a file of endpoints.

@@ -53,35 +53,40 @@ of that installation runs. The retry requests that wait in the streams are then 
 			if adopt {
 				return doctor.AdoptStreams(ctx, cmd.OutOrStdout())
 			}
-			findings, away, valid := doctor.CheckAll(ctx)
-			show := printFindings
-			if asJSON {
-				show = writeLines[diag.Findings]
-			}
-			if err := show(cmd.OutOrStdout(), findings); err != nil {
-				return err
-			}
-			for _, master := range away {
-				fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v\n", master)
-			}
-			for _, f := range findings {
-				if f.Check == diag.CheckUnattended {
-					fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", f.Text)
-				}
-			}
-			switch {
-			case !valid:
-				return exitCode(exitUsage)
-			case findings.Failed():
-				return exitCode(exitFailed)
-			}
-			return nil
+			return checkServers(ctx, cmd, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each finding, or for each attempt")
 	cmd.Flags().BoolVar(&adopt, "adopt-streams", false, "take over the streams of an installation that is gone")
 	cmd.Flags().StringVar(&key, "key", "", "print the retry schedule of a timer: app:module:type:id")
 	return cmd
+}
+
+// checkServers prints what is found. Its error is the exit code.
+func checkServers(ctx context.Context, cmd *cobra.Command, asJSON bool) error {
+	findings, away, valid := doctor.CheckAll(ctx)
+	show := printFindings
+	if asJSON {
+		show = writeLines[diag.Findings]
+	}
+	if err := show(cmd.OutOrStdout(), findings); err != nil {
+		return err
+	}
+	for _, master := range away {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v\n", master)
+	}
+	for _, f := range findings {
+		if f.Check == diag.CheckUnattended {
+			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", f.Text)
+		}
+	}
+	switch {
+	case !valid:
+		return exitCode(exitUsage)
+	case findings.Failed():
+		return exitCode(exitFailed)
+	}
+	return nil
 }
 
 // printFindings prints what was found, the worst last: that is where somebody at a terminal looks.
