@@ -1,0 +1,171 @@
+package listener_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/listener"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// timer_set accepts every key; its trigger key is followed like any other.
+// What timer_set and claims do to keys themselves nobody asks Redis about, of several listeners too.
+func TestOwnEventsAreNotAskedAbout(t *testing.T) {
+	t.Parallel()
+	const n, most = 300, 100 // a message may be cut off from the one that explains it, where the network cuts the stream: more often on a busy machine
+	rdb := testenv.Redis(t).Client()
+	all := []*recorder{
+		listen(t, rdb, rdb, "a"),
+		listen(t, rdb, rdb, "a", func(l *listener.Listener) { l.CanaryInterval = time.Hour }),
+	}
+	for _, r := range all {
+		r.healthy()
+	}
+	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	nodes, err := s.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fired := 0
+	for i := range n {
+		key := fmt.Sprint("a:b:c:", i)
+		if err := rdb.Do(t.Context(), "FCALL", "timer_set", 1, key, "x", "PX", 1+i%20).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if i%10 == 0 {
+			fired += claimAll(t, nodes[0])
+		}
+	}
+	testenv.Eventually(t, bound, func() bool {
+		fired += claimAll(t, nodes[0])
+		return fired == n
+	}, "all to fire")
+	for i, r := range all {
+		if err := rdb.Set(t.Context(), fmt.Sprint("a:b:c:last", i), "x", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("what came after them to be asked about", func() bool { return r.asked[fmt.Sprint("a:b:c:last", i)] > 0 })
+		asked := 0
+		r.note(func() {
+			for i := range n {
+				asked += r.asked[fmt.Sprint("a:b:c:", i)]
+			}
+		})
+		if asked > most {
+			t.Errorf("listener %d handed over %d hints of %d timers, want none or nearly none", i, asked, n)
+		}
+	}
+}
+
+// Nor about what timer_set does in a cluster, once a sweep has told the library where its timerds hear of that.
+func TestClusterSetsAreNotAskedAbout(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	cluster := testenv.Cluster(t, 1, false)
+	rdb := cluster.Client()
+	node := cluster.Nodes[0].Client()
+	r := listenTo(t, schedule.New(rdb, schedule.DefaultMaxPayload), node, node, "a")
+	r.healthy()
+	set := func(name string) {
+		t.Helper()
+		for i := range n {
+			if err := rdb.FCall(t.Context(), "timer_set", []string{fmt.Sprint("a:b:", name, ":", i)}, "x", "PX", 3600_000+i).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := fmt.Sprint("a:b:last:", name)
+		if err := rdb.Set(t.Context(), last, "x", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("what came after them to be asked about", func() bool { return r.asked[last] > 0 })
+	}
+	asked := func(name string) (asked int) {
+		r.note(func() {
+			for i := range n {
+				asked += r.asked[fmt.Sprint("a:b:", name, ":", i)]
+			}
+		})
+		return asked
+	}
+	set("before")
+	if _, err := r.node.Sweep(t.Context(), schedule.Look{Within: time.Second, Lease: time.Second, Every: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	set("after")
+	if before, after := asked("before"), asked("after"); before < n || after > n/3 {
+		t.Errorf("handed over %d and %d hints of %d timers each, want one of each before, and none or nearly none after", before, after, n)
+	}
+}
+
+// What is told of a key explains nothing of a key of the same name in another database of the server.
+func TestAnotherDatabaseExplainsNothing(t *testing.T) {
+	t.Parallel()
+	const key = "a:b:c:1"
+	ctx := t.Context()
+	server := testenv.Redis(t)
+	rdb := server.Client()
+	other := server.Client(func(o *redis.Options) { o.DB = 1 })
+	s := schedule.New(other, schedule.DefaultMaxPayload)
+	if _, err := s.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := listen(t, rdb, rdb, "a", func(l *listener.Listener) {
+		l.Busy = func() bool { return true }
+	})
+	r.healthy()
+	if err := other.Do(ctx, "FCALL", "timer_set", 1, "a:b:c:other", "x", "EX", 3600).Err(); err != nil { // the app is known then
+		t.Fatal(err)
+	}
+
+	pipe := rdb.TxPipeline()
+	pipe.Do(ctx, "SET", key, "v", "EX", 60)
+	pipe.Do(ctx, "SELECT", 1)
+	pipe.Do(ctx, "FCALL", "timer_set", 1, key, "x", "PX", 1)
+	pipe.Do(ctx, "SELECT", 0)
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.indexed(key, true)
+
+	const short = "a:b:c:2"
+	if err := other.Do(ctx, "FCALL", "timer_set", 1, short, "x", "PX", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Set(ctx, short, "v", time.Millisecond).Err(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, bound, func() bool { return rdb.Exists(ctx, short).Val() == 0 }, "the key to run out")
+	claimed := 0
+	testenv.Eventually(t, bound, func() bool {
+		claimed += claimAll(t, nodes[0])
+		return claimed == 2
+	}, "those of the other database to be claimed")
+	r.eventually("the expired event to be asked about", func() bool { return r.asked[short] > 0 })
+	testenv.Eventually(t, bound, func() bool {
+		return rdb.ZCard(ctx, keys.Single.Firing()).Val()+rdb.ZCard(ctx, keys.Single.Due()).Val() == 2
+	},
+		"both timers to be in the schedule")
+}
+
+// claimAll claims what is due, and returns how much that was.
+func claimAll(t *testing.T, node *schedule.Node) (n int) {
+	t.Helper()
+	for {
+		c := node.Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Minute)[0]
+		if c.Err != nil {
+			t.Fatal(c.Err)
+		}
+		if n += len(c.Firings); len(c.Firings) == 0 {
+			return n
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package listener_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/listener"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const bound = time.Minute
+
+// recorder is a running listener and what it reported.
+type recorder struct {
+	*listener.Listener
+	t   testing.TB
+	rdb *redis.Client // of the test
+
+	mu       sync.Mutex
+	gaps     []string
+	wakes    []schedule.Millis
+	node     *schedule.Node
+	complete []bool
+	refused  []string
+	observed schedule.Observed
+	beyond   []bool
+	audited  chan struct{}
+	asked    map[string]int // how many hints of each key were handed to the schedule
+	setUp    []string       // what a session did before it read messages
+}
+
+// The recorder is the Coverage of its listener.
+func (r *recorder) Gap(reason string)        { r.note(func() { r.gaps = append(r.gaps, reason) }) }
+func (r *recorder) SetComplete(c bool)       { r.note(func() { r.complete = append(r.complete, c) }) }
+func (r *recorder) SetBeyond(b bool)         { r.note(func() { r.beyond = append(r.beyond, b) }) }
+func (r *recorder) Audited() <-chan struct{} { return r.audited }
+
+// askedNode is a node that notes what it is asked about.
+type askedNode struct {
+	*schedule.Node
+	r *recorder
+}
+
+func (n askedNode) Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error) {
+	n.r.note(func() {
+		for _, h := range hints {
+			n.r.asked[h.Key]++
+		}
+	})
+	return n.Node.Observe(ctx, hints, heard)
+}
+
+func (n askedNode) Apps(ctx context.Context) ([]string, error) {
+	n.r.note(func() { n.r.setUp = append(n.r.setUp, "apps") })
+	return n.Node.Apps(ctx)
+}
+
+func (n askedNode) StartHearing(ctx context.Context) error {
+	n.r.note(func() { n.r.setUp = append(n.r.setUp, "hearing") })
+	return n.Node.StartHearing(ctx)
+}
+
+// listen starts a listener that uses the client conn, on the server of rdb. It is patient, because whoever subscribes again
+// misses something.
+func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure ...func(*listener.Listener)) *recorder {
+	t.Helper()
+	return listenTo(t, schedule.New(rdb, schedule.DefaultMaxPayload), rdb, conn, namespaces, configure...)
+}
+
+// listenTo is listen for the first node of a schedule.
+func listenTo(t testing.TB, s *schedule.Schedule, rdb, conn *redis.Client, namespaces string, configure ...func(*listener.Listener)) *recorder {
+	t.Helper()
+	set, err := keys.ParseNamespaces(namespaces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := s.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{t: t, rdb: rdb, node: nodes[0], asked: map[string]int{}, audited: make(chan struct{})}
+	r.Listener = listener.New(conn, askedNode{nodes[0], r}, r, 0, set, fmt.Sprintf("test%p", r))
+	r.CanaryInterval, r.CanaryTimeout = time.Second, 20*time.Second
+	r.OnWake = func(_ keys.Partition, due schedule.Millis) { r.note(func() { r.wakes = append(r.wakes, due) }) }
+	r.OnRefused = func(key string, _ error) { r.note(func() { r.refused = append(r.refused, key) }) }
+	r.OnObserved = func(o schedule.Observed) { r.note(func() { r.observed.Add(o) }) }
+	for _, c := range configure {
+		c(r.Listener)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return r
+}
+
+func (r *recorder) note(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// eventually waits for a condition on what was reported.
+func (r *recorder) eventually(what string, cond func() bool) {
+	r.t.Helper()
+	testenv.Eventually(r.t, bound, func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if cond() {
+			return nil
+		}
+		return fmt.Errorf("gaps %q, wakes %v, complete %v, refused %.80q, observed %+v", r.gaps, r.wakes, r.complete, r.refused, r.observed)
+	}, what)
+}
+
+func (r *recorder) healthy() {
+	r.t.Helper()
+	testenv.Eventually(r.t, bound, r.Healthy, "events to flow")
+}
+
+// gapsSeen returns how many gaps were reported.
+func (r *recorder) gapsSeen() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.gaps)
+}
+
+// gapAfter waits for a gap beyond the first n, and for events to flow again.
+func (r *recorder) gapAfter(n int) {
+	r.t.Helper()
+	r.eventually("a gap to be noticed", func() bool { return len(r.gaps) > n })
+	r.healthy()
+}
+
+// adopts sets a timer and waits until the index has it. After a gap, in which an audit would find it, it sets it again.
+func (r *recorder) adopts(key string) {
+	r.t.Helper()
+	gaps := -1
+	testenv.Eventually(r.t, bound, func() error {
+		if now := r.gapsSeen(); now != gaps {
+			gaps = now
+			if err := r.rdb.Set(r.t.Context(), key, "p", time.Hour).Err(); err != nil {
+				return err
+			}
+		}
+		return r.rdb.ZScore(r.t.Context(), keys.Single.Due(), key).Err()
+	}, fmt.Sprintf("%q to be in the index", key))
+}
+
+// indexed waits until the index has a key, or has it no longer.
+func (r *recorder) indexed(key string, want bool) {
+	r.t.Helper()
+	testenv.Eventually(r.t, bound, func() bool {
+		err := r.rdb.ZScore(context.Background(), keys.Single.Due(), key).Err()
+		return (err == nil) == want
+	}, fmt.Sprintf("%q in the index to be %v", key, want))
+}
