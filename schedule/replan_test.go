@@ -7,12 +7,13 @@ import (
 
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
 // setAhead sets the clock of Redis ahead of the machine's, and waits until that shows it.
-func (x *index) setAhead(clock *devserver.Clock, by time.Duration) {
+func (x *index) setAhead(clock *lab.Clock, by time.Duration) {
 	x.t.Helper()
 	if err := clock.Set(by); err != nil {
 		x.t.Fatal(err)
@@ -41,13 +42,13 @@ func (x *index) replans(want int) {
 	}
 }
 
-func newIndexWithClock(t *testing.T) (*index, *devserver.Clock) {
+func newIndexWithClock(t *testing.T) (*index, *lab.Clock) {
 	t.Helper()
-	clock, err := devserver.NewClock(t.Context(), t.TempDir())
+	clock, err := lab.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newIndex(t, devserver.WithClock(clock)), clock
+	return newIndex(t, devserver.Environment(clock.Environment()...)), clock
 }
 
 // Redis's clock is an hour ahead for a while: what fell due fires, and what follows was armed by that clock. Once it is back, that is

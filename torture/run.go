@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/torture/internal/checker"
 	"github.com/timerd-io/timerd/torture/internal/clockstep"
 	"github.com/timerd-io/timerd/torture/internal/history"
@@ -75,9 +75,9 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	} else {
 		leftOut = append(leftOut, nemesis.ClockStepped)
 	}
-	clock, err := devserver.NewClock(ctx, c.dir)
+	clock, err := lab.NewClock(ctx, c.dir)
 	switch {
-	case errors.Is(err, devserver.ErrNoClock):
+	case errors.Is(err, lab.ErrNoClock):
 		leftOut = append(leftOut, nemesis.RedisAhead)
 	case err != nil:
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -14,11 +15,11 @@ import (
 // again, at the rate, and what becomes due is free.
 func TestResumeByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
-	clock, err := devserver.NewClock(t.Context(), t.TempDir())
+	clock, err := lab.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, devserver.WithClock(clock))
+	w := newWorld(t, devserver.Environment(clock.Environment()...))
 	w.hold("app")
 	w.becomeDue("app:x:t:1", "app:x:t:2", "app:x:t:3", "app:x:t:4", "app:x:t:5", "app:x:t:6")
 	if err := clock.Set(time.Hour); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // secureRedis reads how to connect with TLS.
@@ -61,7 +62,7 @@ func TestConnectRedisClusterTLS(t *testing.T) {
 	ownCert, ownKey := authority.Issue("timerd")
 	addr, opts := authority.RedisTLS(cert, key)
 	opts = append(opts, devserver.Directive("tls-cluster", "yes")) // so that the nodes name their ports for TLS
-	cluster, err := devserver.StartCluster(t.Context(), devserver.ClusterConfig{Masters: 1, NodeTimeout: 5 * time.Second, Options: opts})
+	cluster, err := lab.StartCluster(t.Context(), lab.ClusterConfig{Masters: 1, NodeTimeout: 5 * time.Second, Options: opts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestConnectRedisSentinelTLS(t *testing.T) {
 	_, opts = server()
 	testenv.Redis(t, append(opts, devserver.Directive("replicaof", host, port))...)
 	addr, opts := server()
-	sentinel, err := devserver.StartSentinel(t.Context(), master, 5*time.Second, opts...)
+	sentinel, err := lab.StartSentinel(t.Context(), master, 5*time.Second, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
-// Package devserver starts servers on this machine, for `timerd dev`, tests, torture and bench. redis-server, or
-// valkey-server, it starts as single servers, sentinels and clusters, and is the only code that does. They are child
-// processes, which the kernel ends with this process on Linux, and can be killed, paused and started again. Beside them
-// there are a TCP proxy that breaks the network, free ports, and the wait for what nothing signals.
+// Package devserver starts servers on this machine, for `timerd dev`, tests, torture and bench. It is the only code that starts
+// redis-server, or valkey-server. They are child processes, which the kernel ends with this process on Linux, and can be killed,
+// paused and started again. Beside them there are free ports, and the wait for what nothing signals. Clusters, sentinels and faults
+// are in internal/testenv/lab.
 package devserver
 
 import (
@@ -49,14 +49,12 @@ type Redis struct {
 	parent     string
 	directives []string // in force after deploy/redis.conf
 	acl        string
-	clock      *Clock // nil: the machine's
-	clustered  bool   // a node of a cluster
-	sentinel   bool   // a sentinel, whose directives are all that it has
+	variables  []string // of its environment, on top of this process's
+	sentinel   bool     // a sentinel, whose directives are all that it has
 
 	dir   string
 	port  int
-	bus   int           // the port of the cluster bus
-	admin *redis.Client // of this package
+	admin *redis.Client
 
 	process atomic.Pointer[Process] // nil when stopped
 }
@@ -85,7 +83,7 @@ func StartRedis(ctx context.Context, opts ...RedisOption) (*Redis, error) {
 		err = s.start(ctx)
 	} else {
 		err = OnFreePort(func(port int) error {
-			s.port, s.bus = port, 0
+			s.port = port
 			return s.start(ctx)
 		})
 	}
@@ -113,6 +111,9 @@ func (s *Redis) UserURL(user, password string, db int) string {
 	u := url.URL{Scheme: "redis", User: url.UserPassword(user, password), Host: s.Addr(), Path: fmt.Sprint(db)}
 	return u.String()
 }
+
+// Admin returns a client of the server, as its default user. It ends with the server.
+func (s *Redis) Admin() *redis.Client { return s.admin }
 
 // Program returns the path of the server's program.
 func (s *Redis) Program() string { return s.binary }
@@ -228,9 +229,7 @@ func (s *Redis) start(ctx context.Context) error {
 	}
 	cmd := exec.Command(s.binary, args...)
 	cmd.Dir = s.dir
-	if s.clock != nil {
-		cmd.Env = append(cmd.Environ(), s.clock.Environment()...)
-	}
+	cmd.Env = append(cmd.Environ(), s.variables...)
 	proc, err := StartProcess(cmd)
 	if err != nil {
 		return fmt.Errorf("devserver: starting %s: %w", s.binary, err)
@@ -311,15 +310,6 @@ func (s *Redis) configure() error {
 	}
 	if !s.sentinel {
 		lines = append([]string{deploy.RedisConf()}, lines...)
-	}
-	if s.clustered {
-		if s.bus == 0 { // a server that starts again keeps it
-			var err error
-			if s.bus, err = FreePort(); err != nil {
-				return err
-			}
-		}
-		lines = append(lines, directive("cluster-enabled", "yes"), directive("cluster-port", strconv.Itoa(s.bus)))
 	}
 	if s.acl != "" {
 		path := filepath.Join(s.dir, "users.acl")

@@ -57,5 +57,10 @@ func directive(name string, values ...string) string {
 	return b.String()
 }
 
-// WithClock has a server show the time of a clock instead of the machine's.
-func WithClock(c *Clock) RedisOption { return func(s *Redis) { s.clock = c } }
+// AsSentinel starts the program as a sentinel, which has no configuration but its directives.
+func AsSentinel() RedisOption { return func(s *Redis) { s.sentinel = true } }
+
+// Environment has the server get further environment variables, NAME=value each.
+func Environment(variables ...string) RedisOption {
+	return func(s *Redis) { s.variables = append(s.variables, variables...) }
+}

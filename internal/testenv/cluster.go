@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // clusterNodeTimeout is after what silence the nodes of a cluster take one for failed.
@@ -18,14 +19,14 @@ type RedisCluster struct {
 	Nodes []*RedisServer // the first ones began as masters, with the slots divided evenly between them
 
 	t       testing.TB
-	cluster *devserver.Cluster
+	cluster *lab.Cluster
 }
 
 // Cluster starts a Redis Cluster with masters and, for each, a replica where replicas is set. It returns once the
 // cluster works, which takes over 2 s, and stops it when t ends.
 func Cluster(t testing.TB, masters int, replicas bool, opts ...devserver.RedisOption) *RedisCluster {
 	t.Helper()
-	cluster, err := devserver.StartCluster(t.Context(), devserver.ClusterConfig{
+	cluster, err := lab.StartCluster(t.Context(), lab.ClusterConfig{
 		Masters: masters, Replicas: replicas, NodeTimeout: clusterNodeTimeout,
 		Options: append([]devserver.RedisOption{redisBinary()}, opts...),
 	})

@@ -3,17 +3,17 @@ package testenv
 import (
 	"testing"
 
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // Proxy forwards TCP connections to a target and can be told to misbehave.
-type Proxy = devserver.Proxy
+type Proxy = lab.Proxy
 
 // NewProxy starts a proxy for the server at target, a host:port, and stops it when t ends. The
 // target need not be up: while it is not, connections are accepted and closed at once.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	p, err := devserver.NewProxy(target, func(err error) { t.Error(err) })
+	p, err := lab.NewProxy(target, func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}

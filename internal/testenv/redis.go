@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // RedisServer is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf,
@@ -142,7 +143,7 @@ func (s *RedisServer) fatal(err error) {
 // half a second without an answer. It returns timerd's URL for the master.
 func Sentinel(t testing.TB, master *RedisServer) string {
 	t.Helper()
-	s, err := devserver.StartSentinel(t.Context(), master.Addr(), 500*time.Millisecond, redisBinary())
+	s, err := lab.StartSentinel(t.Context(), master.Addr(), 500*time.Millisecond, redisBinary())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // SyncDelayVariable has this program as a nats-server call [SlowDisk] with the delay that is its value.
@@ -52,7 +53,7 @@ func (r *Rig) Redis(ctx context.Context, opts ...devserver.RedisOption) (*redis.
 // RedisCluster starts a cluster of masters with deploy/redis.conf, and returns a client that Close closes. RedisClient is one of its
 // first master.
 func (r *Rig) RedisCluster(ctx context.Context, masters int) (*redis.ClusterClient, error) {
-	cluster, err := devserver.StartCluster(ctx, devserver.ClusterConfig{
+	cluster, err := lab.StartCluster(ctx, lab.ClusterConfig{
 		Masters: masters, NodeTimeout: clusterNodeTimeout, Options: []devserver.RedisOption{devserver.Directory(r.Dir)},
 	})
 	if err != nil {

@@ -11,17 +11,18 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/test/system"
 )
 
 // A clock of Redis that was stepped is told.
 func TestOutagesOfTheClock(t *testing.T) {
 	t.Parallel()
-	clock, err := devserver.NewClock(t.Context(), t.TempDir())
+	clock, err := lab.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := newScene(t, devserver.WithClock(clock))
+	x := newScene(t, devserver.Environment(clock.Environment()...))
 	x.play(outage{
 		name: "the clock of Redis was stepped", level: diag.Warn, check: diag.CheckClock,
 		text:  `that of Redis is off by (59|1m0)`,
@@ -35,20 +36,20 @@ func TestOutagesOfTheClock(t *testing.T) {
 // somebody has cut their TTLs.
 func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 	t.Parallel()
-	for name, runOut := range map[string]func(s *system.System, clock *devserver.Clock, names []string){
-		"clock ahead at the start": func(s *system.System, clock *devserver.Clock, names []string) {
+	for name, runOut := range map[string]func(s *system.System, clock *lab.Clock, names []string){
+		"clock ahead at the start": func(s *system.System, clock *lab.Clock, names []string) {
 			s.Redis.Stop()
 			ahead(s, clock, time.Minute)
 			s.Redis.Start()
 			gone(s, names)
 			ahead(s, clock, 0)
 		},
-		"clock ahead for a while": func(s *system.System, clock *devserver.Clock, names []string) {
+		"clock ahead for a while": func(s *system.System, clock *lab.Clock, names []string) {
 			ahead(s, clock, time.Minute)
 			gone(s, names)
 			ahead(s, clock, 0)
 		},
-		"TTL cut": func(s *system.System, _ *devserver.Clock, names []string) {
+		"TTL cut": func(s *system.System, _ *lab.Clock, names []string) {
 			for _, name := range names {
 				s.Do("PEXPIRE", name, 1)
 			}
@@ -57,11 +58,11 @@ func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clock, err := devserver.NewClock(t.Context(), t.TempDir())
+			clock, err := lab.NewClock(t.Context(), t.TempDir())
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := system.New(t, devserver.WithClock(clock))
+			s := system.New(t, devserver.Environment(clock.Environment()...))
 			p := s.Start()
 			c := s.Collect()
 			const delay = 15_000
@@ -83,11 +84,11 @@ func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 // order. The rest is skipped, and counted.
 func TestRepetitionsMissedForADay(t *testing.T) {
 	t.Parallel()
-	clock, err := devserver.NewClock(t.Context(), t.TempDir())
+	clock, err := lab.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := system.New(t, devserver.WithClock(clock))
+	s := system.New(t, devserver.Environment(clock.Environment()...))
 	p := s.Start()
 	p.Stop()
 	c := s.Collect()
@@ -145,7 +146,7 @@ func TestRepetitionsMissedForADay(t *testing.T) {
 }
 
 // ahead sets a clock ahead of the machine's.
-func ahead(s *system.System, clock *devserver.Clock, by time.Duration) {
+func ahead(s *system.System, clock *lab.Clock, by time.Duration) {
 	s.T.Helper()
 	if err := clock.Set(by); err != nil {
 		s.T.Fatal(err)
@@ -155,11 +156,11 @@ func ahead(s *system.System, clock *devserver.Clock, by time.Duration) {
 // Redis's clock is an hour ahead for two seconds. What repeats goes on once it is back, and nothing fires twice.
 func TestRepetitionsGoOnAfterAClockWasAhead(t *testing.T) {
 	t.Parallel()
-	clock, err := devserver.NewClock(t.Context(), t.TempDir())
+	clock, err := lab.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := system.New(t, devserver.WithClock(clock))
+	s := system.New(t, devserver.Environment(clock.Environment()...))
 	p := s.Start()
 	c := s.Collect()
 	s.Repeats("shop:repeat:each:second", "p", 1000)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
@@ -69,10 +69,10 @@ func kinds() []kind {
 		{name: ClockStepped, part: timerdPart, effect: history.Delays, one: true, min: 1000 * ms, max: 6000 * ms, inject: stepClock},
 
 		{name: "redis killed", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 3000 * ms, inject: killRedis, shapes: proxied},
-		{name: "redis cut", part: redisPart, effect: history.Deafens, one: true, min: 300 * ms, max: 4000 * ms, inject: onRedis((*devserver.Proxy).Cut), shapes: proxied},
-		{name: "redis dropped", part: redisPart, effect: history.Deafens, one: true, min: 1 * ms, max: 100 * ms, inject: onRedis((*devserver.Proxy).Drop), shapes: proxied},
+		{name: "redis cut", part: redisPart, effect: history.Deafens, one: true, min: 300 * ms, max: 4000 * ms, inject: onRedis((*lab.Proxy).Cut), shapes: proxied},
+		{name: "redis dropped", part: redisPart, effect: history.Deafens, one: true, min: 1 * ms, max: 100 * ms, inject: onRedis((*lab.Proxy).Drop), shapes: proxied},
 		{name: "redis slow", part: redisPart, effect: history.Deafens, one: true, min: 1000 * ms, max: 4000 * ms, inject: onRedis(slow), shapes: proxied},
-		{name: "redis silent", part: redisPart, effect: history.Deafens, one: true, min: 1000 * ms, max: 7000 * ms, inject: onRedis((*devserver.Proxy).Blackhole), shapes: proxied},
+		{name: "redis silent", part: redisPart, effect: history.Deafens, one: true, min: 1000 * ms, max: 7000 * ms, inject: onRedis((*lab.Proxy).Blackhole), shapes: proxied},
 		{name: "flags off", part: redisPart, effect: history.Deafens, min: 1000 * ms, max: 5000 * ms, inject: flagsOff},
 		{name: "subscribers killed", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 100 * ms, inject: command("CLIENT", "KILL", "TYPE", "pubsub")},
 		{name: "scripts flushed", part: redisPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: command("SCRIPT", "FLUSH")},
@@ -90,10 +90,10 @@ func kinds() []kind {
 		{name: MasterFrozen, part: redisPart, effect: history.Failover, min: 4000 * ms, max: 8000 * ms, inject: freezeMaster, shapes: cluster},
 
 		{name: "nats killed", part: natsPart, effect: history.Delays, delivers: true, min: 1 * ms, max: 5000 * ms, inject: killNATS},
-		{name: "nats cut", part: natsPart, effect: history.Delays, one: true, min: 300 * ms, max: 6000 * ms, inject: onNATS((*devserver.Proxy).Cut)},
-		{name: "nats dropped", part: natsPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: onAllNATS((*devserver.Proxy).Drop)},
+		{name: "nats cut", part: natsPart, effect: history.Delays, one: true, min: 300 * ms, max: 6000 * ms, inject: onNATS((*lab.Proxy).Cut)},
+		{name: "nats dropped", part: natsPart, effect: history.Delays, min: 1 * ms, max: 100 * ms, inject: onAllNATS((*lab.Proxy).Drop)},
 		{name: "nats slow", part: natsPart, effect: history.Delays, one: true, min: 1000 * ms, max: 4000 * ms, inject: onNATS(slow)},
-		{name: "nats silent", part: natsPart, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onAllNATS((*devserver.Proxy).Blackhole)},
+		{name: "nats silent", part: natsPart, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onAllNATS((*lab.Proxy).Blackhole)},
 		{name: SubjectDenied, part: natsPart, effect: history.Delays, app: history.DeniedApp, min: 3000 * ms, max: 8000 * ms, inject: denySubject},
 		{name: DeadFull, part: natsPart, effect: history.Delays, delivers: true, app: history.DyingApp, min: 3000 * ms, max: 8000 * ms, inject: fillDeadLetters},
 
@@ -150,29 +150,29 @@ func killNATS(ctx context.Context, s target, _ Fault) (func() error, error) {
 }
 
 // slow is half a second there and back.
-func slow(p *devserver.Proxy) { p.Delay(250 * time.Millisecond) }
+func slow(p *lab.Proxy) { p.Delay(250 * time.Millisecond) }
 
 // onRedis breaks the connections of one timerd to Redis, onNATS those to NATS, onAllNATS those of
 // all timerds.
-func onRedis(breaks func(*devserver.Proxy)) injection {
+func onRedis(breaks func(*lab.Proxy)) injection {
 	return func(_ context.Context, s target, f Fault) (func() error, error) {
 		return broken(breaks, s.ToRedis[f.Timerd])
 	}
 }
 
-func onNATS(breaks func(*devserver.Proxy)) injection {
+func onNATS(breaks func(*lab.Proxy)) injection {
 	return func(_ context.Context, s target, f Fault) (func() error, error) {
 		return broken(breaks, s.ToNATS[f.Timerd])
 	}
 }
 
-func onAllNATS(breaks func(*devserver.Proxy)) injection {
+func onAllNATS(breaks func(*lab.Proxy)) injection {
 	return func(_ context.Context, s target, _ Fault) (func() error, error) {
 		return broken(breaks, s.ToNATS...)
 	}
 }
 
-func broken(breaks func(*devserver.Proxy), proxies ...*devserver.Proxy) (func() error, error) {
+func broken(breaks func(*lab.Proxy), proxies ...*lab.Proxy) (func() error, error) {
 	for _, p := range proxies {
 		breaks(p)
 	}

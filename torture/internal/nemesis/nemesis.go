@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
@@ -29,7 +29,7 @@ type Nemesis struct {
 	Crowds Crowds
 	// Endpoints returns the n-th of several files for timerd deliver, which all call the same.
 	Endpoints func(n int) string
-	Frail     *devserver.Proxy // before the host that timerd deliver calls, and that dies now and then
+	Frail     *lab.Proxy // before the host that timerd deliver calls, and that dies now and then
 	History   *history.Writer
 	Log       *slog.Logger
 }

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/torture/internal/history"
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
@@ -61,11 +61,11 @@ func troubles() []trouble {
 		{name: DeliverPaused, effect: history.Delays, min: 500 * ms, max: 6000 * ms, inject: pauseDeliverer},
 		{name: DeliverFrozen, effect: history.Delays, min: acknowledges + 1000*ms, max: acknowledges + 4000*ms, inject: pauseDeliverer},
 		{name: DeliverRestarted, effect: history.Hurries, min: 1 * ms, max: 1500 * ms, inject: restartDeliverer},
-		{name: DeliverCut, effect: history.Delays, min: 300 * ms, max: 5000 * ms, inject: onItsNATS((*devserver.Proxy).Cut)},
-		{name: DeliverSilent, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onItsNATS((*devserver.Proxy).Blackhole)},
+		{name: DeliverCut, effect: history.Delays, min: 300 * ms, max: 5000 * ms, inject: onItsNATS((*lab.Proxy).Cut)},
+		{name: DeliverSilent, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onItsNATS((*lab.Proxy).Blackhole)},
 		{name: FileChanged, effect: history.Changes, min: 1 * ms, max: 5000 * ms, inject: changeFile},
-		{name: HostDead, host: true, min: 8000 * ms, max: 20_000 * ms, inject: onHost((*devserver.Proxy).Cut)},
-		{name: HostSilent, host: true, min: 5000 * ms, max: 12_000 * ms, inject: onHost((*devserver.Proxy).Blackhole)},
+		{name: HostDead, host: true, min: 8000 * ms, max: 20_000 * ms, inject: onHost((*lab.Proxy).Cut)},
+		{name: HostSilent, host: true, min: 5000 * ms, max: 12_000 * ms, inject: onHost((*lab.Proxy).Blackhole)},
 	}
 }
 
@@ -212,10 +212,10 @@ func changeFile(n *Nemesis, t Trouble) (func() error, error) {
 	}, n.deliverer(t).Reload()
 }
 
-func onItsNATS(breaks func(*devserver.Proxy)) func(*Nemesis, Trouble) (func() error, error) {
+func onItsNATS(breaks func(*lab.Proxy)) func(*Nemesis, Trouble) (func() error, error) {
 	return func(n *Nemesis, t Trouble) (func() error, error) { return broken(breaks, n.deliverer(t).ToNATS) }
 }
 
-func onHost(breaks func(*devserver.Proxy)) func(*Nemesis, Trouble) (func() error, error) {
+func onHost(breaks func(*lab.Proxy)) func(*Nemesis, Trouble) (func() error, error) {
 	return func(n *Nemesis, _ Trouble) (func() error, error) { return broken(breaks, n.Frail) }
 }

@@ -21,7 +21,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/timerd-io/timerd/event"
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
@@ -50,7 +50,7 @@ type host struct {
 	*Receiver
 	role   role
 	server http.Server
-	proxy  *devserver.Proxy
+	proxy  *lab.Proxy
 }
 
 // New starts all hosts. The caller closes the Receiver. The seed decides how hosts fail that fail now and then, and report
@@ -80,7 +80,7 @@ func (r *Receiver) open(role role, report func(error)) error {
 	if err != nil {
 		return err
 	}
-	proxy, err := devserver.NewProxy(l.Addr().String(), report)
+	proxy, err := lab.NewProxy(l.Addr().String(), report)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -96,7 +96,7 @@ func (r *Receiver) open(role role, report func(error)) error {
 }
 
 // Frail is the proxy before the host that dies now and then.
-func (r *Receiver) Frail() *devserver.Proxy { return r.hosts[frail].proxy }
+func (r *Receiver) Frail() *lab.Proxy { return r.hosts[frail].proxy }
 
 // Recover has all hosts answer as they should from now on.
 func (r *Receiver) Recover() { r.good.Store(true) }

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 const clusterMasters = 3
@@ -19,12 +20,12 @@ const ClusterNodeTimeout = 3 * time.Second
 // ClusterRedis is a cluster of three masters with a replica each.
 type ClusterRedis struct {
 	group
-	cluster *devserver.Cluster
+	cluster *lab.Cluster
 	client  *redis.ClusterClient
 }
 
 func newCluster(ctx context.Context) (*ClusterRedis, error) {
-	cluster, err := devserver.StartCluster(ctx, devserver.ClusterConfig{
+	cluster, err := lab.StartCluster(ctx, lab.ClusterConfig{
 		Masters: clusterMasters, Replicas: true, NodeTimeout: ClusterNodeTimeout, Options: durable(),
 	})
 	if err != nil {

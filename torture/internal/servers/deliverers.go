@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // deliverers is how many there are: one that dies has what it was about repeated by another.
@@ -19,7 +19,7 @@ const deliverers = 2
 // NATS.
 type Deliverer struct {
 	*Timerd
-	ToNATS *devserver.Proxy
+	ToNATS *lab.Proxy
 
 	env    []string // but for what differs from start to start
 	differ func(start int) []string
@@ -41,7 +41,7 @@ func (s *System) StartDeliverers(ctx context.Context, endpoints string, differ f
 		return err
 	}
 	for i := range deliverers {
-		proxy, err := devserver.NewProxy(s.NATS.Addr(), report)
+		proxy, err := lab.NewProxy(s.NATS.Addr(), report)
 		if err != nil {
 			return err
 		}

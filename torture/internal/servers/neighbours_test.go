@@ -13,11 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
 // single returns a system of one Redis and nothing else.
-func single(t *testing.T, clock *devserver.Clock) (*System, *SingleRedis) {
+func single(t *testing.T, clock *lab.Clock) (*System, *SingleRedis) {
 	t.Helper()
 	r, err := newSingle(t.Context(), clock)
 	if err != nil {
@@ -32,7 +33,7 @@ func single(t *testing.T, clock *devserver.Clock) (*System, *SingleRedis) {
 }
 
 func TestRestartAhead(t *testing.T) {
-	clock, err := devserver.NewClock(t.Context(), t.TempDir())
+	clock, err := lab.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

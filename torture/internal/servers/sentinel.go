@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // sentinelDownAfter is after what silence the sentinel takes the master for dead.
@@ -19,7 +20,7 @@ const sentinelDownAfter = 2 * time.Second
 // SentinelRedis is a master and a replica that a sentinel watches.
 type SentinelRedis struct {
 	group
-	sentinel *devserver.Sentinel
+	sentinel *lab.Sentinel
 	master   atomic.Int32 // which server was last known to be the master
 }
 
@@ -49,7 +50,7 @@ func (s *SentinelRedis) start(ctx context.Context) error {
 	if err := s.awaitMaster(ctx); err != nil {
 		return err
 	}
-	s.sentinel, err = devserver.StartSentinel(ctx, master.Addr(), sentinelDownAfter, durable()[:1]...)
+	s.sentinel, err = lab.StartSentinel(ctx, master.Addr(), sentinelDownAfter, durable()[:1]...)
 	return err
 }
 

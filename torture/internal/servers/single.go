@@ -11,16 +11,17 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // SingleRedis is one server.
 type SingleRedis struct {
 	server *devserver.Redis
 	client *redis.Client
-	clock  *devserver.Clock // for when it is ahead
+	clock  *lab.Clock // for when it is ahead
 }
 
-func newSingle(ctx context.Context, clock *devserver.Clock) (*SingleRedis, error) {
+func newSingle(ctx context.Context, clock *lab.Clock) (*SingleRedis, error) {
 	server, err := devserver.StartRedis(ctx, durable()...)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
 // startTimeout bounds how long a server, or an agreement among several, may take on a busy
@@ -56,7 +56,7 @@ type Config struct {
 	Shape  Shape
 	Timerd string            // the program
 	Dir    string            // for logs and files
-	Clock  *devserver.Clock  // for a Redis whose clock is ahead; nil if there is none
+	Clock  *lab.Clock        // for a Redis whose clock is ahead; nil if there is none
 	Env    map[string]string // of the timerds, on top of where the servers are
 }
 
@@ -68,7 +68,7 @@ type System struct {
 	Timerds []*Timerd
 	// ToRedis and ToNATS are the proxies of each timerd. ToRedis is empty where the
 	// servers themselves tell timerd where they are.
-	ToRedis, ToNATS []*devserver.Proxy
+	ToRedis, ToNATS []*lab.Proxy
 	// Deliverers are the timerd deliver. There are none before StartDeliverers.
 	Deliverers []*Deliverer
 
@@ -106,14 +106,14 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	maps.Copy(direct, c.Env)
 	s.program, s.environment = c.Timerd, environment(direct)
 	for i := range c.Shape.Timerds() {
-		toNATS, err := devserver.NewProxy(s.NATS.Addr(), report)
+		toNATS, err := lab.NewProxy(s.NATS.Addr(), report)
 		if err != nil {
 			return err
 		}
 		s.ToNATS = append(s.ToNATS, toNATS)
 		env := map[string]string{"TIMERD_NATS_URL": timerdURL(toNATS.Addr()), "TIMERD_REDIS_MODE": s.Redis.Mode()}
 		if addr := s.Redis.Addr(); addr != "" {
-			toRedis, err := devserver.NewProxy(addr, report)
+			toRedis, err := lab.NewProxy(addr, report)
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,6 @@
-package devserver
+// Package lab has what only tests, torture and bench start: clusters and sentinels of Redis, a clock that is ahead, and a TCP proxy
+// that breaks the network.
+package lab
 
 import (
 	"context"
@@ -11,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -23,9 +27,10 @@ const (
 // Cluster is a Redis Cluster. Its methods may be called from any goroutine, those that change something from one at a
 // time.
 type Cluster struct {
-	Nodes []*Redis // the first ones began as masters, then come their replicas in the same order
+	Nodes []*devserver.Redis // the first ones began as masters, then come their replicas in the same order
 
-	ids      map[*Redis]string
+	ids      map[*devserver.Redis]string
+	buses    map[*devserver.Redis]int // their ports of the cluster bus
 	replicas bool
 }
 
@@ -36,16 +41,16 @@ type ClusterConfig struct {
 	// NodeTimeout is after what silence the nodes take one for failed.
 	NodeTimeout time.Duration
 	// Options are those of each node.
-	Options []RedisOption
+	Options []devserver.RedisOption
 }
 
 // StartCluster starts a cluster, with the slots divided evenly between the masters, and returns once it works. Redis
 // takes 2 s for that: a master accepts no command earlier after its start. The caller closes the cluster; after an
 // error nothing is left behind.
 func StartCluster(ctx context.Context, config ClusterConfig) (*Cluster, error) {
-	c := &Cluster{ids: make(map[*Redis]string), replicas: config.Replicas}
+	c := &Cluster{ids: map[*devserver.Redis]string{}, buses: map[*devserver.Redis]int{}, replicas: config.Replicas}
 	if err := c.start(ctx, config); err != nil {
-		return nil, fmt.Errorf("devserver: starting a cluster: %w", errors.Join(err, c.Close()))
+		return nil, fmt.Errorf("lab: starting a cluster: %w", errors.Join(err, c.Close()))
 	}
 	return c, nil
 }
@@ -55,28 +60,33 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 	if config.Replicas {
 		n *= 2
 	}
-	opts := append([]RedisOption{
-		func(s *Redis) { s.clustered = true },
-		Directive("cluster-node-timeout", strconv.FormatInt(config.NodeTimeout.Milliseconds(), 10)),
+	opts := append([]devserver.RedisOption{
+		devserver.Directive("cluster-enabled", "yes"),
+		devserver.Directive("cluster-node-timeout", strconv.FormatInt(config.NodeTimeout.Milliseconds(), 10)),
 		// A replica is promoted however old its data is: the tests stop masters for long.
-		Directive("cluster-replica-validity-factor", "0"),
-		Directive("repl-diskless-sync-delay", "0"),
+		devserver.Directive("cluster-replica-validity-factor", "0"),
+		devserver.Directive("repl-diskless-sync-delay", "0"),
 	}, config.Options...)
-	nodes := make([]*Redis, n)
+	nodes, buses := make([]*devserver.Redis, n), make([]int, n)
 	var group errgroup.Group
 	for i := range nodes {
-		group.Go(func() (err error) {
-			nodes[i], err = StartRedis(ctx, opts...)
-			return err
+		group.Go(func() error {
+			return devserver.OnFreePort(func(bus int) (err error) {
+				own := slices.Concat(opts, []devserver.RedisOption{devserver.Directive("cluster-port", strconv.Itoa(bus))})
+				nodes[i], err = devserver.StartRedis(ctx, own...)
+				buses[i] = bus
+				return err
+			})
 		})
 	}
 	err := group.Wait()
-	c.Nodes = slices.DeleteFunc(nodes, func(s *Redis) bool { return s == nil })
+	c.Nodes = slices.DeleteFunc(nodes, func(s *devserver.Redis) bool { return s == nil })
 	if err != nil {
 		return err
 	}
 	for i, node := range c.Nodes {
-		if c.ids[node], err = node.admin.Do(ctx, "CLUSTER", "MYID").Text(); err != nil {
+		c.buses[node] = buses[i]
+		if c.ids[node], err = node.Admin().Do(ctx, "CLUSTER", "MYID").Text(); err != nil {
 			return err
 		}
 		if i < config.Masters {
@@ -89,12 +99,12 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 			return err
 		}
 	}
-	if err := Until(ctx, agreementTimeout, func() error { return c.introduce(ctx) }); err != nil {
+	if err := devserver.Until(ctx, agreementTimeout, func() error { return c.introduce(ctx) }); err != nil {
 		return err
 	}
 	for i, replica := range c.Nodes[config.Masters:] {
 		// The replica must have heard that its master is one.
-		if err := Until(ctx, agreementTimeout, func() error {
+		if err := devserver.Until(ctx, agreementTimeout, func() error {
 			return do(ctx, replica, "CLUSTER", "REPLICATE", c.ids[c.Nodes[i]])
 		}); err != nil {
 			return err
@@ -107,7 +117,7 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 // a busy machine a handshake may take so long that the nodes forget each other.
 func (c *Cluster) introduce(ctx context.Context) (incomplete error) {
 	for _, node := range c.Nodes {
-		nodes, err := node.admin.ClusterNodes(ctx).Result()
+		nodes, err := node.Admin().ClusterNodes(ctx).Result()
 		if err != nil {
 			return err
 		}
@@ -117,7 +127,7 @@ func (c *Cluster) introduce(ctx context.Context) (incomplete error) {
 		}
 		incomplete = fmt.Errorf("%s knows %d nodes of %d", node.Addr(), known, len(c.Nodes))
 		for _, other := range c.Nodes {
-			if err := do(ctx, node, "CLUSTER", "MEET", "127.0.0.1", other.port, other.bus); err != nil {
+			if err := do(ctx, node, "CLUSTER", "MEET", "127.0.0.1", other.Port(), c.buses[other]); err != nil {
 				return err
 			}
 		}
@@ -129,11 +139,11 @@ func (c *Cluster) introduce(ctx context.Context) (incomplete error) {
 // running replica follows its master. If all nodes run, it also waits until each master has a replica, in a cluster
 // with replicas, and no node takes another one for failed.
 func (c *Cluster) AwaitOK(ctx context.Context) error {
-	err := Until(ctx, agreementTimeout, func() error {
+	err := devserver.Until(ctx, agreementTimeout, func() error {
 		running := c.running()
 		agreed := ""
 		for _, node := range running {
-			nodes, err := node.admin.ClusterNodes(ctx).Result()
+			nodes, err := node.Admin().ClusterNodes(ctx).Result()
 			if err != nil {
 				return err
 			}
@@ -154,21 +164,21 @@ func (c *Cluster) AwaitOK(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("devserver: the cluster does not work: %w", err)
+		return fmt.Errorf("lab: the cluster does not work: %w", err)
 	}
 	return nil
 }
 
 // nodeOK returns an error unless a node finds that the cluster works, and the node's replication does.
-func (c *Cluster) nodeOK(ctx context.Context, node *Redis, allRun bool) error {
-	state, err := node.admin.ClusterInfo(ctx).Result()
+func (c *Cluster) nodeOK(ctx context.Context, node *devserver.Redis, allRun bool) error {
+	state, err := node.Admin().ClusterInfo(ctx).Result()
 	if err != nil {
 		return err
 	}
 	if !strings.Contains(state, "cluster_state:ok") || !strings.Contains(state, fmt.Sprintf("cluster_known_nodes:%d\r", len(c.Nodes))) {
 		return errors.New(state)
 	}
-	replication, err := node.admin.Info(ctx, "replication").Result()
+	replication, err := node.Admin().Info(ctx, "replication").Result()
 	if err != nil {
 		return err
 	}
@@ -201,24 +211,24 @@ func (c *Cluster) URL() string {
 }
 
 // Masters returns the running nodes that say that they are masters, Replicas those that say that they are replicas.
-func (c *Cluster) Masters(ctx context.Context) []*Redis { return c.withRole(ctx, "master") }
+func (c *Cluster) Masters(ctx context.Context) []*devserver.Redis { return c.withRole(ctx, "master") }
 
 // Replicas is explained with Masters.
-func (c *Cluster) Replicas(ctx context.Context) []*Redis { return c.withRole(ctx, "slave") }
+func (c *Cluster) Replicas(ctx context.Context) []*devserver.Redis { return c.withRole(ctx, "slave") }
 
-func (c *Cluster) withRole(ctx context.Context, role string) []*Redis {
-	return slices.DeleteFunc(c.running(), func(s *Redis) bool { return s.Role(ctx) != role })
+func (c *Cluster) withRole(ctx context.Context, role string) []*devserver.Redis {
+	return slices.DeleteFunc(c.running(), func(s *devserver.Redis) bool { return s.Role(ctx) != role })
 }
 
 // running returns a new slice of the nodes that are not stopped.
-func (c *Cluster) running() []*Redis {
-	return slices.DeleteFunc(slices.Clone(c.Nodes), func(s *Redis) bool { return s.Pid() == 0 })
+func (c *Cluster) running() []*devserver.Redis {
+	return slices.DeleteFunc(slices.Clone(c.Nodes), func(s *devserver.Redis) bool { return s.Pid() == 0 })
 }
 
 // Owner returns the running node that has a slot.
-func (c *Cluster) Owner(ctx context.Context, slot int) (*Redis, error) {
+func (c *Cluster) Owner(ctx context.Context, slot int) (*devserver.Redis, error) {
 	for _, node := range c.running() {
-		shards, err := node.admin.ClusterShards(ctx).Result()
+		shards, err := node.Admin().ClusterShards(ctx).Result()
 		if err != nil {
 			return nil, err
 		}
@@ -229,14 +239,14 @@ func (c *Cluster) Owner(ctx context.Context, slot int) (*Redis, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("devserver: no running node has slot %d", slot)
+	return nil, fmt.Errorf("lab: no running node has slot %d", slot)
 }
 
 // Slots returns the slots that a master has, by what it says itself. None at all is an error.
-func (c *Cluster) Slots(ctx context.Context, master *Redis) ([]redis.SlotRange, error) {
-	shards, err := master.admin.ClusterShards(ctx).Result()
+func (c *Cluster) Slots(ctx context.Context, master *devserver.Redis) ([]redis.SlotRange, error) {
+	shards, err := master.Admin().ClusterShards(ctx).Result()
 	if err != nil {
-		return nil, fmt.Errorf("devserver: the slots of %s: %w", master.Addr(), err)
+		return nil, fmt.Errorf("lab: the slots of %s: %w", master.Addr(), err)
 	}
 	for _, shard := range shards {
 		is := func(n redis.Node) bool { return n.ID == c.ids[master] && n.Role == "master" }
@@ -244,17 +254,17 @@ func (c *Cluster) Slots(ctx context.Context, master *Redis) ([]redis.SlotRange, 
 			return shard.Slots, nil
 		}
 	}
-	return nil, fmt.Errorf("devserver: %s has no slots", master.Addr())
+	return nil, fmt.Errorf("lab: %s has no slots", master.Addr())
 }
 
 // Failover has a replica take over from its master, which is at work, and waits until it has and all nodes agree.
-func (c *Cluster) Failover(ctx context.Context, replica *Redis) error {
-	err := Until(ctx, agreementTimeout, func() error {
+func (c *Cluster) Failover(ctx context.Context, replica *devserver.Redis) error {
+	err := devserver.Until(ctx, agreementTimeout, func() error {
 		// A master refuses it: "You should send CLUSTER FAILOVER to a replica".
-		if err := replica.admin.ClusterFailover(ctx).Err(); err != nil && !strings.Contains(err.Error(), "to a replica") {
+		if err := replica.Admin().ClusterFailover(ctx).Err(); err != nil && !strings.Contains(err.Error(), "to a replica") {
 			return err
 		}
-		return Until(ctx, manualFailoverTimeout, func() error {
+		return devserver.Until(ctx, manualFailoverTimeout, func() error {
 			if role := replica.Role(ctx); role != "master" {
 				return fmt.Errorf("its role is %q", role)
 			}
@@ -262,16 +272,16 @@ func (c *Cluster) Failover(ctx context.Context, replica *Redis) error {
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("devserver: the replica at %s has not taken over: %w", replica.Addr(), err)
+		return fmt.Errorf("lab: the replica at %s has not taken over: %w", replica.Addr(), err)
 	}
 	return c.AwaitOK(ctx)
 }
 
 // AwaitMasters waits until n running nodes are masters.
 func (c *Cluster) AwaitMasters(ctx context.Context, n int) error {
-	return Until(ctx, agreementTimeout, func() error {
+	return devserver.Until(ctx, agreementTimeout, func() error {
 		if masters := c.Masters(ctx); len(masters) != n {
-			return fmt.Errorf("devserver: the cluster has %d masters, want %d", len(masters), n)
+			return fmt.Errorf("lab: the cluster has %d masters, want %d", len(masters), n)
 		}
 		return nil
 	})
@@ -286,9 +296,9 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-func do(ctx context.Context, node *Redis, args ...any) error {
-	if err := node.admin.Do(ctx, args...).Err(); err != nil {
-		return fmt.Errorf("devserver: %v on %s: %w", args, node.Addr(), err)
+func do(ctx context.Context, node *devserver.Redis, args ...any) error {
+	if err := node.Admin().Do(ctx, args...).Err(); err != nil {
+		return fmt.Errorf("lab: %v on %s: %w", args, node.Addr(), err)
 	}
 	return nil
 }

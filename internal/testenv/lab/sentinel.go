@@ -1,4 +1,4 @@
-package devserver
+package lab
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -23,26 +25,26 @@ const (
 // Sentinel is a sentinel that watches one master and decides alone. Its methods may be called from any
 // goroutine, Close last.
 type Sentinel struct {
-	server *Redis
+	server *devserver.Redis
 	client *redis.SentinelClient
 }
 
 // StartSentinel starts a sentinel for the master at an address, a host:port, which has one replica. It
 // returns once it knows that replica. The master is taken for dead after downAfter without an answer.
 // The caller closes it; after an error nothing is left behind.
-func StartSentinel(ctx context.Context, master string, downAfter time.Duration, opts ...RedisOption) (*Sentinel, error) {
+func StartSentinel(ctx context.Context, master string, downAfter time.Duration, opts ...devserver.RedisOption) (*Sentinel, error) {
 	host, port, err := net.SplitHostPort(master)
 	if err != nil {
-		return nil, fmt.Errorf("devserver: the master of a sentinel: %w", err)
+		return nil, fmt.Errorf("lab: the master of a sentinel: %w", err)
 	}
 	milliseconds := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-	opts = append([]RedisOption{
-		func(s *Redis) { s.sentinel = true },
-		Directive("sentinel", "monitor", masterName, host, port, "1"),
-		Directive("sentinel", "down-after-milliseconds", masterName, milliseconds(downAfter)),
-		Directive("sentinel", "failover-timeout", masterName, milliseconds(failoverTimeout)),
+	opts = append([]devserver.RedisOption{
+		devserver.AsSentinel(),
+		devserver.Directive("sentinel", "monitor", masterName, host, port, "1"),
+		devserver.Directive("sentinel", "down-after-milliseconds", masterName, milliseconds(downAfter)),
+		devserver.Directive("sentinel", "failover-timeout", masterName, milliseconds(failoverTimeout)),
 	}, opts...)
-	server, err := StartRedis(ctx, opts...)
+	server, err := devserver.StartRedis(ctx, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -60,14 +62,14 @@ func (s *Sentinel) URL() string { return s.server.URL(0) + "?master_name=" + mas
 func (s *Sentinel) Master(ctx context.Context) (string, error) {
 	addr, err := s.client.GetMasterAddrByName(ctx, masterName).Result()
 	if err != nil {
-		return "", fmt.Errorf("devserver: asking the sentinel for the master: %w", err)
+		return "", fmt.Errorf("lab: asking the sentinel for the master: %w", err)
 	}
 	return net.JoinHostPort(addr[0], addr[1]), nil
 }
 
 // AwaitReplica waits until the sentinel knows one replica and could promote it.
 func (s *Sentinel) AwaitReplica(ctx context.Context) error {
-	err := Until(ctx, agreementTimeout, func() error {
+	err := devserver.Until(ctx, agreementTimeout, func() error {
 		replicas, err := s.client.Replicas(ctx, masterName).Result()
 		if err == nil && (len(replicas) != 1 || replicas[0]["master-link-status"] != "ok" || replicas[0]["flags"] != "slave") {
 			err = fmt.Errorf("replicas: %v", replicas)
@@ -75,16 +77,16 @@ func (s *Sentinel) AwaitReplica(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("devserver: the sentinel does not know the replica: %w", err)
+		return fmt.Errorf("lab: the sentinel does not know the replica: %w", err)
 	}
 	return nil
 }
 
 // Failover has the sentinel begin to promote the replica, with the master at work. Master and
-// [Redis.Role] tell when that is done.
+// [devserver.Redis.Role] tell when that is done.
 func (s *Sentinel) Failover(ctx context.Context) error {
 	if err := s.client.Failover(ctx, masterName).Err(); err != nil {
-		return fmt.Errorf("devserver: SENTINEL FAILOVER: %w", err)
+		return fmt.Errorf("lab: SENTINEL FAILOVER: %w", err)
 	}
 	return nil
 }

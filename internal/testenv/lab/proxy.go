@@ -1,4 +1,4 @@
-package devserver
+package lab
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -49,12 +51,12 @@ func newConnections() *connections {
 // is not, connections are accepted and closed at once. What goes wrong later is told to report, from any goroutine.
 func NewProxy(target string, report func(error)) (*Proxy, error) {
 	p := &Proxy{report: report, target: target, live: newConnections()}
-	err := OnFreePort(func(port int) error {
+	err := devserver.OnFreePort(func(port int) error {
 		p.port = port
 		return p.listen()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("devserver: starting a proxy for %s: %w", target, err)
+		return nil, fmt.Errorf("lab: starting a proxy for %s: %w", target, err)
 	}
 	return p, nil
 }
@@ -66,7 +68,7 @@ func (p *Proxy) Close() {
 }
 
 // Addr returns the proxy's host:port.
-func (p *Proxy) Addr() string { return Address(p.port) }
+func (p *Proxy) Addr() string { return devserver.Address(p.port) }
 
 // Cut closes every connection and refuses new ones until Heal: a server that is down.
 func (p *Proxy) Cut() {
@@ -120,8 +122,8 @@ func (p *Proxy) Heal() {
 	if !cut {
 		return
 	}
-	if err := Until(context.Background(), healTimeout, p.listen); err != nil {
-		p.report(fmt.Errorf("devserver: healing the proxy for %s: %w", p.target, err))
+	if err := devserver.Until(context.Background(), healTimeout, p.listen); err != nil {
+		p.report(fmt.Errorf("lab: healing the proxy for %s: %w", p.target, err))
 	}
 }
 
@@ -142,7 +144,7 @@ func (p *Proxy) accept(l net.Listener) {
 		client, err := l.Accept()
 		if err != nil {
 			if !errors.Is(err, net.ErrClosed) {
-				p.report(fmt.Errorf("devserver: for %s: %w", p.target, err))
+				p.report(fmt.Errorf("lab: for %s: %w", p.target, err))
 			}
 			return
 		}
@@ -240,6 +242,6 @@ func (p *Proxy) hold(ctx context.Context, at time.Time) error {
 
 func (p *Proxy) close(c io.Closer) {
 	if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		p.report(fmt.Errorf("devserver: for %s: closing: %w", p.target, err))
+		p.report(fmt.Errorf("lab: for %s: closing: %w", p.target, err))
 	}
 }

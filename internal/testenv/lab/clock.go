@@ -1,4 +1,4 @@
-package devserver
+package lab
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 var clockSource []byte
 
 // ErrNoClock says that this machine can have no [Clock].
-var ErrNoClock = errors.New("devserver: a clock of its own takes Linux and cc, a C compiler")
+var ErrNoClock = errors.New("lab: a clock of its own takes Linux and cc, a C compiler")
 
 // Clock is a wall clock for servers that can be set ahead of the machine's, and back again.
 type Clock struct{ library, file string }
@@ -31,10 +31,10 @@ func NewClock(ctx context.Context, dir string) (*Clock, error) {
 	c := &Clock{library: filepath.Join(dir, "clock.so"), file: filepath.Join(dir, "clock")}
 	source := filepath.Join(dir, "clock.c")
 	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
-		return nil, fmt.Errorf("devserver: %w", err)
+		return nil, fmt.Errorf("lab: %w", err)
 	}
 	if out, err := exec.CommandContext(ctx, "cc", "-O2", "-shared", "-fPIC", "-o", c.library, source).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("devserver: building a clock with cc: %w\n%s", err, out)
+		return nil, fmt.Errorf("lab: building a clock with cc: %w\n%s", err, out)
 	}
 	err := c.Set(0)
 	return c, err
@@ -44,7 +44,7 @@ func NewClock(ctx context.Context, dir string) (*Clock, error) {
 func (c *Clock) Set(ahead time.Duration) (err error) {
 	f, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("devserver: %w", err)
+		return fmt.Errorf("lab: %w", err)
 	}
 	// In one write: a server may read at any moment.
 	_, err = f.Write(binary.NativeEndian.AppendUint64(nil, uint64(max(ahead, 0).Milliseconds())))
@@ -52,12 +52,12 @@ func (c *Clock) Set(ahead time.Duration) (err error) {
 		err = closed
 	}
 	if err != nil {
-		return fmt.Errorf("devserver: setting a clock: %w", err)
+		return fmt.Errorf("lab: setting a clock: %w", err)
 	}
 	return nil
 }
 
-// Environment returns what a server of another launcher needs in its environment, on top of its own, to have the clock.
+// Environment returns what a server needs in its environment, on top of its own, to show the clock's time instead of the machine's.
 func (c *Clock) Environment() []string {
 	return []string{"LD_PRELOAD=" + c.library, "TIMERD_TEST_CLOCK=" + c.file}
 }

@@ -1,8 +1,10 @@
-package devserver
+package lab
 
 import (
 	"context"
 	"slices"
+
+	"github.com/timerd-io/timerd/internal/devserver"
 )
 
 const (
@@ -11,7 +13,7 @@ const (
 )
 
 // OpenSlot begins to move a slot from one master to another.
-func (c *Cluster) OpenSlot(ctx context.Context, slot int, from, to *Redis) error {
+func (c *Cluster) OpenSlot(ctx context.Context, slot int, from, to *devserver.Redis) error {
 	if err := do(ctx, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ids[from]); err != nil {
 		return err
 	}
@@ -19,12 +21,12 @@ func (c *Cluster) OpenSlot(ctx context.Context, slot int, from, to *Redis) error
 }
 
 // MoveKeys moves up to n keys of an open slot, and returns how many it moved.
-func (c *Cluster) MoveKeys(ctx context.Context, slot, n int, from, to *Redis) (int, error) {
-	names, err := from.admin.ClusterGetKeysInSlot(ctx, slot, n).Result()
+func (c *Cluster) MoveKeys(ctx context.Context, slot, n int, from, to *devserver.Redis) (int, error) {
+	names, err := from.Admin().ClusterGetKeysInSlot(ctx, slot, n).Result()
 	if err != nil || len(names) == 0 {
 		return 0, err
 	}
-	args := []any{"MIGRATE", "127.0.0.1", to.port, "", 0, migrateTimeoutMs, "KEYS"}
+	args := []any{"MIGRATE", "127.0.0.1", to.Port(), "", 0, migrateTimeoutMs, "KEYS"}
 	for _, name := range names {
 		args = append(args, name)
 	}
@@ -32,7 +34,7 @@ func (c *Cluster) MoveKeys(ctx context.Context, slot, n int, from, to *Redis) (i
 }
 
 // CloseSlot moves the rest of an open slot and ends the move on every running master.
-func (c *Cluster) CloseSlot(ctx context.Context, slot int, from, to *Redis) error {
+func (c *Cluster) CloseSlot(ctx context.Context, slot int, from, to *devserver.Redis) error {
 	for {
 		moved, err := c.MoveKeys(ctx, slot, migrateBatch, from, to)
 		if err != nil {
@@ -43,8 +45,8 @@ func (c *Cluster) CloseSlot(ctx context.Context, slot int, from, to *Redis) erro
 		}
 	}
 	// The new owner first, so that the slot is never without one; then the old one, which sends others there.
-	others := slices.DeleteFunc(c.Masters(ctx), func(s *Redis) bool { return s == from || s == to })
-	for _, node := range append([]*Redis{to, from}, others...) {
+	others := slices.DeleteFunc(c.Masters(ctx), func(s *devserver.Redis) bool { return s == from || s == to })
+	for _, node := range append([]*devserver.Redis{to, from}, others...) {
 		if err := do(ctx, node, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to]); err != nil {
 			return err
 		}
