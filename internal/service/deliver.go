@@ -160,13 +160,12 @@ func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver
 
 // observeDeliveries registers the metrics of deliveries.
 func observeDeliveries(r registry, d *deliver.Deliverer, hindered *deliverer) {
-	total := r.counters("deliveries_total", "Deliveries to HTTP endpoints, by result.", "result")
-	zero(total, event.Results()...)
+	count := counting(r.counters("deliveries_total", "Deliveries to HTTP endpoints, by result.", "result"), event.Results()...)
 	seconds := r.histogram("delivery_seconds", "How long calls of HTTP endpoints took.",
 		[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60})
 	r.asked("circuit_open", "Hosts with an open circuit in this process.", nil, func() float64 { return float64(d.OpenCircuits()) })
 	d.OnDelivery = func(r event.Delivery, took time.Duration) {
-		total.WithLabelValues(string(r.Result)).Inc()
+		count(r.Result)
 		hindered.noteDelivery(r)
 		if took > 0 {
 			seconds.Observe(took.Seconds())

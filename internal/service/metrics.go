@@ -19,14 +19,6 @@ type metrics struct {
 	counts      *counts         // of it, what heartbeats say
 	namespaces  keys.Namespaces // those with series of their own
 	firings     []firings       // of each of them, and of all others
-	without     *prometheus.CounterVec
-	duplicates  prometheus.Counter
-	failures    *prometheus.CounterVec
-	settled     prometheus.Counter
-	released    prometheus.Counter
-	lost        prometheus.Counter
-	late        *prometheus.CounterVec
-	skipped     prometheus.Counter
 	replanned   prometheus.Counter
 	adopted     prometheus.Counter
 	rescheduled prometheus.Counter
@@ -34,10 +26,6 @@ type metrics struct {
 	refused     prometheus.Counter
 	setAside    *prometheus.CounterVec
 	aside       *prometheus.GaugeVec
-	retries     prometheus.Counter
-	postponed   prometheus.Counter
-	repeated    prometheus.Counter
-	dead        *prometheus.CounterVec
 	gaps        *prometheus.CounterVec
 	audits      *prometheus.CounterVec
 	auditTime   prometheus.Histogram
@@ -60,20 +48,12 @@ type firings struct {
 	fired    *prometheus.CounterVec // by trigger
 }
 
-// newMetrics registers timerd's metrics; some have a series for each of the namespaces. inFlight is asked at each scrape.
-func newMetrics(r registry, namespaces keys.Namespaces, inFlight func() int) *metrics {
-	r.asked("inflight_firings", "Firings claimed by this process and not yet settled.", nil, func() float64 { return float64(inFlight()) })
+// newMetrics registers timerd's metrics; some have a series for each of the namespaces. What the publisher and the retry consumer alone
+// count, observe registers.
+func newMetrics(r registry, namespaces keys.Namespaces) *metrics {
 	m := &metrics{
 		counts:      &counts{},
 		namespaces:  namespaces.Counted(),
-		without:     r.counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
-		duplicates:  r.counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
-		failures:    r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
-		settled:     r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
-		released:    r.counter("released_total", "Claims given back because the event could not be published in time."),
-		lost:        r.counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
-		late:        r.counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
-		skipped:     r.counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."),
 		replanned:   r.counter("occurrences_replanned_total", "Occurrences of repeating timers that were armed while the clock was ahead, and planned again."),
 		adopted:     r.counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: r.counter("rescheduled_total", "Pending timers whose due time changed."),
@@ -81,10 +61,6 @@ func newMetrics(r registry, namespaces keys.Namespaces, inFlight func() int) *me
 		refused:     r.counter("refused_total", "Keys in a configured namespace that are too long to be timers."),
 		setAside:    r.counters("set_aside_total", "Timers, events of their keys, or retry requests, that wait without stopping others, by reason.", "reason"),
 		aside:       r.gauges("set_aside_timers", "Timers that are set aside at the last sweep, by reason.", "reason"),
-		retries:     r.counter("retries_total", "Timers set again because a consumer asked for it."),
-		postponed:   r.counter("postponed_total", "Timers set again as the same attempt because a consumer asked for it."),
-		repeated:    r.counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing."),
-		dead:        r.counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
 		gaps:        r.counters("gaps_total", "Times in which keyspace events may have been missed, by reason; each is followed by an audit.", "reason"),
 		audits:      r.counters("audits_total", "Audits of all keys and timers, by reason.", "reason"),
 		auditTime:   r.histogram("audit_seconds", "How long an audit took.", prometheus.ExponentialBuckets(.001, 4, 10)),
@@ -143,30 +119,22 @@ func (m *metrics) firingsOf(k keys.Key) firings {
 // does not see the first increment of a counter that was not there.
 func (m *metrics) startAtZero() {
 	for _, f := range m.firings {
-		zero(f.fired, schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim)
+		counting(f.fired, schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep, schedule.TriggerReclaim)
 	}
-	zero(m.failures, notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
-		notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge)
-	zero(m.setAside, query.ParkedRights, query.ParkedRefused, reasonRetry)
-	zero(m.without, event.StatusMissing, event.StatusTooLarge)
-	zero(m.late, notify.LateDead, notify.LateDrop)
+	counting(m.setAside, query.ParkedRights, query.ParkedRefused, reasonRetry)
 	m.setAsideTimers(schedule.ParkedCounts{})
-	zero(m.dead, retry.DeadExhausted, retry.DeadMalformed)
 	for _, h := range horizons() {
 		m.due.WithLabelValues(h.name)
 	}
-	zero(m.calls, callSet, callCancel)
+	counting(m.calls, callSet, callCancel)
 }
 
-// zero has a counter show for each of the values of its label.
-func zero[V ~string](c *prometheus.CounterVec, values ...V) {
-	for _, v := range values {
-		c.WithLabelValues(string(v))
-	}
-}
-
-// observe feeds what the parts of the service do into the metrics.
-func (m *metrics) observe(p *notify.Publisher, s *schedule.Schedule, c *retry.Consumer) {
+// observe counts what the parts of the service do.
+func (m *metrics) observe(r registry, p *notify.Publisher, s *schedule.Schedule, c *retry.Consumer) {
+	r.asked("inflight_firings", "Firings claimed by this process and not yet settled.", nil, func() float64 { return float64(p.InFlight()) })
+	without := counting(r.counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
+		event.StatusMissing, event.StatusTooLarge)
+	duplicates := r.counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped.")
 	p.OnFired = func(f *schedule.Firing, lateness time.Duration, duplicate bool) {
 		counts := m.firingsOf(f.Key)
 		counts.fired.WithLabelValues(string(f.Trigger)).Inc()
@@ -174,25 +142,31 @@ func (m *metrics) observe(p *notify.Publisher, s *schedule.Schedule, c *retry.Co
 		m.counts.fired(counts.name, lateness)
 		switch f.Status {
 		case schedule.PayloadMissing:
-			m.without.WithLabelValues(event.StatusMissing).Inc()
+			without(event.StatusMissing)
 		case schedule.PayloadTooLarge:
-			m.without.WithLabelValues(event.StatusTooLarge).Inc()
+			without(event.StatusTooLarge)
 		}
 		if duplicate {
-			m.duplicates.Inc()
+			duplicates.Inc()
 		}
 	}
-	p.OnFailed = func(class notify.Failure) { m.failures.WithLabelValues(string(class)).Inc() }
-	p.OnSettled = func(n int) { m.settled.Add(float64(n)) }
-	p.OnReleased = func(n int) { m.released.Add(float64(n)) }
-	p.OnLost = func(n uint64) { m.lost.Add(float64(n)) }
-	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { m.late.WithLabelValues(string(action)).Inc() }
+	p.OnFailed = counting(r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"), notify.FailureDisconnected,
+		notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull, notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge)
+	p.OnSettled = adding[int](r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."))
+	p.OnReleased = adding[int](r.counter("released_total", "Claims given back because the event could not be published in time."))
+	p.OnLost = adding[uint64](r.counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."))
+	late := counting(r.counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"), notify.LateDead, notify.LateDrop)
+	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { late(action) }
 	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(query.ParkedRefused)).Inc() }
-	s.OnSkipped = func(_ *schedule.Firing, n int64) { m.skipped.Add(float64(n)) }
-	c.OnRetried = m.retries.Inc
-	c.OnPostponed = m.postponed.Inc
-	c.OnIgnored = m.repeated.Inc
-	c.OnBuried = func(class retry.DeadClass) { m.dead.WithLabelValues(string(class)).Inc() }
+
+	skipped := adding[int64](r.counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."))
+	s.OnSkipped = func(_ *schedule.Firing, n int64) { skipped(n) }
+
+	c.OnRetried = r.counter("retries_total", "Timers set again because a consumer asked for it.").Inc
+	c.OnPostponed = r.counter("postponed_total", "Timers set again as the same attempt because a consumer asked for it.").Inc
+	c.OnIgnored = r.counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing.").Inc
+	c.OnBuried = counting(r.counters("dead_letters_total", "Retry requests that became dead letters: attempts exhausted, or request malformed.", "reason"),
+		retry.DeadExhausted, retry.DeadMalformed)
 	c.OnSetAside = m.setAside.WithLabelValues(reasonRetry).Inc
 }
 

@@ -7,14 +7,22 @@ import (
 	"testing"
 
 	"github.com/timerd-io/timerd/internal/deliver"
+	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
 )
+
+// observeAll registers the metrics of timerd serve.
+func observeAll(r registry, namespaces keys.Namespaces) {
+	newMetrics(r, namespaces).observe(r, notify.NewPublisher(nil, nil, nil), &schedule.Schedule{}, retry.NewConsumer(nil, nil))
+}
 
 // A counter that is not there until it counts hides its first increment.
 func TestMetricsStartAtZero(t *testing.T) {
 	t.Parallel()
 	registry := newRegistry()
-	newMetrics(registry, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
+	observeAll(registry, keys.Namespaces{{App: "shop"}})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +49,7 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 		many[i].App = fmt.Sprint("app", i)
 	}
 	registry := newRegistry()
-	newMetrics(registry, many, func() int { return 0 })
+	observeAll(registry, many)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +73,7 @@ func TestRulesAreTestedFromTheBeginning(t *testing.T) {
 	t.Parallel()
 	fresh := map[string]bool{}
 	ofServe, ofDeliver := newRegistry(), newRegistry()
-	newMetrics(ofServe, keys.Namespaces{{App: "shop"}}, func() int { return 0 })
+	observeAll(ofServe, keys.Namespaces{{App: "shop"}})
 	observeDeliveries(ofDeliver, deliver.New(nil, &deliver.Config{}), &deliverer{})
 	for _, registry := range []registry{ofServe, ofDeliver} {
 		families, err := registry.Gather()

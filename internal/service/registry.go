@@ -50,3 +50,16 @@ func oneIf(yes bool) float64 {
 	}
 	return 0
 }
+
+// counting makes a counter show for each known value of its label, and returns what counts one of a value.
+func counting[V ~string](c *prometheus.CounterVec, known ...V) func(V) {
+	for _, v := range known {
+		c.WithLabelValues(string(v))
+	}
+	return func(v V) { c.WithLabelValues(string(v)).Inc() }
+}
+
+// adding returns what adds to a counter.
+func adding[N int | int64 | uint64](c prometheus.Counter) func(N) {
+	return func(n N) { c.Add(float64(n)) }
+}

@@ -125,8 +125,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	sched.OnArmed, retries.Wake = all.armed, all.armed
 
 	registered := newRegistry()
-	m := newMetrics(registered, c.Service.Namespaces, publisher.InFlight)
-	m.observe(publisher, sched, retries)
+	m := newMetrics(registered, c.Service.Namespaces)
+	m.observe(registered, publisher, sched, retries)
 	all.metrics = m
 	wrong := newProblems(sched, conns.js, conf, all.setAside, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)
