@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/client/internal/timerdtest"
+	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 )
 
 // A timer is set, fires, and is handled.

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 	"github.com/timerd-io/timerd/schedule"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/client/internal/timerdtest"
+	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 )
 
 func TestRepeat(t *testing.T) {

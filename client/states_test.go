@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/client/internal/timerdtest"
+	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )

@@ -36,7 +36,7 @@ func layers() [][]string {
 		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"internal/deliver", "internal/admin", "internal/config", "internal/status"},
 		{"test/system", "client/admin", "internal/connect"},
-		{"internal/console", "internal/doctor", "client/internal/timerdtest"},
+		{"internal/console", "internal/doctor", "internal/testenv/timerdtest"},
 		{"internal/service"},
 		// Programs.
 		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
@@ -47,30 +47,30 @@ func layers() [][]string {
 // talkToRedis returns the packages that import go-redis, and why they may.
 func talkToRedis() map[string]string {
 	return map[string]string{
-		"schedule":                   "every step on the index",
-		"internal/query":             "what is read of the index",
-		"internal/rights":            "tries each command that others run",
-		"client":                     "the function library's calls",
-		"client/admin":               "takes a client of a user's",
-		"client/internal/timerdtest": "servers of tests",
-		"listener":                   "its subscription",
-		"internal/doctor":            "its checks",
-		"internal/config":            "reads go-redis's URLs",
-		"internal/connect":           "wiring",
-		"internal/streams":           "the identity, which is no part of the index",
-		"internal/service":           "wiring",
-		"cmd/timerd":                 "wiring",
-		"internal/devserver":         "asks its servers",
-		"internal/testenv/lab":       "builds clusters",
-		"internal/testenv":           "servers of tests",
-		"test/system":                "whole systems of tests",
-		"torture":                    "its producers and faults are clients",
-		"torture/internal/nemesis":   "faults",
-		"torture/internal/producers": "clients",
-		"torture/internal/servers":   "servers",
-		"examples/internal/servers":  "servers of examples",
-		"examples/order-timeout":     "a client",
-		"examples/settlement":        "a client",
+		"schedule":                    "every step on the index",
+		"internal/query":              "what is read of the index",
+		"internal/rights":             "tries each command that others run",
+		"client":                      "the function library's calls",
+		"client/admin":                "takes a client of a user's",
+		"internal/testenv/timerdtest": "servers of tests",
+		"listener":                    "its subscription",
+		"internal/doctor":             "its checks",
+		"internal/config":             "reads go-redis's URLs",
+		"internal/connect":            "wiring",
+		"internal/streams":            "the identity, which is no part of the index",
+		"internal/service":            "wiring",
+		"cmd/timerd":                  "wiring",
+		"internal/devserver":          "asks its servers",
+		"internal/testenv/lab":        "builds clusters",
+		"internal/testenv":            "servers of tests",
+		"test/system":                 "whole systems of tests",
+		"torture":                     "its producers and faults are clients",
+		"torture/internal/nemesis":    "faults",
+		"torture/internal/producers":  "clients",
+		"torture/internal/servers":    "servers",
+		"examples/internal/servers":   "servers of examples",
+		"examples/order-timeout":      "a client",
+		"examples/settlement":         "a client",
 	}
 }
 
@@ -176,6 +176,30 @@ func TestClientImportsLittle(t *testing.T) {
 	}
 	visit("client")
 	if len(seen) < len(base) {
+		t.Errorf("the test has seen %v alone", seen)
+	}
+}
+
+// What tests start is no part of the program.
+func TestProgramHasNoTestServers(t *testing.T) {
+	t.Parallel()
+	all := imports(t)
+	seen := map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		if _, ours := all[name]; !ours || seen[name] {
+			return
+		}
+		seen[name] = true
+		for _, path := range all[name] {
+			if strings.HasPrefix(path, "internal/testenv") || path == "testing" {
+				t.Errorf("cmd/timerd needs %s, which imports %s", name, path)
+			}
+			visit(path)
+		}
+	}
+	visit("cmd/timerd")
+	if len(seen) < 20 {
 		t.Errorf("the test has seen %v alone", seen)
 	}
 }

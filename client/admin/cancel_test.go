@@ -10,7 +10,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/client/admin"
-	"github.com/timerd-io/timerd/client/internal/timerdtest"
+	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 )
 
 // The timers of a namespace are cancelled, or those that are due before a time; those of others stay.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/client/admin"
-	"github.com/timerd-io/timerd/client/internal/timerdtest"
+	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 )
 
 // While a provider is down its timers are held. Afterwards customers get the time that the outage took from them.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/client/admin"
-	"github.com/timerd-io/timerd/client/internal/timerdtest"
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 )
 
 // atMost checks that firings came at a rate a second at most. The first ones may have come late, and so closer to the others.
