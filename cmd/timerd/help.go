@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -25,44 +24,25 @@ func newConfigTopic() *cobra.Command {
 	}
 }
 
-// usage prints how a command is called: what cobra prints, but no line is longer than helpWidth.
-func usage(cmd *cobra.Command) error {
-	var b strings.Builder
-	b.WriteString("Usage:\n")
-	if cmd.Runnable() {
-		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
-	}
-	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "  %s [command]\n", cmd.CommandPath())
-	}
-	if cmd.HasExample() {
-		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
-	}
-	if cmd.HasAvailableSubCommands() {
-		b.WriteString("\nAvailable Commands:\n")
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() || sub.Name() == "help" {
-				fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
-			}
-		}
-	}
-	if cmd.HasAvailableLocalFlags() {
-		fmt.Fprintf(&b, "\nFlags:\n%s", cmd.LocalFlags().FlagUsagesWrapped(helpWidth))
-	}
-	if cmd.HasHelpSubCommands() {
-		b.WriteString("\nHelp Topics:\n")
-		for _, sub := range cmd.Commands() {
-			if sub.IsAdditionalHelpTopicCommand() {
-				fmt.Fprintf(&b, "  %s help %s  %s\n", cmd.Root().Name(), sub.Name(), sub.Short)
-			}
-		}
-	}
-	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\nUse \"%s [command] --help\" for more information about a command.\n", cmd.CommandPath())
-	}
-	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())
-	return err
-}
+// usageTemplate is cobra's, but no line of flags is longer than helpWidth, and help topics are named as they are called.
+const usageTemplate = `Usage:{{if .Runnable}}
+  {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
+  {{.CommandPath}} [command]{{end}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
+
+Available Commands:{{range .Commands}}{{if or .IsAvailableCommand (eq .Name "help")}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsagesWrapped 100 | trimTrailingWhitespaces}}{{end}}{{if .HasHelpSubCommands}}
+
+Help Topics:{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
+  {{.Root.Name}} help {{.Name}}  {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableSubCommands}}
+
+Use "{{.CommandPath}} [command] --help" for more information about a command.{{end}}
+`
 
 // wrap breaks those lines of a text that are longer than a width, at spaces. What follows is indented as they are.
 func wrap(text string, width int) string {

@@ -30,7 +30,7 @@ terminal. It is configured by the environment: timerd help config names every va
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.SetUsageFunc(usage)
+	root.SetUsageTemplate(usageTemplate)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // no argument is a file
 	root.AddCommand(newServe(), newConsole(), newDev(), newSet(), newGet(), newCancel(), newFire(), newMove(), newLs(), newForecast(), newRepeat(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
 		newDeliver(), newDeliveries(), newHealth(), newVersion(), newCompletion(), newConfigTopic())
