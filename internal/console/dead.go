@@ -3,7 +3,6 @@ package console
 import (
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -85,11 +84,7 @@ func (v *Dead) Filter() bool { return v.Query != "" || v.Text != "" }
 func (v *Dead) Beginning() string { return letterFilter{v.Query, v.Text}.encode() }
 
 // More returns the query of the next page.
-func (v *Dead) More() string {
-	values, _ := url.ParseQuery(v.Beginning()) // it was encoded here
-	values.Set("place", v.Next)
-	return values.Encode()
-}
+func (v *Dead) More() string { return encodeQuery("q", v.Query, "text", v.Text, "place", v.Next) }
 
 // Letter is one dead letter in full.
 type Letter struct {

@@ -23,16 +23,7 @@ func (f letterFilter) selection() (admin.LetterSelection, error) {
 	return admin.LetterSelection{Namespace: n, Text: f.Text}, err
 }
 
-func (f letterFilter) encode() string {
-	values := url.Values{}
-	if f.Query != "" {
-		values.Set("q", f.Query)
-	}
-	if f.Text != "" {
-		values.Set("text", f.Text)
-	}
-	return values.Encode()
-}
+func (f letterFilter) encode() string { return encodeQuery("q", f.Query, "text", f.Text) }
 
 // filter selects timers, in the words of the form.
 type filter struct{ Query, State, Due string }
@@ -42,11 +33,14 @@ func filterOf(values url.Values) filter {
 }
 
 // encode returns the filter as the query of an address.
-func (f filter) encode() string {
+func (f filter) encode() string { return encodeQuery("q", f.Query, "state", f.State, "due", f.Due) }
+
+// encodeQuery returns names and their values in turn as the query of an address, without values that are empty.
+func encodeQuery(pairs ...string) string {
 	values := url.Values{}
-	for name, value := range map[string]string{"q": f.Query, "state": f.State, "due": f.Due} {
-		if value != "" {
-			values.Set(name, value)
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			values.Set(pairs[i], pairs[i+1])
 		}
 	}
 	return values.Encode()

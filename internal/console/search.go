@@ -2,7 +2,6 @@ package console
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -138,19 +137,15 @@ func (pg *searchPage) searchWaiting(r *http.Request, v *Search, q query.Query, p
 // more returns the query that continues where this one ended; empty if both searches are complete.
 func (v *Search) more(pastDone bool) string {
 	pastDone = pastDone || v.Past.Next == ""
+	waiting, place, past, from := "", v.Waiting.Next, "", v.Past.Next
+	if v.Waiting.Done {
+		waiting, place = "done", ""
+	}
+	if pastDone {
+		past, from = "done", ""
+	}
 	if v.Waiting.Done && pastDone {
 		return ""
 	}
-	next := url.Values{"q": {v.Query}}
-	if v.Waiting.Done {
-		next.Set("waiting", "done")
-	} else if v.Waiting.Next != "" {
-		next.Set("place", v.Waiting.Next)
-	}
-	if pastDone {
-		next.Set("past", "done")
-	} else {
-		next.Set("from", v.Past.Next)
-	}
-	return next.Encode()
+	return encodeQuery("q", v.Query, "waiting", waiting, "place", place, "past", past, "from", from)
 }

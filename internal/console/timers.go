@@ -2,7 +2,6 @@ package console
 
 import (
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -152,9 +151,7 @@ func (pg *timersPage) timers(r *http.Request) (*page, error) {
 
 // More returns the address of the next page.
 func (v *Timers) More() string {
-	values, _ := url.ParseQuery(filter{v.Query, v.State, v.Due}.encode()) // it was encoded here
-	values.Set("place", v.Next)
-	return "/timers?" + values.Encode()
+	return "/timers?" + encodeQuery("q", v.Query, "state", v.State, "due", v.Due, "place", v.Next)
 }
 
 // Beginning returns the query of the first page.
