@@ -27,7 +27,7 @@ func walk(t testing.TB, s *schedule.Schedule, q query.Query, most query.Most) (t
 			t.Fatalf("found %+v after %+v with %+v", found, last, most)
 		}
 		for _, timer := range found.Timers {
-			if !q.Match(timer) {
+			if !isMeant(q, timer) {
 				t.Errorf("%+v is not meant by %+v", timer, q)
 			}
 			timers = append(timers, say(timer))
@@ -47,11 +47,17 @@ func say(timer query.Timer) string {
 	return fmt.Sprint(timer.Key, " ", timer.Due.UnixMilli(), " ", timer.State, " ", timer.Beside, " ", timer.Parked, " ", timer.Attempt)
 }
 
+// isMeant tells whether a query means a timer, by what its fields say.
+func isMeant(q query.Query, timer query.Timer) bool {
+	return q.Namespace.Match(timer.Key) && strings.HasPrefix(timer.Key.String(), q.Prefix) && strings.Contains(timer.Key.ID, q.ID) &&
+		(len(q.States) == 0 || slices.Contains(q.States, timer.State)) && !timer.Due.Before(q.From) && (q.Before.IsZero() || timer.Due.Before(q.Before))
+}
+
 // listed returns those timers of a list that a query means.
 func listed(t testing.TB, s *schedule.Schedule, q query.Query) (timers []string) {
 	t.Helper()
 	err := list(t, s, keys.Namespace{}, func(timer query.Timer) bool {
-		if q.Match(timer) {
+		if isMeant(q, timer) {
 			timers = append(timers, say(timer))
 		}
 		return true

@@ -25,7 +25,7 @@ const (
 )
 
 // addRepetitions adds to each minute the occurrences that follow the present one of each timer of a namespace that repeats: only that
-// one is in the  more is asked after each step whether to go on.
+// one is in the index. more is asked after each step whether to go on.
 func addRepetitions(ctx context.Context, s *schedule.Schedule, f *Forecast, n keys.Namespace, more func() bool) error {
 	e := expansion{forecast: f, known: map[upcoming][]int64{}}
 	var underWay []string

@@ -49,12 +49,6 @@ func ParseQuery(text string) (Query, error) {
 	return Query{Namespace: n}, err
 }
 
-// Match tells whether a timer is meant.
-func (q Query) Match(t Timer) bool {
-	due := schedule.MillisOf(t.Due)
-	return q.has(t.Key) && q.wants(t.State) && due >= q.from() && due < q.before()
-}
-
 // has tells whether the timers of a key are meant, as far as that depends on the key.
 func (q Query) has(k keys.Key) bool {
 	return q.Namespace.Match(k) && strings.Contains(k.ID, q.ID) && (q.Prefix == "" || strings.HasPrefix(k.String(), q.Prefix))

@@ -101,33 +101,9 @@ const repeatingPage = 500
 // Repeating calls yield for the keys of a namespace that repeat, some at a time and in no order, until it returns false. A key
 // may come twice. One that begins or ceases to repeat meanwhile may be left out.
 func Repeating(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func([]keys.Key) bool) error {
-	partitions, err := withTimers(ctx, s)
-	if err != nil {
-		return err
-	}
-	for _, p := range partitions {
-		more, err := repeatingIn(ctx, s, p, n, yield)
-		if err != nil || !more {
-			return err
-		}
-	}
-	return nil
-}
-
-// repeatingIn is Repeating for a partition. It returns whether to go on.
-func repeatingIn(ctx context.Context, s *schedule.Schedule, p keys.Partition, n keys.Namespace, yield func([]keys.Key) bool) (bool, error) {
-	for cursor := uint64(0); ; {
-		page, next, err := readRepeating(ctx, s, p, cursor, n)
-		if err != nil {
-			return false, err
-		}
-		if len(page.keys) > 0 && !yield(page.keys) {
-			return false, nil
-		}
-		if cursor = next; cursor == 0 {
-			return true, nil
-		}
-	}
+	return repeatingPages(ctx, s, n, RepeatingPlace{}, func(page repeatingKeys, _ RepeatingPlace) bool {
+		return len(page.keys) == 0 || yield(page.keys)
+	})
 }
 
 // RepeatingPlace is where a look for what repeats goes on. The zero RepeatingPlace is the beginning, and the end.
@@ -139,34 +115,49 @@ type RepeatingPlace struct {
 // RepeatingFrom returns keys of a namespace that repeat, from a place on and in no order, after it has looked at most of what repeats,
 // or a little more; where to go on; and at how many it has looked. What [Repeating] says of keys holds here too.
 func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
-	partitions, err := withTimers(ctx, s)
+	err = repeatingPages(ctx, s, n, from, func(page repeatingKeys, at RepeatingPlace) bool {
+		found, looked, next = append(found, page.keys...), looked+page.looked, at
+		return looked < most
+	})
 	if err != nil {
 		return nil, from, 0, err
 	}
-	for _, p := range partitions {
-		if p < from.Partition {
+	return found, next, looked, nil
+}
+
+// repeatingPages calls yield for what one command after the other finds from a place on, and where to go on behind it, until it returns
+// false.
+func repeatingPages(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, yield func(repeatingKeys, RepeatingPlace) bool) error {
+	partitions, err := withTimers(ctx, s)
+	if err != nil {
+		return err
+	}
+	for i, p := range partitions {
+		at := RepeatingPlace{Partition: p}
+		switch {
+		case p < from.Partition:
 			continue
+		case p == from.Partition:
+			at = from
 		}
-		cursor := uint64(0)
-		if p == from.Partition {
-			cursor = from.Cursor
-		}
-		for {
-			if looked >= most {
-				return found, RepeatingPlace{p, cursor}, looked, nil
-			}
-			page, next, err := readRepeating(ctx, s, p, cursor, n)
+		for ended := false; !ended; {
+			page, cursor, err := readRepeating(ctx, s, p, at.Cursor, n)
 			if err != nil {
-				return nil, from, 0, err
+				return err
 			}
-			found = append(found, page.keys...)
-			looked += page.looked
-			if cursor = next; cursor == 0 {
-				break
+			at.Cursor = cursor
+			if ended = cursor == 0; ended {
+				at = RepeatingPlace{}
+				if i+1 < len(partitions) {
+					at.Partition = partitions[i+1]
+				}
+			}
+			if !yield(page, at) {
+				return nil
 			}
 		}
 	}
-	return found, RepeatingPlace{}, looked, nil
+	return nil
 }
 
 // withTimers returns the partitions that have something to claim, now or later, in their order.
