@@ -21,7 +21,7 @@ func TestConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Redis.Mode != Standalone || c.Redis.Standalone.Addr != "127.0.0.1:6379" || c.Redis.DB() != 0 {
+	if c.Redis.Mode != Standalone || c.Redis.Standalone.Addr != "127.0.0.1:6379" || c.Redis.DB != 0 {
 		t.Errorf("Redis: %+v", c.Redis)
 	}
 	if c.NATS.URL != "nats://127.0.0.1:4222" || c.NATS.Embedded {

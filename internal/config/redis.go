@@ -28,30 +28,11 @@ type Redis struct {
 	Standalone *redis.Options         // nil in another mode, as the next two
 	Sentinel   *redis.FailoverOptions // the server is the master that the sentinels name
 	Cluster    *redis.ClusterOptions
-}
 
-// DB returns the number of the database.
-func (c Redis) DB() int {
-	switch c.Mode {
-	case Sentinel:
-		return c.Sentinel.DB
-	case Cluster:
-		return 0
-	default:
-		return c.Standalone.DB
-	}
-}
-
-// TLS returns how to encrypt, or nil for not at all.
-func (c Redis) TLS() *tls.Config {
-	switch c.Mode {
-	case Sentinel:
-		return c.Sentinel.TLSConfig
-	case Cluster:
-		return c.Cluster.TLSConfig
-	default:
-		return c.Standalone.TLSConfig
-	}
+	// What these say, whichever they are.
+	DB        int         // the number of the database
+	TLS       *tls.Config // how to encrypt; nil: not at all
+	FirstAddr string      // of the first server that is asked: host:port, or the path of a socket
 }
 
 // Limited returns the same servers, for a client that has so many connections to each at most, and little patience.
@@ -76,18 +57,6 @@ func (c Redis) Limited(connections int, dial, answer time.Duration) Redis {
 	return c
 }
 
-// FirstAddr returns the address of the first server that is asked: host:port, or the path of a socket.
-func (c Redis) FirstAddr() string {
-	switch c.Mode {
-	case Sentinel:
-		return c.Sentinel.SentinelAddrs[0]
-	case Cluster:
-		return c.Cluster.Addrs[0]
-	default:
-		return c.Standalone.Addr
-	}
-}
-
 // errReplicas refuses options of a URL that have clients read from replicas.
 var errReplicas = errors.New("replica_only, read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the master")
 
@@ -107,10 +76,10 @@ func parseRedis(env *environment, f *faults) Redis {
 		return c
 	}
 	c.Shown = shown
-	if db := c.DB(); db < 0 {
-		f.addf("REDIS_URL", "database %d: want 0 or more", db)
+	if c.DB < 0 {
+		f.addf("REDIS_URL", "database %d: want 0 or more", c.DB)
 	}
-	secure := c.TLS()
+	secure := c.TLS
 	if secure == nil {
 		if files.ca+files.cert+files.key != "" {
 			f.addf("REDIS_URL", "%q: want rediss://, since TIMERD_REDIS_CA, _CERT or _KEY is set; without it nothing is encrypted", shown)
@@ -125,29 +94,40 @@ func parseRedis(env *environment, f *faults) Redis {
 }
 
 // parseURL reads a URL of the mode. want says what is wanted of it.
-func (c *Redis) parseURL(s string) (want string, err error) {
+func (c *Redis) parseURL(s string) (want string, _ error) {
 	switch c.Mode {
 	case Sentinel:
 		want = "redis://sentinel:26379/db?master_name=name, with &addr=sentinel2:26379 for each further sentinel"
-		c.Sentinel, err = redis.ParseFailoverURL(s)
-		if err == nil && c.Sentinel.MasterName == "" {
-			err = errors.New("master_name is missing")
+		o, err := redis.ParseFailoverURL(s)
+		switch {
+		case err != nil:
+			return want, err
+		case o.MasterName == "":
+			return want, errors.New("master_name is missing")
+		case o.ReplicaOnly || o.RouteByLatency || o.RouteRandomly:
+			return want, errReplicas
 		}
-		if err == nil && (c.Sentinel.ReplicaOnly || c.Sentinel.RouteByLatency || c.Sentinel.RouteRandomly) {
-			err = errReplicas
-		}
+		c.Sentinel, c.DB, c.TLS, c.FirstAddr = o, o.DB, o.TLSConfig, o.SentinelAddrs[0]
 	case Cluster:
 		want = "redis://[user:password@]host:port, with ?addr=host2:port&addr=host3:port for further nodes"
-		c.Cluster, err = redis.ParseClusterURL(s)
 		if u, fault := url.Parse(s); fault == nil && strings.Trim(u.Path, "/0") != "" {
-			err = fmt.Errorf("database %s: a cluster has only 0", strings.Trim(u.Path, "/"))
+			return want, fmt.Errorf("database %s: a cluster has only 0", strings.Trim(u.Path, "/"))
 		}
-		if err == nil && (c.Cluster.ReadOnly || c.Cluster.RouteByLatency || c.Cluster.RouteRandomly) {
-			err = errReplicas
+		o, err := redis.ParseClusterURL(s)
+		switch {
+		case err != nil:
+			return want, err
+		case o.ReadOnly || o.RouteByLatency || o.RouteRandomly:
+			return want, errReplicas
 		}
+		c.Cluster, c.TLS, c.FirstAddr = o, o.TLSConfig, o.Addrs[0]
 	default:
 		want = "redis://[user:password@]host:port/db, rediss:// for TLS, or unix:///path?db=0"
-		c.Standalone, err = redis.ParseURL(s)
+		o, err := redis.ParseURL(s)
+		if err != nil {
+			return want, err
+		}
+		c.Standalone, c.DB, c.TLS, c.FirstAddr = o, o.DB, o.TLSConfig, o.Addr
 	}
-	return want, err
+	return want, nil
 }

@@ -31,14 +31,14 @@ func TestConfigRedisTLS(t *testing.T) {
 			t.Errorf("%s: %v", mode, err)
 			continue
 		}
-		if secure := c.TLS(); secure == nil || secure.RootCAs == nil || secure.GetClientCertificate == nil || secure.ServerName != "redis.example" {
+		if secure := c.TLS; secure == nil || secure.RootCAs == nil || secure.GetClientCertificate == nil || secure.ServerName != "redis.example" {
 			t.Errorf("%s: %+v", mode, secure)
 		}
-		if host, _, _ := strings.Cut(c.FirstAddr(), ":"); host != "redis.example" {
-			t.Errorf("%s: the first address is %s", mode, c.FirstAddr())
+		if host, _, _ := strings.Cut(c.FirstAddr, ":"); host != "redis.example" {
+			t.Errorf("%s: the first address is %s", mode, c.FirstAddr)
 		}
-		if c, err = read(url, mode, nil); err != nil || c.TLS() == nil || c.TLS().RootCAs != nil || c.TLS().GetClientCertificate != nil {
-			t.Errorf("%s without files: %+v, %v", mode, c.TLS(), err)
+		if c, err = read(url, mode, nil); err != nil || c.TLS == nil || c.TLS.RootCAs != nil || c.TLS.GetClientCertificate != nil {
+			t.Errorf("%s without files: %+v, %v", mode, c.TLS, err)
 		}
 	}
 	// Files for TLS with a URL that has none would leave everything in the clear.
@@ -58,7 +58,7 @@ func TestConfigRedisTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := c.TLS().GetClientCertificate(nil)
+	before, err := c.TLS.GetClientCertificate(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestConfigRedisTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	after, err := c.TLS().GetClientCertificate(nil)
+	after, err := c.TLS.GetClientCertificate(nil)
 	if err != nil || bytes.Equal(after.Certificate[0], before.Certificate[0]) {
 		t.Errorf("after the renewal: the same certificate, or %v", err)
 	}

@@ -35,19 +35,19 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	if fault := tlsFault(conf, err); fault != nil {
 		return fault
 	}
-	addr := conf.FirstAddr()
+	addr := conf.FirstAddr
 	if strings.HasPrefix(addr, "/") {
 		return err
 	}
 	// Redis takes a handshake for the beginning of a line, and waits for its end.
-	if conf.TLS() != nil && isTimeout(err) && answersPlainly(ctx, addr) {
+	if conf.TLS != nil && isTimeout(err) && answersPlainly(ctx, addr) {
 		return withFix(err, fixNoTLS)
 	}
 	if !isClosed(err) && !isForeign(err) {
 		return err
 	}
-	if conf.TLS() != nil {
-		if fault := tlsFault(conf, probe(ctx, addr, conf.TLS())); fault != nil {
+	if conf.TLS != nil {
+		if fault := tlsFault(conf, probe(ctx, addr, conf.TLS)); fault != nil {
 			return fault
 		}
 		return err
@@ -123,7 +123,7 @@ func withFix(err error, fix string) error {
 
 // tlsFault returns what an error of TLS stands for, or nil for any other error.
 func tlsFault(conf config.Redis, err error) error {
-	fix := certificateFix("TIMERD_REDIS", conf.TLS() != nil && conf.TLS().RootCAs != nil, err)
+	fix := certificateFix("TIMERD_REDIS", conf.TLS != nil && conf.TLS.RootCAs != nil, err)
 	if fix != "" {
 		return withFix(err, fix)
 	}
@@ -167,7 +167,7 @@ func alertFix(conf config.Redis, alert string) string {
 	// With TLS 1.2 a certificate that is missing fails the handshake.
 	case !strings.Contains(alert, "certificate") && !strings.Contains(alert, "handshake failure"):
 		return ""
-	case conf.TLS() != nil && conf.TLS().GetClientCertificate != nil:
+	case conf.TLS != nil && conf.TLS.GetClientCertificate != nil:
 		return "let the server know the authority of the certificate in TIMERD_REDIS_CERT, by its tls-ca-cert-file, or give timerd another certificate"
 	default:
 		return "set TIMERD_REDIS_CERT and TIMERD_REDIS_KEY: the server wants a client certificate"

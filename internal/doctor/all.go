@@ -157,7 +157,7 @@ func checkEachRedis(ctx context.Context, s *schedule.Schedule, c config.Config) 
 	var checking sync.WaitGroup
 	for i, node := range nodes {
 		d := NewRedis(node)
-		d.DB, d.Namespaces = c.Redis.DB(), c.Service.Namespaces
+		d.DB, d.Namespaces = c.Redis.DB, c.Service.Namespaces
 		d.MaxPayload, d.Events = c.Service.MaxPayload, c.Service.KeyspaceEvents
 		checking.Go(func() {
 			if diag.Refusal(node.Check(ctx)) == nil {

@@ -119,7 +119,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	publisher := s.newPublisher(conns.js, sched, conf, member)
 	all := &nodes{
 		config: c.Service, log: log, taken: &takeovers{instance: self.Instance, log: log}, publisher: publisher, schedule: sched,
-		db: c.Redis.DB(), self: self, served: map[*schedule.Node]*servedNode{},
+		db: c.Redis.DB, self: self, served: map[*schedule.Node]*servedNode{},
 	}
 	retries := s.newRetries(conns.js, sched, conf, member)
 	sched.OnArmed, retries.Wake = all.armed, all.armed
