@@ -38,6 +38,25 @@ func (x *index) hearFromNow() {
 	x.HearSince(schedule.Millis(x.redisNow() + 1))
 }
 
+// A key was gone before its timer was due, as where Redis's clock was ahead for a moment, and an audit has seen that. So no expired
+// event will come, however soon the timer was due then: it is owed when the key is set again.
+func TestGoneShortlyBeforeItWasDue(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", brief)
+	x.observe(touched(k))
+	due := x.due(k)
+	x.do("DEL", k)
+	x.hearFromNow()
+	if seen := x.audit(); seen.Kept != 1 || seen.Cancelled != 0 {
+		t.Fatalf("%+v, want it kept", seen)
+	}
+	x.awaitClock(int64(due))
+	x.do("SET", k, "v2", "PX", 60000)
+	x.observe(touched(k))
+	x.claims(k + " deadline v1")
+}
+
 // The newer timer fires before the event arrives that makes the older one owed.
 func TestContestedOutlivesTheNewerTimer(t *testing.T) {
 	t.Parallel()

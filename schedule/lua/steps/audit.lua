@@ -3,9 +3,9 @@
 --[[ audit compares one page of the index with the keys. Pending timers whose key was
 deleted or lost its TTL are cancelled; those whose TTL changed are rescheduled. A timer
 whose key is gone for a reason that nobody knows is kept, and is marked, so that no later
-audit takes the key for deleted. audit leaves alone what is due already: that is the
-claim's. Nor does it judge a timer without a key that is due within SKEW: on the clock of
-another server, which had the key before, it may have been due.
+audit takes the key for deleted, and no claim waits for its expired event. audit leaves alone what
+is due already: that is the claim's. Nor does it take the key of a timer for deleted that is due
+within SKEW: on the clock of another server, which had the key before, it may have been due.
 KEYS    1  the partition's prefix
 ARGV    1  cursor; 0 begins
         2  how many timers to look at, roughly
@@ -78,7 +78,7 @@ local function audit_one(key, due)
     cancel_pending(key)
     cancelled = cancelled + 1
   elseif at == -2 then
-    if due > now + SKEW then audit_absent(key, due) end
+    audit_absent(key, due)
   elseif at and at > now and at ~= due then
     rescheduled = rescheduled + 1
     upsert(key, due, at, MAX_PAYLOAD)
