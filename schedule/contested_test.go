@@ -51,7 +51,7 @@ func TestGoneShortlyBeforeItWasDue(t *testing.T) {
 	if seen := x.audit(); seen.Kept != 1 || seen.Cancelled != 0 {
 		t.Fatalf("%+v, want it kept", seen)
 	}
-	x.awaitClock(int64(due))
+	x.awaitClock(due)
 	x.do("SET", k, "v2", "PX", 60000)
 	x.observe(touched(k))
 	x.claims(k + " deadline v1")
