@@ -105,6 +105,10 @@ func (l *Listener) Run(ctx context.Context) {
 			return
 		}
 		l.health.setFlow(err)
+		if redis.IsPermissionError(err) && !l.reported.incomplete { // an operator has to act first
+			l.reported.incomplete = true
+			l.coverage.SetComplete(false)
+		}
 		if time.Since(began) > 2*l.CanaryTimeout {
 			retry.Succeed()
 		}

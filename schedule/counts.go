@@ -15,6 +15,9 @@ type Counts struct {
 	// may be missing.
 	Lateness map[string]Lateness `json:"n,omitempty"`
 	Gaps     int64               `json:"g,omitempty"` // times in which keyspace events may have been missed
+	// Deaf is the channels of keyspace events that it may not hear now, each as ACL SETUSER grants it, and User its user in Redis.
+	Deaf []string `json:"d,omitempty"`
+	User string   `json:"u,omitempty"`
 }
 
 // Clone returns a copy that shares nothing with c.

@@ -38,9 +38,9 @@ func (f filter) encode() string { return encodeQuery("q", f.Query, "state", f.St
 // encodeQuery returns names and their values in turn as the query of an address, without values that are empty.
 func encodeQuery(pairs ...string) string {
 	values := url.Values{}
-	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			values.Set(pairs[i], pairs[i+1])
+	for pair := range slices.Chunk(pairs, 2) {
+		if len(pair) == 2 && pair[1] != "" {
+			values.Set(pair[0], pair[1])
 		}
 	}
 	return values.Encode()

@@ -65,7 +65,10 @@ func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid
 	if from.JetStream != nil && rdb != nil && !state.Has(diag.Fail, diag.CheckRedis, diag.CheckRights, diag.CheckNATS) {
 		findings = append(findings, NewNATS(from.JetStream, c.Streams(), c.Service.MaxPayload).CheckInstallation(ctx, rdb)...)
 	}
-	state = slices.DeleteFunc(state, func(f diag.Finding) bool { return f.Check == diag.CheckRights }) // with the namespaces, they are told above
+	told := findings.Has(diag.Fail, diag.CheckRights) || !c.Service.KeyspaceEvents
+	state = slices.DeleteFunc(state, func(f diag.Finding) bool { // with the namespaces, those of this user are told above
+		return f.Check == diag.CheckRights && (told || f.Level == diag.Warn)
+	})
 	return append(findings, state...), from.Masters, broken == 0
 }
 

@@ -19,6 +19,7 @@ import (
 type Needs struct {
 	Namespaces keys.Namespaces // whose keys it touches; none for its index alone
 	Events     bool            // it hears keyspace events
+	Hears      keys.Namespaces // whose events it hears besides
 }
 
 // Lacking is what timerd's user is not allowed.
@@ -27,6 +28,9 @@ type Lacking struct {
 	Commands []string // and keys, each as ACL SETUSER grants it
 	Channels []string // what it takes to hear keyspace events, likewise
 }
+
+// UnknownUser is the User of a Lacking whose name Redis does not tell.
+const UnknownUser = "<user>"
 
 // withoutConfig is a right without which timerd works, and cannot look at what Redis is set to.
 const withoutConfig = "+config|get"
@@ -164,7 +168,7 @@ func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, erro
 		_ = conn.Process(ctx, cmd) // it has the error
 		return cmd
 	}
-	l := &Lacking{User: "<user>"}
+	l := &Lacking{User: UnknownUser}
 	if user, err := try("acl", "whoami").Text(); err == nil {
 		l.User = user
 	}
@@ -198,7 +202,7 @@ func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node,
 	}
 	all := len(commands)
 	if n.Events {
-		commands = append(commands, channelRights(node.Server().Options().DB, n.Namespaces)...)
+		commands = append(commands, channelRights(node.Server().Options().DB, slices.Concat(n.Namespaces, n.Hears))...)
 	}
 	replies := make([]*redis.Cmd, len(commands))
 	pipe := conn.Pipeline()

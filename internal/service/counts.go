@@ -1,9 +1,11 @@
 package service
 
 import (
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -40,6 +42,24 @@ func (c *counts) add(count func(*schedule.Counts)) {
 	defer c.mu.Unlock()
 	count(&c.all)
 	c.changed = true
+}
+
+// setDeaf notes which channels of keyspace events this timerd may not hear, by what its user lacks on each server.
+func (c *counts) setDeaf(lacking []rights.Lacking) {
+	var user string
+	var deaf []string
+	for _, l := range lacking {
+		if len(l.Channels) > 0 {
+			user, deaf = l.User, slices.Concat(deaf, l.Channels)
+		}
+	}
+	slices.Sort(deaf)
+	deaf = slices.Compact(deaf)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(deaf, c.all.Deaf) {
+		c.all.User, c.all.Deaf, c.changed = user, deaf, true
+	}
 }
 
 // say returns what is to be said with the next heartbeat; nil for nothing.

@@ -12,8 +12,10 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -40,26 +42,28 @@ func report(ctx context.Context, from status.Sources) *status.Report {
 type problems struct {
 	from  status.Sources
 	aside func() diag.Findings
+	deaf  func([]rights.Lacking) // takes what the user lacks
 	gauge *prometheus.GaugeVec
 
-	mu    sync.Mutex
-	found diag.Findings
+	mu     sync.Mutex
+	found  diag.Findings
+	others diag.Findings // those of found that concern other users of Redis
 }
 
-// newProblems returns problems. aside finds timers that are set aside, which it does not count itself.
-func newProblems(sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, aside func() diag.Findings, r registry) *problems {
+// newProblems returns problems. hears is the namespaces whose events timerd hears.
+func newProblems(sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, hears keys.Namespaces, all *nodes, r registry) *problems {
 	p := &problems{
-		from:  status.Sources{Schedule: sched, JetStream: js, Streams: conf, Brief: true, Webhooks: new(status.RecentWebhooks)},
-		aside: aside, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
+		from:  status.Sources{Schedule: sched, JetStream: js, Streams: conf, Hears: hears, Brief: true, Webhooks: new(status.RecentWebhooks)},
+		aside: all.setAside, deaf: all.metrics.counts.setDeaf, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
 	}
-	p.note(nil)
+	p.note(&status.Report{})
 	return p
 }
 
 // run asks again and again until ctx ends.
 func (p *problems) run(ctx context.Context) {
 	for {
-		found := report(ctx, p.from).Problems
+		found := report(ctx, p.from)
 		if ctx.Err() != nil {
 			return
 		}
@@ -71,14 +75,23 @@ func (p *problems) run(ctx context.Context) {
 }
 
 // note takes what is wrong.
-func (p *problems) note(found diag.Findings) {
-	found = append(found, p.aside()...)
+func (p *problems) note(r *status.Report) {
+	found := append(r.Problems, p.aside()...)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.found = found
+	p.found, p.others = found, nil
+	if r.Redis != nil {
+		p.others = r.Redis.Deaf
+		p.deaf(r.Redis.Lacking)
+	}
 	for _, check := range diag.Checks() {
 		p.gauge.WithLabelValues(check).Set(oneIf(found.Has(diag.Fail, check) || found.Has(diag.Warn, check)))
 	}
+}
+
+// ownRights tells whether this timerd cannot fire for lack of a right. p.mu is held.
+func (p *problems) ownRights(f diag.Finding) bool {
+	return f.Check == diag.CheckRights && f.Level == diag.Fail && !slices.Contains(p.others, f)
 }
 
 // lacks returns which rights timerd lacks in Redis; nil if it has all that it fires by.
@@ -87,7 +100,7 @@ func (p *problems) lacks() error {
 	defer p.mu.Unlock()
 	var all []error
 	for _, f := range p.found {
-		if f.Check == diag.CheckRights && f.Level == diag.Fail {
+		if p.ownRights(f) {
 			all = append(all, &diag.Fault{What: f.Text, Remedy: f.Fix})
 		}
 	}
@@ -104,7 +117,7 @@ func (p *problems) besides() diag.Findings {
 	return slices.DeleteFunc(slices.Clone(p.found), func(f diag.Finding) bool {
 		switch f.Check {
 		case diag.CheckRights:
-			return f.Level == diag.Fail // see lacks
+			return p.ownRights(f) // see lacks
 		case diag.CheckRedis, diag.CheckCluster, diag.CheckNATS, diag.CheckUnattended, diag.CheckAudits, diag.CheckOwed, diag.CheckLetters:
 			return true
 		}

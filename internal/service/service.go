@@ -128,7 +128,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	m := newMetrics(registered, c.Service.Namespaces)
 	m.observe(registered, publisher, sched, retries)
 	all.metrics = m
-	wrong := newProblems(sched, conns.js, conf, all.setAside, registered)
+	wrong := newProblems(sched, conns.js, conf, c.Service.Namespaces, all, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)
 	m.setComplete(c.Service.KeyspaceEvents)
 	observeReadiness(registered, ready)

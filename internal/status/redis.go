@@ -34,6 +34,10 @@ type Redis struct {
 	// Namespaces are the counts by the last audit of each node, CountedAt the time of the oldest of these.
 	Namespaces []schedule.NamespaceCount `json:"namespaces"`
 	CountedAt  time.Time                 `json:"countedat,omitzero"`
+
+	// Lacking is the rights that the user lacks on each node, and Deaf the problems of other users, by what living timerds say.
+	Lacking []rights.Lacking `json:"-"`
+	Deaf    diag.Findings    `json:"-"`
 }
 
 // Timerd is a living timerd.
@@ -123,11 +127,11 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	}
 	r := &Redis{Nodes: make([]Node, len(nodes)), Held: new(int64)}
 	overviews := make([]query.Overview, len(nodes))
-	lacking := make([]*rights.Lacking, len(nodes))
+	r.Lacking = make([]rights.Lacking, len(nodes))
 	found := make([]diag.Findings, len(nodes))
 	var wg sync.WaitGroup
 	for i, node := range nodes {
-		wg.Go(func() { overviews[i], r.Nodes[i], lacking[i] = s.gatherNode(ctx, node, &found[i]) })
+		wg.Go(func() { overviews[i], r.Nodes[i], r.Lacking[i] = s.gatherNode(ctx, node, &found[i]) })
 	}
 	var others diag.Findings
 	members, reports := r.readAll(ctx, s.Schedule, &others)
@@ -135,14 +139,9 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	for i, node := range nodes {
 		r.add(overviews[i])
 		r.Nodes[i].take(node.Name(), reports, members)
-		if f := lacking[i].Finding(hears(members)); f != nil {
-			if node.Name() != "" {
-				f.Text = node.Name() + ": " + f.Text
-			}
-			p.Add(*f)
-		}
 		*p = append(*p, found[i]...)
 	}
+	r.checkRights(nodes, members, p)
 	r.count(nodes, reports)
 	if len(members) == 0 && len(nodes) == 1 && !p.Failed() && !others.Failed() {
 		checkDatabase(ctx, nodes[0], p)
@@ -225,13 +224,13 @@ func living(members []query.Member) []Timerd {
 }
 
 // gatherNode asks one server.
-func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node, *rights.Lacking) {
+func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node, rights.Lacking) {
 	n := Node{Address: node.Server().Options().Addr}
 	err := node.Check(ctx)
-	lacking := &rights.Lacking{}
+	lacking := rights.Lacking{}
 	if err == nil || rights.Refused(err) {
-		if l, unknown := (rights.Needs{Events: true}).Lacking(ctx, node); unknown == nil {
-			lacking = l
+		if l, unknown := (rights.Needs{Events: true, Hears: s.Hears}).Lacking(ctx, node); unknown == nil {
+			lacking = *l
 		}
 	}
 	if err != nil && len(lacking.Commands) == 0 {

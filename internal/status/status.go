@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -34,6 +35,8 @@ type Sources struct {
 	NoNATS    diag.Finding
 	// Streams has the names of the streams, and in its Installation their rightful owner.
 	Streams streams.Config
+	// Hears is the namespaces whose events the user of Schedule is to hear, where the caller knows them.
+	Hears keys.Namespaces
 	// Brief leaves out the counts: how many timers there are, and which are set aside.
 	Brief bool
 	// Webhooks is for callers that make many reports: it keeps a recent answer about webhooks. It may be nil.

@@ -60,7 +60,11 @@ func TestOutagesOfRedis(t *testing.T) {
 			go func() { killed <- x.RDB.Eval(context.WithoutCancel(t.Context()), "while true do end", nil).Err() }()
 		},
 		fix: `redis-cli SCRIPT KILL`,
-		end: func(*scene) { <-killed },
+		end: func(*scene) {
+			if err := <-killed; err == nil {
+				t.Error("the script has ended by itself")
+			}
+		},
 	}, outage{
 		name: "a full disk", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
 		text: `it cannot write to its disk and refuses every write: MISCONF `,
@@ -118,6 +122,7 @@ func TestOutagesOfRights(t *testing.T) {
 	x := newSystemScene(t, devserver.ACL(system.LeastPrivileged(t)))
 	x.Env["TIMERD_REDIS_URL"] = x.Redis.UserURL("timerd", "secret", 0) + "?max_retries=1"
 	x.start()
+	c, url := x.Collect(), x.Env["TIMERD_REDIS_URL"]
 	acl := func(change ...any) func(*scene) {
 		return func(*scene) { x.Do(append([]any{"ACL", "SETUSER", "timerd"}, change...)...) }
 	}
@@ -130,7 +135,22 @@ func TestOutagesOfRights(t *testing.T) {
 	channel.name, channel.text = "events are refused", `user timerd lacks &__keyevent@0__:expired`
 	channel.bring = acl("resetchannels", "&timerd:*", "&__keyspace@0__:*:*:*:*", "&__keyspace@0__:timerd:canary:*")
 	channel.fix = `redis-cli ACL SETUSER timerd '&__keyevent@0__:expired'`
-	x.play(command, script, channel, outage{
+	// The commands, as another user, know of this one by what the timerd says.
+	namespace := channel
+	namespace.name, namespace.text = "events of a namespace are refused", `user timerd lacks &__keyspace@0__:\*:\*:\*:\*`
+	namespace.fix = `redis-cli ACL SETUSER timerd '&__keyspace@0__:\*:\*:\*:\*'`
+	namespace.bring = func(*scene) {
+		acl("resetchannels", "&timerd:*", "&__keyevent@0__:expired", "&__keyspace@0__:timerd:canary:*")(x)
+		x.Env["TIMERD_REDIS_URL"] = x.Redis.URL(0)
+		x.p.Measures(true, `timerd_keyspace_events_complete 0`)
+		x.Do("SET", "shop:order:timeout:1", "p", "PX", 2500)
+		x.Expect(c, "shop:order:timeout:1=p") // adopted by audit
+	}
+	namespace.end = func(*scene) {
+		x.Env["TIMERD_REDIS_URL"] = url
+		x.p.Measures(true, `timerd_keyspace_events_complete 1`)
+	}
+	x.play(command, script, channel, namespace, outage{
 		name: "another password", level: diag.Fail, check: diag.CheckRedis, ready: "redis", text: `WRONGPASS `,
 		bring: func(*scene) {
 			acl("resetpass", ">another")(x)
