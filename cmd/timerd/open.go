@@ -117,11 +117,19 @@ func withKey(cmd *cobra.Command, key string, f func(context.Context, redis.Unive
 func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, namespaces ...keys.Namespace) {
 	within, cancel := context.WithTimeout(ctx, membersWithin)
 	defer cancel()
-	members, err := query.Members(within, schedule.New(rdb, schedule.DefaultMaxPayload))
+	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	members, err := query.Members(within, s)
 	if err != nil {
 		return
 	}
 	said := []string{status.Unattended(members)}
+	if len(members) == 0 {
+		if nodes, err := s.Nodes(within); err == nil && len(nodes) == 1 {
+			if f, ok := status.OtherDatabase(within, nodes[0]); ok {
+				said = []string{f.String()}
+			}
+		}
+	}
 	for _, n := range namespaces {
 		said = append(said, status.Unserved(members, n))
 	}

@@ -45,6 +45,9 @@ type Overview struct {
 	Numbers       []Figure `json:"-"`
 }
 
+// redisAway is what is told instead of what only Redis knows.
+const redisAway = "Redis cannot be read now."
+
 // NamespaceView is a namespace's numbers.
 type NamespaceView struct {
 	Name        string    `json:"namespace"`
@@ -98,14 +101,16 @@ func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 		v.Holds = append(v.Holds, redis.Holds...)
 		v.addForecast(pg.due.get(ctx))
 	} else {
-		v.DueAway = "Redis cannot be read now."
+		v.DueAway = redisAway
 	}
 	if state.NATS() {
 		v.DeadLetters = state.Report.NATS.DeadLetters
 	}
 	pg.addPulse(v, state)
 	pg.addFirings(ctx, v, state)
-	v.LatenessChart = latenessChart(v.Lateness, v.At)
+	if v.LatenessChart = latenessChart(v.Lateness, v.At); !v.Redis {
+		v.LatenessChart.Empty = redisAway
+	}
 	v.Numbers = v.figures()
 	return v
 }

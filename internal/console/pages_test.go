@@ -277,6 +277,9 @@ func TestServersAway(t *testing.T) {
 	w.redis.Kill()
 	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(w.page("/"), "Redis away") }, "the overview to say that Redis is away")
 	allSay(t, w, "Redis away")
+	if page := w.page("/"); strings.Contains(page, "Nothing has fired in") || strings.Contains(page, "No namespace has been counted") {
+		t.Errorf("it says what only Redis knows:\n%s", page)
+	}
 	has(t, w.page("/dead"), "/dead/1")
 	if a := w.get("/api/v1/timers"); a.StatusCode != http.StatusServiceUnavailable || !json.Valid([]byte(a.body)) {
 		t.Errorf("the API: %s\n%s", a.Status, a.body)

@@ -66,8 +66,9 @@ func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid
 		findings = append(findings, NewNATS(from.JetStream, c.Streams(), c.Service.MaxPayload).CheckInstallation(ctx, rdb)...)
 	}
 	told := findings.Has(diag.Fail, diag.CheckRights) || !c.Service.KeyspaceEvents
+	explained := status.ExplainsOwed(findings)
 	state = slices.DeleteFunc(state, func(f diag.Finding) bool { // with the namespaces, those of this user are told above
-		return f.Check == diag.CheckRights && (told || f.Level == diag.Warn)
+		return f.Check == diag.CheckRights && (told || f.Level == diag.Warn) || f.Check == diag.CheckOwed && explained
 	})
 	return append(findings, state...), from.Masters, broken == 0
 }

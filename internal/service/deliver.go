@@ -69,9 +69,18 @@ func (s Delivery) Run(ctx context.Context) error {
 	observeDeliveries(metrics, d, hindered)
 
 	ready := &readiness{log: s.Logger}
-	ready.add(readyJetStream, func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.FiredStream()); return err })
-	ready.add("log of deliveries", func(ctx context.Context) error { _, err := js.Stream(ctx, d.Names.DeliveryStream()); return err })
-	ready.add("endpoints", func(context.Context) error { return d.Healthy() })
+	has := func(stream string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			if err := connected(js, natsAway(s.Config.NATS)); err != nil {
+				return err
+			}
+			_, err := js.Stream(ctx, stream)
+			return streams.Explained(ctx, js, err)
+		}
+	}
+	ready.add(readyJetStream, has(d.Names.FiredStream()))
+	ready.add("log of deliveries", has(d.Names.DeliveryStream()), readyJetStream)
+	ready.add("endpoints", func(context.Context) error { return d.Healthy() }, readyJetStream)
 	observeReadiness(metrics, ready)
 	s.logStart(l, endpoints, hindered.instance, began)
 	err = runAll(ctx, s.Logger, stopWithin,

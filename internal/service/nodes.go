@@ -14,6 +14,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
@@ -246,12 +247,21 @@ func (s *nodes) check(ctx context.Context) error {
 		return errors.New("the servers of the schedule are not known yet")
 	}
 	return errors.Join(problem, each(served, func(node *schedule.Node, _ *servedNode) error {
-		err := node.Check(ctx)
-		if refusal := diag.Refusal(err); refusal != nil {
-			return refusal
+		err := beyondMemory(node.Check(ctx))
+		if diag.Refusal(err) == nil {
+			return err
 		}
-		return err
+		f := status.OfServer(ctx, node, err)
+		return &diag.Fault{What: f.Text, Remedy: f.Fix, Err: err}
 	}))
+}
+
+// beyondMemory returns an error unless it is that Redis is out of memory: what fires timers needs none, and [problems] tell of it.
+func beyondMemory(err error) error {
+	if refusal := diag.Refusal(err); refusal != nil && refusal.Word == diag.OutOfMemory {
+		return nil
+	}
+	return err
 }
 
 // setAside finds how many timers are set aside.
@@ -301,7 +311,7 @@ func (s *nodes) hears(context.Context) error {
 	if len(served) == 0 {
 		return errors.New("not subscribed yet")
 	}
-	return each(served, func(_ *schedule.Node, n *servedNode) error { return n.hear.healthy() })
+	return each(served, func(_ *schedule.Node, n *servedNode) error { return beyondMemory(n.hear.healthy()) })
 }
 
 // each asks about every server at the same time and returns what is wrong, in the order of the servers, named where there

@@ -11,12 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/internal/streams"
-	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
@@ -26,16 +24,27 @@ const (
 	reportTimeout = 2 * time.Second
 )
 
-// report asks what timerd status tells, without waiting for a server that is known to be away.
+// report asks what timerd status tells, without waiting for a NATS that is known to be away: from.NoNATS is told then.
 func report(ctx context.Context, from status.Sources) *status.Report {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	if !from.JetStream.Conn().IsConnected() {
-		from.JetStream, from.NoNATS = nil, diag.Finding{
-			Text: "NATS is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost",
-		}
+		from.JetStream = nil
 	}
 	return from.Gather(ctx)
+}
+
+// natsAway returns what is told while there is no connection to NATS.
+func natsAway(conf config.NATS) diag.Finding {
+	return diag.Finding{Text: "NATS at " + conf.Shown + " is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost"}
+}
+
+// connected returns a problem while there is no connection to NATS.
+func connected(js jetstream.JetStream, away diag.Finding) error {
+	if js.Conn().IsConnected() {
+		return nil
+	}
+	return &diag.Fault{What: away.Text, Remedy: away.Fix}
 }
 
 // problems knows what is wrong with the installation, as timerd status tells it, for /readyz and the metrics.
@@ -50,10 +59,10 @@ type problems struct {
 	others diag.Findings // those of found that concern other users of Redis
 }
 
-// newProblems returns problems. hears is the namespaces whose events timerd hears.
-func newProblems(sched *schedule.Schedule, js jetstream.JetStream, conf streams.Config, hears keys.Namespaces, all *nodes, r registry) *problems {
+// newProblems returns problems from where they are told.
+func newProblems(from status.Sources, all *nodes, r registry) *problems {
 	p := &problems{
-		from:  status.Sources{Schedule: sched, JetStream: js, Streams: conf, Hears: hears, Brief: true, Webhooks: new(status.RecentWebhooks)},
+		from:  from,
 		aside: all.setAside, deaf: all.metrics.counts.setDeaf, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
 	}
 	p.note(&status.Report{})
@@ -118,7 +127,7 @@ func (p *problems) besides() diag.Findings {
 		switch f.Check {
 		case diag.CheckRights:
 			return p.ownRights(f) // see lacks
-		case diag.CheckRedis, diag.CheckCluster, diag.CheckNATS, diag.CheckUnattended, diag.CheckAudits, diag.CheckOwed, diag.CheckLetters:
+		case diag.CheckCluster, diag.CheckNATS, diag.CheckUnattended, diag.CheckAudits, diag.CheckOwed, diag.CheckLetters:
 			return true
 		}
 		return false

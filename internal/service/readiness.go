@@ -150,7 +150,10 @@ func (r *readiness) state() (all diag.Findings) {
 
 // toldBy returns the check of /readyz that fails by what a check of the installation's state finds, where it keeps this timerd from firing.
 func toldBy(check string) string {
-	if check == diag.CheckStreams {
+	switch check {
+	case diag.CheckRedis:
+		return readyRedis
+	case diag.CheckStreams:
 		return readyJetStream
 	}
 	return ""

@@ -4,6 +4,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/retry"
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
@@ -128,7 +130,9 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	m := newMetrics(registered, c.Service.Namespaces)
 	m.observe(registered, publisher, sched, retries)
 	all.metrics = m
-	wrong := newProblems(sched, conns.js, conf, c.Service.Namespaces, all, registered)
+	wrong := newProblems(status.Sources{
+		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Hears: c.Service.Namespaces, Brief: true, Webhooks: new(status.RecentWebhooks),
+	}, all, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)
 	m.setComplete(c.Service.KeyspaceEvents)
 	observeReadiness(registered, ready)
@@ -219,7 +223,9 @@ func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Pub
 		return err
 	})
 	r.add("claims", all.claims, readyRedis)
-	r.add(readyJetStream, func(context.Context) error { return publisher.Healthy() })
+	r.add(readyJetStream, func(context.Context) error {
+		return cmp.Or(connected(wrong.from.JetStream, wrong.from.NoNATS), publisher.Healthy())
+	})
 	r.add("installation", func(context.Context) error { return member.Healthy() }, readyRedis, readyJetStream)
 	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, readyRedis, readyJetStream)
 	if s.Config.Service.KeyspaceEvents {

@@ -52,12 +52,16 @@ func checkAttended(members []query.Member, r *Redis, p *diag.Findings) {
 
 // checkOwedTimers judges how long timers have been owed, if no other problem explains it.
 func checkOwedTimers(r *Redis, p *diag.Findings) {
-	why := p.Has(diag.Fail, diag.CheckRedis, diag.CheckRights, diag.CheckCluster, diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended)
-	if why || r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
+	if ExplainsOwed(*p) || r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
 		return
 	}
 	p.Fail(diag.CheckOwed, "look at /readyz of each timerd, which says what does not work, and at its log",
 		"%s owed; the oldest, %s, was due at %s", count(r.Owed, "timer is", "timers are"), r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
+}
+
+// ExplainsOwed reports whether timers are owed because of one of some problems.
+func ExplainsOwed(p diag.Findings) bool {
+	return p.Has(diag.Fail, diag.CheckRedis, diag.CheckRights, diag.CheckCluster, diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended)
 }
 
 // count writes a number with its noun.

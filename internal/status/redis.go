@@ -144,7 +144,9 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	r.checkRights(nodes, members, p)
 	r.count(nodes, reports)
 	if len(members) == 0 && len(nodes) == 1 && !p.Failed() && !others.Failed() {
-		checkDatabase(ctx, nodes[0], p)
+		if f, ok := OtherDatabase(ctx, nodes[0]); ok {
+			p.Add(f)
+		}
 	}
 	if len(nodes) > 0 && r.At.IsZero() && p.Failed() {
 		return nil // no server answers
@@ -167,12 +169,16 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	return r
 }
 
-// checkDatabase says if another database of a Redis has the timerds.
-func checkDatabase(ctx context.Context, node *schedule.Node, p *diag.Findings) {
-	if db, instance, ok := query.Elsewhere(ctx, node); ok {
-		p.Fail(diag.CheckRedis, fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
-			"TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", node.Server().Options().DB, db, clean(instance))
+// OtherDatabase returns the problem that another database of a Redis has the timerds; ok is false if none has as far as can be told.
+func OtherDatabase(ctx context.Context, node *schedule.Node) (f diag.Finding, ok bool) {
+	db, instance, ok := query.Elsewhere(ctx, node)
+	if !ok {
+		return diag.Finding{}, false
 	}
+	return diag.Finding{
+		Level: diag.Fail, Check: diag.CheckRedis, Fix: fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
+		Text: fmt.Sprintf("TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", node.Server().Options().DB, db, clean(instance)),
+	}, true
 }
 
 // readAll reads the state that all timers share.
@@ -234,7 +240,7 @@ func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Fi
 		}
 	}
 	if err != nil && len(lacking.Commands) == 0 {
-		p.Add(ofServer(ctx, node, err))
+		p.Add(OfServer(ctx, node, err))
 	}
 	checkClock(ctx, node, p)
 	if s.Brief {

@@ -25,8 +25,8 @@ func checkClock(ctx context.Context, node *schedule.Node, p *diag.Findings) {
 	}
 }
 
-// ofServer returns the problem of a Redis server, by the error of its answer or of the connection.
-func ofServer(ctx context.Context, node *schedule.Node, err error) diag.Finding {
+// OfServer returns the problem of a Redis server, by the error of its answer or of the connection.
+func OfServer(ctx context.Context, node *schedule.Node, err error) diag.Finding {
 	addr := node.Server().Options().Addr
 	refusal := diag.Refusal(err)
 	switch {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -22,7 +23,7 @@ const fullSlack = 4 << 10
 func Fired(ctx context.Context, js jetstream.JetStream, s Config, payloadBytes int) (info *jetstream.StreamInfo, err error) {
 	want := s.configs()[0]
 	if info, err = streamInfo(ctx, js, want.Name); err != nil {
-		return nil, fmt.Errorf("JetStream does not answer about stream %s: %w", want.Name, err)
+		return nil, diag.Wrap("JetStream does not answer about stream "+want.Name, Explained(ctx, js, err))
 	}
 	if faults := blocking(s.faults(want, info.Config)); len(faults) > 0 {
 		return info, faults[0]

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
@@ -101,10 +102,10 @@ func (l *Losses) Run(ctx context.Context) {
 		switch {
 		case err != nil && l.site.js.Conn().IsConnected():
 			failed := "the timers are not counted for the case that they get lost"
-			if _, answered := errors.AsType[*jetstream.APIError](err); !answered {
-				failed += "; the NATS user needs the right to publish to " + l.site.names.SubjectAll(keys.State)
+			if _, answered := errors.AsType[*jetstream.APIError](err); !answered && !errors.Is(err, nats.ErrNoResponders) {
+				failed += "; unless JetStream is down, the NATS user needs the right to publish to " + l.site.names.SubjectAll(keys.State)
 			}
-			pause = pace.Fail(failed, err)
+			pause = pace.Fail(failed, Explained(ctx, l.site.js, err))
 		default:
 			pace.Succeed()
 		}

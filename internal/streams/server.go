@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 // The oldest NATS server that timerd works with. 2.10 brought metadata of streams, by which installations keep off each
@@ -53,6 +55,20 @@ func CheckAccount(ctx context.Context, js jetstream.JetStream) (*jetstream.Accou
 		}
 	}
 	return account, err
+}
+
+// Explained returns why JetStream has not answered, with the fix: as [CheckAccount] tells it, if it does. Any other error it returns as it is.
+func Explained(ctx context.Context, js jetstream.JetStream, err error) error {
+	if errors.Is(err, nats.ErrNoResponders) {
+		_, why := CheckAccount(ctx, js)
+		if fault, ok := errors.AsType[*Fault](why); ok {
+			return &diag.Fault{What: fault.Problem(), Remedy: fault.Fix(), Err: err}
+		}
+	}
+	if NotUp(err) {
+		return diag.WithFix(err, SilentFix)
+	}
+	return err
 }
 
 // AccountFullness returns a Fault if an account has no room left in its file storage for a message with a payload of so many bytes.

@@ -51,6 +51,10 @@ func TestCheckAccount(t *testing.T) {
 			t.Errorf("want %q, got %v, %v", want, account, err)
 		}
 	}
+	_, err := streams.Fired(t.Context(), off.JetStream(), streams.Config{}, 0)
+	if want := "JetStream does not answer about stream TIMERS: NATS server: it runs without JetStream; to fix it: add a jetstream block"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("the stream: %v", err)
+	}
 	if account, err := streams.CheckAccount(t.Context(), testenv.NATS(t).JetStream()); err != nil || account == nil {
 		t.Errorf("with JetStream: %v, %v", account, err)
 	}

@@ -2,10 +2,12 @@ package faults_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -31,10 +33,11 @@ func TestOutagesOfRedis(t *testing.T) {
 	x.Do("ACL", "SETUSER", "timerd", "on", ">secret", "~*", "&*", "+@all")
 
 	x.play(outage{
-		name: "out of memory", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
-		text:  `it is out of memory and refuses every write that needs memory: OOM command not allowed`,
-		bring: func(x *scene) { x.Do("CONFIG", "SET", "maxmemory", "1mb") },
-		fix:   `redis-cli CONFIG SET maxmemory \d+`,
+		name: "out of memory", level: diag.Fail, check: diag.CheckRedis, // timers fire
+		text:   `it is out of memory and refuses every write that needs memory: OOM command not allowed`,
+		bring:  func(x *scene) { x.Do("CONFIG", "SET", "maxmemory", "1mb") },
+		fix:    `redis-cli CONFIG SET maxmemory \d+`,
+		advice: "CONFIG SET maxmemory ",
 		end: func(x *scene) {
 			x.quiet()
 			x.Do("CONFIG", "SET", "maxmemory", 0) // for the rows below
@@ -46,7 +49,8 @@ func TestOutagesOfRedis(t *testing.T) {
 			host, port, _ := strings.Cut(testenv.FreeAddr(t), ":")
 			x.Do("REPLICAOF", host, port)
 		},
-		fix: `redis-cli REPLICAOF NO ONE`,
+		fix:    `redis-cli REPLICAOF NO ONE`,
+		advice: `let TIMERD_REDIS_URL name the master, 127`,
 	}, outage{
 		name: "too few replicas", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
 		text:  `it has too few replicas and refuses every write: NOREPLICAS `,
@@ -109,9 +113,15 @@ func TestOutagesOfRedis(t *testing.T) {
 		end:   back,
 	}, outage{
 		name: "a wrong database", level: diag.Fail, check: diag.CheckRedis,
-		text:  `TIMERD_REDIS_URL names database 3, where no timerd is; database 0 of this Redis is served by `,
-		bring: elsewhere(x.Redis.URL(3)),
-		end:   back,
+		text: `TIMERD_REDIS_URL names database 3, where no timerd is; database 0 of this Redis is served by `,
+		bring: func(x *scene) {
+			elsewhere(x.Redis.URL(3))(x)
+			const want = "timerd: warning: TIMERD_REDIS_URL names database 3, where no timerd is; database 0 of this Redis is served by "
+			if _, _, said := x.Run("", "ls"); !strings.HasPrefix(said, want) {
+				t.Errorf("ls says %s", said)
+			}
+		},
+		end: back,
 	})
 	x.p.Stop()
 }
@@ -226,7 +236,12 @@ func TestOutagesOfStreams(t *testing.T) {
 	}
 	away := outage{
 		name: "NATS is away", level: diag.Fail, check: diag.CheckNATS, ready: "jetstream", text: `NATS |JetStream `,
-		bring: func(*scene) { x.NATS.Stop() }, end: func(*scene) { x.NATS.Start() },
+		bring: func(*scene) {
+			x.NATS.Stop()
+			fire(6)
+			x.owed(6 * time.Second) // which is a problem if nothing explains it
+		},
+		end: func(*scene) { x.NATS.Start() },
 	}
 	account, off := full, away
 	account.name, account.text = "an account that is full", `the account is full: its streams take \d+ of at most \d+ bytes`
@@ -249,6 +264,25 @@ func TestOutagesOfStreams(t *testing.T) {
 	off.end = func(*scene) { x.NATS.Restart() }
 	x.play(messages, bytes, read, account, away, off)
 	x.p.Stop()
+}
+
+// owed waits until a timer has been owed for so long.
+func (x *scene) owed(long time.Duration) {
+	x.T.Helper()
+	testenv.Eventually(x.T, toldWithin, func() error {
+		_, out, _ := x.Run("", "status", "--json")
+		var report struct {
+			Redis struct {
+				At     time.Time
+				Oldest struct{ Due time.Time }
+			}
+		}
+		err := json.Unmarshal([]byte(out), &report)
+		if due := report.Redis.Oldest.Due; err == nil && (due.IsZero() || report.Redis.At.Sub(due) < long) {
+			err = fmt.Errorf("owed since %v", due)
+		}
+		return err
+	}, "a timer to be owed")
 }
 
 // A cluster of NATS that has no leader is named as such, and one whose server is away as a warning.

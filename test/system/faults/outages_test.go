@@ -274,7 +274,7 @@ func (row outage) wanted(fix *string) judgement {
 			return nil
 		},
 		func(r ready) error {
-			if r.status != status || len(r.lines) != 1 || !strings.HasPrefix(r.lines[0], line) || !cause.MatchString(r.lines[0]) ||
+			if r.status != status || len(r.lines) != 1 || !strings.HasPrefix(r.lines[0], line) || !cause.MatchString(r.lines[0]) || !strings.Contains(r.lines[0], row.advice) ||
 				!slices.Equal(r.metrics, []string{row.check}) {
 				return fmt.Errorf("/readyz %d: %q; metrics %q", r.status, r.lines, r.metrics)
 			}
