@@ -49,7 +49,7 @@ func TestDoctor(t *testing.T) {
 	env["TIMERD_LAESE"] = "1s"
 	testenv.SetVariables(t, env)
 	code, out, errs := timerd(t, "", "doctor")
-	if code != 1 || errs != "" || !strings.Contains(out, "fix: redis-cli CONFIG SET notify-keyspace-events") || !strings.Contains(out, "fix: redis-cli CONFIG SET maxmemory-policy noeviction") ||
+	if code != 1 || errs != "" || !strings.Contains(out, "parameter group of a managed Redis: redis-cli -h ") || !strings.Contains(out, " CONFIG SET maxmemory-policy noeviction") ||
 		!strings.Contains(out, "did you mean TIMERD_LEASE?") {
 		t.Errorf("without keyspace events, and with eviction: %d\n%s%s", code, out, errs)
 	}
@@ -72,7 +72,7 @@ func TestDoctor(t *testing.T) {
 	set("maxmemory-policy", "noeviction")
 	set("maxmemory", "1mb")
 	if code, out, _ := timerd(t, "", "doctor"); code != 1 || strings.Count(out, "\nfail ") != 1 || !strings.Contains(out, "it is out of memory") ||
-		!strings.Contains(out, "fix: raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory ") {
+		!strings.Contains(out, "fix: raise maxmemory, here and in redis.conf: redis-cli -h 127.0.0.1 -p ") {
 		t.Errorf("full: %d\n%s", code, out)
 	}
 }

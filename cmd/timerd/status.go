@@ -85,7 +85,7 @@ func acknowledgeLosses(cmd *cobra.Command) error {
 			return fmt.Errorf("stream %s: %w", c.Streams().StateStream(), err)
 		}
 		for _, loss := range were {
-			fmt.Fprintf(cmd.OutOrStdout(), "acknowledged: %s\n", loss.Finding().Text)
+			fmt.Fprintf(cmd.OutOrStdout(), "acknowledged: %s\n", loss.Finding(-1).Text)
 		}
 		if len(were) == 0 {
 			fmt.Fprintln(cmd.OutOrStdout(), "nothing to acknowledge: no data was lost")
@@ -101,7 +101,7 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 		return nil, err
 	}
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler), Attempt: statusConnect} // what fails is in the report
-	from := status.Sources{Streams: c.Streams()}
+	from := status.Sources{Streams: c.Streams(), Clients: c.Clients()}
 	var rdb redis.UniversalClient
 	var noRedis, noNATS error
 	ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)

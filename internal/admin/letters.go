@@ -33,7 +33,7 @@ func (l Letter) Timer(due schedule.Millis) (r schedule.Retry, why string) {
 	case l.Fault != "":
 		return r, "not an event: " + l.Fault
 	case strings.HasPrefix(l.Event.DeadReason, event.ReasonMalformed):
-		return r, "it holds no timer, but a malformed message: timerd dead ls --json shows it"
+		return r, "it holds no timer, but a malformed message; to see it: timerd dead ls --json"
 	}
 	return retry.Replay(l.Event, due), ""
 }

@@ -36,7 +36,7 @@ const (
 func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid bool) {
 	findings, broken, c := checkConfig()
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
-	from := status.Sources{Streams: c.Streams()}
+	from := status.Sources{Streams: c.Streams(), Clients: c.Clients()}
 	var rdb redis.UniversalClient
 	if broken&config.SectionRedis == 0 {
 		if rdb = openRedis(ctx, conn, c, &findings); rdb != nil {
@@ -70,7 +70,9 @@ func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid
 	state = slices.DeleteFunc(state, func(f diag.Finding) bool { // with the namespaces, those of this user are told above
 		return f.Check == diag.CheckRights && (told || f.Level == diag.Warn) || f.Check == diag.CheckOwed && explained
 	})
-	return append(findings, state...), from.Masters, broken == 0
+	findings = append(findings, state...)
+	from.Clients.Address(findings)
+	return findings, from.Masters, broken == 0
 }
 
 // State returns what is wrong as timerd status tells it, and what of that is as it should be.
@@ -171,6 +173,7 @@ func checkEachRedis(ctx context.Context, s *schedule.Schedule, c config.Config) 
 	}
 	checking.Wait()
 	for i, node := range nodes {
+		c.Clients().On(node.Name()).Address(found[i])
 		for _, f := range found[i] {
 			if node.Name() != "" {
 				f.Text = node.Name() + ": " + f.Text

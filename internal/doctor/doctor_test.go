@@ -120,9 +120,9 @@ func TestRedisMisconfigured(t *testing.T) {
 	set("maxmemory-policy", "allkeys-lru")
 	set("lazyfree-lazy-expire", "no")
 	findings := checkRedis(t, rdb)
-	wants(t, findings, "keyspace events", diag.Warn, `is "xE" and lacks Kg$he`, "timerd, which may, switches them on", "redis-cli CONFIG SET notify-keyspace-events 'xEKg$he', and notify-keyspace-events \"xEKg$he\" in redis.conf")
+	wants(t, findings, "keyspace events", diag.Warn, `is "xE" and lacks Kg$he`, "timerd, which may, switches them on", "set it here and in redis.conf, or in the parameter group of a managed Redis: redis-cli CONFIG SET notify-keyspace-events 'xEKg$he'")
 	set("notify-keyspace-events", "KEmxe") // m is somebody else's
-	wants(t, checkRedis(t, rdb), "keyspace events", diag.Warn, "lacks g$h", "m", "g$h', and")
+	wants(t, checkRedis(t, rdb), "keyspace events", diag.Warn, "lacks g$h", "m", "g$h'")
 	wants(t, findings, "persistence", diag.Fail, "a restart loses every timer", "appendonly yes")
 	wants(t, findings, "lazy freeing", diag.Warn, "a large hash that runs out", "CONFIG SET lazyfree-lazy-expire yes")
 	wants(t, findings, "eviction", diag.Fail, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction")
@@ -185,17 +185,17 @@ func TestRedisRights(t *testing.T) {
 	wants(t, findings, "redis rights", diag.OK, "user timerd may do all")
 
 	for _, test := range []struct{ take, want string }{
-		{"-zrangebyscore", "ACL SETUSER timerd +zrangebyscore;"},
+		{"-zrangebyscore", "ACL SETUSER timerd +zrangebyscore"},
 		{"-config|get -ping", "'+config|get' +ping"},
 		{"-exec", "+exec"},
 		{"-multi", "+multi"},
 		{"-object|idletime", "+object|idletime"},
-		{"-function|load -evalsha", "+evalsha '+function|load';"},
+		{"-function|load -evalsha", "+evalsha '+function|load'"},
 		{"-psubscribe", "+psubscribe"},
-		{"resetkeys ~timerd:*", "'~*:*:*:*';"},
+		{"resetkeys ~timerd:*", "'~*:*:*:*'"},
 		{"resetkeys ~app:*", "~timerd:*"},
-		{"resetchannels &timerd:wake &__keyspace@0__:*:*:*:*", "'&__keyevent@0__:expired' '&__keyspace@0__:timerd:canary:*';"},
-		{"resetchannels &__keyevent@0__:expired &__keyspace@0__:*", "'&__keyspace@0__:*:*:*:*' '&timerd:wake';"},
+		{"resetchannels &timerd:wake &__keyspace@0__:*:*:*:*", "'&__keyevent@0__:expired' '&__keyspace@0__:timerd:canary:*'"},
+		{"resetchannels &__keyevent@0__:expired &__keyspace@0__:*", "'&__keyspace@0__:*:*:*:*' '&timerd:wake'"},
 	} {
 		const allowAll = "resetkeys ~* resetchannels &* +@all "
 		change := []any{"ACL", "SETUSER", "timerd"}

@@ -21,9 +21,6 @@ import (
 // eventsTimeout is how long the events of a probe may take.
 const eventsTimeout = 2 * time.Second
 
-// managed tells where the setting is where CONFIG SET is not.
-const managed = "in redis.conf, or in the parameter group of a managed Redis"
-
 // events checks that keyspace events flow: by the setting where it can be read, else by trying.
 func (d *Redis) events(ctx context.Context, settings map[string]string, r *diag.Findings) {
 	if !d.Events {
@@ -32,9 +29,11 @@ func (d *Redis) events(ctx context.Context, settings map[string]string, r *diag.
 	}
 	value, known := settings["notify-keyspace-events"]
 	flags := listener.AddFlags(value)
-	fix := fmt.Sprintf("redis-cli CONFIG SET notify-keyspace-events %s, and notify-keyspace-events %q %s", diag.Word(flags), flags, managed)
+	fix := func(with string) string {
+		return fmt.Sprintf("set it here and in redis.conf, or in the parameter group of a managed Redis%s: redis-cli CONFIG SET notify-keyspace-events %s", with, diag.Word(flags))
+	}
 	if !known {
-		d.tryEvents(ctx, r, fix+", with the flags that others of this Redis need besides")
+		d.tryEvents(ctx, r, fix(", with the flags that others of this Redis need besides"))
 		return
 	}
 	missing := listener.MissingFlags(value)
@@ -42,11 +41,11 @@ func (d *Redis) events(ctx context.Context, settings map[string]string, r *diag.
 	case missing == "":
 		r.OK(checkEvents, "notify-keyspace-events is %q", value)
 	case d.maySet(ctx):
-		r.Warn(checkEvents, fix, "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
+		r.Warn(checkEvents, fix(""), "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
 	case missing == "h":
-		r.Warn(checkEvents, fix, "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
+		r.Warn(checkEvents, fix(""), "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
 	default:
-		r.Fail(checkEvents, fix, "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
+		r.Fail(checkEvents, fix(""), "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
 	}
 }
 

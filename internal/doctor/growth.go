@@ -56,7 +56,7 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	case size <= room:
 		r.OK(checkGrowth, "%s: %s", rate, showBytes(size))
 	default:
-		r.Warn(checkGrowth, fmt.Sprintf("give JetStream a larger disk; or, if nobody needs the oldest, which each of these drops, read or not: nats stream edit %s --max-age=%s, or --max-bytes=%.0fKB",
+		r.Warn(checkGrowth, fmt.Sprintf("give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats stream edit %[1]s --max-age=%[2]s --force; or: nats stream edit %[1]s --max-bytes=%.0[3]fKB --force",
 			name, shownAge(room*filling/aDay), math.Floor(room*filling/copies/1024)),
 			"%s: %s a day, and there is room for %s: a full store delays every timer", rate, showBytes(aDay), showBytes(room))
 	}

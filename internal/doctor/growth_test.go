@@ -51,7 +51,7 @@ func TestGrowth(t *testing.T) {
 		level   diag.Level
 		wants   []string
 	}{
-		{"an age that does not fit", streams.Config{}, 500 << 20, diag.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "give JetStream a larger disk; or, if nobody needs the oldest, which each of these drops, read or not: nats stream edit TIMERS --max-age=", "h, or --max-bytes=409600KB"}},
+		{"an age that does not fit", streams.Config{}, 500 << 20, diag.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats stream edit TIMERS --max-age=", "h --force; or: nats stream edit TIMERS --max-bytes=409600KB --force"}},
 		{"an age that fits", streams.Config{MaxAge: 24 * time.Hour}, 500 << 20, diag.OK, []string{"for 24h0m0s", "MB"}},
 		{"a size that fits", streams.Config{MaxBytes: 100 << 20}, 500 << 20, diag.OK, []string{"for 168h0m0s: 105 MB"}},
 		{"for ever", streams.Config{MaxAge: -1}, 500 << 20, diag.Warn, []string{"keeps them for ever", "MB a day"}},

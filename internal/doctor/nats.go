@@ -114,7 +114,7 @@ func (d *NATS) replicas(ctx context.Context, r *diag.Findings) {
 			continue // it is missing, or State says why
 		}
 		if info := stream.CachedInfo(); info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
-			r.Warn(diag.CheckStreams, fmt.Sprintf("nats stream edit %s --replicas 3; TIMERD_STREAM_REPLICAS=3 for those that timerd makes", name),
+			r.Warn(diag.CheckStreams, "set TIMERD_STREAM_REPLICAS=3 for those that timerd makes, and for this one: nats stream edit "+name+" --replicas 3 --force",
 				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -114,7 +115,7 @@ func (d *Redis) cluster(ctx context.Context, server diag.Info, settings map[stri
 	state := diag.ParseInfo(reply)
 	switch {
 	case err != nil:
-		r.Fail(diag.CheckCluster, "grant CLUSTER INFO: redis-cli ACL SETUSER <user> '+cluster|info'", "CLUSTER INFO: %v", err)
+		r.Fail(diag.CheckCluster, rights.Grant(rights.UnknownUser, "+cluster|info"), "CLUSTER INFO: %v", err)
 	case state["cluster_state"] != "ok":
 		r.Fail(diag.CheckCluster, "see CLUSTER NODES: mostly a master without a replica is down, or slots have no master",
 			"the cluster is down; %s of %d slots are served", state["cluster_slots_ok"], keys.Slots)
@@ -123,7 +124,7 @@ func (d *Redis) cluster(ctx context.Context, server diag.Info, settings map[stri
 		d.openSlots(ctx, r)
 	}
 	if settings["cluster-require-full-coverage"] == "yes" {
-		r.Warn(diag.CheckCluster, `redis-cli CONFIG SET cluster-require-full-coverage no, and "cluster-require-full-coverage no" in redis.conf`,
+		r.Warn(diag.CheckCluster, setting("cluster-require-full-coverage no"),
 			"cluster-require-full-coverage is yes: one master that is away with its replicas stops all timers, not only its own")
 	}
 }
@@ -142,6 +143,11 @@ func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 	}
 }
 
+// setting returns the fix that sets something, such as "appendonly yes", for good.
+func setting(line string) string {
+	return "set it here and in redis.conf: redis-cli CONFIG SET " + line
+}
+
 // settings returns those settings that CONFIG GET shows; none where it is not allowed.
 func (d *Redis) settings(ctx context.Context) map[string]string {
 	settings := map[string]string{}
@@ -155,7 +161,7 @@ func (d *Redis) settings(ctx context.Context) map[string]string {
 }
 
 func (d *Redis) persistence(server diag.Info, settings map[string]string, r *diag.Findings) {
-	const appendOnly = `redis-cli CONFIG SET appendonly yes, and "appendonly yes" in redis.conf`
+	appendOnly := setting("appendonly yes")
 	save, knowsSave := settings["save"]
 	switch {
 	case server["aof_last_write_status"] == "err" || server["rdb_last_bgsave_status"] == "err":
@@ -163,7 +169,7 @@ func (d *Redis) persistence(server diag.Info, settings map[string]string, r *dia
 			"the last write to disk failed (AOF: %s, RDB: %s), so a restart loses timers or writes are refused",
 			server["aof_last_write_status"], server["rdb_last_bgsave_status"])
 	case server["aof_enabled"] == "1" && settings["appendfsync"] == "no":
-		r.Warn(checkPersistence, `redis-cli CONFIG SET appendfsync everysec, and "appendfsync everysec" in redis.conf`,
+		r.Warn(checkPersistence, setting("appendfsync everysec"),
 			"append-only file, synced by the operating system: a power cut loses some 30 s of timers")
 	case server["aof_enabled"] == "1":
 		lost := "a power cut may lose the last second"
@@ -184,7 +190,7 @@ func (d *Redis) persistence(server diag.Info, settings map[string]string, r *dia
 
 func (d *Redis) eviction(server diag.Info, r *diag.Findings) {
 	policy, limit, used := server["maxmemory_policy"], server.Number("maxmemory"), server.Number("used_memory")
-	const fix = `redis-cli CONFIG SET maxmemory-policy noeviction, and "maxmemory-policy noeviction" in redis.conf`
+	fix := setting("maxmemory-policy noeviction")
 	const moreMemory = "raise maxmemory; plan 0.5 kB for each timer with a payload of 200 bytes"
 	switch {
 	case limit == 0 && policy == "noeviction":
@@ -210,7 +216,7 @@ func (d *Redis) freeing(settings map[string]string, r *diag.Findings) {
 	case "yes":
 		r.OK(checkFreeing, "large keys that ran out are freed by another thread")
 	case "no":
-		r.Warn(checkFreeing, `redis-cli CONFIG SET lazyfree-lazy-expire yes, and "lazyfree-lazy-expire yes" in redis.conf`,
+		r.Warn(checkFreeing, setting("lazyfree-lazy-expire yes"),
 			"lazyfree-lazy-expire is no: a large hash that runs out holds Redis, and every timer, for milliseconds")
 	}
 }
@@ -220,7 +226,7 @@ func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	switch {
 	case redis.IsPermissionError(err): // rights tells
 	case err != nil:
-		r.Fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none), and grant them: redis-cli ACL SETUSER <user> '+function|list' '+function|load'", "%v", err)
+		r.Fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none); or, if it has them, "+rights.Grant(rights.UnknownUser, "+function|list", "+function|load"), "%v", err)
 	case state == schedule.LibraryMissing:
 		r.Warn(checkLibrary, "start timerd once, which loads it", "it is not loaded yet, so timer_set and the other functions are unknown")
 	case state == schedule.LibraryDifferent && limit > 0 && limit != d.MaxPayload:

@@ -281,7 +281,7 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 		return consumer, nil
 	case errors.Is(err, jetstream.ErrNotPullConsumer) || errors.As(err, &api) && api.Code == 400:
 		return nil, fmt.Errorf("stream %s: the consumer %q cannot be made or updated: %w; "+
-			"to fix it: nats consumer ls %s, then nats consumer rm %s for each consumer that is not timerd's, or for %q",
+			"to fix it: remove each consumer that is not timerd's (nats consumer ls %s), or timerd's own: nats consumer rm %s %s --force",
 			stream, Durable, err, stream, stream, Durable)
 	}
 	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, diag.Plain(err))

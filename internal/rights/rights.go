@@ -35,6 +35,15 @@ const UnknownUser = "<user>"
 // withoutConfig is a right without which timerd works, and cannot look at what Redis is set to.
 const withoutConfig = "+config|get"
 
+// Grant returns the fix that grants rights to a user. ACL SETUSER alone is forgotten when Redis starts again.
+func Grant(user string, grants ...string) string {
+	words := []string{"grant it in the ACL file too, as deploy/users.acl does, or by ACL SAVE, or a restart of Redis forgets it: redis-cli ACL SETUSER", diag.Word(user)}
+	for _, grant := range grants {
+		words = append(words, diag.Word(grant))
+	}
+	return strings.Join(words, " ")
+}
+
 // Refused reports whether an error means that a right is missing.
 func Refused(err error) bool { return redis.IsPermissionError(err) }
 
@@ -49,13 +58,9 @@ func (l *Lacking) Finding(events bool) *diag.Finding {
 	}
 	slices.Sort(grants)
 	grants = slices.Compact(grants)
-	quoted := make([]string, len(grants))
-	for i, grant := range grants {
-		quoted[i] = diag.Word(grant)
-	}
 	f := &diag.Finding{
 		Level: diag.Fail, Check: diag.CheckRights, Text: "user " + l.User + " lacks " + strings.Join(grants, " "),
-		Fix: "redis-cli ACL SETUSER " + l.User + " " + strings.Join(quoted, " ") + "; deploy/users.acl has them all",
+		Fix: Grant(l.User, grants...),
 	}
 	if slices.Equal(grants, []string{withoutConfig}) {
 		f.Level = diag.Warn

@@ -71,7 +71,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 			if err != nil {
 				log.Debug("console: cannot tell which masters answer", "err", err) // each of them is asked, and says why
 			}
-			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: &webhooks})
+			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: &webhooks, Clients: c.Clients()})
 		},
 		Index:    sched,
 		Holds:    admin.NewHolds(sched).List,

@@ -68,7 +68,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	metrics := newRegistry()
 	observeDeliveries(metrics, d, hindered)
 
-	ready := &readiness{log: s.Logger}
+	ready := &readiness{log: s.Logger, clients: s.Config.Clients()}
 	has := func(stream string) func(context.Context) error {
 		return func(ctx context.Context) error {
 			if err := connected(js, natsAway(s.Config.NATS)); err != nil {
@@ -175,7 +175,7 @@ func observeDeliveries(r registry, d *deliver.Deliverer, hindered *deliverer) {
 	r.asked("circuit_open", "Hosts with an open circuit in this process.", nil, func() float64 { return float64(d.OpenCircuits()) })
 	d.OnDelivery = func(r event.Delivery, took time.Duration) {
 		count(r.Result)
-		hindered.noteDelivery(r)
+		hindered.noteDelivery(r, took)
 		if took > 0 {
 			seconds.Observe(took.Seconds())
 		}

@@ -46,15 +46,18 @@ func (d *deliverer) noteCircuit(host string, length time.Duration) {
 	}
 }
 
-// noteDelivery counts what was put off.
-func (d *deliverer) noteDelivery(r event.Delivery) {
-	if r.Result != event.ResultPostponed {
-		return
-	}
+// noteDelivery counts what was put off, and keeps the error of the last call, which took so long: no time, if there was none.
+func (d *deliverer) noteDelivery(r event.Delivery, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.failing[r.Host]
 	if c == nil {
+		return
+	}
+	if took > 0 && r.Error != "" {
+		c.Error = r.Error
+	}
+	if r.Result != event.ResultPostponed {
 		return
 	}
 	c.Postponed++

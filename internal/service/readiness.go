@@ -42,6 +42,7 @@ type readiness struct {
 	checks []*check
 	// besides finds what is wrong though all checks pass; nil for nothing.
 	besides func() diag.Findings
+	clients diag.Clients // how the commands in fixes reach the servers
 
 	mu sync.Mutex // guards what the checks said
 }
@@ -145,6 +146,7 @@ func (r *readiness) state() (all diag.Findings) {
 			}
 		}
 	}
+	r.clients.Address(all)
 	return all
 }
 

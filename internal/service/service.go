@@ -132,6 +132,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	all.metrics = m
 	wrong := newProblems(status.Sources{
 		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Hears: c.Service.Namespaces, Brief: true, Webhooks: new(status.RecentWebhooks),
+		Clients: c.Clients(),
 	}, all, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)
 	m.setComplete(c.Service.KeyspaceEvents)
@@ -214,7 +215,7 @@ func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, co
 
 // newReadiness returns the checks of /readyz.
 func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Publisher, member *streams.Member, retries *retry.Consumer) *readiness {
-	r := &readiness{log: s.Logger, besides: wrong.besides}
+	r := &readiness{log: s.Logger, besides: wrong.besides, clients: wrong.from.Clients}
 	r.add(readyRedis, func(ctx context.Context) error {
 		err := all.check(ctx)
 		if lacks := wrong.lacks(); lacks != nil && (err == nil || redis.IsPermissionError(err)) {

@@ -115,10 +115,10 @@ func checkStream(s *Stream, which keys.Names, floor uint64, p *diag.Findings) {
 			}
 		case which.DeadStream():
 			f.Text += ": retry requests that become dead letters wait"
-			f.Fix += "; or timerd dead ls, then timerd dead replay"
+			f.Fix += "; or, to set the timers again: timerd dead replay"
 		case which.DeliveryStream():
 			f.Text += ": deliveries wait for it, and are not logged"
-			f.Fix += "; or let it drop the oldest: nats stream edit " + s.Name + " --discard=old --force"
+			f.Fix = "let it drop the oldest, as a log may: nats stream edit " + s.Name + " --discard=old --force"
 		default:
 			f.Text += ": consumers cannot ask for retries"
 		}

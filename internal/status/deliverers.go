@@ -55,11 +55,13 @@ func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
 		return
 	}
 	var hosts, namespaces []string
+	last := ""
 	oldest, postponed := failing[0].Since, int64(0)
 	for _, c := range failing {
 		hosts = append(hosts, c.Host)
 		namespaces = append(namespaces, c.Namespaces...)
 		postponed += c.Postponed
+		last = cmp.Or(c.Error, last)
 		if c.Since.Before(oldest) {
 			oldest = c.Since
 		}
@@ -68,7 +70,10 @@ func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
 	if postponed > 0 {
 		text = fmt.Sprintf("deliveries of %s were put off %s, and wait as timers", cmp.Or(distinct(namespaces), "events"), count(postponed, "time", "times"))
 	}
-	p.Warn(diag.CheckHosts, "timerd deliveries --failed --since 10m shows their answers; single calls find out when they work again, and no delivery is lost until expire",
+	if last != "" {
+		text += "; the last call: " + clean(last)
+	}
+	p.Warn(diag.CheckHosts, "calls begin again by themselves within 10 minutes of their repair, or once timerd deliver is restarted, and no delivery is lost until expire; their answers: timerd deliveries --failed --since 10m",
 		"%s: not called by timerd deliver, because calls fail, since %s; %s", distinct(hosts), oldest.UTC().Format(time.RFC3339), text)
 }
 

@@ -45,8 +45,8 @@ type Stream struct {
 // allStreams is the least number of streams.
 const allStreams = 3
 
-// gatherNATS returns nil if NATS does not answer.
-func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
+// gatherNATS returns nil if NATS does not answer. lost gets the losses that nobody has acknowledged.
+func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings, lost *[]streams.Loss) *NATS {
 	if s.JetStream == nil {
 		if s.NoNATS.Text != "" {
 			unreached(s.NoNATS, p)
@@ -57,7 +57,7 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	defer cancel()
 	account := askAccount(soon, s.JetStream)
 	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
-	state := s.askState(ctx)
+	state := s.askState(ctx, lost)
 	defer state(p)
 	faults, missing, err := streams.Check(soon, s.JetStream, s.Streams)
 	switch a := account.within(err == nil); {
@@ -86,14 +86,14 @@ func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings) *NATS {
 	return n
 }
 
-// askState asks for what timerds and processes of timerd deliver have said in NATS. What it returns waits for the answer, and adds it.
-func (s Sources) askState(ctx context.Context) func(*diag.Findings) {
-	var losses []streams.Loss
+// askState asks for what timerds and processes of timerd deliver have said in NATS. What it returns waits for the answer, and adds it,
+// but for what was lost.
+func (s Sources) askState(ctx context.Context, lost *[]streams.Loss) func(*diag.Findings) {
 	var hindered []streams.Deliverer
 	read := make(chan error, 1)
 	go func() {
 		var err error
-		if losses, err = streams.ReadLosses(ctx, s.JetStream, s.Streams); err == nil {
+		if *lost, err = streams.ReadLosses(ctx, s.JetStream, s.Streams); err == nil {
 			hindered, err = streams.ReadDeliverers(ctx, s.JetStream, s.Streams)
 		}
 		read <- err
@@ -101,10 +101,7 @@ func (s Sources) askState(ctx context.Context) func(*diag.Findings) {
 	return func(p *diag.Findings) {
 		err := <-read
 		checkDeliverers(hindered, p)
-		for _, loss := range losses {
-			p.Add(loss.Finding())
-		}
-		if err != nil && !p.Failed() {
+		if err != nil && !p.Failed() && len(*lost) == 0 {
 			p.Warn(diag.CheckLosses, fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", s.Streams.StateStream()), "cannot tell whether data was lost: %v", err)
 		}
 	}
@@ -131,7 +128,7 @@ func (s Sources) gatherStreams(ctx context.Context, n *NATS, known bool, p *diag
 		if name == s.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
 			if state.Messages > 0 {
-				p.Warn(diag.CheckLetters, "timerd dead ls, then timerd dead replay or timerd dead purge", "dead letters in %s: %d", name, state.Messages)
+				p.Warn(diag.CheckLetters, "look at them, then run timerd dead replay or timerd dead purge: timerd dead ls", "dead letters in %s: %d", name, state.Messages)
 			}
 		}
 	}

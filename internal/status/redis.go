@@ -139,9 +139,10 @@ func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
 	for i, node := range nodes {
 		r.add(overviews[i])
 		r.Nodes[i].take(node.Name(), reports, members)
+		s.Clients.On(node.Name()).Address(found[i])
 		*p = append(*p, found[i]...)
 	}
-	r.checkRights(nodes, members, p)
+	r.checkRights(nodes, members, s.Clients, p)
 	r.count(nodes, reports)
 	if len(members) == 0 && len(nodes) == 1 && !p.Failed() && !others.Failed() {
 		if f, ok := OtherDatabase(ctx, nodes[0]); ok {
@@ -179,6 +180,19 @@ func OtherDatabase(ctx context.Context, node *schedule.Node) (f diag.Finding, ok
 		Level: diag.Fail, Check: diag.CheckRedis, Fix: fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
 		Text: fmt.Sprintf("TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", node.Server().Options().DB, db, clean(instance)),
 	}, true
+}
+
+// timersOn returns how many timers a server has, of which there is one if the name is empty; negative if that is not known.
+func (r *Redis) timersOn(server string) int64 {
+	if r == nil {
+		return -1
+	}
+	for _, n := range r.Nodes {
+		if n.Held != nil && n.Error == "" && (n.Address == server || server == "" && len(r.Nodes) == 1) {
+			return n.Pending + n.Owed + n.Firing + *n.Held
+		}
+	}
+	return -1
 }
 
 // readAll reads the state that all timers share.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -74,9 +75,9 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.F
 		}
 		user, err := node.Server().Do(ctx, "ACL", "WHOAMI").Text()
 		if err != nil {
-			user = "<user>"
+			user = rights.UnknownUser
 		}
-		p.Warn(diag.CheckAside, "redis-cli ACL SETUSER "+user+" "+diag.Word("~"+printable(keys.Namespace{App: a.Key.App}.Glob()))+"; or cancel them, as the user who set them",
+		p.Warn(diag.CheckAside, rights.Grant(user, "~"+printable(keys.Namespace{App: a.Key.App}.Glob()))+"; or cancel them, as the user who set them",
 			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
 	}
 	return found, err

@@ -19,7 +19,7 @@ const (
 
 // checkRights reports the rights that the user lacks, and the channels that living timerds say they may not hear: their user may be
 // another one, and only they know their namespaces.
-func (r *Redis) checkRights(nodes []*schedule.Node, members []query.Member, p *diag.Findings) {
+func (r *Redis) checkRights(nodes []*schedule.Node, members []query.Member, at diag.Clients, p *diag.Findings) {
 	all := slices.Clone(r.Lacking)
 	for _, m := range members {
 		if told := deaf(m); len(told.Channels) > 0 {
@@ -31,7 +31,9 @@ func (r *Redis) checkRights(nodes []*schedule.Node, members []query.Member, p *d
 			if node.Name() != "" {
 				f.Text = node.Name() + ": " + f.Text
 			}
-			p.Add(*f)
+			one := diag.Findings{*f}
+			at.On(node.Name()).Address(one)
+			*p = append(*p, one...)
 		}
 	}
 	*p = append(*p, r.Deaf...)

@@ -37,6 +37,8 @@ type Sources struct {
 	Streams streams.Config
 	// Hears is the namespaces whose events the user of Schedule is to hear, where the caller knows them.
 	Hears keys.Namespaces
+	// Clients is how the commands in fixes reach the servers.
+	Clients diag.Clients
 	// Brief leaves out the counts: how many timers there are, and which are set aside.
 	Brief bool
 	// Webhooks is for callers that make many reports: it keeps a recent answer about webhooks. It may be nil.
@@ -47,14 +49,19 @@ type Sources struct {
 func (s Sources) Gather(ctx context.Context) *Report {
 	r := &Report{Problems: diag.Findings{}}
 	var ofRedis, ofNATS diag.Findings
+	var lost []streams.Loss
 	var wg sync.WaitGroup
 	wg.Go(func() { r.Redis = s.gatherRedis(ctx, &ofRedis) })
-	wg.Go(func() { r.NATS = s.gatherNATS(ctx, &ofNATS) })
+	wg.Go(func() { r.NATS = s.gatherNATS(ctx, &ofNATS, &lost) })
 	wg.Wait()
 	all := slices.Concat(ofRedis, ofNATS)
+	for _, loss := range lost {
+		all.Add(loss.Finding(r.Redis.timersOn(loss.Server)))
+	}
 	if r.Redis != nil {
 		checkOwedTimers(r.Redis, &all)
 	}
+	s.Clients.Address(all)
 	for _, level := range []diag.Level{diag.Fail, diag.Warn} {
 		for _, p := range all {
 			if p.Level == level {

@@ -210,11 +210,11 @@ func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *d
 		p.Warn(diag.CheckWebhooks, fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
 	}
 	if len(abandoned.names) > 0 {
-		p.Warn(diag.CheckWebhooks, fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s", of.Name, abandoned.names[0]),
+		p.Warn(diag.CheckWebhooks, fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s --force", of.Name, abandoned.names[0]),
 			"%s: %s, and no timerd deliver asks for them%s", names(abandoned.names), abandoned.events(), dropped)
 	}
 	if len(behind.names) > 0 {
-		p.Warn(diag.CheckWebhooks, "look for slow hosts with timerd deliveries --since 10m; run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency",
+		p.Warn(diag.CheckWebhooks, "run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency; how slow the hosts are: timerd deliveries --since 10m",
 			"%s: %s, because there is no place for more calls%s", names(behind.names), behind.events(), dropped)
 	}
 }
@@ -239,7 +239,11 @@ func dropped(of jetstream.StreamConfig) string {
 	if of.MaxAge <= 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %s drops them %s after they fired", of.Name, of.MaxAge)
+	age := of.MaxAge.String()
+	if day := 24 * time.Hour; of.MaxAge%day == 0 {
+		age = fmt.Sprintf("%dd", of.MaxAge/day)
+	}
+	return fmt.Sprintf("; %s drops them %s after they fired", of.Name, age)
 }
 
 // backlog is the events that wait at consumers with the same problem.

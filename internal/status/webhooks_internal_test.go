@@ -38,7 +38,7 @@ func TestWebhooksThatAreBehind(t *testing.T) {
 		{"busy", []WebhookConsumer{consumer("a", 5, 64, 59*time.Second, 0, false)}, kept, nil},
 		{"just started", []WebhookConsumer{consumer("a", 5, 0, 9*time.Second, time.Hour, false)}, kept, nil},
 		{"too busy", []WebhookConsumer{consumer("a", 5, 64, 61*time.Second, time.Second, false), consumer("b", 0, 0, 0, 0, true)}, kept,
-			[]string{"a: 5 events wait, the oldest for 1m1s, " + behind + "; TIMERS drops them 168h0m0s after they fired"}},
+			[]string{"a: 5 events wait, the oldest for 1m1s, " + behind + "; TIMERS drops them 7d after they fired"}},
 		{"killed with a call under way", []WebhookConsumer{consumer("a", 0, 1, 0, 61*time.Second, false)}, kept,
 			[]string{"a: 1 event waits, " + gone + ";"}},
 		{"of unknown age", []WebhookConsumer{unknown(time.Hour)}, jetstream.StreamConfig{Name: "TIMERS"}, []string{"unknown: 3 events wait, " + gone}},

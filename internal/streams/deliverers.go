@@ -33,6 +33,7 @@ type Circuit struct {
 	Since      time.Time `json:"since"`
 	Namespaces []string  `json:"namespaces,omitempty"` // of deliveries that were put off, in order; some of many
 	Postponed  int64     `json:"postponed"`            // how often one was put off since then
+	Error      string    `json:"error,omitempty"`      // of the last call; "" if none has ended since then
 }
 
 // Outdated says that a process takes no events, because its group uses another file than its own.

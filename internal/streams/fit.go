@@ -49,7 +49,7 @@ func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
 		return nil
 	}
 	raise := func(limit string, to int64, unit string) string {
-		return fmt.Sprintf("nats stream edit %s --%s=%d%s --force, which raises its limit and loses nothing", c.Name, limit, to, unit)
+		return fmt.Sprintf("raise its limit, which loses nothing: nats stream edit %s --%s=%d%s --force", c.Name, limit, to, unit)
 	}
 	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
 		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: raise("max-msgs", 2*c.MaxMsgs, "")}
@@ -67,15 +67,15 @@ func (s Config) faults(want, is jetstream.StreamConfig) (faults []*Fault) {
 	add := func(warning bool, fix, problem string, args ...any) {
 		faults = append(faults, &Fault{Stream: is.Name, What: fmt.Sprintf(problem, args...), Remedy: fix, Warning: warning})
 	}
-	edit := "nats stream edit " + is.Name + " "
-	another := fmt.Sprintf("nats stream rm %s, once nobody needs it, or set TIMERD_STREAM to another name", is.Name)
+	edit := func(flags string) string { return "nats stream edit " + is.Name + " " + flags + " --force" }
+	another := "set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm " + is.Name
 
 	switch {
 	case is.Mirror != nil:
 		add(false, another, "it mirrors stream %s, so nothing can be published to it", is.Mirror.Name)
 	case !slices.ContainsFunc(is.Subjects, func(subject string) bool { return covers(subject, want.Subjects[0]) }):
 		rest := slices.DeleteFunc(slices.Clone(is.Subjects), func(subject string) bool { return covers(want.Subjects[0], subject) })
-		add(false, edit+"--subjects '"+strings.Join(append(rest, want.Subjects[0]), ",")+"'",
+		add(false, edit("--subjects '"+strings.Join(append(rest, want.Subjects[0]), ",")+"'"),
 			"it takes %s, not %s", strings.Join(is.Subjects, ", "), want.Subjects[0])
 	}
 	if fault := s.Foreign(Owner{is.Name, is.Metadata[keys.InstallationMetadata]}); fault != nil {
@@ -88,31 +88,31 @@ func (s Config) faults(want, is jetstream.StreamConfig) (faults []*Fault) {
 		add(false, another, "it is a counter, so it takes no events")
 	}
 	if is.NoAck {
-		add(false, edit+"--ack", "it does not acknowledge messages")
+		add(false, edit("--ack"), "it does not acknowledge messages")
 	}
 	if is.Retention != want.Retention {
-		fix := edit + "--retention=" + retentionFlag(want.Retention)
+		fix := edit("--retention=" + retentionFlag(want.Retention))
 		if is.Retention == jetstream.WorkQueuePolicy || want.Retention == jetstream.WorkQueuePolicy {
 			fix = another
 		}
 		add(false, fix, "its retention is %s, want %s", is.Retention, want.Retention)
 	}
 	if is.DiscardNewPerSubject {
-		add(false, edit+"--no-discard-per-subject", "it refuses messages subject by subject, so one full subject would hold up the timers of all")
+		add(false, edit("--no-discard-per-subject"), "it refuses messages subject by subject, so one full subject would hold up the timers of all")
 	}
 	if is.MaxMsgSize > 0 && is.MaxMsgSize < minMessageBytes {
-		add(false, edit+"--max-msg-size=-1", "it takes messages of up to %d bytes, too few for the event of a long key", is.MaxMsgSize)
+		add(false, edit("--max-msg-size=-1"), "it takes messages of up to %d bytes, too few for the event of a long key", is.MaxMsgSize)
 	}
 	minDuplicates := cmp.Or(s.MinDuplicates, defaultMinDuplicates)
 	limited := is.MaxAge > 0 || is.Discard == jetstream.DiscardOld && (is.MaxMsgs > 0 || is.MaxBytes > 0 || is.MaxMsgsPerSubject > 0)
-	lossless := edit + "--max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1"
+	lossless := edit("--max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1")
 	switch {
 	case want.Retention == jetstream.WorkQueuePolicy:
 		if limited {
 			add(false, lossless, "its limits drop requests before they are carried out")
 		}
 	case is.Duplicates < minDuplicates:
-		add(false, fmt.Sprintf("%s--dupe-window=%.0fm", edit, duplicateWindow.Minutes()),
+		add(false, edit(fmt.Sprintf("--dupe-window=%.0fm", duplicateWindow.Minutes())),
 			"its duplicate window is %s, want at least %s", is.Duplicates, minDuplicates)
 	case want.Name == s.DeadStream() && limited:
 		add(true, lossless, "its limits drop dead letters that nobody has looked at")
@@ -121,7 +121,7 @@ func (s Config) faults(want, is jetstream.StreamConfig) (faults []*Fault) {
 	if want.Name == s.DeliveryStream() {
 		lost = "the log of deliveries"
 		if is.Discard == jetstream.DiscardNew && (is.MaxMsgs > 0 || is.MaxBytes > 0) {
-			add(true, edit+"--discard=old", "once it is full it takes no more, and deliveries wait for their log")
+			add(true, edit("--discard=old"), "once it is full it takes no more, and deliveries wait for their log")
 		}
 	}
 	if is.Storage != jetstream.FileStorage {

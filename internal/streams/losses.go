@@ -38,14 +38,14 @@ type Loss struct {
 	Had     int64     `json:"had"`              // timers, or events, by that count
 }
 
-// Finding returns what is told of it.
-func (l Loss) Finding() diag.Finding {
+// Finding returns what is told of it. now is how many timers the server has, negative if that is not known.
+func (l Loss) Finding(now int64) diag.Finding {
 	f := diag.Finding{Level: diag.Fail, Check: diag.CheckLosses}
 	at, counted := l.At.UTC().Format(time.RFC3339), l.Counted.UTC().Format(time.RFC3339)
-	const acknowledge = "timerd status --acknowledge, once "
+	const acknowledge = "; then: timerd status --acknowledge"
 	if l.Stream != "" {
-		f.Text = fmt.Sprintf("the stream %s was deleted, or is an older one, as was noticed at %s; it had %d events at the last count, at %s, which consumers may not all have got", l.Stream, at, l.Had, counted)
-		f.Fix = acknowledge + "the events that consumers missed are made up for from your own records"
+		f.Text = fmt.Sprintf("the stream %s was deleted, or is an older one, as was noticed at %s; it had %d events at the last count, at %s, which consumers may not all have got, and its consumers went with it", l.Stream, at, l.Had, counted)
+		f.Fix = "restart the programs of its consumers, or create the consumers again (that of timerd deliver comes back by itself), and make up for missed events from your own records" + acknowledge
 		return f
 	}
 	server := "Redis"
@@ -53,7 +53,10 @@ func (l Loss) Finding() diag.Finding {
 		server += " at " + l.Server
 	}
 	f.Text = fmt.Sprintf("%s has lost its data, flushed or replaced by an older copy, as was noticed at %s; it had %d timers at the last count, at %s", server, at, l.Had, counted)
-	f.Fix = acknowledge + "the missing timers are set again: docs/runbook.md#data-was-lost"
+	if now >= 0 {
+		f.Text += fmt.Sprintf(", and has %d now", now)
+	}
+	f.Fix = "set the missing timers again (docs/runbook.md#data-was-lost)" + acknowledge
 	return f
 }
 
@@ -246,7 +249,7 @@ func (l *Losses) tell(ctx context.Context, losses []Loss) error {
 			}
 			if !slices.ContainsFunc(told, isSame) {
 				told = append(told, loss)
-				l.log.Error("data was lost", "err", loss.Finding().Text)
+				l.log.Error("data was lost", "err", loss.Finding(-1).Text)
 			}
 		}
 		return told

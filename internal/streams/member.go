@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -337,7 +338,7 @@ func (s site) put(ctx context.Context, id string) (string, error) {
 	case errors.Is(err, redis.Nil):
 		return id, nil
 	case err == nil && was == "":
-		return "", fmt.Errorf("the identity of the installation, key %s, is empty; to fix it: redis-cli DEL %s", keys.Installation, keys.Installation)
+		return "", &diag.Fault{What: "the identity of the installation, key " + keys.Installation + ", is empty", Remedy: "redis-cli DEL " + keys.Installation}
 	}
 	return was, about(err)
 }

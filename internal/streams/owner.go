@@ -68,7 +68,7 @@ func reserve(ctx context.Context, js jetstream.JetStream, s Config) (bool, error
 
 // stillReserved returns what to do about streams that stay reserved, which no timerd does.
 func stillReserved(s Config) error {
-	return fmt.Errorf("stream %s: its consumer %q stays; to fix it: nats consumer rm %s %s",
+	return fmt.Errorf("stream %s: its consumer %q stays; to fix it: nats consumer rm %s %s --force",
 		s.FiredStream(), reservation, s.FiredStream(), reservation)
 }
 

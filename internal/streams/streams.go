@@ -217,7 +217,7 @@ func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fau
 			faults = append(faults, s.faults(want, info.Config)...)
 			if is := info.Config; want.AllowAtomicPublish && !is.AllowAtomicPublish && is.Storage == jetstream.FileStorage && TakesBatches(js) {
 				faults = append(faults, &Fault{
-					Stream: want.Name, Warning: true, Remedy: "nats stream edit " + want.Name + " --allow-batch",
+					Stream: want.Name, Warning: true, Remedy: "nats stream edit " + want.Name + " --allow-batch --force",
 					What: "it takes no batches, so where NATS syncs each message to disk firings may wait for it",
 				})
 			}
@@ -296,9 +296,9 @@ func (s Config) overlaps(ctx context.Context, js jetstream.JetStream, want jetst
 				keep = append(keep, own.Subjects[0])
 			}
 		}
-		fix := "remove it, or set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes"
+		fix := "set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or remove the other stream"
 		if len(keep) > 0 {
-			fix = fmt.Sprintf("nats stream edit %s --subjects '%s', or set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes",
+			fix = fmt.Sprintf("set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the other stream: nats stream edit %s --subjects '%s' --force",
 				other.Config.Name, strings.Join(keep, ","))
 		}
 		faults = append(faults, &Fault{

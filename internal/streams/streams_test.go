@@ -175,11 +175,11 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 			"mirror", func(c *jetstream.StreamConfig) {
 				c.Subjects, c.Mirror = nil, &jetstream.StreamSource{Name: "OTHER"}
 			},
-			"stream TIMERS: it mirrors stream OTHER, so nothing can be published to it; to fix it: nats stream rm TIMERS, once nobody needs it, or set TIMERD_STREAM to another name",
+			"stream TIMERS: it mirrors stream OTHER, so nothing can be published to it; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS",
 		},
 		{
 			"work queue", func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
-			"stream TIMERS: its retention is WorkQueue, want Limits; to fix it: nats stream rm TIMERS",
+			"stream TIMERS: its retention is WorkQueue, want Limits; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS",
 		},
 		{
 			"interest", func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy },
@@ -205,7 +205,7 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 		},
 		{
 			"counter", func(c *jetstream.StreamConfig) { c.AllowMsgCounter, c.AllowDirect = true, true },
-			"stream TIMERS: it is a counter, so it takes no events; to fix it: nats stream rm TIMERS",
+			"stream TIMERS: it is a counter, so it takes no events; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS",
 		},
 		{
 			"retry requests with a limit", func(c *jetstream.StreamConfig) {
@@ -215,21 +215,21 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 		},
 		{
 			"retry requests not in a work queue", func(c *jetstream.StreamConfig) { c.Name, c.Subjects = "TIMERS_RETRY", []string{"timers.retry.>"} },
-			"stream TIMERS_RETRY: its retention is Limits, want WorkQueue; to fix it: nats stream rm TIMERS_RETRY",
+			"stream TIMERS_RETRY: its retention is Limits, want WorkQueue; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS_RETRY",
 		},
 		{
 			"another stream on the subjects", func(c *jetstream.StreamConfig) {
 				c.Name, c.Subjects = "OTHER", []string{"orders.>", "timers.fired.shop.>"}
 			},
-			"stream TIMERS: cannot be made for timers.fired.>, because stream OTHER takes orders.>, timers.fired.shop.>; to fix it: nats stream edit OTHER --subjects 'orders.>', or set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes",
+			"stream TIMERS: cannot be made for timers.fired.>, because stream OTHER takes orders.>, timers.fired.shop.>; to fix it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the other stream: nats stream edit OTHER --subjects 'orders.>' --force",
 		},
 		{
 			"another stream on everything", func(c *jetstream.StreamConfig) { c.Name, c.Subjects = "OTHER", []string{"timers.>"} },
-			"stream TIMERS_DEAD: cannot be made for timers.dead.>, because stream OTHER takes timers.>; to fix it: remove it, or set TIMERD_SUBJECT_PREFIX",
+			"stream TIMERS_DEAD: cannot be made for timers.dead.>, because stream OTHER takes timers.>; to fix it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or remove",
 		},
 		{
 			"one stream for all", func(c *jetstream.StreamConfig) { c.Subjects = []string{"timers.>"} },
-			"stream TIMERS_RETRY: cannot be made for timers.retry.>, because stream TIMERS takes timers.>; to fix it: nats stream edit TIMERS --subjects 'timers.fired.>', or",
+			"stream TIMERS_RETRY: cannot be made for timers.retry.>, because stream TIMERS takes timers.>; to fix it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the other stream: nats stream edit TIMERS --subjects 'timers.fired.>' --force",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestStreamsWithoutBatchesAreWarnedOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	faults, _, err := streams.Check(t.Context(), js, streams.Config{})
-	if err != nil || len(faults) != 1 || !faults[0].Warning || faults[0].Fix() != "nats stream edit TIMERS --allow-batch" {
+	if err != nil || len(faults) != 1 || !faults[0].Warning || faults[0].Fix() != "nats stream edit TIMERS --allow-batch --force" {
 		t.Errorf("%v, %v", faults, err)
 	}
 	config.AllowAtomicPublish = true

@@ -99,7 +99,7 @@ func TestOutagesOfPrograms(t *testing.T) {
 	}
 	x.play(outage{
 		name: "a program that is away", level: diag.Warn, check: diag.CheckConsumers,
-		text:  `shop-reader: 5 events of shop wait, the oldest for .*, and no program asks for them; TIMERS drops them 168h0m0s after they fired`,
+		text:  `shop-reader: 5 events of shop wait, the oldest for .*, and no program asks for them; TIMERS drops them 7d after they fired`,
 		bring: func(*scene) { x.fire("shop:order:timeout", 5) },
 		end: func(*scene) {
 			for range 5 {

@@ -71,7 +71,7 @@ func TestOutagesOfRedis(t *testing.T) {
 		},
 	}, outage{
 		name: "a full disk", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
-		text: `it cannot write to its disk and refuses every write: MISCONF `,
+		text: `it cannot save its snapshot and refuses every write: MISCONF `,
 		bring: func(x *scene) {
 			x.Do("CONFIG", "SET", "dir", "/proc") // which takes no files
 			x.Do("CONFIG", "SET", "save", "3600 1000000")

@@ -293,7 +293,7 @@ func (x *scene) play(rows ...outage) {
 		fix, told := x.tells(row)
 		x.T.Logf("%s: told after %v; fix: %s", row.name, told.Round(100*time.Millisecond), fix)
 		if row.fix != "" {
-			commands := regexp.MustCompile(row.fix).FindAllString(fix, -1)
+			commands := regexp.MustCompile(row.fix).FindAllString(x.withoutAddresses(fix), -1)
 			if len(commands) == 0 {
 				x.T.Fatalf("%s: no %q in the fix: %s", row.name, row.fix, fix)
 			}
@@ -309,6 +309,12 @@ func (x *scene) play(rows ...outage) {
 		}
 		x.T.Logf("%s: quiet after %v", row.name, x.quiet().Round(100*time.Millisecond))
 	}
+}
+
+// withoutAddresses returns a fix without the addresses of the servers, if they are right.
+func (x *scene) withoutAddresses(fix string) string {
+	host, port, _ := strings.Cut(x.Redis.Addr(), ":")
+	return strings.NewReplacer("redis-cli -h "+host+" -p "+port+" ", "redis-cli ", "nats -s nats://"+x.NATS.Addr()+" ", "nats ").Replace(fix)
 }
 
 // do runs a command of a fix.

@@ -89,7 +89,7 @@ func TestStatusInOutages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:4", "4", "PX", 100)
-	s.StatusSays(1, "fail  TIMERS: it is full: ", " messages of at most 1: timers wait in Redis", "fix: nats stream edit TIMERS --max-msgs=2 --force", ", 1 owed, ")
+	s.StatusSays(1, "fail  TIMERS: it is full: ", " messages of at most 1: timers wait in Redis", "fix: raise its limit, which loses nothing: nats -s nats://"+s.NATS.Addr()+" stream edit TIMERS --max-msgs=2 --force", ", 1 owed, ")
 	p.ReadySays(http.StatusServiceUnavailable, "jetstream: failed: ")
 	if code, out, _ := s.Run("", "doctor"); code != 1 || !strings.Contains(out, "fail  streams           TIMERS: it is full: ") {
 		t.Errorf("doctor: %d\n%s", code, out)
