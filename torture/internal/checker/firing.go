@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/timerd-io/timerd/event"
@@ -55,11 +56,32 @@ func newFiring(op history.Op, from, to int64, force force) *firing {
 	return f
 }
 
+// mostDues is how many due times of a firing are told apart. Each resume that may have shifted it doubles them.
+const mostDues = 32
+
 func (f *firing) setDues(all ...window) {
+	for gap := int64(0); len(all) > mostDues; gap = 2*gap + 1 {
+		all = joined(all, gap)
+	}
 	f.dues, f.from, f.to = all, all[0].from, all[0].to
 	for _, d := range all {
 		f.from, f.to = min(f.from, d.from), max(f.to, d.to)
 	}
+}
+
+// joined returns windows in their order, where those that overlap, or are no further apart than a gap in ms, are one.
+func joined(all []window, gap int64) []window {
+	all = slices.SortedFunc(slices.Values(all), func(a, b window) int { return cmp.Compare(a.from, b.from) })
+	n := 0
+	for _, w := range all[1:] {
+		if w.from <= all[n].to+gap {
+			all[n].to = max(all[n].to, w.to)
+		} else {
+			n++
+			all[n] = w
+		}
+	}
+	return all[:n+1]
 }
 
 func (f *firing) matches(m history.Message) bool {
