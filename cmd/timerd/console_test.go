@@ -47,9 +47,10 @@ func TestConsoleAlone(t *testing.T) {
 	}
 	defer http.DefaultClient.CloseIdleConnections()
 	testenv.Eventually(t, patience, shows("/timers", "shop:order:timeout:42", true), "the timers without NATS")
-	testenv.Eventually(t, patience, shows("/", "NATS is away", true), "the overview to say that NATS is away")
+	away := "NATS at nats://" + proxy.Addr() + " is away"
+	testenv.Eventually(t, patience, shows("/", away, true), "the overview to say that NATS is away")
 	proxy.Heal()
-	testenv.Eventually(t, patience, shows("/", "NATS is away", false), "the overview with NATS")
+	testenv.Eventually(t, patience, shows("/", away, false), "the overview with NATS")
 	cancel()
 	if code := <-ended; code != exitOK || out.String() != "" {
 		t.Errorf("exit code %d\n%s%s", code, &out, &errs)
