@@ -234,7 +234,7 @@ func killAmongBatches(t *testing.T, nats *natsProcesses, rounds int, which func(
 	}
 	r.settler.expect(t, len(all), 0)
 	checkStream(t, collector, all)
-	if n, in := batched(t, nats.JetStream(), len(all)); n < len(all)/4 {
+	if n, in := batched(t, nats.JetStream(), len(all)); n < len(all)/10 { // those that met no leader went one by one
 		t.Errorf("%d messages in %d batches of %d", n, in, len(all))
 	}
 }

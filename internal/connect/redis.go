@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/timerd-io/timerd/internal/config"
 )
@@ -36,13 +37,21 @@ func NewRedisClient(conf config.Redis) redis.UniversalClient {
 		// It would ask some node for a table of all commands before the first one, and wait for one that is silent.
 		o.DisableRoutingPolicies = true
 		o.NewClient = newClusterNode
+		o.MaintNotificationsConfig = noMaintenance()
 		return redis.NewClusterClient(&o)
 	default:
 		o := *conf.Standalone
 		o.ContextTimeoutEnabled = true
+		o.MaintNotificationsConfig = noMaintenance()
 		o.Dialer, o.PoolSize = dialRedis(o.DialTimeout, o.TLSConfig), cmp.Or(o.PoolSize, poolSize)
 		return redis.NewClient(&o)
 	}
+}
+
+// noMaintenance has go-redis not ask for notifications of maintenance, which only Redis Enterprise sends: each connection would ask first,
+// and a refusal would be noted in the client's options, which others copy meanwhile.
+func noMaintenance() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
 // dialRedis returns go-redis's own dialer, with connections that cost less. They are not checked before each command,

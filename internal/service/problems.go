@@ -85,7 +85,7 @@ func (p *problems) run(ctx context.Context) {
 
 // note takes what is wrong.
 func (p *problems) note(r *status.Report) {
-	found := append(r.Problems, p.aside()...)
+	found := slices.Concat(r.Problems, p.aside())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.found, p.others = found, nil
