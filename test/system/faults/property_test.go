@@ -40,11 +40,19 @@ type modelTimer struct {
 	repetition // of one that repeats
 }
 
+// deletion is that of a pending timer by a plain command at a time.
+type deletion struct {
+	key   string
+	timer modelTimer
+	at    int64
+}
+
 // model is what must fire and what may, by the words of the contract. It is fed
 // with commands and the exact times at which Redis ran them.
 type model struct {
 	timers    map[string]*modelTimer
 	must, may []firing
+	deleted   []deletion // that timerd may hear of still, as the last before it is killed
 	history   []string
 	blindFrom int64 // since when timerd is down; 0: it is up
 	blindTo   int64 // until when it was, the last time
@@ -92,6 +100,8 @@ func (m *model) ends(key string, k *modelTimer, now int64, exact bool) {
 	}
 	if m.blindFrom != 0 || k.unheard || !exact && k.due-now <= lag || now-m.blindTo <= lag {
 		m.fires(key, k, false)
+	} else if !exact {
+		m.deleted = append(m.deleted, deletion{key, *k, now})
 	}
 }
 
@@ -157,6 +167,13 @@ func (m *model) kill(now int64) {
 		k.unheard = k.unheard || now-k.changed <= lag
 		k.lost = k.lost || k.unheard && k.left > 0
 	}
+	for _, d := range m.deleted { // one that timerd has not heard of may fire
+		if now-d.at <= lag {
+			m.fires(d.key, &d.timer, false)
+			m.timers[d.key].lost = m.timers[d.key].lost || d.timer.left > 0
+		}
+	}
+	m.deleted = nil
 }
 
 // ready says that timerd has been there again since a time: it hears of what has
