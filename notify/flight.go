@@ -69,10 +69,18 @@ func (f *flight) add(d *delivery, what fate) {
 // publish publishes deliveries that are queued, or has them gathered to be published together.
 func (f *flight) publish(deliveries []*delivery) {
 	for _, d := range deliveries {
-		if !f.group.gather(d) {
+		if !f.fresh(d) || !f.group.gather(d) {
 			f.publishAlone(d)
 		}
 	}
+}
+
+// fresh tells whether a delivery is queued for the first time, and nothing that is known of it speaks against a batch. What was
+// just admitted may be published by inspect at the same time.
+func (f *flight) fresh(d *delivery) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return d.state == queued && d.tries == 0 && !d.firing.MayBeStored && !d.withhold
 }
 
 // publishAlone publishes a delivery that is queued. It passes over one whose lease runs out, and over all while the connection is

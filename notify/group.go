@@ -93,7 +93,7 @@ func (g *group) batching() bool { return g.allowed && (g.rest.IsZero() || time.N
 func (g *group) gather(d *delivery) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.batching() || len(g.gathered) == 0 && !g.busy() || !g.fits(d) {
+	if !g.batching() || len(g.gathered) == 0 && !g.busy() || len(d.firing.Payload) > g.largest {
 		return false
 	}
 	if len(g.gathered) == 0 {
@@ -117,11 +117,6 @@ func (g *group) busy() bool {
 
 // room returns how many more events to publish one by one now; g.mu is held.
 func (g *group) room() int { return g.pace.room(g.out - g.late) }
-
-// fits tells whether nothing that is known of a delivery by itself speaks against a batch; g.mu is held.
-func (g *group) fits(d *delivery) bool {
-	return d.tries == 0 && !d.firing.MayBeStored && !d.withhold && len(d.firing.Payload) <= g.largest
-}
 
 // sent counts an event that is published by itself, and returns how many others are with the server, for its acknowledged.
 func (g *group) sent() (ahead int) {

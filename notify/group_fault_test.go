@@ -172,6 +172,12 @@ func TestPublisherDiesAmongBatches(t *testing.T) {
 	if dup := collector.DuplicateIDs(); len(dup) > 0 {
 		t.Errorf("stored twice: %v", dup)
 	}
+	collector.WaitFunc(patience, func(seen []testenv.Message) error {
+		if len(seen) < n {
+			return fmt.Errorf("%d", len(seen))
+		}
+		return nil
+	})
 	collector.Stays(n, 0)
 }
 
