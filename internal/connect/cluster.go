@@ -31,7 +31,7 @@ func newClusterNode(o *redis.Options) *redis.Client {
 }
 
 // nodeHook bounds the question to a node which master has which slots, and sends a command again whose connection the node
-// had closed. A pipeline it leaves alone: part of it may have been answered.
+// had closed. A pipeline is sent again only if nothing of it was answered: what the first answers said would be lost.
 type nodeHook struct {
 	addr string
 
@@ -44,7 +44,13 @@ func (h *nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessPipelineHook implements [redis.Hook].
 func (h *nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for i := 0; i < resends && isClosed(err) && isClosed(cmds[0].Err()); i++ {
+			err = next(ctx, cmds)
+		}
+		return err
+	}
 }
 
 // ProcessHook implements [redis.Hook].

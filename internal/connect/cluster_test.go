@@ -2,6 +2,8 @@ package connect_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,21 +34,48 @@ func TestConnectionsClosedByANode(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	err = rdb.(*redis.ClusterClient).ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+	admin := cluster.Master(0).Client()
+	// closed has the node close connections of the client, as many as a command is sent again for.
+	closed := func(ctx context.Context, node *redis.Client) {
 		var waiting sync.WaitGroup
-		for range 3 { // at once, so each has a connection of its own
+		const connections = 3
+		for range connections {
 			waiting.Go(func() {
-				if err := node.BLPop(ctx, 100*time.Millisecond, "{a}").Err(); err != redis.Nil { //nolint:errorlint // nothing wraps it
+				if err := node.BLPop(ctx, time.Minute, "{a}list").Err(); err != nil {
 					t.Errorf("BLPOP: %v", err)
 				}
 			})
 		}
+		testenv.Eventually(t, time.Minute, func() bool {
+			info, err := admin.Info(ctx, "clients").Result()
+			return err == nil && strings.Contains(info, fmt.Sprintf("blocked_clients:%d\r", connections))
+		}, "all to wait, each on a connection of its own")
+		if err := admin.RPush(ctx, "{a}list", "1", "2", "3").Err(); err != nil {
+			t.Error(err)
+		}
 		waiting.Wait()
-		killed, err := cluster.Master(0).Client().ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Result()
-		if err != nil || killed < 3 {
+		if killed, err := admin.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Result(); err != nil || killed < connections {
 			t.Errorf("killed %d connections: %v", killed, err)
 		}
-		return node.Set(ctx, "{a}", "v", 0).Err()
+	}
+	err = rdb.(*redis.ClusterClient).ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+		closed(ctx, node)
+		if err := node.Set(ctx, "{a}", "v", 0).Err(); err != nil {
+			return fmt.Errorf("a command: %w", err)
+		}
+		closed(ctx, node)
+		var got *redis.StringCmd
+		_, err := node.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			got = pipe.Get(ctx, "{a}")
+			return pipe.Append(ctx, "{a}", "w").Err()
+		})
+		if err == nil && got.Val() != "v" {
+			err = fmt.Errorf("the answer is %q", got.Val())
+		}
+		if err != nil {
+			return fmt.Errorf("a pipeline: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		t.Errorf("after the node has closed its connections: %v", err)
