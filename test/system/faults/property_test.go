@@ -33,15 +33,16 @@ type modelTimer struct {
 	live    bool
 	due     int64 // 0: no TTL
 	payload string
-	old     string // another payload that may still count, because it changed within lag of due
-	changed int64  // when a plain command last changed it
-	unheard bool   // timerd may not have heard of this state
+	old     string       // another payload that may still count, because it changed within lag of due
+	changed int64        // when a plain command last changed it
+	unheard bool         // timerd may not have heard of this state
+	stale   []modelTimer // states before it of which timerd, which was killed right afterwards, may have heard last
 
 	repetition // of one that repeats
 }
 
-// deletion is that of a pending timer by a plain command at a time.
-type deletion struct {
+// replacement is that of a pending timer by a plain command at a time: by another timer, or by none.
+type replacement struct {
 	key   string
 	timer modelTimer
 	at    int64
@@ -52,7 +53,7 @@ type deletion struct {
 type model struct {
 	timers    map[string]*modelTimer
 	must, may []firing
-	deleted   []deletion // that timerd may hear of still, as the last before it is killed
+	replaced  []replacement // of which timerd may hear still, those before it was killed last
 	history   []string
 	blindFrom int64 // since when timerd is down; 0: it is up
 	blindTo   int64 // until when it was, the last time
@@ -92,27 +93,47 @@ func (m *model) fires(key string, k *modelTimer, certain bool) {
 	}
 }
 
+// ending is what ends a pending timer.
+type ending int
+
+const (
+	library  ending = iota // a function of the library, in the schedule, too
+	change                 // a plain command, after which the key lives
+	deletion               // a plain command
+)
+
 // ends says that a pending timer is no more, by a command at a time. Where timerd
 // could not hear of it before the due time, the timer may fire all the same.
-func (m *model) ends(key string, k *modelTimer, now int64, exact bool) {
+func (m *model) ends(key string, k *modelTimer, now int64, by ending) {
+	if by != library && m.plain(now) {
+		m.firesStale(key, k)
+	}
 	if !k.live || k.due == 0 {
 		return
 	}
-	if m.blindFrom != 0 || k.unheard || !exact && k.due-now <= lag || now-m.blindTo <= lag {
+	if m.blindFrom != 0 || k.unheard || by == deletion && k.due-now <= lag || now-m.blindTo <= lag {
 		m.fires(key, k, false)
-	} else if !exact {
-		m.deleted = append(m.deleted, deletion{key, *k, now})
+	} else if by != library {
+		m.replaced = append(m.replaced, replacement{key, *k, now})
 	}
 }
 
-// replaced says that a plain command gave a pending timer a new due time. One so
+// firesStale says that timerd may know an earlier state of a key, and no later one.
+func (m *model) firesStale(key string, k *modelTimer) {
+	for _, old := range k.stale {
+		m.fires(key, &old, false)
+	}
+	k.stale = nil
+}
+
+// replace says that a plain command gave a pending timer a new due time. One so
 // short that nobody hears of it in time leaves the old one to fire.
-func (m *model) replaced(st step, k *modelTimer, now int64) {
+func (m *model) replace(st step, k *modelTimer, now int64) {
 	if k.live && k.due != 0 && st.ttl <= lag {
 		m.fires(st.key, k, false)
 		return
 	}
-	m.ends(st.key, k, now, true)
+	m.ends(st.key, k, now, change)
 }
 
 // plain says whether a plain command at a time may go unheard.
@@ -162,18 +183,28 @@ func (m *model) unheardOf(f firing) bool {
 // kill says that timerd was killed at a time.
 func (m *model) kill(now int64) {
 	m.history = append(m.history, fmt.Sprintf("%d timerd killed", now))
+	for _, k := range m.timers {
+		if m.blindFrom == 0 { // it has heard all of the last time
+			k.stale = nil
+		}
+	}
 	m.blindFrom = now
 	for _, k := range m.timers {
 		k.unheard = k.unheard || now-k.changed <= lag
 		k.lost = k.lost || k.unheard && k.left > 0
 	}
-	for _, d := range m.deleted { // one that timerd has not heard of may fire
-		if now-d.at <= lag {
-			m.fires(d.key, &d.timer, false)
-			m.timers[d.key].lost = m.timers[d.key].lost || d.timer.left > 0
+	for _, r := range m.replaced { // of which timerd has not heard
+		k := m.timers[r.key]
+		switch {
+		case now-r.at > lag:
+		case k.live:
+			k.stale = append(k.stale, r.timer)
+		default:
+			m.fires(r.key, &r.timer, false)
+			k.lost = k.lost || r.timer.left > 0
 		}
 	}
-	m.deleted = nil
+	m.replaced = nil
 }
 
 // ready says that timerd has been there again since a time: it hears of what has
@@ -181,7 +212,14 @@ func (m *model) kill(now int64) {
 func (m *model) ready(now int64) {
 	m.history = append(m.history, fmt.Sprintf("%d timerd ready", now))
 	m.blindFrom, m.blindTo = 0, now
-	for _, k := range m.timers {
+	for key, k := range m.timers {
+		// What ran out meanwhile, as far as timerd knows, fires if the key does not tell that it was changed in time.
+		k.stale = slices.DeleteFunc(k.stale, func(old modelTimer) bool {
+			if old.due <= now+lag {
+				m.fires(key, &old, false)
+			}
+			return old.due <= now+lag
+		})
 		k.unheard = k.unheard && k.due-now <= lag
 	}
 }
@@ -248,10 +286,10 @@ func play(s *system.System, m *model, st step, payload string) {
 	k := m.at(st.key, now)
 	switch st.what {
 	case "SET":
-		m.replaced(st, k, now)
+		m.replace(st, k, now)
 		*k = modelTimer{live: true, due: due, payload: payload, changed: now, unheard: m.plain(now) || st.ttl <= lag, repetition: k.repetition}
 	case "SET without TTL":
-		m.ends(st.key, k, now, true)
+		m.ends(st.key, k, now, change)
 		*k = modelTimer{live: true}
 	case "SET KEEPTTL":
 		if err == nil && k.live {
@@ -262,7 +300,7 @@ func play(s *system.System, m *model, st step, payload string) {
 		}
 	case "EXPIRE":
 		if reply == int64(1) && k.live {
-			m.replaced(st, k, now)
+			m.replace(st, k, now)
 			k.unheard = m.plain(now) || st.ttl <= lag
 			k.due, k.changed = due, now
 			if k.payload == "" {
@@ -273,13 +311,13 @@ func play(s *system.System, m *model, st step, payload string) {
 		if err != nil {
 			s.T.Fatalf("timer_set: %v", err)
 		}
-		m.ends(st.key, k, now, true)
+		m.ends(st.key, k, now, library)
 		*k = modelTimer{live: true, due: reply.(int64), payload: payload}
 	case "timer_repeat":
 		if err != nil {
 			s.T.Fatalf("timer_repeat: %v", err)
 		}
-		m.ends(st.key, k, now, true)
+		m.ends(st.key, k, now, library)
 		first := reply.(int64)
 		*k = modelTimer{live: true, due: first, payload: payload, repetition: repetition{every: st.every(), left: st.times(), nominal: first}}
 	case "timer_cancel":
@@ -298,11 +336,11 @@ func play(s *system.System, m *model, st step, payload string) {
 		}
 	case "PERSIST":
 		if k.live {
-			m.ends(st.key, k, now, true)
+			m.ends(st.key, k, now, change)
 			k.due, k.old, k.repetition = 0, "", repetition{}
 		}
 	default:
-		m.ends(st.key, k, now, false)
+		m.ends(st.key, k, now, deletion)
 		*k = modelTimer{}
 	}
 }
