@@ -6,12 +6,13 @@ import (
 	"github.com/timerd-io/timerd/internal/lanes"
 )
 
-// TakeForSlow has the Publisher publish all that gathers in batches, as long as it stays connected.
+// TakeForSlow has the Publisher publish all that gathers in batches, as long as it stays connected, also right after a batch
+// has failed.
 func (p *Publisher) TakeForSlow() {
 	g := p.flight.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.pace = slow{}
+	g.pace, g.rest = slow{}, time.Time{}
 }
 
 // TakeForKnown has the Publisher publish without waiting for the answer to its first event.
