@@ -23,7 +23,7 @@ func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
 	}
 	b.left = len(b.members)
 	f.mu.Unlock()
-	if b.left == 0 {
+	if len(b.members) == 0 {
 		f.group.drop(b)
 		return
 	}

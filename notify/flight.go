@@ -208,6 +208,9 @@ func (f *flight) deny(subject string) {
 		return
 	}
 	for _, d := range f.deliveries {
+		if d.subject == subject && d.state == queued { // it would be denied, too
+			d.state, d.failure, d.next = waiting, FailureRefused, time.Now()
+		}
 		if d.subject != subject || d.state != sent {
 			continue
 		}
@@ -237,8 +240,7 @@ func (f *flight) receive(token string, m *nats.Msg) {
 		return
 	}
 	if a.ok {
-		// Even if it comes too late for its firing, the stream works. Last, as its own subject has to count as one that works by then.
-		defer f.health.noteAck()
+		f.health.noteLife()
 	}
 	if b := f.group.find(n); b != nil {
 		f.receiveBatch(b, a)
@@ -263,12 +265,14 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	}
 }
 
-// stored notes that the stream has stored the event of d, as its answer says. f.mu is held.
+// stored notes that the stream has stored the event of d, as its answer says. f.mu is held, so that nothing is sent between the
+// moments at which d's subject and any subject had an answer.
 func (f *flight) stored(d *delivery, a answer) {
 	if !a.duplicate && f.stream.note(d.after, a.seq) {
 		signal(f.health.alarm)
 	}
 	f.remove(d, lanes.Works)
+	f.health.noteAck()
 	f.window.settle(d)
 }
 

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/timerd-io/timerd/internal/lanes"
 	"github.com/timerd-io/timerd/schedule"
@@ -29,14 +32,21 @@ func fly(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *
 // flyIn is fly for a firing of a batch.
 func flyIn(t *testing.T, p *Publisher, b *batch, ref, subject string, lease time.Duration) *delivery {
 	t.Helper()
+	d := admit(t, p, ref, subject, lease)
+	p.flight.mu.Lock()
+	defer p.flight.mu.Unlock()
+	p.flight.begin(d, b)
+	return d
+}
+
+// admit takes a firing in that is to be published.
+func admit(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *delivery {
+	t.Helper()
 	d := &delivery{subject: subject, server: "a", firing: schedule.Firing{Partition: "a1", Ref: ref, Lease: lease, Received: time.Now(), ClaimedAt: time.Now()}}
 	if !p.window.take(d.server, 0) || p.enter(d, publish) != lanes.In {
 		t.Fatalf("%s does not get in", ref)
 	}
 	p.flight.add(d, publish)
-	p.flight.mu.Lock()
-	defer p.flight.mu.Unlock()
-	p.flight.begin(d, b)
 	return d
 }
 
@@ -68,6 +78,57 @@ func TestSubjectIsBlamedForItself(t *testing.T) {
 				t.Errorf("%s, %s: failing %t, want %t", name, class, got, c.want)
 			}
 		}
+	}
+}
+
+// A second answer to an event blames its own subject for no other event, and neither does one that is still being taken in.
+func TestAnswersBlameNoneOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	p, f := newTestFlight(t)
+	first := fly(t, p, "first", "s", time.Minute)
+	token, stored := strconv.FormatUint(first.token, 36), &nats.Msg{Data: []byte(`{"stream":"TIMERS", "seq":1}`)}
+	var others []*delivery
+	p.OnFired = func(*schedule.Firing, time.Duration, bool) {
+		others = append(others, fly(t, p, "meanwhile", "s", time.Minute))
+	}
+	f.receive(token, stored)
+	others = append(others, fly(t, p, "later", "s", time.Minute))
+	f.receive(token, stored)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range others {
+		if f.fail(d, FailureTimeout, false); f.subjects.State("s").Failing {
+			t.Errorf("the subject fails because of %q", d.firing.Ref)
+		}
+	}
+	if len(others) != 2 {
+		t.Errorf("%d others, want 2", len(others))
+	}
+}
+
+// What waits to be published on a subject that turns out to be denied is given back without being published.
+func TestDeniedSubjectIsGivenBack(t *testing.T) {
+	t.Parallel()
+	p, f := newTestFlight(t)
+	var given []string
+	p.OnSetAside = func(f *schedule.Firing) { given = append(given, f.Ref) }
+	for _, subject := range []string{"s", "other"} { // trusted, so that more than one gets in
+		d := fly(t, p, "known", subject, time.Minute)
+		f.mu.Lock()
+		f.remove(d, lanes.Works)
+		f.mu.Unlock()
+	}
+	fly(t, p, "sent", "s", time.Minute)
+	queued := admit(t, p, "queued", "s", time.Minute)
+	f.deny("s")
+	f.mu.Lock()
+	if f.begin(queued, nil) {
+		t.Error("it is published")
+	}
+	f.mu.Unlock()
+	f.inspect()
+	if slices.Sort(given); !slices.Equal(given, []string{"queued", "sent"}) {
+		t.Errorf("given back: %v", given)
 	}
 }
 
@@ -221,8 +282,8 @@ func TestHealth(t *testing.T) {
 	if !h.now().good() || h.problem() == nil {
 		t.Errorf("silence: %v", h.problem())
 	}
-	h.noteAck()
-	if h.problem() != nil || h.now().acked.IsZero() {
+	h.noteLife()
+	if h.problem() != nil {
 		t.Errorf("after an acknowledgement: %v", h.problem())
 	}
 	if h.setConnected(true) || !h.setConnected(false) || h.now().good() || h.now().connected || h.problem() == nil {

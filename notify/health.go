@@ -37,7 +37,7 @@ type healthState struct {
 	faultBytes int       // payload bytes of the last event that it refused
 	probes     int       // while there is a fault, since an event was acknowledged
 	lastGood   time.Time // when JetStream last answered that all is well
-	acked      time.Time // when an event was acknowledged last
+	acked      time.Time // when an event in flight was acknowledged last
 	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
 }
 
@@ -64,13 +64,19 @@ func (h *health) setConnected(connected bool) (news bool) {
 	return true
 }
 
-// noteAck notes that an event was stored.
-func (h *health) noteAck() {
+// noteLife notes that the stream stored an event, whether or not anybody still waited for it.
+func (h *health) noteLife() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.is.probes = 0
-	h.is.acked = time.Now()
 	h.is.silent = time.Time{}
+}
+
+// noteAck notes that an event in flight was acknowledged.
+func (h *health) noteAck() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.is.acked = time.Now()
 }
 
 // noteSilence notes that an event was not acknowledged in time.
