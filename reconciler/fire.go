@@ -19,8 +19,9 @@ const (
 	// are due all the time, so that each brings several: the more, the more are due. It is what keeps the median lateness at
 	// 3,333 timers a second under 1.2 ms. docs/inside/schedule.md has what a longer one saves.
 	coalesceFor = time.Millisecond
-	// coalesceSlots is the same for a master of a cluster, where each due timer has a slot of its own as a rule: what a call costs besides
-	// is shared by those of several slots. It adds as much to the lateness.
+	// coalesceSlots is the same for the masters of a cluster, where each due timer has a slot of its own as a rule: what a call costs
+	// besides is shared by those of several slots. It adds as much to the lateness. The next claims from all masters are made at the
+	// same moments, multiples of it, so that the process wakes up once for all of them.
 	coalesceSlots = 4 * time.Millisecond
 	// preciseFor is how long before a claim Go's timers give way to the precise one: they are up to a millisecond late
 	// in a process that has nothing else to do. BenchmarkSleepUntilClaim compares the two.
@@ -66,13 +67,12 @@ func (f *firer) run(ctx context.Context) {
 	deadline := time.NewTimer(longestSleep)
 	defer deadline.Stop()
 	retry := newBackoff(f.log)
-	coalesce := coalesceFor
-	if f.name != "" {
-		coalesce = coalesceSlots
-	}
 	for ctx.Err() == nil {
 		// Until something is due and, under load, until the coalescing delay has passed.
-		if wait := max(f.agenda.wait(), coalesce-time.Since(f.claimedAt)); wait > preciseFor {
+		due, delay := f.agenda.wait(), f.coalesce(time.Now())
+		wait := max(due, delay)
+		switch {
+		case wait > preciseFor && due > delay:
 			deadline.Reset(wait - preciseFor)
 			select {
 			case <-ctx.Done():
@@ -80,7 +80,7 @@ func (f *firer) run(ctx context.Context) {
 			case <-deadline.C:
 			}
 			continue
-		} else if wait > 0 {
+		case wait > 0:
 			f.precise.sleep(wait)
 			continue
 		}
@@ -90,6 +90,18 @@ func (f *firer) run(ctx context.Context) {
 			backoff.Sleep(ctx, retry.Fail("cannot fire timers; trying again", err))
 		}
 	}
+}
+
+// coalesce returns how long after a time the next claim may be made, at most coalesceSlots.
+func (f *firer) coalesce(now time.Time) time.Duration {
+	if f.name == "" {
+		return coalesceFor - now.Sub(f.claimedAt)
+	}
+	slot := now.Truncate(coalesceSlots)
+	if !f.claimedAt.Truncate(coalesceSlots).Equal(slot) { // whatever the clock does meanwhile
+		return 0
+	}
+	return slot.Add(coalesceSlots).Sub(now)
 }
 
 // drain claims and publishes batches until nothing is due. While one is being published the next is claimed.

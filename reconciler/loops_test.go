@@ -94,9 +94,10 @@ func (b *bench) in(d time.Duration) schedule.Millis { return b.Now().Add(d) }
 // claims is a Claimer and a Scanner that notes the claims. The next fails with err.
 type claims struct {
 	*bench
-	err  error
-	next schedule.Millis // what the last claim told
-	scan schedule.DueScan
+	err    error
+	brings []schedule.Firing // by each claim
+	next   schedule.Millis   // what the last claim told
+	scan   schedule.DueScan
 }
 
 func (c *claims) Sweep(_ context.Context, l schedule.Look) (schedule.DueScan, error) {
@@ -113,7 +114,7 @@ func (c *claims) Claim(_ context.Context, requests []schedule.ClaimRequest, _ ti
 	defer c.mu.Unlock()
 	for _, r := range requests {
 		c.note("claim")
-		results = append(results, schedule.ClaimResult{Partition: r.Partition, At: time.Now(), Next: c.next, Err: c.err})
+		results = append(results, schedule.ClaimResult{Partition: r.Partition, At: time.Now(), Firings: c.brings, Next: c.next, Err: c.err})
 	}
 	c.next = schedule.Nothing
 	return results
@@ -153,6 +154,32 @@ func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 		f.agenda.wake(keys.Single, schedule.AtOnce)
 		b.saw(t, time.Second, `15s claim`)
 	})
+}
+
+// While timers are due all the time, a single server is claimed from a moment after the last claim, and the masters of a cluster at
+// moments that all have in common.
+func TestFirerCoalesces(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string][]string{
+		"":  {`1.5ms claim`, `2.5ms claim`, `4.501ms claim`, `13ms claim`},
+		"a": {`1.5ms claim`, `4ms claim`, `8ms claim`, `13ms claim`},
+	} {
+		loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+			c, f := b.firing()
+			f.name, c.brings = name, []schedule.Firing{{}}
+			defer start(f.run)()
+			b.pass(1500 * time.Microsecond)
+			var got []string
+			for _, pass := range []time.Duration{time.Microsecond, 3 * time.Millisecond, 8499 * time.Microsecond, 6500 * time.Microsecond} {
+				f.agenda.wake(keys.Single, schedule.AtOnce)
+				b.pass(pass)
+				got = append(got, b.happened()...)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%q: claims at %q, want %q", name, got, want)
+			}
+		})
+	}
 }
 
 // A claim that fails is made again with pauses that grow, and is known not to work after some seconds; one from a partition that
