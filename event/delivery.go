@@ -39,7 +39,7 @@ type Delivery struct {
 	Host    string `json:"host"`   // host:port; empty if there is no usable URL
 	Status  int    `json:"status"` // of HTTP; 0 without an answer
 	Result  Result `json:"result"`
-	// Duration is how long the call took, in milliseconds; 0 if there was none.
+	// Duration is how long the call took, in milliseconds, rounded up; 0 if there was none.
 	Duration int64     `json:"duration_ms"`
 	Time     time.Time `json:"time"`            // when it began
 	Error    string    `json:"error,omitempty"` // what went wrong, and the beginning of the answer; at most about 1 KiB

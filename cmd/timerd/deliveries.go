@@ -45,7 +45,7 @@ terminal the lines fit its width.
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&d.failed, "failed", false, "only deliveries that did not succeed")
+	cmd.Flags().BoolVar(&d.failed, "failed", false, "only calls that failed, and dead letters")
 	cmd.Flags().BoolVar(&d.follow, "follow", false, "go on with new deliveries, until interrupted")
 	cmd.Flags().BoolVar(&d.asJSON, "json", false, "print the records themselves, each in a line of JSON")
 	cmd.Flags().Var(&since, "since", "begin this long ago, such as 1h or 7d, instead of with the oldest")
@@ -127,14 +127,15 @@ func (d deliveries) print(ctx context.Context, cmd *cobra.Command, messages jets
 	return table.flush()
 }
 
-// add prints a record, unless it was delivered and only others are wanted.
+// add prints a record, unless only failures are wanted and it is none: it was delivered, or only postponed, without a call.
 func (d deliveries) add(cmd *cobra.Command, t *table, data []byte) error {
 	r, err := event.ParseDelivery(data)
 	if err != nil {
 		_, err = fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v: %.200q\n", err, data)
 		return err
 	}
-	if d.failed && r.Result == event.ResultDelivered {
+	uncalled := r.Result == event.ResultPostponed && r.Duration == 0
+	if d.failed && (uncalled || r.Result == event.ResultDelivered) {
 		return nil
 	}
 	if d.asJSON {

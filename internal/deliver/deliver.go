@@ -107,7 +107,7 @@ func (d *Deliverer) handle(ctx context.Context, w *worker, ev event.Event) error
 	r := event.Delivery{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
 	o, took := d.deliver(ctx, w, routes, e, ev, &r)
 	o.text = e.hide(o.text)
-	r.Result, r.Error, r.Duration = o.result, o.text, took.Round(time.Millisecond).Milliseconds()
+	r.Result, r.Error, r.Duration = o.result, o.text, (took + time.Millisecond - 1).Milliseconds()
 	d.log(ctx, ev.Key, r)
 	d.OnDelivery(r, took)
 	if o.result == event.ResultDead {
