@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -74,5 +75,5 @@ func printAttempts(w io.Writer, key keys.Key, policies policy.Rules[policy.Retry
 
 // seconds writes a number of seconds as a duration.
 func seconds(s float64) string {
-	return showDuration(time.Duration(s * float64(time.Second)).Round(time.Millisecond))
+	return diag.Duration(time.Duration(s * float64(time.Second)).Round(time.Millisecond))
 }

@@ -1,38 +1,15 @@
 package main
 
 import (
-	"fmt"
-	"math"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 const day = 24 * time.Hour
-
-// showDuration writes a duration with days, and without what is zero: 40d 51m, 1h 30m, 4.5s, 0s.
-func showDuration(d time.Duration) string {
-	if d < 0 {
-		return "-" + showDuration(-max(d, -math.MaxInt64))
-	}
-	var parts []string
-	for _, unit := range []struct {
-		name string
-		of   time.Duration
-	}{{"d", day}, {"h", time.Hour}, {"m", time.Minute}} {
-		if n := d / unit.of; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d%s", n, unit.name))
-			d %= unit.of
-		}
-	}
-	if d > 0 || len(parts) == 0 {
-		parts = append(parts, d.String())
-	}
-	return strings.Join(parts, " ")
-}
 
 // showAbout writes a duration to a sensible precision: milliseconds below ten seconds, minutes from a day on.
 func showAbout(d time.Duration) string {
@@ -44,7 +21,7 @@ func showAbout(d time.Duration) string {
 	default:
 		d = d.Round(time.Minute)
 	}
-	return showDuration(d)
+	return diag.Duration(d)
 }
 
 // durationFlag is the value of a flag that takes a duration with days.
@@ -62,7 +39,7 @@ func (f *durationFlag) String() string {
 	if *f == 0 {
 		return ""
 	}
-	return showDuration(time.Duration(*f))
+	return diag.Duration(time.Duration(*f))
 }
 
 // Type is what the help text has for a value.

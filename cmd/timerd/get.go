@@ -86,7 +86,7 @@ func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key 
 	}
 	more := ""
 	if timer.Late > 0 {
-		more = fmt.Sprintf("late     %s at most\n", showDuration(timer.Late))
+		more = fmt.Sprintf("late     %s at most\n", diag.Duration(timer.Late))
 	}
 	if timer.Repeat != "" {
 		more += fmt.Sprintf("repeat   %s, occurrence %d\n", timer.Repeat, timer.Occurrence)

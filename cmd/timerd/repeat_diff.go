@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
@@ -70,7 +71,7 @@ func fieldTexts(c *admin.Change, field string) (was, is string) {
 		show := func(n int64) string { return strconv.FormatInt(n, 10) }
 		return unlessZero(before.Times, show), unlessZero(after.Times, show)
 	case "catchup":
-		return unlessZero(before.CatchUp, showDuration), unlessZero(after.CatchUp, showDuration)
+		return unlessZero(before.CatchUp, diag.Duration), unlessZero(after.CatchUp, diag.Duration)
 	}
 	return showLimit(before.Late), showLimit(after.Late)
 }
@@ -119,7 +120,7 @@ func unlessZero[V comparable](v V, show func(V) string) string {
 }
 
 func showLimit(l policy.Limit) string {
-	text := showDuration(l.Most)
+	text := diag.Duration(l.Most)
 	switch {
 	case !l.Given:
 		return ""

@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
 func newSet() *cobra.Command {
@@ -124,7 +125,7 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 		if flags.asJSON {
 			return writeJSON(cmd.OutOrStdout(), view)
 		}
-		wait := " (" + showDuration(in) + ")"
+		wait := " (" + diag.Duration(in) + ")"
 		if in == 0 {
 			wait = waitFrom(ctx, rdb, due)
 		}

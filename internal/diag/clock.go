@@ -16,7 +16,7 @@ func (f *Findings) Skew(check, server string, before, after, at time.Time) {
 	}
 	if off.Abs() > maxSkew {
 		f.Warn(check, "let NTP or chrony set both clocks",
-			"that of %s is off by %v from the one here: due times follow the clock of Redis, delays of retries that of NATS too", server, off.Round(time.Millisecond))
+			"that of %s is off by %s from the one here: due times follow the clock of Redis, delays of retries that of NATS too", server, Duration(off.Round(time.Millisecond)))
 		return
 	}
 	f.OK(check, "that of %s agrees with the one here", server)

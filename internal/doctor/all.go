@@ -93,7 +93,7 @@ func State(ctx context.Context, from status.Sources) diag.Findings {
 	}
 	if n := report.NATS; n != nil {
 		names := from.Streams.Names
-		fine(diag.CheckStreams, "%s, %s and %s fit; duplicate window at least %v", names.FiredStream(), names.RetryStream(), names.DeadStream(), from.Streams.MinDuplicates)
+		fine(diag.CheckStreams, "%s, %s and %s fit; duplicate window at least %s", names.FiredStream(), names.RetryStream(), names.DeadStream(), diag.Duration(from.Streams.MinDuplicates))
 		if slices.ContainsFunc(n.Streams, func(s status.Stream) bool { return s.Name == names.DeliveryStream() }) {
 			waiting, working := uint64(0), 0
 			for _, c := range n.Webhooks {

@@ -277,7 +277,7 @@ func TestNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings = checkNATS(t, js, maxPayload)
-	wants(t, findings, "streams", diag.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit; duplicate window at least 1m0s")
+	wants(t, findings, "streams", diag.OK, "TIMERS, TIMERS_RETRY and TIMERS_DEAD fit; duplicate window at least 1m")
 	wants(t, findings, "nats clock", diag.OK, "that of NATS agrees")
 	wants(t, checkNATS(t, js, 1<<20), "nats limits", diag.Warn, "fire without data", "max_payload: ")
 

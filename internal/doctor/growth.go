@@ -42,7 +42,7 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	aDay := perSecond * each * copies * (24 * time.Hour).Seconds()
 	size, kept := math.Inf(1), "for ever"
 	if config.MaxAge > 0 {
-		size, kept = aDay*config.MaxAge.Hours()/24, "for "+config.MaxAge.String()
+		size, kept = aDay*config.MaxAge.Hours()/24, "for "+diag.Duration(config.MaxAge)
 	}
 	if config.MaxBytes > 0 {
 		size = min(size, float64(config.MaxBytes)*copies)

@@ -51,11 +51,11 @@ func TestGrowth(t *testing.T) {
 		level   diag.Level
 		wants   []string
 	}{
-		{"an age that does not fit", streams.Config{}, 500 << 20, diag.Warn, []string{"TIMERS gets 1.", "for 168h0m0s", "there is room for 524 MB", "give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats stream edit TIMERS --max-age=", "h --force; or: nats stream edit TIMERS --max-bytes=409600KB --force"}},
-		{"an age that fits", streams.Config{MaxAge: 24 * time.Hour}, 500 << 20, diag.OK, []string{"for 24h0m0s", "MB"}},
-		{"a size that fits", streams.Config{MaxBytes: 100 << 20}, 500 << 20, diag.OK, []string{"for 168h0m0s: 105 MB"}},
+		{"an age that does not fit", streams.Config{}, 500 << 20, diag.Warn, []string{"TIMERS gets 1.", "for 7d", "there is room for 524 MB", "give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats stream edit TIMERS --max-age=", "h --force; or: nats stream edit TIMERS --max-bytes=409600KB --force"}},
+		{"an age that fits", streams.Config{MaxAge: 24 * time.Hour}, 500 << 20, diag.OK, []string{"for 1d", "MB"}},
+		{"a size that fits", streams.Config{MaxBytes: 100 << 20}, 500 << 20, diag.OK, []string{"for 7d: 105 MB"}},
 		{"for ever", streams.Config{MaxAge: -1}, 500 << 20, diag.Warn, []string{"keeps them for ever", "MB a day"}},
-		{"without a limit that is known", streams.Config{}, -1, diag.OK, []string{"for 168h0m0s: 1."}},
+		{"without a limit that is known", streams.Config{}, -1, diag.OK, []string{"for 7d: 1."}},
 		{"for ever without a limit that is known", streams.Config{MaxAge: -1}, -1, diag.OK, []string{"a day, without an end"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -82,5 +82,5 @@ func TestGrowthOnADisk(t *testing.T) {
 	wants(t, check(1), "stream growth", diag.OK, "no messages lately")
 	fill(t, js, streams.Config{}, 100, 1200)
 	wants(t, check(1e9), "stream growth", diag.Warn, "there is room for 1 GB")
-	wants(t, check(1e10), "stream growth", diag.OK, "for 168h0m0s: 1.")
+	wants(t, check(1e10), "stream growth", diag.OK, "for 7d: 1.")
 }

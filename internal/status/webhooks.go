@@ -239,11 +239,7 @@ func dropped(of jetstream.StreamConfig) string {
 	if of.MaxAge <= 0 {
 		return ""
 	}
-	age := of.MaxAge.String()
-	if day := 24 * time.Hour; of.MaxAge%day == 0 {
-		age = fmt.Sprintf("%dd", of.MaxAge/day)
-	}
-	return fmt.Sprintf("; %s drops them %s after they fired", of.Name, age)
+	return fmt.Sprintf("; %s drops them %s after they fired", of.Name, diag.Duration(of.MaxAge))
 }
 
 // backlog is the events that wait at consumers with the same problem.
@@ -270,7 +266,7 @@ func (w *backlog) events() string {
 	}
 	text := count(w.waiting, "event"+of+" waits", "events"+of+" wait")
 	if w.oldest > 0 {
-		text += fmt.Sprintf(", the oldest for %s", w.oldest.Round(time.Second))
+		text += fmt.Sprintf(", the oldest for %s", diag.Duration(w.oldest.Round(time.Second)))
 	}
 	return text
 }

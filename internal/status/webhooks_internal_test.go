@@ -38,14 +38,14 @@ func TestWebhooksThatAreBehind(t *testing.T) {
 		{"busy", []WebhookConsumer{consumer("a", 5, 64, 59*time.Second, 0, false)}, kept, nil},
 		{"just started", []WebhookConsumer{consumer("a", 5, 0, 9*time.Second, time.Hour, false)}, kept, nil},
 		{"too busy", []WebhookConsumer{consumer("a", 5, 64, 61*time.Second, time.Second, false), consumer("b", 0, 0, 0, 0, true)}, kept,
-			[]string{"a: 5 events wait, the oldest for 1m1s, " + behind + "; TIMERS drops them 7d after they fired"}},
+			[]string{"a: 5 events wait, the oldest for 1m 1s, " + behind + "; TIMERS drops them 7d after they fired"}},
 		{"killed with a call under way", []WebhookConsumer{consumer("a", 0, 1, 0, 61*time.Second, false)}, kept,
 			[]string{"a: 1 event waits, " + gone + ";"}},
 		{"of unknown age", []WebhookConsumer{unknown(time.Hour)}, jetstream.StreamConfig{Name: "TIMERS"}, []string{"unknown: 3 events wait, " + gone}},
 		{"of unknown age, just started again", []WebhookConsumer{unknown(59 * time.Second)}, kept, nil},
 		{"of unknown age, never asked for", []WebhookConsumer{never}, kept, nil},
 		{"several", []WebhookConsumer{consumer("a", 1, 0, time.Minute, 0, false), consumer("b", 2, 0, time.Hour, 0, false), consumer("c", 2, 0, 2*time.Hour, 0, true)}, kept,
-			[]string{"a, b: 3 events wait, the oldest for 1h0m0s, " + gone, "c: 2 events wait, the oldest for 2h0m0s, " + behind}},
+			[]string{"a, b: 3 events wait, the oldest for 1h, " + gone, "c: 2 events wait, the oldest for 2h, " + behind}},
 	} {
 		var p diag.Findings
 		checkConsumers(test.consumers, test.of, &p)

@@ -113,7 +113,7 @@ func (s Config) faults(want, is jetstream.StreamConfig) (faults []*Fault) {
 		}
 	case is.Duplicates < minDuplicates:
 		add(false, edit(fmt.Sprintf("--dupe-window=%.0fm", duplicateWindow.Minutes())),
-			"its duplicate window is %s, want at least %s", is.Duplicates, minDuplicates)
+			"its duplicate window is %s, want at least %s", diag.Duration(is.Duplicates), diag.Duration(minDuplicates))
 	case want.Name == s.DeadStream() && limited:
 		add(true, lossless, "its limits drop dead letters that nobody has looked at")
 	}
