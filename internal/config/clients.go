@@ -7,12 +7,15 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// Clients returns how an operator's commands reach the servers. The server is not known where sentinels name it, or where a cluster has
-// several.
+// Clients returns how an operator's commands reach the servers. Where sentinels name the server, one of them is asked; where a cluster has
+// several, none is known. It says nothing of users: timerd's own may seldom run these commands.
 func (c Config) Clients() diag.Clients {
 	clients := diag.Clients{DB: c.Redis.DB, TLS: c.Redis.TLS != nil}
-	if c.Redis.Mode == Standalone {
+	switch c.Redis.Mode {
+	case Standalone:
 		clients.Redis = c.Redis.FirstAddr
+	case Sentinel:
+		clients.Sentinel, clients.Master = c.Redis.FirstAddr, c.Redis.Sentinel.MasterName
 	}
 	var all []string
 	for entry := range strings.SplitSeq(c.NATS.FromOutside().URL, ",") {

@@ -243,7 +243,7 @@ func TestConfigReadsOnlyWhatIsNeeded(t *testing.T) {
 func TestConfigHidesSecrets(t *testing.T) {
 	const secret = "s3cr3t"
 	redisURLs := []string{
-		"redis://:s3cr3t@127.0.0.1:6379/0", "redis://user:s3cr3t@127.0.0.1:6379/0", "redis://s3cr3t@127.0.0.1:6379/0",
+		"redis://:s3cr3t@127.0.0.1:6379/0", "redis://user:s3cr3t@127.0.0.1:6379/0", "redis://s3cr3t@127.0.0.1:6379/0", "redis://s3cr3t:part2@127.0.0.1:6379/0",
 		"http://user:s3cr3t@127.0.0.1", "redis://user:s3cr3t@127.0.0.1/zero", "redis://user:s3cr3t@127.0.0.1/0?x=1",
 		"redis://user:s3cr3t@127.0.0.1:port/0", "redis//user:s3cr3t@127.0.0.1", "user:s3cr3t@127.0.0.1:6379",
 		"redis:user:s3cr3t@127.0.0.1", "redis://user:12/s3cr3t@127.0.0.1", "redis://user:a/s3cr3t@127.0.0.1",

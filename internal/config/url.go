@@ -26,7 +26,7 @@ func (f *faults) addURL(name, value, want string, cause error) {
 const hidden = "xxxxx"
 
 // showURL returns a URL without its secrets, and whether it could tell where they are. The user is hidden along with
-// the password: NATS tokens stand there, and Redis passwords do by mistake. So is the value of every parameter that is
+// the password: NATS tokens stand there, and Redis passwords do by mistake, or their part before a colon. So is the value of every parameter that is
 // not known to be harmless.
 func showURL(raw string) (string, bool) {
 	u, err := url.Parse(raw)

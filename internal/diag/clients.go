@@ -9,10 +9,12 @@ import (
 
 // Clients says how redis-cli and nats reach timerd's servers. Credentials are no part of it. The zero value leaves commands as they are.
 type Clients struct {
-	Redis string // host:port, or the path of a socket; "" if it is not known
-	DB    int
-	TLS   bool   // of Redis
-	NATS  string // URLs without credentials; "" for the default of nats
+	Redis    string // host:port, or the path of a socket; "" if it is not known
+	Sentinel string // host:port of a sentinel that knows the server; "" for none
+	Master   string // what that sentinel calls it
+	DB       int
+	TLS      bool   // of Redis
+	NATS     string // URLs without credentials; "" for the default of nats
 }
 
 // On returns the same for commands about one server of a Redis Cluster, host:port; with "" it returns c.
@@ -42,12 +44,16 @@ func (c Clients) Address(all Findings) {
 	}
 }
 
-// redisOptions returns the options of redis-cli, each with a space behind it; "" for its defaults.
+// redisOptions returns the options of redis-cli, each with a space behind it; "" for its defaults. Which server is the master the sentinel is
+// asked when the command is run, since that changes.
 func (c Clients) redisOptions() (options string) {
 	host, port, err := net.SplitHostPort(c.Redis)
 	switch {
 	case strings.HasPrefix(c.Redis, "/"):
 		options = "-s " + Word(c.Redis) + " "
+	case c.Redis == "" && c.Sentinel != "":
+		sentinel := Clients{Redis: c.Sentinel, TLS: c.TLS}.redisOptions()
+		options = "$(redis-cli " + sentinel + "SENTINEL GET-MASTER-ADDR-BY-NAME " + Word(c.Master) + " | sed '1s/^/-h /; 2s/^/-p /') "
 	case err != nil:
 		return ""
 	case port != "6379" || !slices.Contains([]string{"127.0.0.1", "localhost", "::1"}, host):

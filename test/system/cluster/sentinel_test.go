@@ -1,6 +1,8 @@
 package cluster_test
 
 import (
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -10,14 +12,21 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// The master dies with timers pending; its replica is promoted and has them.
-func TestSentinelFailover(t *testing.T) {
-	t.Parallel()
+// withReplica returns a system that reaches its Redis by a sentinel, and the replica of that Redis.
+func withReplica(t *testing.T) (*system.System, *testenv.RedisServer) {
+	t.Helper()
 	s := system.New(t)
 	host, port, _ := strings.Cut(s.Redis.Addr(), ":")
 	replica := testenv.Redis(t, devserver.Directive("replicaof", host, port))
 	s.Env["TIMERD_REDIS_MODE"] = "sentinel"
 	s.Env["TIMERD_REDIS_URL"] = testenv.Sentinel(t, s.Redis)
+	return s, replica
+}
+
+// The master dies with timers pending; its replica is promoted and has them.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	s, replica := withReplica(t)
 	p := s.Start()
 	c := s.Collect()
 
@@ -44,4 +53,28 @@ func TestSentinelFailover(t *testing.T) {
 	s.Start().Stop()
 	p.AwaitReady(true)
 	p.Stop()
+}
+
+// A fix that is pasted reaches the master that the sentinels name when it is run, which is no longer the server of before.
+func TestSentinelFix(t *testing.T) {
+	t.Parallel()
+	s, replica := withReplica(t)
+	const setting, evicts, keeps = "maxmemory-policy", "allkeys-lru", "noeviction"
+	if err := replica.Client().ConfigSet(t.Context(), setting, evicts).Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Redis.Kill()
+	var fix string
+	testenv.Eventually(t, system.Patience, func() bool {
+		_, said, _ := s.Run("", "doctor")
+		fix = regexp.MustCompile(`redis-cli .* CONFIG SET ` + setting + ` ` + keeps).FindString(said)
+		return fix != ""
+	}, "the replica to be promoted, and doctor to tell what it does")
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", fix).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", fix, err, out)
+	}
+	is, err := replica.Client().ConfigGet(t.Context(), setting).Result()
+	if err != nil || is[setting] != keeps {
+		t.Errorf("after %s: %v, %v", fix, is, err)
+	}
 }
