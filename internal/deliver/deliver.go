@@ -55,7 +55,8 @@ type Deliverer struct {
 	state   state
 
 	logPatience atomic.Int64 // ns
-	logFails    atomic.Bool  // the last record could not be written, for all that was tried
+	logTry      time.Duration
+	logFails    atomic.Bool // the last record could not be written, for all that was tried
 }
 
 // New returns a Deliverer on the caller's connection to NATS, which the caller goes on to own. Run uses config.
@@ -69,6 +70,7 @@ func New(js jetstream.JetStream, config *Config) *Deliverer {
 		OnUnlogged: func() {},
 		Logger:     slog.Default(),
 		js:         js,
+		logTry:     logTry,
 		reloads:    make(chan *Config, 1),
 	}
 	d.logPatience.Store(int64(logPatience))

@@ -61,12 +61,7 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 	patience, began := newPatience(time.Duration(d.logPatience.Load())), time.Now()
 	for failures := 1; ; failures++ {
 		reconnects := conn.Stats().Reconnects
-		try, end := context.WithTimeout(whole, logTry)
-		_, err := d.js.PublishMsg(try, message)
-		if errors.Is(err, jetstream.ErrNoStreamResponse) {
-			err = errors.Join(err, d.EnsureLog(try))
-		}
-		end()
+		err := d.store(whole, message)
 		if err == nil {
 			d.logFails.Store(false)
 			return
@@ -81,4 +76,24 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 			return
 		}
 	}
+}
+
+// store tries to store a record once. A new connection ends the try: the record or its acknowledgement may have gone with the old one,
+// and the stream drops a second copy by its id.
+func (d *Deliverer) store(ctx context.Context, record *nats.Msg) error {
+	try, end := context.WithTimeout(ctx, d.logTry)
+	defer end()
+	conn := d.js.Conn()
+	connected := conn.StatusChanged(nats.CONNECTED)
+	defer conn.RemoveStatusListener(connected)
+	go func() {
+		for range connected {
+			end()
+		}
+	}()
+	_, err := d.js.PublishMsg(try, record)
+	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		err = errors.Join(err, d.EnsureLog(try))
+	}
+	return err
 }

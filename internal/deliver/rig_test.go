@@ -61,7 +61,13 @@ func newRig(t testing.TB) *rig {
 // deliver runs a Deliverer until the returned function is called, or the test ends.
 func (r *rig) deliver(config *deliver.Config, opts ...func(*deliver.Deliverer)) (d *deliver.Deliverer, stop func()) {
 	r.t.Helper()
-	d = deliver.New(r.nats.JetStream(), config)
+	return r.deliverOver(r.nats.JetStream(), config, opts...)
+}
+
+// deliverOver is deliver with a connection of its own.
+func (r *rig) deliverOver(js jetstream.JetStream, config *deliver.Config, opts ...func(*deliver.Deliverer)) (d *deliver.Deliverer, stop func()) {
+	r.t.Helper()
+	d = deliver.New(js, config)
 	d.Calls = 256
 	d.Logger = r.out.Logger()
 	d.EnsureLog = func(ctx context.Context) error { return streams.EnsureDelivery(ctx, r.js, streams.Config{}) }

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -227,6 +230,39 @@ func TestLogThatCannotBeWritten(t *testing.T) {
 	r.settled("timerd-deliver")
 	if len(v.requests()) != 2 {
 		t.Errorf("%d calls", len(v.requests()))
+	}
+}
+
+// A record that went with a connection is written once there is a new one.
+func TestRecordLostWithItsConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	proxy := testenv.NewProxy(t, r.nats.Addr())
+	nc, err := nats.Connect("nats://"+proxy.Addr(), nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := make(chan uint64, 10)
+	v := receive(t, func(http.ResponseWriter, *http.Request) {
+		proxy.Blackhole()
+		called <- nc.Stats().OutMsgs
+	})
+	r.deliverOver(js, parse(t, to(v.URL)), func(d *deliver.Deliverer) {
+		d.SetLogPatience(time.Hour)
+		d.SetLogTry(time.Hour)
+	})
+	r.publish(fired("pay:order:callback:1", []byte("{}")))
+	before := <-called
+	testenv.Eventually(t, patience, func() bool { return nc.Stats().OutMsgs > before }, "the record on its way")
+	proxy.Cut()
+	proxy.Heal()
+	if record := r.records(1)["1"]; len(record) != 1 || record[0].Status != http.StatusOK {
+		t.Errorf("records: %+v", record)
 	}
 }
 
