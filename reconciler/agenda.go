@@ -133,11 +133,17 @@ func (a *agenda) before(s schedule.Standing) (rank, hearing int) {
 	return rank, hearing
 }
 
-// setRank notes which of the living timerds this one is for this server, and whether it is passive.
+// setRank notes which of the living timerds this one is for this server, and whether it is passive. What it knows to be due it claims
+// accordingly: earlier, if one before it is gone.
 func (a *agenda) setRank(rank int, passive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	before := a.rank
 	a.rank, a.passive = rank, passive
+	if rank < before {
+		a.queue.planKnown(a.delay())
+		signal(a.woken)
+	}
 	if !passive {
 		a.swept = nil
 	}

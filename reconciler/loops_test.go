@@ -153,6 +153,10 @@ func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 		b.saw(t, 2*time.Second, `14.05s claim`)
 		f.agenda.wake(keys.Single, schedule.AtOnce)
 		b.saw(t, time.Second, `15s claim`)
+		f.agenda.wake(keys.Single, b.in(time.Second))
+		f.agenda.setRank(1, false)
+		f.agenda.setRank(0, false)
+		b.saw(t, 2*time.Second, `17s claim`)
 	})
 }
 

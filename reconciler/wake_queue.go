@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"container/heap"
+	"time"
 
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -43,6 +44,15 @@ func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 		heap.Fix(&q.visits, v.index)
 	}
 	return q.visits[0] == v
+}
+
+// planKnown has each partition visited so long after the due time that is known of it, or earlier if that is planned.
+func (q *wakeQueue) planKnown(delay time.Duration) {
+	for p, due := range q.known {
+		if due > schedule.AtOnce {
+			q.plan(p, due.Add(delay))
+		}
+	}
 }
 
 // next returns when the next visit is, or schedule.Never.
