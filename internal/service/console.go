@@ -40,13 +40,20 @@ type consolePart struct {
 	js      jetstream.JetStream
 }
 
-// consoleBeside returns a console that is connected to the servers of the service.
-func (s Service) consoleBeside(ctx context.Context, conns *connections, conf streams.Config) (*consolePart, error) {
+// consoleBeside returns a console that is connected to the servers of the service, or nothing without a listener.
+func (s Service) consoleBeside(ctx context.Context, conns *connections, conf streams.Config, l net.Listener) (step, error) {
+	if l == nil {
+		return nil, nil
+	}
 	js, err := conns.jetStream(ctx, connect.Connector{Logger: s.Logger, Patience: startPatience}, s.Config.NATS)
 	if err != nil {
 		return nil, err
 	}
-	return newConsole(s.Config, js, conf, s.Logger)
+	pages, err := newConsole(s.Config, js, conf, s.Logger)
+	if err != nil {
+		return nil, err
+	}
+	return step{{"console", func(ctx context.Context) error { return pages.run(ctx, l) }}}, nil
 }
 
 // newConsole returns a console with a connection to Redis of its own. It closes js when it ends, or if it cannot begin.

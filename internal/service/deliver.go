@@ -68,19 +68,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	metrics := newRegistry()
 	observeDeliveries(metrics, d, hindered)
 
-	ready := &readiness{log: s.Logger, clients: s.Config.Clients()}
-	has := func(stream string) func(context.Context) error {
-		return func(ctx context.Context) error {
-			if err := connected(js, natsAway(s.Config.NATS)); err != nil {
-				return err
-			}
-			_, err := js.Stream(ctx, stream)
-			return streams.Explained(ctx, js, err)
-		}
-	}
-	ready.add(readyJetStream, has(d.Names.FiredStream()))
-	ready.add("log of deliveries", has(d.Names.DeliveryStream()), readyJetStream)
-	ready.add("endpoints", func(context.Context) error { return d.Healthy() }, readyJetStream)
+	ready := s.newReadiness(js, d)
 	observeReadiness(metrics, ready)
 	s.logStart(l, endpoints, hindered.instance, began)
 	err = runAll(ctx, s.Logger, stopWithin,
@@ -95,6 +83,24 @@ func (s Delivery) Run(ctx context.Context) error {
 	)
 	s.Logger.Info("timerd deliver has stopped")
 	return err
+}
+
+// newReadiness returns what /readyz of a Deliverer says.
+func (s Delivery) newReadiness(js jetstream.JetStream, d *deliver.Deliverer) *readiness {
+	ready := &readiness{log: s.Logger, clients: s.Config.Clients()}
+	has := func(stream string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			if err := connected(js, natsAway(s.Config.NATS)); err != nil {
+				return err
+			}
+			_, err := js.Stream(ctx, stream)
+			return streams.Explained(ctx, js, err)
+		}
+	}
+	ready.add(readyJetStream, has(d.Names.FiredStream()))
+	ready.add("log of deliveries", has(d.Names.DeliveryStream()), readyJetStream)
+	ready.add("endpoints", func(context.Context) error { return d.Healthy() }, readyJetStream)
+	return ready
 }
 
 // ensureLog makes the stream of the log. A timerd that is about to make the other streams is waited for.

@@ -139,21 +139,17 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	observeReadiness(registered, ready)
 	surveys := &survey{schedule: sched, nodes: all, js: conns.js, letters: conf.DeadStream(), self: self, metrics: m, log: log}
 
-	first := step{
-		{"listeners and reconcilers", withoutError(all.run)}, {"retry consumer", withoutError(retries.Run)},
-		{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
+	pages, err := s.consoleBeside(ctx, conns, conf, l.Console)
+	if err != nil {
+		return nil, err
 	}
-	if l.Console != nil {
-		pages, err := s.consoleBeside(ctx, conns, conf)
-		if err != nil {
-			return nil, err
-		}
-		first = append(first, part{"console", func(ctx context.Context) error { return pages.run(ctx, l.Console) }})
-	}
-
 	s.logStart(l, self.Instance, member.ID(), began)
 	return []step{
-		first,
+		append(pages, step{
+			{"listeners and reconcilers", withoutError(all.run)},
+			{"retry consumer", withoutError(retries.Run)},
+			{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
+		}...),
 		{{"publisher", publisher.Run}},
 		{
 			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l.HTTP, newHTTPHandler(ready, registered), log) }},
