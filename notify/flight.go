@@ -131,7 +131,7 @@ func (f *flight) begin(d *delivery, b *batch) bool {
 	case !f.health.now().connected:
 		f.fail(d, FailureDisconnected, false)
 		return false
-	case b != nil && d.expiring(): // it would spoil the batch; inspect gives it back
+	case b != nil && (d.tries > 0 || d.expiring()): // it would spoil the batch: it is published alone, or inspect gives it back
 		return false
 	case b == nil:
 		d.ahead = f.group.sent()

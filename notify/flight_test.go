@@ -132,6 +132,54 @@ func TestDeniedSubjectIsGivenBack(t *testing.T) {
 	}
 }
 
+// What gathers for a batch on a subject that turns out to be denied, and then to work all the same, has two places in it. It is
+// published by one of them at most in a batch.
+func TestDeniedAmongGathered(t *testing.T) {
+	t.Parallel()
+	p, f := newTestFlight(t)
+	g := f.group
+	p.TakeForSlow()
+	g.allow(true)
+	known := fly(t, p, "known", "s", time.Minute)
+	f.mu.Lock()
+	f.remove(known, lanes.Works)
+	f.mu.Unlock()
+	earlier := fly(t, p, "earlier", "s", time.Minute) // stored, its answer is on its way
+	g.mu.Lock()
+	g.flying = maxFlying
+	g.mu.Unlock()
+	d := admit(t, p, "d", "s", time.Minute)
+	f.publish([]*delivery{d})
+	f.deny("s") // about another one
+	f.mu.Lock()
+	f.remove(earlier, lanes.Works) // the answer, before inspect
+	f.mu.Unlock()
+	again, _ := f.inspect()
+	f.publish(again)
+	g.mu.Lock()
+	g.most, g.flying = 1, 0 // as after codeBatchTooLarge
+	g.mu.Unlock()
+	_, b, together := g.take()
+	f.mu.Lock()
+	f.begin(together[0], b)
+	b.members, b.left = together, 1
+	f.takeApart(b, true) // the server refused it
+	f.mu.Unlock()
+	f.inspect() // d is queued, and published by itself in a moment
+	_, other, second := g.take()
+	f.mu.Lock()
+	if len(second) != 1 || f.begin(second[0], other) {
+		t.Errorf("published in a second batch, try %d", d.tries)
+	}
+	f.remove(d, lanes.Works)
+	f.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.out != 0 {
+		t.Errorf("%d events with the server, want 0", g.out)
+	}
+}
+
 // A batch without an answer, or with one that is lost, is no subject's fault, and delays others for a moment only.
 func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,8 @@ func (c Clients) redisOptions() (options string) {
 		options = "-s " + Word(c.Redis) + " "
 	case c.Redis == "" && c.Sentinel != "":
 		sentinel := Clients{Redis: c.Sentinel, TLS: c.TLS}.redisOptions()
-		options = "$(redis-cli " + sentinel + "SENTINEL GET-MASTER-ADDR-BY-NAME " + Word(c.Master) + " | sed '1s/^/-h /; 2s/^/-p /') "
+		// Without an answer -h has no host, so that the command fails rather than goes to this machine.
+		options = "-h $(redis-cli " + sentinel + "SENTINEL GET-MASTER-ADDR-BY-NAME " + Word(c.Master) + " | sed '2s/^/-p /') "
 	case err != nil:
 		return ""
 	case port != "6379" || !slices.Contains([]string{"127.0.0.1", "localhost", "::1"}, host):

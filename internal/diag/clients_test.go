@@ -11,7 +11,7 @@ func TestClients(t *testing.T) {
 	t.Parallel()
 	const fix = "promote it: redis-cli REPLICAOF NO ONE; or, if it hangs: redis-cli --cluster fix h:1"
 	const edit = "nats stream edit TIMERS --force; or: nats consumer rm TIMERS a --force"
-	const master = "$(redis-cli -h s1 -p 26379 SENTINEL GET-MASTER-ADDR-BY-NAME timers | sed '1s/^/-h /; 2s/^/-p /') "
+	const master = "-h $(redis-cli -h s1 -p 26379 SENTINEL GET-MASTER-ADDR-BY-NAME timers | sed '2s/^/-p /') "
 	for _, c := range []struct {
 		clients        diag.Clients
 		server         string
@@ -30,7 +30,7 @@ func TestClients(t *testing.T) {
 		},
 		{
 			diag.Clients{Sentinel: "s1:26379", Master: "it's", TLS: true}, "", "redis-cli BGSAVE",
-			`redis-cli $(redis-cli -h s1 -p 26379 --tls SENTINEL GET-MASTER-ADDR-BY-NAME 'it'\''s' | sed '1s/^/-h /; 2s/^/-p /') --tls BGSAVE`, true,
+			`redis-cli -h $(redis-cli -h s1 -p 26379 --tls SENTINEL GET-MASTER-ADDR-BY-NAME 'it'\''s' | sed '2s/^/-p /') --tls BGSAVE`, true,
 		},
 		{diag.Clients{}, "10.0.0.7:7001", "redis-cli BGSAVE", "redis-cli -h 10.0.0.7 -p 7001 BGSAVE", true},
 		{diag.Clients{}, "", edit, edit, false},
