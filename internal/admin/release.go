@@ -51,7 +51,7 @@ func newPass(generation int64, resume schedule.Resume) *pass {
 }
 
 func (s *Holds) newReleaser() *releaser {
-	return &releaser{servers: servers{s, map[*schedule.Node]time.Time{}}, passes: map[keys.Namespace]*pass{}, stuck: map[keys.Namespace][]string{}}
+	return &releaser{servers: servers{Holds: s, silent: map[*schedule.Node]time.Time{}}, passes: map[keys.Namespace]*pass{}, stuck: map[keys.Namespace][]string{}}
 }
 
 // idle tells whether there is nothing to release.

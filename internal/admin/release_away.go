@@ -22,7 +22,8 @@ const (
 	// the others go on.
 	lookTimeout = 1500 * time.Millisecond
 	silentFor   = time.Second
-	// awayPatience is how long Resume waits for servers that do not answer once nothing else is left: they are asked twice.
+	// awayPatience is how long servers have not answered at least, so that they were asked twice, when Resume gives them up because
+	// nothing else is left. With the tries themselves that is some 5 s at most.
 	awayPatience = 2 * time.Second
 	// copyAgain is how soon a list is brought again to a server that has not got it.
 	copyAgain = 3 * time.Second
@@ -70,6 +71,15 @@ func isSilent(err error) bool {
 type servers struct {
 	*Holds
 	silent map[*schedule.Node]time.Time // when a server did not answer
+	away   time.Time                    // since when not all have answered; zero if they have
+}
+
+// noteSilent notes that a server did not answer.
+func (s *servers) noteSilent(node *schedule.Node) {
+	s.silent[node] = time.Now()
+	if s.away.IsZero() {
+		s.away = s.silent[node]
+	}
 }
 
 // bring brings a list to all servers but those that did not answer lately. It returns what has not got it.
@@ -108,11 +118,14 @@ func (s *servers) look(ctx context.Context, nodes []*schedule.Node, cutoff sched
 			parts[node] = found
 		} else if node.Name() != "" && isSilent(err) {
 			away = append(away, node.Name())
-			s.silent[node] = time.Now()
+			s.noteSilent(node)
 			return nil
 		}
 		return err
 	})
+	if err == nil && len(away) == 0 {
+		s.away = time.Time{}
+	}
 	slices.Sort(away)
 	return parts, away, err
 }
@@ -124,7 +137,7 @@ func (s *servers) passOver(ctx context.Context, node *schedule.Node, err error) 
 		return false
 	}
 	if isSilent(err) {
-		s.silent[node] = time.Now()
+		s.noteSilent(node)
 	}
 	return true
 }

@@ -38,7 +38,6 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 	releaser := s.newReleaser()
 	defer releaser.leave(ctx)
 	var last ResumeProgress
-	var stuck time.Time // since when nothing is left but what servers have that do not answer
 	for {
 		h := list.Find(n)
 		if h == nil {
@@ -61,14 +60,9 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 			return nil
 		}
 		tell(progress)
-		if len(releaser.stuck[n]) == 0 {
-			stuck = time.Time{}
-		} else {
+		if len(releaser.stuck[n]) > 0 {
 			releaser.leave(ctx) // somebody else may reach them
-			if stuck.IsZero() {
-				stuck = time.Now()
-			}
-			if time.Since(stuck) > awayPatience {
+			if time.Since(releaser.away) > awayPatience {
 				return releaser.stuckError(n)
 			}
 		}
