@@ -52,15 +52,7 @@ func TestCrashCostsNoAttempt(t *testing.T) {
 	b := newBench(t)
 	b.publish(fired("shop:order:timeout:42", nil))
 	proxy := testenv.NewProxy(t, b.nats.Addr())
-	nc, err := nats.Connect("nats://"+proxy.Addr(), nats.NoReconnect())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.nats.JetStream(testenv.Through(proxy), nats.NoReconnect())
 	began := make(chan struct{}, 1)
 	dead := b.consumeOn(js, func(ctx context.Context, _ client.Event) error {
 		began <- struct{}{}
@@ -142,15 +134,7 @@ func TestConsumeSurvivesCutConnections(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	proxy := testenv.NewProxy(t, b.nats.Addr())
-	nc, err := nats.Connect("nats://"+proxy.Addr(), nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.nats.JetStream(testenv.Through(proxy), nats.ReconnectWait(5*time.Millisecond))
 	var calls counter
 	b.consumeOn(js, func(_ context.Context, e client.Event) error {
 		calls.add(e.ID)
@@ -270,15 +254,7 @@ func TestStandstillHandsNothingOutTwice(t *testing.T) {
 	const ackWait = 500 * time.Millisecond
 	b := newBench(t)
 	proxy := testenv.NewProxy(t, b.nats.Addr())
-	nc, err := nats.Connect("nats://"+proxy.Addr(), nats.MaxReconnects(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.nats.JetStream(testenv.Through(proxy))
 	const handlers, enough = 8, 6 // deliveries: of the slow event, and again and again of both
 	watch := b.nats.Conn()
 	requests, err := watch.SubscribeSync("$JS.API.CONSUMER.MSG.NEXT.TIMERS.timerd")

@@ -331,7 +331,8 @@ func TestHealth(t *testing.T) {
 		t.Errorf("silence: %v", h.problem())
 	}
 	h.noteLife()
-	if h.problem() != nil {
+	h.noteAck()
+	if h.problem() != nil || h.now().acked.IsZero() {
 		t.Errorf("after an acknowledgement: %v", h.problem())
 	}
 	if h.setConnected(true) || !h.setConnected(false) || h.now().good() || h.now().connected || h.problem() == nil {

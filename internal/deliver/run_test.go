@@ -12,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -238,19 +235,11 @@ func TestRecordLostWithItsConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	proxy := testenv.NewProxy(t, r.nats.Addr())
-	nc, err := nats.Connect("nats://"+proxy.Addr(), nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := r.nats.JetStream(testenv.Through(proxy))
 	called := make(chan uint64, 10)
 	v := receive(t, func(http.ResponseWriter, *http.Request) {
 		proxy.Blackhole()
-		called <- nc.Stats().OutMsgs
+		called <- js.Conn().Stats().OutMsgs
 	})
 	r.deliverOver(js, parse(t, to(v.URL)), func(d *deliver.Deliverer) {
 		d.SetLogPatience(time.Hour)
@@ -258,7 +247,7 @@ func TestRecordLostWithItsConnection(t *testing.T) {
 	})
 	r.publish(fired("pay:order:callback:1", []byte("{}")))
 	before := <-called
-	testenv.Eventually(t, patience, func() bool { return nc.Stats().OutMsgs > before }, "the record on its way")
+	testenv.Eventually(t, patience, func() bool { return js.Conn().Stats().OutMsgs > before }, "the record on its way")
 	proxy.Cut()
 	proxy.Heal()
 	if record := r.records(1)["1"]; len(record) != 1 || record[0].Status != http.StatusOK {

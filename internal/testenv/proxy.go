@@ -3,6 +3,8 @@ package testenv
 import (
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
@@ -19,4 +21,12 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	}
 	t.Cleanup(p.Close)
 	return p
+}
+
+// Through has a connection of NATSServer.Conn or NATSServer.JetStream go through a proxy for that server.
+func Through(p *Proxy) nats.Option {
+	return func(o *nats.Options) error {
+		o.Servers = []string{"nats://" + p.Addr()}
+		return nil
+	}
 }
