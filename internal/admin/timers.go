@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/timerd-io/timerd/client"
@@ -43,8 +44,8 @@ type TimerCount struct {
 	Total  int64     // entries that there were when the search began
 	Cut    bool      // so many are owed or firing that not all of these were looked at
 
-	// Counted is the selection without what is due later than all that was found. Of timers that are set afterwards it
-	// does not have those that are due later still.
+	// Counted is the selection without what is due later than all that was found, and than the end of the count. Of timers that are
+	// set afterwards it does not have those that are due later still.
 	Counted Selection
 }
 
@@ -52,7 +53,6 @@ type TimerCount struct {
 // that too.
 func (t *Timers) Count(ctx context.Context, sel Selection, progress func(TimerCount)) (TimerCount, error) {
 	found := TimerCount{Counted: sel}
-	var now time.Time
 	err := t.pages(ctx, sel, func(p query.Page) bool {
 		for _, timer := range p.Timers {
 			found.Timers++
@@ -61,15 +61,19 @@ func (t *Timers) Count(ctx context.Context, sel Selection, progress func(TimerCo
 				found.Late++
 			}
 		}
-		found.Looked, found.Total, found.Cut, now = p.Looked, p.Total, p.Cut, p.Now
+		found.Looked, found.Total, found.Cut = p.Looked, p.Total, p.Cut
 		progress(found)
 		return true
 	})
+	var now time.Time
+	if err == nil {
+		now, err = t.schedule.Clock(ctx)
+	}
 	if err != nil {
 		return found, fmt.Errorf("count the timers: %w", err)
 	}
 	last := found.Last
-	if found.Cut && last.Before(now) { // those that were not looked at are due by now
+	if last.Before(now) { // by when all are due that were not looked at, as so many are owed or they became owed meanwhile
 		last = now
 	}
 	if end := last.Add(time.Millisecond); sel.Before.IsZero() || end.Before(sel.Before) {
@@ -89,51 +93,82 @@ type Cancelled struct {
 
 // Cancel cancels the timers of a selection, one by one in the order of their due times: pending, held and owed ones, and retries. It
 // is not atomic. Each timer is cancelled as it was found, by its key and due time: one that is set to a later time meanwhile
-// stays, unless the search comes to it again. So with Before all that is due later stays in any case.
+// stays, unless the search comes to it again. So with Before all that is due later stays in any case. What became due meanwhile is
+// looked for once more, until no more of it is cancelled.
 //
 // It calls progress after each batch. It ends between two batches when ctx does, and at the first error that is not that of
 // one timer; what it returns beside the error is true in any case. Called again, it goes on with what is left.
 func (t *Timers) Cancel(ctx context.Context, sel Selection, progress func(Cancelled)) (Cancelled, error) {
-	var done Cancelled
-	// Of a key with several timers only some may be meant.
-	alone := len(sel.Chosen) > 0 || !sel.From.IsZero() || len(sel.States) > 0
-	for {
-		before := done.Cancelled
-		cut, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
-			return t.cancel(ctx, some, alone, &done, progress)
-		})
-		done.Cut = cut
+	c := cancellation{
+		timers: t, progress: progress, left: map[client.Due]*int64{},
+		alone: len(sel.Chosen) > 0 || !sel.From.IsZero() || len(sel.States) > 0,
+	}
+	for first := true; ; first = false {
+		before := c.done.Cancelled
+		cut, err := t.pass(ctx, sel, c.cancel)
+		c.done.Cut = cut
 		if err != nil {
-			return done, fmt.Errorf("cancel timers: %w", err)
+			return c.done, fmt.Errorf("cancel timers: %w", err)
 		}
-		// What is owed beyond what one search looks at comes with the next one.
-		if !cut || done.Cancelled == before {
-			return done, nil
+		if len(sel.Chosen) > 0 || !first && c.done.Cancelled == before {
+			return c.done, nil
+		}
+		// While the search went on, timers became owed: they moved from where it was still to look to where it had looked. And of what
+		// is owed one search looks at so many at most.
+		if sel.States = dueOf(sel.States); len(sel.States) == 0 {
+			return c.done, nil
 		}
 	}
 }
 
+// dueOf returns those of some states that a timer has once it is due; none stands for all.
+func dueOf(states []query.State) []query.State {
+	due := []query.State{query.StateOwed, query.StateHeld, query.StateFiring}
+	if len(states) == 0 {
+		return due
+	}
+	return slices.DeleteFunc(due, func(s query.State) bool { return !slices.Contains(states, s) })
+}
+
+// cancellation is one call of Cancel.
+type cancellation struct {
+	timers   *Timers
+	alone    bool // of a key with several timers only some may be meant
+	progress func(Cancelled)
+	done     Cancelled
+	left     map[client.Due]*int64 // what was not cancelled, and where it is counted: what is firing is found again
+}
+
 // cancel cancels some timers and adds what came of them.
-func (t *Timers) cancel(ctx context.Context, some []query.Timer, alone bool, done *Cancelled, progress func(Cancelled)) error {
+func (c *cancellation) cancel(ctx context.Context, some []query.Timer) error {
 	dues := make([]client.Due, len(some))
 	for i, timer := range some {
-		dues[i] = client.Due{Key: timer.Key.String(), Due: timer.Due, Alone: alone}
+		dues[i] = client.Due{Key: timer.Key.String(), Due: timer.Due, Alone: c.alone}
 	}
-	results, err := t.cancelDue(ctx, dues)
+	results, err := c.timers.cancelDue(ctx, dues)
 	for i, r := range results {
+		counter := &c.done.Gone
 		switch {
 		case r.Err != nil: // err tells
+			continue
 		case r.Outcome == client.Cancelled:
-			done.Cancelled++
+			counter = &c.done.Cancelled
 		case r.Outcome == client.Fired, some[i].State != query.StatePending:
-			done.TooLate++
-		default:
-			done.Gone++
+			counter = &c.done.TooLate
+		}
+		*counter++
+		if counted := c.left[dues[i]]; counted != nil {
+			*counted--
+		}
+		if counter != &c.done.Cancelled {
+			c.left[dues[i]] = counter
 		}
 	}
 	if err == nil {
-		done.Until = some[len(some)-1].Due
-		progress(*done)
+		if last := some[len(some)-1].Due; last.After(c.done.Until) {
+			c.done.Until = last
+		}
+		c.progress(c.done)
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,6 +159,126 @@ func TestCancelWhileTimersAreSet(t *testing.T) {
 	if got := w.left("shop"); got != n {
 		t.Errorf("%d timers are left, want the %d that were set again", got, n)
 	}
+}
+
+// expire has a timerd hear that timers have run out, whose turn to be claimed does not come: they are owed.
+func (w *timerWorld) expire(names ...string) {
+	w.t.Helper()
+	nodes, err := w.schedule.Nodes(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for some := range slices.Chunk(names, 100) {
+		var hints []schedule.Hint
+		for _, name := range some {
+			hints = append(hints, schedule.Hint{Kind: schedule.Expired, Key: name})
+		}
+		if seen, err := nodes[0].Observe(w.t.Context(), hints, time.Time{}); err != nil || seen.Owed != len(some) {
+			w.t.Fatalf("%d owed, %v; want %d", seen.Owed, err, len(some))
+		}
+	}
+}
+
+// beforeFirings calls seen once, before a search that has looked at what is due reads the firings.
+type beforeFirings struct {
+	noPipelines
+	seen func()
+	once sync.Once
+}
+
+// noPipelines is a hook of go-redis that hooks nothing.
+type noPipelines struct{}
+
+func (noPipelines) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (noPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (b *beforeFirings) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "zrange" && cmd.Args()[1] == keys.Single.Firing() {
+			b.once.Do(b.seen)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// Timers become owed while others are cancelled, because nobody claims them: NATS is away. Each is counted, and cancelled, once.
+func TestCancelWhileTimersBecomeOwed(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	all := names("shop", n)
+	begin := func(t *testing.T) (*timerWorld, *redis.Client) {
+		server := testenv.Redis(t)
+		searched := server.Client()
+		w := newTimerWorld(t, searched)
+		w.set("shop", 1, time.Millisecond)
+		w.await(w.set("shop", n, time.Millisecond)) // the first of all is owed from the start: else no firings are read
+		w.schedule = schedule.New(server.Client(), schedule.DefaultMaxPayload)
+		return w, searched
+	}
+	t.Run("between the two looks of a search", func(t *testing.T) {
+		t.Parallel()
+		for name, search := range map[string]func(*timerWorld) any{
+			"count": func(w *timerWorld) any {
+				found, err := w.Count(t.Context(), of("shop"), func(admin.TimerCount) {})
+				if err != nil {
+					return err
+				}
+				return found.Timers
+			},
+			"cancel": func(w *timerWorld) any {
+				done, err := w.Cancel(t.Context(), of("shop"), ignore)
+				if err != nil || done.TooLate+done.Gone > 0 {
+					return fmt.Errorf("%+v, %w", done, err)
+				}
+				return done.Cancelled
+			},
+		} {
+			w, searched := begin(t)
+			searched.AddHook(&beforeFirings{seen: func() { w.expire(all[:50]...) }})
+			if got := search(w); got != int64(n+1) {
+				t.Errorf("%s: %v, want %d", name, got, n+1)
+			}
+		}
+	})
+	t.Run("while it goes on", func(t *testing.T) {
+		t.Parallel()
+		w, _ := begin(t)
+		batches := 0
+		done, err := w.Cancel(t.Context(), of("shop"), func(c admin.Cancelled) {
+			if batches++; batches == 1 {
+				w.expire(all[c.Cancelled:]...)
+			}
+		})
+		if err != nil || done.Cancelled != n+1 || done.TooLate+done.Gone > 0 || w.left("shop") > 0 {
+			t.Errorf("%+v, %v; %d are left", done, err, w.left("shop"))
+		}
+	})
+	t.Run("after they were firing", func(t *testing.T) {
+		t.Parallel()
+		w, _ := begin(t)
+		nodes, err := w.schedule.Nodes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Hour)[0].Firings
+		if len(claimed) < 3 || len(claimed) > n {
+			t.Fatalf("%d claimed", len(claimed))
+		}
+		batches := 0
+		done, err := w.Cancel(t.Context(), of("shop"), func(c admin.Cancelled) {
+			if batches++; batches == 1 {
+				if err := w.schedule.Release(t.Context(), claimed[:2]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		late := int64(len(claimed) - 2)
+		if err != nil || done.Cancelled != n+1-late || done.TooLate != late || done.Gone > 0 {
+			t.Errorf("%+v, %v; want %d too late", done, err, late)
+		}
+	})
 }
 
 // An interruption ends it between two batches, and what is said of them is true. Called again it goes on.

@@ -109,7 +109,23 @@ func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firin
 	}
 	w.cut = len(w.firings) >= firings
 	w.sortFirings()
+	w.leaveOutMoved()
 	return w, nil
+}
+
+// leaveOutMoved leaves out of what comes first those timers that were firings by when these were read: they are among them.
+func (w *walk) leaveOutMoved() {
+	type timer struct {
+		key string
+		due schedule.Millis
+	}
+	moved := map[timer]bool{}
+	for _, e := range w.firings {
+		_, rest, _ := strings.Cut(e.name, ":")
+		_, key, _ := strings.Cut(rest, ":")
+		moved[timer{key, e.due}] = true
+	}
+	w.ahead.entries = slices.DeleteFunc(w.ahead.entries, func(e entry) bool { return e.kind == kindDue && moved[timer{e.name, e.due}] })
 }
 
 // eachOf returns how many entries each of so many partitions is asked for if one call is to bring so many at most.
