@@ -57,6 +57,15 @@ func nodes(t testing.TB, s *schedule.Schedule) []*schedule.Node {
 	return all
 }
 
+func masters(t testing.TB, s *schedule.Schedule) []schedule.Master {
+	t.Helper()
+	all, err := s.Masters(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // nodeOf returns the node that has a partition.
 func nodeOf(t testing.TB, s *schedule.Schedule, p keys.Partition) *schedule.Node {
 	t.Helper()
@@ -400,6 +409,10 @@ func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 	for _, n := range nodes(t, x.Schedule) {
 		n.TakeNew()
 	}
+	before, same := masters(t, x.Schedule), masters(t, x.Schedule)
+	if &before[0].Partitions[0] != &same[0].Partitions[0] {
+		t.Error("the partitions are listed anew though none has moved")
+	}
 	x.cluster.OpenSlot(p.Slot(), from, to)
 	for x.cluster.MoveKeys(p.Slot(), 1, from, to) > 0 {
 	}
@@ -410,6 +423,12 @@ func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 		node = nodeOf(t, x.Schedule, p)
 		return node != old
 	}, "the slot to be known elsewhere")
+	for i, m := range masters(t, x.Schedule) {
+		was, is := slices.Contains(before[i].Partitions, p), slices.Contains(m.Partitions, p)
+		if want := m.Name == to.Addr(); was == is && (was || want) || is != want || before[i].Name != m.Name {
+			t.Errorf("%s had the slot: %v, has it: %v; before it was %s", m.Name, was, is, before[i].Name)
+		}
+	}
 	if came := node.TakeNew(); came != 1 {
 		t.Errorf("%d partitions came, want 1", came)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -76,23 +77,31 @@ func (s single) check(context.Context, *redis.Client) error { return nil }
 type cluster struct {
 	rdb        *redis.ClusterClient
 	partitions []keys.Partition // by slot
+	last       atomic.Pointer[layout]
 }
 
-func newCluster(rdb *redis.ClusterClient) cluster {
-	c := cluster{rdb, make([]keys.Partition, keys.Slots)}
+// layout is which masters there are, and which slots each has. It does not change.
+type layout struct {
+	masters []Master
+	owners  []*redis.Client // by slot
+}
+
+func newCluster(rdb *redis.ClusterClient) *cluster {
+	c := &cluster{rdb: rdb, partitions: make([]keys.Partition, keys.Slots)}
 	for slot := range c.partitions {
 		c.partitions[slot] = keys.SlotPartition(slot)
 	}
+	c.last.Store(&layout{owners: make([]*redis.Client, keys.Slots)})
 	return c
 }
 
-func (c cluster) partition(key string) keys.Partition { return keys.PartitionOf(key) }
+func (c *cluster) partition(key string) keys.Partition { return keys.PartitionOf(key) }
 
-func (c cluster) server(ctx context.Context, p keys.Partition) (*redis.Client, error) {
+func (c *cluster) server(ctx context.Context, p keys.Partition) (*redis.Client, error) {
 	return c.rdb.MasterForKey(ctx, string(p)) // which hashes to its slot
 }
 
-func (c cluster) masters(ctx context.Context) ([]Master, error) {
+func (c *cluster) masters(ctx context.Context) ([]Master, error) {
 	var mu sync.Mutex
 	var masters []Master
 	err := c.rdb.ForEachMaster(ctx, func(_ context.Context, server *redis.Client) error {
@@ -105,25 +114,46 @@ func (c cluster) masters(ctx context.Context) ([]Master, error) {
 		return nil, fmt.Errorf("ask for the masters: %w", err)
 	}
 	slices.SortFunc(masters, func(a, b Master) int { return cmp.Compare(a.Name, b.Name) })
+	// It is asked every second, and nearly always nothing has changed: then nothing is made anew.
+	last := c.last.Load()
+	same := slices.EqualFunc(masters, last.masters, func(a, b Master) bool { return a.Server == b.Server })
+	owners := last.owners
+	for slot, p := range c.partitions {
+		server, err := c.server(ctx, p)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("ask for the master of slot %d: %w", slot, err)
+		case server == owners[slot]:
+			continue
+		case &owners[0] == &last.owners[0]:
+			owners = slices.Clone(owners)
+		}
+		owners[slot], same = server, false
+	}
+	if !same {
+		give(masters, owners, c.partitions)
+		last = &layout{masters, owners}
+		c.last.Store(last)
+	}
+	return slices.Clone(last.masters), nil
+}
+
+// give gives masters the partitions that they own.
+func give(masters []Master, owners []*redis.Client, partitions []keys.Partition) {
 	at := map[*redis.Client]int{}
 	for i, m := range masters {
 		at[m.Server] = i
 	}
-	for slot, p := range c.partitions {
-		server, err := c.server(ctx, p)
-		if err != nil {
-			return nil, fmt.Errorf("ask for the master of slot %d: %w", slot, err)
-		}
-		if n, ok := at[server]; ok {
+	for slot, p := range partitions {
+		if n, ok := at[owners[slot]]; ok {
 			masters[n].Partitions = append(masters[n].Partitions, p)
 		}
 	}
-	return masters, nil
 }
 
-func (c cluster) reload(ctx context.Context) { c.rdb.ReloadState(ctx) }
+func (c *cluster) reload(ctx context.Context) { c.rdb.ReloadState(ctx) }
 
-func (c cluster) check(ctx context.Context, server *redis.Client) error {
+func (c *cluster) check(ctx context.Context, server *redis.Client) error {
 	info, err := server.ClusterInfo(ctx).Result()
 	if err == nil && !strings.Contains(info, "cluster_state:ok") {
 		return ErrClusterDown

@@ -262,7 +262,7 @@ func TestSetGetCancelLs(t *testing.T) {
 	if err := server.Client().Set(t.Context(), "app:mod:typ:kept", "v", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := timerd(t, "", "get", "app:mod:typ:kept"); code != 1 || !strings.Contains(errs, "app:mod:typ:kept has no TTL, so nothing fires; give it one, in seconds: redis-cli EXPIRE app:mod:typ:kept 1800") {
+	if code, _, errs := timerd(t, "", "get", "app:mod:typ:kept"); code != 1 || !strings.Contains(errs, "app:mod:typ:kept has no TTL, so nothing fires: EXPIRE gives it one") {
 		t.Errorf("get of a key without a TTL: %d %s", code, errs)
 	}
 	if out := ok(t, "set", "app:mod:typ:1", "40d 51m"); !strings.Contains(out, "(40d 51m)") {

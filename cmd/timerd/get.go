@@ -73,7 +73,7 @@ func whyNoTimer(ctx context.Context, rdb redis.UniversalClient, key string) erro
 	name := keys.EncodeText(key)
 	const withoutTTL = -1 // ns
 	if at, err := rdb.PExpireTime(ctx, key).Result(); err == nil && at == withoutTTL {
-		return fmt.Errorf("%s has no TTL, so nothing fires; give it one, in seconds: redis-cli EXPIRE %s 1800", name, diag.Word(name))
+		return fmt.Errorf("%s has no TTL, so nothing fires: EXPIRE gives it one", name)
 	}
 	return fmt.Errorf("%s is not pending, held, owed or firing", name)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/deliver"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
@@ -88,17 +89,20 @@ func (s Delivery) Run(ctx context.Context) error {
 // newReadiness returns what /readyz of a Deliverer says.
 func (s Delivery) newReadiness(js jetstream.JetStream, d *deliver.Deliverer) *readiness {
 	ready := &readiness{log: s.Logger, clients: s.Config.Clients()}
-	has := func(stream string) func(context.Context) error {
+	has := func(stream, remedy string) func(context.Context) error {
 		return func(ctx context.Context) error {
 			if err := connected(js, natsAway(s.Config.NATS)); err != nil {
 				return err
 			}
 			_, err := js.Stream(ctx, stream)
+			if errors.Is(err, jetstream.ErrStreamNotFound) {
+				return &diag.Fault{What: "there is no stream " + stream, Remedy: remedy, Err: err}
+			}
 			return streams.Explained(ctx, js, err)
 		}
 	}
-	ready.add(readyJetStream, has(d.Names.FiredStream()))
-	ready.add("log of deliveries", has(d.Names.DeliveryStream()), readyJetStream)
+	ready.add(readyJetStream, has(d.Names.FiredStream(), "start timerd serve, which makes it"))
+	ready.add("log of deliveries", has(d.Names.DeliveryStream(), "the next delivery makes it, as does a restart of timerd deliver"), readyJetStream)
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() }, readyJetStream)
 	return ready
 }

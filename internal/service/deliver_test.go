@@ -93,7 +93,7 @@ func TestDeliverTellsWhatHindersIt(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), "TIMERS_DELIVERY"); err != nil {
 		t.Fatal(err)
 	}
-	says(http.StatusServiceUnavailable, "jetstream: ok\nlog of deliveries: failed: .*stream not found\nendpoints: ok\n")
+	says(http.StatusServiceUnavailable, "jetstream: ok\nlog of deliveries: failed: there is no stream TIMERS_DELIVERY; to fix it: the next delivery makes it.*\nendpoints: ok\n")
 	if err := streams.EnsureDelivery(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestDeliverTellsWhatHindersIt(t *testing.T) {
 	if err := js.DeleteStream(t.Context(), "TIMERS"); err != nil {
 		t.Fatal(err)
 	}
-	says(http.StatusServiceUnavailable, "jetstream: failed: .*stream not found\nlog of deliveries: ok\nendpoints: failed: it waits for jetstream\n")
+	says(http.StatusServiceUnavailable, "jetstream: failed: there is no stream TIMERS; to fix it: start timerd serve.*\nlog of deliveries: ok\nendpoints: failed: it waits for jetstream\n")
 }
 
 // The proxies of the environment are told, and their passwords are not.
