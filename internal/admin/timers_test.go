@@ -267,7 +267,7 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 			t.Fatalf("%d claimed", len(claimed))
 		}
 		batches := 0
-		done, err := w.Cancel(t.Context(), of("shop"), func(c admin.Cancelled) {
+		done, err := w.Cancel(t.Context(), of("shop"), func(admin.Cancelled) {
 			if batches++; batches == 1 {
 				if err := w.schedule.Release(t.Context(), claimed[:2]); err != nil {
 					t.Fatal(err)
