@@ -18,3 +18,12 @@ func (n *Node) ClaimShort(ctx context.Context, r ClaimRequest, lease time.Durati
 
 // HearSince says since when every event was heard, as StartHearing does of now.
 func (n *Node) HearSince(since Millis) { n.hearSince(since) }
+
+// Unchanged has what is known of a cluster's masters count as unchanged for long. asked tells whether all slots were asked for since.
+func (ix *Index) Unchanged() (asked func() bool) {
+	c := ix.topology.(*passing).topology.(*cluster)
+	l := *c.last.Load()
+	l.changed = time.Time{}
+	c.last.Store(&l)
+	return func() bool { return c.last.Load() != &l }
+}

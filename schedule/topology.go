@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -80,18 +82,28 @@ type cluster struct {
 	last       atomic.Pointer[layout]
 }
 
-// layout is which masters there are, and which slots each has. It does not change.
+// layout is the masters with their partitions, as they were found. It does not change.
 type layout struct {
 	masters []Master
-	owners  []*redis.Client // by slot
+	said    []redis.ClusterSlot // by the first of them; nil if it did not answer
+	found   time.Time           // when all slots were asked for
+	changed time.Time           // when something was other than before
 }
+
+const (
+	// layoutFor is how long a layout is taken for the present one while a master says of the slots what it said then, and how long one
+	// has to be unchanged for that: what two servers say of a change differs for a while.
+	layoutFor = 10 * time.Second
+	// saidWithin bounds the wait for that master.
+	saidWithin = 100 * time.Millisecond
+)
 
 func newCluster(rdb *redis.ClusterClient) *cluster {
 	c := &cluster{rdb: rdb, partitions: make([]keys.Partition, keys.Slots)}
 	for slot := range c.partitions {
 		c.partitions[slot] = keys.SlotPartition(slot)
 	}
-	c.last.Store(&layout{owners: make([]*redis.Client, keys.Slots)})
+	c.last.Store(&layout{})
 	return c
 }
 
@@ -101,57 +113,65 @@ func (c *cluster) server(ctx context.Context, p keys.Partition) (*redis.Client, 
 	return c.rdb.MasterForKey(ctx, string(p)) // which hashes to its slot
 }
 
+// masters is asked every second, and nearly always nothing has changed. To ask for the server of each slot takes 2 ms, so the
+// last answer is given again as long as nothing speaks against it.
 func (c *cluster) masters(ctx context.Context) ([]Master, error) {
 	var mu sync.Mutex
-	var masters []Master
+	found := layout{found: time.Now()}
 	err := c.rdb.ForEachMaster(ctx, func(_ context.Context, server *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		masters = append(masters, Master{Name: server.Options().Addr, Server: server})
+		found.masters = append(found.masters, Master{Name: server.Options().Addr, Server: server})
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("ask for the masters: %w", err)
 	}
-	slices.SortFunc(masters, func(a, b Master) int { return cmp.Compare(a.Name, b.Name) })
-	// It is asked every second, and nearly always nothing has changed: then nothing is made anew.
+	slices.SortFunc(found.masters, func(a, b Master) int { return cmp.Compare(a.Name, b.Name) })
 	last := c.last.Load()
-	same := slices.EqualFunc(masters, last.masters, func(a, b Master) bool { return a.Server == b.Server })
-	owners := last.owners
-	for slot, p := range c.partitions {
-		server, err := c.server(ctx, p)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("ask for the master of slot %d: %w", slot, err)
-		case server == owners[slot]:
-			continue
-		case &owners[0] == &last.owners[0]:
-			owners = slices.Clone(owners)
-		}
-		owners[slot], same = server, false
+	if len(found.masters) > 0 {
+		asking, cancel := context.WithTimeout(ctx, saidWithin)
+		found.said, _ = found.masters[0].Server.ClusterSlots(asking).Result()
+		cancel()
 	}
-	if !same {
-		give(masters, owners, c.partitions)
-		last = &layout{masters, owners}
-		c.last.Store(last)
+	same := found.said != nil && reflect.DeepEqual(found.said, last.said) &&
+		slices.EqualFunc(found.masters, last.masters, func(a, b Master) bool { return a.Server == b.Server })
+	if same && found.found.Sub(last.changed) > layoutFor && found.found.Sub(last.found) < layoutFor {
+		return slices.Clone(last.masters), nil
 	}
-	return slices.Clone(last.masters), nil
+	if err := c.give(ctx, found.masters); err != nil {
+		return nil, err
+	}
+	found.changed = found.found
+	if same && slices.EqualFunc(found.masters, last.masters, func(a, b Master) bool { return slices.Equal(a.Partitions, b.Partitions) }) {
+		found.masters, found.changed = last.masters, last.changed
+	}
+	c.last.Store(&found)
+	return slices.Clone(found.masters), nil
 }
 
-// give gives masters the partitions that they own.
-func give(masters []Master, owners []*redis.Client, partitions []keys.Partition) {
+// give gives masters the partitions that they have.
+func (c *cluster) give(ctx context.Context, masters []Master) error {
 	at := map[*redis.Client]int{}
 	for i, m := range masters {
 		at[m.Server] = i
 	}
-	for slot, p := range partitions {
-		if n, ok := at[owners[slot]]; ok {
+	for slot, p := range c.partitions {
+		server, err := c.server(ctx, p)
+		if err != nil {
+			return fmt.Errorf("ask for the master of slot %d: %w", slot, err)
+		}
+		if n, ok := at[server]; ok {
 			masters[n].Partitions = append(masters[n].Partitions, p)
 		}
 	}
+	return nil
 }
 
-func (c *cluster) reload(ctx context.Context) { c.rdb.ReloadState(ctx) }
+func (c *cluster) reload(ctx context.Context) {
+	c.rdb.ReloadState(ctx)
+	c.last.Store(&layout{})
+}
 
 func (c *cluster) check(ctx context.Context, server *redis.Client) error {
 	info, err := server.ClusterInfo(ctx).Result()
