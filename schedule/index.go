@@ -48,6 +48,9 @@ func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
 // Masters asks Redis for the servers that have partitions, and returns each with its partitions.
 func (ix *Index) Masters(ctx context.Context) ([]Master, error) { return ix.topology.masters(ctx) }
 
+// Reload has the places of the partitions read again: a server said that one is elsewhere.
+func (ix *Index) Reload(ctx context.Context) { ix.topology.reload(ctx) }
+
 // Pipelined runs commands on the server that has a partition, as far as is known. It does not follow a redirection, but
 // remembers it for the next call.
 func (ix *Index) Pipelined(ctx context.Context, p keys.Partition, fill func(redis.Pipeliner) error) error {

@@ -84,7 +84,7 @@ type Hold struct {
 	Until     time.Time // when it ends by itself; the zero Time if it does not
 	Reason    string
 	By        string // who held it, user@host
-	Held      int64  // due timers that wait; a timer under several holds counts for each; -1 if too many to count
+	Held      int64  // due timers that wait; a timer under several holds counts for each; -1 if not all could be counted
 
 	Resume       Resume    // how its timers are being released; the zero Resume while it lasts
 	ResumedSince time.Time // the zero Time while it lasts
@@ -311,7 +311,8 @@ type CancelResult struct {
 // it goes through the timers by due time, in steps that block Redis only briefly.
 //
 // CancelAll returns errors that wrap client.ErrInvalid. If ctx ends, or after any other error, the result is still
-// correct for what was done, and calling again goes on with the rest.
+// correct for what was done, and calling again goes on with the rest. It is an error if slots of a cluster are moving:
+// their timers are left out.
 func (o *Operator) CancelAll(ctx context.Context, namespace string, before time.Time) (CancelResult, error) {
 	call := "cancel all of " + namespace
 	n, err := parseNamespace(namespace)

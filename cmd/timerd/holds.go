@@ -18,8 +18,8 @@ func newHolds() *cobra.Command {
 		Use:   "holds",
 		Short: "List the namespaces that are held",
 		Long: `List the namespaces that are held, or whose timers are still being released: who held them, when and
-why, and how many due timers wait. A question mark means too many to count. A timer under several
-holds counts for each.`,
+why, and how many due timers wait. A question mark means that not all could be counted. A timer
+under several holds counts for each.`,
 		Example: `  timerd holds
   timerd holds --json`,
 		Args: arguments(cobra.NoArgs),

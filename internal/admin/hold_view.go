@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,7 +20,7 @@ type HoldView struct {
 	Reason    string     `json:"reason"`
 	By        string     `json:"by"`
 	// Held is how many timers are held that are due, those included that no claim has looked at yet; one under several holds counts
-	// for each. It is null if so many are owed or firing that not all of these were looked at.
+	// for each. It is null if not all were looked at: so many are owed or firing, or slots of a cluster are moving.
 	Held   *int64      `json:"held"`
 	Resume *ResumeView `json:"resume"` // null while it lasts
 }
@@ -68,6 +69,9 @@ func (s *Holds) List(ctx context.Context) ([]HoldView, error) {
 		cut = p.Cut
 		return !p.Until.After(p.Now)
 	})
+	if _, moving := errors.AsType[*query.MovingError](err); moving {
+		err, cut = nil, true
+	}
 	if err != nil {
 		return nil, fmt.Errorf("count the held timers: %w", err)
 	}

@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -97,7 +99,8 @@ type Cancelled struct {
 // looked for once more, until no more of it is cancelled.
 //
 // It calls progress after each batch. It ends between two batches when ctx does, and at the first error that is not that of
-// one timer; what it returns beside the error is true in any case. Called again, it goes on with what is left.
+// one timer; what it returns beside the error is true in any case. Called again, it goes on with what is left. An error that
+// wraps a *query.MovingError says that slots of a cluster are moving, and that only what is there was left out.
 func (t *Timers) Cancel(ctx context.Context, sel Selection, progress func(Cancelled)) (Cancelled, error) {
 	c := cancellation{
 		timers: t, progress: progress, left: map[client.Due]*int64{},
@@ -313,14 +316,15 @@ func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Conte
 		}
 		return failed == nil && ctx.Err() == nil
 	})
-	if failed == nil {
-		failed = err
-	}
-	if failed == nil {
-		failed = ctx.Err()
+	_, moving := errors.AsType[*query.MovingError](err)
+	if failed == nil && !moving {
+		failed = cmp.Or(err, ctx.Err())
 	}
 	if failed == nil && len(found) > 0 {
 		failed = flush(len(found))
+	}
+	if failed == nil { // what is not on the move is done
+		failed = err
 	}
 	return cut, failed
 }

@@ -435,6 +435,82 @@ func TestCancelInACluster(t *testing.T) {
 	}
 }
 
+// What is in a slot that is moving is not said to be counted, moved or cancelled. All else is, and the rest once the slot has moved.
+func TestCancelWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 3, false)
+	w := newTimerWorld(t, cluster.Client())
+	ctx := t.Context()
+	place := func(key string) (slot int, from, to *testenv.RedisServer) {
+		slot = keys.PartitionOf(key).Slot()
+		return slot, cluster.Master(slot), cluster.Master((slot + keys.Slots/3) % keys.Slots)
+	}
+	isLeftOut := func(err error) bool {
+		moving, is := errors.AsType[*query.MovingError](err)
+		return is && moving.Slots == 1
+	}
+	// finish cancels the rest. Keys that have moved are due some ms later, as no timerd has heard yet: they may have been set.
+	finish := func(app string) (done admin.Cancelled) {
+		testenv.Eventually(t, time.Minute, func() bool {
+			var err error
+			before := done.Cancelled
+			done, err = w.Cancel(ctx, of(app), ignore)
+			done.Cancelled += before
+			return err == nil
+		}, "the slot to have moved")
+		return done
+	}
+
+	const n = 200
+	w.set("shop", n, time.Hour)
+	holds := admin.NewHolds(w.schedule)
+	if held, err := holds.Hold(ctx, schedule.Hold{Namespace: keys.Namespace{App: "other"}}, 0); err != nil || len(held.Missing) > 0 {
+		t.Fatalf("%+v, %v", held, err)
+	}
+	slot, from, to := place("shop:m:t:0")
+	cluster.OpenSlot(slot, from, to)
+	if views, err := holds.List(ctx); err != nil || len(views) != 1 || views[0].Held != nil {
+		t.Errorf("holds: %+v, %v; want one of which it is not known how many timers it holds", views, err)
+	}
+	if found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {}); !isLeftOut(err) {
+		t.Errorf("counted: %+v, %v", found, err)
+	}
+	moved, err := w.Move(ctx, of("shop"), time.Now().Add(2*time.Hour), func(admin.Moved) {})
+	if !isLeftOut(err) || moved.Moved != n-1 {
+		t.Errorf("moved: %+v, %v", moved, err)
+	}
+	if done, err := w.Cancel(ctx, of("shop"), ignore); !isLeftOut(err) || done.Cancelled != n-1 {
+		t.Errorf("cancelled: %+v, %v", done, err)
+	}
+	cluster.CloseSlot(slot, from, to)
+	if done := finish("shop"); done.Cancelled+done.Gone != 1 {
+		t.Errorf("cancelled at last: %+v", done)
+	}
+
+	// The slot moves as a whole once the search has begun.
+	var settings []client.Setting
+	for i := range 5 * n {
+		settings = append(settings, client.Setting{Key: fmt.Sprintf("pay:m:t:{x}%d", i), When: client.After(time.Hour)})
+	}
+	if _, err := w.client.SetMany(ctx, settings); err != nil {
+		t.Fatal(err)
+	}
+	slot, from, to = place(settings[0].Key)
+	batches := 0
+	first, err := w.Cancel(ctx, of("pay"), func(admin.Cancelled) {
+		if batches++; batches == 1 {
+			cluster.OpenSlot(slot, from, to)
+			cluster.CloseSlot(slot, from, to)
+		}
+	})
+	if !isLeftOut(err) {
+		t.Errorf("while the slot moved: %+v, %v", first, err)
+	}
+	if done := finish("pay"); first.Cancelled+done.Cancelled+done.Gone != 5*n {
+		t.Errorf("first %+v, then %+v", first, done)
+	}
+}
+
 // A selection by prefix, state and due range is counted and cancelled, and nothing else of the same keys.
 func TestCancelByQuery(t *testing.T) {
 	t.Parallel()

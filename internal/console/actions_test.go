@@ -99,6 +99,15 @@ func TestHoldAndResume(t *testing.T) {
 	has(t, w.page("/holds"), "No namespace is on hold")
 }
 
+// That a slot moves, so that not all timers can be counted, keeps nobody from holding them.
+func TestHoldWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 3, false)
+	w := newWorld(t, func(w *world) { w.rdb = cluster.Client() })
+	cluster.OpenSlot(0, cluster.Master(0), cluster.Master(keys.Slots-1))
+	has(t, w.act(url.Values{"do": {"hold"}, "namespace": {"shop"}}, nil, "At least 0 timers"), "the hold stands")
+}
+
 func TestBadActions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/admin"
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 type world struct {
 	t      testing.TB
 	redis  *testenv.RedisServer
+	rdb    redis.UniversalClient // of it, if no other Redis is given
 	nats   *testenv.NATSServer
 	sched  *schedule.Schedule
 	timers *client.Timers
@@ -56,9 +58,11 @@ func newWorld(t testing.TB, change ...func(*world)) *world {
 	for _, f := range change {
 		f(w)
 	}
-	rdb := w.redis.Client()
+	if w.rdb == nil {
+		w.rdb = w.redis.Client()
+	}
 	w.js = w.nats.JetStream()
-	w.sched, w.timers = schedule.New(rdb, schedule.DefaultMaxPayload), client.New(rdb)
+	w.sched, w.timers = schedule.New(w.rdb, schedule.DefaultMaxPayload), client.New(w.rdb)
 	if _, err := w.sched.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}

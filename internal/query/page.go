@@ -25,11 +25,18 @@ type Page struct {
 	Cut    bool      // there may be more that are owed or firing than were looked at
 }
 
+// MovingError says that timers were left out, because their slots are moving in a Redis Cluster.
+type MovingError struct{ Slots int }
+
+func (e *MovingError) Error() string {
+	return fmt.Sprintf("%d slots of the cluster are moving: try again", e.Slots)
+}
+
 // Pages calls yield for one stretch of the timers that are not settled after the other, in the order of their due times,
 // until it returns false. They hold those timers of a query. So a caller learns how far a search among many timers has come; it
 // counts entries in the due times of the query. Only timers that are set, moved, claimed or fired meanwhile may be left out or come
 // twice; and of those that are owed because of an event or firing, all but the first mostFirings, in the order in which they can be
-// claimed.
+// claimed. At the end an error wraps a *MovingError if slots were moving, whose timers are left out.
 func Pages(ctx context.Context, s *schedule.Schedule, q Query, yield func(Page) bool) error {
 	return pages(ctx, s, q, true, yield)
 }
@@ -60,6 +67,10 @@ func pages(ctx context.Context, s *schedule.Schedule, q Query, records bool, yie
 				break
 			}
 		}
+	}
+	if w.moving > 0 {
+		w.s.Reload(ctx) // they may be elsewhere by now
+		return fmt.Errorf("schedule: list timers: %w", &MovingError{w.moving})
 	}
 	return nil
 }

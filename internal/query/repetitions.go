@@ -170,7 +170,7 @@ func withTimers(ctx context.Context, s *schedule.Schedule) ([]keys.Partition, er
 	for _, m := range masters {
 		found, err := s.ScanMaster(ctx, m, schedule.Forever, schedule.Forever)
 		if err == nil && len(found.Moving) > 0 {
-			err = fmt.Errorf("%d slots of the cluster are moving: try again", len(found.Moving))
+			err = &MovingError{len(found.Moving)}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("schedule: look for repetitions: %w", err)

@@ -76,6 +76,7 @@ type walk struct {
 	looked int64           // entries up to the place, from the first due time of interest on
 	total  int64           // entries when it began
 	cut    bool            // there may be more firings
+	moving int             // partitions that are left out, from then on when their slots were found moving
 }
 
 // newWalk begins a walk through what may be meant by a query, after a place. Of firings it reads so many at most, in the order in
@@ -224,6 +225,7 @@ func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 			if err != nil {
 				return err
 			}
+			w.moving += int(reply.Int(1))
 			if first {
 				w.count(reply)
 			}
