@@ -204,13 +204,16 @@ func (s *Letters) delete(ctx context.Context, seq uint64) error {
 // Replay sets the timers of the letters with these numbers, to fire at once. It
 // takes each letter out of the stream once its timer is set, so that an interruption loses none, and then
 // tells done. fresh is false for a timer that was set already within a day, by an interrupted replay or as
-// its event was sent again. Letters that are gone are passed over, and those without a timer. It returns how
-// many letters it has taken out.
+// its event was sent again. Letters that are gone are passed over, and those without a timer. Where too many
+// retries wait beside a newer timer of the key the letter stays: the others are replayed, and then an error wraps
+// schedule.ErrTooManyRetries. It returns how many letters it has taken out.
 func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
 	now, err := sched.Clock(ctx)
 	if err != nil {
 		return 0, err
 	}
+	var crowded int
+	var refused error
 	for _, seq := range seqs {
 		r, there, err := s.reader.Get(ctx, keys.Dead, seq)
 		if err != nil {
@@ -225,6 +228,10 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 			continue
 		}
 		_, fresh, err := sched.Retry(ctx, timer)
+		if errors.Is(err, schedule.ErrTooManyRetries) {
+			crowded, refused = crowded+1, err
+			continue
+		}
 		if err != nil {
 			return replayed, err
 		}
@@ -235,6 +242,9 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 		if err := done(l, fresh); err != nil {
 			return replayed, err
 		}
+	}
+	if crowded > 0 {
+		return replayed, fmt.Errorf("%d dead letters stay, replay them again once some timers of their keys have fired: %w", crowded, refused)
 	}
 	return replayed, nil
 }

@@ -3,12 +3,14 @@ package admin_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
@@ -16,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // letterWorld is a schedule and the stream of dead letters.
@@ -161,6 +164,46 @@ func TestAmongHostileLetters(t *testing.T) {
 		t.Errorf("%d purged by text, want 400: %v", progress, err)
 	}
 	w.left(20)
+}
+
+// Letters of a key that has no room for more timers stay, and keep no others from being replayed.
+func TestReplayOfACrowdedKey(t *testing.T) {
+	t.Parallel()
+	w := newLetterWorld(t)
+	ctx, s := t.Context(), w.Schedule.Schedule
+	crowded := keys.Key{App: "crowd", Module: "m", Type: "t", ID: "0"}
+	now, err := s.Clock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No more may wait beside its timer, and in each ms of the next minute another of its firings is due.
+	for i := 0; err == nil; i++ {
+		_, _, err = s.Retry(ctx, schedule.Retry{EventID: fmt.Sprint(i), Key: crowded, Due: schedule.MillisOf(now.Add(time.Hour)), Attempt: 2})
+	}
+	if !errors.Is(err, schedule.ErrTooManyRetries) {
+		t.Fatal(err)
+	}
+	var firings []redis.Z
+	for i := range time.Minute.Milliseconds() {
+		firings = append(firings, redis.Z{Score: 1, Member: fmt.Sprintf("%d:1:%s", now.UnixMilli()+i, crowded)})
+	}
+	for some := range slices.Chunk(firings, 10_000) {
+		if err := s.Client().ZAdd(ctx, keys.Single.Firing(), some...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.letters("crowd", 1, "")
+	w.letters("shop", 2, "")
+	all, found := w.choose(admin.LetterSelection{})
+	var apps []string
+	n, err := all.Replay(ctx, s, found.Replayable, func(l admin.Letter, _ bool) error {
+		apps = append(apps, l.Event.Key.App)
+		return nil
+	})
+	if fmt.Sprint(n, apps) != "2 [shop shop]" || !errors.Is(err, schedule.ErrTooManyRetries) || !strings.Contains(err.Error(), "1 dead letters stay") {
+		t.Errorf("%d replayed, of %v: %v", n, apps, err)
+	}
+	w.left(1)
 }
 
 // Letters that were selected and are gone are passed over. It is an error if none is there.
