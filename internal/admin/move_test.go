@@ -3,12 +3,15 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // All that match are moved, each once, also into the middle of where they are; or they fire now.
@@ -48,6 +51,28 @@ func TestMove(t *testing.T) {
 	}
 	if w.left("pay") != 10 {
 		t.Error("others were moved")
+	}
+}
+
+// A timer whose key has another one that is due then is due a little later, and is moved once, however often the search comes to it.
+func TestMoveOfTwoTimersOfEachKey(t *testing.T) {
+	t.Parallel()
+	w := newTimerWorld(t, testenv.Redis(t).Client())
+	const n = 300
+	last := w.set("shop", n, time.Hour)
+	for i, name := range names("shop", n) {
+		key, err := keys.Parse(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		retry := schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: schedule.MillisOf(last.Add(-time.Minute)), Attempt: 2}
+		if _, set, err := w.schedule.Retry(t.Context(), retry); err != nil || !set {
+			t.Fatal(set, err)
+		}
+	}
+	done, err := w.Move(t.Context(), of("shop"), last.Add(time.Hour), func(admin.Moved) {})
+	if err != nil || done != (admin.Moved{Moved: 2 * n}) || w.left("shop") != 2*n {
+		t.Errorf("%+v, %v; want %d moved", done, err, 2*n)
 	}
 }
 

@@ -217,19 +217,26 @@ type Moved struct {
 // then already are left alone, so that none is moved twice. What is said of progress, of the end of ctx and of errors at Cancel holds here too.
 func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress func(Moved)) (Moved, error) {
 	var done Moved
+	// Those that were moved a little further than to, where the search may come to them again.
+	further := map[schedule.Which]bool{}
 	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as due times are whole ms
 	_, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
 		var moves []schedule.Move
 		for _, timer := range some {
-			if len(sel.Chosen) > 0 || !timer.Due.Equal(to) {
+			if len(sel.Chosen) > 0 || !timer.Due.Equal(to) && !further[timer.Which()] {
 				moves = append(moves, schedule.Move{Which: timer.Which(), To: to})
 			}
 		}
 		results, err := t.schedule.Move(ctx, moves)
-		for _, r := range results {
+		for i, r := range results {
 			switch r.Outcome {
 			case schedule.MoveDone:
 				done.Moved++
+				if !to.IsZero() && !r.Due.Equal(to) {
+					again := moves[i].Which
+					again.Due = r.Due
+					further[again] = true
+				}
 			case schedule.MoveTooLate:
 				done.TooLate++
 			case schedule.MoveHeld:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -179,11 +178,25 @@ func (w *timerWorld) expire(names ...string) {
 	}
 }
 
-// beforeFirings calls seen once, before a search that has looked at what is due reads the firings.
+// claim claims some of what is due, and holds what is to be held.
+func (w *timerWorld) claim() []schedule.Firing {
+	w.t.Helper()
+	nodes, err := w.schedule.Nodes(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	claimed := nodes[0].Claim(w.t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Hour)[0]
+	if claimed.Err != nil {
+		w.t.Fatal(claimed.Err)
+	}
+	return claimed.Firings
+}
+
+// beforeFirings calls seen once, before a search that has looked at what is due reads the firings, or some more of them.
 type beforeFirings struct {
 	noPipelines
-	seen func()
-	once sync.Once
+	pages int // that are read before
+	seen  func()
 }
 
 // noPipelines is a hook of go-redis that hooks nothing.
@@ -197,7 +210,9 @@ func (noPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func (b *beforeFirings) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "zrange" && cmd.Args()[1] == keys.Single.Firing() {
-			b.once.Do(b.seen)
+			if b.pages--; b.pages == -1 {
+				b.seen()
+			}
 		}
 		return next(ctx, cmd)
 	}
@@ -242,6 +257,44 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 			}
 		}
 	})
+	t.Run("what is released between the two looks", func(t *testing.T) {
+		t.Parallel()
+		const n = 50
+		server := testenv.Redis(t)
+		searched := server.Client()
+		w := newTimerWorld(t, searched)
+		w.await(w.set("other", 1, time.Millisecond))
+		w.expire("other:m:t:0") // so that firings are read
+		holds := admin.NewHolds(schedule.New(server.Client(), schedule.DefaultMaxPayload))
+		if _, err := holds.Hold(t.Context(), schedule.Hold{Namespace: keys.Namespace{App: "shop"}}, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.await(w.set("shop", n, time.Millisecond))
+		w.claim()
+		searched.AddHook(&beforeFirings{seen: func() {
+			err := holds.Resume(t.Context(), keys.Namespace{App: "shop"}, schedule.Resume{Kind: schedule.ResumeNow}, func(admin.ResumeProgress) {})
+			if err != nil {
+				t.Error(err)
+			}
+		}})
+		if done, err := w.Cancel(t.Context(), of("shop"), ignore); err != nil || done.Cancelled != n || done.TooLate+done.Gone > 0 {
+			t.Errorf("%+v, %v; want %d cancelled", done, err, n)
+		}
+	})
+	t.Run("what is claimed while firings are read", func(t *testing.T) {
+		t.Parallel()
+		const n = 1500 // over a page
+		w := newTimerWorld(t, testenv.Redis(t).Client())
+		w.owe(n, names("shop", n)...)
+		w.rdb.AddHook(&beforeFirings{pages: 1, seen: func() {
+			if claimed := w.claim(); len(claimed) == 0 {
+				t.Error("nothing was claimed")
+			}
+		}})
+		if found, err := w.Count(t.Context(), of("shop"), func(admin.TimerCount) {}); err != nil || found.Timers != n || found.Total != n {
+			t.Errorf("%+v, %v; want %d", found, err, n)
+		}
+	})
 	t.Run("while it goes on", func(t *testing.T) {
 		t.Parallel()
 		w, _ := begin(t)
@@ -258,11 +311,7 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 	t.Run("after they were firing", func(t *testing.T) {
 		t.Parallel()
 		w, _ := begin(t)
-		nodes, err := w.schedule.Nodes(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Hour)[0].Firings
+		claimed := w.claim()
 		if len(claimed) < 3 || len(claimed) > n {
 			t.Fatalf("%d claimed", len(claimed))
 		}

@@ -120,13 +120,21 @@ func (w *walk) leaveOutMoved() {
 		key string
 		due schedule.Millis
 	}
-	moved := map[timer]bool{}
+	moved, firing := map[timer]bool{}, map[string]bool{}
 	for _, e := range w.firings {
-		_, rest, _ := strings.Cut(e.name, ":")
-		_, key, _ := strings.Cut(rest, ":")
-		moved[timer{key, e.due}] = true
+		moved[timer{parkedKey(e.name), e.due}], firing[e.name] = true, true
 	}
-	w.ahead.entries = slices.DeleteFunc(w.ahead.entries, func(e entry) bool { return e.kind == kindDue && moved[timer{e.name, e.due}] })
+	before := len(w.ahead.entries)
+	w.ahead.entries = slices.DeleteFunc(w.ahead.entries, func(e entry) bool {
+		switch {
+		case e.kind == kindHeld: // it was released
+			return firing[e.name]
+		case strings.HasPrefix(e.name, ":"):
+			return moved[timer{parkedKey(e.name), e.due}]
+		}
+		return moved[timer{e.name, e.due}]
+	})
+	w.total -= int64(before - len(w.ahead.entries))
 }
 
 // eachOf returns how many entries each of so many partitions is asked for if one call is to bring so many at most.
@@ -134,10 +142,12 @@ func eachOf(partitions, most int) int {
 	return min(max(walkRound/max(partitions, 1), walkLeast), most)
 }
 
-// sortFirings puts the firings in order, and counts them and leaves out those before the place.
+// sortFirings puts the firings in order, and counts them and leaves out those before the place. One that was claimed while they were
+// read was read twice.
 func (w *walk) sortFirings() {
 	w.firings = slices.DeleteFunc(w.firings, func(e entry) bool { return e.due < w.query.from() || e.due >= w.query.before() })
 	slices.SortFunc(w.firings, compareEntries)
+	w.firings = slices.CompactFunc(w.firings, func(a, b entry) bool { return compareEntries(a, b) == 0 })
 	w.total += int64(len(w.firings))
 	first := slices.IndexFunc(w.firings, w.at.isBefore)
 	if first < 0 {
