@@ -192,7 +192,10 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 	if done.Cut {
 		fmt.Fprintln(b.cmd.ErrOrStderr(), "timerd: too many timers are owed or firing to look at all of them: try again once some have fired")
 	}
-	if err == nil {
+	switch {
+	case err == nil && done.Cut:
+		return exitCode(exitFailed)
+	case err == nil:
 		return nil
 	}
 	reached := "none was reached"

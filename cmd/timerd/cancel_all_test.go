@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -105,6 +108,27 @@ end)`
 	}
 	code, out, errs := timerd(t, "", "cancel", "--all", "shop", "--yes")
 	if code != exitFailed || out != "0 cancelled, 0 too late\n" || !strings.Contains(errs, "is of another version: start a timerd of this version on it") {
+		t.Errorf("%d %s%s", code, out, errs)
+	}
+}
+
+// Where so many timers of others are owed that not all were looked at, it says so and fails.
+func TestCancelAllBehindACrowd(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	setFar(t, rdb, "shop", 1, time.Hour)
+	const due, n = 1763629200000, 100_000
+	var owed []redis.Z
+	for i := range n {
+		owed = append(owed, redis.Z{Member: fmt.Sprintf("%d::pay:m:t:%d", due+i, i)})
+	}
+	for some := range slices.Chunk(append(owed, redis.Z{Member: fmt.Sprintf("%d::shop:m:t:owed", due+n)}), 10_000) {
+		if err := rdb.ZAdd(t.Context(), keys.Single.Firing(), some...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, out, errs := timerd(t, "", "cancel", "--all", "shop", "--yes")
+	if code != exitFailed || out != "1 cancelled, 0 too late\n" || !strings.Contains(errs, "too many timers are owed or firing to look at all of them") {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
 }

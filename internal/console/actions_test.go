@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // left returns how many timers a namespace has.
@@ -40,6 +44,25 @@ func TestCancel(t *testing.T) {
 	}
 	has(t, w.page("/jobs"), "all timers of shop:order", "done")
 	has(t, w.log.String(), `msg="console: action"`, "do=cancel", "who=anybody@127.0.0.1", "touches=146", "cancelled=146")
+}
+
+// Where so many timers of others are owed that not all were looked at, it is not said that all is done.
+func TestCancelBehindACrowd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set("shop:order:timeout:1", "x")
+	rdb := w.redis.Client()
+	const due, n = 1763629200000, 100_000
+	var owed []redis.Z
+	for i := range n {
+		owed = append(owed, redis.Z{Member: fmt.Sprintf("%d::pay:m:t:%d", due+i, i)})
+	}
+	for some := range slices.Chunk(append(owed, redis.Z{Member: fmt.Sprintf("%d::shop:m:t:0", due+n)}), 10_000) {
+		if err := rdb.ZAdd(t.Context(), keys.Single.Firing(), some...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(t, w.act(url.Values{"do": {"cancel"}, "all": {"1"}, "q": {"shop"}}, nil, "At least 1 timer"), "Failed.", "too many timers are owed or firing to look at all of them", "1 cancelled")
 }
 
 // What is confirmed is what was counted: not a timer that was set since, not one more for one that was selected twice. A query that

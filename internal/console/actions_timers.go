@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -196,6 +197,9 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 	}
 	if w.name == "cancel" {
 		done, err := w.actions.Timers.Cancel(ctx, sel, func(c admin.Cancelled) { tell(cancelTallies(c)) })
+		if err == nil && done.Cut {
+			err = errors.New("too many timers are owed or firing to look at all of them")
+		}
 		return cancelTallies(done), err
 	}
 	done, err := w.actions.Timers.Move(ctx, sel, w.to, func(m admin.Moved) { tell(w.moveTallies(m)) })
