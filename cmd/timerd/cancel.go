@@ -124,7 +124,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 		if err := b.count(ctx); err != nil {
 			return err
 		}
-		if b.found.Timers > 0 && !flags.yes {
+		if b.some() && !flags.yes {
 			if err := b.ask(); err != nil {
 				return err
 			}
@@ -156,9 +156,15 @@ func (b *bulkCancel) count(ctx context.Context) error {
 	return err
 }
 
+// some tells whether there are timers to cancel, or may be.
+func (b *bulkCancel) some() bool { return b.found.Timers > 0 || b.found.Cut }
+
 // ask asks whether to go on. It needs a terminal: an answer that was written before the number was known is none.
 func (b *bulkCancel) ask() error {
-	what := fmt.Sprintf("%s of %s, the last one due at %s", counted(b.found.Timers, "timer"), b.selection.Namespace, b.found.Last.Format(timeLayout))
+	what := fmt.Sprintf("%s of %s", counted(b.found.Timers, "timer"), b.selection.Namespace)
+	if b.found.Timers > 0 {
+		what += ", the last one due at " + b.found.Last.Format(timeLayout)
+	}
 	if b.found.Cut {
 		what = "at least " + what
 	}
@@ -175,7 +181,7 @@ func (b *bulkCancel) ask() error {
 func (b *bulkCancel) cancel(ctx context.Context) error {
 	var done admin.Cancelled
 	var err error
-	if b.found.Timers > 0 {
+	if b.some() {
 		bar := progressOf(b.cmd)
 		done, err = b.timers.Cancel(ctx, b.selection, func(c admin.Cancelled) {
 			bar.show("cancelled %d of %d timers, up to %s", c.Cancelled, b.found.Timers, c.Until.Format(timeLayout))

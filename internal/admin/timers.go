@@ -44,10 +44,10 @@ type TimerCount struct {
 	Last   time.Time // when the last one is due
 	Looked int64     // entries of the schedule that were looked at, of every namespace
 	Total  int64     // entries that there were when the search began
-	Cut    bool      // so many are owed or firing that not all of these were looked at
+	Cut    bool      // so many are owed or firing that not all of these were looked at, or slots of a cluster are moving
 
 	// Counted is the selection without what is due later than all that was found, and than the end of the count. Of timers that are
-	// set afterwards it does not have those that are due later still.
+	// set afterwards it does not have those that are due later still. While slots are moving it is the whole selection.
 	Counted Selection
 }
 
@@ -67,6 +67,10 @@ func (t *Timers) Count(ctx context.Context, sel Selection, progress func(TimerCo
 		progress(found)
 		return true
 	})
+	if _, moving := errors.AsType[*query.MovingError](err); moving {
+		found.Cut = true
+		return found, nil
+	}
 	var now time.Time
 	if err == nil {
 		now, err = t.schedule.Clock(ctx)

@@ -65,9 +65,6 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 			tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
 		})
 		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total
-		if _, moving := errors.AsType[*query.MovingError](err); moving { // which is no reason not to hold them
-			c.AtLeast, err = true, nil
-		}
 		return c, err
 	}
 	view, err := w.view(ctx)
