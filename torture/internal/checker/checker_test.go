@@ -34,6 +34,38 @@ func deaf(effect history.Effect, from, to int64) history.Fault {
 	}
 }
 
+// onTimerd has another timerd have a fault.
+func onTimerd(timerd int, f history.Fault) history.Fault {
+	f.Timerds = []int{timerd}
+	return f
+}
+
+// Of three timerds two listen, and it is not known which. So what happens while two are deaf may be unheard.
+func TestTwoOfThreeTimerdsListen(t *testing.T) {
+	const key = "a:b:c:1"
+	for _, c := range []struct {
+		timerds int
+		faults  []history.Fault
+		want    string
+	}{
+		{3, nil, "resurrected"},
+		{3, []history.Fault{deaf(history.Deafens, 500, 9000)}, "resurrected"},
+		{3, []history.Fault{deaf(history.Deafens, 500, 9000), onTimerd(2, deaf(history.Deafens, 800, 9000))}, ""},
+		{3, []history.Fault{deaf(history.Deafens, 500, 9000), onTimerd(2, deaf(history.Delays, 800, 9000))}, "resurrected"},
+		{2, []history.Fault{deaf(history.Deafens, 500, 9000)}, "resurrected"},
+		{2, []history.Fault{deaf(history.Deafens, 500, 9000), onTimerd(1, deaf(history.Deafens, 800, 9000))}, ""},
+	} {
+		w := newWorld(c.faults...)
+		w.Run.Timerds = c.timerds
+		op := w.set(0, history.Set, key, "p", 8000)
+		w.do(1000, history.Op{Kind: history.Del, Key: key, Reply: "1"})
+		w.fire(op)
+		if got := w.verdicts(); got != c.want {
+			t.Errorf("%d timerds, %d faults: %q, want %q", c.timerds, len(c.faults), got, c.want)
+		}
+	}
+}
+
 // do adds an operation at a time from the beginning on. It takes a ms.
 func (w *world) do(at int64, op history.Op) history.Op {
 	w.seq++
