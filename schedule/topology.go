@@ -85,9 +85,9 @@ type cluster struct {
 // layout is the masters with their partitions, as they were found. It does not change.
 type layout struct {
 	masters []Master
-	said    []any     // by the first of them, of the slots; nil if it did not answer
-	found   time.Time // when all slots were asked for
-	changed time.Time // when something was other than before
+	said    []redis.ClusterSlot // by the first of them; nil if it did not answer
+	found   time.Time           // when all slots were asked for
+	changed time.Time           // when something was other than before
 }
 
 const (
@@ -131,7 +131,10 @@ func (c *cluster) masters(ctx context.Context) ([]Master, error) {
 	last := c.last.Load()
 	if len(found.masters) > 0 {
 		asking, cancel := context.WithTimeout(ctx, saidWithin)
-		found.said, _ = found.masters[0].Server.Do(asking, "CLUSTER", "SLOTS").Slice()
+		said := redis.NewClusterSlotsCmd(asking, "cluster", "slots")
+		if found.masters[0].Server.Process(asking, said) == nil {
+			found.said = said.Val()
+		}
 		cancel()
 	}
 	same := found.said != nil && reflect.DeepEqual(found.said, last.said) &&
@@ -146,7 +149,7 @@ func (c *cluster) masters(ctx context.Context) ([]Master, error) {
 	if same && slices.EqualFunc(found.masters, last.masters, func(a, b Master) bool { return slices.Equal(a.Partitions, b.Partitions) }) {
 		found.masters, found.changed = last.masters, last.changed
 	}
-	c.last.Store(&found)
+	c.last.CompareAndSwap(last, &found) // unless a server has said meanwhile that a slot is elsewhere
 	return slices.Clone(found.masters), nil
 }
 

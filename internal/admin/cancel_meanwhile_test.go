@@ -125,7 +125,7 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 			"cancel": func(w *timerWorld) any {
 				done, err := w.Cancel(t.Context(), of("shop"), ignore)
 				if err != nil || done.TooLate+done.Gone > 0 {
-					return fmt.Errorf("%+v, %w", done, err)
+					return fmt.Sprintf("%+v, %v", done, err)
 				}
 				return done.Cancelled
 			},

@@ -117,23 +117,28 @@ func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firin
 // leaveOutMoved leaves out of what comes first those timers that were firings by when these were read: they are among them.
 func (w *walk) leaveOutMoved() {
 	type timer struct {
-		key string
-		due schedule.Millis
+		name string
+		due  schedule.Millis
 	}
-	moved, firing := map[timer]bool{}, map[string]bool{}
+	nameOf := func(e entry) timer {
+		if e.kind != kindHeld && strings.HasPrefix(e.name, ":") {
+			return timer{parkedKey(e.name), e.due}
+		}
+		return timer{e.name, e.due} // one that is held has that name among the firings too, once it is released
+	}
+	moved := map[timer]bool{}
+	for _, e := range w.ahead.entries {
+		moved[nameOf(e)] = false
+	}
 	for _, e := range w.firings {
-		moved[timer{parkedKey(e.name), e.due}], firing[e.name] = true, true
+		for _, name := range [...]string{e.name, parkedKey(e.name)} {
+			if _, is := moved[timer{name, e.due}]; is {
+				moved[timer{name, e.due}] = true
+			}
+		}
 	}
 	before := len(w.ahead.entries)
-	w.ahead.entries = slices.DeleteFunc(w.ahead.entries, func(e entry) bool {
-		switch {
-		case e.kind == kindHeld: // it was released
-			return firing[e.name]
-		case strings.HasPrefix(e.name, ":"):
-			return moved[timer{parkedKey(e.name), e.due}]
-		}
-		return moved[timer{e.name, e.due}]
-	})
+	w.ahead.entries = slices.DeleteFunc(w.ahead.entries, func(e entry) bool { return moved[nameOf(e)] })
 	w.total -= int64(before - len(w.ahead.entries))
 }
 
