@@ -307,8 +307,8 @@ type CancelResult struct {
 
 // CancelAll cancels the timers of a namespace, as timerd cancel --all does: all of them, or those that are due before a
 // time by the Redis server's clock; the zero Time is no bound. It counts them first. A timer that is set after the
-// count stays if it is due later than the last one counted; otherwise it may be cancelled too. CancelAll is not atomic:
-// it goes through the timers by due time, in steps that block Redis only briefly.
+// count stays if it is due later than the last one counted; otherwise, and while slots of a cluster are moving, it may be
+// cancelled too. CancelAll is not atomic: it goes through the timers by due time, in steps that block Redis only briefly.
 //
 // CancelAll returns errors that wrap client.ErrInvalid. If ctx ends, or after any other error, the result is still
 // correct for what was done, and calling again goes on with the rest. It is an error if slots of a cluster are moving:

@@ -41,8 +41,8 @@ duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. The
 many there are, and asks whether to go on, unless there are none or --yes is given. In the end it
 prints the result; on a terminal also the progress. It can be interrupted, and called again.
 
-A timer that is set after the count stays if it is due later than the last one counted. Otherwise it
-may be cancelled too.
+A timer that is set after the count stays if it is due later than the last one counted. Otherwise,
+and while slots of a cluster are moving, it may be cancelled too.
 
 ` + keyHelp + `
 ` + namespaceHelp,
