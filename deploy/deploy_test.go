@@ -263,7 +263,7 @@ func TestACLCarriesARepetition(t *testing.T) {
 	ctx := t.Context()
 	s, node, timerd, producer := aclSchedule(t)
 	for key, by := range map[string][]any{
-		"app1:trans:notice:1": {"p", "EVERY", 3_600_000, "FROM", timerd.Time(ctx).Val().UnixMilli() + 200},
+		"app1:trans:notice:1": {"p", "EVERY", 30_000, "FROM", timerd.Time(ctx).Val().UnixMilli() + 200},
 		"app1:trans:notice:2": {"p", "CRON", "@yearly", "TZ", "Asia/Kathmandu"},
 	} {
 		if err := producer.FCall(ctx, "timer_repeat", []string{key}, by...).Err(); err != nil {
