@@ -2,6 +2,7 @@ package keys_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -153,6 +154,28 @@ func TestKeyspaceNames(t *testing.T) {
 	}
 	if got := keys.ExpiredChannel(0); got != "__keyevent@0__:expired" {
 		t.Errorf("channel %s", got)
+	}
+}
+
+// What is malformed in a message ends it, and what came before counts.
+func TestParseNext(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		"1700 hhhhhh 1800 hhhhhi -1": "1700 true [hhhhhh 1800 hhhhhi -1]",
+		"1700 hhhhhh 1800 hhhhhi":    "1700 true [hhhhhh 1800]",
+		"1700 hhhhhh x hhhhhi 1800":  "1700 true []",
+		"1700":                       "1700 true []",
+		"x hhhhhh 1800":              "0 false [hhhhhh 1800]",
+		"":                           "0 false []",
+	} {
+		at, next, ok := keys.ParseNext(message)
+		var said []string
+		for p, due := range next {
+			said = append(said, fmt.Sprintf("%s %d", p, due))
+		}
+		if got := fmt.Sprint(at, ok, said); got != want {
+			t.Errorf("%q: %s, want %s", message, got, want)
+		}
 	}
 }
 

@@ -43,6 +43,28 @@ func MarkKey(run string) string { return "timerd:mark:" + run }
 // then need not look up older events of these keys (see ParseClaimed).
 func ClaimedMessage(db int) string { return "claimed " + strconv.Itoa(db) + " " }
 
+// NextMessage precedes, in a message on ClaimedChannel that follows one with ClaimedMessage, when more is to be claimed from the partitions
+// from which was claimed (see ParseNext). It comes only if several timerds hear it.
+func NextMessage(db int) string { return "next " + strconv.Itoa(db) + " " }
+
+// ParseNext reads what follows NextMessage: when was claimed, in unix ms, and for each partition when something is to be claimed there
+// next: a due time, or -1 if nothing is. It ends at the first malformed partition; ok is false if the time of the claim is malformed.
+func ParseNext(message string) (at int64, next iter.Seq2[Partition, int64], ok bool) {
+	claimed, rest, _ := strings.Cut(message, " ")
+	at, err := strconv.ParseInt(claimed, 10, 64)
+	return at, func(yield func(Partition, int64) bool) {
+		for rest := rest; rest != ""; {
+			var tag, due string
+			tag, rest, _ = strings.Cut(rest, " ")
+			due, rest, _ = strings.Cut(rest, " ")
+			n, err := strconv.ParseInt(due, 10, 64)
+			if err != nil || !yield(Partition(tag), n) {
+				return
+			}
+		}
+	}, err == nil
+}
+
 // Wake is a due time that a message on WakeChannel announces.
 type Wake struct {
 	Partition Partition

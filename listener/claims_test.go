@@ -1,7 +1,11 @@
 package listener_test
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,6 +104,78 @@ func TestClusterSetsAreNotAskedAbout(t *testing.T) {
 	if before, after := asked("before"), asked("after"); before < n || after > n/3 {
 		t.Errorf("handed over %d and %d hints of %d timers each, want one of each before, and none or nearly none after", before, after, n)
 	}
+}
+
+// Where several hear a master of a cluster, they are told of each partition from which was claimed when something is to be claimed there
+// next: a due time, the end of a lease after a claim in full, or that nothing is.
+func TestClusterClaimsSayWhatIsNext(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 1, false)
+	rdb, server := cluster.Client(), cluster.Nodes[0].Client()
+	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	type next struct{ at, due schedule.Millis }
+	var mu sync.Mutex
+	told := make([]map[keys.Partition]next, 2)
+	listens := func(i int) {
+		t.Helper()
+		told[i] = map[keys.Partition]next{}
+		listenTo(t, s, server, server, "a", func(l *listener.Listener) {
+			l.Busy = func() bool { return true } // events wait for claims, and nothing is claimed that they made owed
+			l.OnClaimed = func(p keys.Partition, at, due schedule.Millis) {
+				mu.Lock()
+				defer mu.Unlock()
+				told[i][p] = next{at, due}
+			}
+		}).healthy()
+	}
+	listens(0)
+	nodes, err := s.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(key, payload string, in time.Duration) {
+		t.Helper()
+		if err := rdb.FCall(t.Context(), "timer_set", []string{key}, payload, "PX", in.Milliseconds()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim := func(key string) (c schedule.ClaimResult) {
+		t.Helper()
+		testenv.Eventually(t, bound, func() error {
+			c = nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: s.Partition(key)}}, time.Minute)[0]
+			if c.Err == nil && len(c.Firings) == 0 {
+				return errors.New("nothing claimed")
+			}
+			return c.Err
+		}, "the claim of "+key)
+		return c
+	}
+	set("a:b:c:alone", "x", time.Millisecond)
+	claim("a:b:c:alone")
+	listens(1)
+	want := map[keys.Partition]next{}
+	for key, c := range map[string]struct {
+		payload string
+		another time.Duration
+	}{"a:b:c:{1}": {"x", 0}, "a:b:c:{2}": {"x", time.Hour}, "a:b:c:{3}": {strings.Repeat("x", 20_000), time.Hour}} {
+		if c.another > 0 {
+			set(key+"another", "x", c.another)
+		}
+		set(key, c.payload, time.Millisecond)
+		claimed := claim(key)
+		want[s.Partition(key)] = next{schedule.MillisOf(claimed.At), claimed.Next}
+		if full := len(c.payload) > 1; claimed.Full != full || (claimed.Next == schedule.Nothing) != (c.another == 0) {
+			t.Errorf("%s: claimed in full: %t, next at %d", key, claimed.Full, claimed.Next)
+		}
+	}
+	testenv.Eventually(t, bound, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !maps.Equal(told[0], want) || !maps.Equal(told[1], want) {
+			return fmt.Errorf("told %v; want %v alone", told, want)
+		}
+		return nil
+	}, "both to be told")
 }
 
 // What is told of a key explains nothing of a key of the same name in another database of the server.

@@ -43,6 +43,9 @@ type Listener struct {
 	// is called after hints of the partition were taken in, and when a client has set its first timer, which in a
 	// cluster every server announces.
 	OnWake func(p keys.Partition, due schedule.Millis)
+	// OnClaimed is called with when some timerd of a cluster claimed what was due in a partition, and when something is to be claimed there
+	// next, or schedule.Nothing, if others hear that too.
+	OnClaimed func(p keys.Partition, at, next schedule.Millis)
 	// Busy reports whether timers are being fired as fast as possible. Expired events may then wait; most of their
 	// timers are about to fire. It is called often. Default: it returns false.
 	Busy func() bool
@@ -73,6 +76,7 @@ func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces key
 		CanaryTimeout:  3 * time.Second,
 		OnObserved:     func(schedule.Observed) {},
 		OnWake:         func(keys.Partition, schedule.Millis) {},
+		OnClaimed:      func(keys.Partition, schedule.Millis, schedule.Millis) {},
 		OnSet:          func() {},
 		OnRefused:      func(string, error) {},
 		Busy:           func() bool { return false },
@@ -122,7 +126,7 @@ func (l *Listener) Run(ctx context.Context) {
 func (l *Listener) follow(ctx context.Context) error {
 	s := session{
 		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints, coverage: l.coverage, reported: &l.reported, log: l.Logger,
-		onWake: l.OnWake, onSet: l.OnSet, onRefused: l.OnRefused, lag: l.Lag,
+		onWake: l.OnWake, onClaimed: l.OnClaimed, onSet: l.OnSet, onRefused: l.OnRefused, lag: l.Lag,
 		canary: &canary{
 			rdb: l.rdb, evidence: l.node, hints: l.hints, health: l.health, coverage: l.coverage, reported: &l.reported,
 			interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,

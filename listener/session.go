@@ -38,6 +38,7 @@ type session struct {
 	apps       *apps
 	log        *slog.Logger
 	onWake     func(p keys.Partition, due schedule.Millis)
+	onClaimed  func(p keys.Partition, at, next schedule.Millis)
 	onSet      func()
 	onRefused  func(key string, err error)
 	lag        func() time.Duration
@@ -50,6 +51,7 @@ type session struct {
 	keyspace string // what the channels of keys begin with
 	expired  string // the channel of expired events
 	claimed  []byte // what a message about a claim begins with
+	next     []byte // likewise one about what is to be claimed then
 	told     string // the sharded channel of such messages in a cluster; empty if there is none, or if the user has no right to it
 }
 
@@ -67,6 +69,7 @@ func (s *session) run(parent context.Context) error {
 	flagsErr := enableFlags(ctx, s.rdb)
 
 	s.keyspace, s.expired, s.claimed = keys.KeyspacePrefix(s.db), keys.ExpiredChannel(s.db), []byte(keys.ClaimedMessage(s.db))
+	s.next = []byte(keys.NextMessage(s.db))
 	client := s.client(ctx, end)
 	defer func() { _ = client.Close() }()
 	s.sub = client.Subscribe(ctx)
@@ -284,6 +287,10 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 			s.explain(claimed)
 			return nil
 		}
+		if next, ok := bytes.CutPrefix(payload, s.next); ok {
+			s.receiveNext(string(next))
+			return nil
+		}
 	}
 	if err := s.say(); err != nil { // in their order
 		return err
@@ -330,6 +337,17 @@ func (s *session) say() error {
 	}
 	s.unsaid = s.unsaid[:0]
 	return nil
+}
+
+// receiveNext takes what is left in the partitions from which was claimed.
+func (s *session) receiveNext(message string) {
+	at, next, ok := keys.ParseNext(message)
+	if !ok {
+		return
+	}
+	for p, due := range next {
+		s.onClaimed(p, schedule.Millis(at), schedule.Millis(due))
+	}
 }
 
 // receiveWake takes a message of the function library. last is what came before it.

@@ -230,6 +230,22 @@ func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 	return more
 }
 
+// claimedBy notes that some timerd claimed at a time from a partition, and when something is to be claimed there next, or Nothing. What
+// this one knew to be due before that need not be looked for, unless it is the first: then it was the one, or does not rely on others.
+func (a *agenda) claimedBy(p keys.Partition, at, next schedule.Millis) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.rank == 0 || a.passive || !a.queue.forget(p, min(at, a.server.Now())) {
+		return
+	}
+	if ends, leased := a.leases[p]; leased {
+		a.learn(p, ends)
+	}
+	if next != schedule.Nothing && a.learn(p, next) {
+		signal(a.woken)
+	}
+}
+
 // noteLeases notes which lease of a partition is to be looked for next, after a claim. a.mu is held.
 func (a *agenda) noteLeases(result *schedule.ClaimResult, now schedule.Millis) {
 	p := result.Partition

@@ -46,6 +46,58 @@ func TestLeasesOfSweeps(t *testing.T) {
 	})
 }
 
+// A timerd that is not the first does not look for what others have claimed, but for what is left there, and for what it has another
+// reason to look for. The first relies on nobody.
+func TestClaimsOfOthers(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
+		const p = keys.Partition("hhhhhh")
+		const owed = -time.Hour
+		other := func(due time.Duration) func(*agenda) {
+			return func(a *agenda) {
+				a.queue.forget(p, schedule.Never)
+				if due > 0 {
+					a.wake(p, b.in(due))
+				}
+			}
+		}
+		for name, c := range map[string]struct {
+			rank   int
+			before func(a *agenda)
+			at     time.Duration // of the claim, from 5 ms after the timer was due
+			next   time.Duration // likewise; 0 for nothing
+			want   time.Duration // until the next claim of its own, without what a standby waits
+		}{
+			"nothing is left":                    {1, nil, -time.Millisecond, 0, longestSleep - standbyStep},
+			"another is due later":               {1, nil, -time.Millisecond, 8 * time.Second, 8 * time.Second},
+			"not all was claimed":                {1, nil, -time.Millisecond, -5 * time.Millisecond, -5 * time.Millisecond},
+			"claimed before it was due":          {1, nil, -6 * time.Millisecond, 8 * time.Second, -5 * time.Millisecond},
+			"claimed in the future, as it says":  {1, other(time.Second), time.Hour, 0, time.Second},
+			"something is owed there":            {1, func(a *agenda) { a.wake(p, schedule.AtOnce) }, -time.Millisecond, 0, owed},
+			"a sweep has found something":        {1, func(a *agenda) { a.found(schedule.DueScan{Heads: []schedule.Head{{Partition: p}}}, true) }, -time.Millisecond, 0, owed},
+			"a lease of an earlier claim ends":   {1, func(a *agenda) { a.leases[p] = b.in(3 * time.Second) }, -time.Millisecond, 8 * time.Second, 3 * time.Second},
+			"it is the first":                    {0, nil, -time.Millisecond, 0, -5*time.Millisecond - standbyStep},
+			"nothing was known of the partition": {1, other(0), -time.Millisecond, 8 * time.Second, longestSleep - standbyStep},
+		} {
+			a := newAgenda(master{b})
+			a.setRank(c.rank, false)
+			a.wake(p, b.in(time.Second))
+			b.pass(time.Second + 5*time.Millisecond)
+			if c.before != nil {
+				c.before(a)
+			}
+			next := schedule.Nothing
+			if c.next != 0 {
+				next = b.in(c.next)
+			}
+			a.claimedBy(p, b.in(c.at), next)
+			if wait := a.wait() - standbyStep; wait != c.want && (c.want != owed || wait > owed) {
+				t.Errorf("%s: %s until the next claim, want %s", name, wait, c.want)
+			}
+		}
+	})
+}
+
 // A passive timerd of a cluster claims what it has set itself unless others do, and what it finds due in two looks, however many sweeps
 // tell of other partitions meanwhile.
 func TestPassiveInACluster(t *testing.T) {

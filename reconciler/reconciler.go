@@ -99,6 +99,12 @@ func (r *Reconciler) Wake(p keys.Partition, due schedule.Millis) { r.agenda.wake
 // Armed is Wake for what this process has set itself.
 func (r *Reconciler) Armed(p keys.Partition, due schedule.Millis) { r.agenda.armed(p, due) }
 
+// Claimed says that some timerd claimed what was due in a partition at a time, and when something is to be claimed there next, or
+// schedule.Nothing. It saves a timerd that does not come first from looking there in vain, and never blocks.
+func (r *Reconciler) Claimed(p keys.Partition, at, next schedule.Millis) {
+	r.agenda.claimedBy(p, at, next)
+}
+
 // SetPlace says which of the masters of a cluster the node is, by their names: where there are several timerds, each master has another
 // one as its first.
 func (r *Reconciler) SetPlace(place int) { r.agenda.setPlace(place) }

@@ -46,6 +46,20 @@ func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	return q.visits[0] == v
 }
 
+// forget forgets a due time before a given one, and the visit that it led to. It returns whether there was one. A visit that is earlier
+// has another reason, and stays.
+func (q *wakeQueue) forget(p keys.Partition, before schedule.Millis) bool {
+	known, ok := q.known[p]
+	v, planned := q.planned[p]
+	if !ok || !planned || known == schedule.AtOnce || known >= before || v.at < known {
+		return false
+	}
+	heap.Remove(&q.visits, v.index)
+	delete(q.known, p)
+	delete(q.planned, p)
+	return true
+}
+
 // planKnown has each partition visited so long after the due time that is known of it, or earlier if that is planned.
 func (q *wakeQueue) planKnown(delay time.Duration) {
 	for p, due := range q.known {

@@ -47,7 +47,7 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 		partition, within, tell = "partition_cluster", wakeWithin.Milliseconds(), "SPUBLISH"
 	}
 	p := parts{files: lua, in: []string{"lua/lib", "lua/functions"}, given: constants(maxPayload, within)}
-	p.given["claimed"] = fmt.Sprintf("local CLAIMED, TELL, CLUSTER = '%s', '%s', %t\n", keys.ClaimedMessage(db), tell, cluster)
+	p.given["claimed"] = fmt.Sprintf("local CLAIMED, NEXT, TELL, CLUSTER = '%s', '%s', '%s', %t\n", keys.ClaimedMessage(db), keys.NextMessage(db), tell, cluster)
 	text, err := p.read(partition)
 	if err != nil {
 		panic(err) // it is not embedded: every test of this package finds it
@@ -91,7 +91,7 @@ func (p parts) load(files fs.FS, path string) string {
 //	         LIMIT: says so in the list of functions
 //	scores   HELD, HELD_TEXT: what is added to the due time of a held timer for its score in firing
 //	         FREED, PAUSED, PERHAPS: the fractions of scores (lib/score.lua)
-//	claimed  CLAIMED, TELL: what begins the message that timers were claimed, and the command that sends it
+//	claimed  CLAIMED, NEXT, TELL: what begins the messages that timers were claimed, and what is next, and the command that sends them
 //	         CLUSTER: whether this is one
 //	tags     TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS: how a slot's hash tag is computed, as in keys/slot.go
 func constants(maxPayload int, wakeWithin int64) map[string]string {

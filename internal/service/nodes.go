@@ -102,7 +102,7 @@ func (s *nodes) newListener(node *schedule.Node, rec *reconciler.Reconciler, asi
 		s.metrics.observed(seen)
 		aside.note(seen.Denied, seen.DeniedKey)
 	}
-	events.OnWake = rec.Wake
+	events.OnWake, events.OnClaimed = rec.Wake, rec.Claimed
 	events.OnSet = s.metrics.calls.WithLabelValues(callSet).Inc
 	events.Busy = rec.Busy
 	events.Lag = func() time.Duration {

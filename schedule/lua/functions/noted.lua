@@ -1,4 +1,4 @@
--- include: names wake clock index common announce hash_tag
+-- include: names wake clock index common hash_tag
 -- What the functions have set in the partitions of this server of a cluster lately, in memory: a
 -- sweep that asks for it need not ask each partition. It lives for as long as the library does in
 -- this process, and begins anew with it, or where it cannot say what is missing.

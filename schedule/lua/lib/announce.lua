@@ -1,7 +1,4 @@
--- include: names wake clock index
--- tag_of returns the hash tag of the partition.
-local function tag_of() return string.sub(prefix, #PREFIX + 1, -#SUFFIX - 1) end
-
+-- include: wake clock index
 -- announce tells the timerds when there is something to claim: 0 for at once.
 local function announce(due) redis.pcall('PUBLISH', WAKE, tag_of() .. ' ' .. int(due)) end
 

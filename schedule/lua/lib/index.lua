@@ -1,4 +1,4 @@
--- include: clock
+-- include: names clock
 --[[
 The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:            never exists; see below
@@ -105,3 +105,6 @@ local function open(partition_prefix)
   name_index(partition_prefix)
   return t
 end
+
+-- tag_of returns the hash tag of the partition.
+local function tag_of() return string.sub(prefix, #PREFIX + 1, -#SUFFIX - 1) end

@@ -1,11 +1,12 @@
 -- include: claimed clock index
--- What publish_claimed says: the keys whose timers were claimed, each with its length before it.
-local explained = {}
+-- What publish_claimed says: the keys whose timers were claimed, each with its length before it; and
+-- of each partition of a cluster when something is to be claimed there next, or -1.
+local explained, nexts = {}, {}
 
 -- note_claimed notes that timers of a partition were claimed: what happened to their keys until
 -- then is explained. But a contested timer waits for an event of its key. contested_until is what
--- data has in the field :?:.
-local function note_claimed(claimed, contested_until)
+-- data has in the field :?:, and next_due is when something is to be claimed there again.
+local function note_claimed(claimed, contested_until, next_due)
   local contested = {}
   if #claimed > 0 and tonumber(contested_until or 0) > now then
     local names = {}
@@ -15,10 +16,15 @@ local function note_claimed(claimed, contested_until)
   for i = 1, #claimed do
     if not contested[i] then explained[#explained + 1] = #claimed[i] .. ':' .. claimed[i] end
   end
+  if CLUSTER and #claimed > 0 then nexts[#nexts + 1] = tag_of() .. ' ' .. int(next_due) end
 end
 
 -- publish_claimed tells the timerds that hear this server of what was noted. In a cluster it is a
--- sharded channel, of a slot of this server: PUBLISH would go to all of them.
+-- sharded channel, of a slot of this server: PUBLISH would go to all of them. If several hear it,
+-- those that do not come first are told what is next, and need not ask each partition in vain.
 local function publish_claimed(channel)
-  if #explained > 0 then redis.pcall(TELL, channel, CLAIMED .. table.concat(explained)) end
+  local heard = #explained > 0 and redis.pcall(TELL, channel, CLAIMED .. table.concat(explained))
+  if #nexts > 0 and type(heard) == 'number' and heard > 1 then
+    redis.pcall(TELL, channel, NEXT .. int(now) .. ' ' .. table.concat(nexts, ' '))
+  end
 end

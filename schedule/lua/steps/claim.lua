@@ -318,13 +318,13 @@ out[9] = looked
 for first = 1, #free_taken, GROUP do
   unlist_owed(prefix, { unpack(free_taken, first, math.min(first + GROUP - 1, #free_taken)) })
 end
-note_claimed(told, contested_until)
-publish_claimed(ARGV[7])
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
 if out[3] == -1 and not lease then redis.call('HDEL', data_key, ':l:', ':?:') end
 if lease and (out[3] == -1 or lease < out[3]) then out[3] = lease end
+note_claimed(told, contested_until, out[3])
+publish_claimed(ARGV[7])
 
 if lease ~= 0 then
   local old = redis.call('ZCOUNT', fired_key, '-inf', int(now - REMEMBER - tonumber(ARGV[1])))

@@ -128,7 +128,7 @@ local function claim_from(partition_prefix, leases)
   local refs = fire_all(members, dues, records, lease_end, nil, take_out)
   if not refs then return nil end
   if #delete > 0 then redis.pcall('DEL', unpack(delete)) end
-  note_claimed(members, contested_until)
+  note_claimed(members, contested_until, out[1])
   limit, room = limit - n, left
   for i = 1, n do out[2 * i], out[2 * i + 1] = refs[i], records[i] end
   return out
