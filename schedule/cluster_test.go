@@ -415,6 +415,15 @@ func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 		t.Error("all slots are asked for again though none has moved")
 	}
 	x.cluster.OpenSlot(p.Slot(), from, to)
+	asked = x.Unchanged()
+	look := schedule.Look{Within: time.Second, Lease: lease, Every: lease}
+	if found, err := old.Sweep(ctx, look); err != nil || !slices.Equal(found.Moving, []keys.Partition{p}) || !asked() {
+		t.Errorf("a sweep that misses %s: %v, %v; all slots are asked for again: %v", p, found.Moving, err, asked())
+	}
+	asked = x.Unchanged()
+	if _, err := old.LookHeld(ctx, 0, keys.Namespace{}); err != nil || !asked() {
+		t.Errorf("a resume that misses %s: %v; all slots are asked for again: %v", p, err, asked())
+	}
 	for x.cluster.MoveKeys(p.Slot(), 1, from, to) > 0 {
 	}
 	x.cluster.CloseSlot(p.Slot(), from, to)
@@ -443,6 +452,28 @@ func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 		}
 		return err
 	}, "a claim")
+}
+
+// A server that says that no slot has a master has left its cluster, or is in none: that there are no timers is not said then.
+func TestClusterWithoutMasters(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 1, true)
+	left := cluster.Nodes[1]
+	if err := left.Client().Do(t.Context(), "CLUSTER", "RESET", "HARD").Err(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{left.Addr()}})
+	defer rdb.Close()
+	s := schedule.New(rdb, 1000)
+	if masters, err := s.Masters(t.Context()); err == nil {
+		t.Errorf("masters %+v, want an error", masters)
+	}
+	if all, err := s.Nodes(t.Context()); err == nil {
+		t.Errorf("nodes %+v, want an error", all)
+	}
+	if err := list(t, s, keys.Namespace{}, func(query.Timer) bool { return true }); err == nil {
+		t.Error("no timers are listed, want an error")
+	}
 }
 
 // A failover or SCRIPT FLUSH forgets the scripts, in the middle of anything.

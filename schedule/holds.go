@@ -296,5 +296,8 @@ func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) (
 	if err != nil {
 		return nil, fmt.Errorf("schedule: look for held timers: %w", err)
 	}
+	if slices.ContainsFunc(parts, func(p HeldPart) bool { return p.Moving }) {
+		n.schedule.Reload(ctx) // it may be elsewhere by now
+	}
 	return parts, nil
 }

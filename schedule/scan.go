@@ -119,6 +119,9 @@ func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 		found.Pending, found.Firing, found.Held = found.Pending+c.counted.Pending, found.Firing+c.counted.Firing, found.Held+c.counted.Held
 		found.Parked.Add(c.counted.Parked)
 	}
+	if len(found.Moving) > 0 {
+		n.schedule.Reload(ctx) // they may be elsewhere by now, of which the master that is asked has not heard
+	}
 	return found, nil
 }
 

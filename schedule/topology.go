@@ -55,6 +55,9 @@ func newTopology(rdb redis.UniversalClient) topology {
 // ErrClusterDown says that a master answers, but the cluster takes no commands: some slots have no master.
 var ErrClusterDown = errors.New("the cluster is down: there are slots without a master")
 
+// errNoMasters says that a server has answered that no master has slots: it has left its cluster, or is in none yet.
+var errNoMasters = errors.New("the cluster has no master that has slots")
+
 // IsClusterDown reports whether an error, of [Node.Check] or of a command, says only that the cluster is down.
 func IsClusterDown(err error) bool {
 	return errors.Is(err, ErrClusterDown) || redis.IsClusterDownError(err)
@@ -127,16 +130,17 @@ func (c *cluster) masters(ctx context.Context) ([]Master, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask for the masters: %w", err)
 	}
+	if len(found.masters) == 0 {
+		return nil, errNoMasters
+	}
 	slices.SortFunc(found.masters, func(a, b Master) int { return cmp.Compare(a.Name, b.Name) })
 	last := c.last.Load()
-	if len(found.masters) > 0 {
-		asking, cancel := context.WithTimeout(ctx, saidWithin)
-		said := redis.NewClusterSlotsCmd(asking, "cluster", "slots")
-		if found.masters[0].Server.Process(asking, said) == nil {
-			found.said = said.Val()
-		}
-		cancel()
+	asking, cancel := context.WithTimeout(ctx, saidWithin)
+	said := redis.NewClusterSlotsCmd(asking, "cluster", "slots")
+	if found.masters[0].Server.Process(asking, said) == nil {
+		found.said = said.Val()
 	}
+	cancel()
 	same := found.said != nil && reflect.DeepEqual(found.said, last.said) &&
 		slices.EqualFunc(found.masters, last.masters, func(a, b Master) bool { return a.Server == b.Server })
 	if same && found.found.Sub(last.changed) > layoutFor && found.found.Sub(last.found) < layoutFor {

@@ -30,8 +30,8 @@ func newClusterNode(o *redis.Options) *redis.Client {
 	return node
 }
 
-// nodeHook bounds the question to a node which master has which slots, and sends a command again whose connection the node
-// had closed. A pipeline is sent again only if nothing of it was answered: what the first answers said would be lost.
+// nodeHook bounds the question to a node which master has which slots, takes no answer for one that there are no masters, as a node
+// gives that has left its cluster, and sends a command again whose connection the node had closed. A pipeline is sent again only if nothing of it was answered: what the first answers said would be lost.
 type nodeHook struct {
 	addr string
 
@@ -56,7 +56,8 @@ func (h *nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // ProcessHook implements [redis.Hook].
 func (h *nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if _, is := cmd.(*redis.ClusterSlotsCmd); !is {
+		slots, is := cmd.(*redis.ClusterSlotsCmd)
+		if !is {
 			err := next(ctx, cmd)
 			for i := 0; i < resends && isClosed(err); i++ {
 				err = next(ctx, cmd)
@@ -75,6 +76,10 @@ func (h *nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		defer cancel()
 		asked := time.Now()
 		err := next(within, cmd)
+		if err == nil && len(slots.Val()) == 0 {
+			err = fmt.Errorf("%s knows no master that has slots", h.addr)
+			cmd.SetErr(err)
+		}
 		if err != nil && time.Since(asked) > slotsTimeout*9/10 {
 			h.mu.Lock()
 			h.silent = time.Now()

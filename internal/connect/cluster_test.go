@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
+	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -79,5 +81,38 @@ func TestConnectionsClosedByANode(t *testing.T) {
 	})
 	if err != nil {
 		t.Errorf("after the node has closed its connections: %v", err)
+	}
+}
+
+// A node that has left its cluster says that no slot has a master. The others are asked then: go-redis knows it for another minute.
+func TestANodeThatHasLeft(t *testing.T) {
+	testenv.NoLeaks(t)
+	cluster := testenv.Cluster(t, 1, true)
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": cluster.URL(), "TIMERD_REDIS_MODE": string(config.Cluster)})
+	conf, err := config.Read(config.SectionRedis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := connect.NewRedisClient(conf.Redis).(*redis.ClusterClient)
+	defer rdb.Close()
+	masters := func() int64 {
+		var n atomic.Int64
+		err := rdb.ForEachMaster(t.Context(), func(context.Context, *redis.Client) error {
+			n.Add(1)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Load()
+	}
+	masters()
+	if err := cluster.Nodes[1].Client().Do(t.Context(), "CLUSTER", "RESET", "HARD").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for range 30 { // each time it asks one of the nodes
+		if n := masters(); n != 1 {
+			t.Fatalf("%d masters", n)
+		}
 	}
 }
