@@ -112,6 +112,9 @@ func (t *Timers) cancelMany(ctx context.Context, n int, get func(int) cancellati
 func (t *Timers) many(ctx context.Context, n int, add func(redis.Pipeliner, int) *redis.Cmd, take func(int, *redis.Cmd) error) (failed int, err error) {
 	for first := 0; first < n; first += manyBatch {
 		pipe := t.rdb.Pipeline()
+		if _, is := t.rdb.(*redis.ClusterClient); is {
+			pipe = unrepeated{pipe}
+		}
 		replies := make([]*redis.Cmd, min(manyBatch, n-first))
 		for i := range replies {
 			replies[i] = add(pipe, first+i)
@@ -127,3 +130,25 @@ func (t *Timers) many(ctx context.Context, n int, add func(redis.Pipeliner, int)
 	}
 	return failed, err
 }
+
+// unrepeated is a pipeline of a cluster whose calls go-redis follows where slots have moved, but does not send again all together. That
+// it does if the first of them is refused, as while its slot moves: the second answers would then be kept of those that have worked.
+type unrepeated struct{ redis.Pipeliner }
+
+// FCall implements [redis.Cmdable].
+func (p unrepeated) FCall(ctx context.Context, function string, keys []string, args ...any) *redis.Cmd {
+	call := []any{"fcall", function, len(keys)}
+	for _, key := range keys {
+		call = append(call, key)
+	}
+	cmd := redis.NewCmd(ctx, append(call, args...)...)
+	cmd.SetFirstKeyPos(3)
+	_ = p.Process(ctx, sentOnce{cmd}) // which only adds it
+	return cmd
+}
+
+// sentOnce is a command that go-redis does not send again with its pipeline.
+type sentOnce struct{ *redis.Cmd }
+
+// NoRetry implements [redis.Cmder].
+func (sentOnce) NoRetry() bool { return true }
