@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/internal/admin"
@@ -22,7 +21,8 @@ func newDeadReplay() *cobra.Command {
 		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and remove the letter from
 its stream. A timer of the same key that was set meanwhile stays, and both fire. An interrupted
 replay can be repeated: each timer is set once. Letters that hold no timer stay in the stream, each
-with a line that says why; the exit code is then 1.` + selectionHelp,
+with a line that says why, and those whose slot of a cluster is moving or whose master does not
+answer; the exit code is then 1.` + selectionHelp,
 		Example: `  timerd dead replay shop:order
   timerd dead replay --id shop:order:timeout:42@1763629200000.16 --yes`,
 		Args: arguments(cobra.MaximumNArgs(1)),
@@ -33,7 +33,8 @@ with a line that says why; the exit code is then 1.` + selectionHelp,
 				if err != nil {
 					return err
 				}
-				return errors.Join(replay(cmd, all, rdb, yes), rdb.Close())
+				err = passingOver(cmd.Context(), cmd, rdb, func(s *schedule.Schedule) error { return replay(cmd, all, s, yes) })
+				return errors.Join(err, rdb.Close())
 			})
 		},
 	}
@@ -42,7 +43,7 @@ with a line that says why; the exit code is then 1.` + selectionHelp,
 }
 
 // replay sets timers again. A letter is deleted only after its timer is set, so that an interruption loses none.
-func replay(cmd *cobra.Command, all *admin.Letters, rdb redis.UniversalClient, yes bool) error {
+func replay(cmd *cobra.Command, all *admin.Letters, sched *schedule.Schedule, yes bool) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	skipped := 0
 	found, err := all.Find(ctx, func(l admin.Letter, why string) error {
@@ -61,7 +62,6 @@ func replay(cmd *cobra.Command, all *admin.Letters, rdb redis.UniversalClient, y
 			return err
 		}
 	}
-	sched := schedule.New(rdb, schedule.DefaultMaxPayload)
 	replayed, err := all.Replay(ctx, sched, found.Replayable, func(l admin.Letter, fresh bool) error {
 		how := "replayed"
 		if !fresh {

@@ -81,19 +81,24 @@ const (
 // error, the schedule is without them, and the exit code is 1.
 func withSchedule(cmd *cobra.Command, f func(context.Context, *schedule.Schedule, redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		s := schedule.New(rdb, schedule.DefaultMaxPayload)
-		away, err := s.PassOver(ctx, presentWithin)
-		if err != nil {
-			return err
-		}
-		for _, master := range away {
-			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v; its timers are left out\n", master)
-		}
-		if err = f(ctx, s, rdb); err == nil && len(away) > 0 {
-			err = exitCode(exitFailed)
-		}
-		return err
+		return passingOver(ctx, cmd, rdb, func(s *schedule.Schedule) error { return f(ctx, s, rdb) })
 	})
+}
+
+// passingOver is withSchedule over a connection that there is.
+func passingOver(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, f func(*schedule.Schedule) error) error {
+	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	away, err := s.PassOver(ctx, presentWithin)
+	if err != nil {
+		return err
+	}
+	for _, master := range away {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %v; its timers are left out\n", master)
+	}
+	if err = f(s); err == nil && len(away) > 0 {
+		err = exitCode(exitFailed)
+	}
+	return err
 }
 
 // withKey calls f with a connection to Redis, for what concerns one key. Of a cluster only the master matters that has it: if that does

@@ -285,3 +285,52 @@ func TestCancelWhileASlotMoves(t *testing.T) {
 		t.Errorf("first %+v, then %+v", first, done)
 	}
 }
+
+// A slot that begins to move once the search has found its timers keeps no others from being moved or cancelled. Each is counted as what
+// came of it, although the first call of a round trip is refused.
+func TestCancelWhatASlotHasThatMoves(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 3, false)
+	w := newTimerWorld(t, cluster.Client())
+	ctx := t.Context()
+	const n, batch = 200, 64
+	set := func() {
+		var settings []client.Setting
+		for i := range n {
+			settings = append(settings, client.Setting{Key: fmt.Sprint("shop:m:t:", i), When: client.After(time.Hour + time.Duration(i)*time.Second)})
+		}
+		if _, err := w.client.SetMany(ctx, settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set()
+	slot := keys.PartitionOf(fmt.Sprint("shop:m:t:", batch)).Slot()
+	from, to := cluster.Master(slot), cluster.Master((slot+keys.Slots/3)%keys.Slots)
+	once := func(batches int) func() {
+		return func() {
+			if batches++; batches == 1 {
+				cluster.OpenSlot(slot, from, to)
+			}
+		}
+	}
+	isLeftOut := func(err error) bool {
+		moving, is := errors.AsType[*query.MovingError](err)
+		return is && moving.Slots == 1
+	}
+	open := once(0)
+	moved, err := w.Move(ctx, of("shop"), time.Now().Add(2*time.Hour), func(admin.Moved) { open() })
+	if !isLeftOut(err) || moved != (admin.Moved{Moved: n - 1}) {
+		t.Errorf("moved: %+v, %v", moved, err)
+	}
+	if err := errors.Join(
+		from.Client().Do(ctx, "CLUSTER", "SETSLOT", slot, "STABLE").Err(), to.Client().Do(ctx, "CLUSTER", "SETSLOT", slot, "STABLE").Err(),
+	); err != nil {
+		t.Fatal(err)
+	}
+	set()
+	open = once(0)
+	done, err := w.Cancel(ctx, of("shop"), func(admin.Cancelled) { open() })
+	if done.Until = (time.Time{}); !isLeftOut(err) || done != (admin.Cancelled{Cancelled: n - 1}) {
+		t.Errorf("cancelled: %+v, %v", done, err)
+	}
+}

@@ -205,15 +205,17 @@ func (s *Letters) delete(ctx context.Context, seq uint64) error {
 // takes each letter out of the stream once its timer is set, so that an interruption loses none, and then
 // tells done. fresh is false for a timer that was set already within a day, by an interrupted replay or as
 // its event was sent again. Letters that are gone are passed over, and those without a timer. Where too many
-// retries wait beside a newer timer of the key the letter stays: the others are replayed, and then an error wraps
-// schedule.ErrTooManyRetries. It returns how many letters it has taken out.
+// retries wait beside a newer timer of the key the letter stays, and where its slot is moving or its master passed over: the others are
+// replayed, and then an error wraps schedule.ErrTooManyRetries, a *query.MovingError or a schedule.Away. It returns how many letters
+// it has taken out.
 func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
 	now, err := sched.Clock(ctx)
 	if err != nil {
 		return 0, err
 	}
-	var crowded int
-	var refused error
+	var crowded, away int
+	var refused, missing error
+	moving := leftOut{}
 	for _, seq := range seqs {
 		r, there, err := s.reader.Get(ctx, keys.Dead, seq)
 		if err != nil {
@@ -232,6 +234,14 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 			crowded, refused = crowded+1, err
 			continue
 		}
+		if master, is := errors.AsType[schedule.Away](err); is {
+			away, missing = away+1, master
+			continue
+		}
+		if moving.takes(keys.PartitionOf(timer.Key.String()), err) {
+			away++
+			continue
+		}
 		if err != nil {
 			return replayed, err
 		}
@@ -244,7 +254,10 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 		}
 	}
 	if crowded > 0 {
-		return replayed, fmt.Errorf("%d dead letters stay, replay them again once some timers of their keys have fired: %w", crowded, refused)
+		refused = fmt.Errorf("%d dead letters stay, replay them again once some timers of their keys have fired: %w", crowded, refused)
 	}
-	return replayed, nil
+	if away > 0 {
+		refused = errors.Join(refused, fmt.Errorf("%d dead letters stay: %w", away, errors.Join(missing, moving.error(nil))))
+	}
+	return replayed, refused
 }

@@ -14,7 +14,9 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -204,6 +206,62 @@ func TestReplayOfACrowdedKey(t *testing.T) {
 		t.Errorf("%d replayed, of %v: %v", n, apps, err)
 	}
 	w.left(1)
+}
+
+// Letters whose timers are in a slot that is moving, or on a master that does not answer, stay and keep no others from being replayed.
+func TestReplayInACluster(t *testing.T) {
+	t.Parallel()
+	w := newLetterWorld(t)
+	ctx := t.Context()
+	cluster := testenv.Cluster(t, 3, false, devserver.Directive("cluster-require-full-coverage", "no"))
+	s := schedule.New(cluster.Client(), schedule.DefaultMaxPayload)
+	if _, err := s.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
+	slot := keys.PartitionOf("shop:m:t:0").Slot()
+	from, to := cluster.Master(slot), cluster.Master((slot+keys.Slots/3)%keys.Slots)
+	const n = 30
+	w.letters("shop", n, "")
+	elsewhere, left := 0, 0
+	for i := range n {
+		if cluster.Master(keys.PartitionOf(fmt.Sprint("shop:m:t:", i)).Slot()) != from {
+			elsewhere++
+		}
+	}
+	replay := func() (int, error) {
+		all, found := w.choose(admin.LetterSelection{})
+		left = len(found.Replayable)
+		return all.Replay(ctx, s, found.Replayable, func(admin.Letter, bool) error { return nil })
+	}
+	if _, err := s.PassOver(ctx, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	from.Pause()
+	away, err := s.PassOver(ctx, 2*time.Second)
+	if err != nil || len(away) != 1 {
+		t.Fatalf("%+v, %v", away, err)
+	}
+	done, err := replay()
+	if _, is := errors.AsType[schedule.Away](err); !is || done != elsewhere {
+		t.Errorf("%d replayed while a master is away, want %d: %v", done, elsewhere, err)
+	}
+	w.left(uint64(n - elsewhere))
+	from.Resume()
+	cluster.AwaitOK()
+	if away, err = s.PassOver(ctx, time.Minute); err != nil || len(away) != 0 {
+		t.Fatalf("%+v, %v", away, err)
+	}
+	cluster.OpenSlot(slot, from, to)
+	done, err = replay()
+	if _, is := errors.AsType[*query.MovingError](err); !is || done != left-1 {
+		t.Errorf("%d replayed while a slot moves, want %d: %v", done, left-1, err)
+	}
+	w.left(1)
+	cluster.CloseSlot(slot, from, to)
+	testenv.Eventually(t, time.Minute, func() bool {
+		done, err = replay()
+		return err == nil && done == 1
+	}, "the last one to be replayed")
 }
 
 // Letters that were selected and are gone are passed over. It is an error if none is there.

@@ -147,7 +147,7 @@ type cancellation struct {
 }
 
 // cancel cancels some timers and adds what came of them.
-func (c *cancellation) cancel(ctx context.Context, some []query.Timer) error {
+func (c *cancellation) cancel(ctx context.Context, some []query.Timer, left leftOut) error {
 	dues := make([]client.Due, len(some))
 	for i, timer := range some {
 		dues[i] = client.Due{Key: timer.Key.String(), Due: timer.Due, Alone: c.alone}
@@ -156,7 +156,7 @@ func (c *cancellation) cancel(ctx context.Context, some []query.Timer) error {
 	for i, r := range results {
 		counter := &c.done.Gone
 		switch {
-		case r.Err != nil: // err tells
+		case left.takes(keys.PartitionOf(dues[i].Key), r.Err), r.Err != nil: // err tells
 			continue
 		case r.Outcome == client.Cancelled:
 			counter = &c.done.Cancelled
@@ -181,7 +181,8 @@ func (c *cancellation) cancel(ctx context.Context, some []query.Timer) error {
 }
 
 // cancelDue is [client.Timers.CancelDue] for a batch of timers that may be anybody's. A key with many timers takes Redis some ms, so
-// each of these has a round trip of its own. It ends with the first one that fails: what came after it has no results.
+// each of these has a round trip of its own. It ends with the first one that fails, unless its slot is moving: what came after it has
+// no results.
 func (t *Timers) cancelDue(ctx context.Context, timers []client.Due) ([]client.CancelResult, error) {
 	names := make([]string, len(timers))
 	for i := range timers {
@@ -200,7 +201,7 @@ func (t *Timers) cancelDue(ctx context.Context, timers []client.Due) ([]client.C
 		}
 		some, err := t.client.CancelDue(ctx, timers[first:end])
 		results = append(results, some...)
-		if err != nil {
+		if slices.ContainsFunc(some, func(r client.CancelResult) bool { return r.Err != nil && !schedule.IsMoving(r.Err) }) {
 			return results, err
 		}
 	}
@@ -224,7 +225,7 @@ func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress
 	// Those that were moved a little further than to, where the search may come to them again.
 	further := map[schedule.Which]bool{}
 	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as due times are whole ms
-	_, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer) error {
+	_, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer, left leftOut) error {
 		var moves []schedule.Move
 		for _, timer := range some {
 			if len(sel.Chosen) > 0 || !timer.Due.Equal(to) && !further[timer.Which()] {
@@ -232,7 +233,9 @@ func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress
 			}
 		}
 		results, err := t.schedule.Move(ctx, moves)
+		failed := false
 		for i, r := range results {
+			failed = failed || r.Err != nil && !left.takes(keys.PartitionOf(moves[i].Key.String()), r.Err)
 			switch r.Outcome {
 			case schedule.MoveDone:
 				done.Moved++
@@ -251,10 +254,11 @@ func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress
 				done.Denied++
 			}
 		}
-		if err == nil {
-			progress(done)
+		if failed {
+			return err
 		}
-		return err
+		progress(done)
+		return nil
 	})
 	if err != nil {
 		return done, fmt.Errorf("move timers: %w", err)
@@ -307,15 +311,39 @@ func (t *Timers) pages(ctx context.Context, sel Selection, yield func(query.Page
 	return nil
 }
 
+// leftOut is the partitions with timers that were found, but could not be worked on as their slots were moving by then.
+type leftOut map[keys.Partition]bool
+
+// takes tells whether an error about a timer says that its slot is moving, and if so notes that.
+func (l leftOut) takes(p keys.Partition, err error) bool {
+	if !schedule.IsMoving(err) {
+		return false
+	}
+	l[p] = true
+	return true
+}
+
+// error returns what a search has ended with, or that slots were moving. It may have come to some of them that were moving by then.
+func (l leftOut) error(searched error) error {
+	slots := len(l)
+	if moving, is := errors.AsType[*query.MovingError](searched); is {
+		slots = max(slots, moving.Slots)
+	} else if searched != nil || slots == 0 {
+		return searched
+	}
+	return &query.MovingError{Slots: slots}
+}
+
 // pass looks at all timers of the selection once and calls act with a batch of them at a time. It returns whether there may be more.
-func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Context, []query.Timer) error) (cut bool, err error) {
+func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Context, []query.Timer, leftOut) error) (cut bool, err error) {
 	var found []query.Timer
 	var failed error
+	left := leftOut{}
 	// It goes on with a batch when ctx ends, so that what came of that is known.
 	flush := func(n int) error {
 		some := found[:n]
 		found = found[n:]
-		return act(context.WithoutCancel(ctx), some)
+		return act(context.WithoutCancel(ctx), some, left)
 	}
 	err = t.pages(ctx, sel, func(p query.Page) bool {
 		cut = p.Cut
@@ -335,7 +363,7 @@ func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Conte
 		failed = flush(len(found))
 	}
 	if failed == nil { // what is not on the move is done
-		failed = err
+		failed = left.error(err)
 	}
 	return cut, failed
 }
