@@ -196,7 +196,7 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 		return errors.Join(err, printErr)
 	}
 	if done.Cut {
-		fmt.Fprintln(b.cmd.ErrOrStderr(), "timerd: too many timers are owed or firing to look at all of them: try again once some have fired")
+		fmt.Fprintf(b.cmd.ErrOrStderr(), "timerd: %v: try again once some have fired\n", query.ErrCut)
 	}
 	switch {
 	case err == nil && done.Cut:

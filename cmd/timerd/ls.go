@@ -161,7 +161,7 @@ func (l *listing) sayWhatIsLeft(more bool) {
 		fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: there may be more than these %d; --limit 0 lists all\n", l.found)
 	}
 	if l.page.Cut {
-		fmt.Fprintln(l.cmd.ErrOrStderr(), "timerd: too many timers are owed or firing to look at all of them; timerd status counts them")
+		fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: %v; timerd status counts them\n", query.ErrCut)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -129,6 +130,35 @@ func TestHoldWhileASlotMoves(t *testing.T) {
 	w := newWorld(t, func(w *world) { w.rdb = cluster.Client() })
 	cluster.OpenSlot(0, cluster.Master(0), cluster.Master(keys.Slots-1))
 	has(t, w.act(url.Values{"do": {"hold"}, "namespace": {"shop"}}, nil, "At least 0 timers"), "the hold stands")
+}
+
+// While a slot moves, the lists are of the others and say so in the words of the commands.
+func TestListsWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 3, false)
+	w := newWorld(t, func(w *world) { w.rdb = cluster.Client() })
+	const gone, there = "shop:order:poll:gone", "shop:order:poll:there"
+	for _, key := range []string{gone, there} {
+		if err := w.rdb.FCall(t.Context(), "timer_repeat", []string{key}, "x", "EVERY", time.Hour.Milliseconds()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lists := []string{"/timers", "/timers?q=shop", "/search?q=shop:order", "/repeating", "/api/v1/timers", "/api/v1/search?q=shop:order", "/api/v1/repeating"}
+	said := (&query.MovingError{Slots: 1}).Error()
+	for _, path := range lists {
+		if text := w.page(path); strings.Contains(text, said) || !strings.Contains(text, "gone") {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
+	slot := keys.PartitionOf(gone).Slot()
+	cluster.OpenSlot(slot, cluster.Master(slot), cluster.Master((slot+keys.Slots/3)%keys.Slots))
+	for _, path := range lists {
+		text := w.page(path)
+		if has(t, text, said, "there"); strings.Contains(text, "gone") {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
+	has(t, w.page("/timers?q=pay"), said, "None found")
 }
 
 func TestBadActions(t *testing.T) {

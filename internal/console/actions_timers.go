@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -198,7 +197,7 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 	if w.name == "cancel" {
 		done, err := w.actions.Timers.Cancel(ctx, sel, func(c admin.Cancelled) { tell(cancelTallies(c)) })
 		if err == nil && done.Cut {
-			err = errors.New("too many timers are owed or firing to look at all of them")
+			err = query.ErrCut
 		}
 		return cancelTallies(done), err
 	}

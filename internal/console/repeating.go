@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -37,6 +38,8 @@ type Repeating struct {
 	Next   string `json:"next"` // the after= of the next page; empty at the end
 	// Missing are the masters of a cluster that do not answer; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
+	// LeftOut says why other timers are left out: slots of a cluster are moving.
+	LeftOut []string `json:"leftout,omitempty"`
 }
 
 // RepeatingView is a timer that repeats.
@@ -115,7 +118,9 @@ func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
 
 func (pg *repeatingPage) readRepeating(ctx context.Context, v *Repeating, n keys.Namespace, from repeatingPlace) error {
 	found, next, looked, err := query.RepeatingFrom(ctx, pg.sources.Index, n, from.scan, repeatingLooked)
-	if err != nil {
+	if moving, is := errors.AsType[*query.MovingError](err); is {
+		v.LeftOut = append(v.LeftOut, moving.Error())
+	} else if err != nil {
 		return err
 	}
 	names := make([]string, len(found))

@@ -33,6 +33,8 @@ type Waiting struct {
 	Away   string      `json:"away,omitempty"`
 	// Missing are the masters of a cluster that do not answer; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
+	// LeftOut says why other timers are left out: so many are owed or firing, or slots of a cluster are moving.
+	LeftOut []string `json:"leftout,omitempty"`
 }
 
 // searchPage looks for timers, those that wait and those in the streams.
@@ -131,7 +133,7 @@ func (pg *searchPage) searchWaiting(r *http.Request, v *Search, q query.Query, p
 		v.Waiting.Rows = append(v.Waiting.Rows, pg.newTimerView(t, previewBytes))
 	}
 	v.Waiting.Looked, v.Waiting.Total, v.Waiting.Next = found.Looked, found.Total, found.Next.String()
-	v.Waiting.Done = found.Next.IsZero()
+	v.Waiting.Done, v.Waiting.LeftOut = found.Next.IsZero(), leftOut(found)
 }
 
 // more returns the query that continues where this one ended; empty if both searches are complete.

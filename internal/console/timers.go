@@ -37,6 +37,8 @@ type Timers struct {
 	Took   string      `json:"-"`
 	// Missing are the masters of a cluster that do not answer; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
+	// LeftOut says why other timers are left out: so many are owed or firing, or slots of a cluster are moving.
+	LeftOut []string `json:"leftout,omitempty"`
 
 	Filter bool `json:"-"` // a filter is set
 	First  bool `json:"-"`
@@ -145,8 +147,20 @@ func (pg *timersPage) timers(r *http.Request) (*page, error) {
 		v.Rows = append(v.Rows, pg.newTimerView(t, previewBytes))
 	}
 	v.At, v.Next, v.Full, v.Looked, v.Total, v.Cut, v.Until = found.Now.UTC(), found.Next.String(), found.Full, found.Looked, found.Total, found.Cut, found.Until.UTC()
+	v.LeftOut = leftOut(found)
 	v.Took = about(time.Since(began).Round(time.Millisecond))
 	return p, nil
+}
+
+// leftOut says why timers are left out of what was found.
+func leftOut(found query.Found) (why []string) {
+	if found.Cut {
+		why = append(why, query.ErrCut.Error())
+	}
+	if found.Moving != nil {
+		why = append(why, found.Moving.Error())
+	}
+	return why
 }
 
 // More returns the address of the next page.

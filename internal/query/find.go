@@ -35,7 +35,8 @@ type Found struct {
 	Total  int64     // entries in the due times of the query, as far as they may be in one of its states
 	Until  time.Time // the due time that it has come to; the zero Time if there was nothing to look at
 	Now    time.Time // by the servers' clocks, the latest of them: what is due after that is pending
-	Cut    bool      // there may be more that are owed or firing than were looked at
+	Cut    bool      // there may be more that are owed or firing than were looked at, see ErrCut
+	Moving error     // a *MovingError if slots were moving, whose timers are left out; else nil
 }
 
 // Find looks for the timers of a query after a place, in the order of their due times, in bounded time however many there are: it
@@ -82,6 +83,7 @@ func Find(ctx context.Context, s *schedule.Schedule, q Query, from Place, most M
 			result.Next = last
 		}
 	}
+	result.Moving = w.leftOut(ctx)
 	if result.Timers, err = describe(ctx, s, all, most.Payload); err != nil {
 		return result, fmt.Errorf("schedule: find timers: %w", err)
 	}

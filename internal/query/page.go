@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -24,6 +25,9 @@ type Page struct {
 	Now    time.Time // by the servers' clocks when it began, the latest of them: what is due after that is pending
 	Cut    bool      // there may be more that are owed or firing than were looked at
 }
+
+// ErrCut says what the Cut of a [Page] and of [Found] means.
+var ErrCut = errors.New("too many timers are owed or firing to look at all of them")
 
 // MovingError says that timers were left out, because their slots are moving in a Redis Cluster.
 type MovingError struct{ Slots int }
@@ -68,11 +72,19 @@ func pages(ctx context.Context, s *schedule.Schedule, q Query, records bool, yie
 			}
 		}
 	}
-	if w.moving > 0 {
-		w.s.Reload(ctx) // they may be elsewhere by now
-		return fmt.Errorf("schedule: list timers: %w", &MovingError{w.moving})
+	if err := w.leftOut(ctx); err != nil {
+		return fmt.Errorf("schedule: list timers: %w", err)
 	}
 	return nil
+}
+
+// leftOut returns a *MovingError if slots were moving.
+func (w *walk) leftOut(ctx context.Context) error {
+	if w.moving == 0 {
+		return nil
+	}
+	w.s.Reload(ctx) // they may be elsewhere by now
+	return &MovingError{w.moving}
 }
 
 // timers returns those of the entries that are timers of the query, with their records or without.

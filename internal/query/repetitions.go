@@ -99,7 +99,8 @@ func repetitionOf(text string) (KeyState, error) {
 const repeatingPage = 500
 
 // Repeating calls yield for the keys of a namespace that repeat, some at a time and in no order, until it returns false. A key
-// may come twice. One that begins or ceases to repeat meanwhile may be left out.
+// may come twice. One that begins or ceases to repeat meanwhile may be left out. At the end an error wraps a *MovingError if slots were
+// moving, whose keys are left out.
 func Repeating(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func([]keys.Key) bool) error {
 	return repeatingPages(ctx, s, n, RepeatingPlace{}, func(page repeatingKeys, _ RepeatingPlace) bool {
 		return len(page.keys) == 0 || yield(page.keys)
@@ -113,24 +114,29 @@ type RepeatingPlace struct {
 }
 
 // RepeatingFrom returns keys of a namespace that repeat, from a place on and in no order, after it has looked at most of what repeats,
-// or a little more; where to go on; and at how many it has looked. What [Repeating] says of keys holds here too.
+// or a little more; where to go on; and at how many it has looked. What [Repeating] says of keys and of slots that are moving holds here
+// too.
 func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
 	err = repeatingPages(ctx, s, n, from, func(page repeatingKeys, at RepeatingPlace) bool {
 		found, looked, next = append(found, page.keys...), looked+page.looked, at
 		return looked < most
 	})
-	if err != nil {
+	if _, moving := errors.AsType[*MovingError](err); err != nil && !moving {
 		return nil, from, 0, err
 	}
-	return found, next, looked, nil
+	return found, next, looked, err
 }
 
 // repeatingPages calls yield for what one command after the other finds from a place on, and where to go on behind it, until it returns
 // false.
 func repeatingPages(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, yield func(repeatingKeys, RepeatingPlace) bool) error {
-	partitions, err := withTimers(ctx, s)
+	partitions, moving, err := withTimers(ctx, s)
 	if err != nil {
 		return err
+	}
+	var left error
+	if moving > 0 {
+		left = fmt.Errorf("schedule: look for repetitions: %w", &MovingError{moving})
 	}
 	for i, p := range partitions {
 		at := RepeatingPlace{Partition: p}
@@ -153,34 +159,35 @@ func repeatingPages(ctx context.Context, s *schedule.Schedule, n keys.Namespace,
 				}
 			}
 			if !yield(page, at) {
-				return nil
+				return left
 			}
 		}
 	}
-	return nil
+	return left
 }
 
-// withTimers returns the partitions that have something to claim, now or later, in their order.
-func withTimers(ctx context.Context, s *schedule.Schedule) ([]keys.Partition, error) {
+// withTimers returns the partitions that have something to claim, now or later, in their order, and how many are left out because their
+// slots are moving.
+func withTimers(ctx context.Context, s *schedule.Schedule) (partitions []keys.Partition, moving int, err error) {
 	masters, err := s.Masters(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("schedule: look for repetitions: %w", err)
+		return nil, 0, fmt.Errorf("schedule: look for repetitions: %w", err)
 	}
-	var partitions []keys.Partition
 	for _, m := range masters {
 		found, err := s.ScanMaster(ctx, m, schedule.Forever, schedule.Forever)
-		if err == nil && len(found.Moving) > 0 {
-			err = &MovingError{len(found.Moving)}
-		}
 		if err != nil {
-			return nil, fmt.Errorf("schedule: look for repetitions: %w", err)
+			return nil, 0, fmt.Errorf("schedule: look for repetitions: %w", err)
 		}
+		moving += len(found.Moving)
 		for _, h := range found.Heads { // what repeats has something there to claim
 			partitions = append(partitions, h.Partition)
 		}
 	}
 	slices.Sort(partitions)
-	return partitions, nil
+	if moving > 0 {
+		s.Reload(ctx) // they may be elsewhere by now
+	}
+	return partitions, moving, nil
 }
 
 // repeatingKeys is what one command has found.
