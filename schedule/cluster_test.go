@@ -387,6 +387,29 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	}
 }
 
+// A slot that begins to move while timers are listed keeps no others from that.
+func TestClusterListsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	const n, moves = 300, 250
+	for i := range n {
+		x.set(fmt.Sprintf("a:b:c:%d", i), "p", time.Hour+time.Duration(i)*time.Second)
+	}
+	slot := keys.PartitionOf(fmt.Sprintf("a:b:c:%d", moves)).Slot()
+	from, to := x.cluster.Master(slot), x.cluster.Master((slot+keys.Slots/3)%keys.Slots)
+	listed, open := 0, false
+	err := query.Pages(t.Context(), x.Schedule, query.Query{}, func(p query.Page) bool {
+		if listed += len(p.Timers); listed > 0 && !open {
+			x.cluster.OpenSlot(slot, from, to)
+			open = true
+		}
+		return true
+	})
+	if moving, is := errors.AsType[*query.MovingError](err); !is || moving.Slots != 1 || listed != n-1 {
+		t.Errorf("listed %d, %v; want %d, and one slot that moves", listed, err, n-1)
+	}
+}
+
 // What was heard of a slot's timers before the slot came to a node does not count there.
 func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 	t.Parallel()

@@ -83,9 +83,9 @@ func Find(ctx context.Context, s *schedule.Schedule, q Query, from Place, most M
 			result.Next = last
 		}
 	}
-	result.Moving = w.leftOut(ctx)
-	if result.Timers, err = describe(ctx, s, all, most.Payload); err != nil {
+	if result.Timers, err = w.describe(ctx, all, most.Payload); err != nil {
 		return result, fmt.Errorf("schedule: find timers: %w", err)
 	}
+	result.Moving = w.leftOut(ctx)
 	return result, nil
 }

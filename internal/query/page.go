@@ -80,11 +80,12 @@ func pages(ctx context.Context, s *schedule.Schedule, q Query, records bool, yie
 
 // leftOut returns a *MovingError if slots were moving.
 func (w *walk) leftOut(ctx context.Context) error {
-	if w.moving == 0 {
+	slots := max(w.moving, len(w.late)) // mostly it has also come to those
+	if slots == 0 {
 		return nil
 	}
 	w.s.Reload(ctx) // they may be elsewhere by now
-	return &MovingError{w.moving}
+	return &MovingError{slots}
 }
 
 // timers returns those of the entries that are timers of the query, with their records or without.
@@ -94,7 +95,7 @@ func (w *walk) timers(ctx context.Context, entries []entry, records bool) ([]Tim
 		return nil, err
 	}
 	if records {
-		return describe(ctx, w.s, all, wholePayload)
+		return w.describe(ctx, all, wholePayload)
 	}
 	timers := make([]Timer, len(all))
 	for i, f := range all {

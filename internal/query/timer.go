@@ -182,8 +182,8 @@ const wholePayload = -1
 const recordsChunk = 64
 
 // describe returns timers with what their records say, and of each payload so many bytes at most. Those that have left the index
-// since are left out.
-func describe(ctx context.Context, s *schedule.Schedule, all []candidate, payload int) ([]Timer, error) {
+// since are left out, and those whose slots have begun to move.
+func (w *walk) describe(ctx context.Context, all []candidate, payload int) ([]Timer, error) {
 	type place struct {
 		p    keys.Partition
 		hash string
@@ -210,8 +210,12 @@ func describe(ctx context.Context, s *schedule.Schedule, all []candidate, payloa
 			}
 			calls[i] = schedule.Call{Partition: where.p, Args: args}
 		}
-		for i, reply := range s.Run(ctx, s.Script(lua, "records"), calls) {
+		for i, reply := range w.s.Run(ctx, w.s.Script(lua, "records"), calls) {
 			records, err := schedule.ReadReply(reply, 2, 2)
+			if schedule.IsMoving(err) {
+				w.late[order[i].p], at[order[i]] = true, nil
+				continue
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -72,17 +72,18 @@ type walk struct {
 	done    bool
 
 	holds  *schedule.HoldList
-	now    schedule.Millis // by the servers' clocks when it began, the latest of them
-	looked int64           // entries up to the place, from the first due time of interest on
-	total  int64           // entries when it began
-	cut    bool            // there may be more firings
-	moving int             // partitions that are left out, from then on when their slots were found moving
+	now    schedule.Millis         // by the servers' clocks when it began, the latest of them
+	looked int64                   // entries up to the place, from the first due time of interest on
+	total  int64                   // entries when it began
+	cut    bool                    // there may be more firings
+	moving int                     // partitions that are left out, from then on when their slots were found moving
+	late   map[keys.Partition]bool // those of which timers were found before that, and no records
 }
 
 // newWalk begins a walk through what may be meant by a query, after a place. Of firings it reads so many at most, in the order in
 // which they can be claimed.
 func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firings int) (*walk, error) {
-	w := &walk{s: s, query: q, from: q.from(), before: q.before(), at: at}
+	w := &walk{s: s, query: q, from: q.from(), before: q.before(), at: at, late: map[keys.Partition]bool{}}
 	var err error
 	if w.masters, err = s.Masters(ctx); err != nil {
 		return nil, err
