@@ -218,6 +218,20 @@ func (s *clusterSystem) told(victim *testenv.RedisServer, line string, texts ...
 	return out
 }
 
+// letter publishes the dead letter of a timer.
+func (s *clusterSystem) letter(key string) {
+	s.T.Helper()
+	k, err := keys.Parse(key)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted}
+	e.ID = keys.EventID(key, e.Due.UnixMilli(), e.Attempt)
+	if _, err := s.JS.Publish(s.T.Context(), k.Subject(keys.DefaultPrefix, keys.Dead), e.AppendJSON(nil)); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
 // commandWithin is 5 s, and what it takes to start and end a program with the race detector.
 const commandWithin = 6 * time.Second
 
@@ -241,6 +255,9 @@ func TestClusterCommandsWithoutAMaster(t *testing.T) {
 				s.setOn(node, 10*time.Minute, s.keysOn(node, "shop", 5)...)
 			}
 			s.setOn(victim, 10*time.Minute, lost...)
+			for _, node := range s.cluster.Nodes {
+				s.letter(s.keysOn(node, "dead", 1)[0])
+			}
 			if silent {
 				victim.Pause()
 			} else {
@@ -262,12 +279,14 @@ func TestClusterCommandsWithoutAMaster(t *testing.T) {
 			s.told(victim, "holds", "pay ")
 			s.told(victim, "resume pay", "0 timers of pay are released, but those of "+victim.Addr()+" are not")
 			s.told(victim, "cancel --all shop --yes", "10 cancelled, 0 too late")
+			s.told(victim, "dead replay --yes", "2 replayed, 0 skipped", "1 dead letters stay")
 			if silent {
 				victim.Resume()
 			} else {
 				victim.Start()
 			}
 			s.SaysAtLast("ls shop --json", lost[4])
+			s.SaysAtLast("dead replay --yes", "1 replayed, 0 skipped")
 			testenv.Eventually(t, system.Patience, func() error { // the timerd has finished the resume
 				if _, out, _ := s.Run("", "holds", "--json"); out != "" {
 					return fmt.Errorf("holds: %s", out)
