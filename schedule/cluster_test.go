@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -407,6 +408,26 @@ func TestClusterListsWhatIsThere(t *testing.T) {
 	})
 	if moving, is := errors.AsType[*query.MovingError](err); !is || moving.Slots != 1 || listed != n-1 {
 		t.Errorf("listed %d, %v; want %d, and one slot that moves", listed, err, n-1)
+	}
+}
+
+// A slot that no master has is not passed over in silence. go-redis takes any node for its master, also a replica.
+func TestClusterSlotWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	cluster := testenv.Cluster(t, 1, true, devserver.Directive("cluster-require-full-coverage", "no"))
+	s := schedule.New(cluster.Client(), 1000)
+	masters(t, s)
+	for _, node := range cluster.Nodes {
+		if err := node.Client().Do(ctx, "CLUSTER", "DELSLOTS", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		err := list(t, s, keys.Namespace{}, func(query.Timer) bool { return true })
+		if moving, is := errors.AsType[*query.MovingError](err); !is || moving.Slots != 1 {
+			t.Fatalf("listed: %v; want that one slot is left out", err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,8 +46,17 @@ func (ix *Index) Partition(key string) keys.Partition { return ix.topology.parti
 // Client returns the client of the whole Redis.
 func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
 
-// Masters asks Redis for the servers that have partitions, and returns each with its partitions.
-func (ix *Index) Masters(ctx context.Context) ([]Master, error) { return ix.topology.masters(ctx) }
+// Masters asks Redis for the servers that have partitions, and returns each with its partitions. The first one also gets those that no
+// master has: as it refuses these, they count as moving, and are not passed over in silence.
+func (ix *Index) Masters(ctx context.Context) ([]Master, error) {
+	masters, err := ix.topology.masters(ctx)
+	for i, m := range masters {
+		if len(m.nobodys) > 0 {
+			masters[i].Partitions = slices.Concat(m.Partitions, m.nobodys)
+		}
+	}
+	return masters, err
+}
 
 // Reload has the places of the partitions read again: a server said that one is elsewhere.
 func (ix *Index) Reload(ctx context.Context) { ix.topology.reload(ctx) }

@@ -167,7 +167,7 @@ func (n *Node) AnyPartition() keys.Partition {
 func (n *Node) Master() Master {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return Master{n.name, n.server, n.partitions}
+	return Master{Name: n.name, Server: n.server, Partitions: n.partitions}
 }
 
 // readClock asks for the server's time.

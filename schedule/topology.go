@@ -22,6 +22,8 @@ type Master struct {
 	Name       string // distinguishes it from other masters; "" if there is only one
 	Server     *redis.Client
 	Partitions []keys.Partition
+
+	nobodys []keys.Partition // that no master has; of the first one alone
 }
 
 func (m Master) client() *redis.Client { return m.Server }
@@ -170,6 +172,8 @@ func (c *cluster) give(ctx context.Context, masters []Master) error {
 		}
 		if n, ok := at[server]; ok {
 			masters[n].Partitions = append(masters[n].Partitions, p)
+		} else {
+			masters[0].nobodys = append(masters[0].nobodys, p)
 		}
 	}
 	return nil
