@@ -33,6 +33,9 @@ var ErrCut = errors.New("too many timers are owed or firing to look at all of th
 type MovingError struct{ Slots int }
 
 func (e *MovingError) Error() string {
+	if e.Slots == 1 {
+		return "1 slot of the cluster is moving: try again"
+	}
 	return fmt.Sprintf("%d slots of the cluster are moving: try again", e.Slots)
 }
 
