@@ -231,7 +231,7 @@ func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 }
 
 // claimedBy notes that some timerd claimed at a time from a partition, and when something is to be claimed there next, or Nothing. What
-// this one knew to be due before that need not be looked for, unless it is the first: then it was the one, or does not rely on others.
+// this one knew to be due by then need not be looked for, unless it is the first: then it was the one, or does not rely on others.
 func (a *agenda) claimedBy(p keys.Partition, at, next schedule.Millis) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

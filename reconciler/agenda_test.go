@@ -68,7 +68,7 @@ func TestClaimsOfOthers(t *testing.T) {
 			next   time.Duration // likewise; 0 for nothing
 			want   time.Duration // until the next claim of its own, without what a standby waits
 		}{
-			"nothing is left":                    {1, nil, -time.Millisecond, 0, longestSleep - standbyStep},
+			"nothing is left":                    {1, nil, -5 * time.Millisecond, 0, longestSleep - standbyStep},
 			"another is due later":               {1, nil, -time.Millisecond, 8 * time.Second, 8 * time.Second},
 			"not all was claimed":                {1, nil, -time.Millisecond, -5 * time.Millisecond, -5 * time.Millisecond},
 			"claimed before it was due":          {1, nil, -6 * time.Millisecond, 8 * time.Second, -5 * time.Millisecond},

@@ -46,12 +46,12 @@ func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	return q.visits[0] == v
 }
 
-// forget forgets a due time before a given one, and the visit that it led to. It returns whether there was one. A visit that is earlier
-// has another reason, and stays.
-func (q *wakeQueue) forget(p keys.Partition, before schedule.Millis) bool {
+// forget forgets a due time that is no later than a given one, and the visit that it led to. It returns whether there was one. A visit
+// that is earlier has another reason, and stays.
+func (q *wakeQueue) forget(p keys.Partition, last schedule.Millis) bool {
 	known, ok := q.known[p]
 	v, planned := q.planned[p]
-	if !ok || !planned || known == schedule.AtOnce || known >= before || v.at < known {
+	if !ok || !planned || known == schedule.AtOnce || known > last || v.at < known {
 		return false
 	}
 	heap.Remove(&q.visits, v.index)

@@ -39,6 +39,9 @@ func (b *Bench) installation(ctx context.Context, name string, round int, save f
 		return err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
+	if err := sleepUntil(ctx, time.Now().Add(settled)); err != nil { // until each timerd knows which others listen
+		return err
+	}
 	if err := b.fire(ctx, x, InstallationRate, InstallationSpike, b.Scale.AtOnce, round, save); err != nil {
 		return err
 	}
@@ -77,5 +80,5 @@ func (b *Bench) fire(ctx context.Context, x *running, rate, spike string, atOnce
 	return nil
 }
 
-// settled is how long what has fired is settled and counted before an installation counts as idle.
+// settled is how long an installation has after its start, and to settle and count what has fired before it counts as idle.
 const settled = 5 * time.Second
