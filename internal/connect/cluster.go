@@ -30,8 +30,9 @@ func newClusterNode(o *redis.Options) *redis.Client {
 	return node
 }
 
-// nodeHook bounds the question to a node which master has which slots, takes no answer for one that there are no masters, as a node
-// gives that has left its cluster, and sends a command again whose connection the node had closed. A pipeline is sent again only if nothing of it was answered: what the first answers said would be lost.
+// nodeHook bounds the question to a node which master has which slots, and takes it for a failure if there is none, as a node says that
+// has left its cluster. It sends a command again whose connection the node had closed, a pipeline only if nothing of it was answered:
+// what the first answers said would be lost.
 type nodeHook struct {
 	addr string
 
