@@ -61,6 +61,7 @@ func TestClaimsOfOthers(t *testing.T) {
 				}
 			}
 		}
+		later := []schedule.Head{{Partition: p, Due: b.in(time.Minute)}}
 		for name, c := range map[string]struct {
 			rank   int
 			before func(a *agenda)
@@ -75,6 +76,9 @@ func TestClaimsOfOthers(t *testing.T) {
 			"claimed in the future, as it says":  {1, other(time.Second), time.Hour, 0, time.Second},
 			"something is owed there":            {1, func(a *agenda) { a.wake(p, schedule.AtOnce) }, -time.Millisecond, 0, owed},
 			"a sweep has found something":        {1, func(a *agenda) { a.found(schedule.DueScan{Heads: []schedule.Head{{Partition: p}}}, true) }, -time.Millisecond, 0, owed},
+			"an answer overtook the message":     {1, func(a *agenda) { a.wake(p, later[0].Due) }, -time.Millisecond, 0, -5 * time.Millisecond},
+			"a sweep overtook the message":       {1, func(a *agenda) { a.found(schedule.DueScan{Heads: later}, true) }, -time.Millisecond, 0, -5 * time.Millisecond},
+			"another was known long before":      {1, func(a *agenda) { other(time.Second)(a); a.wake(p, later[0].Due); b.pass(time.Second) }, 0, 0, longestSleep - standbyStep},
 			"a lease of an earlier claim ends":   {1, func(a *agenda) { a.leases[p] = b.in(3 * time.Second) }, -time.Millisecond, 8 * time.Second, 3 * time.Second},
 			"it is the first":                    {0, nil, -time.Millisecond, 0, -5*time.Millisecond - standbyStep},
 			"nothing was known of the partition": {1, other(0), -time.Millisecond, 8 * time.Second, longestSleep - standbyStep},

@@ -46,12 +46,19 @@ func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	return q.visits[0] == v
 }
 
+// keep has the next visit of a partition made, whatever is forgotten.
+func (q *wakeQueue) keep(p keys.Partition) {
+	if v, ok := q.planned[p]; ok {
+		v.kept = true
+	}
+}
+
 // forget forgets a due time that is no later than a given one, and the visit that it led to. It returns whether there was one. A visit
 // that is earlier has another reason, and stays.
 func (q *wakeQueue) forget(p keys.Partition, last schedule.Millis) bool {
 	known, ok := q.known[p]
 	v, planned := q.planned[p]
-	if !ok || !planned || known == schedule.AtOnce || known > last || v.at < known {
+	if !ok || !planned || known == schedule.AtOnce || known > last || v.at < known || v.kept {
 		return false
 	}
 	heap.Remove(&q.visits, v.index)
@@ -95,7 +102,8 @@ func (q *wakeQueue) take() (p keys.Partition, known schedule.Millis) {
 type visit struct {
 	partition keys.Partition
 	at        schedule.Millis
-	index     int // in visits
+	index     int  // in visits
+	kept      bool // see keep
 }
 
 // visits is a heap.Interface, the earliest first. Each partition has one at most.
