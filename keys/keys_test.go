@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -176,6 +177,32 @@ func TestParseNext(t *testing.T) {
 		if got := fmt.Sprint(at, ok, said); got != want {
 			t.Errorf("%q: %s, want %s", message, got, want)
 		}
+	}
+}
+
+// Partitions are kept for as long as something is due there, but not what told of them, however long that is.
+func TestPartitionsKeepNoMessage(t *testing.T) {
+	t.Parallel()
+	message := "1700 1800 0 " + strings.Repeat("x", 1000)
+	partOf := func(p keys.Partition) bool {
+		for i := range message {
+			if unsafe.StringData(string(p)) == unsafe.StringData(message[i:]) {
+				return true
+			}
+		}
+		return false
+	}
+	if wake, ok := keys.ParseWake(message); !ok || partOf(wake.Partition) {
+		t.Errorf("%q, %t: is part of the message, or not parsed", wake.Partition, ok)
+	}
+	_, next, _ := keys.ParseNext(message)
+	for p := range next {
+		if partOf(p) {
+			t.Errorf("%q: is part of the message", p)
+		}
+	}
+	if !partOf(keys.Partition(message[5:])) {
+		t.Error("a part of the message is not found to be one")
 	}
 }
 

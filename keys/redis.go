@@ -58,7 +58,7 @@ func ParseNext(message string) (at int64, next iter.Seq2[Partition, int64], ok b
 			tag, rest, _ = strings.Cut(rest, " ")
 			due, rest, _ = strings.Cut(rest, " ")
 			n, err := strconv.ParseInt(due, 10, 64)
-			if err != nil || !yield(Partition(tag), n) {
+			if err != nil || !yield(partitionOf(tag), n) {
 				return
 			}
 		}
@@ -78,7 +78,7 @@ type Wake struct {
 func ParseWake(message string) (w Wake, ok bool) {
 	tag, rest, _ := strings.Cut(message, " ")
 	due, rest, more := strings.Cut(rest, " ")
-	w.Partition = Partition(tag)
+	w.Partition = partitionOf(tag)
 	var err error
 	if w.Due, err = strconv.ParseInt(due, 10, 64); err == nil && more {
 		var db string
@@ -87,6 +87,9 @@ func ParseWake(message string) (w Wake, ok bool) {
 	}
 	return w, err == nil
 }
+
+// partitionOf returns the partition that a message names, as a copy: it may be kept for long, and the message be long.
+func partitionOf(tag string) Partition { return Partition(strings.Clone(tag)) }
 
 // ClaimedChannel is the sharded channel on which the timerds that hear a master of a cluster are told what was set and claimed there: that of
 // the first of its partitions. In a single Redis it is WakeChannel.
