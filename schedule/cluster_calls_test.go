@@ -408,3 +408,34 @@ func TestClusterMovedByAnybody(t *testing.T) {
 		t.Errorf("%d partitions are found, want that of the key's slot alone", len(found))
 	}
 }
+
+// The claim of a timer tells when one can be claimed again that was given back in the same partition: no scan has found that yet.
+func TestClusterClaimTellsWhenAPauseEnds(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	const key = "a:b:c:{1}"
+	all := nodes(t, x.Schedule)
+	n := all[slices.IndexFunc(all, func(n *schedule.Node) bool { return n.Owns(x.Partition(key)) })]
+	claim := func() schedule.ClaimResult {
+		t.Helper()
+		var c schedule.ClaimResult
+		testenv.Eventually(t, time.Minute, func() error {
+			c = n.Claim(t.Context(), []schedule.ClaimRequest{{Partition: x.Partition(key), Known: schedule.MillisOf(time.Now())}}, lease)[0]
+			if c.Err == nil && len(c.Firings) == 0 {
+				return errors.New("nothing claimed")
+			}
+			return c.Err
+		}, "a claim")
+		return c
+	}
+	x.set(key, "p", time.Millisecond)
+	given := claim().Firings
+	given[0].Pause = 30 * time.Second
+	if err := x.Release(t.Context(), given); err != nil {
+		t.Fatal(err)
+	}
+	x.set(key+"another", "p", time.Millisecond)
+	if c := claim(); c.Full || c.Next == schedule.Nothing || c.Next > schedule.MillisOf(c.At).Add(30*time.Second) {
+		t.Errorf("in full: %t, next at %d, want when the pause ends", c.Full, c.Next)
+	}
+}

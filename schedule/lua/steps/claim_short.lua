@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
--- include: claimed clock index hold move publish_claimed
+-- include: scores claimed clock index hold move publish_claimed
 --[[ claim_short is claim's short way, for many partitions of one server: it claims what is due where
 all of it is as usual. It does what claim would do; where anything else is to be done it changes
 nothing in that partition.
@@ -18,8 +18,8 @@ it, if a key cannot be read or has another TTL, if another firing has the ref, i
 large, if one of the timers is held, if the list of holds is older than the caller's, if the
 partition is not here as a whole, because its slot is moving; or the error that ended the claim from a
 partition. In a cluster it looks for leases that are over where it is told so, where something is
-owed, and where nothing is due; and next leaves out when leases end, which the scans for due timers
-find: else each firing would be looked for once more.
+owed, and where nothing is due; and next leaves out when leases end, unless something is owed: the
+scans for due timers find that, and each firing would be looked for once more.
 If its reply is lost: as for claim. ]]
 
 -- How many old tombstones a claim from a partition of a cluster removes at most, if it is one of TRIM_EACH
@@ -99,9 +99,13 @@ local function claim_from(partition_prefix, leases)
   end
   claims_beside_others = others > 0
   if not CLUSTER or leases or others > 0 or n == 0 then
-    local held_until = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2] or lease_end)
-    if held_until <= now then return nil end
-    if not CLUSTER then next_due = math.min(held_until, tonumber(lease_end), next_due) end
+    local first = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2] or HELD)
+    if first <= now then return nil end
+    if not CLUSTER then
+      next_due = math.min(first, tonumber(lease_end), next_due)
+    elseif others > 0 and first < HELD then
+      next_due = math.min(first, next_due)
+    end
   end
   for i = n, 1, -1 do
     local due = tonumber(dues[i])

@@ -125,7 +125,7 @@ func TestClusterSlowMasterDelaysNoOther(t *testing.T) {
 				n++
 			}
 		}
-		if n > slow/20 {
+		if n > slow/5 { // a busy machine takes seconds for the others
 			t.Errorf("%d retries of the slow master fired before %d of the others", n, len(all))
 		}
 		s.punctual(c, watch, app+"-timer", 2*good)
