@@ -60,12 +60,15 @@ func TestLimitsOfBatches(t *testing.T) {
 			nats := testenv.NATS(t, func(o *server.Options) { o.JetStreamLimits = c.limits })
 			r, first := gathering(t, nats, nats.URL(), nil)
 			all := firings(0, 2000, "x")
-			for i, part := range slices.Collect(slices.Chunk(all, 500)) {
+			for part := range slices.Chunk(all, 500) {
 				r.publish(t, part...)
-				r.settler.expect(t, 1+(i+1)*500, 0) // a slow server refuses all that it was sent before its first refusal arrived
 			}
-			checkStream(t, testenv.Collect(t, r.js, "TIMERS"), append(all, first))
-			if n, _ := batched(t, r.js, 2001); !c.judge(n) {
+			r.settler.expect(t, 2001, 0)
+			more := firings(2000, 500, "x") // a slow server refuses all that it was sent before its first refusal arrived
+			r.publish(t, more...)
+			r.settler.expect(t, 2501, 0)
+			checkStream(t, testenv.Collect(t, r.js, "TIMERS"), slices.Concat(all, more, []schedule.Firing{first}))
+			if n, _ := batched(t, r.js, 2501); !c.judge(n) {
 				t.Errorf("%d messages are of a batch", n)
 			}
 			if failed := r.hooks.counts().failed; len(failed) > 0 {
