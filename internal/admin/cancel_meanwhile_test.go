@@ -210,6 +210,12 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 	})
 }
 
+// isLeftOut tells whether an error says that one slot was moving.
+func isLeftOut(err error) bool {
+	moving, is := errors.AsType[*query.MovingError](err)
+	return is && moving.Slots == 1
+}
+
 // What is in a slot that is moving is not said to be counted, moved or cancelled. All else is, and the rest once the slot has moved.
 func TestCancelWhileASlotMoves(t *testing.T) {
 	t.Parallel()
@@ -219,10 +225,6 @@ func TestCancelWhileASlotMoves(t *testing.T) {
 	place := func(key string) (slot int, from, to *testenv.RedisServer) {
 		slot = keys.PartitionOf(key).Slot()
 		return slot, cluster.Master(slot), cluster.Master((slot + keys.Slots/3) % keys.Slots)
-	}
-	isLeftOut := func(err error) bool {
-		moving, is := errors.AsType[*query.MovingError](err)
-		return is && moving.Slots == 1
 	}
 	// finish cancels the rest. Keys that have moved are due some ms later, as no timerd has heard yet: they may have been set.
 	finish := func(app string) (done admin.Cancelled) {
@@ -312,10 +314,6 @@ func TestCancelWhatASlotHasThatMoves(t *testing.T) {
 				cluster.OpenSlot(slot, from, to)
 			}
 		}
-	}
-	isLeftOut := func(err error) bool {
-		moving, is := errors.AsType[*query.MovingError](err)
-		return is && moving.Slots == 1
 	}
 	open := once(0)
 	moved, err := w.Move(ctx, of("shop"), time.Now().Add(2*time.Hour), func(admin.Moved) { open() })
