@@ -166,9 +166,9 @@ func (a *agenda) isFirst() bool {
 // learn notes a due time. It returns whether the next claim of all has become earlier. a.mu is held.
 func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	if !a.queue.learn(p, due) {
-		// It may have come into the schedule after a claim of what is known, of which the message is still to be read: answers do not
-		// wait for messages. Then nothing but the visit tells of it.
-		if a.server.Until(a.queue.known[p]) <= standbyStep {
+		// In a cluster it may have come into the schedule after a claim of what is known, of which the message is still to be read:
+		// answers do not wait for messages. Then nothing but the visit tells of it.
+		if a.server.Name() != "" && a.server.Until(a.queue.known[p]) <= standbyStep {
 			a.queue.keep(p)
 		}
 		return false
