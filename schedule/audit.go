@@ -61,7 +61,7 @@ func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count
 	n, after := a.node, ""
 	for range count { // each call gets further, unless somebody goes on changing these keys
 		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
-		reply, err := ReadReply(n.schedule.Run(ctx, n.schedule.step("audit"), []Call{{p, args}})[0], 8, 0)
+		reply, err := ReadReply(n.schedule.Run(ctx, n.schedule.step("audit"), []Call{{Partition: p, Args: args}})[0], 8, 0)
 		if err != nil {
 			return 0, seen, fmt.Errorf("schedule: audit: %w", err)
 		}
@@ -90,7 +90,7 @@ func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespa
 func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 	s := a.node.schedule
 	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
-		reply, err := ReadReply(s.Run(ctx, s.step("count_firing"), []Call{{p, []any{cursor, countPage}}})[0], 2, 0)
+		reply, err := ReadReply(s.Run(ctx, s.step("count_firing"), []Call{{Partition: p, Args: []any{cursor, countPage}}})[0], 2, 0)
 		if err != nil {
 			return fmt.Errorf("schedule: count the firings: %w", err)
 		}
@@ -111,7 +111,7 @@ func (a *Audit) DoubtApps(ctx context.Context, p keys.Partition, began Millis, m
 	for _, app := range met {
 		args = append(args, app)
 	}
-	if err := a.node.schedule.Run(ctx, a.node.schedule.step("doubt_apps"), []Call{{p, args}})[0].Err(); err != nil {
+	if err := a.node.schedule.Run(ctx, a.node.schedule.step("doubt_apps"), []Call{{Partition: p, Args: args}})[0].Err(); err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)
 	}
 	return nil

@@ -188,7 +188,11 @@ func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease t
 func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	calls := make([]Call, len(requests))
 	for i, r := range requests {
-		calls[i] = Call{r.Partition, []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(n.partitionHeardSince(r.Partition)), holding, n.lookedUpTo(r.Partition), n.ClaimedChannel()}}
+		looked, channel := n.lookedUpTo(r.Partition), n.ClaimedChannel()
+		calls[i] = Call{Partition: r.Partition, ArgsOn: func(server *redis.Client) []any {
+			since := n.heardSinceOn(server, r.Partition)
+			return []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(since), holding, looked, channel}
+		}}
 	}
 	sent := time.Now()
 	replies := n.schedule.Run(ctx, n.schedule.step("claim"), calls)

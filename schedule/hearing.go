@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -45,6 +47,15 @@ func (n *Node) partitionHeardSince(p keys.Partition) Millis {
 		return max(since, n.heardSince)
 	}
 	return NoEvents
+}
+
+// heardSinceOn is partitionHeardSince for a step that a server runs. The topology may already know that the slot of the partition
+// has moved while the node does not: the server then runs the step, but the node has heard another one. That makes it NoEvents.
+func (n *Node) heardSinceOn(server *redis.Client, p keys.Partition) Millis {
+	if server != n.server {
+		return NoEvents
+	}
+	return n.partitionHeardSince(p)
 }
 
 const (

@@ -219,7 +219,7 @@ func (l *HoldList) write(ctx context.Context, holds []Hold, fields ...any) error
 	slices.SortFunc(holds, func(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) })
 	s, next := l.schedule, HoldList{schedule: l.schedule, Holds: holds, Now: l.Now}
 	args := append([]any{l.Generation, l.newest, next.text()}, fields...)
-	generation, err := s.Run(ctx, s.step("hold_write"), []Call{{keys.Single, args}})[0].Int64()
+	generation, err := s.Run(ctx, s.step("hold_write"), []Call{{Partition: keys.Single, Args: args}})[0].Int64()
 	switch {
 	case err != nil:
 		return fmt.Errorf("schedule: write the holds: %w", err)

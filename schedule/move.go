@@ -63,7 +63,7 @@ func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error)
 	for some := range slices.Chunk(moves, moveBatch) {
 		calls := make([]Call, len(some))
 		for i, m := range some {
-			calls[i] = Call{s.Partition(m.Key.String()), m.args()}
+			calls[i] = Call{Partition: s.Partition(m.Key.String()), Args: m.args()}
 		}
 		for i, reply := range s.Run(ctx, s.step("set_time"), calls) {
 			result := moveResult(ReadReply(reply, 1, 1))

@@ -196,7 +196,7 @@ func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []i
 			if given == maxPartitions || given > 0 && hints+len(g.hints) > MaxHints {
 				break
 			}
-			args, held = n.appendGroup(args, g, held)
+			args, held = appendGroup(args, g, n.partitionHeardSince(g.partition), held)
 			given, hints = given+1, hints+len(g.hints)
 		}
 		args[1] = min(held, maxHeld).Milliseconds()
@@ -228,9 +228,12 @@ func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []i
 func (n *Node) observeEach(ctx context.Context, groups []hintGroup, some []int, earliest Millis, outcomes []observed) {
 	calls := make([]Call, len(some))
 	for at, i := range some {
-		args, held := n.appendGroup([]any{int64(earliest), nil}, groups[i], 0)
-		args[1] = min(held, maxHeld).Milliseconds()
-		calls[at] = Call{groups[i].partition, args}
+		g := groups[i]
+		calls[at] = Call{Partition: g.partition, ArgsOn: func(server *redis.Client) []any {
+			args, held := appendGroup([]any{int64(earliest), nil}, g, n.heardSinceOn(server, g.partition), 0)
+			args[1] = min(held, maxHeld).Milliseconds()
+			return args
+		}}
 	}
 	for at, reply := range n.schedule.Run(ctx, n.schedule.step("observe"), calls) {
 		parts, err := ReadReply(reply, 1, 0)
@@ -242,10 +245,11 @@ func (n *Node) observeEach(ctx context.Context, groups []hintGroup, some []int, 
 	}
 }
 
-// appendGroup appends the arguments of the script for the first hints of a group. held is the longest that hints had to wait.
-func (n *Node) appendGroup(args []any, g hintGroup, held time.Duration) ([]any, time.Duration) {
+// appendGroup appends the arguments of the script for the first hints of a group. since is from when on every event of its partition was
+// heard, and held the longest time that hints had to wait.
+func appendGroup(args []any, g hintGroup, since Millis, held time.Duration) ([]any, time.Duration) {
 	hints := g.hints[:min(len(g.hints), MaxHints)]
-	args = append(args, g.partition.Prefix(), int64(n.partitionHeardSince(g.partition)), len(hints))
+	args = append(args, g.partition.Prefix(), int64(since), len(hints))
 	for _, h := range hints {
 		args = append(args, h.code(), h.Key)
 		held = max(held, h.Held)

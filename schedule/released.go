@@ -44,7 +44,7 @@ func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from 
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
 	}
 	args = append(args, l.rivals(h)...)
-	reply, err := ReadReply(s.Run(ctx, script, []Call{{p, args}})[0], 1, 5)
+	reply, err := ReadReply(s.Run(ctx, script, []Call{{Partition: p, Args: args}})[0], 1, 5)
 	if err != nil {
 		return Released{}, fmt.Errorf("schedule: resume %s: %w", n, err)
 	}
@@ -80,7 +80,7 @@ func (l *HoldList) Draw(ctx context.Context, h *Hold, count int, ahead time.Dura
 	interval := 1000 / h.Resume.Rate
 	tooFar := now.Add(ahead + AheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
 	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
-	text, err := s.Run(ctx, s.step("hold_draw"), []Call{{keys.Single, args}})[0].Text()
+	text, err := s.Run(ctx, s.step("hold_draw"), []Call{{Partition: keys.Single, Args: args}})[0].Text()
 	if err == nil && text == "" {
 		return Draw{}, nil
 	}

@@ -96,7 +96,7 @@ type armedAhead struct {
 }
 
 func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
-	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"), []Call{{p, []any{AheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
+	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"), []Call{{Partition: p, Args: []any{AheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
 	if err != nil {
 		return f, err
 	}
@@ -149,7 +149,7 @@ func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []arm
 	if len(args) == 0 {
 		return 0, nil
 	}
-	done, err := s.Run(ctx, s.step("replan"), []Call{{p, args}})[0].Int64Slice()
+	done, err := s.Run(ctx, s.step("replan"), []Call{{Partition: p, Args: args}})[0].Int64Slice()
 	if err == nil && len(done) != len(found) {
 		err = errors.New("unexpected reply")
 	}

@@ -46,7 +46,7 @@ func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err
 	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() + replayedOption(r.Replayed) +
 		traceOptions(r.TraceParent, r.TraceState) + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()
-	reply, err := s.Run(ctx, s.step("retry"), []Call{{s.Partition(key), []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
+	reply, err := s.Run(ctx, s.step("retry"), []Call{{Partition: s.Partition(key), Args: []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
 	}

@@ -14,6 +14,16 @@ import (
 type Call struct {
 	Partition keys.Partition
 	Args      []any
+	// ArgsOn returns the arguments instead of Args, where they depend on the server that is about to run the script.
+	ArgsOn func(server *redis.Client) []any
+}
+
+// argsOn returns the arguments for a run on a server.
+func (c *Call) argsOn(server *redis.Client) []any {
+	if c.ArgsOn != nil {
+		return c.ArgsOn(server)
+	}
+	return c.Args
 }
 
 // Reply is what a script returned. An element of the wrong type reads as 0 or as empty.
@@ -73,7 +83,7 @@ func pipeline(ctx context.Context, server *redis.Client, script *redis.Script, c
 	for _, i := range todo {
 		// No key has the prefix as its name. So the server refuses the script before it
 		// begins while the slot is moving and the index may be torn apart.
-		replies[i] = script.EvalSha(ctx, pipe, []string{calls[i].Partition.Prefix()}, calls[i].Args...)
+		replies[i] = script.EvalSha(ctx, pipe, []string{calls[i].Partition.Prefix()}, calls[i].argsOn(server)...)
 	}
 	_, _ = pipe.Exec(ctx) // each reply has its own error
 	for _, i := range todo {
