@@ -55,7 +55,7 @@ type environment struct {
 	SubjectPrefix  string `split_words:"true" default:"timers" desc:"the beginning of the NATS subjects: one token, or several joined by dots"`
 	Stream         string `default:"TIMERS" desc:"name of the stream of firings; the names of the others append _RETRY, _DEAD and so on"`
 	StreamMaxAge   string `split_words:"true" default:"168h" desc:"how long the stream of firings keeps them, if timerd makes it; 0 for ever"`
-	StreamMaxBytes string `split_words:"true" default:"0" desc:"size limit of that stream in bytes, if timerd makes it: beyond it the oldest firings are dropped; 0 for no limit"`
+	StreamMaxBytes string `split_words:"true" default:"0" desc:"size limit of that stream in bytes, if timerd makes it: beyond it the oldest firings are dropped; 0 for no limit; where the account demands limits, other streams get a part of it"`
 	StreamReplicas string `split_words:"true" default:"1" desc:"how many servers of a NATS cluster keep each stream that timerd makes"`
 	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off; of timerd deliver it is 127.0.0.1:8081 by default"`
 	Console        struct {

@@ -1,7 +1,6 @@
 package streams
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -103,7 +102,7 @@ func (s Config) faults(want, is jetstream.StreamConfig) (faults []*Fault) {
 	if is.MaxMsgSize > 0 && is.MaxMsgSize < minMessageBytes {
 		add(false, edit("--max-msg-size=-1"), "it takes messages of up to %d bytes, too few for the event of a long key", is.MaxMsgSize)
 	}
-	minDuplicates := cmp.Or(s.MinDuplicates, defaultMinDuplicates)
+	minDuplicates := s.minDuplicates()
 	limited := is.MaxAge > 0 || is.Discard == jetstream.DiscardOld && (is.MaxMsgs > 0 || is.MaxBytes > 0 || is.MaxMsgsPerSubject > 0)
 	lossless := edit("--max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1")
 	switch {

@@ -71,6 +71,9 @@ func Explained(ctx context.Context, js jetstream.JetStream, err error) error {
 	return err
 }
 
+// accountFullFix is what to do about an account without room for what timerd stores.
+const accountFullFix = "give the account more file storage: max_file, or jetstream: {max_file} of the account"
+
 // AccountFullness returns a Fault if an account has no room left in its file storage for a message with a payload of so many bytes.
 func AccountFullness(account *jetstream.AccountInfo, payloadBytes int) error {
 	used, most := account.Store, account.Limits.MaxStore
@@ -79,7 +82,7 @@ func AccountFullness(account *jetstream.AccountInfo, payloadBytes int) error {
 	}
 	return &Fault{
 		What:   fmt.Sprintf("the account is full: its streams take %d of at most %d bytes", used, most),
-		Remedy: "give the account more file storage: max_file, or jetstream: {max_file} of the account",
+		Remedy: accountFullFix,
 	}
 }
 

@@ -58,7 +58,8 @@ type Config struct {
 	// be shorter than 2 minutes, the duplicate window.
 	MaxAge time.Duration
 	// MaxBytes is how large that stream may become if it is made, without limit if zero. Then the oldest firings go first,
-	// whether they were consumed or not.
+	// whether they were consumed or not. Where the account demands a limit of every stream, the others get a part of it, and
+	// take nothing more once they are full.
 	MaxBytes int64
 	// Installation is the identity that the streams which are made get, and that the others must not contradict; see
 	// [Join]. Empty, it is not looked at.
@@ -67,6 +68,9 @@ type Config struct {
 	// if zero. It must be longer than the lease of a claim: until then a crashed timerd's firings are published again.
 	MinDuplicates time.Duration
 }
+
+// minDuplicates returns MinDuplicates, or its default.
+func (s Config) minDuplicates() time.Duration { return cmp.Or(s.MinDuplicates, defaultMinDuplicates) }
 
 // configs returns the streams as they are made where missing.
 func (s Config) configs() []jetstream.StreamConfig {
@@ -184,7 +188,11 @@ func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
 	faults := blocking(s.serverFaults(js))
 	for _, want := range s.configs() {
 		found := s.ensure(ctx, js, want)
-		faults = append(faults, found...)
+		for _, err := range found {
+			if !slices.ContainsFunc(faults, func(other error) bool { return other.Error() == err.Error() }) { // one limit may refuse several
+				faults = append(faults, err)
+			}
+		}
 		if slices.ContainsFunc(found, isAnothers) {
 			break
 		}
@@ -260,14 +268,16 @@ func (s Config) serverFaults(js jetstream.JetStream) []*Fault {
 func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
 	info, err := streamInfo(ctx, js, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, want)
-		var api *jetstream.APIError
-		switch {
+		err = s.create(ctx, js, want)
+		fault, refused := errors.AsType[*Fault](err)
+		switch code := codeOf(err); {
 		case err == nil:
 			return nil
-		case errors.As(err, &api) && api.ErrorCode == codeSubjectsOverlap:
+		case refused:
+			return []error{fault}
+		case code == codeSubjectsOverlap:
 			return s.overlaps(ctx, js, want)
-		case errors.As(err, &api) && api.ErrorCode == codeNoReplicas:
+		case code == codeNoReplicas:
 			return []error{&Fault{
 				Stream: want.Name,
 				What:   fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),

@@ -117,17 +117,21 @@ func (s *NATSServer) LimitAccount(name string, bytes int64) {
 	s.t.Helper()
 	account, err := s.server.LookupAccount(name)
 	if err == nil {
-		err = account.EnableJetStream(map[string]server.JetStreamAccountLimits{"": accountLimits(bytes)}, nil)
+		limits := noLimits()
+		limits.MaxStore = bytes
+		err = account.EnableJetStream(map[string]server.JetStreamAccountLimits{"": limits}, nil)
 	}
 	if err != nil {
 		s.t.Fatalf("testenv: JetStream for account %s: %v", name, err)
 	}
 }
 
-// LimitStore bounds the file storage of the account of clients without one, in bytes; -1 for none. It is gone when the server stops.
-func (s *NATSServer) LimitStore(bytes int64) {
+// Limit sets limits of the account of clients without one, and clears all others. They are gone when the server stops.
+func (s *NATSServer) Limit(set func(*server.JetStreamAccountLimits)) {
 	s.t.Helper()
-	if err := s.server.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": accountLimits(bytes)}); err != nil {
+	limits := noLimits()
+	set(&limits)
+	if err := s.server.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": limits}); err != nil {
 		s.t.Fatalf("testenv: %v", err)
 	}
 }
@@ -140,9 +144,9 @@ func (s *NATSServer) DisableJetStream() {
 	}
 }
 
-func accountLimits(bytes int64) server.JetStreamAccountLimits {
+func noLimits() server.JetStreamAccountLimits {
 	return server.JetStreamAccountLimits{
-		MaxMemory: -1, MaxStore: bytes, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1,
+		MaxMemory: -1, MaxStore: -1, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/devserver"
@@ -251,11 +252,11 @@ func TestOutagesOfStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.NATS.LimitStore(int64(info.Store))
+		x.NATS.Limit(func(l *server.JetStreamAccountLimits) { l.MaxStore = int64(info.Store) })
 		fire(5)
 	}
 	account.end = func(*scene) {
-		x.NATS.LimitStore(-1)
+		x.NATS.Limit(func(*server.JetStreamAccountLimits) {})
 		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p", "shop:order:timeout:4=p", "shop:order:timeout:5=p")
 	}
 	off.name, off.text = "JetStream has ended, as on a full disk", `it runs without JetStream|JetStream `
