@@ -182,6 +182,31 @@ func TestDurableConsumerIsTakenOver(t *testing.T) {
 	}
 }
 
+// The default of MaxAckPending gives way to a limit of NATS, of a new consumer and of one that exists. A value that was
+// set is an error that names it.
+func TestMaxAckPendingWithinLimits(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(o *server.Options) { o.JetStreamLimits.MaxAckPending = 20 })
+	for _, id := range []string{"1", "2"} {
+		got := make(chan string, 1)
+		c := b.consume(func(_ context.Context, e client.Event) error { got <- e.Key.ID; return nil }, func(c *client.Consumer) { c.Durable = "mine" })
+		b.publish(fired("shop:order:timeout:"+id, nil))
+		take(t, got, "event")
+		if most := b.bound("mine").MaxAckPending; most != 20 {
+			t.Errorf("MaxAckPending is %d", most)
+		}
+		c.cancel()
+	}
+	for durable, most := range map[string]int{"mine": 21, "new": 1000} {
+		consumer := client.NewConsumer(b.js)
+		consumer.Durable, consumer.MaxAckPending = durable, most
+		err := consumer.Consume(t.Context(), "*", ignore)
+		if want := fmt.Sprintf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending", most); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", durable, err)
+		}
+	}
+}
+
 // Consumers of one durable name share the events, others see all of them.
 func TestSharingADurableConsumer(t *testing.T) {
 	t.Parallel()

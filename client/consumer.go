@@ -69,7 +69,7 @@ type Consumer struct {
 	// while one runs, its event's deadline is extended. Default: DefaultAckWait.
 	AckWait time.Duration
 	// MaxAckPending is how many events may be with handlers in all the processes that share Durable; -1 is unlimited.
-	// Default: DefaultMaxAckPending, or Concurrency if that is greater.
+	// Default: DefaultMaxAckPending, or Concurrency if that is greater; fewer where NATS limits it (max_ack_pending).
 	MaxAckPending int
 	// StopTimeout is how long running handlers may go on after Consume's context has ended; then their own contexts end
 	// too. Negative is no time at all. Default: DefaultStopTimeout.
@@ -81,6 +81,8 @@ type Consumer struct {
 	Logger *slog.Logger
 
 	js jetstream.JetStream
+	// yields is set where MaxAckPending is a default, which gives way to the server's limit.
+	yields bool
 }
 
 // Start says where a new durable consumer begins: StartNow or StartAt. The zero Start is the oldest event of the stream.
@@ -180,6 +182,7 @@ func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 	full.Durable = cmp.Or(c.Durable, ns.Durable("timerd"))
 	full.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
 	full.AckWait = cmp.Or(c.AckWait, DefaultAckWait)
+	full.yields = c.MaxAckPending == 0
 	full.MaxAckPending = cmp.Or(c.MaxAckPending, max(DefaultMaxAckPending, full.Concurrency))
 	full.StopTimeout = cmp.Or(c.StopTimeout, DefaultStopTimeout)
 	full.Logger = cmp.Or(c.Logger, slog.Default())
@@ -222,7 +225,7 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	}
 	found, err := c.js.Consumer(ctx, c.Stream, c.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		_, err = c.js.CreateConsumer(ctx, c.Stream, want)
+		err = c.put(ctx, want, c.js.CreateConsumer)
 		if !errors.Is(err, jetstream.ErrConsumerExists) {
 			return c.explain(err)
 		}
@@ -250,8 +253,30 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 		return nil
 	}
 	have.AckWait, have.MaxDeliver, have.MaxAckPending, have.BackOff = want.AckWait, want.MaxDeliver, want.MaxAckPending, nil
-	_, err = c.js.UpdateConsumer(ctx, c.Stream, have)
-	return c.explain(err)
+	return c.explain(c.put(ctx, have, c.js.UpdateConsumer))
+}
+
+// codeMaxAckPending is JetStream's error code for a consumer with more MaxAckPending than the server or the account allows.
+const codeMaxAckPending jetstream.ErrorCode = 10121
+
+// put makes or updates the durable consumer. If the default of MaxAckPending exceeds a limit, it takes what JetStream
+// gives.
+func (c *Consumer) put(
+	ctx context.Context, config jetstream.ConsumerConfig,
+	do func(context.Context, string, jetstream.ConsumerConfig) (jetstream.Consumer, error),
+) error {
+	_, err := do(ctx, c.Stream, config)
+	if c.yields && exceedsAckPending(err) {
+		config.MaxAckPending = 0
+		_, err = do(ctx, c.Stream, config)
+	}
+	return err
+}
+
+// exceedsAckPending reports whether a limit of MaxAckPending is the reason of an error.
+func exceedsAckPending(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && refused.ErrorCode == codeMaxAckPending
 }
 
 func (c *Consumer) explain(err error) error {
@@ -260,6 +285,8 @@ func (c *Consumer) explain(err error) error {
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Errorf("JetStream has no stream %q: start timerd, which makes it, or set Consumer.Stream: %w", c.Stream, err)
+	case exceedsAckPending(err):
+		return fmt.Errorf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending of the server, the account or the stream): set a lower one, or raise that limit: %w", c.MaxAckPending, err)
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
 		return fmt.Errorf("the durable consumer %q of stream %q is a push consumer: give Consumer.Durable another name: %w", c.Durable, c.Stream, err)
 	}

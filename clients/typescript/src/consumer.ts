@@ -86,7 +86,22 @@ async function bind(jsm: JetStreamManager, s: Settings, namespace: string, filte
   const change: Partial<ConsumerUpdateConfig> & { backoff: undefined } = {
     ack_wait: want.ack_wait, max_deliver: want.max_deliver, max_ack_pending: want.max_ack_pending, backoff: undefined,
   };
-  await jsm.consumers.update(s.stream, s.durable, change);
+  await put(s, change, (config) => jsm.consumers.update(s.stream, s.durable, config));
+}
+
+/** JetStream's error code for a consumer with more max_ack_pending than the server, the account or the stream allows. */
+const exceedsAckPending = 10121;
+
+/** Makes or updates the durable consumer. If the default of maxAckPending exceeds a limit, it takes what JetStream gives. */
+async function put<C extends { max_ack_pending?: number }>(s: Settings, config: C, call: (config: C) => Promise<unknown>): Promise<void> {
+  try {
+    await call(config);
+  } catch (error) {
+    if (!(error instanceof JetStreamApiError && error.code === exceedsAckPending)) throw error;
+    if (s.yields && config.max_ack_pending !== 0) return put(s, { ...config, max_ack_pending: 0 }, call);
+    const limit = "more than NATS allows (max_ack_pending of the server, the account or the stream)";
+    throw new InvalidError(`maxAckPending is ${s.maxAckPending}, ${limit}: set a lower one, or raise that limit`, { cause: error });
+  }
 }
 
 /** Says where a new durable consumer begins. */
@@ -114,7 +129,7 @@ async function find(jsm: JetStreamManager, s: Settings): Promise<ConsumerInfo | 
 /** Makes the durable consumer. It returns the one that somebody else has made meanwhile, or null. */
 async function make(jsm: JetStreamManager, s: Settings, config: Partial<ConsumerConfig>): Promise<ConsumerInfo | null> {
   try {
-    await jsm.consumers.add(s.stream, config);
+    await put(s, config, (config) => jsm.consumers.add(s.stream, config));
     return null;
   } catch (error) {
     if (error instanceof JetStreamApiError && consumerExists.includes(error.code)) return find(jsm, s);

@@ -52,7 +52,7 @@ export interface ConsumeOptions {
   ackWait?: number;
   /**
    * How many events may be with handlers in all the processes that share `durable`; -1 is unlimited. Default: 1,000, or
-   * `concurrency` if that is greater.
+   * `concurrency` if that is greater; fewer where NATS limits it (max_ack_pending).
    */
   maxAckPending?: number;
   /** How long running handlers get to finish after `signal`, until their own is aborted too. Default: 10,000. */
@@ -64,7 +64,11 @@ export interface ConsumeOptions {
 }
 
 /** Options with every field set, but for the signal. */
-export type Settings = Required<Omit<ConsumeOptions, "signal" | "jetstream">> & { signal: AbortSignal };
+export type Settings = Required<Omit<ConsumeOptions, "signal" | "jetstream">> & {
+  signal: AbortSignal;
+  /** maxAckPending is a default, which gives way to the server's limit. */
+  yields: boolean;
+};
 
 /** An ack wait leaves time to extend a running handler's deadline over a network. */
 const minAckWait = 100;
@@ -81,6 +85,7 @@ export function settingsOf(options: ConsumeOptions, namespace: Namespace): Setti
     concurrency,
     ackWait: options.ackWait ?? 30_000,
     maxAckPending: options.maxAckPending ?? Math.max(1000, concurrency),
+    yields: options.maxAckPending === undefined,
     stopTimeout: options.stopTimeout ?? 10_000,
     logger: options.logger ?? console,
   };

@@ -301,6 +301,22 @@ test("durable consumers that are not its kind are refused", async () => {
   await consumption.stop();
 });
 
+test("the default of maxAckPending gives way to a limit of NATS, another value is an error that names it", async () => {
+  const bench = await Bench.make("limited");
+  await jsm.streams.update(bench.stream, { consumer_limits: { max_ack_pending: 20 } });
+  for (const events of [1, 2]) {
+    await bench.publish(String(events));
+    const consumption = bench.consume(() => {});
+    await bench.settled(events);
+    assert.equal((await bench.info()).config.max_ack_pending, 20);
+    await consumption.stop();
+  }
+  for (const [durable, maxAckPending] of [["consumer", 21], ["another", 1000]] as const) {
+    const { ended } = bench.consume(() => {}, { durable, maxAckPending });
+    await assert.rejects(ended, (e: Error) => e instanceof InvalidError && e.message.includes(`maxAckPending is ${maxAckPending}, more than NATS allows`));
+  }
+});
+
 test("a dead letter is stored once, also where somebody took its id", async () => {
   const bench = await Bench.make("letters");
   const foreign = headers();
