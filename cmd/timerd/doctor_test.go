@@ -112,7 +112,7 @@ func TestDoctorOfAllThatIsBroken(t *testing.T) {
 			t.Errorf("want %q once:\n%s", want, out)
 		}
 	}
-	for _, want := range []string{"fail  redis             Redis at redis://xxxxx@" + redis.Addr() + " does not answer", "fail  nats              NATS at nats://xxxxx@" + nats.Addr() + " does not answer"} {
+	for _, want := range []string{"fail  redis             the state of the timers and timerds is unknown: Redis at redis://xxxxx@" + redis.Addr() + " does not answer", "fail  nats              the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS either: NATS at nats://xxxxx@" + nats.Addr() + " does not answer"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q:\n%s", want, out)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
@@ -101,7 +102,7 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 		return nil, err
 	}
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler), Attempt: statusConnect} // what fails is in the report
-	from := status.Sources{Streams: c.Streams(), Clients: c.Clients()}
+	from := status.Sources{Streams: c.Streams(), Needs: rights.Needs{Events: true}, Clients: c.Clients()}
 	var rdb redis.UniversalClient
 	var noRedis, noNATS error
 	ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)

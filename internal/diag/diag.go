@@ -35,22 +35,22 @@ func (f Finding) String() string {
 // toFix separates the problem from the fix in a text.
 const toFix = "; to fix it: "
 
-// Findings are the results of checks, in the order of the checks.
+// Findings are the results of checks, in the order of the checks. The check that adds a finding need not name it: [Run] does.
 type Findings []Finding
 
 // OK adds a finding without a problem.
-func (f *Findings) OK(check, format string, args ...any) {
-	*f = append(*f, Finding{Level: OK, Check: check, Text: fmt.Sprintf(format, args...)})
+func (f *Findings) OK(format string, args ...any) {
+	*f = append(*f, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-// Warn adds a warning with its fix.
-func (f *Findings) Warn(check, fix, format string, args ...any) {
-	*f = append(*f, Finding{Warn, check, fmt.Sprintf(format, args...), fix})
+// Warn adds a warning with its fix; without one, the row of the table has it.
+func (f *Findings) Warn(fix, format string, args ...any) {
+	*f = append(*f, Finding{Level: Warn, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
-// Fail adds a failure with its fix.
-func (f *Findings) Fail(check, fix, format string, args ...any) {
-	*f = append(*f, Finding{Fail, check, fmt.Sprintf(format, args...), fix})
+// Fail adds a failure with its fix; without one, the row of the table has it.
+func (f *Findings) Fail(fix, format string, args ...any) {
+	*f = append(*f, Finding{Level: Fail, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // Add adds a finding.
@@ -111,7 +111,7 @@ func Of(check string, err error, otherwise string) Finding {
 	return Finding{Fail, check, Plain(err).Error(), otherwise}
 }
 
-// The names of the checks of an installation's state.
+// The names of checks that more than their row refers to. The rows are in the tables of internal/status and internal/doctor.
 const (
 	CheckRedis      = "redis"
 	CheckRights     = "redis rights"
@@ -132,12 +132,9 @@ const (
 	CheckLetters    = "dead letters"
 )
 
-// Checks returns the names of these checks.
-func Checks() []string {
-	return []string{
-		CheckRedis, CheckRights, CheckCluster, CheckNATS, CheckStreams, CheckLosses, CheckUnattended, CheckTimerds, CheckClock, CheckHolds, CheckAudits,
-		CheckOwed, CheckAside, CheckWebhooks, CheckHosts, CheckConsumers, CheckLetters,
-	}
+// Of returns the findings of a level.
+func (f Findings) Of(level Level) Findings {
+	return slices.DeleteFunc(slices.Clone(f), func(one Finding) bool { return one.Level != level })
 }
 
 // Has reports whether one of the findings has the level and one of the checks.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -54,17 +55,59 @@ func TestOf(t *testing.T) {
 
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	var all diag.Findings
-	all.OK("a", "%d streams", 3)
-	all.Warn("b", "wait", "it is loading")
+	table := []diag.Check[string]{
+		{Name: "a", Run: func(of string, p *diag.Findings) { p.OK("%s: %d streams", of, 3) }},
+		{Name: "b", Run: func(_ string, p *diag.Findings) { p.Warn("", "it is loading") }, Fix: "wait"},
+	}
+	all := diag.Run(table, "x", nil)
 	if all.Failed() {
 		t.Error("a warning fails")
 	}
-	all.Fail("c", "start it", "a server is away")
+	all = append(all, diag.Finding{Level: diag.Fail, Check: "c", Text: "a server is away", Fix: "start it"})
 	got, err := json.Marshal(all)
-	want := `[{"level":"ok","check":"a","text":"3 streams"},{"level":"warn","check":"b","text":"it is loading","fix":"wait"},` +
+	want := `[{"level":"ok","check":"a","text":"x: 3 streams"},{"level":"warn","check":"b","text":"it is loading","fix":"wait"},` +
 		`{"level":"fail","check":"c","text":"a server is away","fix":"start it"}]`
 	if err != nil || string(got) != want || !all.Failed() {
 		t.Errorf("%s, %v; failed: %v", got, err, all.Failed())
+	}
+}
+
+// A row whose need has failed is left out, and one with causes names those that failed, wherever they stand.
+func TestRowsDependOnOthers(t *testing.T) {
+	t.Parallel()
+	fails := func(names ...string) func(string, *diag.Findings) {
+		return func(failing string, p *diag.Findings) {
+			for _, name := range names {
+				if strings.Contains(failing, name) {
+					p.Fail("mend it", "%s is broken", name)
+				}
+			}
+		}
+	}
+	table := []diag.Check[string]{
+		{Name: "overdue", Causes: []string{"redis", "nats"}, Run: fails("overdue")},
+		{Name: "redis", Run: fails("redis")},
+		{Name: "nats", Needs: []string{"outside"}, Run: fails("nats")},
+		{Name: "holds", Needs: []string{"redis"}, Run: fails("holds")},
+	}
+	for failing, want := range map[string]string{
+		"":                         "",
+		"holds":                    "holds: holds is broken; ",
+		"redis holds":              "redis: redis is broken; ",
+		"overdue":                  "overdue: overdue is broken; no other check finds a cause; ",
+		"overdue redis nats holds": "overdue: overdue is broken; the cause is under redis, nats; redis: redis is broken; nats: nats is broken; ",
+		"outside nats":             "",
+	} {
+		before := diag.Findings{}
+		if strings.Contains(failing, "outside") {
+			before.Add(diag.Finding{Level: diag.Fail, Check: "outside"})
+		}
+		got := ""
+		for _, f := range diag.Run(table, failing, before) {
+			got += f.Check + ": " + f.Text + "; "
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", failing, got, want)
+		}
 	}
 }

@@ -17,11 +17,10 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/schedule"
 )
-
-const checkConfiguration = "configuration"
 
 const (
 	// presentWithin bounds how long masters of a cluster that do not answer are waited for.
@@ -30,79 +29,77 @@ const (
 	nodeTimeout = 20 * time.Second
 )
 
-// CheckAll reads the configuration and makes every check that its valid sections allow. valid tells
-// whether all of them are. away is the masters of a cluster that do not answer; the others are checked without them.
-// ctx bounds all checks together.
+// examination is what doctor looks at.
+type examination struct {
+	config  config.Config
+	rdb     redis.UniversalClient // nil if it cannot be reached
+	from    status.Sources
+	freeNow uint64 // bytes that the disk of the embedded NATS has left; 0 if that is not known
+
+	configured, directory diag.Findings // of the settings, and of the directory of the embedded NATS
+}
+
+// CheckAll reads the configuration and makes every check that its valid sections allow: those of timerd status, and those of the servers'
+// settings. valid reports whether all sections are valid. away is the masters of a cluster that do not answer; the others are checked
+// without them. ctx bounds all checks together.
 func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid bool) {
-	findings, broken, c := checkConfig()
+	x := &examination{}
+	var broken config.Section
+	x.configured, broken, x.config = checkConfig()
+	c := x.config
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
-	from := status.Sources{Streams: c.Streams(), Clients: c.Clients()}
-	var rdb redis.UniversalClient
+	x.from = status.Sources{Streams: c.Streams(), Clients: c.Clients(), Needs: rights.Needs{Namespaces: c.Service.Namespaces, Events: c.Service.KeyspaceEvents}}
 	if broken&config.SectionRedis == 0 {
-		if rdb = openRedis(ctx, conn, c, &findings); rdb != nil {
-			defer func() { _ = rdb.Close() }() // nothing is pending on it
-			from.Schedule = schedule.New(rdb, c.Service.MaxPayload)
-			var err error
-			if from.Masters, err = from.Schedule.PassOver(ctx, presentWithin); err != nil {
-				findings = append(findings, diag.Of(diag.CheckRedis, err, connect.RedisFix(err)))
-			}
-			findings = append(findings, checkEachRedis(ctx, from.Schedule, c)...)
+		if x.openRedis(ctx, conn); x.rdb != nil {
+			defer func() { _ = x.rdb.Close() }() // nothing is pending on it
 		}
 	}
 	if broken&config.SectionNATS == 0 {
-		if js, free := openNATS(ctx, conn, c.NATS, &findings); js != nil {
-			defer js.Conn().Close()
-			d := NewNATS(js, c.Streams(), c.Service.MaxPayload)
-			d.FreeDisk = free
-			found := d.Check(ctx)
-			findings = append(findings, found...)
-			if !found.Has(diag.Fail, diag.CheckNATS, checkJetStream) { // else JetStream tells nothing
-				from.JetStream = js
-			}
+		if x.openNATS(ctx, conn); x.from.JetStream != nil {
+			defer x.from.JetStream.Conn().Close()
 		}
 	}
-	state := State(ctx, from)
-	if from.JetStream != nil && rdb != nil && !state.Has(diag.Fail, diag.CheckRedis, diag.CheckRights, diag.CheckNATS) {
-		findings = append(findings, NewNATS(from.JetStream, c.Streams(), c.Service.MaxPayload).CheckInstallation(ctx, rdb)...)
-	}
-	told := findings.Has(diag.Fail, diag.CheckRights) || !c.Service.KeyspaceEvents
-	explained := status.ExplainsOwed(findings)
-	state = slices.DeleteFunc(state, func(f diag.Finding) bool { // with the namespaces, those of this user are told above
-		return f.Check == diag.CheckRights && (told || f.Level == diag.Warn) || f.Check == diag.CheckOwed && explained
-	})
-	findings = append(findings, state...)
-	from.Clients.Address(findings)
-	return findings, from.Masters, broken == 0
+	state := x.from.Gather(ctx).Found
+	findings := slices.Concat(diag.Run(x.checks(), ctx, state), x.checkServers(ctx, state), state)
+	x.from.Clients.Address(findings)
+	return findings, x.from.Masters, broken == 0
 }
 
-// State returns what is wrong as timerd status tells it, and what of that is as it should be.
-func State(ctx context.Context, from status.Sources) diag.Findings {
-	report := from.Gather(ctx)
-	all := report.Problems
-	fine := func(check, format string, args ...any) {
-		if !all.Has(diag.Fail, check) && !all.Has(diag.Warn, check) {
-			all.OK(check, format, args...)
-		}
+// Checks returns the names of the checks that doctor makes besides those of timerd status.
+func Checks() []string {
+	return slices.Concat(diag.Names((&examination{}).checks()), diag.Names((&Redis{}).checks()), diag.Names((&NATS{}).checks()))
+}
+
+// checks returns the checks of what concerns more than one server, or none.
+func (x *examination) checks() []diag.Check[context.Context] {
+	told := func(f *diag.Findings) func(context.Context, *diag.Findings) {
+		return func(_ context.Context, r *diag.Findings) { *r = *f }
 	}
-	if r := report.Redis; r != nil {
-		if len(r.Timerds) > 0 {
-			fine(diag.CheckTimerds, "%d alive, of version %s, with the same settings", len(r.Timerds), r.Timerds[0].Version)
-		}
-		fine(diag.CheckAside, "no timers")
-		fine(diag.CheckClock, "that of Redis agrees with the one here")
+	return []diag.Check[context.Context]{
+		{Name: "configuration", Run: told(&x.configured)},
+		{Name: "data directory", Run: told(&x.directory)},
+		{Name: "installation", Needs: []string{diag.CheckRedis, diag.CheckRights, diag.CheckNATS}, Run: x.installation},
 	}
-	if n := report.NATS; n != nil {
-		names := from.Streams.Names
-		fine(diag.CheckStreams, "%s, %s and %s fit; duplicate window at least %s", names.FiredStream(), names.RetryStream(), names.DeadStream(), diag.Duration(from.Streams.MinDuplicates))
-		if slices.ContainsFunc(n.Streams, func(s status.Stream) bool { return s.Name == names.DeliveryStream() }) {
-			waiting, working := uint64(0), 0
-			for _, c := range n.Webhooks {
-				waiting, working = waiting+c.Waiting, working+c.Working
-			}
-			fine(diag.CheckWebhooks, "%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", names.DeliveryStream(), len(n.Webhooks), waiting, working)
-		}
+}
+
+// installation judges whether Redis and the streams belong to the same installation.
+func (x *examination) installation(ctx context.Context, r *diag.Findings) {
+	if x.rdb != nil && x.from.JetStream != nil {
+		*r = NewNATS(x.from.JetStream, x.config.Streams(), x.config.Service.MaxPayload).CheckInstallation(ctx, x.rdb)
 	}
-	return all
+}
+
+// checkServers makes the checks of the servers' settings. state has what the checks of timerd status have found.
+func (x *examination) checkServers(ctx context.Context, state diag.Findings) (found diag.Findings) {
+	if x.from.Schedule != nil {
+		found = checkEachRedis(ctx, x.from.Schedule, x.config)
+	}
+	if x.from.JetStream != nil {
+		d := NewNATS(x.from.JetStream, x.config.Streams(), x.config.Service.MaxPayload)
+		d.FreeDisk = x.freeNow
+		found = append(found, d.Check(ctx, state)...)
+	}
+	return found
 }
 
 // checkConfig reads the configuration section by section, so that a fault in
@@ -118,11 +115,11 @@ func checkConfig() (r diag.Findings, broken config.Section, all config.Config) {
 		if faults, ok := errors.AsType[*config.Error](err); ok {
 			broken |= s
 			for _, fault := range faults.Faults {
-				add(diag.Of(checkConfiguration, fault, "set the variable as it says; timerd help config explains each one"))
+				add(diag.Of("", fault, "set the variable as it says; timerd help config explains each one"))
 			}
 		}
 		for _, warning := range c.Warnings {
-			add(diag.Finding{Level: diag.Warn, Check: checkConfiguration, Text: warning, Fix: "rename the variable or unset it"})
+			add(diag.Finding{Level: diag.Warn, Text: warning, Fix: "rename the variable or unset it"})
 		}
 		switch s {
 		case config.SectionRedis:
@@ -137,20 +134,23 @@ func checkConfig() (r diag.Findings, broken config.Section, all config.Config) {
 		all.Service.MaxPayload = schedule.DefaultMaxPayload
 	}
 	if len(r) == 0 {
-		r.OK(checkConfiguration, "valid")
+		r.OK("valid")
 	}
 	return r, broken, all
 }
 
-// openRedis connects to Redis. It returns nil if it cannot.
-func openRedis(ctx context.Context, conn connect.Connector, c config.Config, r *diag.Findings) redis.UniversalClient {
-	rdb, err := conn.Redis(ctx, c.Redis)
-	if err != nil {
-		*r = append(*r, diag.Of(diag.CheckRedis, err, connect.RedisFix(err)))
-		return nil
+// openRedis connects to Redis, or notes why it cannot.
+func (x *examination) openRedis(ctx context.Context, conn connect.Connector) {
+	rdb, err := conn.Redis(ctx, x.config.Redis)
+	if x.rdb = rdb; err == nil {
+		sched := schedule.New(rdb, x.config.Service.MaxPayload)
+		if x.from.Masters, err = sched.PassOver(ctx, presentWithin); err == nil {
+			x.from.Schedule = sched
+		}
 	}
-	r.OK(diag.CheckRedis, "%s", c.Redis.Shown)
-	return rdb
+	if err != nil {
+		x.from.NoRedis = diag.Of(diag.CheckRedis, err, connect.RedisFix(err))
+	}
 }
 
 // checkEachRedis checks the servers of Redis, all at once: one that is silent takes no time from the others.
@@ -184,38 +184,26 @@ func checkEachRedis(ctx context.Context, s *schedule.Schedule, c config.Config) 
 	return r
 }
 
-// openNATS connects to NATS. It returns nil if it cannot. free is how many bytes the disk of its streams has left, if that is
-// known.
-func openNATS(ctx context.Context, conn connect.Connector, c config.NATS, r *diag.Findings) (js jetstream.JetStream, free uint64) {
+// openNATS connects to NATS, or notes why it cannot, or not yet.
+func (x *examination) openNATS(ctx context.Context, conn connect.Connector) {
+	c := x.config.NATS
 	var nc *nats.Conn
+	var err error
 	if c.Embedded {
-		state, ok := dataDir(c.DataDir, r)
+		state, ok := dataDir(c.DataDir, &x.directory)
 		if !ok {
-			return nil, 0
+			return
 		}
-		nc, free = openEmbedded(ctx, conn, c, state, r), state.Free
-	} else {
-		nc = dialNATS(ctx, conn, c, r)
+		x.freeNow = state.Free
+		nc, x.from.NoNATS = openEmbedded(ctx, conn, c, state)
+	} else if nc, err = conn.NATS(ctx, c); err != nil {
+		x.from.NoNATS = diag.Of(diag.CheckNATS, err, connect.NATSFix(c, err))
 	}
 	if nc == nil {
-		return nil, 0
+		return
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
+	if x.from.JetStream, err = jetstream.New(nc); err != nil {
 		nc.Close()
-		r.Fail(diag.CheckNATS, "correct TIMERD_NATS_URL", "%v", err)
-		return nil, 0
+		x.from.NoNATS = diag.Of(diag.CheckNATS, err, "correct TIMERD_NATS_URL")
 	}
-	r.OK(diag.CheckNATS, "%s", c.FromOutside().Shown)
-	return js, free
-}
-
-// dialNATS connects to a NATS server that is not embedded. It returns nil if it cannot.
-func dialNATS(ctx context.Context, conn connect.Connector, c config.NATS, r *diag.Findings) *nats.Conn {
-	nc, err := conn.NATS(ctx, c)
-	if err != nil {
-		*r = append(*r, diag.Of(diag.CheckNATS, err, connect.NATSFix(c, err)))
-		return nil
-	}
-	return nc
 }

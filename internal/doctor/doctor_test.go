@@ -17,6 +17,7 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -73,7 +74,14 @@ func checkRedis(t *testing.T, rdb *redis.Client, configure ...func(*doctor.Redis
 	for _, f := range configure {
 		f(d)
 	}
-	return d.Check(t.Context())
+	return append(d.Check(t.Context()), rightsOf(t, rdb, d)...)
+}
+
+// rightsOf returns what is found of the rights of the user.
+func rightsOf(t *testing.T, rdb *redis.Client, d *doctor.Redis) diag.Findings {
+	t.Helper()
+	from := status.Sources{Schedule: schedule.New(rdb, maxPayload), Needs: rights.Needs{Namespaces: d.Namespaces, Events: d.Events}}
+	return slices.DeleteFunc(from.Gather(t.Context()).Found, func(f diag.Finding) bool { return f.Check != diag.CheckRights })
 }
 
 func TestRedisAsShipped(t *testing.T) {
@@ -256,11 +264,8 @@ func TestRedisEventsWithoutConfigSet(t *testing.T) {
 func checkNATS(t *testing.T, js jetstream.JetStream, limit int) []diag.Finding {
 	t.Helper()
 	conf := streams.Config{MinDuplicates: time.Minute}
-	findings := doctor.NewNATS(js, conf, limit).Check(t.Context())
-	if findings.Failed() {
-		return findings
-	}
-	return append(findings, doctor.State(t.Context(), status.Sources{JetStream: js, Streams: conf})...)
+	state := status.Sources{JetStream: js, Streams: conf}.Gather(t.Context()).Found
+	return append(doctor.NewNATS(js, conf, limit).Check(t.Context(), state), state...)
 }
 
 func TestNATS(t *testing.T) {
@@ -361,31 +366,31 @@ func TestInstallation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wants(t, check(), "installation", diag.OK, "none yet")
+	wants(t, check(), "", diag.OK, "none yet")
 
 	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	belongs("A")
-	wants(t, check(), "installation", diag.Warn, "TIMERS, TIMERS_RETRY, TIMERS_DEAD: not marked", "$JS.API.STREAM.UPDATE.*")
+	wants(t, check(), "", diag.Warn, "TIMERS, TIMERS_RETRY, TIMERS_DEAD: not marked", "$JS.API.STREAM.UPDATE.*")
 
 	for _, stream := range []string{"TIMERS", "TIMERS_RETRY", "TIMERS_DEAD"} {
 		if err := streams.SetOwner(t.Context(), js, streams.Owner{Stream: stream, Installation: "A"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wants(t, check(), "installation", diag.OK, "A, in Redis and the streams")
+	wants(t, check(), "", diag.OK, "A, in Redis and the streams")
 
 	belongs("B")
 	findings := check()
-	wants(t, findings, "installation", diag.Fail, `TIMERS: it belongs to installation "A", and the Redis of this timerd to "B"`, "timerd doctor --adopt-streams")
+	wants(t, findings, "", diag.Fail, `TIMERS: it belongs to installation "A", and the Redis of this timerd to "B"`, "timerd doctor --adopt-streams")
 	if len(findings) != 3 {
 		t.Errorf("findings %+v, want one for each stream", findings)
 	}
 	if err := rdb.Del(t.Context(), keys.Installation).Err(); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, check(), "installation", diag.Warn, `this Redis has no identity, and the streams are those of installation "A"`)
+	wants(t, check(), "", diag.Warn, `this Redis has no identity, and the streams are those of installation "A"`)
 }
 
 // A right that no timerd needs is asked for, and its want fails nothing.
@@ -398,7 +403,7 @@ func TestInstallationWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 		o.NoAuthUser = "u"
 	}).JetStream()
 	findings := doctor.NewNATS(js, streams.Config{}, maxPayload).CheckInstallation(t.Context(), rdb)
-	wants(t, findings, "installation", diag.Warn, "cannot tell which installation the log of deliveries belongs to", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
+	wants(t, findings, "", diag.Warn, "cannot tell which installation the log of deliveries belongs to", "$JS.API.STREAM.INFO.TIMERS_DELIVERY")
 	if len(findings) != 1 {
 		t.Errorf("findings %+v", findings)
 	}

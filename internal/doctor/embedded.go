@@ -12,8 +12,6 @@ import (
 	"github.com/timerd-io/timerd/internal/embedded"
 )
 
-const checkDataDir = "data directory"
-
 // littleSpace is how many bytes the disk of the embedded server should have left, and noSpace how many it must.
 const littleSpace, noSpace = 1e9, 1e8
 
@@ -26,57 +24,56 @@ func dataDir(dir string, r *diag.Findings) (embedded.State, bool) {
 	free := showBytes(float64(state.Free))
 	switch {
 	case err != nil:
-		r.Fail(checkDataDir, "let TIMERD_DATA_DIR name a directory that timerd's user may read and write, or may make", "%v", err)
+		r.Fail("let TIMERD_DATA_DIR name a directory that timerd's user may read and write, or may make", "%v", err)
 		return state, false
 	case state.Free < noSpace:
-		r.Fail(checkDataDir, "make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left: a full one takes no events", dir, free)
+		r.Fail("make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left: a full one takes no events", dir, free)
 	case state.Free < littleSpace:
-		r.Warn(checkDataDir, "make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left", dir, free)
+		r.Warn("make room on the disk of TIMERD_DATA_DIR, or give it a larger one", "%s is on a disk with %s left", dir, free)
 	case !state.Exists:
-		r.OK(checkDataDir, "%s is not there yet: timerd makes it at its start; %s free", dir, free)
+		r.OK("%s is not there yet: timerd makes it at its start; %s free", dir, free)
 	default:
-		r.OK(checkDataDir, "%s; %s free", dir, free)
+		r.OK("%s; %s free", dir, free)
 	}
 	return state, true
 }
 
-// openEmbedded connects to the server within a timerd, if one runs. It returns nil if not. Somebody else's server may
+// openEmbedded connects to the server within a timerd, if one runs. Otherwise it returns nil and why. Somebody else's server may
 // listen where that would.
-func openEmbedded(ctx context.Context, conn connect.Connector, c config.NATS, state embedded.State, r *diag.Findings) *nats.Conn {
+func openEmbedded(ctx context.Context, conn connect.Connector, c config.NATS, state embedded.State) (*nats.Conn, diag.Finding) {
 	target := c.FromOutside()
+	var r diag.Findings
 	if !state.Running {
-		address(ctx, c, r)
-		return nil
+		address(ctx, c, &r)
+		return nil, r[0]
 	}
 	nc, err := conn.NATS(ctx, target)
-	if err != nil && connect.NATSRefused(err) {
-		r.Fail(diag.CheckNATS, "give the user and the password with which the running timerd was started: TIMERD_NATS_URL=embedded://user:password@host:port", "%v", err)
-		return nil
-	}
-	if err == nil && isServer(nc, state.Server) {
-		return nc
-	}
-	if err == nil {
+	switch {
+	case err != nil && connect.NATSRefused(err):
+		r.Fail("give the user and the password with which the running timerd was started: TIMERD_NATS_URL=embedded://user:password@host:port", "%v", err)
+	case err == nil && isServer(nc, state.Server):
+		return nc, diag.Finding{}
+	case err == nil:
 		nc.Close()
-		r.Warn(diag.CheckNATS, otherAddress+", and restart timerd",
+		r.Warn(otherAddress+", and restart timerd",
 			"a timerd runs the server of TIMERD_DATA_DIR, and another server listens at %s: no consumer reaches that of timerd, and it is not checked", target.Shown)
-		return nil
+	default:
+		r.Warn(otherAddress+", and restart timerd", "a timerd runs the server of TIMERD_DATA_DIR, which does not answer, so it is not checked: %v", err)
 	}
-	r.Warn(diag.CheckNATS, otherAddress+", and restart timerd", "a timerd runs the server of TIMERD_DATA_DIR, which does not answer, so it is not checked: %v", err)
-	return nil
+	return nil, r[0]
 }
 
-// address tells whether the server within could listen.
+// address reports whether the server within could listen.
 func address(ctx context.Context, c config.NATS, r *diag.Findings) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.ListenAddr())
 	switch {
 	case err == nil:
 		_ = l.Close() // nobody has connected
-		r.Warn(diag.CheckNATS, "start timerd, then run this again", "embedded; it cannot be checked, because no timerd runs it now")
+		r.Warn("start timerd, then run this again", "embedded; it cannot be checked, because no timerd runs it now")
 	case c.Listen == "":
-		r.Warn(diag.CheckNATS, otherAddress, "embedded; it will not listen, so that no consumer can connect to it: %v", err)
+		r.Warn(otherAddress, "embedded; it will not listen, so that no consumer can connect to it: %v", err)
 	default:
-		r.Fail(diag.CheckNATS, otherAddress, "embedded; timerd cannot start it: %v", err)
+		r.Fail(otherAddress, "embedded; timerd cannot start it: %v", err)
 	}
 }
 

@@ -22,12 +22,12 @@ import (
 const eventsTimeout = 2 * time.Second
 
 // events checks that keyspace events flow: by the setting where it can be read, else by trying.
-func (d *Redis) events(ctx context.Context, settings map[string]string, r *diag.Findings) {
+func (d *Redis) events(ctx context.Context, r *diag.Findings) {
 	if !d.Events {
-		r.OK(checkEvents, "not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
+		r.OK("not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
 		return
 	}
-	value, known := settings["notify-keyspace-events"]
+	value, known := d.settings["notify-keyspace-events"]
 	flags := listener.AddFlags(value)
 	fix := func(with string) string {
 		return fmt.Sprintf("set it here and in redis.conf, or in the parameter group of a managed Redis%s: redis-cli CONFIG SET notify-keyspace-events %s", with, diag.Word(flags))
@@ -39,13 +39,13 @@ func (d *Redis) events(ctx context.Context, settings map[string]string, r *diag.
 	missing := listener.MissingFlags(value)
 	switch {
 	case missing == "":
-		r.OK(checkEvents, "notify-keyspace-events is %q", value)
+		r.OK("notify-keyspace-events is %q", value)
 	case d.maySet(ctx):
-		r.Warn(checkEvents, fix(""), "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
+		r.Warn(fix(""), "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
 	case missing == "h":
-		r.Warn(checkEvents, fix(""), "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
+		r.Warn(fix(""), "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
 	default:
-		r.Fail(checkEvents, fix(""), "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
+		r.Fail(fix(""), "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
 	}
 }
 
@@ -64,11 +64,11 @@ func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
 	missing, err := d.missingEvents(ctx)
 	switch {
 	case err != nil:
-		r.Fail(checkEvents, "grant the rights that the line redis rights names", "CONFIG GET is not allowed, and trying fails: %v", err)
+		r.Fail("grant the rights that the line redis rights names", "CONFIG GET is not allowed, and trying fails: %v", err)
 	case len(missing) > 0: // without CONFIG GET timerd sets none, so that it removes no flags of others
-		r.Fail(checkEvents, fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
+		r.Fail(fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
 	default:
-		r.OK(checkEvents, "set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")
+		r.OK("set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-const checkGrowth = "stream growth"
-
 const (
 	// rateSpan is how far back the rate of a stream is taken from, and shortestSpan the shortest time that a
 	// stream which is younger counts as, so that a few messages just after its birth do not count as a rate.
@@ -22,9 +20,19 @@ const (
 	filling = 0.8
 )
 
-// growth compares how large a stream becomes at its present rate with the room that there is. It says nothing where the
+// growth judges how the streams grow that consumers do not empty.
+func (d *NATS) growth(ctx context.Context, r *diag.Findings) {
+	if d.account == nil {
+		return
+	}
+	for _, stream := range []string{d.want.FiredStream(), d.want.DeliveryStream()} {
+		d.growthOf(ctx, stream, r)
+	}
+}
+
+// growthOf compares how large a stream becomes at its present rate with the room that there is. It says nothing where the
 // stream is missing or cannot be read, which other checks tell.
-func (d *NATS) growth(ctx context.Context, name string, account *jetstream.AccountInfo, r *diag.Findings) {
+func (d *NATS) growthOf(ctx context.Context, name string, r *diag.Findings) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
 	defer cancel()
 	stream, err := d.js.Stream(ctx, name)
@@ -36,7 +44,7 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	if err != nil {
 		return
 	}
-	config, room := info.Config, d.room(account, info)
+	config, room := info.Config, d.room(info)
 	copies := float64(max(config.Replicas, 1))
 	each := float64(info.State.Bytes) / float64(max(info.State.Msgs, 1))
 	aDay := perSecond * each * copies * (24 * time.Hour).Seconds()
@@ -50,13 +58,13 @@ func (d *NATS) growth(ctx context.Context, name string, account *jetstream.Accou
 	rate := fmt.Sprintf("%s gets %.3g messages/s of %.0f bytes and keeps them %s", name, perSecond, each, kept)
 	switch {
 	case aDay == 0:
-		r.OK(checkGrowth, "%s has got no messages lately", name)
+		r.OK("%s has got no messages lately", name)
 	case size <= room && math.IsInf(size, 1): // there is no end to either
-		r.OK(checkGrowth, "%s: %s a day, without an end", rate, showBytes(aDay))
+		r.OK("%s: %s a day, without an end", rate, showBytes(aDay))
 	case size <= room:
-		r.OK(checkGrowth, "%s: %s", rate, showBytes(size))
+		r.OK("%s: %s", rate, showBytes(size))
 	default:
-		r.Warn(checkGrowth, fmt.Sprintf("give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats stream edit %[1]s --max-age=%[2]s --force; or: nats stream edit %[1]s --max-bytes=%.0[3]fKB --force",
+		r.Warn(fmt.Sprintf("give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats stream edit %[1]s --max-age=%[2]s --force; or: nats stream edit %[1]s --max-bytes=%.0[3]fKB --force",
 			name, shownAge(room*filling/aDay), math.Floor(room*filling/copies/1024)),
 			"%s: %s a day, and there is room for %s: a full store delays every timer", rate, showBytes(aDay), showBytes(room))
 	}
@@ -92,11 +100,11 @@ func (d *NATS) rate(ctx context.Context, info *jetstream.StreamInfo) (float64, e
 }
 
 // room returns how many bytes of storage there are for a stream, infinitely many if no limit is known.
-func (d *NATS) room(account *jetstream.AccountInfo, info *jetstream.StreamInfo) float64 {
+func (d *NATS) room(info *jetstream.StreamInfo) float64 {
 	own := float64(info.State.Bytes) * float64(max(info.Config.Replicas, 1))
 	room := math.Inf(1)
-	if most := account.Limits.MaxStore; most > 0 {
-		room = float64(most) - float64(account.Store) + own
+	if most := d.account.Limits.MaxStore; most > 0 {
+		room = float64(most) - float64(d.account.Store) + own
 	}
 	if d.FreeDisk > 0 {
 		room = min(room, float64(d.FreeDisk)+own)

@@ -77,7 +77,7 @@ func TestGrowthOnADisk(t *testing.T) {
 	check := func(free uint64) []diag.Finding {
 		d := doctor.NewNATS(js, streams.Config{}, maxPayload)
 		d.FreeDisk = free
-		return d.Check(t.Context())
+		return d.Check(t.Context(), nil)
 	}
 	wants(t, check(1), "stream growth", diag.OK, "no messages lately")
 	fill(t, js, streams.Config{}, 100, 1200)

@@ -21,8 +21,6 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-const checkInstallation = "installation"
-
 // ownServerPatience is how long an embedded server that was just started may take to answer.
 const ownServerPatience = 10 * time.Second
 
@@ -36,11 +34,11 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 		return r // State says why
 	}
 	if err != nil {
-		r.Fail(checkInstallation, "let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
+		r.Fail("let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
 		return r
 	}
 	if state.Unknown != nil && !isAnswered(state.Unknown) {
-		r.Warn(checkInstallation, "let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
+		r.Warn("let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
 			"cannot tell which installation the log of deliveries belongs to, if there is one: %v", state.Unknown)
 	}
 	id, unmarked := state.Redis, []string(nil)
@@ -58,27 +56,27 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	own.Installation = id
 	for _, o := range state.Owners {
 		if fault := own.Foreign(o); fault != nil {
-			f := fault.Finding(checkInstallation)
+			f := fault.Finding("")
 			f.Text += running(state.Living[o.Installation])
 			r = append(r, f)
 		}
 	}
 	for _, a := range state.Living[id] {
 		if a.Elsewhere() && state.Redis != "" {
-			r.Fail(checkInstallation, fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis", keys.Installation),
+			r.Fail(fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis", keys.Installation),
 				"%.100q is of the same installation %.100q and serves another Redis, which may be a copy of this one", a.Instance, id)
 		}
 	}
 	if state.Redis != "" && len(unmarked) > 0 {
-		r.Warn(checkInstallation, "let the NATS user call $JS.API.STREAM.UPDATE.*; timerd then marks them",
+		r.Warn("let the NATS user call $JS.API.STREAM.UPDATE.*; timerd then marks them",
 			"%s: not marked as the installation's, so another one may take them for its own", strings.Join(unmarked, ", "))
 	}
 	switch {
 	case len(r) > 0:
 	case id == "":
-		r.OK(checkInstallation, "none yet: timerd makes one at its start")
+		r.OK("none yet: timerd makes one at its start")
 	default:
-		r.OK(checkInstallation, "%s, in Redis and the streams%s", id, running(state.Living[id]))
+		r.OK("%s, in Redis and the streams%s", id, running(state.Living[id]))
 	}
 	return r
 }
@@ -93,12 +91,12 @@ func isAnswered(err error) bool {
 func (d *NATS) withoutIdentity(r *diag.Findings, id string, living []streams.Answer) {
 	for _, a := range living {
 		if a.Elsewhere() {
-			r.Fail(checkInstallation, "give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if this Redis replaces that one, stop that timerd",
+			r.Fail("give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if this Redis replaces that one, stop that timerd",
 				"the streams belong to installation %.100q, of which %.100q is running on another Redis", id, a.Instance)
 			return
 		}
 	}
-	r.Warn(checkInstallation, "none, if Redis is new or was flushed: timerd gives it that of the streams at its start",
+	r.Warn("none, if Redis is new or was flushed: timerd gives it that of the streams at its start",
 		"this Redis has no identity, and the streams are those of installation %.100q", id)
 }
 

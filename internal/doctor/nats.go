@@ -13,13 +13,6 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
-// Names of the checks of NATS.
-const (
-	checkNATSVersion = "nats version"
-	checkJetStream   = "jetstream"
-	checkLimits      = "nats limits"
-)
-
 // eventOverhead is more than an event takes besides its payload, with a long key.
 const eventOverhead = 8 << 10
 
@@ -34,6 +27,7 @@ type NATS struct {
 	js         jetstream.JetStream
 	want       streams.Config
 	maxPayload int
+	account    *jetstream.AccountInfo // nil if that is not known
 }
 
 // NewNATS returns a NATS to check on a connection such as timerd would use; maxPayload is that of a timer, in bytes.
@@ -41,80 +35,85 @@ func NewNATS(js jetstream.JetStream, want streams.Config, maxPayload int) *NATS 
 	return &NATS{js: js, want: want, maxPayload: maxPayload}
 }
 
-// Check returns what it found.
-func (d *NATS) Check(ctx context.Context) diag.Findings {
-	var r diag.Findings
-	d.version(&r)
-	account := d.account(ctx, &r)
-	if account == nil {
-		return r
-	}
-	d.limits(&r)
-	d.replicas(ctx, &r)
-	for _, stream := range []string{d.want.FiredStream(), d.want.DeliveryStream()} {
-		d.growth(ctx, stream, account, &r)
-	}
-	d.clock(ctx, &r)
-	return r
+// Check returns what it found. state has the findings of timerd status.
+func (d *NATS) Check(ctx context.Context, state diag.Findings) diag.Findings {
+	return diag.Run(d.checks(), ctx, state)
 }
 
-func (d *NATS) version(r *diag.Findings) {
+// checks returns the table of the checks of NATS.
+func (d *NATS) checks() []diag.Check[context.Context] {
+	const jetStream = "jetstream"
+	known := []string{diag.CheckNATS, jetStream}
+	return []diag.Check[context.Context]{
+		{Name: "nats version", Run: d.version},
+		{Name: jetStream, Needs: []string{diag.CheckNATS}, Run: d.storage},
+		{Name: "nats limits", Needs: known, Run: d.limits},
+		{Name: diag.CheckStreams, Needs: known, Run: d.replicas},
+		{Name: "stream growth", Needs: known, Run: d.growth},
+		{Name: "nats clock", Needs: known, Run: d.clock},
+	}
+}
+
+func (d *NATS) version(_ context.Context, r *diag.Findings) {
 	version := d.js.Conn().ConnectedServerVersion()
 	if fault, ok := errors.AsType[*streams.Fault](streams.CheckVersion(version)); ok {
-		*r = append(*r, fault.Finding(checkNATSVersion))
+		r.Add(fault.Finding(""))
 		return
 	}
-	r.OK(checkNATSVersion, "nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
+	r.OK("nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
 }
 
-// account tells whether JetStream can be used, and returns nil if not, or if its store is full.
-func (d *NATS) account(ctx context.Context, r *diag.Findings) *jetstream.AccountInfo {
+// storage judges the account of JetStream. The checks of timerd status report streams without a leader, and a full store.
+func (d *NATS) storage(ctx context.Context, r *diag.Findings) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	account, err := streams.CheckAccount(ctx, d.js)
 	if streams.NotUp(err) {
-		return nil // State says why: the streams may have no leader
+		return
 	}
 	if err != nil {
 		r.Add(status.NoJetStream(err))
-		return nil
+		return
 	}
 	if streams.AccountFullness(account, 0) != nil {
-		return nil // State says so
+		return
 	}
+	d.account = account
 	used, most := account.Store, account.Limits.MaxStore
 	switch {
 	case most == 0:
-		r.Fail(checkJetStream, "give the account file storage: max_file", "the account has no file storage")
+		r.Fail("give the account file storage: max_file", "the account has no file storage")
 	case most > 0 && used > uint64(most)/10*9:
-		r.Warn(checkJetStream, "give the account more file storage, or purge streams that nobody needs",
+		r.Warn("give the account more file storage, or purge streams that nobody needs",
 			"%d of %d bytes of file storage are used: a full store delays every timer", used, most)
 	default:
-		r.OK(checkJetStream, "enabled; %d streams, %d bytes stored", account.Streams, used)
+		r.OK("enabled; %d streams, %d bytes stored", account.Streams, used)
 	}
-	return account
 }
 
-func (d *NATS) limits(r *diag.Findings) {
+func (d *NATS) limits(_ context.Context, r *diag.Findings) {
 	most := d.js.Conn().MaxPayload()
 	// In base64 a payload grows by a third; JSON text rarely by more.
 	if need := int64(d.maxPayload)/3*4 + eventOverhead; need > most {
-		r.Warn(checkLimits, fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need, (most-eventOverhead)/4*3),
+		r.Warn(fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need, (most-eventOverhead)/4*3),
 			"max_payload is %d bytes: timers with a payload near TIMERD_MAX_PAYLOAD=%d fire without data", most, d.maxPayload)
 		return
 	}
-	r.OK(checkLimits, "max_payload is %d bytes", most)
+	r.OK("max_payload is %d bytes", most)
 }
 
 // replicas tells which streams are on one server of a cluster alone.
 func (d *NATS) replicas(ctx context.Context, r *diag.Findings) {
+	if d.account == nil {
+		return
+	}
 	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.DeliveryStream()} {
 		stream, err := d.js.Stream(ctx, name)
 		if err != nil {
 			continue // it is missing, or State says why
 		}
 		if info := stream.CachedInfo(); info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
-			r.Warn(diag.CheckStreams, "set TIMERD_STREAM_REPLICAS=3 for those that timerd makes, and for this one: nats stream edit "+name+" --replicas 3 --force",
+			r.Warn("set TIMERD_STREAM_REPLICAS=3 for those that timerd makes, and for this one: nats stream edit "+name+" --replicas 3 --force",
 				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
 		}
 	}
@@ -122,11 +121,14 @@ func (d *NATS) replicas(ctx context.Context, r *diag.Findings) {
 
 // clock compares the clock of NATS, which only tells it together with a stream.
 func (d *NATS) clock(ctx context.Context, r *diag.Findings) {
+	if d.account == nil {
+		return
+	}
 	before := time.Now()
 	stream, err := d.js.Stream(ctx, d.want.FiredStream())
 	after := time.Now()
 	if err != nil || stream.CachedInfo().TimeStamp.IsZero() {
 		return
 	}
-	r.Skew(checkNATSClock, "NATS", before, after, stream.CachedInfo().TimeStamp)
+	r.Skew("NATS", before, after, stream.CachedInfo().TimeStamp)
 }

@@ -13,19 +13,6 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Names of the checks of Redis.
-const (
-	checkVersion     = "redis version"
-	checkRole        = "redis role"
-	checkEvents      = "keyspace events"
-	checkPersistence = "persistence"
-	checkEviction    = "eviction"
-	checkFreeing     = "lazy freeing"
-	checkLibrary     = "function library"
-	checkApps        = "apps"
-	checkNATSClock   = "nats clock"
-)
-
 // Redis looks at a Redis server. Set its fields before Check.
 type Redis struct {
 	rdb  *redis.Client
@@ -35,6 +22,10 @@ type Redis struct {
 	Namespaces keys.Namespaces // whose keys timerd must be allowed to touch; none if unknown
 	MaxPayload int             // of the function library, in bytes
 	Events     bool            // whether timerd is to use keyspace events
+
+	info     diag.Info         // its reply to INFO
+	infoErr  error             // why there is none
+	settings map[string]string // those that CONFIG GET shows; none where it is not allowed
 }
 
 // NewRedis returns a Redis that checks the server of a node.
@@ -47,66 +38,70 @@ func (d *Redis) inCluster() bool { return d.node.Name() != "" }
 
 // Check returns what it found. A server that does not answer is a finding too.
 func (d *Redis) Check(ctx context.Context) diag.Findings {
-	var r diag.Findings
 	reply, err := d.rdb.Info(ctx).Result()
-	if err != nil {
-		r.Fail(checkVersion, "let timerd's user run INFO; without it the other checks of Redis cannot work", "INFO: %v", err)
-		d.rights(ctx, &r)
-		return r
+	d.info, d.infoErr = diag.ParseInfo(reply), err
+	if err == nil {
+		d.settings = d.readSettings(ctx)
 	}
-	server := diag.ParseInfo(reply)
-	if !d.version(server, &r) {
-		return r
-	}
-	d.role(server, &r)
-	settings := d.settings(ctx)
-	d.cluster(ctx, server, settings, &r)
-	d.events(ctx, settings, &r)
-	d.persistence(server, settings, &r)
-	d.eviction(server, &r)
-	d.freeing(settings, &r)
-	d.rights(ctx, &r)
-	d.library(ctx, &r)
-	d.apps(ctx, &r)
-	return r
+	return diag.Run(d.checks(), ctx, nil)
 }
 
-// version tells whether the server is one to go on with.
-func (d *Redis) version(server diag.Info, r *diag.Findings) bool {
-	version := server["redis_version"]
+// checks returns the table of the checks of a server of Redis.
+func (d *Redis) checks() []diag.Check[context.Context] {
+	const version = "redis version"
+	known := []string{version}
+	return []diag.Check[context.Context]{
+		{Name: version, Run: d.version},
+		{Name: "redis role", Needs: known, Run: d.role},
+		{Name: diag.CheckCluster, Needs: known, Run: d.cluster},
+		{Name: "keyspace events", Needs: known, Run: d.events},
+		{Name: "persistence", Needs: known, Run: d.persistence},
+		{Name: "eviction", Needs: known, Run: d.eviction},
+		{Name: "lazy freeing", Needs: known, Run: d.freeing},
+		{Name: "function library", Needs: known, Run: d.library},
+		{Name: "apps", Needs: known, Run: d.apps},
+	}
+}
+
+// version judges whether timerd can use the server.
+func (d *Redis) version(_ context.Context, r *diag.Findings) {
+	if d.infoErr != nil {
+		r.Fail("let timerd's user run INFO; without it the other checks of Redis cannot work", "INFO: %v", d.infoErr)
+		return
+	}
+	version := d.info["redis_version"]
 	name := "Redis " + version
-	if v := server["valkey_version"]; v != "" {
+	if v := d.info["valkey_version"]; v != "" {
 		name = "Valkey " + v
 	}
 	major, _, _ := strings.Cut(version, ".")
 	if n, err := strconv.Atoi(major); err != nil || n < 7 {
-		r.Fail(checkVersion, "upgrade to Redis 7.0 or later, or to Valkey", "%s lacks functions", name)
-		return false
+		r.Fail("upgrade to Redis 7.0 or later, or to Valkey", "%s lacks functions", name)
+		return
 	}
-	r.OK(checkVersion, "%s", name)
-	return true
+	r.OK("%s", name)
 }
 
-func (d *Redis) role(server diag.Info, r *diag.Findings) {
+func (d *Redis) role(_ context.Context, r *diag.Findings) {
 	switch {
-	case server["role"] != "master":
-		r.Fail(checkRole, "let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel",
-			"it is a replica of %s:%s and takes no writes", server["master_host"], server["master_port"])
-	case server["loading"] == "1":
-		r.Warn(checkRole, "wait until it has loaded its data", "it is loading its data")
+	case d.info["role"] != "master":
+		r.Fail("let TIMERD_REDIS_URL name the master, or use TIMERD_REDIS_MODE=sentinel",
+			"it is a replica of %s:%s and takes no writes", d.info["master_host"], d.info["master_port"])
+	case d.info["loading"] == "1":
+		r.Warn("wait until it has loaded its data", "it is loading its data")
 	default:
-		r.OK(checkRole, "master with %s replicas", server["connected_slaves"])
+		r.OK("master with %s replicas", d.info["connected_slaves"])
 	}
 }
 
 // cluster tells whether the server is organised as it is configured here, and whether its cluster works.
-func (d *Redis) cluster(ctx context.Context, server diag.Info, settings map[string]string, r *diag.Findings) {
-	switch enabled := server["cluster_enabled"] == "1"; {
+func (d *Redis) cluster(ctx context.Context, r *diag.Findings) {
+	switch enabled := d.info["cluster_enabled"] == "1"; {
 	case enabled && !d.inCluster():
-		r.Fail(diag.CheckCluster, "set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
+		r.Fail("set TIMERD_REDIS_MODE=cluster", "it is part of a Redis Cluster")
 		return
 	case !enabled && d.inCluster():
-		r.Fail(diag.CheckCluster, "set TIMERD_REDIS_MODE=standalone", "it is no part of a Redis Cluster")
+		r.Fail("set TIMERD_REDIS_MODE=standalone", "it is no part of a Redis Cluster")
 		return
 	case !enabled:
 		return
@@ -115,16 +110,16 @@ func (d *Redis) cluster(ctx context.Context, server diag.Info, settings map[stri
 	state := diag.ParseInfo(reply)
 	switch {
 	case err != nil:
-		r.Fail(diag.CheckCluster, rights.Grant(rights.UnknownUser, "+cluster|info"), "CLUSTER INFO: %v", err)
+		r.Fail(rights.Grant(rights.UnknownUser, "+cluster|info"), "CLUSTER INFO: %v", err)
 	case state["cluster_state"] != "ok":
-		r.Fail(diag.CheckCluster, "see CLUSTER NODES: mostly a master without a replica is down, or slots have no master",
+		r.Fail("see CLUSTER NODES: mostly a master without a replica is down, or slots have no master",
 			"the cluster is down; %s of %d slots are served", state["cluster_slots_ok"], keys.Slots)
 	default:
-		r.OK(diag.CheckCluster, "%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
+		r.OK("%s masters; all %d slots are served", state["cluster_size"], keys.Slots)
 		d.openSlots(ctx, r)
 	}
-	if settings["cluster-require-full-coverage"] == "yes" {
-		r.Warn(diag.CheckCluster, setting("cluster-require-full-coverage no"),
+	if d.settings["cluster-require-full-coverage"] == "yes" {
+		r.Warn(setting("cluster-require-full-coverage no"),
 			"cluster-require-full-coverage is yes: one master that is away with its replicas stops all timers, not only its own")
 	}
 }
@@ -137,7 +132,7 @@ func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 	}
 	for line := range strings.Lines(nodes) {
 		if open := strings.Count(line, "["); open > 0 && strings.Contains(line, "myself") {
-			r.Warn(diag.CheckCluster, "wait until the move ends; if it hangs: redis-cli --cluster fix "+d.rdb.Options().Addr,
+			r.Warn("wait until the move ends; if it hangs: redis-cli --cluster fix "+d.rdb.Options().Addr,
 				"%d slots are moving; their timers wait until then", open)
 		}
 	}
@@ -148,8 +143,8 @@ func setting(line string) string {
 	return "set it here and in redis.conf: redis-cli CONFIG SET " + line
 }
 
-// settings returns those settings that CONFIG GET shows; none where it is not allowed.
-func (d *Redis) settings(ctx context.Context) map[string]string {
+// readSettings returns the settings that CONFIG GET shows; none where it is not allowed.
+func (d *Redis) readSettings(ctx context.Context) map[string]string {
 	settings := map[string]string{}
 	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire", "cluster-require-full-coverage"} {
 		got, err := d.rdb.ConfigGet(ctx, name).Result()
@@ -160,63 +155,65 @@ func (d *Redis) settings(ctx context.Context) map[string]string {
 	return settings
 }
 
-func (d *Redis) persistence(server diag.Info, settings map[string]string, r *diag.Findings) {
+func (d *Redis) persistence(_ context.Context, r *diag.Findings) {
+	server, settings := d.info, d.settings
 	appendOnly := setting("appendonly yes")
 	save, knowsSave := settings["save"]
 	switch {
 	case server["aof_last_write_status"] == "err" || server["rdb_last_bgsave_status"] == "err":
-		r.Fail(checkPersistence, "see the server's log: mostly a full disk or missing rights on its directory",
+		r.Fail("see the server's log: mostly a full disk or missing rights on its directory",
 			"the last write to disk failed (AOF: %s, RDB: %s), so a restart loses timers or writes are refused",
 			server["aof_last_write_status"], server["rdb_last_bgsave_status"])
 	case server["aof_enabled"] == "1" && settings["appendfsync"] == "no":
-		r.Warn(checkPersistence, setting("appendfsync everysec"),
+		r.Warn(setting("appendfsync everysec"),
 			"append-only file, synced by the operating system: a power cut loses some 30 s of timers")
 	case server["aof_enabled"] == "1":
 		lost := "a power cut may lose the last second"
 		if settings["appendfsync"] == "always" {
 			lost = "every write is synced"
 		}
-		r.OK(checkPersistence, "append-only file; %s", lost)
+		r.OK("append-only file; %s", lost)
 	case !knowsSave:
-		r.Warn(checkPersistence, "switch the append-only file on, in the parameter group of a managed Redis",
+		r.Warn("switch the append-only file on, in the parameter group of a managed Redis",
 			"no append-only file, and CONFIG GET does not show whether there are snapshots")
 	case save == "":
-		r.Fail(checkPersistence, appendOnly, "neither append-only file nor snapshots: a restart loses every timer")
+		r.Fail(appendOnly, "neither append-only file nor snapshots: a restart loses every timer")
 	default:
-		r.Warn(checkPersistence, appendOnly,
+		r.Warn(appendOnly,
 			"snapshots only (save %s): a crash loses the timers set since the last one, and plain keys that run out while Redis is down never fire", save)
 	}
 }
 
-func (d *Redis) eviction(server diag.Info, r *diag.Findings) {
+func (d *Redis) eviction(_ context.Context, r *diag.Findings) {
+	server := d.info
 	policy, limit, used := server["maxmemory_policy"], server.Number("maxmemory"), server.Number("used_memory")
 	fix := setting("maxmemory-policy noeviction")
 	const moreMemory = "raise maxmemory; plan 0.5 kB for each timer with a payload of 200 bytes"
 	switch {
 	case limit == 0 && policy == "noeviction":
-		r.OK(checkEviction, "noeviction; no maxmemory")
+		r.OK("noeviction; no maxmemory")
 	case limit == 0:
-		r.Warn(checkEviction, fix, "%s, which takes effect once a maxmemory is set", policy)
+		r.Warn(fix, "%s, which takes effect once a maxmemory is set", policy)
 	case strings.HasPrefix(policy, "allkeys-"):
-		r.Fail(checkEviction, fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
+		r.Fail(fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
 	case policy != "noeviction":
-		r.Warn(checkEviction, fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told from an eviction", policy)
+		r.Warn(fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told from an eviction", policy)
 	case used > limit/20*19:
-		r.Fail(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: Redis refuses new timers, or is about to", used, limit)
+		r.Fail(moreMemory, "noeviction, and %d of %d bytes are used: Redis refuses new timers, or is about to", used, limit)
 	case used > limit/10*9:
-		r.Warn(checkEviction, moreMemory, "noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
+		r.Warn(moreMemory, "noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
 	default:
-		r.OK(checkEviction, "noeviction; %d %% of maxmemory used", 100*used/limit)
+		r.OK("noeviction; %d %% of maxmemory used", 100*used/limit)
 	}
 }
 
 // freeing says nothing of a server that does not tell.
-func (d *Redis) freeing(settings map[string]string, r *diag.Findings) {
-	switch settings["lazyfree-lazy-expire"] {
+func (d *Redis) freeing(_ context.Context, r *diag.Findings) {
+	switch d.settings["lazyfree-lazy-expire"] {
 	case "yes":
-		r.OK(checkFreeing, "large keys that ran out are freed by another thread")
+		r.OK("large keys that ran out are freed by another thread")
 	case "no":
-		r.Warn(checkFreeing, setting("lazyfree-lazy-expire yes"),
+		r.Warn(setting("lazyfree-lazy-expire yes"),
 			"lazyfree-lazy-expire is no: a large hash that runs out holds Redis, and every timer, for milliseconds")
 	}
 }
@@ -226,15 +223,15 @@ func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	switch {
 	case redis.IsPermissionError(err): // rights tells
 	case err != nil:
-		r.Fail(checkLibrary, "use a server with functions (Dragonfly and KeyDB have none); or, if it has them, "+rights.Grant(rights.UnknownUser, "+function|list", "+function|load"), "%v", err)
+		r.Fail("use a server with functions (Dragonfly and KeyDB have none); or, if it has them, "+rights.Grant(rights.UnknownUser, "+function|list", "+function|load"), "%v", err)
 	case state == schedule.LibraryMissing:
-		r.Warn(checkLibrary, "start timerd once, which loads it", "it is not loaded yet, so timer_set and the other functions are unknown")
+		r.Warn("start timerd once, which loads it", "it is not loaded yet, so timer_set and the other functions are unknown")
 	case state == schedule.LibraryDifferent && limit > 0 && limit != d.MaxPayload:
-		r.Warn(checkLibrary, "give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit of all",
+		r.Warn("give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit of all",
 			"its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", limit, d.MaxPayload)
 	case state == schedule.LibraryDifferent:
-		r.Warn(checkLibrary, "none needed: the timerd that starts last loads its own", "it is of another version of timerd")
+		r.Warn("none needed: the timerd that starts last loads its own", "it is of another version of timerd")
 	default:
-		r.OK(checkLibrary, "loaded, of this version; payloads up to %d bytes", d.MaxPayload)
+		r.OK("loaded, of this version; payloads up to %d bytes", d.MaxPayload)
 	}
 }

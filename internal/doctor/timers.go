@@ -21,7 +21,7 @@ func (d *Redis) apps(ctx context.Context, r *diag.Findings) {
 		}
 	}
 	if outside > listener.MaxFollowed {
-		r.Warn(checkApps, "add the apps that matter to TIMERD_NAMESPACES",
+		r.Warn("add the apps that matter to TIMERD_NAMESPACES",
 			"timers are set in %d apps outside %s; of all but %d of them, only an audit finds DEL and EXPIRE", outside, d.Namespaces, listener.MaxFollowed)
 	}
 }

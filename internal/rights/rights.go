@@ -58,15 +58,18 @@ func (l *Lacking) Finding(events bool) *diag.Finding {
 	}
 	slices.Sort(grants)
 	grants = slices.Compact(grants)
-	f := &diag.Finding{
-		Level: diag.Fail, Check: diag.CheckRights, Text: "user " + l.User + " lacks " + strings.Join(grants, " "),
-		Fix: Grant(l.User, grants...),
-	}
-	if slices.Equal(grants, []string{withoutConfig}) {
+	f := &diag.Finding{Level: diag.Fail, Text: "user " + l.User + " lacks " + strings.Join(grants, " "), Fix: Grant(l.User, grants...)}
+	if minor(grants) {
 		f.Level = diag.Warn
 	}
 	return f
 }
+
+// Stops reports whether timerd cannot fire without the lacking rights.
+func (l *Lacking) Stops() bool { return len(l.Commands) > 0 && !minor(l.Commands) }
+
+// minor reports whether timerd works without some rights.
+func minor(grants []string) bool { return slices.Equal(grants, []string{withoutConfig}) }
 
 // right is a command that timerd runs, in a form that does no harm if it is run.
 type right struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/timerd-io/timerd/internal/console"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/schedule"
@@ -78,7 +79,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 			if err != nil {
 				log.Debug("console: cannot tell which masters answer", "err", err) // each of them is asked, and says why
 			}
-			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: &webhooks, Clients: c.Clients()})
+			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: &webhooks, Needs: rights.Needs{Events: true}, Clients: c.Clients()})
 		},
 		Index:    sched,
 		Holds:    admin.NewHolds(sched).List,

@@ -19,6 +19,7 @@ import (
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
@@ -101,9 +102,9 @@ func (s Delivery) newReadiness(js jetstream.JetStream, d *deliver.Deliverer) *re
 			return streams.Explained(ctx, js, err)
 		}
 	}
-	ready.add(readyJetStream, has(d.Names.FiredStream(), "start timerd serve, which makes it"))
-	ready.add("log of deliveries", has(d.Names.DeliveryStream(), "the next delivery makes it, as does a restart of timerd deliver"), readyJetStream)
-	ready.add("endpoints", func(context.Context) error { return d.Healthy() }, readyJetStream)
+	ready.add(status.ReadyJetStream, has(d.Names.FiredStream(), "start timerd serve, which makes it"))
+	ready.add("log of deliveries", has(d.Names.DeliveryStream(), "the next delivery makes it, as does a restart of timerd deliver"), status.ReadyJetStream)
+	ready.add("endpoints", func(context.Context) error { return d.Healthy() }, status.ReadyJetStream)
 	return ready
 }
 

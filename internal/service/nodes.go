@@ -277,7 +277,7 @@ func (s *nodes) setAside() (found diag.Findings) {
 		said = append(said, fmt.Sprintf("%d timers whose subjects NATS refuses", aside.Refused))
 	}
 	if len(said) > 0 {
-		found.Warn(diag.CheckAside, "", "%s; timerd doctor names one of each and what to do", strings.Join(said, ", "))
+		found.Warn("", "%s; timerd doctor names one of each and what to do", strings.Join(said, ", "))
 	}
 	return found
 }

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,20 +49,18 @@ func connected(js jetstream.JetStream, away diag.Finding) error {
 // problems knows what is wrong with the installation, as timerd status tells it, for /readyz and the metrics.
 type problems struct {
 	from  status.Sources
-	aside func() diag.Findings
 	deaf  func([]rights.Lacking) // takes what the user lacks
 	gauge *prometheus.GaugeVec
 
-	mu     sync.Mutex
-	found  diag.Findings
-	others diag.Findings // those of found that concern other users of Redis
+	mu   sync.Mutex
+	last *status.Report
 }
 
 // newProblems returns problems from where they are told.
 func newProblems(from status.Sources, all *nodes, r registry) *problems {
+	from.Aside = all.setAside
 	p := &problems{
-		from:  from,
-		aside: all.setAside, deaf: all.metrics.counts.setDeaf, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
+		from: from, deaf: all.metrics.counts.setDeaf, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
 	}
 	p.note(&status.Report{})
 	return p
@@ -85,22 +82,13 @@ func (p *problems) run(ctx context.Context) {
 
 // note takes what is wrong.
 func (p *problems) note(r *status.Report) {
-	found := slices.Concat(r.Problems, p.aside())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.found, p.others = found, nil
-	if r.Redis != nil {
-		p.others = r.Redis.Deaf
-		p.deaf(r.Redis.Lacking)
+	p.last = r
+	p.deaf(r.Lacking)
+	for _, check := range status.Checks() {
+		p.gauge.WithLabelValues(check).Set(oneIf(r.Problems.Has(diag.Fail, check) || r.Problems.Has(diag.Warn, check)))
 	}
-	for _, check := range diag.Checks() {
-		p.gauge.WithLabelValues(check).Set(oneIf(found.Has(diag.Fail, check) || found.Has(diag.Warn, check)))
-	}
-}
-
-// ownRights tells whether this timerd cannot fire for lack of a right. p.mu is held.
-func (p *problems) ownRights(f diag.Finding) bool {
-	return f.Check == diag.CheckRights && f.Level == diag.Fail && !slices.Contains(p.others, f)
 }
 
 // lacks returns which rights timerd lacks in Redis; nil if it has all that it fires by.
@@ -108,10 +96,8 @@ func (p *problems) lacks() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []error
-	for _, f := range p.found {
-		if p.ownRights(f) {
-			all = append(all, &diag.Fault{What: f.Text, Remedy: f.Fix})
-		}
+	for _, f := range p.last.Lacks {
+		all = append(all, &diag.Fault{What: f.Text, Remedy: f.Fix})
 	}
 	if len(all) == 1 {
 		return all[0]
@@ -119,17 +105,9 @@ func (p *problems) lacks() error {
 	return errors.Join(all...)
 }
 
-// besides returns what the checks of /readyz do not tell.
-func (p *problems) besides() diag.Findings {
+// found returns what is wrong.
+func (p *problems) found() diag.Findings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(p.found), func(f diag.Finding) bool {
-		switch f.Check {
-		case diag.CheckRights:
-			return p.ownRights(f) // see lacks
-		case diag.CheckCluster, diag.CheckNATS, diag.CheckUnattended, diag.CheckAudits, diag.CheckOwed, diag.CheckLetters:
-			return true
-		}
-		return false
-	})
+	return p.last.Problems
 }

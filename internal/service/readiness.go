@@ -11,6 +11,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/status"
 )
 
 // How often readiness is checked, and how long a check may take. Together they
@@ -26,12 +27,6 @@ const (
 	startGrace = 5 * time.Second
 )
 
-// The names of checks that others wait for.
-const (
-	readyRedis     = "redis"
-	readyJetStream = "jetstream"
-)
-
 // errUnchecked is a check's result until it has run.
 var errUnchecked = errors.New("not checked yet")
 
@@ -40,7 +35,7 @@ var errUnchecked = errors.New("not checked yet")
 type readiness struct {
 	log    *slog.Logger
 	checks []*check
-	// besides finds what is wrong though all checks pass; nil for nothing.
+	// besides finds what is wrong with the installation; nil for nothing.
 	besides func() diag.Findings
 	clients diag.Clients // how the commands in fixes reach the servers
 
@@ -131,32 +126,22 @@ func (r *readiness) state() (all diag.Findings) {
 		cause := slices.IndexFunc(c.after, func(name string) bool { return all.Has(diag.Fail, name) })
 		switch {
 		case err == nil:
-			all.OK(c.name, "ok")
+			all.Add(diag.Finding{Level: diag.OK, Check: c.name, Text: "ok"})
 		case cause >= 0:
-			all.Fail(c.name, "", "it waits for %s", c.after[cause])
+			all.Add(diag.Finding{Level: diag.Fail, Check: c.name, Text: "it waits for " + c.after[cause]})
 		default:
 			all.Add(diag.Of(c.name, err, ""))
 		}
 	}
 	r.mu.Unlock()
 	if r.besides != nil {
+		tells := status.ReadyChecks()
 		for _, f := range r.besides() {
-			if f.Level = diag.Warn; !all.Has(diag.Fail, toldBy(f.Check)) {
+			if f.Level = diag.Warn; !all.Has(diag.Fail, tells[f.Check]) {
 				all.Add(f)
 			}
 		}
 	}
 	r.clients.Address(all)
 	return all
-}
-
-// toldBy returns the check of /readyz that fails by what a check of the installation's state finds, where it keeps this timerd from firing.
-func toldBy(check string) string {
-	switch check {
-	case diag.CheckRedis:
-		return readyRedis
-	case diag.CheckStreams:
-		return readyJetStream
-	}
-	return ""
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/retry"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
@@ -131,8 +132,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	m.observe(registered, publisher, sched, retries)
 	all.metrics = m
 	wrong := newProblems(status.Sources{
-		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Hears: c.Service.Namespaces, Brief: true, Webhooks: new(status.RecentWebhooks),
-		Clients: c.Clients(),
+		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: new(status.RecentWebhooks),
+		Needs: rights.Needs{Events: true, Hears: c.Service.Namespaces}, Clients: c.Clients(), Brief: true,
 	}, all, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)
 	m.setComplete(c.Service.KeyspaceEvents)
@@ -211,22 +212,22 @@ func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, co
 
 // newReadiness returns the checks of /readyz.
 func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Publisher, member *streams.Member, retries *retry.Consumer) *readiness {
-	r := &readiness{log: s.Logger, besides: wrong.besides, clients: wrong.from.Clients}
-	r.add(readyRedis, func(ctx context.Context) error {
+	r := &readiness{log: s.Logger, besides: wrong.found, clients: wrong.from.Clients}
+	r.add(status.ReadyRedis, func(ctx context.Context) error {
 		err := all.check(ctx)
 		if lacks := wrong.lacks(); lacks != nil && (err == nil || redis.IsPermissionError(err)) {
 			return lacks
 		}
 		return err
 	})
-	r.add("claims", all.claims, readyRedis)
-	r.add(readyJetStream, func(context.Context) error {
+	r.add("claims", all.claims, status.ReadyRedis)
+	r.add(status.ReadyJetStream, func(context.Context) error {
 		return cmp.Or(connected(wrong.from.JetStream, wrong.from.NoNATS), publisher.Healthy())
 	})
-	r.add("installation", func(context.Context) error { return member.Healthy() }, readyRedis, readyJetStream)
-	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, readyRedis, readyJetStream)
+	r.add("installation", func(context.Context) error { return member.Healthy() }, status.ReadyRedis, status.ReadyJetStream)
+	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, status.ReadyRedis, status.ReadyJetStream)
 	if s.Config.Service.KeyspaceEvents {
-		r.add("keyspace events", all.hears, readyRedis)
+		r.add("keyspace events", all.hears, status.ReadyRedis)
 	}
 	return r
 }

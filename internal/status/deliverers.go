@@ -11,17 +11,14 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
-// checkDeliverers reports what keeps processes of timerd deliver from delivering.
+// checkDeliverers reports the processes of timerd deliver that have another file than their group.
 func checkDeliverers(all []streams.Deliverer, p *diag.Findings) {
 	outdated := map[string][]streams.Deliverer{}
-	var failing []streams.Circuit
 	for _, d := range all {
-		failing = append(failing, d.Circuits...)
 		if d.Outdated != nil {
 			outdated[d.Outdated.Group] = append(outdated[d.Outdated.Group], d)
 		}
 	}
-	checkCircuits(failing, p)
 	for _, group := range slices.Sorted(maps.Keys(outdated)) {
 		checkOutdated(outdated[group], p)
 	}
@@ -44,13 +41,17 @@ func checkOutdated(of []streams.Deliverer, p *diag.Findings) {
 	if !o.Touch {
 		count = fmt.Sprintf("give it a version over %d", o.Version)
 	}
-	p.Warn(diag.CheckWebhooks, "bring its file up to date, and send the process SIGHUP; or, for its file to count, "+count+" and send SIGHUP",
+	p.Warn("bring its file up to date, and send the process SIGHUP; or, for its file to count, "+count+" and send SIGHUP",
 		"group %s of timerd deliver: no events are taken by %s, as the group uses another file, with SHA-256 %s (%s, set by %s)",
 		clean(o.Group), names(who), clean(o.File), why, clean(o.By))
 }
 
 // checkCircuits reports hosts that are not called because they fail.
-func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
+func checkCircuits(f *facts, p *diag.Findings) {
+	var failing []streams.Circuit
+	for _, d := range f.deliverers {
+		failing = append(failing, d.Circuits...)
+	}
 	if len(failing) == 0 {
 		return
 	}
@@ -73,7 +74,7 @@ func checkCircuits(failing []streams.Circuit, p *diag.Findings) {
 	if last != "" {
 		text += "; the last call: " + clean(last)
 	}
-	p.Warn(diag.CheckHosts, "calls begin again by themselves within 10 minutes of their repair, or once timerd deliver is restarted, and no delivery is lost until expire; their answers: timerd deliveries --failed --since 10m",
+	p.Warn("calls begin again by themselves within 10 minutes of their repair, or once timerd deliver is restarted, and no delivery is lost until expire; their answers: timerd deliveries --failed --since 10m",
 		"%s: not called by timerd deliver, because calls fail, since %s; %s", distinct(hosts), oldest.UTC().Format(time.RFC3339), text)
 }
 

@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -141,4 +142,42 @@ func Unattended(members []query.Member) string {
 func hears(members []query.Member) bool {
 	off := func(m query.Member) bool { return m.Alive && m.Settings["TIMERD_KEYSPACE_EVENTS"] == "off" }
 	return !slices.ContainsFunc(members, off)
+}
+
+// checkMembers judges whether the living timerds agree.
+func checkMembers(f *facts, p *diag.Findings) {
+	if f.membersErr != nil && !f.impaired() {
+		p.Fail("bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", f.membersErr)
+	}
+	for _, d := range Differences(f.members) {
+		p.Warn("give all timerds of this Redis the same "+d.Setting+", and restart those with another value", "%s", d)
+	}
+	if versions := Versions(f.members); len(versions) > 1 {
+		var who []string
+		for _, v := range versions {
+			who = append(who, v.Value+" on "+names(v.Instances))
+		}
+		p.Warn("finish the update: run the same version everywhere",
+			"timerds of different versions serve this Redis, as in a rolling update: %s", strings.Join(who, "; "))
+	}
+	if r := f.redis; len(*p) == 0 && r != nil && len(r.Timerds) > 0 {
+		p.OK("%d alive, of version %s, with the same settings", len(r.Timerds), r.Timerds[0].Version)
+	}
+}
+
+// checkAttended reports that no timerd serves the schedule. Before the first timer and the first timerd that is no failure.
+func checkAttended(f *facts, p *diag.Findings) {
+	text := Unattended(f.members)
+	r := f.redis
+	if text == "" || r == nil {
+		return
+	}
+	if r.Owed > 0 {
+		text += "; " + count(r.Owed, "timer is", "timers are") + " owed"
+	}
+	found := diag.Finding{Level: diag.Fail, Text: text, Fix: "start timerd; if Redis has just come back, the timerds need some seconds to notice"}
+	if r.Held != nil && r.Pending+r.Owed+r.Firing+*r.Held == 0 && len(f.members) == 0 && !f.Brief {
+		found.Level = diag.Warn
+	}
+	p.Add(found)
 }

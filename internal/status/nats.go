@@ -1,11 +1,13 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -39,100 +41,188 @@ type Stream struct {
 	Current     int    `json:"current"`              // how many of these are up to date
 	Leaderless  bool   `json:"leaderless,omitempty"` // no server of its cluster leads it
 
-	full *streams.Fault // why it takes no more messages
+	full  *streams.Fault // why it takes no more messages
+	floor uint64         // all consumers have acknowledged the messages up to this one; 0 if that is not known, or the stream is not full
 }
 
 // allStreams is the least number of streams.
 const allStreams = 3
 
-// gatherNATS returns nil if NATS does not answer. lost gets the losses that nobody has acknowledged.
-func (s Sources) gatherNATS(ctx context.Context, p *diag.Findings, lost *[]streams.Loss) *NATS {
-	if s.JetStream == nil {
-		if s.NoNATS.Text != "" {
-			unreached(s.NoNATS, p)
-		}
-		return nil
+// gatherNATS asks NATS. f.nats stays nil if it does not answer.
+func (f *facts) gatherNATS(ctx context.Context) {
+	if f.JetStream == nil {
+		return
 	}
 	soon, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	account := askAccount(soon, s.JetStream)
-	n := &NATS{Server: s.JetStream.Conn().ConnectedUrlRedacted()}
-	state := s.askState(ctx, lost)
-	defer state(p)
-	faults, missing, err := streams.Check(soon, s.JetStream, s.Streams)
-	switch a := account.within(err == nil); {
-	case a.err != nil && (err != nil || !streams.NotUp(a.err)):
-		unreached(NoJetStream(a.err), p)
-		return nil
-	case err != nil:
-		unanswered(err, p)
-	case a.full != nil:
-		p.Fail(diag.CheckStreams, a.full.Remedy, "%s: timers wait in Redis", a.full.What)
-	}
-	for _, name := range missing {
-		f := diag.Finding{Level: diag.Fail, Check: diag.CheckStreams, Text: "there is no stream " + name, Fix: "start timerd, which makes it; if one runs, its log says why it cannot"}
-		if len(missing) == allStreams { // as before the first start
-			f.Level = diag.Warn
-		}
-		p.Add(f)
-	}
-	for _, f := range faults {
-		*p = append(*p, f.Finding(diag.CheckStreams))
-	}
-	known := s.gatherStreams(soon, n, err == nil, p)
-	if led := checkLeaders(n.Streams, p); led && known {
-		s.gatherWebhooks(ctx, n, p)
-	}
-	return n
-}
-
-// askState asks for what timerds and processes of timerd deliver have said in NATS. What it returns waits for the answer, and adds it,
-// but for what was lost.
-func (s Sources) askState(ctx context.Context, lost *[]streams.Loss) func(*diag.Findings) {
-	var hindered []streams.Deliverer
-	read := make(chan error, 1)
+	account := askAccount(soon, f.JetStream)
+	said := make(chan struct{})
 	go func() {
-		var err error
-		if *lost, err = streams.ReadLosses(ctx, s.JetStream, s.Streams); err == nil {
-			hindered, err = streams.ReadDeliverers(ctx, s.JetStream, s.Streams)
-		}
-		read <- err
+		defer close(said)
+		f.gatherState(ctx)
 	}()
-	return func(p *diag.Findings) {
-		err := <-read
-		checkDeliverers(hindered, p)
-		if err != nil && !p.Failed() && len(*lost) == 0 {
-			p.Warn(diag.CheckLosses, fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", s.Streams.StateStream()), "cannot tell whether data was lost: %v", err)
-		}
+	defer func() { <-said }()
+	var err error
+	f.faults, f.missing, err = streams.Check(soon, f.JetStream, f.Streams)
+	a := account.within(err == nil)
+	if a.err != nil && (err != nil || !streams.NotUp(a.err)) {
+		f.natsSilent = new(NoJetStream(a.err))
+		return
+	}
+	f.full, f.streamsErr = a.full, err
+	f.nats = &NATS{Server: f.JetStream.Conn().ConnectedUrlRedacted()}
+	f.gatherStreams(soon)
+	if leaderless, _ := leaders(f.nats.Streams); len(leaderless) == 0 && f.streamsErr == nil {
+		f.gatherWebhooks(ctx)
 	}
 }
 
-// gatherStreams adds the state of each stream, and returns whether that of all is known. It was not if known is false.
-func (s Sources) gatherStreams(ctx context.Context, n *NATS, known bool, p *diag.Findings) bool {
-	for _, name := range []string{s.Streams.FiredStream(), s.Streams.RetryStream(), s.Streams.DeadStream()} {
-		stream, err := s.JetStream.Stream(ctx, name)
+// gatherState asks for what timerds and processes of timerd deliver have said in NATS.
+func (f *facts) gatherState(ctx context.Context) {
+	if f.lost, f.stateErr = streams.ReadLosses(ctx, f.JetStream, f.Streams); f.stateErr == nil {
+		f.deliverers, f.stateErr = streams.ReadDeliverers(ctx, f.JetStream, f.Streams)
+	}
+}
+
+// gatherStreams adds the state of each stream.
+func (f *facts) gatherStreams(ctx context.Context) {
+	n := f.nats
+	for _, name := range []string{f.Streams.FiredStream(), f.Streams.RetryStream(), f.Streams.DeadStream()} {
+		stream, err := f.JetStream.Stream(ctx, name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
-			continue // see above
+			continue // it is among the missing ones
 		case err != nil:
 			n.Streams = append(n.Streams, Stream{Name: name, Error: err.Error()})
-			if known {
-				unanswered(err, p)
-			}
-			known = false
+			f.streamsErr = cmp.Or(f.streamsErr, err)
 			continue
 		}
 		state := newStream(name, stream.CachedInfo())
-		checkStream(&state, s.Streams.Names, acknowledged(ctx, stream, s.Streams.Names, &state), p)
+		state.floor = acknowledged(ctx, stream, f.Streams.Names, &state)
 		n.Streams = append(n.Streams, state)
-		if name == s.Streams.DeadStream() {
+		if name == f.Streams.DeadStream() {
 			n.DeadLetters = &state.Messages
-			if state.Messages > 0 {
-				p.Warn(diag.CheckLetters, "look at them, then run timerd dead replay or timerd dead purge: timerd dead ls", "dead letters in %s: %d", name, state.Messages)
-			}
 		}
 	}
-	return known
+}
+
+// checkNATS judges whether NATS can be reached, and has JetStream.
+func checkNATS(f *facts, p *diag.Findings) {
+	why := f.NoNATS
+	switch {
+	case f.JetStream != nil && f.natsSilent == nil:
+		p.OK("%s", f.JetStream.Conn().ConnectedUrlRedacted())
+		return
+	case f.JetStream != nil:
+		why = *f.natsSilent
+	case why.Text == "":
+		return
+	case why.Level == diag.Warn:
+		p.Add(why)
+		return
+	}
+	p.Fail(why.Fix, "the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS either: %s", why.Text)
+}
+
+// checkStreams judges the streams: that they are there, fit, and take messages.
+func checkStreams(f *facts, p *diag.Findings) {
+	if f.nats == nil {
+		return
+	}
+	if f.streamsErr != nil {
+		p.Fail("look at the NATS server, and let the user call $JS.API.STREAM.INFO.*", "cannot tell the state of the streams: %v", f.streamsErr)
+	} else if f.full != nil {
+		p.Fail(f.full.Remedy, "%s: timers wait in Redis", f.full.What)
+	}
+	for _, name := range f.missing {
+		found := diag.Finding{Level: diag.Fail, Text: "there is no stream " + name, Fix: "start timerd, which makes it; if one runs, its log says why it cannot"}
+		if len(f.missing) == allStreams { // as before the first start
+			found.Level = diag.Warn
+		}
+		p.Add(found)
+	}
+	for _, fault := range f.faults {
+		p.Add(fault.Finding(diag.CheckStreams))
+	}
+	for i := range f.nats.Streams {
+		checkStream(&f.nats.Streams[i], f.Streams.Names, p)
+	}
+	checkLeaders(f.nats.Streams, p)
+	if names := f.Streams.Names; len(*p) == 0 {
+		p.OK("%s, %s and %s fit; duplicate window at least %s", names.FiredStream(), names.RetryStream(), names.DeadStream(), diag.Duration(f.Streams.MinDuplicates))
+	}
+}
+
+// checkLosses reports the data that was lost and that nobody has acknowledged.
+func checkLosses(f *facts, p *diag.Findings) {
+	for _, loss := range f.lost {
+		p.Add(loss.Finding(f.redis.timersOn(loss.Server)))
+	}
+	if f.stateErr != nil && f.nats != nil && f.streamsErr == nil && len(f.missing) == 0 && len(f.lost) == 0 {
+		p.Warn(fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", f.Streams.StateStream()), "cannot tell whether data was lost: %v", f.stateErr)
+	}
+}
+
+// checkLetters reports dead letters.
+func checkLetters(f *facts, p *diag.Findings) {
+	if f.nats != nil && f.nats.DeadLetters != nil && *f.nats.DeadLetters > 0 {
+		p.Warn("look at them, then run timerd dead replay or timerd dead purge: timerd dead ls", "dead letters in %s: %d", f.Streams.DeadStream(), *f.nats.DeadLetters)
+	}
+}
+
+// checkStream judges the state of a stream. which names its purpose.
+func checkStream(s *Stream, which keys.Names, p *diag.Findings) {
+	if s.full == nil {
+		return
+	}
+	found := s.full.Finding(diag.CheckStreams)
+	switch s.Name {
+	case which.FiredStream():
+		found.Text += ": timers wait in Redis"
+		if s.floor > 0 {
+			found.Fix += fmt.Sprintf("; or, to delete the events that every consumer has acknowledged: nats stream purge %s --seq=%d --force", s.Name, s.floor+1)
+		}
+	case which.DeadStream():
+		found.Text += ": retry requests that become dead letters wait"
+		found.Fix += "; or, to set the timers again: timerd dead replay"
+	case which.DeliveryStream():
+		found.Text += ": deliveries wait for it, and are not logged"
+		found.Fix = "let it drop the oldest, as a log may: nats stream edit " + s.Name + " --discard=old --force"
+	default:
+		found.Text += ": consumers cannot ask for retries"
+	}
+	p.Add(found)
+}
+
+// leaders returns the streams of a NATS cluster without a leader, and those with replicas that are behind or away, in words.
+func leaders(all []Stream) (leaderless, behind []string) {
+	for _, s := range all {
+		switch {
+		case s.Leaderless:
+			leaderless = append(leaderless, s.Name)
+		case s.Current < s.Replicas:
+			behind = append(behind, fmt.Sprintf("%s: %d of %d", s.Name, s.Current, s.Replicas))
+		}
+	}
+	return leaderless, behind
+}
+
+// checkLeaders judges whether the servers of a NATS cluster that keep streams are there.
+func checkLeaders(all []Stream, p *diag.Findings) {
+	switch leaderless, behind := leaders(all); {
+	case len(leaderless) > 0:
+		p.Fail(streams.NoLeaderFix, "%s: no leader, so nothing is taken", strings.Join(leaderless, ", "))
+	case len(behind) > 0:
+		p.Warn(streams.NoLeaderFix, "replicas that are up to date: %s", strings.Join(behind, "; "))
+	}
+}
+
+// NoJetStream returns the problem when JetStream does not report the account's usage.
+func NoJetStream(err error) diag.Finding {
+	if fault, ok := errors.AsType[*streams.Fault](err); ok {
+		return fault.Finding(diag.CheckNATS)
+	}
+	return diag.Of(diag.CheckNATS, fmt.Errorf("JetStream does not answer: %w", err), streams.SilentFix)
 }
 
 // answerWait is how long JetStream may take to tell the state of the streams.
@@ -177,22 +267,11 @@ func (a asked) within(optional bool) accountAnswer {
 }
 
 // gatherWebhooks adds the webhooks.
-func (s Sources) gatherWebhooks(ctx context.Context, n *NATS, p *diag.Findings) {
-	w, err := s.Webhooks.get(func() (*Webhooks, error) { return GatherWebhooks(ctx, s.JetStream, s.Streams) })
-	if err != nil {
-		p.Warn(diag.CheckWebhooks, WebhookRights(s.Streams.Names), "cannot tell the state of webhooks: %v", err)
+func (f *facts) gatherWebhooks(ctx context.Context) {
+	f.webhooks, f.webhooksErr = f.Webhooks.get(func() (*Webhooks, error) { return GatherWebhooks(ctx, f.JetStream, f.Streams) })
+	if w := f.webhooks; w != nil && w.Log != nil {
+		f.nats.Streams, f.nats.Webhooks = append(f.nats.Streams, newStream(w.Log.Config.Name, w.Log)), w.Consumers
 	}
-	if w == nil {
-		return
-	}
-	*p = append(*p, w.Problems...)
-	if w.Log == nil {
-		return
-	}
-	state := newStream(w.Log.Config.Name, w.Log)
-	checkStream(&state, s.Streams.Names, 0, p)
-	checkLeaders([]Stream{state}, p)
-	n.Streams, n.Webhooks = append(n.Streams, state), w.Consumers
 }
 
 // newStream reads the state of a stream.

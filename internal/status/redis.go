@@ -34,10 +34,6 @@ type Redis struct {
 	// Namespaces are the counts by the last audit of each node, CountedAt the time of the oldest of these.
 	Namespaces []schedule.NamespaceCount `json:"namespaces"`
 	CountedAt  time.Time                 `json:"countedat,omitzero"`
-
-	// Lacking is the rights that the user lacks on each node, and Deaf the problems of other users, by what living timerds say.
-	Lacking []rights.Lacking `json:"-"`
-	Deaf    diag.Findings    `json:"-"`
 }
 
 // Timerd is a living timerd.
@@ -110,64 +106,138 @@ type Gaps struct {
 	At       time.Time `json:"at"`   // when that was noticed
 }
 
-// gatherRedis returns nil if no server answers.
-func (s Sources) gatherRedis(ctx context.Context, p *diag.Findings) *Redis {
-	if s.Schedule == nil {
-		if s.NoRedis.Text != "" {
-			p.Fail(diag.CheckRedis, s.NoRedis.Fix, "the state of the timers and timerds is unknown: %s", s.NoRedis.Text)
-		}
-		return nil
+// gatherRedis asks Redis.
+func (f *facts) gatherRedis(ctx context.Context) {
+	if f.Schedule == nil {
+		return
 	}
-	for _, master := range s.Masters {
-		p.Fail(diag.CheckRedis, "bring that server back: its timers wait there, and none is lost", "%v; its timers are not counted here", master)
-	}
-	nodes, err := s.Schedule.Nodes(ctx)
-	if err != nil {
-		p.Fail(diag.CheckCluster, "look at CLUSTER NODES", "cannot tell which servers have timers: %v", err)
-	}
+	nodes, err := f.Schedule.Nodes(ctx)
+	f.serversErr = err
 	r := &Redis{Nodes: make([]Node, len(nodes)), Held: new(int64)}
-	overviews := make([]query.Overview, len(nodes))
-	r.Lacking = make([]rights.Lacking, len(nodes))
-	found := make([]diag.Findings, len(nodes))
+	f.servers = make([]server, len(nodes))
 	var wg sync.WaitGroup
 	for i, node := range nodes {
-		wg.Go(func() { overviews[i], r.Nodes[i], r.Lacking[i] = s.gatherNode(ctx, node, &found[i]) })
+		wg.Go(func() { f.servers[i], r.Nodes[i] = f.gatherServer(ctx, node) })
 	}
-	var others diag.Findings
-	members, reports := r.readAll(ctx, s.Schedule, &others)
+	f.members, f.membersErr = query.Members(ctx, f.Schedule)
+	r.Timerds = living(f.members)
+	f.holdsErr = r.readHolds(ctx, f.Schedule)
+	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)
 	wg.Wait()
 	for i, node := range nodes {
-		r.add(overviews[i])
-		r.Nodes[i].take(node.Name(), reports, members)
-		s.Clients.On(node.Name()).Address(found[i])
-		*p = append(*p, found[i]...)
+		r.add(f.servers[i].seen)
+		r.Nodes[i].take(node.Name(), f.audits, f.members)
 	}
-	r.checkRights(nodes, members, s.Clients, p)
-	r.count(nodes, reports)
-	if len(members) == 0 && len(nodes) == 1 && !p.Failed() && !others.Failed() {
-		if f, ok := OtherDatabase(ctx, nodes[0]); ok {
-			p.Add(f)
+	r.count(nodes, f.audits)
+	if len(nodes) == 1 && len(f.members) == 0 && f.membersErr == nil && !f.impaired() {
+		if found, ok := OtherDatabase(ctx, nodes[0]); ok {
+			f.elsewhere = &found
 		}
 	}
-	if len(nodes) > 0 && r.At.IsZero() && p.Failed() {
-		return nil // no server answers
+	if len(nodes) > 0 && r.At.IsZero() && f.impaired() {
+		return // no server answers
 	}
-	for i := range r.Nodes {
-		checkNode(&r.Nodes[i], r.At, len(r.Timerds) > 0, &others)
-	}
-	// A server that refuses writes or is away explains missing heartbeats, audits and all else.
-	cause := p.Failed()
-	if !cause && !others.Has(diag.Fail, diag.CheckTimerds) {
-		checkAttended(members, r, &others)
-	}
-	if cause {
-		others = slices.DeleteFunc(others, func(f diag.Finding) bool { return f.Level != diag.Warn || f.Check == diag.CheckAudits })
-	}
-	*p = append(*p, others...)
-	for _, master := range s.Masters {
+	for _, master := range f.Masters {
 		r.Nodes = append(r.Nodes, Node{Address: master.Addr, Error: master.Err.Error()})
 	}
-	return r
+	f.redis = r
+}
+
+// impaired reports whether a server of Redis is away or does not serve timerd, which explains missing heartbeats and answers.
+func (f *facts) impaired() bool {
+	return len(f.Masters) > 0 || f.serversErr != nil || slices.ContainsFunc(f.servers, func(s server) bool {
+		return s.refused != nil || s.broken != nil || s.uncounted != nil || s.lacking.Stops()
+	})
+}
+
+// each adds what is found about each server of Redis. The commands in its fixes reach that server.
+func (f *facts) each(p *diag.Findings, find func(*server, *diag.Findings)) {
+	for i := range f.servers {
+		s, found := &f.servers[i], diag.Findings{}
+		find(s, &found)
+		f.Clients.On(s.node.Name()).Address(found)
+		*p = append(*p, found...)
+	}
+}
+
+// checkRedis judges whether each server serves timerd.
+func checkRedis(f *facts, p *diag.Findings) {
+	if f.Schedule == nil {
+		if f.NoRedis.Text != "" {
+			p.Fail(f.NoRedis.Fix, "the state of the timers and timerds is unknown: %s", f.NoRedis.Text)
+		}
+		return
+	}
+	for _, master := range f.Masters {
+		p.Fail("", "%v; its timers are not counted here", master)
+	}
+	f.each(p, func(s *server, p *diag.Findings) {
+		switch {
+		case s.refused != nil:
+			p.Add(*s.refused)
+		case s.uncounted != nil && s.broken == nil && len(s.lacking.Commands) == 0:
+			p.Fail("let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", s.addr(), s.uncounted)
+		}
+	})
+	if f.elsewhere != nil {
+		p.Add(*f.elsewhere)
+	}
+	if len(*p) == 0 && len(f.servers) > 0 {
+		p.OK("%s", f.addrs())
+	}
+}
+
+// addrs names the servers of Redis.
+func (f *facts) addrs() string {
+	var all []string
+	for i := range f.servers {
+		all = append(all, f.servers[i].addr())
+	}
+	return strings.Join(all, ", ")
+}
+
+// checkCluster judges whether a Redis Cluster works as a whole.
+func checkCluster(f *facts, p *diag.Findings) {
+	if f.serversErr != nil {
+		p.Fail("look at CLUSTER NODES", "cannot tell which servers have timers: %v", f.serversErr)
+	}
+	for i := range f.servers {
+		if s := &f.servers[i]; s.broken != nil {
+			p.Add(*s.broken)
+		}
+	}
+	if f.redis == nil {
+		return
+	}
+	for i := range f.redis.Nodes {
+		if n := &f.redis.Nodes[i]; n.Moving > 0 {
+			p.Warn("wait until the slots have moved", "%s: %s moving: the timers there wait, and are not counted here",
+				n.Address, count(int64(n.Moving), "slot is", "slots are"))
+		}
+	}
+}
+
+// checkHolds judges whether the list of holds can be read.
+func checkHolds(f *facts, p *diag.Findings) {
+	if f.holdsErr != nil {
+		p.Fail("bring the Redis server of the holds back, or let the user read timerd:*", "the holds cannot be read: %v", f.holdsErr)
+	}
+}
+
+// checkAudits judges whether audits end.
+func checkAudits(f *facts, p *diag.Findings) {
+	if f.auditsErr != nil {
+		p.Fail("let the user read timerd:*", "cannot tell what the audits have found: %v", f.auditsErr)
+	}
+	if f.redis == nil || len(f.redis.Timerds) == 0 {
+		return
+	}
+	for i := range f.redis.Nodes {
+		n := &f.redis.Nodes[i]
+		if n.LastAudit != nil && f.redis.At.Sub(n.LastAudit.At) > auditTooOld {
+			p.Warn("look for \"audit failed\" in the timerds' logs", "%s: no audit has ended since %s", n.Address, n.LastAudit.At.Format(timeLayout))
+		}
+	}
 }
 
 // OtherDatabase returns the problem that another database of a Redis has the timerds; ok is false if none has as far as can be told.
@@ -177,7 +247,7 @@ func OtherDatabase(ctx context.Context, node *schedule.Node) (f diag.Finding, ok
 		return diag.Finding{}, false
 	}
 	return diag.Finding{
-		Level: diag.Fail, Check: diag.CheckRedis, Fix: fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
+		Level: diag.Fail, Fix: fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
 		Text: fmt.Sprintf("TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", node.Server().Options().DB, db, clean(instance)),
 	}, true
 }
@@ -195,29 +265,11 @@ func (r *Redis) timersOn(server string) int64 {
 	return -1
 }
 
-// readAll reads the state that all timers share.
-func (r *Redis) readAll(ctx context.Context, s *schedule.Schedule, p *diag.Findings) ([]query.Member, []schedule.AuditReport) {
-	members, err := query.Members(ctx, s)
-	if err != nil {
-		p.Fail(diag.CheckTimerds, "bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", err)
-	} else {
-		checkMembers(members, p)
-	}
-	r.Timerds = living(members)
-	r.readHolds(ctx, s, p)
-	reports, err := query.Audits(ctx, s)
-	if err != nil {
-		p.Fail(diag.CheckAudits, "let the user read timerd:*", "cannot tell what the audits have found: %v", err)
-	}
-	return members, reports
-}
-
 // readHolds reads the holds.
-func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *diag.Findings) {
+func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule) error {
 	list, err := s.Holds(ctx)
 	if err != nil {
-		p.Fail(diag.CheckHolds, "bring the Redis server of the holds back, or let the user read timerd:*", "the holds cannot be read: %v", err)
-		return
+		return err
 	}
 	for _, h := range list.Holds {
 		hold := Hold{Namespace: h.Namespace.String(), Since: h.Since.Time(), Reason: clean(h.Reason), By: clean(h.By), Resuming: !h.Lasts(list.Now)}
@@ -227,6 +279,7 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule, p *diag.Fin
 		}
 		r.Holds = append(r.Holds, hold)
 	}
+	return nil
 }
 
 // living returns the timerds that are alive.
@@ -243,38 +296,35 @@ func living(members []query.Member) []Timerd {
 	return all
 }
 
-// gatherNode asks one server.
-func (s Sources) gatherNode(ctx context.Context, node *schedule.Node, p *diag.Findings) (query.Overview, Node, rights.Lacking) {
-	n := Node{Address: node.Server().Options().Addr}
+// gatherServer asks one server.
+func (f *facts) gatherServer(ctx context.Context, node *schedule.Node) (server, Node) {
+	s, n := server{node: node}, Node{Address: node.Server().Options().Addr}
 	err := node.Check(ctx)
-	lacking := rights.Lacking{}
 	if err == nil || rights.Refused(err) {
-		if l, unknown := (rights.Needs{Events: true, Hears: s.Hears}).Lacking(ctx, node); unknown == nil {
-			lacking = *l
+		lacking, unknown := f.Needs.Lacking(ctx, node)
+		if s.unknown = unknown; unknown == nil {
+			s.lacking = *lacking
 		}
 	}
-	if err != nil && len(lacking.Commands) == 0 {
-		p.Add(OfServer(ctx, node, err))
+	if err != nil && len(s.lacking.Commands) == 0 {
+		s.refuses(OfServer(ctx, node, err))
 	}
-	checkClock(ctx, node, p)
-	if s.Brief {
-		return query.Overview{At: node.Now().Time()}, n, lacking
+	s.skew = skew(ctx, node)
+	if f.Brief {
+		s.seen = query.Overview{At: node.Now().Time()}
+		return s, n
 	}
-	seen, err := query.CountTimers(ctx, node)
-	if err == nil {
-		n.SetAside, err = s.gatherAside(ctx, node, p)
+	if s.seen, err = query.CountTimers(ctx, node); err == nil {
+		n.SetAside, s.aside, err = f.gatherAside(ctx, node)
 	}
-	if err != nil {
+	if s.uncounted = err; err != nil {
 		n.Error = err.Error()
-		if !p.Failed() && len(lacking.Commands) == 0 {
-			p.Fail(diag.CheckRedis, "let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", n.Address, err)
-		}
 	}
-	n.Pending, n.Owed, n.Firing, n.Moving = seen.Pending, seen.Owed, seen.Firing, seen.Moving
-	if err == nil && seen.Unseen == 0 {
-		n.Held = &seen.Held
+	n.Pending, n.Owed, n.Firing, n.Moving = s.seen.Pending, s.seen.Owed, s.seen.Firing, s.seen.Moving
+	if err == nil && s.seen.Unseen == 0 {
+		n.Held = &s.seen.Held
 	}
-	return seen, n, lacking
+	return s, n
 }
 
 // add adds what a node has to the sums.

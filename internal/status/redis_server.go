@@ -16,13 +16,57 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// checkClock compares a server's clock with this machine's.
-func checkClock(ctx context.Context, node *schedule.Node, p *diag.Findings) {
+// server is what one server of Redis has answered.
+type server struct {
+	node      *schedule.Node
+	refused   *diag.Finding  // why it does not serve timerd
+	broken    *diag.Finding  // its cluster is down
+	lacking   rights.Lacking // what the user may not do there
+	unknown   error          // why that is not known
+	skew      diag.Findings  // of its clock
+	uncounted error          // why its timers are not counted
+	seen      query.Overview
+	aside     diag.Findings // timers that are set aside
+}
+
+func (s *server) addr() string { return s.node.Server().Options().Addr }
+
+// refuses notes why the server does not serve timerd.
+func (s *server) refuses(f diag.Finding) {
+	if f.Check == diag.CheckCluster {
+		s.broken = &f
+	} else {
+		s.refused = &f
+	}
+}
+
+// skew compares a server's clock with this machine's.
+func skew(ctx context.Context, node *schedule.Node) (found diag.Findings) {
 	before := time.Now()
-	at, err := node.Server().Time(ctx).Result()
-	var found diag.Findings
-	if found.Skew(diag.CheckClock, cmp.Or(node.Name(), "Redis"), before, time.Now(), at); err == nil && found.Has(diag.Warn, diag.CheckClock) {
-		*p = append(*p, found...)
+	if at, err := node.Server().Time(ctx).Result(); err == nil {
+		found.Skew(cmp.Or(node.Name(), "Redis"), before, time.Now(), at)
+	}
+	return found
+}
+
+// checkClocks reports the clocks of servers that differ from this machine's.
+func checkClocks(f *facts, p *diag.Findings) {
+	for i := range f.servers {
+		*p = append(*p, f.servers[i].skew.Of(diag.Warn)...)
+	}
+	if len(*p) == 0 && f.redis != nil {
+		p.OK("that of Redis agrees with the one here")
+	}
+}
+
+// checkAside reports timers that are set aside.
+func checkAside(f *facts, p *diag.Findings) {
+	f.each(p, func(s *server, p *diag.Findings) { *p = append(*p, s.aside...) })
+	if f.Aside != nil {
+		*p = append(*p, f.Aside()...)
+	}
+	if len(*p) == 0 && f.redis != nil && !f.Brief {
+		p.OK("no timers")
 	}
 }
 
@@ -62,13 +106,13 @@ func moreMemory(info diag.Info) string {
 }
 
 // gatherAside tells of timers that wait because of their keys or subjects.
-func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.Findings) (found []Aside, err error) {
+func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []Aside, p diag.Findings, err error) {
 	all, err := query.ParkedOn(ctx, node)
 	for _, a := range all {
 		key, many := keys.EncodeText(a.Key.String()), count(a.Count, "timer waits", "timers wait")
 		found = append(found, Aside{a.Reason, a.Count, key})
 		if a.Reason == query.ParkedRefused {
-			p.Warn(diag.CheckAside, "let timerd's NATS user publish to "+s.Streams.Subject(a.Key, keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the same for "+
+			p.Warn("let timerd's NATS user publish to "+s.Streams.Subject(a.Key, keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the same for "+
 				s.Streams.Subject(a.Key, keys.Dead)+" and "+s.Streams.DeadStream()+"; or cancel the timers before they are due",
 				"%s because NATS refuses their subjects, such as that of %s", many, keys.Abbreviate(key))
 			continue
@@ -77,10 +121,10 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node, p *diag.F
 		if err != nil {
 			user = rights.UnknownUser
 		}
-		p.Warn(diag.CheckAside, rights.Grant(user, "~"+printable(keys.Namespace{App: a.Key.App}.Glob()))+"; or cancel them, as the user who set them",
+		p.Warn(rights.Grant(user, "~"+printable(keys.Namespace{App: a.Key.App}.Glob()))+"; or cancel them, as the user who set them",
 			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
 	}
-	return found, err
+	return found, p, err
 }
 
 // printable returns a pattern of keys with ? for each byte that cannot be shown.

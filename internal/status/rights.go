@@ -8,7 +8,6 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/rights"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // What a timerd says of channels has at most so many, each of at most so many bytes.
@@ -19,38 +18,63 @@ const (
 
 // checkRights reports the rights that the user lacks, and the channels that living timerds say they may not hear: their user may be
 // another one, and only they know their namespaces.
-func (r *Redis) checkRights(nodes []*schedule.Node, members []query.Member, at diag.Clients, p *diag.Findings) {
-	all := slices.Clone(r.Lacking)
-	for _, m := range members {
-		if told := deaf(m); len(told.Channels) > 0 {
-			r.addDeaf(told, all)
-		}
-	}
-	for i, node := range nodes {
-		if f := all[i].Finding(hears(members)); f != nil {
-			if node.Name() != "" {
-				f.Text = node.Name() + ": " + f.Text
-			}
-			one := diag.Findings{*f}
-			at.On(node.Name()).Address(one)
-			*p = append(*p, one...)
-		}
-	}
-	*p = append(*p, r.Deaf...)
+func checkRights(f *facts, p *diag.Findings) {
+	own, others := f.rights()
+	*p = slices.Concat(own, others)
 }
 
-// addDeaf adds what a timerd may not hear to what is known of its user if there is one server, and otherwise as a problem of its own.
-func (r *Redis) addDeaf(told rights.Lacking, known []rights.Lacking) {
-	told.Channels = slices.DeleteFunc(told.Channels, func(grant string) bool {
-		return slices.ContainsFunc(known, func(l rights.Lacking) bool { return l.User == told.User && slices.Contains(l.Channels, grant) })
-	})
-	if len(known) == 1 && known[0].User == told.User {
-		known[0].Channels = slices.Concat(known[0].Channels, told.Channels)
-		return
+// rights returns what is found of the user of Sources on each server, and the problems of other users.
+func (f *facts) rights() (own, others diag.Findings) {
+	all, others := f.lacking()
+	for i := range f.servers {
+		s := &f.servers[i]
+		one := diag.Findings{}
+		if found := all[i].Finding(hears(f.members)); found != nil {
+			one.Add(*found)
+		} else if s.unknown != nil && s.refused == nil && s.broken == nil {
+			one.Warn("run this again", "cannot tell what the user may do: %v", s.unknown)
+		} else if all[i].User != "" {
+			one.OK("user %s may do all that timerd does %s", all[i].User, f.touched())
+		}
+		for j := range one {
+			if s.node.Name() != "" {
+				one[j].Text = s.node.Name() + ": " + one[j].Text
+			}
+		}
+		f.Clients.On(s.node.Name()).Address(one)
+		own = append(own, one...)
 	}
-	if f := told.Finding(true); f != nil && !slices.Contains(r.Deaf, *f) {
-		r.Deaf.Add(*f)
+	return own, others
+}
+
+// touched names what the rights were looked at for.
+func (f *facts) touched() string {
+	if len(f.Needs.Namespaces) == 0 {
+		return "on its index"
 	}
+	return "on its index and in " + f.Needs.Namespaces.String()
+}
+
+// lacking returns what is lacking on each server, with what the timerds say of the same user, and the problems of other users.
+func (f *facts) lacking() (all []rights.Lacking, others diag.Findings) {
+	for i := range f.servers {
+		all = append(all, f.servers[i].lacking)
+	}
+	for _, m := range f.members {
+		told := deaf(m)
+		told.Channels = slices.DeleteFunc(told.Channels, func(grant string) bool {
+			return slices.ContainsFunc(all, func(l rights.Lacking) bool { return l.User == told.User && slices.Contains(l.Channels, grant) })
+		})
+		if len(told.Channels) == 0 {
+			continue
+		}
+		if len(all) == 1 && all[0].User == told.User {
+			all[0].Channels = slices.Concat(all[0].Channels, told.Channels)
+		} else if found := told.Finding(true); !slices.Contains(others, *found) {
+			others.Add(*found)
+		}
+	}
+	return all, others
 }
 
 // deaf returns the channels that a living timerd says it may not hear. A producer of timers can write where timerds say so: what no

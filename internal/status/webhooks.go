@@ -36,7 +36,10 @@ const (
 type Webhooks struct {
 	Log       *jetstream.StreamInfo // the stream of deliveries
 	Consumers []WebhookConsumer     // in the order of their names
-	Problems  diag.Findings         // of both, except those in the state of the log
+
+	faults []*streams.Fault       // of the log
+	fired  jetstream.StreamConfig // of the stream of firings; the zero value if there is none
+	others []WebhookConsumer      // of other programs
 }
 
 // WebhookConsumer is one of the durable consumers by which timerd deliver gets its events: one for each group, which all its
@@ -68,14 +71,9 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 	if err != nil {
 		return nil, err
 	}
-	w := &Webhooks{Log: log}
-	var p diag.Findings
-	for _, f := range faults {
-		p = append(p, f.Finding(diag.CheckWebhooks))
-	}
+	w := &Webhooks{Log: log, faults: faults}
 	fired, err := js.Stream(ctx, conf.FiredStream())
 	if errors.Is(err, jetstream.ErrStreamNotFound) { // as others tell
-		w.Problems = p
 		return w, nil
 	}
 	if err != nil {
@@ -86,17 +84,14 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 		return nil, fmt.Errorf("consumers of stream %s: %w", conf.FiredStream(), err)
 	}
 	askAges(ctx, js, fired.CachedInfo(), all)
-	var others []WebhookConsumer
+	w.fired = fired.CachedInfo().Config
 	for _, c := range all {
 		if isOfDeliver(c.Name) && log != nil {
 			w.Consumers = append(w.Consumers, c)
 		} else if !isOfDeliver(c.Name) {
-			others = append(others, c)
+			w.others = append(w.others, c)
 		}
 	}
-	checkConsumers(w.Consumers, fired.CachedInfo().Config, &p)
-	checkIdle(others, fired.CachedInfo().Config, &p)
-	w.Problems = p
 	return w, nil
 }
 
@@ -192,6 +187,29 @@ func (c *WebhookConsumer) abandoned() bool {
 	return c.Waiting > 0 && c.waits() > asksSoon
 }
 
+// checkWebhooks judges timerd deliver: its log, its processes and its consumers.
+func checkWebhooks(f *facts, p *diag.Findings) {
+	if f.webhooksErr != nil {
+		p.Warn(WebhookRights(f.Streams.Names), "cannot tell the state of webhooks: %v", f.webhooksErr)
+	}
+	checkDeliverers(f.deliverers, p)
+	w := f.webhooks
+	if w == nil {
+		return
+	}
+	for _, fault := range w.faults {
+		p.Add(fault.Finding(diag.CheckWebhooks))
+	}
+	checkConsumers(w.Consumers, w.fired, p)
+	if len(*p) == 0 && w.Log != nil {
+		waiting, working := uint64(0), 0
+		for _, c := range w.Consumers {
+			waiting, working = waiting+c.Waiting, working+c.Working
+		}
+		p.OK("%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", w.Log.Config.Name, len(w.Consumers), waiting, working)
+	}
+}
+
 // checkConsumers judges the consumers of timerd deliver, by the settings of their stream.
 func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var paused, abandoned, behind backlog
@@ -207,15 +225,22 @@ func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *d
 	}
 	dropped := dropped(of)
 	if len(paused.names) > 0 {
-		p.Warn(diag.CheckWebhooks, fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
+		p.Warn(fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
 	}
 	if len(abandoned.names) > 0 {
-		p.Warn(diag.CheckWebhooks, fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s --force", of.Name, abandoned.names[0]),
+		p.Warn(fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s --force", of.Name, abandoned.names[0]),
 			"%s: %s, and no timerd deliver asks for them%s", names(abandoned.names), abandoned.events(), dropped)
 	}
 	if len(behind.names) > 0 {
-		p.Warn(diag.CheckWebhooks, "run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency; how slow the hosts are: timerd deliveries --since 10m",
+		p.Warn("run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency; how slow the hosts are: timerd deliveries --since 10m",
 			"%s: %s, because there is no place for more calls%s", names(behind.names), behind.events(), dropped)
+	}
+}
+
+// checkOthers judges the consumers of other programs.
+func checkOthers(f *facts, p *diag.Findings) {
+	if f.webhooks != nil {
+		checkIdle(f.webhooks.others, f.webhooks.fired, p)
 	}
 }
 
@@ -229,7 +254,7 @@ func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.F
 		}
 	}
 	if len(idle.names) > 0 {
-		p.Warn(diag.CheckConsumers, fmt.Sprintf("start its program; or, if nobody needs the consumer any more: nats consumer rm %s %s --force", of.Name, diag.Word(clean(idle.names[0]))),
+		p.Warn(fmt.Sprintf("start its program; or, if nobody needs the consumer any more: nats consumer rm %s %s --force", of.Name, diag.Word(clean(idle.names[0]))),
 			"%s: %s, and no program asks for them%s", names(idle.names), idle.events(), dropped(of))
 	}
 }
