@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
@@ -94,6 +95,9 @@ func TestParseNamespaces(t *testing.T) {
 		{"*:*:*", "*", "a:b:c:d", ""},
 		{"a,a,a:b", "a", "a:b:c:d", "b:b:c:d"},
 		{"a%2Cb:%2A", "a%2Cb:%2A", "a,b:*:c:d", "a,b:x:c:d"},
+		{"%22a%22:%5Bb%5D%20%3b", "%22a%22:%5Bb%5D%20%3B", `"a":[b] ;:c:d`, "a:b:c:d"},
+		{"{shop}:a.b/c@d", "{shop}:a.b/c@d", "{shop}:a.b/c@d:c:d", "shop:a.b/c@d:c:d"},
+		{"店", "%E5%BA%97", "店:b:c:d", "a:b:c:d"},
 	} {
 		set, err := keys.ParseNamespaces(c.in)
 		if err != nil || set.String() != c.want {
@@ -116,6 +120,61 @@ func TestParseNamespaces(t *testing.T) {
 	_, err := keys.ParseNamespaces("a::b,ok,c*")
 	if err == nil || !strings.Contains(err.Error(), `"a::b"`) || !strings.Contains(err.Error(), `"c*"`) {
 		t.Errorf("both faults should be named: %v", err)
+	}
+}
+
+// What is around a namespace in files and shells is no part of it, unless it is written %XX.
+func TestNamespacesWithTheTextAroundThem(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		`"shop,pay"`:            {`"\"shop": "\"" stands in no namespace: leave it out (commas divide a list); if keys hold it, write %22shop`, "pay%22"},
+		"'shop'":                {`: "'" stands`, "write %27shop%27"},
+		"`shop`":                {"write %60shop%60"},
+		"[shop, pay]":           {`: "[" stands`, "write %5Bshop", `: "]" stands`, "write pay%5D"},
+		`["shop", "pay"]`:       {"write %5B%22shop%22", "write %22pay%22%5D"},
+		"(shop)":                {"write %28shop%29"},
+		"<app>":                 {"write %3Capp%3E"},
+		"shop;pay":              {`: ";" stands`, "write shop%3Bpay"},
+		"shop|pay":              {"write shop%7Cpay"},
+		"shop order":            {": a blank stands", "write shop%20order"},
+		"shop:order pay":        {"write shop:order%20pay"},
+		"- shop\n- pay":         {": a blank stands", "write -%20shop%0A-%20pay"},
+		"shop\tpay":             {"the invisible U+0009", "write shop%09pay"},
+		"shop\r\npay":           {"the invisible U+000D", "write shop%0D%0Apay"},
+		"shop\u00a0pay":         {"the invisible U+00A0", "write shop%C2%A0pay"},
+		"\ufeffshop":            {"the invisible U+FEFF", "write %EF%BB%BFshop"},
+		"shop\u200bpay":         {"the invisible U+200B"},
+		"shop，pay":              {`: "，" stands`, "write shop%EF%BC%8Cpay"},
+		"shop：order":            {`: "：" stands`},
+		"“shop”":                {`: "“" stands`, "write %E2%80%9Cshop%E2%80%9D"},
+		"‘shop’":                {`: "‘" stands`},
+		"«shop»":                {`: "«" stands`},
+		"【shop】":                {`: "【" stands`},
+		"NAMESPACES=shop":       {`: "=" stands`, "write NAMESPACES%3Dshop"},
+		"$APP":                  {`: "$" stands`, "write %24APP"},
+		`shop\,pay`:             {`: "\\" stands`},
+		"ok, shop order, %20ok": {"write shop%20order"},
+	} {
+		set, err := keys.ParseNamespaces(text)
+		if err == nil {
+			t.Errorf("%q: taken for %s", text, set)
+			continue
+		}
+		for _, one := range want {
+			if !strings.Contains(err.Error(), one) {
+				t.Errorf("%q: %v, want %s", text, err, one)
+			}
+		}
+		for line := range strings.Lines(err.Error()) { // the form that an error shows is taken for what was written
+			_, wrong, _ := strings.Cut(line, "namespace ")
+			quoted, _ := strconv.QuotedPrefix(wrong)
+			written, _ := strconv.Unquote(quoted)
+			_, form, _ := strings.Cut(strings.TrimSpace(line), "write ")
+			n, err := keys.ParseNamespace(form)
+			if parts := strings.Join([]string{n.App, n.Module, n.Type}, ":"); err != nil || strings.TrimRight(parts, ":") != written {
+				t.Errorf("%s: stands for %q (%v)", line, parts, err)
+			}
+		}
 	}
 }
 

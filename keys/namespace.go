@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Namespace names the timers of an app, of one module of it, or of one type of that module. An empty part stands for
@@ -15,8 +18,20 @@ type Namespace struct {
 	App, Module, Type string
 }
 
-// ParseNamespace reads app[:module[:type]]; * or a part left out stands for any. A byte with a special meaning, such as
-// a comma, a semicolon or a star, can be written %XX.
+// reserved are the ASCII characters that mean something where namespaces are written, or around them: in lists, shells,
+// YAML and files of variables. A namespace has them as %XX alone.
+const reserved = "%*,;=|\"'`()[]<>\\$"
+
+// isStray reports whether a character got into a namespace with the text around it: quotes, brackets, separators, blanks
+// and marks that nobody sees. Braces are none: they make a cluster's hash tags.
+func isStray(r rune) bool {
+	return strings.ContainsRune(reserved, r) && r != '%' && r != '*' ||
+		unicode.In(r, unicode.Z, unicode.Cc, unicode.Cf, unicode.Pi, unicode.Pf, unicode.Ps, unicode.Pe) && r != '{' && r != '}' ||
+		strings.ContainsRune("，、；：＝＊｜＂＇", r) // of keyboards that write Chinese or Japanese
+}
+
+// ParseNamespace reads app[:module[:type]]; * or a part left out stands for any. Any byte can be written %XX, and quotes,
+// brackets, separators and white space must be. An error of these shows the namespace with them written so.
 func ParseNamespace(s string) (Namespace, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) > 3 {
@@ -45,7 +60,25 @@ func ParseNamespace(s string) (Namespace, error) {
 		}
 		fields[i] = decoded
 	}
-	return Namespace{App: fields[0], Module: fields[1], Type: fields[2]}, nil
+	n := Namespace{App: fields[0], Module: fields[1], Type: fields[2]}
+	if i := strings.IndexFunc(s, isStray); i >= 0 {
+		r, _ := utf8.DecodeRuneInString(s[i:])
+		return Namespace{}, fmt.Errorf("namespace %q: %s stands in no namespace: leave it out (commas divide a list); if keys hold it, write %s", s, nameOf(r), n)
+	}
+	return n, nil
+}
+
+// nameOf returns a character as an error shows it: with its name where nobody would see it.
+func nameOf(r rune) string {
+	switch {
+	case r == ' ':
+		return "a blank"
+	case r == '\'':
+		return `"'"`
+	case unicode.IsGraphic(r) && !unicode.IsSpace(r):
+		return strconv.Quote(string(r))
+	}
+	return fmt.Sprintf("the invisible %U", r)
 }
 
 // String returns the form that ParseNamespace reads, with trailing stars left out.
@@ -61,7 +94,7 @@ func (n Namespace) String() string {
 		}
 		var b strings.Builder
 		for j := range len(part) {
-			if c := part[j]; c <= ' ' || c >= 0x7f || strings.IndexByte("%*,;=", c) >= 0 {
+			if c := part[j]; c <= ' ' || c >= 0x7f || strings.IndexByte(reserved, c) >= 0 {
 				writePercent(&b, c)
 			} else {
 				b.WriteByte(c)

@@ -98,6 +98,7 @@ func TestParseFaults(t *testing.T) {
 		{"endpoints: [text]", []string{`line 1: want an endpoint with match and url, got "text"`}},
 		{"endpoints:\n- secret: a", []string{`line 2: "secret": unknown field: want match, url,`, "line 2: match is missing", "line 2: url is missing"}},
 		{"endpoints:\n- match: 'a:b:c:d'\n  match: a\n  url: https://x", []string{"line 2: match: namespace", "line 3: match: line 2 has it too"}},
+		{"endpoints:\n- match: shop order\n  url: https://x", []string{"line 2: match: namespace \"shop order\": a blank stands in no namespace: leave it out (commas divide a list); if keys hold it, write shop%20order"}},
 		{"endpoints:\n- {match: a, url: 'https://x'}\n- {match: 'a:b', url: 'https://y'}", []string{"line 3: match: a:b is covered by a, which is before it"}},
 		{
 			"endpoints:\n- match: a\n  url: ftp://user:s3cr3t@x\n  timeout: 10\n  concurrency: 0\n  rate: 100\n  body: json\n  expire: never\n  ca: /nowhere",

@@ -107,7 +107,13 @@ export function hashed(...parts: (string | Uint8Array)[]): string {
 /** A namespace: app, module and type, of which an empty one stands for any. */
 export type Namespace = readonly [string, string, string];
 
-/** Reads app[:module[:type]], where * and what is left out stand for any. It throws where it is none. */
+// What gets into a namespace with the text around it: quotes, brackets, separators, blanks and marks that nobody sees.
+const stray = /[,;=|"'`\[\]()<>\\$\p{Z}\p{Cc}\p{Cf}\p{Pi}\p{Pf}，、；：＝＊｜＂＇]|(?![{}])[\p{Ps}\p{Pe}]/u;
+
+/**
+ * Reads app[:module[:type]], where * and what is left out stand for any. It throws where it is none: quotes, brackets,
+ * separators and white space must be written %XX.
+ */
 export function parseNamespace(text: string): Namespace {
   const parts = text.split(":");
   const fail = (why: string) => new Error(`namespace ${JSON.stringify(text)}: ${why}`);
@@ -121,6 +127,11 @@ export function parseNamespace(text: string): Namespace {
     if (decoded.length > maxPartBytes) throw fail(`part ${i + 1} has ${decoded.length} bytes, at most ${maxPartBytes} are allowed`);
     return decoded;
   });
+  const found = stray.exec(text);
+  if (found) {
+    const written = text.replace(new RegExp(stray, "gu"), (c) => Array.from(Buffer.from(c), percent).join(""));
+    throw fail(`${JSON.stringify(found[0])} stands in no namespace: leave it out; if keys hold it, write ${written}`);
+  }
   return [all[0] ?? "", all[1] ?? "", all[2] ?? ""];
 }
 
