@@ -24,7 +24,7 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "internal/cron", "deploy", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/yamlfile",
+			"keys", "internal/cron", "deploy", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/textfile", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/policy", "internal/devserver"},

@@ -42,7 +42,7 @@ its progress; Ctrl-C ends it.
   timerd ls shop:order --limit 10
   timerd ls --state owed,firing
   timerd ls --repeating
-  timerd ls shop --limit 0 --json > timers.jsonl`,
+  timerd ls shop --limit 0 --json | jq -r .key`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, err := namespaceArg(cmd, args)

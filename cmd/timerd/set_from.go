@@ -21,6 +21,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/textfile"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -95,7 +96,11 @@ func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and the rest: %w", number, err))
 		}
-		if line = bytes.TrimSpace(line); len(line) > 0 {
+		line, notText := textfile.Bare(line)
+		if notText != nil {
+			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and the rest: %w", number, notText))
+		}
+		if len(line) > 0 {
 			l := bulkLine{number: number}
 			l.setting, l.attempt, l.fault = parseSetLine(line)
 			b.lines = append(b.lines, l)

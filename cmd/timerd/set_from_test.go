@@ -98,6 +98,15 @@ func TestSetFrom(t *testing.T) {
 		strings.Count(out, "\n") != 1 || !strings.Contains(out, `{"key":"app:m:t:json","due":`) || errs != "timerd: 1 set, 0 there already, 0 bad\n" {
 		t.Errorf("--json: %d\n%s%s", code, out, errs)
 	}
+	// Editors and shells of Windows begin a file with a byte order mark, and files that are joined have several.
+	marked := "\ufeff{\"key\":\"app:m:t:m1\",\"px\":3600000}\r\n\ufeff{\"key\":\"app:m:t:m2\",\"px\":3600000}\r\n\ufeff\r\n"
+	if code, out, errs := timerd(t, marked, "set", "--from", "-"); code != exitOK || out != "2 set, 0 there already, 0 bad\n" {
+		t.Errorf("with byte order marks: %d\n%s%s", code, out, errs)
+	}
+	wide := "\xff\xfe{\x00}\x00\r\x00\n\x00"
+	if code, out, errs := timerd(t, wide, "set", "--from", "-"); code != exitFailed || !strings.HasPrefix(out, "0 set") || !strings.Contains(errs, "line 1 and the rest: it is UTF-16") {
+		t.Errorf("of UTF-16: %d\n%s%s", code, out, errs)
+	}
 	if out := ok(t, "set", "--from", "/dev/null"); out != "0 set, 0 there already, 0 bad\n" {
 		t.Errorf("of nothing: %s", out)
 	}

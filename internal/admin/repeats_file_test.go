@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf16"
 
 	"github.com/timerd-io/timerd/internal/policy"
 )
@@ -67,6 +69,22 @@ func TestParseRepetitions(t *testing.T) {
 	wanted, _ := ParseRepetitions([]byte(entry("every: 1s\nlate: 0")))
 	if l := wanted[0].Late; l != (policy.Limit{Given: true}) {
 		t.Errorf("no limit is %+v", l)
+	}
+}
+
+// A file is read as editors of Windows save it.
+func TestParseRepetitionsOfOtherEditors(t *testing.T) {
+	t.Parallel()
+	text := "repeat:\r\n- key: a:b:c:d\r\n  every: 5m\r\n"
+	wide := utf16.Encode([]rune("\ufeff" + text))
+	var little, big []byte
+	for _, unit := range wide {
+		little, big = binary.LittleEndian.AppendUint16(little, unit), binary.BigEndian.AppendUint16(big, unit)
+	}
+	for _, file := range [][]byte{[]byte(text), []byte("\ufeff" + text), little, big} {
+		if got, faults := ParseRepetitions(file); len(faults) > 0 || len(got) != 1 {
+			t.Errorf("%.10q: %v, %v", file, got, faults)
+		}
 	}
 }
 

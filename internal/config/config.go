@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ type environment struct {
 	HTTPAddr       string `split_words:"true" default:"127.0.0.1:8080" desc:"address of /healthz, /readyz and /metrics, or off; of timerd deliver it is 127.0.0.1:8081 by default"`
 	Console        struct {
 		Addr     string `default:"off" desc:"address of the console, timerd's web page: host:port, or off"`
-		Password string `desc:"password of the console, for the user timerd; required unless its address is a loopback one"`
+		Password string `secret:"" desc:"password of the console, for the user timerd; required unless its address is a loopback one"`
 		Actions  string `default:"off" desc:"on: timers can be changed in the console; off: it is read-only"`
 		Hosts    string `desc:"further names by which browsers reach the console, as behind a proxy; separated by commas"`
 		Proxies  string `desc:"networks of the proxies before the console, whose X-Forwarded-For counts; separated by commas"`
@@ -145,9 +146,10 @@ func read(sections Section, override func(*environment)) (Config, error) {
 	if err := envconfig.Process(prefix, env); err != nil {
 		return Config{}, &Error{[]error{err}} // cannot happen: every field is a string
 	}
+	trimFields(reflect.ValueOf(env).Elem())
 	override(env)
 	c := Config{ProcessorsChosen: os.Getenv("GOMAXPROCS") != ""}
-	var f faults
+	f := faults{quoted: quotedVariables()}
 	if sections&SectionLog != 0 {
 		c.Log = parseLog(env, &f)
 	}
@@ -198,8 +200,11 @@ const defaultDeliverAddr = "127.0.0.1:8081"
 // defaultConsoleAddr is where timerd console is unless TIMERD_CONSOLE_ADDR says otherwise.
 const defaultConsoleAddr = "127.0.0.1:8090"
 
-// Variable returns an environment variable that a file names, which tells whether it is set.
-func Variable(name string) (string, bool) { return os.LookupEnv(name) }
+// Variable returns an environment variable that a file names, without white space around it, and whether it is set.
+func Variable(name string) (string, bool) {
+	value, ok := os.LookupEnv(name)
+	return trim(value), ok
+}
 
 // Error holds every fault of the configuration, without secrets. A program that gets one ends with exit code 2.
 type Error struct{ Faults []error }
@@ -218,24 +223,36 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() []error { return e.Faults }
 
 // faults collects what is wrong. Its methods take the name of a variable without the prefix.
-type faults struct{ errs []error }
+type faults struct {
+	errs   []error
+	quoted map[string]bool // variables in quotes whose faults have not said so
+}
+
+// report adds a fault of a variable, which begins with its name.
+func (f *faults) report(name string, fault error) {
+	if f.quoted[name] {
+		fault = fmt.Errorf("%w (it is in quotes, which files of variables keep, as docker's --env-file does: leave them out)", fault)
+		delete(f.quoted, name)
+	}
+	f.errs = append(f.errs, fault)
+}
 
 // add reports a value that may be shown.
 func (f *faults) add(name, value, want string) {
 	if value == "" {
-		f.errs = append(f.errs, fmt.Errorf("%s_%s is empty: want %s", prefix, name, want))
+		f.report(name, fmt.Errorf("%s_%s is empty: want %s", prefix, name, want))
 		return
 	}
 	const shown = 200
 	if len(value) > shown {
 		value = value[:shown] + "…"
 	}
-	f.errs = append(f.errs, fmt.Errorf("%s_%s=%q: want %s", prefix, name, value, want))
+	f.report(name, fmt.Errorf("%s_%s=%q: want %s", prefix, name, value, want))
 }
 
 // addf reports a fault in words that hold no secret.
 func (f *faults) addf(name, format string, args ...any) {
-	f.errs = append(f.errs, fmt.Errorf(prefix+"_"+name+": "+format, args...))
+	f.report(name, fmt.Errorf(prefix+"_"+name+": "+format, args...))
 }
 
 // addAll reports each of the errors that errors.Join joined, or err alone. They hold no secrets.
@@ -252,8 +269,8 @@ func (f *faults) addAll(name string, err error) {
 
 // IsHostPort tells whether s is host:port with a port number.
 func IsHostPort(s string) bool {
-	_, port, err := net.SplitHostPort(s)
-	if err != nil {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || strings.ContainsAny(host, quotes) {
 		return false
 	}
 	_, err = strconv.ParseUint(port, 10, 16)

@@ -1,12 +1,15 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -90,6 +93,29 @@ func TestConfigValues(t *testing.T) {
 		{"NAMESPACES", " , ", "no namespace given"},
 		{"NAMESPACES", "a:b:c:d", "at most three parts"},
 		{"NAMESPACES", "a:b*", "stands for a whole part"},
+		{"NAMESPACES", "shop order", "write shop%20order"},
+		{"NAMESPACES", "shop;pay", "write shop%3Bpay"},
+		{"NAMESPACES", "shop%20order,%22pay%22:%3b", ""},
+		{"RETRY", "shop%20order=10s", ""},
+		{"RETRY", "shop order=10s", "write shop%20order"},
+		{"LATE", "[shop]=10s", "write %5Bshop%5D"},
+		{"CONSOLE_PASSWORD", "a\nb", "that nobody can type"},
+		{"CONSOLE_PASSWORD", "\ufeffab", "that nobody can type"},
+		{"CONSOLE_PASSWORD", "'ab'", "begins and ends with a quote"},
+		{"CONSOLE_PASSWORD", " 密码 “b ", ""},
+		{"CONSOLE_HOSTS", "'a.example'", "want host names"},
+		{"CONSOLE_HOSTS", "a.example;b.example", "want host names"},
+		{"CONSOLE_HOSTS", "a.example，b.example", "want host names"},
+		{"CONSOLE_PROXIES", "10.0.0.0/8;10.1.0.0/8", "want networks"},
+		{"NATS_URL", "nats://a:4222;nats://b:4222", "the host holds a separator"},
+		{"NATS_URL", "nats://a:4222 nats://b:4222", "not a URL"},
+		{"NATS_URL", "[nats://a:4222, nats://b:4222]", "not a URL"},
+		{"NATS_URL", "nats://a，nats://b", "the host holds a separator"},
+		{"REDIS_URL", "rediss://a;b:6379/0", "the host holds a separator"},
+		{"REDIS_URL", "rediss://a:6379,b:6379/0", "the host holds a separator"},
+		{"REDIS_URL", "rediss://a b:6379/0", "not a URL"},
+		{"HTTP_ADDR", "'a':8080", "want host:port"},
+		{"CONSOLE_ADDR", "“a”:8080", "want host:port"},
 		{"RETRY", "app1:trans:notice=wechatpay; shop=10s,30s,2m; *=exp(10s,2,1h,12)", ""},
 		{"RETRY", "", ""}, // the default policy is appended
 		{"RETRY", "shop=soon", "soon"},
@@ -236,6 +262,77 @@ func TestConfigReadsOnlyWhatIsNeeded(t *testing.T) {
 	testenv.SetVariables(t, map[string]string{"TIMERD_LEASE": "never", "TIMERD_NATS_URL": "udp://x"})
 	if _, err := Read(SectionRedis); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a file, a shell or a secret made by echo leaves around a value is not part of it.
+func TestConfigTrimsValues(t *testing.T) {
+	plain := map[string]string{
+		"REDIS_URL": "rediss://u:p@redis.example:6380/1", "REDIS_MODE": "standalone", "REDIS_CA": "", "NATS_URL": "nats://a.example:4222, nats://b.example:4222",
+		"NATS_CREDS": "config_test.go", "NAMESPACES": "shop,pay", "RETRY": "shop=10s; *=alipay", "LATE": "shop=5m drop", "SWEEP_INTERVAL": "2s", "LEASE": "5s",
+		"MAX_PAYLOAD": "1000", "KEYSPACE_EVENTS": "off", "PAYLOAD_ATTEMPT": "off", "EVENT_DATA": "text", "SUBJECT_PREFIX": "prod.timers", "STREAM": "PROD",
+		"STREAM_MAX_AGE": "24h", "STREAM_MAX_BYTES": "2000000", "STREAM_REPLICAS": "3", "HTTP_ADDR": ":8080", "DATA_DIR": "data", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
+		"CONSOLE_ADDR": ":8081", "CONSOLE_PASSWORD": "p w", "CONSOLE_ACTIONS": "on", "CONSOLE_HOSTS": "timerd.example", "CONSOLE_PROXIES": "10.0.0.0/8",
+	}
+	read := func(before, after string) Config {
+		env := map[string]string{}
+		for name, value := range plain {
+			env[prefix+"_"+name] = before + value + after
+			if name == "CONSOLE_PASSWORD" {
+				env[prefix+"_"+name] = value + strings.Trim(after, " \t\u00a0")
+			}
+		}
+		testenv.SetVariables(t, env)
+		c, err := Read(sectionAll)
+		if err != nil {
+			t.Errorf("%q and %q around values: %v", before, after, err)
+		}
+		return c
+	}
+	for name := range slices.Values(knownVariables()) {
+		if _, ok := plain[name]; !ok && !slices.Contains([]string{"REDIS_CERT", "REDIS_KEY", "NATS_CA", "NATS_CERT", "NATS_KEY"}, name) {
+			t.Errorf("%s is not tried", name)
+		}
+	}
+	said := func(c Config) string {
+		return fmt.Sprint(c.Shared(), c.Redis.Shown, c.Redis.Standalone.Password, c.Redis.FirstAddr, c.NATS.URL, c.NATS.Creds, c.NATS.DataDir, c.Service.HTTPAddr, c.Log, c.Console.Addr,
+			c.Console.Hosts, c.Console.Proxies, c.Console.Password.Matches("p w"))
+	}
+	want := said(read("", ""))
+	for _, around := range [][2]string{{"", "\n"}, {"", "\r\n"}, {" ", " \n\n"}, {"\t", "\t"}, {"\u00a0", "\u00a0"}, {"\ufeff", "\n"}} {
+		if got := said(read(around[0], around[1])); got != want {
+			t.Errorf("%q around values:\n%s\nwant\n%s", around, got, want)
+		}
+	}
+}
+
+// Quotes in a file of variables are part of the value for docker. Each variable says so, once, and takes none of them.
+func TestConfigTellsOfQuotes(t *testing.T) {
+	for _, quote := range []string{`""`, "''", "``", "“”", "‘’", "„“"} {
+		open, size := utf8.DecodeRuneInString(quote)
+		env := map[string]string{}
+		for _, name := range knownVariables() {
+			env[prefix+"_"+name] = string(open) + "x" + quote[size:]
+		}
+		env["TIMERD_NATS_URL"] = string(open) + "nats://u:s3cr3t@a" + quote[size:]
+		env["TIMERD_NAMESPACES"] = string(open) + "shop,pay" + quote[size:]
+		testenv.SetVariables(t, env)
+		_, err := Read(sectionAll)
+		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "embedded", "TIMERD_DATA_DIR": env["TIMERD_DATA_DIR"]})
+		_, dataErr := Read(SectionNATS)
+		text := fmt.Sprintf("%v\n%v", err, dataErr)
+		for _, name := range knownVariables() {
+			if name == "REDIS_KEY" || name == "NATS_KEY" {
+				continue // told together with the certificate
+			}
+			told := regexp.MustCompile(`(?m)^  TIMERD_`+name+`\b.* \(it is in quotes`).FindAllString(text, -1)
+			if len(told) != 1 {
+				t.Errorf("%s: %s says %d times that it is in quotes: %s", quote, name, len(told), text)
+			}
+		}
+		if strings.Contains(text, "s3cr3t") || !strings.Contains(text, "write ") {
+			t.Errorf("%s: %s", quote, text)
+		}
 	}
 }
 

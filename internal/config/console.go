@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Console is how timerd's web page is to be served.
@@ -68,6 +70,12 @@ func parseConsole(env *environment, f *faults) Console {
 	if !strings.EqualFold(env.Console.Addr, "off") {
 		c.Addr = env.Console.Addr
 	}
+	if strings.ContainsFunc(env.Console.Password, func(r rune) bool { return unicode.IsControl(r) || r == '\ufeff' }) {
+		f.addf("CONSOLE_PASSWORD", "holds a character that nobody can type, such as a line end or a byte order mark: want a password of one line")
+	}
+	if isQuoted(env.Console.Password) {
+		f.addf("CONSOLE_PASSWORD", "begins and ends with a quote: want a password without")
+	}
 	switch {
 	case c.Addr == "":
 		if env.Console.Addr == "" {
@@ -112,9 +120,14 @@ func parseNetworks(name, text string, f *faults) (networks []netip.Prefix) {
 	return networks
 }
 
+// isHostByte reports whether browsers put a byte into the Host header: other letters go as xn--….
+func isHostByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-_.:[]", c) >= 0
+}
+
 // isHost tells whether a text can stand in the Host header: a name or an address, perhaps with a port.
 func isHost(host string) bool {
-	if strings.ContainsAny(host, "/@?#*, \t\r\n") {
+	if strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf || !isHostByte(byte(r)) }) {
 		return false
 	}
 	if name, _, err := net.SplitHostPort(host); err == nil {

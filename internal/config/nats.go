@@ -3,17 +3,19 @@ package config
 import (
 	"bytes"
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/internal/textfile"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -69,6 +71,21 @@ func (c NATS) FromOutside() NATS {
 	return NATS{URL: url, Shown: url, User: c.User, Password: c.Password, Streams: c.Streams}
 }
 
+// files are the files for TLS.
+func (c NATS) files() pemFiles { return pemFiles{"NATS", c.CA, c.Cert, c.Key} }
+
+// Authorities reads the certificate authorities of CA, which is set. Each connection reads them anew.
+func (c NATS) Authorities() (*x509.CertPool, error) { return c.files().authorities() }
+
+// ClientCertificate reads the certificate of Cert and Key, which are set. Each connection reads it anew.
+func (c NATS) ClientCertificate() (tls.Certificate, error) {
+	pair, err := c.files().clientCertificate(nil)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return *pair, nil
+}
+
 func parseNATS(env *environment, f *faults) NATS {
 	c := NATS{
 		URL:     env.NATS.URL,
@@ -82,8 +99,11 @@ func parseNATS(env *environment, f *faults) NATS {
 	if scheme, _, _ := strings.Cut(env.NATS.URL, "://"); scheme == embedded {
 		c.Embedded, c.URL = true, ""
 		c.parseEmbedded(env.NATS.URL, f)
-		if c.DataDir == "" {
+		switch {
+		case c.DataDir == "":
 			f.addf("DATA_DIR", "is not set: the embedded NATS server needs a directory for its streams, such as /var/lib/timerd")
+		case isQuoted(c.DataDir):
+			f.add("DATA_DIR", c.DataDir, "a directory, such as /var/lib/timerd")
 		}
 		if c.Streams.Replicas > 1 {
 			f.add("STREAM_REPLICAS", env.StreamReplicas, "1, because the embedded NATS server is alone")
@@ -92,7 +112,7 @@ func parseNATS(env *environment, f *faults) NATS {
 	}
 	c.URL, c.Shown = parseNATSURLs(env.NATS.URL, f)
 	checkCreds(c.Creds, f)
-	pemFiles{"NATS", c.CA, c.Cert, c.Key}.check(f)
+	c.files().check(f)
 	return c
 }
 
@@ -153,6 +173,10 @@ func parseNATSURLs(value string, f *faults) (urls, shown string) {
 			f.addURL("NATS_URL", entry, want, errors.New("the host is missing"))
 			return "", ""
 		}
+		if err := checkHost(entry); err != nil {
+			f.addURL("NATS_URL", entry, want, err)
+			return "", ""
+		}
 		all, allShown = append(all, entry), append(allShown, u)
 	}
 	websocket := func(s string) bool { return strings.HasPrefix(s, "ws") }
@@ -167,7 +191,7 @@ func checkCreds(file string, f *faults) {
 	if file == "" {
 		return
 	}
-	creds, err := os.ReadFile(file)
+	creds, err := textfile.Read(file)
 	if err != nil {
 		f.addf("NATS_CREDS", "%w: want a readable file with NATS credentials", err)
 	} else if !bytes.Contains(creds, []byte("BEGIN NATS USER JWT")) || !bytes.Contains(creds, []byte("NKEY SEED")) {
@@ -203,10 +227,10 @@ func parseSubjectPrefix(value string, f *faults) string {
 
 func parseStream(value string, f *faults) string {
 	bad := func(r rune) bool {
-		return strings.ContainsRune(`.*>/\`, r) || unicode.IsSpace(r) || !unicode.IsPrint(r)
+		return strings.ContainsRune(`.*>/\,;`+quotes, r) || unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}
 	if value == "" || len(value) > maxStreamBytes || strings.ContainsFunc(value, bad) {
-		f.add("STREAM", value, fmt.Sprintf(`a JetStream stream name without white space or . * > / \, at most %d bytes, such as TIMERS`, maxStreamBytes))
+		f.add("STREAM", value, fmt.Sprintf(`a JetStream stream name without white space, quotes or . * > / \ , ;, at most %d bytes, such as TIMERS`, maxStreamBytes))
 	}
 	return value
 }

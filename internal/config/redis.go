@@ -71,7 +71,11 @@ func parseRedis(env *environment, f *faults) Redis {
 	files := pemFiles{"REDIS", env.Redis.CA, env.Redis.Cert, env.Redis.Key}
 	roots := files.check(f)
 	shown, ok := showURL(env.Redis.URL)
-	if want, err := c.parseURL(env.Redis.URL); err != nil || !ok {
+	want, err := c.parseURL(env.Redis.URL)
+	if ok && err == nil {
+		err = checkHost(env.Redis.URL)
+	}
+	if err != nil || !ok {
 		f.addURL("REDIS_URL", env.Redis.URL, want, err)
 		return c
 	}

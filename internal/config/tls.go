@@ -4,7 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
+
+	"github.com/timerd-io/timerd/internal/textfile"
 )
 
 // pemFiles are the files for TLS with a server, "" for none.
@@ -24,30 +25,51 @@ func (p pemFiles) check(f *faults) *x509.CertPool {
 		f.addf(p.server+"_CERT", "is not set: the private key of TIMERD_%s_KEY needs its certificate", p.server)
 	default:
 		if _, err := p.clientCertificate(nil); err != nil {
-			f.errs = append(f.errs, err)
+			f.report(p.server+"_CERT", err)
 		}
 	}
 	if p.ca == "" {
 		return nil
 	}
-	pem, err := os.ReadFile(p.ca)
+	pool, err := p.authorities()
 	if err != nil {
-		f.addf(p.server+"_CA", "%w: want a readable PEM file", err)
-		return nil
+		f.report(p.server+"_CA", err)
+	}
+	return pool
+}
+
+// authorities reads the certificate authorities.
+func (p pemFiles) authorities() (*x509.CertPool, error) {
+	pem, err := textfile.Read(p.ca)
+	if err != nil {
+		return nil, fmt.Errorf("%s_%s_CA: %w: want a readable PEM file", prefix, p.server, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		f.addf(p.server+"_CA", "%s holds no certificate: want certificate authorities in PEM", p.ca)
+		return nil, fmt.Errorf("%s_%s_CA: %s holds no certificate: want certificate authorities in PEM", prefix, p.server, p.ca)
 	}
-	return pool
+	return pool, nil
 }
 
 // clientCertificate reads the client certificate, anew for each connection: those that are renewed every few days need no
 // restart.
 func (p pemFiles) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(p.cert, p.key)
+	pair, err := readPair(p.cert, p.key)
 	if err != nil {
 		return nil, fmt.Errorf("%s_%s_CERT: %s with TIMERD_%s_KEY=%s: %w", prefix, p.server, p.cert, p.server, p.key, err)
 	}
 	return &pair, nil
+}
+
+// readPair reads a certificate and its private key from their files.
+func readPair(certFile, keyFile string) (tls.Certificate, error) {
+	cert, err := textfile.Read(certFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := textfile.Read(keyFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }

@@ -72,6 +72,28 @@ func TestConfigRedisTLS(t *testing.T) {
 	if err != nil || bytes.Equal(after.Certificate[0], before.Certificate[0]) {
 		t.Errorf("after the renewal: the same certificate, or %v", err)
 	}
+	// Editors of Windows begin files with a byte order mark.
+	for _, file := range files {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, append([]byte("\ufeff"), pem...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := read("rediss://redis.example", Standalone, files); err != nil {
+		t.Errorf("with byte order marks: %v", err)
+	}
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_CA": authority.File, "TIMERD_NATS_CERT": cert, "TIMERD_NATS_KEY": key})
+	onNATS, err := Read(SectionNATS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = onNATS.NATS.Authorities()
+	if _, certErr := onNATS.NATS.ClientCertificate(); err != nil || certErr != nil {
+		t.Errorf("of NATS, with byte order marks: %v, %v", err, certErr)
+	}
 	// Of another key.
 	_, foreign := authority.Issue("other")
 	files["TIMERD_REDIS_KEY"] = foreign

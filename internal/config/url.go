@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"net/url"
 	"strconv"
 	"strings"
@@ -49,6 +50,15 @@ func showURL(raw string) (string, bool) {
 	}
 	u.RawQuery = q.Encode()
 	return u.String(), true
+}
+
+// checkHost returns an error for a URL with a list in the place of its host.
+func checkHost(raw string) error {
+	u, err := url.Parse(raw)
+	if err != nil || strings.ContainsAny(u.Host, ",;| ，；、"+quotes) {
+		return errors.New("the host holds a separator, a quote or a blank")
+	}
+	return nil
 }
 
 // isHarmless tells whether the values of a URL parameter may be shown.

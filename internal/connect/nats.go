@@ -73,11 +73,16 @@ func credentials(conf config.NATS) []nats.Option {
 	if conf.Creds != "" {
 		options = append(options, nats.UserCredentials(conf.Creds))
 	}
-	if conf.CA != "" {
-		options = append(options, nats.RootCAs(conf.CA))
-	}
+	var certificate nats.TLSCertHandler
 	if conf.Cert != "" {
-		options = append(options, nats.ClientCert(conf.Cert, conf.Key))
+		certificate = conf.ClientCertificate
+	}
+	var authorities nats.RootCAsHandler
+	if conf.CA != "" {
+		authorities = conf.Authorities
+	}
+	if certificate != nil || authorities != nil {
+		options = append(options, nats.ClientTLSConfig(certificate, authorities))
 	}
 	return options
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/timerd-io/timerd/internal/textfile"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -253,7 +253,7 @@ func parseRate(text string) (float64, error) {
 }
 
 func readAuthorities(name string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(name)
+	text, err := textfile.Read(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: want a file of certificates in PEM", err)
 	}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/timerd-io/timerd/internal/textfile"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 )
 
@@ -47,21 +47,20 @@ func (f *file) secret(e *Endpoint, text string) error {
 // lookUp returns what env:NAME or file:PATH stands for, without white space around it, or the text itself.
 func (f *file) lookUp(text string) (value string, elsewhere bool, err error) {
 	if name, ok := strings.CutPrefix(text, fromVariable); ok {
-		value, ok = f.variable(name)
-		if value = strings.TrimSpace(value); !ok || value == "" {
+		if value, ok = f.variable(name); !ok || value == "" {
 			return "", true, fmt.Errorf("the environment variable %s is not set", name)
 		}
 		return value, true, nil
 	}
 	if name, ok := strings.CutPrefix(text, fromFile); ok {
-		content, err := os.ReadFile(name)
+		content, err := textfile.Read(name)
 		if err != nil {
 			return "", true, err
 		}
-		if value = strings.TrimSpace(string(content)); value == "" {
+		if len(content) == 0 {
 			return "", true, fmt.Errorf("%s is empty", name)
 		}
-		return value, true, nil
+		return string(content), true, nil
 	}
 	return text, false, nil
 }
