@@ -44,6 +44,7 @@ type apps struct {
 	followed int
 	asked    []request // not answered yet; Redis answers in this order
 	refused  bool      // a pattern was, in this session
+	read     bool      // the apps that are known were read in this session
 }
 
 // app is one of them.
@@ -72,7 +73,23 @@ func (a *apps) announce(ctx context.Context, name string) error {
 	return nil
 }
 
-// refresh reads which apps are known. It stops following those that were forgotten, and follows others instead.
+// begin follows the apps that an earlier session has followed, so that what comes next finds all changes of their keys. The first
+// session has to ask for them.
+func (a *apps) begin(ctx context.Context) error {
+	if a.reported.followed == nil {
+		return a.refresh(ctx)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range a.reported.followed {
+		if err := a.add(ctx, name, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refresh reads which apps are known, in hundreds of calls where the server is the master of a cluster. It stops following those that were forgotten, and follows others instead.
 func (a *apps) refresh(ctx context.Context) error {
 	a.mu.Lock()
 	for _, known := range a.known {
@@ -85,6 +102,7 @@ func (a *apps) refresh(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.read = true
 	there := make(map[string]bool, len(names))
 	for _, name := range names {
 		there[name] = true
@@ -181,8 +199,14 @@ func (a *apps) refuse(err error) bool {
 	return true
 }
 
-// report says whether there are apps that are not followed, if that has changed. a.mu is held.
+// report notes which apps are followed, and says whether there are others, if that has changed. a.mu is held.
 func (a *apps) report() {
+	a.reported.followed = make([]string, 0, a.followed)
+	for name, known := range a.known {
+		if known.followed {
+			a.reported.followed = append(a.reported.followed, name)
+		}
+	}
 	beyond := len(a.known) > a.followed
 	if beyond == a.reported.beyond {
 		return
@@ -195,12 +219,13 @@ func (a *apps) report() {
 	a.coverage.SetBeyond(beyond)
 }
 
-// takes returns whether a hint of a key outside the namespaces may be of a timer in the schedule.
+// takes returns whether a hint of a key outside the namespaces may be of a timer in the schedule. Until the known apps have been read
+// that may be each one that ran out: others rely on these events already.
 func (a *apps) takes(name string, kind schedule.HintKind) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if known := a.known[name]; known != nil {
 		return known.followed || kind == schedule.Expired
 	}
-	return a.known[schedule.OtherApps] != nil && kind == schedule.Expired
+	return (!a.read || a.known[schedule.OtherApps] != nil) && kind == schedule.Expired
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,13 +26,17 @@ type Evidence interface {
 }
 
 // canary checks, end to end, that events reach the subscription: at each interval the command connection writes a key
-// with a short TTL and touches the one before it, whose TTL has run out. Each of the events that this causes stands for
+// with a short TTL and touches those before it whose TTL has run out. Each of the events that this causes stands for
 // a class of events. A canary that is lost means that flags were lost, that the server is no longer the master, or
-// that the connection is half open. Consecutive canaries have different keys, and events keep their order, so a canary that
+// that the connection is half open. Consecutive canaries have different keys, and run out one after the other, so a canary that
 // arrives before an earlier one shows that events were lost in between.
+//
+// A pause of writes (CLIENT PAUSE, a planned failover, the hand-off of a slot) loses no events. The canary waits like every other
+// write, and counts only once the server has answered. Where the slot of the canaries moves, others follow in another slot.
 type canary struct {
 	rdb               *redis.Client
 	evidence          Evidence
+	directory         Directory
 	hints             *buffer
 	health            *health
 	coverage          Coverage
@@ -39,16 +44,24 @@ type canary struct {
 	interval, timeout time.Duration
 	log               *slog.Logger
 
-	keys  []string // taken in turn
-	next  int      // index of the next one
-	runID string   // of the server
-	deaf  bool     // expired events are missing
+	instance  string
+	subscribe func(ctx context.Context, to, from []string) error // changes the session's subscription to other keys of canaries
+
+	keys  atomic.Pointer[[]string] // taken in turn
+	next  int                      // index of the next one
+	runID string                   // of the server
+	deaf  bool                     // expired events are missing
+	moved time.Time                // since when the slot of the canaries is elsewhere; zero while it is here
 
 	caughtUp chan struct{} // all that happened before the last canary has been taken in
 	marking  sync.Mutex    // held while a mark is being written
 	marks    sync.WaitGroup
 
-	mu    sync.Mutex
+	mu          sync.Mutex
+	unconfirmed int       // subscriptions to keys of canaries that the server has not confirmed yet
+	unanswered  bool      // nobody knows of the last canary whether it was sent: the server answers, and takes no writes
+	resumed     time.Time // when writes went on that had waited
+
 	sent  map[string][]sending // event -> the canaries without it, of each key the last
 	flows map[string]bool      // event -> whether it ever came in this session
 	heard time.Time            // any event received from now on happened then or later
@@ -62,8 +75,9 @@ type mark struct{ info, key string }
 
 // sending is one canary.
 type sending struct {
-	key string
-	at  time.Time
+	key      string
+	at       time.Time // when it was about to be sent
+	answered time.Time // when the server had taken it; zero as long as that is not known
 }
 
 // canaryEvents returns the events of a canary, and the flags that they need.
@@ -71,13 +85,28 @@ func canaryEvents() map[string]string {
 	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
 }
 
-// begin begins a session. There is one key more than canaries can be
-// on their way before they count as lost.
+// begin begins a session.
 func (c *canary) begin(p keys.Partition, instance string) {
 	c.sent, c.flows, c.heard, c.caughtUp = map[string][]sending{}, map[string]bool{}, time.Now(), make(chan struct{}, 1)
-	for n := range 2 + int(c.timeout/c.interval) {
-		c.keys = append(c.keys, keys.CanaryKey(p, instance, n))
+	c.instance = instance
+	c.setKeys(p)
+}
+
+// setKeys has the next canaries be in a partition. There is one key more than canaries can be on their way before they count as
+// lost.
+func (c *canary) setKeys(p keys.Partition) []string {
+	names := make([]string, 2+int(c.timeout/c.interval))
+	for n := range names {
+		names[n] = keys.CanaryKey(p, c.instance, n)
 	}
+	c.keys.Store(&names)
+	c.next = 0
+	return names
+}
+
+// owns reports whether a key is that of a canary.
+func (c *canary) owns(key string) bool {
+	return strings.HasPrefix(key, keys.CanaryPrefix) && slices.Contains(*c.keys.Load(), key)
 }
 
 // receive takes one of the canary's events. The first of a session shows
@@ -102,8 +131,14 @@ func (c *canary) receive(key, event string) error {
 	if waiting[i].at.After(c.heard) {
 		c.heard = waiting[i].at
 	}
-	if i > 0 {
-		return fmt.Errorf("keyspace events were lost: %d canaries did not arrive, but a later one did", i)
+	lost := 0
+	for _, before := range waiting[:i] {
+		if !before.answered.IsZero() {
+			lost++
+		}
+	}
+	if lost > 0 {
+		return fmt.Errorf("keyspace events were lost: %d canaries did not arrive, but a later one did", lost)
 	}
 	return nil
 }
@@ -178,12 +213,15 @@ func (c *canary) release(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case schedule.IsMoving(err) || redis.IsReadOnlyError(err):
-		return fmt.Errorf("the server does not have the slot of the canary: %w", err)
+	case schedule.IsMoving(err):
+		return c.replace(ctx, err)
+	case redis.IsReadOnlyError(err):
+		return fmt.Errorf("the server is no longer a master: %w", err)
 	case errors.As(err, &refused): // out of memory, for one
 		c.health.setFlow(fmt.Errorf("canary refused: %w", err))
+	case errors.Is(err, errNoWrites):
+		c.health.setFlow(err)
 	case err != nil:
-		// It may have been sent or not, and then nobody could count them.
 		return fmt.Errorf("canary not sent: %w", err)
 	case restarted:
 		return errors.New("the server has restarted or changed")
@@ -200,46 +238,161 @@ func (c *canary) complete() bool {
 	return len(c.flows) == len(canaryEvents())
 }
 
-// send sends one canary. It tells whether the server is another one than before, or has restarted.
-func (c *canary) send(ctx context.Context) (restarted bool, err error) {
-	key, before := c.keys[c.next], c.keys[(c.next+len(c.keys)-1)%len(c.keys)]
-	c.next = (c.next + 1) % len(c.keys)
-	c.mu.Lock()
-	c.idleAt = ""
-	for event := range canaryEvents() {
-		c.sent[event] = append(c.sent[event], sending{key, time.Now()})
-		if len(c.sent[event]) > len(c.keys) {
-			c.sent[event] = c.sent[event][1:]
-		}
+// replace has the next canaries be in another slot of the server, because theirs moves. An error ends the session: the server is no
+// master any more, or other slots are elsewhere too.
+func (c *canary) replace(ctx context.Context, moving error) error {
+	if c.moved.IsZero() {
+		c.moved = time.Now()
 	}
+	role, err := c.rdb.Info(ctx, "replication").Result()
+	switch {
+	case err != nil:
+		return fmt.Errorf("canary not sent: %w", errors.Join(moving, err))
+	case time.Since(c.moved) > c.timeout || !strings.Contains(role, "role:master"):
+		return fmt.Errorf("the server does not have the slot of the canary: %w", moving)
+	}
+	before := *c.keys.Load()
+	after := c.setKeys(c.directory.AnyPartition())
+	c.mu.Lock()
+	c.sent, c.unconfirmed = map[string][]sending{}, len(after)
 	c.mu.Unlock()
+	return c.subscribe(ctx, after, before)
+}
+
+// confirm takes a confirmation of the server, about a channel of a key. It returns false if the canary has not asked for it.
+func (c *canary) confirm(m *redis.Subscription, key string) bool {
+	if !strings.HasPrefix(key, keys.CanaryPrefix) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.Kind == "subscribe" && c.owns(key) && c.unconfirmed > 0 {
+		c.unconfirmed--
+		return true
+	}
+	return m.Kind == "unsubscribe"
+}
+
+// errNoWrites says that the server answers, but not to a write.
+var errNoWrites = errors.New("Redis answers, but takes no writes")
+
+// send sends one canary, unless one before it is still there or is not heard yet. It reports whether the server is another one than
+// before, or has restarted.
+func (c *canary) send(ctx context.Context) (restarted bool, err error) {
+	names := *c.keys.Load()
+	c.mu.Lock()
+	confirmed := c.unconfirmed == 0
+	c.mu.Unlock()
+	if !confirmed {
+		return false, nil
+	}
+	began := time.Now()
+	there, err := c.touch(ctx)
+	if err != nil || there {
+		return false, err
+	}
+	touched := time.Now()
+	before := c.outstanding()
+	key := names[c.next]
+	c.next = (c.next + 1) % len(names)
+	c.note(key)
 	var info *redis.StringCmd
-	var clock *redis.TimeCmd
-	sent := time.Now()
 	_, err = c.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.Exists(ctx, before)
 		info = pipe.Info(ctx, "server", "stats")
 		pipe.Set(ctx, key, "", c.interval/2)
-		clock = pipe.Time(ctx)
+		// While writes pause no key runs out. So those before are touched again, before this one runs out.
+		for _, earlier := range before {
+			pipe.Exists(ctx, earlier)
+		}
 		return nil
 	})
 	if err != nil {
-		c.mu.Lock()
-		for event, waiting := range c.sent {
-			c.sent[event] = waiting[:max(len(waiting)-1, 0)]
-		}
-		c.mu.Unlock()
-		return false, err
+		return false, c.unsent(key, err)
 	}
-	c.evidence.ReadClock(clock.Val(), sent, time.Now())
-	c.mu.Lock()
-	c.mark = mark{info.Val(), key}
-	c.signalMark()
-	c.mu.Unlock()
+	waited := time.Since(touched)-touched.Sub(began) > c.interval
+	c.taken(key, mark{info.Val(), key}, waited)
 	runID := runIDOf(info.Val())
 	restarted = c.runID != "" && runID != c.runID
 	c.runID = runID
 	return restarted, nil
+}
+
+// touch touches the canaries that have not run out as far as is heard, in their order, and reads the clock. It reports whether one of
+// them is still there.
+func (c *canary) touch(ctx context.Context) (there bool, err error) {
+	var exist []*redis.IntCmd
+	var clock *redis.TimeCmd
+	sent := time.Now()
+	_, err = c.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, key := range c.outstanding() {
+			exist = append(exist, pipe.Exists(ctx, key))
+		}
+		clock = pipe.Time(ctx)
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	c.evidence.ReadClock(clock.Val(), sent, time.Now())
+	return slices.ContainsFunc(exist, func(n *redis.IntCmd) bool { return n.Val() > 0 }), nil
+}
+
+// outstanding returns the keys of the canaries that have not run out as far as is heard, in their order.
+func (c *canary) outstanding() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := make([]string, len(c.sent[expired]))
+	for i, s := range c.sent[expired] {
+		names[i] = s.key
+	}
+	return names
+}
+
+// note notes that a canary is about to be sent.
+func (c *canary) note(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idleAt = ""
+	for event := range canaryEvents() {
+		// One with the same key was sent so long ago that nobody waits for it any more.
+		waiting := slices.DeleteFunc(c.sent[event], func(s sending) bool { return s.key == key })
+		c.sent[event] = append(waiting, sending{key: key, at: time.Now()})
+	}
+}
+
+// unsent notes that a canary got an error, and returns it. One that got no answer may have been sent or not.
+func (c *canary) unsent(key string, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, answered := errors.AsType[redis.Error](err); !answered {
+		c.unanswered = true
+		return fmt.Errorf("%w: %w", errNoWrites, err)
+	}
+	for event, waiting := range c.sent {
+		c.sent[event] = slices.DeleteFunc(waiting, func(s sending) bool { return s.key == key })
+	}
+	return err
+}
+
+// taken notes that the server has taken a canary, and whether that had to wait for longer than other calls.
+func (c *canary) taken(key string, m mark, waited bool) {
+	c.moved = time.Time{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for _, waiting := range c.sent {
+		for i := range waiting {
+			if waiting[i].key == key {
+				waiting[i].answered = now
+			}
+		}
+	}
+	if waited || c.unanswered {
+		c.resumed = now
+	}
+	c.unanswered = false
+	c.mark = m
+	c.signalMark()
 }
 
 // signalMark asks for a mark of the last canary if all that happened before has been taken in. c.mu is held.
@@ -279,8 +432,7 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	defer c.mu.Unlock()
 	adopting = true
 	for event, flags := range canaryEvents() {
-		waiting := c.sent[event]
-		late := len(waiting) > 0 && time.Since(waiting[0].at) > c.timeout
+		late := slices.ContainsFunc(c.sent[event], c.isLate)
 		if late {
 			overdue = append(overdue, flags)
 		}
@@ -290,6 +442,15 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	}
 	slices.Sort(overdue)
 	return overdue, adopting
+}
+
+// isLate reports whether an event of a canary should have come by now. None comes while writes wait. c.mu is held.
+func (c *canary) isLate(s sending) bool {
+	since := s.answered
+	if c.resumed.After(since) {
+		since = c.resumed
+	}
+	return !c.unanswered && !s.answered.IsZero() && time.Since(since) > c.timeout
 }
 
 // flagsLostError ends a session in which flags were lost, and events with them.

@@ -20,4 +20,6 @@ type reported struct {
 	incomplete bool   // what SetComplete was last called with, negated; of the canary and the listener
 	missing    string // what was last logged as missing; of the canary
 	untold     bool   // it was logged that claims cannot be heard of; of the session
+
+	followed []string // the apps outside the namespaces that are followed; nil before they have been asked for; of apps
 }

@@ -128,11 +128,12 @@ func (l *Listener) follow(ctx context.Context) error {
 		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints, coverage: l.coverage, reported: &l.reported, log: l.Logger,
 		onWake: l.OnWake, onClaimed: l.OnClaimed, onSet: l.OnSet, onRefused: l.OnRefused, lag: l.Lag,
 		canary: &canary{
-			rdb: l.rdb, evidence: l.node, hints: l.hints, health: l.health, coverage: l.coverage, reported: &l.reported,
+			rdb: l.rdb, evidence: l.node, directory: l.node, hints: l.hints, health: l.health, coverage: l.coverage, reported: &l.reported,
 			interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,
 		},
 		apps: &apps{node: l.node, db: l.db, namespaces: l.namespaces, coverage: l.coverage, reported: &l.reported, log: l.Logger, known: map[string]*app{}},
 	}
+	s.canary.subscribe = s.moveCanaries
 	s.canary.begin(l.node.AnyPartition(), l.instance)
 	return s.run(ctx)
 }

@@ -2,6 +2,8 @@ package listener_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/listener"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // quick has a listener notice a loss soon.
@@ -225,4 +228,95 @@ func infoField(info, name string) string {
 	_, rest, _ := strings.Cut(info, name)
 	value, _, _ := strings.Cut(rest, "\r\n")
 	return value
+}
+
+// A pause of writes delays events, and loses none: the session goes on, and hears what comes at the end of the pause.
+func TestPausesOfWrites(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name         string
+		pause, reads time.Duration // the pause; how long the listener waits for an answer
+	}{
+		{"shorter than the canary's time", 200 * time.Millisecond, time.Minute},
+		{"longer than that", 1200 * time.Millisecond, time.Minute},
+		{"longer than that and than calls may take", 1200 * time.Millisecond, 300 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.Redis(t)
+			rdb := server.Client()
+			rdb.ConfigSet(t.Context(), "hz", "1") // few keys run out by themselves
+			conn := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = c.reads, -1 })
+			r := listen(t, rdb, conn, "*", quick)
+			r.healthy()
+			r.adopts("a:b:c:1")
+			patient := server.Client(func(o *redis.Options) { o.ReadTimeout = bound })
+			n := r.gapsSeen()
+			for i := range 3 {
+				key := fmt.Sprint("a:b:c:", i)
+				r.adopts(key)
+				if err := rdb.Do(t.Context(), "CLIENT", "PAUSE", c.pause.Milliseconds(), "WRITE").Err(); err != nil {
+					t.Fatal(err)
+				}
+				if err := patient.Del(t.Context(), key).Err(); err != nil { // at the end of the pause
+					t.Fatal(err)
+				}
+				r.indexed(key, false)
+				before := commandCalls(t, rdb, "set")
+				testenv.Eventually(t, bound, func() bool { return commandCalls(t, rdb, "set") > before+3 }, "some canaries")
+			}
+			if seen := r.gapsSeen() - n; seen > 0 {
+				t.Errorf("%d gaps, want none: %v", seen, r.Healthy())
+			}
+		})
+	}
+}
+
+// commandCalls returns how many calls of a command the server has counted.
+func commandCalls(t testing.TB, rdb *redis.Client, name string) (calls int) {
+	t.Helper()
+	stats := infoField(rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_"+name+":")
+	_, _ = fmt.Sscanf(stats, "calls=%d", &calls)
+	return calls
+}
+
+// A canary whose slot moves to another master is replaced by one in another slot: the subscription is as good as before.
+func TestClusterCanaryMoves(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.Cluster(t, 2, false)
+	s := schedule.New(cluster.Client(), schedule.DefaultMaxPayload)
+	nodes, err := s.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := nodes[0].Server()
+	r := listenTo(t, s, conn, conn, "*", quick)
+	r.healthy()
+	n := r.gapsSeen()
+	slotOf := func() (slot int) {
+		testenv.Eventually(t, bound, func() error {
+			names, _, err := conn.Scan(t.Context(), 0, keys.CanaryPrefix+"*", 1000).Result()
+			if err == nil && len(names) == 0 {
+				err = errors.New("no canary")
+			}
+			if err == nil {
+				slot = keys.Slot(names[0])
+			}
+			return err
+		}, "a canary")
+		return slot
+	}
+	slot := slotOf()
+	from, to := cluster.Nodes[0], cluster.Nodes[1]
+	if cluster.Master(slot) != from {
+		from, to = to, from
+	}
+	cluster.OpenSlot(slot, from, to)
+	cluster.CloseSlot(slot, from, to)
+	testenv.Eventually(t, bound, func() bool { return slotOf() != slot }, "a canary in another slot")
+	before := commandCalls(t, conn, "set")
+	testenv.Eventually(t, bound, func() bool { return commandCalls(t, conn, "set") > before+20 }, "some canaries")
+	if seen := r.gapsSeen() - n; seen > 0 || r.Healthy() != nil {
+		t.Errorf("%d gaps, want none: %v", seen, r.Healthy())
+	}
 }

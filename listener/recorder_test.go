@@ -33,7 +33,7 @@ type recorder struct {
 	beyond   []bool
 	audited  chan struct{}
 	asked    map[string]int // how many hints of each key were handed to the schedule
-	setUp    []string       // what a session did before it read messages
+	apps     func()         // is called before the apps are read; nil for nothing
 }
 
 // The recorder is the Coverage of its listener.
@@ -58,13 +58,12 @@ func (n askedNode) Observe(ctx context.Context, hints []schedule.Hint, heard tim
 }
 
 func (n askedNode) Apps(ctx context.Context) ([]string, error) {
-	n.r.note(func() { n.r.setUp = append(n.r.setUp, "apps") })
+	var before func()
+	n.r.note(func() { before = n.r.apps })
+	if before != nil {
+		before()
+	}
 	return n.Node.Apps(ctx)
-}
-
-func (n askedNode) StartHearing(ctx context.Context) error {
-	n.r.note(func() { n.r.setUp = append(n.r.setUp, "hearing") })
-	return n.Node.StartHearing(ctx)
 }
 
 // listen starts a listener that uses the client conn, on the server of rdb. It is patient, because whoever subscribes again

@@ -50,6 +50,7 @@ type session struct {
 	unsaid   [][]byte
 	keyspace string // what the channels of keys begin with
 	expired  string // the channel of expired events
+	canaries []byte // what the keys of canaries begin with
 	claimed  []byte // what a message about a claim begins with
 	next     []byte // likewise one about what is to be claimed then
 	told     string // the sharded channel of such messages in a cluster; empty if there is none, or if the user has no right to it
@@ -69,7 +70,7 @@ func (s *session) run(parent context.Context) error {
 	flagsErr := enableFlags(ctx, s.rdb)
 
 	s.keyspace, s.expired, s.claimed = keys.KeyspacePrefix(s.db), keys.ExpiredChannel(s.db), []byte(keys.ClaimedMessage(s.db))
-	s.next = []byte(keys.NextMessage(s.db))
+	s.next, s.canaries = []byte(keys.NextMessage(s.db)), []byte(keys.CanaryPrefix)
 	client := s.client(ctx, end)
 	defer func() { _ = client.Close() }()
 	s.sub = client.Subscribe(ctx)
@@ -91,24 +92,36 @@ func (s *session) run(parent context.Context) error {
 		return context.Cause(ctx)
 	}
 
-	// Until now messages waited unread. From here on, others may rely on their events.
-	if err := s.apps.refresh(ctx); err != nil {
-		return err
-	}
-	if err := s.evidence.StartHearing(ctx); err != nil {
-		return err
-	}
+	// Until now messages waited unread. From here on they are read, whatever else takes its time.
 	defer s.evidence.StopHearing()
-	s.log.Info("subscribed to keyspace events", "db", s.db, "namespaces", s.namespaces.String())
-
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer end(nil) // before the wait
-	wg.Go(func() { end(s.canary.run(ctx, flagsErr)) })
-	wg.Go(func() { end(s.refreshApps(ctx)) })
+	wg.Go(func() { end(s.hear(ctx, flagsErr)) })
 	wg.Go(func() { end(s.followClaims(ctx)) })
-	s.coverage.Gap("subscribed")
 	return s.follow(ctx)
+}
+
+// hear has others rely on the events, and watches over them until ctx ends or something ends the session. It returns why. The
+// messages are being read.
+func (s *session) hear(ctx context.Context, flagsErr error) error {
+	if err := s.evidence.StartHearing(ctx); err != nil {
+		return err
+	}
+	if err := s.apps.begin(ctx); err != nil {
+		return err
+	}
+	s.log.Info("subscribed to keyspace events", "db", s.db, "namespaces", s.namespaces.String())
+	s.coverage.Gap("subscribed")
+	failed := make(chan error, 2)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, end := context.WithCancelCause(ctx)
+	wg.Go(func() { failed <- s.canary.run(ctx, flagsErr) })
+	wg.Go(func() { failed <- s.refreshApps(ctx) })
+	err := <-failed
+	end(err)
+	return err
 }
 
 // follow reads from the subscription, which hands its messages to the session, until something ends it. It returns why.
@@ -124,7 +137,8 @@ func (s *session) follow(ctx context.Context) error {
 				return cause(ctx, err)
 			}
 		case *redis.Subscription:
-			if !ofClaims(m) && !s.apps.confirm(m) {
+			key, _ := strings.CutPrefix(m.Channel, s.keyspace)
+			if !ofClaims(m) && !s.canary.confirm(m, key) && !s.apps.confirm(m) {
 				return errors.New("the client has reconnected by itself")
 			}
 		}
@@ -162,9 +176,7 @@ func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redi
 // subscribe subscribes to what every session needs and waits until the server has confirmed it.
 func (s *session) subscribe(ctx context.Context) error {
 	channels := []string{keys.ExpiredChannel(s.db), keys.WakeChannel}
-	for _, key := range s.canary.keys {
-		channels = append(channels, keys.KeyspacePrefix(s.db)+key)
-	}
+	channels = append(channels, s.channelsOf(*s.canary.keys.Load())...)
 	patterns := make([]string, len(s.namespaces))
 	for i, n := range s.namespaces {
 		patterns[i] = keys.KeyspacePattern(s.db, n)
@@ -248,8 +260,11 @@ func (s *session) followClaims(ctx context.Context) error {
 // ofClaims reports whether a confirmation is about the channel of the claims.
 func ofClaims(m *redis.Subscription) bool { return m.Kind == "ssubscribe" || m.Kind == "sunsubscribe" }
 
-// refreshApps looks again for the apps that are known after each audit, until ctx ends.
+// refreshApps looks for the apps that are known, and again after each audit, until ctx ends.
 func (s *session) refreshApps(ctx context.Context) error {
+	if err := s.apps.refresh(ctx); err != nil {
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -260,6 +275,23 @@ func (s *session) refreshApps(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// moveCanaries subscribes to the events of other canaries than before.
+func (s *session) moveCanaries(ctx context.Context, to, from []string) error {
+	if err := errors.Join(s.sub.Subscribe(ctx, s.channelsOf(to)...), s.sub.Unsubscribe(ctx, s.channelsOf(from)...)); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	return nil
+}
+
+// channelsOf returns the channels of the events of some keys.
+func (s *session) channelsOf(names []string) []string {
+	channels := make([]string, len(names))
+	for i, name := range names {
+		channels[i] = s.keyspace + name
+	}
+	return channels
 }
 
 // cause returns why the session was ended from within, or else the error that ended it.
@@ -279,7 +311,7 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	switch {
 	case keyspace && string(payload) == expired:
 		return nil // it comes on a channel of its own
-	case string(channel) == s.expired && !slices.Contains(s.canary.keys, string(payload)):
+	case string(channel) == s.expired && !(bytes.HasPrefix(payload, s.canaries) && s.canary.owns(string(payload))):
 		s.unsaid = append(s.unsaid, payload)
 		return nil
 	case isTold:
@@ -372,7 +404,7 @@ func (s *session) receiveWake(ctx context.Context, payload []byte, last change) 
 
 // hint takes an event of a key. last is what came before it.
 func (s *session) hint(key string, event []byte, kind schedule.HintKind, last change) error {
-	if slices.Contains(s.canary.keys, key) {
+	if s.canary.owns(key) {
 		return s.canary.receive(key, string(event))
 	}
 	parsed, fault := keys.Parse(key)
