@@ -207,6 +207,36 @@ func TestMaxAckPendingWithinLimits(t *testing.T) {
 	}
 }
 
+// A program with more handlers, or fewer, goes on with the consumer that is there, also with one that has another max_waiting.
+func TestConcurrencyGrowsAndShrinks(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if _, err := b.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{
+		Durable: "old", FilterSubject: "timers.fired.*.*.*", AckPolicy: jetstream.AckExplicitPolicy, MaxWaiting: 7,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan string, 1)
+	for i, concurrency := range []int{1, 2000, 3} {
+		b.publish(fired(fmt.Sprintf("shop:order:timeout:%d", i), nil))
+		for durable, maxWaiting := range map[string]int{"old": 7, "new": client.MaxWaiting} {
+			stop := b.consume(func(_ context.Context, e client.Event) error { got <- e.Key.ID; return nil },
+				func(c *client.Consumer) { c.Durable, c.Concurrency = durable, concurrency })
+			if id := take(t, got, "event"); id != fmt.Sprint(i) {
+				t.Errorf("%s with %d handlers: event %s, want %d", durable, concurrency, id, i)
+			}
+			b.settled(durable)
+			cfg := b.bound(durable)
+			if want := max(client.DefaultMaxAckPending, concurrency); cfg.MaxWaiting != maxWaiting || cfg.MaxAckPending != want {
+				t.Errorf("%s with %d handlers: max_waiting %d, max_ack_pending %d", durable, concurrency, cfg.MaxWaiting, cfg.MaxAckPending)
+			}
+			if err := stop.stop(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // Consumers of one durable name share the events, others see all of them.
 func TestSharingADurableConsumer(t *testing.T) {
 	t.Parallel()

@@ -202,14 +202,13 @@ func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 // minAckWait leaves time to extend a running handler's ack deadline over a network.
 const minAckWait = 100 * time.Millisecond
 
-// minMaxWaiting is JetStream's own default for how many requests may wait at a consumer. Each free handler may have one
-// waiting; there must be room for waitingShare processes of this concurrency.
-const (
-	minMaxWaiting = 512
-	waitingShare  = 16
-)
+// MaxWaiting is how many requests for events may wait at a durable consumer that Consume or timerd deliver makes.
+// JetStream refuses to change it later, so it depends on no setting: it has room for the requests of a hundred processes
+// with thousands of handlers each, and costs nothing until they wait.
+const MaxWaiting = 4096
 
-// bind finds the durable consumer and brings its settings in line, or makes it.
+// bind finds the durable consumer and brings its settings in line, or makes it. Of an existing one it changes only what
+// JetStream allows to change.
 func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	want := jetstream.ConsumerConfig{
 		Durable:       c.Durable,
@@ -221,7 +220,7 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 		AckWait:       c.AckWait,
 		MaxDeliver:    -1,
 		MaxAckPending: c.MaxAckPending,
-		MaxWaiting:    max(minMaxWaiting, waitingShare*c.Concurrency),
+		MaxWaiting:    MaxWaiting,
 	}
 	found, err := c.js.Consumer(ctx, c.Stream, c.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {

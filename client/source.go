@@ -25,6 +25,10 @@ const (
 	// pullExpiry is how long a request waits at the server.
 	pullExpiry = 2 * renewEvery
 
+	// askShare makes requests few: a source asks for more only once the handlers that it has not asked for are this part
+	// of the events to come. So however many handlers are free, only some dozens of its requests wait at the server.
+	askShare = 4
+
 	// drainTimeout bounds the wait for events that are on their way when no more are wanted.
 	drainTimeout = 2 * time.Second
 )
@@ -83,11 +87,11 @@ func (s *source) want() {
 	s.ask()
 }
 
-// ask asks for the events that free handlers want and that are not asked for yet. If it cannot, the next renew or tend
-// does. The caller holds mu.
+// ask asks for the events that free handlers want and that are not asked for yet, if those are enough for a request. If
+// it cannot, the next renew or tend does. The caller holds mu.
 func (s *source) ask() {
 	n := s.free - s.asked
-	if s.inbox == nil || n <= 0 {
+	if s.inbox == nil || n < max(1, s.asked/askShare) {
 		return
 	}
 	request := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d}`, n, pullExpiry, heartbeat)
@@ -178,6 +182,7 @@ func (s *source) receive(msg *nats.Msg) {
 		}
 		s.free--
 		s.events <- msg
+		s.ask()
 		return
 	}
 	if !current {

@@ -179,3 +179,55 @@ func TestLedger(t *testing.T) {
 		t.Error("a message of a new stream taken for one of the old")
 	}
 }
+
+// However many handlers are free, few requests wait at the server, and each event finds a handler. So the consumer's
+// max_waiting, which JetStream refuses to change, suits any concurrency.
+func TestSourceMakesFewRequests(t *testing.T) {
+	t.Parallel()
+	const handlers, most = 1024, 48
+	js := testenv.NATS(t).JetStream()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
+		t.Fatal(err)
+	}
+	durable, err := js.CreateConsumer(t.Context(), "S", jetstream.ConsumerConfig{
+		Durable: "d", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: -1, MaxWaiting: most,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSource(js, "S", "d", handlers, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err := s.renew(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close(t.Context())
+	for range handlers {
+		s.want()
+	}
+	for i := range handlers { // each request is for one more at first, and is used up in turn
+		if _, err := js.Publish(t.Context(), "s", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-s.events:
+			s.want()
+		case fault := <-s.faults:
+			t.Fatalf("after %d events: %v", i, fault)
+		case <-time.After(time.Minute):
+			t.Fatalf("no event after %d", i)
+		}
+	}
+	for i := range handlers { // all of them together, though not all are asked for at a time
+		if _, err := js.PublishAsync("s", []byte("x")); err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+	}
+	testenv.Eventually(t, time.Minute, func() bool { return len(s.events) == handlers }, "an event for each free handler")
+	if info, err := durable.Info(t.Context()); err != nil || info.NumWaiting != 0 {
+		t.Errorf("%d requests wait for nobody, %v", info.NumWaiting, err)
+	}
+	select {
+	case fault := <-s.faults:
+		t.Error(fault)
+	default:
+	}
+}

@@ -124,7 +124,7 @@ func (m *member) reload(ctx context.Context, config *Config) time.Duration {
 	if m.config != nil && (m.config.Group != config.Group || m.d.lanes(m.config) != lanes) {
 		m.leave()
 	}
-	m.config, m.group = config, newGroup(m.d.js, m.d.Names, config, lanes.all())
+	m.config, m.group = config, newGroup(m.d.js, m.d.Names, config)
 	return m.look(ctx)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -23,9 +24,6 @@ const (
 	ackWait = 30 * time.Second
 	// maxLeft is how many files that a group no longer uses it remembers.
 	maxLeft = 100
-	// JetStream bounds how many requests for events may wait at a consumer: each free lane of each process may have one.
-	minMaxWaiting = 512
-	waitingShare  = 16 // processes
 )
 
 // errNoRuling says that a consumer does not belong to a group of timerd deliver.
@@ -95,16 +93,15 @@ type group struct {
 	js     jetstream.JetStream
 	names  keys.Names
 	config *Config
-	lanes  int // of each process
 	host   string
 }
 
-func newGroup(js jetstream.JetStream, names keys.Names, config *Config, lanes int) *group {
+func newGroup(js jetstream.JetStream, names keys.Names, config *Config) *group {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "an unknown host"
 	}
-	return &group{js: js, names: names, config: config, lanes: lanes, host: host}
+	return &group{js: js, names: names, config: config, host: host}
 }
 
 func (g *group) durable() string { return keys.DeliverConsumer(g.config.Group) }
@@ -186,7 +183,9 @@ func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	config := jetstream.ConsumerConfig{Durable: g.durable(), AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverAllPolicy}
+	config := jetstream.ConsumerConfig{
+		Durable: g.durable(), AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverAllPolicy, MaxWaiting: client.MaxWaiting,
+	}
 	covers := begin(g.config.Matches(), 0)
 	switch s := g.config.Start; {
 	case s.Now:
@@ -213,7 +212,9 @@ func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	return covers, true, nil
 }
 
-// settings returns the settings of the group's consumer, based on the present ones.
+// settings returns the settings of the group's consumer, based on the present ones. It sets only what JetStream can
+// change of an existing consumer: not the policies of delivery, acknowledgement and replay, the start, the storage and
+// max_waiting (error 10012).
 func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.ConsumerConfig, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -232,7 +233,6 @@ func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.Consum
 	c.Metadata = withKey(c.Metadata, rulingKey, string(text))
 	c.AckWait, c.MaxDeliver, c.BackOff = ackWait, -1, nil
 	c.MaxAckPending = -1 // no process fetches an event before it has a place for it
-	c.MaxWaiting = max(minMaxWaiting, waitingShare*g.lanes)
 	return c, nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/testenv"
 )
@@ -318,5 +320,66 @@ func TestGroupsBeginWhereTheySay(t *testing.T) {
 	}
 	for start, n := range want {
 		once(t, n, receivers[start])
+	}
+}
+
+// A file grows from one endpoint of one host to two, goes to another --calls, and shrinks again: the group goes on, also on a
+// consumer that another version or an operator has made with another max_waiting, which JetStream refuses to change.
+func TestFileThatGrowsAndShrinks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	one, two := receive(t, nil), receive(t, nil)
+	small := entries(one.URL, "pay")
+	large := small + strings.TrimPrefix(entries(two.URL, "shop"), "endpoints:\n")
+	for i, maxWaiting := range []int{0, 7, 100_000} {
+		group := fmt.Sprintf("group: g%d\nstart: now\n", i)
+		d, stop := r.deliver(parse(t, group+small))
+		healthy(t, d)
+		if maxWaiting > 0 { // an old one
+			stop()
+			r.remake("timerd-deliver~"+fmt.Sprintf("g%d", i), func(c *jetstream.ConsumerConfig) { c.MaxWaiting = maxWaiting })
+			d, stop = r.deliver(parse(t, group+small))
+			healthy(t, d)
+		}
+		name := func(j int) string { return []string{"pay", "shop"}[j%2] + ":order:callback" }
+		sent := 6 * i
+		call := func(j int, name string) {
+			t.Helper()
+			r.publish(fired(fmt.Sprintf("%s:%d", name, sent+j), []byte("{}")))
+			r.records(sent + j + 1)
+		}
+		call(0, name(0))
+		d.Reload(parse(t, group+large))
+		call(1, name(0))
+		call(2, name(1))
+		stop()
+		d, stop = r.deliver(parse(t, group+large), func(d *deliver.Deliverer) { d.Calls = 4096 })
+		healthy(t, d)
+		call(3, name(1))
+		d.Reload(parse(t, group+small+"# smaller\n"))
+		call(4, name(0))
+		stop()
+		d, stop = r.deliver(parse(t, group+small+"# smaller\n"), func(d *deliver.Deliverer) { d.Calls = 1 })
+		healthy(t, d)
+		call(5, name(0))
+		stop()
+	}
+	once(t, 18, one, two)
+}
+
+// remake makes a group's consumer anew, with other settings.
+func (r *rig) remake(durable string, change func(*jetstream.ConsumerConfig)) {
+	r.t.Helper()
+	c, err := r.js.Consumer(r.t.Context(), "TIMERS", durable)
+	if err == nil {
+		err = r.js.DeleteConsumer(r.t.Context(), "TIMERS", durable)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	config := c.CachedInfo().Config
+	change(&config)
+	if _, err := r.js.CreateConsumer(r.t.Context(), "TIMERS", config); err != nil {
+		r.t.Fatal(err)
 	}
 }

@@ -36,8 +36,8 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	old := newGroup(js, keys.Names{}, configOf(t, "old", now.Add(-time.Minute), "pay"), 1)
-	fresh := newGroup(js, keys.Names{}, configOf(t, "new", now, "pay", "shop"), 1)
+	old := newGroup(js, keys.Names{}, configOf(t, "old", now.Add(-time.Minute), "pay"))
+	fresh := newGroup(js, keys.Names{}, configOf(t, "new", now, "pay", "shop"))
 	covers, wrote, err := old.join(t.Context(), "")
 	if err != nil || !wrote {
 		t.Fatal(wrote, err)

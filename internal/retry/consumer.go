@@ -259,21 +259,12 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.limits.bindTimeout)
 	defer cancel()
 	stream := c.Streams.RetryStream()
-	config := jetstream.ConsumerConfig{
-		Durable:       Durable,
-		Description:   "timerd: carries out retry requests",
-		FilterSubject: c.Streams.SubjectAll(keys.Retry),
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       c.AckWait,
-		MaxDeliver:    -1,
-		MaxAckPending: -1, // those that are given back count
-	}
-	consumer, err := c.js.CreateOrUpdateConsumer(ctx, stream, config)
+	consumer, err := c.ensure(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if err := streams.Ensure(ctx, c.js, c.Streams); err != nil {
 			return nil, err
 		}
-		consumer, err = c.js.CreateOrUpdateConsumer(ctx, stream, config)
+		consumer, err = c.ensure(ctx, stream)
 	}
 	var api *jetstream.APIError
 	switch {
@@ -285,6 +276,25 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 			stream, Durable, err, stream, stream, Durable)
 	}
 	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, diag.Plain(err))
+}
+
+// ensure makes the consumer, or brings an existing one in line. What timerd has no need of stays as it is there, because
+// JetStream refuses to change some of it, such as max_waiting.
+func (c *Consumer) ensure(ctx context.Context, stream string) (jetstream.Consumer, error) {
+	var config jetstream.ConsumerConfig
+	found, err := c.js.Consumer(ctx, stream, Durable)
+	switch {
+	case err == nil:
+		config = found.CachedInfo().Config
+	case !errors.Is(err, jetstream.ErrConsumerNotFound):
+		return nil, err
+	}
+	config.Durable, config.Description = Durable, "timerd: carries out retry requests"
+	config.FilterSubject, config.FilterSubjects = c.Streams.SubjectAll(keys.Retry), nil
+	config.AckPolicy, config.AckWait = jetstream.AckExplicitPolicy, c.AckWait
+	config.MaxDeliver, config.BackOff = -1, nil
+	config.MaxAckPending = -1 // those that are given back count
+	return c.js.CreateOrUpdateConsumer(ctx, stream, config)
 }
 
 // fetch hands requests to handle and returns how many. Each one takes a slot, which handle must free. fetch returns

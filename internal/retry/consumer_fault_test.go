@@ -298,12 +298,14 @@ func TestConsumerWithADeniedSubject(t *testing.T) {
 	f.letters(bad + 1)
 }
 
-// The consumer that a timerd of another version has left gets the settings of this one.
+// The consumer that a timerd of another version has left gets the settings of this one; what JetStream refuses to change, and
+// what timerd has no need of, stays.
 func TestConsumerBringsItsSettingsInLine(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	_, err := f.js.CreateConsumer(t.Context(), "TIMERS_RETRY", jetstream.ConsumerConfig{
 		Durable: retry.Durable, FilterSubject: "timers.retry.>", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute, MaxAckPending: 1024,
+		MaxWaiting: 7, BackOff: []time.Duration{time.Minute}, MaxDeliver: 3, Metadata: map[string]string{"owner": "me"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +316,8 @@ func TestConsumerBringsItsSettingsInLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config := consumer.CachedInfo().Config; config.AckWait != c.AckWait || config.MaxAckPending != -1 {
-		t.Errorf("AckWait %v, MaxAckPending %d", config.AckWait, config.MaxAckPending)
+	if config := consumer.CachedInfo().Config; config.AckWait != c.AckWait || config.MaxAckPending != -1 || config.MaxDeliver != -1 ||
+		len(config.BackOff) > 0 || config.MaxWaiting != 7 || config.Metadata["owner"] != "me" {
+		t.Errorf("taken over as %+v", config)
 	}
 }

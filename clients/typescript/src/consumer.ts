@@ -9,9 +9,11 @@ import { filterOf, type Namespace, parseNamespace } from "./names.js";
 import { type ConsumeOptions, faultsOf, type Handler, type Settings, settingsOf } from "./options.js";
 import { Run } from "./run.js";
 
-/** How many requests may wait at a consumer: JetStream's own default, or room for 16 processes of a concurrency. */
-const minMaxWaiting = 512;
-const waitingShare = 16;
+/**
+ * How many requests may wait at a consumer that is made here. JetStream refuses to change it later, so it depends on no
+ * option.
+ */
+const maxWaiting = 4096;
 
 const nanos = 1_000_000;
 
@@ -66,7 +68,7 @@ async function bind(jsm: JetStreamManager, s: Settings, namespace: string, filte
     ack_wait: Math.round(s.ackWait * nanos),
     max_deliver: -1,
     max_ack_pending: s.maxAckPending,
-    max_waiting: Math.max(minMaxWaiting, waitingShare * s.concurrency),
+    max_waiting: maxWaiting,
   };
   const found = (await find(jsm, s)) ?? (await make(jsm, s, want));
   if (!found) return;

@@ -12,6 +12,9 @@ const renewEvery = 30_000;
 /** How long a request waits at the server. */
 const pullExpiry = 2 * renewEvery;
 
+/** Makes requests few: more is asked for only once the handlers not asked for are this part of the events to come. */
+const askShare = 4;
+
 /** Bounds the wait for events that are on their way when no more are wanted. */
 const drainTimeout = 2_000;
 
@@ -130,10 +133,13 @@ export class Source {
     }
   }
 
-  /** Asks for the events that free handlers want and that are not asked for yet. If it cannot, the next renew or tend does. */
+  /**
+   * Asks for the events that free handlers want and that are not asked for yet, if those are enough for a request. If it
+   * cannot, the next renew or tend does.
+   */
   #ask(): void {
     const batch = this.#waiting.length - this.#asked;
-    if (!this.#inbox || batch <= 0) return;
+    if (!this.#inbox || batch < Math.max(1, Math.floor(this.#asked / askShare))) return;
     const request = { batch, expires: pullExpiry * nanos, idle_heartbeat: heartbeat * nanos };
     if (!this.#publish(this.subject, JSON.stringify(request), this.#inbox.getSubject())) return;
     if (this.#asked === 0) this.#heard = Date.now();
@@ -149,6 +155,7 @@ export class Source {
       const resolve = this.#waiting.shift();
       if (resolve) resolve(msg);
       else this.giveBack(msg);
+      this.#ask();
       return;
     }
     if (!current) return;
