@@ -4,14 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"net/url"
+	"os"
+	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -52,17 +52,24 @@ func newPooled(usual *http.Transport) pooled {
 	return pooled{usual, fresh}
 }
 
-// RoundTrip makes a call. Many servers close a connection after some seconds without a request, which may cross the next
-// one. So a call that found its connection closed is repeated once, over a new one.
+// RoundTrip makes a call. Many servers close a kept connection without a word, which may cross the next call. So a call
+// that got no byte of an answer before its kept connection ended is made once more, over a new one, and only that counts.
+// The host may have read the first one: it gets the same webhook-id twice. There is no third, whatever the second meets.
 func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
-	var reused, answered atomic.Bool
+	var kept atomic.Pointer[watchedConn]
+	var answered atomic.Bool
 	trace := &httptrace.ClientTrace{
-		GotConn:              func(info httptrace.GotConnInfo) { reused.Store(info.Reused) },
+		GotConn: func(info httptrace.GotConnInfo) {
+			kept.Store(nil)
+			if info.Reused {
+				kept.Store(watched(info.Conn))
+			}
+		},
 		GotFirstResponseByte: func() { answered.Store(true) },
 	}
 	response, err := p.usual.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
-	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-	if !closed || !reused.Load() || answered.Load() || r.Context().Err() != nil {
+	conn := kept.Load()
+	if err == nil || conn == nil || !conn.ended.Load() || answered.Load() || r.Context().Err() != nil {
 		return response, err
 	}
 	again := r.Clone(r.Context())
@@ -70,6 +77,71 @@ func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return p.fresh.RoundTrip(again)
+}
+
+// watchedConn is a connection that notes its end. The errors of package net/http do not tell reliably: one of them, for a
+// connection that the host closed just before a request, is not exported.
+//
+// It also writes the beginning of an answer in upper case, as package net/http wants it and some hosts do not send it. Under
+// TLS it cannot.
+type watchedConn struct {
+	net.Conn
+
+	ended atomic.Bool // by the host, by an error, or by Close
+	asked atomic.Bool // something was written since the last read
+	begun int         // bytes of protocolName read of the present answer; for the one goroutine that reads
+}
+
+// protocolName is what an answer begins with.
+const protocolName = "HTTP/"
+
+// watched returns the watchedConn below conn, nil if there is none.
+func watched(conn net.Conn) *watchedConn {
+	for {
+		if w, ok := conn.(*watchedConn); ok {
+			return w
+		}
+		over, ok := conn.(interface{ NetConn() net.Conn }) // TLS
+		if !ok {
+			return nil
+		}
+		conn = over.NetConn()
+	}
+}
+
+func (w *watchedConn) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if n > 0 && w.asked.Swap(false) {
+		w.begun = 0
+	}
+	for i := 0; i < n && w.begun < len(protocolName); i++ {
+		if upper := protocolName[w.begun : w.begun+1]; strings.EqualFold(string(b[i:i+1]), upper) {
+			b[i] = upper[0]
+			w.begun++
+		} else {
+			w.begun = len(protocolName)
+		}
+	}
+	return n, w.note(err)
+}
+
+func (w *watchedConn) Write(b []byte) (int, error) {
+	w.asked.Store(true)
+	n, err := w.Conn.Write(b)
+	return n, w.note(err)
+}
+
+// Close notes the end first: whoever learns of it from an error finds it noted.
+func (w *watchedConn) Close() error {
+	w.ended.Store(true)
+	return w.Conn.Close()
+}
+
+func (w *watchedConn) note(err error) error {
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		w.ended.Store(true)
+	}
+	return err
 }
 
 // newTransport returns the transport of one of so many endpoints. proxy says through which proxy a request goes, nil for
@@ -91,7 +163,13 @@ func newTransport(e *Endpoint, endpoints int, proxy func(*http.Request) (*url.UR
 // httpTransport returns a transport that keeps so many idle connections, and makes new ones by dial.
 func httpTransport(e *Endpoint, idle int, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	return &http.Transport{
-		DialContext:            dial,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &watchedConn{Conn: conn}, nil
+		},
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: e.Authorities},
 		TLSHandshakeTimeout:    e.Timeout,
 		DisableCompression:     true, // a small answer may not become a large one
