@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -18,8 +17,6 @@ import (
 )
 
 const (
-	// maxRetryAfter bounds what a host may ask for.
-	maxRetryAfter = 24 * time.Hour
 	// shownAnswer is how much of an answer that is no success is kept.
 	shownAnswer = 1 << 10
 	// maxAnswer is how much of an answer is read, and answerPatience how long a success may take for it, so that the
@@ -74,25 +71,6 @@ func judge(response *http.Response, what string, now time.Time) answer {
 // statusText returns the standard text of a status, such as 404 Not Found, not the host's.
 func statusText(status int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", status, http.StatusText(status)))
-}
-
-// retryAfter reads the header Retry-After, seconds or a date, and tells whether it asks for a wait. The result is at most
-// maxRetryAfter. A date is one by the host's clock, so it is reckoned from the answer's own Date where there is one.
-func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
-	text := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil {
-		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second, seconds > 0
-	} else if errors.Is(err, strconv.ErrRange) {
-		return maxRetryAfter, true
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0, false
-	}
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = date
-	}
-	return min(at.Sub(now), maxRetryAfter), at.After(now)
 }
 
 // explain says why there is no answer. timeout is how long the call was allowed to take, and stopping that it was cut
