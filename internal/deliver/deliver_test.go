@@ -59,6 +59,10 @@ func TestAnswersDecide(t *testing.T) {
 		{"/429?after=soon", 1, "retry", 429, "", "429"},
 		{"/429?after=7", 3, "dead", 429, "", "429"},
 		{"/500?after=7", 1, "retry", 500, "", "500 Internal Server Error: because"},
+		{"/429?after=299.997", 1, "retry", 429, "5m0s", "429"},
+		{"/429?after=300,%20300", 1, "retry", 429, "5m0s", "429"},
+		{"/503?after=Fri,%2020%20Nov%202015%2008:01:30%20%2B0000&date=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 503, "1m30s", "503"},
+		{" /200?message=order 42 paid HTTP/1.0&name=张三 ", 1, "delivered", 200, "", ""},
 		{"/503?after=0", 1, "retry", 503, "", "503"},
 		{"/503?after=99999999999999999999", 1, "retry", 503, "24h0m0s", "503"},
 		{"/503?after=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 503, "", "503"},
@@ -72,8 +76,8 @@ func TestAnswersDecide(t *testing.T) {
 	}
 	for i, test := range tests {
 		url := test.url
-		if strings.HasPrefix(url, "/") {
-			url = v.URL + url
+		if path := strings.TrimLeft(url, " "); strings.HasPrefix(path, "/") {
+			url = v.URL + path
 		} else if url == "silent" {
 			url = silent.URL
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/timerd-io/timerd/event"
 )
@@ -61,6 +62,9 @@ func textAt(ev event.Event, path []string) (string, error) {
 // check reads a URL and tells whether the endpoint may call it.
 func (e *Endpoint) check(text string) (target, error) {
 	fail := func(why string, args ...any) (target, error) { return target{}, fmt.Errorf("bad URL: "+why, args...) }
+	if len(text) <= maxURLBytes { // otherwise it is not worth the work
+		text = encodeURL(text)
+	}
 	if len(text) > maxURLBytes {
 		return fail("it has %d bytes, at most %d are allowed", len(text), maxURLBytes)
 	}
@@ -79,7 +83,7 @@ func (e *Endpoint) check(text string) (target, error) {
 	}
 	host, ok := normalHost(u.Hostname())
 	if !ok {
-		return fail("%.80q is no host", u.Hostname())
+		return fail("%.80q is no host; names outside ASCII have to be written in Punycode (xn--…)", u.Hostname())
 	}
 	usual := map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	n, err := strconv.ParseUint(cmp.Or(u.Port(), usual), 10, 16)
@@ -100,6 +104,46 @@ func (e *Endpoint) check(text string) (target, error) {
 		u.Host = strings.TrimSuffix(u.Host, ":"+port)
 	}
 	return to, nil
+}
+
+// encodeURL writes a URL as a browser would send it. White space at its ends, and tabs and line breaks within, are left out,
+// and so is the fragment. In the path and the query of an HTTP URL, blanks, control characters, bytes outside ASCII and the
+// characters that a URL may not have are percent-encoded; what is encoded already stays. Other than in a browser, a % that
+// begins no encoded byte becomes %25: sent as it is, most servers refuse it. A text that is no URL remains none.
+func encodeURL(text string) string {
+	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' || unicode.IsSpace(r) || r == '\ufeff' })
+	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
+	text, _, _ = strings.Cut(text, "#")
+	before, query, hasQuery := strings.Cut(text, "?")
+	before = strings.ReplaceAll(before, `\`, "/")
+	scheme, rest, ok := strings.Cut(before, "://")
+	if !ok {
+		return text
+	}
+	path := ""
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		rest, path = rest[:i], rest[i:]
+	}
+	text = scheme + "://" + rest + percentEncode(path, "\"<>^`{|}")
+	if hasQuery {
+		text += "?" + percentEncode(query, "\"'<>")
+	}
+	return text
+}
+
+// percentEncode encodes each byte that is no printable ASCII, each of the special ones, and each % that begins no encoded byte.
+func percentEncode(text, special string) string {
+	const hexDigits = "0123456789ABCDEFabcdef"
+	encoded := make([]byte, 0, len(text))
+	for i, c := range []byte(text) {
+		stray := c == '%' && (i+2 >= len(text) || !strings.Contains(hexDigits, text[i+1:i+2]) || !strings.Contains(hexDigits, text[i+2:i+3]))
+		if c <= ' ' || c >= 0x7f || stray || strings.IndexByte(special, c) >= 0 {
+			encoded = fmt.Appendf(encoded, "%%%02X", c)
+		} else {
+			encoded = append(encoded, c)
+		}
+	}
+	return string(encoded)
 }
 
 // allows tells whether a host, in normal form, is among the allowed ones.
