@@ -69,6 +69,7 @@ func Parse(text []byte, variable func(name string) (string, bool)) (*Config, yam
 type file struct {
 	variable func(name string) (string, bool)
 	config   Config
+	matches  keys.Namespaces // of the entries before, but the bad ones
 	faults   yamlfile.Faults
 }
 
@@ -142,7 +143,12 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 		Schemes: []string{"http", "https"}, Timeout: DefaultTimeout, Concurrency: DefaultConcurrency, Body: BodyEvent, Expire: DefaultExpire,
 	}
 	before := len(f.faults)
-	lines := yamlfile.Fields(n, fields(), &f.faults, func(name string, value *yaml.Node) []error { return f.field(e, name, value) })
+	good := map[string]bool{} // the fields without a fault
+	lines := yamlfile.Fields(n, fields(), &f.faults, func(name string, value *yaml.Node) []error {
+		faults := f.field(e, name, value)
+		good[name] = len(faults) == 0
+		return faults
+	})
 	for _, name := range []string{"match", "url"} {
 		if lines[name] == 0 {
 			f.faults.Add(line, "%s is missing", name)
@@ -153,16 +159,18 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 			f.faults.Add(lines["url"], "url: %v", err)
 		}
 	}
-	if strangers := e.secretHeaders; len(strangers) > 0 && e.URL == "" && len(e.Hosts) == 0 && len(e.From) > 0 {
+	anyHost := len(e.From) > 0 && len(e.Hosts) == 0 && (good["hosts"] || lines["hosts"] == 0)
+	if strangers := e.secretHeaders; len(strangers) > 0 && anyHost {
 		f.faults.Add(lines["headers"], "headers: %s would reach any host that a payload names: list the allowed hosts in hosts:", strings.Join(strangers, ", "))
 	}
-	for _, other := range f.config.Endpoints {
-		if lines["match"] > 0 && other.Match.Covers(e.Match) {
-			f.faults.Add(lines["match"], "match: %s is covered by %s, which is before it and takes its events: put it first", e.Match, other.Match)
-			break
-		}
-	}
 	f.config.Endpoints = append(f.config.Endpoints, e)
+	if !good["match"] {
+		return
+	}
+	if i := slices.IndexFunc(f.matches, func(m keys.Namespace) bool { return m.Covers(e.Match) }); i >= 0 {
+		f.faults.Add(lines["match"], "match: %s is covered by %s, which is before it and takes its events: put it first", e.Match, f.matches[i])
+	}
+	f.matches = append(f.matches, e.Match)
 }
 
 // field reads a field, and returns all that is wrong with it.
@@ -216,6 +224,7 @@ func (e *Endpoint) set(name, text string) (err error) {
 
 // parseURL reads a fixed URL, or the place of one in the payload: {data.a.b}.
 func parseURL(text string) (fixed string, from []string, err error) {
+	text = strings.TrimSpace(text)
 	inner, ok := strings.CutPrefix(text, "{data.")
 	inner, closed := strings.CutSuffix(inner, "}")
 	switch {

@@ -46,7 +46,7 @@ start: 2026-11-20T09:00:00Z
 version: 7
 endpoints:
   - match: pay:order:callback
-    url: https://Hooks.Example.com./pay?x=1#part
+    url: " https://Hooks.Example.com./pay it?x=1 #part "
     secrets: [env:A, "file:`+file+`"]
     timeout: 3s
     concurrency: 7
@@ -60,7 +60,7 @@ endpoints:
     ports: [443, 8443]
     expire: 24h
   - match: shop
-    url: "{data.notify.url}"
+    url: "{data.notify.url} "
 `)
 	first, second := config.Endpoints[0], config.Endpoints[1]
 	if first.Match != (keys.Namespace{App: "pay", Module: "order", Type: "callback"}) || first.To() != "https://hooks.example.com" ||
@@ -111,6 +111,10 @@ func TestParseFaults(t *testing.T) {
 		{"endpoints: [{match: a, url: 'https://user:s3cr3t@x/'}]", []string{"url: bad URL: it holds a user"}},
 		{"endpoints: [{match: a, url: 'https://x/{data.a}'}]", []string{"want a URL, or {data.NAME} alone"}},
 		{"endpoints: [{match: a, url: '{data.a..b}'}]", []string{"with no name empty"}},
+		{"endpoints:\n- {match: 'a:b:c:d', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}\n- {match: a, url: 'https://x'}", []string{"line 2: match: namespace", "line 3: match: namespace"}},
+		{"endpoints:\n- {match: '*', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}", []string{"line 3: match: namespace"}},
+		{"endpoints: [{match: a, url: '{data.a}', hosts: ['a:80'], headers: {Authorization: env:TOKEN}}]", []string{`number 1: "a:80"`}},
+		{"endpoints: [{match: a, url: 'https://x y/'}]", []string{"url: bad URL: it cannot be read"}},
 		{"endpoints: [{match: a, url: 'https://x:0'}]", []string{"its port is not one"}},
 		{"endpoints: [{match: a, url: 'https://bücher.example'}]", []string{"is no host"}},
 		{
