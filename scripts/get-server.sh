@@ -5,6 +5,8 @@
 #
 #   scripts/get-server.sh valkey-server trixie     # Valkey 8.1
 #   scripts/get-server.sh redis-server trixie      # Redis 8.0
+#   scripts/get-server.sh valkey-server sid        # Valkey 9.1
+#   scripts/get-server.sh redis-server experimental # Redis 8.6
 #
 # Usage: scripts/get-server.sh PACKAGE RELEASE [DIRECTORY]
 set -euo pipefail
@@ -28,6 +30,8 @@ apt=$dir/apt
 mkdir -p "$apt"/lists/partial "$apt"/cache/archives/partial "$apt"/none
 : >"$apt/status"
 echo "deb $mirror $release main" >"$apt/sources.list"
+# The release experimental has only what differs from sid.
+[ "$release" != experimental ] || echo "deb $mirror sid main" >>"$apt/sources.list"
 cat >"$apt/apt.conf" <<CONF
 Dir::Etc::sourcelist "$apt/sources.list";
 Dir::Etc::sourceparts "$apt/none";
@@ -41,7 +45,7 @@ Debug::NoLocking "true";
 CONF
 export APT_CONFIG=$apt/apt.conf
 apt-get update -q >&2
-apt-get install -q -y --download-only "$package" >&2
+apt-get install -q -y --download-only --target-release "$release" "$package" >&2
 
 root=$dir/root
 mkdir -p "$root"

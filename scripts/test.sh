@@ -82,7 +82,8 @@ core() {
 
 server() {
   step "go build" programs
-  step "go test" tested "${ALWAYS[@]}" ./schedule ./listener ./client ./test/system/core ./test/system/cluster
+  step "go test" tested "${ALWAYS[@]}" ./schedule ./listener ./client ./internal/rights ./internal/doctor \
+    ./test/system/core ./test/system/cluster
 }
 
 quick() {
