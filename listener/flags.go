@@ -57,6 +57,6 @@ func AddFlags(value string) string {
 }
 
 func flagsError(want string, err error) error {
-	return fmt.Errorf("cannot switch on keyspace events (%w); set %s to %q in redis.conf, in the parameter group of a managed Redis, or by CONFIG SET as an administrator",
-		err, parameter, want)
+	return fmt.Errorf("cannot switch on keyspace events (%w); set %s to %q in redis.conf, by the service's own setting in a managed Redis, or by "+
+		"CONFIG SET as an administrator; where none of these is possible, set TIMERD_KEYSPACE_EVENTS=off", err, parameter, want)
 }

@@ -91,7 +91,8 @@ func TestSaysWhatToDoWhereConfigIsForbidden(t *testing.T) {
 	r.eventually("events to be missed", func() bool { return len(r.complete) > 0 && !r.complete[0] })
 	testenv.Eventually(t, bound, func() bool {
 		err := r.Healthy()
-		return err != nil && strings.Contains(err.Error(), `set notify-keyspace-events to "KEg$hxe"`)
+		return err != nil && strings.Contains(err.Error(), `set notify-keyspace-events to "KEg$hxe"`) &&
+			strings.Contains(err.Error(), "TIMERD_KEYSPACE_EVENTS=off")
 	}, "the fix to be named")
 
 	n := r.gapsSeen()

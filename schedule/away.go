@@ -21,9 +21,14 @@ type Away struct {
 	Err  error
 }
 
-func (a Away) Error() string { return fmt.Sprintf("%s does not answer: %v", a.Addr, a.Err) }
+func (a Away) Error() string {
+	if _, answered := errors.AsType[redis.Error](a.Err); answered {
+		return fmt.Sprintf("%s refuses: %v", a.Addr, a.Err)
+	}
+	return fmt.Sprintf("%s does not answer: %v", a.Addr, a.Err)
+}
 
-// Unwrap returns why it does not answer.
+// Unwrap returns why it does not answer, or what it answers.
 func (a Away) Unwrap() error { return a.Err }
 
 // AwayError says which servers could not be asked. The call took effect on all others.

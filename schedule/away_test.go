@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,16 @@ func TestClusterTrimRetriedBesideADeadMaster(t *testing.T) {
 		if n := others[i].Client().Exists(t.Context(), p.Retried()).Val(); n != 0 {
 			t.Errorf("%s remembers old retries", others[i].Addr())
 		}
+	}
+}
+
+// A server that answers with an error is not away.
+func TestAwayTellsRefusals(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t, devserver.Directive("rename-command", "FUNCTION", "")).Client()
+	_, err := schedule.New(rdb, 1000).Load(t.Context())
+	if want := rdb.Options().Addr + " refuses: "; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

@@ -204,6 +204,12 @@ func (n *Node) loadLibrary(ctx context.Context) error {
 	return nil
 }
 
+// TryLoad loads a library without functions, which changes nothing and is always an error: the server's reason for which it cannot
+// load any, or else that this one has no functions.
+func (n *Node) TryLoad(ctx context.Context) error {
+	return n.server.FunctionLoad(ctx, "#!lua name="+LibraryName+"_trial\n").Err()
+}
+
 // checkVersion returns an error that wraps ErrRedisTooOld and names the version if it is older than 7.0.
 func checkVersion(version string) error {
 	major, _, _ := strings.Cut(version, ".")

@@ -258,6 +258,14 @@ func TestConfigChecksTheURLOfABadMode(t *testing.T) {
 	}
 }
 
+// A cluster of Valkey 9 may have further databases, which timerd does not serve.
+func TestConfigRefusesADatabaseOfACluster(t *testing.T) {
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_MODE": "cluster", "TIMERD_REDIS_URL": "redis://127.0.0.1/3"})
+	if _, err := Read(SectionRedis); err == nil || !strings.Contains(err.Error(), "database 3: timerd serves database 0 of a cluster") {
+		t.Errorf("got: %v", err)
+	}
+}
+
 func TestConfigReadsOnlyWhatIsNeeded(t *testing.T) {
 	testenv.SetVariables(t, map[string]string{"TIMERD_LEASE": "never", "TIMERD_NATS_URL": "udp://x"})
 	if _, err := Read(SectionRedis); err != nil {

@@ -115,7 +115,7 @@ func (c *Redis) parseURL(s string) (want string, _ error) {
 	case Cluster:
 		want = "redis://[user:password@]host:port, with ?addr=host2:port&addr=host3:port for further nodes"
 		if u, fault := url.Parse(s); fault == nil && strings.Trim(u.Path, "/0") != "" {
-			return want, fmt.Errorf("database %s: a cluster has only 0", strings.Trim(u.Path, "/"))
+			return want, fmt.Errorf("database %s: timerd serves database 0 of a cluster", strings.Trim(u.Path, "/"))
 		}
 		o, err := redis.ParseClusterURL(s)
 		switch {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/diag"
@@ -15,7 +16,12 @@ func RedisFix(err error) string {
 	if refusal := diag.Refusal(err); refusal != nil {
 		return refusal.Fix()
 	}
-	if RedisRefused(err) {
+	switch {
+	case redis.IsPermissionError(err) && strings.Contains(err.Error(), "access database"):
+		return "let the user use this database, by alldbs, or by db= with all of its databases, or correct the database in TIMERD_REDIS_URL"
+	case redis.IsPermissionError(err):
+		return "let the user run what deploy/users.acl grants to timerd, or correct the user in TIMERD_REDIS_URL"
+	case RedisRefused(err):
 		return "correct the user, the password or the database in TIMERD_REDIS_URL"
 	}
 	return "start Redis, or correct TIMERD_REDIS_URL"

@@ -8,6 +8,12 @@ import (
 // OutOfMemory is the [Refused.Word] of a Redis that has no more memory.
 const OutOfMemory = "OOM command not allowed"
 
+// What a Valkey says that lacks the module for Lua: to a script, and to a library.
+const (
+	noEngineForScript  = "Could not find scripting engine 'lua'"
+	noEngineForLibrary = "Engine 'lua' not found"
+)
+
 // Info is a reply of Redis to INFO, by field.
 type Info map[string]string
 
@@ -43,7 +49,12 @@ type refusal struct {
 
 // refusals returns the refusals that have a cause of their own, for any command. The first word in the server's text decides.
 func refusals() []refusal {
-	const credentials = "correct the user, the password or the database in TIMERD_REDIS_URL"
+	const (
+		credentials = "correct the user, the password or the database in TIMERD_REDIS_URL"
+		noLua       = "it has no Lua, and so neither scripts nor functions"
+		loadLua     = "load its module: give valkey.conf the line `loadmodule /path/of/libvalkeylua.so` and restart Valkey; " +
+			"the path: find / -name libvalkeylua.so (in Alpine, the package valkey-lua has it)"
+	)
 	return []refusal{
 		{"MISCONF Errors writing to the AOF file", "it cannot write to its disk and refuses every write",
 			"make room on the disk of its directory, and it takes writes again by itself; the directory: redis-cli CONFIG GET dir"},
@@ -62,9 +73,16 @@ func refusals() []refusal {
 		{"WRONGPASS", "it refuses the user or the password", credentials},
 		{"NOAUTH", "it wants a user and a password", credentials},
 		{"DENIED", "it is in protected mode and refuses clients of other hosts", "give it a password, or let it bind an address of a network that is protected"},
+		{noEngineForScript, noLua, loadLua},
+		{noEngineForLibrary, noLua, loadLua},
 		{"max number of clients", "it has reached maxclients and refuses more clients",
 			"stop a client that is not needed, so that another one gets in, then raise maxclients, here and in redis.conf: redis-cli CONFIG SET maxclients 20000"},
 	}
+}
+
+// IsPermanent reports whether the refusal is for good, because the server lacks what timerd needs. r may be nil.
+func (r *Refused) IsPermanent() bool {
+	return r != nil && (r.Word == noEngineForScript || r.Word == noEngineForLibrary)
 }
 
 // Refusal returns the reason for which Redis refuses commands, by the server's words in an error; nil if it does not, or only that

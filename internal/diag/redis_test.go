@@ -20,9 +20,14 @@ func TestRefusal(t *testing.T) {
 		{"MISCONF Valkey is configured to save RDB snapshots", "it cannot save its snapshot", "redis-cli BGSAVE"},
 		{"NOREPLICAS Not enough good replicas to write.", "it has too few replicas and refuses every write: NOREPLICAS", "bring its replicas back"},
 		{"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "it runs somebody's script, which takes long, and does nothing else: BUSY Redis is busy running a script", "redis-cli SCRIPT KILL"},
+		{"ERR Engine 'lua' not found", "it has no Lua, and so neither scripts nor functions: Engine 'lua' not found", "loadmodule /path/of/libvalkeylua.so"},
+		{"ERR Could not find scripting engine 'lua'", "it has no Lua, and so neither scripts nor functions: ", "loadmodule /path/of/libvalkeylua.so"},
 		{"READONLY You can't write: LOADING is no reason", "it is a replica and takes no writes: READONLY", "REPLICAOF NO ONE"},
 	} {
 		refusal := diag.Refusal(errors.New(c.said))
+		if permanent := strings.Contains(c.said, "'lua'"); refusal.IsPermanent() != permanent {
+			t.Errorf("%s: permanent: %v", c.said, !permanent)
+		}
 		if refusal == nil || !strings.HasPrefix(refusal.Problem(), c.text) || !strings.Contains(refusal.Fix(), c.fix) {
 			t.Errorf("%s: %+v", c.said, refusal)
 		}

@@ -237,6 +237,35 @@ func TestRedisEventsWithoutConfigGet(t *testing.T) {
 	wants(t, findings, "redis rights", diag.Fail, "+config|get +info")
 }
 
+// Managed services have no CONFIG: then they set events up by themselves, or never.
+func TestRedisWithoutConfig(t *testing.T) {
+	t.Parallel()
+	s := testenv.Redis(t, devserver.Directive("rename-command", "CONFIG", ""), devserver.Directive("notify-keyspace-events", ""))
+	findings := checkRedis(t, s.Client())
+	wants(t, findings, "keyspace events", diag.Fail, "the server has no CONFIG GET", "the service's own setting", "TIMERD_KEYSPACE_EVENTS=off")
+	wants(t, findings, "redis rights", diag.OK, "may do all")
+	for _, f := range findings {
+		if strings.Contains(f.Fix, "redis-cli CONFIG") && f.Check == "keyspace events" {
+			t.Errorf("a command that the server does not have: %s", f.Fix)
+		}
+	}
+}
+
+// Valkey 9.1 runs without its module for Lua too. A library that is missing there is none that a timerd loads.
+func TestRedisWithoutLua(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t, devserver.Directive("enable-module-command", "yes")).Client()
+	unloaded := rdb.Do(t.Context(), "MODULE", "UNLOAD", "lua").Err() == nil // false where Lua is no module
+	findings := diag.Findings(checkRedis(t, rdb))
+	if findings.Has(diag.Warn, "function library") == unloaded {
+		t.Errorf("without Lua: %v, and found:\n%s", unloaded, describe(findings))
+	}
+	node := status.Sources{Schedule: schedule.New(rdb, maxPayload)}.Gather(t.Context())
+	if text := describe(node.Problems); strings.Contains(text, "it has no Lua") != unloaded || strings.Contains(text, "deploy/users.acl") {
+		t.Errorf("without Lua: %v, and told:\n%s", unloaded, text)
+	}
+}
+
 // What timerd would switch on itself is no failure; what it may not, is.
 func TestRedisEventsWithoutConfigSet(t *testing.T) {
 	t.Parallel()

@@ -32,8 +32,13 @@ func (d *Redis) events(ctx context.Context, r *diag.Findings) {
 	fix := func(with string) string {
 		return fmt.Sprintf("set it here and in redis.conf, or in the parameter group of a managed Redis%s: redis-cli CONFIG SET notify-keyspace-events %s", with, diag.Word(flags))
 	}
+	const orOff = "; where that is not possible, set TIMERD_KEYSPACE_EVENTS=off"
 	if !known {
-		d.tryEvents(ctx, r, fix(", with the flags that others of this Redis need besides"))
+		own := fix(", with the flags that others of this Redis need besides" + orOff)
+		if redis.HasErrorPrefix(d.unread, "unknown command") {
+			own = "set notify-keyspace-events to " + flags + " by the service's own setting, see Managed Redis in docs/operations.md" + orOff
+		}
+		d.tryEvents(ctx, r, own)
 		return
 	}
 	missing := listener.MissingFlags(value)
@@ -45,7 +50,7 @@ func (d *Redis) events(ctx context.Context, r *diag.Findings) {
 	case missing == "h":
 		r.Warn(fix(""), "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
 	default:
-		r.Fail(fix(""), "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
+		r.Fail(fix(orOff), "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
 	}
 }
 
@@ -61,14 +66,21 @@ func (d *Redis) maySet(ctx context.Context) bool {
 
 // tryEvents writes a probe and looks which of its events come.
 func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
+	why := "CONFIG GET does not show the setting"
+	switch {
+	case redis.HasErrorPrefix(d.unread, "unknown command"):
+		why = "the server has no CONFIG GET"
+	case d.unread != nil:
+		why = "CONFIG GET: " + d.unread.Error()
+	}
 	missing, err := d.missingEvents(ctx)
 	switch {
 	case err != nil:
-		r.Fail("grant the rights that the line redis rights names", "CONFIG GET is not allowed, and trying fails: %v", err)
+		r.Fail("grant the rights that the line redis rights names", "%s; and a trial fails: %v", why, err)
 	case len(missing) > 0: // without CONFIG GET timerd sets none, so that it removes no flags of others
-		r.Fail(fix, "CONFIG GET is not allowed, and a trial brought no event for %s", strings.Join(missing, ", "))
+		r.Fail(fix, "%s; and a trial brought no event for %s", why, strings.Join(missing, ", "))
 	default:
-		r.OK("set, expire and expired arrive; CONFIG GET is not allowed, so the rest is unknown")
+		r.OK("set, expire and expired arrive; the rest is unknown: %s", why)
 	}
 }
 

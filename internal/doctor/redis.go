@@ -26,6 +26,7 @@ type Redis struct {
 	info     diag.Info         // its reply to INFO
 	infoErr  error             // why there is none
 	settings map[string]string // those that CONFIG GET shows; none where it is not allowed
+	unread   error             // why it does not show the others
 }
 
 // NewRedis returns a Redis that checks the server of a node.
@@ -41,7 +42,7 @@ func (d *Redis) Check(ctx context.Context) diag.Findings {
 	reply, err := d.rdb.Info(ctx).Result()
 	d.info, d.infoErr = diag.ParseInfo(reply), err
 	if err == nil {
-		d.settings = d.readSettings(ctx)
+		d.settings, d.unread = d.readSettings(ctx)
 	}
 	return diag.Run(d.checks(), ctx, nil)
 }
@@ -66,7 +67,7 @@ func (d *Redis) checks() []diag.Check[context.Context] {
 // version judges whether timerd can use the server.
 func (d *Redis) version(_ context.Context, r *diag.Findings) {
 	if d.infoErr != nil {
-		r.Fail("let timerd's user run INFO; without it the other checks of Redis cannot work", "INFO: %v", d.infoErr)
+		r.Fail("see the line redis rights; without INFO timerd does not start, and the other checks of Redis cannot work", "INFO: %v", d.infoErr)
 		return
 	}
 	version := d.info["redis_version"]
@@ -143,16 +144,18 @@ func setting(line string) string {
 	return "set it here and in redis.conf: redis-cli CONFIG SET " + line
 }
 
-// readSettings returns the settings that CONFIG GET shows; none where it is not allowed.
-func (d *Redis) readSettings(ctx context.Context) map[string]string {
-	settings := map[string]string{}
+// readSettings returns the settings that CONFIG GET shows, and why it does not show another one; nil if it shows all.
+func (d *Redis) readSettings(ctx context.Context) (settings map[string]string, unread error) {
+	settings = map[string]string{}
 	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire", "cluster-require-full-coverage"} {
 		got, err := d.rdb.ConfigGet(ctx, name).Result()
 		if value, ok := got[name]; err == nil && ok {
 			settings[name] = value
+		} else if err != nil {
+			unread = err
 		}
 	}
-	return settings
+	return settings, unread
 }
 
 func (d *Redis) persistence(_ context.Context, r *diag.Findings) {
@@ -224,6 +227,7 @@ func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	case redis.IsPermissionError(err): // rights tells
 	case err != nil:
 		r.Fail("use a server with functions (Dragonfly and KeyDB have none); or, if it has them, "+rights.Grant(rights.UnknownUser, "+function|list", "+function|load"), "%v", err)
+	case state == schedule.LibraryMissing && diag.Refusal(d.node.TryLoad(ctx)).IsPermanent(): // timerd status tells
 	case state == schedule.LibraryMissing:
 		r.Warn("start timerd once, which loads it", "it is not loaded yet, so timer_set and the other functions are unknown")
 	case state == schedule.LibraryDifferent && limit > 0 && limit != d.MaxPayload:

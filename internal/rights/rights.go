@@ -22,18 +22,24 @@ type Needs struct {
 	Hears      keys.Namespaces // whose events it hears besides
 }
 
-// Lacking is what timerd's user is not allowed.
+// Lacking is what timerd's user is not allowed, and what its server does not have.
 type Lacking struct {
 	User     string
+	NoACL    bool     // the server has no command to grant rights with
 	Commands []string // and keys, each as ACL SETUSER grants it
 	Channels []string // what it takes to hear keyspace events, likewise
+	Missing  []string // commands that the server does not have for any user, as rename-command can take them away: name or name|subcommand
 }
 
 // UnknownUser is the User of a Lacking whose name Redis does not tell.
 const UnknownUser = "<user>"
 
-// withoutConfig is a right without which timerd works, and cannot look at what Redis is set to.
-const withoutConfig = "+config|get"
+const (
+	// withoutConfig is a right without which timerd works, and cannot look at what Redis is set to.
+	withoutConfig = "+config|get"
+	// anyDatabase grants every database of a Valkey whose ACLs have databases. db= would replace those that the user has.
+	anyDatabase = "alldbs"
+)
 
 // Grant returns the fix that grants rights to a user. ACL SETUSER alone is forgotten when Redis starts again.
 func Grant(user string, grants ...string) string {
@@ -53,20 +59,42 @@ func (l *Lacking) Finding(events bool) *diag.Finding {
 	if events {
 		grants = append(grants, l.Channels...)
 	}
-	if len(grants) == 0 {
-		return nil
-	}
 	slices.Sort(grants)
 	grants = slices.Compact(grants)
-	f := &diag.Finding{Level: diag.Fail, Text: "user " + l.User + " lacks " + strings.Join(grants, " "), Fix: Grant(l.User, grants...)}
-	if minor(grants) {
+	f := &diag.Finding{Level: diag.Fail, Text: l.Name() + " lacks " + strings.Join(grants, " ")}
+	switch {
+	case len(l.Missing) > 0:
+		f.Text = "the server has no " + strings.ToUpper(strings.ReplaceAll(strings.Join(l.Missing, ", "), "|", " "))
+		f.Fix = "remove what renames it in redis.conf, rename-command, and restart Redis; use another service if a managed one does not have it"
+		if len(grants) > 0 {
+			f.Text += "; and " + l.Name() + " lacks " + strings.Join(grants, " ")
+			f.Fix += "; then run timerd doctor again, for the rights"
+		}
+	case len(grants) == 0:
+		return nil
+	case l.NoACL:
+		f.Fix = "grant it by the service's own settings of users: this server has no ACL command"
+	default:
+		f.Fix = Grant(l.User, grants...)
+	}
+	if minor(grants) && len(l.Missing) == 0 {
 		f.Level = diag.Warn
 	}
 	return f
 }
 
-// Stops reports whether timerd cannot fire without the lacking rights.
-func (l *Lacking) Stops() bool { return len(l.Commands) > 0 && !minor(l.Commands) }
+// Name returns the user's name in a sentence. A server without ACL does not tell it.
+func (l *Lacking) Name() string {
+	if l.NoACL {
+		return "the user"
+	}
+	return "user " + l.User
+}
+
+// Stops reports whether timerd cannot fire without what is lacking.
+func (l *Lacking) Stops() bool {
+	return len(l.Missing) > 0 || len(l.Commands) > 0 && !minor(l.Commands)
+}
 
 // minor reports whether timerd works without some rights.
 func minor(grants []string) bool { return slices.Equal(grants, []string{withoutConfig}) }
@@ -177,7 +205,8 @@ func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, erro
 		return cmd
 	}
 	l := &Lacking{User: UnknownUser}
-	if user, err := try("acl", "whoami").Text(); err == nil {
+	user, err := try("acl", "whoami").Text()
+	if l.NoACL = isUnknown(err); err == nil {
 		l.User = user
 	}
 	// The first two do nothing outside a transaction. Without them, one that was begun would not end.
@@ -221,6 +250,9 @@ func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node,
 	_, _ = pipe.Exec(ctx) // each reply has its own error
 	for i, c := range commands {
 		err := replies[i].Err()
+		if isUnknown(err) && "+"+c.command != withoutConfig { // the checks of its settings tell
+			l.Missing = append(l.Missing, c.command)
+		}
 		if !Refused(err) {
 			continue
 		}
@@ -235,8 +267,16 @@ func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node,
 	return ended.Err()
 }
 
+// isUnknown reports whether an error says that the server does not have a command, or not in this form.
+func isUnknown(err error) bool {
+	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "unknown subcommand")
+}
+
 // granted returns what ACL SETUSER must grant, after a refusal.
 func (t right) granted(refusal error) string {
+	if strings.Contains(refusal.Error(), "access database") {
+		return anyDatabase
+	}
 	for _, of := range []string{"channels used", "access a channel", "keys used", "access a key"} {
 		if strings.Contains(refusal.Error(), of) {
 			return t.grant

@@ -71,12 +71,44 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s: %+v", change, f)
 		}
 	}
+	if admin.Do(t.Context(), "ACL", "SETUSER", "app", "db=3").Err() == nil { // a Valkey whose ACLs have databases
+		f := lacking("+@all").Finding(true)
+		if f == nil || f.Level != diag.Fail || f.Text != "user app lacks alldbs" || !strings.HasSuffix(f.Fix, ": redis-cli ACL SETUSER app alldbs") {
+			t.Errorf("with another database: %+v", f)
+		}
+		lacking("alldbs")
+	}
 	deaf := lacking("+@all", "resetchannels", "&timerd:*")
 	if f := deaf.Finding(true); f == nil || !strings.Contains(f.Fix, " '&__keyevent@0__:expired' '&__keyspace@0__:timerd:canary:*'") {
 		t.Errorf("without channels: %+v", f)
 	}
 	if f := deaf.Finding(false); f != nil {
 		t.Errorf("without channels, where none is heard: %+v", f)
+	}
+}
+
+// A command that the server does not have is no right that somebody could grant. CONFIG is no need.
+func TestMissingCommands(t *testing.T) {
+	t.Parallel()
+	var opts []devserver.RedisOption
+	for _, command := range []string{"ACL", "CONFIG", "MEMORY", "OBJECT"} {
+		opts = append(opts, devserver.Directive("rename-command", command, ""))
+	}
+	nodes, err := schedule.New(testenv.Redis(t, opts...).Client(), 1000).Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := rights.Needs{Events: true}.Lacking(t.Context(), nodes[0])
+	if err != nil || !l.NoACL || !l.Stops() {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	f := l.Finding(true)
+	if f == nil || f.Level != diag.Fail || f.Text != "the server has no OBJECT IDLETIME, MEMORY USAGE" || !strings.Contains(f.Fix, "rename-command") {
+		t.Errorf("%+v", f)
+	}
+	l.Missing, l.Commands = nil, []string{"+zadd"}
+	if f := l.Finding(true); f.Text != "the user lacks +zadd" || strings.Contains(f.Fix, "SETUSER") {
+		t.Errorf("without ACL: %+v", f)
 	}
 }
 

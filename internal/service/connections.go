@@ -14,6 +14,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/embedded"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -38,10 +39,12 @@ func open(ctx context.Context, c config.Config, log *slog.Logger) (*connections,
 	conns := &connections{}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		if conns.rdb, err = conn.Redis(ctx, c.Redis); err != nil {
+		if conns.rdb, err = conn.Redis(ctx, c.Redis); connect.RedisRefused(err) {
+			return diag.WithFix(err, connect.RedisFix(err))
+		} else if err != nil {
 			return err
 		}
-		return checkMode(ctx, conns.rdb, c.Redis.Mode)
+		return explain(ctx, conns.rdb, c, checkMode(ctx, conns.rdb, c.Redis.Mode))
 	})
 	group.Go(func() error { return conns.openNATS(ctx, conn, c) })
 	if err := group.Wait(); err != nil {

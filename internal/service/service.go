@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -111,13 +110,13 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	self := s.self(began)
 	member, err := s.join(ctx, conns, self.Instance, began)
 	if err != nil {
-		return nil, err
+		return nil, explain(ctx, conns.rdb, c, err)
 	}
 	conf := c.Streams()
 	conf.Installation = member.ID()
 	sched, err := s.load(ctx, conns.rdb, began)
 	if err != nil {
-		return nil, err
+		return nil, explain(ctx, conns.rdb, c, err)
 	}
 	publisher := s.newPublisher(conns.js, sched, conf, member)
 	all := &nodes{
@@ -239,7 +238,9 @@ func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time
 	sched := schedule.New(rdb, s.Config.Service.MaxPayload)
 	replaced := 0 // the payload limit that was there
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
-	unfit := func(err error) bool { return errors.Is(err, schedule.ErrRedisTooOld) || lacksFunctions(err) }
+	unfit := func(err error) bool {
+		return errors.Is(err, schedule.ErrRedisTooOld) || lacksCommand(err) || diag.Refusal(err).IsPermanent()
+	}
 	err := conn.All(ctx, s.Config.Redis, unfit, func(ctx context.Context) error {
 		was, err := sched.Load(ctx)
 		replaced = max(replaced, was)
@@ -251,9 +252,6 @@ func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time
 		}
 		return err
 	})
-	if lacksFunctions(err) {
-		err = &diag.Fault{What: "Redis at " + s.Config.Redis.Shown + " has no functions", Remedy: "use Redis 7.0 or later, or Valkey, and do not rename FUNCTION", Err: err}
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -266,11 +264,6 @@ func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time
 		s.Logger.Warn("TIMERD_MAX_PAYLOAD changes the payload limit, for every timerd of this Redis", "bytes", s.Config.Service.MaxPayload, "before", replaced)
 	}
 	return sched, nil
-}
-
-// lacksFunctions reports whether an error means that the server has no functions, like Dragonfly and KeyDB.
-func lacksFunctions(err error) bool {
-	return redis.HasErrorPrefix(err, "unknown command") && strings.Contains(strings.ToUpper(err.Error()), "FUNCTION")
 }
 
 // holdsTimeout bounds how long the start waits for the list of holds.

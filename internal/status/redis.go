@@ -175,7 +175,7 @@ func checkRedis(f *facts, p *diag.Findings) {
 		switch {
 		case s.refused != nil:
 			p.Add(*s.refused)
-		case s.uncounted != nil && s.broken == nil && len(s.lacking.Commands) == 0:
+		case s.uncounted != nil && s.broken == nil && !s.lacking.Stops():
 			p.Fail("let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", s.addr(), s.uncounted)
 		}
 	})
@@ -306,7 +306,7 @@ func (f *facts) gatherServer(ctx context.Context, node *schedule.Node) (server, 
 			s.lacking = *lacking
 		}
 	}
-	if err != nil && len(s.lacking.Commands) == 0 {
+	if err != nil && !s.lacking.Stops() {
 		s.refuses(OfServer(ctx, node, err))
 	}
 	s.skew = skew(ctx, node)
@@ -319,6 +319,9 @@ func (f *facts) gatherServer(ctx context.Context, node *schedule.Node) (server, 
 	}
 	if s.uncounted = err; err != nil {
 		n.Error = err.Error()
+		if diag.Refusal(err) != nil && s.refused == nil && s.broken == nil {
+			s.refuses(OfServer(ctx, node, err))
+		}
 	}
 	n.Pending, n.Owed, n.Firing, n.Moving = s.seen.Pending, s.seen.Owed, s.seen.Firing, s.seen.Moving
 	if err == nil && s.seen.Unseen == 0 {

@@ -34,7 +34,7 @@ func (f *facts) rights() (own, others diag.Findings) {
 		} else if s.unknown != nil && s.refused == nil && s.broken == nil {
 			one.Warn("run this again", "cannot tell what the user may do: %v", s.unknown)
 		} else if all[i].User != "" {
-			one.OK("user %s may do all that timerd does %s", all[i].User, f.touched())
+			one.OK("%s may do all that timerd does %s", all[i].Name(), f.touched())
 		}
 		for j := range one {
 			if s.node.Name() != "" {

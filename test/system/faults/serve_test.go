@@ -22,6 +22,7 @@ func TestServeRefusesAtOnce(t *testing.T) {
 	secure, opts := authority.RedisTLS(authority.Issue("redis", "127.0.0.1"))
 	testenv.Redis(t, opts...)
 	unable := testenv.Redis(t, devserver.Directive("rename-command", "FUNCTION", ""))
+	bare := testenv.Redis(t, devserver.ACL("user default off\nuser app on nopass ~* &* +@all -@scripting -info\n"))
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
 	for _, test := range []struct {
 		setting, want string
@@ -29,7 +30,7 @@ func TestServeRefusesAtOnce(t *testing.T) {
 	}{
 		{"TIMERD_LEASE=1h", "TIMERD_LEASE", 2},
 		{"TIMERD_NAMESPACES=", "TIMERD_NAMESPACES", 2},
-		{"TIMERD_REDIS_URL=redis://:wrong" + system.Secret + "@" + acl.Addr(), "WRONGPASS", 1},
+		{"TIMERD_REDIS_URL=redis://:wrong" + system.Secret + "@" + acl.Addr(), "WRONGPASS invalid username-password pair or user is disabled.; to fix it: correct the user, the password", 1},
 		{"TIMERD_REDIS_URL=" + cluster.URL(0), "set TIMERD_REDIS_MODE=cluster", 1},
 		{"TIMERD_REDIS_MODE=cluster", "set TIMERD_REDIS_MODE=standalone", 1},
 		{"TIMERD_REDIS_URL=rediss://" + secure, "set TIMERD_REDIS_CA", 1},
@@ -39,6 +40,7 @@ func TestServeRefusesAtOnce(t *testing.T) {
 		{"TIMERD_NATS_URL=" + testenv.OldNATS(t, s.NATS, "2.9.25"), "nats-server 2.9.25 is too old; to fix it: upgrade", 1},
 		{"TIMERD_STREAM_REPLICAS=3", "cannot be made with 3 replicas", 1},
 		{"TIMERD_REDIS_URL=" + unable.URL(0), "has no functions; to fix it: use Redis 7.0 or later, or Valkey", 1},
+		{"TIMERD_REDIS_URL=" + bare.UserURL("app", "any", 0), "user app lacks +eval +evalsha +fcall +fcall_ro +function|list +function|load +info +script|load; to fix it: ", 1},
 		{"TIMERD_HTTP_ADDR=" + s.NATS.Addr(), "TIMERD_HTTP_ADDR", 1},
 		{"TIMERD_CONSOLE_ADDR=" + s.NATS.Addr(), "TIMERD_CONSOLE_ADDR", 1},
 		{"TIMERD_CONSOLE_ADDR=:8081", "TIMERD_CONSOLE_PASSWORD", 2},
