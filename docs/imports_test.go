@@ -24,10 +24,10 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "internal/cron", "deploy", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/textfile", "internal/yamlfile",
+			"keys", "deploy", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/textfile", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
-		{"internal/policy", "internal/devserver"},
+		{"internal/cron", "internal/policy", "internal/devserver"},
 		{"event", "internal/testenv/lab"},
 		// The schedule.
 		{"schedule", "internal/deadletter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},

@@ -151,8 +151,8 @@ func TestPlanOfWhatIsOverArmsNothing(t *testing.T) {
 func TestUnknownZoneIsAFault(t *testing.T) {
 	t.Parallel()
 	for text, args := range map[string][]any{
-		`zone "Europe/Berln" is not in the time zone database`: {"CRON", "@hourly", "TZ", "Europe/Berln"},
-		"no such time in the next eight years":                 {"CRON", "@yearly", "UNTIL", newIndex(t).redisNow() + 20_000},
+		`zone "Europe/Berln" is not in the time zone database: did you mean Europe/Berlin?`: {"CRON", "@hourly", "TZ", "Europe/Berln"},
+		"no such time in the next eight years":                                              {"CRON", "@yearly", "UNTIL", newIndex(t).redisNow() + 20_000},
 	} {
 		x := newIndex(t)
 		x.do(append([]any{"FCALL", "timer_repeat", 1, k, "p"}, args...)...)
@@ -180,6 +180,10 @@ func TestLibraryFindsTheFaultsOfExpressions(t *testing.T) {
 		{"* * * * *", "Berlin\x1b"}, {"* * * * *", strings.Repeat("A", 65)},
 		{"0 9 * * 1", "MON"}, {"0 9 * * 1", "Mon"}, {"0 9 * * 1", "MON-FRI"}, {"0 9 * * 1", "SUN/2"}, {"0 9 * * 1", "DEC"}, {"0 9 * * 1", "JAN-MAR"},
 		{"0 0 9 * * 1", "MON"}, {"@hourly", "SAT"},
+		{"* 22-6/2 * * *", ""}, {"* 21-6/4 * * *", ""}, {"* 22-6/0 * * *", ""}, {"50-10/25 * * * *", ""}, {"* * * * 7-1", ""}, {"* * * * 7-6/3", ""},
+		{"* * * * SAT-MON", ""}, {"* * * DEC-JAN *", ""}, {"* * 25-5/3 * *", ""}, {"@every 1m", ""}, {"@every", ""}, {"0 9 * * 1-5 Europe/Berlin", ""},
+		{"0 0 9 * * 1-5 Etc/GMT+3", ""}, {"@daily America/New_York", ""}, {"0 9 * * 1-5 UTC", ""}, {"CRON_TZ=Europe/Berlin 0 9 * * *", ""}, {"TZ=UTC 0 9 * * *", ""},
+		{"TZ= 0 9 * * *", ""}, {"* * * * MON/FRI", ""}, {"5-1/5,59-58/58,59-58/59 * * * * *", ""}, {"* * * * 6-1/2", ""}, {"* * 31-30/30 * *", ""}, {"* * * 12-11/11 *", ""},
 	} {
 		_, err := cron.At(c.expression, c.zone)
 		if err == nil {

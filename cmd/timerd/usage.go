@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -94,12 +93,16 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 	return usagef(cmd, "unknown command %q%s", args[0], near)
 }
 
-// flagError makes what is wrong with a flag a *usageError, with the flag that was probably meant.
+// flagError makes what is wrong with a flag a *usageError, with the flag that was probably meant. Of an unknown command its
+// flags are unknown, too: then the command is the fault.
 func flagError(cmd *cobra.Command, err error) error {
+	if args := cmd.Flags().Args(); len(args) > 0 && cmd.HasSubCommands() && !strings.Contains(cmd.Use, " ") {
+		return noSuchCommand(cmd, args)
+	}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
 		var known []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-		if near := config.Nearest(unknown.GetSpecifiedName(), known); near != "" {
+		if near := keys.Nearest(unknown.GetSpecifiedName(), known); near != "" {
 			err = fmt.Errorf("%w; did you mean --%s?", err, near)
 		}
 	}

@@ -99,17 +99,45 @@ func spellOut(words []string) ([]string, error) {
 			return []string{"0", "0", "0", "1", "1", "*"}, nil
 		}
 	}
-	switch {
-	case len(words) > 0 && strings.HasPrefix(words[0], "@"):
-		return nil, fmt.Errorf("cron expression %q: want @hourly, @daily, @weekly, @monthly or @yearly", strings.Join(words, " "))
+	text := strings.Join(words, " ")
+	interval, isInterval := strings.CutPrefix(text, "@every ")
+	switch zone := zoneIn(words); {
+	case zone != "":
+		return nil, fmt.Errorf("cron expression %q: the zone stands apart: TZ %s (--tz, tz:)", text, zone)
+	case isInterval:
+		return nil, fmt.Errorf("cron expression %q: an interval is no cron expression: want EVERY in milliseconds (--every %s, every: %s)", text, interval, interval)
+	case strings.HasPrefix(text, "@"):
+		return nil, fmt.Errorf("cron expression %q: want @hourly, @daily, @weekly, @monthly or @yearly", text)
 	case len(words) == 5:
 		return slices.Insert(words, 0, "0"), nil
 	case len(words) == 6:
 		return words, nil
 	}
 	return nil, fmt.Errorf("cron expression %q has %d fields: want five (minute, hour, day, month, weekday), or six with the second first",
-		strings.Join(words, " "), len(words))
+		text, len(words))
 }
+
+// zoneIn returns the zone that the first or the last word of an expression is, or "".
+func zoneIn(words []string) string {
+	if len(words) < 2 {
+		return ""
+	}
+	first, last := words[0], words[len(words)-1]
+	for _, name := range []string{"CRON_TZ=", "TZ="} {
+		if zone, ok := strings.CutPrefix(first, name); ok && zone != "" {
+			return zone
+		}
+	}
+	area, place, isPlace := strings.Cut(last, "/")
+	_, isDay := weekdayField().number(area)
+	if last == "UTC" || last == "GMT" || isPlace && !isDay && isWord(area) && isWord(place) {
+		return last
+	}
+	return ""
+}
+
+// isWord reports whether a text begins with a capital.
+func isWord(text string) bool { return text != "" && text[0] >= 'A' && text[0] <= 'Z' }
 
 // restricted tells whether a field of days leaves any out, by how it is written.
 func restricted(word string) bool { return word != "*" && word != "*/1" }
@@ -183,13 +211,16 @@ func (f field) item(item string) (set uint64, err error) {
 			return 0, f.fault(item, fmt.Sprintf("a step is a number from 1 to %d", f.last-f.low+1))
 		}
 	}
+	if high < low {
+		return 0, f.fault(item, "a range goes up: write "+f.upward(span, low, high, by))
+	}
 	for n := low; n <= high; n += by {
 		set |= 1 << n
 	}
 	return set, nil
 }
 
-// span reads an item without its step: from where to where it goes.
+// span reads an item without its step: from where to where it goes, which may be down.
 func (f field) span(item, span string, stepped bool) (low, high int, err error) {
 	if span == "*" {
 		return f.low, f.last, nil
@@ -212,10 +243,33 @@ func (f field) span(item, span string, stepped bool) (low, high int, err error) 
 	if high == 0 && low > 0 && f.high > f.last {
 		high = f.high // a range to Sunday
 	}
-	if high < low {
-		return 0, 0, f.fault(item, fmt.Sprintf("a range goes up: write %s-%d,%d-%s", from, f.last, f.low, to))
-	}
 	return low, high, nil
+}
+
+// upward returns a range that goes down, from low to high, as ranges that go up and name the same numbers: past the last
+// number the steps go on from the lowest one.
+func (f field) upward(span string, low, high, by int) string {
+	from, to, _ := strings.Cut(span, "-")
+	if low > f.last { // Sunday is 7, too
+		return steps("0", to, 0, high, by)
+	}
+	next := low + (f.last-low)/by*by + by - (f.last - f.low + 1) // the first number after the lowest one
+	first := steps(from, strconv.Itoa(f.last), low, f.last, by)
+	if next > high {
+		return first
+	}
+	return first + "," + steps(strconv.Itoa(next), to, next, high, by)
+}
+
+// steps returns a range from low to high, called from and to, with a step.
+func steps(from, to string, low, high, by int) string {
+	switch {
+	case low+by > high:
+		return from
+	case by == 1:
+		return from + "-" + to
+	}
+	return fmt.Sprintf("%s-%s/%d", from, to, by)
 }
 
 // number reads a number of the field, or a name.

@@ -1,6 +1,9 @@
 package cron_test
 
 import (
+	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +41,23 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 		{"*/2/3 * * * *", "", "a step is a number from 1 to 60;"},
 		{"* */25 * * *", "", "a step is a number from 1 to 24;"},
 		{"* 22-6 * * *", "", `hour "22-6": a range goes up: write 22-23,0-6;`},
+		{"* 22-6/2 * * *", "", "a range goes up: write 22,0-6/2;"},
+		{"* 21-6/4 * * *", "", "a range goes up: write 21,1-6/4;"},
+		{"* 22-6/0 * * *", "", "a step is a number from 1 to 24;"},
+		{"50-10/25 * * * *", "", "a range goes up: write 50;"},
+		{"* * * * 7-1", "", "a range goes up: write 0-1;"},
+		{"* * * * 7-6/3", "", "a range goes up: write 0-6/3;"},
+		{"* * * * SAT-MON", "", "a range goes up: write SAT,0-MON;"},
+		{"* * * DEC-JAN *", "", "a range goes up: write DEC,1;"},
+		{"* * 25-5/3 * *", "", "a range goes up: write 25-31/3,3;"},
+		{"@every 1m", "", `"@every 1m": an interval is no cron expression: want EVERY in milliseconds (--every 1m, every: 1m)`},
+		{"0 9 * * 1-5 Europe/Berlin", "", `"0 9 * * 1-5 Europe/Berlin": the zone stands apart: TZ Europe/Berlin (--tz, tz:)`},
+		{"0 0 9 * * 1-5 Europe/Berlin", "", "the zone stands apart: TZ Europe/Berlin"},
+		{"@daily America/New_York", "", "the zone stands apart: TZ America/New_York"},
+		{"0 9 * * 1-5 UTC", "", "the zone stands apart: TZ UTC"},
+		{"CRON_TZ=Europe/Berlin 0 9 * * *", "", "the zone stands apart: TZ Europe/Berlin"},
+		{"TZ=UTC 0 9 * * *", "", "the zone stands apart: TZ UTC"},
+		{"* * * * MON/FRI", "", `day of week "MON/FRI"`},
 		{"* * * NOV-FEB *", "", "a range goes up: write NOV-12,1-FEB;"},
 		{"* * L-3 * *", "", `day of month "L-3"`},
 		{"L * * * *", "", `minute "L"`},
@@ -49,7 +69,12 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 		{"* * * * *#1", "", "after # comes"},
 		{strings.Repeat("1,", 200) + "1 * * * *", "", "cron expression of 409 bytes: want at most 256"},
 		{strings.Repeat("x", 100) + " * * * *", "", `minute "` + strings.Repeat("x", 40) + `…"`},
-		{"* * * * *", "Europe/Berln", `zone "Europe/Berln" is not in the time zone database: want a name such as Europe/Berlin or UTC`},
+		{"* * * * *", "Europe/Berln", `zone "Europe/Berln" is not in the time zone database: did you mean Europe/Berlin?`},
+		{"* * * * *", "Berlin", "did you mean Europe/Berlin?"},
+		{"* * * * *", "EUROPE/BERLIN", "did you mean Europe/Berlin?"},
+		{"* * * * *", "Germany/Berlin", "did you mean Europe/Berlin?"},
+		{"* * * * *", "America/NewYork", "did you mean America/New_York?"},
+		{"* * * * *", "Xqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "want a name such as Europe/Berlin or UTC"},
 		{"0 9 * * 1", "MON", `zone "MON" is not in the time zone database`},
 		{"0 9 * * 1", "JAN-MAR", `zone "JAN-MAR" is not in`},
 		{"* * * * *", "Local", `zone "Local" is not in`},
@@ -86,6 +111,75 @@ func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
 	} {
 		if _, err := cron.Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Each range that goes down, with each step, is refused with ranges that are taken and name the same numbers.
+func TestWrappedRangesAreProposedAnew(t *testing.T) {
+	t.Parallel()
+	for place, f := range []struct{ low, size, stepUp int }{{0, 60, 7}, {0, 60, 11}, {0, 24, 1}, {1, 31, 3}, {1, 12, 1}, {0, 7, 1}} {
+		low, size := f.low, f.size
+		with := func(item string) string {
+			words := strings.Fields("0 0 0 * * *")
+			words[place] = item
+			return strings.Join(words, " ")
+		}
+		for from := low; from < low+size; from++ {
+			for to := low; to < from; to++ {
+				for by := 1; by <= size; by += f.stepUp {
+					if place == 5 && to == 0 {
+						continue // to Sunday
+					}
+					item := fmt.Sprintf("%d-%d/%d", from, to, by)
+					_, err := cron.At(with(item), "")
+					if err == nil {
+						t.Fatalf("%s is taken", with(item))
+					}
+					_, proposal, _ := strings.Cut(err.Error(), "write ")
+					proposal, _, _ = strings.Cut(proposal, ";")
+					if _, err := cron.At(with(proposal), ""); err != nil {
+						t.Fatalf("%s: %v", item, err)
+					}
+					var want []int
+					for n := from; n <= to+size; n += by {
+						want = append(want, (n-low)%size+low)
+					}
+					if got := numbersOf(t, proposal); !slices.Equal(got, want) {
+						t.Fatalf("%s: %s names %v, want %v", item, proposal, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// numbersOf returns the numbers of a list of numbers, ranges and steps, in its order.
+func numbersOf(t *testing.T, list string) (all []int) {
+	t.Helper()
+	for item := range strings.SplitSeq(list, ",") {
+		low, high, by := 0, 0, 1
+		if n, _ := fmt.Sscanf(item, "%d-%d/%d", &low, &high, &by); n == 0 {
+			t.Fatalf("%s: no number", item)
+		} else if n == 1 {
+			high = low
+		}
+		for n := low; n <= high; n += by {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+func TestZoneNames(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("zones.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.FieldsSeq(string(text)) {
+		if err := cron.CheckZone(name); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -1,9 +1,14 @@
 package cron
 
 import (
+	_ "embed" // zones.txt
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 // zone is a zone of the IANA database. Its methods take instants in unix seconds, and local times as in calendar.go.
@@ -39,8 +44,27 @@ func loadZone(name string) (zone, error) {
 		if location, err := time.LoadLocation(name); err == nil {
 			return zone{location}, nil
 		}
+		if near := nearestZones(name); near != "" {
+			return zone{}, fmt.Errorf("zone %q is not in the time zone database: did you mean %s?", name, near)
+		}
 	}
 	return zone{}, fmt.Errorf("zone %q is not in the time zone database: want a name such as Europe/Berlin or UTC", name)
+}
+
+// zoneNames are the names of the database, one in each line.
+//
+//go:embed zones.txt
+var zoneNames string
+
+// nearestZones returns the zones that were probably meant by a name: some of the same place, else the nearest one; "" if
+// none is like it.
+func nearestZones(name string) string {
+	names := strings.Fields(zoneNames)
+	same := slices.DeleteFunc(slices.Clone(names), func(zone string) bool { return !strings.EqualFold(path.Base(zone), path.Base(name)) })
+	if len(same) == 0 {
+		return keys.Nearest(name, names)
+	}
+	return strings.Join(same[:min(len(same), 3)], " or ")
 }
 
 // isField reports whether the name of a zone is also a field of an expression, of weekdays or months. Where the two stand beside each

@@ -7,17 +7,20 @@ local MAX_EXPRESSION, MAX_ZONE = 256, 64
 -- How many years are searched for a date.
 local HORIZON = 8
 
-local SECOND = { name = 'second', low = 0, high = 59, last = 59 }
-local MINUTE = { name = 'minute', low = 0, high = 59, last = 59 }
-local HOUR = { name = 'hour', low = 0, high = 23, last = 23 }
-local DAY = { name = 'day of month', low = 1, high = 31, last = 31, also = ', or L for the last day' }
-local MONTH = {
-  name = 'month', low = 1, high = 12, last = 12, names = 'JAN to DEC',
-  named = { JAN = 1, FEB = 2, MAR = 3, APR = 4, MAY = 5, JUN = 6, JUL = 7, AUG = 8, SEP = 9, OCT = 10, NOV = 11, DEC = 12 },
-}
-local WEEKDAY = {
-  name = 'day of week', low = 0, high = 7, last = 6, names = 'SUN to SAT', also = ', or such as 5#2 for the second Friday',
-  named = { SUN = 0, MON = 1, TUE = 2, WED = 3, THU = 4, FRI = 5, SAT = 6 },
+-- The grammar of each field.
+local FIELDS = {
+  SECOND = { name = 'second', low = 0, high = 59, last = 59 },
+  MINUTE = { name = 'minute', low = 0, high = 59, last = 59 },
+  HOUR = { name = 'hour', low = 0, high = 23, last = 23 },
+  DAY = { name = 'day of month', low = 1, high = 31, last = 31, also = ', or L for the last day' },
+  MONTH = {
+    name = 'month', low = 1, high = 12, last = 12, names = 'JAN to DEC',
+    named = { JAN = 1, FEB = 2, MAR = 3, APR = 4, MAY = 5, JUN = 6, JUL = 7, AUG = 8, SEP = 9, OCT = 10, NOV = 11, DEC = 12 },
+  },
+  WEEKDAY = {
+    name = 'day of week', low = 0, high = 7, last = 6, names = 'SUN to SAT', also = ', or such as 5#2 for the second Friday',
+    named = { SUN = 0, MON = 1, TUE = 2, WED = 3, THU = 4, FRI = 5, SAT = 6 },
+  },
 }
 
 local SHORTHANDS = {
@@ -66,8 +69,8 @@ local function item_fault(field, item, why)
     .. (field.also or '')
 end
 
--- read_span reads an item without its step. It returns from where to where it goes, or nil and
--- the fault.
+-- read_span reads an item without its step. It returns from where to where it goes, which may
+-- be down, or nil and the fault.
 local function read_span(field, item, span, stepped)
   if span == '*' then return field.low, field.last end
   local from, to, is_range = cut(span, '-')
@@ -80,10 +83,24 @@ local function read_span(field, item, span, stepped)
     high = stepped and math.max(low, field.last) or low
   end
   if high == 0 and low > 0 and field.high > field.last then high = field.high end -- a range to Sunday
-  if high < low then
-    return nil, item_fault(field, item, 'a range goes up: write ' .. from .. '-' .. field.last .. ',' .. field.low .. '-' .. to)
-  end
   return low, high
+end
+
+-- steps returns a range from low to high, called from and to, with a step.
+local function steps(from, to, low, high, by)
+  if low + by > high then return from end
+  return from .. '-' .. to .. (by > 1 and '/' .. by or '')
+end
+
+-- upward returns a range that goes down, from low to high, as ranges that go up and name the
+-- same numbers: past the last number the steps go on from the lowest one.
+local function upward(field, span, low, high, by)
+  local from, to = cut(span, '-')
+  if low > field.last then return steps('0', to, 0, high, by) end -- Sunday is 7, too
+  local following = low + (math.floor((field.last - low) / by) + 1) * by - (field.last - field.low + 1)
+  local first = steps(from, field.last, low, field.last, by)
+  if following > high then return first end
+  return first .. ',' .. steps(following, to, following, high, by)
 end
 
 -- read_item adds to a set what an item of a list names: *, a number, a range, or one of these
@@ -97,6 +114,7 @@ local function read_item(field, item, set)
     by = read_number(step)
     if not by or by < 1 or by > most then return item_fault(field, item, 'a step is a number from 1 to ' .. most) end
   end
+  if high < low then return item_fault(field, item, 'a range goes up: write ' .. upward(field, span, low, high, by)) end
   for n = low, high, by do set[n] = true end
 end
 
@@ -184,13 +202,23 @@ end
 -- it was written.
 local function check_fields(words, text)
   local days, months, weekdays = {}, {}, {}
-  local wrong = read_field(SECOND, words[1], {}) or read_field(MINUTE, words[2], {}) or read_field(HOUR, words[3], {})
-    or read_field(MONTH, words[5], months) or read_field(DAY, words[4], days, read_day)
-    or read_field(WEEKDAY, words[6], weekdays, read_weekday)
+  local wrong = read_field(FIELDS.SECOND, words[1], {}) or read_field(FIELDS.MINUTE, words[2], {}) or read_field(FIELDS.HOUR, words[3], {})
+    or read_field(FIELDS.MONTH, words[5], months) or read_field(FIELDS.DAY, words[4], days, read_day)
+    or read_field(FIELDS.WEEKDAY, words[6], weekdays, read_weekday)
   if wrong then return wrong end
   if not has_date(days, months, weekdays, is_restricted(words[4]) and is_restricted(words[6])) then
     return 'cron expression ' .. quote(text) .. ': no such time in the next eight years'
   end
+end
+
+-- zone_in returns the zone that the first or the last word of an expression is, or nil.
+local function zone_in(words)
+  if #words < 2 then return end
+  local zone = string.match(words[1], '^CRON_TZ=(.+)') or string.match(words[1], '^TZ=(.+)')
+  if zone then return zone end
+  local last = words[#words]
+  local area = string.match(last, '^(%u[^/]*)/%u')
+  if last == 'UTC' or last == 'GMT' or area and not field_number(FIELDS.WEEKDAY, area) then return last end
 end
 
 -- parse_cron reads an expression. It returns it with one space between its fields, or nil and
@@ -204,6 +232,13 @@ local function parse_cron(expression)
   local text = table.concat(words, ' ')
   local meant = #words == 1 and SHORTHANDS[string.lower(text)]
   if meant then return text end
+  local zone = zone_in(words)
+  if zone then return nil, 'cron expression ' .. quote(text) .. ': the zone stands apart: TZ ' .. zone .. ' (--tz, tz:)' end
+  local interval = string.match(text, '^@every (.*)')
+  if interval then
+    return nil, 'cron expression ' .. quote(text) .. ': an interval is no cron expression: want EVERY in milliseconds (--every '
+      .. interval .. ', every: ' .. interval .. ')'
+  end
   if string.sub(text, 1, 1) == '@' then
     return nil, 'cron expression ' .. quote(text) .. ': want @hourly, @daily, @weekly, @monthly or @yearly'
   end
@@ -219,7 +254,7 @@ end
 
 -- is_field tells of the name of a zone that it is a field of an expression. Where the two stand beside
 -- each other, it is taken for one.
-local function is_field(zone) return not read_field(WEEKDAY, zone, {}, read_weekday) or not read_field(MONTH, zone, {}) end
+local function is_field(zone) return not read_field(FIELDS.WEEKDAY, zone, {}, read_weekday) or not read_field(FIELDS.MONTH, zone, {}) end
 
 -- check_zone returns what is wrong with the name of a zone, or nil. Whether there is such a
 -- zone only timerds know.
