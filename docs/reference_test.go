@@ -128,17 +128,15 @@ func commands(t *testing.T, timerd string, above ...string) []string {
 	t.Helper()
 	text := help(t, timerd, above...)
 	name := strings.Join(append([]string{"timerd"}, above...), " ")
-	_, list, ok := strings.Cut(text, "Available Commands:\n")
-	if !ok {
+	if !strings.Contains(text, " [command]\n") {
 		return []string{name}
 	}
-	list, _, _ = strings.Cut(list, "\n\n")
 	var found []string
 	if regexp.MustCompile(`(?m)^  ` + name + ` [A-Z]`).MatchString(text) {
 		found = append(found, name)
 	}
-	for line := range strings.Lines(list) {
-		if name := strings.Fields(line)[0]; name != "help" {
+	for _, line := range regexp.MustCompile(`(?m)^  ([a-z]+) +[A-Z]`).FindAllStringSubmatch(text, -1) {
+		if name := line[1]; name != "help" {
 			found = append(found, commands(t, timerd, append(slices.Clone(above), name)...)...)
 		}
 	}

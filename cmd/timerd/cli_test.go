@@ -61,6 +61,13 @@ func TestUsage(t *testing.T) {
 		{"set a:b:c:d 0s", "want at least 1ms from now"},
 		{"set a:b:c:d -5s", "DELAY cannot be negative"},
 		{"set a:b:c:d 5s --nosuch", "unknown flag: --nosuch"},
+		{"statsu --json", `unknown command "statsu"; did you mean status?`},
+		{"dead lss --limit 1", `unknown command "lss"`},
+		{"--jsno", "unknown flag: --jsno"},
+		{"ls shop order", "want [NAMESPACE], got 2 arguments"},
+		{"hold 'shop'", `"'" stands in no namespace: leave it out (commas divide a list); if keys hold it, write %27shop%27`},
+		{"ls shop;pay", "write shop%3Bpay"},
+		{"watch shop,pay", "write shop%2Cpay"},
 		{"set a:b:c:d -- -5s", "want at least 1ms from now"},
 		{"set a:b:c:d soon", `DELAY "soon": want a duration such as`},
 		{"set a:b:c:d 30", `DELAY "30": want`},
@@ -237,7 +244,7 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "ls", "--limit", "1"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(errs, "more than these 1") {
 		t.Errorf("ls --limit 1: %d %s%s", code, out, errs)
 	}
-	if code, out, errs := timerd(t, "", "ls", "nosuch"); code != 0 || out != "" || errs != "timerd: 0 timers\n" {
+	if code, out, errs := timerd(t, "", "ls", "nosuch"); code != 0 || out != "0 timers\n" || errs != "" {
 		t.Errorf("ls of nothing: %d %s%s", code, out, errs)
 	}
 
@@ -250,6 +257,13 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending, held, owed or firing") {
 		t.Errorf("get of a cancelled timer: %d %s%s", code, out, errs)
 	}
+	if code, out, _ := timerd(t, "", "ls", "nosuch", "--json"); code != 0 || out != "" {
+		t.Errorf("ls --json of nothing: %d %s", code, out)
+	}
+	if out := ok(t, "repeat", "app:mod:typ:again", "--every", "1h"); !strings.HasPrefix(out, "app:mod:typ:again is set: every 1h0m0s\nDUE ") {
+		t.Errorf("repeat: %s", out)
+	}
+	ok(t, "cancel", "app:mod:typ:again")
 	early := redisNow().Truncate(time.Millisecond)
 	ok(t, "set", "app:mod:typ:past", "2020-01-01T00:00:00Z")
 	if err := json.Unmarshal([]byte(ok(t, "get", "app:mod:typ:past", "--json")), &got); err != nil {

@@ -18,6 +18,37 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
+// Of a key without a timer get says what the streams know.
+func TestGetSaysWhatTheStreamsKnow(t *testing.T) {
+	startRedis(t)
+	nats := testenv.NATS(t)
+	t.Setenv("TIMERD_NATS_URL", nats.URL())
+	js := nats.JetStream()
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	for kind, id := range map[string]string{keys.Fired: "fired", keys.Dead: "dead"} {
+		e := event.Event{Type: event.TypeFired, Key: keys.Key{App: "shop", Module: "m", Type: "t", ID: id}, Due: time.Now(), Attempt: 2, MaxAttempts: 13}
+		if kind == keys.Dead {
+			e.Type, e.DeadReason = event.TypeDead, "attempts used up"
+		}
+		e.ID = keys.EventID(e.Key.String(), e.Due.UnixMilli(), 2)
+		if _, err := js.Publish(t.Context(), e.Key.Subject("timers", kind), e.AppendJSON(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, want := range map[string]string{
+		"fired": `^timerd: shop:m:t:fired is not pending, held, owed or firing\nit last fired at 20[-0-9T:.]*Z, attempt 2: timerd watch shop:m:t --since 1h\n$`,
+		"dead":  `\nit became a dead letter at 20[-0-9T:.]*Z: timerd dead ls shop:m:t\n$`,
+		"never": `\nno event of it is in stream TIMERS: it was cancelled, or never set\n$`,
+	} {
+		code, out, errs := timerd(t, "", "get", "shop:m:t:"+id)
+		if code != exitFailed || out != "" || !regexp.MustCompile(want).MatchString(errs) {
+			t.Errorf("%s: %d\n%s%s", id, code, out, errs)
+		}
+	}
+}
+
 func TestDead(t *testing.T) {
 	testenv.NoLeaks(t)
 	redis, nats := startRedis(t), testenv.NATS(t)

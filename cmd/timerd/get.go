@@ -24,7 +24,7 @@ func newGet() *cobra.Command {
 		Long: `Show a timer and its state: pending, not due yet; held, due, and its namespace is held; owed, due,
 and not claimed yet; firing, claimed, and NATS has not acknowledged its event. If a key has several
 timers, the one with the first of these states is shown; timerd ls shows all. The exit code is 1 if
-there is no timer.
+there is no timer; where NATS can be asked, the error says when the key fired last.
 
 ` + keyHelp,
 		Example: `  timerd get shop:order:timeout:42
@@ -49,7 +49,7 @@ there is no timer.
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
-					return whyNoTimer(ctx, rdb, args[0])
+					return whyNoTimer(cmd.Context(), rdb, args[0])
 				case raw && timer.Payload == nil:
 					return fmt.Errorf("%s has no payload", view.Key)
 				case raw:
@@ -68,12 +68,16 @@ there is no timer.
 	return cmd
 }
 
-// whyNoTimer says that a key has no timer, and how it gets one if it is in Redis without a TTL.
+// whyNoTimer says that a key has no timer: what is known of its past, or how it gets one if it is in Redis without a TTL.
 func whyNoTimer(ctx context.Context, rdb redis.UniversalClient, key string) error {
 	name := keys.EncodeText(key)
 	const withoutTTL = -1 // ns
 	if at, err := rdb.PExpireTime(ctx, key).Result(); err == nil && at == withoutTTL {
 		return fmt.Errorf("%s has no TTL, so nothing fires: EXPIRE gives it one", name)
+	}
+	parsed, err := keys.Parse(key)
+	if past := pastOf(ctx, parsed); err == nil && past != "" {
+		return fmt.Errorf("%s is not pending, held, owed or firing\n%s", name, past)
 	}
 	return fmt.Errorf("%s is not pending, held, owed or firing", name)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,6 +57,25 @@ func TestHelpOfTheEnvironment(t *testing.T) {
 	}
 	if out := ok(t, "config"); out != config {
 		t.Errorf("timerd config is not timerd help config:\n%s", out)
+	}
+}
+
+// Each command that people run is in a group.
+func TestHelpIsInGroups(t *testing.T) {
+	testenv.SetVariables(t, nil)
+	help := ok(t, "--help")
+	at := -1
+	for _, title := range []string{"Run it:\n  console ", "Timers:\n  cancel ", "Operate:\n  dead ", "Look ahead and back:\n", "Webhooks:\n  deliver ", "Others:\n  completion "} {
+		next := strings.Index(help, "\n\n"+title)
+		if next <= at {
+			t.Errorf("%q is not there, or in another place:\n%s", title, help)
+		}
+		at = next
+	}
+	for _, cmd := range newRoot().Commands() {
+		if cmd.GroupID == "" && !slices.Contains([]string{"version", "completion", "config"}, cmd.Name()) {
+			t.Errorf("timerd %s is in no group", cmd.Name())
+		}
 	}
 }
 

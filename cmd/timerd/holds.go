@@ -31,8 +31,8 @@ under several holds counts for each.`,
 				}
 				err = printHolds(cmd.OutOrStdout(), views, asJSON)
 				warnIfUnattended(ctx, cmd, rdb)
-				if len(views) == 0 && err == nil {
-					fmt.Fprintln(cmd.ErrOrStderr(), "timerd: nothing is held")
+				if len(views) == 0 && err == nil && !asJSON {
+					_, err = fmt.Fprintln(cmd.OutOrStdout(), "nothing is held")
 				}
 				return err
 			})

@@ -140,7 +140,7 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 	err = errors.Join(err, printErr)
 	warnIfUnattended(ctx, l.cmd, rdb, namespace)
 	if err == nil {
-		l.sayWhatIsLeft(more)
+		err = l.sayWhatIsLeft(more)
 	}
 	return err
 }
@@ -151,10 +151,10 @@ func (l *listing) wants(s query.State) bool {
 }
 
 // sayWhatIsLeft says at the end if there are no timers, or may be others. more says that there are.
-func (l *listing) sayWhatIsLeft(more bool) {
+func (l *listing) sayWhatIsLeft(more bool) (err error) {
 	switch {
-	case l.found == 0:
-		fmt.Fprintln(l.cmd.ErrOrStderr(), "timerd: 0 timers")
+	case l.found == 0 && !l.asJSON:
+		_, err = fmt.Fprintln(l.cmd.OutOrStdout(), "0 timers")
 	case more:
 		fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: there are more than these %d; --limit 0 lists all\n", l.found)
 	case l.limit > 0 && l.found == l.limit && l.page.Looked < l.page.Total:
@@ -163,6 +163,7 @@ func (l *listing) sayWhatIsLeft(more bool) {
 	if l.page.Cut {
 		fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: %v; timerd status counts them\n", query.ErrCut)
 	}
+	return err
 }
 
 // showProgress says how far the listing is.

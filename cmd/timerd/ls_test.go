@@ -89,7 +89,7 @@ func TestLsOfSomeStates(t *testing.T) {
 	if n := calls(t, rdb, "zrange") - before; n > 6 {
 		t.Errorf("Redis was asked %d times, want a few", n)
 	}
-	if code, out, errs := timerd(t, "", "ls", "few", "--state", "pending,firing"); code != 0 || out != "" || testenv.WithoutProgress(errs) != "timerd: 0 timers\n" {
+	if code, out, errs := timerd(t, "", "ls", "few", "--state", "pending,firing"); code != 0 || out != "0 timers\n" || testenv.WithoutProgress(errs) != "" {
 		t.Errorf("ls of none: %d\n%s%s", code, out, errs)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/cron"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // shownOccurrences is how many of the next occurrences repeat prints.
@@ -113,6 +114,11 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 		warnIfUnattended(ctx, cmd, rdb)
 		if !first.IsZero() {
 			r.From = first
+		}
+		if !f.set.asJSON {
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is set: %s\n", keys.EncodeText(args[0]), spec); err != nil {
+				return err
+			}
 		}
 		most := shownOccurrences
 		if f.times > 0 {

@@ -83,8 +83,8 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 		return usagef(cmd, "EXPR %q: no such time in the eight years after %s", expression, after.UTC().Format(timeLayout))
 	}
 	ended, err := printOccurrences(cmd, &r, after, shown, o.n, o.asJSON)
-	if err == nil && ended {
-		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: then there is no such time in eight years")
+	if err == nil && ended && !o.asJSON {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), "then there is no such time in eight years")
 	}
 	return err
 }

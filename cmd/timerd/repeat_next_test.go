@@ -33,7 +33,7 @@ func TestRepeatNext(t *testing.T) {
 		}
 	}
 	code, out, errs := timerd(t, "", "repeat", "next", "0 0 * 2 1#5", "--from", "2043-01-01T00:00:00Z")
-	if code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(errs, "then there is no such time in eight years") {
+	if code != 0 || strings.Count(out, "\n") != 3 || errs != "" || !strings.Contains(out, "then there is no such time in eight years") {
 		t.Errorf("an expression that comes to an end: %d\n%s%s", code, out, errs)
 	}
 }

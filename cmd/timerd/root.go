@@ -32,7 +32,22 @@ terminal. It is configured by the environment: timerd help config names every va
 	root.SetFlagErrorFunc(flagError)
 	root.SetUsageTemplate(usageTemplate)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // no argument is a file
-	root.AddCommand(newServe(), newConsole(), newDev(), newSet(), newGet(), newCancel(), newFire(), newMove(), newLs(), newForecast(), newRepeat(), newWatch(), newDead(), newStatus(), newHold(), newResume(), newHolds(), newDoctor(),
-		newDeliver(), newDeliveries(), newHealth(), newVersion(), newCompletion(), newConfigTopic())
+	for _, group := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Run it", []*cobra.Command{newServe(), newDev(), newConsole()}},
+		{"Timers", []*cobra.Command{newSet(), newGet(), newLs(), newCancel(), newFire(), newMove(), newRepeat()}},
+		{"Operate", []*cobra.Command{newStatus(), newDoctor(), newHealth(), newHold(), newResume(), newHolds(), newDead()}},
+		{"Look ahead and back", []*cobra.Command{newForecast(), newWatch()}},
+		{"Webhooks", []*cobra.Command{newDeliver(), newDeliveries()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
+		for _, command := range group.commands {
+			command.GroupID = group.title
+			root.AddCommand(command)
+		}
+	}
+	root.AddCommand(newVersion(), newCompletion(), newConfigTopic())
 	return root
 }

@@ -139,7 +139,7 @@ func inColour(t *testing.T) {
 func TestNothingOnATerminal(t *testing.T) {
 	testenv.NoLeaks(t)
 	testenv.SetVariables(t, nil)
-	if code, lines := shows(t, 100); code != 0 || !strings.Contains(strings.Join(lines, "\n"), "Available Commands:") {
+	if code, lines := shows(t, 100); code != 0 || !strings.Contains(strings.Join(lines, "\n"), "Run it:") {
 		t.Errorf("timerd: exit code %d\n%s", code, strings.Join(lines, "\n"))
 	}
 	if code, out, errs := timerd(t, ""); code != 2 || out != "" || !strings.Contains(errs, "TIMERD_NAMESPACES") {
