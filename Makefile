@@ -33,7 +33,7 @@ run: ## a timerd with Redis and NATS of its own, printing each firing (ARGS: mor
 
 build: ## bin/timerd (VERSION: what `timerd version` says)
 	@scripts/deps.sh go
-	go build -trimpath -ldflags "$(if $(VERSION),-X main.version=$(VERSION))" -o bin/timerd ./cmd/timerd
+	go build -v -trimpath -ldflags "$(if $(VERSION),-X main.version=$(VERSION))" -o bin/timerd ./cmd/timerd # -v: progress
 
 test: ## vet, every package's tests and the core of the whole systems, with the race detector
 	@scripts/deps.sh go redis cc
@@ -101,7 +101,8 @@ bench-build:
 	cd bench && go build -trimpath -o ../bin/bench .
 
 bench-test: ## vet and test the benchmark program, a module of its own
-	@scripts/deps.sh redis
+	@scripts/deps.sh redis node
+	@bench/deps.sh bullmq
 	cd bench && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 10m ./...
 
 api-test: ## vet and run what checks the console's answers against its OpenAPI document, a module of its own

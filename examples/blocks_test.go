@@ -48,7 +48,7 @@ func notRun() map[string]struct{ why, args string } {
 	return map[string]struct{ why, args string }{
 		"docker":    {"needs Docker; deploy/test parses the Compose file", `^compose up --build --wait$`},
 		"make":      {"this test runs within it; the targets are compared with the Makefile", `^[a-z-]+$`},
-		"go":        {"timerd is not published: `go run .` runs the page's program, which is compiled in this module", `^(run \.|mod init shop|get github\.com/timerd-io/timerd/client|test \./clients/conformance)$`},
+		"go":        {"timerd is not published: `go build -o consumer .` is the page's program, which is compiled in this module", `^(build -o consumer \.|mod init shop|get github\.com/timerd-io/timerd/client|test \./clients/conformance)$`},
 		"nats":      {"the CLI of NATS is no part of timerd; tried by hand with version 0.5.1; test/system/faults makes the same edits", `^(stream (edit|purge|backup|info)|consumer (rm|info|resume)) [A-Z_]+( |$)`},
 		"systemctl": {"needs systemd", `^(start|stop|restart) [a-z-]+$`},
 	}
@@ -125,7 +125,7 @@ func openTerminal(t *testing.T, s *servers.Servers, binary, program string) *ter
 	script("timerd", `[ "$1" = dev ] || exec `+binary+` "$@"`) // s is its timerd dev
 	script("redis-cli", "exec "+redisCLI(t)+" -e -u "+s.RedisURL+` "$@"`)
 	for name := range notRun() {
-		script(name, `echo "`+name+` $*" >>`+dir+`/calls; if [ "$*" = "run ." ]; then exec `+program+`; fi`)
+		script(name, `echo "`+name+` $*" >>`+dir+`/calls; if [ "$*" = "build -o consumer ." ]; then cp `+program+` consumer; fi`)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail")
