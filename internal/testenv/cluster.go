@@ -107,6 +107,15 @@ func (c *RedisCluster) CloseSlot(slot int, from, to *RedisServer) {
 	c.fatal(c.cluster.CloseSlot(c.t.Context(), slot, from.Redis, to.Redis))
 }
 
+// MoveSlots moves the slots from first to last, and returns once all nodes agree. It reports whether the servers moved them by themselves, in
+// one step; elsewhere each was moved key by key.
+func (c *RedisCluster) MoveSlots(first, last int, from, to *RedisServer) (atomic bool) {
+	c.t.Helper()
+	atomic, err := c.cluster.MoveSlots(c.t.Context(), first, last, from.Redis, to.Redis)
+	c.fatal(err)
+	return atomic
+}
+
 func (c *RedisCluster) fatal(err error) {
 	c.t.Helper()
 	if err != nil {

@@ -244,8 +244,8 @@ func moveSlots(ctx context.Context, s target, f Fault) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	for range moves {
-		if _, err := r.MoveSlot(ctx, f.Pick); err != nil {
+	for i := range moves {
+		if _, err := r.MoveSlot(ctx, f.Pick, i%2 == 0); err != nil {
 			return nil, err
 		}
 	}

@@ -116,8 +116,8 @@ func (c *ClusterRedis) Failover(ctx context.Context, n int) error {
 }
 
 // MoveSlot moves a slot that has keys from one master to another, and returns which. It is -1 if the
-// master has no keys.
-func (c *ClusterRedis) MoveSlot(ctx context.Context, n int) (slot int64, err error) {
+// master has no keys. The servers move it by themselves, in one step, where they can and that is asked for; else it is moved key by key.
+func (c *ClusterRedis) MoveSlot(ctx context.Context, n int, inOneStep bool) (slot int64, err error) {
 	masters, err := c.threeMasters(ctx)
 	if err != nil {
 		return 0, err
@@ -130,11 +130,14 @@ func (c *ClusterRedis) MoveSlot(ctx context.Context, n int) (slot int64, err err
 	if err == nil {
 		slot, err = c.group.client(from).ClusterKeySlot(ctx, key).Result()
 	}
-	if err == nil {
-		err = c.cluster.OpenSlot(ctx, int(slot), from, to)
-	}
-	if err == nil {
-		err = c.cluster.CloseSlot(ctx, int(slot), from, to)
+	switch {
+	case err != nil:
+	case inOneStep:
+		_, err = c.cluster.MoveSlots(ctx, int(slot), int(slot), from, to)
+	default:
+		if err = c.cluster.OpenSlot(ctx, int(slot), from, to); err == nil {
+			err = c.cluster.CloseSlot(ctx, int(slot), from, to)
+		}
 	}
 	if err != nil {
 		return 0, fmt.Errorf("servers: moving slot %d: %w", slot, err)

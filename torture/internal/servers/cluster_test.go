@@ -44,10 +44,14 @@ func TestClusterIsWholeAfterEachFault(t *testing.T) {
 	for name, fault := range map[string]func() error{
 		"failover": func() error { return c.Failover(t.Context(), 1) },
 		"slots moved": func() error {
-			slot, err := c.MoveSlot(t.Context(), 2)
+			slot, err := c.MoveSlot(t.Context(), 2, false)
 			if err == nil && slot < 0 {
 				err = fmt.Errorf("no slot was moved")
 			}
+			return err
+		},
+		"slots moved in one step": func() error {
+			_, err := c.MoveSlot(t.Context(), 0, true)
 			return err
 		},
 		"master killed": func() error {
